@@ -1,0 +1,29 @@
+"""labkit: distributed training, really executed. `labkit.launch(fn, 4)` runs fn on four processes.
+
+Importing labkit is cheap; PyTorch is imported with the first name that needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "world": ["Failure", "Job", "RankFailed", "Run", "launch", "start", "warm"],
+    "wire": ["Corrupt", "Drop", "Fault", "Group", "Hang", "Kill", "Link", "Mismatch", "Network", "PeerLost", "Raise", "Refused",
+             "Slow", "Trace", "WaitTimeout", "WireError"],
+}  # fmt: skip
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+__all__ = [*_HOME, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"labkit.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'labkit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,128 @@
+"""A trace as boxes on rows: what each rank did when, before anything is drawn.
+
+A message has two ends. Each end first waits for the other, then both transfer: a send from `start`, a receive
+from `recv_start`, and the transfer from the later of the two until the data has arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from labkit.book.reads import Message, Trace
+from labkit.book.units import bytes_text, seconds_text
+
+Window = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Box:
+    """One stretch of time on one rank. lane: "work", "collective", "send" or "receive"; kind: a key of style.KINDS."""
+
+    rank: int
+    lane: str
+    kind: str
+    start: float
+    end: float
+    label: str = ""
+    hover: str = ""
+
+
+def arrived(message: Message) -> bool:
+    """Whether the message was received; a rank that died or hung leaves messages that were not."""
+    return message.arrived >= max(message.start, 0.0)  # false for -1 and for nan, too
+
+
+def work_boxes(trace: Trace, compute: Sequence[str]) -> Iterable[Box]:
+    """Named spans; those whose name is in `compute` count as computing."""
+    for span in trace.spans():
+        attrs = "".join(f", {key} {value}" for key, value in span.attrs.items())
+        hover = f"rank {span.rank}: {span.name}{attrs}, {seconds_text(span.end - span.start)}"
+        kind = "compute" if span.name in compute else "span"
+        yield Box(span.rank, "work", kind, span.start, span.end, span.name, hover)
+
+
+def collective_boxes(trace: Trace) -> Iterable[Box]:
+    for c in trace.collectives():
+        label = c.name if c.algorithm in ("", c.name) else f"{c.name} {c.algorithm}"
+        hover = f"rank {c.rank}: {label}, shape {list(c.shape)}, {seconds_text(c.end - c.start)}"
+        yield Box(c.rank, "collective", "native" if c.native else "collective", c.start, c.end, label, hover)
+
+
+def message_boxes(trace: Trace, messages: Iterable[Message]) -> Iterable[Box]:
+    """Up to four boxes a message: each end's waiting, then each end's transfer."""
+    calls = trace.collectives()
+    for m in filter(arrived, messages):
+        inside = calls[m.collective] if 0 <= m.collective < len(calls) else None
+        what = f"{inside.name} {inside.algorithm}: " if inside else ""
+        size = bytes_text(m.nbytes)
+        took = seconds_text(m.arrived - max(m.start, m.recv_start))
+        ends = (
+            (m.src, "send", m.start, m.recv_start, f"rank {m.src} sends {size} to rank {m.dst}"),
+            (m.dst, "receive", m.recv_start, m.start, f"rank {m.dst} receives {size} from rank {m.src}"),
+        )
+        for rank, lane, mine, other, words in ends:
+            meet = max(mine, other)
+            if meet > mine:
+                wait = f"{what}{words}, waits {seconds_text(meet - mine)} for it"
+                yield Box(rank, lane, "waiting", mine, meet, "", wait)
+            yield Box(rank, lane, lane, meet, m.arrived, "", f"{what}{words} in {took}")
+
+
+def stuck_boxes(trace: Trace) -> Iterable[Box]:
+    """Sends and receives that were never met: they wait until the run ends."""
+    for m in trace.sends:
+        if not arrived(m):
+            words = f"rank {m.src} wants to send {bytes_text(m.nbytes)} to rank {m.dst}: never received"
+            yield Box(m.src, "send", "waiting", m.start, trace.duration, "", words)
+    for m in trace.recvs:
+        if not arrived(m):
+            words = f"rank {m.dst} waits for a message from rank {m.src} that never comes"
+            yield Box(m.dst, "receive", "waiting", m.recv_start, trace.duration, "", words)
+
+
+def clip(boxes: Iterable[Box], window: Window) -> list[Box]:
+    """The boxes that touch `window`, cut at its ends."""
+    first, last = window
+    return [
+        Box(b.rank, b.lane, b.kind, max(b.start, first), min(b.end, last), b.label, b.hover)
+        for b in boxes
+        if b.start < last and b.end > first or first <= b.start == b.end <= last
+    ]
+
+
+def covered(stretches: Iterable[Window]) -> list[Window]:
+    """The union of stretches of time, in order and without overlap."""
+    union: list[Window] = []
+    for start, end in sorted(stretches):
+        if union and start <= union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], end))
+        else:
+            union.append((start, end))
+    return union
+
+
+def length(stretches: Iterable[Window]) -> float:
+    """Seconds covered by any of the stretches."""
+    return sum(end - start for start, end in covered(stretches))
+
+
+def seconds_by_rank(boxes: Sequence[Box], ranks: Sequence[int]) -> list[dict[str, float]]:
+    """Per rank: seconds computing, transferring, and waiting.
+
+    Transferring: a message of this rank is on its way. Waiting: a send or a receive waits for its partner while no
+    message is on its way and nothing is computed. Computing may overlap transferring; both then count in full.
+    """
+    rows = []
+    for rank in ranks:
+        mine = [b for b in boxes if b.rank == rank]
+        computing = [(b.start, b.end) for b in mine if b.kind == "compute"]
+        moving = [(b.start, b.end) for b in mine if b.kind in ("send", "receive", "native")]
+        waiting = [(b.start, b.end) for b in mine if b.kind == "waiting"]
+        busy = length([*computing, *moving])
+        rows.append({
+            "computing": length(computing),
+            "transferring": length(moving),
+            "waiting": length([*computing, *moving, *waiting]) - busy,
+        })  # fmt: skip
+    return rows

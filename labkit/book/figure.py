@@ -1,0 +1,136 @@
+"""A figure is one display with three faces: plotly where it runs, a small SVG where it does not, and words.
+
+A front end picks the richest form it knows; a static export shows the SVG; a terminal, a screen reader and
+nbval read the words. No PNG (it would win over the plot), no network, nothing random.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from labkit.book.style import BADGES, CLEAR, FONT, GRID, INK, ON_COLOUR, checked_badge
+from labkit.book.svg import Svg, text_width, wrap
+from labkit.book.tables import Row, Table
+
+if TYPE_CHECKING:
+    import plotly.graph_objects
+
+PLOTLY = "application/vnd.plotly.v1+json"
+WIDTH = 760  # of the SVG, in pixels: the text column of a notebook
+ROWS_IN_TEXT = 40
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What a cell shows, and the data behind it.
+
+    title: what is drawn. badge: "measured", "emulated", "simulated" or "quoted". sentence: what is seen, with
+    numbers, as one would say it to a person who cannot see the picture. rows: the data, exact.
+    spec: plotly's figure as plain JSON (`data`, `layout`), or None where words and SVG are enough. svg: the picture.
+    """
+
+    title: str
+    badge: str
+    sentence: str
+    rows: list[Row]
+    svg: str
+    spec: dict[str, Any] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        checked_badge(self.badge)
+
+    def table(self) -> Table:
+        """The data of the figure: a list of rows that shows itself as a table."""
+        return Table(self.rows, caption=f"{self.title} ({self.badge})")
+
+    @property
+    def text(self) -> str:
+        """Title, badge, sentence and the numbers: the figure for a reader who does not see it."""
+        return f"{self.title} ({self.badge})\n{self.sentence}\n\n{self.table().text(ROWS_IN_TEXT)}"
+
+    def plotly(self) -> plotly.graph_objects.Figure:
+        """The figure as plotly's own object, to change or to save."""
+        import plotly.graph_objects as go
+
+        if self.spec is None:
+            raise ValueError(f"figure {self.title!r} has no plotly form: use .svg or .table()")
+        return go.Figure(data=self.spec["data"], layout=self.spec["layout"])
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        bundle: dict[str, Any] = {"text/plain": self.text, "image/svg+xml": self.svg}
+        if self.spec is not None:
+            bundle[PLOTLY] = json.loads(json.dumps(self.spec, sort_keys=True, allow_nan=False))
+        return bundle
+
+
+def plotly_spec(
+    title: str, badge: str, sentence: str, data: list[dict[str, Any]], height: int, **layout: Any
+) -> dict[str, Any]:
+    """Plotly's JSON for `data`, with the title, the badge, the sentence and the look that all figures share."""
+    below = wrap(sentence, WIDTH - 40, 12)
+    head = 46 + 16 * len(below)
+    base = {
+        "title": {
+            "text": f"<b>{title}</b>  [{badge}]",
+            "subtitle": {"text": "<br>".join(below), "font": {"size": 12}},
+            "font": {"size": 15}, "x": 0, "xanchor": "left", "xref": "container", "pad": {"l": 8},
+            "y": 1, "yanchor": "top", "yref": "container", "automargin": False,
+        },
+        "font": {"family": FONT, "size": 12, "color": INK},
+        "paper_bgcolor": CLEAR, "plot_bgcolor": CLEAR, "autosize": True, "height": height + head,
+        "margin": {"l": 70, "r": 20, "t": head, "b": 50},
+        "legend": {"orientation": "h", "x": 0, "y": -50 / max(height, 1), "yanchor": "top"},
+        "hoverlabel": {"align": "left", "bgcolor": "#ffffff", "font": {"color": ON_COLOUR, "family": FONT}},
+        "modebar": {"bgcolor": CLEAR, "color": INK, "activecolor": INK},
+        "transition": {"duration": 0},
+    }  # fmt: skip
+    return {
+        "data": data,
+        "layout": {**base, **layout},
+        "config": {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["toImage"]},
+    }
+
+
+def axis(title: str = "", **more: Any) -> dict[str, Any]:
+    """An axis with a grid that is faint on any background."""
+    return {
+        "title": {"text": title}, "gridcolor": GRID, "linecolor": GRID, "zeroline": False, "automargin": True, **more,
+    }  # fmt: skip
+
+
+def heading(svg: Svg, badge: str, sentence: str) -> float:
+    """Draw title, badge and sentence at the top of a picture; return the y where the drawing may begin."""
+    svg.text(8, 22, svg.title, size=15, bold=True)
+    x = 8 + 1.04 * text_width(svg.title, 15) + 12
+    width = text_width(badge, 11) + 16
+    svg.rect(x, 9, width, 18, radius=9)
+    svg.text(x + width / 2, 22, badge, size=11, anchor="middle")
+    y = 22.0
+    for line in wrap(sentence, svg.width - 20, 12):
+        y += 17
+        svg.text(8, y, line, size=12)
+    return y + 14
+
+
+def legend(svg: Svg, y: float, items: Iterable[tuple[str, str, str, str]]) -> float:
+    """A row of (name, colour, hatch, dash) boxes at `y`; return the y below it."""
+    x = 8.0
+    for name, colour, hatch, dash in items:
+        width = 24 + text_width(name, 11.5) + 16
+        if x + width > svg.width:
+            x, y = 8.0, y + 18
+        svg.rect(x, y, 18, 11, fill=colour, hatch=hatch, dash=dash, stroke_width=0.8)
+        svg.text(x + 23, y + 10, name, size=11.5)
+        x += width
+    return y + 22
+
+
+def explain_badge(kind: str) -> str:
+    """"measured: seen here, in the run just made"."""
+    return f"{checked_badge(kind)}: {BADGES[kind]}"

@@ -1,0 +1,215 @@
+"""The timeline of a run: a row per rank, computing above, communication below.
+
+Boxes are stretches of time, arrows are messages. A send or receive that waits for its partner is hatched: where
+the hatching is, time is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.book.boxes import (
+    Box,
+    Window,
+    arrived,
+    clip,
+    collective_boxes,
+    message_boxes,
+    seconds_by_rank,
+    stuck_boxes,
+    work_boxes,
+)
+from labkit.book.figure import Figure, axis, plotly_spec
+from labkit.book.reads import Message, Trace
+from labkit.book.style import CLEAR, INK, KINDS, ON_COLOUR
+from labkit.book.timelines_svg import picture
+from labkit.book.units import bytes_text, plural, seconds_text, seconds_unit
+
+MOST_ARROWS = 200
+MOST_MESSAGES = 3000  # beyond this a notebook grows by megabytes and nobody can tell the boxes apart
+NAMES = {
+    "span": "named span", "compute": "computing", "collective": "collective", "native": "native collective",
+    "send": "sending", "receive": "receiving", "waiting": "waiting for its partner",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What both forms of the timeline draw: boxes and arrows on rows, and where each lane sits in its row."""
+
+    ranks: Sequence[int]
+    window: Window
+    boxes: Sequence[Box]
+    arrows: Sequence[Message]
+    lanes: dict[str, tuple[float, float]]  # lane -> (top, height) as parts of a row, from the top down
+    row_height: float  # pixels
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of boxes that occur, in the order of the legend."""
+        present = {b.kind for b in self.boxes}
+        return [kind for kind in NAMES if kind in present]
+
+
+def timeline(
+    trace: Trace,
+    *,
+    window: Window | None = None,
+    ranks: Sequence[int] | None = None,
+    arrows: bool | None = None,
+    compute: Sequence[str] = ("compute",),
+    title: str = "Timeline",
+) -> Figure:
+    """The timeline of a run.
+
+    window: (first, last) second to show; the whole run by default. ranks: which world ranks; all by default.
+    arrows: draw an arrow for each message; by default when fewer than 200 messages are shown.
+    compute: names of the spans that count as computing; other spans are shown, and count as nothing.
+
+    Text equivalent: per rank, milliseconds computing, transferring and waiting inside the window (see
+    `boxes.seconds_by_rank` for what each means), and the messages and bytes it sent.
+    """
+    shown = list(range(trace.world_size)) if ranks is None else list(ranks)
+    first, last = window if window is not None else (0.0, max(trace.duration, 1e-9))
+    if not shown or not all(0 <= r < trace.world_size for r in shown):
+        raise ValueError(f"ranks={ranks!r}: this run has ranks 0 to {trace.world_size - 1}")
+    if not first < last:
+        raise ValueError(f"window={window!r}: give the first and the last second to show, the first one smaller")
+
+    met = [m for m in trace.sends if arrived(m) and m.start < last and m.arrived > first]
+    inside = [m for m in met if m.src in shown or m.dst in shown]
+    drawn = inside[:MOST_MESSAGES]
+    every = [*work_boxes(trace, compute), *collective_boxes(trace), *stuck_boxes(trace), *message_boxes(trace, inside)]
+    boxes = [b for b in clip(every, (first, last)) if b.rank in shown]
+    numbers = seconds_by_rank(boxes, shown)
+    few = len(inside) < MOST_ARROWS if arrows is None else arrows
+
+    rows: list[dict[str, object]] = [
+        {
+            "rank": rank,
+            **{f"{name} (ms)": 1e3 * seconds for name, seconds in n.items()},
+            "messages sent": sum(m.src == rank for m in inside),
+            "bytes sent": sum(int(m.nbytes) for m in inside if m.src == rank),
+        }
+        for rank, n in zip(shown, numbers, strict=True)
+    ]
+    sentence = _sentence(shown, numbers, inside, last - first, window, len(drawn))
+    if len(drawn) < len(inside):
+        hidden = [*work_boxes(trace, compute), *collective_boxes(trace), *message_boxes(trace, drawn)]
+        boxes = [b for b in clip(hidden, (first, last)) if b.rank in shown]
+    both = [m for m in drawn if m.src in shown and m.dst in shown] if few else []
+    with_work = any(b.lane == "work" for b in boxes)
+    room = (72 if with_work else 54) if len(shown) <= 8 else max(18, 560 / len(shown))
+    scene = Scene(shown, (first, last), boxes, both, _lanes(with_work, room > 45), room)
+    return Figure(
+        title, trace.badge, sentence, list(rows),
+        svg=picture(scene, title, trace.badge, sentence, NAMES),
+        spec=_spec(scene, title, trace.badge, sentence),
+    )  # fmt: skip
+
+
+def _sentence(
+    ranks: Sequence[int], numbers: list[dict[str, float]], messages: list[Message], seconds: float,
+    window: Window | None, drawn: int,
+) -> str:  # fmt: skip
+    total = sum(int(m.nbytes) for m in messages)
+    text = f"{plural(len(ranks), 'rank')} over {seconds_text(seconds)}"
+    text += f" (from {seconds_text(window[0])} to {seconds_text(window[1])})" if window else ""
+    text += f": {plural(len(messages), 'message')}, {bytes_text(total)}."
+    worst = max(range(len(ranks)), key=lambda i: numbers[i]["waiting"])
+    lost = numbers[worst]["waiting"]
+    if lost > 0:
+        text += f" Rank {ranks[worst]} waits longest: {seconds_text(lost)}, {100 * lost / seconds:.0f} % of the time."
+    if drawn < len(messages):
+        text += f" Only the first {drawn} messages are drawn; use window= to see others."
+    return text
+
+
+def _lanes(with_work: bool, roomy: bool) -> dict[str, tuple[float, float]]:
+    """Where each lane sits in its row. A roomy row has a line for the names of its collectives."""
+    if not roomy:
+        return {"work": (0.04, 0.24), "collective": (0.3, 0.66), "send": (0.35, 0.26), "receive": (0.65, 0.26)}
+    if with_work:
+        return {"work": (0.05, 0.27), "collective": (0.36, 0.60), "send": (0.57, 0.16), "receive": (0.76, 0.16)}
+    return {"work": (0, 0), "collective": (0.06, 0.88), "send": (0.36, 0.24), "receive": (0.65, 0.24)}
+
+
+def _spec(scene: Scene, title: str, badge: str, sentence: str) -> dict[str, Any]:
+    """Plotly's form: one bar trace per kind of box, so that the legend switches kinds on and off."""
+    unit, name = seconds_unit(scene.window[1])
+    row = {rank: index for index, rank in enumerate(scene.ranks)}
+    data: list[dict[str, Any]] = []
+    for kind in scene.kinds:
+        mine = [b for b in scene.boxes if b.kind == kind]
+        outline = kind in ("collective", "native")
+        look = KINDS["span" if outline else kind]
+        fill = "rgba(128,128,128,0.10)" if kind == "collective" else CLEAR if look.colour == "none" else look.colour
+        hatch = "+" if kind == "native" else "" if outline else look.hatch
+        data.append({
+            "type": "bar", "orientation": "h", "name": NAMES[kind],
+            "base": [_tidy(b.start / unit) for b in mine],
+            "x": [_tidy((b.end - b.start) / unit) for b in mine],
+            "y": [_tidy(row[b.rank] + scene.lanes[b.lane][0] + scene.lanes[b.lane][1] / 2) for b in mine],
+            "width": [scene.lanes[b.lane][1] for b in mine],
+            "hovertext": [b.hover for b in mine], "hoverinfo": "text",
+            "text": [b.label for b in mine], "textposition": "inside", "insidetextanchor": "start", "textangle": 0,
+            "textfont": {"color": INK if kind == "collective" else ON_COLOUR, "size": 11},
+            "marker": {
+                "color": fill,
+                "line": {"width": 1 if outline else 0.5, "color": INK if fill == CLEAR or outline else ON_COLOUR},
+                "pattern": {"shape": hatch, "size": 6, "solidity": 0.2, "bgcolor": fill,
+                            "fgcolor": INK if fill == CLEAR else ON_COLOUR},
+            },
+        })  # fmt: skip
+        if kind == "collective":  # its label goes to the top of its box, above the messages inside it
+            data[-1]["text"] = [""] * len(mine)
+            data.append(_collective_labels(scene, mine, row, unit))
+    if scene.arrows:
+        data.append(_arrows(scene, row, unit))
+    layout = {
+        "barmode": "overlay", "uniformtext": {"minsize": 9, "mode": "hide"}, "hovermode": "closest",
+        "xaxis": axis(f"time ({name})", range=[_tidy(t / unit) for t in scene.window]),
+        "yaxis": axis(
+            range=[len(scene.ranks), 0], tickmode="array", tickvals=[i + 0.5 for i in range(len(scene.ranks))],
+            ticktext=[f"rank {r}" for r in scene.ranks], showgrid=False,
+        ),
+        "shapes": [
+            {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": i, "y1": i, "line": {"width": 0.5, "color": INK}}
+            for i in range(1, len(scene.ranks))
+        ],
+    }  # fmt: skip
+    height = int(scene.row_height * len(scene.ranks)) + 110
+    return plotly_spec(title, badge, sentence, data, height, **layout)
+
+
+def _collective_labels(scene: Scene, mine: list[Box], row: dict[int, int], unit: float) -> dict[str, Any]:
+    wide = [b for b in mine if b.end - b.start > 0.12 * (scene.window[1] - scene.window[0])]
+    return {
+        "type": "scatter", "mode": "text", "showlegend": False, "hoverinfo": "skip", "textposition": "bottom right",
+        "x": [_tidy(b.start / unit) for b in wide], "text": [b.label for b in wide],
+        "y": [_tidy(row[b.rank] + scene.lanes["collective"][0] - 0.02) for b in wide],
+        "textfont": {"size": 10.5, "color": INK},
+    }  # fmt: skip
+
+
+def _arrows(scene: Scene, row: dict[int, int], unit: float) -> dict[str, Any]:
+    """All messages as one line trace with gaps; the marker at the end of each piece is an arrow head."""
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for m in scene.arrows:
+        x += [_tidy(max(m.start, m.recv_start) / unit), _tidy(m.arrived / unit), None]
+        y += [_tidy(row[rank] + scene.lanes[lane][0] + scene.lanes[lane][1] / 2)
+              for rank, lane in ((m.src, "send"), (m.dst, "receive"))]  # fmt: skip
+        y.append(None)
+    return {
+        "type": "scatter", "mode": "lines+markers", "name": "message", "x": x, "y": y, "hoverinfo": "skip",
+        "line": {"color": INK, "width": 1},
+        "marker": {"symbol": "arrow", "angleref": "previous", "size": [0, 8, 0] * len(scene.arrows), "color": INK},
+    }  # fmt: skip
+
+
+def _tidy(value: float) -> float:
+    """Six decimals of the axis' unit: enough for a picture, and the same text on every machine."""
+    return round(float(value), 6)

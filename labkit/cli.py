@@ -1,0 +1,164 @@
+"""The command `labkit`: open the chapters, run one unattended, measure, and ask what this machine can do.
+
+This file reads the command line; `labkit.commands` does the work. Nothing heavy is imported before
+it is known which command was meant, so that help and errors come at once.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from labkit.commands import UsageError
+
+BENCHMARKS = {
+    "launch": "how soon ranks run, against torch.multiprocessing.spawn",
+    "collectives": "own collectives against gloo's native ones",
+    "trace": "what recording every message costs",
+}
+
+
+def main(argv: Sequence[str] | None = None, notebooks: Path | None = None) -> int:
+    """Run one command and return its exit code: 0 well, 1 failed, 2 wrongly asked, 130 interrupted.
+
+    argv: the words after `labkit`; those of the process when None. notebooks: where chapters are
+    looked for, instead of the repository.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        return _dispatch(arguments, notebooks)
+    except UsageError as error:
+        print(f"labkit {arguments.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _dispatch(arguments: argparse.Namespace, notebooks: Path | None) -> int:
+    match arguments.command:
+        case "lab":
+            from labkit.commands.lab import open_lab
+
+            open_lab(arguments.chapter, arguments.port, arguments.browser, notebooks)
+        case "run":
+            from labkit.commands.run import run_chapter
+
+            return run_chapter(
+                arguments.chapter, arguments.parameters, arguments.out, arguments.timeout, notebooks
+            )
+        case "bench":
+            return _call(f"labkit.bench.{arguments.benchmark}", arguments.rest)
+        case _:
+            return _call("labkit.world.doctor", arguments.rest)
+
+
+def _call(module: str, rest: Sequence[str]) -> int:
+    """Hand the remaining words to `main(argv)` of a module, which may return an exit code."""
+    code = importlib.import_module(module).main(list(rest))
+    return 0 if code is None else int(code)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="labkit", description="Distributed training, learned by doing it.")
+    parser.add_argument("--version", action="version", version=f"labkit {_version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_lab(commands)
+    _add_run(commands)
+    _add_bench(commands)
+    _add_doctor(commands)
+    return parser
+
+
+def _add_lab(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    lab = commands.add_parser(
+        "lab",
+        help="open JupyterLab on a chapter",
+        description="Open JupyterLab on a chapter, the first one by default. It listens on this machine "
+        "only. Without a browser it prints the address to open.",
+    )
+    lab.add_argument("chapter", nargs="?", metavar="CHAPTER", help="number or name, such as 3")
+    lab.add_argument("--port", type=_port, default=8888, help="first port to try (default: 8888)")
+    lab.add_argument(
+        "--browser",
+        action=argparse.BooleanOptionalAction,
+        help="open a browser, or only print the address (default: open one if there is a screen)",
+    )
+
+
+def _add_run(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    run = commands.add_parser(
+        "run",
+        help="run a chapter from top to bottom",
+        description="Run a chapter from top to bottom without a browser, and keep the executed notebook, "
+        "also when a cell fails.",
+        epilog="example: labkit run 3 -p world_size=8",
+    )
+    run.add_argument("chapter", metavar="CHAPTER", help="number or name, such as 3")
+    run.add_argument(
+        "-p",
+        "--parameter",
+        dest="parameters",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set a parameter of the chapter; may be repeated. A wrong name lists the right ones",
+    )
+    run.add_argument(
+        "--out", type=Path, metavar="DIR", help="where the executed notebook goes (default: runs/DATE-TIME)"
+    )
+    run.add_argument(
+        "--timeout", type=_seconds, default=300, metavar="SECONDS", help="limit for each cell (default: 300)"
+    )
+
+
+def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    bench = commands.add_parser(
+        "bench",
+        help="measure this machine",
+        description="Measure on this machine. Everything is a ratio within one run.",
+        epilog="benchmarks:\n" + "\n".join(f"  {name:<13}{what}" for name, what in BENCHMARKS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    bench.add_argument("benchmark", choices=BENCHMARKS, metavar="BENCHMARK", help=", ".join(BENCHMARKS))
+    bench.add_argument(
+        "rest",
+        nargs=argparse.REMAINDER,
+        metavar="...",
+        help="options of the benchmark, such as --json FILE; `labkit bench launch --help` lists them",
+    )
+
+
+def _add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        help="say what this machine can do, and why",
+        description="Say what this machine can do for labkit, and why.",
+        add_help=False,
+        prefix_chars="\0",  # no word is an option to this parser: all of them go to the doctor
+    )
+    doctor.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="options of the doctor")
+
+
+def _seconds(word: str) -> int:
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a whole number of seconds from 1")
+    return int(word)
+
+
+def _port(word: str) -> int:
+    if not word.isdecimal() or not 1 <= int(word) <= 65535:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a port: choose 1 to 65535")
+    return int(word)
+
+
+def _version() -> str:
+    try:
+        return version("labkit")
+    except PackageNotFoundError:
+        return "(not installed: run `make install`)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""Environment variables under which Jupyter finds this environment's kernel, and labkit's settings.
+
+`labkit/commands/jupyter` holds a `python3` kernel whose interpreter Jupyter takes from the process that
+starts it. Standing first on the search path, it wins over a `python3` kernel that the reader once
+registered from another environment, where labkit is not installed. The same folder turns off the
+question about news that JupyterLab would otherwise ask in front of the first chapter.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+SETTINGS = Path(__file__).with_name("jupyter")
+
+
+def jupyter_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """`base` with labkit's folder in front of Jupyter's search paths for kernels and configuration."""
+    environment = dict(base)
+    for name in ("JUPYTER_PATH", "JUPYTER_CONFIG_PATH"):
+        rest = environment.get(name)
+        environment[name] = f"{SETTINGS}{os.pathsep}{rest}" if rest else str(SETTINGS)
+    return environment
+
+
+@contextmanager
+def using_our_kernel() -> Iterator[None]:
+    """Start kernels from this interpreter inside; the environment is as before afterwards."""
+    before = dict(os.environ)
+    os.environ.update(jupyter_environment(before))
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

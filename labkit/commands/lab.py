@@ -1,0 +1,58 @@
+"""`labkit lab`: JupyterLab on a chapter, reachable from this machine only."""
+
+import os
+import sys
+import webbrowser
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import quote
+
+from labkit.commands.chapters import all_chapters, find_chapter, notebooks_dir
+from labkit.commands.environment import jupyter_environment
+
+
+def open_lab(
+    wanted: str | None = None, port: int = 8888, browser: bool | None = None, notebooks: Path | None = None
+) -> NoReturn:
+    """Become a JupyterLab server that opens chapter `wanted`, the first one when None.
+
+    port: the first to try; JupyterLab takes the next free one. browser: None looks whether there is one.
+    JupyterLab prints its address, with the key that it asks for. Raises UsageError for an unknown chapter.
+    """
+    directory = notebooks or notebooks_dir()
+    chapter = find_chapter(directory, wanted) if wanted else all_chapters(directory)[0]
+    show = can_show_a_browser(os.environ) if browser is None else browser
+    command = lab_command(chapter.path, port, show)
+    if not show:
+        print(f"no browser opens here: open the address below to read {chapter.path.name}", flush=True)
+    os.execve(sys.executable, command, jupyter_environment(os.environ))
+
+
+def lab_command(notebook: Path, port: int, browser: bool) -> list[str]:
+    """The command line that serves the repository around `notebook`, on the loopback address."""
+    root = notebook.parent.parent
+    command = [
+        *(sys.executable, "-m", "jupyterlab"),
+        f"--ServerApp.root_dir={root}",
+        f"--LabApp.default_url=/lab/tree/{quote(str(notebook.relative_to(root)))}",
+        "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.port={port}",
+        "--log-level=WARN",
+    ]
+    if not browser:
+        command.append("--no-browser")
+    if os.geteuid() == 0:
+        command.append("--allow-root")  # in a container there may be nobody else
+    return command
+
+
+def can_show_a_browser(environment: Mapping[str, str]) -> bool:
+    """Whether a browser with a window can open. A text browser would take over the terminal instead."""
+    if sys.platform != "darwin" and not {"DISPLAY", "WAYLAND_DISPLAY", "BROWSER"} & set(environment):
+        return False
+    try:
+        webbrowser.get()
+    except webbrowser.Error:
+        return False
+    return True

@@ -1,0 +1,117 @@
+"""Hierarchical all-reduce: shrink the tensor on fast links before it crosses slow ones.
+
+Ranks sit on nodes of k (rank = node * k + local). Three phases: a ring reduce-scatter inside each node, after
+which rank `local` holds part `local`; a ring all-reduce of that part among the ranks of the same `local` on
+all nodes; a ring all-gather inside each node. Across the slow links goes 1 / k of what a flat ring sends
+(Mikami et al. 2018). Time is alpha-beta time (Hockney 1994), with one port a rank for each kind of
+link: (alpha, beta) inside a node, (inter_alpha, inter_beta) between nodes.
+"""
+
+from __future__ import annotations
+
+from .checks import check
+from .parts import split_sizes
+from .ring import (
+    ring_all_gather_bytes_by_rank,
+    ring_all_reduce_bytes,
+    ring_all_reduce_bytes_by_rank,
+    ring_all_reduce_rounds,
+    ring_all_reduce_time,
+    ring_reduce_scatter_bytes_by_rank,
+)
+
+
+def _nodes(size: int, ranks_per_node: int | None) -> tuple[int, int]:
+    """(number of nodes, ranks on each); all ranks are on one node unless told otherwise."""
+    check(size=size, ranks_per_node=ranks_per_node)
+    k = size if ranks_per_node is None else ranks_per_node
+    return size // k, k
+
+
+def hierarchical_all_reduce_rounds(size: int, ranks_per_node: int | None = None) -> int:
+    """2 (k - 1) inside the nodes and 2 (nodes - 1) between them."""
+    nodes, k = _nodes(size, ranks_per_node)
+    return ring_all_reduce_rounds(k) + ring_all_reduce_rounds(nodes)
+
+
+def hierarchical_all_reduce_bytes(nbytes: float, size: int, ranks_per_node: int | None = None) -> float:
+    """Bytes that each rank sends on all links, when `nbytes` divides evenly.
+
+    2 (k - 1) / k * nbytes inside the node, 2 (nodes - 1) / nodes * nbytes / k between nodes; together
+    2 (p - 1) / p * nbytes, as for a flat ring.
+    """
+    nodes, k = _nodes(size, ranks_per_node)
+    return ring_all_reduce_bytes(nbytes, k) + ring_all_reduce_bytes(nbytes / k, nodes)
+
+
+def hierarchical_all_reduce_bytes_by_rank(
+    numel: int, itemsize: int, size: int, ranks_per_node: int | None = None
+) -> list[int]:
+    """Bytes sent by each rank, exact for any element count.
+
+    The tensor is cut into k parts, and each part into as many chunks as there are nodes.
+    """
+    nodes, k = _nodes(size, ranks_per_node)
+    scatter = ring_reduce_scatter_bytes_by_rank(numel, itemsize, k)
+    across = [ring_all_reduce_bytes_by_rank(part, itemsize, nodes) for part in split_sizes(numel, k)]
+    gather = ring_all_gather_bytes_by_rank(numel, itemsize, k)
+    return [scatter[r % k] + across[r % k][r // k] + gather[r % k] for r in range(size)]
+
+
+def hierarchical_all_reduce_inter_bytes_by_rank(
+    numel: int, itemsize: int, size: int, ranks_per_node: int | None = None
+) -> list[int]:
+    """Of those bytes, the ones that leave the node."""
+    nodes, k = _nodes(size, ranks_per_node)
+    across = [ring_all_reduce_bytes_by_rank(part, itemsize, nodes) for part in split_sizes(numel, k)]
+    return [across[r % k][r // k] for r in range(size)]
+
+
+def hierarchical_all_reduce_messages_by_rank(size: int, ranks_per_node: int | None = None) -> list[int]:
+    """2 (k - 1) + 2 (nodes - 1) from every rank."""
+    return [hierarchical_all_reduce_rounds(size, ranks_per_node)] * size
+
+
+def hierarchical_all_reduce_time(
+    nbytes: float,
+    size: int,
+    alpha: float,
+    beta: float,
+    ranks_per_node: int | None = None,
+    inter_alpha: float | None = None,
+    inter_beta: float | None = None,
+) -> float:
+    """Seconds: a ring all-reduce of nbytes over k ranks inside, and one of nbytes / k over the nodes between.
+
+    Links between nodes are like those inside unless `inter_alpha` and `inter_beta` say otherwise.
+    """
+    check(nbytes=nbytes, alpha=alpha, beta=beta, inter_alpha=inter_alpha, inter_beta=inter_beta)
+    nodes, k = _nodes(size, ranks_per_node)
+    inter_alpha = alpha if inter_alpha is None else inter_alpha
+    inter_beta = beta if inter_beta is None else inter_beta
+    inside = ring_all_reduce_time(nbytes, k, alpha, beta)
+    return inside + ring_all_reduce_time(nbytes / k, nodes, inter_alpha, inter_beta)
+
+
+def flat_ring_all_reduce_time(
+    nbytes: float,
+    size: int,
+    alpha: float,
+    beta: float,
+    ranks_per_node: int | None = None,
+    inter_alpha: float | None = None,
+    inter_beta: float | None = None,
+) -> float:
+    """Seconds for one ring over all ranks of such a network: its slowest link sets the pace of every step.
+
+    The ring goes through the ranks in order, so it leaves each node once.
+    """
+    check(nbytes=nbytes, alpha=alpha, beta=beta, inter_alpha=inter_alpha, inter_beta=inter_beta)
+    nodes, k = _nodes(size, ranks_per_node)
+    inside = ring_all_reduce_time(nbytes, size, alpha, beta)
+    if nodes == 1:
+        return inside
+    inter_alpha = alpha if inter_alpha is None else inter_alpha
+    inter_beta = beta if inter_beta is None else inter_beta
+    between = ring_all_reduce_time(nbytes, size, inter_alpha, inter_beta)
+    return between if k == 1 else max(inside, between)

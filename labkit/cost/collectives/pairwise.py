@@ -1,0 +1,97 @@
+"""Pairwise exchange: in round i rank r sends to r + i what is meant for it, and receives from r - i.
+
+Every byte travels once, straight to where it is wanted: p - 1 messages, no byte to spare. For
+reduce-scatter a 16-bit tensor can be summed in 32 bits at its destination, with 16-bit bytes on the wire
+(Thakur, Rabenseifner & Gropp 2005). Time is alpha-beta time (Hockney 1994).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .checks import check, check_matrix
+from .parts import split_sizes
+
+# Reduce-scatter: `nbytes` and `numel` are those of the whole tensor that each rank brings.
+
+
+def pairwise_reduce_scatter_rounds(size: int) -> int:
+    """p - 1."""
+    check(size=size)
+    return size - 1
+
+
+def pairwise_reduce_scatter_bytes(nbytes: float, size: int) -> float:
+    """Bytes that each rank sends, when `nbytes` divides evenly: (p - 1) / p * nbytes."""
+    check(nbytes=nbytes, size=size)
+    return (size - 1) / size * nbytes
+
+
+def pairwise_reduce_scatter_bytes_by_rank(numel: int, itemsize: int, size: int) -> list[int]:
+    """Bytes sent by each rank: every part but its own, exact for any element count."""
+    check(numel=numel, itemsize=itemsize, size=size)
+    return [(numel - part) * itemsize for part in split_sizes(numel, size)]
+
+
+def pairwise_reduce_scatter_messages_by_rank(size: int) -> list[int]:
+    """p - 1 from every rank."""
+    return [pairwise_reduce_scatter_rounds(size)] * size
+
+
+def pairwise_reduce_scatter_time(nbytes: float, size: int, alpha: float, beta: float) -> float:
+    """(p - 1) alpha + (p - 1) / p * nbytes * beta seconds."""
+    check(alpha=alpha, beta=beta)
+    return pairwise_reduce_scatter_rounds(size) * alpha + pairwise_reduce_scatter_bytes(nbytes, size) * beta
+
+
+# All-to-all: `nbytes` and `numel` are those of the tensor that each rank brings, its own part included.
+
+
+def pairwise_all_to_all_rounds(size: int) -> int:
+    """p - 1."""
+    check(size=size)
+    return size - 1
+
+
+def pairwise_all_to_all_bytes(nbytes: float, size: int) -> float:
+    """Bytes that each rank sends, when parts are equal: (p - 1) / p * nbytes."""
+    check(nbytes=nbytes, size=size)
+    return (size - 1) / size * nbytes
+
+
+def pairwise_all_to_all_bytes_by_rank(
+    numel: int, itemsize: int, size: int, counts: Sequence[Sequence[int]] | None = None
+) -> list[int]:
+    """Bytes sent by each rank: all it has for others.
+
+    numel: elements that each rank brings, in parts as `torch.tensor_split` makes them; `counts[r][q]` gives
+    the elements that rank r has for rank q instead (`numel` is then not used).
+    """
+    check(numel=numel, itemsize=itemsize, size=size)
+    rows = [split_sizes(numel, size)] * size if counts is None else check_matrix(counts, size)
+    return [(sum(row) - row[r]) * itemsize for r, row in enumerate(rows)]
+
+
+def pairwise_all_to_all_messages_by_rank(size: int) -> list[int]:
+    """p - 1 from every rank; an empty part is still a message."""
+    return [pairwise_all_to_all_rounds(size)] * size
+
+
+def pairwise_all_to_all_time(nbytes: float, size: int, alpha: float, beta: float) -> float:
+    """(p - 1) alpha + (p - 1) / p * nbytes * beta seconds."""
+    check(alpha=alpha, beta=beta)
+    return pairwise_all_to_all_rounds(size) * alpha + pairwise_all_to_all_bytes(nbytes, size) * beta
+
+
+def pairwise_all_to_all_time_of_counts(
+    counts: Sequence[Sequence[int]], itemsize: int, alpha: float, beta: float
+) -> float:
+    """Seconds for uneven `counts[r][q]` if every round waits for its largest message: an upper bound.
+
+    One crowded rank (a popular expert) is in every round, so the bound is near the truth where it matters.
+    """
+    size = len(counts)
+    check(size=size, itemsize=itemsize, alpha=alpha, beta=beta)
+    rows = check_matrix(counts, size)
+    largest = [max(rows[r][(r + i) % size] for r in range(size)) for i in range(1, size)]
+    return sum(alpha + elements * itemsize * beta for elements in largest)

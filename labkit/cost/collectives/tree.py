@@ -1,0 +1,115 @@
+"""Binomial trees: the number of ranks that hold the data doubles in every round.
+
+With v = (rank - root) mod p, rank v receives from v with its lowest set bit cleared, and sends to v + m for
+the powers of two m below that bit, the farthest first (the root: below the first power of two that is not
+less than p). Reduce runs the same tree backwards. Few latencies, but whole tensors: the tree wins for small
+messages (Thakur, Rabenseifner & Gropp 2005). Time is alpha-beta time (Hockney 1994).
+"""
+
+from __future__ import annotations
+
+from .checks import check
+from .parts import ceil_log2
+
+
+def tree_children(virtual_rank: int, size: int) -> int:
+    """How many ranks `virtual_rank` sends to in the binomial broadcast over `size` ranks."""
+    check(size=size, root=virtual_rank)
+    # Powers of two that stay inside the group, and (not for the root) below the lowest set bit.
+    inside = (size - 1 - virtual_rank).bit_length()
+    lowest = (virtual_rank & -virtual_rank).bit_length() - 1
+    return inside if virtual_rank == 0 else min(inside, lowest)
+
+
+# Broadcast
+
+
+def tree_broadcast_rounds(size: int) -> int:
+    """ceil(log2 p)."""
+    check(size=size)
+    return ceil_log2(size)
+
+
+def tree_broadcast_bytes(nbytes: float, size: int) -> float:
+    """Bytes that the busiest rank, the root, sends: ceil(log2 p) * nbytes."""
+    check(nbytes=nbytes)
+    return tree_broadcast_rounds(size) * nbytes
+
+
+def tree_broadcast_bytes_by_rank(numel: int, itemsize: int, size: int, root: int = 0) -> list[int]:
+    """Bytes sent by each rank: one whole tensor to each of its children."""
+    check(numel=numel, itemsize=itemsize)
+    return [messages * numel * itemsize for messages in tree_broadcast_messages_by_rank(size, root)]
+
+
+def tree_broadcast_messages_by_rank(size: int, root: int = 0) -> list[int]:
+    """One to each child; p - 1 in all."""
+    check(size=size, root=root)
+    return [tree_children((r - root) % size, size) for r in range(size)]
+
+
+def tree_broadcast_time(nbytes: float, size: int, alpha: float, beta: float) -> float:
+    """ceil(log2 p) (alpha + nbytes beta) seconds."""
+    check(nbytes=nbytes, alpha=alpha, beta=beta)
+    return tree_broadcast_rounds(size) * (alpha + nbytes * beta)
+
+
+# Reduce
+
+
+def tree_reduce_rounds(size: int) -> int:
+    """ceil(log2 p)."""
+    return tree_broadcast_rounds(size)
+
+
+def tree_reduce_bytes(nbytes: float, size: int) -> float:
+    """Bytes that each rank but the root sends: nbytes."""
+    check(nbytes=nbytes, size=size)
+    return nbytes if size > 1 else 0.0
+
+
+def tree_reduce_bytes_by_rank(numel: int, itemsize: int, size: int, root: int = 0) -> list[int]:
+    """Bytes sent by each rank: one whole tensor, to its parent; nothing by the root."""
+    check(numel=numel, itemsize=itemsize, size=size, root=root)
+    return [0 if r == root else numel * itemsize for r in range(size)]
+
+
+def tree_reduce_messages_by_rank(size: int, root: int = 0) -> list[int]:
+    """One from everyone but the root."""
+    check(size=size, root=root)
+    return [0 if r == root else 1 for r in range(size)]
+
+
+def tree_reduce_time(nbytes: float, size: int, alpha: float, beta: float) -> float:
+    """ceil(log2 p) (alpha + nbytes beta) seconds."""
+    return tree_broadcast_time(nbytes, size, alpha, beta)
+
+
+# All-reduce: reduce to rank 0, then broadcast from it
+
+
+def tree_all_reduce_rounds(size: int) -> int:
+    """2 ceil(log2 p)."""
+    return 2 * tree_broadcast_rounds(size)
+
+
+def tree_all_reduce_bytes(nbytes: float, size: int) -> float:
+    """Bytes that the busiest rank, rank 0, sends: ceil(log2 p) * nbytes."""
+    return tree_broadcast_bytes(nbytes, size)
+
+
+def tree_all_reduce_bytes_by_rank(numel: int, itemsize: int, size: int) -> list[int]:
+    """Bytes sent by each rank: one tensor up (not by rank 0), one down to each child."""
+    check(numel=numel, itemsize=itemsize)
+    return [messages * numel * itemsize for messages in tree_all_reduce_messages_by_rank(size)]
+
+
+def tree_all_reduce_messages_by_rank(size: int) -> list[int]:
+    """One up, one down to each child; 2 (p - 1) in all."""
+    up, down = tree_reduce_messages_by_rank(size), tree_broadcast_messages_by_rank(size)
+    return [u + d for u, d in zip(up, down, strict=True)]
+
+
+def tree_all_reduce_time(nbytes: float, size: int, alpha: float, beta: float) -> float:
+    """2 ceil(log2 p) (alpha + nbytes beta) seconds."""
+    return 2 * tree_broadcast_time(nbytes, size, alpha, beta)

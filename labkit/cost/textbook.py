@@ -1,0 +1,62 @@
+"""Numbers on all-reduce that the textbook chapter states, recomputed from its inputs.
+
+Bandwidth terms only, as there: no latency. The slow gradient synchronization has its own file, `slow_sync`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .collectives.checks import check
+from .collectives.ring import ring_all_reduce_bytes, ring_all_reduce_time
+from .units import GB
+
+GPT2_GRADIENT = 3 * GB  # 1.5e9 parameters of 2 bytes
+NVLINK_ONE_DIRECTION = 450 * GB  # bytes per second
+TEN_GIGABIT = 1.25 * GB
+
+
+@dataclass(frozen=True)
+class Stated:
+    """Bytes that one rank sends, and the seconds they take at a given bandwidth."""
+
+    nbytes: float
+    seconds: float
+
+
+def ring_at(nbytes: float, size: int, bandwidth: float) -> Stated:
+    """A ring all-reduce of `nbytes` over `size` ranks at `bandwidth` bytes per second, without latency.
+
+    GPT-2 on 8 GPUs, NVLink at 450 GB/s: 5.25 GB, 11.67 ms. On 32 GPUs over 1.25 GB/s: 5.8125 GB, 4650 ms;
+    one ring over all 32 at the pace of the Ethernet, to which the chapter adds the 11.67 ms inside the node,
+    though such a ring has them already. 175B by tensor parallelism of 8 and data parallelism of 128, 43.75
+    GB over 50 GB/s: 1736 ms; the chapter's 1748 ms ("approximately 1.75 seconds", 54.5 percent) takes the
+    factor for all 1,024 ranks, but only 128 take part.
+    """
+    if not bandwidth > 0:
+        raise ValueError(f"bandwidth (bytes per second) must be above 0, not {bandwidth!r}")
+    return Stated(ring_all_reduce_bytes(nbytes, size), ring_all_reduce_time(nbytes, size, 0, 1 / bandwidth))
+
+
+def tensor_parallel_payload_bytes(batch: int, sequence: int, hidden: int, itemsize: int = 2) -> int:
+    """The activation that one tensor-parallel all-reduce sums: batch * sequence * hidden elements.
+
+    201.33 MB for 4 * 2048 * 12288 in 16 bits (175B); 67.1 MB for a hidden size of 4096.
+    """
+    for value in (batch, sequence, hidden, itemsize):
+        check(numel=value)
+    return batch * sequence * hidden * itemsize
+
+
+def tensor_parallel_traffic_bytes(
+    payload: float, size: int, layers: int, all_reduces_per_layer: int = 2
+) -> float:
+    """Bytes that each rank sends for `layers` layers: 2 (t - 1) / t * payload for each all-reduce.
+
+    175B at t = 8: 4.228 GB forward for 6 layers, 8.456 GB with the backward pass (4 a layer), 67.65 GB
+    forward for 96. The chapter's 134 MB for a payload of 67.1 MB takes the factor as 2; at t = 8 it is 7/4,
+    and 117.4 MB.
+    """
+    check(numel=layers)
+    check(numel=all_reduces_per_layer)
+    return layers * all_reduces_per_layer * ring_all_reduce_bytes(payload, size)

@@ -1,0 +1,60 @@
+"""What a rank has, whatever group it speaks in: its place, its clock, its page, its wire, its faults."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .clock import Clock
+from .network import Network
+from .record import Recorder
+
+
+@dataclass
+class LinkModel:
+    """alpha (seconds a message) and beta (seconds a byte) of this machine, as `auto` uses them."""
+
+    alpha: float
+    beta: float
+
+
+@dataclass
+class Context:
+    """One a process. `timeout` is the longest single wait, in seconds."""
+
+    rank: int
+    size: int
+    recorder: Recorder
+    clock: Clock
+    transport: Any
+    timeout: float = 300.0
+    backend: str = "gloo"
+    device: torch.device = torch.device("cpu")
+    network: Network | None = None
+    ranks_per_node: int = 1
+    link_model: LinkModel | None = None
+    faults: Any = None
+    sampler: Any = None  # measures resident memory where asked to
+    check: bool = True
+    socket_log: Any = None  # what native collectives sent, by connection
+    natives: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    generation: int = 0
+    local: threading.local = field(default_factory=threading.local)
+
+    def clock_here(self) -> Clock:
+        """The clock of the calling thread: the run's own in the main thread, a stream's in its thread."""
+        return getattr(self.local, "clock", self.clock)
+
+    def slot_here(self) -> int:
+        """The slot of the status page in which the calling thread says what it is blocked on."""
+        slot = getattr(self.local, "slot", None)
+        if slot is None:
+            slot = self.local.slot = self.recorder.claim_slot()
+        return slot
+
+    def enclosing(self) -> int:
+        """The record of the collective or span that the calling thread is inside of, 0 for none."""
+        return getattr(self.local, "parent", 0)

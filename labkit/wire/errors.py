@@ -1,0 +1,30 @@
+"""What can go wrong on the wire, by name. Every message says who, what, and what to do."""
+
+from __future__ import annotations
+
+
+class WireError(RuntimeError):
+    """Base of all errors that `Group` raises about messages."""
+
+
+class Mismatch(WireError):
+    """Two ranks disagree: about the operation, its order, its dtype or its shape."""
+
+
+class PeerLost(WireError):
+    """The rank at the other end is gone (it died, finished, or closed the connection)."""
+
+    def __init__(self, message: str, peer: int = -1):
+        super().__init__(message)
+        self.peer = peer
+
+    def __reduce__(self):
+        return (type(self), (self.args[0], self.peer))
+
+
+class WaitTimeout(WireError, TimeoutError):
+    """One wait took longer than the `timeout` of the run."""
+
+
+class Refused(ValueError):
+    """A request that cannot work, refused before anything was started."""

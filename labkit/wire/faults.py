@@ -1,0 +1,160 @@
+"""Faults that are really injected: a process killed, a message lost, a bit flipped, a rank slowed down.
+
+A fault names its rank and when: `step=` (the rank marks that training step), `message=` (the rank is about to send
+its nth message), or `at=` a span or collective name with `nth=`; without any of these it strikes at once.
+Each fires once a job. The rank that reaches the place asks the parent, which strikes it: what
+is killed is killed from outside, in the middle of whatever it was doing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import Refused
+from .record import Page
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Base of all faults. rank: the world rank it strikes. At most one of step, message and at is given."""
+
+    rank: int
+    step: int | None = None
+    message: int | None = None
+    at: str | None = None
+    nth: int = 1
+
+    def __post_init__(self) -> None:
+        if sum(w is not None for w in (self.step, self.message, self.at)) > 1:
+            raise Refused(f"{self}: give one of step=, message= and at=, not several")
+        if self.nth < 1 or (self.message is not None and self.message < 1):
+            raise Refused(f"{self}: nth= and message= count from 1")
+
+    @property
+    def immediate(self) -> bool:
+        """Whether it strikes at once."""
+        return self.step is None and self.message is None and self.at is None
+
+    def where(self) -> str:
+        """When it strikes, in words."""
+        if self.step is not None:
+            return f"at step {self.step}"
+        if self.message is not None:
+            return f"at message {self.message}"
+        return f"at {self.at!r} number {self.nth}" if self.at is not None else "at once"
+
+
+@dataclass(frozen=True)
+class Kill(Fault):
+    """The process dies at once (SIGKILL), as when the machine loses power."""
+
+
+@dataclass(frozen=True)
+class Hang(Fault):
+    """The process stops (SIGSTOP): alive, silent, holding its sockets open."""
+
+
+@dataclass(frozen=True)
+class Slow(Fault):
+    """`group.compute` takes `factor` times as long from here on."""
+
+    factor: float = 2.0
+
+
+@dataclass(frozen=True)
+class Corrupt(Fault):
+    """One bit of the message flips on the way: bit `bit` of its first byte past the middle."""
+
+    bit: int = 6
+
+
+@dataclass(frozen=True)
+class Drop(Fault):
+    """The message is never sent."""
+
+
+@dataclass(frozen=True)
+class Raise(Fault):
+    """The rank's code raises RuntimeError(text)."""
+
+    text: str = "injected fault"
+
+
+def check_faults(faults: Any, size: int) -> list[Fault]:
+    """The faults as a list; refuses what is no fault or names a rank outside the world."""
+    faults = list(faults or [])
+    for f in faults:
+        if not isinstance(f, Fault) or type(f) is Fault:
+            raise Refused(f"faults= takes Kill, Hang, Slow, Corrupt, Drop and Raise, not {f!r}")
+        if not isinstance(f.rank, int) or not 0 <= f.rank < size:
+            raise Refused(f"{f}: the world has ranks 0 to {size - 1}")
+    return faults
+
+
+class RankFaults:
+    """The faults of one rank, watched from inside it.
+
+    ask(number) tells the parent that fault `number` is due and returns whether it is to be carried out here
+    (Slow, Corrupt, Drop, Raise; Kill and Hang are carried out by the parent while `ask` waits), and any faults
+    that were injected meanwhile. ask(-1) only asks for those.
+    """
+
+    def __init__(
+        self, faults: dict[int, Fault], page: Page, ask: Callable[[int], tuple[bool, dict[int, Fault]]]
+    ):
+        self._waiting, self._page, self._ask = dict(faults), page, ask
+        self._messages, self._spans = 0, {}  # type: int, dict[str, int]
+        self._next: list[Fault] = []
+        self.slow = 1.0
+
+    def start(self) -> None:
+        """Carry out what strikes at once."""
+        self._strike(lambda f: f.immediate)
+
+    def at_step(self, n: int) -> None:
+        self._strike(lambda f: f.step == n)
+
+    def at_span(self, name: str) -> None:
+        seen = self._spans[name] = self._spans.get(name, 0) + 1
+        self._strike(lambda f: f.at == name and f.nth == seen)
+
+    def at_message(self, x: Tensor, peer: int) -> Tensor | None:
+        """The tensor to send in place of `x`; None to send nothing."""
+        self._messages += 1
+        self._strike(lambda f: f.message == self._messages)
+        if not self._next:
+            return x
+        fault = self._next.pop(0)
+        if isinstance(fault, Drop):
+            return None
+        assert isinstance(fault, Corrupt)
+        x = x.clone()
+        if x.numel():
+            raw = x.view(-1).view(torch.uint8)
+            raw[raw.numel() // 2 | (raw.element_size() - 1)] ^= 1 << fault.bit
+        return x
+
+    def _strike(self, due: Callable[[Fault], bool]) -> None:
+        if self._page.fault:  # the parent has something for us
+            self._page.fault = 0
+            self._waiting.update(self._ask(-1)[1])
+        for number, fault in list(self._waiting.items()):
+            if due(fault) or fault.immediate:
+                del self._waiting[number]
+                go, more = self._ask(number)
+                self._waiting.update(more)
+                if go:
+                    self._carry_out(fault)
+
+    def _carry_out(self, fault: Fault) -> None:
+        if isinstance(fault, Slow):
+            self.slow *= fault.factor
+        elif isinstance(fault, Raise):
+            raise RuntimeError(fault.text)
+        elif isinstance(fault, Corrupt | Drop):
+            self._next.append(fault)

@@ -1,0 +1,78 @@
+"""What an asynchronous call returns: `wait()` for its end, `done()` to look without waiting."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from .errors import WaitTimeout
+from .record import WAIT
+
+if TYPE_CHECKING:
+    from .group import Group
+    from .message import Message
+
+
+class MessageHandle:
+    """A send or a receive under way. The tensor must not be touched before `wait()`."""
+
+    def __init__(self, group: Group, message: Message, kind: str):
+        self._group, self._message, self._kind = group, message, kind
+        self._settled = False
+
+    def done(self) -> bool:
+        """Whether `wait()` would return at once."""
+        return self._message.done is None or self._message.done.is_set()
+
+    def wait(self) -> Tensor:
+        """Block until the message was taken (send) or is here (receive); returns its tensor."""
+        m, group = self._message, self._group
+        if not self._settled:
+            group._wait(m, self._kind)
+            self._settled = True
+        return m.x
+
+
+class WorkHandle:
+    """A collective that runs on its group's communication thread."""
+
+    def __init__(self, group: Group, number: int):
+        self._group, self._number = group, number  # the record of the collective
+        self._over = threading.Event()
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._ended = 0
+
+    def done(self) -> bool:
+        """Whether `wait()` would return at once."""
+        return self._over.is_set()
+
+    def wait(self) -> Any:
+        """Block until the collective is over; returns what it returns, raises what it raised."""
+        context = self._group.context
+        clock, slot = context.clock_here(), context.slot_here()
+        if not self._over.is_set():
+            recorder = context.recorder
+            number = recorder.begin(WAIT, clock.now(), name=recorder.intern("wait"), detail=self._number,
+                                    parent=context.enclosing())  # fmt: skip
+            recorder.slot(slot, number)
+            try:
+                if not self._over.wait(context.timeout):
+                    raise WaitTimeout(
+                        f"rank {context.rank} waited {context.timeout:g} s for a collective to end"
+                    )
+                clock.reach(self._ended)
+            finally:
+                recorder.slot(slot, 0)
+                recorder.end(number, clock.now())
+        elif clock.virtual:
+            clock.reach(self._ended)
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _finish(self, result: Any, error: BaseException | None, ended: int) -> None:
+        self._result, self._error, self._ended = result, error, ended
+        self._over.set()

@@ -1,0 +1,105 @@
+"""One message in flight, from the rank's own side: what a transport is asked to move."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import Any
+
+from torch import Tensor
+
+from .dtypes import CODES, as_bytes, describe
+
+ACK = 1  # the sender waits until the receiver has taken the message (rendezvous)
+
+HEADER = struct.Struct("<IIIIqqBBBx4x8q")
+MAGIC = 0x4C414231
+
+
+class Message:
+    """A send or a receive of one tensor, with all that its header carries.
+
+    `operation` is a number for the collective the message belongs to and its place in the order of calls,
+    0 for a message of the reader's own. `sent` is the sender's time on the clock of the run.
+    """
+
+    __slots__ = (
+        "peer", "seq", "x", "op", "flags", "operation", "sent", "raw", "nbytes", "record", "free", "state",
+        "error", "done", "then", "sock", "at", "head", "stuck", "scratch",
+    )  # fmt: skip
+
+    def __init__(self, peer: int, seq: int, x: Tensor, op: Any, operation: tuple[int, int], flags: int = 0):
+        self.peer, self.seq, self.x, self.op, self.flags, self.operation = peer, seq, x, op, flags, operation
+        self.raw = as_bytes(x)
+        self.nbytes = self.raw.numel()
+        self.sent = self.free = self.record = self.state = self.at = 0
+        self.error: BaseException | None = None
+        self.done: threading.Event | None = None  # set by whoever finishes a posted message
+        self.then: Any = None  # called just before, in the thread that finishes it
+        self.sock: Any = None
+        self.head: Any = None
+        self.stuck: tuple[int, int] | None = None
+        self.scratch: Any = None
+
+    def finish(self) -> None:
+        """A posted message is over: run `then`, wake the waiters."""
+        if self.then is not None:
+            self.then(self)
+        if self.done is not None:
+            self.done.set()
+
+    def header(self) -> bytes:
+        """The header of this message on a framed stream (104 bytes)."""
+        shape = tuple(self.x.shape)
+        if len(shape) > 8:
+            shape = (self.x.numel(),)
+        return HEADER.pack(
+            MAGIC, self.seq, *self.operation, self.nbytes, self.sent, CODES[self.x.dtype], len(shape), self.flags,
+            *shape, *(0,) * (8 - len(shape)),
+        )  # fmt: skip
+
+    def check(self, raw: bytes) -> str | None:
+        """Hold an arriving header against this receive; None, or what differs (and note the sender's time)."""
+        magic, seq, op, call, nbytes, sent, dtype, ndim, flags, *dims = HEADER.unpack(raw)
+        if magic != MAGIC:
+            return "the stream is out of step: what arrived is not a header"
+        self.sent, self.flags = sent, flags
+        mine = tuple(self.x.shape) if self.x.dim() <= 8 else (self.x.numel(),)
+        theirs = tuple(dims[:ndim])
+        if (
+            dtype == CODES[self.x.dtype]
+            and theirs == mine
+            and seq == self.seq
+            and (op, call) == self.operation
+        ):
+            return None
+        if (op, call) != self.operation:
+            return f"{name_operation(op, call)}, but this rank is in {name_operation(*self.operation)}"
+        if seq != self.seq:
+            return f"message {seq}, but message {self.seq} is due: one was lost"
+        return f"{describe(dtype, theirs)}, but this rank receives {describe(CODES[self.x.dtype], mine)}"
+
+
+_OPERATIONS: dict[int, str] = {}
+
+
+def number_operation(name: str) -> int:
+    """The number that headers carry for a collective called `name`; the same in every process."""
+    import zlib
+
+    number = zlib.crc32(name.encode()) or 1
+    _OPERATIONS[number] = name
+    return number
+
+
+def name_operation(number: int, call: int) -> str:
+    """How errors call an operation."""
+    if not number:
+        return "a plain message"
+    return f"{_OPERATIONS.get(number, 'another collective')} (call {call})"
+
+
+for (
+    _name
+) in "broadcast reduce all_reduce reduce_scatter all_gather scatter gather all_to_all barrier".split():
+    number_operation(_name)

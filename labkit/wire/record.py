@@ -1,0 +1,240 @@
+"""The status page: what every rank is about to do, written down before it does it.
+
+Each rank owns one page of shared memory. Before an operation it writes a record (who, what, how much,
+when); afterwards it adds the end time. The same records serve four readers:
+
+- the supervisor, who reads all pages to name a deadlock, a mismatch or a dead rank (`labkit.world.diagnose`);
+- the `Trace` of a finished run; a live view of one that still runs;
+- the report of a crash: a rank that was killed leaves its page behind, like an aircraft's flight recorder.
+
+A page is plain memory in a file without a name, so nothing of it survives the run. Writing a record costs
+about a microsecond, needs no message and no lock: each record has one writer, and its `kind` is written last.
+
+Layout of a page: header (4096 bytes) | counters (16 bytes a rank) | strings (64 KiB) | records (96 bytes each).
+The file is sparse: memory is used only for records that were written.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import mmap
+import os
+import struct
+import tempfile
+from typing import Any
+
+import numpy as np
+
+HEADER_BYTES = 4096
+STRING_BYTES = 1 << 16
+RECORD_BYTES = 96
+CAPACITY = (
+    1 << 18
+)  # records a rank; beyond it the oldest of the last RING are overwritten and counted as dropped
+RING = 1 << 12
+MAX_DIMS = 4
+SLOTS = 32  # threads of a rank that can be inside an operation at once
+
+SEND, RECV, COLLECTIVE, SPAN, WAIT, STEP, NOTE = 1, 2, 3, 4, 5, 6, 7
+KIND_NAMES = {
+    SEND: "send",
+    RECV: "recv",
+    COLLECTIVE: "collective",
+    SPAN: "span",
+    WAIT: "wait",
+    STEP: "step",
+    NOTE: "note",
+}
+
+UNBORN, RUNNING, FINISHED, FAILED = 0, 1, 2, 3
+
+ASYNC, NATIVE, COMBINE, EXCHANGE, NESTED, ERROR = 1, 2, 4, 8, 16, 32
+
+# `kind` comes last: whoever sees it sees the rest of the record.
+_RECORD = struct.Struct("<iiIIIIiiqqqqq4iBBBB")
+EVENT = np.dtype(
+    [
+        ("peer", "<i4"), ("step", "<i4"), ("group", "<u4"), ("lane", "<u4"), ("seq", "<u4"), ("name", "<u4"),
+        ("detail", "<i4"), ("parent", "<i4"), ("nbytes", "<i8"), ("offset", "<i8"), ("t0", "<i8"), ("t1", "<i8"),
+        ("sent", "<i8"), ("shape", "<i4", (MAX_DIMS,)), ("dtype", "u1"), ("ndim", "u1"), ("flags", "u1"), ("kind", "u1"),
+    ]
+)  # fmt: skip
+assert _RECORD.size == EVENT.itemsize <= RECORD_BYTES
+_STRIDE = np.dtype({"names": EVENT.names, "formats": [EVENT.fields[n][0] for n in EVENT.names],  # type: ignore
+                    "offsets": [EVENT.fields[n][1] for n in EVENT.names], "itemsize": RECORD_BYTES})  # type: ignore  # fmt: skip
+
+_Q = struct.Struct("<q")
+_SLOT = struct.Struct("<qqqq")
+_COUNT = struct.Struct("<qq")
+_TIMES = struct.Struct("<qq")
+_T1 = EVENT.fields["t1"][1]  # type: ignore
+_PID, _STATE, _STEP, _COUNTED, _STRINGS, _FAULT, _DROPPED, _NOW, _SLOTS_AT = (
+    8,
+    16,
+    24,
+    32,
+    40,
+    48,
+    56,
+    64,
+    128,
+)
+
+
+def page_bytes(size: int, capacity: int = CAPACITY) -> int:
+    """Bytes of one rank's page in a world of `size` ranks (a multiple of the memory page)."""
+    raw = HEADER_BYTES + 16 * size + STRING_BYTES + RECORD_BYTES * capacity
+    return -(-raw // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def create_pages(size: int, capacity: int = CAPACITY) -> int:
+    """A file descriptor of sparse, nameless shared memory that holds the pages of `size` ranks."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("labkit-pages")
+    else:  # macOS: a temporary file whose name is gone at once
+        with tempfile.TemporaryFile() as f:
+            fd = os.dup(f.fileno())
+    os.ftruncate(fd, size * page_bytes(size, capacity))
+    return fd
+
+
+class Page:
+    """One rank's page, as its writer or as a reader (`Page(fd, rank, size)`)."""
+
+    def __init__(self, fd: int, rank: int, size: int, capacity: int = CAPACITY):
+        nbytes = page_bytes(size, capacity)
+        self.map = mmap.mmap(fd, nbytes, offset=rank * nbytes)
+        self.rank, self.size, self.capacity = rank, size, capacity
+        self._counters = HEADER_BYTES
+        self._strings = HEADER_BYTES + 16 * size
+        self._records = self._strings + STRING_BYTES
+
+    # -- header words ------------------------------------------------------------------------------------------
+
+    def _word(at: int) -> property:  # type: ignore
+        def get(self) -> int:
+            return _Q.unpack_from(self.map, at)[0]
+
+        def put(self, value: int) -> None:
+            _Q.pack_into(self.map, at, value)
+
+        return property(get, put)
+
+    pid, state, step, count = _word(_PID), _word(_STATE), _word(_STEP), _word(_COUNTED)
+    fault, dropped, now = _word(_FAULT), _word(_DROPPED), _word(_NOW)
+    strings_used = _word(_STRINGS)
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def records(self) -> np.ndarray:
+        """A copy of the finished and running records, oldest first (dtype EVENT)."""
+        n = min(self.count, self.capacity)
+        view = np.ndarray((n,), _STRIDE, self.map, self._records)
+        rows = np.empty(n, EVENT)
+        for name in EVENT.names or ():
+            rows[name] = view[name]
+        return rows
+
+    def record(self, index: int) -> np.void:
+        """The record at `index` (as held in a slot, counted from 0)."""
+        return np.ndarray((1,), _STRIDE, self.map, self._records + index * RECORD_BYTES)[0].copy()
+
+    def strings(self) -> list[str]:
+        """All names that this rank wrote down, by their number."""
+        raw = self.map[self._strings : self._strings + self.strings_used]
+        return raw.decode("utf-8", "replace").split("\0")[:-1]
+
+    def counters(self) -> list[tuple[int, int]]:
+        """(payload bytes, messages) that this rank sent to each rank."""
+        return [_COUNT.unpack_from(self.map, self._counters + 16 * r) for r in range(self.size)]  # type: ignore
+
+    def slots(self) -> list[tuple[int, int, int, int]]:
+        """For each thread inside labkit: (in use, collective, send, recv), record numbers + 1, 0 for none."""
+        found = [_SLOT.unpack_from(self.map, _SLOTS_AT + 32 * s) for s in range(SLOTS)]
+        return [s for s in found if s[0]]
+
+    def close(self) -> None:
+        self.map.close()
+
+
+class Recorder:
+    """The writing side of a page. One a process; its methods may be called from any thread."""
+
+    def __init__(self, page: Page):
+        self.page, self.map = page, page.map
+        self._next = itertools.count(page.count)
+        self._names: dict[str, int] = {name: i for i, name in enumerate(page.strings())}
+        self._counts: dict[int, list[int]] = {r: list(c) for r, c in enumerate(page.counters())}
+        self._free_slots = list(range(SLOTS))
+        self._base, self._top = page._records, page.count
+        self.step = page.step
+
+    def intern(self, text: str) -> int:
+        """The number of `text` in this page's strings; 0xffffffff stands for a text that no longer fitted."""
+        found = self._names.get(text)
+        if found is None:
+            raw = text.replace("\0", " ").encode() + b"\0"
+            used = self.page.strings_used
+            if used + len(raw) > STRING_BYTES:
+                return 0xFFFFFFFF
+            start = self.page._strings + used
+            self.map[start : start + len(raw)] = raw
+            self.page.strings_used = used + len(raw)
+            found = self._names[text] = len(self._names)
+        return found
+
+    def attrs(self, attrs: dict[str, Any]) -> int:
+        """The number of a span's attributes (as JSON), or -1 for none."""
+        return self.intern(json.dumps(attrs, sort_keys=True, default=str)) if attrs else -1
+
+    def begin(
+        self, kind: int, now: int, *, peer: int = -1, group: int = 0, lane: int = 0, seq: int = 0, name: int = 0,
+        detail: int = -1, parent: int = 0, nbytes: int = 0, offset: int = -1, sent: int = 0, dtype: int = 0,
+        shape: tuple[int, ...] = (), flags: int = 0, end: int = 0,
+    ) -> int:  # fmt: skip
+        """Write what is about to happen; returns the record's number + 1 (so that 0 can mean none)."""
+        index = next(self._next)
+        if index >= self.page.capacity:
+            self.page.dropped = self.page.dropped + 1
+            index = self.page.capacity - RING + index % RING
+        elif index >= self._top:
+            self._top = self.page.count = index + 1
+        n = len(shape)
+        a, b, c, d = (shape + (0, 0, 0, 0))[:4] if n <= 4 else (*shape[:3], hash(shape) & 0x7FFFFFFF)
+        _RECORD.pack_into(
+            self.map, self._base + index * RECORD_BYTES, peer, self.step, group, lane, seq, name, detail, parent,
+            nbytes, offset, now, end, sent, a, b, c, d, dtype, n, flags, kind,
+        )  # fmt: skip
+        return index + 1
+
+    def end(self, number: int, now: int, sent: int = 0) -> None:
+        """Write when the operation ended; for a receive also when its sender began."""
+        _TIMES.pack_into(self.map, self._base + (number - 1) * RECORD_BYTES + _T1, now or 1, sent)
+
+    def flag(self, number: int, flags: int) -> None:
+        """Add flags to a record that was begun."""
+        at = self._base + (number - 1) * RECORD_BYTES + EVENT.fields["flags"][1]  # type: ignore
+        self.map[at] |= flags  # type: ignore
+
+    def count(self, to: int, nbytes: int) -> None:
+        """Count one message of `nbytes` payload bytes to world rank `to`."""
+        c = self._counts[to]
+        c[0] += nbytes
+        c[1] += 1
+        _COUNT.pack_into(self.map, self.page._counters + 16 * to, c[0], c[1])
+
+    def claim_slot(self) -> int:
+        """A slot for one thread (or one pending operation); -1 when all are taken."""
+        return self._free_slots.pop() if self._free_slots else -1
+
+    def slot(self, slot: int, collective: int, send: int = 0, recv: int = 0) -> None:
+        """Say what the thread of `slot` is blocked on."""
+        if slot >= 0:
+            _SLOT.pack_into(self.map, _SLOTS_AT + 32 * slot, 1, collective, send, recv)
+
+    def free_slot(self, slot: int) -> None:
+        """Give a slot back: its thread is outside labkit."""
+        if slot >= 0:
+            _SLOT.pack_into(self.map, _SLOTS_AT + 32 * slot, 0, 0, 0, 0)
+            self._free_slots.append(slot)

@@ -1,0 +1,54 @@
+"""The communication thread of a group: asynchronous collectives run on it, in the order they were called.
+
+It plays the part of NCCL's stream: work is queued at once, runs while the caller computes, and every rank
+runs it in the same order, so that two collectives of one group can never cross.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from .context import Context
+from .handle import WorkHandle
+
+
+class Stream:
+    """A thread with a clock of its own; under the virtual clock its time starts where the caller's is."""
+
+    def __init__(self, context: Context, name: str):
+        self.context = context
+        self._work: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._pending = 0
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self._thread.start()
+
+    def busy(self) -> bool:
+        """Whether something is queued or running."""
+        return self._pending > 0
+
+    def submit(self, work: Callable[[], Any], handle: WorkHandle, now: int) -> None:
+        """Queue `work`; `handle` gets what it returns or raises. It starts at `now` or later."""
+        with self._lock:
+            self._pending += 1
+        self._work.put((work, handle, now))
+
+    def _loop(self) -> None:
+        local = self.context.local
+        clock = local.clock = self.context.clock.fork()
+        while True:
+            work, handle, now = self._work.get()
+            local.parent = 0
+            if clock.virtual:
+                clock.reach(now)
+            result, error = None, None
+            try:
+                result = work()
+            except BaseException as caught:
+                error = caught
+            with self._lock:
+                self._pending -= 1
+            handle._finish(result, error, clock.now())

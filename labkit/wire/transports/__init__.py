@@ -1,0 +1,1 @@
+"""Ways to move a message between two ranks."""

@@ -1,0 +1,179 @@
+"""From a call in a cell to processes that run it: the zygote of this process, and the two ways to get ranks."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from labkit.wire.errors import Refused
+
+from .channel import Channel, Closed
+from .job import Job, Run
+from .spec import make_spec
+
+IDLE_SECONDS = 1800.0
+
+
+class _Zygote:
+    """The forkserver of this process: started on first use, again when it is gone, never inherited by a fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._sock: socket.socket | None = None
+        self._owner = -1
+
+    def host(self) -> Channel:
+        """A new host process, and the channel to it."""
+        with self._lock:
+            mine, theirs = Channel.pair()
+            for attempt in (1, 2):
+                self._ensure()
+                assert self._sock is not None
+                try:
+                    socket.send_fds(self._sock, [b"j"], [theirs.fileno()])
+                    break
+                except OSError:
+                    self.close()
+                    if attempt == 2:
+                        raise
+            theirs.close()
+            return mine
+
+    def warm(self) -> None:
+        """Have it ready for the first launch."""
+        with self._lock:
+            self._ensure()
+
+    def _ensure(self) -> None:
+        if self._owner != os.getpid():
+            self._process = self._sock = None  # a fork of the process that owned it
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        mine, theirs = socket.socketpair()
+        idle = float(os.environ.get("LABKIT_IDLE_SECONDS", IDLE_SECONDS))
+        script = Path(__file__).with_name("zygote.py")
+        self._process = subprocess.Popen(
+            [sys.executable, str(script), str(theirs.fileno()), str(idle)], pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        theirs.close()
+        mine.settimeout(120)
+        try:
+            ready = mine.recv(1)
+        except TimeoutError:
+            ready = b""
+        if not ready:
+            code = self._process.poll()
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+            raise RuntimeError(
+                f"labkit could not start its worker process (exit code {code}); `labkit doctor` may say why"
+            )
+        mine.settimeout(None)
+        self._sock, self._owner = mine, os.getpid()
+
+    def close(self) -> None:
+        """End it, if it is ours."""
+        if self._process is None or self._owner != os.getpid():
+            return
+        if self._sock is not None:
+            self._sock.close()
+        try:
+            self._process.wait(2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = self._sock = None
+
+
+_zygote = _Zygote()
+atexit.register(_zygote.close)
+
+
+def start(fn: Callable[..., Any], world_size: int, *args: Any, **options: Any) -> Job:
+    """Start `fn(group, *args)` on `world_size` ranks and return at once with the `Job`.
+
+    fn may be defined in a cell; closures, lambdas and classes of the notebook travel with it. For the options
+    see `labkit.world.Spec`. Raises `Refused` (a ValueError) for anything that cannot work, before a rank starts.
+    """
+    from .torchrun import is_torchrun
+
+    if is_torchrun():
+        raise Refused("under torchrun the ranks exist already: use launch(), which runs on them")
+    if os.environ.get("LABKIT_RANK") is not None:
+        raise Refused("launch was called inside a rank: a rank cannot start a world of its own")
+    if not callable(fn):
+        raise Refused(f"launch needs a function fn(group, *args), not {type(fn).__name__}")
+    spec = make_spec(world_size, options)
+    call = pack(fn, args)
+    from .machine import link_model
+
+    channel = _zygote.host()
+    path = [p or os.getcwd() for p in sys.path]
+    try:
+        channel.send(
+            {
+                "spec": spec,
+                "call": call,
+                "cwd": os.getcwd(),
+                "path": path,
+                "link_model": link_model(spec.transport),
+            }
+        )
+    except Closed as why:
+        raise RuntimeError("labkit's worker process ended before it could start the ranks") from why
+    return Job(spec, channel)
+
+
+def launch(fn: Callable[..., Any], world_size: int, *args: Any, **options: Any) -> Run:
+    """Run `fn(group, *args)` on `world_size` ranks and return the `Run` (see `start`).
+
+    Raises `RankFailed` with the first failing rank's traceback unless on_failure says otherwise.
+    """
+    from .torchrun import is_torchrun, run_here
+
+    if is_torchrun():
+        return run_here(fn, world_size, args, options)
+    return start(fn, world_size, *args, **options).wait()
+
+
+def warm() -> None:
+    """Start the worker process now, so that the first launch is as fast as the others."""
+    _zygote.warm()
+
+
+def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    """The function and its arguments as bytes, CUDA tensors moved to the host."""
+    import io
+
+    import cloudpickle
+    import torch
+
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, torch.Tensor) and obj.is_cuda:
+                return _same, (obj.detach().cpu(),)
+            return super().reducer_override(obj)
+
+    out = io.BytesIO()
+    try:
+        Pickler(out, protocol=5).dump((fn, args))
+    except Exception as why:
+        name = getattr(fn, "__qualname__", repr(fn))
+        raise Refused(f"{name} cannot be sent to the ranks: {why}. It may hold an open file, a lock, a widget or a Run; "
+                      "create such things inside the function") from why  # fmt: skip
+    return out.getvalue()
+
+
+def _same(x: Any) -> Any:
+    return x

@@ -1,0 +1,247 @@
+"""`Job` and `Run`: a world that runs, and what is left of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from labkit.wire import record as rec
+from labkit.wire.errors import Refused
+from labkit.wire.faults import Fault, check_faults
+from labkit.wire.trace import Trace, from_pages
+
+from .channel import Channel, Closed
+from .spec import Spec
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How one rank, or the world, failed. rank: -1 where no single rank is to blame. step: the last one marked.
+
+    kind: "raised", "exit", "died", "lost", "wire", "mismatch", "deadlock", "timeout", "deadline" or "stopped".
+    waiting: what each other rank was doing at that moment.
+    """
+
+    kind: str
+    rank: int
+    error: str
+    message: str
+    traceback: str
+    step: int
+    seconds: float
+    waiting: dict[int, str] = field(default_factory=dict)
+
+
+class RankFailed(RuntimeError):
+    """A run that failed. `failure` is the first cause, `run` everything that is left (results, trace, logs)."""
+
+    def __init__(self, failure: Failure, run: Run):
+        self.failure, self.run = failure, run
+        super().__init__(explain(failure))
+
+    @property
+    def rank(self) -> int:
+        return self.failure.rank
+
+
+def explain(failure: Failure) -> str:
+    """The failure for the person who typed the cell."""
+    f = failure
+    who = f"rank {f.rank} " if f.rank >= 0 else ""
+    if f.kind == "raised" or f.kind == "exit":
+        head = f"{who}raised {f.error}: {f.message}"
+    elif f.kind in ("lost", "wire"):
+        head = f"{f.error} on {who.strip()}: {f.message}"
+    else:
+        head = f"{f.error}: {f.message}"
+    parts = [head]
+    if f.traceback and f.kind in ("raised", "wire", "lost", "exit"):
+        parts.append(f.traceback.rstrip())
+    if f.waiting:
+        parts.append("Meanwhile:\n" + "\n".join(f"  rank {r}: {what}" for r, what in f.waiting.items()))
+    return "\n\n".join(parts)
+
+
+class Run:
+    """What a run left: `results` by rank, `failures`, `logs` by rank, `trace`, `seconds`, and `events`."""
+
+    def __init__(self, spec: Spec, results: list[Any], failures: list[Failure], logs: list[str], trace: Trace | None,
+                 seconds: float, events: list[tuple[float, int, str]], unfired: list[str]):  # fmt: skip
+        self.spec, self.results, self.failures, self.logs = spec, results, failures, logs
+        self._trace, self.seconds, self.events, self.unfired = trace, seconds, events, unfired
+
+    @property
+    def trace(self) -> Trace:
+        if self._trace is None:
+            raise ValueError("this run has no trace here: under torchrun only rank 0 holds it")
+        return self._trace
+
+    def __repr__(self) -> str:
+        how = "ok" if not self.failures else f"{len(self.failures)} failed"
+        return f"Run({self.spec.world_size} ranks over {self.spec.transport}, {how}, {self.seconds:.3f} s)"
+
+
+class Job:
+    """A world that runs. It belongs to the process that started it and dies with it."""
+
+    def __init__(self, spec: Spec, channel: Channel):
+        self.spec = spec
+        self.events: list[tuple[float, int, str]] = []
+        self.pids: list[int] = []
+        self._channel = channel
+        self._results: list[Any] = [None] * spec.world_size
+        self._blobs: dict[int, int] = {}
+        self._peaks = [0] * spec.world_size
+        self._logs = [""] * spec.world_size
+        self._pages_fd = -1
+        self._epoch = 0
+        self._end: tuple[Any, ...] | None = None
+        self._refused: str | None = None
+        self._over = threading.Event()
+        self._started = threading.Event()
+        self._lock = threading.Lock()
+        self._run: Run | None = None
+        self._start = time.perf_counter()
+        self._seconds = 0.0
+        self._thread = threading.Thread(target=self._listen, name="labkit-job", daemon=True)
+        self._thread.start()
+
+    # -- what a caller does --------------------------------------------------------------------------------------
+
+    def wait(self, timeout: float | None = None) -> Run:
+        """Until the run is over. Interrupting it (Ctrl-C, the stop button) ends every rank."""
+        try:
+            end = None if timeout is None else time.monotonic() + timeout
+            while not self._over.wait(0.2 if end is None else min(0.2, max(0.0, end - time.monotonic()))):
+                if end is not None and time.monotonic() >= end:
+                    raise TimeoutError(
+                        f"the run is not over after {timeout:g} s; it goes on: call wait() again or stop()"
+                    )
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+        run = self._finished()
+        if run.failures and self.spec.on_failure == "raise":
+            raise RankFailed(run.failures[0], run)
+        return run
+
+    def poll(self) -> Run | None:
+        """The Run if it is over, else None."""
+        return self._finished() if self._over.is_set() else None
+
+    def inject(self, fault: Fault) -> None:
+        """Inject a fault into the running world."""
+        (fault,) = check_faults([fault], self.spec.world_size)
+        self._order("inject", fault)
+
+    def kill(self, rank: int) -> None:
+        """Kill one rank's process, at once."""
+        self._order("kill", self._rank(rank))
+
+    def restart(self, rank: int) -> None:
+        """Start a rank anew that has failed or finished (needs on_failure='continue')."""
+        if self.spec.on_failure != "continue":
+            raise Refused("restart needs a job started with on_failure='continue'")
+        self._order("restart", self._rank(rank))
+
+    def stop(self) -> None:
+        """End every rank and wait until they are gone."""
+        with contextlib.suppress(Refused):
+            self._order("stop")
+        self._over.wait(5)
+
+    def trace(self) -> Trace:
+        """The trace so far, of a run that may still go on."""
+        self._started.wait(10)
+        pages = [rec.Page(self._pages_fd, r, self.spec.world_size) for r in range(self.spec.world_size)]
+        return from_pages(pages, clock=self.spec.clock, transport=self.spec.transport, emulated=self.spec.network is not None,
+                          peaks=self._peaks if self.spec.memory else (), memory=self.spec.memory or "")  # fmt: skip
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _rank(self, rank: int) -> int:
+        if not isinstance(rank, int) or not 0 <= rank < self.spec.world_size:
+            raise Refused(f"rank {rank!r}: this world has ranks 0 to {self.spec.world_size - 1}")
+        return rank
+
+    def _order(self, *order: Any) -> None:
+        if self._over.is_set():
+            raise Refused("this run is over")
+        with self._lock:
+            try:
+                self._channel.send(order)
+            except Closed:
+                pass
+
+    def _listen(self) -> None:
+        """Take what the host tells, in a thread of its own."""
+        try:
+            while self._end is None and self._refused is None:
+                (what, *rest), fds = self._channel.receive()
+                if what == "output":
+                    self._show(*rest)
+                elif what == "result":
+                    self._blobs[rest[0]] = fds[0]
+                    self._peaks[rest[0]] = rest[2]
+                elif what == "event":
+                    self.events.append((time.perf_counter() - self._start, *rest))
+                elif what == "step":
+                    print(f"[rank {rest[0]}] step {rest[1]}", flush=True)
+                elif what == "started":
+                    self.pids, self._epoch = rest
+                    self._pages_fd = fds[0]
+                    self._started.set()
+                elif what == "refused":
+                    self._refused = rest[0]
+                elif what == "ended":
+                    self._end = tuple(rest)
+        except Closed:
+            gone = {"kind": "died", "rank": -1, "error": "HostDied", "traceback": "", "step": -1, "waiting": {}, "seconds": 0.0,
+                    "message": "the process that watched the ranks was killed; the ranks died with it"}  # fmt: skip
+            self._end = (gone, [gone], [])
+        finally:
+            self._seconds = time.perf_counter() - self._start
+            self._channel.close()
+            self._started.set()
+            self._over.set()
+
+    def _show(self, rank: int, text: str) -> None:
+        self._logs[rank] += text
+        mark = f"[rank {rank}] "
+        sys.stdout.write("".join(mark + line for line in text.splitlines(keepends=True)))
+        sys.stdout.flush()
+
+    def _finished(self) -> Run:
+        with self._lock:
+            if self._run is None:
+                self._run = self._collect()
+        return self._run
+
+    def _collect(self) -> Run:
+        if self._refused is not None:
+            raise Refused(self._refused)
+        assert self._end is not None
+        _, failures, unfired = self._end
+        for rank, fd in self._blobs.items():
+            with os.fdopen(fd, "rb") as f:
+                f.seek(0)
+                try:
+                    self._results[rank] = pickle.load(f)
+                except Exception as why:
+                    text = f"the result of rank {rank} cannot be loaded here: {type(why).__name__}: {why}"
+                    failures = [*failures, {"kind": "raised", "rank": rank, "error": type(why).__name__, "message": text,
+                                            "traceback": "", "step": -1, "seconds": 0.0, "waiting": {}}]  # fmt: skip
+        trace = None
+        if self._pages_fd >= 0:
+            trace = self.trace()
+            os.close(self._pages_fd)
+        for text in unfired:
+            print(f"labkit: this fault never fired: {text}", file=sys.stderr)
+        return Run(self.spec, self._results, [Failure(**f) for f in failures], self._logs, trace, self._seconds,
+                   self.events, list(unfired))  # fmt: skip

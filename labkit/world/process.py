@@ -1,0 +1,76 @@
+"""What the operating system knows and can do about a process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when `parent` dies (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def name_process(name: str) -> None:
+    """Show `name` in ps and top (15 characters)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(15, name.encode()[:15], 0, 0, 0)  # PR_SET_NAME
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped (SIGSTOP) rather than running or sleeping."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rpartition(")")[2].split()[0] in "tT"
+    except OSError:
+        return False
+
+
+def describe_exit(status: int) -> str:
+    """How a process ended, from its wait status."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return (
+            f"was killed by {signal.Signals(number).name}"
+            if number in list(signal.Signals)
+            else f"was killed by signal {number}"
+        )
+    code = os.waitstatus_to_exitcode(status)
+    return f"exited with code {code}"
+
+
+def memory_available() -> int | None:
+    """Bytes this process may still take: of the machine, or of its container if that is less. None if unknown."""
+    found = []
+    try:
+        with open("/proc/meminfo") as f:
+            found += [int(line.split()[1]) * 1024 for line in f if line.startswith("MemAvailable")]
+    except OSError:
+        return None
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            with open(limit) as a, open(used) as b:
+                cap = a.read().strip()
+                if cap != "max":
+                    found.append(max(0, int(cap) - int(b.read())))
+        except OSError:
+            pass
+    return min(found) if found else None
+
+
+def processes_available() -> int | None:
+    """How many more processes this container may have; None if there is no limit."""
+    try:
+        with open("/sys/fs/cgroup/pids.max") as a, open("/sys/fs/cgroup/pids.current") as b:
+            cap = a.read().strip()
+            return None if cap == "max" else int(cap) - int(b.read())
+    except OSError:
+        return None

@@ -1,0 +1,123 @@
+"""What a job is asked to be: the options of `start` and `launch`, checked before anything runs."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from labkit.wire.errors import Refused
+from labkit.wire.faults import Fault, check_faults
+from labkit.wire.network import Network
+
+from .process import memory_available, processes_available
+
+RANK_BYTES = 40 << 20  # what one more rank takes at the least, for the check that a world can fit
+_CHOICES = {
+    "backend": ("auto", "gloo", "nccl"),
+    "transport": ("auto", "gloo", "nccl", "local"),
+    "clock": ("real", "virtual"),
+    "memory": (None, "resident", "peak"),
+    "on_failure": ("raise", "return", "continue"),
+}
+
+
+@dataclass
+class Spec:
+    """Options of a run.
+
+    backend: "auto", "gloo" or "nccl". transport: "auto", "gloo", "nccl" or "local". clock: "real" or "virtual".
+    network: a `Network` of emulated links. faults: a list of faults. timeout: seconds, the longest single wait.
+    deadline: seconds for the whole run. memory: None, "resident" (tensors alive) or "peak" (of the process).
+    on_failure: "raise", "return" (a Run with failures) or "continue" (the other ranks go on).
+    progress: print each training step as it begins. seed: of torch, numpy and random, the same on every rank.
+    check: False switches the supervisor's checks for mismatch and deadlock off, to see what the bare library does.
+    max_result_bytes: the largest result a rank may return.
+    """
+
+    world_size: int
+    backend: str = "auto"
+    transport: str = "auto"
+    clock: str = "real"
+    network: Network | None = None
+    faults: list[Fault] = field(default_factory=list)
+    timeout: float = 60.0
+    deadline: float | None = None
+    memory: str | None = None
+    on_failure: str = "raise"
+    progress: bool = False
+    seed: int = 0
+    check: bool = True
+    max_result_bytes: int = 1 << 30
+
+    @property
+    def per_node(self) -> int:
+        return self.network.per_node(self.world_size) if self.network else self.world_size
+
+
+def make_spec(world_size: Any, options: dict[str, Any]) -> Spec:
+    """The checked spec; raises `Refused` naming the value and the remedy."""
+    known = {f.name for f in fields(Spec)} - {"world_size"}
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise Refused(f"launch has no option {name!r}{hint} Options are: {', '.join(sorted(known))}")
+    _whole("world_size", world_size, 1)
+    spec = Spec(world_size, **{k: v for k, v in options.items() if k != "faults"})
+    for name, choices in _CHOICES.items():
+        value = getattr(spec, name)
+        if value not in choices:
+            raise Refused(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}")
+    for name in ("timeout", "deadline"):
+        value = getattr(spec, name)
+        if value is None and name == "deadline":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10**7:
+            raise Refused(f"{name}={value!r}: needs a number of seconds above 0")
+    _whole("seed", spec.seed, 0)
+    _whole("max_result_bytes", spec.max_result_bytes, 1)
+    if spec.network is not None:
+        if not isinstance(spec.network, Network):
+            raise Refused(f"network={spec.network!r}: needs a labkit.Network")
+        spec.network.per_node(world_size)
+    spec.faults = check_faults(options.get("faults"), world_size)
+    _resolve_backend(spec)
+    _check_room(world_size)
+    return spec
+
+
+def _whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise Refused(f"{name}={value!r}: needs a whole number of at least {least}")
+
+
+def _resolve_backend(spec: Spec) -> None:
+    from .devices import gpu_count
+
+    gpus = gpu_count()
+    if "nccl" in (spec.backend, spec.transport) and gpus == 0:
+        raise Refused("nccl needs an NVIDIA GPU and a CUDA build of PyTorch, and this machine has none: "
+                      "use backend='gloo' (`labkit doctor` says more)")  # fmt: skip
+    if spec.backend == "gloo" and spec.transport == "nccl":
+        raise Refused("transport='nccl' needs backend='nccl' or 'auto'")
+    if spec.backend == "auto":
+        spec.backend = "nccl" if gpus >= spec.world_size and spec.transport in ("auto", "nccl") else "gloo"
+    if spec.transport == "auto":
+        spec.transport = "nccl" if spec.backend == "nccl" else "gloo"
+
+
+def _check_room(world_size: int) -> None:
+    cap = os.environ.get("LABKIT_MAX_RANKS")
+    if cap is not None and world_size > int(cap):
+        raise Refused(
+            f"world_size={world_size}: this machine allows at most {cap} ranks a reader (LABKIT_MAX_RANKS)"
+        )
+    free = memory_available()
+    if free is not None and world_size * RANK_BYTES > free:
+        raise Refused(f"world_size={world_size} needs about {world_size * RANK_BYTES / 1e9:.1f} GB and {free / 1e9:.1f} GB are free: "
+                      f"at most {free // RANK_BYTES} ranks fit here")  # fmt: skip
+    room = processes_available()
+    if room is not None and world_size + 4 > room:
+        raise Refused(f"world_size={world_size}: this container may start only {room} more processes")

@@ -1,0 +1,262 @@
+"""A trace made by hand: ranks are clocks, messages are records, and no process is started.
+
+The rules are those of the real thing: a message moves when both ends are there, and takes latency + bytes / bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+LATENCY, BANDWIDTH = 20e-6, 1e9  # seconds, bytes per second
+FLOAT = 4  # bytes of one element
+
+
+@dataclass
+class Message:
+    src: int
+    dst: int
+    nbytes: int
+    dtype: str
+    shape: tuple[int, ...]
+    start: float
+    end: float
+    arrived: float
+    recv_start: float
+    seq: int
+    offset: int
+    collective: int
+    combine: bool
+    group: int = 0
+    lane: int = 0
+    step: int = 0
+
+
+@dataclass
+class Collective:
+    rank: int
+    name: str
+    algorithm: str
+    op: str
+    shape: tuple[int, ...]
+    root: int | None
+    start: float
+    end: float
+    seq: int
+    dtype: str = "float32"
+    group: int = 0
+    step: int = 0
+    native: bool = False
+    is_async: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * FLOAT
+
+
+@dataclass
+class Span:
+    rank: int
+    name: str
+    start: float
+    end: float
+    attrs: dict[str, Any] = field(default_factory=dict)
+    step: int = 0
+
+
+class Trace:
+    transport, clock = "fake", "virtual"
+
+    def __init__(self, world_size: int, badge: str = "emulated") -> None:
+        self.world_size, self.badge = world_size, badge
+        self.now = [0.0] * world_size
+        self.sends: list[Message] = []
+        self.recvs: list[Message] = []
+        self._collectives: list[Collective] = []
+        self._spans: list[Span] = []
+        self._seq = [0] * world_size
+        self._open: dict[int, int] = {}
+
+    # What figures read
+
+    @property
+    def duration(self) -> float:
+        return max(self.now)
+
+    def collectives(self, name: str | None = None) -> list[Collective]:
+        return [c for c in self._collectives if name in (None, c.name)]
+
+    def spans(self, name: str | None = None) -> list[Span]:
+        return [s for s in self._spans if name in (None, s.name)]
+
+    def bytes_between(self) -> list[list[int]]:
+        matrix = [[0] * self.world_size for _ in range(self.world_size)]
+        for m in self.sends:
+            matrix[m.src][m.dst] += m.nbytes
+        return matrix
+
+    def step_breakdown(self) -> list[dict[str, float]]:
+        rows = []
+        for rank in range(self.world_size):
+            compute = sum(s.end - s.start for s in self._spans if s.rank == rank)
+            transfer = sum(m.end - max(m.start, m.recv_start) for m in self.sends if m.src == rank)
+            rows.append({
+                "rank": rank, "compute": compute, "transfer": transfer, "overlapped": 0.0, "other": 0.0,
+                "waiting": self.duration - compute - transfer, "total": self.duration,
+            })  # fmt: skip
+        return rows
+
+    # What a run does
+
+    def compute(self, rank: int, seconds: float, name: str = "compute") -> None:
+        self._spans.append(Span(rank, name, self.now[rank], self.now[rank] + seconds))
+        self.now[rank] += seconds
+
+    @contextmanager
+    def collective(self, name: str, algorithm: str, count: int, root: int | None = None, seq: int = 0,
+                   op: str = "sum") -> Iterator[None]:  # fmt: skip
+        for rank in range(self.world_size):
+            self._open[rank] = len(self._collectives)
+            start = self.now[rank]
+            self._collectives.append(Collective(rank, name, algorithm, op, (count,), root, start, start, seq))
+        yield
+        for rank, index in self._open.items():
+            self._collectives[index].end = self.now[rank]
+        self._open = {}
+
+    def round(self, *moves: tuple[int, int, int, int, int, bool]) -> None:
+        """Messages that their ranks start together: (src, dst, offset at src, offset at dst, elements, combine)."""
+        before = list(self.now)
+        for src, dst, read, write, count, combine in moves:
+            nbytes = count * FLOAT
+            done = max(before[src], before[dst]) + LATENCY + nbytes / BANDWIDTH
+            sent = Message(src, dst, nbytes, "float32", (count,), before[src], done, done, before[dst],
+                           self._seq[src], read, self._open.get(src, -1), combine)  # fmt: skip
+            received = replace(
+                sent, offset=write, seq=self._seq[dst], collective=self._open.get(dst, -1)
+            )
+            self.sends.append(sent)
+            self.recvs.append(received)
+            self.now[src], self.now[dst] = max(self.now[src], done), max(self.now[dst], done)
+        for rank in {r for move in moves for r in move[:2]}:
+            self._seq[rank] += 1
+
+
+def part(count: int, size: int, index: int) -> tuple[int, int]:
+    """(first element, elements) of part `index` of `count` elements over `size` ranks, as torch.tensor_split cuts."""
+    small, longer = divmod(count, size)
+    return index * small + min(index, longer), small + (index < longer)
+
+
+def ring(size: int = 4, count: int = 1000, skip: tuple[int, int] | None = None, skew: float = 0.0) -> Trace:
+    """A ring all-reduce. skip=(step, rank): there the add was forgotten and the incoming chunk overwrites.
+
+    skew: seconds that rank r computes before, times r.
+    """
+    trace = Trace(size)
+    for rank in range(size if skew else 0):
+        trace.compute(rank, skew * (rank + 1))
+    with trace.collective("all_reduce", "ring", count):
+        for step in range(size - 1):
+            trace.round(*(
+                (r, (r + 1) % size, *[part(count, size, (r - step) % size)[0]] * 2,
+                 part(count, size, (r - step) % size)[1], (step, (r + 1) % size) != skip)
+                for r in range(size)
+            ))  # fmt: skip
+        for step in range(size - 1):
+            trace.round(*(
+                (r, (r + 1) % size, *[part(count, size, (r - step + 1) % size)[0]] * 2,
+                 part(count, size, (r - step + 1) % size)[1], False)
+                for r in range(size)
+            ))  # fmt: skip
+    return trace
+
+
+def naive(size: int = 4, count: int = 1000) -> Trace:
+    """Everyone sends to rank 0, which sends the sum back to each in turn."""
+    trace = Trace(size)
+    with trace.collective("all_reduce", "naive", count):
+        for rank in range(1, size):
+            trace.round((rank, 0, 0, 0, count, True))
+        for rank in range(1, size):
+            trace.round((0, rank, 0, 0, count, False))
+    return trace
+
+
+def recursive_doubling(size: int = 4, count: int = 1000) -> Trace:
+    """Partners swap everything they have; what is sent is a copy, outside the tensor."""
+    trace = Trace(size)
+    with trace.collective("all_reduce", "recursive_doubling", count):
+        distance = 1
+        while distance < size:
+            trace.round(*((r, r ^ distance, -1, 0, count, True) for r in range(size)))
+            distance *= 2
+    return trace
+
+
+def halving_doubling(size: int = 4, count: int = 1000) -> Trace:
+    """Recursive halving, then recursive doubling, for a power of two that divides `count`."""
+    trace = Trace(size)
+    window = [(0, count)] * size
+    with trace.collective("all_reduce", "halving_doubling", count):
+        for combine, distances in ((True, [size >> k for k in range(1, size.bit_length())]),
+                                   (False, [1 << k for k in range(size.bit_length() - 1)])):  # fmt: skip
+            for distance in distances:
+                moves = []
+                for r in range(size):
+                    lo, n = window[r]
+                    if combine:  # give away the half that the partner keeps
+                        half = n // 2
+                        moves.append((r, r ^ distance, *[lo if r & distance else lo + half] * 2, half, True))
+                    else:
+                        moves.append((r, r ^ distance, lo, lo, n, False))
+                trace.round(*moves)
+                window = [
+                    ((lo + n // 2 if r & distance else lo), n // 2) if combine
+                    else (min(lo, window[r ^ distance][0]), 2 * n)
+                    for r, (lo, n) in enumerate(window)
+                ]  # fmt: skip
+    return trace
+
+
+def chain_broadcast(size: int = 4, count: int = 1000, chunks: int = 4, root: int = 0) -> Trace:
+    """Chunks travel from rank to rank; a chunk moves on while the next one comes in."""
+    trace = Trace(size)
+    with trace.collective("broadcast", "chain", count, root=root):
+        for beat in range(chunks + size - 2):
+            moves = []
+            for hop in range(size - 1):
+                if 0 <= beat - hop < chunks:
+                    first, n = part(count, chunks, beat - hop)
+                    moves.append(((root + hop) % size, (root + hop + 1) % size, first, first, n, False))
+            trace.round(*moves)
+    return trace
+
+
+def ring_all_gather(size: int = 4, count: int = 1000) -> Trace:
+    """Each rank's part travels around; `count` is the length of the result."""
+    trace = Trace(size)
+    with trace.collective("all_gather", "ring", count):
+        for step in range(size - 1):
+            trace.round(*(
+                (r, (r + 1) % size, *[part(count, size, (r - step) % size)[0]] * 2,
+                 part(count, size, (r - step) % size)[1], False)
+                for r in range(size)
+            ))  # fmt: skip
+    return trace
+
+
+def pairwise_reduce_scatter(size: int = 4, count: int = 1000) -> Trace:
+    """Each part goes straight to its owner, which adds it into a spare buffer (outside the tensor)."""
+    trace = Trace(size)
+    with trace.collective("reduce_scatter", "pairwise", count):
+        for step in range(1, size):
+            trace.round(*(
+                (r, (r + step) % size, part(count, size, (r + step) % size)[0], -1,
+                 part(count, size, (r + step) % size)[1], True)
+                for r in range(size)
+            ))  # fmt: skip
+    return trace
