@@ -1,7 +1,7 @@
 """A trace as boxes on rows: what each rank did when, before anything is drawn.
 
-A message has two ends. Each end first waits for the other, then both transfer: a send from `start`, a receive
-from `recv_start`, and the transfer from the later of the two until the data has arrived.
+A message has two ends. Each end first waits for the other, then both transfer: the sender waits from `start`, the
+receiver from `recv_start`, and the transfer runs from the later of the two until that end is done.
 """
 
 from __future__ import annotations
@@ -33,40 +33,47 @@ def arrived(message: Message) -> bool:
     return message.arrived >= max(message.start, 0.0)  # false for -1 and for nan, too
 
 
-def work_boxes(trace: Trace, compute: Sequence[str]) -> Iterable[Box]:
-    """Named spans; those whose name is in `compute` count as computing."""
+def work_boxes(trace: Trace) -> Iterable[Box]:
+    """Named spans; those called compute, and those with the attribute kind="compute", count as computing."""
     for span in trace.spans():
         attrs = "".join(f", {key} {value}" for key, value in span.attrs.items())
         hover = f"rank {span.rank}: {span.name}{attrs}, {seconds_text(span.end - span.start)}"
-        kind = "compute" if span.name in compute else "span"
+        kind = "compute" if span.name == "compute" or span.attrs.get("kind") == "compute" else "span"
         yield Box(span.rank, "work", kind, span.start, span.end, span.name, hover)
 
 
 def collective_boxes(trace: Trace) -> Iterable[Box]:
-    for c in trace.collectives():
-        label = c.name if c.algorithm in ("", c.name) else f"{c.name} {c.algorithm}"
+    """Collectives, without those that others call. A native one waits until its last member has called it."""
+    calls = [c for c in trace.collectives() if not c.nested]
+    last = {(c.group, c.seq): max(d.start for d in calls if (d.group, d.seq) == (c.group, c.seq))
+            for c in calls if c.native}  # fmt: skip
+    for c in calls:
+        label = f"{c.name} {c.algorithm}".strip()
         hover = f"rank {c.rank}: {label}, shape {list(c.shape)}, {seconds_text(c.end - c.start)}"
-        yield Box(c.rank, "collective", "native" if c.native else "collective", c.start, c.end, label, hover)
+        meet = min(last.get((c.group, c.seq), c.start), c.end)
+        if meet > c.start:
+            yield Box(c.rank, "collective", "waiting", c.start, meet, "", f"{hover}, waits {seconds_text(meet - c.start)}")
+        yield Box(c.rank, "collective", "native" if c.native else "collective", meet, c.end, label, hover)
 
 
 def message_boxes(trace: Trace, messages: Iterable[Message]) -> Iterable[Box]:
     """Up to four boxes a message: each end's waiting, then each end's transfer."""
     calls = trace.collectives()
-    for m in filter(arrived, messages):
+    for m in filter(arrived, messages):  # `start` below is the sender's: these come from trace.sends
         inside = calls[m.collective] if 0 <= m.collective < len(calls) else None
         what = f"{inside.name} {inside.algorithm}: " if inside else ""
         size = bytes_text(m.nbytes)
         took = seconds_text(m.arrived - max(m.start, m.recv_start))
         ends = (
-            (m.src, "send", m.start, m.recv_start, f"rank {m.src} sends {size} to rank {m.dst}"),
-            (m.dst, "receive", m.recv_start, m.start, f"rank {m.dst} receives {size} from rank {m.src}"),
+            (m.src, "send", m.start, m.recv_start, m.end, f"rank {m.src} sends {size} to rank {m.dst}"),
+            (m.dst, "receive", m.recv_start, m.start, m.arrived, f"rank {m.dst} receives {size} from rank {m.src}"),
         )
-        for rank, lane, mine, other, words in ends:
-            meet = max(mine, other)
+        for rank, lane, mine, other, done, words in ends:
+            meet = other if mine < other < done else mine  # a buffered send is over before its receiver is there
             if meet > mine:
                 wait = f"{what}{words}, waits {seconds_text(meet - mine)} for it"
                 yield Box(rank, lane, "waiting", mine, meet, "", wait)
-            yield Box(rank, lane, lane, meet, m.arrived, "", f"{what}{words} in {took}")
+            yield Box(rank, lane, lane, meet, max(meet, done), "", f"{what}{words} in {took}")
 
 
 def stuck_boxes(trace: Trace) -> Iterable[Box]:
@@ -108,10 +115,10 @@ def length(stretches: Iterable[Window]) -> float:
 
 
 def seconds_by_rank(boxes: Sequence[Box], ranks: Sequence[int]) -> list[dict[str, float]]:
-    """Per rank: seconds computing, transferring, and waiting.
+    """Per rank: seconds computing, transferring, waiting, and overlapped (as `Trace.step_breakdown` has them).
 
-    Transferring: a message of this rank is on its way. Waiting: a send or a receive waits for its partner while no
-    message is on its way and nothing is computed. Computing may overlap transferring; both then count in full.
+    Transferring: a message of this rank is on its way and nothing is computed. Waiting: a send or a receive waits
+    for its partner, and nothing is computed or on its way. Overlapped: communication beside computing.
     """
     rows = []
     for rank in ranks:
@@ -120,9 +127,11 @@ def seconds_by_rank(boxes: Sequence[Box], ranks: Sequence[int]) -> list[dict[str
         moving = [(b.start, b.end) for b in mine if b.kind in ("send", "receive", "native")]
         waiting = [(b.start, b.end) for b in mine if b.kind == "waiting"]
         busy = length([*computing, *moving])
+        everything = length([*computing, *moving, *waiting])
         rows.append({
             "computing": length(computing),
-            "transferring": length(moving),
-            "waiting": length([*computing, *moving, *waiting]) - busy,
+            "transferring": busy - length(computing),
+            "waiting": everything - busy,
+            "overlapped": length(computing) + length([*moving, *waiting]) - everything,
         })  # fmt: skip
     return rows

@@ -72,20 +72,23 @@ class Figure:
 def plotly_spec(
     title: str, badge: str, sentence: str, data: list[dict[str, Any]], height: int, **layout: Any
 ) -> dict[str, Any]:
-    """Plotly's JSON for `data`, with the title, the badge, the sentence and the look that all figures share."""
+    """Plotly's JSON for `data`, with the title, the badge, the sentence and the look that all figures share.
+
+    height: of the drawing alone, in pixels.
+    """
     below = wrap(sentence, WIDTH - 40, 12)
-    head = 46 + 16 * len(below)
+    head = 44 + 16 * len(below)
     base = {
         "title": {
             "text": f"<b>{title}</b>  [{badge}]",
             "subtitle": {"text": "<br>".join(below), "font": {"size": 12}},
-            "font": {"size": 15}, "x": 0, "xanchor": "left", "xref": "container", "pad": {"l": 8},
+            "font": {"size": 15}, "x": 0, "xanchor": "left", "xref": "container", "pad": {"l": 8, "t": 12},
             "y": 1, "yanchor": "top", "yref": "container", "automargin": False,
         },
         "font": {"family": FONT, "size": 12, "color": INK},
-        "paper_bgcolor": CLEAR, "plot_bgcolor": CLEAR, "autosize": True, "height": height + head,
-        "margin": {"l": 70, "r": 20, "t": head, "b": 50},
-        "legend": {"orientation": "h", "x": 0, "y": -50 / max(height, 1), "yanchor": "top"},
+        "paper_bgcolor": CLEAR, "plot_bgcolor": CLEAR, "autosize": True, "height": height + head + 84,
+        "margin": {"l": 70, "r": 20, "t": head, "b": 84},
+        "legend": {"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom"},
         "hoverlabel": {"align": "left", "bgcolor": "#ffffff", "font": {"color": ON_COLOUR, "family": FONT}},
         "modebar": {"bgcolor": CLEAR, "color": INK, "activecolor": INK},
         "transition": {"duration": 0},
@@ -93,7 +96,7 @@ def plotly_spec(
     return {
         "data": data,
         "layout": {**base, **layout},
-        "config": {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["toImage"]},
+        "config": {"displaylogo": False, "responsive": True, "modeBarButtons": [["zoom2d", "pan2d", "resetScale2d"]]},
     }
 
 
@@ -107,7 +110,7 @@ def axis(title: str = "", **more: Any) -> dict[str, Any]:
 def heading(svg: Svg, badge: str, sentence: str) -> float:
     """Draw title, badge and sentence at the top of a picture; return the y where the drawing may begin."""
     svg.text(8, 22, svg.title, size=15, bold=True)
-    x = 8 + 1.04 * text_width(svg.title, 15) + 12
+    x = 8 + 1.07 * text_width(svg.title, 15) + 12
     width = text_width(badge, 11) + 16
     svg.rect(x, 9, width, 18, radius=9)
     svg.text(x + width / 2, 22, badge, size=11, anchor="middle")
@@ -132,5 +135,5 @@ def legend(svg: Svg, y: float, items: Iterable[tuple[str, str, str, str]]) -> fl
 
 
 def explain_badge(kind: str) -> str:
-    """"measured: seen here, in the run just made"."""
+    """What a badge means: measured is "seen here, in the run just made"."""
     return f"{checked_badge(kind)}: {BADGES[kind]}"

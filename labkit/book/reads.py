@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 
 class Message(Protocol):
-    """One message, as its sender saw it (in `sends`) or as its receiver did (in `recvs`)."""
+    """One message. In `sends`, `start` and `end` are its sender's; in `recvs` they are its receiver's."""
 
     @property
     def src(self) -> int: ...
@@ -21,25 +21,27 @@ class Message(Protocol):
     @property
     def shape(self) -> Sequence[int]: ...
     @property
-    def start(self) -> float: ...  # the sender began
+    def start(self) -> float: ...
     @property
-    def end(self) -> float: ...  # the sender was done
+    def end(self) -> float: ...
     @property
     def recv_start(self) -> float: ...  # the receiver began to wait
     @property
-    def arrived(self) -> float: ...  # the receiver had it
+    def arrived(self) -> float: ...  # the receiver had it; NaN if nobody did
     @property
-    def group(self) -> int: ...
+    def offset(self) -> int: ...  # first element in the tensor of the sender's collective, -1 if elsewhere
     @property
-    def lane(self) -> Any: ...
+    def recv_offset(self) -> int: ...  # the same at the receiver
     @property
-    def seq(self) -> int: ...
+    def collective(self) -> int: ...  # the sender's, as an index into collectives(), or -1
     @property
-    def offset(self) -> int: ...  # first element in the collective's tensor, or -1
+    def recv_collective(self) -> int: ...
     @property
-    def collective(self) -> int: ...  # index into collectives(), or -1
+    def index(self) -> int: ...  # the sender's record: records of a rank are numbered in the order of their beginning
     @property
-    def combine(self) -> bool: ...  # combined into what was there (received with `op`), not written over it
+    def recv_index(self) -> int: ...
+    @property
+    def combine(self) -> bool: ...  # received with `op`: combined with what was there, not written over it
 
 
 class Collective(Protocol):
@@ -56,7 +58,7 @@ class Collective(Protocol):
     @property
     def shape(self) -> Sequence[int]: ...
     @property
-    def root(self) -> int | None: ...
+    def root(self) -> int: ...  # group rank, -1 for none
     @property
     def start(self) -> float: ...
     @property
@@ -67,6 +69,8 @@ class Collective(Protocol):
     def seq(self) -> int: ...
     @property
     def native(self) -> bool: ...
+    @property
+    def nested(self) -> bool: ...  # called by another collective
 
 
 class Span(Protocol):

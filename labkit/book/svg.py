@@ -13,13 +13,15 @@ from xml.sax.saxutils import escape, quoteattr
 
 from labkit.book.style import FONT, INK, ON_COLOUR
 
-STYLE = (
-    f".lk-ink{{fill:var(--jp-content-font-color1,{INK})}}"
-    f".lk-line{{stroke:var(--jp-content-font-color2,{INK})}}"
-    f".lk-head{{fill:var(--jp-content-font-color2,{INK})}}"
+# Two declarations each: a program that does not know var() keeps the first.
+STYLE = "".join(
+    f".lk-{name}{{{what}:{INK};{what}:var(--jp-content-font-color{level},{INK})}}"
+    for name, what, level in (("ink", "fill", 1), ("line", "stroke", 2), ("head", "fill", 2))
 )
 # Widths of a character in units of the font size, roughly those of Arial.
 NARROW, WIDE = frozenset("ijlt.,:;|!'()[]f r-/"), frozenset("mwMW%@")
+
+SIZE = 12  # of text, in pixels
 
 HATCHES = {  # strokes in a tile of 6 by 6
     "/": "M-1 1 L1 -1 M0 6 L6 0 M5 7 L7 5",
@@ -83,44 +85,44 @@ class Svg:
         self._parts.append(f"<{tag}{written}>{inside}</{tag}>" if inside else f"<{tag}{written}/>")
 
     def text(
-        self, x: float, y: float, text: str, size: float = 12, anchor: str = "start", bold: bool = False,
+        self, x: float, y: float, text: str, size: float = SIZE, anchor: str = "start", bold: bool = False,
         on_colour: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """A line of text with its baseline at `y`. `on_colour`: dark, for the inside of a filled box."""
         self.add(
-            "text", text, x=x, y=y, font_size=size, text_anchor=None if anchor == "start" else anchor,
-            font_weight="bold" if bold else None, fill=ON_COLOUR if on_colour else INK,
-            klass=None if on_colour else "lk-ink",
+            "text", text, x=x, y=y, font_size=None if size == SIZE else size,
+            text_anchor=None if anchor == "start" else anchor, font_weight="bold" if bold else None,
+            fill=ON_COLOUR if on_colour else None, klass=None if on_colour else "lk-ink",
         )  # fmt: skip
 
     def rect(
         self, x: float, y: float, width: float, height: float, fill: str = "none", hatch: str = "",
         stroke: str | None = None, dash: str = "", stroke_width: float | None = None, radius: float = 0,
         hover: str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """A box. `hatch` draws a pattern over `fill`; without `stroke` the outline is that of the page's lines."""
         self.add(
             "rect", hover=hover, x=x, y=y, width=max(width, 0.5), height=height, rx=radius or None,
-            fill=self.hatched(fill, hatch) if hatch else fill, stroke=stroke or INK,
+            fill=self.hatched(fill, hatch) if hatch else fill, stroke=stroke,
             klass=None if stroke else "lk-line", stroke_width=stroke_width, stroke_dasharray=dash,
         )  # fmt: skip
 
     def line(
         self, x1: float, y1: float, x2: float, y2: float, dash: str = "", width: float = 1, colour: str | None = None,
         faint: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.add(
-            "line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=colour or INK, klass=None if colour else "lk-line",
+            "line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=colour, klass=None if colour else "lk-line",
             stroke_width=width, stroke_dasharray=dash, stroke_opacity="0.35" if faint else None,
         )  # fmt: skip
 
     def path(
         self, d: str, fill: str = "none", colour: str | None = None, width: float = 1, dash: str = "",
         hover: str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """A path; without `colour` its stroke is that of the page's lines."""
         self.add(
-            "path", hover=hover, d=d, fill=fill, stroke=colour or INK, klass=None if colour else "lk-line",
+            "path", hover=hover, d=d, fill=fill, stroke=colour, klass=None if colour else "lk-line",
             stroke_width=width, stroke_dasharray=dash,
         )  # fmt: skip
 
@@ -131,7 +133,7 @@ class Svg:
         bx, by = x - size * ux, y - size * uy
         a, b = (bx - 0.45 * size * uy, by + 0.45 * size * ux), (bx + 0.45 * size * uy, by - 0.45 * size * ux)
         corners = f"M{number(x)} {number(y)} L{number(a[0])} {number(a[1])} L{number(b[0])} {number(b[1])} Z"
-        self.add("path", d=corners, fill=INK, klass="lk-head")
+        self.add("path", d=corners, klass="lk-head")
 
     def marker(self, x: float, y: float, shape: str, fill: str, size: float = 5) -> None:
         """The shape plotly calls `shape`, centred at (x, y), about 2 * `size` wide, with a dark edge."""
@@ -161,7 +163,7 @@ class Svg:
         size = f'viewBox="0 0 {number(self.width)} {number(height)}" width="{number(self.width)}"'
         opening = (
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-labelledby="@ID@t @ID@d" {size} '
-            f'style="max-width:100%;height:auto" font-family="{FONT}">'
+            f'style="max-width:100%;height:auto" font-family="{FONT}" font-size="{SIZE}">'
         )
         return f"{opening}{body}\n</svg>\n".replace("@ID@", name)
 

@@ -45,12 +45,21 @@ class Scene:
     arrows: Sequence[Message]
     lanes: dict[str, tuple[float, float]]  # lane -> (top, height) as parts of a row, from the top down
     row_height: float  # pixels
+    roomy: bool  # rows have a line for the names of their collectives
 
     @property
     def kinds(self) -> list[str]:
         """The kinds of boxes that occur, in the order of the legend."""
         present = {b.kind for b in self.boxes}
         return [kind for kind in NAMES if kind in present]
+
+    def arrow(self, m: Message) -> tuple[float, float, float, float]:
+        """From (seconds, row) to (seconds, row): the edge of the send's box to the facing edge of the receive's."""
+        src, dst = self.ranks.index(m.src), self.ranks.index(m.dst)
+        (out, thick), (into, tall) = self.lanes["send"], self.lanes["receive"]
+        down = src < dst
+        tail, tip = src + out + (thick if down else 0), dst + into + (0 if down else tall)
+        return max(m.start, m.recv_start), tail, m.arrived, tip
 
 
 def timeline(
@@ -59,29 +68,27 @@ def timeline(
     window: Window | None = None,
     ranks: Sequence[int] | None = None,
     arrows: bool | None = None,
-    compute: Sequence[str] = ("compute",),
     title: str = "Timeline",
 ) -> Figure:
     """The timeline of a run.
 
-    window: (first, last) second to show; the whole run by default. ranks: which world ranks; all by default.
+    window: (first, last) second to show; by default from the first thing that happened to the last. ranks: which world ranks; all by default.
     arrows: draw an arrow for each message; by default when fewer than 200 messages are shown.
-    compute: names of the spans that count as computing; other spans are shown, and count as nothing.
 
-    Text equivalent: per rank, milliseconds computing, transferring and waiting inside the window (see
-    `boxes.seconds_by_rank` for what each means), and the messages and bytes it sent.
+    Text equivalent: per rank, milliseconds computing, transferring and waiting inside the window, as
+    `Trace.step_breakdown` defines them, and the messages and bytes it sent.
     """
     shown = list(range(trace.world_size)) if ranks is None else list(ranks)
-    first, last = window if window is not None else (0.0, max(trace.duration, 1e-9))
     if not shown or not all(0 <= r < trace.world_size for r in shown):
         raise ValueError(f"ranks={ranks!r}: this run has ranks 0 to {trace.world_size - 1}")
-    if not first < last:
+    if window is not None and not window[0] < window[1]:
         raise ValueError(f"window={window!r}: give the first and the last second to show, the first one smaller")
 
-    met = [m for m in trace.sends if arrived(m) and m.start < last and m.arrived > first]
-    inside = [m for m in met if m.src in shown or m.dst in shown]
+    met = [m for m in trace.sends if arrived(m) and (m.src in shown or m.dst in shown)]
+    every = [*work_boxes(trace), *collective_boxes(trace), *stuck_boxes(trace), *message_boxes(trace, met)]
+    first, last = window if window is not None else whole(every)
+    inside = [m for m in met if m.start <= last and m.arrived >= first]
     drawn = inside[:MOST_MESSAGES]
-    every = [*work_boxes(trace, compute), *collective_boxes(trace), *stuck_boxes(trace), *message_boxes(trace, inside)]
     boxes = [b for b in clip(every, (first, last)) if b.rank in shown]
     numbers = seconds_by_rank(boxes, shown)
     few = len(inside) < MOST_ARROWS if arrows is None else arrows
@@ -97,17 +104,26 @@ def timeline(
     ]
     sentence = _sentence(shown, numbers, inside, last - first, window, len(drawn))
     if len(drawn) < len(inside):
-        hidden = [*work_boxes(trace, compute), *collective_boxes(trace), *message_boxes(trace, drawn)]
-        boxes = [b for b in clip(hidden, (first, last)) if b.rank in shown]
-    both = [m for m in drawn if m.src in shown and m.dst in shown] if few else []
+        kept = [*work_boxes(trace), *collective_boxes(trace), *stuck_boxes(trace), *message_boxes(trace, drawn)]
+        boxes = [b for b in clip(kept, (first, last)) if b.rank in shown]
+    both = [m for m in drawn if m.src in shown and m.dst in shown and first <= max(m.start, m.recv_start)
+            and m.arrived <= last] if few else []  # fmt: skip
     with_work = any(b.lane == "work" for b in boxes)
     room = (72 if with_work else 54) if len(shown) <= 8 else max(18, 560 / len(shown))
-    scene = Scene(shown, (first, last), boxes, both, _lanes(with_work, room > 45), room)
+    scene = Scene(shown, (first, last), boxes, both, _lanes(with_work, room > 45), room, room > 45)
     return Figure(
         title, trace.badge, sentence, list(rows),
         svg=picture(scene, title, trace.badge, sentence, NAMES),
         spec=_spec(scene, title, trace.badge, sentence),
     )  # fmt: skip
+
+
+def whole(boxes: Sequence[Box]) -> Window:
+    """From the beginning of the first box to the end of the last one."""
+    if not boxes:
+        return 0.0, 1e-9
+    first = min(b.start for b in boxes)
+    return first, max(*(b.end for b in boxes), first + 1e-9)
 
 
 def _sentence(
@@ -128,7 +144,7 @@ def _sentence(
 
 
 def _lanes(with_work: bool, roomy: bool) -> dict[str, tuple[float, float]]:
-    """Where each lane sits in its row. A roomy row has a line for the names of its collectives."""
+    """Where each lane sits in its row."""
     if not roomy:
         return {"work": (0.04, 0.24), "collective": (0.3, 0.66), "send": (0.35, 0.26), "receive": (0.65, 0.26)}
     if with_work:
@@ -159,7 +175,7 @@ def _spec(scene: Scene, title: str, badge: str, sentence: str) -> dict[str, Any]
             "marker": {
                 "color": fill,
                 "line": {"width": 1 if outline else 0.5, "color": INK if fill == CLEAR or outline else ON_COLOUR},
-                "pattern": {"shape": hatch, "size": 6, "solidity": 0.2, "bgcolor": fill,
+                "pattern": {"shape": hatch, "size": 6, "solidity": 0.06 if hatch == "." else 0.2, "bgcolor": fill,
                             "fgcolor": INK if fill == CLEAR else ON_COLOUR},
             },
         })  # fmt: skip
@@ -167,7 +183,7 @@ def _spec(scene: Scene, title: str, badge: str, sentence: str) -> dict[str, Any]
             data[-1]["text"] = [""] * len(mine)
             data.append(_collective_labels(scene, mine, row, unit))
     if scene.arrows:
-        data.append(_arrows(scene, row, unit))
+        data.append(_arrows(scene, unit))
     layout = {
         "barmode": "overlay", "uniformtext": {"minsize": 9, "mode": "hide"}, "hovermode": "closest",
         "xaxis": axis(f"time ({name})", range=[_tidy(t / unit) for t in scene.window]),
@@ -180,33 +196,32 @@ def _spec(scene: Scene, title: str, badge: str, sentence: str) -> dict[str, Any]
             for i in range(1, len(scene.ranks))
         ],
     }  # fmt: skip
-    height = int(scene.row_height * len(scene.ranks)) + 110
+    height = int(scene.row_height * len(scene.ranks))
     return plotly_spec(title, badge, sentence, data, height, **layout)
 
 
 def _collective_labels(scene: Scene, mine: list[Box], row: dict[int, int], unit: float) -> dict[str, Any]:
-    wide = [b for b in mine if b.end - b.start > 0.12 * (scene.window[1] - scene.window[0])]
+    wide = [b for b in mine if scene.roomy and b.end - b.start > 0.12 * (scene.window[1] - scene.window[0])]
     return {
         "type": "scatter", "mode": "text", "showlegend": False, "hoverinfo": "skip", "textposition": "bottom right",
         "x": [_tidy(b.start / unit) for b in wide], "text": [b.label for b in wide],
-        "y": [_tidy(row[b.rank] + scene.lanes["collective"][0] - 0.02) for b in wide],
+        "y": [_tidy(row[b.rank] + scene.lanes["collective"][0] + 0.01) for b in wide],
         "textfont": {"size": 10.5, "color": INK},
     }  # fmt: skip
 
 
-def _arrows(scene: Scene, row: dict[int, int], unit: float) -> dict[str, Any]:
+def _arrows(scene: Scene, unit: float) -> dict[str, Any]:
     """All messages as one line trace with gaps; the marker at the end of each piece is an arrow head."""
     x: list[float | None] = []
     y: list[float | None] = []
-    for m in scene.arrows:
-        x += [_tidy(max(m.start, m.recv_start) / unit), _tidy(m.arrived / unit), None]
-        y += [_tidy(row[rank] + scene.lanes[lane][0] + scene.lanes[lane][1] / 2)
-              for rank, lane in ((m.src, "send"), (m.dst, "receive"))]  # fmt: skip
-        y.append(None)
+    for x1, y1, x2, y2 in map(scene.arrow, scene.arrows):
+        x += [_tidy(x1 / unit), _tidy(x2 / unit), None]
+        y += [_tidy(y1), _tidy(y2), None]
     return {
         "type": "scatter", "mode": "lines+markers", "name": "message", "x": x, "y": y, "hoverinfo": "skip",
         "line": {"color": INK, "width": 1},
-        "marker": {"symbol": "arrow", "angleref": "previous", "size": [0, 8, 0] * len(scene.arrows), "color": INK},
+        "marker": {"symbol": "arrow", "angleref": "previous", "size": [0, 8, 0] * len(scene.arrows), "color": INK,
+                   "line": {"width": 0}},
     }  # fmt: skip
 
 

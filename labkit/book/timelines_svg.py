@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from labkit.book.boxes import Box
 from labkit.book.figure import WIDTH, heading, legend
-from labkit.book.style import INK, KINDS, ON_COLOUR
+from labkit.book.style import KINDS, ON_COLOUR
 from labkit.book.svg import Svg, text_width
 from labkit.book.units import seconds_unit
 
@@ -53,19 +53,15 @@ def picture(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[
         thin = width < 2
         svg.rect(
             x, y, width, tall, fill=colour, hatch="" if thin else hatch, dash="" if thin else dash,
-            stroke="none" if thin and box.kind != "waiting" else INK if colour == "none" else ON_COLOUR, stroke_width=0.6,
+            stroke="none" if thin and box.kind != "waiting" else None if colour == "none" else ON_COLOUR,
+            stroke_width=0.6,
             radius=3 if box.lane == "collective" else 0, hover=box.hover if hovers else None,
         )  # fmt: skip
-        _label(svg, box, x, y, width, tall)
-    for m in scene.arrows:  # from the edge of one box to the facing edge of the other
-        if first <= max(m.start, m.recv_start) and m.arrived <= last:
-            down = rows[m.src] < rows[m.dst]
-            (out, thick), (into, tall) = scene.lanes["send"], scene.lanes["receive"]
-            y1 = rows[m.src] + (out + (thick if down else 0)) * height
-            y2 = rows[m.dst] + (into + (0 if down else tall)) * height
-            x1, x2 = place(max(m.start, m.recv_start)), place(m.arrived)
-            svg.line(x1, y1, x2, y2, width=0.9)
-            svg.arrow_head(x2, y2, x2 - x1, y2 - y1)
+        _label(svg, box, x, y, width, tall, scene.roomy)
+    for start, src, end, dst in map(scene.arrow, scene.arrows):
+        x1, y1, x2, y2 = place(start), top + src * height, place(end), top + dst * height
+        svg.line(x1, y1, x2, y2, width=0.9)
+        svg.arrow_head(x2, y2, x2 - x1, y2 - y1)
     return svg.render(bottom + 38)
 
 
@@ -79,19 +75,19 @@ def _look(kind: str) -> tuple[str, str, str]:
     return look.colour, look.hatch, "3 2" if kind == "waiting" else ""
 
 
-def _label(svg: Svg, box: Box, x: float, y: float, width: float, height: float) -> None:
+def _label(svg: Svg, box: Box, x: float, y: float, width: float, height: float, roomy: bool) -> None:
     """The name of a box inside it, where it fits."""
     if not box.label or text_width(box.label, 10.5) + 8 > width:
         return
     if box.lane == "collective":
-        if height > 40:
+        if roomy:
             svg.text(x + 5, y + 12, box.label, size=10.5)
     elif height >= 12:
         svg.rect(x + 3, y + height / 2 - 7, text_width(box.label, 10.5) + 6, 14, fill=_look(box.kind)[0], stroke="none")
         svg.text(x + 6, y + height / 2 + 4, box.label, size=10.5, on_colour=True)
 
 
-def merged(boxes: list[Box] | tuple[Box, ...], gap: float) -> list[Box]:
+def merged(boxes: Sequence[Box], gap: float) -> list[Box]:
     """Boxes of one kind on one lane that lie closer than `gap` seconds and are shorter than it, as one box."""
     result: list[Box] = []
     order = sorted(boxes, key=lambda b: (b.rank, b.lane, b.kind, b.start))

@@ -149,11 +149,7 @@ def _pick(
         check_tensor(collective, x)
         nbytes = x.nbytes
         if collective in JOINING:  # count the joined result, which is the same on all ranks
-            rows = (
-                sum(check_rows("sizes", sizes, group.size))
-                if sizes
-                else group.size * (len(x) if x.dim() else 1)
-            )
+            rows = sum(check_rows("sizes", sizes, group.size)) if sizes else group.size * (len(x) if x.dim() else 1)
             nbytes = rows * math.prod(x.shape[1:]) * x.itemsize
     dtype = x.dtype if isinstance(x, Tensor) else None
     choice = choose(collective, nbytes, group.size, group.link_model, dtype, group.ranks_per_node)

@@ -58,9 +58,7 @@ def bruck_all_to_all(x: Tensor, group: Group) -> Tensor:
     n, me = group.size, group.rank
     parts = split_rows(x, n)
     rows = even_sizes(len(x), n)
-    blocks = [
-        parts[(me + j) % n] for j in range(n)
-    ]  # block j still has to travel j ranks, by its binary digits
+    blocks = [parts[(me + j) % n] for j in range(n)]  # block j still has to travel j ranks, by its binary digits
 
     digit = 1
     while digit < n:

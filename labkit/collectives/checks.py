@@ -50,9 +50,7 @@ def check_call(collective: str, x: Any, group: Any, op: ReduceOp | None, options
         rows = len(x) if x.dim() else 1
         check_rows("sizes", options["sizes"], group.size)
         if options["sizes"][group.rank] != rows:
-            raise Refused(
-                f"sizes[{group.rank}] is {options['sizes'][group.rank]}, but x of this rank has {rows} rows"
-            )
+            raise Refused(f"sizes[{group.rank}] is {options['sizes'][group.rank]}, but x of this rank has {rows} rows")
     if "send_counts" in options:
         _check_send_and_receive(x, group, options["send_counts"], options["recv_counts"])
 
@@ -68,9 +66,7 @@ def check_tensor(collective: str, x: Any) -> None:
 def check_rows(name: str, counts: Any, size: int) -> Sequence[int]:
     """`counts` is a list of row numbers, one for each of `size` ranks. Returns it."""
     if isinstance(counts, (str, bytes)) or not isinstance(counts, Sequence) or len(counts) != size:
-        raise Refused(
-            f"{name} needs a list with one number of rows for each of the {size} ranks, not {counts!r}"
-        )
+        raise Refused(f"{name} needs a list with one number of rows for each of the {size} ranks, not {counts!r}")
     for count in counts:
         _check_count(name, count, least=0)
     return counts
@@ -108,9 +104,7 @@ def _check_writable(what: str, x: Tensor) -> None:
             "or pass x.detach(). (To reduce a gradient, pass p.grad.)"
         )
     if any(stride == 0 and length > 1 for stride, length in zip(x.stride(), x.shape, strict=True)):
-        raise Refused(
-            f"{what} writes into its tensor, and elements of this one share memory (expand): pass x.clone()"
-        )
+        raise Refused(f"{what} writes into its tensor, and elements of this one share memory (expand): pass x.clone()")
 
 
 def _check_scatter(x: Any, group: Any, options: dict[str, Any]) -> None:
@@ -133,9 +127,7 @@ def _check_scatter(x: Any, group: Any, options: dict[str, Any]) -> None:
             )
 
 
-def _check_send_and_receive(
-    x: Tensor, group: Any, send: Sequence[int] | None, recv: Sequence[int] | None
-) -> None:
+def _check_send_and_receive(x: Tensor, group: Any, send: Sequence[int] | None, recv: Sequence[int] | None) -> None:
     if (send is None) != (recv is None):
         given, missing = ("recv_counts", "send_counts") if send is None else ("send_counts", "recv_counts")
         raise Refused(
@@ -166,6 +158,4 @@ def _check_root(root: Any, group: Any) -> None:
     if isinstance(root, bool) or not isinstance(root, int):
         raise TypeError(f"root must be a rank, a whole number, not {root!r}")
     if not 0 <= root < group.size:
-        raise Refused(
-            f"root={root} is not a rank of this group of {group.size}: ranks go from 0 to {group.size - 1}"
-        )
+        raise Refused(f"root={root} is not a rank of this group of {group.size}: ranks go from 0 to {group.size - 1}")

@@ -37,15 +37,15 @@ def framed(collective: str, body: Callable[..., Any], op: ReduceOp | None) -> Ca
             if op is not None and (collective != "reduce" or group.rank == options["root"]):
                 op.finish_(result, group.size)
             if target is not None:
-                return target if result is target else target.copy_(result)
+                return target if result.data_ptr() == target.data_ptr() else target.copy_(result)
             return result.to(x.dtype) if collective == "reduce_scatter" and x is not None else result
 
     return run
 
 
 def dense(x: Tensor | None) -> Tensor | None:
-    """`x` itself if its memory is contiguous and holds its values as they are, else such a copy."""
-    return None if x is None else x.resolve_conj().resolve_neg().contiguous()
+    """The values of `x`, contiguous and outside of any graph: in its own memory if possible, else in a copy."""
+    return None if x is None else x.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def as_rows(x: Tensor | None) -> Tensor | None:

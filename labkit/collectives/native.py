@@ -2,7 +2,8 @@
 
 What happens inside is not ours to see: the order of addition is the library's, and its bytes are not computed
 but measured (the trace reads the kernel's counters of the sockets). They need equal parts, so where ours are
-not equal the parts are padded to the longest. 8-bit floats, which gloo does not know, travel as plain bytes.
+not equal the parts are padded to the longest. What is only moved travels as plain bytes, because the
+libraries do not know every dtype (gloo has neither int16 nor 8-bit floats).
 """
 
 from __future__ import annotations

@@ -69,9 +69,7 @@ def find(collective: str, name: str) -> Callable[..., Any]:
     if name not in known:
         guess = get_close_matches(str(name), known, n=1)
         hint = f" Did you mean {guess[0]!r}?" if guess else ""
-        raise Refused(
-            f"{collective} has no algorithm {name!r}. Known: auto, {', '.join(sorted(known))}.{hint}"
-        )
+        raise Refused(f"{collective} has no algorithm {name!r}. Known: auto, {', '.join(sorted(known))}.{hint}")
     return known[name]
 
 

@@ -24,9 +24,7 @@ def notebooks_dir() -> Path:
     for candidate in (beside_the_package, here):
         if candidate.is_dir():
             return candidate
-    raise UsageError(
-        f"no notebooks in {beside_the_package} nor in {here}: run this in a clone of the repository"
-    )
+    raise UsageError(f"no notebooks in {beside_the_package} nor in {here}: run this in a clone of the repository")
 
 
 def all_chapters(directory: Path) -> list[Chapter]:

@@ -30,22 +30,22 @@ def failing_cell(kept: Path) -> str:
 def mark_stopped(kept: Path, reason: str) -> str:
     """Write `reason` under the cell that was running, as its error, and return it as a sentence.
 
-    papermill records a cell that was stopped as completed, which would mislead a reader of the file.
+    papermill records that cell, and those after it, as completed, which would mislead a reader of the file.
     """
     if not kept.exists():
         return f"the run {reason} before its first cell"
     notebook = nbformat.read(kept, as_version=4)
     running = None
-    for cell in notebook.cells:  # cells after the one that was stopped are still pending
-        if cell.cell_type == "code" and _record(cell).get("status") in ("running", "completed", "failed"):
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and _record(cell).get("start_time"):
             running = cell
+        elif "papermill" in cell.metadata:
+            _record(cell).update(status="pending")
     if running is None:
         return f"the run {reason} before its first cell"
     _record(running).update(status="failed", exception=True)
     sentence = f"this cell {reason}"
-    running.outputs.append(
-        nbformat.v4.new_output("error", ename="Stopped", evalue=sentence, traceback=[sentence])
-    )
+    running.outputs.append(nbformat.v4.new_output("error", ename="Stopped", evalue=sentence, traceback=[sentence]))
     nbformat.write(notebook, kept)
     return f"{_name(running)} {reason}"
 

@@ -6,7 +6,7 @@ papermill alone would only warn of an unknown name, and would hand text to a cha
 import ast
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,9 +50,7 @@ def _declared(found: dict[str, str]) -> Parameter:
     inner = re.fullmatch(r"Optional\[(.*)\]", annotation)
     kind = re.sub(r"\[.*", "", inner[1] if inner else annotation)  # list[int] is checked as a list
     value = _literal(default)
-    if (
-        kind not in READERS
-    ):  # no annotation, or one that is not checked: the default's own type, if it has one
+    if kind not in READERS:  # no annotation, or one that is not checked: the default's own type, if it has one
         kind = type(value).__name__ if type(value).__name__ in READERS else ""
     return Parameter(found["name"], kind, bool(inner) or default == "None", default, found["help"])
 
@@ -124,7 +122,7 @@ def _str(value: str) -> str:
     return quoted if isinstance(quoted, str) else value
 
 
-def _collection(kind: type) -> object:
+def _collection(kind: type) -> Callable[[str], object]:
     def read(value: str) -> object:
         result = _literal(value)
         if not isinstance(result, kind):
@@ -134,7 +132,7 @@ def _collection(kind: type) -> object:
     return read
 
 
-READERS = {
+READERS: dict[str, Callable[[str], object]] = {
     "int": int,
     "float": float,
     "bool": _bool,

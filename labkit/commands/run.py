@@ -98,9 +98,7 @@ def _output_folder(out: Path | None, source: Path) -> Path:
     """Make the folder that keeps the executed notebook. Raises UsageError when that cannot be."""
     folder = (out or Path("runs") / time.strftime("%Y%m%d-%H%M%S")).resolve()
     if folder == source.parent.resolve():
-        raise UsageError(
-            f"--out {out}: the executed notebook would replace the chapter; choose another folder"
-        )
+        raise UsageError(f"--out {out}: the executed notebook would replace the chapter; choose another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

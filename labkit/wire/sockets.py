@@ -11,10 +11,8 @@ import socket
 import struct
 import sys
 
-_BYTES_SENT, _NOT_SENT = (
-    200,
-    160,
-)  # offsets in struct tcp_info (linux/tcp.h): u64 tcpi_bytes_sent, u32 tcpi_notsent_bytes
+# offsets in struct tcp_info (linux/tcp.h): u64 tcpi_bytes_sent, u32 tcpi_notsent_bytes
+_BYTES_SENT, _NOT_SENT = 200, 144
 AVAILABLE = sys.platform == "linux"
 
 
@@ -22,9 +20,8 @@ class TcpMeter:
     """Bytes this process gave to its TCP sockets since the last reading, by (local port, remote port)."""
 
     def __init__(self) -> None:
-        self._sockets: dict[int, tuple[socket.socket, tuple[int, int]]] = {}
+        self._sockets: dict[str, tuple[socket.socket, tuple[int, int]] | None] = {}  # by inode; None: not TCP
         self._seen: dict[tuple[int, int], int] = {}
-        self._highest = -1
 
     def read(self) -> dict[tuple[int, int], int]:
         """What was sent on each connection since the previous `read`."""
@@ -32,15 +29,15 @@ class TcpMeter:
             return {}
         self._find()
         grown: dict[tuple[int, int], int] = {}
-        for fd, (sock, ports) in list(self._sockets.items()):
+        for found in self._sockets.values():
+            if found is None:
+                continue
+            sock, ports = found
             try:
                 info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
             except OSError:
-                del self._sockets[fd]
                 continue
-            given = (
-                struct.unpack_from("<Q", info, _BYTES_SENT)[0] + struct.unpack_from("<I", info, _NOT_SENT)[0]
-            )
+            given = struct.unpack_from("<Q", info, _BYTES_SENT)[0] + struct.unpack_from("<I", info, _NOT_SENT)[0]
             before = self._seen.get(ports, 0)
             if given != before:
                 self._seen[ports] = given
@@ -48,20 +45,23 @@ class TcpMeter:
         return grown
 
     def _find(self) -> None:
-        """Look for connections opened since last time (a new one has made the number of descriptors grow)."""
-        names = os.listdir("/proc/self/fd")
-        if len(names) == self._highest:
-            return
-        self._highest = len(names)
-        for name in names:
-            fd = int(name)
-            if fd in self._sockets:
-                continue
+        """Look for connections opened since last time."""
+        for name in os.listdir("/proc/self/fd"):
             try:
-                sock = socket.socket(fileno=os.dup(fd))
-                if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
-                    raise OSError
-                ports = (sock.getsockname()[1], sock.getpeername()[1])
+                inode = os.readlink(f"/proc/self/fd/{name}")
             except OSError:
-                continue
-            self._sockets[fd] = (sock, ports)
+                continue  # the descriptor of the listing itself
+            if inode.startswith("socket:") and inode not in self._sockets:
+                self._sockets[inode] = _connection(int(name))
+
+
+def _connection(fd: int) -> tuple[socket.socket, tuple[int, int]] | None:
+    """A copy of a connected TCP socket and its two ports; None for any other socket."""
+    sock = socket.socket(fileno=os.dup(fd))
+    try:
+        if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.type == socket.SOCK_STREAM:
+            return sock, (sock.getsockname()[1], sock.getpeername()[1])
+    except OSError:
+        pass  # not connected
+    sock.close()
+    return None

@@ -25,7 +25,7 @@ class Message:
     start, end: that side's own operation. recv_start, arrived: when the receiver began to wait, and had it
     (NaN for a message that nobody received). offset: element offset of the data in the tensor of the enclosing
     collective, -1 if it lies elsewhere. collective: index into `trace.collectives()`, -1 for none.
-    combine: the receiver added it to what it had. wanted: what a receiver expected, where that differs.
+    combine: the receiver added it to what it had.
     """
 
     src: int
@@ -153,6 +153,11 @@ class Trace:
     def recvs(self) -> list[Message]:
         """All messages that were received, from their receivers' side, by rank and in order."""
         return self._messages[1]
+
+    @functools.cached_property
+    def sent_at(self) -> dict[tuple[int, int, int, int, int], float]:
+        """When each message was begun by its sender: (src, dst, group, lane, seq) -> seconds."""
+        return {(m.src, m.dst, m.group, m.lane, m.seq): m.start for m in self.sends}
 
     def step_breakdown(self, step: int | None = None) -> list[dict[str, float]]:
         """Where each rank's time went, in seconds: see `labkit.wire.breakdown`."""

@@ -211,7 +211,7 @@ def make_context(birth: Birth, page: rec.Page) -> Context:
         from labkit.wire.transports.gloo import GlooTransport
 
         birth.listener.close()
-        transport = GlooTransport(rank, spec.world_size, store, limit, timed)
+        transport = GlooTransport(rank, spec.world_size, store, limit + 3600, timed)
     network, per_node = spec.network, spec.per_node
     link_to = (lambda peer: network.link(rank, peer, per_node)) if network is not None else None
     clock = (VirtualClock if spec.clock == "virtual" else Clock)(birth.epoch, link_to)

@@ -28,8 +28,12 @@ class Message:
     recv_start: float
     seq: int
     offset: int
+    recv_offset: int
     collective: int
+    recv_collective: int
     combine: bool
+    index: int = 0
+    recv_index: int = 0
     group: int = 0
     lane: int = 0
     step: int = 0
@@ -42,7 +46,7 @@ class Collective:
     algorithm: str
     op: str
     shape: tuple[int, ...]
-    root: int | None
+    root: int
     start: float
     end: float
     seq: int
@@ -51,6 +55,7 @@ class Collective:
     step: int = 0
     native: bool = False
     is_async: bool = False
+    nested: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -77,7 +82,6 @@ class Trace:
         self.recvs: list[Message] = []
         self._collectives: list[Collective] = []
         self._spans: list[Span] = []
-        self._seq = [0] * world_size
         self._open: dict[int, int] = {}
 
     # What figures read
@@ -101,7 +105,7 @@ class Trace:
     def step_breakdown(self) -> list[dict[str, float]]:
         rows = []
         for rank in range(self.world_size):
-            compute = sum(s.end - s.start for s in self._spans if s.rank == rank)
+            compute = sum(s.end - s.start for s in self.spans("compute") if s.rank == rank)
             transfer = sum(m.end - max(m.start, m.recv_start) for m in self.sends if m.src == rank)
             rows.append({
                 "rank": rank, "compute": compute, "transfer": transfer, "overlapped": 0.0, "other": 0.0,
@@ -116,7 +120,7 @@ class Trace:
         self.now[rank] += seconds
 
     @contextmanager
-    def collective(self, name: str, algorithm: str, count: int, root: int | None = None, seq: int = 0,
+    def collective(self, name: str, algorithm: str, count: int, root: int = -1, seq: int = 0,
                    op: str = "sum") -> Iterator[None]:  # fmt: skip
         for rank in range(self.world_size):
             self._open[rank] = len(self._collectives)
@@ -133,16 +137,12 @@ class Trace:
         for src, dst, read, write, count, combine in moves:
             nbytes = count * FLOAT
             done = max(before[src], before[dst]) + LATENCY + nbytes / BANDWIDTH
-            sent = Message(src, dst, nbytes, "float32", (count,), before[src], done, done, before[dst],
-                           self._seq[src], read, self._open.get(src, -1), combine)  # fmt: skip
-            received = replace(
-                sent, offset=write, seq=self._seq[dst], collective=self._open.get(dst, -1)
-            )
+            seq = sum((m.src, m.dst) == (src, dst) for m in self.sends)
+            sent = Message(src, dst, nbytes, "float32", (count,), before[src], done, done, before[dst], seq,
+                           read, write, self._open.get(src, -1), self._open.get(dst, -1), combine, 2 * len(self.sends), 2 * len(self.sends) + 1)  # fmt: skip
             self.sends.append(sent)
-            self.recvs.append(received)
+            self.recvs.append(replace(sent, start=before[dst]))
             self.now[src], self.now[dst] = max(self.now[src], done), max(self.now[dst], done)
-        for rank in {r for move in moves for r in move[:2]}:
-            self._seq[rank] += 1
 
 
 def part(count: int, size: int, index: int) -> tuple[int, int]:

@@ -22,14 +22,18 @@ from ..message import Message
 
 
 class GlooTransport:
-    """Point-to-point over a gloo process group of its own (so that native collectives have their sockets alone)."""
+    """Point-to-point over a gloo process group of its own, so that native collectives have their sockets alone.
+
+    limit: seconds after which gloo itself gives up on connecting; later than every other time-out where there is
+    a supervisor.
+    """
 
     name = "gloo"
     rebuildable = False
 
-    def __init__(self, rank: int, size: int, store: dist.Store, timeout: float, timed: bool):
+    def __init__(self, rank: int, size: int, store: dist.Store, limit: float, timed: bool):
         self.rank, self.size, self.timed = rank, size, timed
-        self._store, self._limit = store, timedelta(seconds=min(timeout + 3600, 10**7))
+        self._store, self._limit = store, timedelta(seconds=limit)
         self._pg: Any = None
         self._lock = threading.Lock()
 

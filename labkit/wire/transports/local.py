@@ -64,11 +64,14 @@ class LocalTransport:
         self.alive = alive or (lambda peer: True)
         self._accepted: dict[tuple[int, int, int], socket.socket] = {}
         self._lock = threading.Lock()
+        self._lanes: list[LocalLane] = []
         listener.setblocking(False)
 
     def lane(self, key: int, lane: int, timeout: float) -> LocalLane:
         """A set of sockets of its own for one lane of one group."""
-        return LocalLane(self, key, lane, timeout)
+        made = LocalLane(self, key, lane, timeout)
+        self._lanes.append(made)
+        return made
 
     def dial(self, peer: int, key: int, lane: int) -> socket.socket:
         """Open the socket on which this rank sends to `peer`."""
@@ -108,8 +111,10 @@ class LocalTransport:
             return self._accepted.pop(wanted)
 
     def close(self) -> None:
-        """Close the listener and every socket not yet taken."""
+        """Close the listener and every socket: whoever waits for this rank learns that it is gone."""
         self.listener.close()
+        for lane in self._lanes:
+            lane.close()
         for sock in self._accepted.values():
             sock.close()
 

@@ -1,0 +1,80 @@
+# Everything happens in .venv; a second call finds its stamp there and starts at once.
+#   make lab       install, and open JupyterLab on the first chapter
+#   make test      install what tests need; lint, type check, tests, and the chapters run in full
+#   make install   only install
+# Another interpreter: make PYTHON=python3.12 install
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+INSTALLED := $(VENV)/.installed
+TESTABLE := $(VENV)/.testable
+PLACE := $(VENV)/.place
+CHAPTERS := $(wildcard notebooks)
+CODE := $(wildcard labkit tests notebooks exercises solutions)
+
+# An environment that was moved or copied with its folder still points to the old one: make it anew.
+ifneq ($(wildcard $(PLACE)),)
+ifneq ($(shell cat $(PLACE)),$(CURDIR))
+.PHONY: $(PY)
+endif
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help install lab test lint format bench chaos clean
+
+help:
+	@sed -n '2,5s/^# *//p' Makefile
+
+install: $(INSTALLED)
+
+lab: $(INSTALLED)
+	@$(PY) -m labkit.cli lab
+
+test: lint
+	$(PY) -m pytest -m "not chaos" --nbval-lax --nbval-current-env --nbval-cell-timeout=120 tests $(CHAPTERS)
+
+lint: $(TESTABLE)
+	$(PY) -m ruff check $(CODE)
+	$(PY) -m ruff format --check $(CODE)
+	$(PY) -m mypy
+
+format: $(TESTABLE)
+	$(PY) -m ruff check --fix $(CODE)
+	$(PY) -m ruff format $(CODE)
+
+# The long list of seeded failures, of which `make test` runs a slice.
+chaos: $(TESTABLE)
+	$(PY) -m pytest -m chaos tests
+
+bench: $(INSTALLED)
+	$(PY) -m labkit.cli bench launch
+	$(PY) -m labkit.cli bench collectives
+	$(PY) -m labkit.cli bench trace
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): $(PY) pyproject.toml constraints.txt
+	$(PIP) install -e . -c constraints.txt
+	@touch $@
+
+$(TESTABLE): $(PY) pyproject.toml constraints.txt
+	$(PIP) install -e ".[test]" -c constraints.txt
+	@touch $(INSTALLED) $@
+
+# Some systems ship Python without ensurepip, which puts pip into a new environment; then the
+# system's own pip does it.
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "labkit needs Python 3.11 or newer, and '$(PYTHON)' is not: install one and say make PYTHON=python3.12" >&2; \
+	  exit 1; }
+	rm -rf $(VENV)
+	@if $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then $(PYTHON) -m venv $(VENV); \
+	else $(PYTHON) -m venv --without-pip $(VENV) && \
+	  $(PYTHON) -m pip --python $(PY) install pip; fi || { rm -rf $(VENV); \
+	  echo "could not make $(VENV): install venv and pip for $(PYTHON)," \
+	    "on Debian or Ubuntu with: apt install python3-venv python3-pip" >&2; exit 1; }
+	@pwd -P > $(PLACE)

@@ -1,0 +1,156 @@
+"""Step through a recorded collective, one arrival at a time, at the ranks' true times.
+
+With a reader in front of it: a slider and two buttons, all reachable from the keyboard; nothing moves by itself.
+Without one (nbval, papermill, a script): the rounds side by side, and in words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.book.cells import Grid, draw_cells, draw_moves, key
+from labkit.book.figure import WIDTH, heading
+from labkit.book.frontend import live
+from labkit.book.reads import Trace
+from labkit.book.recording import Frame, Replay, record
+from labkit.book.strip import describe, flaws_by_cell
+from labkit.book.svg import Svg, number
+from labkit.book.units import seconds_text
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+STEPS = ("time", "round")
+
+
+def replay(trace: Trace, collective: str | None = None, nth: int = 0, by: str = "time") -> Stepper:
+    """A stepper for the `nth` collective of the run (called `collective`, if given).
+
+    by: "time" makes a step of each moment at which data arrived, in the true order; "round" puts messages together
+    that do not depend on each other. `.recording` is the data behind it: frames, flaws, a verdict.
+    """
+    if by not in STEPS:
+        raise ValueError(f"by={by!r}: steps are made by {' or '.join(STEPS)}")
+    return Stepper(record(trace, collective, nth), by)
+
+
+class Stepper:
+    """What `replay` returns. `step` is the number of the frame shown; set it, or call `next()` and `previous()`."""
+
+    def __init__(self, recording: Replay, by: str = "time") -> None:
+        self.recording = recording
+        self.frames: tuple[Frame, ...] = recording.frames if by == "time" else recording.rounds
+        self._step = 0
+        self._widgets: dict[str, Any] = {}
+
+    @property
+    def step(self) -> int:
+        return self._step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        if not 0 <= step < len(self.frames):
+            raise ValueError(f"step={step}: this replay has steps 0 to {len(self.frames) - 1}")
+        self._step = step
+        if self._widgets:
+            self._show()
+
+    def next(self) -> None:
+        """One step on; stays at the last."""
+        self.step = min(self._step + 1, len(self.frames) - 1)
+
+    def previous(self) -> None:
+        """One step back; stays at the first."""
+        self.step = max(self._step - 1, 0)
+
+    @property
+    def text(self) -> str:
+        """The step shown, as a sentence."""
+        return describe(self.recording, self.frames, self._step)
+
+    @property
+    def svg(self) -> str:
+        """The step shown, as a picture."""
+        return frame_picture(self.recording, self.frames, self._step)
+
+    @property
+    def widget(self) -> Any:
+        """The interactive form (an ipywidgets box), made when first asked for."""
+        if not self._widgets:
+            import ipywidgets as w
+
+            last = len(self.frames) - 1
+            slider = w.IntSlider(
+                value=self._step, min=0, max=last, description="Step", layout=w.Layout(width="420px"),
+                tooltip="Arrow keys move by one step",
+            )  # fmt: skip
+            back = w.Button(description="Previous", tooltip="One step back")
+            on = w.Button(description="Next", tooltip="One step on")
+            picture = w.HTML()
+            back.on_click(lambda _: self.previous())
+            on.on_click(lambda _: self.next())
+            slider.observe(lambda change: setattr(self, "step", change["new"]), names="value")
+            box = w.VBox([w.HBox([back, on, slider]), picture])
+            self._widgets = {"slider": slider, "back": back, "on": on, "picture": picture, "box": box}
+            self._show()
+        return self._widgets["box"]
+
+    def _show(self) -> None:
+        shown = self._widgets
+        # The words are in the picture, too; here they are announced to a screen reader when they change.
+        said = f'<p role="status" aria-live="polite" style="position:absolute;left:-9999px">{self.text}</p>'
+        shown["picture"].value = said + self.svg
+        shown["back"].disabled = self._step == 0
+        shown["on"].disabled = self._step == len(self.frames) - 1
+        shown["slider"].value = self._step
+
+    def __repr__(self) -> str:
+        return self.recording.strip().text
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        bundle = self.recording.strip()._repr_mimebundle_()
+        if live():
+            bundle[VIEW] = self.widget._repr_mimebundle_()[VIEW]
+        return bundle
+
+
+def frame_picture(recording: Replay, frames: tuple[Frame, ...], index: int) -> str:
+    """One step as a large picture: the ranks' chunks, what has just arrived, and where on the time axis this is."""
+    frame = frames[index]
+    title = f"{recording.name} {recording.algorithm}".strip()
+    sentence = describe(recording, frames, index)
+    svg = Svg(WIDTH, title, sentence)
+    top = heading(svg, recording.badge, sentence)
+    top = max(top, 84) if len(recording.ranks) < 9 else max(top, 67)  # two lines of words do not shift the picture
+    flying = [m for f in frames for m in f.moves if m.start <= frame.time < m.arrived and m not in frame.moves]
+    y = key(svg, top, bool(recording.flaws), True) + 18
+    chunks, size = max(recording.chunks, 1), len(recording.ranks)
+    pitch = (WIDTH - 66 - 14) / chunks
+    gap = min(64, 0.34 * pitch)
+    height, space = (28, 12) if size <= 8 else (18, 5)
+    grid = Grid(66, y, min(150, pitch - gap), height, gap, space, 12 if pitch > 60 else 10)
+    for c in range(recording.chunks):
+        name = f"chunk {c}" if pitch > 62 else str(c)
+        svg.text(grid.place(0, c)[0] + grid.width / 2, y - 6, name, 11, "middle")
+    for i, rank in enumerate(recording.ranks):
+        svg.text(58, grid.place(i, 0)[1] + height / 2 + 4, f"rank {rank}", anchor="end")
+    draw_cells(svg, grid, recording, frame, flaws_by_cell(recording) if index == len(frames) - 1 else {}, hover=True)
+    draw_moves(svg, grid, recording, frame, flying)
+    return svg.render(_time_axis(svg, y + size * (height + space) + 12, recording, frames, index))
+
+
+def _time_axis(svg: Svg, y: float, recording: Replay, frames: tuple[Frame, ...], index: int) -> float:
+    """A line for the whole collective, a tick for each step, a pointer at this one; return the y below."""
+    left, right = 66.0, WIDTH - 14.0
+    seconds = max(recording.end, frames[-1].time) - recording.start or 1.0
+
+    def place(frame: Frame) -> float:
+        return left + (right - left) * (frame.time - recording.start) / seconds
+
+    svg.line(left, y, right, y)
+    for frame in frames:
+        svg.line(place(frame), y - 4, place(frame), y + 4)
+    x = place(frames[index])
+    svg.add("path", d=f"M{number(x)} {number(y - 2)} l-6 -10 h12 Z", klass="lk-head")
+    svg.text(58, y + 4, "time", 11, "end")
+    svg.text(left, y + 18, "0", 11)
+    svg.text(right, y + 18, seconds_text(seconds), 11, "end")
+    return y + 28
