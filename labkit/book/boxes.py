@@ -52,7 +52,8 @@ def collective_boxes(trace: Trace) -> Iterable[Box]:
         hover = f"rank {c.rank}: {label}, shape {list(c.shape)}, {seconds_text(c.end - c.start)}"
         meet = min(last.get((c.group, c.seq), c.start), c.end)
         if meet > c.start:
-            yield Box(c.rank, "collective", "waiting", c.start, meet, "", f"{hover}, waits {seconds_text(meet - c.start)}")
+            wait = f"{hover}, waits {seconds_text(meet - c.start)}"
+            yield Box(c.rank, "collective", "waiting", c.start, meet, "", wait)
         yield Box(c.rank, "collective", "native" if c.native else "collective", meet, c.end, label, hover)
 
 

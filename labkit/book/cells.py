@@ -125,7 +125,7 @@ def sign(svg: Svg, x: float, y: float, combine: bool, radius: float) -> None:
     if combine:
         d = f"M{number(x - r)} {number(y)} h{number(2 * r)} M{number(x)} {number(y - r)} v{number(2 * r)}"
     else:
-        d = f"M{number(x - r)} {number(y - 0.4 * r)} h{number(2 * r)} m{number(-2 * r)} {number(0.9 * r)} h{number(2 * r)}"
+        d = " ".join(f"M{number(x - r)} {number(y + dy * r)} h{number(2 * r)}" for dy in (-0.45, 0.45))
     svg.path(d, colour=ON_COLOUR, width=1.2)
 
 

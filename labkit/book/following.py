@@ -29,6 +29,7 @@ class Carried:
     origin: tuple[int, ...]
     chunks: tuple[int, ...]
     combine: bool
+    spare: bool  # received into a buffer outside the tensor: what became of it no message tells
     content: tuple[Held, ...] = ()
     level: int = 0
 
@@ -49,17 +50,33 @@ class Carried:
 
 @dataclass
 class Path:
-    """The messages of one collective, placed. assumed, unseen: as in `Replay`."""
+    """The messages of one collective, placed. unseen: as in `Replay`."""
 
     bounds: tuple[int, ...]
     carried: dict[int, Carried]
     order: dict[int, list[tuple[int, int]]]  # rank -> its events (SEND or ARRIVE, number of the message), in order
-    assumed: int
     unseen: int
+    late: bool = False  # what went into spare buffers is combined at the end, not at once
 
-    def run(self, held: Sequence[Sequence[Held]]) -> tuple[dict[int, Carried], list[int]]:
-        """Let everything happen, from the state `held`. Returns the messages with their content, and their numbers
-        in the order in which they arrived."""
+    @property
+    def assumed(self) -> int:
+        return sum(one.spare for one in self.carried.values())
+
+    def deliver(self, number: int, held: list[list[Held]]) -> None:
+        """What the arrival of a message changes."""
+        if not (self.late and self.carried[number].spare):
+            self.carried[number].deliver(held)
+
+    def settle(self, held: list[list[Held]]) -> bool:
+        """At the end: combine what is still set aside. Returns whether there was any."""
+        waiting = [one for one in self.carried.values() if self.late and one.spare]
+        for one in waiting:
+            one.deliver(held)
+        return bool(waiting)
+
+    def run(self, held: Sequence[Sequence[Held]]) -> list[int]:
+        """Let everything happen, from the state `held`; each message notes its content. Returns the numbers of the
+        messages in the order in which they arrived."""
         state = [list(row) for row in held]
         queues = {rank: list(reversed(events)) for rank, events in self.order.items()}
         reached = dict.fromkeys(queues, 0)  # the longest chain of messages that ends at each rank
@@ -79,10 +96,10 @@ class Path:
                 one.level = used[link] = max(reached[one.message.src], used.get(link, 0)) + 1
                 sent.add(number)
             if what == ARRIVE:
-                one.deliver(state)
+                self.deliver(number, state)
                 reached[rank] = one.level = max(reached[rank], one.level)
                 arrivals.append(number)
-        return self.carried, arrivals
+        return arrivals
 
     def _time(self, what: int, number: int) -> float:
         message = self.carried[number].message
@@ -98,7 +115,7 @@ class Path:
             yield [n for n in arrivals if self.carried[n].level == level]
 
     def moments(self, arrivals: list[int]) -> Iterator[list[int]]:
-        """Arrivals grouped by time. What depends on an arrival, or hits the same chunk again, comes in a later group."""
+        """Arrivals grouped by time. What depends on an arrival, or hits the same chunk again, comes later."""
         group: list[int] = []
         for n in arrivals:
             one = self.carried[n]
@@ -114,44 +131,42 @@ class Path:
             yield group
 
 
-def follow(first: Collective, ranks: tuple[int, ...], messages: Sequence[Message]) -> Path:
-    """Place the messages of the collective `first` in its tensor.
+def follow(first: Collective, ranks: tuple[int, ...], total: int, messages: Sequence[Message]) -> Path:
+    """Place the messages of the collective `first` in its tensor of `total` elements.
 
     Chunks are the pieces between all the places where some message begins or ends. Where only one side of a message
     lies in the tensor, the other is taken to be a copy of the same elements: that is what a reduction combines.
     """
-    reduces = first.name in REDUCTIONS
     placed: list[tuple[Message, int, int, bool]] = []
-    assumed = unseen = 0
+    unseen = 0
     for m in messages:
-        count = prod(m.shape)
-        if not arrived(m) or not count or m.src not in ranks or m.dst not in ranks:
+        if not arrived(m) or not prod(m.shape) or m.src not in ranks or m.dst not in ranks:
             continue
         read = int(m.offset if m.offset >= 0 else m.recv_offset)
         write = int(m.recv_offset if m.recv_offset >= 0 else m.offset)
-        if read < 0:
+        if read < 0 or (first.name == "all_gather" and m.recv_offset < 0):
             unseen += 1
-            continue
-        spare = reduces and m.recv_offset < 0 and not m.combine
-        assumed += spare
-        placed.append((m, read, write, m.combine or spare))
+        else:
+            spare = first.name in REDUCTIONS and m.recv_offset < 0 and not m.combine
+            placed.append((m, read, write, spare))
     if unseen and not placed:
         raise ValueError(
             f"{first.name} {first.algorithm} moves copies that lie outside its tensor, so a replay cannot follow them: "
             "use timeline or byte_matrix"
         )
-    cuts = {0, prod(first.shape)}
+    cuts = {0, total}
     for m, read, write, _ in placed:
         cuts |= {read, read + prod(m.shape), write, write + prod(m.shape)}
     bounds = tuple(sorted(cuts))
     bounds = bounds if len(bounds) > 1 else (0, 0)
     carried = {}
-    for number, (m, read, write, combine) in enumerate(placed):
+    for number, (m, read, write, spare) in enumerate(placed):
         origin, chunks = (_chunks(bounds, at, prod(m.shape)) for at in (read, write))
         if len(origin) != len(chunks):  # the two ranks cut differently: fall back on the receiver's cut
             origin = chunks
-        carried[number] = Carried(m, ranks.index(m.src), ranks.index(m.dst), origin, chunks, combine)
-    return Path(bounds, carried, _order(ranks, carried), assumed, unseen)
+        source, target = ranks.index(m.src), ranks.index(m.dst)
+        carried[number] = Carried(m, source, target, origin, chunks, m.combine or spare, spare)
+    return Path(bounds, carried, _order(ranks, carried), unseen)
 
 
 def _chunks(bounds: tuple[int, ...], first: int, count: int) -> tuple[int, ...]:

@@ -7,12 +7,12 @@ so a wrong one is shown as it ran.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from labkit.book.following import Carried, follow
-from labkit.book.goals import Held, goal, start
+from labkit.book.following import Path, follow
+from labkit.book.goals import FOLLOWED, Held, ends, goal, start
 from labkit.book.reads import Collective, Message, Trace
 from labkit.book.units import listing, plural, seconds_text
 
@@ -25,7 +25,10 @@ IDEMPOTENT = ("min", "max")  # operators for which adding a contribution twice c
 
 @dataclass(frozen=True)
 class Move:
-    """One message: `chunks` of rank `dst` received `carried` from rank `src`, added (`combine`) or written over."""
+    """One message: `chunks` of rank `dst` received `carried` from rank `src`, added (`combine`) or written over.
+
+    aside: it went into a spare buffer, and the chunks do not change before the end.
+    """
 
     src: int
     dst: int
@@ -35,6 +38,7 @@ class Move:
     nbytes: int
     start: float
     arrived: float
+    aside: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,9 +77,11 @@ class Replay:
 
     ranks: world ranks, in the order of their group. bounds: chunk c holds elements bounds[c] to bounds[c + 1] - 1.
     frames: one for each moment at which data arrived, in the true order. rounds: the same in few steps, where each
-    message waits only for what its sender had received before, and a pair of ranks exchanges one message a round. promise[i][c]: what should be there at the end, None for "anything".
-    assumed: messages that went into a spare buffer; what the rank then did with them no message can show, and the
-    replay takes them as combined. unseen: messages of tensors that the replay cannot follow.
+    message waits only for what its sender had received before, and a pair of ranks exchanges one message a round.
+    promise[i][c]: what should be there at the end, None for "anything".
+    assumed: messages that went into a spare buffer. What the rank then did with them no message can show; the replay
+    takes them as combined, at once or at the end, whichever keeps the promise. unseen: messages of tensors that the
+    replay cannot follow.
     """
 
     name: str
@@ -129,7 +135,7 @@ class Replay:
         text += f"{plural(self.messages, 'message')} in {plural(len(self.rounds) - 1, 'round')}, "
         text += f"{seconds_text(self.end - self.start)}. {self.verdict}"
         if self.assumed:
-            text += f" {plural(self.assumed, 'message')} went into spare buffers and count as combined."
+            text += f" {plural(self.assumed, 'message')} went into spare buffers and are taken as combined."
         if self.unseen:
             text += f" {plural(self.unseen, 'message')} could not be followed."
         return text
@@ -151,7 +157,8 @@ class Replay:
                 + [f"holds that of {names(repeated)} more than once"] * bool(repeated)
             ))  # fmt: skip
         more = f"; and {len(told) - 4} more" if len(told) > 4 else ""
-        return "Wrong at the end: " + "; ".join(told[:4]) + more + "."
+        opening = "Not as promised, if spare buffers were combined: " if self.assumed else "Wrong at the end: "
+        return opening + "; ".join(told[:4]) + more + "."
 
     def strip(self, frames: Sequence[Frame] | None = None) -> Figure:
         """Pictures side by side, for a page that cannot be stepped through: at most nine of the rounds by default."""
@@ -191,11 +198,16 @@ def record(trace: Trace, collective: str | None = None, nth: int = 0) -> Replay:
     first = calls[mine[ranks[0]]]
     if first.native:
         raise ValueError(f"{first.name} ran natively: its messages are not recorded, so there is nothing to replay")
-    if first.name in ("all_to_all", "barrier"):
-        raise ValueError(f"a replay follows one tensor, and {first.name} has none in common: use byte_matrix, timeline")
+    if first.name not in FOLLOWED:
+        raise ValueError(f"a replay follows one tensor, and {first.name} has none in common: use timeline, byte_matrix")
     inside = set(mine.values())
     messages = [m for m in trace.sends if m.collective >= 0 and outer[m.collective] in inside]
-    return _replay(first, [calls[i] for i in mine.values()], ranks, messages, trace.badge)
+    members = [calls[mine[rank]] for rank in ranks]
+    at_once = _replay(members, ranks, messages, trace.badge, late=False)
+    if at_once.assumed and at_once.flaws:
+        at_the_end = _replay(members, ranks, messages, trace.badge, late=True)
+        return at_once if at_the_end.flaws else at_the_end
+    return at_once
 
 
 def _outermost(calls: Sequence[Collective]) -> list[int]:
@@ -210,37 +222,43 @@ def _outermost(calls: Sequence[Collective]) -> list[int]:
 
 
 def _replay(
-    first: Collective, calls: list[Collective], ranks: tuple[int, ...], messages: list[Message], badge: str
+    calls: list[Collective], ranks: tuple[int, ...], messages: list[Message], badge: str, late: bool
 ) -> Replay:
-    path = follow(first, ranks, messages)
+    first, shapes = calls[0], [c.shape for c in calls]
+    path = follow(first, ranks, _elements(first.name, shapes), messages)
+    path.late = late
     begin, end = min(c.start for c in calls), max(c.end for c in calls)
-    held: list[list[Held]] = start(first.name, first.root, ranks, path.bounds, first.shape)
+    held = start(first.name, first.root, ranks, path.bounds, shapes)
     initial = Frame(begin, (), tuple(map(tuple, held)))
-    promise = goal(first.name, first.root, ranks, path.bounds, first.shape)
-    carried, arrivals = path.run(held)
-    frames = _frames(initial, ranks, carried, [group for group in path.moments(arrivals)])
-    rounds = _frames(initial, ranks, carried, [group for group in path.levels(arrivals)])
+    arrivals = path.run(held)
+    promise = goal(first.name, first.root, ranks, path.bounds, shapes)
     return Replay(
-        first.name, first.algorithm, str(first.op), badge, ranks, path.bounds, begin, end, frames, rounds,
+        first.name, first.algorithm, str(first.op), badge, ranks, path.bounds, begin, end,
+        _frames(initial, path, path.moments(arrivals), end), _frames(initial, path, path.levels(arrivals), end),
         tuple(map(tuple, promise)), path.assumed, path.unseen,
     )  # fmt: skip
 
 
-def _frames(
-    initial: Frame, ranks: tuple[int, ...], carried: dict[int, Carried], groups: list[list[int]]
-) -> tuple[Frame, ...]:
+def _elements(name: str, shapes: list[Sequence[int]]) -> int:
+    """Elements of the tensor that the replay is about."""
+    return ends(name, len(shapes), shapes)[-1]
+
+
+def _frames(initial: Frame, path: Path, groups: Iterable[list[int]], end: float) -> tuple[Frame, ...]:
     """A frame for each group of messages that arrive together."""
     held = [list(row) for row in initial.held]
     frames = [initial]
     for group in groups:
         moves = []
         for number in group:
-            one = carried[number]
-            one.deliver(held)
-            m = one.message
-            moves.append(
-                Move(m.src, m.dst, one.chunks, one.content, one.combine, int(m.nbytes), m.start, m.arrived)
-            )  # fmt: skip
+            path.deliver(number, held)
+            one = path.carried[number]
+            m, aside = one.message, path.late and one.spare
+            moves.append(Move(
+                m.src, m.dst, one.chunks, one.content, bool(one.combine), int(m.nbytes), m.start, m.arrived, aside,
+            ))  # fmt: skip
         time = max(frames[-1].time, max(m.arrived for m in moves))
         frames.append(Frame(time, tuple(moves), tuple(map(tuple, held))))
+    if path.settle(held):
+        frames.append(Frame(max(end, frames[-1].time), (), tuple(map(tuple, held))))
     return tuple(frames)

@@ -34,9 +34,9 @@ def spread(items: Sequence[Frame], most: int) -> list[int]:
 
 
 def words(move: Move) -> str:
-    """A message in words: "rank 0 adds chunk 2 from rank 3 and holds 0+2+3" (what it holds: see the frame)."""
+    """A message in words: rank 0 adds chunk 2 from rank 3."""
     what = ("chunk " if len(move.chunks) == 1 else "chunks ") + listing([str(c) for c in move.chunks])
-    verb = "adds" if move.combine else "takes"
+    verb = "sets aside" if move.aside else "adds" if move.combine else "takes"
     return f"rank {move.dst} {verb} {what} from rank {move.src}"
 
 
@@ -45,7 +45,7 @@ def describe(replay: Replay, frames: Sequence[Frame], index: int) -> str:
     frame = frames[index]
     at = f"Step {index} of {len(frames) - 1}, at {seconds_text(frame.time - replay.start)}: "
     if not frame.moves:
-        return at + "nothing has arrived yet."
+        return at + ("nothing has arrived yet." if index == 0 else f"what was set aside is added. {replay.verdict}")
     told = []
     for move in frame.moves[:4]:
         row = frame.held[replay.ranks.index(move.dst)]
@@ -62,7 +62,7 @@ def rows(replay: Replay, frames: Sequence[Frame]) -> list[Row]:
     for index, frame in enumerate(frames):
         for i, rank in enumerate(replay.ranks):
             got = [
-                f"{'+' if m.combine else '='}{','.join(map(str, m.chunks))} from {m.src}"
+                f"{'aside ' if m.aside else '+' if m.combine else '='}{','.join(map(str, m.chunks))} from {m.src}"
                 for m in frame.moves
                 if m.dst == rank
             ]
@@ -92,7 +92,7 @@ def picture(replay: Replay, frames: Sequence[Frame], picked: Sequence[int], titl
     for place, index in enumerate(picked):
         frame = frames[index]
         left, top = (place % columns) * WIDTH / columns, y + (place // columns) * tall
-        name = "before" if index == 0 else f"round {index}"
+        name = "before" if index == 0 else f"round {index}" if frame.moves else "then"
         svg.text(left + 8, top + 10, name, 12, bold=True)
         svg.text(left + 70, top + 10, seconds_text(frame.time - replay.start), 11)
         grid = Grid(left + 34, top + 18, cell, height, gap, space, 10.5 if cell > 24 else 9)

@@ -72,7 +72,8 @@ def timeline(
 ) -> Figure:
     """The timeline of a run.
 
-    window: (first, last) second to show; by default from the first thing that happened to the last. ranks: which world ranks; all by default.
+    window: (first, last) second to show; by default from the first thing that happened to the last.
+    ranks: which world ranks; all by default.
     arrows: draw an arrow for each message; by default when fewer than 200 messages are shown.
 
     Text equivalent: per rank, milliseconds computing, transferring and waiting inside the window, as

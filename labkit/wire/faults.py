@@ -104,9 +104,7 @@ class RankFaults:
     that were injected meanwhile. ask(-1) only asks for those.
     """
 
-    def __init__(
-        self, faults: dict[int, Fault], page: Page, ask: Callable[[int], tuple[bool, dict[int, Fault]]]
-    ):
+    def __init__(self, faults: dict[int, Fault], page: Page, ask: Callable[[int], tuple[bool, dict[int, Fault]]]):
         self._waiting, self._page, self._ask = dict(faults), page, ask
         self._messages, self._spans = 0, {}  # type: int, dict[str, int]
         self._next: list[Fault] = []

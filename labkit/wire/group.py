@@ -34,9 +34,7 @@ class Group:
     device: where its tensors live. backend: "gloo" or "nccl". transport: "gloo", "nccl" or "local".
     """
 
-    def __init__(
-        self, context: Context, members: Sequence[int], key: int = 1, lane: int = USER, inner: bool = False
-    ):
+    def __init__(self, context: Context, members: Sequence[int], key: int = 1, lane: int = USER, inner: bool = False):
         self.context, self.key = context, key
         self.global_ranks = tuple(members)
         self.rank, self.size = self.global_ranks.index(context.rank), len(self.global_ranks)
@@ -52,9 +50,7 @@ class Group:
         context.recorder.intern(f"group {key} {' '.join(map(str, self.global_ranks))}")
 
     def __repr__(self) -> str:
-        return (
-            f"Group(rank {self.rank} of {self.size}, world ranks {list(self.global_ranks)}, {self.transport})"
-        )
+        return f"Group(rank {self.rank} of {self.size}, world ranks {list(self.global_ranks)}, {self.transport})"
 
     @property
     def device(self) -> torch.device:
@@ -175,9 +171,7 @@ class Group:
         found = self._subgroups.get(ranks)
         if found is None:
             members = [self.global_ranks[r] for r in ranks]
-            key = (
-                zlib.crc32(repr((self.key, self._lane_number, members, self.context.generation)).encode()) | 1
-            )
+            key = zlib.crc32(repr((self.key, self._lane_number, members, self.context.generation)).encode()) | 1
             found = Group(self.context, members, key, self._lane_number, self._inner)
             self._subgroups[ranks] = found
         found._operation = self._operation
@@ -258,11 +252,7 @@ class Group:
         recorder, clock = context.recorder, context.clock_here()
         lane = self if self._inner else self._collectives()
         native = algorithm == "native"
-        flags = (
-            (rec.NATIVE if native else 0)
-            | (rec.NESTED if self._inner else 0)
-            | (rec.ASYNC if async_op else 0)
-        )
+        flags = (rec.NATIVE if native else 0) | (rec.NESTED if self._inner else 0) | (rec.ASYNC if async_op else 0)
         if not self._inner:
             lane._calls += 1
         call = 0 if self._inner else lane._calls
@@ -313,9 +303,7 @@ class Group:
 
     def _message(self, way: str, x: Tensor, other: int, op: ReduceOp | None, flags: int) -> Message | None:
         if type(other) is not int or not 0 <= other < self.size:
-            raise Refused(
-                f"rank {other!r} is not in this group of {self.size}: ranks go from 0 to {self.size - 1}"
-            )
+            raise Refused(f"rank {other!r} is not in this group of {self.size}: ranks go from 0 to {self.size - 1}")
         if other == self.rank:
             raise Refused(f"rank {self.rank} cannot {way} {'to' if way == 'send' else 'from'} itself")
         if not isinstance(x, Tensor):
@@ -368,9 +356,7 @@ class Group:
     def _post(self, m: Message, way: str) -> None:
         clock = self.context.clock_here()
         if not (clock.virtual or clock.link_to is not None):  # the thread that finishes it writes the time
-            m.then = lambda m: self.context.recorder.end(
-                m.record, clock.now(), m.sent if way == "recv" else 0
-            )
+            m.then = lambda m: self.context.recorder.end(m.record, clock.now(), m.sent if way == "recv" else 0)
         self._lane.post(self._lane.push if way == "send" else self._lane.pull, m)
 
     def _wait(self, m: Message, way: str) -> None:

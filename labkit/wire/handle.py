@@ -60,9 +60,7 @@ class WorkHandle:
             recorder.slot(slot, number)
             try:
                 if not self._over.wait(context.timeout):
-                    raise WaitTimeout(
-                        f"rank {context.rank} waited {context.timeout:g} s for a collective to end"
-                    )
+                    raise WaitTimeout(f"rank {context.rank} waited {context.timeout:g} s for a collective to end")
                 clock.reach(self._ended)
             finally:
                 recorder.slot(slot, 0)

@@ -66,12 +66,7 @@ class Message:
         self.sent, self.flags = sent, flags
         mine = tuple(self.x.shape) if self.x.dim() <= 8 else (self.x.numel(),)
         theirs = tuple(dims[:ndim])
-        if (
-            dtype == CODES[self.x.dtype]
-            and theirs == mine
-            and seq == self.seq
-            and (op, call) == self.operation
-        ):
+        if dtype == CODES[self.x.dtype] and theirs == mine and seq == self.seq and (op, call) == self.operation:
             return None
         if (op, call) != self.operation:
             return f"{name_operation(op, call)}, but this rank is in {name_operation(*self.operation)}"
@@ -99,7 +94,5 @@ def name_operation(number: int, call: int) -> str:
     return f"{_OPERATIONS.get(number, 'another collective')} (call {call})"
 
 
-for (
-    _name
-) in "broadcast reduce all_reduce reduce_scatter all_gather scatter gather all_to_all barrier".split():
+for _name in "broadcast reduce all_reduce reduce_scatter all_gather scatter gather all_to_all barrier".split():
     number_operation(_name)

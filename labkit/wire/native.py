@@ -102,9 +102,7 @@ class NativeCollectives:
             if "imed out" in text:
                 raise WaitTimeout(f"rank {context.rank}: {text}") from why
             if "onnect" in text or "closed" in text or "peer" in text:
-                raise PeerLost(
-                    f"rank {context.rank} lost a rank of its group in a native collective: {text}"
-                ) from why
+                raise PeerLost(f"rank {context.rank} lost a rank of its group in a native collective: {text}") from why
             raise
         meter.measure()
 

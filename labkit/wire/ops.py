@@ -73,23 +73,17 @@ class ReduceOp:
         if dtype == torch.bool:
             return "use op='max' for a logical or, op='min' for a logical and, or count with x.int()."
         if self.name == "avg" and dtype in _INTEGERS:
-            return (
-                "an average of integers has no integer result; use op='sum' and divide, or reduce x.float()."
-            )
+            return "an average of integers has no integer result; use op='sum' and divide, or reduce x.float()."
         if dtype.is_complex and self.name in ("min", "max"):
             return "complex numbers have no order; reduce x.abs(), or the real and imaginary parts."
         if dtype.is_complex:
             return "reduce x.to(torch.complex64)."
         if dtype.is_floating_point and dtype.itemsize == 1:
-            return (
-                "8-bit floats can be moved but not added; reduce x.to(torch.bfloat16) or x.float() instead."
-            )
+            return "8-bit floats can be moved but not added; reduce x.to(torch.bfloat16) or x.float() instead."
         return "torch cannot add this dtype; convert it first, for example with x.to(torch.int64)."
 
     def __reduce__(self) -> tuple:
-        return resolve, (
-            self.name,
-        )  # a pickled operator comes back as the same object, so `op is SUM` keeps working
+        return resolve, (self.name,)  # a pickled operator comes back as the same object, so `op is SUM` keeps working
 
     def __str__(self) -> str:
         return self.name

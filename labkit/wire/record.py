@@ -29,9 +29,7 @@ import numpy as np
 HEADER_BYTES = 4096
 STRING_BYTES = 1 << 16
 RECORD_BYTES = 96
-CAPACITY = (
-    1 << 18
-)  # records a rank; beyond it the oldest of the last RING are overwritten and counted as dropped
+CAPACITY = 1 << 18  # records a rank; beyond it the oldest of the last RING are overwritten and counted as dropped
 RING = 1 << 12
 MAX_DIMS = 4
 SLOTS = 32  # threads of a rank that can be inside an operation at once

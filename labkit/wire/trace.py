@@ -107,9 +107,7 @@ class Trace:
 
         For native collectives these are the bytes that the kernel counted on the sockets, framing included.
         """
-        own = np.array([[c[0] for c in row] for row in self._counters], dtype=np.int64).reshape(
-            self.world_size, -1
-        )
+        own = np.array([[c[0] for c in row] for row in self._counters], dtype=np.int64).reshape(self.world_size, -1)
         return (own + self._native if self._native is not None else own).tolist()
 
     def bytes_sent(self) -> list[int]:
@@ -123,9 +121,7 @@ class Trace:
     def peak_bytes(self) -> list[int]:
         """Peak memory by rank, of the kind that `memory=` asked for: `resident` counts the tensors that are alive."""
         if not self._peaks:
-            raise ValueError(
-                "this run did not measure memory: launch it with memory='resident' or memory='peak'"
-            )
+            raise ValueError("this run did not measure memory: launch it with memory='resident' or memory='peak'")
         return list(self._peaks)
 
     @property

@@ -91,11 +91,7 @@ class Reader:
         for rank, page in enumerate(self.pages):
             if state[rank] != rec.RUNNING:
                 continue
-            found = [
-                self._wait(rank, slot, rows[rank], names[rank], begun)
-                for slot in page.slots()
-                if any(slot[1:])
-            ]
+            found = [self._wait(rank, slot, rows[rank], names[rank], begun) for slot in page.slots() if any(slot[1:])]
             blocked = [w for w in found if w is not None]
             # a thread that waits for another thread of its own rank adds nothing to what that one waits for
             outside = [w for w in blocked if w.on != [rank]]
@@ -128,9 +124,7 @@ class Reader:
                     continue
                 tensor, peer = describe(int(e["dtype"]), shape_of(e)), int(e["peer"])
                 texts.append(
-                    f"send {tensor} to rank {peer}"
-                    if kind == rec.SEND
-                    else f"receive {tensor} from rank {peer}"
+                    f"send {tensor} to rank {peer}" if kind == rec.SEND else f"receive {tensor} from rank {peer}"
                 )
                 if not begun.other_side(rank, e):
                     on.append(peer)
@@ -169,9 +163,7 @@ class _Begun:
                 )
                 last[:-1] = ~same
                 for row in e[last]:
-                    self._last[rank, kind, int(row["peer"]), int(row["group"]), int(row["lane"])] = int(
-                        row["seq"]
-                    )
+                    self._last[rank, kind, int(row["peer"]), int(row["group"]), int(row["lane"])] = int(row["seq"])
 
     def other_side(self, rank: int, e: np.void) -> bool:
         other = rec.RECV if e["kind"] == rec.SEND else rec.SEND
@@ -187,11 +179,7 @@ def _both(waits: list[Wait]) -> Wait:
 
 def _stuck(state: list[int], waits: dict[int, Wait]) -> list[int]:
     """The ranks that can never go on, whatever the others do."""
-    hopeful = {
-        r
-        for r, s in enumerate(state)
-        if s in (rec.UNBORN, rec.RUNNING) and (r not in waits or not waits[r].on)
-    }
+    hopeful = {r for r, s in enumerate(state) if s in (rec.UNBORN, rec.RUNNING) and (r not in waits or not waits[r].on)}
     grown = True
     while grown:
         grown = False
@@ -217,15 +205,13 @@ def _collective_mismatch(rows: list[np.ndarray], names: list[list[str]]) -> str 
     for rank, r in enumerate(rows):
         own = r[(r["kind"] == rec.COLLECTIVE) & ((r["flags"] & rec.NESTED) == 0)]
         for e in own:
-            calls.setdefault((int(e["group"]), int(e["seq"])), {}).setdefault(
-                _signature(e, names[rank]), []
-            ).append(rank)
+            calls.setdefault((int(e["group"]), int(e["seq"])), {}).setdefault(_signature(e, names[rank]), []).append(
+                rank
+            )
     for (_, seq), said in sorted(calls.items(), key=lambda item: item[0][1]):
         if len(said) > 1:
             most = max(said, key=lambda text: len(said[text]))
-            odd = "; ".join(
-                f"{ranks_text(ranks)} called {text}" for text, ranks in said.items() if text != most
-            )
+            odd = "; ".join(f"{ranks_text(ranks)} called {text}" for text, ranks in said.items() if text != most)
             return f"{odd}, but {ranks_text(said[most])} called {most} (call {seq} of the group)"
     return None
 
@@ -283,12 +269,7 @@ def find_unreceived(reader: Reader) -> str | None:
 def explain_stuck(picture: Picture) -> str:
     """Why the stuck ranks cannot go on, with the wait-for picture."""
     gone = sorted(
-        {
-            r
-            for s in picture.stuck
-            for r in picture.waits[s].on
-            if picture.state[r] in (rec.FINISHED, rec.FAILED)
-        }
+        {r for s in picture.stuck for r in picture.waits[s].on if picture.state[r] in (rec.FINISHED, rec.FAILED)}
     )
     if gone:
         ended = "finished" if all(picture.state[r] == rec.FINISHED for r in gone) else "failed"

@@ -161,9 +161,7 @@ class Host:
                 self.judge()
             elif self.trouble_at is None and not self.ending:
                 if end is not None and now > end:
-                    self.condemn(
-                        "deadline", -1, f"the run took longer than deadline={self.spec.deadline:g} s"
-                    )
+                    self.condemn("deadline", -1, f"the run took longer than deadline={self.spec.deadline:g} s")
                 elif now - self._looked >= LOOK:
                     self.look(now)
             if all(life.over for life in self.lives) and not self.ending and self.trouble_at is None:
@@ -282,9 +280,7 @@ class Host:
                 self.pages[life.rank].state = rec.FAILED
                 if not self.ending:
                     self.failures.append(
-                        self.failure(
-                            "died", life.rank, "Died", f"rank {life.rank} {describe_exit(status)}", ""
-                        )
+                        self.failure("died", life.rank, "Died", f"rank {life.rank} {describe_exit(status)}", "")
                     )
                     self.trouble()
             self.caller.send(("event", life.rank, "ended"))

@@ -28,9 +28,7 @@ from .channel import Channel, Closed
 from .process import die_with_parent, name_process
 from .spec import Spec
 
-GRACE = (
-    2.0  # a rank's own time-out comes this many seconds after the supervisor's, which has the better story
-)
+GRACE = 2.0  # a rank's own time-out comes this many seconds after the supervisor's, which has the better story
 
 
 @dataclass

@@ -111,9 +111,7 @@ def _resolve_backend(spec: Spec) -> None:
 def _check_room(world_size: int) -> None:
     cap = os.environ.get("LABKIT_MAX_RANKS")
     if cap is not None and world_size > int(cap):
-        raise Refused(
-            f"world_size={world_size}: this machine allows at most {cap} ranks a reader (LABKIT_MAX_RANKS)"
-        )
+        raise Refused(f"world_size={world_size}: this machine allows at most {cap} ranks a reader (LABKIT_MAX_RANKS)")
     free = memory_available()
     if free is not None and world_size * RANK_BYTES > free:
         raise Refused(f"world_size={world_size} needs about {world_size * RANK_BYTES / 1e9:.1f} GB and {free / 1e9:.1f} GB are free: "

@@ -120,12 +120,14 @@ class Trace:
         self.now[rank] += seconds
 
     @contextmanager
-    def collective(self, name: str, algorithm: str, count: int, root: int = -1, seq: int = 0,
+    def collective(self, name: str, algorithm: str, *counts: int, root: int = -1, seq: int = 0,
                    op: str = "sum") -> Iterator[None]:  # fmt: skip
+        """A collective on all ranks. counts: elements of each rank's input, or one number for all."""
         for rank in range(self.world_size):
             self._open[rank] = len(self._collectives)
             start = self.now[rank]
-            self._collectives.append(Collective(rank, name, algorithm, op, (count,), root, start, start, seq))
+            shape = (counts[rank % len(counts)],)
+            self._collectives.append(Collective(rank, name, algorithm, op, shape, root, start, start, seq))
         yield
         for rank, index in self._open.items():
             self._collectives[index].end = self.now[rank]
@@ -139,7 +141,8 @@ class Trace:
             done = max(before[src], before[dst]) + LATENCY + nbytes / BANDWIDTH
             seq = sum((m.src, m.dst) == (src, dst) for m in self.sends)
             sent = Message(src, dst, nbytes, "float32", (count,), before[src], done, done, before[dst], seq,
-                           read, write, self._open.get(src, -1), self._open.get(dst, -1), combine, 2 * len(self.sends), 2 * len(self.sends) + 1)  # fmt: skip
+                           read, write, self._open.get(src, -1), self._open.get(dst, -1), combine,
+                           2 * len(self.sends), 2 * len(self.sends) + 1)  # fmt: skip
             self.sends.append(sent)
             self.recvs.append(replace(sent, start=before[dst]))
             self.now[src], self.now[dst] = max(self.now[src], done), max(self.now[dst], done)
@@ -239,7 +242,7 @@ def chain_broadcast(size: int = 4, count: int = 1000, chunks: int = 4, root: int
 def ring_all_gather(size: int = 4, count: int = 1000) -> Trace:
     """Each rank's part travels around; `count` is the length of the result."""
     trace = Trace(size)
-    with trace.collective("all_gather", "ring", count):
+    with trace.collective("all_gather", "ring", *(part(count, size, r)[1] for r in range(size))):
         for step in range(size - 1):
             trace.round(*(
                 (r, (r + 1) % size, *[part(count, size, (r - step) % size)[0]] * 2,
@@ -259,4 +262,24 @@ def pairwise_reduce_scatter(size: int = 4, count: int = 1000) -> Trace:
                  part(count, size, (r + step) % size)[1], True)
                 for r in range(size)
             ))  # fmt: skip
+    return trace
+
+
+def everyone(size: int = 4, count: int = 1000) -> Trace:
+    """Everyone sends its own to everyone, into spare buffers that are added at the end."""
+    trace = Trace(size)
+    with trace.collective("all_reduce", "everyone", count):
+        for step in range(1, size):
+            trace.round(*((r, (r + step) % size, 0, -1, count, False) for r in range(size)))
+    return trace
+
+
+def spare_doubling(size: int = 4, count: int = 1000) -> Trace:
+    """Recursive doubling that receives into a spare buffer and adds that at once."""
+    trace = Trace(size)
+    with trace.collective("all_reduce", "recursive_doubling", count):
+        distance = 1
+        while distance < size:
+            trace.round(*((r, r ^ distance, 0, -1, count, False) for r in range(size)))
+            distance *= 2
     return trace

@@ -78,9 +78,7 @@ class GlooLane:
             m.head = torch.zeros(1, dtype=torch.int64)
             begun.append(pg.recv([m.head], m.peer, self.tag))
         if m.op is None:
-            begun.append(
-                pg.recv([m.raw if m.nbytes else torch.zeros(1, dtype=torch.uint8)], m.peer, self.tag)
-            )
+            begun.append(pg.recv([m.raw if m.nbytes else torch.zeros(1, dtype=torch.uint8)], m.peer, self.tag))
         else:
             m.scratch = torch.empty(max(m.nbytes, 1), dtype=torch.uint8)
             begun.append(pg.recv([m.scratch], m.peer, self.tag))
