@@ -1,1 +1,57 @@
-"""What a chapter shows."""
+"""What a chapter shows: figures of runs, a stepper through recorded collectives, source listings, small marks.
+
+    timeline(trace)              who did what when
+    byte_matrix(trace)           who sent how much to whom
+    replay(trace)                step through a recorded collective, chunk by chunk
+    record(trace)                the data behind it, to compute with
+    cost_curves(curves, points)  time against size: the model, and the reader's measurements
+    bars(values)                 measured beside computed
+    step_breakdown(trace)        where each rank's time went
+    source(fn)                   labkit's own lines
+    badge, gpu_box, quoted       marks
+
+Every figure is a `Figure`: plotly, an SVG and words in one, with `.table()` for its numbers. Names load when first
+used, and neither plotly nor ipywidgets is imported before something needs it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labkit.book.charts import bars, step_breakdown
+    from labkit.book.curves import cost_curves
+    from labkit.book.figure import Figure
+    from labkit.book.listing import source
+    from labkit.book.marks import badge, gpu_box, quoted
+    from labkit.book.matrix import byte_matrix
+    from labkit.book.recording import Replay, record
+    from labkit.book.stepper import Stepper, replay
+    from labkit.book.tables import Table
+    from labkit.book.timelines import timeline
+
+__all__ = [
+    "Figure", "Replay", "Stepper", "Table", "badge", "bars", "byte_matrix", "cost_curves", "gpu_box", "quoted", "record",
+    "replay", "source", "step_breakdown", "timeline",
+]  # fmt: skip
+
+# No module is called like a name in this table: importing a submodule would put it in the place of the function.
+_HOME = {
+    "Figure": "figure", "Replay": "recording", "Stepper": "stepper", "Table": "tables", "badge": "marks",
+    "bars": "charts", "byte_matrix": "matrix", "cost_curves": "curves", "gpu_box": "marks", "quoted": "marks",
+    "record": "recording", "replay": "stepper", "source": "listing", "step_breakdown": "charts",
+    "timeline": "timelines",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -70,14 +70,14 @@ class Figure:
 
 
 def plotly_spec(
-    title: str, badge: str, sentence: str, data: list[dict[str, Any]], height: int, **layout: Any
+    title: str, badge: str, sentence: str, data: list[dict[str, Any]], height: int, above: int = 0, **layout: Any
 ) -> dict[str, Any]:
     """Plotly's JSON for `data`, with the title, the badge, the sentence and the look that all figures share.
 
-    height: of the drawing alone, in pixels.
+    height: of the drawing alone, in pixels. above: room between the words and the drawing.
     """
     below = wrap(sentence, WIDTH - 40, 12)
-    head = 44 + 16 * len(below)
+    head = 44 + 16 * len(below) + above
     base = {
         "title": {
             "text": f"<b>{title}</b>  [{badge}]",
@@ -88,7 +88,8 @@ def plotly_spec(
         "font": {"family": FONT, "size": 12, "color": INK},
         "paper_bgcolor": CLEAR, "plot_bgcolor": CLEAR, "autosize": True, "height": height + head + 84,
         "margin": {"l": 70, "r": 20, "t": head, "b": 84},
-        "legend": {"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom"},
+        "legend": {"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom",
+                   "traceorder": "normal"},
         "hoverlabel": {"align": "left", "bgcolor": "#ffffff", "font": {"color": ON_COLOUR, "family": FONT}},
         "modebar": {"bgcolor": CLEAR, "color": INK, "activecolor": INK},
         "transition": {"duration": 0},

@@ -132,7 +132,7 @@ class Replay:
         """What happened, in words."""
         what = f"{self.name} {self.algorithm}".strip()
         text = f"{what} on {plural(len(self.ranks), 'rank')}, {plural(self.chunks, 'chunk')}: "
-        text += f"{plural(self.messages, 'message')} in {plural(len(self.rounds) - 1, 'round')}, "
+        text += f"{plural(self.messages, 'message')} in {plural(sum(bool(f.moves) for f in self.rounds), 'round')}, "
         text += f"{seconds_text(self.end - self.start)}. {self.verdict}"
         if self.assumed:
             text += f" {plural(self.assumed, 'message')} went into spare buffers and are taken as combined."

@@ -5,15 +5,19 @@
     ALGORITHMS["all_reduce"]                                all there are
     explain("all_reduce", 4_000_000, 8)                     what "auto" would choose, and why
 
-    broadcast        naive.py tree.py chain.py                       native.py has one of each,
-    reduce           naive.py tree.py                                but for scatter and gather
-    all_reduce       naive.py everyone.py ring.py recursive_doubling.py halving_doubling.py tree.py
-    hierarchical.py reduce_scatter   ring.py halving_doubling.py pairwise.py
-    all_gather       ring.py bruck.py
-    all_to_all       pairwise.py bruck.py
+    broadcast        naive.py, tree.py, chain.py
+    reduce           naive.py, tree.py
+    all_reduce       naive.py, everyone.py, ring.py, recursive_doubling.py, halving_doubling.py, tree.py,
+                     hierarchical.py
+    reduce_scatter   ring.py, halving_doubling.py, pairwise.py
+    all_gather       ring.py, bruck.py
+    all_to_all       pairwise.py, bruck.py
     scatter, gather  rooted.py
     barrier          dissemination.py
 
+native.py has what the transport's own library offers. The algorithms stand on four small files: chunks.py
+(cutting tensors), folding.py (numbers of ranks that are not a power of two), registry.py with checks.py and
+frame.py (what the `@algorithm` line does), and choose.py ("auto").
 Bytes, messages, rounds and seconds of each are functions in `labkit.cost.collectives`.
 """
 

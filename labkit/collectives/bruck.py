@@ -30,7 +30,7 @@ def bruck_all_gather(x: Tensor, group: Group, sizes: Sequence[int] | None = None
     x: this rank's block, any dtype, sent as it is; a 0-d tensor counts as one row. `sizes`: rows of each
     rank's block, if they differ. Returns a new tensor of sum(sizes) rows; a second one of that size is alive
     while it is put in order.
-    Bytes sent: `cost.collectives.bruck_all_gather_bytes`. Source: Bruck et al. 1997, section 3.
+    Bytes sent: `cost.collectives.bruck_all_gather_bytes`. Source: Bruck et al. 1997.
     """
     n, me = group.size, group.rank
     sizes = sizes or [len(x)] * n
@@ -53,7 +53,7 @@ def bruck_all_to_all(x: Tensor, group: Group) -> Tensor:
     x: at least one dimension, the same shape on every rank, any dtype, sent as it is; part r is
     `torch.tensor_split(x, p)[r]`. Returns a new tensor. (Uneven counts need the pairwise algorithm: here a
     rank forwards blocks of others, so it would have to know everybody's counts.)
-    Bytes sent: `cost.collectives.bruck_all_to_all_bytes`. Source: Bruck et al. 1997, section 2.
+    Bytes sent: `cost.collectives.bruck_all_to_all_bytes`. Source: Bruck et al. 1997.
     """
     n, me = group.size, group.rank
     parts = split_rows(x, n)

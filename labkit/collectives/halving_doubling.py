@@ -5,8 +5,8 @@ and adds the other's version of it. Repeat inside the half, with a partner at ha
 chunk is left. Doubling runs the film backwards and is an all-gather.
 
 On p = 2^k ranks each half of the work sends n/2 + n/4 + ... = (p - 1) / p * n bytes, as the ring does, in lg
-p messages instead of p - 1. What it costs: partners are far apart (on a real network they share links), and a
-world that is not a power of two sends up to 2n bytes more (folding.py).
+p messages instead of p - 1. What it costs: partners are far apart, so on a real network they share links; and
+a world that is not a power of two needs two more rounds, of n bytes each for an all-reduce (folding.py).
 Sources: Rabenseifner 2004, "Optimization of collective reduction operations"; Thakur, Rabenseifner & Gropp
 2005.
 """

@@ -1,10 +1,11 @@
 """Hierarchical all-reduce: stay inside the node as long as possible.
 
-Links inside a node are often ten times as fast as those between nodes. A flat ring sends 2 (p - 1) / p * n
-bytes through every link, slow ones included. Here the k ranks of a node first reduce-scatter among
-themselves; then rank l of every node reduces part l with its namesakes on the other nodes; then the node
-gathers the parts. On m nodes 2 (m - 1) / m * n / k bytes per rank cross nodes, n / k instead of n, and the
-slow links see 2 (m - 1) messages in a row instead of 2 (p - 1).
+Links inside a node are often ten times as fast as those between nodes. In a flat ring every link carries
+2 (p - 1) / p * n bytes, slow ones included, and the slowest sets the pace of all. Here the k ranks of a node
+first reduce-scatter among themselves; then rank l of every node reduces part l with its namesakes on the
+other nodes; then the node gathers the parts. On m nodes a rank sends only 2 (m - 1) / m * n / k bytes to
+another node: the traffic of a node is spread over k links instead of one, and 2 (m - 1) messages in a row are
+slow ones instead of 2 (p - 1).
 Source: Mikami et al. 2018, "Massively distributed SGD" (arXiv 1811.05233, 2D-torus all-reduce).
 """
 

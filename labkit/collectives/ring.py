@@ -27,7 +27,7 @@ def ring_all_reduce(x: Tensor, group: Group, op: ReduceOp = SUM) -> Tensor:
     x: any shape, the same on every rank. Wire and accumulation in the dtype of `x`.
     Order: chunk c is ((x_c + x_{c+1}) + x_{c+2}) + ..., around the ring from rank c, on one rank at a time;
     the other ranks receive the finished chunk, so all hold the same bits.
-    Bytes sent: `cost.collectives.ring_all_reduce_bytes`. Source: Patarasuk & Yuan 2009, section 4.
+    Bytes sent: `cost.collectives.ring_all_reduce_bytes`. Source: Patarasuk & Yuan 2009.
     """
     n, me = group.size, group.rank
     right, left = (me + 1) % n, (me - 1) % n

@@ -19,10 +19,10 @@ from labkit.wire.group import Group
 def naive_scatter(x: Tensor | None, group: Group, root: int = 0, like: Tensor | None = None) -> Tensor:
     """Give each rank its part of the `x` of `root`: the root sends p - 1 messages, in rank order.
 
-    x: on the root, at least one dimension; rank r gets rows `torch.tensor_split(x, p)[r]`. Elsewhere None
-    (not looked at). like: a tensor of the shape and dtype of this rank's part; the part is written into it
-    and it is returned. It is needed on every rank but the root, which without it returns a new tensor. Any
-    dtype, sent as it is.
+    x: on the root, at least one dimension, any dtype, sent as it is; rank r gets the rows
+    `torch.tensor_split(x, p)[r]`. Elsewhere None; it is not looked at.
+    like: a tensor of the shape and dtype of this rank's part. The part is written into it, and it is
+    returned. It is needed on every rank but the root, which without it returns a new tensor.
     Bytes sent: `cost.collectives.naive_scatter_bytes`.
     """
     if group.rank != root:

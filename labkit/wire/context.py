@@ -10,7 +10,7 @@ import torch
 
 from .clock import Clock
 from .network import Network
-from .record import Recorder
+from .record import MAIN_SLOT, Recorder
 
 
 @dataclass
@@ -41,8 +41,9 @@ class Context:
     check: bool = True
     socket_log: Any = None  # what native collectives sent, by connection
     natives: dict[tuple[int, ...], Any] = field(default_factory=dict)
-    generation: int = 0
+    rebuilt: dict[Any, int] = field(default_factory=dict)  # how often, by members and their addresses
     local: threading.local = field(default_factory=threading.local)
+    main: int = field(default_factory=threading.get_ident)  # the thread that runs the reader's function
 
     def clock_here(self) -> Clock:
         """The clock of the calling thread: the run's own in the main thread, a stream's in its thread."""
@@ -52,7 +53,8 @@ class Context:
         """The slot of the status page in which the calling thread says what it is blocked on."""
         slot = getattr(self.local, "slot", None)
         if slot is None:
-            slot = self.local.slot = self.recorder.claim_slot()
+            own = threading.get_ident() == self.main
+            slot = self.local.slot = MAIN_SLOT if own else self.recorder.claim_slot()
         return slot
 
     def enclosing(self) -> int:

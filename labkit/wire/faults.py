@@ -68,7 +68,7 @@ class Slow(Fault):
 
 @dataclass(frozen=True)
 class Corrupt(Fault):
-    """One bit of the message flips on the way: bit `bit` of its first byte past the middle."""
+    """One bit of the message flips on the way: bit `bit` of the last byte (sign and exponent) of its middle element."""
 
     bit: int = 6
 
@@ -134,7 +134,7 @@ class RankFaults:
         x = x.clone()
         if x.numel():
             raw = x.view(-1).view(torch.uint8)
-            raw[raw.numel() // 2 | (raw.element_size() - 1)] ^= 1 << fault.bit
+            raw[raw.numel() // 2 | (x.element_size() - 1)] ^= 1 << fault.bit
         return x
 
     def _strike(self, due: Callable[[Fault], bool]) -> None:

@@ -171,7 +171,7 @@ class Group:
         found = self._subgroups.get(ranks)
         if found is None:
             members = [self.global_ranks[r] for r in ranks]
-            key = zlib.crc32(repr((self.key, self._lane_number, members, self.context.generation)).encode()) | 1
+            key = zlib.crc32(repr((self.key, self._lane_number, members)).encode()) | 1
             found = Group(self.context, members, key, self._lane_number, self._inner)
             self._subgroups[ranks] = found
         found._operation = self._operation
@@ -196,8 +196,10 @@ class Group:
         members = list(members)
         if self.context.rank not in members:
             raise Refused(f"rebuild({members}): rank {self.context.rank}, which calls it, is not in it")
-        self.context.generation += 1
-        key = zlib.crc32(repr((self.key, "rebuilt", members, self.context.generation)).encode()) | 1
+        # A restarted rank knows nothing of earlier rebuilds, but it has a new address: so all agree on the number.
+        lives = tuple((r, self.context.transport.address(r)) for r in members)
+        count = self.context.rebuilt[lives] = self.context.rebuilt.get(lives, 0) + 1
+        key = zlib.crc32(repr(("rebuilt", lives, count)).encode()) | 1
         return Group(self.context, members, key)
 
     # -- marks on the timeline ---------------------------------------------------------------------------------
@@ -258,9 +260,9 @@ class Group:
         call = 0 if self._inner else lane._calls
         tensor = x if isinstance(x, Tensor) else None
         number = recorder.begin(
-            rec.COLLECTIVE, clock.now(), peer=-1 if root < 0 else self.global_ranks[root], group=self.key, lane=COLLECTIVES,
-            seq=call, name=recorder.intern(name), detail=recorder.intern(f"{algorithm} {op}"), parent=context.enclosing(),
-            nbytes=0 if tensor is None else tensor.nbytes, shape=() if tensor is None else tuple(tensor.shape),
+            rec.COLLECTIVE, clock.now(), peer=-1 if root < 0 else self.global_ranks[root], group=self.key,
+            lane=COLLECTIVES, seq=call, name=recorder.intern(name), detail=recorder.intern(f"{algorithm} {op}"),
+            parent=context.enclosing(), nbytes=0 if tensor is None else tensor.nbytes, shape=() if tensor is None else tuple(tensor.shape),
             dtype=0 if tensor is None else CODES.get(tensor.dtype, 0), flags=flags,
         )  # fmt: skip
 
@@ -285,7 +287,9 @@ class Group:
                 recorder.slot(slot, outer if self._inner else 0)
                 recorder.end(number, here.now())
 
-        if self._inner or (not async_op and not (self._stream and self._stream.busy())):
+        # Virtual time may not depend on whether the stream's thread happens to be through: once there is one, all go there.
+        queued = self._stream is not None and (clock.virtual or self._stream.busy())
+        if self._inner or not (async_op or queued):
             return work()
         if self._stream is None:
             self._stream = Stream(context, f"labkit-stream-{self.key}")
@@ -310,19 +314,21 @@ class Group:
             raise Refused(f"only tensors can be sent and received, not {type(x).__name__}")
         if not x.is_contiguous():
             raise Refused(
-                f"{way} needs a contiguous tensor; call .contiguous() first (shape {tuple(x.shape)}, strides {x.stride()})"
+                f"{way} needs a contiguous tensor; call .contiguous() first "
+                f"(shape {tuple(x.shape)}, strides {x.stride()})"
             )
         if x.dtype not in CODES:
             raise Refused(f"labkit cannot send dtype {x.dtype}")
+        if x.is_conj() or x.is_neg():
+            raise Refused(f"{way} needs the values as they lie in memory; call .resolve_conj().resolve_neg() first")
         peer = self.global_ranks[other]
         faults = self.context.faults
-        if faults is not None and way == "send":
-            x = faults.at_message(x, peer)
-            if x is None:
-                return None
+        sent = faults.at_message(x, peer) if faults is not None and way == "send" else x
         place = (way, peer)
+        if sent is None and not getattr(self.context.transport, "numbers_messages", False):
+            return None  # to a wire without headers it never existed
         seq = self._sequence[place] = self._sequence.get(place, 0) + 1
-        return Message(peer, seq, x, op, self._operation, flags)
+        return None if sent is None else Message(peer, seq, sent, op, self._operation, flags)
 
     def _begin(self, m: Message, kind: int, now: int, flags: int) -> None:
         shape = m.x.shape

@@ -33,6 +33,7 @@ CAPACITY = 1 << 18  # records a rank; beyond it the oldest of the last RING are 
 RING = 1 << 12
 MAX_DIMS = 4
 SLOTS = 32  # threads of a rank that can be inside an operation at once
+MAIN_SLOT = 0  # of the thread that runs the reader's function: while it is free to act, its rank is not stuck
 
 SEND, RECV, COLLECTIVE, SPAN, WAIT, STEP, NOTE = 1, 2, 3, 4, 5, 6, 7
 KIND_NAMES = {
@@ -55,7 +56,8 @@ EVENT = np.dtype(
     [
         ("peer", "<i4"), ("step", "<i4"), ("group", "<u4"), ("lane", "<u4"), ("seq", "<u4"), ("name", "<u4"),
         ("detail", "<i4"), ("parent", "<i4"), ("nbytes", "<i8"), ("offset", "<i8"), ("t0", "<i8"), ("t1", "<i8"),
-        ("sent", "<i8"), ("shape", "<i4", (MAX_DIMS,)), ("dtype", "u1"), ("ndim", "u1"), ("flags", "u1"), ("kind", "u1"),
+        ("sent", "<i8"), ("shape", "<i4", (MAX_DIMS,)), ("dtype", "u1"), ("ndim", "u1"), ("flags", "u1"),
+        ("kind", "u1"),
     ]
 )  # fmt: skip
 assert _RECORD.size == EVENT.itemsize <= RECORD_BYTES
@@ -110,11 +112,11 @@ class Page:
 
     # -- header words ------------------------------------------------------------------------------------------
 
-    def _word(at: int) -> property:  # type: ignore
-        def get(self) -> int:
+    def _word(at: int) -> Any:  # type: ignore[misc]
+        def get(self: Any) -> int:
             return _Q.unpack_from(self.map, at)[0]
 
-        def put(self, value: int) -> None:
+        def put(self: Any, value: int) -> None:
             _Q.pack_into(self.map, at, value)
 
         return property(get, put)
@@ -148,7 +150,7 @@ class Page:
         return [_COUNT.unpack_from(self.map, self._counters + 16 * r) for r in range(self.size)]  # type: ignore
 
     def slots(self) -> list[tuple[int, int, int, int]]:
-        """For each thread inside labkit: (in use, collective, send, recv), record numbers + 1, 0 for none."""
+        """For each thread of the rank, the main one first: (in use, collective, send, recv), record numbers + 1 or 0."""
         found = [_SLOT.unpack_from(self.map, _SLOTS_AT + 32 * s) for s in range(SLOTS)]
         return [s for s in found if s[0]]
 
@@ -164,7 +166,10 @@ class Recorder:
         self._next = itertools.count(page.count)
         self._names: dict[str, int] = {name: i for i, name in enumerate(page.strings())}
         self._counts: dict[int, list[int]] = {r: list(c) for r, c in enumerate(page.counters())}
-        self._free_slots = list(range(SLOTS))
+        for number in range(SLOTS):  # a rank that is restarted finds those of its former life
+            self.slot(number, 0, used=0)
+        self.slot(MAIN_SLOT, 0)
+        self._free_slots = list(range(SLOTS - 1, MAIN_SLOT, -1))
         self._base, self._top = page._records, page.count
         self.step = page.step
 
@@ -223,13 +228,13 @@ class Recorder:
         _COUNT.pack_into(self.map, self.page._counters + 16 * to, c[0], c[1])
 
     def claim_slot(self) -> int:
-        """A slot for one thread (or one pending operation); -1 when all are taken."""
+        """A slot for one more thread; -1 when all are taken."""
         return self._free_slots.pop() if self._free_slots else -1
 
-    def slot(self, slot: int, collective: int, send: int = 0, recv: int = 0) -> None:
+    def slot(self, slot: int, collective: int, send: int = 0, recv: int = 0, used: int = 1) -> None:
         """Say what the thread of `slot` is blocked on."""
         if slot >= 0:
-            _SLOT.pack_into(self.map, _SLOTS_AT + 32 * slot, 1, collective, send, recv)
+            _SLOT.pack_into(self.map, _SLOTS_AT + 32 * slot, used, collective, send, recv)
 
     def free_slot(self, slot: int) -> None:
         """Give a slot back: its thread is outside labkit."""

@@ -91,12 +91,15 @@ class Reader:
         for rank, page in enumerate(self.pages):
             if state[rank] != rec.RUNNING:
                 continue
-            found = [self._wait(rank, slot, rows[rank], names[rank], begun) for slot in page.slots() if any(slot[1:])]
+            slots = page.slots()
+            if not slots or not any(slots[0][1:]):
+                continue  # its main thread is outside of labkit, and may yet do anything
+            found = [self._wait(rank, slot, rows[rank], names[rank], begun) for slot in slots if any(slot[1:])]
             blocked = [w for w in found if w is not None]
-            # a thread that waits for another thread of its own rank adds nothing to what that one waits for
+            # A thread that waits for another thread of its own rank adds nothing to what that one waits for.
             outside = [w for w in blocked if w.on != [rank]]
-            if blocked and len(blocked) == len(found):
-                waits[rank] = _both(outside or blocked)
+            if outside and len(blocked) == len(found):
+                waits[rank] = _both(outside)
         stuck = _stuck(state, waits)
         wrong = find_mismatch(rows, names, self.members) if mismatches else None
         return Picture(state, waits, stuck, wrong)

@@ -81,6 +81,8 @@ class _Zygote:
             )
         mine.settimeout(None)
         self._sock, self._owner = mine, os.getpid()
+        # One that ends by itself (idle, or killed) must not stay behind as a zombie.
+        threading.Thread(target=self._process.wait, name="labkit-reaper", daemon=True).start()
 
     def close(self) -> None:
         """End it, if it is ours."""
@@ -127,6 +129,7 @@ def start(fn: Callable[..., Any], world_size: int, *args: Any, **options: Any) -
                 "call": call,
                 "cwd": os.getcwd(),
                 "path": path,
+                "environ": dict(os.environ),
                 "link_model": link_model(spec.transport),
             }
         )
@@ -153,27 +156,18 @@ def warm() -> None:
 
 
 def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """The function and its arguments as bytes, CUDA tensors moved to the host."""
+    """The function and its arguments as bytes (see `parcel`)."""
     import io
 
-    import cloudpickle
-    import torch
-
-    class Pickler(cloudpickle.Pickler):
-        def reducer_override(self, obj: Any) -> Any:
-            if isinstance(obj, torch.Tensor) and obj.is_cuda:
-                return _same, (obj.detach().cpu(),)
-            return super().reducer_override(obj)
+    from .parcel import Pickler
 
     out = io.BytesIO()
     try:
         Pickler(out, protocol=5).dump((fn, args))
     except Exception as why:
         name = getattr(fn, "__qualname__", repr(fn))
-        raise Refused(f"{name} cannot be sent to the ranks: {why}. It may hold an open file, a lock, a widget or a Run; "
-                      "create such things inside the function") from why  # fmt: skip
+        raise Refused(
+            f"{name} cannot be sent to the ranks: {why}. It may hold an open file, a lock, a widget or a Run; "
+            "create such things inside the function"
+        ) from why
     return out.getvalue()
-
-
-def _same(x: Any) -> Any:
-    return x

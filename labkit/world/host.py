@@ -27,6 +27,8 @@ from .process import describe_exit, die_with_parent, name_process
 from .rank import Birth, live
 from .spec import Spec
 
+_NAMES = {"deadlock": "Deadlock", "mismatch": "Mismatch", "timeout": "WaitTimeout", "deadline": "DeadlineExceeded",
+          "stopped": "Stopped"}  # fmt: skip
 SETTLE = 0.06  # seconds between the first sign of trouble and the verdict: the true cause may be the second to arrive
 LOOK = 0.1  # seconds between two looks at the pages
 
@@ -48,8 +50,8 @@ class Host:
     """One job."""
 
     def __init__(self, caller: Channel, request: dict[str, Any]):
-        self.caller, self.spec = caller, request["spec"]
-        self.spec: Spec
+        self.caller = caller
+        self.spec: Spec = request["spec"]
         self.function, self.args = request["call"]
         self.link_model = request["link_model"]
         size = self.spec.world_size
@@ -68,9 +70,11 @@ class Host:
         self.trouble_at: float | None = None
         self.verdict: dict[str, Any] | None = None
         self.ending = False
-        self._seen: Any = None
-        self._quiet_since = self._looked = time.monotonic()
-        self._suspected = False
+        self._seen: tuple[bytes, ...] = ()
+        self._looked = time.monotonic()
+        self._moved = [self._looked] * size  # when each rank's page was last seen to change
+        self._judged: Any = None
+        self._next_picture = 0.0
         self._steps = [-1] * size
 
     # -- birth ---------------------------------------------------------------------------------------------------
@@ -94,22 +98,26 @@ class Host:
         host = os.getpid()
         life.pid = os.fork()
         if life.pid == 0:
-            for other in self.lives:
-                if other.control is not None:
-                    other.control.close()
-                    os.close(other.output)
-            for sock in others:
-                sock.close()
-            mine.close()
-            os.close(read)
-            self.caller.close()
-            mine_faults = {n: f for n, f in self.faults.items() if f.rank == rank and n not in self.fired}
-            live(
-                Birth(rank, self.spec, self.function, self.args, self.pages_fd, self.board, listener, self.store, self.secret,
-                      self.epoch, theirs, write, mine_faults, self.link_model,
-                      rank % max(1, _gpus()) if self.spec.backend == "nccl" else None),
-                host,
-            )  # fmt: skip
+            try:
+                for other in self.lives:
+                    if other.control is not None:
+                        other.control.close()
+                    if other.output >= 0:
+                        os.close(other.output)
+                for sock in (*others, mine, self.caller):
+                    sock.close()
+                os.close(read)
+                mine_faults = {n: f for n, f in self.faults.items() if f.rank == rank and n not in self.fired}
+                device = rank % max(1, _gpus()) if self.spec.backend == "nccl" else None
+                live(
+                    Birth(
+                        rank, self.spec, self.function, self.args, self.pages_fd, self.board, listener, self.store,
+                        self.secret, self.epoch, theirs, write, mine_faults, self.link_model, device,
+                    ),
+                    host,
+                )  # fmt: skip
+            finally:
+                os._exit(1)  # never back into the host's own loop
         theirs.close()
         os.close(write)
         os.set_blocking(read, False)
@@ -323,6 +331,8 @@ class Host:
             self.failures.insert(0, cause)
             first = cause
         first["waiting"] = {r: picture.describe(r) for r in range(self.spec.world_size) if r != first["rank"]}
+        self.failures.remove(first)
+        self.failures.insert(0, first)
         self.verdict = first
         self.end_world()
 
@@ -330,8 +340,7 @@ class Host:
         self, kind: str, rank: int, text: str, waiting: dict[int, str] | None = None, now: bool = False
     ) -> None:
         """The host itself found the trouble."""
-        name = {"deadlock": "Deadlock", "mismatch": "Mismatch", "timeout": "WaitTimeout", "deadline": "DeadlineExceeded",
-                "stopped": "Stopped"}[kind]  # fmt: skip
+        name = _NAMES[kind]
         self.verdict = self.failure(kind, rank, name, text, "")
         if waiting is None and not now:
             picture = self.reader.picture(mismatches=False)
@@ -358,23 +367,34 @@ class Host:
                 self._steps[rank] = page.step
                 if self.spec.progress:
                     self.caller.send(("step", rank, page.step))
-        seen = self.reader.fingerprint()
-        if seen != self._seen:
-            self._seen, self._quiet_since, self._suspected = seen, now, False
+        if self.spec.on_failure == "continue":
+            return  # the ranks find out for themselves, and go on
+        seen, before = self.reader.fingerprint(), self._seen
+        self._seen = seen
+        for rank, mark in enumerate(seen):
+            if not before or mark != before[rank]:
+                self._moved[rank] = now
+        quiet = [r for r, moved in enumerate(self._moved) if now - moved >= LOOK]
+        late = [r for r in quiet if now - self._moved[r] > self.spec.timeout]
+        new = [(r, self._moved[r]) for r in quiet]
+        if not quiet or (new == self._judged and not late):
             return
-        late = now - self._quiet_since > self.spec.timeout
-        if self._suspected and not late:
+        if now < self._next_picture and len(quiet) < len(seen):
             return
         picture = self.reader.picture(mismatches=self.spec.check)
-        if self.reader.fingerprint() != seen:
+        # Looking costs time that the ranks need: one part in twenty, unless all of them stand still anyway.
+        done = time.monotonic()
+        self._next_picture = done + 20 * (done - now)
+        after = self.reader.fingerprint()
+        if any(after[r] != seen[r] for r in picture.stuck):
             return
-        self._suspected = True  # nothing new will be seen until somebody moves
-        if self.spec.check and self.spec.on_failure != "continue":
-            if picture.mismatch and picture.waits:
+        self._judged = new
+        if self.spec.check:
+            if picture.mismatch:
                 self.condemn("mismatch", -1, picture.mismatch)
-            elif picture.stuck and not any(self.lives[r].stopped for r in range(len(self.lives))):
+            elif picture.stuck and not any(life.stopped for life in self.lives):
                 self.condemn("deadlock", -1, explain_stuck(picture), {})
-        if late and picture.waits and not self.ending and self.spec.on_failure != "continue":
+        if not self.ending and any(r in picture.waits and after[r] == seen[r] for r in late):
             self.condemn("timeout", self.culprit(picture), self.explain_timeout(picture), {})
 
     def culprit(self, picture: Any) -> int:
@@ -407,6 +427,7 @@ class Host:
             self.signal(life.rank, signal.SIGKILL)
         elif isinstance(fault, Hang):
             self.signal(life.rank, signal.SIGSTOP)
+            self.tell(life, ("go", False, more))  # for the day when it is continued
         else:
             self.tell(life, ("go", True, more))
 
@@ -427,7 +448,11 @@ class Host:
         life = self.lives[rank]
         if life.status is None or self.ending:
             return
+        self.hear_output(life)
         self.flush(life)
+        if life.output >= 0:  # a child of the dead rank may still hold the other end
+            os.close(life.output)
+            life.output = -1
         listener, address = abstract_listener()
         self.board[rank] = address
         self.pages[rank].state = rec.UNBORN
@@ -468,11 +493,18 @@ def main(fd: int) -> int:
     caller = Channel(socket.socket(fileno=fd))
     try:
         head, _ = caller.receive()
-        os.chdir(head["cwd"])
-        sys.path[:] = head["path"]
         import pickle
 
         try:
+            os.chdir(head["cwd"])
+            sys.path[:] = head["path"]
+            lazy = os.environ["TORCH_GLOO_LAZY_INIT"]
+            os.environ.update(head["environ"])
+            for name in set(os.environ) - set(head["environ"]):
+                del os.environ[name]
+            os.environ.setdefault("TORCH_GLOO_LAZY_INIT", lazy)
+            # Python tells a stale compiled file by its whole second: a module that is edited twice in one would stay old.
+            sys.dont_write_bytecode = True
             request = dict(head, call=pickle.loads(head["call"]))
         except BaseException as why:
             caller.send(("refused", f"the function could not be loaded in a new process: {type(why).__name__}: {why}. "
@@ -493,4 +525,8 @@ def main(fd: int) -> int:
         host.run()
     except Closed:
         return 1
+    finally:
+        # What the ranks themselves started (a subprocess, a data loader's worker) ends with them.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(0, signal.SIGTERM)
     return 0

@@ -214,8 +214,9 @@ def make_context(birth: Birth, page: rec.Page) -> Context:
     link_to = (lambda peer: network.link(rank, peer, per_node)) if network is not None else None
     clock = (VirtualClock if spec.clock == "virtual" else Clock)(birth.epoch, link_to)
     return Context(
-        rank, spec.world_size, recorder, clock, transport, limit, spec.backend, device, network, per_node, birth.link_model,
-        RankFaults(birth.faults, page, _asker(birth)), Sampler(spec.memory) if spec.memory else None, spec.check,
+        rank, spec.world_size, recorder, clock, transport, limit, spec.backend, device, network, per_node,
+        birth.link_model, RankFaults(birth.faults, page, _asker(birth)), Sampler(spec.memory) if spec.memory else None,
+        spec.check,
     )  # fmt: skip
 
 
@@ -246,8 +247,7 @@ def _asker(birth: Birth) -> Any:
 
 def _store(result: Any, birth: Birth) -> tuple[int, int]:
     """The pickled result in nameless memory: (descriptor, bytes)."""
-    import cloudpickle
-    import torch
+    from .parcel import Pickler
 
     limit = birth.spec.max_result_bytes
     if hasattr(os, "memfd_create"):
@@ -257,13 +257,15 @@ def _store(result: Any, birth: Birth) -> tuple[int, int]:
             fd = os.dup(f.fileno())
     with os.fdopen(os.dup(fd), "wb") as f:
         try:
-            cloudpickle.Pickler(_Limited(f, limit), protocol=5).dump(to_host(result, torch))
+            Pickler(_Limited(f, limit), protocol=5).dump(result)
         except _TooLarge:
             raise Refused(f"rank {birth.rank} returned more than {limit / 1e9:.3g} GB: return what you need to look at "
                           "(a norm, a slice), or raise max_result_bytes=") from None  # fmt: skip
         except (pickle.PicklingError, TypeError, AttributeError, RuntimeError, ValueError) as why:
-            raise Refused(f"rank {birth.rank} returned a {type(result).__name__} that cannot be sent to the notebook: {why}. "
-                          "Return numbers, tensors, or plain containers of them") from why  # fmt: skip
+            raise Refused(
+                f"rank {birth.rank} returned a {type(result).__name__} that cannot be sent to the notebook: {why}. "
+                "Return numbers, tensors, or plain containers of them"
+            ) from why
     return fd, os.fstat(fd).st_size
 
 
@@ -285,20 +287,3 @@ class _Limited(io.RawIOBase):
             raise _TooLarge
         self._f.write(data)
         return n
-
-
-def to_host(value: Any, torch: Any) -> Any:
-    """`value` with every CUDA tensor in it (also inside lists, tuples and dicts) on the CPU."""
-    if isinstance(value, torch.Tensor):
-        return (
-            value.detach().cpu()
-            if value.is_cuda
-            else value.detach()
-            if value.requires_grad and not value.is_leaf
-            else value
-        )
-    if type(value) in (list, tuple):
-        return type(value)(to_host(v, torch) for v in value)
-    if type(value) is dict:
-        return {k: to_host(v, torch) for k, v in value.items()}
-    return value

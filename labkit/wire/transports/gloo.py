@@ -30,6 +30,7 @@ class GlooTransport:
 
     name = "gloo"
     rebuildable = False
+    numbers_messages = False  # gloo sends no header of ours
 
     def __init__(self, rank: int, size: int, store: dist.Store, limit: float, timed: bool):
         self.rank, self.size, self.timed = rank, size, timed
@@ -61,6 +62,7 @@ class GlooLane:
         self.transport, self.tag, self.timeout = transport, tag, timeout
         self._limit = timedelta(seconds=timeout)
         self._waiters: concurrent.futures.ThreadPoolExecutor | None = None
+        self._combining = threading.Lock()
 
     def push(self, m: Message) -> list[Any]:
         """Begin a send; returns gloo's work objects."""
@@ -93,7 +95,8 @@ class GlooLane:
     def post(self, advance: Any, m: Message) -> None:
         """Start a message; a thread waits for its end and sets `m.done`."""
         if self._waiters is None:
-            self._waiters = concurrent.futures.ThreadPoolExecutor(32, "labkit-waiter")
+            # A thread for each message under way, made when needed: fewer, and one that is over might go unnoticed.
+            self._waiters = concurrent.futures.ThreadPoolExecutor(4096, "labkit-waiter")
         m.done = m.done or threading.Event()
         works = self._begin(advance, m)
 
@@ -129,14 +132,17 @@ class GlooLane:
         if m.scratch is not None:
             m.sent = int(m.head) if m.head is not None else 0
             if m.nbytes:
-                m.op.combine_(m.x.view(-1), m.scratch.view(m.x.dtype))
+                with self._combining:  # two messages may be added to the same tensor
+                    m.op.combine_(m.x.detach().view(-1), m.scratch.view(m.x.dtype))
         elif m.head is not None:
             m.sent = int(m.head)
 
     def _late(self, m: Message) -> WaitTimeout:
         me = self.transport.rank
-        return WaitTimeout(f"rank {me} waited {self.timeout:g} s for rank {m.peer}: nothing moved. "
-                           f"Is rank {m.peer} in the same operation? `timeout=` sets the longest single wait")  # fmt: skip
+        return WaitTimeout(
+            f"rank {me} waited {self.timeout:g} s for rank {m.peer}: nothing moved. "
+            f"Is rank {m.peer} in the same operation? `timeout=` sets the longest single wait"
+        )
 
     def _lost(self, m: Message, why: RuntimeError) -> RuntimeError:
         text = str(why).splitlines()[0]

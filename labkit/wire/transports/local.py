@@ -51,6 +51,7 @@ class LocalTransport:
 
     name = "local"
     rebuildable = True
+    numbers_messages = True
 
     def __init__(
         self,
@@ -72,6 +73,10 @@ class LocalTransport:
         made = LocalLane(self, key, lane, timeout)
         self._lanes.append(made)
         return made
+
+    def address(self, peer: int) -> Any:
+        """Where `peer` listens; another one after a restart."""
+        return self.addresses[peer]
 
     def dial(self, peer: int, key: int, lane: int) -> socket.socket:
         """Open the socket on which this rank sends to `peer`."""
@@ -96,6 +101,9 @@ class LocalTransport:
                     sock, _ = self.listener.accept()
                 except BlockingIOError:
                     return None
+                if not _of_this_user(sock):
+                    sock.close()
+                    continue
                 sock.settimeout(5)
                 try:
                     hello = sock.recv(_HELLO.size, socket.MSG_WAITALL)
@@ -117,6 +125,14 @@ class LocalTransport:
             lane.close()
         for sock in self._accepted.values():
             sock.close()
+
+
+def _of_this_user(sock: socket.socket) -> bool:
+    """Whether the other end of a Unix socket may be one of ours; where the kernel cannot tell, the secret must."""
+    if sock.family != getattr(socket, "AF_UNIX", None) or not hasattr(socket, "SO_PEERCRED"):
+        return True
+    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return uid == os.getuid()
 
 
 def _tune(sock: socket.socket) -> None:
@@ -269,7 +285,7 @@ class LocalLane:
             raise self._lost(m.peer, why) from why
 
     def _pull_and_combine(self, m: Message, sock: socket.socket) -> None:
-        into = m.x.view(-1)
+        into = m.x.detach().view(-1)
         size = into.element_size()
         while True:
             start, end = m.free, min(m.free + PIECE, m.nbytes)  # the piece in work
@@ -345,6 +361,7 @@ class Background:
         self._rope.close()
 
     def _loop(self) -> None:
+        quiet = False
         while True:
             poll = select.poll()
             poll.register(self.bell.fileno(), select.POLLIN)
@@ -356,6 +373,8 @@ class Background:
                     m = queue[0]
                     try:
                         if not advance(m):
+                            if quiet and not self.lane.transport.alive(m.peer) and not advance(m):
+                                raise self.lane._lost(m.peer, OSError("it is no longer running"))
                             poll.register(*m.stuck)  # type: ignore[misc]
                             break
                     except BaseException as error:
@@ -364,7 +383,7 @@ class Background:
                         queue.popleft()
                         self.outstanding -= 1
                     m.finish()
-            poll.poll()
+            quiet = not poll.poll(LOOK if self.outstanding else None)
             try:
                 if self.bell.recv(4096) == b"":
                     self.bell.close()

@@ -1,0 +1,95 @@
+"""Show lines of labkit itself in a chapter, instead of a copy of them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+class Source:
+    """The source of a function, with its file and line numbers; a notebook shows it highlighted."""
+
+    def __init__(self, name: str, file: str, first: int, last: int, code: str) -> None:
+        self.name, self.file, self.first, self.last, self.code = name, file, first, last, code
+
+    @property
+    def where(self) -> str:
+        """File and lines, as in labkit/collectives/ring.py, lines 24 to 47."""
+        return f"{self.file}, lines {self.first} to {self.last}"
+
+    def __repr__(self) -> str:
+        return f"{self.where}\n\n{self.code}"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self.html()}
+
+    def html(self) -> str:
+        """The code in the colours of the notebook's own editor, light or dark."""
+        from pygments import highlight
+        from pygments.formatters import HtmlFormatter
+        from pygments.lexers import PythonLexer
+
+        formatter = HtmlFormatter(style=_style(), noclasses=True, nobackground=True, linenos=False, wrapcode=True)
+        code = highlight(self.code, PythonLexer(), formatter)
+        return f'<figure style="margin:0"><figcaption><small>{self.where}</small></figcaption>{code}</figure>'
+
+
+def source(fn: Callable[..., Any], *, decorators: bool = False, docstring: bool = True) -> Source:
+    """The lines of `fn`, without decorators (unless asked for), and without its docstring if that is not wanted."""
+    inner = inspect.unwrap(fn)
+    try:
+        lines, first = inspect.getsourcelines(inner)
+    except (OSError, TypeError) as error:
+        raise ValueError(f"the source of {fn!r} is not available: source() shows functions written in Python") from error
+    first = max(first, 1)
+    last = first + len(lines) - 1
+    tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
+    if isinstance(tree, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        if not docstring and ast.get_docstring(tree, clean=False) is not None and len(tree.body) > 1:
+            told = tree.body[0]
+            del lines[told.lineno - 1 : told.end_lineno]
+        if not decorators:
+            del lines[: tree.lineno - 1]
+            first += tree.lineno - 1
+    code = textwrap.dedent("".join(lines)).rstrip()
+    return Source(inner.__name__, _file(inner), first, last, code)
+
+
+def _file(fn: Any) -> str:
+    """The path from the package on: `labkit/...`; "this notebook" for what was typed in a cell."""
+    path = inspect.getsourcefile(fn) or ""
+    if path.startswith("<") or "ipykernel" in path or (path in linecache.cache and not Path(path).exists()):
+        return "this notebook"
+    package = (fn.__module__ or "").split(".")
+    parts = Path(path).parts
+    return "/".join(parts[parts.index(package[0]) :]) if package[0] in parts else parts[-1]
+
+
+def _style() -> type[Any]:
+    """A pygments style made of JupyterLab's own colours, with ones for any background where there are none."""
+    from pygments.style import Style
+    from pygments.token import Comment, Keyword, Name, Number, Operator, String
+
+    def editor(name: str, other: str) -> str:
+        return f"var(--jp-mirror-editor-{name}-color,{other})"
+
+    class Editor(Style):
+        styles = {
+            Comment: f"italic {editor('comment', '#4f8a8b')}",
+            Keyword: f"bold {editor('keyword', '#2e8b57')}",
+            Number: editor("number", "#2e8b57"),
+            Name.Function: editor("def", "#3d7fd0"),
+            Name.Class: editor("def", "#3d7fd0"),
+            Name.Builtin: editor("builtin", "#2e8b57"),
+            Name.Decorator: editor("meta", "#a05fd0"),
+            Operator: editor("operator", "#a05fd0"),
+            Operator.Word: f"bold {editor('keyword', '#2e8b57')}",
+            String: editor("string", "#c0504d"),
+        }  # fmt: skip
+
+    return Editor
