@@ -6,6 +6,7 @@ receiver from `recv_start`, and the transfer runs from the later of the two unti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ class Box:
 
 def arrived(message: Message) -> bool:
     """Whether the message was received; a rank that died or hung leaves messages that were not."""
-    return message.arrived >= max(message.start, 0.0)  # false for -1 and for nan, too
+    return not math.isnan(message.arrived)
 
 
 def work_boxes(trace: Trace) -> Iterable[Box]:

@@ -70,24 +70,25 @@ class Figure:
 
 
 def plotly_spec(
-    title: str, badge: str, sentence: str, data: list[dict[str, Any]], height: int, above: int = 0, **layout: Any
-) -> dict[str, Any]:
+    title: str, badge: str, sentence: str, data: list[dict[str, Any]], height: int, *, above: int = 0, below: int = 84,
+    **layout: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Plotly's JSON for `data`, with the title, the badge, the sentence and the look that all figures share.
 
-    height: of the drawing alone, in pixels. above: room between the words and the drawing.
+    height: of the drawing alone, in pixels. above, below: room for axes and the legend.
     """
-    below = wrap(sentence, WIDTH - 40, 12)
-    head = 44 + 16 * len(below) + above
+    words = wrap(sentence, WIDTH - 40, 12)
+    head = 44 + 16 * len(words) + above
     base = {
         "title": {
             "text": f"<b>{title}</b>  [{badge}]",
-            "subtitle": {"text": "<br>".join(below), "font": {"size": 12}},
+            "subtitle": {"text": "<br>".join(words), "font": {"size": 12}},
             "font": {"size": 15}, "x": 0, "xanchor": "left", "xref": "container", "pad": {"l": 8, "t": 12},
             "y": 1, "yanchor": "top", "yref": "container", "automargin": False,
         },
         "font": {"family": FONT, "size": 12, "color": INK},
-        "paper_bgcolor": CLEAR, "plot_bgcolor": CLEAR, "autosize": True, "height": height + head + 84,
-        "margin": {"l": 70, "r": 20, "t": head, "b": 84},
+        "paper_bgcolor": CLEAR, "plot_bgcolor": CLEAR, "autosize": True, "height": height + head + below,
+        "margin": {"l": 70, "r": 20, "t": head, "b": below},
         "legend": {"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom",
                    "traceorder": "normal"},
         "hoverlabel": {"align": "left", "bgcolor": "#ffffff", "font": {"color": ON_COLOUR, "family": FONT}},

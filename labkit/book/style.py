@@ -49,14 +49,14 @@ SERIES = (
 
 # What the time of a rank goes into. One look each, in the timeline and in the breakdown alike.
 KINDS = {
-    "compute": Look(ORANGE, "", "solid", "circle"),
+    "compute": Look(ORANGE, "\\", "solid", "circle"),
     "span": Look("#e3e3e3", "|", "dash", "circle"),
     "send": Look(BLUE, "", "solid", "square"),
     "receive": Look("#7fd0b5", ".", "dot", "diamond"),
     "transfer": Look(BLUE, "x", "solid", "square"),
     "waiting": Look("none", "/", "dash", "x"),
     "overlapped": Look(GREEN, ".", "dot", "diamond"),
-    "other": Look(GREY, "-", "longdash", "cross"),
+    "other": Look(GREY, "+", "longdash", "cross"),
 }
 
 

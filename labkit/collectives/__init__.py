@@ -15,7 +15,7 @@
     scatter, gather  rooted.py
     barrier          dissemination.py
 
-native.py has what the transport's own library offers. The algorithms stand on four small files: chunks.py
+native.py has what the transport's own library offers. The algorithms stand on chunks.py
 (cutting tensors), folding.py (numbers of ranks that are not a power of two), registry.py with checks.py and
 frame.py (what the `@algorithm` line does), and choose.py ("auto").
 Bytes, messages, rounds and seconds of each are functions in `labkit.cost.collectives`.

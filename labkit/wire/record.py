@@ -33,6 +33,7 @@ CAPACITY = 1 << 18  # records a rank; beyond it the oldest of the last RING are 
 RING = 1 << 12
 MAX_DIMS = 4
 SLOTS = 32  # threads of a rank that can be inside an operation at once
+MAX_NESTING = 64  # spans and collectives inside each other, as readers follow them (overwritten records may form a loop)
 MAIN_SLOT = 0  # of the thread that runs the reader's function: while it is free to act, its rank is not stuck
 
 SEND, RECV, COLLECTIVE, SPAN, WAIT, STEP, NOTE = 1, 2, 3, 4, 5, 6, 7

@@ -50,7 +50,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Collective:
-    """One rank's call of a collective. nbytes, dtype, shape: its input tensor. sent_natively: bytes the kernel counted."""
+    """One rank's call of a collective. nbytes, dtype, shape: its input tensor. root: a world rank, -1 for none."""
 
     rank: int
     name: str
@@ -215,7 +215,8 @@ class Trace:
 
     @functools.cached_property
     def _collectives(self) -> tuple[list[Collective], dict[int, int]]:
-        found, place = [], {}
+        found: list[Collective] = []
+        place: dict[int, int] = {}
         for n in np.flatnonzero(self.events["kind"] == rec.COLLECTIVE):
             e = self.events[n]
             algorithm, _, op = self._name(e["detail"]).partition(" ")
@@ -223,9 +224,10 @@ class Trace:
             flags = int(e["flags"])
             found.append(
                 Collective(
-                    int(e["rank"]), self._name(e["name"]), algorithm, op, NAMES.get(int(e["dtype"]), "none"), shape_of(e),
-                    int(e["nbytes"]), int(e["peer"]), self._time(e["t0"]), self._end(e), int(e["group"]), int(e["seq"]),
-                    int(e["step"]), bool(flags & rec.NATIVE), bool(flags & rec.ASYNC), bool(flags & rec.NESTED), bool(e["t1"]),
+                    int(e["rank"]), self._name(e["name"]), algorithm, op, NAMES.get(int(e["dtype"]), "none"),
+                    shape_of(e), int(e["nbytes"]), int(e["peer"]), self._time(e["t0"]), self._end(e), int(e["group"]), int(e["seq"]),
+                    int(e["step"]), bool(flags & rec.NATIVE), bool(flags & rec.ASYNC),
+                    bool(flags & rec.NESTED), bool(e["t1"]),
                 )
             )  # fmt: skip
         return found, place
@@ -250,7 +252,7 @@ class Trace:
     def _inside(self, e: np.void) -> int:
         """The innermost collective that a record lies in, as an index into `collectives()`; -1 for none."""
         rank, parent = int(e["rank"]), int(e["parent"])
-        while parent:
+        for _ in range(rec.MAX_NESTING):
             n = self._by_number.get((rank, parent))
             if n is None:
                 return -1
@@ -270,14 +272,15 @@ class Trace:
             known: np.void = s if s is not None else r  # type: ignore[assignment]
             itemsize = max(1, known["nbytes"] // max(1, int(np.prod(shape_of(known), dtype=np.int64))))
             nan = float("nan")
-            message = dict(
-                src=int(s["rank"] if s is not None else r["peer"]), dst=int(s["peer"] if s is not None else r["rank"]),  # type: ignore
-                nbytes=int(known["nbytes"]), dtype=NAMES.get(int(known["dtype"]), "?"), shape=shape_of(known),
+            src, dst = (known["rank"], known["peer"]) if s is not None else (known["peer"], known["rank"])
+            message: dict[str, Any] = dict(
+                src=int(src), dst=int(dst), nbytes=int(known["nbytes"]), dtype=NAMES.get(int(known["dtype"]), "?"), shape=shape_of(known),
                 recv_start=self._time(r["t0"]) if r is not None else nan,
                 arrived=self._time(r["t1"]) if r is not None and r["t1"] else nan,
                 group=int(known["group"]), lane=int(known["lane"]), seq=int(known["seq"]),
                 offset=_elements(s, itemsize), recv_offset=_elements(r, itemsize), step=int(known["step"]),
-                collective=self._inside(s) if s is not None else -1, recv_collective=self._inside(r) if r is not None else -1,
+                collective=self._inside(s) if s is not None else -1,
+                recv_collective=self._inside(r) if r is not None else -1,
                 combine=bool(r is not None and r["flags"] & rec.COMBINE),
             )  # fmt: skip
             if s is not None:
@@ -305,17 +308,21 @@ def match(events: np.ndarray) -> list[tuple[int, int]]:
 
     The k-th send from a to b on a lane of a group belongs to the k-th receive of b from a on that lane.
     """
-    key = ["src", "dst", "group", "lane", "seq"]
-    table: dict[tuple[int, ...], list[int]] = {}
-    for side, kind in enumerate((rec.SEND, rec.RECV)):
-        rows = np.flatnonzero(events["kind"] == kind)
-        e = events[rows]
-        src, dst = (e["rank"], e["peer"]) if side == 0 else (e["peer"], e["rank"])
-        columns = (src, dst, e["group"], e["lane"], e["seq"])
-        assert len(columns) == len(key)
-        for n, *place in zip(rows.tolist(), *(c.tolist() for c in columns), strict=True):
-            table.setdefault(tuple(place), [-1, -1])[side] = n
-    return [(a, b) for a, b in table.values()]
+    rows = np.flatnonzero((events["kind"] == rec.SEND) | (events["kind"] == rec.RECV))
+    e = events[rows]
+    taken = e["kind"] == rec.RECV
+    src, dst = np.where(taken, e["peer"], e["rank"]), np.where(taken, e["rank"], e["peer"])
+    columns = [src, dst, e["group"], e["lane"], e["seq"]]
+    order = np.lexsort([taken, *reversed(columns)])  # the two sides of a message next to each other, its send first
+    same = np.ones(max(0, len(rows) - 1), bool)
+    for column in columns:
+        same &= column[order][1:] == column[order][:-1]
+    same &= taken[order][1:] & ~taken[order][:-1]
+    second = np.append(False, same)[: len(rows)]
+    pairs = np.full((len(rows), 2), -1, np.int64)
+    pairs[np.arange(len(rows)), taken[order].astype(int)] = rows[order]
+    pairs[np.flatnonzero(second) - 1, 1] = rows[order][second]
+    return [(a, b) for a, b in pairs[~second].tolist()]
 
 
 def from_pages(

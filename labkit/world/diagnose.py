@@ -111,7 +111,9 @@ class Reader:
         _, outer, send, recv = slot
         inside = ""
         at = outer
-        while 0 < at <= len(rows):
+        for _ in range(rec.MAX_NESTING):
+            if not 0 < at <= len(rows):
+                break
             e = rows[at - 1]
             if e["kind"] == rec.COLLECTIVE:
                 inside = f" in {_call(e, names)}"
@@ -247,14 +249,18 @@ def _message_mismatch(rows: list[np.ndarray], names: list[list[str]]) -> str | N
         block["rank"] = rank
         blocks.append(block)
     events = np.concatenate(blocks) if blocks else np.zeros(0, ROW)
-    for a, b in match(events):
-        if a < 0 or b < 0:
-            continue
-        s, r = events[a], events[b]
-        if s["dtype"] != r["dtype"] or s["ndim"] != r["ndim"] or (s["shape"] != r["shape"]).any():
-            return (f"rank {s['rank']} sent rank {r['rank']} {describe(int(s['dtype']), shape_of(s))}, but rank {r['rank']} "
-                    f"receives {describe(int(r['dtype']), shape_of(r))} (message {int(s['seq'])} between them)")  # fmt: skip
-    return None
+    pairs = np.array([pair for pair in match(events) if min(pair) >= 0], np.int64).reshape(-1, 2)
+    sends, recvs = events[pairs[:, 0]], events[pairs[:, 1]]
+    differ = (sends["dtype"] != recvs["dtype"]) | (sends["ndim"] != recvs["ndim"])
+    differ |= (sends["shape"] != recvs["shape"]).any(axis=1)
+    if not differ.any():
+        return None
+    first = np.flatnonzero(differ)[np.argmin(np.minimum(sends["t0"], recvs["t0"])[differ])]
+    s, r = sends[first], recvs[first]
+    return (
+        f"rank {s['rank']} sent rank {r['rank']} {describe(int(s['dtype']), shape_of(s))}, but rank {r['rank']} "
+        f"receives {describe(int(r['dtype']), shape_of(r))} (message {int(s['seq'])} between them)"
+    )
 
 
 def find_unreceived(reader: Reader) -> str | None:
@@ -262,10 +268,13 @@ def find_unreceived(reader: Reader) -> str | None:
     rows = [p.records() for p in reader.pages]
     begun = _Begun(rows)
     for rank, r in enumerate(rows):
-        for e in r[r["kind"] == rec.SEND]:
+        last = {(int(e["peer"]), int(e["group"]), int(e["lane"])): e for e in r[r["kind"] == rec.SEND]}
+        for e in last.values():
             if not begun.other_side(rank, e):
-                return (f"rank {rank} sent {describe(int(e['dtype']), shape_of(e))} to rank {int(e['peer'])}, "
-                        f"which never received it (message {int(e['seq'])} between them)")  # fmt: skip
+                return (
+                    f"rank {rank} sent {describe(int(e['dtype']), shape_of(e))} to rank {int(e['peer'])}, "
+                    f"which never received it (message {int(e['seq'])} between them)"
+                )
     return None
 
 

@@ -29,6 +29,7 @@ class _Zygote:
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
         self._owner = -1
+        self._retired: list[subprocess.Popen[bytes] | None] = []
 
     def host(self) -> Channel:
         """A new host process, and the channel to it."""
@@ -40,8 +41,9 @@ class _Zygote:
                 try:
                     socket.send_fds(self._sock, [b"j"], [theirs.fileno()])
                     break
-                except OSError:
-                    self.close()
+                except OSError:  # it went idle; it still looks after jobs of ours that run
+                    self._retired.append(self._process)
+                    self._process = self._sock = None
                     if attempt == 2:
                         raise
             theirs.close()
@@ -58,6 +60,7 @@ class _Zygote:
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
+        self._retired = [p for p in self._retired if p is not None and p.poll() is None]
         mine, theirs = socket.socketpair()
         idle = float(os.environ.get("LABKIT_IDLE_SECONDS", IDLE_SECONDS))
         script = Path(__file__).with_name("zygote.py")

@@ -59,7 +59,7 @@ class Host:
         self.pages = [rec.Page(self.pages_fd, r, size) for r in range(size)]
         self.reader = Reader(self.pages)
         self.board = Board(size)
-        self.store = os.memfd_create("labkit-store") if hasattr(os, "memfd_create") else _nameless()
+        self.store = _store_path()
         self.secret = secrets.token_bytes(16)
         self.epoch = time.perf_counter_ns()
         self.lives = [Life(r) for r in range(size)]
@@ -178,6 +178,8 @@ class Host:
             self.hear_output(life)
             self.flush(life)
         unfired = [str(self.faults[n]) for n in self.faults if n not in self.fired]
+        if not self.store.startswith("/proc"):
+            os.unlink(self.store)
         self.caller.send(("ended", self.verdict, self.failures, unfired))
 
     def finish(self) -> None:
@@ -475,17 +477,22 @@ def _drain(fd: int) -> None:
         pass
 
 
-def _nameless() -> int:
+def _store_path() -> str:
+    """A file for torch's rendezvous: nameless memory on Linux, which every rank inherits, else a temporary file."""
+    if sys.platform == "linux":
+        return f"/proc/self/fd/{os.memfd_create('labkit-store')}"
     import tempfile
 
-    with tempfile.TemporaryFile() as f:
-        return os.dup(f.fileno())
+    fd, path = tempfile.mkstemp(prefix="labkit-")
+    os.close(fd)
+    return path
 
 
 def main(fd: int) -> int:
     """Be the host of the job that arrives on this socket. Returns the exit code."""
     name_process("labkit host")
-    die_with_parent(os.getppid())
+    if sys.platform == "linux":  # elsewhere the caller's socket tells, and a thread would forbid forking
+        die_with_parent(os.getppid())
     os.setpgid(0, 0)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -87,6 +87,11 @@ class Run:
         return f"Run({self.spec.world_size} ranks over {self.spec.transport}, {how}, {self.seconds:.3f} s)"
 
 
+def _host_failure(kind: str, rank: int, error: str, seconds: float, message: str) -> dict[str, Any]:
+    return {"kind": kind, "rank": rank, "error": error, "message": message, "traceback": "", "step": -1,
+            "seconds": seconds, "waiting": {}}  # fmt: skip
+
+
 class Job:
     """A world that runs. It belongs to the process that started it and dies with it."""
 
@@ -154,14 +159,22 @@ class Job:
         """End every rank and wait until they are gone."""
         with contextlib.suppress(Refused):
             self._order("stop")
-        self._over.wait(5)
+        if self._over.wait(5):
+            with contextlib.suppress(Refused):
+                self._finished()
 
     def trace(self) -> Trace:
         """The trace so far, of a run that may still go on."""
+        if self._run is not None:
+            return self._run.trace
         self._started.wait(10)
+        if self._pages_fd < 0:
+            raise ValueError("this run has no trace: its ranks never started")
         pages = [rec.Page(self._pages_fd, r, self.spec.world_size) for r in range(self.spec.world_size)]
-        return from_pages(pages, clock=self.spec.clock, transport=self.spec.transport, emulated=self.spec.network is not None,
-                          peaks=self._peaks if self.spec.memory else (), memory=self.spec.memory or "")  # fmt: skip
+        return from_pages(
+            pages, clock=self.spec.clock, transport=self.spec.transport, emulated=self.spec.network is not None,
+            peaks=self._peaks if self.spec.memory else (), memory=self.spec.memory or "",
+        )  # fmt: skip
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -202,8 +215,9 @@ class Job:
                 elif what == "ended":
                     self._end = tuple(rest)
         except Closed:
-            gone = {"kind": "died", "rank": -1, "error": "HostDied", "traceback": "", "step": -1, "waiting": {}, "seconds": 0.0,
-                    "message": "the process that watched the ranks was killed; the ranks died with it"}  # fmt: skip
+            seconds = time.perf_counter() - self._start
+            gone = _host_failure("died", -1, "HostDied", seconds,
+                                 "the process that watched the ranks was killed; the ranks died with it")  # fmt: skip
             self._end = (gone, [gone], [])
         finally:
             self._seconds = time.perf_counter() - self._start
@@ -214,8 +228,10 @@ class Job:
     def _show(self, rank: int, text: str) -> None:
         self._logs[rank] += text
         mark = f"[rank {rank}] "
-        sys.stdout.write("".join(mark + line for line in text.splitlines(keepends=True)))
-        sys.stdout.flush()
+        lines = text[: -text.endswith("\n") or None].split("\n")  # not splitlines(): a bare "\r" ends no line
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more; the run goes on
+            sys.stdout.write("".join(f"{mark}{line}\n" for line in lines))
+            sys.stdout.flush()
 
     def _finished(self) -> Run:
         with self._lock:
@@ -235,8 +251,7 @@ class Job:
                     self._results[rank] = pickle.load(f)
                 except Exception as why:
                     text = f"the result of rank {rank} cannot be loaded here: {type(why).__name__}: {why}"
-                    failures = [*failures, {"kind": "raised", "rank": rank, "error": type(why).__name__, "message": text,
-                                            "traceback": "", "step": -1, "seconds": 0.0, "waiting": {}}]  # fmt: skip
+                    failures = [*failures, _host_failure("raised", rank, type(why).__name__, self._seconds, text)]
         trace = None
         if self._pages_fd >= 0:
             trace = self.trace()

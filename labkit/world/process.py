@@ -6,14 +6,24 @@ import ctypes
 import os
 import signal
 import sys
+import threading
+import time
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when `parent` dies (Linux)."""
+    """End this process when `parent` dies: by the kernel on Linux, elsewhere by a thread that looks."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
         if os.getppid() != parent:
             os._exit(1)
+        return
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="labkit-parent", daemon=True).start()
 
 
 def name_process(name: str) -> None:

@@ -42,7 +42,7 @@ class Birth:
     pages: int
     board: Any
     listener: socket.socket
-    store: int
+    store: str
     secret: bytes
     epoch: int
     control: Channel
@@ -184,16 +184,14 @@ def make_context(birth: Birth, page: rec.Page) -> Context:
     random.seed(spec.seed)
     np.random.seed(spec.seed % 2**32)
     recorder = rec.Recorder(page)
-    store = dist.FileStore(
-        f"/proc/self/fd/{birth.store}" if os.path.exists("/proc/self/fd") else f"/dev/fd/{birth.store}", -1
-    )
+    store = dist.FileStore(birth.store, -1)
     timed = spec.clock == "virtual" or spec.network is not None
     device = torch.device("cpu")
     if birth.device is not None:
         device = torch.device("cuda", birth.device)
         torch.cuda.set_device(device)
     dist.init_process_group(
-        spec.backend, store=dist.PrefixStore("world", store), rank=rank, world_size=spec.world_size,
+        "cpu:gloo,cuda:nccl" if spec.backend == "nccl" else "gloo", store=dist.PrefixStore("world", store), rank=rank, world_size=spec.world_size,
         timeout=timedelta(seconds=spec.timeout + 3600),
     )  # fmt: skip
     limit = spec.timeout + (0 if spec.on_failure == "continue" else GRACE)

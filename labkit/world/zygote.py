@@ -1,23 +1,61 @@
 """The process that every rank is forked from: PyTorch is loaded in it, labkit is not.
 
-Run as a script, never imported by others: `python zygote.py FD`. It loads PyTorch once (1 to 2 seconds), then waits.
-For each job it is sent one socket; it forks, and the child becomes that job's host (`labkit.world.host`).
-Because labkit and the reader's modules are imported anew by each host, an edit is seen by the next launch.
-It ends when the process that started it is gone, or when it has had no job for a while.
+Run as a script, never imported by others: `python zygote.py FD SECONDS`. It loads PyTorch once (1 to 2 seconds) and forks
+a *nursery*, which imports labkit. For each job it is sent one socket; the nursery forks, and the child becomes that
+job's host (`labkit.world.host`). If a file of labkit has changed since, a new nursery is made first, so an
+edit is always seen by the next launch; the reader's own modules are imported by each host anew.
+All this ends when the process that started it is gone, or when nothing was asked of it for a while.
 """
 
 import os
 import signal
 import socket
 import sys
-import time
+
+HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-LOOK = 2.0  # seconds between two looks at whether it is still needed
+class Nursery:
+    """A fork that has imported labkit and forks a host for each job it is handed."""
+
+    def __init__(self, sock):
+        self.stamp = stamp()
+        self.sock, theirs = socket.socketpair()
+        zygote = os.getpid()
+        if os.fork() == 0:
+            self.sock.close()
+            sock.close()
+            _nurse(theirs, zygote)
+        theirs.close()
+
+    def take(self, fd):
+        """Hand it the job; False if it is out of date or gone."""
+        try:
+            if self.stamp == stamp():
+                socket.send_fds(self.sock, [b"j"], [fd])
+                return True
+        except OSError:
+            pass
+        self.sock.close()  # it stays until its hosts are through
+        return False
 
 
-def main(fd: int, idle_seconds: float) -> None:
-    parent = os.getppid()
+def stamp():
+    """Changes when any source file of labkit does."""
+    found = []
+    folders = [os.path.join(HOME, "labkit")]
+    while folders:
+        for entry in os.scandir(folders.pop()):
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != "__pycache__":
+                    folders.append(entry.path)
+            elif entry.name.endswith(".py"):
+                status = entry.stat()
+                found.append((entry.path, status.st_mtime_ns, status.st_size))
+    return hash(tuple(sorted(found)))
+
+
+def main(fd, idle_seconds):
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")  # connect two ranks when they first talk
     import gc
 
@@ -30,48 +68,59 @@ def main(fd: int, idle_seconds: float) -> None:
     sock = socket.socket(fileno=fd)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries finished hosts
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted cell is the caller's business
+    sys.path[0] = HOME  # the very labkit that the caller runs, and not the folder of this script
     gc.collect()
     gc.freeze()  # keep the collector from touching, and so copying, pages that all ranks share
+    nursery = Nursery(sock)
     sock.sendall(b"\1")
-    sock.settimeout(min(LOOK, idle_seconds))
-    last = time.monotonic()
+    sock.settimeout(idle_seconds)
     while True:
         try:
             data, fds, _, _ = socket.recv_fds(sock, 1, 1)
-        except TimeoutError:
-            if os.getppid() != parent:  # gone, though somebody it forked still holds the socket
+        except TimeoutError:  # idle for too long; but jobs that still run are let finish
+            sock.close()
+            nursery.sock.close()
+            try:
+                os.wait()
+            except ChildProcessError:
                 return
-            if _jobs_run():
-                last = time.monotonic()
-            elif time.monotonic() - last >= idle_seconds:
-                return
-            continue
-        except OSError:
+            return
+        except OSError:  # the caller is gone
             return
         if not data or not fds:
             return
-        last = time.monotonic()
-        if os.fork() == 0:
-            sock.close()
-            _become_host(fds[0])
+        if not nursery.take(fds[0]):
+            nursery = Nursery(sock)
+            nursery.take(fds[0])
         os.close(fds[0])
 
 
-def _jobs_run() -> bool:
-    """Whether a host is alive: hosts die with this process."""
-    try:
-        os.waitpid(-1, os.WNOHANG)
-        return True
-    except ChildProcessError:
-        return False
-
-
-def _become_host(fd: int) -> None:
+def _nurse(sock, zygote):
+    """Import everything a host needs; then fork one for each job that comes."""
     code = 1
     try:
-        from labkit.world.host import main as host
+        import gc
 
-        code = host(fd)
+        import labkit.collectives  # noqa: F401
+        import labkit.world.host as host
+        from labkit.world.process import die_with_parent, name_process
+
+        name_process("labkit nursery")
+        if sys.platform == "linux":
+            die_with_parent(zygote)
+        gc.freeze()
+        while True:
+            data, fds, _, _ = socket.recv_fds(sock, 1, 1)
+            if not data or not fds:
+                break
+            if os.fork() == 0:
+                sock.close()
+                code = host.main(fds[0])
+                return
+            os.close(fds[0])
+        os.wait()  # SIGCHLD is ignored, so this returns (with an error) when the last host is gone
+    except ChildProcessError:
+        code = 0
     except BaseException:
         import traceback
 
@@ -81,5 +130,4 @@ def _become_host(fd: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # the folder of this script is no place to import from
     main(int(sys.argv[1]), float(sys.argv[2]))

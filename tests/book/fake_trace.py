@@ -135,14 +135,14 @@ class Trace:
 
     def round(self, *moves: tuple[int, int, int, int, int, bool]) -> None:
         """Messages that their ranks start together: (src, dst, offset at src, offset at dst, elements, combine)."""
-        before = list(self.now)
-        for src, dst, read, write, count, combine in moves:
+        before, records = list(self.now), 2 * len(self.sends)
+        for k, (src, dst, read, write, count, combine) in enumerate(moves):
             nbytes = count * FLOAT
             done = max(before[src], before[dst]) + LATENCY + nbytes / BANDWIDTH
             seq = sum((m.src, m.dst) == (src, dst) for m in self.sends)
             sent = Message(src, dst, nbytes, "float32", (count,), before[src], done, done, before[dst], seq,
                            read, write, self._open.get(src, -1), self._open.get(dst, -1), combine,
-                           2 * len(self.sends), 2 * len(self.sends) + 1)  # fmt: skip
+                           records + k, records + len(moves) + k)  # fmt: skip
             self.sends.append(sent)
             self.recvs.append(replace(sent, start=before[dst]))
             self.now[src], self.now[dst] = max(self.now[src], done), max(self.now[dst], done)
@@ -282,4 +282,14 @@ def spare_doubling(size: int = 4, count: int = 1000) -> Trace:
         while distance < size:
             trace.round(*((r, r ^ distance, 0, -1, count, False) for r in range(size)))
             distance *= 2
+    return trace
+
+
+def stuck(size: int = 2, count: int = 1000) -> Trace:
+    """Rank 0 sends and nobody receives; rank 1 waits for a message that never comes."""
+    trace = Trace(size)
+    trace.compute(0, 1e-3)
+    nan = float("nan")
+    trace.sends.append(Message(0, 1, count * FLOAT, "float32", (count,), 2e-4, 1e-3, nan, nan, 1, -1, -1, -1, -1, False))
+    trace.recvs.append(Message(0, 1, count * FLOAT, "float32", (count,), 3e-4, 1e-3, nan, 3e-4, 2, -1, -1, -1, -1, False))
     return trace

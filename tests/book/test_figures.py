@@ -1,0 +1,225 @@
+"""Every figure: three faces that say the same, nothing random, nothing told by colour alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from labkit.book import Figure, bars, byte_matrix, cost_curves, record, step_breakdown, timeline
+from labkit.book.figure import PLOTLY
+from labkit.book.style import KINDS, SERIES
+
+from . import fake_trace as fake
+
+SVG = "{http://www.w3.org/2000/svg}"
+CURVES = {"tree": lambda n: 6 * (2e-5 + n * 1e-9), "ring": lambda n: 14 * 2e-5 + 1.75 * n * 1e-9}
+POINTS = {"ring": {1000: [4e-4, 3e-4, 5e-4], 10**6: [2e-3, 3e-3, 2.5e-3]}, "tree": {1000: [2e-4], 10**6: [7e-3]}}
+FIGURES = {
+    "timeline": lambda: timeline(fake.ring(4, 200_000, skew=1e-4)),
+    "timeline of many ranks": lambda: timeline(fake.ring(16, 1600)),
+    "timeline with a window": lambda: timeline(fake.ring(4, 200_000, skew=1e-4), window=(4e-4, 9e-4), ranks=[1, 2]),
+    "timeline of a stuck run": lambda: timeline(fake.stuck()),
+    "timeline of nothing": lambda: timeline(fake.Trace(2)),
+    "byte matrix": lambda: byte_matrix(fake.naive(4, 250_000), predicted=[3e6, 1e6, 1e6, 2e6]),
+    "two byte matrices": lambda: byte_matrix(fake.naive(), predicted=fake.ring().bytes_between()),
+    "byte matrix of one rank": lambda: byte_matrix([[0]]),
+    "strip": lambda: record(fake.ring()).strip(),
+    "strip of a wrong ring": lambda: record(fake.ring(4, 1000, skip=(1, 2))).strip(),
+    "strip of an empty tensor": lambda: record(fake.ring(4, 0)).strip(),
+    "cost curves": lambda: cost_curves(CURVES, POINTS),
+    "cost curves without points": lambda: cost_curves(CURVES),
+    "points without curves": lambda: cost_curves({}, POINTS),
+    "bars": lambda: bars({"measured": {"naive": 7e6, "ring": 1.75e6}, "formula": {"naive": 7e6, "ring": 1.5e6}}),
+    "bars of zeros": lambda: bars({"measured": {"ring": 0}}),
+    "breakdown": lambda: step_breakdown(fake.ring(4, 200_000, skew=1e-4)),
+    "breakdown of nothing": lambda: step_breakdown(fake.Trace(1)),
+}
+every_figure = pytest.mark.parametrize("make", FIGURES.values(), ids=FIGURES.keys())
+
+
+@every_figure
+def test_a_figure_is_one_bundle_of_plotly_svg_and_words(make: Any) -> None:
+    figure = make()
+    bundle = figure._repr_mimebundle_()
+    assert set(bundle) - {PLOTLY} == {"text/plain", "image/svg+xml"}
+    assert bundle["text/plain"].startswith(f"{figure.title} ({figure.badge})\n")
+    assert figure.sentence.endswith(".") and figure.sentence in bundle["text/plain"]
+    if PLOTLY in bundle:
+        spec = bundle[PLOTLY]
+        go.Figure(data=spec["data"], layout=spec["layout"])  # raises on a property that plotly does not know
+        assert f"[{figure.badge}]" in spec["layout"]["title"]["text"]
+
+
+@every_figure
+def test_the_same_input_gives_the_same_bundle(make: Any) -> None:
+    once, again = (json.dumps(make()._repr_mimebundle_(), sort_keys=True, allow_nan=False) for _ in range(2))
+    assert once == again
+
+
+@every_figure
+def test_the_svg_is_xml_that_names_and_describes_itself(make: Any) -> None:
+    figure = make()
+    root = ET.fromstring(figure.svg)
+    assert root.get("role") == "img"
+    title, desc = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
+    assert title is not None and title.text == figure.title
+    assert desc is not None and desc.text == figure.sentence
+    assert root.get("aria-labelledby") == f"{title.get('id')} {desc.get('id')}"
+    shown = [t.text for t in root.iter(f"{SVG}text")]
+    assert figure.badge in shown
+    ids = {e.get("id") for e in root.iter() if e.get("id")}
+    used = {e.get("fill", "")[5:-1] for e in root.iter() if e.get("fill", "").startswith("url(#")}
+    assert used <= ids
+    assert "nan" not in figure.svg and "http://" not in figure.svg.replace("http://www.w3.org/2000/svg", "")
+
+
+@every_figure
+def test_svg_text_has_a_readable_size_and_no_fixed_background(make: Any) -> None:
+    root = ET.fromstring(make().svg)
+    sizes = [float(t.get("font-size", 12)) for t in root.iter(f"{SVG}text")]
+    assert min(sizes) >= 8.5
+    width = float(root.get("viewBox", "").split()[2])
+    assert not [r for r in root.iter(f"{SVG}rect") if float(r.get("width", 0)) >= width]
+
+
+@every_figure
+def test_no_series_differs_from_another_by_its_colour_alone(make: Any) -> None:
+    figure = make()
+    if figure.spec is None:
+        return
+    signs = []
+    for one in figure.spec["data"]:
+        if one["type"] in ("heatmap",) or one.get("showlegend") is False:
+            continue
+        marker, line = one.get("marker", {}), one.get("line", {})
+        clear = str(marker.get("color")).startswith("rgba")  # an outline without a filling is a sign of its own
+        signs.append((one["type"], one.get("mode"), marker.get("pattern", {}).get("shape"), clear, line.get("dash"),
+                      marker.get("symbol")))  # fmt: skip
+    assert len(set(signs)) == len(signs)
+
+
+def test_heat_maps_print_the_number_in_each_cell() -> None:
+    heat = byte_matrix(fake.naive(4, 250_000)).spec["data"][0]  # type: ignore[index]
+    assert heat["text"] == [["", "1", "1", "1"], *[["1", "", "", ""]] * 3]
+
+
+def test_looks_differ_in_hatch_dash_and_marker() -> None:
+    for sign in ("hatch", "dash", "marker"):
+        assert len({getattr(look, sign) for look in SERIES}) == len(SERIES)
+    drawn_together = ("compute", "span", "send", "receive", "waiting")
+    hatches = {(KINDS[k].hatch, KINDS[k].colour == "none") for k in drawn_together}
+    assert len(hatches) == len(drawn_together)
+
+
+def test_the_timeline_says_how_long_each_rank_computes_moves_and_waits() -> None:
+    rows = timeline(fake.ring(4, 200_000, skew=1e-4)).table()
+    assert [round(r["computing (ms)"], 6) for r in rows] == [0.1, 0.2, 0.3, 0.4]  # type: ignore[call-overload]
+    assert [r["bytes sent"] for r in rows] == [1_200_000] * 4
+    assert [r["messages sent"] for r in rows] == [6] * 4
+    waiting = [round(r["waiting (ms)"], 6) for r in rows]  # type: ignore[call-overload]
+    assert waiting == [0.1, 0.1, 0, 0]  # rank 0 waits for rank 1; rank 1 was kept up by rank 0, and waits later
+    for row, total in zip(rows, [1.72, 1.72, 1.72, 1.72], strict=True):
+        spent = sum(row[f"{k} (ms)"] for k in ("computing", "transferring", "waiting"))  # type: ignore[misc]
+        assert spent == pytest.approx(total)
+
+
+def test_the_window_cuts_the_numbers_too() -> None:
+    (row,) = timeline(fake.ring(4, 200_000, skew=1e-4), window=(0.0, 1.5e-4), ranks=[3]).table()
+    assert row["computing (ms)"] == pytest.approx(0.15) and row["messages sent"] == 0
+
+
+def test_a_message_that_never_arrives_is_waiting_to_the_end() -> None:
+    figure = timeline(fake.stuck())
+    rows = figure.table()
+    assert rows[1]["waiting (ms)"] == pytest.approx(0.7)
+    assert "never comes" in figure.svg and "never received" in figure.svg
+
+
+def test_arrows_are_drawn_when_messages_are_few() -> None:
+    few, many = timeline(fake.ring(4)), timeline(fake.ring(16))
+    names = [[one.get("name") for one in figure.spec["data"]] for figure in (few, many)]  # type: ignore[index]
+    assert "message" in names[0] and "message" not in names[1]
+
+
+def test_the_byte_matrix_says_every_number_and_where_the_prediction_was_wrong() -> None:
+    figure = byte_matrix(fake.naive(4, 250_000), predicted=[3e6, 1e6, 1e6, 2e6])
+    assert figure.table()[0] == {
+        "from": "rank 0", "to 0": 0, "to 1": 1_000_000, "to 2": 1_000_000, "to 3": 1_000_000, "sent": 3_000_000,
+        "predicted": 3_000_000,
+    }  # fmt: skip
+    assert "3,000,000" in figure.text and "What rank 3 sent is not what was predicted" in figure.text
+    assert "≠ 2" in figure.svg and "= 3" in figure.svg
+    right = byte_matrix(fake.naive(4, 250_000), predicted=[3e6, 1e6, 1e6, 1e6])
+    assert "equals what was predicted, to the byte" in right.text
+
+
+def test_cost_curves_find_the_crossover_of_the_model_and_the_winner_of_the_measurements() -> None:
+    figure = cost_curves(CURVES, POINTS)
+    crossing = 8 * 2e-5 / (4.25 * 1e-9)  # 6 a + 6 n b = 14 a + 1.75 n b
+    assert f"ring from {crossing / 1e3:.3g} kB" in figure.sentence
+    assert "Measured, tree is fastest at 1 kB, ring from 1 MB." in figure.sentence
+    by = {(r["bytes"], r["algorithm"]): r for r in figure.table()}
+    assert by[1000, "ring"]["median (ms)"] == pytest.approx(0.4)
+    assert by[1000, "ring"]["least (ms)"] == pytest.approx(0.3)
+    assert by[1000, "tree"]["fastest"] == "model and measured"
+    assert figure.badge == "measured" and cost_curves(CURVES).badge == "simulated"
+
+
+def test_a_curve_that_wins_twice_is_told_twice() -> None:
+    wavy = {"flat": lambda n: 1e-3, "bowl": lambda n: 1e-3 + 1e-4 * ((len(str(int(n))) - 5) ** 2 - 1)}
+    assert cost_curves(wavy).sentence.count("from") == 2
+
+
+def test_bars_say_where_measured_and_formula_differ() -> None:
+    figure = FIGURES["bars"]()
+    assert "Measured equals formula, except for ring." in figure.sentence
+    assert [r["measured / formula"] for r in figure.table()] == [1.0, pytest.approx(1.75 / 1.5)]
+
+
+def test_the_breakdown_adds_up_to_the_whole() -> None:
+    for row in FIGURES["breakdown"]().table():
+        parts = sum(row[f"{k} (ms)"] for k in ("compute", "transfer", "waiting", "other"))  # type: ignore[misc]
+        assert parts == pytest.approx(row["total (ms)"])
+
+
+def test_a_table_reads_as_text_and_as_html() -> None:
+    table = byte_matrix([[0, 1234567], [8, 0]]).table()
+    assert "1,234,567" in str(table) and 'scope="col"' in table._repr_html_()
+    assert "46 more rows" in type(table)([{"a": i} for i in range(50)]).text(limit=4)
+
+
+@pytest.mark.parametrize("bad, word", [
+    (lambda: timeline(fake.ring(), ranks=[7]), "ranks 0 to 3"),
+    (lambda: timeline(fake.ring(), window=(2, 1)), "window"),
+    (lambda: byte_matrix(fake.ring(), predicted=[1, 2]), "one for each rank"),
+    (lambda: byte_matrix([[1, 2]]), "columns"),
+    (lambda: bars({}), "nothing to draw"),
+    (lambda: bars({"a": {"b": 1}}, unit="miles"), "miles"),
+    (lambda: bars({str(k): {"b": 1} for k in range(9)}), "at most 8"),
+    (lambda: cost_curves({}), "nothing to draw"),
+    (lambda: cost_curves(CURVES, sizes=(10, 1)), "sizes"),
+    (lambda: Figure("t", "guessed", "s", [], "<svg/>"), "guessed"),
+    (lambda: Figure("t", "quoted", "s", [], "<svg/>").plotly(), "no plotly form"),
+])  # fmt: skip
+def test_bad_input_is_named(bad: Any, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        bad()
+
+
+def test_importing_the_book_loads_no_plotly_and_no_widgets() -> None:
+    code = (
+        "import sys, labkit.book as book; book.timeline; book.replay; "
+        "print([m for m in ('plotly', 'ipywidgets', 'torch') if m in sys.modules])"
+    )
+    root = Path(__file__).parents[2]
+    here = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=here, cwd=root, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,86 @@
+"""Badges, quoted numbers, boxes and source listings."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+from labkit.book import badge, gpu_box, quoted, source
+from labkit.book.tables import Table
+
+
+def plain(x: int) -> int:
+    """Twice `x`."""
+    # why: because
+    return 2 * x
+
+
+@functools.lru_cache
+@functools.wraps(plain)
+def decorated(x: int) -> int:
+    return plain(x)
+
+
+@functools.lru_cache
+def noisy(x: int) -> int:
+    """Say nothing."""
+    return x
+
+
+def test_source_shows_the_lines_of_a_function_and_where_they_stand() -> None:
+    shown = source(plain)
+    first = plain.__code__.co_firstlineno
+    assert shown.where.endswith(f"test_marks.py, lines {first} to {first + 3}")
+    assert not shown.where.startswith("/")
+    assert shown.code.startswith("def plain(x: int) -> int:") and "because" in repr(shown)
+    html = shown._repr_mimebundle_()["text/html"]
+    assert "var(--jp-mirror-editor-keyword-color" in html and "because" in html
+
+
+def test_source_leaves_out_decorators_and_docstrings_as_asked() -> None:
+    assert source(noisy).code.startswith("def noisy") and source(noisy, decorators=True).code.startswith("@functools")
+    short = source(noisy, docstring=False)
+    assert short.code == "def noisy(x: int) -> int:\n    return x"
+    assert source(decorated).name == "plain"  # what it wraps
+    assert short.where == source(noisy).where
+
+
+def test_source_of_labkit_is_named_from_the_package_on() -> None:
+    assert source(Table.text).where.startswith("labkit/book/tables.py, lines ")
+
+
+def test_source_of_a_cell_is_this_notebook() -> None:
+    import linecache
+
+    code = "def typed(x):\n    return x\n"
+    name = "/tmp/ipykernel_1/123.py"
+    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(code, name, "exec"), scope)
+    assert source(scope["typed"]).where == "this notebook, lines 1 to 2"
+
+
+def test_source_refuses_what_has_none() -> None:
+    with pytest.raises(ValueError, match="not available"):
+        source(len)
+
+
+def test_marks_have_a_form_in_words() -> None:
+    assert repr(badge("emulated")).startswith("[emulated: real processes")
+    assert "measured" in badge("measured")._repr_html_()
+    number = quoted(239.8, "a textbook, table 2", "ms")
+    assert repr(number) == "239.8 ms [quoted: a textbook, table 2]" and float(number) == 239.8
+    box = gpu_box("NCCL may wait *minutes*.\n\n- so set a deadline")._repr_mimebundle_()
+    assert box["text/plain"].startswith("On a GPU cluster\nNCCL may wait")
+    assert box["text/markdown"].splitlines() == [
+        "> **On a GPU cluster**", ">", "> NCCL may wait *minutes*.", ">", "> - so set a deadline",
+    ]  # fmt: skip
+
+
+def test_marks_refuse_an_unknown_kind_and_a_number_without_a_source() -> None:
+    with pytest.raises(ValueError, match="guessed"):
+        badge("guessed")
+    with pytest.raises(ValueError, match="where the number stands"):
+        quoted(1.0, " ")

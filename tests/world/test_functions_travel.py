@@ -1,0 +1,150 @@
+"""What can be sent to ranks, and what comes home."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import dataclass
+
+import labkit
+import pytest
+import torch
+
+
+def test_results_come_by_rank() -> None:
+    run = labkit.launch(lambda group, k: (group.rank * k, group.size), 3, 10)
+    assert run.results == [(0, 3), (10, 3), (20, 3)]
+    assert run.failures == [] and run.seconds > 0
+
+
+def test_closures_lambdas_and_nested_functions_travel() -> None:
+    table = {"scale": 3}
+
+    def scaled(x: int) -> int:
+        return x * table["scale"]
+
+    run = labkit.launch(lambda group: [f(group.rank) for f in (scaled, lambda x: x + table["scale"])], 2)
+    assert run.results == [[0, 3], [3, 4]]
+
+
+def test_classes_and_functions_of_a_notebook_travel_both_ways(tmp_path) -> None:
+    script = tmp_path / "cells.py"
+    script.write_text(
+        textwrap.dedent("""
+        from dataclasses import dataclass
+        import labkit
+
+        @dataclass
+        class Pair:
+            a: int
+            def twice(self): return Pair(2 * self.a)
+
+        def work(group, start): return Pair(start.a + group.rank).twice()
+
+        run = labkit.launch(work, 2, Pair(5))
+        assert run.results == [Pair(10), Pair(12)], run.results
+        assert type(run.results[0]) is Pair
+        print("same class")
+        """)
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "same class", done.stderr
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.complex64, torch.bool])
+def test_tensors_come_home_as_they_were(dtype) -> None:
+    def work(group):
+        return {"x": torch.arange(6).reshape(2, 3).to(dtype), "empty": torch.zeros(0, dtype=dtype)}
+
+    got = labkit.launch(work, 1).results[0]
+    assert got["x"].dtype == dtype and torch.equal(got["x"].float().abs(), torch.arange(6.0).reshape(2, 3).to(dtype).float().abs())
+    assert got["empty"].shape == (0,)
+
+
+def test_a_slice_brings_only_its_own_elements() -> None:
+    run = labkit.launch(lambda group: [torch.zeros(1 << 20)[:3], {"deep": torch.ones(1 << 20)[5:6]}], 1, max_result_bytes=1 << 16)
+    assert run.results[0][0].tolist() == [0, 0, 0] and run.results[0][1]["deep"].tolist() == [1]
+
+
+def test_a_result_inside_a_graph_comes_home_without_it() -> None:
+    got = labkit.launch(lambda group: (torch.ones(2, requires_grad=True) * 3).sum(), 1).results[0]
+    assert got == 6 and not got.requires_grad
+
+
+def test_parameters_stay_parameters() -> None:
+    got = labkit.launch(lambda group, m: m, 1, torch.nn.Linear(2, 2)).results[0]
+    assert [type(p) for p in got.parameters()] == [torch.nn.Parameter] * 2
+
+
+def test_an_edited_module_is_seen_by_the_next_launch(tmp_path, monkeypatch) -> None:
+    import importlib
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = tmp_path / "edited_module.py"
+
+    def answer(group):
+        import edited_module
+
+        return edited_module.answer()
+
+    for number in (1, 2, 3):  # same length, within one second: what Python's own cache cannot tell apart
+        module.write_text(f"def answer(): return {number}\n")
+        assert labkit.launch(answer, 1).results == [number]
+    sys.modules.pop("edited_module", None)
+    importlib.invalidate_caches()
+
+
+def test_a_function_of_an_edited_module_is_seen_by_the_next_launch(tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = tmp_path / "edited_too.py"
+    module.write_text("def work(group): return 'old'\n")
+    import edited_too
+
+    assert labkit.launch(edited_too.work, 2).results == ["old", "old"]
+    time.sleep(1.1)  # the notebook's own import left a compiled file with this second on it
+    module.write_text("def work(group): return 'new'\n")
+    assert labkit.launch(edited_too.work, 2).results == ["new", "new"]
+
+
+def test_the_environment_of_now_is_seen(monkeypatch) -> None:
+    import os
+
+    labkit.launch(lambda group: None, 1)
+    monkeypatch.setenv("LABKIT_TEST_VALUE", "later")
+    assert labkit.launch(lambda group: os.environ.get("LABKIT_TEST_VALUE"), 1).results == ["later"]
+    monkeypatch.delenv("LABKIT_TEST_VALUE")
+    assert labkit.launch(lambda group: os.environ.get("LABKIT_TEST_VALUE"), 1).results == [None]
+
+
+def test_seeds_are_the_same_on_every_rank_and_every_run() -> None:
+    import random
+
+    import numpy as np
+
+    def draw(group):
+        return random.random(), float(np.random.rand()), torch.rand(2).tolist()
+
+    first, second, other = (labkit.launch(draw, 2, seed=s).results for s in (7, 7, 8))
+    assert first[0] == first[1] and first == second and first != other
+
+
+def test_plain_torch_distributed_works_inside() -> None:
+    import torch.distributed as dist
+
+    def work(group):
+        x = torch.tensor([group.rank + 1.0])
+        dist.all_reduce(x)
+        return dist.get_rank(), dist.get_world_size(), x.item()
+
+    assert labkit.launch(work, 3).results == [(r, 3, 6.0) for r in range(3)]
+
+
+@dataclass
+class Config:
+    width: int = 3
+
+
+def test_defaults_and_dataclasses_travel_as_arguments() -> None:
+    assert labkit.launch(lambda group, c: c.width + group.rank, 2, Config()).results == [3, 4]
