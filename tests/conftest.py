@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import cloudpickle
 import pytest
-from leftovers import eventually, processes, shared_memory, zombies
+from leftovers import eventually, ranks_of, shared_memory, zombies
 
 WATCHED = {"world", "wire", "chaos"}
 
@@ -29,6 +29,6 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     before = shared_memory()
     yield
     worker = _zygote._process.pid if _zygote._process is not None else -1
-    assert eventually(lambda: set(processes(worker)) <= {worker}), f"still there: {processes(worker)}"
+    assert eventually(lambda: not ranks_of(worker)), f"still there: {ranks_of(worker)}"
     assert eventually(lambda: not zombies()), f"not buried: {zombies()}"
     assert eventually(lambda: shared_memory() <= before, 2), f"in /dev/shm: {shared_memory() - before}"

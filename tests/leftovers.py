@@ -39,6 +39,11 @@ def processes(session: int) -> dict[int, str]:
     return found
 
 
+def ranks_of(worker: int) -> dict[int, str]:
+    """What runs or is left in the session of a worker process, apart from itself and its nursery."""
+    return {p: name for p, name in processes(worker).items() if p != worker and "labkit nursery (S)" != name}
+
+
 def zombies() -> list[int]:
     """Children of this process that nobody buried."""
     found = []

@@ -20,27 +20,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labkit.book.charts import bars, step_breakdown
+    from labkit.book.breakdown import step_breakdown
+    from labkit.book.charts import bars
     from labkit.book.curves import cost_curves
     from labkit.book.figure import Figure
     from labkit.book.listing import source
     from labkit.book.marks import badge, gpu_box, quoted
     from labkit.book.matrix import byte_matrix
-    from labkit.book.recording import Replay, record
+    from labkit.book.recorder import record
+    from labkit.book.recording import Replay
     from labkit.book.stepper import Stepper, replay
     from labkit.book.tables import Table
     from labkit.book.timelines import timeline
 
 __all__ = [
-    "Figure", "Replay", "Stepper", "Table", "badge", "bars", "byte_matrix", "cost_curves", "gpu_box", "quoted", "record",
-    "replay", "source", "step_breakdown", "timeline",
+    "Figure", "Replay", "Stepper", "Table", "badge", "bars", "byte_matrix", "cost_curves", "gpu_box", "quoted",
+    "record", "replay", "source", "step_breakdown", "timeline",
 ]  # fmt: skip
 
 # No module is called like a name in this table: importing a submodule would put it in the place of the function.
 _HOME = {
     "Figure": "figure", "Replay": "recording", "Stepper": "stepper", "Table": "tables", "badge": "marks",
     "bars": "charts", "byte_matrix": "matrix", "cost_curves": "curves", "gpu_box": "marks", "quoted": "marks",
-    "record": "recording", "replay": "stepper", "source": "listing", "step_breakdown": "charts",
+    "record": "recorder", "replay": "stepper", "source": "listing", "step_breakdown": "breakdown",
     "timeline": "timelines",
 }  # fmt: skip
 

@@ -127,7 +127,8 @@ def _measured_winners(plot: Plot) -> dict[int, str]:
 
 
 def _rows(plot: Plot, curves: Mapping[str, Curve], sizes: Sequence[float]) -> list[Row]:
-    won, rows = _measured_winners(plot), []
+    won = _measured_winners(plot)
+    rows: list[Row] = []
     for size in sizes:
         model = min(curves, key=lambda n: curves[n](size)) if curves else None
         for name in plot.names:
@@ -176,8 +177,8 @@ def _spec(plot: Plot, title: str, badge: str, sentence: str) -> dict[str, Any]:
         xaxis=_decades(plot.sizes, bytes_text), yaxis=_decades((1e-9, 1e5), seconds_text),
         shapes=[{"type": "line", "x0": _six(n), "x1": _six(n), "yref": "paper", "y0": 0, "y1": 1,
                  "line": {"color": INK, "width": 1, "dash": "dot"}} for n, _ in changes],
-        annotations=[{"x": round(math.log10(n), 6), "yref": "paper", "y": round(1 - 0.06 * (k % 3), 2), "xanchor": "left",
-                      "yanchor": "top", "showarrow": False, "text": f"{name} from {bytes_text(n)}",
+        annotations=[{"x": round(math.log10(n), 6), "yref": "paper", "y": round(1 - 0.06 * (k % 3), 2),
+                      "xanchor": "left", "yanchor": "top", "showarrow": False, "text": f"{name} from {bytes_text(n)}",
                       "font": {"size": 11, "color": INK}} for k, (n, name) in enumerate(changes)],
     )  # fmt: skip
 

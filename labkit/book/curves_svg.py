@@ -17,7 +17,7 @@ LEFT, RIGHT, HIGH = 64.0, 196.0, 320.0  # left and right margins, height of the 
 
 
 def picture(plot: Plot, title: str, badge: str, sentence: str) -> str:
-    """Lines with dashes, points with markers, dotted lines where another algorithm takes over, a legend at the right."""
+    """Lines with dashes, points with markers, a dotted line where another algorithm takes over, a legend."""
     svg = Svg(WIDTH, title, sentence)
     top = heading(svg, badge, sentence) + 10
     bottom, right = top + HIGH, WIDTH - RIGHT

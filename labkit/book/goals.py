@@ -38,9 +38,7 @@ def owners(name: str, size: int, bounds: tuple[int, ...], shapes: Shapes) -> lis
     ]
 
 
-def start(
-    name: str, root: int, ranks: tuple[int, ...], bounds: tuple[int, ...], shapes: Shapes
-) -> list[list[Held]]:
+def start(name: str, root: int, ranks: tuple[int, ...], bounds: tuple[int, ...], shapes: Shapes) -> list[list[Held]]:
     """held[i][c] at the beginning."""
     chunks = len(bounds) - 1
     if name in REDUCTIONS:

@@ -30,9 +30,9 @@ class Source:
 
     def html(self) -> str:
         """The code in the colours of the notebook's own editor, light or dark."""
-        from pygments import highlight
-        from pygments.formatters import HtmlFormatter
-        from pygments.lexers import PythonLexer
+        from pygments import highlight  # type: ignore[import-untyped]
+        from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
+        from pygments.lexers import PythonLexer  # type: ignore[import-untyped]
 
         formatter = HtmlFormatter(style=_style(), noclasses=True, nobackground=True, linenos=False, wrapcode=True)
         code = highlight(self.code, PythonLexer(), formatter)
@@ -45,7 +45,7 @@ def source(fn: Callable[..., Any], *, decorators: bool = False, docstring: bool 
     try:
         lines, first = inspect.getsourcelines(inner)
     except (OSError, TypeError) as error:
-        raise ValueError(f"the source of {fn!r} is not available: source() shows functions written in Python") from error
+        raise ValueError(f"the source of {fn!r} is not available: show a function written in Python") from error
     first = max(first, 1)
     last = first + len(lines) - 1
     tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
@@ -72,8 +72,8 @@ def _file(fn: Any) -> str:
 
 def _style() -> type[Any]:
     """A pygments style made of JupyterLab's own colours, with ones for any background where there are none."""
-    from pygments.style import Style
-    from pygments.token import Comment, Keyword, Name, Number, Operator, String
+    from pygments.style import Style  # type: ignore[import-untyped]
+    from pygments.token import Comment, Keyword, Name, Number, Operator, String  # type: ignore[import-untyped]
 
     def editor(name: str, other: str) -> str:
         return f"var(--jp-mirror-editor-{name}-color,{other})"

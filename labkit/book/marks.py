@@ -7,14 +7,12 @@ from html import escape
 
 from labkit.book.style import BADGES, checked_badge
 
-PILL = (
-    "display:inline-block;border:1px solid currentColor;border-radius:0.8em;padding:0 0.6em;font-size:0.85em;opacity:0.85"
-)
+PILL = "display:inline-block;border:1px solid currentColor;border-radius:0.8em;padding:0 0.6em;font-size:0.85em"
 
 
 @dataclass(frozen=True)
 class Badge:
-    """"measured", "emulated", "simulated" or "quoted", as a small label."""
+    """One of "measured", "emulated", "simulated", "quoted", as a small label."""
 
     kind: str
 
@@ -55,7 +53,7 @@ class Quoted:
         return f"{self.value:,g} {self.unit}".strip()
 
     def _repr_html_(self) -> str:
-        return f'{escape(self._number)} {Badge("quoted")._repr_html_()} <small>{escape(self.source)}</small>'
+        return f"{escape(self._number)} {Badge('quoted')._repr_html_()} <small>{escape(self.source)}</small>"
 
 
 def quoted(value: float, source: str, unit: str = "") -> Quoted:

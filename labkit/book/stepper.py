@@ -12,7 +12,8 @@ from labkit.book.cells import Grid, draw_cells, draw_moves, key
 from labkit.book.figure import WIDTH, heading
 from labkit.book.frontend import live
 from labkit.book.reads import Trace
-from labkit.book.recording import Frame, Replay, record
+from labkit.book.recorder import record
+from labkit.book.recording import Frame, Replay
 from labkit.book.strip import describe, flaws_by_cell
 from labkit.book.svg import Svg, number
 from labkit.book.units import seconds_text

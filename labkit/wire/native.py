@@ -95,6 +95,7 @@ class NativeCollectives:
         meter = context.socket_log = context.socket_log or SocketLog(context.recorder)
         meter.skip()
         try:
+            context.local.native = True  # so that the call is not written down twice
             with torch.no_grad():
                 call(*args, **kwargs)
         except RuntimeError as why:
@@ -104,6 +105,8 @@ class NativeCollectives:
             if "onnect" in text or "closed" in text or "peer" in text:
                 raise PeerLost(f"rank {context.rank} lost a rank of its group in a native collective: {text}") from why
             raise
+        finally:
+            context.local.native = False
         meter.measure()
 
 

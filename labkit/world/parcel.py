@@ -1,7 +1,8 @@
-"""How functions travel to the ranks and results come home: cloudpickle, with two cares about tensors.
+"""How functions travel to the ranks and results come home: cloudpickle, with three cares about tensors.
 
-A CUDA tensor arrives on the host, because the other process may not have that device. And a view brings only its
-own elements: pickled as it is, a slice of one element would bring the whole storage that it looks into.
+A CUDA tensor arrives on the host, because the other process may not have that device. A view brings only its own
+elements: pickled as it is, a slice of one element would bring the whole storage that it looks into. And dtypes that
+pickle cannot name (8-bit floats, unsigned integers of more than a byte) go as bytes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import cloudpickle
 import torch
 from torch import Tensor
 
+from labkit.wire.dtypes import CODES, NAMES
+
 
 class Pickler(cloudpickle.Pickler):
     """A cloudpickle Pickler that packs tensors for the journey."""
@@ -19,6 +22,9 @@ class Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Tensor):
             packed = _packed(obj)
+            if packed.dtype in _UNNAMED:
+                raw = packed.detach().contiguous().view(-1).view(torch.uint8) if packed.numel() else None
+                return _from_bytes, (raw, packed.dtype, tuple(packed.shape))
             if packed is not obj:
                 return _same, (packed,)
         return super().reducer_override(obj)
@@ -41,3 +47,11 @@ def _packed(x: Tensor) -> Tensor:
 
 def _same(x: Any) -> Any:
     return x
+
+
+def _from_bytes(raw: Tensor | None, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    return torch.empty(shape, dtype=dtype) if raw is None else raw.view(dtype).view(shape)
+
+
+_NAMED = set("float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool complex64 complex128".split())
+_UNNAMED = {dtype for dtype, code in CODES.items() if NAMES[code] not in _NAMED}

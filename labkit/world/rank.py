@@ -21,6 +21,7 @@ from labkit.wire.context import Context, LinkModel
 from labkit.wire.errors import PeerLost, Refused, WireError
 from labkit.wire.faults import Fault, RankFaults
 from labkit.wire.group import Group
+from labkit.wire.plain import record_plain_calls
 from labkit.wire.sampler import Sampler
 from labkit.wire.transports.local import LocalTransport
 
@@ -211,11 +212,13 @@ def make_context(birth: Birth, page: rec.Page) -> Context:
     network, per_node = spec.network, spec.per_node
     link_to = (lambda peer: network.link(rank, peer, per_node)) if network is not None else None
     clock = (VirtualClock if spec.clock == "virtual" else Clock)(birth.epoch, link_to)
-    return Context(
+    context = Context(
         rank, spec.world_size, recorder, clock, transport, limit, spec.backend, device, network, per_node,
         birth.link_model, RankFaults(birth.faults, page, _asker(birth)), Sampler(spec.memory) if spec.memory else None,
         spec.check,
     )  # fmt: skip
+    record_plain_calls(context)
+    return context
 
 
 def _alive(birth: Birth) -> Any:

@@ -290,6 +290,10 @@ def stuck(size: int = 2, count: int = 1000) -> Trace:
     trace = Trace(size)
     trace.compute(0, 1e-3)
     nan = float("nan")
-    trace.sends.append(Message(0, 1, count * FLOAT, "float32", (count,), 2e-4, 1e-3, nan, nan, 1, -1, -1, -1, -1, False))
-    trace.recvs.append(Message(0, 1, count * FLOAT, "float32", (count,), 3e-4, 1e-3, nan, 3e-4, 2, -1, -1, -1, -1, False))
+    trace.sends.append(
+        Message(0, 1, count * FLOAT, "float32", (count,), 2e-4, 1e-3, nan, nan, 1, -1, -1, -1, -1, False)
+    )
+    trace.recvs.append(
+        Message(0, 1, count * FLOAT, "float32", (count,), 3e-4, 1e-3, nan, 3e-4, 2, -1, -1, -1, -1, False)
+    )
     return trace
