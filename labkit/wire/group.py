@@ -127,7 +127,7 @@ class Group:
             arrived = clock.arrive(self.global_ranks[source], into.nbytes, into.sent)
             clock.reach(max(out.free, arrived))
             recorder.end(out.record, max(out.free, 1))
-            recorder.end(into.record, arrived, into.sent)
+            recorder.end(into.record, max(arrived, into.begun), into.sent)  # it may have been here before it was wanted
         else:
             now = clock.now()
             recorder.end(out.record, now)
@@ -331,7 +331,7 @@ class Group:
         return None if sent is None else Message(peer, seq, sent, op, self._operation, flags)
 
     def _begin(self, m: Message, kind: int, now: int, flags: int) -> None:
-        shape = m.x.shape
+        m.begun, shape = now, m.x.shape
         offset = m.x.data_ptr() - self._base[0]
         m.record = self.context.recorder.begin(
             kind, now, peer=m.peer, group=self.key, lane=self._lane_number, seq=m.seq, parent=self.context.enclosing(),
@@ -355,7 +355,7 @@ class Group:
         context.recorder.slot(slot, parent)
 
     def _arrived(self, m: Message, clock: Any) -> None:
-        arrived = clock.arrive(m.peer, m.nbytes, m.sent)
+        arrived = max(clock.arrive(m.peer, m.nbytes, m.sent), m.begun)  # it may have been here before it was wanted
         clock.reach(arrived)
         self.context.recorder.end(m.record, arrived, m.sent)
 

@@ -24,7 +24,7 @@ class Message:
     """
 
     __slots__ = (
-        "peer", "seq", "x", "op", "flags", "operation", "sent", "raw", "nbytes", "record", "free", "state",
+        "peer", "seq", "x", "op", "flags", "operation", "sent", "raw", "nbytes", "record", "begun", "free", "state",
         "error", "done", "then", "sock", "at", "head", "stuck", "scratch",
     )  # fmt: skip
 
@@ -32,7 +32,7 @@ class Message:
         self.peer, self.seq, self.x, self.op, self.flags, self.operation = peer, seq, x, op, flags, operation
         self.raw = as_bytes(x)
         self.nbytes = self.raw.numel()
-        self.sent = self.free = self.record = self.state = self.at = 0
+        self.sent = self.begun = self.free = self.record = self.state = self.at = 0
         self.error: BaseException | None = None
         self.done: threading.Event | None = None  # set by whoever finishes a posted message
         self.then: Any = None  # called just before, in the thread that finishes it

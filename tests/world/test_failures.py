@@ -1,0 +1,191 @@
+"""A rank that fails ends the world, and the caller is told by which rank, why, and what the others waited for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import labkit
+import pytest
+import torch
+from labkit import RankFailed
+from leftovers import eventually, soon
+
+
+def receive_from(group, source):
+    return group.recv(torch.zeros(3), source)
+
+
+def test_the_traceback_of_the_first_rank_that_raised_is_shown() -> None:
+    def inner_function():
+        raise KeyError("no such layer")
+
+    def work(group):
+        if group.rank == 1:
+            inner_function()
+        receive_from(group, 1)
+
+    with pytest.raises(RankFailed) as caught:
+        labkit.launch(work, 3)
+    failure = caught.value.failure
+    assert (failure.rank, failure.kind, failure.error) == (1, "raised", "KeyError")
+    assert "in inner_function" in failure.traceback and "labkit/world" not in failure.traceback
+    assert failure.waiting == {r: "receive float32[3] from rank 1 (waits for rank 1)" for r in (0, 2)}
+    text = str(caught.value)
+    assert "rank 1 raised KeyError" in text and "rank 2: receive float32[3] from rank 1" in text
+
+
+@pytest.mark.parametrize("transport", ["local", "gloo"])
+def test_a_rank_that_raises_ends_the_world_within_a_second(transport) -> None:
+    def work(group):
+        if group.rank == 2:
+            raise ValueError("here")
+        time.sleep(60)
+
+    begin = time.monotonic()
+    with pytest.raises(RankFailed, match="rank 2 raised ValueError: here"):
+        labkit.launch(work, 4, transport=transport)
+    assert time.monotonic() - begin < soon()
+
+
+@pytest.mark.parametrize("transport", ["local", "gloo"])
+def test_a_rank_that_dies_is_named_and_not_those_that_lost_it(transport) -> None:
+    def work(group):
+        if group.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        receive_from(group, 1 - group.rank if group.rank < 2 else 0)
+
+    with pytest.raises(RankFailed) as caught:
+        labkit.launch(work, 3, transport=transport)
+    assert caught.value.rank == 1 and "was killed by SIGKILL" in str(caught.value)
+
+
+def test_the_first_failure_is_the_cause_and_comes_first() -> None:
+    def work(group):
+        try:
+            if group.rank == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            receive_from(group, 2)
+        except labkit.PeerLost:
+            raise RuntimeError("cannot go on") from None
+
+    run = labkit.launch(work, 3, transport="local", on_failure="return")
+    assert (run.failures[0].rank, run.failures[0].kind) == (2, "died")
+    assert {f.rank for f in run.failures[1:]} <= {0, 1}
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_rank_that_exits_without_a_result_failed(code) -> None:
+    with pytest.raises(RankFailed, match=f"rank 0 exited with code {code}"):
+        labkit.launch(lambda group: os._exit(code), 1)
+    with pytest.raises(RankFailed, match="rank 0 raised SystemExit"):
+        labkit.launch(lambda group: sys.exit(code), 1)
+
+
+def test_a_keyboard_interrupt_inside_a_rank_is_a_failure() -> None:
+    def work(group):
+        raise KeyboardInterrupt
+
+    with pytest.raises(RankFailed, match="rank 0 raised KeyboardInterrupt"):
+        labkit.launch(work, 1)
+
+
+def test_the_step_of_the_failure_is_known() -> None:
+    def work(group):
+        for n in range(10):
+            group.step(n)
+            if n == 4:
+                raise ArithmeticError
+
+    assert labkit.launch(work, 1, on_failure="return").failures[0].step == 4
+
+
+def test_on_failure_return_gives_what_is_left() -> None:
+    def work(group):
+        if group.rank == 0:
+            return "done"
+        group.exchange(torch.zeros(1), 3 - group.rank, torch.zeros(1), 3 - group.rank)
+        time.sleep(0.3)
+        raise ValueError(group.rank)
+
+    run = labkit.launch(work, 3, on_failure="return")
+    assert run.results == ["done", None, None]
+    assert run.failures[0].kind == "raised" and run.failures[0].rank in (1, 2)
+    assert sum(run.trace.messages()) == 2
+
+
+def test_on_failure_continue_lets_the_others_finish() -> None:
+    def work(group):
+        if group.rank == 1:
+            raise ValueError("out")
+        time.sleep(0.3)
+        return group.rank
+
+    run = labkit.launch(work, 3, on_failure="continue")
+    assert run.results == [0, None, 2]
+    assert [(f.rank, f.error) for f in run.failures] == [(1, "ValueError")]
+
+
+def test_an_exception_that_cannot_travel_is_told_all_the_same() -> None:
+    class Odd(Exception):
+        def __init__(self, a, b):
+            super().__init__(a)
+            self.lock = __import__("threading").Lock()
+
+        def __str__(self):
+            return "odd one"
+
+    def work(group):
+        raise Odd(1, 2)
+
+    with pytest.raises(RankFailed, match="rank 0 raised Odd: odd one"):
+        labkit.launch(work, 1)
+
+
+def test_even_an_exception_that_cannot_say_what_it_is() -> None:
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError("no words")
+
+    def work(group):
+        raise Mute
+
+    begin = time.monotonic()
+    with pytest.raises(RankFailed, match="rank 0 raised Mute"):
+        labkit.launch(work, 2)
+    assert time.monotonic() - begin < soon(2)
+
+
+def test_what_a_rank_started_ends_with_it(tmp_path) -> None:
+    note = tmp_path / "pid"
+
+    def work(group):
+        note.write_text(str(subprocess.Popen(["sleep", "300"]).pid))
+
+    labkit.launch(work, 1)
+    assert eventually(lambda: not os.path.exists(f"/proc/{note.read_text()}"))
+
+
+def test_a_result_that_cannot_be_sent_names_its_type() -> None:
+    with pytest.raises(RankFailed, match="rank 0 returned a generator that cannot be sent to the notebook"):
+        labkit.launch(lambda group: (i for i in range(3)), 1)
+
+
+def test_a_result_that_is_too_large_says_what_to_do() -> None:
+    with pytest.raises(RankFailed, match="rank 1 returned more than .* raise max_result_bytes"):
+        labkit.launch(lambda group: torch.zeros(group.rank * 10**6), 2, max_result_bytes=10**6)
+
+
+def test_a_result_that_cannot_be_loaded_names_the_rank() -> None:
+    def work(group):
+        class Trap:
+            def __reduce__(self):
+                return eval, ("1 / 0",)
+
+        return Trap()
+
+    with pytest.raises(RankFailed, match="the result of rank 0 cannot be loaded here: ZeroDivisionError"):
+        labkit.launch(work, 1)
