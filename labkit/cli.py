@@ -45,9 +45,7 @@ def _dispatch(arguments: argparse.Namespace, notebooks: Path | None) -> int:
         case "run":
             from labkit.commands.run import run_chapter
 
-            return run_chapter(
-                arguments.chapter, arguments.parameters, arguments.out, arguments.timeout, notebooks
-            )
+            return run_chapter(arguments.chapter, arguments.parameters, arguments.out, arguments.timeout, notebooks)
         case "bench":
             return _call(f"labkit.bench.{arguments.benchmark}", arguments.rest)
         case _:

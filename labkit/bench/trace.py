@@ -51,7 +51,7 @@ def measure(group: labkit.Group, nbytes: int, pairs: int) -> tuple[list[float], 
     times: dict[bool, list[float]] = {True: [], False: []}
     for i in range(pairs + 1):
         for writing in (True, False) if i % 2 else (False, True):
-            context.recorder = recorder if writing else silent  # type: ignore[assignment]
+            context.recorder = recorder if writing else silent
             group.exchange(x, other, y, other)
             begin = time.perf_counter()
             for _ in range(repeat):

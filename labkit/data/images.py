@@ -33,9 +33,7 @@ def digits(validation: float = 0.2, seed: int = 0) -> tuple[Images, Images]:
     return Images(x[:cut], y[:cut]), Images(x[cut:], y[cut:])
 
 
-def image_batches(
-    images: Images, batch: int, seed: int = 0, rank: int = 0, world: int = 1
-) -> Iterator[Images]:
+def image_batches(images: Images, batch: int, seed: int = 0, rank: int = 0, world: int = 1) -> Iterator[Images]:
     """`batch` images for this rank at each step, without end; the ranks of a step are disjoint.
 
     Order, promises and errors are those of `batch_indices`.

@@ -92,7 +92,10 @@ def _sent(trace: Trace, m: Message) -> float:
     return trace.sent_at.get((m.src, m.dst, m.group, m.lane, m.seq), float("-inf"))
 
 
-def _intervals(trace: Trace, rank: int, step: int | None) -> tuple[list[Interval], list[Interval], list[Interval], Interval]:
+def _intervals(
+    trace: Trace, rank: int, step: int | None
+) -> tuple[list[Interval], list[Interval], list[Interval], Interval]:
+    """(compute, transfer, waiting, whole) of one rank."""
     compute, transfer, waiting, marks = [], [], [], []
     for s in trace.spans():
         if s.rank == rank and (step is None or s.step == step):

@@ -26,7 +26,8 @@ def to_chrome(trace: Trace, path: str | None = None) -> dict[str, Any]:
     for s in trace.spans():
         box(s.rank, _COMPUTE, s.name, s.start, s.end, step=s.step, **s.attrs)
     for c in trace.collectives():
-        box(c.rank, _COMPUTE, c.name, c.start, c.end, algorithm=c.algorithm, op=c.op, dtype=c.dtype, shape=c.shape, nbytes=c.nbytes)
+        what = {"algorithm": c.algorithm, "op": c.op, "dtype": c.dtype, "shape": c.shape, "nbytes": c.nbytes}
+        box(c.rank, _COMPUTE, c.name, c.start, c.end, **what)
     for number, m in enumerate(trace.sends):
         box(m.src, _COMMUNICATION, f"send to {m.dst}", m.start, m.end, nbytes=m.nbytes, dtype=m.dtype, shape=m.shape)
         if m.arrived == m.arrived:
@@ -34,8 +35,10 @@ def to_chrome(trace: Trace, path: str | None = None) -> dict[str, Any]:
             events.append({"ph": "s", "pid": m.src, "tid": _COMMUNICATION, "ts": m.start * 1e6, **flow})
             events.append({"ph": "f", "bp": "e", "pid": m.dst, "tid": _COMMUNICATION, "ts": m.arrived * 1e6, **flow})
     for m in trace.recvs:
-        box(m.dst, _COMMUNICATION, f"receive from {m.src}", m.start, m.end, nbytes=m.nbytes, dtype=m.dtype, shape=m.shape)
-    chrome = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"clock": trace.clock, "transport": trace.transport}}
+        what = {"nbytes": m.nbytes, "dtype": m.dtype, "shape": m.shape}
+        box(m.dst, _COMMUNICATION, f"receive from {m.src}", m.start, m.end, **what)
+    about = {"clock": trace.clock, "transport": trace.transport}
+    chrome = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
     if path is not None:
         with open(path, "w") as f:
             json.dump(chrome, f)

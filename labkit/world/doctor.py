@@ -30,14 +30,15 @@ def main(argv: list[str] | None = None) -> int:
 
 def _python() -> tuple[bool, str]:
     ok = sys.version_info >= (3, 11)
-    return ok, f"{platform.python_version()} on {platform.system()} {platform.machine()}" + ("" if ok else "; 3.11 or later is needed")
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    return ok, found + ("" if ok else "; 3.11 or later is needed")
 
 
 def _system() -> tuple[bool, str]:
     if sys.platform == "linux":
         return True, "Linux, tested whole"
     if sys.platform == "darwin":
-        return True, "macOS: gloo and local transports over TCP; native bytes are not measured, and ranks notice a dead parent by its socket"
+        return True, "macOS: gloo and local sockets over TCP; bytes of native collectives are not measured"
     return False, "use WSL2 on Windows (see README)"
 
 
@@ -53,7 +54,8 @@ def _room() -> tuple[bool, str]:
 def _torch() -> tuple[bool, str]:
     import torch
 
-    return torch.distributed.is_available(), f"{torch.__version__}, gloo {'yes' if torch.distributed.is_gloo_available() else 'no'}"
+    gloo = torch.distributed.is_available() and torch.distributed.is_gloo_available()
+    return gloo, f"{torch.__version__}, {'with' if gloo else 'without'} gloo"
 
 
 def _gpu() -> tuple[bool, str]:
@@ -83,7 +85,8 @@ def _ranks(transport: str) -> Callable[[], tuple[bool, str]]:
         end = time.perf_counter()
         right = run.results == [6.0] * 4
         first = f"first start {format_seconds(start - begin)}, " if start - begin > 0.1 else ""
-        return right, f"{first}4 ranks and an all-reduce in {format_seconds(end - start)}" + ("" if right else f"; WRONG: {run.results}")
+        took = f"{first}4 ranks and an all-reduce in {format_seconds(end - start)}"
+        return right, took + ("" if right else f"; WRONG: {run.results}")
 
     return check
 

@@ -114,7 +114,8 @@ def _check_room(world_size: int) -> None:
         raise Refused(f"world_size={world_size}: this machine allows at most {cap} ranks a reader (LABKIT_MAX_RANKS)")
     free = memory_available()
     if free is not None and world_size * RANK_BYTES > free:
-        raise Refused(f"world_size={world_size} needs about {world_size * RANK_BYTES / 1e9:.1f} GB and {free / 1e9:.1f} GB are free: "
+        need = world_size * RANK_BYTES / 1e9
+        raise Refused(f"world_size={world_size} needs about {need:.1f} GB and {free / 1e9:.1f} GB are free: "
                       f"at most {free // RANK_BYTES} ranks fit here")  # fmt: skip
     room = processes_available()
     if room is not None and world_size + 4 > room:

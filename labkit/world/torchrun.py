@@ -63,7 +63,9 @@ def run_here(fn: Callable[..., Any], world_size: int, args: tuple[Any, ...], opt
 class _Run:
     """One launch, seen from one of the ranks."""
 
-    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], spec: Spec, rank: int, local_size: int, store: Any):
+    def __init__(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], spec: Spec, rank: int, local_size: int, store: Any
+    ):
         self.fn, self.args, self.spec, self.rank, self.store = fn, args, spec, rank, store
         self.per_node = spec.per_node if spec.network is not None else local_size
 
@@ -127,10 +129,11 @@ class _Run:
         clock = (VirtualClock if spec.clock == "virtual" else Clock)(epoch, link_to)
         mine = {n: f for n, f in enumerate(spec.faults) if f.rank == rank}
         if mine:
-            raise Refused("faults= needs ranks that labkit started itself: a rank under torchrun has no parent here to strike it")
-        return Context(rank, spec.world_size, rec.Recorder(page), clock, transport, spec.timeout, spec.backend, device, network,
-                       per_node, None, RankFaults({}, page, lambda n: (False, {})), Sampler(spec.memory) if spec.memory else None,
-                       spec.check)  # fmt: skip
+            raise Refused("faults= needs ranks that labkit started itself: under torchrun nobody can strike them")
+        sampler = Sampler(spec.memory) if spec.memory else None
+        nothing = RankFaults({}, page, lambda n: (False, {}))
+        return Context(rank, spec.world_size, rec.Recorder(page), clock, transport, spec.timeout, spec.backend, device,
+                       network, per_node, None, nothing, sampler, spec.check)  # fmt: skip
 
     def _since_start(self) -> int:
         """Nanoseconds since the launch began on rank 0, by the hosts' clocks of the day (a millisecond apart at best)."""
@@ -161,7 +164,8 @@ class _Run:
         spec, rank = self.spec, self.rank
         raw = cloudpickle.dumps(report)
         if len(raw) > spec.max_result_bytes:
-            raise Refused(f"rank {rank} returned more than {spec.max_result_bytes / 1e9:.3g} GB: return less, or raise max_result_bytes=")
+            limit = f"{spec.max_result_bytes / 1e9:.3g} GB"
+            raise Refused(f"rank {rank} returned more than {limit}: return less, or raise max_result_bytes=")
         self.store.set(f"report-{rank}", raw)
         results: list[Any] = [None] * spec.world_size
         results[rank] = report["result"]
@@ -192,8 +196,9 @@ class _Run:
             if report["page"] is not None:
                 page.map[: len(report["page"])] = report["page"]
         peaks = [r["peak"] for r in reports] if self.spec.memory else ()
-        return from_pages(pages, clock=self.spec.clock, transport=self.spec.transport, emulated=self.spec.network is not None,
-                          peaks=peaks, memory=self.spec.memory or "")  # fmt: skip
+        spec = self.spec
+        return from_pages(pages, clock=spec.clock, transport=spec.transport, emulated=spec.network is not None,
+                          peaks=peaks, memory=spec.memory or "")  # fmt: skip
 
 
 class _Addresses:

@@ -18,7 +18,7 @@ HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 class Nursery:
     """A fork that has imported labkit and forks a host for each job it is handed."""
 
-    def __init__(self, sock):
+    def __init__(self, sock: socket.socket) -> None:
         self.stamp = stamp()
         self.sock, theirs = socket.socketpair()
         zygote = os.getpid()
@@ -28,7 +28,7 @@ class Nursery:
             _nurse(theirs, zygote)
         theirs.close()
 
-    def take(self, fd):
+    def take(self, fd: int) -> bool:
         """Hand it the job; False if it is out of date or gone."""
         try:
             if self.stamp == stamp():
@@ -40,7 +40,7 @@ class Nursery:
         return False
 
 
-def stamp():
+def stamp() -> int:
     """Changes when any source file of labkit does."""
     found = []
     folders = [os.path.join(HOME, "labkit")]
@@ -55,7 +55,7 @@ def stamp():
     return hash(tuple(sorted(found)))
 
 
-def main(fd, idle_seconds):
+def main(fd: int, idle_seconds: float) -> None:
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")  # connect two ranks when they first talk
     import gc
 
@@ -95,7 +95,7 @@ def main(fd, idle_seconds):
         os.close(fds[0])
 
 
-def _nurse(sock, zygote):
+def _nurse(sock: socket.socket, zygote: int) -> None:
     """Import everything a host needs; then fork one for each job that comes."""
     code = 1
     try:

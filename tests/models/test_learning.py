@@ -1,10 +1,20 @@
 """The models learn the real data, quickly: what chapters build on."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 
 from labkit.data import batches, digits, image_batches, text
 from labkit.models import CNN, GPT, MLP, GPTConfig, next_token_loss
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Matrices this small gain nothing from a second thread, and lose much when the machine is busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def test_a_two_layer_gpt_learns_the_text_in_sixty_steps():
@@ -18,9 +28,8 @@ def test_a_two_layer_gpt_learns_the_text_in_sixty_steps():
     with torch.no_grad():
         inputs, targets = next(batches(val, batch=64, context=64))
         loss = next_token_loss(model(inputs), targets).item()
-    assert loss < letter_frequencies(train, targets) - 0.1, (
-        "it learned no more than how often a letter occurs"
-    )
+    assert loss > 2, "nobody learns that fast: does the model see its targets?"
+    assert loss < letter_frequencies(train, targets) - 0.1, "it learned no more than how often a letter occurs"
 
 
 def letter_frequencies(train, targets):
