@@ -1,0 +1,51 @@
+"""Plain torch.distributed calls inside a rank: recorded, counted, diagnosed."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import labkit
+
+
+def failure(fn, size=2):
+    with pytest.raises(labkit.RankFailed) as caught:
+        labkit.launch(fn, size)
+    assert caught.value.failure.seconds < 2
+    return str(caught.value)
+
+
+def test_they_work_and_are_on_the_trace_with_measured_bytes():
+    def program(group):
+        x = torch.full((250_000,), float(group.rank))
+        dist.all_reduce(x)
+        dist.broadcast(x, 0)
+        return x[0].item()
+
+    run = labkit.launch(program, 4)
+    assert run.results == [6.0] * 4
+    assert [c.name for c in run.trace.collectives() if c.rank == 2] == ["all_reduce", "broadcast"]
+    total = sum(run.trace.bytes_sent()) / 1e6
+    assert total == pytest.approx(4 * 1.5 + 3, rel=0.1)  # 2 (p-1)/p M each, and p-1 copies
+
+
+def test_a_mismatch_is_named():
+    def program(group):
+        dist.all_reduce(torch.ones(8, dtype=torch.int32 if group.rank else torch.float32))
+
+    text = failure(program)
+    assert "rank 1 called all_reduce on int32[8]" in text and "rank 0 called all_reduce on float32[8]" in text
+
+
+def test_different_operations_are_named():
+    text = failure(lambda group: dist.barrier() if group.rank else dist.all_reduce(torch.ones(8)))
+    assert "rank 1 called barrier" in text and "rank 0 called all_reduce" in text
+
+
+def test_a_deadlock_of_receives_is_named():
+    text = failure(lambda group: dist.recv(torch.ones(8), 1 - group.rank))
+    assert "ranks 0 and 1 wait for each other" in text
+
+
+def test_a_rank_that_left_is_named():
+    text = failure(lambda group: None if group.rank else dist.all_reduce(torch.ones(8)))
+    assert "rank 1 has finished while others wait for it" in text
