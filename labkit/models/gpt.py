@@ -119,11 +119,13 @@ class GPT(nn.Module):
             self.scores.weight = self.tokens.weight
 
     def _draw_weights(self) -> None:
-        """Normal(0, 0.02), and smaller where a layer adds to the stream (Radford et al. 2019, 2.3).
+        """Normal weights as in GPT-2, where 0.02 suits a width of 768; a narrower model needs larger ones.
 
-        There are two additions a layer, so dividing by sqrt(2 layers) keeps the variance of the
-        stream from growing with depth.
+        A sum over d inputs has sqrt(d) times their spread, so 0.02 sqrt(768 / d) keeps it as in GPT-2.
+        Where a layer adds to the stream weights are smaller (Radford et al. 2019, 2.3): there are two
+        additions a layer, and dividing by sqrt(2 layers) keeps the stream from growing with depth.
         """
+        std = 0.02 * math.sqrt(768 / self.config.width)
         for name, p in self.named_parameters():
             if "norm" in name:
                 continue  # LayerNorm starts as the identity: ones and zeros
@@ -132,7 +134,7 @@ class GPT(nn.Module):
             else:
                 adds_to_stream = name.endswith(("attention.out.weight", "feed_forward.down.weight"))
                 scale = math.sqrt(2 * self.config.layers) if adds_to_stream else 1.0
-                nn.init.normal_(p, std=0.02 / scale)
+                nn.init.normal_(p, std=std / scale)
 
     def forward(self, tokens_bt: Tensor) -> Tensor:
         """Scores (logits) of the next symbol at each position: (b, t) int64 -> (b, t, v).

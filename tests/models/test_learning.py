@@ -29,7 +29,7 @@ def test_a_two_layer_gpt_learns_the_text_in_sixty_steps():
         inputs, targets = next(batches(val, batch=64, context=64))
         loss = next_token_loss(model(inputs), targets).item()
     assert loss > 2, "nobody learns that fast: does the model see its targets?"
-    assert loss < letter_frequencies(train, targets) - 0.1, "it learned no more than how often a letter occurs"
+    assert loss < letter_frequencies(train, targets) - 0.3, "it learned no more than how often a letter occurs"
 
 
 def letter_frequencies(train, targets):

@@ -1,5 +1,7 @@
 """Models are functions of configuration and seed, and have the size their formula says."""
 
+import math
+
 import pytest
 import torch
 
@@ -91,7 +93,7 @@ def test_a_gpt_does_not_read_the_future():
 def test_an_untrained_gpt_guesses():
     tokens = torch.randint(0, 256, (4, 64), generator=torch.Generator().manual_seed(0))
     loss = next_token_loss(GPT()(tokens), tokens.roll(-1, 1))
-    assert abs(loss.item() - 5.545) < 0.1
+    assert abs(loss.item() - math.log(256)) < 0.3
 
 
 @pytest.mark.parametrize(
