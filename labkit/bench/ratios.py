@@ -1,7 +1,7 @@
 """Comparing two ways of doing a thing on a noisy machine.
 
-The two are run in turn, A B, B A, A B, ..., and compared pair by pair; the median of the pairs' ratios is the result for
-one cell. Beside it stands the ratio of A against itself, measured the same way: what differs from 1 there is noise,
+The two are run in turn, A B, B A, A B, ..., and compared pair by pair; the median of the pairs' ratios is the result
+for one cell. Beside it stands the ratio of A against itself, measured the same way: what differs from 1 there is noise,
 and no A/B ratio within it means anything. Over several cells the geometric mean is taken.
 """
 

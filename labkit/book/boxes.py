@@ -46,8 +46,10 @@ def work_boxes(trace: Trace) -> Iterable[Box]:
 def collective_boxes(trace: Trace) -> Iterable[Box]:
     """Collectives, without those that others call. A native one waits until its last member has called it."""
     calls = [c for c in trace.collectives() if not c.nested]
-    last = {(c.group, c.seq): max(d.start for d in calls if (d.group, d.seq) == (c.group, c.seq))
-            for c in calls if c.native}  # fmt: skip
+    last: dict[tuple[int, int], float] = {}
+    for c in calls:
+        if c.native:
+            last[c.group, c.seq] = max(c.start, last.get((c.group, c.seq), c.start))
     for c in calls:
         label = f"{c.name} {c.algorithm}".strip()
         hover = f"rank {c.rank}: {label}, shape {list(c.shape)}, {seconds_text(c.end - c.start)}"
@@ -98,6 +100,21 @@ def clip(boxes: Iterable[Box], window: Window) -> list[Box]:
         for b in boxes
         if b.start < last and b.end > first or first <= b.start == b.end <= last
     ]
+
+
+def merged(boxes: Iterable[Box], gap: float) -> list[Box]:
+    """Neighbours of one kind on one lane that are shorter than `gap` seconds, and closer than it, as one box."""
+    result: list[Box] = []
+    for box in sorted(boxes, key=lambda b: (b.rank, b.lane, b.kind, b.start)):
+        before = result[-1] if result else box
+        same = (before.rank, before.lane, before.kind) == (box.rank, box.lane, box.kind)
+        if result and same and box.end - box.start < gap and box.start - before.end < gap:
+            words = f"rank {box.rank}: several boxes ({box.lane}, {box.kind}) drawn as one"
+            end = max(before.end, box.end)
+            result[-1] = Box(box.rank, box.lane, box.kind, before.start, end, before.label, words)
+        else:
+            result.append(box)
+    return result
 
 
 def covered(stretches: Iterable[Window]) -> list[Window]:

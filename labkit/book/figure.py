@@ -62,11 +62,21 @@ class Figure:
     def __repr__(self) -> str:
         return self.text
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+    def bundle(self) -> dict[str, Any]:
+        """What is displayed, by MIME type."""
         bundle: dict[str, Any] = {"text/plain": self.text, "image/svg+xml": self.svg}
         if self.spec is not None:
             bundle[PLOTLY] = json.loads(json.dumps(self.spec, sort_keys=True, allow_nan=False))
         return bundle
+
+    def alt(self) -> dict[str, Any]:
+        """Metadata of the display: the words that an exported page gives to the picture."""
+        return {"image/svg+xml": {"alt": f"{self.title} ({self.badge}). {self.sentence}"}}
+
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        return self.bundle(), self.alt()
 
 
 def plotly_spec(

@@ -8,8 +8,8 @@ so a wrong one is shown as it ran.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from labkit.book.goals import Held
 from labkit.book.units import listing, plural, seconds_text
@@ -37,6 +37,11 @@ class Move:
     start: float
     arrived: float
     aside: bool = False
+
+    def cut(self, most: int) -> Move:
+        """The same with the chunks below number `most` only."""
+        kept = [i for i, c in enumerate(self.chunks) if c < most]
+        return replace(self, chunks=tuple(self.chunks[i] for i in kept), carried=tuple(self.carried[i] for i in kept))
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,21 @@ class Replay:
         opening = "Not as promised, if spare buffers were combined: " if self.assumed else "Wrong at the end: "
         return opening + "; ".join(told[:4]) + more + "."
 
+    def crop(self, most: int) -> Replay:
+        """The same with the first `most` ranks and chunks only: what fits into a picture."""
+        if len(self.ranks) <= most and self.chunks <= most:
+            return self
+        kept = self.ranks[:most]
+
+        def cut(frame: Frame) -> Frame:
+            moves = tuple(m.cut(most) for m in frame.moves if m.src in kept and m.dst in kept and m.chunks[0] < most)
+            return Frame(frame.time, moves, tuple(row[:most] for row in frame.held[:most]))
+
+        return replace(
+            self, ranks=kept, bounds=self.bounds[: most + 1], frames=tuple(map(cut, self.frames)),
+            rounds=tuple(map(cut, self.rounds)), promise=tuple(row[:most] for row in self.promise[:most]),
+        )  # fmt: skip
+
     def strip(self, frames: Sequence[Frame] | None = None) -> Figure:
         """Pictures side by side, for a page that cannot be stepped through: at most nine of the rounds by default."""
         from labkit.book.strip import strip
@@ -167,7 +187,9 @@ class Replay:
     def __str__(self) -> str:
         return self.sentence
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         return self.strip()._repr_mimebundle_()
 
 

@@ -14,7 +14,7 @@ from labkit.book.frontend import live
 from labkit.book.reads import Trace
 from labkit.book.recorder import record
 from labkit.book.recording import Frame, Replay
-from labkit.book.strip import describe, flaws_by_cell
+from labkit.book.strip import MOST_SHOWN, describe, flaws_by_cell
 from labkit.book.svg import Svg, number
 from labkit.book.units import seconds_text
 
@@ -106,18 +106,24 @@ class Stepper:
     def __repr__(self) -> str:
         return self.recording.strip().text
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
-        bundle = self.recording.strip()._repr_mimebundle_()
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        bundle, alt = self.recording.strip()._repr_mimebundle_()
         if live():
             bundle[VIEW] = self.widget._repr_mimebundle_()[VIEW]
-        return bundle
+        return bundle, alt
 
 
 def frame_picture(recording: Replay, frames: tuple[Frame, ...], index: int) -> str:
     """One step as a large picture: the ranks' chunks, what has just arrived, and where on the time axis this is."""
+    sentence = describe(recording, frames, index)
+    if (cropped := recording.crop(MOST_SHOWN)) is not recording:
+        frames = cropped.frames if frames == recording.frames else cropped.rounds
+        recording = cropped
+        sentence += f" Only the first {MOST_SHOWN} ranks and chunks are shown."
     frame = frames[index]
     title = f"{recording.name} {recording.algorithm}".strip()
-    sentence = describe(recording, frames, index)
     svg = Svg(WIDTH, title, sentence)
     top = heading(svg, recording.badge, sentence)
     top = max(top, 84) if len(recording.ranks) < 9 else max(top, 67)  # two lines of words do not shift the picture

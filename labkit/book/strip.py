@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from labkit.book.cells import Grid, draw_cells, draw_moves, key, label
 from labkit.book.figure import WIDTH, Figure, heading
@@ -11,19 +12,32 @@ from labkit.book.svg import Svg
 from labkit.book.tables import Row
 from labkit.book.units import listing, plural, seconds_text
 
+MOST_SHOWN = 16  # ranks, and chunks
 
-def strip(replay: Replay, frames: Sequence[Frame] | None = None) -> Figure:
-    """The rounds of `replay` (or the given frames) as small pictures, one table row per round and rank below."""
-    shown = list(replay.rounds if frames is None else frames)
+
+def strip(recording: Replay, frames: Sequence[Frame] | None = None) -> Figure:
+    """The rounds of `recording` (or the given frames of it) as small pictures, one table row per round and rank."""
+    chosen = recording.rounds if frames is None else tuple(frames)
+    numbers = [_number(recording, frame) for frame in chosen]
+    replay = replace(recording, rounds=chosen).crop(MOST_SHOWN)
     cells = len(replay.ranks) * max(replay.chunks, 1)  # pictures of many cells are few: a notebook should stay small
+    picked = spread(chosen, max(3, min(9, 400 // cells))) if frames is None else list(range(len(chosen)))
     title = f"{replay.name} {replay.algorithm}".strip() + ", round by round"
-    picked = spread(shown, max(3, min(9, 400 // cells))) if frames is None else list(range(len(shown)))
-    sentence = replay.sentence
-    if len(picked) < len(shown):
-        sentence += f" The pictures show rounds {listing([str(i) for i in picked])}."
+    sentence = recording.sentence
+    if len(replay.ranks) < len(recording.ranks) or replay.chunks < recording.chunks:
+        sentence += f" Only the first {MOST_SHOWN} ranks and chunks are shown."
+    if len(picked) < len(chosen):
+        sentence += f" The pictures show rounds {listing([str(numbers[i]) for i in picked])}."
+    panels = [(numbers[i], replay.rounds[i]) for i in picked]
     return Figure(
-        title, replay.badge, sentence, rows(replay, shown), svg=picture(replay, shown, picked, title, sentence)
-    )
+        title, replay.badge, sentence, rows(replay, list(zip(numbers, replay.rounds, strict=True))),
+        svg=picture(replay, panels, len(recording.rounds) - 1, title, sentence),
+    )  # fmt: skip
+
+
+def _number(recording: Replay, frame: Frame) -> int:
+    """Which round, or which frame, of the recording this is."""
+    return recording.rounds.index(frame) if frame in recording.rounds else recording.frames.index(frame)
 
 
 def spread(items: Sequence[Frame], most: int) -> list[int]:
@@ -56,10 +70,10 @@ def describe(replay: Replay, frames: Sequence[Frame], index: int) -> str:
     return at + "; ".join(told) + more + "." + end
 
 
-def rows(replay: Replay, frames: Sequence[Frame]) -> list[Row]:
-    """A row per frame and rank: what it received and what its chunks hold."""
+def rows(replay: Replay, frames: Sequence[tuple[int, Frame]]) -> list[Row]:
+    """A row per (numbered) frame and rank: what it received and what its chunks hold."""
     table: list[Row] = []
-    for index, frame in enumerate(frames):
+    for index, frame in frames:
         for i, rank in enumerate(replay.ranks):
             got = [
                 f"{'aside ' if m.aside else '+' if m.combine else '='}{','.join(map(str, m.chunks))} from {m.src}"
@@ -77,8 +91,8 @@ def flaws_by_cell(replay: Replay) -> dict[tuple[int, int], Flaw]:
     return {(replay.ranks.index(f.rank), f.chunk): f for f in replay.flaws}
 
 
-def picture(replay: Replay, frames: Sequence[Frame], picked: Sequence[int], title: str, sentence: str) -> str:
-    """Small multiples, 760 pixels wide."""
+def picture(replay: Replay, panels: Sequence[tuple[int, Frame]], last: int, title: str, sentence: str) -> str:
+    """Small multiples of numbered frames, 760 pixels wide. last: the number of the frame at which flaws count."""
     svg = Svg(WIDTH, title, sentence)
     y = key(svg, heading(svg, replay.badge, sentence), bool(replay.flaws), False) + 6
     chunks, size = max(replay.chunks, 1), len(replay.ranks)
@@ -89,8 +103,7 @@ def picture(replay: Replay, frames: Sequence[Frame], picked: Sequence[int], titl
     height, space = (20, 6) if size <= 8 else (14, 3)
     tall = size * (height + space) + 40
     flaws = flaws_by_cell(replay)
-    for place, index in enumerate(picked):
-        frame = frames[index]
+    for place, (index, frame) in enumerate(panels):
         left, top = (place % columns) * WIDTH / columns, y + (place // columns) * tall
         name = "before" if index == 0 else f"round {index}" if frame.moves else "then"
         svg.text(left + 8, top + 10, name, 12, bold=True)
@@ -98,7 +111,6 @@ def picture(replay: Replay, frames: Sequence[Frame], picked: Sequence[int], titl
         grid = Grid(left + 34, top + 18, cell, height, gap, space, 10.5 if cell > 24 else 9)
         for i, rank in enumerate(replay.ranks):
             svg.text(grid.x - 6, grid.place(i, 0)[1] + height / 2 + 4, str(rank), 11, "end")
-        draw_cells(svg, grid, replay, frame, flaws if index == len(frames) - 1 else {}, hover=False)
+        draw_cells(svg, grid, replay, frame, flaws if index == last else {}, hover=False)
         draw_moves(svg, grid, replay, frame, [])
-    panels = -(-len(picked) // columns)
-    return svg.render(y + panels * tall)
+    return svg.render(y + -(-len(panels) // columns) * tall)

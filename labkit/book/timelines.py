@@ -15,6 +15,7 @@ from labkit.book.boxes import (
     arrived,
     clip,
     collective_boxes,
+    merged,
     message_boxes,
     seconds_by_rank,
     stuck_boxes,
@@ -27,7 +28,7 @@ from labkit.book.timelines_svg import picture
 from labkit.book.units import bytes_text, plural, seconds_text
 
 MOST_ARROWS = 200
-MOST_MESSAGES = 3000  # beyond this a notebook grows by megabytes and nobody can tell the boxes apart
+MOST_BOXES = 1500  # beyond this a notebook grows by megabytes, and nobody can tell the boxes apart
 NAMES = {
     "span": "named span", "compute": "computing", "collective": "collective", "native": "native collective",
     "send": "sending", "receive": "receiving", "waiting": "waiting for its partner",
@@ -88,7 +89,6 @@ def timeline(
     every = [*work_boxes(trace), *collective_boxes(trace), *stuck_boxes(trace), *message_boxes(trace, met)]
     first, last = window if window is not None else whole(every)
     inside = [m for m in met if m.start <= last and m.arrived >= first]
-    drawn = inside[:MOST_MESSAGES]
     boxes = [b for b in clip(every, (first, last)) if b.rank in shown]
     numbers = seconds_by_rank(boxes, shown)
     few = len(inside) < MOST_ARROWS if arrows is None else arrows
@@ -102,11 +102,12 @@ def timeline(
         }
         for rank, n in zip(shown, numbers, strict=True)
     ]
-    sentence = _sentence(shown, numbers, inside, last - first, window, len(drawn))
-    if len(drawn) < len(inside):
-        kept = [*work_boxes(trace), *collective_boxes(trace), *stuck_boxes(trace), *message_boxes(trace, drawn)]
-        boxes = [b for b in clip(kept, (first, last)) if b.rank in shown]
-    both = [m for m in drawn if m.src in shown and m.dst in shown and first <= max(m.start, m.recv_start)
+    sentence = _sentence(shown, numbers, inside, last - first, window)
+    if len(boxes) > MOST_BOXES:
+        sizes = ((last - first) / parts for parts in (100, 50, 20, 5, 1))
+        boxes = next(b for gap in sizes if len(b := merged(boxes, gap)) <= MOST_BOXES or gap == last - first)
+        sentence += " Short boxes in a row are drawn as one; use window= to see each."
+    both = [m for m in inside if m.src in shown and m.dst in shown and first <= max(m.start, m.recv_start)
             and m.arrived <= last] if few else []  # fmt: skip
     with_work = any(b.lane == "work" for b in boxes)
     room = (72 if with_work else 54) if len(shown) <= 8 else max(18, 560 / len(shown))
@@ -128,7 +129,7 @@ def whole(boxes: Sequence[Box]) -> Window:
 
 def _sentence(
     ranks: Sequence[int], numbers: list[dict[str, float]], messages: list[Message], seconds: float,
-    window: Window | None, drawn: int,
+    window: Window | None,
 ) -> str:  # fmt: skip
     total = sum(int(m.nbytes) for m in messages)
     text = f"{plural(len(ranks), 'rank')} over {seconds_text(seconds)}"
@@ -138,8 +139,6 @@ def _sentence(
     lost = numbers[worst]["waiting"]
     if lost > 0:
         text += f" Rank {ranks[worst]} waits longest: {seconds_text(lost)}, {100 * lost / seconds:.0f} % of the time."
-    if drawn < len(messages):
-        text += f" Only the first {drawn} messages are drawn; use window= to see others."
     return text
 
 

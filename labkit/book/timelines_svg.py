@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from labkit.book.boxes import Box
@@ -43,7 +42,7 @@ def picture(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[
         svg.text(LEFT - 8, row + height / 2 + 4, f"rank {rank}", size=12 if height > 20 else 10, anchor="end")
     svg.line(LEFT, bottom, WIDTH - RIGHT, bottom)
 
-    boxes = merged(scene.boxes, 0.7 / scale)
+    boxes = scene.boxes
     hovers = len(boxes) <= MOST_HOVERS
     for box in sorted(boxes, key=lambda b: (b.lane != "collective", b.kind != "span")):  # frames below their contents
         lane_top, lane_height = scene.lanes[box.lane]
@@ -85,24 +84,6 @@ def _label(svg: Svg, box: Box, x: float, y: float, width: float, height: float, 
     elif height >= 12:
         svg.rect(x + 3, y + height / 2 - 7, text_width(box.label, 10.5) + 6, 14, fill=_look(box.kind)[0], stroke="none")
         svg.text(x + 6, y + height / 2 + 4, box.label, size=10.5, on_colour=True)
-
-
-def merged(boxes: Sequence[Box], gap: float) -> list[Box]:
-    """Boxes of one kind on one lane that lie closer than `gap` seconds and are shorter than it, as one box."""
-    result: list[Box] = []
-    order = sorted(boxes, key=lambda b: (b.rank, b.lane, b.kind, b.start))
-    for _, run in groupby(order, key=lambda b: (b.rank, b.lane, b.kind)):
-        for box in run:
-            before = result[-1] if result else None
-            if (
-                before is not None and (before.rank, before.lane, before.kind) == (box.rank, box.lane, box.kind)
-                and box.end - box.start < gap and box.start - before.end < gap and box.start >= before.start
-            ):  # fmt: skip
-                longer = max(before.end, box.end)
-                result[-1] = Box(box.rank, box.lane, box.kind, before.start, longer, before.label, before.hover)
-            else:
-                result.append(box)
-    return result
 
 
 def ticks(first: float, last: float) -> list[tuple[float, str]]:

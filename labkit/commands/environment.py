@@ -28,6 +28,7 @@ def using_our_kernel() -> Iterator[None]:
     """Start kernels from this interpreter inside; the environment is as before afterwards."""
     before = dict(os.environ)
     os.environ.update(jupyter_environment(before))
+    os.environ["LABKIT_HEADLESS"] = "1"  # nobody will move a slider: figures take their still form
     try:
         yield
     finally:

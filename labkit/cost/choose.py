@@ -55,7 +55,5 @@ def best_algorithm(
 
     Arguments as for `rank_algorithms`.
     """
-    ranked = rank_algorithms(
-        collective, nbytes, size, alpha, beta, ranks_per_node, inter_alpha, inter_beta, among
-    )
+    ranked = rank_algorithms(collective, nbytes, size, alpha, beta, ranks_per_node, inter_alpha, inter_beta, among)
     return ranked[0][1]

@@ -48,9 +48,7 @@ def tensor_parallel_payload_bytes(batch: int, sequence: int, hidden: int, itemsi
     return batch * sequence * hidden * itemsize
 
 
-def tensor_parallel_traffic_bytes(
-    payload: float, size: int, layers: int, all_reduces_per_layer: int = 2
-) -> float:
+def tensor_parallel_traffic_bytes(payload: float, size: int, layers: int, all_reduces_per_layer: int = 2) -> float:
     """Bytes that each rank sends for `layers` layers: 2 (t - 1) / t * payload for each all-reduce.
 
     175B at t = 8: 4.228 GB forward for 6 layers, 8.456 GB with the backward pass (4 a layer), 67.65 GB

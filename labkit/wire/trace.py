@@ -25,7 +25,8 @@ class Message:
     start, end: that side's own operation. recv_start, arrived: when the receiver began to wait, and had it
     (NaN for a message that nobody received). offset: element offset of the data in the tensor of the enclosing
     collective, -1 if it lies elsewhere. collective: index into `trace.collectives()`, -1 for none.
-    combine: the receiver added it to what it had.
+    combine: the receiver added it to what it had. index, recv_index: the numbers of the two records on their ranks'
+    pages, which keep the order of what happened there even where the clock stood still.
     """
 
     src: int
@@ -46,6 +47,8 @@ class Message:
     recv_collective: int
     step: int
     combine: bool
+    index: int
+    recv_index: int
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,7 @@ class Trace:
         """The timeline as a figure."""
         from labkit.book import timeline
 
-        return timeline(self, **options)
+        return timeline(self, **options)  # type: ignore[arg-type]
 
     def __repr__(self) -> str:
         sent, messages = sum(self.bytes_sent()), sum(self.messages())
@@ -270,11 +273,12 @@ class Trace:
             s = events[n] if n >= 0 else None
             r = events[m] if m >= 0 else None
             known: np.void = s if s is not None else r  # type: ignore[assignment]
-            itemsize = max(1, known["nbytes"] // max(1, int(np.prod(shape_of(known), dtype=np.int64))))
+            itemsize = int(max(1, known["nbytes"] // max(1, int(np.prod(shape_of(known), dtype=np.int64)))))
             nan = float("nan")
             src, dst = (known["rank"], known["peer"]) if s is not None else (known["peer"], known["rank"])
             message: dict[str, Any] = dict(
-                src=int(src), dst=int(dst), nbytes=int(known["nbytes"]), dtype=NAMES.get(int(known["dtype"]), "?"), shape=shape_of(known),
+                src=int(src), dst=int(dst), nbytes=int(known["nbytes"]), dtype=NAMES.get(int(known["dtype"]), "?"),
+                shape=shape_of(known),
                 recv_start=self._time(r["t0"]) if r is not None else nan,
                 arrived=self._time(r["t1"]) if r is not None and r["t1"] else nan,
                 group=int(known["group"]), lane=int(known["lane"]), seq=int(known["seq"]),
@@ -282,6 +286,7 @@ class Trace:
                 collective=self._inside(s) if s is not None else -1,
                 recv_collective=self._inside(r) if r is not None else -1,
                 combine=bool(r is not None and r["flags"] & rec.COMBINE),
+                index=int(s["index"]) if s is not None else -1, recv_index=int(r["index"]) if r is not None else -1,
             )  # fmt: skip
             if s is not None:
                 sends.append((n, Message(start=self._time(s["t0"]), end=self._end(s), **message)))

@@ -48,7 +48,8 @@ every_figure = pytest.mark.parametrize("make", FIGURES.values(), ids=FIGURES.key
 @every_figure
 def test_a_figure_is_one_bundle_of_plotly_svg_and_words(make: Any) -> None:
     figure = make()
-    bundle = figure._repr_mimebundle_()
+    bundle, metadata = figure._repr_mimebundle_()
+    assert figure.sentence in metadata["image/svg+xml"]["alt"]
     assert set(bundle) - {PLOTLY} == {"text/plain", "image/svg+xml"}
     assert bundle["text/plain"].startswith(f"{figure.title} ({figure.badge})\n")
     assert figure.sentence.endswith(".") and figure.sentence in bundle["text/plain"]
@@ -223,3 +224,10 @@ def test_importing_the_book_loads_no_plotly_and_no_widgets() -> None:
     here = {**os.environ, "PYTHONPATH": str(root)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=here, cwd=root, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_crowded_timeline_draws_short_boxes_as_one_and_keeps_its_numbers() -> None:
+    figure = timeline(fake.ring(24, 2400))
+    assert "drawn as one" in figure.sentence and len(figure.svg) < 60_000
+    assert [r["messages sent"] for r in figure.table()] == [46] * 24
+    assert "drawn as one" not in timeline(fake.ring(8)).sentence

@@ -183,7 +183,32 @@ def test_every_step_is_a_picture_that_says_what_it_shows() -> None:
 
 def test_without_a_reader_the_stepper_is_a_strip_and_with_one_also_a_widget(monkeypatch: Any) -> None:
     stepper = replay(fake.ring(4))
-    assert VIEW not in stepper._repr_mimebundle_()
+    assert VIEW not in stepper._repr_mimebundle_()[0]
     monkeypatch.setenv("LABKIT_HEADLESS", "0")
-    bundle = stepper._repr_mimebundle_()
+    bundle, _ = stepper._repr_mimebundle_()
     assert bundle[VIEW]["model_id"] and bundle["text/plain"].startswith("all_reduce ring, round by round")
+
+
+def test_large_replays_show_a_part_and_say_so() -> None:
+    recording = record(fake.ring(18, 180, skip=(16, 17)))
+    figure = recording.strip()
+    assert "Only the first 16 ranks and chunks are shown." in figure.sentence
+    assert max(row["rank"] for row in figure.table()) == 15  # type: ignore[type-var]
+    assert len(recording.flaws) == 18 and "lacks the contribution of rank 17" in figure.sentence
+    stepper = replay(fake.ring(18, 180))
+    stepper.step = 3
+    assert stepper.svg.count(">rank 15<") == 1 and ">rank 16<" not in stepper.svg
+
+
+def test_chosen_frames_are_shown_as_given() -> None:
+    recording = record(fake.ring(4))
+    figure = recording.strip(recording.frames[2:4])
+    assert [row["step"] for row in figure.table()] == [2] * 4 + [3] * 4
+    assert ">round 2<" in figure.svg and ">before<" not in figure.svg and "in 6 rounds" in figure.sentence
+
+
+def test_a_message_of_many_chunks_is_cut_to_the_part_that_is_shown() -> None:
+    part = record(fake.halving_doubling(16, 64)).crop(11)  # halves of 8, 4 and 2 chunks end beyond the 11th
+    moves = [m for f in part.rounds for m in f.moves]
+    assert part.chunks == len(part.ranks) == 11 and moves
+    assert all(len(m.chunks) == len(m.carried) and max(m.chunks) < 11 for m in moves)

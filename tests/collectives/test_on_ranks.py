@@ -1,8 +1,8 @@
 """The same collectives on real processes: every algorithm over every transport, results and evidence together.
 
 One world a test runs everything in turn, so that a whole table costs one launch. What threads already prove about
-odd shapes and dtypes is sampled here; what only processes can show (sockets, partial reads, native libraries, the trace)
-is checked in full.
+odd shapes and dtypes is sampled here; what only processes can show (sockets, partial reads, native libraries, the
+trace) is checked in full.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def test_the_input_is_left_alone_and_the_result_is_new_memory(collective, algori
 
 def test_naive_reduce_leaves_the_others_as_they_were():
     inputs = [cases.small_numbers(r, (5,), torch.float32) for r in range(4)]
-    results = run(lambda g: ALGORITHMS["reduce"]["naive"](inputs[g.rank].clone(), g, root=2), 4).results
+    results = run(lambda g: ALGORITHMS["reduce"]["naive"](inputs[g.rank].clone(), g, "avg", root=2), 4).results
     assert all(torch.equal(results[r], inputs[r]) for r in (0, 1, 3))
 
 
@@ -107,10 +107,12 @@ def test_scatter_writes_into_like_whatever_its_layout():
         assert is_like and torch.equal(part, torch.tensor_split(whole, 3)[r])
 
 
-def test_the_root_of_a_scatter_may_leave_out_like():
+def test_the_root_of_a_scatter_may_leave_out_like_and_gets_new_memory():
     whole = torch.arange(6.0)
     results = run(lambda g: scatter(whole, g) if g.rank == 0 else scatter(None, g, like=torch.empty(2)), 3).results
     assert torch.equal(torch.cat(results), whole)
+    results[0].fill_(77)
+    assert torch.equal(whole, torch.arange(6.0))
 
 
 def test_bool_min_is_and_max_is_or():

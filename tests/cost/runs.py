@@ -43,9 +43,7 @@ def run(
     return simulate([program(r, size, about, **options) for r in range(size)], link)
 
 
-def expected(
-    collective: str, numel: int, size: int, root: int = 0, counts: list | None = None
-) -> list[object]:
+def expected(collective: str, numel: int, size: int, root: int = 0, counts: list | None = None) -> list[object]:
     """What each rank must end with; None where it may end with anything."""
     everyone = frozenset(range(size))
     total = [(i, everyone) for i in range(numel)]

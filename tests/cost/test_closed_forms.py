@@ -19,9 +19,7 @@ each = pytest.mark.parametrize(("collective", "algorithm"), NAMES)
 
 
 def divisor(data: st.DataObject, size: int) -> int:
-    return data.draw(
-        st.sampled_from([k for k in range(1, size + 1) if size % k == 0]), label="ranks_per_node"
-    )
+    return data.draw(st.sampled_from([k for k in range(1, size + 1) if size % k == 0]), label="ranks_per_node")
 
 
 def test_every_algorithm_has_a_definition_and_a_closed_form():

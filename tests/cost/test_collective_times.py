@@ -43,9 +43,7 @@ def test_even_tensors_take_exactly_that_long(collective, algorithm, size):
     k, chunks = (size // 2 if size % 2 == 0 else 1), 3
     c = cost.cost_of(collective, algorithm)
     for numel in (0, unit(size, k, chunks), 2 * unit(size, k, chunks)):
-        simulated = run(
-            collective, algorithm, numel, size, size // 2, ranks_per_node=k, chunks=chunks, link=same_links
-        )
+        simulated = run(collective, algorithm, numel, size, size // 2, ranks_per_node=k, chunks=chunks, link=same_links)
         # Times are per element here: an element is one "byte".
         seconds = c.seconds(numel, size, ALPHA, BETA, ranks_per_node=k, chunks=chunks)
         assert seconds == pytest.approx(simulated.seconds, rel=1e-12)
@@ -82,9 +80,7 @@ def test_slower_links_between_nodes_bound_every_algorithm(collective, algorithm,
     for nodes, k in ((2, 3), (4, 1), (1, 5)):
         size = nodes * k
         numel = unit(size, k, 2)
-        simulated = run(
-            collective, algorithm, numel, size, ranks_per_node=k, chunks=2, link=two_kinds(k, inter)
-        )
+        simulated = run(collective, algorithm, numel, size, ranks_per_node=k, chunks=2, link=two_kinds(k, inter))
         bound = cost.cost_of(collective, algorithm).seconds(numel, size, ALPHA, BETA, k, *inter, chunks=2)
         assert simulated.seconds <= bound * (1 + 1e-12)
         if algorithm in ("ring", "hierarchical") and inter[0] > ALPHA:

@@ -46,10 +46,7 @@ def bruck_all_gather_bytes_by_rank(
     before = [0]  # before[i]: elements in the blocks before block i, twice around the circle
     for elements in block + block:
         before.append(before[-1] + elements)
-    return [
-        sum(before[r + min(d, size - d)] - before[r] for d in _distances(size)) * itemsize
-        for r in range(size)
-    ]
+    return [sum(before[r + min(d, size - d)] - before[r] for d in _distances(size)) * itemsize for r in range(size)]
 
 
 def bruck_all_gather_messages_by_rank(size: int) -> list[int]:

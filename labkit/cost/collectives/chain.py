@@ -41,9 +41,7 @@ def chain_broadcast_messages_by_rank(size: int, chunks: int, root: int = 0) -> l
     return [0 if r == last else chunks for r in range(size)]
 
 
-def chain_broadcast_time(
-    nbytes: float, size: int, alpha: float, beta: float, chunks: int | None = None
-) -> float:
+def chain_broadcast_time(nbytes: float, size: int, alpha: float, beta: float, chunks: int | None = None) -> float:
     """(p - 2 + chunks) (alpha + nbytes / chunks * beta) seconds.
 
     chunks: the best number if none is given. Without latency and without a number of chunks it is the limit
@@ -57,9 +55,7 @@ def chain_broadcast_time(
     return chain_broadcast_rounds(size, chunks) * (alpha + nbytes / chunks * beta)
 
 
-def chain_broadcast_best_chunks(
-    nbytes: float, size: int, alpha: float, beta: float, limit: int | None = None
-) -> int:
+def chain_broadcast_best_chunks(nbytes: float, size: int, alpha: float, beta: float, limit: int | None = None) -> int:
     """The number of chunks that is fastest: sqrt((p - 2) nbytes beta / alpha), rounded the better way.
 
     limit: the most chunks that make sense, such as the number of elements. Raises ValueError if alpha is 0
@@ -71,9 +67,7 @@ def chain_broadcast_best_chunks(
         return 1
     if alpha == 0:
         if limit is None:
-            raise ValueError(
-                "with alpha (latency in seconds) 0 there is no best number of chunks: give a limit"
-            )
+            raise ValueError("with alpha (latency in seconds) 0 there is no best number of chunks: give a limit")
         return limit
     ideal = math.sqrt(gain / alpha)
     low = max(1, math.floor(ideal))
