@@ -30,6 +30,7 @@ from .spec import Spec
 _NAMES = {"deadlock": "Deadlock", "mismatch": "Mismatch", "timeout": "WaitTimeout", "deadline": "DeadlineExceeded",
           "stopped": "Stopped"}  # fmt: skip
 SETTLE = 0.06  # seconds between the first sign of trouble and the verdict: the true cause may be the second to arrive
+RELOOK = 0.3  # seconds between two looks at the records of a world in which everyone moves
 LOOK = 0.1  # seconds between two looks at the pages
 
 
@@ -141,6 +142,7 @@ class Host:
         signal.set_wakeup_fd(rope, warn_on_full_buffer=False)
         self.caller.send(("started", [life.pid for life in self.lives], self.epoch), (self.pages_fd,))
         end = time.monotonic() + self.spec.deadline if self.spec.deadline else None
+        self.hear_caller()  # an order may have come together with the request, and no more poll will tell of it
         while any(life.status is None for life in self.lives):
             poll = select.poll()
             poll.register(self.caller.fileno(), select.POLLIN)
@@ -329,10 +331,12 @@ class Host:
         first = min(self.failures, key=lambda f: (order[f["kind"]], f["seconds"]))
         aborted = first["kind"] == "died" and "SIGABRT" in first["message"]
         if picture.mismatch and (first["kind"] in ("wire", "lost") or aborted):
-            cause = self.failure("mismatch", first["rank"], "Mismatch", picture.mismatch, first["traceback"])
+            cause = self.failure("mismatch", -1, "Mismatch", picture.mismatch, first["traceback"])
             self.failures.insert(0, cause)
             first = cause
-        first["waiting"] = {r: picture.describe(r) for r in range(self.spec.world_size) if r != first["rank"]}
+        ended = {f["rank"]: f"ended in consequence, with {f['error']}" for f in self.failures if f["kind"] != "died"}
+        others = (r for r in range(self.spec.world_size) if r != first["rank"])
+        first["waiting"] = {r: ended.get(r) or picture.describe(r) for r in others}
         self.failures.remove(first)
         self.failures.insert(0, first)
         self.verdict = first
@@ -378,21 +382,21 @@ class Host:
                 self._moved[rank] = now
         quiet = [r for r, moved in enumerate(self._moved) if now - moved >= LOOK]
         late = [r for r in quiet if now - self._moved[r] > self.spec.timeout]
-        new = [(r, self._moved[r]) for r in quiet]
-        if not quiet or (new == self._judged and not late):
-            return
-        if now < self._next_picture and len(quiet) < len(seen):
+        new = ([(r, self._moved[r]) for r in quiet], late)
+        urgent = new != self._judged and (late or len(quiet) == len(seen))
+        if now < self._next_picture and not urgent:
             return
         picture = self.reader.picture(mismatches=self.spec.check)
-        # Looking costs time that the ranks need: one part in twenty, unless all of them stand still anyway.
+        # Looking costs time that the ranks need: one part in thirty, unless all of them stand still anyway.
         done = time.monotonic()
-        self._next_picture = done + 20 * (done - now)
+        self._next_picture = done + max(RELOOK, 30 * (done - now))
         after = self.reader.fingerprint()
         if any(after[r] != seen[r] for r in picture.stuck):
             return
         self._judged = new
         if self.spec.check:
-            if picture.mismatch:
+            # Twice, for a record may be caught while it is written.
+            if picture.mismatch and picture.mismatch == self.reader.picture().mismatch:
                 self.condemn("mismatch", -1, picture.mismatch)
             elif picture.stuck and not any(life.stopped for life in self.lives):
                 self.condemn("deadlock", -1, explain_stuck(picture), {})

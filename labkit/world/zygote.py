@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 
+LOOK = 2.0  # seconds between two looks at whether the caller still lives
 HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
@@ -58,12 +59,16 @@ def stamp() -> int:
 def main(fd: int, idle_seconds: float) -> None:
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")  # connect two ranks when they first talk
     import gc
+    import time
 
+    caller = os.getppid()
     import cloudpickle  # noqa: F401
+    import numpy.random  # noqa: F401
     import torch
     import torch.distributed
     import torch.nn.functional  # noqa: F401
 
+    torch.manual_seed(0)  # the first call imports much, and every rank makes one
     torch.set_num_threads(1)  # threads do not survive a fork: none may be started here
     sock = socket.socket(fileno=fd)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries finished hosts
@@ -73,12 +78,18 @@ def main(fd: int, idle_seconds: float) -> None:
     gc.freeze()  # keep the collector from touching, and so copying, pages that all ranks share
     nursery = Nursery(sock)
     sock.sendall(b"\1")
-    sock.settimeout(idle_seconds)
+    sock.settimeout(min(LOOK, idle_seconds))
+    last = time.monotonic()
     while True:
         try:
             data, fds, _, _ = socket.recv_fds(sock, 1, 1)
-        except TimeoutError:  # idle for too long; but jobs that still run are let finish
-            sock.close()
+            last = time.monotonic()
+        except TimeoutError:
+            if os.getppid() != caller:  # gone, though a child of it still holds the socket
+                return
+            if time.monotonic() - last < idle_seconds:
+                continue
+            sock.close()  # idle for too long; but jobs that still run are let finish
             nursery.sock.close()
             try:
                 os.wait()
@@ -102,6 +113,8 @@ def _nurse(sock: socket.socket, zygote: int) -> None:
         import gc
 
         import labkit.collectives  # noqa: F401
+        import labkit.wire.sampler
+        import labkit.wire.transports.gloo  # noqa: F401
         import labkit.world.host as host
         from labkit.world.process import die_with_parent, name_process
 
