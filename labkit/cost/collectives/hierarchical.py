@@ -104,7 +104,9 @@ def flat_ring_all_reduce_time(
 ) -> float:
     """Seconds for one ring over all ranks of such a network: its slowest link sets the pace of every step.
 
-    The ring goes through the ranks in order, so it leaves each node once.
+    The ring goes through the ranks in order, so it leaves each node once. Exact where the two kinds of link
+    differ in bandwidth; where they differ in latency it is an upper bound, because a slow link's latency is
+    paid by one message while the others go on.
     """
     check(nbytes=nbytes, alpha=alpha, beta=beta, inter_alpha=inter_alpha, inter_beta=inter_beta)
     nodes, k = _nodes(size, ranks_per_node)

@@ -150,7 +150,8 @@ class CollectiveCost:
 
         alpha: seconds a message; beta: seconds a byte. With slower links between nodes of `ranks_per_node`
         (inter_alpha, inter_beta), an algorithm that does not know of nodes goes at the pace of the slower
-        links throughout: exact for a ring, an upper bound for the others.
+        links throughout: exact for a ring whose links differ in bandwidth only, an upper bound otherwise (latencies of
+        messages that follow one another overlap).
         """
         options: dict[str, object] = {"ranks_per_node": ranks_per_node, "chunks": chunks}
         if self.algorithm == "hierarchical":
