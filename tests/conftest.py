@@ -26,6 +26,7 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     from labkit.world.engine import _zygote
 
+    _zygote.warm()  # no test measures the start of PyTorch
     before = shared_memory()
     yield
     worker = _zygote._process.pid if _zygote._process is not None else -1

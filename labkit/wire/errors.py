@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class WireError(RuntimeError):
     """Base of all errors that `Group` raises about messages."""
@@ -18,7 +20,7 @@ class PeerLost(WireError):
         super().__init__(message)
         self.peer = peer
 
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         return (type(self), (self.args[0], self.peer))
 
 

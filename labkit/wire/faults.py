@@ -87,6 +87,8 @@ class Raise(Fault):
 
 def check_faults(faults: Any, size: int) -> list[Fault]:
     """The faults as a list; refuses what is no fault or names a rank outside the world."""
+    if faults is not None and not isinstance(faults, list | tuple):
+        raise Refused(f"faults={faults!r}: needs a list of faults, such as [Kill(1, step=3)]")
     faults = list(faults or [])
     for f in faults:
         if not isinstance(f, Fault) or type(f) is Fault:

@@ -188,24 +188,35 @@ class Group:
     def rebuild(self, members: Sequence[int]) -> Group:
         """A new group of these world ranks, without restarting a process. Every one of them calls it alike.
 
-        Its sockets are new: what a failed collective left on the old ones cannot disturb it.
+        Its sockets are new: what a failed collective left on the old ones cannot disturb it. This rank leaves the
+        old group and its subgroups: who still waits for it there gets PeerLost, and can rebuild in turn.
         """
         if not self.context.transport.rebuildable:
             raise Refused(f"transport={self.transport!r} cannot be rebuilt: a failed wait closes its pairs. "
                           "Use transport='local'")  # fmt: skip
         members = list(members)
+        size = self.context.size
+        if len(set(members)) != len(members) or not all(type(r) is int and 0 <= r < size for r in members):
+            raise Refused(f"rebuild({members}): needs different world ranks between 0 and {size - 1}")
         if self.context.rank not in members:
             raise Refused(f"rebuild({members}): rank {self.context.rank}, which calls it, is not in it")
+        self._leave()
         # A restarted rank knows nothing of earlier rebuilds, but it has a new address: so all agree on the number.
         lives = tuple((r, self.context.transport.address(r)) for r in members)
         count = self.context.rebuilt[lives] = self.context.rebuilt.get(lives, 0) + 1
         key = zlib.crc32(repr(("rebuilt", lives, count)).encode()) | 1
         return Group(self.context, members, key)
 
+    def _leave(self) -> None:
+        for group in (*self._subgroups.values(), self._collective_group):
+            if group is not None:
+                group._leave()
+        self._lane.leave([r for r in self.global_ranks if r != self.context.rank])
+
     # -- marks on the timeline ---------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def span(self, name: str, **attrs: Any) -> Iterator[None]:
+    def span(self, name: str, /, **attrs: Any) -> Iterator[None]:
         """Put a named box on the timeline around the enclosed work."""
         context = self.context
         recorder, clock = context.recorder, context.clock_here()
@@ -262,8 +273,9 @@ class Group:
         number = recorder.begin(
             rec.COLLECTIVE, clock.now(), peer=-1 if root < 0 else self.global_ranks[root], group=self.key,
             lane=COLLECTIVES, seq=call, name=recorder.intern(name), detail=recorder.intern(f"{algorithm} {op}"),
-            parent=context.enclosing(), nbytes=0 if tensor is None else tensor.nbytes, shape=() if tensor is None else tuple(tensor.shape),
-            dtype=0 if tensor is None else CODES.get(tensor.dtype, 0), flags=flags,
+            parent=context.enclosing(), nbytes=0 if tensor is None else tensor.nbytes,
+            shape=() if tensor is None else tuple(tensor.shape), flags=flags,
+            dtype=0 if tensor is None else CODES.get(tensor.dtype, 0),
         )  # fmt: skip
 
         def work() -> Any:
@@ -287,7 +299,7 @@ class Group:
                 recorder.slot(slot, outer if self._inner else 0)
                 recorder.end(number, here.now())
 
-        # Virtual time may not depend on whether the stream's thread happens to be through: once there is one, all go there.
+        # Virtual time may not depend on whether the stream's thread happens to be through: if there is one, it is used.
         queued = self._stream is not None and (clock.virtual or self._stream.busy())
         if self._inner or not (async_op or queued):
             return work()
@@ -312,6 +324,10 @@ class Group:
             raise Refused(f"rank {self.rank} cannot {way} {'to' if way == 'send' else 'from'} itself")
         if not isinstance(x, Tensor):
             raise Refused(f"only tensors can be sent and received, not {type(x).__name__}")
+        if self.device.type == "cpu" and x.device.type != "cpu":
+            raise Refused(
+                f"{way} needs a tensor on the {self.device}, and this one is on {x.device}: call .cpu() first"
+            )
         if not x.is_contiguous():
             raise Refused(
                 f"{way} needs a contiguous tensor; call .contiguous() first "
@@ -340,8 +356,9 @@ class Group:
         )  # fmt: skip
 
     def _out(self, m: Message, clock: Any, flags: int) -> None:
+        now = clock.now()
         m.sent, m.free = clock.depart(m.peer, m.nbytes)
-        self._begin(m, rec.SEND, m.sent if flags & rec.ASYNC else clock.now(), flags)
+        self._begin(m, rec.SEND, m.sent if flags & rec.ASYNC else now, flags)
         self.context.recorder.count(m.peer, m.nbytes)
 
     def _in(self, m: Message, clock: Any, flags: int) -> None:

@@ -30,8 +30,8 @@ class Message:
 
     def __init__(self, peer: int, seq: int, x: Tensor, op: Any, operation: tuple[int, int], flags: int = 0):
         self.peer, self.seq, self.x, self.op, self.flags, self.operation = peer, seq, x, op, flags, operation
-        self.raw = as_bytes(x)
-        self.nbytes = self.raw.numel()
+        self.raw: Any = as_bytes(x)  # a transport may turn it into a memoryview
+        self.nbytes: int = self.raw.numel()
         self.sent = self.begun = self.free = self.record = self.state = self.at = 0
         self.error: BaseException | None = None
         self.done: threading.Event | None = None  # set by whoever finishes a posted message

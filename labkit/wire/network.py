@@ -44,6 +44,9 @@ class Network:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise Refused(f"Network({name}={value!r}): must be a whole number of at least 1")
+        for name in ("intra", "inter"):
+            if not isinstance(getattr(self, name), Link):
+                raise Refused(f"Network({name}={getattr(self, name)!r}): must be a labkit.Link")
 
     def per_node(self, world_size: int) -> int:
         """Ranks on each node for a world of `world_size`; refuses a world that does not fit."""

@@ -29,12 +29,14 @@ import numpy as np
 HEADER_BYTES = 4096
 STRING_BYTES = 1 << 16
 RECORD_BYTES = 96
-CAPACITY = 1 << 18  # records a rank; beyond it the oldest of the last RING are overwritten and counted as dropped
-RING = 1 << 12
+CAPACITY = int(os.environ.get("LABKIT_RECORDS", 1 << 18))  # records a rank: with more, the last RING places are
+RING = min(1 << 12, CAPACITY // 4)  # written over and over, and what was there counts as dropped
 MAX_DIMS = 4
 SLOTS = 32  # threads of a rank that can be inside an operation at once
-MAX_NESTING = 64  # spans and collectives inside each other, as readers follow them (overwritten records may form a loop)
+MAX_NESTING = 64  # spans and collectives inside each other, as readers follow them: overwritten records may loop
 MAIN_SLOT = 0  # of the thread that runs the reader's function: while it is free to act, its rank is not stuck
+
+NO_ROOM = 0x7FFFFFFF  # instead of the number of a text
 
 SEND, RECV, COLLECTIVE, SPAN, WAIT, STEP, NOTE = 1, 2, 3, 4, 5, 6, 7
 KIND_NAMES = {
@@ -131,11 +133,8 @@ class Page:
     def records(self) -> np.ndarray:
         """A copy of the finished and running records, oldest first (dtype EVENT)."""
         n = min(self.count, self.capacity)
-        view = np.ndarray((n,), _STRIDE, self.map, self._records)
-        rows = np.empty(n, EVENT)
-        for name in EVENT.names or ():
-            rows[name] = view[name]
-        return rows
+        raw = self.map[self._records : self._records + n * RECORD_BYTES]  # all at once: they go on being written
+        return np.frombuffer(raw, _STRIDE).astype(EVENT)
 
     def record(self, index: int) -> np.void:
         """The record at `index` (as held in a slot, counted from 0)."""
@@ -148,10 +147,10 @@ class Page:
 
     def counters(self) -> list[tuple[int, int]]:
         """(payload bytes, messages) that this rank sent to each rank."""
-        return [_COUNT.unpack_from(self.map, self._counters + 16 * r) for r in range(self.size)]  # type: ignore
+        return [_COUNT.unpack_from(self.map, self._counters + 16 * r) for r in range(self.size)]
 
     def slots(self) -> list[tuple[int, int, int, int]]:
-        """For each thread of the rank, the main one first: (in use, collective, send, recv), record numbers + 1 or 0."""
+        """For each thread of the rank, main first: (in use, collective, send, recv); record numbers + 1, 0 for none."""
         found = [_SLOT.unpack_from(self.map, _SLOTS_AT + 32 * s) for s in range(SLOTS)]
         return [s for s in found if s[0]]
 
@@ -175,13 +174,13 @@ class Recorder:
         self.step = page.step
 
     def intern(self, text: str) -> int:
-        """The number of `text` in this page's strings; 0xffffffff stands for a text that no longer fitted."""
+        """The number of `text` in this page's strings; NO_ROOM stands for a text that no longer fitted."""
         found = self._names.get(text)
         if found is None:
             raw = text.replace("\0", " ").encode() + b"\0"
             used = self.page.strings_used
             if used + len(raw) > STRING_BYTES:
-                return 0xFFFFFFFF
+                return NO_ROOM
             start = self.page._strings + used
             self.map[start : start + len(raw)] = raw
             self.page.strings_used = used + len(raw)
@@ -189,8 +188,11 @@ class Recorder:
         return found
 
     def attrs(self, attrs: dict[str, Any]) -> int:
-        """The number of a span's attributes (as JSON), or -1 for none."""
-        return self.intern(json.dumps(attrs, sort_keys=True, default=str)) if attrs else -1
+        """The number of a span's attributes (as JSON); -1 for none, or where they would crowd out the names to come."""
+        if not attrs or self.page.strings_used > STRING_BYTES // 2:
+            return -1
+        number = self.intern(json.dumps(attrs, sort_keys=True, default=str))
+        return number if number != NO_ROOM else -1
 
     def begin(
         self, kind: int, now: int, *, peer: int = -1, group: int = 0, lane: int = 0, seq: int = 0, name: int = 0,
@@ -219,7 +221,7 @@ class Recorder:
     def flag(self, number: int, flags: int) -> None:
         """Add flags to a record that was begun."""
         at = self._base + (number - 1) * RECORD_BYTES + EVENT.fields["flags"][1]  # type: ignore
-        self.map[at] |= flags  # type: ignore
+        self.map[at] |= flags
 
     def count(self, to: int, nbytes: int) -> None:
         """Count one message of `nbytes` payload bytes to world rank `to`."""

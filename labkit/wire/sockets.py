@@ -11,7 +11,7 @@ import socket
 import struct
 import sys
 
-# offsets in struct tcp_info (linux/tcp.h): u64 tcpi_bytes_sent, u32 tcpi_notsent_bytes
+# offsets in struct tcp_info (linux/tcp.h): u64 tcpi_bytes_sent (then u64 tcpi_bytes_retrans), u32 tcpi_notsent_bytes
 _BYTES_SENT, _NOT_SENT = 200, 144
 AVAILABLE = sys.platform == "linux"
 
@@ -37,7 +37,9 @@ class TcpMeter:
                 info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
             except OSError:
                 continue
-            given = struct.unpack_from("<Q", info, _BYTES_SENT)[0] + struct.unpack_from("<I", info, _NOT_SENT)[0]
+            # What the kernel sent again (even loopback probes a slow receiver) was given to it only once.
+            sent, again = struct.unpack_from("<QQ", info, _BYTES_SENT)
+            given = sent - again + struct.unpack_from("<I", info, _NOT_SENT)[0]
             before = self._seen.get(ports, 0)
             if given != before:
                 self._seen[ports] = given

@@ -189,7 +189,7 @@ class Trace:
         """The timeline as a figure."""
         from labkit.book import timeline
 
-        return timeline(self, **options)  # type: ignore[arg-type]
+        return timeline(self, **options)
 
     def __repr__(self) -> str:
         sent, messages = sum(self.bytes_sent()), sum(self.messages())
@@ -228,8 +228,8 @@ class Trace:
             found.append(
                 Collective(
                     int(e["rank"]), self._name(e["name"]), algorithm, op, NAMES.get(int(e["dtype"]), "none"),
-                    shape_of(e), int(e["nbytes"]), int(e["peer"]), self._time(e["t0"]), self._end(e), int(e["group"]), int(e["seq"]),
-                    int(e["step"]), bool(flags & rec.NATIVE), bool(flags & rec.ASYNC),
+                    shape_of(e), int(e["nbytes"]), int(e["peer"]), self._time(e["t0"]), self._end(e), int(e["group"]),
+                    int(e["seq"]), int(e["step"]), bool(flags & rec.NATIVE), bool(flags & rec.ASYNC),
                     bool(flags & rec.NESTED), bool(e["t1"]),
                 )
             )  # fmt: skip

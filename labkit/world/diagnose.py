@@ -8,14 +8,14 @@ ranks that can never go on are those left over when everyone who might is crosse
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from labkit.wire import record as rec
 from labkit.wire.dtypes import describe
-from labkit.wire.trace import match, shape_of
+from labkit.wire.trace import ROW, match, shape_of
 
 
 @dataclass
@@ -66,6 +66,10 @@ class Reader:
     def __init__(self, pages: Sequence[rec.Page]):
         self.pages = list(pages)
         self._groups: dict[int, list[int]] = {}
+        # A look costs what is new, not what the run has done so far:
+        self.begun = _Begun()
+        self._read = [0] * len(self.pages)  # records of each rank that `begun` knows
+        self._agreed = [0] * len(self.pages)  # records of each rank whose other sides were all seen to agree
 
     def fingerprint(self) -> tuple[bytes, ...]:
         """Changes whenever any rank begins or ends something."""
@@ -86,7 +90,13 @@ class Reader:
         state = [p.state for p in self.pages]
         rows = [p.records() for p in self.pages]
         names = [p.strings() for p in self.pages]
-        begun = _Begun(rows)
+        if any(p.dropped for p in self.pages):  # records are overwritten: their numbers mean nothing any more
+            self._read, self._agreed = [0] * len(rows), [0] * len(rows)
+        begun = self.begun
+        for rank, r in enumerate(rows):
+            begun.add(rank, r[self._read[rank] :])
+            unwritten = np.flatnonzero(r["kind"][self._read[rank] :] == 0)
+            self._read[rank] = self._read[rank] + int(unwritten[0]) if len(unwritten) else len(r)
         waits: dict[int, Wait] = {}
         for rank, page in enumerate(self.pages):
             if state[rank] != rec.RUNNING:
@@ -101,8 +111,17 @@ class Reader:
             if outside and len(blocked) == len(found):
                 waits[rank] = _both(outside)
         stuck = _stuck(state, waits)
-        wrong = find_mismatch(rows, names, self.members) if mismatches else None
-        return Picture(state, waits, stuck, wrong)
+        return Picture(state, waits, stuck, self._mismatch(rows, names) if mismatches else None)
+
+    def _mismatch(self, rows: list[np.ndarray], names: list[list[str]]) -> str | None:
+        """The first place where ranks disagree, as a sentence; None if they agree so far."""
+        new = [r[done:] for r, done in zip(rows, self._agreed, strict=True)]
+        waiting = [r["kind"] == 0 for r in new]  # which records will have to be looked at again
+        wrong = _collective_mismatch(new, names, self.members, waiting) or _message_mismatch(new, waiting)
+        if wrong is None:
+            for rank, again in enumerate(waiting):
+                self._agreed[rank] += int(np.argmax(again)) if again.any() else len(again)
+        return wrong
 
     def _wait(
         self, rank: int, slot: tuple[int, int, int, int], rows: np.ndarray, names: list[str], begun: _Begun
@@ -148,27 +167,31 @@ class Reader:
 class _Begun:
     """Which operations have begun anywhere, to be asked whether the other side of one has."""
 
-    def __init__(self, rows: list[np.ndarray]):
+    def __init__(self) -> None:
         self._last: dict[tuple[int, ...], int] = {}
-        for rank, r in enumerate(rows):
-            for kind in (rec.SEND, rec.RECV, rec.COLLECTIVE):
-                e = r[r["kind"] == kind]
-                if kind == rec.COLLECTIVE:
-                    e = e[(e["flags"] & rec.NESTED) == 0]
-                    e["peer"] = -1
-                if not len(e):
-                    continue
-                order = np.lexsort((e["seq"], e["lane"], e["group"], e["peer"]))
-                e = e[order]
-                last = np.ones(len(e), bool)
-                same = (
-                    (e["peer"][1:] == e["peer"][:-1])
-                    & (e["group"][1:] == e["group"][:-1])
-                    & (e["lane"][1:] == e["lane"][:-1])
-                )
-                last[:-1] = ~same
-                for row in e[last]:
-                    self._last[rank, kind, int(row["peer"]), int(row["group"]), int(row["lane"])] = int(row["seq"])
+
+    def add(self, rank: int, rows: np.ndarray) -> None:
+        """Take note of more records of a rank."""
+        for kind in (rec.SEND, rec.RECV, rec.COLLECTIVE):
+            e = rows[rows["kind"] == kind]
+            if kind == rec.COLLECTIVE:
+                e = e[(e["flags"] & rec.NESTED) == 0]
+                e["peer"] = -1
+            if not len(e):
+                continue
+            e = e[np.lexsort((e["seq"], e["lane"], e["group"], e["peer"]))]
+            same = np.ones(len(e) - 1, bool)
+            for column in ("peer", "group", "lane"):
+                same &= e[column][1:] == e[column][:-1]
+            for row in e[np.append(~same, True)]:
+                place = rank, kind, int(row["peer"]), int(row["group"]), int(row["lane"])
+                self._last[place] = max(self._last.get(place, 0), int(row["seq"]))
+
+    def unreceived(self) -> Iterator[tuple[int, ...]]:
+        """(sender, receiver, group, lane, number) of the last message of each pair that its receiver never took."""
+        for (rank, kind, peer, group, lane), seq in self._last.items():
+            if kind == rec.SEND and self._last.get((peer, rec.RECV, rank, group, lane), 0) < seq:
+                yield rank, peer, group, lane, seq
 
     def other_side(self, rank: int, e: np.void) -> bool:
         other = rec.RECV if e["kind"] == rec.SEND else rec.SEND
@@ -196,37 +219,49 @@ def _stuck(state: list[int], waits: dict[int, Wait]) -> list[int]:
 
 
 def _call(e: np.void, names: list[str]) -> str:
-    name = names[e["name"]] if e["name"] < len(names) else "?"
-    return f"{name}({describe(int(e['dtype']), shape_of(e)) if e['dtype'] else ''}), call {int(e['seq'])}"
+    tensor = describe(int(e["dtype"]), shape_of(e)) if e["dtype"] else ""
+    return f"{_text(names, e['name'])}({tensor}), call {int(e['seq'])}"
 
 
-def find_mismatch(rows: list[np.ndarray], names: list[list[str]], members: object) -> str | None:
-    """The first place where ranks disagree, as a sentence; None if they agree so far."""
-    return _collective_mismatch(rows, names) or _message_mismatch(rows, names)
+def _text(names: list[str], number: int) -> str:
+    return names[number] if 0 <= number < len(names) else "?"  # the table of names was full
 
 
-def _collective_mismatch(rows: list[np.ndarray], names: list[list[str]]) -> str | None:
-    calls: dict[tuple[int, int], dict[str, list[int]]] = {}
+def _collective_mismatch(
+    rows: list[np.ndarray], names: list[list[str]], members: Callable[[int], list[int]], waiting: list[np.ndarray]
+) -> str | None:
+    """Compare the calls of collectives; those that some member has not called yet are marked in `waiting`."""
+    calls: dict[tuple[int, int, int], dict[str, list[int]]] = {}
+    where: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     for rank, r in enumerate(rows):
-        own = r[(r["kind"] == rec.COLLECTIVE) & ((r["flags"] & rec.NESTED) == 0)]
-        for e in own:
-            calls.setdefault((int(e["group"]), int(e["seq"])), {}).setdefault(_signature(e, names[rank]), []).append(
-                rank
-            )
-    for (_, seq), said in sorted(calls.items(), key=lambda item: item[0][1]):
+        at = np.flatnonzero((r["kind"] == rec.COLLECTIVE) & ((r["flags"] & rec.NESTED) == 0))
+        own = r[at]
+        # most calls look like others of the same rank: describe each kind once
+        _, first, kind = np.unique(own[_SIGNED], return_index=True, return_inverse=True)
+        texts = [_signature(own[i], names[rank]) for i in first]
+        places = zip(own["group"].tolist(), own["lane"].tolist(), own["seq"].tolist(), strict=True)
+        for place, k, n in zip(places, kind.ravel().tolist(), at.tolist(), strict=True):
+            calls.setdefault(place, {}).setdefault(texts[k], []).append(rank)
+            where.setdefault(place, []).append((rank, n))
+    for (_, _, seq), said in sorted(calls.items(), key=lambda item: item[0][2]):
         if len(said) > 1:
             most = max(said, key=lambda text: len(said[text]))
             odd = "; ".join(f"{ranks_text(ranks)} called {text}" for text, ranks in said.items() if text != most)
             return f"{odd}, but {ranks_text(said[most])} called {most} (call {seq} of the group)"
+    for (group, _, _), found in where.items():
+        if len(found) != len(members(group)):
+            for rank, n in found:
+                waiting[rank][n] = True
     return None
 
 
+_SIGNED = ["name", "detail", "dtype", "ndim", "shape", "peer"]  # what a signature is made of
 _SAME_SHAPE = {"all_reduce", "reduce", "reduce_scatter", "broadcast"}
 
 
 def _signature(e: np.void, names: list[str]) -> str:
-    name = names[e["name"]]
-    algorithm, _, op = names[e["detail"]].partition(" ") if e["detail"] >= 0 else ("", "", "")
+    name = _text(names, e["name"])
+    algorithm, _, op = _text(names, e["detail"]).partition(" ") if e["detail"] >= 0 else ("", "", "")
     if not e["dtype"] or name in ("scatter", "gather", "barrier", "all_to_all"):
         tensor = ""
     elif name in _SAME_SHAPE:
@@ -237,19 +272,22 @@ def _signature(e: np.void, names: list[str]) -> str:
     return f"{name}{tensor}{f' ({op})' if op and op != 'sum' else ''}{root} by {algorithm!r}"
 
 
-def _message_mismatch(rows: list[np.ndarray], names: list[list[str]]) -> str | None:
-    from labkit.wire.trace import ROW
-
+def _message_mismatch(rows: list[np.ndarray], waiting: list[np.ndarray]) -> str | None:
+    """Compare sends with their receives; those without another side are marked in `waiting`."""
     blocks = []
     for rank, r in enumerate(rows):
-        keep = r[(r["kind"] == rec.SEND) | (r["kind"] == rec.RECV)]
-        block = np.zeros(len(keep), ROW)
+        at = np.flatnonzero((r["kind"] == rec.SEND) | (r["kind"] == rec.RECV))
+        block = np.zeros(len(at), ROW)
         for name in rec.EVENT.names or ():
-            block[name] = keep[name]
-        block["rank"] = rank
+            block[name] = r[name][at]
+        block["rank"], block["index"] = rank, at
         blocks.append(block)
-    events = np.concatenate(blocks) if blocks else np.zeros(0, ROW)
-    pairs = np.array([pair for pair in match(events) if min(pair) >= 0], np.int64).reshape(-1, 2)
+    events = np.concatenate(blocks)
+    pairs = np.array(match(events), np.int64).reshape(-1, 2)
+    alone = (pairs < 0).any(axis=1)
+    for e in events[pairs[alone].max(axis=1)]:
+        waiting[e["rank"]][e["index"]] = True
+    pairs = pairs[~alone]
     sends, recvs = events[pairs[:, 0]], events[pairs[:, 1]]
     differ = (sends["dtype"] != recvs["dtype"]) | (sends["ndim"] != recvs["ndim"])
     differ |= (sends["shape"] != recvs["shape"]).any(axis=1)
@@ -264,17 +302,12 @@ def _message_mismatch(rows: list[np.ndarray], names: list[list[str]]) -> str | N
 
 
 def find_unreceived(reader: Reader) -> str | None:
-    """After everyone has finished: a message that nobody took."""
-    rows = [p.records() for p in reader.pages]
-    begun = _Begun(rows)
-    for rank, r in enumerate(rows):
-        last = {(int(e["peer"]), int(e["group"]), int(e["lane"])): e for e in r[r["kind"] == rec.SEND]}
-        for e in last.values():
-            if not begun.other_side(rank, e):
-                return (
-                    f"rank {rank} sent {describe(int(e['dtype']), shape_of(e))} to rank {int(e['peer'])}, "
-                    f"which never received it (message {int(e['seq'])} between them)"
-                )
+    """After everyone has finished, and was looked at: a message that nobody took."""
+    for rank, peer, group, lane, seq in reader.begun.unreceived():
+        r = reader.pages[rank].records()
+        found = r[(r["kind"] == rec.SEND) & (r["peer"] == peer) & (r["group"] == group) & (r["lane"] == lane)]
+        what = describe(int(found[-1]["dtype"]), shape_of(found[-1])) if len(found) else "a message"
+        return f"rank {rank} sent {what} to rank {peer}, which never received it (message {seq} between them)"
     return None
 
 

@@ -105,8 +105,10 @@ class Host:
                         other.control.close()
                     if other.output >= 0:
                         os.close(other.output)
-                for sock in (*others, mine, self.caller):
+                for sock in others:
                     sock.close()
+                mine.close()
+                self.caller.close()
                 os.close(read)
                 mine_faults = {n: f for n, f in self.faults.items() if f.rank == rank and n not in self.fired}
                 device = rank % max(1, _gpus()) if self.spec.backend == "nccl" else None
@@ -514,7 +516,7 @@ def main(fd: int) -> int:
             for name in set(os.environ) - set(head["environ"]):
                 del os.environ[name]
             os.environ.setdefault("TORCH_GLOO_LAZY_INIT", lazy)
-            # Python tells a stale compiled file by its whole second: a module that is edited twice in one would stay old.
+            # Python tells a stale compiled file by its second: a module edited twice within one would stay old.
             sys.dont_write_bytecode = True
             request = dict(head, call=pickle.loads(head["call"]))
         except BaseException as why:

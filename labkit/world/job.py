@@ -176,6 +176,13 @@ class Job:
             peaks=self._peaks if self.spec.memory else (), memory=self.spec.memory or "",
         )  # fmt: skip
 
+    def __del__(self) -> None:
+        """What nobody asked for is let go; until it is over, the listening thread keeps the job alive."""
+        if self._run is None:
+            for fd in (*self._blobs.values(), self._pages_fd):
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _rank(self, rank: int) -> int:
@@ -244,7 +251,8 @@ class Job:
             raise Refused(self._refused)
         assert self._end is not None
         _, failures, unfired = self._end
-        for rank, fd in self._blobs.items():
+        while self._blobs:
+            rank, fd = self._blobs.popitem()
             with os.fdopen(fd, "rb") as f:
                 f.seek(0)
                 try:
@@ -256,6 +264,7 @@ class Job:
         if self._pages_fd >= 0:
             trace = self.trace()
             os.close(self._pages_fd)
+            self._pages_fd = -1
         for text in unfired:
             print(f"labkit: this fault never fired: {text}", file=sys.stderr)
         return Run(self.spec, self._results, [Failure(**f) for f in failures], self._logs, trace, self._seconds,

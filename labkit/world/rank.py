@@ -146,7 +146,7 @@ def _run(birth: Birth) -> int:
         if isinstance(error, SystemExit):
             kind = "exit"
         text = "".join(traceback.format_exception(_without_machinery(error)))
-        birth.control.send(("failed", kind, type(error).__name__, str(error), text))
+        birth.control.send(("failed", kind, type(error).__name__, _words(error), text))
         _linger(birth)
         return 1
 
@@ -154,6 +154,13 @@ def _run(birth: Birth) -> int:
 def _close_books(context: Context) -> None:
     if context.socket_log is not None:
         context.socket_log.write()
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as why:
+        return f"(its message cannot be shown: {why})"
 
 
 def _without_machinery(error: BaseException) -> BaseException:
@@ -192,8 +199,8 @@ def make_context(birth: Birth, page: rec.Page) -> Context:
         device = torch.device("cuda", birth.device)
         torch.cuda.set_device(device)
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if spec.backend == "nccl" else "gloo", store=dist.PrefixStore("world", store), rank=rank, world_size=spec.world_size,
-        timeout=timedelta(seconds=spec.timeout + 3600),
+        "cpu:gloo,cuda:nccl" if spec.backend == "nccl" else "gloo", store=dist.PrefixStore("world", store), rank=rank,
+        world_size=spec.world_size, timeout=timedelta(seconds=spec.timeout + 3600),
     )  # fmt: skip
     limit = spec.timeout + (0 if spec.on_failure == "continue" else GRACE)
     transport: Any

@@ -9,6 +9,7 @@ from typing import Any
 
 from labkit.wire.errors import Refused
 from labkit.wire.faults import Fault, check_faults
+from labkit.wire.hostspeed import refuse_faster_links
 from labkit.wire.network import Network
 
 from .process import memory_available, processes_available
@@ -62,8 +63,8 @@ def make_spec(world_size: Any, options: dict[str, Any]) -> Spec:
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise Refused(f"launch has no option {name!r}{hint} Options are: {', '.join(sorted(known))}")
+            hint = f"; did you mean {near[0]!r}" if near else ""
+            raise Refused(f"launch has no option {name!r}{hint}. Options are: {', '.join(sorted(known))}")
     _whole("world_size", world_size, 1)
     spec = Spec(world_size, **{k: v for k, v in options.items() if k != "faults"})
     for name, choices in _CHOICES.items():
@@ -76,21 +77,28 @@ def make_spec(world_size: Any, options: dict[str, Any]) -> Spec:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10**7:
             raise Refused(f"{name}={value!r}: needs a number of seconds above 0")
-    _whole("seed", spec.seed, 0)
+    for name in ("check", "progress"):
+        if not isinstance(getattr(spec, name), bool):
+            raise Refused(f"{name}={getattr(spec, name)!r}: needs True or False")
+    _whole("seed", spec.seed, 0, 2**63)
     _whole("max_result_bytes", spec.max_result_bytes, 1)
     if spec.network is not None:
         if not isinstance(spec.network, Network):
             raise Refused(f"network={spec.network!r}: needs a labkit.Network")
         spec.network.per_node(world_size)
+        if spec.clock == "real":
+            refuse_faster_links(spec.network)
     spec.faults = check_faults(options.get("faults"), world_size)
     _resolve_backend(spec)
     _check_room(world_size)
     return spec
 
 
-def _whole(name: str, value: Any, least: int) -> None:
+def _whole(name: str, value: Any, least: int, below: float = float("inf")) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise Refused(f"{name}={value!r}: needs a whole number of at least {least}")
+    if value >= below:
+        raise Refused(f"{name}={value!r}: needs a whole number below {below}")
 
 
 def _resolve_backend(spec: Spec) -> None:
@@ -110,6 +118,8 @@ def _resolve_backend(spec: Spec) -> None:
 
 def _check_room(world_size: int) -> None:
     cap = os.environ.get("LABKIT_MAX_RANKS")
+    if cap is not None and not cap.isdecimal():
+        raise Refused(f"LABKIT_MAX_RANKS={cap!r} in the environment is no whole number")
     if cap is not None and world_size > int(cap):
         raise Refused(f"world_size={world_size}: this machine allows at most {cap} ranks a reader (LABKIT_MAX_RANKS)")
     free = memory_available()

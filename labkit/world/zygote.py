@@ -1,8 +1,8 @@
 """The process that every rank is forked from: PyTorch is loaded in it, labkit is not.
 
-Run as a script, never imported by others: `python zygote.py FD SECONDS`. It loads PyTorch once (1 to 2 seconds) and forks
-a *nursery*, which imports labkit. For each job it is sent one socket; the nursery forks, and the child becomes that
-job's host (`labkit.world.host`). If a file of labkit has changed since, a new nursery is made first, so an
+Run as a script, never imported by others: `python zygote.py FD SECONDS`. It loads PyTorch once (1 to 2 seconds) and
+forks a *nursery*, which imports labkit. For each job it is sent one socket; the nursery forks, and the child becomes
+that job's host (`labkit.world.host`). If a file of labkit has changed since, a new nursery is made first, so an
 edit is always seen by the next launch; the reader's own modules are imported by each host anew.
 All this ends when the process that started it is gone, or when nothing was asked of it for a while.
 """

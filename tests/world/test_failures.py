@@ -8,11 +8,12 @@ import subprocess
 import sys
 import time
 
-import labkit
 import pytest
 import torch
-from labkit import RankFailed
 from leftovers import eventually, soon
+
+import labkit
+from labkit import RankFailed
 
 
 def receive_from(group, source):

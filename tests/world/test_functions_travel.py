@@ -8,9 +8,9 @@ import textwrap
 import time
 from dataclasses import dataclass
 
-import labkit
-import pytest
 import torch
+
+import labkit
 from labkit.wire.dtypes import DTYPES
 
 
@@ -65,7 +65,9 @@ def test_tensors_of_every_dtype_come_home_as_they_were() -> None:
 
 
 def test_a_slice_brings_only_its_own_elements() -> None:
-    run = labkit.launch(lambda group: [torch.zeros(1 << 20)[:3], {"deep": torch.ones(1 << 20)[5:6]}], 1, max_result_bytes=1 << 16)
+    run = labkit.launch(
+        lambda group: [torch.zeros(1 << 20)[:3], {"deep": torch.ones(1 << 20)[5:6]}], 1, max_result_bytes=1 << 16
+    )
     assert run.results[0][0].tolist() == [0, 0, 0] and run.results[0][1]["deep"].tolist() == [1]
 
 

@@ -6,11 +6,12 @@ import os
 import threading
 import time
 
-import labkit
 import pytest
 import torch
-from labkit import Kill, RankFailed, Refused, Slow
 from leftovers import alive, descriptors, eventually, soon
+
+import labkit
+from labkit import Kill, RankFailed, Refused, Slow
 
 
 def wait_for(path) -> None:
@@ -122,49 +123,29 @@ def test_events_tell_what_happened_in_order() -> None:
     assert told == ["fault: Kill at step 1", "ended"]
 
 
-def test_a_rank_can_be_restarted_and_rejoin() -> None:
-    def work(group, again):
-        if os.path.exists(again):  # the second life of rank 1
-            back = True
+def test_a_rank_can_be_restarted_and_rejoin(tmp_path) -> None:
+    first_life, back = str(tmp_path / "first"), str(tmp_path / "back")
+
+    def work(group):
+        if group.rank == 1 and not os.path.exists(first_life):
+            open(first_life, "w").close()
+            os._exit(1)
+        if group.rank == 1:
+            open(back, "w").close()
         else:
-            back = False
-            if group.rank == 1:
-                open(again, "w").close()
-                os._exit(1)
-        while not back:  # the survivors wait for its new address
-            if os.path.exists(again + ".ready"):
-                break
-            time.sleep(0.01)
-        if back:
-            open(again + ".ready", "w").close()
+            pair = group.rebuild([0, 2])  # the others get on without it for a while
+            pair.exchange(torch.zeros(1), 1 - pair.rank, torch.zeros(1), 1 - pair.rank)
+            wait_for(back)
         whole = group.rebuild([0, 1, 2])
         right, left = (whole.rank + 1) % 3, (whole.rank - 1) % 3
-        return back, int(whole.exchange(torch.tensor([whole.rank]), right, torch.tensor([-1]), left))
+        return int(whole.exchange(torch.tensor([whole.rank]), right, torch.tensor([-1]), left))
 
-    path = f"/tmp/labkit-test-{os.getpid()}"
-    try:
-        job = labkit.start(lambda g, p: work(g, p) if g.rank == 1 else survivors(g, p, work), 3, path,
-                           transport="local", on_failure="continue")  # fmt: skip
-        assert eventually(lambda: any(t == "ended" for _, r, t in job.events if r == 1))
-        job.restart(1)
-        run = job.wait()
-    finally:
-        for name in (path, path + ".ready"):
-            if os.path.exists(name):
-                os.unlink(name)
-    assert run.results == [(False, 2), (True, 0), (False, 1)]
-    assert [t for _, r, t in run.events if t == "restarted"] == ["restarted"]
-
-
-def survivors(group, path, work):
-    group.rebuild([0, 2])  # they got on without it for a while
-    return work(group, path + ".never") if not wait_for(path + ".ready") and False else rejoin(group)
-
-
-def rejoin(group):
-    whole = group.rebuild([0, 1, 2])
-    right, left = (whole.rank + 1) % 3, (whole.rank - 1) % 3
-    return False, int(whole.exchange(torch.tensor([whole.rank]), right, torch.tensor([-1]), left))
+    job = labkit.start(work, 3, transport="local", on_failure="continue")
+    assert eventually(lambda: any(text == "ended" for _, rank, text in job.events if rank == 1))
+    job.restart(1)
+    run = job.wait()
+    assert run.results == [2, 0, 1]
+    assert [text for _, rank, text in run.events if text == "restarted"] == ["restarted"]
 
 
 def test_restart_is_refused_where_it_cannot_work() -> None:

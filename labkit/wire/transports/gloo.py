@@ -88,7 +88,8 @@ class GlooLane:
 
     def run(self, *messages: tuple[Any, Message]) -> None:
         """Move the messages now and return when all are done."""
-        begun = [(m, self._begin(advance, m)) for advance, m in messages]
+        # receives first: a gloo sender waits to hear that its receiver is ready
+        begun = [(m, self._begin(advance, m)) for advance, m in reversed(messages)]
         for m, works in begun:
             self._finish(m, works)
 

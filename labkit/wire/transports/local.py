@@ -12,6 +12,7 @@ An incoming sum is added piece by piece as it arrives, while the piece is still 
 from __future__ import annotations
 
 import collections
+import contextlib
 import hmac
 import os
 import select
@@ -64,6 +65,7 @@ class LocalTransport:
         self.rank, self.listener, self.addresses, self.secret = rank, listener, addresses, secret
         self.alive = alive or (lambda peer: True)
         self._accepted: dict[tuple[int, int, int], socket.socket] = {}
+        self._left: set[tuple[int, int]] = set()  # lanes that this rank has left
         self._lock = threading.Lock()
         self._lanes: list[LocalLane] = []
         listener.setblocking(False)
@@ -113,6 +115,9 @@ class LocalTransport:
                     continue
                 if not hmac.compare_digest(secret, self.secret):
                     sock.close()  # somebody else on this machine knocked
+                    continue
+                if (k, la) in self._left:
+                    sock.close()
                     continue
                 _tune(sock)
                 self._accepted[k, la, source] = sock
@@ -308,6 +313,21 @@ class LocalLane:
     def _lost(self, peer: int, why: OSError) -> PeerLost:
         reason = str(why.strerror or why).lower()
         return PeerLost(f"rank {self.transport.rank} lost rank {peer}: {reason}", peer)
+
+    def leave(self, peers: list[int]) -> None:
+        """Wake whoever waits for this rank on this lane, now or later: nothing more will come."""
+        for peer in peers:
+            with contextlib.suppress(PeerLost):
+                if peer not in self.out:
+                    self.out[peer] = self.transport.dial(peer, self.key, self.lane)
+            if peer not in self.into:
+                sock = self.transport.accept(peer, self.key, self.lane)
+                if sock is not None:
+                    self.into[peer] = sock
+        self.transport._left.add((self.key, self.lane))
+        for sock in (*self.out.values(), *self.into.values()):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # not close: another thread may be waiting on it
 
     def close(self) -> None:
         """Close all sockets of this lane."""

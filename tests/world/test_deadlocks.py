@@ -1,0 +1,209 @@
+"""Ranks that wait for each other are named within a second, with who waits for whom. Ranks that only wait are not."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from leftovers import soon
+
+import labkit
+from labkit import RankFailed, collectives
+
+TRANSPORTS = ["local", "gloo"]
+
+
+def both_send(group):
+    group.send(torch.zeros(4), 1 - group.rank)
+
+
+def both_receive(group):
+    group.recv(torch.zeros(4), 1 - group.rank)
+
+
+def receive_in_a_circle(group):
+    group.recv(torch.zeros(4), (group.rank + 1) % group.size)
+
+
+def send_in_a_circle(group):
+    group.send(torch.zeros(4), (group.rank + 1) % group.size)
+
+
+def leave_early(group):
+    if group.rank:
+        group.recv(torch.zeros(2), 0)
+
+
+def forget_a_collective(group):
+    if group.rank != 1:
+        collectives.all_reduce(torch.zeros(8), group, algorithm="ring")
+
+
+def wait_for_work_that_waits(group):
+    """Rank 0 waits for its all_reduce, whose other side waits in a receive for a message that comes after it."""
+    if group.rank == 0:
+        handle = collectives.all_reduce(torch.zeros(4), group, algorithm="ring", async_op=True)
+        handle.wait()
+        group.send(torch.zeros(1), 1)
+    else:
+        group.recv(torch.zeros(1), 0)
+        collectives.all_reduce(torch.zeros(4), group, algorithm="ring")
+
+
+def wait_for_handles_in_a_circle(group):
+    handle = group.irecv(torch.zeros(1), 1 - group.rank)
+    handle.wait()
+    group.isend(torch.zeros(1), 1 - group.rank).wait()
+
+
+def deadlock_in_a_subgroup_while_others_work(group):
+    if group.rank < 2:
+        group.subgroup([0, 1]).recv(torch.zeros(1), 1 - group.rank)
+    pair = group.subgroup([2, 3])
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        pair.exchange(torch.zeros(4), 1 - pair.rank, torch.zeros(4), 1 - pair.rank)
+        time.sleep(0.001)
+
+
+def native_without_one(group):
+    if group.rank != 2:
+        collectives.all_reduce(torch.zeros(8), group, algorithm="native")
+
+
+DEADLOCKS: list[tuple[Callable[..., Any], int, str]] = [
+    (both_send, 2, r"ranks 0 and 1 wait for each other\n  rank 0: send float32\[4\] to rank 1 \(waits for rank 1\)"),
+    (both_receive, 2, r"ranks 0 and 1 wait for each other\n  rank 0: receive float32\[4\] from rank 1"),
+    (receive_in_a_circle, 3, r"ranks 0 to 2 wait for each other"),
+    (send_in_a_circle, 3, r"ranks 0 to 2 wait for each other"),
+    (leave_early, 3, r"rank 0 has finished while others wait for it\n  rank 1: receive float32\[2\] from rank 0"),
+    (forget_a_collective, 3, r"rank 1 has finished while others wait .*(\n.*)*in all_reduce\(float32\[8\]\), call 1"),
+    (wait_for_work_that_waits, 2, r"ranks 0 and 1 wait for each other"),
+    (wait_for_handles_in_a_circle, 2, r"ranks 0 and 1 wait for each other\n  rank 0: receive float32\[1\] from rank 1"),
+    (deadlock_in_a_subgroup_while_others_work, 4, r"ranks 0 and 1 wait for each other"),
+    (native_without_one, 3, r"rank 2 has finished while others wait .*(\n.*)*the native all_reduce\(float32\[8\]\)"),
+]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("work,size,text", DEADLOCKS, ids=[d[0].__name__ for d in DEADLOCKS])
+def test_a_deadlock_is_named_within_a_second(work, size, text, transport) -> None:
+    begin = time.monotonic()
+    with pytest.raises(RankFailed, match="Deadlock: " + text) as caught:
+        labkit.launch(work, size, transport=transport)
+    assert caught.value.failure.kind == "deadlock"
+    assert time.monotonic() - begin < soon(1.2)
+
+
+def test_one_rank_that_left_is_a_deadlock_only_for_those_who_need_it() -> None:
+    def work(group):
+        if group.rank == 0:
+            return "gone"
+        other = 3 - group.rank
+        time.sleep(0.5)
+        return int(group.exchange(torch.tensor([group.rank]), other, torch.tensor([0]), other))
+
+    assert labkit.launch(work, 3).results == ["gone", 2, 1]
+
+
+def test_without_the_check_a_deadlock_hangs_until_the_time_limit() -> None:
+    begin = time.monotonic()
+    with pytest.raises(RankFailed, match="WaitTimeout"):
+        labkit.launch(both_receive, 2, check=False, timeout=1.5)
+    assert time.monotonic() - begin > 1.4
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_rank_that_computes_or_sleeps_is_no_deadlock(transport) -> None:
+    def work(group):
+        if group.rank == 0:
+            time.sleep(0.8)
+            end = time.monotonic() + 0.8
+            while time.monotonic() < end:
+                torch.ones(100).sum()
+            group.send(torch.ones(1), 1)
+        elif group.rank == 1:
+            group.recv(torch.zeros(1), 0)
+            group.send(torch.ones(1), 2)
+        else:
+            group.recv(torch.zeros(1), 1)
+        collectives.all_reduce(torch.ones(4), group, algorithm="native" if group.rank < 9 else "ring")
+        return "through"
+
+    assert labkit.launch(work, 3, transport=transport).results == ["through"] * 3
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_asynchronous_work_that_waits_for_a_busy_main_thread_is_no_deadlock(transport) -> None:
+    def work(group):
+        if group.rank == 0:
+            handle = collectives.all_reduce(torch.ones(4), group, algorithm="ring", async_op=True)
+            time.sleep(1.0)  # its communication thread waits for rank 1, which waits for the send below
+            group.send(torch.ones(1), 1)
+            return handle.wait().tolist()
+        group.recv(torch.zeros(1), 0)
+        return collectives.all_reduce(torch.ones(4), group, algorithm="ring").tolist()
+
+    assert labkit.launch(work, 2, transport=transport).results == [[2.0] * 4] * 2
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_early_isend_counts_as_begun(transport) -> None:
+    def work(group):
+        other = 1 - group.rank
+        handle = group.isend(torch.tensor([group.rank]), other)
+        time.sleep(0.4)
+        got = group.recv(torch.tensor([-1]), other)
+        handle.wait()
+        return int(got)
+
+    assert labkit.launch(work, 2, transport=transport).results == [1, 0]
+
+
+def random_program(group, seed):
+    """A correct program drawn by seed: the same plan on every rank, each doing its own part of it."""
+    plan, pause = random.Random(seed), random.Random(1000 * seed + group.rank)
+    total, handles = 0.0, []
+    for number in range(40):
+        kind = plan.choice(["pair", "pair", "ring", "collective", "async", "split", "wait"])
+        name = plan.choice(["ring", "tree", "naive", "native"])
+        a, b = plan.sample(range(group.size), 2)
+        n = plan.choice([0, 1, 1000, 100_000])
+        if pause.random() < 0.1:
+            time.sleep(pause.random() * 0.3)
+        early = plan.random() < 0.5
+        if kind == "pair" and group.rank == a and early:
+            handles.append(group.isend(torch.full((n,), float(number)), b))
+        elif kind == "pair" and group.rank == a:
+            group.send(torch.full((n,), float(number)), b)
+        elif kind == "pair" and group.rank == b:
+            total += float(group.recv(torch.zeros(n), a).sum())
+        elif kind == "ring":
+            right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+            total += float(group.exchange(torch.ones(n), right, torch.zeros(n), left).sum())
+        elif kind == "collective":
+            total += float(collectives.all_reduce(torch.ones(n), group, algorithm=name).sum())
+        elif kind == "async":
+            handles.append(collectives.all_reduce(torch.ones(n), group, algorithm="ring", async_op=True))
+        elif kind == "split":
+            half = group.split(group.rank % 2)
+            total += float(collectives.all_gather(torch.ones(1), half, algorithm="ring").sum())
+        else:
+            for handle in handles:
+                handle.wait()
+            handles = []
+    for handle in handles:
+        handle.wait()
+    return total
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_correct_programs_are_never_accused(transport) -> None:
+    jobs = [labkit.start(random_program, 4, seed, transport=transport) for seed in range(6)]
+    for seed, job in enumerate(jobs):
+        run = job.wait()
+        assert not run.failures, seed

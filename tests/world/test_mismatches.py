@@ -1,0 +1,145 @@
+"""Ranks that disagree about dtype, shape, operation, order, root or algorithm: who called what, within a second."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from leftovers import soon
+
+import labkit
+from labkit import RankFailed, collectives
+
+TRANSPORTS = ["local", "gloo"]
+
+
+def named(text, work, size=2, **options) -> None:
+    begin = time.monotonic()
+    with pytest.raises(RankFailed, match=text) as caught:
+        labkit.launch(work, size, **options)
+    assert caught.value.failure.error == "Mismatch"
+    assert time.monotonic() - begin < soon(1.2)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(
+    "sent,received,text",
+    [
+        (
+            torch.zeros(4),
+            torch.zeros(4, dtype=torch.int32),
+            r"sent rank 1 float32\[4\], but rank 1 receives int32\[4\]",
+        ),
+        (torch.zeros(4), torch.zeros(8), r"sent rank 1 float32\[4\], but rank 1 receives float32\[8\]"),
+        (torch.zeros(8), torch.zeros(4), r"sent rank 1 float32\[8\], but rank 1 receives float32\[4\]"),
+        (torch.zeros(2, 3), torch.zeros(3, 2), r"sent rank 1 float32\[2, 3\], but rank 1 receives float32\[3, 2\]"),
+        (torch.zeros(0), torch.zeros(1), r"sent rank 1 float32\[0\], but rank 1 receives float32\[1\]"),
+    ],
+    ids=["dtype", "longer", "shorter", "shape", "empty"],
+)
+def test_messages(transport, sent, received, text) -> None:
+    named("rank 0 " + text, lambda g: g.send(sent, 1) if g.rank == 0 else g.recv(received, 0), transport=transport)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_exchange_of_two_minds(transport) -> None:
+    def work(group):
+        x = torch.zeros(4 + group.rank)
+        group.exchange(x, 1 - group.rank, torch.zeros_like(x), 1 - group.rank)
+
+    named(r"sent rank \d float32\[\d\], but rank \d receives", work, transport=transport)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_mismatch_is_named_while_the_ranks_go_on(transport) -> None:
+    """On gloo nothing stops: int32 bytes are read as float32, and training goes on with nonsense."""
+
+    def work(group):
+        x = torch.ones(4, dtype=torch.int32 if group.rank else torch.float32)
+        group.exchange(x, 1 - group.rank, x.clone(), 1 - group.rank)
+        for _ in range(20_000):
+            group.exchange(x[:0].float(), 1 - group.rank, x[:0].float(), 1 - group.rank)
+            time.sleep(0.001)
+
+    named("int32", work, transport=transport)
+
+
+def calls(**by_rank):
+    """Each rank calls what is written for it; the others what is written for `rest`."""
+
+    def work(group):
+        for call in by_rank.get(f"r{group.rank}", by_rank["rest"]):
+            name, dtype, shape, *options = call
+            x = torch.zeros(shape, dtype=dtype)
+            getattr(collectives, name)(x, group, **(options[0] if options else {}))
+
+    return work
+
+
+F, I = torch.float32, torch.int32  # noqa: E741
+RING, TREE, NATIVE = ({"algorithm": a} for a in ("ring", "tree", "native"))
+DISAGREEMENTS = {
+    "dtype": (calls(r1=[("all_reduce", I, 8, RING)], rest=[("all_reduce", F, 8, RING)]),
+              r"rank 1 called all_reduce on int32\[8\] by 'ring', but ranks 0 and 2 called all_reduce on float32\[8\]"),
+    "shape": (calls(r2=[("all_reduce", F, 9, RING)], rest=[("all_reduce", F, 8, RING)]),
+              r"rank 2 called all_reduce on float32\[9\] by 'ring', but ranks 0 and 1 called"),
+    "operation": (calls(r0=[("broadcast", F, 8, TREE)], rest=[("reduce", F, 8, TREE)]),
+                  r"rank 0 called broadcast on float32\[8\], root 0 by 'tree', but ranks 1 and 2 called reduce"),
+    "order": (calls(r0=[("broadcast", F, 8, TREE), ("reduce", F, 8, TREE)],
+                    rest=[("reduce", F, 8, TREE), ("broadcast", F, 8, TREE)]),
+              r"rank 0 called broadcast .* but ranks 1 and 2 called reduce .* \(call 1 of the group\)"),
+    "root": (calls(r1=[("broadcast", F, 8, {"root": 1, **TREE})], rest=[("broadcast", F, 8, {"root": 2, **TREE})]),
+             r"rank 1 called .*root 1 by 'tree', but ranks 0 and 2 called .*root 2"),
+    "algorithm": (calls(r1=[("all_reduce", F, 8, TREE)], rest=[("all_reduce", F, 8, RING)]),
+                  r"rank 1 called .* by 'tree', but ranks 0 and 2 called .* by 'ring'"),
+    "reduction": (calls(r1=[("all_reduce", F, 8, {"op": "max", **RING})], rest=[("all_reduce", F, 8, RING)]),
+                  r"rank 1 called all_reduce on float32\[8\] \(max\) by 'ring'"),
+    "native dtype": (calls(r1=[("all_reduce", I, 8, NATIVE)], rest=[("all_reduce", F, 8, NATIVE)]),
+                     r"rank 1 called all_reduce on int32\[8\] by 'native'"),
+    "native shape": (calls(r1=[("all_reduce", F, 4, NATIVE)], rest=[("all_reduce", F, 8, NATIVE)]),
+                     r"rank 1 called all_reduce on float32\[4\] by 'native'"),
+    "native operation": (calls(r1=[("broadcast", F, 8, NATIVE)], rest=[("all_reduce", F, 8, NATIVE)]),
+                         r"rank 1 called broadcast on float32\[8\], root 0 by 'native'"),
+    "native and own": (calls(r1=[("all_reduce", F, 8, RING)], rest=[("all_reduce", F, 8, NATIVE)]),
+                       r"rank 1 called all_reduce on float32\[8\] by 'ring', but ranks 0 and 2 .* by 'native'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("what", DISAGREEMENTS)
+def test_collectives(what, transport) -> None:
+    work, text = DISAGREEMENTS[what]
+    named(text, work, 3, transport=transport)
+
+
+def test_a_message_that_nobody_took_is_named() -> None:
+    def work(group):
+        if group.rank == 0:
+            group.isend(torch.zeros(3), 1)
+
+    named(r"rank 0 sent float32\[3\] to rank 1, which never received it", work, transport="local")
+
+
+def test_without_the_check_the_bare_library_is_seen() -> None:
+    """gloo adds what it was given: int32 bytes read as float32, and nobody says a word."""
+
+    def work(group):
+        x = torch.full((4,), 1, dtype=torch.int32 if group.rank else torch.float32)
+        group.exchange(x, 1 - group.rank, y := torch.zeros_like(x), 1 - group.rank)
+        return y.tolist()
+
+    run = labkit.launch(work, 2, transport="gloo", check=False)
+    assert run.results == [[1.401298464324817e-45] * 4, [1065353216] * 4]
+
+
+def test_correct_uses_of_uneven_parts_are_no_mismatch() -> None:
+    def work(group):
+        r = group.rank
+        got = collectives.all_gather(torch.full((r, 2), r), group, sizes=[0, 1, 2], algorithm="ring")
+        collectives.all_to_all(torch.zeros(sum(range(3))), group, send_counts=[0, 1, 2], recv_counts=[r] * 3)
+        part = torch.zeros(2 if r == 0 else 1)
+        collectives.scatter(torch.zeros(4) if r == 0 else None, group, like=part, algorithm="naive")
+        return got.tolist()
+
+    assert labkit.launch(work, 3, transport="gloo").results[0] == [[1, 1], [2, 2], [2, 2]]
