@@ -1,7 +1,7 @@
 """Plain torch.distributed calls on the status page.
 
-A reader may call `torch.distributed.all_reduce` inside a rank, with no Group in sight. Each such call is written down like
-any other, so that a deadlock or a mismatch among them is named too, and the timeline shows them. What a call does is
+A reader may call `torch.distributed.all_reduce` inside a rank, with no Group in sight. Each such call is written down
+like any other, so that a deadlock or a mismatch among them is named too, and the timeline shows them. What a call does is
 not changed; an asynchronous one is recorded at the moment it is issued.
 """
 
@@ -86,8 +86,8 @@ def _message(context: Context, name: str, call: Callable[..., Any], seen: dict[A
         place = (key, name, peer)
         seq = seen[place] = seen.get(place, 0) + 1
         number = recorder.begin(
-            kind, clock.now(), peer=peer, group=key, lane=LANE, seq=seq, parent=context.enclosing(), nbytes=tensor.nbytes,
-            dtype=CODES.get(tensor.dtype, 0), shape=tuple(tensor.shape),
+            kind, clock.now(), peer=peer, group=key, lane=LANE, seq=seq, parent=context.enclosing(),
+            nbytes=tensor.nbytes, dtype=CODES.get(tensor.dtype, 0), shape=tuple(tensor.shape),
         )  # fmt: skip
         if kind == rec.SEND:
             recorder.count(peer, tensor.nbytes)

@@ -1,7 +1,7 @@
 """alpha and beta of this machine: measured once, kept in a small file, used by `algorithm="auto"`.
 
-Two ranks exchange messages of several sizes and the times are fitted by `labkit.cost.fit_alpha_beta`. It takes a fraction
-of a second, at the first launch on a machine; every launch hands the same numbers to all its ranks, so that all
+Two ranks exchange messages of several sizes and the times are fitted by `labkit.cost.fit_alpha_beta`. It takes a
+fraction of a second, at the first launch on a machine; every launch hands the same numbers to all its ranks, so that all
 choose alike.
 """
 

@@ -1,6 +1,6 @@
 """Ranks that exist already, on one host or many: the same call under torchrun.
 
-torchrun starts the processes and says who is who (RANK, WORLD_SIZE, MASTER_ADDR); there is no host process that watches.
+torchrun starts the processes and says who is who (RANK, WORLD_SIZE, MASTER_ADDR); no host process watches them.
 So each rank keeps its own page, waits end at `timeout` in the rank itself, and a rank that fails tells the others
 through the store, which all of them see at their next wait or at the end. Rank 0 gets all results and the trace.
 """
@@ -136,7 +136,7 @@ class _Run:
                        network, per_node, None, nothing, sampler, spec.check)  # fmt: skip
 
     def _since_start(self) -> int:
-        """Nanoseconds since the launch began on rank 0, by the hosts' clocks of the day (a millisecond apart at best)."""
+        """Nanoseconds since the launch began on rank 0, by the hosts' clocks (a millisecond apart, or more)."""
         if self.rank == 0:
             self.store.set("epoch", str(time.time_ns()))
         return time.time_ns() - int(self.store.get("epoch"))
