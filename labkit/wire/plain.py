@@ -1,8 +1,8 @@
 """Plain torch.distributed calls on the status page.
 
 A reader may call `torch.distributed.all_reduce` inside a rank, with no Group in sight. Each such call is written down
-like any other, so that a deadlock or a mismatch among them is named too, and the timeline shows them. What a call does is
-not changed; an asynchronous one is recorded at the moment it is issued.
+like any other, so that a deadlock or a mismatch among them is named too, and the timeline shows them. What a call
+does is not changed; an asynchronous one is recorded at the moment it is issued.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """alpha and beta of this machine: measured once, kept in a small file, used by `algorithm="auto"`.
 
 Two ranks exchange messages of several sizes and the times are fitted by `labkit.cost.fit_alpha_beta`. It takes a
-fraction of a second, at the first launch on a machine; every launch hands the same numbers to all its ranks, so that all
-choose alike.
+fraction of a second, at the first launch on a machine; every launch hands the same numbers to all its ranks, so that
+all choose alike.
 """
 
 from __future__ import annotations
