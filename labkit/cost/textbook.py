@@ -30,8 +30,8 @@ def ring_at(nbytes: float, size: int, bandwidth: float) -> Stated:
     GPT-2 on 8 GPUs, NVLink at 450 GB/s: 5.25 GB, 11.67 ms. On 32 GPUs over 1.25 GB/s: 5.8125 GB, 4650 ms;
     one ring over all 32 at the pace of the Ethernet, to which the chapter adds the 11.67 ms inside the node,
     though such a ring has them already. 175B by tensor parallelism of 8 and data parallelism of 128, 43.75
-    GB over 50 GB/s: 1736 ms; the chapter's 1748 ms ("approximately 1.75 seconds", 54.5 percent) takes the
-    factor for all 1,024 ranks, but only 128 take part.
+    GB over 50 GB/s: 1736 ms and, with 2.1 s of compute, 54.7 percent. The chapter has "approximately 1.75
+    seconds" and 54.5 percent: a factor of 2, or that of all 1,024 ranks (1748 ms), but only 128 take part.
     """
     if not bandwidth > 0:
         raise ValueError(f"bandwidth (bytes per second) must be above 0, not {bandwidth!r}")

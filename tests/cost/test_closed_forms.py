@@ -91,6 +91,7 @@ def test_one_rank_sends_nothing(collective, algorithm):
 
 
 @each
+@settings(deadline=None)
 @given(size=st.integers(1, 40), data=st.data())
 def test_rounds_are_what_an_empty_message_takes(collective, algorithm, size, data):
     k, chunks = divisor(data, size), data.draw(st.integers(1, 9), label="chunks")
@@ -131,6 +132,7 @@ def test_parts_are_those_of_tensor_split():
             assert cost.split_sizes(numel, parts) == sizes
 
 
+@settings(deadline=None)
 @given(size=st.integers(1, 200), root=st.integers(0, 199))
 def test_a_tree_reaches_everyone_once(size, root):
     sent = cost.tree_broadcast_messages_by_rank(size, root % size)

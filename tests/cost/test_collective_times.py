@@ -107,6 +107,7 @@ def test_even_counts_take_the_time_of_the_even_formula():
     assert bound == pytest.approx(cost.pairwise_all_to_all_time(6 * 5 * 4, 6, ALPHA, BETA))
 
 
+@settings(deadline=None)
 @given(size=st.integers(2, 40), nbytes=st.integers(0, 10**6), alpha=st.floats(1e-3, 50))
 def test_the_best_chunk_count_beats_all_others(size, nbytes, alpha):
     best = cost.chain_broadcast_best_chunks(nbytes, size, alpha, 1e-3)
