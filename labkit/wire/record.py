@@ -16,12 +16,12 @@ The file is sparse: memory is used only for records that were written.
 
 from __future__ import annotations
 
-import itertools
 import json
 import mmap
 import os
 import struct
 import tempfile
+import threading
 from typing import Any
 
 import numpy as np
@@ -163,20 +163,26 @@ class Recorder:
 
     def __init__(self, page: Page):
         self.page, self.map = page, page.map
-        self._next = itertools.count(page.count)
+        self._lock = threading.Lock()
+        self._next = page.count
         self._names: dict[str, int] = {name: i for i, name in enumerate(page.strings())}
         self._counts: dict[int, list[int]] = {r: list(c) for r, c in enumerate(page.counters())}
         for number in range(SLOTS):  # a rank that is restarted finds those of its former life
             self.slot(number, 0, used=0)
         self.slot(MAIN_SLOT, 0)
         self._free_slots = list(range(SLOTS - 1, MAIN_SLOT, -1))
-        self._base, self._top = page._records, page.count
+        self._base = page._records
         self.step = page.step
 
     def intern(self, text: str) -> int:
         """The number of `text` in this page's strings; NO_ROOM stands for a text that no longer fitted."""
         found = self._names.get(text)
-        if found is None:
+        return self._write_down(text) if found is None else found
+
+    def _write_down(self, text: str) -> int:
+        with self._lock:
+            if text in self._names:  # another thread was faster
+                return self._names[text]
             raw = text.replace("\0", " ").encode() + b"\0"
             used = self.page.strings_used
             if used + len(raw) > STRING_BYTES:
@@ -185,7 +191,7 @@ class Recorder:
             self.map[start : start + len(raw)] = raw
             self.page.strings_used = used + len(raw)
             found = self._names[text] = len(self._names)
-        return found
+            return found
 
     def attrs(self, attrs: dict[str, Any]) -> int:
         """The number of a span's attributes (as JSON); -1 for none, or where they would crowd out the names to come."""
@@ -200,12 +206,14 @@ class Recorder:
         shape: tuple[int, ...] = (), flags: int = 0, end: int = 0,
     ) -> int:  # fmt: skip
         """Write what is about to happen; returns the record's number + 1 (so that 0 can mean none)."""
-        index = next(self._next)
-        if index >= self.page.capacity:
-            self.page.dropped = self.page.dropped + 1
-            index = self.page.capacity - RING + index % RING
-        elif index >= self._top:
-            self._top = self.page.count = index + 1
+        with self._lock:  # another thread between these lines could hide a record from all readers
+            index = self._next
+            self._next += 1
+            if index >= self.page.capacity:
+                self.page.dropped = self.page.dropped + 1
+                index = self.page.capacity - RING + index % RING
+            else:
+                self.page.count = index + 1
         n = len(shape)
         a, b, c, d = (shape + (0, 0, 0, 0))[:4] if n <= 4 else (*shape[:3], hash(shape) & 0x7FFFFFFF)
         _RECORD.pack_into(
@@ -225,10 +233,11 @@ class Recorder:
 
     def count(self, to: int, nbytes: int) -> None:
         """Count one message of `nbytes` payload bytes to world rank `to`."""
-        c = self._counts[to]
-        c[0] += nbytes
-        c[1] += 1
-        _COUNT.pack_into(self.map, self.page._counters + 16 * to, c[0], c[1])
+        with self._lock:
+            c = self._counts[to]
+            c[0] += nbytes
+            c[1] += 1
+            _COUNT.pack_into(self.map, self.page._counters + 16 * to, c[0], c[1])
 
     def claim_slot(self) -> int:
         """A slot for one more thread; -1 when all are taken."""

@@ -12,11 +12,18 @@ import torch
 
 import labkit
 from labkit import collectives, cost
+from labkit.world import machine
 
 from . import cases
 
 TRANSPORTS = ("local", "gloo")
 SHAPES = [(), (0,), (7,), (8, 2), (131_075,)]  # the last one is cut in pieces by the local transport
+
+
+@pytest.fixture(autouse=True)
+def typical_links(monkeypatch):
+    """The chain cuts its tensor by what was measured on this machine; the expected counts assume a typical one."""
+    monkeypatch.setattr(machine, "link_model", lambda transport: None)
 
 
 def sent_so_far(group):
