@@ -22,7 +22,8 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install lab test lint format bench chaos clean
+CHAPTER ?=
+.PHONY: help install lab outputs test lint format bench chaos clean
 
 help:
 	@sed -n '2,5s/^# *//p' Makefile
@@ -31,6 +32,9 @@ install: $(INSTALLED)
 
 lab: $(INSTALLED)
 	@$(PY) -m labkit.cli lab
+
+outputs: $(TESTABLE)
+	@$(PY) -m labkit.commands.outputs $(CHAPTER)
 
 test: lint
 	$(PY) -m pytest -m "not chaos" --nbval-lax --nbval-current-env --nbval-cell-timeout=120 tests $(CHAPTERS)
