@@ -1,0 +1,166 @@
+"""The course file, `course.toml`, read and checked.
+
+    load()          the whole course
+    load().chapter(3), load().written(), load().core()
+
+A file that breaks a rule is refused with the chapter, the field and the remedy.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from labkit.course.errors import CourseError
+from labkit.course.rules import check
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Objective:
+    """One thing the reader can do after the chapter: `text` ends the sentence "You will be able to"."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class OptionalSection:
+    """A section of the notebook that nothing else needs: its number and heading there, and its minutes."""
+
+    number: int
+    heading: str
+    minutes: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """A place in one of the sources: the seed's three digits, and the section in the seed's own numbering."""
+
+    seed: str
+    section: str
+
+    def __str__(self) -> str:
+        return f"{self.seed} {self.section}"
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A source of the book: `id` is how it is cited."""
+
+    id: str
+    title: str
+    about: str
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One chapter as the course file describes it. Minutes are whole numbers, weights are percent."""
+
+    number: int
+    name: str
+    title: str
+    state: str
+    core: bool
+    prerequisites: tuple[int, ...]
+    able: str
+    builds_on: str
+    core_minutes: int
+    optional: tuple[OptionalSection, ...]
+    objectives: tuple[Objective, ...]
+    sources: tuple[Source, ...]
+    weight: int
+    assistant: int
+
+    @property
+    def written(self) -> bool:
+        return self.state == "written"
+
+    @property
+    def optional_minutes(self) -> int:
+        return sum(section.minutes for section in self.optional)
+
+    @property
+    def minutes(self) -> int:
+        """To read and run everything, the optional sections included."""
+        return self.core_minutes + self.optional_minutes
+
+    @property
+    def in_a_sentence(self) -> str:
+        """The title as it stands in the middle of a sentence: "collectives", but "ZeRO and FSDP"."""
+        first, space, rest = self.title.partition(" ")
+        ordinary = not any(letter.isupper() for letter in first[1:])
+        return (first.lower() if ordinary else first) + space + rest
+
+    def objective(self, id: str) -> Objective:
+        """The objective with that id. Raises CourseError, naming those there are."""
+        for objective in self.objectives:
+            if objective.id == id:
+                return objective
+        known = ", ".join(objective.id for objective in self.objectives)
+        raise CourseError(f"chapter {self.number} has no objective {id!r}: its objectives are {known}")
+
+
+@dataclass(frozen=True)
+class Course:
+    """All chapters, in order of number, and the sources that they cite."""
+
+    title: str
+    chapters: tuple[Chapter, ...]
+    seeds: tuple[Seed, ...] = field(default=())
+
+    def chapter(self, which: int | str) -> Chapter:
+        """The chapter with that number (3 or "03") or name ("03_collectives"). Raises CourseError if there is none."""
+        for chapter in self.chapters:
+            if which in (chapter.number, chapter.name) or (str(which).isdecimal() and int(which) == chapter.number):
+                return chapter
+        raise CourseError(f"there is no chapter {which!r}: the last one is {self.chapters[-1].number}")
+
+    def written(self) -> tuple[Chapter, ...]:
+        """The chapters whose notebook exists."""
+        return tuple(chapter for chapter in self.chapters if chapter.written)
+
+    def core(self) -> tuple[Chapter, ...]:
+        """The chapters on every reader's path."""
+        return tuple(chapter for chapter in self.chapters if chapter.core)
+
+    def needs(self, number: int) -> frozenset[int]:
+        """All chapters that come before this one: its prerequisites, theirs, and so on."""
+        direct = self.chapter(number).prerequisites
+        return frozenset(direct).union(*(self.needs(before) for before in direct))
+
+
+def from_table(table: dict[str, Any]) -> Course:
+    """The course that a parsed course file describes. Raises CourseError where it breaks a rule."""
+    check(table)
+    seeds = tuple(Seed(**seed) for seed in table["seed"])
+    return Course(table["title"], tuple(map(_chapter, table["chapter"])), seeds)
+
+
+def _chapter(row: dict[str, Any]) -> Chapter:
+    plain = {key: value for key, value in row.items() if key not in ("optional", "objectives", "sources")}
+    plain["prerequisites"] = tuple(row["prerequisites"])
+    return Chapter(
+        **plain,
+        optional=tuple(OptionalSection(**section) for section in row["optional"]),
+        objectives=tuple(Objective(**objective) for objective in row["objectives"]),
+        sources=tuple(Source(*source.split(" ", 1)) for source in row["sources"]),
+    )
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file as a dictionary. Raises CourseError, with the place, if it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise CourseError(f"{path.name} is not valid TOML: {error}") from None
+
+
+@cache
+def load() -> Course:
+    """The course of this installation. Read once; a change of the file needs a new process."""
+    return from_table(read_toml(HERE / "course.toml"))

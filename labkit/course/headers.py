@@ -1,0 +1,52 @@
+"""The first cell of a chapter: its title and three lines, made from the course file."""
+
+from __future__ import annotations
+
+from labkit.course.file import Chapter, Course, load
+
+
+def header(which: int | str) -> str:
+    """The Markdown of the first cell of a chapter (3 or "03_collectives"). Raises CourseError for an unknown one."""
+    course = load()
+    return chapter_header(course, course.chapter(which))
+
+
+def chapter_header(course: Course, chapter: Chapter) -> str:
+    return "\n\n".join(
+        [
+            f"# {chapter.title}",
+            f"**You will be able to** {chapter.able}",
+            f"**It builds on** {prerequisites(course, chapter)}. {chapter.builds_on}",
+            f"**It takes** {duration(chapter)}",
+        ]
+    )
+
+
+def prerequisites(course: Course, chapter: Chapter) -> str:
+    """The chapters it builds on, in words: "chapter 2, ranks and messages"."""
+    before = [course.chapter(number) for number in chapter.prerequisites]
+    if not before:
+        return "no other chapter"
+    return listed([f"chapter {other.number}, {other.in_a_sentence}" for other in before], comma=True)
+
+
+def duration(chapter: Chapter) -> str:
+    """How long it takes, in one or two sentences."""
+    sentences = [f"about {chapter.core_minutes} minutes to read and run."]
+    if chapter.optional:
+        numbers = listed([str(section.number) for section in chapter.optional])
+        one = len(chapter.optional) == 1
+        sentences.append(
+            f"Section{'' if one else 's'} {numbers} {'is' if one else 'are'} optional and "
+            f"{'takes' if one else 'take'} {chapter.optional_minutes} more."
+        )
+    if not chapter.core:
+        sentences.append("The whole chapter is optional.")
+    return " ".join(sentences)
+
+
+def listed(items: list[str], comma: bool = False) -> str:
+    """ "a", "a and b", "a, b and c". With `comma`, one before the "and", for items that contain commas."""
+    if len(items) < 2:
+        return "".join(items)
+    return ", ".join(items[:-1]) + (", and " if comma else " and ") + items[-1]
