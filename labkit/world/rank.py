@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
-import random
 import signal
 import socket
 import sys
-import tempfile
 import traceback
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from labkit.wire import record as rec
-from labkit.wire.clock import Clock, VirtualClock
 from labkit.wire.context import Context, LinkModel
-from labkit.wire.errors import PeerLost, Refused, WireError
+from labkit.wire.errors import PeerLost, WireError
 from labkit.wire.faults import Fault, RankFaults
 from labkit.wire.group import Group
 from labkit.wire.plain import record_plain_calls
-from labkit.wire.sampler import Sampler
 from labkit.wire.transports.local import LocalTransport
 
 from .channel import Channel, Closed
+from .equip import make_context, make_transport
+from .output import LineWriter
 from .process import die_with_parent, name_process
+from .result import store_result
 from .spec import Spec
 
 GRACE = 2.0  # a rank's own time-out comes this many seconds after the supervisor's, which has the better story
@@ -85,45 +82,15 @@ def _prepare(birth: Birth, host: int) -> None:
     os.dup2(birth.output, 1)
     os.dup2(birth.output, 2)
     os.close(birth.output)
-    sys.stdout = _LineWriter(1)
-    sys.stderr = _LineWriter(2)
-
-
-class _LineWriter(io.TextIOBase):
-    """Writes whole lines in one system call each, so that lines of different ranks never mix."""
-
-    def __init__(self, fd: int):
-        self._fd, self._rest = fd, ""
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def write(self, text: str) -> int:
-        lines = self._rest + text
-        whole, newline, self._rest = lines.rpartition("\n")
-        if newline:
-            self._out(whole + newline)
-        return len(text)
-
-    def flush(self) -> None:
-        if self._rest:
-            self._out(self._rest)
-            self._rest = ""
-
-    def _out(self, text: str) -> None:
-        raw = text.encode("utf-8", "replace")
-        while raw:
-            raw = raw[os.write(self._fd, raw) :]
+    sys.stdout = LineWriter(1)
+    sys.stderr = LineWriter(2)
 
 
 def _run(birth: Birth) -> int:
     page = rec.Page(birth.pages, birth.rank, birth.spec.world_size)
     context = None
     try:
-        context = make_context(birth, page)
+        context = _make_context(birth, page)
         group = Group(context, range(birth.spec.world_size))
         page.pid, page.state = os.getpid(), rec.RUNNING
         if context.faults is not None:
@@ -132,7 +99,7 @@ def _run(birth: Birth) -> int:
         if context.sampler is not None:
             context.sampler.sample()
         _close_books(context)
-        fd, nbytes = _store(result, birth)
+        fd, nbytes = store_result(result, birth.rank, birth.spec.max_result_bytes)
         del result
         page.state = rec.FINISHED
         birth.control.send(("result", nbytes, context.sampler.peak() if context.sampler else 0), (fd,))
@@ -180,20 +147,13 @@ def _linger(birth: Birth) -> None:
         pass
 
 
-def make_context(birth: Birth, page: rec.Page) -> Context:
-    """The rank's side of everything: process group, transport, clock, faults."""
-    import numpy as np
+def _make_context(birth: Birth, page: rec.Page) -> Context:
+    """The default process group of torch, and this rank's side of everything else."""
     import torch
     import torch.distributed as dist
 
     spec, rank = birth.spec, birth.rank
-    torch.set_num_threads(1)
-    torch.manual_seed(spec.seed)
-    random.seed(spec.seed)
-    np.random.seed(spec.seed % 2**32)
-    recorder = rec.Recorder(page)
     store = dist.FileStore(birth.store, -1)
-    timed = spec.clock == "virtual" or spec.network is not None
     device = torch.device("cpu")
     if birth.device is not None:
         device = torch.device("cuda", birth.device)
@@ -202,27 +162,18 @@ def make_context(birth: Birth, page: rec.Page) -> Context:
         "cpu:gloo,cuda:nccl" if spec.backend == "nccl" else "gloo", store=dist.PrefixStore("world", store), rank=rank,
         world_size=spec.world_size, timeout=timedelta(seconds=spec.timeout + 3600),
     )  # fmt: skip
-    limit = spec.timeout + (0 if spec.on_failure == "continue" else GRACE)
-    transport: Any
-    if spec.transport == "local":
-        transport = LocalTransport(rank, birth.listener, birth.board, birth.secret,
-                                   _alive(birth) if spec.on_failure == "continue" else None)  # fmt: skip
-    elif spec.transport == "nccl":
-        from labkit.wire.transports.nccl import NcclTransport
+    goes_on = spec.on_failure == "continue"
+    limit = spec.timeout + (0 if goes_on else GRACE)
 
-        transport = NcclTransport(rank, timed)
-    else:
-        from labkit.wire.transports.gloo import GlooTransport
+    def sockets() -> LocalTransport:
+        return LocalTransport(rank, birth.listener, birth.board, birth.secret, _alive(birth) if goes_on else None)
 
+    if spec.transport == "gloo":
         birth.listener.close()
-        transport = GlooTransport(rank, spec.world_size, store, limit + 3600, timed)
-    network, per_node = spec.network, spec.per_node
-    link_to = (lambda peer: network.link(rank, peer, per_node)) if network is not None else None
-    clock = (VirtualClock if spec.clock == "virtual" else Clock)(birth.epoch, link_to)
-    context = Context(
-        rank, spec.world_size, recorder, clock, transport, limit, spec.backend, device, network, per_node,
-        birth.link_model, RankFaults(birth.faults, page, _asker(birth)), Sampler(spec.memory) if spec.memory else None,
-        spec.check,
+    context = make_context(
+        spec, rank, page, transport=make_transport(spec, rank, store, sockets, limit + 3600), timeout=limit,
+        epoch=birth.epoch, per_node=spec.per_node, device=device, link_model=birth.link_model,
+        faults=RankFaults(birth.faults, page, _asker(birth)),
     )  # fmt: skip
     record_plain_calls(context)
     return context
@@ -251,47 +202,3 @@ def _asker(birth: Birth) -> Any:
                 return message[1], message[2]
 
     return ask
-
-
-def _store(result: Any, birth: Birth) -> tuple[int, int]:
-    """The pickled result in nameless memory: (descriptor, bytes)."""
-    from .parcel import Pickler
-
-    limit = birth.spec.max_result_bytes
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("labkit-result")
-    else:
-        with tempfile.TemporaryFile() as f:
-            fd = os.dup(f.fileno())
-    with os.fdopen(os.dup(fd), "wb") as f:
-        try:
-            Pickler(_Limited(f, limit), protocol=5).dump(result)
-        except _TooLarge:
-            raise Refused(f"rank {birth.rank} returned more than {limit / 1e9:.3g} GB: return what you need to look at "
-                          "(a norm, a slice), or raise max_result_bytes=") from None  # fmt: skip
-        except (pickle.PicklingError, TypeError, AttributeError, RuntimeError, ValueError) as why:
-            raise Refused(
-                f"rank {birth.rank} returned a {type(result).__name__} that cannot be sent to the notebook: {why}. "
-                "Return numbers, tensors, or plain containers of them"
-            ) from why
-    return fd, os.fstat(fd).st_size
-
-
-class _TooLarge(Exception):
-    pass
-
-
-class _Limited(io.RawIOBase):
-    def __init__(self, f: Any, limit: int):
-        self._f, self._left = f, limit
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        n = memoryview(data).nbytes
-        self._left -= n
-        if self._left < 0:
-            raise _TooLarge
-        self._f.write(data)
-        return n

@@ -20,14 +20,13 @@ from datetime import timedelta
 from typing import Any
 
 from labkit.wire import record as rec
-from labkit.wire.clock import Clock, VirtualClock
 from labkit.wire.context import Context
 from labkit.wire.errors import PeerLost, Refused, WireError
 from labkit.wire.faults import RankFaults
 from labkit.wire.group import Group
-from labkit.wire.sampler import Sampler
 from labkit.wire.trace import Trace, from_pages
 
+from .equip import make_context, make_transport
 from .job import Failure, RankFailed, Run
 from .spec import Spec, make_spec
 
@@ -99,41 +98,20 @@ class _Run:
         return run
 
     def _context(self, page: rec.Page) -> Context:
-        import random
-
-        import numpy as np
         import torch
 
         spec, rank = self.spec, self.rank
-        torch.manual_seed(spec.seed)
-        random.seed(spec.seed)
-        np.random.seed(spec.seed % 2**32)
-        timed = spec.clock == "virtual" or spec.network is not None
+        if any(f.rank == rank for f in spec.faults):
+            raise Refused("faults= needs ranks that labkit started itself: under torchrun nobody can strike them")
         device = torch.device("cpu")
-        transport: Any
-        if spec.transport == "local":
-            transport = self._sockets()
-        elif spec.transport == "nccl":
-            from labkit.wire.transports.nccl import NcclTransport
-
+        if spec.transport == "nccl":
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
             torch.cuda.set_device(device)
-            transport = NcclTransport(rank, timed)
-        else:
-            from labkit.wire.transports.gloo import GlooTransport
-
-            transport = GlooTransport(rank, spec.world_size, self.store, spec.timeout, timed)
-        network, per_node = spec.network, self.per_node
-        link_to = (lambda peer: network.link(rank, peer, per_node)) if network is not None else None
-        epoch = int(time.perf_counter_ns() - self._since_start())
-        clock = (VirtualClock if spec.clock == "virtual" else Clock)(epoch, link_to)
-        mine = {n: f for n, f in enumerate(spec.faults) if f.rank == rank}
-        if mine:
-            raise Refused("faults= needs ranks that labkit started itself: under torchrun nobody can strike them")
-        sampler = Sampler(spec.memory) if spec.memory else None
-        nothing = RankFaults({}, page, lambda n: (False, {}))
-        return Context(rank, spec.world_size, rec.Recorder(page), clock, transport, spec.timeout, spec.backend, device,
-                       network, per_node, None, nothing, sampler, spec.check)  # fmt: skip
+        return make_context(
+            spec, rank, page, transport=make_transport(spec, rank, self.store, self._sockets, spec.timeout),
+            timeout=spec.timeout, epoch=int(time.perf_counter_ns() - self._since_start()), per_node=self.per_node,
+            device=device, link_model=None, faults=RankFaults({}, page, lambda n: (False, {})),
+        )  # fmt: skip
 
     def _since_start(self) -> int:
         """Nanoseconds since the launch began on rank 0, by the hosts' clocks (a millisecond apart, or more)."""

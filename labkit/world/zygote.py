@@ -115,7 +115,7 @@ def _nurse(sock: socket.socket, zygote: int) -> None:
         import labkit.collectives  # noqa: F401
         import labkit.wire.sampler
         import labkit.wire.transports.gloo  # noqa: F401
-        import labkit.world.host as host
+        import labkit.world.host_main as host
         from labkit.world.process import die_with_parent, name_process
 
         name_process("labkit nursery")

@@ -1,0 +1,59 @@
+"""What a rank is given before its function runs, the same under both engines: seeds, transport, clock, sampler."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from labkit.wire import record as rec
+from labkit.wire.clock import Clock, VirtualClock
+from labkit.wire.context import Context, LinkModel
+from labkit.wire.faults import RankFaults
+from labkit.wire.sampler import Sampler
+
+from .spec import Spec
+
+
+def make_transport(spec: Spec, rank: int, store: Any, sockets: Callable[[], Any], gloo_limit: float) -> Any:
+    """The transport that the spec asks for.
+
+    store: where gloo's ranks find each other. sockets: makes the local transport, whose addresses depend on the
+    engine. gloo_limit: seconds after which gloo itself gives up on a peer.
+    """
+    timed = spec.clock == "virtual" or spec.network is not None
+    if spec.transport == "local":
+        return sockets()
+    if spec.transport == "nccl":
+        from labkit.wire.transports.nccl import NcclTransport
+
+        return NcclTransport(rank, timed)
+    from labkit.wire.transports.gloo import GlooTransport
+
+    return GlooTransport(rank, spec.world_size, store, gloo_limit, timed)
+
+
+def make_context(
+    spec: Spec, rank: int, page: rec.Page, *, transport: Any, timeout: float, epoch: int, per_node: int, device: Any,
+    link_model: LinkModel | None, faults: RankFaults,
+) -> Context:  # fmt: skip
+    """Seed everything and put the rank's parts together.
+
+    timeout: seconds, the longest single wait. epoch: when the run began, in nanoseconds of this host's
+    perf_counter. per_node: how many neighbouring ranks share a node.
+    """
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(spec.seed)
+    random.seed(spec.seed)
+    np.random.seed(spec.seed % 2**32)
+    network = spec.network
+    link_to = (lambda peer: network.link(rank, peer, per_node)) if network is not None else None
+    clock = (VirtualClock if spec.clock == "virtual" else Clock)(epoch, link_to)
+    sampler = Sampler(spec.memory) if spec.memory else None
+    return Context(
+        rank, spec.world_size, rec.Recorder(page), clock, transport, timeout, spec.backend, device, network, per_node,
+        link_model, faults, sampler, spec.check,
+    )  # fmt: skip
