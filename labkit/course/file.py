@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.course.errors import CourseError
-from labkit.course.rules import check
+from labkit.course.file_rules import check
 
 HERE = Path(__file__).parent
 

@@ -27,7 +27,9 @@ def prerequisites(course: Course, chapter: Chapter) -> str:
     before = [course.chapter(number) for number in chapter.prerequisites]
     if not before:
         return "no other chapter"
-    return listed([f"chapter {other.number}, {other.in_a_sentence}" for other in before], comma=True)
+    if len(before) == 1:
+        return f"chapter {before[0].number}, {before[0].in_a_sentence}"
+    return "chapters " + listed([f"{other.number} ({other.in_a_sentence})" for other in before])
 
 
 def duration(chapter: Chapter) -> str:
@@ -45,8 +47,6 @@ def duration(chapter: Chapter) -> str:
     return " ".join(sentences)
 
 
-def listed(items: list[str], comma: bool = False) -> str:
-    """ "a", "a and b", "a, b and c". With `comma`, one before the "and", for items that contain commas."""
-    if len(items) < 2:
-        return "".join(items)
-    return ", ".join(items[:-1]) + (", and " if comma else " and ") + items[-1]
+def listed(items: list[str]) -> str:
+    """ "a", "a and b", "a, b and c"."""
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
