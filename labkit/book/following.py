@@ -144,7 +144,7 @@ def follow(first: Collective, ranks: tuple[int, ...], total: int, messages: Sequ
             continue
         read = int(m.offset if m.offset >= 0 else m.recv_offset)
         write = int(m.recv_offset if m.recv_offset >= 0 else m.offset)
-        if read < 0 or (first.name == "all_gather" and m.recv_offset < 0):
+        if read < 0 or max(read, write) >= total:
             unseen += 1
         else:
             spare = first.name in REDUCTIONS and m.recv_offset < 0 and not m.combine
@@ -152,11 +152,11 @@ def follow(first: Collective, ranks: tuple[int, ...], total: int, messages: Sequ
     if unseen and not placed:
         raise ValueError(
             f"{first.name} {first.algorithm} moves copies that lie outside its tensor, so a replay cannot follow them: "
-            "use timeline or byte_matrix"
+            "say in the algorithm what they hold, with group.copy_of or group.work_on; or use timeline, byte_matrix"
         )
     cuts = {0, total}
     for m, read, write, _ in placed:
-        cuts |= {read, read + prod(m.shape), write, write + prod(m.shape)}
+        cuts |= {read, _around(read + prod(m.shape), total), write, _around(write + prod(m.shape), total)}
     bounds = tuple(sorted(cuts))
     bounds = bounds if len(bounds) > 1 else (0, 0)
     carried = {}
@@ -169,8 +169,16 @@ def follow(first: Collective, ranks: tuple[int, ...], total: int, messages: Sequ
     return Path(bounds, carried, _order(ranks, carried), unseen)
 
 
+def _around(end: int, total: int) -> int:
+    """Where a message ends: one that goes beyond the last element goes on with the first."""
+    return end if end <= total else end - total
+
+
 def _chunks(bounds: tuple[int, ...], first: int, count: int) -> tuple[int, ...]:
-    return tuple(c for c in range(len(bounds) - 1) if first <= bounds[c] and bounds[c + 1] <= first + count)
+    """The chunks that `count` elements from `first` on fill, in the order in which they lie in the message."""
+    end, total = first + count, bounds[-1]
+    pieces = ((first, min(end, total)), (0, end - total))
+    return tuple(c for a, b in pieces for c in range(len(bounds) - 1) if a <= bounds[c] and bounds[c + 1] <= b)
 
 
 def _order(ranks: tuple[int, ...], carried: dict[int, Carried]) -> dict[int, list[tuple[int, int]]]:

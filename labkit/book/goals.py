@@ -1,7 +1,7 @@
 """What each rank holds before a collective and what it should hold after it: the promise, not the way there.
 
 Everything is said of one tensor, cut into chunks: the tensor that is reduced, broadcast or scattered, or the joined
-result of an all_gather. A chunk's content is the sorted tuple of the ranks whose contributions are in it.
+result of a gather. A chunk's content is the sorted tuple of the ranks whose contributions are in it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from math import prod
 
 Held = tuple[int, ...]
-FOLLOWED = ("all_reduce", "reduce", "reduce_scatter", "broadcast", "scatter", "all_gather")
+FOLLOWED = ("all_reduce", "reduce", "reduce_scatter", "broadcast", "scatter", "all_gather", "gather")
+JOINING = ("all_gather", "gather")
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 
 
@@ -22,7 +23,7 @@ def ends(name: str, size: int, shapes: Shapes) -> list[int]:
 
     Gathers join the ranks' inputs. Scatters cut rows of the first dimension, as `torch.tensor_split` does.
     """
-    if name == "all_gather":
+    if name in JOINING:
         return [sum(prod(shape) for shape in shapes[:i]) for i in range(size + 1)]
     rows, width = (shapes[0][0] if shapes[0] else 1), prod(shapes[0][1:])
     small, longer = divmod(rows, size)
@@ -39,7 +40,7 @@ def owners(name: str, size: int, bounds: tuple[int, ...], shapes: Shapes) -> lis
 
 
 def start(name: str, root: int, ranks: tuple[int, ...], bounds: tuple[int, ...], shapes: Shapes) -> list[list[Held]]:
-    """held[i][c] at the beginning."""
+    """held[i][c] at the beginning. root: an index of `ranks`, as i is."""
     chunks = len(bounds) - 1
     if name in REDUCTIONS:
         return [[(rank,)] * chunks for rank in ranks]
@@ -63,7 +64,8 @@ def goal(
         return [[(ranks[root],)] * chunks for _ in ranks]
     mine = owners(name, len(ranks), bounds, shapes)
     full: list[Held | None] = [None if o is None else (ranks[o],) for o in mine]
-    if name == "all_gather":
-        return [list(full) for _ in ranks]
+    if name in JOINING:
+        nothing: list[Held | None] = [None] * chunks
+        return [list(full) if name == "all_gather" or i == root else nothing for i in range(len(ranks))]
     what = everyone if name == "reduce_scatter" else (ranks[root],)
     return [[what if mine[c] == i else None for c in range(chunks)] for i in range(len(ranks))]

@@ -29,7 +29,7 @@ class Message(Protocol):
     @property
     def arrived(self) -> float: ...  # the receiver had it; NaN if nobody did
     @property
-    def offset(self) -> int: ...  # first element in the tensor of the sender's collective, -1 if elsewhere
+    def offset(self) -> int: ...  # first element in the tensor of the outermost collective, -1 if elsewhere
     @property
     def recv_offset(self) -> int: ...  # the same at the receiver
     @property
@@ -58,7 +58,7 @@ class Collective(Protocol):
     @property
     def shape(self) -> Sequence[int]: ...
     @property
-    def root(self) -> int: ...  # group rank, -1 for none
+    def root(self) -> int: ...  # a world rank, -1 for none
     @property
     def start(self) -> float: ...
     @property
@@ -97,6 +97,8 @@ class Trace(Protocol):
     def badge(self) -> str: ...
     @property
     def duration(self) -> float: ...
+    @property
+    def groups(self) -> Mapping[int, Sequence[int]]: ...  # number of a group -> its world ranks, in its order
     @property
     def sends(self) -> Sequence[Message]: ...
     @property

@@ -27,8 +27,8 @@ def record(trace: Trace, collective: str | None = None, nth: int = 0) -> Replay:
     if not -len(whole) <= nth < len(whole):
         raise ValueError(f"this run has {plural(len(whole), collective or 'collective')}: there is no number {nth}")
     mine = whole[nth]
-    ranks = tuple(sorted(mine))
-    first = calls[mine[ranks[0]]]
+    first = calls[next(iter(mine.values()))]
+    ranks = tuple(r for r in trace.groups.get(first.group, sorted(mine)) if r in mine)
     if first.native:
         raise ValueError(f"{first.name} ran natively: its messages are not recorded, so there is nothing to replay")
     if first.name not in FOLLOWED:
@@ -56,13 +56,16 @@ def _outermost(calls: Sequence[Collective]) -> list[int]:
 
 def _replay(calls: list[Collective], ranks: tuple[int, ...], messages: list[Message], badge: str, late: bool) -> Replay:
     first, shapes = calls[0], [c.shape for c in calls]
+    root = ranks.index(first.root) if first.root in ranks else -1
+    if first.name == "scatter":  # the others need not bring anything
+        shapes = [shapes[root]] * len(calls)
     path = follow(first, ranks, _elements(first.name, shapes), messages)
     path.late = late
     begin, end = min(c.start for c in calls), max(c.end for c in calls)
-    held = start(first.name, first.root, ranks, path.bounds, shapes)
+    held = start(first.name, root, ranks, path.bounds, shapes)
     initial = Frame(begin, (), tuple(map(tuple, held)))
     arrivals = path.run(held)
-    promise = goal(first.name, first.root, ranks, path.bounds, shapes)
+    promise = goal(first.name, root, ranks, path.bounds, shapes)
     return Replay(
         first.name, first.algorithm, str(first.op), badge, ranks, path.bounds, begin, end,
         _frames(initial, path, path.moments(arrivals), end), _frames(initial, path, path.levels(arrivals), end),

@@ -160,7 +160,11 @@ class Replay:
                 + [f"holds that of {names(repeated)} more than once"] * bool(repeated)
             ))  # fmt: skip
         more = f"; and {len(told) - 4} more" if len(told) > 4 else ""
-        opening = "Not as promised, if spare buffers were combined: " if self.assumed else "Wrong at the end: "
+        opening = "Wrong at the end: "
+        if self.unseen:
+            opening = "Not as promised, as far as messages could be followed: "
+        elif self.assumed:
+            opening = "Not as promised, if spare buffers were combined: "
         return opening + "; ".join(told[:4]) + more + "."
 
     def crop(self, most: int) -> Replay:

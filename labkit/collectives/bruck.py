@@ -35,6 +35,7 @@ def bruck_all_gather(x: Tensor, group: Group, sizes: Sequence[int] | None = None
     n, me = group.size, group.rank
     sizes = sizes or [len(x)] * n
     blocks = room_for(x, [*sizes[me:], *sizes[:me]])  # block j is that of rank me + j
+    group.work_on(blocks.whole, first_row=sum(sizes[:me]))
     blocks[0].copy_(x)
 
     held = 1

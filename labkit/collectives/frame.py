@@ -33,7 +33,10 @@ def framed(collective: str, body: Callable[..., Any], op: ReduceOp | None) -> Ca
                 options["like"] = dense(options["like"])
             if op is not None:
                 options["op"] = op.combining
-            result = body(as_rows(dense(x)) if collective in JOINING else dense(x), group, **options)
+            compact = dense(x)
+            if compact is not None and x is not None and compact.data_ptr() != x.data_ptr():
+                group.stands_for(compact, x)
+            result = body(as_rows(compact) if collective in JOINING else compact, group, **options)
             if op is not None and (collective != "reduce" or group.rank == options["root"]):
                 op.finish_(result, group.size)
             if target is not None:
@@ -41,6 +44,14 @@ def framed(collective: str, body: Callable[..., Any], op: ReduceOp | None) -> Ca
             return result.to(x.dtype) if collective == "reduce_scatter" and x is not None else result
 
     return run
+
+
+def first_row(collective: str, x: Tensor | None, group: Any, options: dict[str, Any]) -> int:
+    """The row of the collective's tensor at which the rows of `x` begin: not 0 where blocks are joined."""
+    if collective not in JOINING or x is None:
+        return 0
+    sizes = options.get("sizes")
+    return sum(sizes[: group.rank]) if sizes else group.rank * (len(x) if x.dim() else 1)
 
 
 def dense(x: Tensor | None) -> Tensor | None:

@@ -65,7 +65,7 @@ def halving_reduce_scatter(x: Tensor, group: Group, op: ReduceOp = SUM) -> Tenso
     Bytes sent: `cost.collectives.halving_reduce_scatter_bytes`. Source: Thakur, Rabenseifner & Gropp 2005.
     """
     team = PowerOfTwo(group)
-    sums = x.clone()
+    sums = group.copy_of(x)
     parts = split_rows(sums, group.size)
 
     def window(low: int, d: int) -> Tensor:

@@ -22,7 +22,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from labkit.collectives.checks import check_call
-from labkit.collectives.frame import framed
+from labkit.collectives.frame import first_row, framed
 from labkit.wire.errors import Refused
 from labkit.wire.ops import resolve
 
@@ -54,6 +54,7 @@ def algorithm(
             return group.run_collective(
                 collective, name, work, x, (), options,
                 op=op.name if op else "", root=options.get("root", -1), async_op=async_op,
+                first_row=first_row(collective, x, group, options),
             )  # fmt: skip
 
         call.__signature__ = _with_async_op(signature)  # type: ignore[attr-defined]

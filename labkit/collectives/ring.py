@@ -55,10 +55,10 @@ def ring_reduce_scatter(x: Tensor, group: Group, op: ReduceOp = SUM) -> Tensor:
     n, me = group.size, group.rank
     right, left = (me + 1) % n, (me - 1) % n
     parts = split_rows(x, n)
-    partial = parts[(me - 1) % n].clone()
+    partial = group.copy_of(parts[(me - 1) % n])
 
     for step in range(n - 1):  # pass my partial sum on, and add the one that arrives to my own part
-        into = parts[(me - step - 2) % n].clone()
+        into = group.copy_of(parts[(me - step - 2) % n])
         group.exchange(partial, to=right, like=into, source=left, op=op)
         partial = into
     return partial
@@ -75,6 +75,7 @@ def ring_all_gather(x: Tensor, group: Group, sizes: Sequence[int] | None = None)
     n, me = group.size, group.rank
     right, left = (me + 1) % n, (me - 1) % n
     blocks = room_for(x, sizes or [len(x)] * n)
+    group.work_on(blocks.whole)
     blocks[me].copy_(x)
 
     for step in range(n - 1):  # my own block goes first, then whatever came last

@@ -47,6 +47,7 @@ def naive_gather(x: Tensor, group: Group, root: int = 0, sizes: Sequence[int] | 
         group.send(x, to=root)
         return None
     blocks = room_for(x, sizes or [len(x)] * group.size)
+    group.work_on(blocks.whole)
     blocks[root].copy_(x)
     for rank in range(group.size):
         if rank != root:

@@ -23,6 +23,7 @@ from .errors import Refused
 from .handle import MessageHandle, WorkHandle
 from .message import ACK, Message, number_operation
 from .ops import ReduceOp
+from .places import Places
 from .stream import Stream
 
 USER, COLLECTIVES = 0, 1  # the two lanes of a group: messages of the reader's own, and those of collectives
@@ -44,7 +45,7 @@ class Group:
         self._sequence: dict[tuple[str, int], int] = {}
         self._calls = 0
         self._operation = (0, 0)  # the collective that messages belong to: (number of its name, its call)
-        self._base: tuple[int, int] = (0, 0)  # memory of the tensor that the collective works on
+        self._places: Places | None = None  # where buffers lie in the tensor that the collective works on
         self._collective_group: Group | None = None
         self._stream: Stream | None = None
         self._subgroups: dict[tuple[int, ...], Group] = {}
@@ -175,7 +176,7 @@ class Group:
             key = zlib.crc32(repr((self.key, self._lane_number, members)).encode()) | 1
             found = Group(self.context, members, key, self._lane_number, self._inner)
             self._subgroups[ranks] = found
-        found._operation = self._operation
+        found._operation, found._places = self._operation, self._places
         return found
 
     def split(self, color: int, key: int | None = None) -> Group:
@@ -255,13 +256,38 @@ class Group:
             raise Refused(f"compute({seconds}): needs a finite number of seconds, 0 or more")
         return Compute(self, seconds)
 
+    # -- for the algorithms of collectives ---------------------------------------------------------------------
+
+    def work_on(self, whole: Tensor, first_row: int = 0) -> None:
+        """Say that `whole` holds the collective's tensor, all rows of it, from row `first_row` on and around.
+
+        Only records depend on it: a replay can then tell what lies where (`labkit.wire.places`).
+        """
+        if self._places is not None:
+            self._places.whole(whole, first_row)
+
+    def copy_of(self, part: Tensor) -> Tensor:
+        """A copy of `part`, which the records take for the same place in the collective's tensor."""
+        copy = part.clone()
+        self.stands_for(copy, part)
+        return copy
+
+    def stands_for(self, copy: Tensor, part: Tensor) -> None:
+        """Say that `copy`, made by other means than `copy_of`, holds what `part` does."""
+        if self._places is not None:
+            self._places.copy(copy, part)
+
     # -- collectives (called by labkit.collectives) ------------------------------------------------------------
 
     def run_collective(
         self, name: str, algorithm: str, body: Callable[..., Any], x: Tensor | None, args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None, *, op: str = "", root: int = -1, async_op: bool = False,
+        first_row: int = 0,
     ) -> Any:  # fmt: skip
-        """Run `body(x, lane, *args, **kwargs)` as one collective: recorded, in order, on the collectives' lane."""
+        """Run `body(x, lane, *args, **kwargs)` as one collective: recorded, in order, on the collectives' lane.
+
+        first_row: where the rows of `x` begin in the collective's tensor, for one that joins rows.
+        """
         context = self.context
         recorder, clock = context.recorder, context.clock_here()
         lane = self if self._inner else self._collectives()
@@ -281,11 +307,14 @@ class Group:
 
         def work() -> Any:
             local, here, slot = context.local, context.clock_here(), context.slot_here()
-            outer, before = context.enclosing(), (lane._operation, lane._base)
+            outer, before, origin = context.enclosing(), (lane._operation, lane._places), 0
             local.parent = number
             if not self._inner:
-                lane._operation = (number_operation(name), call)
-            lane._base = (0, 0) if tensor is None else (tensor.data_ptr(), tensor.nbytes)
+                lane._operation, lane._places = (number_operation(name), call), Places()
+            places = lane._places
+            if places is not None:
+                origin = places.origin
+                places.enter(tensor, first_row, self._inner)
             recorder.slot(slot, number)
             try:
                 if context.faults is not None and not self._inner:
@@ -296,7 +325,9 @@ class Group:
                 raise
             finally:
                 local.parent = outer
-                lane._operation, lane._base = before
+                lane._operation, lane._places = before
+                if places is not None:
+                    places.origin = origin
                 recorder.slot(slot, outer if self._inner else 0)
                 recorder.end(number, here.now())
 
@@ -349,10 +380,10 @@ class Group:
 
     def _begin(self, m: Message, kind: int, now: int, flags: int) -> None:
         m.begun, shape = now, m.x.shape
-        offset = m.x.data_ptr() - self._base[0]
+        offset = -1 if self._places is None else self._places.find(m.x) * m.x.itemsize
         m.record = self.context.recorder.begin(
             kind, now, peer=m.peer, group=self.key, lane=self._lane_number, seq=m.seq, parent=self.context.enclosing(),
-            nbytes=m.nbytes, offset=offset if 0 <= offset < self._base[1] else -1, dtype=CODES[m.x.dtype],
+            nbytes=m.nbytes, offset=max(offset, -1), dtype=CODES[m.x.dtype],
             shape=tuple(shape), flags=flags,
         )  # fmt: skip
 

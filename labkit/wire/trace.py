@@ -23,10 +23,10 @@ class Message:
     """One message, seen from its sender (`trace.sends`) or its receiver (`trace.recvs`).
 
     start, end: that side's own operation. recv_start, arrived: when the receiver began to wait, and had it
-    (NaN for a message that nobody received). offset: element offset of the data in the tensor of the enclosing
-    collective, -1 if it lies elsewhere. collective: index into `trace.collectives()`, -1 for none.
-    combine: the receiver added it to what it had. index, recv_index: the numbers of the two records on their ranks'
-    pages, which keep the order of what happened there even where the clock stood still.
+    (NaN for a message that nobody received). offset: element offset of the data in the tensor of the (outermost)
+    collective, -1 if it lies elsewhere (`labkit.wire.places`). collective: index into `trace.collectives()`, -1 for
+    none. combine: the receiver added it to what it had. index, recv_index: the numbers of the two records on their
+    ranks' pages, which keep the order of what happened there even where the clock stood still.
     """
 
     src: int
@@ -152,6 +152,12 @@ class Trace:
     def recvs(self) -> list[Message]:
         """All messages that were received, from their receivers' side, by rank and in order."""
         return self._messages[1]
+
+    @functools.cached_property
+    def groups(self) -> dict[int, tuple[int, ...]]:
+        """The world ranks of each group, in its order, by the number that messages and collectives carry."""
+        words = [text.split() for text in self.names if text.startswith("group ")]
+        return {int(key): tuple(map(int, ranks)) for _, key, *ranks in words}
 
     @functools.cached_property
     def sent_at(self) -> dict[tuple[int, int, int, int, int], float]:

@@ -90,6 +90,10 @@ class Trace:
     def duration(self) -> float:
         return max(self.now)
 
+    @property
+    def groups(self) -> dict[int, tuple[int, ...]]:
+        return {0: tuple(range(self.world_size))}
+
     def collectives(self, name: str | None = None) -> list[Collective]:
         return [c for c in self._collectives if name in (None, c.name)]
 

@@ -210,6 +210,7 @@ class ThreadGroup:
     def run_collective(
         self, name: str, algorithm: str, body: Callable[..., Any], x: Any, args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None, *, op: str = "", root: int = -1, async_op: bool = False,
+        first_row: int = 0,
     ) -> Any:  # fmt: skip
         me = self.global_ranks[self.rank]
         self.world.calls.append(Call(me, name, algorithm, op, root, self.inner, async_op))
@@ -225,6 +226,15 @@ class ThreadGroup:
             return work()
         self._last = self._begin(lambda: (before.wait() if before else None, work())[1], name)
         return self._last if async_op else self._last.wait()
+
+    def work_on(self, whole: Tensor, first_row: int = 0) -> None:
+        """Only records depend on it, and there are none here."""
+
+    def copy_of(self, part: Tensor) -> Tensor:
+        return part.clone()
+
+    def stands_for(self, copy: Tensor, part: Tensor) -> None:
+        """Only records depend on it."""
 
     def meet(self, value: Any) -> list[Any]:
         """The values of all members, in rank order. Not a message: the library's own business."""
@@ -337,6 +347,8 @@ def lone_group(rank: int, size: int, on_message: Callable[[], None] = lambda: No
     group.recv = recv
     group.send = lambda x, to: on_message()
     group.exchange = lambda x, to, like, source, op=None: recv(like, source, op)
+    group.copy_of = Tensor.clone
+    group.stands_for = lambda copy, part: None
     group.run_collective = lambda name, algorithm, body, x, args, kwargs, **_: body(x, group, *args, **kwargs)
     return group
 
