@@ -3,6 +3,8 @@
 `collectives` has the bytes, messages, rounds and time of every algorithm of every collective; `fit` finds
 alpha and beta of a link from measured messages; `crossover` and `choose` compare algorithms; `bandwidth` is
 the field's way to report a measured collective; `textbook` and `slow_sync` recompute numbers of the sources;
+`memory` has the bytes that training holds, `fleet` the time of a step on N devices, `signals` when one machine is not
+enough, `reliability` how often a large job fails, `shapes` the transformers that all this is computed for;
 `units` writes numbers down.
 """
 
@@ -19,28 +21,85 @@ from .crossover import (
     ring_tree_crossover,
 )
 from .fit import LinkFit, fit_alpha_beta, fit_sends, points_of_sends
+from .fleet import (
+    amdahl_ceiling,
+    communication_ceiling,
+    communication_ratio,
+    devices_for,
+    regime,
+    scaling_efficiency,
+    speedup,
+    step_seconds,
+    training_flops,
+    training_seconds,
+)
+from .memory import (
+    ADAM_STATE,
+    GPU_MEMORY,
+    StateBytes,
+    activation_bytes,
+    checkpointed_activation_bytes,
+    devices_to_hold,
+    largest_model,
+    state_bytes,
+    state_parts,
+)
+from .reliability import mtbf_from_survival, mtbf_of, observed_mtbf, survival, survival_hours, unit_mtbf_of
+from .shapes import SHAPES, Shape
+from .signals import SIGNALS, Machine, Training, distribution_signals
 from .units import format_bandwidth, format_bytes, format_seconds
 
 __all__ = [
+    "ADAM_STATE",
+    "GPU_MEMORY",
     "LinkFit",
+    "Machine",
+    "SHAPES",
+    "SIGNALS",
+    "Shape",
+    "StateBytes",
+    "Training",
+    "activation_bytes",
     "algorithm_bandwidth",
+    "amdahl_ceiling",
     "best_algorithm",
     "bus_bandwidth",
     "bus_factor",
+    "checkpointed_activation_bytes",
+    "communication_ceiling",
+    "communication_ratio",
     "crossover",
     "crossover_by_bisection",
+    "devices_for",
+    "devices_to_hold",
+    "distribution_signals",
     "fit_alpha_beta",
     "fit_sends",
     "format_bandwidth",
     "format_bytes",
     "format_seconds",
+    "largest_model",
     "line_crossing",
+    "mtbf_from_survival",
+    "mtbf_of",
+    "observed_mtbf",
     "points_of_sends",
     "rank_algorithms",
+    "regime",
     "ring_recursive_doubling_crossover",
     "ring_tree_crossover",
+    "scaling_efficiency",
     "slow_sync",
+    "speedup",
+    "state_bytes",
+    "state_parts",
+    "step_seconds",
+    "survival",
+    "survival_hours",
     "textbook",
+    "training_flops",
+    "training_seconds",
+    "unit_mtbf_of",
     "units",
 ]
 __all__ += _closed_forms

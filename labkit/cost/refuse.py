@@ -1,0 +1,34 @@
+"""Say what an argument must be, when it is not: for the closed forms that are not about collectives."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+
+
+def positive(**values: object) -> None:
+    """Raise ValueError for the first of `values` (name=value) that is no finite number above 0."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value <= 0:
+            raise ValueError(f"{name} must be a number above 0, not {value!r}")
+
+
+def not_negative(**values: object) -> None:
+    """Raise ValueError for the first of `values` (name=value) that is no finite number of at least 0."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value < 0:
+            raise ValueError(f"{name} must be a number of at least 0, not {value!r}")
+
+
+def whole(**values: object) -> None:
+    """Raise ValueError for the first of `values` (name=value) that is no whole number of at least 1."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+
+
+def probability(**values: object) -> None:
+    """Raise ValueError for the first of `values` (name=value) that is no number from 0 to 1."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= 1:
+            raise ValueError(f"{name} must be a probability, from 0 to 1, not {value!r}")
