@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import sys
 
+VIEW = "application/vnd.jupyter.widget-view+json"
+
 
 def live() -> bool:
     """True in a notebook kernel with a reader in front of it; False in scripts and in runs that only check.
 
-    `LABKIT_HEADLESS=1` (or 0) decides, where it is set; nbval is recognised by the variable pytest sets.
+    `LABKIT_HEADLESS=1` (or 0) decides, where it is set. Otherwise nobody is there under nbval (recognised by the
+    variable pytest sets), without a kernel, and when the request to run the cell says that nobody will answer a
+    question (`allow_stdin` false, as nbclient, papermill and nbconvert say; JupyterLab says true).
     """
     told = os.environ.get("LABKIT_HEADLESS")
     if told is not None:
@@ -19,4 +23,14 @@ def live() -> bool:
     from IPython import get_ipython
 
     shell = get_ipython()
-    return shell is not None and hasattr(shell, "kernel")
+    kernel = getattr(shell, "kernel", None)
+    return kernel is not None and _asks(kernel)
+
+
+def _asks(kernel: object) -> bool:
+    """Whether the request being served lets the kernel ask questions; true for requests that do not say."""
+    try:
+        request = kernel.get_parent("shell")  # type: ignore[attr-defined]
+        return bool(request["content"].get("allow_stdin", True))
+    except (AttributeError, KeyError, LookupError, TypeError):
+        return True
