@@ -57,6 +57,7 @@ def test_the_activations_of_the_source():
 def test_activations_are_the_papers_formula(b, s, h, layers, a):
     assert cost.activation_bytes(b, s, h, layers, a) == pytest.approx(s * b * h * (34 + 5 * a * s / h) * layers)
     assert cost.checkpointed_activation_bytes(b, s, h, layers) == 2 * s * b * h * layers
+    assert cost.checkpointed_activation_bytes(b, s, h, layers, itemsize=4) == 4 * s * b * h * layers
     # Without dropout: 32 for the values, and one of the five for the scores in 16 bits is two bytes.
     assert cost.activation_bytes(b, s, h, layers, a, dropout=False) == layers * (32 * s * b * h + 2 * a * s * s * b)
     assert cost.activation_bytes(b, s, h, layers, a, scores=False) == layers * 34 * s * b * h
