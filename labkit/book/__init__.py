@@ -9,6 +9,7 @@
     step_breakdown(trace)        where each rank's time went
     source(fn)                   labkit's own lines
     badge, gpu_box, quoted       marks
+    open_chapter(name)           predictions, quizzes and records of a chapter
 
 Every figure is a `Figure`: plotly, an SVG and words in one, with `.table()` for its numbers. Names load when first
 used, and neither plotly nor ipywidgets is imported before something needs it.
@@ -21,12 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit.book.breakdown import step_breakdown
+    from labkit.book.chapter import Chapter, open_chapter
     from labkit.book.charts import bars
     from labkit.book.curves import cost_curves
     from labkit.book.figure import Figure
     from labkit.book.listing import source
     from labkit.book.marks import badge, gpu_box, quoted
     from labkit.book.matrix import byte_matrix
+    from labkit.book.predicting import PredictFirst, Prediction
+    from labkit.book.quizzes import Quiz
     from labkit.book.recorder import record
     from labkit.book.recording import Replay
     from labkit.book.stepper import Stepper, replay
@@ -34,15 +38,17 @@ if TYPE_CHECKING:
     from labkit.book.timelines import timeline
 
 __all__ = [
-    "Figure", "Replay", "Stepper", "Table", "badge", "bars", "byte_matrix", "cost_curves", "gpu_box", "quoted",
-    "record", "replay", "source", "step_breakdown", "timeline",
+    "Chapter", "Figure", "PredictFirst", "Prediction", "Quiz", "Replay", "Stepper", "Table", "badge", "bars",
+    "byte_matrix", "cost_curves", "gpu_box", "open_chapter", "quoted", "record", "replay", "source", "step_breakdown",
+    "timeline",
 ]  # fmt: skip
 
 # No module is called like a name in this table: importing a submodule would put it in the place of the function.
 _HOME = {
-    "Figure": "figure", "Replay": "recording", "Stepper": "stepper", "Table": "tables", "badge": "marks",
-    "bars": "charts", "byte_matrix": "matrix", "cost_curves": "curves", "gpu_box": "marks", "quoted": "marks",
-    "record": "recorder", "replay": "stepper", "source": "listing", "step_breakdown": "breakdown",
+    "Chapter": "chapter", "PredictFirst": "predicting", "Prediction": "predicting", "Quiz": "quizzes",
+    "open_chapter": "chapter", "Figure": "figure", "Replay": "recording", "Stepper": "stepper", "Table": "tables",
+    "badge": "marks", "bars": "charts", "byte_matrix": "matrix", "cost_curves": "curves", "gpu_box": "marks",
+    "quoted": "marks", "record": "recorder", "replay": "stepper", "source": "listing", "step_breakdown": "breakdown",
     "timeline": "timelines",
 }  # fmt: skip
 

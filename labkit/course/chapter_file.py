@@ -1,0 +1,64 @@
+"""Loads `labkit/course/chapters/NN_name.toml`: the predictions and the questions of one chapter.
+
+The file lies in the package and not beside the notebook, so that nobody reads the answers by accident.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.course.errors import CourseError, did_you_mean
+from labkit.course.predicting import Forecast, forecast
+from labkit.course.questions import Question, ask
+from labkit.course.rules import check_chapter
+from labkit.course.wording import Words
+
+CHAPTERS = Path(__file__).with_name("chapters")
+
+
+@dataclass(frozen=True)
+class ChapterFile:
+    """Entries by id, in the order of the file, checked but not filled in."""
+
+    name: str
+    predictions: Mapping[str, Mapping[str, Any]]
+    questions: Mapping[str, Mapping[str, Any]]
+
+    def forecast(self, id: str, values: Mapping[str, Any]) -> Forecast:
+        """Prediction `id` with its numbers filled in. Raises CourseError: unknown id, missing value."""
+        return forecast(self._entry(self.predictions, id, "prediction"), Words(values, f"{self.name}.toml, {id}"))
+
+    def question(self, id: str, values: Mapping[str, Any], seed: object = 0) -> Question:
+        """Question `id` with its numbers filled in, shuffled by `seed`. Raises CourseError."""
+        entry = self._entry(self.questions, id, "question")
+        return ask(entry, Words(values, f"{self.name}.toml, {id}"), f"{self.name} {id} {seed}")
+
+    def _entry(self, entries: Mapping[str, Mapping[str, Any]], id: str, noun: str) -> Mapping[str, Any]:
+        if id not in entries:
+            known = ", ".join(entries) or "none"
+            raise CourseError(f"{self.name}.toml has no {noun} {id!r}{did_you_mean(id, entries)}. It has: {known}")
+        return entries[id]
+
+
+def load_chapter(name: str) -> ChapterFile:
+    """The data file of chapter `name`, such as "03_collectives". Raises CourseError."""
+    path = CHAPTERS / f"{name}.toml"
+    if not path.is_file():
+        known = sorted(p.stem for p in CHAPTERS.glob("*.toml"))
+        raise CourseError(f"there is no chapter {name!r}{did_you_mean(name, known)}. There is: {', '.join(known)}")
+    return read_chapter(path)
+
+
+def read_chapter(path: Path) -> ChapterFile:
+    """The data file at `path`. Raises CourseError that names file, entry and rule."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CourseError(f"{path.name}: is no TOML: {error}") from None
+    check_chapter(data, path.name)
+    predictions, questions = ({e["id"]: e for e in data.get(table, [])} for table in ("prediction", "quiz"))
+    return ChapterFile(path.stem, predictions, questions)

@@ -1,0 +1,206 @@
+"""Predictions: what the reader commits to before a run, and how it compares with the run afterwards.
+
+A `Forecast` holds the declared answer; a page shows only its prompt, labels and choices.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.course.errors import CourseError
+from labkit.course.quantities import NoNumber, read_number
+from labkit.course.questions.base import letter, positions
+from labkit.course.questions.numeric import number
+from labkit.course.wording import Words, plain
+
+Row = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Forecast(ABC):
+    """One prediction with its numbers filled in. declared: the answer that stands in for an absent reader."""
+
+    id: str
+    kind: str
+    prompt: str
+    declared: tuple[Any, ...]
+
+    @abstractmethod
+    def read(self, *values: object) -> tuple[Any, ...]:
+        """What the reader answered, checked. Raises ValueError with words for the reader."""
+
+    @abstractmethod
+    def shown(self) -> dict[str, Any]:
+        """What a form needs beside id, kind and prompt, as plain JSON; without the answer."""
+
+    @abstractmethod
+    def lines(self) -> list[str]:
+        """What stands below the prompt where there is only text; without the answer."""
+
+    @abstractmethod
+    def compare(self, given: Sequence[Any] | None, results: Sequence[Any], run: str) -> list[Row]:
+        """Rows of a table: what, you, the run (in the column named `run`), and the difference in words."""
+
+    def told(self, values: Sequence[Any]) -> str:
+        """`values` in words."""
+        return ", ".join(map(str, values))
+
+
+@dataclass(frozen=True)
+class Box:
+    label: str
+    unit: str
+
+
+@dataclass(frozen=True)
+class Numbers(Forecast):
+    """One number a box, each in its unit."""
+
+    boxes: tuple[Box, ...]
+
+    def read(self, *values: object) -> tuple[float, ...]:
+        if len(values) == 1 and isinstance(values[0], (list, tuple)):
+            values = tuple(values[0])
+        if len(values) != len(self.boxes):
+            asked = ", ".join(repr(box.label) for box in self.boxes)
+            raise ValueError(f"{len(self.boxes)} numbers are asked for ({asked}), {len(values)} were given")
+        read = []
+        for box, value in zip(self.boxes, values, strict=True):
+            try:
+                read.append(read_number(value, box.unit))
+            except NoNumber as error:
+                raise ValueError(f"{box.label}: {error}" if len(self.boxes) > 1 else str(error)) from None
+        return tuple(read)
+
+    def shown(self) -> dict[str, Any]:
+        return {"boxes": [{"label": box.label, "unit": box.unit} for box in self.boxes]}
+
+    def lines(self) -> list[str]:
+        return [f"- {box.label}: ____{f' ({box.unit})' if box.unit else ''}" for box in self.boxes]
+
+    def compare(self, given: Sequence[Any] | None, results: Sequence[Any], run: str) -> list[Row]:
+        if len(results) != len(self.boxes):
+            raise ValueError(f"prediction {self.id!r} has {len(self.boxes)} boxes: compare(...) needs as many numbers")
+        rows: list[Row] = []
+        for i, (box, result) in enumerate(zip(self.boxes, results, strict=True)):
+            mine = None if given is None else given[i]
+            label = box.label if not box.unit or box.unit in box.label else f"{box.label} ({box.unit})"
+            rows.append({"": label, "you": NOT_PREDICTED if mine is None else mine, run: result}
+                        | ({} if mine is None else {"your number is": ratio(mine, float(result))}))  # fmt: skip
+        return rows
+
+    def told(self, values: Sequence[Any]) -> str:
+        return ", ".join(f"{plain(v)} {box.unit}".strip() for v, box in zip(values, self.boxes, strict=True))
+
+
+@dataclass(frozen=True)
+class Pick(Forecast):
+    """One of the choices; values are positions in the file, from 0."""
+
+    choices: tuple[str, ...]
+
+    def read(self, *values: object) -> tuple[int, ...]:
+        value = values[0] if len(values) == 1 else values
+        if isinstance(value, (list, tuple)) and len(value) == 1:
+            value = value[0]
+        if isinstance(value, str) and value in self.choices:
+            return (self.choices.index(value),)
+        found = positions(value, len(self.choices))
+        if found is None or len(found) != 1:
+            raise ValueError(f"pick one: {letter(0)} to {letter(len(self.choices) - 1)}")
+        return (found[0],)
+
+    def shown(self) -> dict[str, Any]:
+        return {"choices": list(self.choices)}
+
+    def lines(self) -> list[str]:
+        return [f"- {letter(i)}) {choice}" for i, choice in enumerate(self.choices)]
+
+    def compare(self, given: Sequence[Any] | None, results: Sequence[Any], run: str) -> list[Row]:
+        right = self.read(*results) if results else self.declared
+        row: Row = {"": "choice", "you": NOT_PREDICTED if given is None else self.told(given), run: self.told(right)}
+        return [row if given is None else row | {"your choice is": "the same" if tuple(given) == right else "another"}]
+
+    def told(self, values: Sequence[Any]) -> str:
+        return self.choices[values[0]]
+
+
+@dataclass(frozen=True)
+class Sketch(Forecast):
+    """One level a column. x: labels of the columns. y: levels that can be drawn, low to high."""
+
+    x: tuple[str, ...]
+    y: tuple[float, ...]
+    x_label: str
+    y_label: str
+
+    def read(self, *values: object) -> tuple[float, ...]:
+        if len(values) == 1 and isinstance(values[0], (list, tuple)):
+            values = tuple(values[0])
+        if len(values) != len(self.x):
+            raise ValueError(f"{len(self.x)} columns are asked for ({', '.join(self.x)}), {len(values)} were given")
+        return tuple(read_number(value) for value in values)
+
+    def shown(self) -> dict[str, Any]:
+        return {
+            "x": list(self.x),
+            "y": [int(v) if v == int(v) else v for v in self.y],
+            "x_label": self.x_label,
+            "y_label": self.y_label,
+        }
+
+    def lines(self) -> list[str]:
+        levels = ", ".join(plain(level) for level in self.y)
+        return [
+            f"- one level of {self.y_label or 'y'} ({levels}) for each of {self.x_label or 'x'}: {', '.join(self.x)}"
+        ]
+
+    def compare(self, given: Sequence[Any] | None, results: Sequence[Any], run: str) -> list[Row]:
+        found = self.read(*results) if results else self.declared
+        rows: list[Row] = []
+        for i, column in enumerate(self.x):
+            row: Row = {self.x_label or "": column, "you": NOT_PREDICTED if given is None else given[i], run: found[i]}
+            rows.append(row if given is None else row | {"you minus the run": given[i] - found[i]})
+        return rows
+
+    def told(self, values: Sequence[Any]) -> str:
+        return ", ".join(f"{column}: {plain(v)}" for column, v in zip(self.x, values, strict=True))
+
+
+NOT_PREDICTED = "not predicted"
+
+
+def forecast(entry: Mapping[str, Any], words: Words) -> Forecast:
+    """The prediction of a `[[prediction]]` entry. Raises CourseError."""
+    id, kind, prompt = entry["id"], entry["kind"], words.fill(entry["prompt"]).strip()
+    if kind == "number":
+        boxes = tuple(Box(words.fill(box["label"]), box.get("unit", "")) for box in entry["boxes"])
+        return Numbers(id, kind, prompt, tuple(number(words, box["answer"]) for box in entry["boxes"]), boxes)
+    if kind == "choice":
+        choices, answer = tuple(words.fill(c) for c in entry["choices"]), words.value(entry["answer"].strip())
+        if isinstance(answer, bool) or not isinstance(answer, int) or not 0 <= answer < len(choices):
+            raise CourseError(f"{words.where}: answer {answer!r} is no position among {len(choices)} choices, from 0")
+        return Pick(id, kind, prompt, (answer,), choices)
+    x, y, answer = (list(words.value(entry[name].strip())) for name in ("x", "y", "answer"))
+    if len(answer) != len(x) or len(y) < 2 or sorted(y) != y:
+        raise CourseError(f"{words.where}: a sketch has one answer a column, and at least two levels, low to high")
+    labels = (words.fill(entry.get(name, "")) for name in ("x_label", "y_label"))
+    declared = tuple(float(v) for v in answer)
+    return Sketch(id, kind, prompt, declared, tuple(map(plain, x)), tuple(float(v) for v in y), *labels)
+
+
+def ratio(mine: float, result: float) -> str:
+    """A guess beside the truth in words: "3 times too large", "12 % too small", "within 1 %"."""
+    if mine == result or (result != 0 and abs(mine / result - 1) <= 0.01):
+        return "right" if mine == result else "within 1 %"
+    if result == 0 or mine == 0 or mine * result < 0:
+        off = mine - result
+        return f"{plain(abs(off))} too {'large' if off > 0 else 'small'}"
+    times = mine / result
+    much = "large" if times > 1 else "small"
+    if max(times, 1 / times) >= 2:
+        return f"{max(times, 1 / times):.2g} times too {much}"
+    return f"{abs(times - 1):.0%} too {much}".replace("%", " %")
