@@ -1,4 +1,4 @@
-"""The command `labkit`: open the chapters, run one unattended, measure, and ask what this machine can do.
+"""The command `labkit`: open the chapters, keep copies new, run unattended, measure, ask what this machine can do.
 
 This file reads the command line; `labkit.commands` does the work. Nothing heavy is imported before
 it is known which command was meant, so that help and errors come at once.
@@ -41,7 +41,11 @@ def _dispatch(arguments: argparse.Namespace, notebooks: Path | None) -> int:
         case "lab":
             from labkit.commands.lab import open_lab
 
-            open_lab(arguments.chapter, arguments.port, arguments.browser, notebooks)
+            open_lab(arguments.chapter, arguments.port, arguments.browser, arguments.folder, notebooks)
+        case "sync":
+            from labkit.commands.sync import sync
+
+            return sync(arguments.chapters, arguments.folder, arguments.dry_run, notebooks)
         case "run":
             from labkit.commands.run import run_chapter
 
@@ -63,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"labkit {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_lab(commands)
+    _add_sync(commands)
     _add_run(commands)
     _add_bench(commands)
     _add_doctor(commands)
@@ -72,17 +77,38 @@ def _parser() -> argparse.ArgumentParser:
 def _add_lab(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     lab = commands.add_parser(
         "lab",
-        help="open JupyterLab on a chapter",
-        description="Open JupyterLab on a chapter, the first one by default. It listens on this machine "
+        help="open JupyterLab on your own copy of a chapter",
+        description="Open JupyterLab on your own copy of a chapter, the first one by default. Copies are made at "
+        "first use, without outputs; one that exists is never overwritten. The server listens on this machine "
         "only. Without a browser it prints the address to open.",
     )
     lab.add_argument("chapter", nargs="?", metavar="CHAPTER", help="number or name, such as 3")
+    _add_folder(lab)
     lab.add_argument("--port", type=_port, default=8888, help="first port to try (default: 8888)")
     lab.add_argument(
         "--browser",
         action=argparse.BooleanOptionalAction,
         help="open a browser, or only print the address (default: open one if there is a screen)",
     )
+
+
+def _add_folder(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--folder", type=Path, metavar="DIR", help="where your copies lie (default: $LABKIT_WORK, or ~/labkit)"
+    )
+
+
+def _add_sync(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    sync = commands.add_parser(
+        "sync",
+        help="bring a new edition of the book into your copies",
+        description="Bring a new edition of the book into your copies, cell by cell. What you wrote stays. Where you "
+        "and the edition changed the same cell, the edition's stands below yours, marked. Your files are kept aside "
+        "first.",
+    )
+    sync.add_argument("chapters", nargs="*", metavar="CHAPTER", help="numbers or names; all when none is given")
+    _add_folder(sync)
+    sync.add_argument("--dry-run", action="store_true", help="only say what would change")
 
 
 def _add_run(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -276,7 +276,10 @@ def test_help_comes_without_torch_or_papermill():
     assert out == "set()\n"
 
 
-def test_lab_opens_the_first_chapter_on_this_machine_only(labkit, notebooks, monkeypatch):
+def test_lab_opens_the_first_chapter_on_this_machine_only(labkit, notebooks, monkeypatch, tmp_path):
+    (notebooks / "notes.ipynb").unlink()
+    monkeypatch.setenv("LABKIT_WORK", str(tmp_path / "work"))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
     called = []
     monkeypatch.setattr("os.execve", lambda *call: called.append(call))
     code, out, _ = labkit("lab", "--no-browser", "--port", "9000")
@@ -284,7 +287,7 @@ def test_lab_opens_the_first_chapter_on_this_machine_only(labkit, notebooks, mon
     assert program == command[0] == sys.executable
     assert "--ServerApp.ip=127.0.0.1" in command and "--ServerApp.port=9000" in command
     assert "--LabApp.default_url=/lab/tree/notebooks/03_tiny.ipynb" in command
-    assert f"--ServerApp.root_dir={notebooks.parent}" in command
+    assert f"--ServerApp.root_dir={tmp_path / 'work'}" in command
     assert "--no-browser" in command and "address" in out
     settings = Path(environment["JUPYTER_CONFIG_PATH"].split(os.pathsep)[0]) / "labconfig"
     news = json.loads((settings / "default_setting_overrides.json").read_text())
