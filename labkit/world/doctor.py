@@ -11,7 +11,9 @@ from collections.abc import Callable
 
 from labkit.cost.units import format_bytes, format_seconds
 
+from .memory_limit import LEAST, world_cap
 from .process import memory_available, processes_available
+from .spec import rank_cap
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,12 +45,22 @@ def _system() -> tuple[bool, str]:
 
 
 def _room() -> tuple[bool, str]:
-    free, pids, cap = memory_available(), processes_available(), os.environ.get("LABKIT_MAX_RANKS")
+    free, pids = memory_available(), processes_available()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     text = f"{cores} cores, {format_bytes(free) if free else 'unknown'} of memory free"
     text += f", {pids} processes left" if pids is not None else ""
-    text += f", at most {cap} ranks a reader" if cap else ""
     return free is None or free > 1 << 30, text + ("" if free is None or free > 1 << 30 else "; 1 GB is the least")
+
+
+def _caps() -> tuple[bool, str]:
+    """What a shared machine allows a reader; a value that cannot be read is an error here as at a launch."""
+    ranks, memory = rank_cap(), world_cap()
+    found = [f"{ranks} ranks in one world (LABKIT_MAX_RANKS)"] if ranks is not None else []
+    if memory is not None:
+        fit = memory // LEAST
+        found.append(f"{format_bytes(memory)} for the ranks of one world together (LABKIT_MAX_MEMORY), room for {fit}")
+    enough = (ranks is None or ranks > 0) and (memory is None or memory >= LEAST)
+    return enough, ("at most " + " and ".join(found)) if found else "none set"
 
 
 def _torch() -> tuple[bool, str]:
@@ -108,7 +120,7 @@ def _browser() -> tuple[bool, str]:
 
 
 CHECKS: list[tuple[str, Callable[[], tuple[bool, str]]]] = [
-    ("Python", _python), ("System", _system), ("Room", _room), ("PyTorch", _torch), ("GPUs", _gpu),
+    ("Python", _python), ("System", _system), ("Room", _room), ("Caps", _caps), ("PyTorch", _torch), ("GPUs", _gpu),
     ("Shared memory", _shm), ("Ranks over gloo", _ranks("gloo")), ("Ranks over local sockets", _ranks("local")),
     ("Jupyter", _jupyter), ("Browser", _browser),
 ]  # fmt: skip

@@ -23,6 +23,7 @@ from .board import Board
 from .channel import Channel, Closed
 from .judge import LOOK, SETTLE, Judge
 from .life import Life
+from .memory_limit import allowance, remedy
 from .process import describe_exit
 from .rank import Birth, live
 from .spec import Spec
@@ -266,9 +267,16 @@ class Host:
                 life.over = True
                 self.pages[life.rank].state = rec.FAILED
                 if not self.judge.ending:
-                    self.failed("died", life.rank, "Died", f"rank {life.rank} {describe_exit(status)}")
+                    self.failed("died", life.rank, "Died", f"rank {life.rank} {self.how_it_died(status)}")
             self.event(life.rank, "ended")
             life.close_control()
+
+    def how_it_died(self, status: int) -> str:
+        """In words; a library that is refused memory may end its process without a word of its own."""
+        allowed = allowance(self.spec.memory_limit, self.spec.world_size)
+        short = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
+        words = describe_exit(status)
+        return f"{words}, perhaps for lack of memory. {remedy(allowed)}" if short and allowed is not None else words
 
 
 def _gpus() -> int:

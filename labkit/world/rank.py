@@ -21,6 +21,7 @@ from labkit.wire.transports.local import LocalTransport
 
 from .channel import Channel, Closed
 from .equip import make_context, make_transport
+from .memory_limit import allowance, is_shortage, limited, remedy
 from .output import LineWriter
 from .process import die_with_parent, name_process
 from .result import store_result
@@ -89,17 +90,19 @@ def _prepare(birth: Birth, host: int) -> None:
 def _run(birth: Birth) -> int:
     page = rec.Page(birth.pages, birth.rank, birth.spec.world_size)
     context = None
+    allowed = allowance(birth.spec.memory_limit, birth.spec.world_size)
     try:
-        context = _make_context(birth, page)
-        group = Group(context, range(birth.spec.world_size))
-        page.pid, page.state = os.getpid(), rec.RUNNING
-        if context.faults is not None:
-            context.faults.start()
-        result = birth.function(group, *birth.args)
-        if context.sampler is not None:
-            context.sampler.sample()
-        _close_books(context)
-        fd, nbytes = store_result(result, birth.rank, birth.spec.max_result_bytes)
+        with limited(allowed):
+            context = _make_context(birth, page)
+            group = Group(context, range(birth.spec.world_size))
+            page.pid, page.state = os.getpid(), rec.RUNNING
+            if context.faults is not None:
+                context.faults.start()
+            result = birth.function(group, *birth.args)
+            if context.sampler is not None:
+                context.sampler.sample()
+            _close_books(context)
+            fd, nbytes = store_result(result, birth.rank, birth.spec.max_result_bytes)
         del result
         page.state = rec.FINISHED
         birth.control.send(("result", nbytes, context.sampler.peak() if context.sampler else 0), (fd,))
@@ -113,7 +116,10 @@ def _run(birth: Birth) -> int:
         if isinstance(error, SystemExit):
             kind = "exit"
         text = "".join(traceback.format_exception(_without_machinery(error)))
-        birth.control.send(("failed", kind, type(error).__name__, _words(error), text))
+        words = _words(error)
+        if allowed is not None and is_shortage(error):
+            words = f"{words}\n{remedy(allowed)}"
+        birth.control.send(("failed", kind, type(error).__name__, words, text))
         _linger(birth)
         return 1
 

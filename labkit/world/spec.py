@@ -12,6 +12,7 @@ from labkit.wire.faults import Fault, check_faults
 from labkit.wire.hostspeed import refuse_faster_links
 from labkit.wire.network import Network
 
+from .memory_limit import allowance
 from .process import memory_available, processes_available
 
 RANK_BYTES = 40 << 20  # what one more rank takes at the least, for the check that a world can fit
@@ -35,6 +36,7 @@ class Spec:
     progress: print each training step as it begins. seed: of torch, numpy and random, the same on every rank.
     check: False switches the supervisor's checks for mismatch and deadlock off, to see what the bare library does.
     max_result_bytes: the largest result a rank may return.
+    memory_limit: bytes that each rank may take above what it is born with, or None (Linux; see `memory_limit.py`).
     """
 
     world_size: int
@@ -51,6 +53,7 @@ class Spec:
     seed: int = 0
     check: bool = True
     max_result_bytes: int = 1 << 30
+    memory_limit: int | None = None
 
     @property
     def per_node(self) -> int:
@@ -82,6 +85,8 @@ def make_spec(world_size: Any, options: dict[str, Any]) -> Spec:
             raise Refused(f"{name}={getattr(spec, name)!r}: needs True or False")
     _whole("seed", spec.seed, 0, 2**63)
     _whole("max_result_bytes", spec.max_result_bytes, 1)
+    if spec.memory_limit is not None:
+        _whole("memory_limit", spec.memory_limit, 1, 2**60)
     if spec.network is not None:
         if not isinstance(spec.network, Network):
             raise Refused(f"network={spec.network!r}: needs a labkit.Network")
@@ -91,6 +96,7 @@ def make_spec(world_size: Any, options: dict[str, Any]) -> Spec:
     spec.faults = check_faults(options.get("faults"), world_size)
     _resolve_backend(spec)
     _check_room(world_size)
+    allowance(spec.memory_limit, world_size)
     return spec
 
 
@@ -116,11 +122,17 @@ def _resolve_backend(spec: Spec) -> None:
         spec.transport = "nccl" if spec.backend == "nccl" else "gloo"
 
 
-def _check_room(world_size: int) -> None:
+def rank_cap() -> int | None:
+    """How many ranks a reader may start in one world here (LABKIT_MAX_RANKS); None without a cap."""
     cap = os.environ.get("LABKIT_MAX_RANKS")
     if cap is not None and not cap.isdecimal():
         raise Refused(f"LABKIT_MAX_RANKS={cap!r} in the environment is no whole number")
-    if cap is not None and world_size > int(cap):
+    return None if cap is None else int(cap)
+
+
+def _check_room(world_size: int) -> None:
+    cap = rank_cap()
+    if cap is not None and world_size > cap:
         raise Refused(f"world_size={world_size}: this machine allows at most {cap} ranks a reader (LABKIT_MAX_RANKS)")
     free = memory_available()
     if free is not None and world_size * RANK_BYTES > free:

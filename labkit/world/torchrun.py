@@ -28,6 +28,7 @@ from labkit.wire.trace import Trace, from_pages
 
 from .equip import make_context, make_transport
 from .job import Failure, RankFailed, Run
+from .memory_limit import allowance, is_shortage, limited, remedy
 from .spec import Spec, make_spec
 
 _launches = 0
@@ -76,9 +77,11 @@ class _Run:
         begun = time.perf_counter()
         page.pid, page.state = os.getpid(), rec.RUNNING
         context = self._context(page)
+        allowed = allowance(spec.memory_limit, spec.world_size)
         report: dict[str, Any] = {"result": None, "failure": None}
         try:
-            result = self.fn(Group(context, range(spec.world_size)), *self.args)
+            with limited(allowed):
+                result = self.fn(Group(context, range(spec.world_size)), *self.args)
             if context.socket_log is not None:
                 context.socket_log.write()
             report["result"] = result
@@ -87,8 +90,11 @@ class _Run:
             page.state = rec.FAILED
             kind = "lost" if isinstance(error, PeerLost) else "wire" if isinstance(error, WireError) else "raised"
             text = "".join(traceback.format_exception(error))
+            words = str(error)
+            if allowed is not None and is_shortage(error):
+                words = f"{words}\n{remedy(allowed)}"
             context.transport.close()  # the others notice at once, not at their time-out
-            report["failure"] = Failure(kind, rank, type(error).__name__, str(error), text, page.step,
+            report["failure"] = Failure(kind, rank, type(error).__name__, words, text, page.step,
                                         time.perf_counter() - begun)  # fmt: skip
         report["page"] = _used(page)
         report["peak"] = context.sampler.peak() if context.sampler else 0
