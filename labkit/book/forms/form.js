@@ -6,6 +6,8 @@ let forms = 0;
 
 function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
+  // Or JupyterLab takes arrows and letters as commands to the notebook. It looks at the focused element only.
+  if (tag === "button" || (tag === "input" && attributes.type !== "text")) node.dataset.lmSuppressShortcuts = "true";
   for (const [name, value] of Object.entries(attributes)) {
     if (name === "html") node.innerHTML = value;
     else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
@@ -17,6 +19,13 @@ function make(tag, attributes = {}, ...children) {
 }
 
 const htmlOf = (one) => (typeof one === "object" ? one.html : String(one).replace(/&(?!\w+;|#)/g, "&amp;"));
+
+function options(item, key, type) {
+  const inputs = item.choices.map((_, i) => make("input", { type, name: key, id: `${key}-${i}`, value: i }));
+  const rows = item.choices.map((one, i) =>
+    make("div", { class: "lk-option" }, inputs[i], make("label", { for: `${key}-${i}`, html: htmlOf(one) })));
+  return { node: make("div", {}, ...rows), inputs };
+}
 
 // Each kind makes its controls and returns {node, get, set}; get() gives the value, or throws what is missing.
 const KINDS = {
@@ -51,28 +60,25 @@ const KINDS = {
     };
   },
 
-  choice(item, key, type = "radio") {
-    const inputs = item.choices.map((_, i) => make("input", { type, name: key, id: `${key}-${i}`, value: i }));
-    const rows = item.choices.map((one, i) =>
-      make("div", { class: "lk-option" }, inputs[i], make("label", { for: `${key}-${i}`, html: htmlOf(one) })));
+  choice(item, key) {
+    const { node, inputs } = options(item, key, "radio");
     return {
-      node: make("div", {}, ...rows),
+      node,
       get() {
         const chosen = inputs.findIndex((input) => input.checked);
         if (chosen < 0) throw "Choose one first.";
         return chosen;
       },
       set(value) { inputs.forEach((input, i) => { input.checked = i === value; }); },
-      inputs,
     };
   },
 
   several(item, key) {
-    const parts = KINDS.choice(item, key, "checkbox");
+    const { node, inputs } = options(item, key, "checkbox");
     return {
-      node: parts.node,
-      get: () => parts.inputs.flatMap((input, i) => (input.checked ? [i] : [])),
-      set(value) { parts.inputs.forEach((input, i) => { input.checked = (value || []).includes(i); }); },
+      node,
+      get: () => inputs.flatMap((input, i) => (input.checked ? [i] : [])),
+      set(value) { inputs.forEach((input, i) => { input.checked = (value || []).includes(i); }); },
     };
   },
 
@@ -144,7 +150,7 @@ const KINDS = {
           make("div", { class: "lk-field" }, svg, make("div", { class: "lk-ranges" }, ...inputs))),
         make("div", { class: "lk-columns" }, ...shown),
         make("div", { class: "lk-axis lk-under", "aria-hidden": "true" }, `${item.x_label || ""}`),
-        make("div", { class: "lk-columns", title: "levels drawn" }, ...values)),
+        make("div", { class: "lk-columns lk-drawn" }, ...values)),
       get() {
         if (!touched.size) throw "Draw first: move at least one point.";
         return inputs.map((input) => item.y[Number(input.value)]);
@@ -210,6 +216,11 @@ function showItem(item, key, buttons, say, send) {
     event.preventDefault();
     if (!locked() && mine.some((button) => button.id === "submit")) act("submit", event);
   });
+  parts.node.addEventListener("keydown", (event) => { // JupyterLab keeps a page from submitting forms on Enter
+    if (event.key !== "Enter" || event.isComposing || event.target.tagName !== "INPUT") return;
+    event.preventDefault();
+    form.requestSubmit();
+  });
   // A locked control stays reachable, so that the focus is not lost, but takes no change.
   for (const kind of ["keydown", "pointerdown", "mousedown", "click"]) {
     parts.node.addEventListener(kind, (event) => {
@@ -233,6 +244,7 @@ function showItem(item, key, buttons, say, send) {
   }
   function update(next, first) {
     const before = now;
+    if (!first && JSON.stringify(before) === JSON.stringify(next)) return;
     now = next;
     if (first || before.html !== now.html) prompt(now.html);
     if (first || JSON.stringify(before.value) !== JSON.stringify(now.value)) parts.set(now.value);
@@ -244,7 +256,7 @@ function showItem(item, key, buttons, say, send) {
     }
     const mark = now.state_text ? `${(MARKS[now.state] || "● ").slice(0, 2)}${now.state_text}` : MARKS[now.state];
     status.replaceChildren(...(mark ? [make("p", { class: "lk-mark" }, mark)] : []), make("div", { html: now.feedback || "" }));
-    if (!first && (before.state !== now.state || before.feedback !== now.feedback)) say(status.innerText || status.textContent);
+    if (!first) say(status.innerText || status.textContent);
   }
   update(item, true);
   return { node: form, update };
@@ -262,7 +274,7 @@ function render({ model, el }) {
   const send = (id, action, value) => model.send({ id, action, value });
   const title = model.get("title");
   const shown = new Map();
-  const box = make("div", { class: "lk-form", role: "group", "aria-label": title || "Questions", "data-lm-suppress-shortcuts": "true" },
+  const box = make("div", { class: "lk-form", role: "group", "aria-label": title || "Questions" },
     ...(title ? [make("p", { class: "lk-title" }, title)] : []));
   for (const [i, item] of model.get("items").entries()) {
     const one = showItem(item, `${name}-${i}`, model.get("buttons"), say, send);
