@@ -50,7 +50,7 @@ class Quiz:
         """The answer and its explanation, for a reader who asked for it; the question then counts as shown."""
         question = self._question(id)
         self._progress.revealed(self._chapter, id)
-        told = f"The answer: {question.key()}" if question.key() else "The answer:"
+        told = f"The answer:\n\n{question.key()}" if question.key() else "The answer:"
         self._said[id] = ("done", f"{told}\n\n{question.explanation}")
         self._refresh(id)
         return Feedback(False, told, question.explanation)

@@ -30,12 +30,16 @@ class ChapterFile:
 
     def forecast(self, id: str, values: Mapping[str, Any]) -> Forecast:
         """Prediction `id` with its numbers filled in. Raises CourseError: unknown id, missing value."""
-        return forecast(self._entry(self.predictions, id, "prediction"), Words(values, f"{self.name}.toml, {id}"))
+        entry = self._entry(self.predictions, id, "prediction")
+        return forecast(entry, self._words(entry, values))
 
     def question(self, id: str, values: Mapping[str, Any], seed: object = 0) -> Question:
         """Question `id` with its numbers filled in, shuffled by `seed`. Raises CourseError."""
         entry = self._entry(self.questions, id, "question")
-        return ask(entry, Words(values, f"{self.name}.toml, {id}"), f"{self.name} {id} {seed}")
+        return ask(entry, self._words(entry, values), f"{self.name} {id} {seed}")
+
+    def _words(self, entry: Mapping[str, Any], values: Mapping[str, Any]) -> Words:
+        return Words(values, f"{self.name}.toml, {entry['id']}").using(entry.get("with", {}))
 
     def _entry(self, entries: Mapping[str, Mapping[str, Any]], id: str, noun: str) -> Mapping[str, Any]:
         if id not in entries:

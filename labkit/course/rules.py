@@ -37,7 +37,7 @@ PARTS: dict[str, tuple[Shape, Shape]] = {
     "text slips": ({"match": str, "why": str}, {}),
 }
 _EXPRESSIONS = {"x", "y", "value"}  # and every `answer` but that of a text question
-_PLAIN = {"id", "kind", "objective", "source", "unit", "accept", "match"}
+_PLAIN = {"with", "id", "kind", "objective", "source", "unit", "accept", "match"}
 _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -66,7 +66,11 @@ def _check_entry(entry: Entry, kinds: Mapping[str, tuple[Shape, Shape]], shared:
     if kind not in kinds:
         raise CourseError(f"{where}: kind {kind!r} does not exist{did_you_mean(kind, kinds)}: {', '.join(kinds)}")
     must, may = kinds[kind]
-    _keys(entry, {"id": str, "kind": str, **shared, **must}, may, where)
+    _keys(entry, {"id": str, "kind": str, **shared, **must}, {"with": dict, **may}, where)
+    for name, expression in entry.get("with", {}).items():
+        if not name.isidentifier() or not isinstance(expression, str):
+            raise CourseError(f'{where}: with has {name} = {expression!r}; it gives names to expressions, n = "12"')
+        checked(expression, f"{where}, with {name}")
     for name in ("boxes", "choices", "slips"):
         listed = f"{kind} slips" if name == "slips" else name
         for part in entry.get(name, []):
@@ -100,7 +104,8 @@ def _check_texts(entry: Any, where: str, kind: str, name: str = "") -> None:
     """Every place in every text, and every expression, can be read."""
     if isinstance(entry, Mapping):
         for key, value in entry.items():
-            _check_texts(value, where, kind, key)
+            if key != "with":
+                _check_texts(value, where, kind, key)
     elif isinstance(entry, list):
         for value in entry:
             _check_texts(value, where, kind, name)

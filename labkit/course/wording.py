@@ -61,6 +61,13 @@ class Words:
             raise CourseError(f"{where}: {taken[0]!r} has a meaning in every text already: pass it by another name")
         self.values, self.where = dict(values), where
 
+    def using(self, extra: Mapping[str, str]) -> Words:
+        """These words with more values: an entry's own, each an expression that sees those before it."""
+        words = self
+        for name, expression in extra.items():
+            words = Words({**words.values, name: words.value(expression)}, self.where)
+        return words
+
     def value(self, expression: str) -> Any:
         """What `expression` comes to. Raises CourseError: an unknown name, or an expression that fails."""
         try:

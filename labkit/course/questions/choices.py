@@ -82,8 +82,7 @@ class Choices(Question):
         return [f"{letter(i)}) {c.text}" for i, c in enumerate(self.choices)]
 
     def key(self) -> str:
-        right = [f"{letter(i)}) {c.text}" for i, c in enumerate(self.choices) if c.right]
-        return "; ".join(right)
+        return "\n".join(f"- {letter(i)}) {c.text}" for i, c in enumerate(self.choices) if c.right)
 
     def stored(self, value: Any) -> list[str]:
         return [self.choices[i].text for i in self._picked(value) or []]

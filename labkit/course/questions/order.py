@@ -78,7 +78,7 @@ class Order(Question):
         return [f"{letter(i)}) {item}" for i, item in enumerate(self.shown_items)]
 
     def key(self) -> str:
-        return ", then ".join(f"{letter(self.shown_items.index(item))}) {item}" for item in self.items)
+        return "\n".join(f"{nth}. {item}" for nth, item in enumerate(self.items, start=1))
 
     def stored(self, value: Any) -> list[str]:
         return self._ordered(value) or []
