@@ -1,0 +1,143 @@
+"""What the sources ask, warn of and name, and where the book answers: `coverage.toml`, read and checked.
+
+coverage()                              all rows
+problems(course, coverage(), notebooks) references that lead nowhere, each in a sentence
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from labkit.course.errors import CourseError
+from labkit.course.file import HERE, Chapter, Course, Source, load, read_toml
+
+KINDS = {  # kind of row, and what its rows are
+    "goal": "Goals",
+    "objective": "Objectives of self-check questions",
+    "fallacy": "Fallacies",
+    "pitfall": "Pitfalls",
+    "misconception": "Misconceptions",
+    "checkpoint": "Checkpoints",
+    "challenge": "Challenges",
+    "system": "Named systems",
+}
+REFERENCE = re.compile(
+    r"(?P<kind>chapter|quiz|exercise|planned):(?P<number>\d\d)(?:[#/](?P<target>[a-z0-9][a-z0-9_-]*))?"
+)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A place in the book. `target`: a heading or cell, a question, an exercise, or an objective that is planned."""
+
+    kind: str
+    number: int
+    target: str | None
+
+    def __str__(self) -> str:
+        mark = "#" if self.kind == "chapter" else "/"
+        return f"{self.kind}:{self.number:02d}" + (f"{mark}{self.target}" if self.target else "")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing of one source, in our words, and the places that answer it."""
+
+    kind: str
+    source: Source
+    what: str
+    covered_by: tuple[Reference, ...]
+
+
+def parse_reference(text: str) -> Reference:
+    """The reference written as `text`. Raises CourseError for anything else."""
+    match = REFERENCE.fullmatch(text)
+    if match is None or str(reference := Reference(match["kind"], int(match["number"]), match["target"])) != text:
+        raise CourseError(
+            f"coverage: {text!r} is no reference: write chapter:03#a-heading, quiz:03/an-id, exercise:03/an-id "
+            "or planned:04/an-objective"
+        )
+    return reference
+
+
+@cache
+def coverage() -> tuple[Row, ...]:
+    """All rows, by kind, in the order of the file. Raises CourseError where the file breaks a rule."""
+    table = read_toml(HERE / "coverage.toml")
+    seeds = {seed.id for seed in load().seeds}
+    rows = []
+    for kind, entries in table.items():
+        if kind not in KINDS:
+            raise CourseError(f"coverage: {kind!r} is no kind of row: use one of {', '.join(KINDS)}")
+        for entry in entries:
+            source = Source(*entry["source"].split(" ", 1))
+            if source.seed not in seeds:
+                raise CourseError(f"coverage: {entry['what']!r} cites {source}, which is no source of the course")
+            if not entry["covered_by"]:
+                raise CourseError(f"coverage: nothing covers {entry['what']!r} ({source}): plan an answer")
+            rows.append(Row(kind, source, entry["what"], tuple(map(parse_reference, entry["covered_by"]))))
+    return tuple(rows)
+
+
+def problems(course: Course, rows: tuple[Row, ...], notebooks: Path) -> list[str]:
+    """A sentence for each reference that leads nowhere, given the folder of the chapters."""
+    return [
+        f"{row.kind} of {row.source}, {row.what!r}: {wrong}"
+        for row in rows
+        for reference in row.covered_by
+        if (wrong := _wrong(course, reference, notebooks))
+    ]
+
+
+def _wrong(course: Course, reference: Reference, notebooks: Path) -> str:
+    """What is wrong with a reference, or ""."""
+    if reference.number >= len(course.chapters):
+        return f"{reference} names a chapter that does not exist"
+    chapter = course.chapter(reference.number)
+    if reference.kind == "planned":
+        if chapter.written:
+            return f"{reference} is still planned, but chapter {chapter.number} is written: say where the answer stands"
+        known = {objective.id for objective in chapter.objectives}
+    elif not chapter.written:
+        return f"{reference} names a chapter that is not written: use planned:{chapter.number:02d}/an-objective"
+    elif reference.kind == "quiz":
+        known = quiz_ids(chapter)
+    else:
+        folder = notebooks if reference.kind == "chapter" else notebooks.parent / "exercises"
+        known = set(places(folder / f"{chapter.name}.ipynb"))
+    if reference.target is None or reference.target not in known:
+        return f"{reference} leads nowhere: chapter {chapter.number} has {', '.join(sorted(known)) or 'nothing there'}"
+    return ""
+
+
+def quiz_ids(chapter: Chapter) -> set[str]:
+    """The ids of the questions in the chapter's data file; none where there is no file."""
+    return {question["id"] for question in questions(chapter)}
+
+
+def questions(chapter: Chapter) -> list[dict[str, str]]:
+    """The quiz items of a chapter as its data file has them."""
+    path = HERE / "chapters" / f"{chapter.name}.toml"
+    return list(read_toml(path).get("quiz", [])) if path.exists() else []
+
+
+def places(notebook: Path) -> Iterator[str]:
+    """What a reference may name in a notebook: its cells by id, its headings as in a link, without their numbers."""
+    if not notebook.exists():
+        return
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        yield cell["id"]
+        if cell["cell_type"] == "markdown":
+            for heading in re.findall(r"^#+ +(.+)$", "".join(cell["source"]), flags=re.MULTILINE):
+                yield slug(heading)
+
+
+def slug(heading: str) -> str:
+    """ "9 Case file: 100 milliseconds" as "case-file-100-milliseconds"."""
+    without_number = re.sub(r"^[\d.]+ +", "", heading)
+    return re.sub(r"[^a-z0-9]+", "-", without_number.lower()).strip("-")

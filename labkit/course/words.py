@@ -1,0 +1,135 @@
+"""The book's words and letters: `glossary.toml` and `notation.toml`, read and checked.
+
+glossary()      Terms, in alphabetical order; glossary().find("ring") is the term of that name or spelling
+notation()      symbols and units of the formulas, and where a source uses a letter otherwise
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+from labkit.course.errors import CourseError
+from labkit.course.file import HERE, load, read_toml
+
+LONGEST_SENTENCE = 25  # words
+
+
+@dataclass(frozen=True)
+class Term:
+    """A word of the book: English, Chinese, its meaning in one or two sentences, and the chapter that introduces it."""
+
+    en: str
+    zh: str
+    chapter: int
+    text: str
+    also: tuple[str, ...] = ()
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        return (self.en, *self.also)
+
+
+@dataclass(frozen=True)
+class Glossary:
+    """All terms. `emphasis` lists bold phrases of the chapters that are no terms."""
+
+    terms: tuple[Term, ...]
+    emphasis: tuple[str, ...]
+
+    def find(self, word: str) -> Term | None:
+        """The term that is written so, in any case of its letters, or None."""
+        for term in self.terms:
+            if word.casefold() in {spelling.casefold() for spelling in term.spellings}:
+                return term
+        return None
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A letter of the formulas: as typed, as LaTeX, its unit ("" for a plain number), its meaning, its chapter."""
+
+    symbol: str
+    latex: str
+    unit: str
+    meaning: str
+    chapter: int
+
+
+@dataclass(frozen=True)
+class Unit:
+    unit: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A source writes `symbol` for `there`; this book writes `here` for it."""
+
+    source: str
+    symbol: str
+    there: str
+    here: str
+
+
+@dataclass(frozen=True)
+class Notation:
+    symbols: tuple[Symbol, ...]
+    units: tuple[Unit, ...]
+    conflicts: tuple[Conflict, ...]
+
+
+@cache
+def glossary() -> Glossary:
+    """The glossary of this installation. Raises CourseError where its file breaks a rule."""
+    table = read_toml(HERE / "glossary.toml")
+    terms = [Term(**{**row, "also": tuple(row.get("also", ()))}) for row in table["term"]]
+    for term in terms:
+        load().chapter(term.chapter)
+        check_sentences(f"glossary: {term.en}", term.text, most=2)
+    _each_once("glossary", (spelling.casefold() for term in terms for spelling in term.spellings))
+    return Glossary(tuple(sorted(terms, key=lambda term: term.en.casefold())), tuple(table["emphasis"]))
+
+
+@cache
+def notation() -> Notation:
+    """The notation of this installation. Raises CourseError where its file breaks a rule."""
+    table = read_toml(HERE / "notation.toml")
+    symbols = tuple(Symbol(**row) for row in table["symbol"])
+    conflicts = tuple(Conflict(**row) for row in table["conflict"])
+    for symbol in symbols:
+        load().chapter(symbol.chapter)
+    _each_once("notation", (symbol.symbol for symbol in symbols))
+    seeds = {seed.id for seed in load().seeds}
+    for conflict in conflicts:
+        if conflict.source.split()[0] not in seeds:
+            raise CourseError(f"notation: a conflict names the source {conflict.source!r}, which is none of {seeds}")
+    return Notation(symbols, tuple(Unit(**row) for row in table["unit"]), conflicts)
+
+
+def check_sentences(where: str, text: str, most: int) -> None:
+    """Raise CourseError unless `text` is at most `most` sentences, each short and with a full stop."""
+    if not text.endswith("."):
+        raise CourseError(f"{where}: end the text with a full stop: {text!r}")
+    sentences = re.split(r"(?<=\.) ", text)
+    if len(sentences) > most:
+        raise CourseError(f"{where}: {len(sentences)} sentences; {most} are enough: {text!r}")
+    for sentence in sentences:
+        if len(sentence.split()) > LONGEST_SENTENCE:
+            raise CourseError(f"{where}: a sentence of more than {LONGEST_SENTENCE} words: {sentence!r}")
+
+
+def bold_terms(markdown: str) -> list[str]:
+    """The bold phrases of `markdown` that look like terms: up to three words, no digit, no punctuation at the end."""
+    phrases = re.findall(r"\*\*([^*]+?)\*\*", markdown)
+    return [phrase for phrase in phrases if len(phrase.split()) <= 3 and re.fullmatch(r"[^\d$`]*\w", phrase)]
+
+
+def _each_once(where: str, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise CourseError(f"{where}: {name!r} stands there twice")
+        seen.add(name)
