@@ -74,6 +74,9 @@ class _Silent:
     def begin(self, *args: Any, **kwargs: Any) -> int:
         return 1
 
+    def message(self, *args: Any) -> int:
+        return 1
+
     def end(self, *args: Any) -> None: ...
     def count(self, *args: Any) -> None: ...
     def slot(self, *args: Any) -> None: ...

@@ -26,6 +26,7 @@ class Clock:
 
     def __init__(self, epoch: int, link_to: Callable[[int], Link] | None = None):
         self.epoch, self.link_to = epoch, link_to
+        self.timed = self.virtual or link_to is not None  # messages carry times, and arrive when a link says so
         self._out: dict[Link, int] = {}  # when each sending port is free again
         self._in: dict[Link, int] = {}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import record as rec
 
@@ -27,6 +27,8 @@ class Compute:
         self._end = start + round(seconds * 1e9)
         self._number = self._recorder.begin(rec.SPAN, start, name=self._recorder.intern("compute"), group=group.key,
                                             parent=context.enclosing())  # fmt: skip
+        self._device = context.device_clock
+        self._begun: Any = self._device.mark() if self._device is not None else None
         self._inside = False
         if self._clock.virtual:
             self._settle()
@@ -35,6 +37,8 @@ class Compute:
         if self._number:
             self._clock.reach(self._end)
             self._recorder.end(self._number, self._clock.now())
+            if self._device is not None:
+                self._device.span(self._number, self._begun)
             self._number = 0
 
     def __enter__(self) -> Compute:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from .clock import Clock
+from .device_clock import DeviceClock
 from .network import Network
 from .record import MAIN_SLOT, Recorder
 
@@ -56,6 +58,23 @@ class Context:
             own = threading.get_ident() == self.main
             slot = self.local.slot = MAIN_SLOT if own else self.recorder.claim_slot()
         return slot
+
+    @functools.cached_property
+    def device_clock(self) -> DeviceClock | None:
+        """What times spans and collectives on a GPU; None on a CPU, and where time is virtual."""
+        if self.device.type != "cuda" or self.clock.virtual:
+            return None
+        return DeviceClock(self.recorder, self.clock.now, lambda: torch.cuda.synchronize(self.device))
+
+    def close_books(self, failed: bool = False) -> None:
+        """Write down what is known only at the end of a run: times of the GPU, bytes of native collectives.
+
+        failed: something went wrong; then nobody waits for a GPU, which may never be through.
+        """
+        if self.__dict__.get("device_clock") is not None:  # it was used
+            self.__dict__["device_clock"].resolve(waiting=not failed)
+        if self.socket_log is not None:
+            self.socket_log.write()
 
     def enclosing(self) -> int:
         """The record of the collective or span that the calling thread is inside of, 0 for none."""

@@ -13,12 +13,13 @@ from .record import WAIT
 if TYPE_CHECKING:
     from .group import Group
     from .message import Message
+    from .messenger import Messenger
 
 
 class MessageHandle:
     """A send or a receive under way. The tensor must not be touched before `wait()`."""
 
-    def __init__(self, group: Group, message: Message, kind: str):
+    def __init__(self, group: Messenger, message: Message, kind: str):
         self._group, self._message, self._kind = group, message, kind
         self._settled = False
 

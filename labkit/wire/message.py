@@ -25,7 +25,7 @@ class Message:
 
     __slots__ = (
         "peer", "seq", "x", "op", "flags", "operation", "sent", "raw", "nbytes", "record", "begun", "free", "state",
-        "error", "done", "then", "sock", "at", "head", "stuck", "scratch",
+        "error", "done", "then", "sock", "at", "head", "stuck", "scratch", "staged", "landing",
     )  # fmt: skip
 
     def __init__(self, peer: int, seq: int, x: Tensor, op: Any, operation: tuple[int, int], flags: int = 0):
@@ -40,6 +40,8 @@ class Message:
         self.head: Any = None
         self.stuck: tuple[int, int] | None = None
         self.scratch: Any = None
+        self.staged = False  # goes by way of host memory (staging.py)
+        self.landing: Any = None
 
     def finish(self) -> None:
         """A posted message is over: run `then`, wake the waiters."""

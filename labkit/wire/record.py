@@ -71,8 +71,10 @@ _Q = struct.Struct("<q")
 _SLOT = struct.Struct("<qqqq")
 _COUNT = struct.Struct("<qq")
 _TIMES = struct.Struct("<qq")
-_T1 = EVENT.fields["t1"][1]  # type: ignore
-_PID, _STATE, _STEP, _COUNTED, _STRINGS, _FAULT, _DROPPED, _NOW, _SLOTS_AT = (
+_T0, _T1 = (EVENT.fields[name][1] for name in ("t0", "t1"))  # type: ignore
+_PUT = _Q.pack_into
+_PADDING = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,), ())  # of a shape, by its dimensions
+_PID, _STATE, _STEP, _COUNTED, _STRINGS, _FAULT, _DROPPED, _NOW, _THREADS, _SLOTS_AT = (
     8,
     16,
     24,
@@ -81,6 +83,7 @@ _PID, _STATE, _STEP, _COUNTED, _STRINGS, _FAULT, _DROPPED, _NOW, _SLOTS_AT = (
     48,
     56,
     64,
+    72,
     128,
 )
 
@@ -127,6 +130,7 @@ class Page:
     pid, state, step, count = _word(_PID), _word(_STATE), _word(_STEP), _word(_COUNTED)
     fault, dropped, now = _word(_FAULT), _word(_DROPPED), _word(_NOW)
     strings_used = _word(_STRINGS)
+    threads = _word(_THREADS)  # bit n: a thread of the reader's own lives and has slot n; bit MAIN_SLOT: one without
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -154,6 +158,12 @@ class Page:
         found = [_SLOT.unpack_from(self.map, _SLOTS_AT + 32 * s) for s in range(SLOTS)]
         return [s for s in found if s[0]]
 
+    def own_threads(self) -> list[bool]:
+        """For each living thread that the reader started: whether it is inside labkit."""
+        bits = self.threads
+        inside = [any(_SLOT.unpack_from(self.map, _SLOTS_AT + 32 * n)[1:]) for n in range(SLOTS)]
+        return [n != MAIN_SLOT and inside[n] for n in range(SLOTS) if bits >> n & 1]
+
     def close(self) -> None:
         self.map.close()
 
@@ -171,7 +181,7 @@ class Recorder:
             self.slot(number, 0, used=0)
         self.slot(MAIN_SLOT, 0)
         self._free_slots = list(range(SLOTS - 1, MAIN_SLOT, -1))
-        self._base = page._records
+        self._base, self._capacity = page._records, page.capacity
         self.step = page.step
 
     def intern(self, text: str) -> int:
@@ -209,9 +219,8 @@ class Recorder:
         with self._lock:  # another thread between these lines could hide a record from all readers
             index = self._next
             self._next += 1
-            if index >= self.page.capacity:
-                self.page.dropped = self.page.dropped + 1
-                index = self.page.capacity - RING + index % RING
+            if index >= self._capacity:
+                index = self._overwritten(index)
             else:
                 self.page.count = index + 1
         n = len(shape)
@@ -221,6 +230,41 @@ class Recorder:
             nbytes, offset, now, end, sent, a, b, c, d, dtype, n, flags, kind,
         )  # fmt: skip
         return index + 1
+
+    def message(
+        self, kind: int, now: int, peer: int, group: int, lane: int, seq: int, parent: int, nbytes: int, offset: int,
+        dtype: int, shape: Any, flags: int,
+    ) -> int:  # fmt: skip
+        """`begin` and, for a send, `count` in one: messages are written down more often than all else together."""
+        n = len(shape)
+        a, b, c, d = (*shape, *_PADDING[n]) if n <= 4 else (*shape[:3], hash(tuple(shape)) & 0x7FFFFFFF)
+        with self._lock:
+            index = self._next
+            self._next = index + 1
+            if index < self._capacity:
+                _PUT(self.map, _COUNTED, index + 1)
+            else:
+                index = self._overwritten(index)
+            if kind == SEND:
+                counter = self._counts[peer]
+                counter[0] += nbytes
+                counter[1] += 1
+                _COUNT.pack_into(self.map, HEADER_BYTES + 16 * peer, *counter)
+        _RECORD.pack_into(
+            self.map, self._base + index * RECORD_BYTES, peer, self.step, group, lane, seq, 0, -1, parent,
+            nbytes, offset, now, 0, 0, a, b, c, d, dtype, n, flags, kind,
+        )  # fmt: skip
+        return index + 1
+
+    def _overwritten(self, index: int) -> int:
+        """Where the record goes when the page is full: over the oldest of the last `RING`."""
+        self.page.dropped = self.page.dropped + 1
+        return self._capacity - RING + index % RING
+
+    def retime(self, number: int, start: int, end: int) -> None:
+        """Give a record that was ended other times."""
+        _PUT(self.map, self._base + (number - 1) * RECORD_BYTES + _T0, start)
+        _PUT(self.map, self._base + (number - 1) * RECORD_BYTES + _T1, end or 1)
 
     def end(self, number: int, now: int, sent: int = 0) -> None:
         """Write when the operation ended; for a receive also when its sender began."""

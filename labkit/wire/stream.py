@@ -38,6 +38,10 @@ class Stream:
 
     def _loop(self) -> None:
         local = self.context.local
+        if self.context.device.type == "cuda":  # a new thread would be on the first device
+            import torch
+
+            torch.cuda.set_device(self.context.device)
         clock = local.clock = self.context.clock.fork()
         while True:
             work, handle, now = self._work.get()

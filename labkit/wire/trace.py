@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import record as rec
+from .calls import Call, calls, step_window
 from .dtypes import NAMES
 
 
@@ -163,6 +164,30 @@ class Trace:
     def sent_at(self) -> dict[tuple[int, int, int, int, int], float]:
         """When each message was begun by its sender: (src, dst, group, lane, seq) -> seconds."""
         return {(m.src, m.dst, m.group, m.lane, m.seq): m.start for m in self.sends}
+
+    @functools.cached_property
+    def step_marks(self) -> list[tuple[int, float]]:
+        """(training step, seconds) of every `group.step(n)`, of all ranks."""
+        marks = self.events[self.events["kind"] == rec.STEP]
+        return [(int(e["step"]), self._time(e["t0"])) for e in marks]
+
+    def calls(self, name: str | None = None) -> list[Call]:
+        """Collective calls (called `name`) as one entry for all their members: see `labkit.wire.calls`."""
+        return calls(self, name)
+
+    def during(self, name: str, nth: int = 0) -> tuple[float, float]:
+        """From the first rank that makes the `nth` call of a collective to the last that returns from it, in seconds.
+
+        Raises ValueError where there is no such call.
+        """
+        found = self.calls(name)
+        if not -len(found) <= nth < len(found):
+            raise ValueError(f"this run has {len(found)} calls of {name!r}: there is no number {nth}")
+        return found[nth].start, found[nth].end
+
+    def during_step(self, step: int) -> tuple[float, float]:
+        """From the first rank that begins training step `step` to the first that begins the next one, in seconds."""
+        return step_window(self, step)
 
     def step_breakdown(self, step: int | None = None) -> list[dict[str, float]]:
         """Where each rank's time went, in seconds: see `labkit.wire.breakdown`."""

@@ -241,7 +241,7 @@ REFUSED = [
     (lambda g: g.recv(torch.zeros(4, 4)[:, 1], 1 - g.rank), "needs a contiguous tensor"),
     (lambda g: g.send([1.0], 1 - g.rank), "only tensors can be sent"),
     (lambda g: g.send(torch.zeros(2, dtype=torch.complex64).conj(), 1 - g.rank), "resolve_conj"),
-    (lambda g: g.send(torch.zeros(2, device="meta"), 1 - g.rank), "on meta: call .cpu"),
+    (lambda g: g.send(torch.zeros(2, device="meta"), 1 - g.rank), "values, and this one is on the meta"),
     (lambda g: g.recv(torch.zeros(2).to_sparse(), 1 - g.rank), "sparse|contiguous"),
     (lambda g: g.compute(-1), "compute.-1.: needs a finite number"),
     (lambda g: g.compute(float("nan")), "compute.nan.: needs a finite number"),

@@ -26,6 +26,7 @@ class NcclTransport:
 
     name = "nccl"
     rebuildable = False
+    host_memory = False
 
     def __init__(self, rank: int, timed: bool):
         self.rank, self.timed = rank, timed
@@ -56,6 +57,7 @@ class NcclLane:
     def run(self, *messages: tuple[Any, Message]) -> None:
         """Move the messages and return when the GPU has."""
         self._finish([m for _, m in messages], self._begin(messages))
+        torch.cuda.current_stream().wait_stream(self._stream)
 
     def post(self, advance: Any, m: Message) -> None:
         """Issue one message; a thread waits for its end and sets `m.done`."""
@@ -112,7 +114,6 @@ class NcclLane:
                 raise self._late(messages[0])
             time.sleep(pause)
             pause = min(2 * pause, 1e-3)
-        torch.cuda.current_stream().wait_stream(self._stream)
 
     def _late(self, m: Message) -> WaitTimeout:
         return WaitTimeout(f"rank {self.transport.rank} waited {self.timeout:g} s for rank {m.peer}: nothing moved")

@@ -1,0 +1,266 @@
+"""How a rank's messages leave and arrive: checked, numbered, written down, timed, moved.
+
+`Messenger` is the lower half of a `Group`. A message goes through the same steps whichever call it came from: it is
+checked and numbered (`_message`), written down with the time at which it departs (`_out`, `_in`), moved by the
+lane (`_move`, or `_post` and `_wait` for an asynchronous one), and its end is written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import record as rec
+from . import staging
+from .clock import Clock
+from .context import Context, LinkModel
+from .dtypes import CODES
+from .errors import Refused
+from .handle import MessageHandle
+from .message import ACK, Message
+from .ops import ReduceOp
+from .places import Places
+
+USER, COLLECTIVES = 0, 1  # the two lanes of a group: messages of the reader's own, and those of collectives
+
+
+class Messenger:
+    """Point-to-point messages between the members of a group. All rank numbers are positions in the group."""
+
+    def __init__(self, context: Context, members: Sequence[int], key: int, lane: int):
+        self.context, self.key = context, key
+        self.global_ranks = tuple(members)
+        self.rank, self.size = self.global_ranks.index(context.rank), len(self.global_ranks)
+        self._lane_number = lane
+        self._lane = context.transport.lane(key, lane, context.timeout)
+        self._host_memory = getattr(context.transport, "host_memory", True)
+        self._numbers = getattr(context.transport, "numbers_messages", False)
+        self._sequence: dict[tuple[str, int], int] = {}
+        self._operation = (0, 0)  # the collective that messages belong to: (number of its name, its call)
+        self._places: Places | None = None  # where buffers lie in the tensor that the collective works on
+
+    @property
+    def device(self) -> torch.device:
+        return self.context.device
+
+    @property
+    def backend(self) -> str:
+        return self.context.backend
+
+    @property
+    def transport(self) -> str:
+        return self.context.transport.name
+
+    @property
+    def link_model(self) -> LinkModel | None:
+        """This machine's alpha and beta, the same on every rank; what `algorithm="auto"` chooses by."""
+        return self.context.link_model
+
+    @property
+    def ranks_per_node(self) -> int:
+        """How many neighbouring ranks of this group share a node."""
+        nodes = [r // self.context.ranks_per_node for r in self.global_ranks]
+        return next((i for i, node in enumerate(nodes) if node != nodes[0]), self.size)
+
+    # -- messages ----------------------------------------------------------------------------------------------
+
+    def send(self, x: Tensor, to: int) -> None:
+        """Send `x` (contiguous) to rank `to`. Returns when the receiver has taken it (a rendezvous, as in gloo)."""
+        clock, lane = self.context.clock_here(), self._lane
+        m = self._message("send", x, to, None, ACK)
+        if m is None:
+            return
+        self._out(m, clock, 0)
+        self._move(m.record, 0, (lane.push, m))
+        clock.reach(m.free)
+        self.context.recorder.end(m.record, clock.now())
+
+    def recv(self, like: Tensor, source: int, op: ReduceOp | None = None) -> Tensor:
+        """Receive into `like` (contiguous) from rank `source` and return it; with `op`, like = op(like, incoming)."""
+        clock, lane = self.context.clock_here(), self._lane
+        m = self._message("recv", like, source, op, 0)
+        assert m is not None
+        self._in(m, clock, 0)
+        self._move(0, m.record, (lane.pull, m))
+        self._arrived(m, clock)
+        return like
+
+    def exchange(self, x: Tensor, to: int, like: Tensor, source: int, op: ReduceOp | None = None) -> Tensor:
+        """Send `x` to rank `to` and receive `like` from rank `source` at the same time; returns `like`.
+
+        With `op` what arrives is combined: like = op(like, incoming), piece by piece. `x` and `like` may not overlap.
+        """
+        clock, lane = self.context.clock_here(), self._lane
+        out = self._message("send", x, to, None, 0)
+        into = self._message("recv", like, source, op, 0)
+        assert into is not None
+        if out is None:  # a fault dropped it
+            self._in(into, clock, 0)
+            self._move(0, into.record, (lane.pull, into))
+            self._arrived(into, clock)
+            return like
+        self._out(out, clock, rec.EXCHANGE)
+        self._in(into, clock, rec.EXCHANGE)
+        self._move(out.record, into.record, (lane.push, out), (lane.pull, into))
+        recorder = self.context.recorder
+        if clock.timed:
+            arrived = clock.arrive(into.peer, into.nbytes, into.sent)
+            clock.reach(max(out.free, arrived))
+            recorder.end(out.record, max(out.free, 1))
+            recorder.end(into.record, max(arrived, into.begun), into.sent)  # it may have been here before it was wanted
+        else:
+            now = clock.now()
+            recorder.end(out.record, now)
+            recorder.end(into.record, now, into.sent)
+        return like
+
+    def isend(self, x: Tensor, to: int) -> MessageHandle:
+        """Begin to send; the handle's `wait()` returns when the receiver has taken it. Do not touch `x` before."""
+        clock = self.context.clock_here()
+        m = self._message("send", x, to, None, ACK)
+        if m is None:  # a fault dropped it
+            return MessageHandle(self, Message(self.global_ranks[to], 0, x, None, (0, 0)), "send")
+        self._out(m, clock, rec.ASYNC)
+        self._post(m, "send")
+        return MessageHandle(self, m, "send")
+
+    def irecv(self, like: Tensor, source: int, op: ReduceOp | None = None) -> MessageHandle:
+        """Begin to receive into `like`; the handle's `wait()` returns it. Do not touch `like` before."""
+        clock = self.context.clock_here()
+        m = self._message("recv", like, source, op, 0)
+        assert m is not None
+        self._in(m, clock, rec.ASYNC)
+        self._post(m, "recv")
+        return MessageHandle(self, m, "recv")
+
+    # -- for the algorithms of collectives ---------------------------------------------------------------------
+
+    def work_on(self, whole: Tensor, first_row: int = 0) -> None:
+        """Say that `whole` holds the collective's tensor, all rows of it, from row `first_row` on and around.
+
+        Only records depend on it: a replay can then tell what lies where (`labkit.wire.places`).
+        """
+        if self._places is not None:
+            self._places.whole(whole, first_row)
+
+    def copy_of(self, part: Tensor) -> Tensor:
+        """A copy of `part`, which the records take for the same place in the collective's tensor."""
+        copy = part.clone()
+        self.stands_for(copy, part)
+        return copy
+
+    def stands_for(self, copy: Tensor, part: Tensor) -> None:
+        """Say that `copy`, made by other means than `copy_of`, holds what `part` does."""
+        if self._places is not None:
+            self._places.copy(copy, part)
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _message(self, way: str, x: Tensor, other: int, op: ReduceOp | None, flags: int) -> Message | None:
+        """The message, checked and numbered; None for one that a fault makes vanish."""
+        if type(other) is not int or not 0 <= other < self.size:
+            raise Refused(f"rank {other!r} is not in this group of {self.size}: ranks go from 0 to {self.size - 1}")
+        if other == self.rank:
+            raise Refused(f"rank {self.rank} cannot {way} {'to' if way == 'send' else 'from'} itself")
+        if not isinstance(x, Tensor):
+            raise Refused(f"only tensors can be sent and received, not {type(x).__name__}")
+        staged = staging.needs_staging(x)
+        if staged and x.is_meta:
+            raise Refused(f"{way} needs a tensor with values, and this one is on the meta device")
+        if not self._host_memory:
+            if not staged:
+                raise Refused(f"{way} over {self.transport} needs a tensor on {self.device}, and this one is on "
+                              f"{x.device}: call .to(group.device) first")  # fmt: skip
+            staged = False
+        if not x.is_contiguous():
+            raise Refused(
+                f"{way} needs a contiguous tensor; call .contiguous() first "
+                f"(shape {tuple(x.shape)}, strides {x.stride()})"
+            )
+        if x.dtype not in CODES:
+            raise Refused(f"labkit cannot send dtype {x.dtype}")
+        if x.is_conj() or x.is_neg():
+            raise Refused(f"{way} needs the values as they lie in memory; call .resolve_conj().resolve_neg() first")
+        peer = self.global_ranks[other]
+        faults = self.context.faults
+        sent = faults.at_message(x, peer) if faults is not None and way == "send" else x
+        if sent is None and not self._numbers:
+            return None  # to a wire without headers it never existed
+        place = (way, peer)
+        seq = self._sequence[place] = self._sequence.get(place, 0) + 1
+        if sent is None:
+            return None
+        m = Message(peer, seq, sent, op, self._operation, flags)
+        m.staged = staged
+        return m
+
+    def _begin(self, m: Message, kind: int, now: int, flags: int) -> None:
+        m.begun, x, context = now, m.x, self.context
+        offset = -1 if self._places is None else self._places.find(x) * x.itemsize
+        m.record = context.recorder.message(
+            kind, now, m.peer, self.key, self._lane_number, m.seq, context.enclosing(), m.nbytes,
+            offset if offset >= 0 else -1, CODES[x.dtype], x.shape, flags,
+        )  # fmt: skip
+
+    def _out(self, m: Message, clock: Clock, flags: int) -> None:
+        """Write a send down, with the time at which it departs."""
+        now = clock.now()
+        m.sent, m.free = clock.depart(m.peer, m.nbytes)
+        self._begin(m, rec.SEND, m.sent if flags & rec.ASYNC else now, flags)
+
+    def _in(self, m: Message, clock: Clock, flags: int) -> None:
+        """Write a receive down."""
+        self._begin(m, rec.RECV, clock.now(), flags | (rec.COMBINE if m.op is not None else 0))
+
+    def _move(self, send: int, recv: int, *messages: tuple[Any, Message]) -> None:
+        """Let the lane move the messages, and say meanwhile which of them this thread is blocked on."""
+        context = self.context
+        recorder, slot, parent = context.recorder, context.slot_here(), context.enclosing()
+        staged = [m for _, m in messages if m.staged]
+        recorder.slot(slot, parent, send, recv)
+        for m in staged:
+            staging.leave(m) if m.record == send else staging.expect(m)
+        self._lane.run(*messages)
+        for m in staged:
+            staging.land(m)
+        recorder.slot(slot, parent)
+
+    def _arrived(self, m: Message, clock: Clock) -> None:
+        arrived = max(clock.arrive(m.peer, m.nbytes, m.sent), m.begun)  # it may have been here before it was wanted
+        clock.reach(arrived)
+        self.context.recorder.end(m.record, arrived, m.sent)
+
+    def _post(self, m: Message, way: str) -> None:
+        """Start an asynchronous message."""
+        clock = self.context.clock_here()
+        if not clock.timed:  # the thread that finishes it writes the time
+            m.then = lambda m: self.context.recorder.end(m.record, clock.now(), m.sent if way == "recv" else 0)
+        if m.staged:
+            staging.leave(m) if way == "send" else staging.expect(m)
+        self._lane.post(self._lane.push if way == "send" else self._lane.pull, m)
+
+    def _wait(self, m: Message, way: str) -> None:
+        """Wait for an asynchronous message; `MessageHandle.wait` calls it once."""
+        if m.done is None:
+            return
+        context = self.context
+        recorder, clock, slot = context.recorder, context.clock_here(), context.slot_here()
+        number = 0
+        if not m.done.is_set() or clock.virtual:
+            number = recorder.begin(rec.WAIT, clock.now(), name=recorder.intern("wait"), detail=m.record,
+                                    parent=context.enclosing())  # fmt: skip
+            recorder.slot(slot, context.enclosing(), *((m.record, 0) if way == "send" else (0, m.record)))
+        self._lane.wait(m)
+        staging.land(m)
+        if m.then is None:
+            if way == "send":
+                clock.reach(m.free)
+                recorder.end(m.record, m.free)
+            else:
+                self._arrived(m, clock)
+        if number:
+            recorder.slot(slot, context.enclosing())
+            recorder.end(number, clock.now())
