@@ -50,6 +50,12 @@ def _dispatch(arguments: argparse.Namespace, notebooks: Path | None) -> int:
             from labkit.commands.run import run_chapter
 
             return run_chapter(arguments.chapter, arguments.parameters, arguments.out, arguments.timeout, notebooks)
+        case "sweep":
+            from labkit.commands.sweep import sweep
+
+            return sweep(
+                arguments.chapter, arguments.parameters, arguments.jobs, arguments.out, arguments.timeout, notebooks
+            )
         case "bench":
             return _call(f"labkit.bench.{arguments.benchmark}", arguments.rest)
         case _:
@@ -69,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_lab(commands)
     _add_sync(commands)
     _add_run(commands)
+    _add_sweep(commands)
     _add_bench(commands)
     _add_doctor(commands)
     return parser
@@ -137,6 +144,34 @@ def _add_run(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     )
 
 
+def _add_sweep(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    sweep = commands.add_parser(
+        "sweep",
+        help="run a chapter for many values, and compare",
+        description="Run a chapter for all combinations of some values, and collect the numbers that it records in a "
+        "table and a figure. Runs that are finished are not repeated: give the same command again to go on.",
+        epilog="example: labkit sweep 3 -p world_size=2,4,8 -p transport=local,gloo\n"
+        "A value that is a list keeps its brackets: -p 'sizes=[1,2]' is one value, -p 'sizes=[1],[1,2]' are two.\n"
+        "Runs at the same time slow each other down: take --jobs 1 when you compare times.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    sweep.add_argument("chapter", metavar="CHAPTER", help="number or name, such as 3")
+    sweep.add_argument(
+        "-p",
+        "--parameter",
+        dest="parameters",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE,VALUE",
+        help="values of a parameter of the chapter; may be repeated",
+    )
+    sweep.add_argument("--jobs", type=_count, metavar="N", help="runs at the same time (default: by the cores)")
+    sweep.add_argument("--out", type=Path, metavar="DIR", help="where results go (default: runs/sweep_CHAPTER)")
+    sweep.add_argument(
+        "--timeout", type=_seconds, default=300, metavar="SECONDS", help="limit for each cell (default: 300)"
+    )
+
+
 def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     bench = commands.add_parser(
         "bench",
@@ -168,6 +203,12 @@ def _add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 def _seconds(word: str) -> int:
     if not word.isdecimal() or int(word) < 1:
         raise argparse.ArgumentTypeError(f"{word!r} is not a whole number of seconds from 1")
+    return int(word)
+
+
+def _count(word: str) -> int:
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a whole number from 1")
     return int(word)
 
 

@@ -138,7 +138,8 @@ def _order(was: list[str], ours: list[str], theirs: list[str], kept: set[str]) -
     A cell that only one side has follows the cell that it follows there. Where both added one in the same place,
     the reader's comes first: it stays next to what it was written under.
     """
-    moved = [name for name in ours if name in was] != [name for name in was if name in ours]
+    common = {*was} & {*ours} & {*theirs}
+    moved = [name for name in ours if name in common] != [name for name in was if name in common]
     first, second = (ours, theirs) if moved else (theirs, ours)
     order = [name for name in first if name in kept]
     own = {name for name in ours if name not in theirs}

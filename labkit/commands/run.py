@@ -42,7 +42,7 @@ def run_chapter(
     settings = ", ".join(f"{name}={value!r}" for name, value in values.items())
     print(f"running {chapter.path.name}" + (f" with {settings}" if settings else ""), flush=True)
     began = time.monotonic()
-    problem, code = _execute(chapter.path, kept, values, timeout)
+    problem, code = execute(chapter.path, kept, values, timeout)
     seconds = time.monotonic() - began
     if problem:
         print(problem, file=sys.stderr)
@@ -53,21 +53,26 @@ def run_chapter(
     return code
 
 
-def _execute(source: Path, kept: Path, values: dict[str, object], timeout: int) -> tuple[str, int]:
-    """Run every cell. Returns what went wrong, "" if nothing did, and the exit code."""
+def execute(
+    source: Path, kept: Path, values: dict[str, object], timeout: int, cwd: Path | None = None
+) -> tuple[str, int]:
+    """Run every cell in the folder `cwd`, that of `source` when None, and keep the executed notebook as `kept`.
+
+    Returns what went wrong, "" if nothing did, and the exit code.
+    """
     import papermill  # slow to import
     from nbclient.exceptions import CellTimeoutError
     from papermill.exceptions import PapermillExecutionError
 
     try:
-        with using_our_kernel(), _interrupted_by_signals():
+        with using_our_kernel(), interrupted_by_signals():
             papermill.execute_notebook(
                 _plain(source),
                 _plain(kept),
                 parameters=values,
                 kernel_name="python3",
                 language="python",
-                cwd=source.parent,
+                cwd=cwd or source.parent,
                 execution_timeout=timeout,
                 start_timeout=max(60, timeout),
                 progress_bar=sys.stderr.isatty(),
@@ -107,7 +112,7 @@ def _output_folder(out: Path | None, source: Path) -> Path:
 
 
 @contextmanager
-def _interrupted_by_signals() -> Iterator[None]:
+def interrupted_by_signals() -> Iterator[None]:
     """Let a termination or a closed terminal stop the run as Ctrl-C does, so that the kernel is ended too."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
