@@ -9,10 +9,11 @@
     step_breakdown(trace)        where each rank's time went
     source(fn)                   labkit's own lines
     badge, gpu_box, quoted       marks
+    dashboard(job)               a live view of a job, while it runs
     open_chapter(name)           predictions, quizzes and records of a chapter
 
 Every figure is a `Figure`: plotly, an SVG and words in one, with `.table()` for its numbers. Names load when first
-used, and neither plotly nor ipywidgets is imported before something needs it.
+used, and neither plotly nor anywidget is imported before something needs it.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ if TYPE_CHECKING:
     from labkit.book.stepper import Stepper, replay
     from labkit.book.tables import Table
     from labkit.book.timelines import timeline
+    from labkit.book.watching import Dashboard, dashboard
 
 __all__ = [
-    "Chapter", "Figure", "PredictFirst", "Prediction", "Quiz", "Replay", "Stepper", "Table", "badge", "bars",
-    "byte_matrix", "cost_curves", "gpu_box", "open_chapter", "quoted", "record", "replay", "source", "step_breakdown",
-    "timeline",
+    "Chapter", "Dashboard", "Figure", "PredictFirst", "Prediction", "Quiz", "Replay", "Stepper", "Table", "badge",
+    "bars", "byte_matrix", "cost_curves", "dashboard", "gpu_box", "open_chapter", "quoted", "record", "replay",
+    "source", "step_breakdown", "timeline",
 ]  # fmt: skip
 
 # No module is called like a name in this table: importing a submodule would put it in the place of the function.
@@ -49,7 +51,7 @@ _HOME = {
     "open_chapter": "chapter", "Figure": "figure", "Replay": "recording", "Stepper": "stepper", "Table": "tables",
     "badge": "marks", "bars": "charts", "byte_matrix": "matrix", "cost_curves": "curves", "gpu_box": "marks",
     "quoted": "marks", "record": "recorder", "replay": "stepper", "source": "listing", "step_breakdown": "breakdown",
-    "timeline": "timelines",
+    "timeline": "timelines", "Dashboard": "watching", "dashboard": "watching",
 }  # fmt: skip
 
 

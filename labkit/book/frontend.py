@@ -34,3 +34,13 @@ def _asks(kernel: object) -> bool:
         return bool(request["content"].get("allow_stdin", True))
     except (AttributeError, KeyError, LookupError, TypeError):
         return True
+
+
+def cell_id() -> str:
+    """The id of the cell that runs, as JupyterLab tells it; "" where nobody does."""
+    try:
+        from IPython import get_ipython
+
+        return str(get_ipython().kernel.get_parent("shell")["metadata"].get("cellId") or "")
+    except (AttributeError, KeyError, LookupError, TypeError):
+        return ""

@@ -1,6 +1,7 @@
 """Step through a recorded collective, one arrival at a time, at the ranks' true times.
 
-With a reader in front of it: a slider and two buttons, all reachable from the keyboard; nothing moves by itself.
+With a reader in front of it: a range and two buttons, all native and reachable from the keyboard; nothing moves by
+itself.
 Without one (nbval, papermill, a script): the rounds side by side, and in words.
 """
 
@@ -10,7 +11,7 @@ from typing import Any
 
 from labkit.book.cells import Grid, draw_cells, draw_moves, key
 from labkit.book.figure import WIDTH, heading
-from labkit.book.frontend import live
+from labkit.book.frontend import VIEW, live
 from labkit.book.reads import Trace
 from labkit.book.recorder import record
 from labkit.book.recording import Frame, Replay
@@ -18,7 +19,6 @@ from labkit.book.strip import MOST_SHOWN, describe, flaws_by_cell
 from labkit.book.svg import Svg, number
 from labkit.book.units import seconds_text
 
-VIEW = "application/vnd.jupyter.widget-view+json"
 STEPS = ("time", "round")
 
 
@@ -40,7 +40,7 @@ class Stepper:
         self.recording = recording
         self.frames: tuple[Frame, ...] = recording.frames if by == "time" else recording.rounds
         self._step = 0
-        self._widgets: dict[str, Any] = {}
+        self._view: Any = None
 
     @property
     def step(self) -> int:
@@ -51,8 +51,8 @@ class Stepper:
         if not 0 <= step < len(self.frames):
             raise ValueError(f"step={step}: this replay has steps 0 to {len(self.frames) - 1}")
         self._step = step
-        if self._widgets:
-            self._show()
+        if self._view is not None:
+            self._view.step = step  # which shows it
 
     def next(self) -> None:
         """One step on; stays at the last."""
@@ -74,34 +74,23 @@ class Stepper:
 
     @property
     def widget(self) -> Any:
-        """The interactive form (an ipywidgets box), made when first asked for."""
-        if not self._widgets:
-            import ipywidgets as w
+        """The interactive form (an anywidget), made when first asked for."""
+        if self._view is None:
+            from labkit.book.forms.view import StepperView
 
-            last = len(self.frames) - 1
-            slider = w.IntSlider(
-                value=self._step, min=0, max=last, description="Step", layout=w.Layout(width="420px"),
-                tooltip="Arrow keys move by one step",
-            )  # fmt: skip
-            back = w.Button(description="Previous", tooltip="One step back")
-            on = w.Button(description="Next", tooltip="One step on")
-            picture = w.HTML()
-            back.on_click(lambda _: self.previous())
-            on.on_click(lambda _: self.next())
-            slider.observe(lambda change: setattr(self, "step", change["new"]), names="value")
-            box = w.VBox([w.HBox([back, on, slider]), picture])
-            self._widgets = {"slider": slider, "back": back, "on": on, "picture": picture, "box": box}
-            self._show()
-        return self._widgets["box"]
+            title = f"{self.recording.name} {self.recording.algorithm}".strip()
+            self._view = StepperView(title=title, last=len(self.frames) - 1, step=self._step, svg=self.svg)
+            self._view.observe(self._moved, names="step")
+        return self._view
+
+    def _moved(self, change: Any) -> None:
+        """The page, or `step`, moved the view."""
+        self._step = min(max(change["new"], 0), len(self.frames) - 1)
+        self._show()
 
     def _show(self) -> None:
-        shown = self._widgets
-        # The words are in the picture, too; here they are announced to a screen reader when they change.
-        said = f'<p role="status" aria-live="polite" style="position:absolute;left:-9999px">{self.text}</p>'
-        shown["picture"].value = said + self.svg
-        shown["back"].disabled = self._step == 0
-        shown["on"].disabled = self._step == len(self.frames) - 1
-        shown["slider"].value = self._step
+        with self._view.hold_sync():
+            self._view.svg, self._view.words = self.svg, self.text
 
     def __repr__(self) -> str:
         return self.recording.strip().text
@@ -111,7 +100,7 @@ class Stepper:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         bundle, alt = self.recording.strip()._repr_mimebundle_()
         if live():
-            bundle[VIEW] = self.widget._repr_mimebundle_()[VIEW]
+            bundle[VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
         return bundle, alt
 
 

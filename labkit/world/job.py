@@ -17,6 +17,7 @@ from labkit.wire.faults import Fault, check_faults
 from labkit.wire.trace import Trace, from_pages
 
 from .channel import Channel, Closed
+from .look import Watch
 from .spec import Spec
 
 
@@ -175,6 +176,10 @@ class Job:
             pages, clock=self.spec.clock, transport=self.spec.transport, emulated=self.spec.network is not None,
             peaks=self._peaks if self.spec.memory else (), memory=self.spec.memory or "",
         )  # fmt: skip
+
+    def watch(self) -> Watch:
+        """A view on what every rank does now: `watch().look()`, as often as one likes."""
+        return Watch(self)
 
     def __del__(self) -> None:
         """What nobody asked for is let go; until it is over, the listening thread keeps the job alive."""

@@ -218,7 +218,7 @@ def test_bad_input_is_named(bad: Any, word: str) -> None:
 def test_importing_the_book_loads_no_plotly_and_no_widgets() -> None:
     code = (
         "import sys, labkit.book as book; book.timeline; book.replay; "
-        "print([m for m in ('plotly', 'ipywidgets', 'torch') if m in sys.modules])"
+        "print([m for m in ('plotly', 'anywidget', 'ipywidgets', 'torch') if m in sys.modules])"
     )
     root = Path(__file__).parents[2]
     here = {**os.environ, "PYTHONPATH": str(root)}

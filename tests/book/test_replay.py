@@ -154,17 +154,15 @@ def test_the_strip_says_every_state_in_its_table() -> None:
     assert "+3 from 3" in figure.text and "=2 from 3" in figure.text
 
 
-def test_a_stepper_steps_by_slider_buttons_and_hand() -> None:
+def test_a_stepper_steps_by_hand_and_in_the_page() -> None:
     stepper = replay(fake.ring(4), by="round")
     assert isinstance(stepper, Stepper) and "nothing has arrived" in stepper.text
-    stepper.widget  # noqa: B018  (made on demand)
-    shown = stepper._widgets
-    assert shown["back"].disabled and not shown["on"].disabled
-    shown["on"].click()
-    assert stepper.step == shown["slider"].value == 1
-    assert "rank 1 adds chunk 0 from rank 0 (now 0+1)" in shown["picture"].value
-    shown["slider"].value = 6
-    assert stepper.step == 6 and shown["on"].disabled and "every rank holds" in stepper.text
+    view = stepper.widget  # made on demand
+    assert (view.step, view.last) == (0, 6) and view.svg == stepper.svg
+    stepper.next()
+    assert view.step == 1 and "rank 1 adds chunk 0 from rank 0 (now 0+1)" in view.svg == stepper.svg
+    view.step = 6  # as the page does
+    assert stepper.step == 6 and view.words == stepper.text and "every rank holds" in stepper.text
     stepper.next()
     assert stepper.step == 6
     with pytest.raises(ValueError, match="steps 0 to 6"):

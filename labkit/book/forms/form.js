@@ -4,20 +4,6 @@
 const MARKS = { open: "", right: "✓ Right", wrong: "✗ Not right", done: "● Answered" };
 let forms = 0;
 
-function make(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  // Or JupyterLab takes arrows and letters as commands to the notebook. It looks at the focused element only.
-  if (tag === "button" || (tag === "input" && attributes.type !== "text")) node.dataset.lmSuppressShortcuts = "true";
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name === "html") node.innerHTML = value;
-    else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value === true) node.setAttribute(name, "");
-    else if (value !== false && value !== undefined && value !== null) node.setAttribute(name, value);
-  }
-  node.append(...children);
-  return node;
-}
-
 const htmlOf = (one) => (typeof one === "object" ? one.html : String(one).replace(/&(?!\w+;|#)/g, "&amp;"));
 
 function options(item, key, type) {
@@ -264,13 +250,7 @@ function showItem(item, key, buttons, say, send) {
 
 function render({ model, el }) {
   const name = `lk-form-${Date.now().toString(36)}-${(forms += 1)}`;
-  const live = make("p", { role: "status", "aria-live": "polite", class: "lk-hidden" });
-  let last = null;
-  function say(text) {
-    clearTimeout(last);
-    live.textContent = ""; // the same words twice are announced twice
-    last = setTimeout(() => { live.textContent = text; }, 60);
-  }
+  const live = announcer(), say = live.say;
   const send = (id, action, value) => model.send({ id, action, value });
   const title = model.get("title");
   const shown = new Map();
@@ -281,11 +261,11 @@ function render({ model, el }) {
     shown.set(item.id, one);
     box.append(one.node);
   }
-  box.append(live);
+  box.append(live.node);
   el.append(box);
   const follow = () => { for (const item of model.get("items")) shown.get(item.id)?.update(item, false); };
   model.on("change:items", follow);
-  return () => { clearTimeout(last); model.off("change:items", follow); };
+  return () => { live.stop(); model.off("change:items", follow); };
 }
 
 export default { render };

@@ -16,8 +16,34 @@ def read(name: str) -> str:
 class FormView(anywidget.AnyWidget):
     """The controls of a `Form`. The page sends {"id", "action", "value"} and follows what `items` says."""
 
-    _esm = read("form.js")
+    _esm = read("make.js") + read("form.js")
     _css = read("controls.css")
     title = traitlets.Unicode().tag(sync=True)
     buttons: traitlets.List = traitlets.List().tag(sync=True)
     items: traitlets.List = traitlets.List().tag(sync=True)
+
+
+class StepperView(anywidget.AnyWidget):
+    """Which step is shown, as a picture and in words. The page moves `step`; Python answers with `svg` and `words`."""
+
+    _esm = read("make.js") + read("stepper.js")
+    _css = read("controls.css")
+    title = traitlets.Unicode().tag(sync=True)
+    last = traitlets.Int().tag(sync=True)
+    step = traitlets.Int().tag(sync=True)
+    svg = traitlets.Unicode().tag(sync=True)
+    words = traitlets.Unicode().tag(sync=True)
+
+
+class DashboardView(anywidget.AnyWidget):
+    """The state of a job. The page sends {"action": "stop" | "kill" | "hang" | "slow", "rank"}."""
+
+    _esm = read("make.js") + read("dashboard.js")
+    _css = read("controls.css")
+    headline = traitlets.Unicode().tag(sync=True)
+    rows: traitlets.List = traitlets.List().tag(sync=True)
+    events: traitlets.List = traitlets.List().tag(sync=True)
+    over = traitlets.Bool().tag(sync=True)
+    controls = traitlets.Bool().tag(sync=True)
+    slower = traitlets.Float().tag(sync=True)
+    said = traitlets.Unicode().tag(sync=True)

@@ -1,0 +1,26 @@
+// Shared by the modules beside it (view.py puts it in front of each).
+function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  // Or JupyterLab takes arrows and letters as commands to the notebook. It looks at the focused element only.
+  if (tag === "button" || (tag === "input" && attributes.type !== "text") || tag === "select" || tag === "summary") node.dataset.lmSuppressShortcuts = "true";
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "html") node.innerHTML = value;
+    else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value !== undefined && value !== null) node.setAttribute(name, value);
+  }
+  node.append(...children);
+  return node;
+}
+
+// A hidden line that a screen reader speaks when it changes; the same words twice are spoken twice.
+function announcer() {
+  const node = make("p", { role: "status", "aria-live": "polite", class: "lk-hidden" });
+  let timer = null;
+  const say = (text) => {
+    clearTimeout(timer);
+    node.textContent = "";
+    timer = setTimeout(() => { node.textContent = text; }, 60);
+  };
+  return { node, say, stop: () => clearTimeout(timer) };
+}

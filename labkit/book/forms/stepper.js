@@ -1,0 +1,41 @@
+// A picture for each step: a range input, two buttons, and the step in words for those who do not see the picture.
+
+let steppers = 0;
+
+function render({ model, el }) {
+  const name = `lk-step-${Date.now().toString(36)}-${(steppers += 1)}`;
+  const { node: live, say, stop } = announcer();
+  const last = model.get("last");
+  const move = (by) => () => go(model.get("step") + by);
+  const back = make("button", { type: "button", onclick: move(-1) }, "← Previous");
+  const on = make("button", { type: "button", onclick: move(1) }, "Next →");
+  const range = make("input", { type: "range", min: 0, max: last, step: 1, id: name, class: "lk-wide",
+    oninput: () => go(Number(range.value)) });
+  const output = make("output", { for: name });
+  const picture = make("div", { class: "lk-picture" });
+  const box = make("div", { class: "lk-panel", role: "group", "aria-label": `Step through ${model.get("title")}` },
+    make("div", { class: "lk-row" }, back, on, make("label", { for: name }, "Step"), range, output), picture, live);
+
+  function go(step) {
+    const next = Math.min(Math.max(step, 0), last);
+    if (next !== model.get("step")) { model.set("step", next); model.save_changes(); }
+  }
+  function show() {
+    const step = model.get("step");
+    range.value = step;
+    output.textContent = `${step} of ${last}`;
+    range.setAttribute("aria-valuetext", output.textContent);
+    back.setAttribute("aria-disabled", step === 0); // not disabled: it would lose the focus
+    on.setAttribute("aria-disabled", step === last);
+  }
+  const draw = () => { picture.innerHTML = model.get("svg"); };
+  const tell = () => say(model.get("words"));
+  show();
+  draw();
+  el.append(box);
+  const followed = [["change:step", show], ["change:svg", draw], ["change:words", tell]];
+  followed.forEach(([event, react]) => model.on(event, react));
+  return () => { stop(); followed.forEach(([event, react]) => model.off(event, react)); };
+}
+
+export default { render };
