@@ -69,15 +69,14 @@ def parse_reference(text: str) -> Reference:
 def coverage() -> tuple[Row, ...]:
     """All rows, by kind, in the order of the file. Raises CourseError where the file breaks a rule."""
     table = read_toml(HERE / "coverage.toml")
-    seeds = {seed.id for seed in load().seeds}
     rows = []
     for kind, entries in table.items():
         if kind not in KINDS:
             raise CourseError(f"coverage: {kind!r} is no kind of row: use one of {', '.join(KINDS)}")
         for entry in entries:
-            source = Source(*entry["source"].split(" ", 1))
-            if source.seed not in seeds:
-                raise CourseError(f"coverage: {entry['what']!r} cites {source}, which is no source of the course")
+            source = Source.parse(entry["source"])
+            if not load().cites(source):
+                raise CourseError(f"coverage: {entry['what']!r} cites {source}, which is no section of a source")
             if not entry["covered_by"]:
                 raise CourseError(f"coverage: nothing covers {entry['what']!r} ({source}): plan an answer")
             rows.append(Row(kind, source, entry["what"], tuple(map(parse_reference, entry["covered_by"]))))

@@ -9,7 +9,7 @@ A file that breaks a rule is refused with the chapter, the field and the remedy.
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,14 +47,21 @@ class Source:
     def __str__(self) -> str:
         return f"{self.seed} {self.section}"
 
+    @classmethod
+    def parse(cls, text: str) -> Source:
+        """The source written as "003 1.2.1"."""
+        seed, _, section = text.partition(" ")
+        return cls(seed, section)
+
 
 @dataclass(frozen=True)
 class Seed:
-    """A source of the book: `id` is how it is cited."""
+    """A source of the book: `id` is how it is cited, `sections` are those it may be cited by."""
 
     id: str
     title: str
     about: str
+    sections: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,7 @@ class Course:
 
     title: str
     chapters: tuple[Chapter, ...]
-    seeds: tuple[Seed, ...] = field(default=())
+    seeds: tuple[Seed, ...]
 
     def chapter(self, which: int | str) -> Chapter:
         """The chapter with that number (3 or "03") or name ("03_collectives"). Raises CourseError if there is none."""
@@ -128,6 +135,10 @@ class Course:
         """The chapters on every reader's path."""
         return tuple(chapter for chapter in self.chapters if chapter.core)
 
+    def cites(self, source: Source) -> bool:
+        """Is there such a section in such a source?"""
+        return any(source.seed == seed.id and source.section in seed.sections for seed in self.seeds)
+
     def needs(self, number: int) -> frozenset[int]:
         """All chapters that come before this one: its prerequisites, theirs, and so on."""
         direct = self.chapter(number).prerequisites
@@ -137,7 +148,7 @@ class Course:
 def from_table(table: dict[str, Any]) -> Course:
     """The course that a parsed course file describes. Raises CourseError where it breaks a rule."""
     check(table)
-    seeds = tuple(Seed(**seed) for seed in table["seed"])
+    seeds = tuple(Seed(**{**seed, "sections": tuple(seed["sections"])}) for seed in table["seed"])
     return Course(table["title"], tuple(map(_chapter, table["chapter"])), seeds)
 
 
@@ -148,7 +159,7 @@ def _chapter(row: dict[str, Any]) -> Chapter:
         **plain,
         optional=tuple(OptionalSection(**section) for section in row["optional"]),
         objectives=tuple(Objective(**objective) for objective in row["objectives"]),
-        sources=tuple(Source(*source.split(" ", 1)) for source in row["sources"]),
+        sources=tuple(map(Source.parse, row["sources"])),
     )
 
 

@@ -20,10 +20,10 @@ _FIELDS: dict[str, type] = {
 def check(table: dict[str, Any]) -> None:
     """Raise CourseError unless `table`, a parsed course.toml, keeps all rules."""
     rows = table.get("chapter", [])
-    seeds = [seed.get("id") for seed in table.get("seed", [])]
+    known = {f"{seed['id']} {section}" for seed in table.get("seed", []) for section in seed["sections"]}
     for place, row in enumerate(rows):
         _check_fields(place, row)
-        _check_chapter(place, row, seeds)
+        _check_chapter(place, row, known)
     _check_prerequisites(rows)
     total = sum(row["weight"] for row in rows)
     if total != 100:
@@ -41,7 +41,7 @@ def _check_fields(place: int, row: dict[str, Any]) -> None:
         raise CourseError(f"{where} has {name!r}, which is no field{did_you_mean(name, _FIELDS)}")
 
 
-def _check_chapter(place: int, row: dict[str, Any], seeds: list[str]) -> None:
+def _check_chapter(place: int, row: dict[str, Any], known: set[str]) -> None:
     where = f"chapter {row['number']}"
     if row["number"] != place:
         raise CourseError(f"{where} stands in place {place}: chapters are numbered 0, 1, 2, ... in order")
@@ -62,8 +62,8 @@ def _check_chapter(place: int, row: dict[str, Any], seeds: list[str]) -> None:
     _once(where, "optional section", (section["number"] for section in row["optional"]))
     _once(where, "source", row["sources"])
     for source in row["sources"]:
-        if not re.fullmatch(r"\d{3} \S.*", source) or source[:3] not in seeds:
-            raise CourseError(f"{where}: source {source!r} is not one of {', '.join(seeds)} and a section")
+        if source not in known:
+            raise CourseError(f"{where}: {source!r} is no section of a source{did_you_mean(source, known)}")
 
 
 def _once(where: str, what: str, ids: Iterable[Any]) -> None:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from labkit.course.errors import CourseError
-from labkit.course.file import HERE, load, read_toml
+from labkit.course.file import HERE, Source, load, read_toml
 
 LONGEST_SENTENCE = 25  # words
+NO_TERM_BEGINS = frozenset("a an the each every no not never look follow compare predict".split())
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,9 @@ def notation() -> Notation:
     for symbol in symbols:
         load().chapter(symbol.chapter)
     _each_once("notation", (symbol.symbol for symbol in symbols))
-    seeds = {seed.id for seed in load().seeds}
     for conflict in conflicts:
-        if conflict.source.split()[0] not in seeds:
-            raise CourseError(f"notation: a conflict names the source {conflict.source!r}, which is none of {seeds}")
+        if not load().cites(Source.parse(conflict.source)):
+            raise CourseError(f"notation: a conflict cites {conflict.source!r}, which is no section of a source")
     return Notation(symbols, tuple(Unit(**row) for row in table["unit"]), conflicts)
 
 
@@ -122,9 +122,19 @@ def check_sentences(where: str, text: str, most: int) -> None:
 
 
 def bold_terms(markdown: str) -> list[str]:
-    """The bold phrases of `markdown` that look like terms: up to three words, no digit, no punctuation at the end."""
-    phrases = re.findall(r"\*\*([^*]+?)\*\*", markdown)
-    return [phrase for phrase in phrases if len(phrase.split()) <= 3 and re.fullmatch(r"[^\d$`]*\w", phrase)]
+    """The bold phrases of `markdown` that look like terms.
+
+    Those have up to three words and no digit, do not end in punctuation, and do not begin like an instruction
+    or with an article.
+    """
+    phrases = re.findall(r"(?<!\*)\*\*(\S|\S[^*]*?\S)\*\*(?!\*)", markdown)
+    return [
+        phrase
+        for phrase in phrases
+        if len(phrase.split()) <= 3
+        and re.fullmatch(r"[^\d$`]*[^\W\d]", phrase)
+        and phrase.split()[0].casefold() not in NO_TERM_BEGINS
+    ]
 
 
 def _each_once(where: str, names: Iterable[str]) -> None:
