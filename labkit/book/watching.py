@@ -6,6 +6,7 @@ the job. The ranks are not asked and do not notice.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import weakref
@@ -16,13 +17,15 @@ from labkit.book.tables import Table
 from labkit.book.units import bytes_text, plural, seconds_text
 from labkit.wire.errors import Refused
 from labkit.wire.faults import Hang, Slow
+from labkit.world.explain import ranks_text
 from labkit.world.job import Job
 from labkit.world.look import Now
 
 INTERVAL = 0.25  # seconds between two looks
 MOST_EVENTS = 50
 SLOWER = 4.0  # what the button Slow multiplies the time of group.compute by
-MARKS = {"starting": "○", "running": "▶", "waiting": "⧗", "stopped": "⏸", "finished": "✓", "failed": "✗", "ended": "■"}
+MARKS = {"starting": "○", "running": "►", "waiting": "…", "stopped": "■", "finished": "✓", "failed": "✗", "ended": "□"}
+CALL = re.compile(r"\b(\w+)\([^()]*\), call (\d+)")
 _shown: weakref.WeakValueDictionary[str, Dashboard] = weakref.WeakValueDictionary()  # by the cell that shows it
 
 
@@ -133,7 +136,7 @@ class Dashboard:
         over = self._watch.over  # first: what is read afterwards is then the last word
         rows = [
             {"rank": n.rank, "state": n.state, "mark": MARKS[n.state], "step": n.step if n.step >= 0 else "",
-             "doing": n.doing, "since": f"{n.since:.0f} s" if n.since >= 1 and n.doing else "",
+             "doing": in_short(n), "since": f" {n.since:.0f} s" if n.since >= 1 and n.doing else "",
              "bytes": bytes_text(n.nbytes), "messages": n.messages}
             for n in self.ranks()
         ]  # fmt: skip
@@ -176,6 +179,15 @@ class Dashboard:
                 _shown[cell] = self
             bundle[VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
         return bundle
+
+
+def in_short(now: Now) -> str:
+    """What a rank does, in a line that does not jump: whom it waits for, and in which call."""
+    if now.state != "waiting":
+        return now.doing
+    call = CALL.search(now.doing)
+    where = f" in {call[1]}, call {call[2]}" if call else f": {now.doing}"
+    return (f"for {ranks_text(now.waits_for)}" if now.waits_for else "for its messages") + where
 
 
 def _refresh(reference: weakref.ref[Dashboard], closed: threading.Event) -> None:

@@ -64,6 +64,8 @@ class Watch:
         first = self.job._end[0] or (self.job._end[1] or [None])[0]
         if first is None:
             return "ended well"
+        if first["kind"] == "stopped":
+            return "was stopped"
         who = f"rank {first['rank']}: " if first["rank"] >= 0 else ""
         return f"failed: {who}{first['message'].splitlines()[0]}"
 
@@ -87,6 +89,9 @@ class Watch:
                     self._reader = Reader([rec.Page(job._pages_fd, r, size) for r in range(size)])
         return self._reader
 
+    def _to_blame(self) -> set[int]:
+        return {failure["rank"] for failure in self.job._end[1]} if self.job._end is not None else set()
+
     def _stopped(self) -> set[int]:
         found: set[int] = set()
         for _, rank, text in list(self.job.events):
@@ -98,6 +103,8 @@ class Watch:
 
     def _now(self, page: rec.Page, wait: object, stopped: bool, over: bool) -> Now:
         state, doing, on = STATES.get(page.state, "failed"), "", ()  # type: str, str, tuple[int, ...]
+        if state == "failed" and over and page.rank not in self._to_blame():
+            state = "ended"  # killed with the others
         if state == "running":
             if over:
                 state = "ended"  # with the others, when the run was ended

@@ -112,7 +112,7 @@ def test_every_kind_of_question_by_keyboard_alone(lab: Lab, dark: bool) -> None:
         assert page.evaluate("document.activeElement.getAttribute('aria-valuetext')") == says
         keys.press("Tab")
     assert page.evaluate("document.activeElement.getAttribute('aria-valuetext')") == "0, not moved yet"
-    points = page.locator("polyline.lk-line").get_attribute("points")
+    points = page.locator("polyline.lk-trace").get_attribute("points")
     assert points == "0.5,50 1.5,25 2.5,100"  # the line is seen while it is drawn: y counts downwards
     keys.press("Enter")
     answered(5, "✓ Right")

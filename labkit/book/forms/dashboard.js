@@ -1,8 +1,7 @@
 // The state of a job: a table whose cells are written over, a list of events, and buttons.
 
 let boards = 0;
-const COLUMNS = [["rank", "rank"], ["state", "state"], ["step", "step"], ["doing", "doing, or waiting for"],
-  ["since", "for"], ["bytes", "sent"], ["messages", "messages"]];
+const COLUMNS = [["rank", "rank"], ["state", "state"], ["step", "step"], ["doing", "doing, or waiting for"], ["bytes", "sent"], ["messages", "messages"]];
 
 function render({ model, el }) {
   const name = `lk-board-${Date.now().toString(36)}-${(boards += 1)}`;
@@ -35,7 +34,7 @@ function render({ model, el }) {
       const line = body.children[i];
       line.dataset.state = row.state;
       COLUMNS.forEach(([key], k) => {
-        const text = key === "state" ? `${row.mark} ${row.state}` : `${row[key]}`;
+        const text = key === "state" ? `${row.mark} ${row.state}${row.since}` : `${row[key]}`;
         if (line.children[k].textContent !== text) line.children[k].textContent = text;
       });
     });

@@ -107,7 +107,7 @@ const KINDS = {
     const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     for (const [name, value] of [["viewBox", `0 0 ${columns} 100`], ["preserveAspectRatio", "none"], ["aria-hidden", "true"]]) svg.setAttribute(name, value);
     const grid = item.y.map((_, k) => `<path d="M0 ${height(k)} H${columns}" class="lk-grid" vector-effect="non-scaling-stroke"/>`);
-    svg.innerHTML = grid.join("") + `<polyline class="lk-line" vector-effect="non-scaling-stroke"/>`;
+    svg.innerHTML = grid.join("") + `<polyline class="lk-trace" vector-effect="non-scaling-stroke"/>`;
     const line = svg.querySelector("polyline");
     function height(k) { return 100 - (100 * k) / (levels - 1); }
     const inputs = item.x.map((x, i) => make("input", {
@@ -119,7 +119,7 @@ const KINDS = {
     const values = item.x.map(() => make("span", { class: "lk-column lk-value", "aria-hidden": "true" }));
     function draw() {
       line.setAttribute("points", inputs.map((input, i) => `${i + 0.5},${height(Number(input.value))}`).join(" "));
-      line.setAttribute("class", touched.size ? "lk-line" : "lk-line lk-draft");
+      line.setAttribute("class", touched.size ? "lk-trace" : "lk-trace lk-draft");
       inputs.forEach((input, i) => {
         const level = `${item.y[Number(input.value)]}`;
         input.setAttribute("aria-valuetext", `${level}${touched.has(i) ? "" : ", not moved yet"}`);
