@@ -73,7 +73,7 @@ def message_boxes(trace: Trace, messages: Iterable[Message]) -> Iterable[Box]:
             (m.dst, "receive", m.recv_start, m.start, m.arrived, f"rank {m.dst} receives {size} from rank {m.src}"),
         )
         for rank, lane, mine, other, done, words in ends:
-            meet = other if mine < other < done else mine  # a buffered send is over before its receiver is there
+            meet = other if mine < other <= done else mine  # a buffered send is over before its receiver is there
             if meet > mine:
                 wait = f"{what}{words}, waits {seconds_text(meet - mine)} for it"
                 yield Box(rank, lane, "waiting", mine, meet, "", wait)

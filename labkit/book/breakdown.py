@@ -26,12 +26,12 @@ PART_NAMES = {
 }  # fmt: skip
 
 
-def step_breakdown(trace: Trace, *, title: str = "Where the time went") -> Figure:
+def step_breakdown(trace: Trace, step: int | None = None, *, title: str = "Where the time went") -> Figure:
     """A bar per rank, made of computing (alone, and with messages beside it), transferring, waiting and the rest.
 
-    The numbers are those of `trace.step_breakdown()`.
+    The numbers are those of `trace.step_breakdown()`, of training step `step` only if one is given.
     """
-    raw = [{k: float(v) for k, v in row.items() if k != "rank"} for row in trace.step_breakdown()]
+    raw = [{k: float(v) for k, v in row.items() if k != "rank"} for row in trace.step_breakdown(step)]
     parts = [{**row, "compute alone": row["compute"] - row["overlapped"]} for row in raw]
     shown = [part for part in PARTS if any(row[part] > 0 for row in parts)]
     rows: list[Row] = [

@@ -30,5 +30,5 @@ def whole(**values: object) -> None:
 def probability(**values: object) -> None:
     """Raise ValueError for the first of `values` (name=value) that is no number from 0 to 1."""
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= 1:
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
             raise ValueError(f"{name} must be a probability, from 0 to 1, not {value!r}")

@@ -106,7 +106,7 @@ class Trace:
             matrix[m.src][m.dst] += m.nbytes
         return matrix
 
-    def step_breakdown(self) -> list[dict[str, float]]:
+    def step_breakdown(self, step: int | None = None) -> list[dict[str, float]]:
         rows = []
         for rank in range(self.world_size):
             compute = sum(s.end - s.start for s in self.spans("compute") if s.rank == rank)
