@@ -196,7 +196,7 @@ def ratio(mine: float, result: float) -> str:
     """A guess beside the truth in words: "3 times too large", "12 % too small", "within 1 %"."""
     if mine == result or (result != 0 and abs(mine / result - 1) <= 0.01):
         return "right" if mine == result else "within 1 %"
-    if result == 0 or mine == 0 or mine * result < 0:
+    if result <= 0 or mine <= 0:
         off = mine - result
         return f"{plain(abs(off))} too {'large' if off > 0 else 'small'}"
     times = mine / result

@@ -59,7 +59,7 @@ class ProgressFile:
     def _read(self) -> State:
         try:
             state = json.loads(self.path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return new()
         except OSError as error:
             self._tell(f"Your progress cannot be read from {self.path} ({error.strerror or error}).")
@@ -70,8 +70,8 @@ class ProgressFile:
         if not isinstance(schema, int) or isinstance(schema, bool):
             return self._set_aside()
         if schema > SCHEMA:
-            self._tell(f"{self.path} was written by a newer labkit (schema {schema}, this one knows {SCHEMA}), and stays "
-                       "as it is. Your progress is kept until this kernel ends: update labkit.")  # fmt: skip
+            self._tell(f"{self.path} was written by a newer labkit (schema {schema}, this one knows {SCHEMA}). "
+                       "It stays as it is. Your progress is kept until this kernel ends: update labkit.")  # fmt: skip
             self._unsaved = new()
             return self._unsaved
         try:

@@ -74,7 +74,7 @@ def read_number(value: object, unit: str = "") -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise NoNumber(f"{_short(value)} is not a number. Type a number such as 12.5{_with(unit)}.")
     if not isinstance(value, str):
-        return _finite(lambda: float(value), str(value)[:LONGEST])
+        return _finite(lambda: float(value), value if isinstance(value, float) else "This")
     text = _ascii(value)
     if not text:
         raise NoNumber(f"Nothing was typed. Type a number such as 12.5{_with(unit)}.")
@@ -160,7 +160,7 @@ def _walk(node: ast.AST) -> float:
     raise ValueError("more than numbers and + - * / ^")
 
 
-def _finite(compute: Callable[[], float], text: str) -> float:
+def _finite(compute: Callable[[], float], text: object) -> float:
     try:
         number = compute()
     except ZeroDivisionError:

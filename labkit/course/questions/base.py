@@ -100,6 +100,11 @@ def shuffled(items: list[T], seed: str) -> list[T]:
     return items
 
 
+def one_of(value: object) -> object:
+    """The only box of a form, which sends a list."""
+    return value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
+
+
 def letter(index: int) -> str:
     return "abcdefghijklmnopqrstuvwxyz"[index]
 

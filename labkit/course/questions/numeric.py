@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from labkit.course.errors import CourseError
 from labkit.course.quantities import NoNumber, kind_of, read_number
-from labkit.course.questions.base import Feedback, Question, common, refused
+from labkit.course.questions.base import Feedback, Question, common, one_of, refused
 from labkit.course.wording import Words, plain
 
 TOLERANCE = 0.02  # of the answer, where the file says nothing else
@@ -114,8 +114,3 @@ def number(words: Words, expression: str) -> float:
 def near(value: float, answer: float, tolerance: float) -> bool:
     """Within `tolerance` of the answer, as a part of it; of an answer of 0, within `tolerance` of 1."""
     return math.isclose(value, answer, rel_tol=1e-9) or abs(value - answer) <= tolerance * (abs(answer) or 1.0)
-
-
-def one_of(value: object) -> object:
-    """The only box of a form, which sends a list."""
-    return value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value

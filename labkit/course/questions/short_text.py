@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from labkit.course.questions.base import Feedback, Question, common, refused
+from labkit.course.questions.base import Feedback, Question, common, one_of, refused
 from labkit.course.wording import Words
 
 LONGEST = 200  # characters of an answer
@@ -32,7 +32,7 @@ class ShortText(Question):
         return cls(**common(entry, words), accept=tuple(entry["accept"]), slips=slips, answer=answer)
 
     def mark(self, value: object) -> Feedback:
-        value = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
+        value = one_of(value)
         if not isinstance(value, str) or not normal(value):
             return refused("Type a word or two.")
         if len(value) > LONGEST:
@@ -54,7 +54,7 @@ class ShortText(Question):
         return self.answer
 
     def stored(self, value: Any) -> Any:
-        return value
+        return one_of(value)
 
     def restored(self, stored: Any) -> Any:
         return stored if isinstance(stored, str) else None
