@@ -1,27 +1,33 @@
-"""A sketch beside the run: two sets of columns, and the difference of each in the table."""
+"""A sketch beside the run: two lines over the same columns, and the difference of each column in the table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.book.charts import bars
-from labkit.book.figure import Figure
+from labkit.book.figure import WIDTH, Figure, axis, heading, legend, plotly_spec
+from labkit.book.style import ON_COLOUR, series
+from labkit.book.svg import Svg, dash_array, number
 from labkit.book.units import listing, short
 from labkit.course.predicting import Row, Sketch
 
+LEFT, HIGH = 64.0, 220.0  # left margin, height of the drawing
+YOU, RUN = "you", "the run"
+Lines = dict[str, list[float]]
+
 
 def sketch_figure(sketch: Sketch, given: Sequence[Any] | None, rows: list[Row], run: str, mark: str) -> Figure:
-    """The reader's sketch and the run, column by column. given: None where nobody drew; run: the run's column."""
-    found: list[Any] = [row[run] for row in rows]
-    columns = {"the run": dict(zip(sketch.x, found, strict=True))}
-    if given is not None:
-        columns = {"you": dict(zip(sketch.x, given, strict=True)), **columns}
+    """The reader's sketch and the run. given: None where nobody drew; rows: the table, with the run's column `run`."""
+    found = [float(row[run]) for row in rows]  # type: ignore[arg-type]
+    lines: Lines = {} if given is None else {YOU: [float(level) for level in given]}
+    lines[RUN] = found
     title = f"{sketch.y_label or 'Sketch'} by {sketch.x_label or 'column'}"
-    figure = bars(
-        columns, unit="", title=title[0].upper() + title[1:], badge=mark, sentence=in_words(sketch, given, found)
-    )
-    return Figure(figure.title, mark, figure.sentence, [dict(row) for row in rows], figure.svg, figure.spec)
+    title = title[0].upper() + title[1:]
+    sentence = in_words(sketch, given, found)
+    return Figure(
+        title, mark, sentence, [dict(row) for row in rows],
+        svg=picture(sketch, lines, title, mark, sentence), spec=spec(sketch, lines, title, mark, sentence),
+    )  # fmt: skip
 
 
 def in_words(sketch: Sketch, given: Sequence[Any] | None, found: Sequence[Any]) -> str:
@@ -31,7 +37,6 @@ def in_words(sketch: Sketch, given: Sequence[Any] | None, found: Sequence[Any]) 
     step = min(b - a for a, b in zip(sketch.y, sketch.y[1:], strict=False))
     off = [g - f for g, f in zip(given, found, strict=True)]
     close = [x for x, d in zip(sketch.x, off, strict=True) if abs(d) <= step / 2]
-    worst = max(range(len(off)), key=lambda i: abs(off[i]))
     told = (
         f"Your sketch is right, to half a level, at {listing(close)}."
         if close
@@ -39,5 +44,54 @@ def in_words(sketch: Sketch, given: Sequence[Any] | None, found: Sequence[Any]) 
     )
     if len(close) == len(off):
         return told
+    worst = max(range(len(off)), key=lambda i: abs(off[i]))
     much = "high" if off[worst] > 0 else "low"
     return f"{told} It is furthest off at {sketch.x[worst]}: {short(abs(off[worst]))} too {much}."
+
+
+def look(name: str) -> Any:
+    """The same look with and without a sketch."""
+    return series((YOU, RUN).index(name))
+
+
+def picture(sketch: Sketch, lines: Lines, title: str, mark: str, sentence: str) -> str:
+    """Lines with dashes and markers, on the grid that was drawn on."""
+    svg = Svg(WIDTH, title, sentence)
+    top = legend(svg, heading(svg, mark, sentence) + 2, [(n, look(n).colour, "", look(n).dash) for n in lines]) + 10
+    levels = [*sketch.y, *(level for line in lines.values() for level in line)]
+    low, high, right, bottom = min(levels), max(levels), WIDTH - 30.0, top + HIGH
+
+    def x(column: int) -> float:
+        return LEFT + (column + 0.5) * (right - LEFT) / len(sketch.x)
+
+    def y(level: float) -> float:
+        return bottom - (level - low) / (high - low) * HIGH
+
+    for level in sketch.y:
+        svg.line(LEFT, y(level), right, y(level), faint=True)
+        svg.text(LEFT - 6, y(level) + 4, short(level), 11, "end")
+    for column, label in enumerate(sketch.x):
+        svg.text(x(column), bottom + 18, label, 11, "middle")
+    svg.text((LEFT + right) / 2, bottom + 36, sketch.x_label, 11.5, "middle")
+    svg.text(8, top - 4, sketch.y_label, 11.5)
+    for name, line in lines.items():
+        d = "M" + " L".join(f"{number(x(i))} {number(y(level))}" for i, level in enumerate(line))
+        svg.path(d, colour=look(name).colour, width=2.4, dash=dash_array(look(name).dash))
+        for column, level in enumerate(line):
+            svg.marker(x(column), y(level), look(name).marker, look(name).colour)
+    return svg.render(bottom + 46)
+
+
+def spec(sketch: Sketch, lines: Lines, title: str, mark: str, sentence: str) -> dict[str, Any]:
+    """The same for plotly."""
+    data = [
+        {
+            "type": "scatter", "mode": "lines+markers", "name": name, "x": list(sketch.x), "y": line,
+            "hovertext": [f"{name}: {short(v)} at {label}" for label, v in zip(sketch.x, line, strict=True)],
+            "hoverinfo": "text", "line": {"color": look(name).colour, "width": 2.5, "dash": look(name).dash},
+            "marker": {"symbol": look(name).marker, "size": 9, "line": {"width": 1, "color": ON_COLOUR}},
+        }
+        for name, line in lines.items()
+    ]  # fmt: skip
+    columns = axis(sketch.x_label, type="category")
+    return plotly_spec(title, mark, sentence, data, 300, xaxis=columns, yaxis=axis(sketch.y_label), showlegend=True)

@@ -1,0 +1,102 @@
+"""The questions of chapter 3: keys beside numbers worked out by hand, and slips that a reader can really meet."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.course.chapter_file import load_chapter
+from labkit.course.questions import Choices, Numeric, Order, Question
+
+CHAPTER = load_chapter("03_collectives")
+QUESTIONS: dict[str, Question] = {id: CHAPTER.question(id, {}) for id in CHAPTER.questions}
+
+
+@pytest.mark.parametrize(
+    ("id", "typed"),
+    [
+        ("rank-0-of-16", "15 * 0.25"),
+        ("ring-bytes-of-12", "22 * 50"),
+        ("four-kilobytes", "280.7"),  # 14 messages of 20 microseconds and 0.05 microseconds for 500 bytes
+        ("across-the-nodes", "2 * 15/16 * 125"),
+    ],
+)
+def test_a_key_is_what_a_hand_works_out(id: str, typed: str) -> None:
+    assert QUESTIONS[id].mark(typed).right
+
+
+def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
+    nbytes = {"world_size": 8, "nbytes": 1_018_368}
+    assert CHAPTER.forecast("naive-bytes", nbytes).declared == (7.128576, 1.018368)
+    assert CHAPTER.forecast("ring-bytes", nbytes).declared == pytest.approx((1.782144, 1.90944))
+    nodes = {"ranks_per_node": 4, "fast": 10e9, "slow": 1e9}
+    assert CHAPTER.forecast("hierarchical-gain", nbytes | nodes).declared == pytest.approx((4.375,))
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5, 16])
+def test_predictions_can_be_asked_in_any_world(world_size: int) -> None:
+    values = {"world_size": world_size, "nbytes": 4 * 254_592, "ranks_per_node": world_size, "fast": 1e10, "slow": 1e9}
+    for id in CHAPTER.predictions:
+        assert all(number > 0 for number in CHAPTER.forecast(id, values).declared)
+
+
+@pytest.mark.parametrize("id", [id for id, q in QUESTIONS.items() if isinstance(q, Numeric)])
+def test_every_slip_is_met_with_its_own_reason(id: str) -> None:
+    question = QUESTIONS[id]
+    assert isinstance(question, Numeric)
+    assert len(question.slips) == len(CHAPTER.questions[id]["slips"]), "none of them is right by accident"
+    for slip in question.slips:
+        assert question.mark(repr(slip.value)).why == slip.why
+
+
+@pytest.mark.parametrize("id", [id for id, q in QUESTIONS.items() if isinstance(q, Order)])
+def test_every_swap_is_met_with_its_own_reason(id: str) -> None:
+    question = QUESTIONS[id]
+    assert isinstance(question, Order)
+    for slip in question.slips:
+        order = [item for item in question.items if item != slip.before]
+        order.insert(order.index(slip.after), slip.before)
+        assert question.mark(order).why == slip.why
+
+
+@pytest.mark.parametrize(
+    "typed",
+    ["size", "the size", "Size of the gradient", "message size", "gradient size in bytes", "bytes", "number of bytes",
+     "how large the gradient is", "The size of its tensors."],
+)  # fmt: skip
+def test_the_missing_number_may_be_named_in_many_ways(typed: str) -> None:
+    assert QUESTIONS["a-time-without-a-size"].mark(typed).right
+
+
+@pytest.mark.parametrize(
+    "typed", ["latency", "the bandwidth", "number of ranks", "which algorithm", "dtype", "the weather"]
+)
+def test_another_number_is_not_the_missing_one(typed: str) -> None:
+    told = QUESTIONS["a-time-without-a-size"].mark(typed)
+    assert not told.right and (typed == "the weather") is (told.why == "“the weather” is not it.")
+
+
+def test_all_five_kinds_are_there_and_every_wrong_choice_has_its_own_reason() -> None:
+    assert {q.kind for q in QUESTIONS.values()} == {"choice", "several", "numeric", "order", "text"}
+    assert 12 <= len(QUESTIONS) <= 14
+    for question in QUESTIONS.values():
+        if isinstance(question, Choices):
+            reasons = [c.why for c in question.choices if not c.right]
+            assert len(set(reasons)) == len(reasons) >= 2
+
+
+def test_what_is_said_of_the_shared_port_is_so() -> None:
+    from labkit.cost import slow_sync
+
+    shared, flat = slow_sync.hierarchical_seconds(ports_per_node=1), slow_sync.flat_seconds()
+    assert 1 < shared / flat < 1.25, "a little slower"
+    assert 4.5 < flat / slow_sync.stated_hierarchical_seconds() < 5.5, "about 5 times, as in the case file"
+
+
+def test_what_is_said_of_the_crossover_is_so() -> None:
+    from labkit import cost
+
+    def crossing(ranks: int, alpha: float, bandwidth: float) -> float:
+        return cost.ring_recursive_doubling_crossover(ranks, alpha, 1 / bandwidth)
+
+    assert crossing(8, 2, 1) > crossing(8, 1, 1) < crossing(8, 1, 2)
+    assert crossing(64, 1, 1) > crossing(8, 1, 1)
