@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.book.figure import WIDTH, Figure, axis, heading, legend, plotly_spec
+from labkit.book.figure import WIDTH, Figure, axis, heading, plotly_spec
 from labkit.book.style import ON_COLOUR, series
 from labkit.book.svg import Svg, dash_array, number
 from labkit.book.units import listing, short
@@ -57,7 +57,13 @@ def look(name: str) -> Any:
 def picture(sketch: Sketch, lines: Lines, title: str, mark: str, sentence: str) -> str:
     """Lines with dashes and markers, on the grid that was drawn on."""
     svg = Svg(WIDTH, title, sentence)
-    top = legend(svg, heading(svg, mark, sentence) + 2, [(n, look(n).colour, "", look(n).dash) for n in lines]) + 10
+    row = heading(svg, mark, sentence) + 8
+    for nth, name in enumerate(lines):
+        x0 = LEFT + 130 * nth
+        svg.line(x0, row, x0 + 36, row, dash=dash_array(look(name).dash), width=2.4, colour=look(name).colour)
+        svg.marker(x0 + 18, row, look(name).marker, look(name).colour)
+        svg.text(x0 + 44, row + 4, name, 11.5)
+    top = row + 44
     levels = [*sketch.y, *(level for line in lines.values() for level in line)]
     low, high, right, bottom = min(levels), max(levels), WIDTH - 30.0, top + HIGH
 
@@ -73,7 +79,7 @@ def picture(sketch: Sketch, lines: Lines, title: str, mark: str, sentence: str) 
     for column, label in enumerate(sketch.x):
         svg.text(x(column), bottom + 18, label, 11, "middle")
     svg.text((LEFT + right) / 2, bottom + 36, sketch.x_label, 11.5, "middle")
-    svg.text(8, top - 4, sketch.y_label, 11.5)
+    svg.text(8, top - 14, sketch.y_label, 11.5)
     for name, line in lines.items():
         d = "M" + " L".join(f"{number(x(i))} {number(y(level))}" for i, level in enumerate(line))
         svg.path(d, colour=look(name).colour, width=2.4, dash=dash_array(look(name).dash))
