@@ -1,7 +1,8 @@
 """What `algorithm="auto"` means: the algorithm that the cost model of this machine finds fastest.
 
 The model is the closed form of each algorithm in `labkit.cost.collectives`, with alpha (seconds a message)
-and beta (seconds a byte) measured once on this machine and the same on all ranks. The choice is a function of
+and beta (seconds a byte) measured once on this machine and the same on all ranks; with an emulated `Network` its
+links count too, and the links between its nodes. The choice is a function of
 bytes, world size, dtype and that model only, so all ranks choose alike without a word.
 
 The model is coarse. When several algorithms are within 10 % of the fastest, the one that stands first in the
@@ -12,15 +13,17 @@ to talk to.
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
-from labkit.cost import chain_broadcast_best_chunks, rank_algorithms
+from labkit.cost import Links, chain_broadcast_best_chunks, rank_algorithms
 from labkit.cost.collectives import ALGORITHMS as MODELLED
 
 ALPHA, BETA = 70e-6, 1 / 1.5e9  # of a laptop's Unix sockets: seconds a message, seconds a byte
 CLOSE_ENOUGH = 1.10
+SMALLEST = 4096  # bytes of a chunk: with less, a link without latency would be fed single bytes
 
 
 class Choice(NamedTuple):
@@ -42,25 +45,16 @@ def choose(
     """The algorithm for `nbytes` on `size` ranks.
 
     nbytes: of the tensor that every rank brings; for all_gather and gather, of the joined result.
-    link_model: an object with `alpha` (s) and `beta` (s/byte), or None for those of a typical laptop.
-    ranks_per_node: ranks on each node; makes the hierarchical algorithm a candidate if there are several
-    nodes.
+    link_model: a `labkit.cost.Links`, or anything with `alpha` (s) and `beta` (s/byte); None for a typical laptop.
+    ranks_per_node: ranks on each node, if `link_model` does not say; makes the hierarchical algorithm a candidate if
+    there are several nodes.
     """
-    return _choose(collective, nbytes, size, *_links(link_model), dtype, ranks_per_node)
+    return _choose(collective, nbytes, size, _links(link_model, size, ranks_per_node), dtype)
 
 
 @functools.lru_cache(maxsize=4096)  # a training step asks the same few questions again and again
-def _choose(
-    collective: str,
-    nbytes: int,
-    size: int,
-    alpha: float,
-    beta: float,
-    dtype: torch.dtype | None,
-    ranks_per_node: int | None,
-) -> Choice:
-    nodes = ranks_per_node if ranks_per_node and size % ranks_per_node == 0 else None
-    ranked = rank_algorithms(collective, nbytes, size, alpha, beta, nodes)
+def _choose(collective: str, nbytes: int, size: int, links: Links, dtype: torch.dtype | None) -> Choice:
+    ranked = rank_algorithms(collective, nbytes, size, links)
     seconds = {name: time for time, name in ranked}
     fastest = ranked[0][1]
     close = [name for name in seconds if seconds[name] <= CLOSE_ENOUGH * seconds[fastest]]
@@ -81,7 +75,7 @@ def explain(
 ) -> str:
     """In a sentence, what `auto` chooses for these arguments (those of `choose`) and why."""
     choice = choose(collective, nbytes, size, link_model, dtype, ranks_per_node)
-    alpha, beta = _links(link_model)
+    alpha, beta = _links(link_model, size, ranks_per_node).slowest(size)
     others = sorted((s, name) for name, s in choice.seconds.items() if name != choice.algorithm)
     text = (
         f"{collective} of {nbytes:,} bytes on {size} rank{'s' if size > 1 else ''}: {choice.algorithm}, "
@@ -95,12 +89,22 @@ def explain(
 
 def chain_chunks(nbytes: int, size: int, link_model: Any = None) -> int:
     """In how many chunks a chain broadcast goes fastest: sqrt((p - 2) n beta / alpha), at least 1."""
-    alpha, beta = _links(link_model)
-    return chain_broadcast_best_chunks(nbytes, size, alpha, beta, limit=max(1, nbytes))
+    alpha, beta = _links(link_model, size).slowest(size)
+    return chain_broadcast_best_chunks(nbytes, size, alpha, beta, limit=max(1, nbytes // SMALLEST))
 
 
-def _links(link_model: Any) -> tuple[float, float]:
-    return (ALPHA, BETA) if link_model is None else (link_model.alpha, link_model.beta)
+def _links(link_model: Any, size: int, ranks_per_node: int | None = None) -> Links:
+    """What the caller has, as links that fit a world of `size`."""
+    if link_model is None:
+        link_model = Links(ALPHA, BETA)
+    if not isinstance(link_model, Links):
+        link_model = Links(link_model.alpha, link_model.beta)
+    if link_model.ranks_per_node is None and ranks_per_node:
+        link_model = replace(link_model, ranks_per_node=ranks_per_node)
+    if link_model.ranks_per_node is None or size % link_model.ranks_per_node == 0:
+        return link_model
+    between = link_model.between  # nodes of different sizes: nothing is gained by them
+    return Links(max(link_model.alpha, between[0]), max(link_model.beta, between[1]))
 
 
 def _time(seconds: float) -> str:

@@ -33,6 +33,7 @@ from .fleet import (
     training_flops,
     training_seconds,
 )
+from .links import Links
 from .memory import (
     ADAM_STATE,
     GPU_MEMORY,
@@ -53,6 +54,7 @@ __all__ = [
     "ADAM_STATE",
     "GPU_MEMORY",
     "LinkFit",
+    "Links",
     "Machine",
     "SHAPES",
     "SIGNALS",

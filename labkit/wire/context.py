@@ -9,18 +9,14 @@ from typing import Any
 
 import torch
 
+from labkit.cost.links import Links
+
 from .clock import Clock
 from .device_clock import DeviceClock
-from .network import Network
+from .network import Network, emulated_links
 from .record import MAIN_SLOT, Recorder
 
-
-@dataclass
-class LinkModel:
-    """alpha (seconds a message) and beta (seconds a byte) of this machine, as `auto` uses them."""
-
-    alpha: float
-    beta: float
+LinkModel = Links  # of this machine, measured; `Context.links` has those of the run
 
 
 @dataclass
@@ -58,6 +54,17 @@ class Context:
             own = threading.get_ident() == self.main
             slot = self.local.slot = MAIN_SLOT if own else self.recorder.claim_slot()
         return slot
+
+    @functools.cached_property
+    def links(self) -> Links | None:
+        """The links of this run, the same on every rank: those of the machine, or where they are slower the emulated.
+
+        On the virtual clock the machine does not matter. None where nothing is known.
+        """
+        machine = None if self.clock.virtual else self.link_model
+        if self.network is None:
+            return machine
+        return emulated_links(machine, self.network, self.ranks_per_node)
 
     @functools.cached_property
     def device_clock(self) -> DeviceClock | None:

@@ -7,16 +7,20 @@ lane (`_move`, or `_post` and `_wait` for an asynchronous one), and its end is w
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from labkit.cost.links import Links
+
 from . import record as rec
 from . import staging
 from .clock import Clock
-from .context import Context, LinkModel
+from .context import Context
 from .dtypes import CODES
 from .errors import Refused
 from .handle import MessageHandle
@@ -54,10 +58,14 @@ class Messenger:
     def transport(self) -> str:
         return self.context.transport.name
 
-    @property
-    def link_model(self) -> LinkModel | None:
-        """This machine's alpha and beta, the same on every rank; what `algorithm="auto"` chooses by."""
-        return self.context.link_model
+    @functools.cached_property
+    def link_model(self) -> Links | None:
+        """alpha and beta of the links of this group, the same on every rank; what `algorithm="auto"` chooses by.
+
+        Those of the machine; with an emulated `Network` its links where they are slower, inside nodes and between.
+        """
+        links = self.context.links
+        return links if links is None else dataclasses.replace(links, ranks_per_node=self.ranks_per_node)
 
     @property
     def ranks_per_node(self) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from labkit.cost.links import Links
+
 from .errors import Refused
 
 
@@ -61,3 +63,12 @@ class Network:
     def link(self, a: int, b: int, per_node: int) -> Link:
         """The link between two world ranks."""
         return self.intra if a // per_node == b // per_node else self.inter
+
+
+def emulated_links(machine: Links | None, network: Network, per_node: int) -> Links:
+    """What the cost model is told of `network` on a machine with such links: an emulated link is never faster."""
+    alpha, beta = (machine.alpha, machine.beta) if machine is not None else (0.0, 0.0)
+    (a, b), (c, d) = (
+        (max(alpha, link.latency), max(beta, 1 / link.bandwidth)) for link in (network.intra, network.inter)
+    )
+    return Links(a, b, per_node, c, d)

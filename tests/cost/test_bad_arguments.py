@@ -63,7 +63,7 @@ def test_nodes_hold_equally_many_ranks():
     with pytest.raises(ValueError, match="divide the 6 ranks, and 4 does not"):
         cost.hierarchical_all_reduce_bytes_by_rank(10, 4, 6, 4)
     with pytest.raises(ValueError, match="divide the 6 ranks, and 4 does not"):
-        cost.cost_of("all_reduce", "ring").seconds(10, 6, 1, 1, ranks_per_node=4, inter_alpha=2, inter_beta=2)
+        cost.cost_of("all_reduce", "ring").seconds_on(10, 6, cost.Links(1, 1, 4, 2, 2))
 
 
 def test_counts_must_fit_the_ranks():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from labkit import cost
 
 ALPHA, BETA = 20e-6, 1e-9
+LINKS = cost.Links(ALPHA, BETA)
 LINES = [(c, a) for c in cost.COLLECTIVES for a in cost.ALGORITHMS[c] if a != "chain" and c != "barrier"]
 PAIRS = [(c, a, b) for c, a in LINES for d, b in LINES if c == d and a != b]
 
@@ -83,9 +84,9 @@ def test_chains_need_bisection():
 @settings(deadline=None)
 @given(size=st.integers(1, 40), nbytes=st.integers(0, 10**10))
 def test_the_choice_is_the_least_time(collective, size, nbytes):
-    ranked = cost.rank_algorithms(collective, nbytes, size, ALPHA, BETA)
+    ranked = cost.rank_algorithms(collective, nbytes, size, LINKS)
     times = {a: cost.cost_of(collective, a).seconds(nbytes, size, ALPHA, BETA) for _, a in ranked}
-    best = cost.best_algorithm(collective, nbytes, size, ALPHA, BETA)
+    best = cost.best_algorithm(collective, nbytes, size, LINKS)
     assert best == ranked[0][1]
     assert times[best] <= min(times.values()) * (1 + 1e-8)
     assert set(times) == set(cost.ALGORITHMS[collective]) - {"hierarchical"}
@@ -94,36 +95,36 @@ def test_the_choice_is_the_least_time(collective, size, nbytes):
 
 def test_choices_that_the_field_makes():
     def choose(nbytes: int, size: int, **options: float) -> str:
-        return cost.best_algorithm("all_reduce", nbytes, size, ALPHA, BETA, **options)
+        return cost.best_algorithm("all_reduce", nbytes, size, cost.Links(ALPHA, BETA, **options))
 
     assert choose(4, 8) == "recursive_doubling"
     assert choose(2**26, 8) == "halving_doubling"
     assert choose(2**30, 6) == "ring"  # not a power of two
     assert choose(2**30, 16, ranks_per_node=8, inter_alpha=ALPHA, inter_beta=20 * BETA) == "hierarchical"
     for k in (1, 16):  # nodes of one rank, or one node: there is no hierarchy
-        timed = cost.rank_algorithms("all_reduce", 4, 16, ALPHA, BETA, ranks_per_node=k)
+        timed = cost.rank_algorithms("all_reduce", 4, 16, cost.Links(ALPHA, BETA, k))
         assert "hierarchical" not in [name for _, name in timed]
     assert choose(2**30, 16, ranks_per_node=16) == "halving_doubling"  # one node: nothing to gain
     assert choose(2**30, 16, ranks_per_node=1, inter_beta=20 * BETA) == "halving_doubling"
-    assert cost.best_algorithm("broadcast", 4, 8, ALPHA, BETA) == "tree"
-    assert cost.best_algorithm("broadcast", 2**30, 8, ALPHA, BETA) == "chain"
-    assert cost.best_algorithm("all_to_all", 8, 16, ALPHA, BETA) == "bruck"
-    assert cost.best_algorithm("all_to_all", 2**30, 16, ALPHA, BETA) == "pairwise"
+    assert cost.best_algorithm("broadcast", 4, 8, LINKS) == "tree"
+    assert cost.best_algorithm("broadcast", 2**30, 8, LINKS) == "chain"
+    assert cost.best_algorithm("all_to_all", 8, 16, LINKS) == "bruck"
+    assert cost.best_algorithm("all_to_all", 2**30, 16, LINKS) == "pairwise"
 
 
 def test_equals_are_decided_by_the_list_and_not_by_rounding():
     for size in range(2, 40):
         for nbytes in (1, 3, 10**7 + 1):
-            order = [a for _, a in cost.rank_algorithms("reduce_scatter", nbytes, size, ALPHA, BETA)]
+            order = [a for _, a in cost.rank_algorithms("reduce_scatter", nbytes, size, LINKS)]
             assert order.index("ring") < order.index("pairwise")  # the same time
-    assert cost.best_algorithm("all_reduce", 100, 1, ALPHA, BETA) == cost.ALGORITHMS["all_reduce"][0]
+    assert cost.best_algorithm("all_reduce", 100, 1, LINKS) == cost.ALGORITHMS["all_reduce"][0]
 
 
 def test_choosing_among_some():
-    assert cost.best_algorithm("all_reduce", 4, 8, ALPHA, BETA, among=["naive", "ring"]) == "ring"
+    assert cost.best_algorithm("all_reduce", 4, 8, LINKS, among=["naive", "ring"]) == "ring"
     with pytest.raises(ValueError, match="'native'"):
-        cost.best_algorithm("all_reduce", 4, 8, ALPHA, BETA, among=["native"])
+        cost.best_algorithm("all_reduce", 4, 8, LINKS, among=["native"])
     with pytest.raises(ValueError, match="no collective 'allreduce'"):
-        cost.best_algorithm("allreduce", 4, 8, ALPHA, BETA)
+        cost.best_algorithm("allreduce", 4, 8, LINKS)
     with pytest.raises(ValueError, match="divide the 6 ranks"):
-        cost.best_algorithm("all_reduce", 4, 6, ALPHA, BETA, ranks_per_node=4)
+        cost.best_algorithm("all_reduce", 4, 6, cost.Links(ALPHA, BETA, 4))

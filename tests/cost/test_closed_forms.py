@@ -96,7 +96,7 @@ def test_one_rank_sends_nothing(collective, algorithm):
 def test_rounds_are_what_an_empty_message_takes(collective, algorithm, size, data):
     k, chunks = divisor(data, size), data.draw(st.integers(1, 9), label="chunks")
     c = cost.cost_of(collective, algorithm)
-    seconds = c.seconds(0, size, alpha=1.0, beta=1.0, ranks_per_node=k, chunks=chunks)
+    seconds = c.seconds_on(0, size, cost.Links(1.0, 1.0, k), chunks)
     assert c.rounds(size, k, chunks) == seconds
 
 

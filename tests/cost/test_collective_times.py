@@ -45,7 +45,7 @@ def test_even_tensors_take_exactly_that_long(collective, algorithm, size):
     for numel in (0, unit(size, k, chunks), 2 * unit(size, k, chunks)):
         simulated = run(collective, algorithm, numel, size, size // 2, ranks_per_node=k, chunks=chunks, link=same_links)
         # Times are per element here: an element is one "byte".
-        seconds = c.seconds(numel, size, ALPHA, BETA, ranks_per_node=k, chunks=chunks)
+        seconds = c.seconds_on(numel, size, cost.Links(ALPHA, BETA, k), chunks)
         assert seconds == pytest.approx(simulated.seconds, rel=1e-12)
 
 
@@ -81,7 +81,7 @@ def test_slower_links_between_nodes_bound_every_algorithm(collective, algorithm,
         size = nodes * k
         numel = unit(size, k, 2)
         simulated = run(collective, algorithm, numel, size, ranks_per_node=k, chunks=2, link=two_kinds(k, inter))
-        bound = cost.cost_of(collective, algorithm).seconds(numel, size, ALPHA, BETA, k, *inter, chunks=2)
+        bound = cost.cost_of(collective, algorithm).seconds_on(numel, size, cost.Links(ALPHA, BETA, k, *inter), 2)
         assert simulated.seconds <= bound * (1 + 1e-12)
         if algorithm in ("ring", "hierarchical") and inter[0] > ALPHA:
             assert simulated.seconds == pytest.approx(bound)

@@ -9,6 +9,7 @@ link: (alpha, beta) inside a node, (inter_alpha, inter_beta) between nodes.
 
 from __future__ import annotations
 
+from ..links import Links
 from .checks import check
 from .parts import split_sizes
 from .ring import (
@@ -23,9 +24,7 @@ from .ring import (
 
 def _nodes(size: int, ranks_per_node: int | None) -> tuple[int, int]:
     """(number of nodes, ranks on each); all ranks are on one node unless told otherwise."""
-    check(size=size, ranks_per_node=ranks_per_node)
-    k = size if ranks_per_node is None else ranks_per_node
-    return size // k, k
+    return Links(0, 0, ranks_per_node).nodes(size)
 
 
 def hierarchical_all_reduce_rounds(size: int, ranks_per_node: int | None = None) -> int:
@@ -85,12 +84,10 @@ def hierarchical_all_reduce_time(
 
     Links between nodes are like those inside unless `inter_alpha` and `inter_beta` say otherwise.
     """
-    check(nbytes=nbytes, alpha=alpha, beta=beta, inter_alpha=inter_alpha, inter_beta=inter_beta)
-    nodes, k = _nodes(size, ranks_per_node)
-    inter_alpha = alpha if inter_alpha is None else inter_alpha
-    inter_beta = beta if inter_beta is None else inter_beta
-    inside = ring_all_reduce_time(nbytes, k, alpha, beta)
-    return inside + ring_all_reduce_time(nbytes / k, nodes, inter_alpha, inter_beta)
+    check(nbytes=nbytes)
+    links = Links(alpha, beta, ranks_per_node, inter_alpha, inter_beta)
+    nodes, k = links.nodes(size)
+    return ring_all_reduce_time(nbytes, k, alpha, beta) + ring_all_reduce_time(nbytes / k, nodes, *links.between)
 
 
 def flat_ring_all_reduce_time(
@@ -108,12 +105,9 @@ def flat_ring_all_reduce_time(
     differ in bandwidth; where they differ in latency it is an upper bound, because a slow link's latency is
     paid by one message while the others go on.
     """
-    check(nbytes=nbytes, alpha=alpha, beta=beta, inter_alpha=inter_alpha, inter_beta=inter_beta)
-    nodes, k = _nodes(size, ranks_per_node)
+    check(nbytes=nbytes)
+    links = Links(alpha, beta, ranks_per_node, inter_alpha, inter_beta)
+    nodes, k = links.nodes(size)
     inside = ring_all_reduce_time(nbytes, size, alpha, beta)
-    if nodes == 1:
-        return inside
-    inter_alpha = alpha if inter_alpha is None else inter_alpha
-    inter_beta = beta if inter_beta is None else inter_beta
-    between = ring_all_reduce_time(nbytes, size, inter_alpha, inter_beta)
-    return between if k == 1 else max(inside, between)
+    between = ring_all_reduce_time(nbytes, size, *links.between)
+    return inside if nodes == 1 else between if k == 1 else max(inside, between)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from ..links import Links
 from . import bruck, chain, dissemination, doubling, hierarchical, linear, pairwise, ring, rooted, tree
 from .checks import check
 
@@ -61,7 +62,7 @@ class CollectiveCost:
     Options that an algorithm does not have (a root for all_reduce) make no difference, so that the same
     call works for all:
         root            broadcast, reduce, scatter, gather
-        ranks_per_node  hierarchical; all ranks are on one node if it is not given
+        ranks_per_node  hierarchical; all ranks are on one node if it is not given (for times it is in `Links`)
         chunks          chain, which cannot count messages or rounds without; its `seconds` are by default
                         those of the best number
         counts          replaces `numel`: elements of each rank's block for all_gather, scatter and gather,
@@ -135,35 +136,24 @@ class CollectiveCost:
         sent: float = _call(self._function("bytes"), nbytes, size, ranks_per_node=ranks_per_node)
         return sent
 
-    def seconds(
-        self,
-        nbytes: float,
-        size: int,
-        alpha: float,
-        beta: float,
-        ranks_per_node: int | None = None,
-        inter_alpha: float | None = None,
-        inter_beta: float | None = None,
-        chunks: int | None = None,
-    ) -> float:
-        """Time in the alpha-beta model, for `nbytes` that divide evenly.
+    def seconds(self, nbytes: float, size: int, alpha: float, beta: float, chunks: int | None = None) -> float:
+        """Time in the alpha-beta model where all links are alike, for `nbytes` that divide evenly.
 
-        alpha: seconds a message; beta: seconds a byte. With slower links between nodes of `ranks_per_node`
-        (inter_alpha, inter_beta), an algorithm that does not know of nodes goes at the pace of the slower
-        links throughout: exact for a ring whose links differ in bandwidth only, an upper bound otherwise (latencies of
-        messages that follow one another overlap).
+        alpha: seconds a message; beta: seconds a byte.
         """
-        options: dict[str, object] = {"ranks_per_node": ranks_per_node, "chunks": chunks}
+        return self.seconds_on(nbytes, size, Links(alpha, beta), chunks)
+
+    def seconds_on(self, nbytes: float, size: int, links: Links, chunks: int | None = None) -> float:
+        """Time in the alpha-beta model on `links`, for `nbytes` that divide evenly.
+
+        Where links between nodes are slower, an algorithm that does not know of nodes goes at their pace throughout:
+        exact for a ring whose links differ in bandwidth only, an upper bound otherwise (latencies of messages that
+        follow one another overlap).
+        """
         if self.algorithm == "hierarchical":
-            options |= {"inter_alpha": inter_alpha, "inter_beta": inter_beta}
-        else:
-            check(size=size, ranks_per_node=ranks_per_node, inter_alpha=inter_alpha, inter_beta=inter_beta)
-            if ranks_per_node is not None and ranks_per_node < size:
-                alone = ranks_per_node == 1  # then there are no links inside nodes
-                alpha = max(0.0 if alone else alpha, alpha if inter_alpha is None else inter_alpha)
-                beta = max(0.0 if alone else beta, beta if inter_beta is None else inter_beta)
-        time: float = _call(self._function("time"), nbytes, size, alpha, beta, **options)
-        return time
+            options: dict[str, object] = vars(links)
+            return float(_call(self._function("time"), nbytes, size, **options))
+        return float(_call(self._function("time"), nbytes, size, *links.slowest(size), chunks=chunks))
 
 
 def cost_of(collective: str, algorithm: str) -> CollectiveCost:
