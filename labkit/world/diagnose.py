@@ -2,8 +2,13 @@
 
 A rank is *blocked* when every thread of it that is inside labkit waits for somebody. Whom it waits for follows from
 the records: a receive waits for its sender until the matching send has begun, a send for its receiver, a
-collective for every member that has not called it. A rank that is not blocked may still do anything; so the
-ranks that can never go on are those left over when everyone who might is crossed out, again and again.
+collective for every member that has not called it. A rank that is not blocked may still do anything, and so may one
+with a thread of the reader's own that is outside labkit; so the ranks that can never go on are those left over when
+everyone who might is crossed out, again and again.
+
+Nobody is accused on records that may be missing. On a page that has overflowed, an asynchronous message that
+somebody waits for may have been written over by a later one: that wait is taken for one that can end. What is not
+seen at all is a thread that no Python `threading.Thread` stands for; such a thread may be accused with its rank.
 """
 
 from __future__ import annotations
@@ -57,7 +62,8 @@ class Reader:
         self._groups: dict[int, list[int]] = {}
         # A look costs what is new, not what the run has done so far:
         self.begun = Begun()
-        self._read = [0] * len(self.pages)  # records of each rank that `begun` knows
+        self._read = [0] * len(self.pages)  # places on each page whose records `begun` knows for good
+        self._total = [0] * len(self.pages)  # records that each rank had written by then
         self._agreed = [0] * len(self.pages)  # records of each rank whose other sides were all seen to agree
 
     def fingerprint(self) -> tuple[bytes, ...]:
@@ -77,15 +83,8 @@ class Reader:
     def picture(self, *, mismatches: bool = True) -> Picture:
         """Look at everyone now."""
         state = [p.state for p in self.pages]
-        rows = [p.records() for p in self.pages]
+        rows = [self._records(rank) for rank in range(len(self.pages))]
         names = [p.strings() for p in self.pages]
-        if any(p.dropped for p in self.pages):  # records are overwritten: their numbers mean nothing any more
-            self._read, self._agreed = [0] * len(rows), [0] * len(rows)
-        begun = self.begun
-        for rank, r in enumerate(rows):
-            begun.add(rank, r[self._read[rank] :])
-            unwritten = np.flatnonzero(r["kind"][self._read[rank] :] == 0)
-            self._read[rank] = self._read[rank] + int(unwritten[0]) if len(unwritten) else len(r)
         waits: dict[int, Wait] = {}
         for rank, page in enumerate(self.pages):
             if state[rank] != rec.RUNNING:
@@ -93,14 +92,42 @@ class Reader:
             slots = page.slots()
             if not slots or not any(slots[0][1:]):
                 continue  # its main thread is outside of labkit, and may yet do anything
-            found = [self._wait(rank, slot, rows[rank], names[rank], begun) for slot in slots if any(slot[1:])]
+            free = page.own_threads().count(False)
+            found = [self._wait(rank, slot, rows[rank], names[rank]) for slot in slots if any(slot[1:])]
             blocked = [w for w in found if w is not None]
             # A thread that waits for another thread of its own rank adds nothing to what that one waits for.
             outside = [w for w in blocked if w.on != [rank]]
             if outside and len(blocked) == len(found):
                 waits[rank] = _both(outside)
+            if free and blocked:
+                others = "a thread of its own is" if free == 1 else f"{free} threads of its own are"
+                waits[rank] = Wait(rank, f"{_both(outside or blocked).what}, while {others} outside any message")
         stuck = _stuck(state, waits)
         return Picture(state, waits, stuck, self._mismatch(rows, names) if mismatches else None)
+
+    def _records(self, rank: int) -> np.ndarray:
+        """The records on a page now; `begun` is told of what is new, and of what was overwritten before it was seen."""
+        page, begun = self.pages[rank], self.begun
+        before, capacity = page.count + page.dropped, page.capacity
+        rows = page.records()
+        after = page.count + page.dropped
+        ring = capacity - rec.RING
+        if after > capacity:
+            kept = after - rec.RING + capacity % rec.RING
+            if self._total[rank] < kept:
+                begun.missed(rank, kept)
+            self._read[rank], self._agreed[rank] = min(self._read[rank], ring), min(self._agreed[rank], ring)
+        self._total[rank] = max(0, before - rec.SLOTS)  # the last ones may not be written yet, one a thread
+        start = self._read[rank]
+        numbers = np.arange(start, len(rows))
+        if before > capacity:
+            # Place ring + k holds the last record whose number leaves k: see Recorder.begin.
+            last = before - 1 - (before - 1 - (numbers - ring)) % rec.RING
+            numbers = np.where((numbers >= ring) & (last >= capacity), last, numbers)
+        begun.add(rank, rows[start:], numbers)
+        unwritten = np.flatnonzero(rows["kind"][start:] == 0)
+        self._read[rank] = start + int(unwritten[0]) if len(unwritten) else len(rows)
+        return rows
 
     def _mismatch(self, rows: list[np.ndarray], names: list[list[str]]) -> str | None:
         """The first place where ranks disagree, as a sentence; None if they agree so far."""
@@ -112,11 +139,11 @@ class Reader:
                 self._agreed[rank] += int(np.argmax(again)) if again.any() else len(again)
         return wrong
 
-    def _wait(
-        self, rank: int, slot: tuple[int, int, int, int], rows: np.ndarray, names: list[str], begun: Begun
-    ) -> Wait | None:
-        """What one thread is blocked on; None if it runs."""
+    def _wait(self, rank: int, slot: tuple[int, int, int, int], rows: np.ndarray, names: list[str]) -> Wait | None:
+        """What one thread is blocked on; None if it runs, or if what it says is written over."""
         _, outer, send, recv = slot
+        page = self.pages[rank]
+        ring = page.capacity - rec.RING if page.dropped else len(rows)  # from here on records may be others by now
         inside = ""
         at = outer
         for _ in range(rec.MAX_NESTING):
@@ -133,13 +160,15 @@ class Reader:
                 if not 0 < number <= len(rows):
                     continue
                 e = rows[number - 1]
+                if number > ring and (e["kind"] != kind or e["flags"] & rec.ASYNC):
+                    return None
                 if e["kind"] != kind or e["t1"]:
                     continue
                 tensor, peer = describe(int(e["dtype"]), shape_of(e)), int(e["peer"])
                 texts.append(
                     f"send {tensor} to rank {peer}" if kind == rec.SEND else f"receive {tensor} from rank {peer}"
                 )
-                if not begun.other_side(rank, e):
+                if self.begun.other_side(rank, e) is False:
                     on.append(peer)
             return Wait(rank, " and ".join(texts) + inside, sorted(set(on))) if texts else None
         if not 0 < outer <= len(rows):
@@ -148,7 +177,9 @@ class Reader:
         if e["kind"] == rec.WAIT:
             return Wait(rank, "wait for its own asynchronous work", [rank])
         if e["kind"] == rec.COLLECTIVE and e["flags"] & rec.NATIVE and not e["t1"]:
-            late = [r for r in self.members(int(e["group"])) if not begun.collective(r, e)]
+            if outer > ring and e["flags"] & rec.ASYNC:
+                return None
+            late = [r for r in self.members(int(e["group"])) if self.begun.collective(r, e) is False]
             return Wait(rank, f"the native {call_text(e, names)}", late)
         return None
 

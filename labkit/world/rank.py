@@ -26,6 +26,7 @@ from .output import LineWriter
 from .process import die_with_parent, name_process
 from .result import store_result
 from .spec import Spec
+from .threads import watch_threads
 
 GRACE = 2.0  # a rank's own time-out comes this many seconds after the supervisor's, which has the better story
 
@@ -182,6 +183,7 @@ def _make_context(birth: Birth, page: rec.Page) -> Context:
         faults=RankFaults(birth.faults, page, _asker(birth)),
     )  # fmt: skip
     record_plain_calls(context)
+    watch_threads(context)
     return context
 
 
