@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDTH = 760  # of the SVG, in pixels: the text column of a notebook
 ROWS_IN_TEXT = 40
+ROWS_IN_PAGE = 200
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,33 @@ class Figure:
         """Metadata of the display: the words that an exported page gives to the picture."""
         return {"image/svg+xml": {"alt": f"{self.title} ({self.badge}). {self.sentence}"}}
 
+    def data_html(self) -> str:
+        """The numbers behind a native disclosure: what stands below the figure in a page."""
+        return f"<details><summary>Data as a table</summary>{self.table().html(ROWS_IN_PAGE)}</details>"
+
+    def _ipython_display_(self) -> None:
+        """In a notebook: the figure, and below it its data on demand."""
+        show_with_table(*self._repr_mimebundle_(), self)
+
     def _repr_mimebundle_(
         self, include: object = None, exclude: object = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         return self.bundle(), self.alt()
+
+
+def show_with_table(bundle: dict[str, Any], metadata: dict[str, Any], figure: Figure) -> None:
+    """Display `bundle`, and below it the data of `figure`. In a terminal only the words: they end with the numbers."""
+    from IPython.core.display_functions import publish_display_data
+
+    publish_display_data(bundle, metadata)
+    if figure.rows and "IPKernelApp" in getattr(_shell(), "config", {}):
+        publish_display_data({"text/html": figure.data_html()})
+
+
+def _shell() -> Any:
+    from IPython import get_ipython
+
+    return get_ipython()
 
 
 def plotly_spec(

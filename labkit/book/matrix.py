@@ -198,4 +198,4 @@ def _spec(
             showgrid=False, tickmode="array", tickvals=list(range(size + 1)), anchor=x, range=[size + 0.5, -0.5],
             ticktext=[*(f"rank {r}" for r in range(size)), "received"],
         )  # fmt: skip
-    return plotly_spec(title, badge, sentence, data, 34 * (size + 1), above=48, below=16, annotations=notes, **layout)
+    return plotly_spec(title, badge, sentence, data, 34 * (size + 1), above=64, below=16, annotations=notes, **layout)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from labkit.book.cells import Grid, draw_cells, draw_moves, key
-from labkit.book.figure import WIDTH, heading
+from labkit.book.figure import WIDTH, heading, show_with_table
 from labkit.book.frontend import VIEW, live
 from labkit.book.reads import Trace
 from labkit.book.recorder import record
@@ -94,6 +94,10 @@ class Stepper:
 
     def __repr__(self) -> str:
         return self.recording.strip().text
+
+    def _ipython_display_(self) -> None:
+        """In a notebook: the stepper, and below it every round as a table."""
+        show_with_table(*self._repr_mimebundle_(), self.recording.strip())
 
     def _repr_mimebundle_(
         self, include: object = None, exclude: object = None

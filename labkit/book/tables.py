@@ -61,6 +61,10 @@ class Table(list[Row]):
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
+        return self.html()
+
+    def html(self, limit: int | None = None) -> str:
+        """The table as HTML; with `limit`, its first rows, and the caption counts the rest."""
         names = self.columns
         align = ["right" if self._right_aligned(name) else "left" for name in names]
         head = "".join(
@@ -72,7 +76,10 @@ class Table(list[Row]):
                 f'<td style="text-align:{a}">{escape(cell(row.get(n)))}</td>' for n, a in zip(names, align, strict=True)
             )
             + "</tr>"
-            for row in self
+            for row in self[:limit]
         )
-        caption = f"<caption>{escape(self.caption)}</caption>" if self.caption else ""
+        rest = 0 if limit is None else max(0, len(self) - limit)
+        more = f"the first {limit} rows; {rest} more are in .table()" if rest else ""
+        words = ": ".join(part for part in (self.caption, more) if part)
+        caption = f"<caption>{escape(words)}</caption>" if words else ""
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -28,6 +28,7 @@ from labkit.book.timelines_svg import picture
 from labkit.book.units import bytes_text, plural, seconds_text
 
 MOST_ARROWS = 200
+CROWDED = 150  # boxes; beyond this those that are too narrow to be told apart are drawn as one
 MOST_BOXES = 1500  # beyond this a notebook grows by megabytes, and nobody can tell the boxes apart
 NAMES = {
     "span": "named span", "compute": "computing", "collective": "collective", "native": "native collective",
@@ -103,14 +104,16 @@ def timeline(
         for rank, n in zip(shown, numbers, strict=True)
     ]
     sentence = _sentence(shown, numbers, inside, last - first, window)
-    if len(boxes) > MOST_BOXES:
-        sizes = ((last - first) / parts for parts in (100, 50, 20, 5, 1))
+    if len(boxes) > CROWDED:
+        each = len(boxes)
+        sizes = ((last - first) / parts for parts in (250, 100, 50, 20, 5, 1))  # 250: three pixels
         boxes = next(b for gap in sizes if len(b := merged(boxes, gap)) <= MOST_BOXES or gap == last - first)
-        sentence += " Short boxes in a row are drawn as one; use window= to see each."
+        if len(boxes) < each:
+            sentence += " Short boxes in a row are drawn as one; use window= to see each."
     both = [m for m in inside if m.src in shown and m.dst in shown and first <= max(m.start, m.recv_start)
             and m.arrived <= last] if few else []  # fmt: skip
     with_work = any(b.lane == "work" for b in boxes)
-    room = (72 if with_work else 54) if len(shown) <= 8 else max(18, 560 / len(shown))
+    room = (84 if with_work else 60) if len(shown) <= 8 else max(18, 560 / len(shown))
     scene = Scene(shown, (first, last), boxes, both, _lanes(with_work, room > 45), room, room > 45)
     return Figure(
         title, trace.badge, sentence, list(rows),

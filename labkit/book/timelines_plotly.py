@@ -19,11 +19,13 @@ def spec(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[str
     unit, name = seconds_unit(scene.window[1])
     row = {rank: index for index, rank in enumerate(scene.ranks)}
     data: list[dict[str, Any]] = []
+    thin = (scene.window[1] - scene.window[0]) / 120  # an outline would be most of a narrower box
     for kind in scene.kinds:
         mine = [b for b in scene.boxes if b.kind == kind]
         outline = kind in ("collective", "native")
         look = KINDS["span" if outline else kind]
         fill = "rgba(128,128,128,0.10)" if kind == "collective" else CLEAR if look.colour == "none" else look.colour
+        edges = [0.5 if b.end - b.start > thin else 0 for b in mine]
         hatch = "+" if kind == "native" else "" if outline else look.hatch
         data.append({
             "type": "bar", "orientation": "h", "name": names[kind],
@@ -36,7 +38,7 @@ def spec(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[str
             "textfont": {"color": INK if kind == "collective" else ON_COLOUR, "size": 11},
             "marker": {
                 "color": fill,
-                "line": {"width": 1 if outline else 0.5, "color": INK if fill == CLEAR or outline else ON_COLOUR},
+                "line": {"width": 1 if outline else edges, "color": INK if fill == CLEAR or outline else ON_COLOUR},
                 "pattern": {"shape": hatch, "size": 6, "solidity": 0.06 if hatch == "." else 0.2, "bgcolor": fill,
                             "fgcolor": INK if fill == CLEAR else ON_COLOUR},
             },
@@ -67,7 +69,7 @@ def _collective_labels(scene: Scene, mine: Sequence[Box], row: dict[int, int], u
     return {
         "type": "scatter", "mode": "text", "showlegend": False, "hoverinfo": "skip", "textposition": "bottom right",
         "x": [_tidy(b.start / unit) for b in wide], "text": [b.label for b in wide],
-        "y": [_tidy(row[b.rank] + scene.lanes["collective"][0] + 0.01) for b in wide],
+        "y": [_tidy(row[b.rank] + scene.lanes["collective"][0] + 0.03) for b in wide],
         "textfont": {"size": 10.5, "color": INK},
     }  # fmt: skip
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from labkit.book.timelines import Scene
 
 LEFT, RIGHT = 62.0, 12.0
+THIN = 6.0  # pixels; narrower boxes have no outline
 MOST_HOVERS = 150  # a tooltip for each box, unless there are very many
 
 
@@ -49,10 +50,11 @@ def picture(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[
         x, width = place(box.start), (box.end - box.start) * scale
         y, tall = rows[box.rank] + lane_top * height, lane_height * height
         colour, hatch, dash = _look(box.kind)
-        thin = width < 2
+        thin = width < THIN and box.lane != "collective"  # an outline would be most of it
+        plain = width < 2 and colour != "none"
         svg.rect(
-            x, y, width, tall, fill=colour, hatch="" if thin else hatch, dash="" if thin else dash,
-            stroke="none" if thin and box.kind != "waiting" else None if colour == "none" else ON_COLOUR,
+            x, y, width, tall, fill=colour, hatch="" if plain else hatch, dash="" if thin else dash,
+            stroke="none" if thin else None if colour == "none" else ON_COLOUR,
             stroke_width=0.6,
             radius=3 if box.lane == "collective" else 0, hover=box.hover if hovers else None,
         )  # fmt: skip
