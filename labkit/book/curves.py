@@ -99,6 +99,8 @@ def envelope(curves: Mapping[str, Curve], grid: Sequence[float]) -> list[tuple[f
 
 
 def _sentence(plot: Plot) -> str:
+    if len(plot.names) == 1:
+        return _alone(plot)
     told = []
     if plot.fastest:
         first, *rest = plot.fastest
@@ -114,6 +116,18 @@ def _sentence(plot: Plot) -> str:
         text = f"Measured, {runs[0][0]} is fastest"
         told.append(text + (" at every size" if len(runs) == 1 else f" at {bytes_text(runs[0][1])}") +
                     "".join(f", {name} from {bytes_text(size)}" for name, size in runs[1:]))  # fmt: skip
+    return ". ".join(told) + "."
+
+
+def _alone(plot: Plot) -> str:
+    """Where there is nothing to compare: the smallest and the largest size, by the model and as measured."""
+    (name,) = plot.names
+    told = []
+    line, runs = plot.lines.get(name, ()), plot.points.get(name, ())
+    for what, ends in (("By the model", line), ("Measured", runs)):
+        if ends:
+            (n, t, *_), (m, s, *_) = ends[0], ends[-1]
+            told.append(f"{what} {bytes_text(n)} take {seconds_text(t)}, {bytes_text(m)} take {seconds_text(s)}")
     return ". ".join(told) + "."
 
 
@@ -142,7 +156,7 @@ def _rows(plot: Plot, curves: Mapping[str, Curve], sizes: Sequence[float]) -> li
                 seconds = point[1:] if point else (None, None, None)
                 for what, t in zip(("median", "least", "most"), seconds, strict=True):
                     row[f"{what} (ms)"] = None if t is None else 1e3 * t
-            rows.append({**row, "fastest": " and ".join(by)})
+            rows.append({**row, "fastest": " and ".join(by)} if len(plot.names) > 1 else row)
     return rows
 
 

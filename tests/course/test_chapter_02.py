@@ -1,0 +1,93 @@
+"""The questions of chapter 2: keys beside numbers worked out by hand, and slips that a reader can really meet."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.cost import wires
+from labkit.cost.units import KB, MB
+from labkit.course.chapter_file import load_chapter
+from labkit.course.questions import Choices, Numeric, Order, Question
+
+CHAPTER = load_chapter("02_ranks_and_messages")
+VALUES = {"world_size": 8, "wires": wires, "alpha": 60e-6, "beta": 1 / 5e9}
+QUESTIONS: dict[str, Question] = {id: CHAPTER.question(id, VALUES) for id in CHAPTER.questions}
+
+
+@pytest.mark.parametrize(
+    ("id", "typed"),
+    [
+        ("telephone-bytes", "48"),
+        ("overlap-step", "9 ms"),
+        ("half-size", "100 kB"),  # 50 microseconds at 2 GB/s
+        ("bucket", "100 * 62 / 260"),  # microseconds: 60 + 2 for 10 kB, 60 + 200 for the bucket
+        ("late-receiver", "10"),
+    ],
+)
+def test_a_key_is_what_a_hand_works_out(id: str, typed: str) -> None:
+    assert QUESTIONS[id].mark(typed).right
+
+
+def test_the_messages_are_ordered_by_their_times() -> None:
+    sizes = {"kB": KB, "MB": MB}
+    by_name = {wire.name: wire for wire in wires.WIRES}
+    question = QUESTIONS["small-on-wires"]
+    assert isinstance(question, Order)
+    times = []
+    for item in question.items:
+        number, unit, _, wire = item.split()
+        times.append(by_name[wire].seconds(float(number) * sizes[unit]))
+    assert times == sorted(times)
+    assert all(b / a > 1.2 for a, b in zip(times, times[1:], strict=False)), "no two are close"
+
+
+def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
+    assert CHAPTER.forecast("send-first", {"world_size": 8}).declared == (2,)
+    kernels = {"message": 8.02e-3, "kernels": [0.0, 4e-3, 10e-3, 16e-3]}
+    assert CHAPTER.forecast("overlap", VALUES | kernels).declared == pytest.approx((8.02, 8.02, 10, 16))
+    cut = {"whole": 4 * MB, "pieces": 500}  # 500 * (60 + 1.6) and 60 + 800 microseconds
+    assert CHAPTER.forecast("pieces", VALUES | cut).declared == pytest.approx((500 * 61.6 / 860,))
+
+
+@pytest.mark.parametrize("id", [id for id, q in QUESTIONS.items() if isinstance(q, Numeric)])
+def test_every_slip_is_met_with_its_own_reason(id: str) -> None:
+    question = QUESTIONS[id]
+    assert isinstance(question, Numeric)
+    assert len(question.slips) == len(CHAPTER.questions[id]["slips"]), "none of them is right by accident"
+    for slip in question.slips:
+        assert question.mark(repr(slip.value)).why == slip.why
+
+
+def test_every_swap_is_met_with_its_own_reason() -> None:
+    question = QUESTIONS["small-on-wires"]
+    assert isinstance(question, Order)
+    for slip in question.slips:
+        order = [item for item in question.items if item != slip.before]
+        order.insert(order.index(slip.after), slip.before)
+        assert question.mark(order).why == slip.why
+
+
+@pytest.mark.parametrize("typed", ["eager", "Eager!", "the eager way", "eager protocol", "eagerly"])
+def test_the_eager_way_may_be_named_in_many_ways(typed: str) -> None:
+    assert QUESTIONS["safe-program"].mark(typed).right
+
+
+@pytest.mark.parametrize("typed", ["rendezvous", "asynchronous", "non-blocking", "isend", "buffered"])
+def test_another_way_is_told_apart(typed: str) -> None:
+    told = QUESTIONS["safe-program"].mark(typed)
+    assert not told.right and not told.why.endswith("is not it.")
+
+
+def test_all_five_kinds_are_there_and_every_wrong_choice_has_its_own_reason() -> None:
+    assert {q.kind for q in QUESTIONS.values()} == {"choice", "several", "numeric", "order", "text"}
+    assert 10 <= len(QUESTIONS) <= 14
+    for question in QUESTIONS.values():
+        if isinstance(question, Choices):
+            reasons = [c.why for c in question.choices if not c.right]
+            assert len(set(reasons)) == len(reasons) >= 2
+
+
+def test_what_is_said_of_wrong_half_sizes_is_so() -> None:
+    wire = wires.Wire("a link", 2e9, 50e-6)
+    assert wire.share(wire.half_size / 2) == pytest.approx(1 / 3)
+    assert wire.share(wire.half_size * 2) == pytest.approx(2 / 3)
