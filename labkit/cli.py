@@ -56,6 +56,10 @@ def _dispatch(arguments: argparse.Namespace, notebooks: Path | None) -> int:
             return sweep(
                 arguments.chapter, arguments.parameters, arguments.jobs, arguments.out, arguments.timeout, notebooks
             )
+        case "html":
+            from labkit.commands.html_pages import html_pages
+
+            return html_pages(arguments.chapters, arguments.out, notebooks)
         case "bench":
             return _call(f"labkit.bench.{arguments.benchmark}", arguments.rest)
         case _:
@@ -76,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_sync(commands)
     _add_run(commands)
     _add_sweep(commands)
+    _add_html(commands)
     _add_bench(commands)
     _add_doctor(commands)
     return parser
@@ -170,6 +175,17 @@ def _add_sweep(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     sweep.add_argument(
         "--timeout", type=_seconds, default=300, metavar="SECONDS", help="limit for each cell (default: 300)"
     )
+
+
+def _add_html(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    html = commands.add_parser(
+        "html",
+        help="write the chapters as static pages",
+        description="Write the chapters as static pages with an index, from the notebooks as they were saved. "
+        "The pages need no network and no script.",
+    )
+    html.add_argument("chapters", nargs="*", metavar="CHAPTER", help="numbers or names; all when none is given")
+    html.add_argument("--out", type=Path, metavar="DIR", help="where the pages go (default: site)")
 
 
 def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -10,7 +10,7 @@ STYLE = """
   --code: #222; --link: #7ab8ff } }
 * { box-sizing: border-box }
 html { background: var(--page); color: var(--ink); font: 1.05rem/1.6 system-ui, "Liberation Sans", Arial, sans-serif }
-body { margin: 0 auto; max-width: 50rem; padding: 0 1rem 4rem; overflow-wrap: break-word }
+body { margin: 0 auto; max-width: 56rem; padding: 0 1rem 4rem; overflow-wrap: break-word }
 a { color: var(--link) }
 a:focus-visible, [tabindex]:focus-visible { outline: 3px solid var(--link); outline-offset: 2px }
 .skip { position: absolute; left: -999rem } .skip:focus { position: static }
