@@ -56,6 +56,10 @@ def _dispatch(arguments: argparse.Namespace, notebooks: Path | None) -> int:
             return sweep(
                 arguments.chapter, arguments.parameters, arguments.jobs, arguments.out, arguments.timeout, notebooks
             )
+        case "progress":
+            from labkit.commands.progress import show_progress
+
+            return show_progress(arguments.json, notebooks)
         case "html":
             from labkit.commands.html_pages import html_pages
 
@@ -80,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_sync(commands)
     _add_run(commands)
     _add_sweep(commands)
+    _add_progress(commands)
     _add_html(commands)
     _add_bench(commands)
     _add_doctor(commands)
@@ -175,6 +180,16 @@ def _add_sweep(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     sweep.add_argument(
         "--timeout", type=_seconds, default=300, metavar="SECONDS", help="limit for each cell (default: 300)"
     )
+
+
+def _add_progress(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    progress = commands.add_parser(
+        "progress",
+        help="say what you have read, predicted and answered",
+        description="Say what you have read, predicted and answered, chapter by chapter, and what to do next. "
+        "It is known to this machine only.",
+    )
+    progress.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def _add_html(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
