@@ -1,5 +1,5 @@
 # Everything happens in .venv; a second call finds its stamp there and starts at once.
-#   make lab       install, and open JupyterLab on the first chapter
+#   make lab       install, and open JupyterLab on your own copy of the first chapter
 #   make test      install what tests need; lint, type check, tests, and the chapters run in full
 #   make install   only install
 # Another interpreter: make PYTHON=python3.12 install
@@ -26,7 +26,7 @@ CHAPTER ?=
 .PHONY: help install lab outputs test lint format bench chaos clean
 
 help:
-	@sed -n '2,5s/^# *//p' Makefile
+	@sed -n '2,6s/^# *//p' Makefile
 
 install: $(INSTALLED)
 
