@@ -32,8 +32,10 @@ SETTINGS = {
     "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
 }
 IDLE = """async () => {
-  const context = window.jupyterapp.shell.currentWidget.context;
-  await window.jupyterapp.restored; await context.ready; await context.sessionContext.ready;
+  await window.jupyterapp.restored;
+  const context = window.jupyterapp.shell.currentWidget?.context;
+  if (!context) return "not there yet";
+  await context.ready; await context.sessionContext.ready;
   return context.sessionContext.session?.kernel?.status === "idle" || context.sessionContext.session?.kernel?.status;
 }"""
 
@@ -82,6 +84,7 @@ class Lab:
 
     def wait_idle(self, page: Any) -> None:
         """Until the kernel of the notebook has nothing to do."""
+        page.wait_for_selector(".jp-Notebook .jp-Cell")
         end = time.monotonic() + WAIT / 1000
         while (status := page.evaluate(IDLE)) is not True:
             assert time.monotonic() < end, f"the kernel is {status} after {WAIT / 1000:.0f} s"

@@ -161,4 +161,9 @@ def test_it_fits_a_narrow_page_and_comes_back_when_the_page_is_loaded_again(lab:
     items.nth(4).locator("input").fill("ring")
     items.nth(4).locator("input").press("Enter")
     items.nth(4).locator(".lk-mark").wait_for()
+    page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
+    page.reload()  # the kernel still runs, and knows what was answered
+    lab.wait_idle(page)
+    page.locator(".lk-item").nth(4).locator(".lk-mark", has_text="✓ Right").wait_for()
+    assert page.locator(".lk-item").nth(4).locator("input").input_value() == "ring"
     page.close()
