@@ -205,7 +205,7 @@ class Host:
                     self.restart(rest[0])
         except Closed:
             self.kill_all()
-            os._exit(1)
+            raise
 
     def event(self, rank: int, text: str) -> None:
         """Tell the caller what happened to a rank."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from .channel import Channel, Closed
 from .host import Host
-from .process import die_with_parent, name_process
+from .process import adopt_orphans, die_with_parent, end_children, name_process
 
 
 def main(fd: int) -> int:
@@ -20,6 +20,7 @@ def main(fd: int) -> int:
     if sys.platform == "linux":  # elsewhere the caller's socket tells, and a thread would forbid forking
         die_with_parent(os.getppid())
     os.setpgid(0, 0)
+    adopt_orphans()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -47,6 +48,7 @@ def main(fd: int) -> int:
         # What the ranks themselves started (a subprocess, a data loader's worker) ends with them.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.killpg(0, signal.SIGTERM)
+        end_children(grace=0.5)
     return 0
 
 

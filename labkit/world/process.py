@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Container
 
 
-def die_with_parent(parent: int) -> None:
-    """End this process when `parent` dies: by the kernel on Linux, elsewhere by a thread that looks."""
+def die_with_parent(parent: int, by: int = signal.SIGKILL) -> None:
+    """End this process when `parent` dies: with a signal of the kernel on Linux, elsewhere by a thread that looks."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(1, by, 0, 0, 0)  # PR_SET_PDEATHSIG
         if os.getppid() != parent:
             os._exit(1)
         return
@@ -24,6 +26,36 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="labkit-parent", daemon=True).start()
+
+
+def adopt_orphans() -> None:
+    """From now on a process below this one that loses its parent becomes a child of this one (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+
+
+def children() -> list[int]:
+    """The children of this process, dead ones that are not buried included (Linux; elsewhere none)."""
+    found: list[int] = []
+    for thread in os.listdir("/proc/self/task") if sys.platform == "linux" else []:
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/children") as f:
+            found += map(int, f.read().split())
+    return found
+
+
+def end_children(keep: Container[int] = (), grace: float = 0.0) -> None:
+    """Kill and bury every child but those to keep, and theirs that come to us; wait `grace` seconds for them first."""
+    begin = time.monotonic()
+    while left := [pid for pid in children() if pid not in keep]:
+        waited = time.monotonic() - begin
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError, PermissionError):
+                if waited >= grace:
+                    os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)
+        if waited > grace + 2:  # one in a system call that cannot be broken off: the kernel ends it later
+            return
+        time.sleep(0.002)
 
 
 def name_process(name: str) -> None:

@@ -107,7 +107,7 @@ def main(fd: int, idle_seconds: float) -> None:
 
 
 def _nurse(sock: socket.socket, zygote: int) -> None:
-    """Import everything a host needs; then fork one for each job that comes."""
+    """Import everything a host needs; then be the nursery, or in a fork of it a host."""
     code = 1
     try:
         import gc
@@ -115,25 +115,10 @@ def _nurse(sock: socket.socket, zygote: int) -> None:
         import labkit.collectives  # noqa: F401
         import labkit.wire.sampler
         import labkit.wire.transports.gloo  # noqa: F401
-        import labkit.world.host_main as host
-        from labkit.world.process import die_with_parent, name_process
+        from labkit.world.nursery import nurse
 
-        name_process("labkit nursery")
-        if sys.platform == "linux":
-            die_with_parent(zygote)
         gc.freeze()
-        while True:
-            data, fds, _, _ = socket.recv_fds(sock, 1, 1)
-            if not data or not fds:
-                break
-            if os.fork() == 0:
-                sock.close()
-                code = host.main(fds[0])
-                return
-            os.close(fds[0])
-        os.wait()  # SIGCHLD is ignored, so this returns (with an error) when the last host is gone
-    except ChildProcessError:
-        code = 0
+        code = nurse(sock, zygote)
     except BaseException:
         import traceback
 

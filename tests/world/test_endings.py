@@ -179,3 +179,61 @@ def test_a_fork_of_the_kernel_gets_a_worker_of_its_own() -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=100)
     assert sorted(done.stdout.splitlines()) == ["[0, 1]", "[0, 1] True", "[0, 1] True"], done.stderr
+
+
+def start_sleepers(group, folder):
+    """One in the rank's own process group, one in a session of its own, one that its parent has left."""
+    import pathlib
+
+    sleep = "import time; time.sleep(300)"
+    pids = [subprocess.Popen([sys.executable, "-c", sleep]).pid]
+    pids.append(subprocess.Popen([sys.executable, "-c", sleep], start_new_session=True).pid)
+    leave = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {sleep!r}], stdout=-3).pid)"
+    pids.append(int(subprocess.run([sys.executable, "-c", leave], stdout=subprocess.PIPE).stdout))
+    pathlib.Path(folder, "new").write_text(" ".join(map(str, pids)))
+    pathlib.Path(folder, "new").rename(pathlib.Path(folder, "pids"))
+
+
+@pytest.mark.parametrize("ending", ["finished", "stopped", "host killed", "rank killed", "worker killed"])
+def test_what_a_rank_started_ends_with_its_world(ending, tmp_path) -> None:
+    from labkit.world.engine import _zygote
+
+    def work(group, folder):
+        start_sleepers(group, folder)
+        if ending != "finished":
+            time.sleep(100)
+
+    other = labkit.start(lambda group: time.sleep(3) or "unharmed", 1) if ending != "worker killed" else None
+    job = labkit.start(work, 1, str(tmp_path), on_failure="return")
+    assert eventually((tmp_path / "pids").exists, 20)
+    pids = [int(p) for p in (tmp_path / "pids").read_text().split()]
+    if ending == "stopped":
+        job.stop()
+    elif ending == "host killed":
+        with open(f"/proc/{job.pids[0]}/stat") as f:
+            os.kill(int(f.read().rpartition(")")[2].split()[1]), signal.SIGKILL)
+    elif ending == "rank killed":
+        job.kill(0)
+    elif ending == "worker killed":
+        os.kill(_zygote._process.pid, signal.SIGKILL)
+    job.wait()
+    assert len(pids) == 3 and eventually(lambda: not any(alive(p) for p in pids)), [p for p in pids if alive(p)]
+    assert other is None or other.wait().results == ["unharmed"]
+
+
+def test_a_kernel_that_is_killed_takes_what_its_ranks_started_with_it(tmp_path) -> None:
+    script = """
+    import subprocess, sys, time
+    import labkit
+    def work(group):
+        print(subprocess.Popen(["sleep", "300"], start_new_session=True).pid, flush=True)
+        time.sleep(100)
+    labkit.launch(work, 1)
+    """
+    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline().removeprefix("[rank 0] "))
+    assert alive(child)
+    parent.kill()
+    parent.wait()
+    assert eventually(lambda: not alive(child))
