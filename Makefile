@@ -2,6 +2,7 @@
 #   make lab       install, and open JupyterLab on your own copy of the first chapter
 #   make test      install what tests need; lint, type check, tests, and the chapters run in full
 #   make install   only install
+#   make outputs CHAPTER=3   execute a chapter in place, or all of them: for those who write the book
 # Another interpreter: make PYTHON=python3.12 install
 
 PYTHON ?= python3
