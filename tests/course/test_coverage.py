@@ -147,3 +147,9 @@ def test_only_one_of_several_references_is_wrong(small):
 
 def test_a_notebook_that_does_not_exist_has_no_places(tmp_path):
     assert list(places(tmp_path / "04_data_parallelism.ipynb")) == []
+
+
+def test_only_sections_that_a_source_has_can_be_cited():
+    course = load()
+    cited = ["003 1.10", "004 The Pipeline Bubble", "001 二", "003 1.12", "004 1.1", "005 1.1", "003"]
+    assert [course.cites(Source.parse(text)) for text in cited] == [True, True, True, False, False, False, False]
