@@ -55,6 +55,8 @@ ASYNC, NATIVE, COMBINE, EXCHANGE, NESTED, ERROR = 1, 2, 4, 8, 16, 32
 
 # `kind` comes last: whoever sees it sees the rest of the record.
 _RECORD = struct.Struct("<iiIIIIiiqqqqq4iBBBB")
+_MESSAGE = struct.Struct("<iiIIIIiiqqqqq16sBBBB")  # the same, with a shape that is packed already
+_SHAPE = struct.Struct("<4i")
 EVENT = np.dtype(
     [
         ("peer", "<i4"), ("step", "<i4"), ("group", "<u4"), ("lane", "<u4"), ("seq", "<u4"), ("name", "<u4"),
@@ -73,7 +75,6 @@ _COUNT = struct.Struct("<qq")
 _TIMES = struct.Struct("<qq")
 _T0, _T1 = (EVENT.fields[name][1] for name in ("t0", "t1"))  # type: ignore
 _PUT = _Q.pack_into
-_PADDING = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,), ())  # of a shape, by its dimensions
 _PID, _STATE, _STEP, _COUNTED, _STRINGS, _FAULT, _DROPPED, _NOW, _THREADS, _SLOTS_AT = (
     8,
     16,
@@ -168,6 +169,12 @@ class Page:
         self.map.close()
 
 
+def _four(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape as four numbers: filled up with zeros, or the fourth a number for all that is left."""
+    shape = tuple(shape)
+    return (shape + (0, 0, 0, 0))[:4] if len(shape) <= 4 else (*shape[:3], hash(shape) & 0x7FFFFFFF)
+
+
 class Recorder:
     """The writing side of a page. One a process; its methods may be called from any thread."""
 
@@ -181,6 +188,7 @@ class Recorder:
             self.slot(number, 0, used=0)
         self.slot(MAIN_SLOT, 0)
         self._free_slots = list(range(SLOTS - 1, MAIN_SLOT, -1))
+        self._shapes: dict[tuple[int, ...], bytes] = {}
         self._base, self._capacity = page._records, page.capacity
         self.step = page.step
 
@@ -223,11 +231,9 @@ class Recorder:
                 index = self._overwritten(index)
             else:
                 self.page.count = index + 1
-        n = len(shape)
-        a, b, c, d = (shape + (0, 0, 0, 0))[:4] if n <= 4 else (*shape[:3], hash(shape) & 0x7FFFFFFF)
         _RECORD.pack_into(
             self.map, self._base + index * RECORD_BYTES, peer, self.step, group, lane, seq, name, detail, parent,
-            nbytes, offset, now, end, sent, a, b, c, d, dtype, n, flags, kind,
+            nbytes, offset, now, end, sent, *_four(shape), dtype, len(shape), flags, kind,
         )  # fmt: skip
         return index + 1
 
@@ -236,8 +242,7 @@ class Recorder:
         dtype: int, shape: Any, flags: int,
     ) -> int:  # fmt: skip
         """`begin` and, for a send, `count` in one: messages are written down more often than all else together."""
-        n = len(shape)
-        a, b, c, d = (*shape, *_PADDING[n]) if n <= 4 else (*shape[:3], hash(tuple(shape)) & 0x7FFFFFFF)
+        packed = self._shapes.get(shape) or self._pack_shape(shape)
         with self._lock:
             index = self._next
             self._next = index + 1
@@ -250,11 +255,17 @@ class Recorder:
                 counter[0] += nbytes
                 counter[1] += 1
                 _COUNT.pack_into(self.map, HEADER_BYTES + 16 * peer, *counter)
-        _RECORD.pack_into(
+        _MESSAGE.pack_into(
             self.map, self._base + index * RECORD_BYTES, peer, self.step, group, lane, seq, 0, -1, parent,
-            nbytes, offset, now, 0, 0, a, b, c, d, dtype, n, flags, kind,
+            nbytes, offset, now, 0, 0, packed, dtype, len(shape), flags, kind,
         )  # fmt: skip
         return index + 1
+
+    def _pack_shape(self, shape: tuple[int, ...]) -> bytes:
+        if len(self._shapes) >= 1024:  # a program that never sends the same shape twice
+            self._shapes.clear()
+        packed = self._shapes[shape] = _SHAPE.pack(*_four(shape))
+        return packed
 
     def _overwritten(self, index: int) -> int:
         """Where the record goes when the page is full: over the oldest of the last `RING`."""
