@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -51,11 +52,15 @@ def sweep(
         done = len(runs) - len(waiting)
         print(f"{len(runs)} runs of {chapter.path.stem}" + (f", {done} finished before" if done else ""), flush=True)
         interrupted = False
+        ctrl_c = signal.getsignal(signal.SIGINT)
         try:
             with interrupted_by_signals():
                 _run_all(waiting, snapshot, chapter.path.parent, jobs or default_jobs(), timeout)
         except KeyboardInterrupt:
             interrupted = True
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGINT, ctrl_c)
         report(chapter, runs, folder)
     if interrupted:
         print("interrupted: the same command goes on where this one stopped", file=sys.stderr)
@@ -131,7 +136,10 @@ def _finish(run: SweepRun, process: "subprocess.Popen[str]", name: str) -> None:
 
 
 def _end(working: "dict[subprocess.Popen[str], tuple[SweepRun, float]]") -> None:
-    """End what still runs; each run ends its own kernel, and the kernel its ranks."""
+    """End what still runs; each run ends its own kernel, and the kernel its ranks. A second interrupt waits, too."""
+    if working and threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
     for process in working:
         process.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + PATIENCE

@@ -128,6 +128,9 @@ def test_an_interrupt_leaves_no_kernel(notebooks, tmp_path, number):
         kernels = [int(name) for name in os.listdir(ready)]
         assert len(kernels) == 2
         process.send_signal(number)
+        if number != signal.SIGKILL:
+            time.sleep(0.3)
+            process.send_signal(number)  # an impatient reader
         out, err = process.communicate(timeout=60)
     deadline = time.monotonic() + 30  # after SIGKILL the runs notice by themselves
     while any(psutil.pid_exists(kernel) for kernel in kernels) and time.monotonic() < deadline:
