@@ -89,7 +89,7 @@ objective = "ring-bytes"
 source = "a source"
 prompt = "Which collective?"
 explanation = "EXPLAINED-WORD"
-accept = ["reduce-?scatter"]
+accept = ["reduce-?scatter", "scatter-by-sum", "Scatter_And_Add"]
 answer = "REDUCE-AND-SCATTER"
 slips = [ { match = "^scatter$", why = "WHY-SCATTER" } ]
 """

@@ -43,7 +43,6 @@ def test_predictions_can_be_asked_in_any_world(world_size: int) -> None:
 def test_every_slip_is_met_with_its_own_reason(id: str) -> None:
     question = QUESTIONS[id]
     assert isinstance(question, Numeric)
-    assert len(question.slips) == len(CHAPTER.questions[id]["slips"]), "none of them is right by accident"
     for slip in question.slips:
         assert question.mark(repr(slip.value)).why == slip.why
 

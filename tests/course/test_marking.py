@@ -176,6 +176,18 @@ def test_marking_is_total(questions: dict[str, Question], value: object, id: str
         assert again is not None and question.mark(again) == told
 
 
+def test_joints_and_capitals_of_a_pattern_do_not_matter_either(questions: dict[str, Question]) -> None:
+    assert questions["a-word"].mark("Scatter by sum").right and questions["a-word"].mark("scatter and add").right
+
+
+def test_an_order_is_never_shown_right(tmp_path: Path) -> None:
+    loaded = chapter(
+        tmp_path, SAMPLE.replace('"forward", "backward", "all-reduce", "update"', '"all-reduce", "update"')
+    )
+    for seed in range(20):
+        assert loaded.question("in-order", VALUES, seed).shown()["items"] == ["update", "all-reduce"]
+
+
 def test_the_order_shown_depends_on_the_seed_alone(tmp_path: Path) -> None:
     loaded = chapter(tmp_path)
 

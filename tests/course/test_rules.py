@@ -65,8 +65,8 @@ def test_the_sample_is_in_order(tmp_path: Path) -> None:
             "that is no slip",
         ),
         ('"forward", "backward"', '"forward", "forward"', "in-order", "all different"),
-        ('["reduce-?scatter"]', '["(reduce"]', "a-word", "no pattern"),
-        ('["reduce-?scatter"]', "[]", "a-word", "accept is empty"),
+        ('["reduce-?scatter", "scatter-by-sum", "Scatter_And_Add"]', '["(reduce"]', "a-word", "no pattern"),
+        ('["reduce-?scatter", "scatter-by-sum", "Scatter_And_Add"]', "[]", "a-word", "accept is empty"),
         ('{ label = "messages"', '{ label = "MB from each"', "bytes", "same label"),
         (
             'choices = ["nobody", "rank 0", "all but rank 0"]',

@@ -54,9 +54,9 @@ class Numeric(Question):
         answer = number(words, entry["answer"])
         tolerance = float(entry.get("tolerance", TOLERANCE))
         slips = [Slip(number(words, s["value"]), words.fill(s["why"])) for s in entry.get("slips", [])]
-        # With some parameters a slip comes out right (at N = 2, say): then it is no slip.
-        real = tuple(s for s in slips if not near(s.value, answer, tolerance))
-        return cls(**common(entry, words), answer=answer, unit=entry.get("unit", ""), tolerance=tolerance, slips=real)
+        return cls(
+            **common(entry, words), answer=answer, unit=entry.get("unit", ""), tolerance=tolerance, slips=tuple(slips)
+        )
 
     def mark(self, value: object) -> Feedback:
         try:

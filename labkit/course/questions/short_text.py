@@ -61,8 +61,8 @@ class ShortText(Question):
 
 
 def normal(text: str) -> str:
-    """Lower case, one space between words, no punctuation; "_" and "-" are spaces: "All-Reduce!" is "all reduce"."""
-    plain = unicodedata.normalize("NFKC", text).casefold()
+    """One space between words, no punctuation; "_" and "-" are spaces: "All-Reduce!" is "All Reduce"."""
+    plain = unicodedata.normalize("NFKC", text)
     return " ".join("".join(c if c.isalnum() or c in "+%/." else " " for c in plain).split()).strip(". ")
 
 
