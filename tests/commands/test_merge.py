@@ -102,6 +102,13 @@ def test_added_cells_do_not_come_between_a_readers_cell_and_what_it_follows_in_a
     assert [name for name, _ in shown(merged)] == ["b", "a", "m", "n"]
 
 
+def test_cells_moved_by_the_reader_and_gone_from_the_edition_do_not_decide_the_order():
+    base, mine = book(*((n, n) for n in "eabcd")), book(*((n, n) for n in "eabdc"))
+    once = merge(base, mine, book(("a", "a"), ("e", "e"))).notebook
+    assert [cell["id"] for cell in once["cells"]] == ["a", "e"]
+    assert merge(base, once, book(("a", "a"), ("e", "e"))).notebook == once
+
+
 def test_the_next_conflict_takes_the_place_of_the_last_but_not_of_what_the_reader_wrote_into_it():
     first = merge(book(("a", "1")), book(("a", "mine")), book(("a", "2")))
     second = merge(book(("a", "2")), first.notebook, book(("a", "3")))
