@@ -50,10 +50,13 @@ def collective_boxes(trace: Trace) -> Iterable[Box]:
     for c in calls:
         if c.native:
             last[c.group, c.seq] = max(c.start, last.get((c.group, c.seq), c.start))
+    labelled: dict[int, float] = {}  # until when a name stands on each rank: those of queued calls would cover it
     for c in calls:
-        label = f"{c.name} {c.algorithm}".strip()
-        hover = f"rank {c.rank}: {label}, shape {list(c.shape)}, {seconds_text(c.end - c.start)}"
+        name = f"{c.name} {c.algorithm}".strip()
+        hover = f"rank {c.rank}: {name}, shape {list(c.shape)}, {seconds_text(c.end - c.start)}"
         meet = min(last.get((c.group, c.seq), c.start), c.end)
+        label = name if c.start >= labelled.get(c.rank, c.start) else ""
+        labelled[c.rank] = max(c.end, labelled.get(c.rank, c.end)) if label else labelled[c.rank]
         if meet > c.start:
             wait = f"{hover}, waits {seconds_text(meet - c.start)}"
             yield Box(c.rank, "collective", "waiting", c.start, meet, "", wait)

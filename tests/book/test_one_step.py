@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from labkit.book import step_breakdown
-from labkit.book.boxes import message_boxes
+from labkit.book.boxes import collective_boxes, message_boxes
 
 from . import fake_trace as fake
 
@@ -47,3 +47,16 @@ def test_a_receiver_waits_until_the_sender_begins_also_when_the_link_takes_no_ti
 
 def test_a_buffered_send_does_not_wait_for_its_receiver() -> None:
     assert boxes(start=0, end=1, recv_start=5, arrived=6) == [(0, "send", 0, 1), (1, "receive", 5, 6)]
+
+
+def test_of_calls_that_wait_in_a_queue_only_the_first_shows_its_name() -> None:
+    def call(start: float, end: float) -> Any:
+        return SimpleNamespace(rank=0, name="all_reduce", algorithm="ring", shape=(4,), start=start, end=end,
+                               nested=False, native=False, group=1, seq=1)  # fmt: skip
+
+    def labels(*times: tuple[float, float]) -> list[str]:
+        trace: Any = SimpleNamespace(collectives=lambda: [call(*t) for t in times])
+        return [b.label for b in collective_boxes(trace)]
+
+    assert labels((0, 2), (1, 3), (2.5, 4), (4, 5)) == ["all_reduce ring", "", "all_reduce ring", "all_reduce ring"]
+    assert labels((0, 2), (2, 3)) == ["all_reduce ring"] * 2
