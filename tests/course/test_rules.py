@@ -39,6 +39,7 @@ def test_the_sample_is_in_order(tmp_path: Path) -> None:
             "'alpha' is right, and needs no why",
         ),
         (CHOICES, CHOICES.replace('why = "WHY-BETA"', "right = true"), "pick-one", "exactly one"),
+        (CHOICES, CHOICES.replace("right = true", 'why = "w"'), "pick-one", "0 choices are right"),
         (CHOICES, CHOICES.replace('"beta"', '"alpha"'), "pick-one", "two choices are the same"),
         (CHOICES, CHOICES.replace('why = "WHY-BETA"', 'why = "w", missed = "m"'), "pick-one", "nobody can miss it"),
         (CHOICES, 'choices = [ { text = "alpha", right = true } ]', "pick-one", "at least two choices"),
