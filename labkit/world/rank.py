@@ -102,7 +102,7 @@ def _run(birth: Birth) -> int:
             result = birth.function(group, *birth.args)
             if context.sampler is not None:
                 context.sampler.sample()
-            _close_books(context)
+            context.close_books()
             fd, nbytes = store_result(result, birth.rank, birth.spec.max_result_bytes)
         del result
         page.state = rec.FINISHED
@@ -112,7 +112,7 @@ def _run(birth: Birth) -> int:
     except BaseException as error:
         page.state = rec.FAILED
         if context is not None:
-            _close_books(context)
+            context.close_books(failed=True)
         kind = "lost" if isinstance(error, PeerLost) else "wire" if isinstance(error, WireError) else "raised"
         if isinstance(error, SystemExit):
             kind = "exit"
@@ -123,11 +123,6 @@ def _run(birth: Birth) -> int:
         birth.control.send(("failed", kind, type(error).__name__, words, text))
         _linger(birth)
         return 1
-
-
-def _close_books(context: Context) -> None:
-    if context.socket_log is not None:
-        context.socket_log.write()
 
 
 def _words(error: BaseException) -> str:

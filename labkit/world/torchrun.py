@@ -82,8 +82,7 @@ class _Run:
         try:
             with limited(allowed):
                 result = self.fn(Group(context, range(spec.world_size)), *self.args)
-            if context.socket_log is not None:
-                context.socket_log.write()
+            context.close_books()
             report["result"] = result
             page.state = rec.FINISHED
         except Exception as error:
