@@ -63,7 +63,8 @@ def _panel(svg: Svg, name: str, lines: dict[str, list[SweepRun]], across: str, t
     svg.text(LEFT, top + 20, name, bold=True)
     for mark in marks:
         svg.line(LEFT, y(mark), WIDTH - RIGHT, y(mark), faint=True)
-        svg.text(LEFT - 8, y(mark) + 4, f"{mark:.4g}", anchor="end")
+        label = f"{mark:,.0f}" if 1e4 <= abs(mark) < 1e8 else f"{mark:.4g}"
+        svg.text(LEFT - 8, y(mark) + 4, label, anchor="end")
     for label, x in ticks:
         svg.text(x, bottom + 18, label, anchor="middle")
     svg.text((LEFT + WIDTH - RIGHT) / 2, bottom + 36, across, anchor="middle")

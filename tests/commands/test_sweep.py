@@ -106,6 +106,20 @@ def test_notes_that_cannot_be_read_mean_run_again(labkit, chapter, tmp_path):
     assert json.loads(notes.read_text())["status"] == "ran"
 
 
+NOTES = {"key": "k", "status": "ran", "seconds": 2, "records": {"x": 1}}
+STALE = [{"key": "other"}, {"status": "failed"}, {"seconds": "soon"}, {"records": None}]
+
+
+def test_only_a_run_that_ended_well_under_the_same_key_is_taken_over(tmp_path):
+    def recalled(notes):
+        (tmp_path / "run.json").write_text(json.dumps(notes))
+        run = SweepRun({}, "k", tmp_path)
+        return run.recall(), run.status, run.records
+
+    assert recalled(NOTES) == (True, "ran", {"x": 1})
+    assert [recalled(NOTES | change) for change in STALE] == [(False, "waiting", {})] * len(STALE)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupt_leaves_no_kernel(notebooks, tmp_path, number):
     ready = tmp_path / "ready"
