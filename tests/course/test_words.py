@@ -49,6 +49,7 @@ def test_bold_terms_are_short_phrases_that_do_not_instruct():
     assert bold_terms(text) == ["all-reduce", "collective", "Reduce-scatter", "Shift\nEnter"]
     assert bold_terms("**a**") == [] and bold_terms("**x**") == ["x"]
     assert bold_terms("**first.** between **second.**") == []
+    assert bold_terms("**2 * 3** inside **x**") == ["x"]  # what stands between two bold phrases is not bold
 
 
 def test_chapter_3_uses_terms_that_the_test_sees():
