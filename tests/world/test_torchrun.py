@@ -1,16 +1,19 @@
 """The same function under torchrun: two agents on this machine, two ranks each."""
 
 import json
+import random
 import socket
 import subprocess
 import sys
 import textwrap
 
+import numpy
 import pytest
+import torch
 
 SCRIPT = textwrap.dedent(
     """
-    import json, os, sys
+    import json, os, sys, time
     import torch, labkit
     from labkit import collectives
 
@@ -24,10 +27,40 @@ SCRIPT = textwrap.dedent(
             raise ValueError("rank three is unwell")
         group.recv(torch.ones(2), 3)
 
+    def drawn(group):
+        import random, numpy
+        return torch.rand(1).item(), random.random(), float(numpy.random.rand()), group.transport
+
+    def lopsided(group):
+        torch.ones(1 << 20)  # nothing is held: only what is alive at a mark counts
+        kept = torch.ones(1000 * (group.rank + 1))
+        with group.span("held"):
+            pass
+        return len(kept)
+
+    def hungry(group):
+        return len(torch.ones(400 << 18)) if group.rank == 2 else None
+
     transport, folder = sys.argv[1:]
-    run = labkit.launch(good, 4, transport=transport, timeout=20)
-    seen = {"results": run.results}
+    run = labkit.launch(good, 7, transport=transport, timeout=20)
+    seen = {"results": run.results, "options": []}
+    for options in ({"transports": "local"}, {"faults": [labkit.Kill(int(os.environ["RANK"]), step=1)]}):
+        try:
+            labkit.launch(good, 4, **options)
+        except labkit.Refused as error:
+            seen["options"].append(str(error))
+    second = labkit.launch(drawn, 4, transport=transport, timeout=20, seed=7)
+    if os.environ["RANK"] == "3":
+        time.sleep(0.7)  # it comes late to the next launch, and its trace says so
+    third = labkit.launch(lopsided, 4, transport=transport, timeout=20, memory="resident")
+    seen["mine"] = second.results[int(os.environ["RANK"])]
     if os.environ["RANK"] == "0":
+        seen["late"] = [span.start for span in third.trace.spans("held")]
+        seen["peaks"] = third.trace.peak_bytes()
+        seen["drawn"], seen["sent"] = second.results, second.trace.bytes_sent()
+        seen["duration"] = max(s.end for s in run.trace.sends)
+        seen["seconds"] = run.seconds
+        seen["starts"] = min(s.start for s in run.trace.sends)
         seen["bytes"] = run.trace.bytes_sent()
         seen["messages"] = run.trace.messages()
         seen["matched"] = all(m.arrived == m.arrived for m in run.trace.sends)
@@ -35,6 +68,13 @@ SCRIPT = textwrap.dedent(
         labkit.launch(bad, 4, transport=transport, timeout=5)
     except labkit.RankFailed as error:
         seen["failed"] = str(error)
+        seen["everyone"] = [(f.rank, f.kind) for f in error.run.failures]
+    kept = labkit.launch(bad, 4, transport=transport, timeout=5, on_failure="return")
+    seen["kept"] = [f.rank for f in kept.failures][:1]
+    try:
+        labkit.launch(hungry, 4, transport=transport, timeout=20, memory_limit=200 << 20)
+    except labkit.RankFailed as error:
+        seen["hungry"] = error.failure.message
     with open(f"{folder}/{os.environ['RANK']}.json", "w") as f:
         json.dump(seen, f)
     """
@@ -63,6 +103,21 @@ def test_two_agents_run_one_world(transport, tmp_path):
         else pytest.fail("\n".join(output))
     )
     assert seen[0]["results"] == [[6.0, 2]] * 4
+    assert output[0].count("the cell asks for 7 ranks; torchrun started 4, and they are used") == 1
+    assert "the cell asks" not in output[1]
+    for rank in range(4):
+        wrong, faults = seen[rank]["options"]
+        assert "no option 'transports'" in wrong and "faults= needs ranks that labkit started itself" in faults
+    torch.manual_seed(7)
+    assert seen[0]["drawn"] == [[torch.rand(1).item(), random.Random(7).random(),
+                                 float(numpy.random.RandomState(7).rand()), transport]] * 4  # fmt: skip
+    assert seen[1]["mine"] == seen[0]["drawn"][1] and seen[0]["sent"] == [0] * 4  # each launch has a trace of its own
+    assert [peak - 4000 * (r + 1) for r, peak in enumerate(seen[0]["peaks"])] == [0] * 4
+    assert seen[0]["late"][3] - min(seen[0]["late"]) > 0.5
+    assert 0 <= seen[0]["starts"] <= seen[0]["duration"] <= seen[0]["seconds"] + 0.05  # time begins with the launch
+    assert seen[0]["everyone"][0] == [3, "raised"] and len(seen[0]["everyone"]) == 4
+    assert seen[0]["kept"] == [3]
+    assert "memory_limit=209715200): hold less" in seen[0]["hungry"]
     assert seen[0]["bytes"] == [6000] * 4 and seen[0]["messages"] == [6] * 4 and seen[0]["matched"]
     assert seen[0]["failed"].startswith("rank 3 raised ValueError: rank three is unwell")
     assert "rank three is unwell" in seen[3]["failed"]
