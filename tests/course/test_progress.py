@@ -252,3 +252,20 @@ def test_the_summary_counts_by_chapter(path: Path) -> None:
         "tries": 5,
     }
     assert fourth["chapter"] == "04_next" and fourth["read"] is None and fourth["tries"] == 0
+
+
+def test_the_file_is_replaced_in_one_step_and_never_rewritten(path: Path) -> None:
+    progress = Progress(path)
+    progress.opened(CH)
+    with open(path) as old:
+        before = path.read_text()
+        progress.read(CH)
+        assert old.read() == before, "who had it open still reads a whole file"
+    assert path.read_text() != before
+
+
+def test_what_goes_wrong_is_said_once(path: Path, said: list[str]) -> None:
+    path.mkdir(parents=True)
+    progress = Progress(path, said.append)
+    assert progress.question(CH, "q") == {} == progress.question(CH, "r")
+    assert len(said) == 1 and "cannot be read" in said[0]
