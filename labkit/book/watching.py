@@ -125,9 +125,7 @@ class Dashboard:
 
             self._view = DashboardView(controls=self.controls, slower=SLOWER, **self._state())
             self._view.on_msg(self._received)
-            # The thread holds no reference to self: a dashboard that nobody has any more ends its thread.
-            arguments = (weakref.ref(self), self._closed)
-            self._thread = threading.Thread(target=_refresh, args=arguments, name="labkit-dashboard", daemon=True)
+            self._thread = threading.Thread(target=self._follow, name="labkit-dashboard", daemon=True)
             self._thread.start()
         return self._view
 
@@ -153,6 +151,15 @@ class Dashboard:
                 setattr(view, name, value)
         return not state["over"]
 
+    def _follow(self) -> None:
+        """Refresh the view until the job is over or the view is closed."""
+        pause = INTERVAL
+        while not self._closed.wait(pause):
+            begun = time.perf_counter()
+            if not self.refresh():
+                return
+            pause = max(INTERVAL, 10 * (time.perf_counter() - begun))  # long runs have long pages: leave them the cores
+
     def close(self) -> None:
         """End the view and its thread. The job goes on."""
         self._closed.set()
@@ -161,9 +168,6 @@ class Dashboard:
         if self._view is not None:
             self._view.close()
             self._view = None
-
-    def __del__(self) -> None:
-        self._closed.set()
 
     def __repr__(self) -> str:
         return self.text
@@ -188,17 +192,3 @@ def in_short(now: Now) -> str:
     call = CALL.search(now.doing)
     where = f" in {call[1]}, call {call[2]}" if call else f": {now.doing}"
     return (f"for {ranks_text(now.waits_for)}" if now.waits_for else "for its messages") + where
-
-
-def _refresh(reference: weakref.ref[Dashboard], closed: threading.Event) -> None:
-    """Refresh a dashboard until its job is over, or it is closed or gone."""
-    pause = INTERVAL
-    while not closed.wait(pause):
-        board = reference()
-        if board is None:
-            return
-        begun = time.perf_counter()
-        if not board.refresh():
-            return
-        pause = max(INTERVAL, 10 * (time.perf_counter() - begun))  # a long run has long pages: leave the cores to it
-        del board

@@ -43,6 +43,7 @@ class Watch:
     def __init__(self, job: Job):
         self.job = job
         self._reader: Reader | None = None
+        self._last: list[Now] | None = None  # what the ranks were in the end
         self._seen: dict[int, tuple[str, float]] = {}  # rank -> what it did, and since when
 
     @property
@@ -71,6 +72,8 @@ class Watch:
 
     def look(self) -> list[Now]:
         """Every rank now; before the ranks exist, all of them as starting."""
+        if self._last is not None:
+            return self._last
         over = self.over  # first: what is seen afterwards is then final
         reader = self._pages()
         if reader is None:
@@ -78,7 +81,10 @@ class Watch:
                     for r in range(self.job.spec.world_size)]  # fmt: skip
         picture = reader.picture(mismatches=False)
         stopped = self._stopped()
-        return [self._now(reader.pages[r], picture.waits.get(r), r in stopped, over) for r in range(len(reader.pages))]
+        seen = [self._now(reader.pages[r], picture.waits.get(r), r in stopped, over) for r in range(len(reader.pages))]
+        if over:
+            self._last, self._reader = seen, None  # the pages of a long run are large
+        return seen
 
     def _pages(self) -> Reader | None:
         job = self.job

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -71,7 +70,8 @@ def test_headless_it_says_who_waits_for_whom_and_does_not_wait_itself(job: Job) 
     assert [(n.nbytes, n.messages) for n in now] == [(0, 0), (400, 1), (0, 0)]
     assert "receive float32[100] from rank 0" in board.text
     job.stop()
-    assert "was stopped" in board.headline and {n.state for n in board.ranks()} == {"ended"}
+    assert eventually(lambda: "was stopped" in board.headline)
+    assert {n.state for n in board.ranks()} == {"ended"}
     assert "ended" in board.text
 
 
@@ -111,18 +111,12 @@ def test_without_controls_the_page_can_only_stop(job: Job) -> None:
     assert blocked(board) and job.poll() is None
 
 
-def test_closing_or_forgetting_it_leaves_no_thread_and_the_job_goes_on(job: Job) -> None:
+def test_closing_it_leaves_no_thread_and_the_job_goes_on(job: Job) -> None:
     board = dashboard(job)
     assert board.widget.rows
     assert len(threads()) == 1
     board.close()
     assert not threads() and board._view is None
-    other = dashboard(job)
-    other.widget  # noqa: B018  (starts its thread)
-    other._view.close()
-    del other
-    gc.collect()
-    assert eventually(lambda: not threads(), 10)
     assert job.poll() is None
 
 

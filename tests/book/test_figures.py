@@ -231,3 +231,44 @@ def test_a_crowded_timeline_draws_short_boxes_as_one_and_keeps_its_numbers() -> 
     assert "drawn as one" in figure.sentence and len(figure.svg) < 60_000
     assert [r["messages sent"] for r in figure.table()] == [46] * 24
     assert "drawn as one" not in timeline(fake.ring(8)).sentence
+
+
+def test_the_data_stands_below_a_figure_of_a_notebook_as_a_closed_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        "IPython.core.display_functions.publish_display_data", lambda data, metadata=None: shown.append(data)
+    )
+    figure = bars({"measured": {"naive": 7e6, "ring": 1.75e6}})
+    figure._ipython_display_()
+    assert shown == [figure.bundle()]  # a terminal: the words end with the numbers anyway
+    shown.clear()
+    monkeypatch.setattr("labkit.book.figure._shell", lambda: type("Shell", (), {"config": {"IPKernelApp": {}}})())
+    figure._ipython_display_()
+    assert shown[0] == figure.bundle() and set(shown[1]) == {"text/html"}
+    html = shown[1]["text/html"]
+    assert html.startswith("<details><summary>Data as a table</summary><table><caption>")
+    assert html.count("<tr>") == 1 + len(figure.rows) and html.count('scope="col"') == len(figure.table().columns)
+    assert html == figure.data_html()  # the same text for the same figure: nbval may compare it
+    shown.clear()
+    Figure("Empty", "measured", "Nothing.", [], "<svg/>")._ipython_display_()
+    assert len(shown) == 1
+
+
+def test_a_long_table_is_cut_and_its_caption_counts_the_rest() -> None:
+    figure = Figure("Long", "measured", "Long.", [{"x": i} for i in range(250)], "<svg/>")
+    html = figure.data_html()
+    assert html.count("<tr>") == 1 + 200
+    assert "<caption>Long (measured): the first 200 rows; 50 more are in .table()</caption>" in html
+    assert figure.table()._repr_html_().count("<tr>") == 251
+
+
+def test_boxes_too_narrow_to_be_told_apart_are_one_and_have_no_outline() -> None:
+    trace = fake.ring(8, 800)
+    trace_boxes = timeline(trace)
+    zoomed = timeline(trace, window=(0, trace.duration * 200))  # everything in a two-hundredth of the width
+    assert "drawn as one" in zoomed.sentence and "drawn as one" not in trace_boxes.sentence
+    spec = zoomed.bundle()[PLOTLY]
+    sending = next(t for t in spec["data"] if t.get("name") == "sending")
+    assert set(sending["marker"]["line"]["width"]) == {0} and len(sending["x"]) == 8
+    whole = next(t for t in trace_boxes.bundle()[PLOTLY]["data"] if t.get("name") == "sending")
+    assert set(whole["marker"]["line"]["width"]) == {0.5}
