@@ -126,9 +126,10 @@ def test_a_notebook_without_headings_gets_one(labkit, notebooks, tmp_path):
     assert Page(tmp_path / "site" / "05_other.html").levels == [1]
 
 
-def test_links_inside_the_book_lead_to_pages_and_pictures_come_along(site):
+def test_links_inside_the_book_lead_to_pages_and_pictures_come_along(site, notebooks):
+    (notebooks.parent / "outside.txt").write_text("not for the site")
     page = site(cell(
-        "a", "[3](03_tiny.ipynb#Tiny) [7](07_none.ipynb) [x](../labkit/cli.py) [up](../../secret) "
+        "a", "[3](03_tiny.ipynb#Tiny) [7](07_none.ipynb) [x](../labkit/cli.py) [up](../outside.txt) "
         "[w](https://example.org/) [here](#Two-words) ![pic](pictures/a.svg)\n\n## Two words", "markdown",
     ))  # fmt: skip
     addresses = [a.get("href") for a in page.all("a")]
