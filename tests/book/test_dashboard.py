@@ -70,7 +70,8 @@ def test_headless_it_says_who_waits_for_whom_and_does_not_wait_itself(job: Job) 
     assert [(n.nbytes, n.messages) for n in now] == [(0, 0), (400, 1), (0, 0)]
     assert "receive float32[100] from rank 0" in board.text
     job.stop()
-    assert eventually(lambda: "was stopped" in board.headline)
+    assert eventually(lambda: ", was stopped, " in board.headline)
+    assert [n.step for n in board.ranks()] == [n.step for n in board.ranks()] == [3, 3, 3]
     assert {n.state for n in board.ranks()} == {"ended"}
     assert "ended" in board.text
 
