@@ -30,7 +30,7 @@ def test_the_law_is_its_four_terms(compute, size, communication, synchronization
 def test_gpt2_on_eight_and_on_thirty_two_gpus():
     inside = textbook.ring_at(textbook.GPT2_GRADIENT, 8, textbook.NVLINK_ONE_DIRECTION).seconds
     assert round(cost.step_seconds(8 * 1.8, 8, inside), 4) == 1.8117
-    assert round(100 * cost.scaling_efficiency(8 * 1.8, 8, inside), 2) == 99.36  # 1.8 over the rounded 1.8117 would be 99.35
+    assert round(100 * cost.scaling_efficiency(8 * 1.8, 8, inside), 2) == 99.36  # from rounded 1.8117: 99.35
     both = inside + textbook.ring_at(textbook.GPT2_GRADIENT, 32, textbook.TEN_GIGABIT).seconds
     assert round(cost.step_seconds(32 * 1.8, 32, both), 4) == 6.4617
     assert round(100 * cost.scaling_efficiency(32 * 1.8, 32, both), 2) == 27.86
