@@ -26,12 +26,19 @@ class Placement(NamedTuple):
 
     backend: str
     environ: dict[str, str]
-    devices: tuple[int | None, ...]  # of each rank, None for the CPU
+    devices: tuple[int | None, ...]  # of each rank, None for the CPU; empty if no rank has one
+
+    def device_of(self, rank: int) -> int | None:
+        """The GPU of a rank, None for the CPU."""
+        return self.devices[rank] if self.devices else None
 
     @property
     def shared(self) -> bool:
         """Whether a GPU has more than one rank."""
         return len(set(self.devices)) < len(self.devices) and None not in self.devices
+
+
+ON_CPU = Placement("gloo", {}, ())
 
 
 def place(ranks: int, gpus: int, nccl: tuple[int, ...]) -> Placement:

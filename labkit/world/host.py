@@ -80,11 +80,12 @@ class Host:
                 mine.close()
                 self.caller.close()
                 os.close(read)
-                device = rank % max(1, _gpus()) if self.spec.backend == "nccl" else None
+                os.environ.update(self.spec.gpus.environ)
                 live(
                     Birth(
                         rank, self.spec, self.function, self.args, self.pages_fd, self.board, listener, self.store,
-                        self.secret, self.epoch, theirs, write, self.striker.due(rank), self.link_model, device,
+                        self.secret, self.epoch, theirs, write, self.striker.due(rank), self.link_model,
+                        self.spec.gpus.device_of(rank),
                     ),
                     host,
                 )  # fmt: skip
@@ -277,12 +278,6 @@ class Host:
         short = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
         words = describe_exit(status)
         return f"{words}, perhaps for lack of memory. {remedy(allowed)}" if short and allowed is not None else words
-
-
-def _gpus() -> int:
-    from .devices import gpu_count
-
-    return gpu_count()
 
 
 def _drain(fd: int) -> None:

@@ -12,6 +12,8 @@ from labkit.wire.faults import Fault, check_faults
 from labkit.wire.hostspeed import refuse_faster_links
 from labkit.wire.network import Network
 
+from . import devices
+from .devices import ON_CPU, Placement
 from .memory_limit import allowance
 from .process import memory_available, processes_available
 
@@ -29,7 +31,9 @@ _CHOICES = {
 class Spec:
     """Options of a run.
 
-    backend: "auto", "gloo" or "nccl". transport: "auto", "gloo", "nccl" or "local". clock: "real" or "virtual".
+    backend: "auto" (nccl where every rank has a GPU of its own, else gloo), "gloo" or "nccl" (ranks may share a GPU;
+    where NCCL cannot, their tensors stay on it and messages go by way of host memory).
+    transport: "auto", "gloo", "nccl" or "local". clock: "real" or "virtual".
     network: a `Network` of emulated links. faults: a list of faults. timeout: seconds, the longest single wait.
     deadline: seconds for the whole run. memory: None, "resident" (tensors alive) or "peak" (of the process).
     on_failure: "raise", "return" (a Run with failures) or "continue" (the other ranks go on).
@@ -54,6 +58,7 @@ class Spec:
     check: bool = True
     max_result_bytes: int = 1 << 30
     memory_limit: int | None = None
+    gpus: Placement = field(default=ON_CPU, init=False)  # no option: worked out from the backend and this machine
 
     @property
     def per_node(self) -> int:
@@ -62,7 +67,7 @@ class Spec:
 
 def make_spec(world_size: Any, options: dict[str, Any]) -> Spec:
     """The checked spec; raises `Refused` naming the value and the remedy."""
-    known = {f.name for f in fields(Spec)} - {"world_size"}
+    known = {f.name for f in fields(Spec) if f.init} - {"world_size"}
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
@@ -108,9 +113,7 @@ def _whole(name: str, value: Any, least: int, below: float = float("inf")) -> No
 
 
 def _resolve_backend(spec: Spec) -> None:
-    from .devices import gpu_count
-
-    gpus = gpu_count()
+    gpus = devices.gpu_count()
     if "nccl" in (spec.backend, spec.transport) and gpus == 0:
         raise Refused("nccl needs an NVIDIA GPU and a CUDA build of PyTorch, and this machine has none: "
                       "use backend='gloo' (`labkit doctor` says more)")  # fmt: skip
@@ -118,6 +121,12 @@ def _resolve_backend(spec: Spec) -> None:
         raise Refused("transport='nccl' needs backend='nccl' or 'auto'")
     if spec.backend == "auto":
         spec.backend = "nccl" if gpus >= spec.world_size and spec.transport in ("auto", "nccl") else "gloo"
+    if spec.backend == "nccl":
+        spec.gpus = devices.place(spec.world_size, gpus, devices.nccl_version())
+        spec.backend = spec.gpus.backend  # gloo, by way of host memory, where NCCL does not let ranks share a GPU
+        if spec.backend == "gloo" and spec.transport == "nccl":
+            raise Refused(f"transport='nccl' with {spec.world_size} ranks on {gpus} GPUs: this NCCL does not let ranks "
+                          "share a GPU; leave transport out, and messages go by way of host memory")  # fmt: skip
     if spec.transport == "auto":
         spec.transport = "nccl" if spec.backend == "nccl" else "gloo"
 

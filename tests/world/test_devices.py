@@ -25,3 +25,30 @@ def test_a_build_without_cuda_has_no_nccl():
     import torch
 
     assert (nccl_version() == ()) == (torch.version.cuda is None)
+
+
+def test_the_spec_of_a_world_says_which_gpu_each_rank_has(monkeypatch):
+    from labkit.wire.errors import Refused
+    from labkit.world import devices
+    from labkit.world.spec import make_spec
+
+    def on(gpus, nccl, world_size, **options):
+        monkeypatch.setattr(devices, "gpu_count", lambda: gpus)
+        monkeypatch.setattr(devices, "nccl_version", lambda: nccl)
+        return make_spec(world_size, options)
+
+    own = on(4, (2, 27, 3), 4)  # a GPU each: used without being asked for
+    assert (own.backend, own.transport, own.gpus.device_of(3)) == ("nccl", "nccl", 3)
+    few = on(1, (2, 30, 0), 4)  # too few for everyone: ordinary cores, unless asked for
+    assert (few.backend, few.transport, few.gpus.device_of(3)) == ("gloo", "gloo", None)
+    shared = on(1, (2, 30, 0), 4, backend="nccl")
+    assert (shared.backend, shared.transport, shared.gpus.device_of(3)) == ("nccl", "nccl", 0)
+    assert shared.gpus.environ == {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+    staged = on(1, (2, 29, 0), 4, backend="nccl")  # tensors on the GPU, messages by way of host memory
+    assert (staged.backend, staged.transport, staged.gpus.device_of(3)) == ("gloo", "gloo", 0)
+    sockets = on(1, (2, 29, 0), 4, backend="nccl", transport="local")
+    assert (sockets.transport, sockets.gpus.device_of(1)) == ("local", 0)
+    with pytest.raises(Refused, match="4 ranks on 1 GPUs.*does not let ranks share"):
+        on(1, (2, 29, 0), 4, backend="nccl", transport="nccl")
+    with pytest.raises(Refused, match="has no option 'gpus'"):
+        make_spec(4, {"gpus": 2})
