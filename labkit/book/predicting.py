@@ -18,16 +18,17 @@ BUTTONS = [{"id": "submit", "label": "Predict"}, {"id": "skip", "label": "Skip"}
 
 
 class PredictFirst(Exception):
-    """A cell was run whose outcome the reader has not predicted yet. Shown as two lines, without a traceback."""
+    """A cell was run whose outcome the reader has not predicted yet. Shown as a few lines, without a traceback."""
 
     def __init__(self, id: str) -> None:
         super().__init__(
-            "This cell waits for your prediction. Answer the question above, or press Skip; then run it again."
+            "This cell waits for your prediction.\nAnswer the question above, or press Skip.\n"
+            "Then go on here: menu Run, Run Selected Cell and All Below."
         )
         self.id = id
 
     def _render_traceback_(self) -> list[str]:
-        """What Jupyter shows in place of a traceback."""
+        """What Jupyter shows in place of a traceback: in short lines, as it breaks long ones inside words."""
         return ["Predict first.", str(self)]
 
 
@@ -74,6 +75,8 @@ class Prediction:
     def require(self) -> None:
         """With a reader there, raise PredictFirst until the prediction is answered or skipped."""
         if live() and not self.predicted and not self.skipped:
+            if self._form is not None:
+                self._form.call(self.id)
             raise PredictFirst(self.id)
 
     def compare(self, *results: Any, mark: str = "measured") -> Table | Figure:

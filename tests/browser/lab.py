@@ -77,10 +77,18 @@ class Lab:
         page.set_default_timeout(WAIT)
         page.goto(f"{self.url}/lab/tree/{name}?token={self.token}&reset")
         page.wait_for_selector(".jp-Notebook .jp-Cell")
-        if dark:
-            page.evaluate("window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
         self.wait_idle(page)
+        self.set_theme(page, "JupyterLab Dark" if dark else "JupyterLab Light")
         return page
+
+    def set_theme(self, page: Any, theme: str) -> None:
+        """Until the page has the theme; the server remembers that of the page before."""
+        light = str(theme == "JupyterLab Light").lower()
+        end = time.monotonic() + WAIT / 1000
+        while (shown := page.evaluate("document.body.dataset.jpThemeLight")) != light:
+            assert time.monotonic() < end, f"{theme} does not come: jpThemeLight is {shown}"
+            page.evaluate("(theme) => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", theme)
+            page.wait_for_timeout(500)  # asked too early, it is forgotten
 
     def wait_idle(self, page: Any) -> None:
         """Until the kernel of the notebook has nothing to do."""
@@ -117,17 +125,19 @@ class Lab:
 
 
 @contextlib.contextmanager
-def running(folder: Path) -> Iterator[Lab]:
-    """A server on `folder` and a browser, until the block ends."""
+def running(folder: Path, *, copies: bool = False) -> Iterator[Lab]:
+    """A server on `folder` and a browser, until the block ends.
+
+    copies: start it as a reader does, with `labkit lab`, on copies of all chapters and under labkit's own settings.
+    """
     from playwright.sync_api import sync_playwright
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     token, files, settings = "browser-test", folder / "files", folder / "settings"
-    files.mkdir()
     settings.mkdir()
-    environment = jupyter_environment(os.environ)
+    environment = dict(os.environ) if copies else jupyter_environment(os.environ)
     for name in ("LABKIT_HEADLESS", "PYTEST_CURRENT_TEST"):
         environment.pop(name, None)
     for name in ("CONFIG", "DATA", "RUNTIME"):
@@ -135,16 +145,34 @@ def running(folder: Path) -> Iterator[Lab]:
     places = {"JUPYTERLAB_SETTINGS_DIR": settings / "user", "JUPYTERLAB_WORKSPACES_DIR": folder / "workspaces"}
     places |= {"XDG_DATA_HOME": folder / "share", "LABKIT_HOME": folder / "labkit"}  # of the reader's progress
     environment |= {name: str(place) for name, place in places.items()}
-    for plugin, values in SETTINGS.items():
-        package, _, file = plugin.partition(":")
-        place = settings / "user" / package
-        place.mkdir(parents=True)
-        (place / f"{file}.jupyterlab-settings").write_text(json.dumps(values))
-    command = [
-        *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}"),
-        *(f"--ServerApp.root_dir={files}", f"--IdentityProvider.token={token}", "--ServerApp.port_retries=0"),
-        *("--LabApp.expose_app_in_browser=True", "--log-level=WARN"),
-    ]
+    if copies:
+        environment["JUPYTER_TOKEN"] = token
+        (folder / "config").mkdir()
+        opened = {"LabApp": {"expose_app_in_browser": True}, "ServerApp": {"port_retries": 0}}
+        (folder / "config" / "jupyter_lab_config.json").write_text(json.dumps(opened))
+        command = [
+            sys.executable,
+            "-m",
+            "labkit.cli",
+            "lab",
+            "0",
+            "--no-browser",
+            f"--port={port}",
+            "--folder",
+            f"{files}",
+        ]
+    else:
+        files.mkdir()
+        for plugin, values in SETTINGS.items():
+            package, _, file = plugin.partition(":")
+            place = settings / "user" / package
+            place.mkdir(parents=True)
+            (place / f"{file}.jupyterlab-settings").write_text(json.dumps(values))
+        command = [
+            *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}"),
+            *(f"--ServerApp.root_dir={files}", f"--IdentityProvider.token={token}", "--ServerApp.port_retries=0"),
+            *("--LabApp.expose_app_in_browser=True", "--log-level=WARN"),
+        ]
     url = f"http://127.0.0.1:{port}"
     with (folder / "server.log").open("wb") as log:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder)

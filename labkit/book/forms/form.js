@@ -244,8 +244,16 @@ function showItem(item, key, buttons, say, send) {
     status.replaceChildren(...(mark ? [make("p", { class: "lk-mark" }, mark)] : []), make("div", { html: now.feedback || "" }));
     if (!first) say(status.innerText || status.textContent);
   }
+  // The notebook waits for this item: come into view, and take the focus unless somebody types elsewhere.
+  function call() {
+    const typing = document.activeElement?.closest("input, textarea, select, [contenteditable=true]");
+    const field = parts.node.querySelector("input:checked, input, button") || bar.querySelector("button");
+    form.scrollIntoView({ block: "center" });
+    if (field && (!typing || form.contains(typing))) field.focus({ preventScroll: true });
+    say("This question waits for your answer.");
+  }
   update(item, true);
-  return { node: form, update };
+  return { node: form, update, call };
 }
 
 function render({ model, el }) {
@@ -264,8 +272,15 @@ function render({ model, el }) {
   box.append(live.node);
   el.append(box);
   const follow = () => { for (const item of model.get("items")) shown.get(item.id)?.update(item, false); };
+  // Run All goes to its last cell when it ends, and it ends a moment after the call.
+  let calling = null;
+  const hear = (message) => {
+    clearTimeout(calling);
+    if (message?.call) calling = setTimeout(() => shown.get(message.call)?.call(), 400);
+  };
   model.on("change:items", follow);
-  return () => { live.stop(); model.off("change:items", follow); };
+  model.on("msg:custom", hear);
+  return () => { live.stop(); clearTimeout(calling); model.off("change:items", follow); model.off("msg:custom", hear); };
 }
 
 export default { render };

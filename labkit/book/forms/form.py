@@ -89,6 +89,12 @@ class Form:
             if self._view is not None:
                 self._view.items = self.items
 
+    def call(self, name: str) -> None:
+        """Bring item `name` into the reader's view, with the focus on it: something waits for its answer."""
+        with self._lock:
+            if self._view is not None:
+                self._view.send({"call": self.item(name)["id"]})
+
     @property
     def text(self) -> str:
         """The form in plain words: questions, what there is to choose from, what was answered, what was said to it."""
