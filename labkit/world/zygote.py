@@ -74,10 +74,13 @@ def main(fd: int, idle_seconds: float) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries finished hosts
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted cell is the caller's business
     sys.path[0] = HOME  # the very labkit that the caller runs, and not the folder of this script
+    sock.sendall(
+        b"\1"
+    )  # what follows can go on beside the caller's own work; a job that comes early waits in the socket
+    _import_what_optimizers_need()
     gc.collect()
     gc.freeze()  # keep the collector from touching, and so copying, pages that all ranks share
     nursery = Nursery(sock)
-    sock.sendall(b"\1")
     sock.settimeout(min(LOOK, idle_seconds))
     last = time.monotonic()
     while True:
@@ -104,6 +107,14 @@ def main(fd: int, idle_seconds: float) -> None:
             nursery = Nursery(sock)
             nursery.take(fds[0])
         os.close(fds[0])
+
+
+def _import_what_optimizers_need() -> None:
+    """The first optimizer of a process imports PyTorch's compiler, for about a second: once here, not in every rank."""
+    try:
+        import torch._dynamo  # noqa: F401
+    except ImportError:  # it is no public module
+        pass
 
 
 def _nurse(sock: socket.socket, zygote: int) -> None:
