@@ -3,6 +3,7 @@
 #   make test      install what tests need; lint, type check, tests, and the chapters run in full
 #   make install   only install
 #   make outputs CHAPTER=3   execute a chapter in place, or all of them: for those who write the book
+#   make course    write the pages that are made from the course file
 # Another interpreter: make PYTHON=python3.12 install
 
 PYTHON ?= python3
@@ -24,10 +25,10 @@ endif
 
 .DEFAULT_GOAL := help
 CHAPTER ?=
-.PHONY: help install lab outputs test lint format bench chaos clean
+.PHONY: help install lab outputs course test lint format bench chaos clean
 
 help:
-	@sed -n '2,6s/^# *//p' Makefile
+	@sed -n '2,7s/^# *//p' Makefile
 
 install: $(INSTALLED)
 
@@ -36,6 +37,9 @@ lab: $(INSTALLED)
 
 outputs: $(TESTABLE)
 	@$(PY) -m labkit.commands.outputs $(CHAPTER)
+
+course: $(INSTALLED)
+	@$(PY) -m labkit.course.build
 
 test: lint
 	$(PY) -m pytest -m "not chaos" --nbval-lax --nbval-current-env --nbval-cell-timeout=120 tests $(CHAPTERS)
