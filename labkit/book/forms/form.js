@@ -272,15 +272,21 @@ function render({ model, el }) {
   box.append(live.node);
   el.append(box);
   const follow = () => { for (const item of model.get("items")) shown.get(item.id)?.update(item, false); };
-  // Run All goes to its last cell when it ends, and it ends a moment after the call.
+  // The call may come before this view is there. Run All goes to its last cell when it ends, a moment after the call.
   let calling = null;
-  const hear = (message) => {
+  const hear = () => {
+    if (!model.get("called")) return;
     clearTimeout(calling);
-    if (message?.call) calling = setTimeout(() => shown.get(message.call)?.call(), 400);
+    calling = setTimeout(() => {
+      shown.get(model.get("called"))?.call();
+      model.set("called", ""); // so that the same call can come again
+      model.save_changes();
+    }, 400);
   };
+  hear();
   model.on("change:items", follow);
-  model.on("msg:custom", hear);
-  return () => { live.stop(); clearTimeout(calling); model.off("change:items", follow); model.off("msg:custom", hear); };
+  model.on("change:called", hear);
+  return () => { live.stop(); clearTimeout(calling); model.off("change:items", follow); model.off("change:called", hear); };
 }
 
 export default { render };

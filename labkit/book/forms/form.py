@@ -93,7 +93,7 @@ class Form:
         """Bring item `name` into the reader's view, with the focus on it: something waits for its answer."""
         with self._lock:
             if self._view is not None:
-                self._view.send({"call": self.item(name)["id"]})
+                self._view.called = self.item(name)["id"]
 
     @property
     def text(self) -> str:

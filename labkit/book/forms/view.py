@@ -14,13 +14,17 @@ def read(name: str) -> str:
 
 
 class FormView(anywidget.AnyWidget):
-    """The controls of a `Form`. The page sends {"id", "action", "value"} and follows what `items` says."""
+    """The controls of a `Form`. The page sends {"id", "action", "value"} and follows what `items` says.
+
+    called: the id of an item that is to come into view; the page clears it when that is done.
+    """
 
     _esm = read("make.js") + read("form.js")
     _css = read("controls.css")
     title = traitlets.Unicode().tag(sync=True)
     buttons: traitlets.List = traitlets.List().tag(sync=True)
     items: traitlets.List = traitlets.List().tag(sync=True)
+    called = traitlets.Unicode().tag(sync=True)
 
 
 class StepperView(anywidget.AnyWidget):
