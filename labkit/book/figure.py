@@ -132,7 +132,8 @@ def plotly_spec(
     return {
         "data": data,
         "layout": {**base, **layout},
-        "config": {"displaylogo": False, "responsive": True, "modeBarButtons": [["zoom2d", "pan2d", "resetScale2d"]]},
+        # Not "responsive": JupyterLab sees to the width, and with it a figure has no height after a change of theme.
+        "config": {"displaylogo": False, "modeBarButtons": [["zoom2d", "pan2d", "resetScale2d"]]},
     }
 
 
