@@ -19,6 +19,9 @@ native.py has what the transport's own library offers. The algorithms stand on c
 (cutting tensors), folding.py (numbers of ranks that are not a power of two), registry.py with checks.py and
 frame.py (what the `@algorithm` line does), and choose.py ("auto").
 Bytes, messages, rounds and seconds of each are functions in `labkit.cost.collectives`.
+
+In the docstrings N is the number of ranks (`n` in the code) and M the bytes of the tensor (of
+the joined one where blocks are gathered).
 """
 
 from labkit.collectives.api import (

@@ -61,7 +61,7 @@ def broadcast(x: Tensor, group: Group, root: int = 0, algorithm: str = "auto", a
 def reduce_scatter(
     x: Tensor, group: Group, op: str | ReduceOp = "sum", algorithm: str = "auto", async_op: bool = False
 ) -> Any:
-    """Return rows `torch.tensor_split(x, p)[rank]` of the reduction of `x` over all ranks, a new tensor."""
+    """Return rows `torch.tensor_split(x, N)[rank]` of the reduction of `x` over all ranks, a new tensor."""
     return _pick("reduce_scatter", algorithm, x, group)(x, group, op, async_op=async_op)
 
 
@@ -87,7 +87,7 @@ def scatter(
     algorithm: str = "auto",
     async_op: bool = False,
 ) -> Any:
-    """Give rank r rows `torch.tensor_split(x, p)[r]` of the `x` of `root`; elsewhere `x` is None.
+    """Give rank r rows `torch.tensor_split(x, N)[r]` of the `x` of `root`; elsewhere `x` is None.
 
     `like`: a tensor of the shape and dtype of this rank's part. The part is written into it, and it is
     returned. Only the root may leave it out; it then returns a new tensor.

@@ -1,13 +1,13 @@
-"""Bruck's algorithms: lg p rounds for gathering and for exchanging, by letting others carry your data.
+"""Bruck's algorithms: log2 N rounds for gathering and for exchanging, by letting others carry your data.
 
 All-gather: what a rank holds doubles in every round, because it receives all its partner has collected so
-far. The bytes are those of the ring, (p - 1) blocks, in lg p messages instead of p - 1.
+far. The bytes are those of the ring, (N - 1) blocks, in log2 N messages instead of N - 1.
 
 All-to-all: a block that must travel j ranks to the right goes by the binary digits of j: in round k all
 blocks with bit k set move 2^k ranks on, packed into one message. Each block is sent once per set bit, so the
-bytes are about lg p / 2 times those of the direct exchange. Worth it only while latency dominates.
+bytes are about log2 N / 2 times those of the direct exchange. Worth it only while latency dominates.
 
-Both work for any p. Source: Bruck, Ho, Kipnis, Upfal & Weathersby 1997, "Efficient algorithms for all-to-all
+Both work for any N. Source: Bruck, Ho, Kipnis, Upfal & Weathersby 1997, "Efficient algorithms for all-to-all
 communications in multiport message-passing systems".
 """
 
@@ -25,7 +25,7 @@ from labkit.wire.group import Group
 
 @algorithm("all_gather", "bruck")
 def bruck_all_gather(x: Tensor, group: Group, sizes: Sequence[int] | None = None) -> Tensor:
-    """Return every rank's `x`, joined along the first dimension: lg p messages of 1, 2, 4, ... blocks.
+    """Return every rank's `x`, joined along the first dimension: log2 N messages of 1, 2, 4, ... blocks.
 
     x: this rank's block, any dtype, sent as it is; a 0-d tensor counts as one row. `sizes`: rows of each
     rank's block, if they differ. Returns a new tensor of sum(sizes) rows; a second one of that size is alive
@@ -35,7 +35,7 @@ def bruck_all_gather(x: Tensor, group: Group, sizes: Sequence[int] | None = None
     n, me = group.size, group.rank
     sizes = sizes or [len(x)] * n
     blocks = room_for(x, [*sizes[me:], *sizes[:me]])  # block j is that of rank me + j
-    group.work_on(blocks.whole, first_row=sum(sizes[:me]))
+    group.work_on(blocks.whole, first_row=sum(sizes[:me]))  # for the replay: rows are counted from mine
     blocks[0].copy_(x)
 
     held = 1
@@ -49,10 +49,10 @@ def bruck_all_gather(x: Tensor, group: Group, sizes: Sequence[int] | None = None
 
 @algorithm("all_to_all", "bruck")
 def bruck_all_to_all(x: Tensor, group: Group) -> Tensor:
-    """Send part r of `x` to rank r, and return the parts received, joined in rank order: lg p messages.
+    """Send part r of `x` to rank r, and return the parts received, joined in rank order: log2 N messages.
 
     x: at least one dimension, the same shape on every rank, any dtype, sent as it is; part r is
-    `torch.tensor_split(x, p)[r]`. Returns a new tensor. (Uneven counts need the pairwise algorithm: here a
+    `torch.tensor_split(x, N)[r]`. Returns a new tensor. (Uneven counts need the pairwise algorithm: here a
     rank forwards blocks of others, so it would have to know everybody's counts.)
     Bytes sent: `cost.collectives.bruck_all_to_all_bytes`. Source: Bruck et al. 1997.
     """

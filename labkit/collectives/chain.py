@@ -1,8 +1,8 @@
 """Chain broadcast: cut the tensor in chunks and pass them from rank to rank, as on a conveyor belt.
 
-With one chunk the last rank waits for p - 1 whole messages. With c chunks, rank v sends chunk i while chunk i
-+ 1 comes in; the first chunk needs p - 1 steps to reach the end, and the others follow one step apart: p - 2
-+ c steps of n / c bytes. For large tensors that is about the time of one message of n bytes, however long the
+With one chunk the last rank waits for N - 1 whole messages. With c chunks, rank v sends chunk i while chunk i
++ 1 comes in; the first chunk needs N - 1 steps to reach the end, and the others follow one step apart: N - 2
++ c steps of M / c bytes. For large tensors that is about the time of one message of M bytes, however long the
 chain is.
 Sources: Pjesivac-Grbovic et al. 2007, "Performance analysis of MPI collective operations" (chain, segmented).
 """
@@ -19,7 +19,7 @@ from labkit.wire.group import Group
 
 @algorithm("broadcast", "chain")
 def chain_broadcast(x: Tensor, group: Group, root: int = 0, chunks: int | None = None) -> Tensor:
-    """Copy `x` of `root` to all ranks, in place, and return it: all but the last send n bytes, in chunks.
+    """Copy `x` of `root` to all ranks, in place, and return it: all but the last send M bytes, in chunks.
 
     x: same shape and dtype on every rank, any dtype, sent as it is. `chunks`: in how many pieces, the same on
     every rank; by default the number that the cost model finds best (`choose.chain_chunks`).

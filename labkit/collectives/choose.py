@@ -88,7 +88,7 @@ def explain(
 
 
 def chain_chunks(nbytes: int, size: int, link_model: Any = None) -> int:
-    """In how many chunks a chain broadcast goes fastest: sqrt((p - 2) n beta / alpha), at least 1."""
+    """In how many chunks a chain broadcast goes fastest: sqrt((N - 2) M beta / alpha), at least 1."""
     alpha, beta = _links(link_model, size).slowest(size)
     return chain_broadcast_best_chunks(nbytes, size, alpha, beta, limit=max(1, nbytes // SMALLEST))
 

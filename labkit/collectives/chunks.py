@@ -1,9 +1,9 @@
 """Cutting a tensor into chunks without copying it.
 
 Every algorithm talks about "chunk i" or "the part of rank r". Here is what that means: consecutive views of
-one contiguous tensor, cut as `torch.tensor_split` cuts (the first n % p chunks are one longer). When there
-are more chunks than elements the last ones are empty; an empty chunk is still sent, so all ranks keep the
-same rhythm.
+one contiguous tensor, cut as `torch.tensor_split` cuts (what is left over makes the first chunks one longer).
+When there are more chunks than elements the last ones are empty; an empty chunk is still sent, so all ranks
+keep the same rhythm.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Everyone to everyone: each rank sends all it has to each other rank, and each adds up for itself.
 
-One round of talk and no special rank, at (p - 1) n bytes from every rank: p / 2 times the bytes of a ring,
-and p copies of the tensor in memory. It is a fair choice for two ranks and for a few bytes; it shows that "no
+One round of talk and no special rank, at (N - 1) M bytes from every rank: N / 2 times the bytes of a ring,
+and N copies of the tensor in memory. It is a fair choice for two ranks and for a few bytes; it shows that "no
 bottleneck" and "few bytes" are different things.
 """
 
@@ -16,9 +16,9 @@ from labkit.wire.ops import SUM, ReduceOp
 
 @algorithm("all_reduce", "everyone")
 def everyone_all_reduce(x: Tensor, group: Group, op: ReduceOp = SUM) -> Tensor:
-    """Reduce `x` over all ranks, in place, and return it: p - 1 messages of n bytes from every rank.
+    """Reduce `x` over all ranks, in place, and return it: N - 1 messages of M bytes from every rank.
 
-    x: any shape, the same on every rank. Wire and accumulation in the dtype of `x`; p copies of `x` in
+    x: any shape, the same on every rank. Sent and added up in the dtype of `x`; N copies of `x` in
     memory.
     Order: ((x_0 + x_1) + x_2) + ..., on every rank, so all hold the same bits.
     Bytes sent: `cost.collectives.everyone_all_reduce_bytes`.

@@ -1,10 +1,10 @@
 """Power-of-two algorithms on any number of ranks: the ranks too many sit out behind a neighbour.
 
 Recursive doubling and halving pair rank a with rank a xor 1, a xor 2, a xor 4 ..., which needs a power of
-two. For p ranks let p2 be the largest power of two that fits and `spare` = p - p2. Among the first 2 * spare
-ranks each odd one hands its vector to the even one before it and waits; the p2 others are "active" and
-renumbered 0 .. p2 - 1. At the end the even one sends its neighbour the result. That costs two more rounds, of
-up to n bytes each (Thakur, Rabenseifner & Gropp 2005, "Optimization of collective communication operations in
+two. For N ranks let `size` be the largest power of two that fits, and `spare` = N - size. Among the first
+2 * spare ranks each odd one hands its vector to the even one before it and waits; the others are "active" and
+renumbered 0 .. size - 1. At the end the even one sends its neighbour the result. That costs two more rounds, of
+up to M bytes each (Thakur, Rabenseifner & Gropp 2005, "Optimization of collective communication operations in
 MPICH").
 
     7 ranks:   0 <- 1   2 <- 3   4 <- 5   6

@@ -1,12 +1,12 @@
-"""Recursive halving and doubling: the bytes of the ring in lg p rounds (Rabenseifner 2004).
+"""Recursive halving and doubling: the bytes of the ring in log2 N rounds (Rabenseifner 2004).
 
 Halving is a reduce-scatter. Split the vector in two with a partner half the world away: each keeps one half
 and adds the other's version of it. Repeat inside the half, with a partner at half the distance, until one
 chunk is left. Doubling runs the film backwards and is an all-gather.
 
-On p = 2^k ranks each half of the work sends n/2 + n/4 + ... = (p - 1) / p * n bytes, as the ring does, in lg
-p messages instead of p - 1. What it costs: partners are far apart, so on a real network they share links; and
-a world that is not a power of two needs two more rounds, of n bytes each for an all-reduce (folding.py).
+On N = 2^k ranks each half of the work sends M/2 + M/4 + ... = (N - 1) / N * M bytes, as the ring does, in log2 N
+messages instead of N - 1. What it costs: partners are far apart, so on a real network they share links; and
+a world that is not a power of two needs two more rounds, of M bytes each for an all-reduce (folding.py).
 Sources: Rabenseifner 2004, "Optimization of collective reduction operations"; Thakur, Rabenseifner & Gropp
 2005.
 """
@@ -24,9 +24,9 @@ from labkit.wire.ops import SUM, ReduceOp
 
 @algorithm("all_reduce", "halving_doubling")
 def halving_doubling_all_reduce(x: Tensor, group: Group, op: ReduceOp = SUM) -> Tensor:
-    """Reduce `x` over all ranks, in place, and return it: 2 lg p messages of n/2, n/4, ... and back.
+    """Reduce `x` over all ranks, in place, and return it: 2 log2 N messages of M/2, M/4, ... and back.
 
-    x: any shape, the same on every rank. Wire and accumulation in the dtype of `x`.
+    x: any shape, the same on every rank. Sent and added up in the dtype of `x`.
     Order: within a chunk a balanced tree of rank pairs, partners half the world apart first: for 4 ranks
     (x_0 + x_2) + (x_1 + x_3). Each chunk is finished on one rank and copied, so all hold the same bits.
     Bytes sent: `cost.collectives.halving_doubling_all_reduce_bytes`. Source: Rabenseifner 2004.
@@ -39,12 +39,12 @@ def halving_doubling_all_reduce(x: Tensor, group: Group, op: ReduceOp = SUM) -> 
         low = 0  # my window: chunks low to low + 2 d - 1
         for d in reversed(team.distances()):  # halve it: keep one half, give the other
             partner = team.rank_of(team.index ^ d)
-            keep = low + (team.index & d)
+            keep = low + (team.index & d)  # the upper half if my bit d is set, else the lower
             give = keep ^ d
             out, into = chunks[give : give + d], chunks[keep : keep + d]
             group.exchange(out, to=partner, like=into, source=partner, op=op)
             low = keep
-        for d in team.distances():  # double it: my window for my partner's
+        for d in team.distances():  # double it: swap my window for my partner's
             partner = team.rank_of(team.index ^ d)
             other = low ^ d
             out, into = chunks[low : low + d], chunks[other : other + d]
@@ -56,10 +56,10 @@ def halving_doubling_all_reduce(x: Tensor, group: Group, op: ReduceOp = SUM) -> 
 
 @algorithm("reduce_scatter", "halving")
 def halving_reduce_scatter(x: Tensor, group: Group, op: ReduceOp = SUM) -> Tensor:
-    """Return this rank's part of the reduction of `x` over all ranks: lg p messages of n/2, n/4, ...
+    """Return this rank's part of the reduction of `x` over all ranks: log2 N messages of M/2, M/4, ...
 
     x: at least one dimension, the same shape on every rank; left as it was (one working copy of `x` is made).
-    Returns rows `torch.tensor_split(x, p)[rank]`, a new tensor. Wire and accumulation in the dtype of `x`.
+    Returns rows `torch.tensor_split(x, N)[rank]`, a new tensor. Sent and added up in the dtype of `x`.
     Order: the balanced tree of `halving_doubling_all_reduce`. Beyond a power of two, an active rank looks
     after its own part and that of the rank that sits out behind it.
     Bytes sent: `cost.collectives.halving_reduce_scatter_bytes`. Source: Thakur, Rabenseifner & Gropp 2005.
@@ -77,7 +77,7 @@ def halving_reduce_scatter(x: Tensor, group: Group, op: ReduceOp = SUM) -> Tenso
         low = 0
         for d in reversed(team.distances()):
             partner = team.rank_of(team.index ^ d)
-            keep = low + (team.index & d)
+            keep = low + (team.index & d)  # the upper half if my bit d is set, else the lower
             give = keep ^ d
             group.exchange(window(give, d), to=partner, like=window(keep, d), source=partner, op=op)
             low = keep

@@ -1,11 +1,11 @@
 """Hierarchical all-reduce: stay inside the node as long as possible.
 
 Links inside a node are often ten times as fast as those between nodes. In a flat ring every link carries
-2 (p - 1) / p * n bytes, slow ones included, and the slowest sets the pace of all. Here the k ranks of a node
+2 (N - 1) / N * M bytes, slow ones included, and the slowest sets the pace of all. Here the k ranks of a node
 first reduce-scatter among themselves; then rank l of every node reduces part l with its namesakes on the
-other nodes; then the node gathers the parts. On m nodes a rank sends only 2 (m - 1) / m * n / k bytes to
+other nodes; then the node gathers the parts. On m nodes a rank sends only 2 (m - 1) / m * M / k bytes to
 another node: the traffic of a node is spread over k links instead of one, and 2 (m - 1) messages in a row are
-slow ones instead of 2 (p - 1).
+slow ones instead of 2 (N - 1).
 Source: Mikami et al. 2018, "Massively distributed SGD" (arXiv 1811.05233, 2D-torus all-reduce).
 """
 
@@ -25,7 +25,7 @@ from labkit.wire.ops import SUM, ReduceOp
 def hierarchical_all_reduce(x: Tensor, group: Group, op: ReduceOp = SUM) -> Tensor:
     """Reduce `x` over all ranks, in place, and return it: rings inside nodes, and rings across them.
 
-    x: any shape, the same on every rank. Wire and accumulation in the dtype of `x`; about two copies of `x`
+    x: any shape, the same on every rank. Sent and added up in the dtype of `x`; about two copies of `x`
     beside it are alive at the end. Rank = node * k + local, with k = `group.ranks_per_node`, which must
     divide the group's size.
     Order: the ring's order inside each node, then the ring's order over the nodes; each part is finished on

@@ -44,7 +44,7 @@ def native_all_reduce(x: Tensor, group: Group, op: ReduceOp = SUM) -> Tensor:
 
 @algorithm("reduce_scatter", "native", requires=native_library)
 def native_reduce_scatter(x: Tensor, group: Group, op: ReduceOp = SUM) -> Tensor:
-    """Return rows `torch.tensor_split(x, p)[rank]` of the reduction of `x`, which stays as it was.
+    """Return rows `torch.tensor_split(x, N)[rank]` of the reduction of `x`, which stays as it was.
 
     gloo's is an all_reduce of which each rank keeps its part: twice the bytes of `ring_reduce_scatter`.
     """
@@ -67,7 +67,7 @@ def native_all_gather(x: Tensor, group: Group, sizes: Sequence[int] | None = Non
 
 @algorithm("all_to_all", "native", requires=native_library)
 def native_all_to_all(x: Tensor, group: Group) -> Tensor:
-    """Send part r of `x` (`torch.tensor_split(x, p)[r]`) to rank r; return the parts received, joined."""
+    """Send part r of `x` (`torch.tensor_split(x, N)[r]`) to rank r; return the parts received, joined."""
     rows = even_sizes(len(x), group.size)
     blocks = room_for(x, rows[:1] * group.size)
     group.native.all_to_all(as_bytes(blocks.whole), as_bytes(_padded(Chunks(x, rows))))

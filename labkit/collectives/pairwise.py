@@ -1,7 +1,7 @@
-"""Pairwise exchange: p - 1 rounds, in round i send to rank + i and receive from rank - i.
+"""Pairwise exchange: N - 1 rounds, in round i send to rank + i and receive from rank - i.
 
-Every block goes straight to the rank that wants it, exactly once: the fewest bytes possible, (p - 1) / p * n,
-in p - 1 messages, and each round keeps every rank busy with one partner in each direction.
+Every block goes straight to the rank that wants it, exactly once: the fewest bytes possible, (N - 1) / N * M,
+in N - 1 messages, and each round keeps every rank busy with one partner in each direction.
 
 For reduce-scatter it has a second virtue. In a ring a 16-bit partial sum is rounded at every hop; here each
 contribution arrives as its rank wrote it, so the owner can add in 32 bits, at the same bytes on the wire.
@@ -28,10 +28,10 @@ def pairwise_all_to_all(
     send_counts: Sequence[int] | None = None,
     recv_counts: Sequence[int] | None = None,
 ) -> Tensor:
-    """Send part r of `x` to rank r, and return the parts received, joined in rank order: p - 1 messages.
+    """Send part r of `x` to rank r, and return the parts received, joined in rank order: N - 1 messages.
 
     x: at least one dimension, any dtype, sent as it is. Without counts, `x` has the same shape everywhere and
-    part r is `torch.tensor_split(x, p)[r]`. With them, part r is the next `send_counts[r]` rows, and
+    part r is `torch.tensor_split(x, N)[r]`. With them, part r is the next `send_counts[r]` rows, and
     `recv_counts[r]` rows come from rank r; both must be given, and agree between ranks. Returns a new tensor
     of sum(recv_counts) rows.
     Bytes sent: `cost.collectives.pairwise_all_to_all_bytes`: all of `x` but the rank's own part.
@@ -50,11 +50,11 @@ def pairwise_all_to_all(
 
 @algorithm("reduce_scatter", "pairwise")
 def pairwise_reduce_scatter(x: Tensor, group: Group, op: ReduceOp = SUM) -> Tensor:
-    """Return this rank's part of the reduction of `x` over all ranks: p - 1 messages of about n / p bytes.
+    """Return this rank's part of the reduction of `x` over all ranks: N - 1 messages of about M / N bytes.
 
     x: at least one dimension, the same shape on every rank; left as it was. Returns rows
-    `torch.tensor_split(x, p)[rank]`, a new tensor of the dtype of `x`.
-    Wire in the dtype of `x`. Accumulation: float32 for float16 and bfloat16, rounded once at the end (after
+    `torch.tensor_split(x, N)[rank]`, a new tensor of the dtype of `x`.
+    Sent in the dtype of `x`. Added up in float32 for float16 and bfloat16, rounded once at the end (after
     the division, for an average); else the dtype of `x`. Order: on rank r, ((x_r + x_{r-1}) + x_{r-2}) + ...
     Bytes sent: `cost.collectives.pairwise_reduce_scatter_bytes`, the ring's.
     """

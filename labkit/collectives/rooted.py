@@ -1,6 +1,6 @@
 """Scatter and gather: one rank deals out a tensor, or collects one.
 
-The root sends or receives every byte itself: (p - 1) / p * n over one link. No algorithm can do with fewer,
+The root sends or receives every byte itself: (N - 1) / N * M over one link. No algorithm can do with fewer,
 since all of it starts or ends there; trees save messages and pay for it by forwarding.
 """
 
@@ -17,10 +17,10 @@ from labkit.wire.group import Group
 
 @algorithm("scatter", "naive")
 def naive_scatter(x: Tensor | None, group: Group, root: int = 0, like: Tensor | None = None) -> Tensor:
-    """Give each rank its part of the `x` of `root`: the root sends p - 1 messages, in rank order.
+    """Give each rank its part of the `x` of `root`: the root sends N - 1 messages, in rank order.
 
     x: on the root, at least one dimension, any dtype, sent as it is; rank r gets the rows
-    `torch.tensor_split(x, p)[r]`. Elsewhere None; it is not looked at.
+    `torch.tensor_split(x, N)[r]`. Elsewhere None; it is not looked at.
     like: a tensor of the shape and dtype of this rank's part. The part is written into it, and it is
     returned. It is needed on every rank but the root, which without it returns a new tensor.
     Bytes sent: `cost.collectives.naive_scatter_bytes`.

@@ -1,10 +1,13 @@
 """Binomial trees: the number of ranks that have the data doubles in every round.
 
-Number the ranks from the root: v = (rank - root) mod p. The parent of v is v with its lowest set bit cleared,
-so for 8 ranks 4, 2 and 1 are children of 0, 6 and 5 of 4, 7 of 6 and 3 of 2. Broadcast walks down the tree,
-reduce walks up the same tree, and all-reduce does one after the other.
+Number the ranks from the root: v = (rank - root) mod N. The parent of v is v with its lowest set bit cleared:
+6 is 110 in binary, its parent 100 is 4. For 8 ranks:
 
-lg p rounds of n bytes for each walk: good for small tensors. For large ones the root sends its n bytes lg p
+    0 -> 4, 2, 1     4 -> 6, 5     6 -> 7     2 -> 3
+
+Broadcast walks down the tree, reduce walks up the same tree, and all-reduce does one after the other.
+
+log2 N rounds of M bytes for each walk: good for small tensors. For large ones the root sends its M bytes log2 N
 times, and most ranks wait while few links work; use a ring or a chain.
 Source: Thakur, Rabenseifner & Gropp 2005, "Optimization of collective communication operations in MPICH".
 """
@@ -32,10 +35,10 @@ def children(v: int, size: int) -> list[int]:
 
 @algorithm("broadcast", "tree")
 def tree_broadcast(x: Tensor, group: Group, root: int = 0) -> Tensor:
-    """Copy `x` of `root` to all ranks, in place, and return it: lg p rounds of n bytes.
+    """Copy `x` of `root` to all ranks, in place, and return it: log2 N rounds of M bytes.
 
     x: same shape and dtype on every rank, any dtype, sent as it is.
-    Bytes sent: n for each child; `cost.collectives.tree_broadcast_bytes`.
+    Bytes sent: M for each child; `cost.collectives.tree_broadcast_bytes`.
     """
     n, v = group.size, (group.rank - root) % group.size
     if v != 0:
@@ -47,12 +50,12 @@ def tree_broadcast(x: Tensor, group: Group, root: int = 0) -> Tensor:
 
 @algorithm("reduce", "tree")
 def tree_reduce(x: Tensor, group: Group, op: ReduceOp = SUM, root: int = 0) -> Tensor:
-    """Reduce `x` over all ranks into `x` of `root`, and return `x`: lg p rounds of n bytes.
+    """Reduce `x` over all ranks into `x` of `root`, and return `x`: log2 N rounds of M bytes.
 
     x: same shape on every rank. On ranks other than `root`, `x` is left holding partial sums.
-    Wire and accumulation in the dtype of `x`. Order: counted from the root, a rank adds its children's sums
+    Sent and added up in the dtype of `x`. Order: counted from the root, a rank adds its children's sums
     to its own, nearest child first: for 4 ranks (x_0 + x_1) + (x_2 + x_3).
-    Bytes sent: n, and none by the root; `cost.collectives.tree_reduce_bytes`.
+    Bytes sent: M, and none by the root; `cost.collectives.tree_reduce_bytes`.
     """
     n, v = group.size, (group.rank - root) % group.size
     for child in children(v, n):
@@ -66,7 +69,7 @@ def tree_reduce(x: Tensor, group: Group, op: ReduceOp = SUM, root: int = 0) -> T
 def tree_all_reduce(x: Tensor, group: Group, op: ReduceOp = SUM) -> Tensor:
     """Reduce `x` over all ranks, in place, and return it: up the tree to rank 0, and down again.
 
-    x: any shape, the same on every rank. Wire and accumulation in the dtype of `x`. Order: that of
+    x: any shape, the same on every rank. Sent and added up in the dtype of `x`. Order: that of
     `tree_reduce`; rank 0 alone finishes it, so all ranks hold the same bits.
     Bytes sent: `cost.collectives.tree_all_reduce_bytes`.
     """
