@@ -13,7 +13,7 @@ from typing import Any
 
 from labkit.wire import record as rec
 
-from .diagnose import Reader, find_unreceived
+from .diagnose import Picture, Reader, find_unreceived
 from .explain import culprit, explain_stuck, explain_timeout
 from .life import Life
 from .spec import Spec
@@ -110,7 +110,7 @@ class Judge:
             # Twice, for a record may be caught while it is written.
             if picture.mismatch and picture.mismatch == self.reader.picture().mismatch:
                 self.condemn("mismatch", -1, picture.mismatch)
-            elif picture.stuck and not stopped:
+            elif picture.stuck and not stopped and not self._unheard(picture):
                 self.condemn("deadlock", -1, explain_stuck(picture), {})
         if not self.ending and any(r in picture.waits and after[r] == seen[r] for r in late):
             self.condemn("timeout", culprit(picture), explain_timeout(picture, self.spec.timeout, stopped), {})
@@ -126,6 +126,10 @@ class Judge:
         self.ending = True
 
     # -- inside --------------------------------------------------------------------------------------------------
+
+    def _unheard(self, picture: Picture) -> bool:
+        """Whether a rank has failed and is still writing down why: its words explain more than that others wait."""
+        return any(picture.state[life.rank] == rec.FAILED and not life.over for life in self.lives)
 
     def _failure(self, kind: str, rank: int, name: str, text: str, trace: str = "") -> dict[str, Any]:
         step = self.pages[rank].step if rank >= 0 else max(p.step for p in self.pages)

@@ -39,6 +39,21 @@ def test_the_traceback_of_the_first_rank_that_raised_is_shown() -> None:
     assert "rank 1 raised KeyError" in text and "rank 2: receive float32[3] from rank 1" in text
 
 
+def test_a_rank_that_takes_long_to_say_why_it_failed_is_heard_all_the_same() -> None:
+    class Wordy(ValueError):
+        def __str__(self) -> str:
+            time.sleep(1)  # meanwhile the page says "failed", and the host looks at it several times
+            return "a bad image"
+
+    def work(group):
+        if group.rank == 1:
+            raise Wordy
+        receive_from(group, 1)
+
+    with pytest.raises(RankFailed, match="rank 1 raised Wordy: a bad image"):
+        labkit.launch(work, 2)
+
+
 @pytest.mark.parametrize("transport", ["local", "gloo"])
 def test_a_rank_that_raises_ends_the_world_within_a_second(transport) -> None:
     def work(group):
