@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,12 @@ class Lab:
         self.folder, self.url, self.token, self.chromium = folder, url, token, chromium
 
     def open(self, name: str, notebook: NotebookNode | Sequence[str] | None = None, *, dark: bool = False,
-             width: int = 1000, height: int = 900, **context: Any) -> Any:  # fmt: skip
-        """A page with notebook `name`, written first if it is given (a notebook, or the sources of its cells)."""
+             width: int = 1000, height: int = 900, watch: Callable[[Any], object] | None = None,
+             **context: Any) -> Any:  # fmt: skip
+        """A page with notebook `name`, written first if it is given (a notebook, or the sources of its cells).
+
+        watch: called with the page before it loads anything.
+        """
         if notebook is not None:
             if not isinstance(notebook, NotebookNode):
                 cells = [nbformat.v4.new_code_cell(source, id=f"cell-{i}") for i, source in enumerate(notebook)]
@@ -75,6 +79,8 @@ class Lab:
             nbformat.write(notebook, self.folder / name)
         page = self.chromium.new_page(viewport={"width": width, "height": height}, **context)
         page.set_default_timeout(WAIT)
+        if watch:
+            watch(page)
         page.goto(f"{self.url}/lab/tree/{name}?token={self.token}&reset")
         page.wait_for_selector(".jp-Notebook .jp-Cell")
         self.wait_idle(page)
@@ -112,26 +118,44 @@ class Lab:
         """The texts of error outputs."""
         return page.locator('.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.stderr"], .jp-RenderedText[data-mime-type="application/vnd.jupyter.error"]').all_inner_texts()  # fmt: skip  # noqa: E501
 
-    def check_axe(self, page: Any, selector: str = ".jp-OutputArea-output") -> None:
-        """Fail with the findings of axe-core (WCAG 2.2 A and AA) inside the elements of `selector`."""
+    def check_axe(self, page: Any, selector: str = ".jp-OutputArea-output", *, excluded: Sequence[str] = (),
+                  impacts: Sequence[str] = ()) -> None:  # fmt: skip
+        """Fail with the findings of axe-core (WCAG 2.2 A and AA) inside the elements of `selector`.
+
+        excluded: selectors of what is not looked at. impacts: such as "serious"; all of them when empty.
+        """
         from axe_playwright_python.sync_playwright import Axe
 
         assert page.locator(selector).count(), f"nothing matches {selector}"
         rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
         options = {"runOnly": rules, "rules": {"region": {"enabled": False}}}
-        found = Axe().run(page, context={"include": [[selector]]}, options=options).response["violations"]
+        where = {"include": [[selector]], "exclude": [[one] for one in excluded]}
+        found = Axe().run(page, context=where, options=options).response["violations"]
+        found = [v for v in found if not impacts or v["impact"] in impacts]
         told = [(v["id"], v["help"], [(n["target"], n["failureSummary"]) for n in v["nodes"]][:3]) for v in found]
         assert not told, json.dumps(told, indent=1)
 
 
 @contextlib.contextmanager
-def running(folder: Path, *, copies: bool = False) -> Iterator[Lab]:
-    """A server on `folder` and a browser, until the block ends.
+def browsing() -> Iterator[Any]:
+    """A Chromium, until the block ends."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
+        chromium = playwright.chromium.launch(executable_path=browser(), args=arguments)
+        try:
+            yield chromium
+        finally:
+            chromium.close()
+
+
+@contextlib.contextmanager
+def running(folder: Path, chromium: Any, *, copies: bool = False) -> Iterator[Lab]:
+    """A server on `folder` in front of a browser, until the block ends.
 
     copies: start it as a reader does, with `labkit lab`, on copies of all chapters and under labkit's own settings.
     """
-    from playwright.sync_api import sync_playwright
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -178,13 +202,7 @@ def running(folder: Path, *, copies: bool = False) -> Iterator[Lab]:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder)
         try:
             wait_for_server(server, f"{url}/api/status?token={token}", folder / "server.log")
-            with sync_playwright() as playwright:
-                arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
-                chromium = playwright.chromium.launch(executable_path=browser(), args=arguments)
-                try:
-                    yield Lab(files, url, token, chromium)
-                finally:
-                    chromium.close()
+            yield Lab(files, url, token, chromium)
         finally:
             server.terminate()  # ends its kernels, too
             try:

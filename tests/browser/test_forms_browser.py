@@ -8,6 +8,8 @@ import pytest
 
 from browser.lab import Lab
 
+pytestmark = pytest.mark.browser
+
 CELL = """
 from labkit.book.forms import Form, to_html
 

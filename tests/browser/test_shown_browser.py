@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from browser.lab import WAIT, Lab
+
+pytestmark = pytest.mark.browser
 
 STEPPER = """
 import torch, labkit
