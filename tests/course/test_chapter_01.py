@@ -16,9 +16,9 @@ QUESTIONS: dict[str, Question] = {id: CHAPTER.question(id, VALUES) for id in CHA
     ("id", "typed"),
     [
         ("thirteen-billion", "208 GB"),
-        ("gpus-for-seventy", "14"),
+        ("gpus-for-seventy", "8"),  # 70 x 16 = 1120 GB, over 141 GB
         ("thirty-percent", "11.2"),
-        ("thousand-nodes", "63.2 %"),  # 1 - 0.999 ** 1000
+        ("thousand-nodes", "86.5 %"),  # 1 - 0.999 ** 2000
     ],
 )
 def test_a_key_is_what_a_hand_works_out(id: str, typed: str) -> None:
