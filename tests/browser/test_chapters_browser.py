@@ -359,7 +359,7 @@ def test_a_job_is_watched_and_ended_while_another_cell_runs(copies: Lab) -> None
     assert page.evaluate("document.activeElement.textContent") == "Kill"
     reader.press("Enter")
     board.locator("li", has_text="rank 1").first.wait_for()
-    board.locator("tr[data-state=failed]", has_text="1").wait_for()
+    board.locator("tbody tr:nth-child(2)[data-state=failed]").wait_for()
     board.locator("button[aria-disabled=true]", has_text="Kill").wait_for()  # the run is over
     reader.keep_screens("over")
     copies.check_axe(page, ".lk-panel")
