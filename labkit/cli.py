@@ -64,6 +64,12 @@ def _dispatch(arguments: argparse.Namespace, notebooks: Path | None) -> int:
             from labkit.commands.html_pages import html_pages
 
             return html_pages(arguments.chapters, arguments.out, notebooks)
+        case "release":
+            from labkit.commands.release import release
+
+            return release(
+                arguments.chapters, arguments.check, arguments.bundle, arguments.wheels, arguments.run, notebooks
+            )
         case "bench":
             return _call(f"labkit.bench.{arguments.benchmark}", arguments.rest)
         case _:
@@ -86,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_sweep(commands)
     _add_progress(commands)
     _add_html(commands)
+    _add_release(commands)
     _add_bench(commands)
     _add_doctor(commands)
     return parser
@@ -201,6 +208,28 @@ def _add_html(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     )
     html.add_argument("chapters", nargs="*", metavar="CHAPTER", help="numbers or names; all when none is given")
     html.add_argument("--out", type=Path, metavar="DIR", help="where the pages go (default: site)")
+
+
+def _add_release(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    release = commands.add_parser(
+        "release",
+        help="for instructors: make the students' exercises, or the archive for a class",
+        description="Write exercises/ from the instructor's notebooks in solutions/: stubs for solutions, no hidden "
+        "checks. A source that is not in order, or of which a student would see too much, is refused.",
+        epilog="example: labkit release --bundle class.zip --wheels wheels",
+    )
+    release.add_argument("chapters", nargs="*", metavar="CHAPTER", help="numbers or names; all when none is given")
+    release.add_argument("--check", action="store_true", help="write nothing; fail unless exercises/ is up to date")
+    release.add_argument("--bundle", type=Path, metavar="FILE.zip", help="also write the archive that a class receives")
+    release.add_argument(
+        "--wheels", type=Path, metavar="DIR", help="wheels to put into the archive, so that it installs offline"
+    )
+    release.add_argument(
+        "--run",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="run the stubs for the outputs of the public checks (default), or keep the outputs that are there",
+    )
 
 
 def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
