@@ -125,6 +125,7 @@ class Dashboard:
 
             self._view = DashboardView(controls=self.controls, slower=SLOWER, **self._state())
             self._view.on_msg(self._received)
+            heard_while_busy(self._view)
             self._thread = threading.Thread(target=self._follow, name="labkit-dashboard", daemon=True)
             self._thread.start()
         return self._view
@@ -183,6 +184,16 @@ class Dashboard:
                 _shown[cell] = self
             bundle[VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
         return bundle
+
+
+def heard_while_busy(view: Any) -> None:
+    """Let the page's messages to `view` be served while a cell runs, on the subshell that JupyterLab sends them to.
+
+    From 7.4 on ipykernel sends them to where the view was last written from instead: the main thread, which is busy.
+    """
+    comm = getattr(view, "comm", None)
+    if hasattr(comm, "_reply_subshell_for"):
+        comm._reply_subshell_for = lambda data, asked_for: asked_for
 
 
 def in_short(now: Now) -> str:

@@ -332,10 +332,9 @@ job = labkit.start(train, 3, on_failure="return")
 book.dashboard(job, controls=True)
 """
 BUSY = """
-from pathlib import Path
-
-while not Path("seen").exists():
+while job.poll() is None:
     time.sleep(0.05)
+print("the job is over")
 """
 
 
@@ -350,8 +349,7 @@ def test_a_job_is_watched_and_ended_while_another_cell_runs(copies: Lab) -> None
         )
         assert reader.cell(1).locator(".jp-InputPrompt").text_content().strip() == "[*]:"
     reader.keep_screens("running")
-    (copies.folder / "notebooks" / "seen").touch()
-    copies.wait_idle(page)  # what is pressed while a cell runs may reach the kernel only when it has ended
+    page.keyboard.press("Escape")
     reader.goto(0)
     reader.tab_to("select", 0)
     reader.press("ArrowDown")
@@ -361,6 +359,7 @@ def test_a_job_is_watched_and_ended_while_another_cell_runs(copies: Lab) -> None
     board.locator("li", has_text="rank 1").first.wait_for()
     board.locator("tbody tr:nth-child(2)[data-state=failed]").wait_for()
     board.locator("button[aria-disabled=true]", has_text="Kill").wait_for()  # the run is over
+    reader.cell(1).locator(".jp-OutputArea-output", has_text="the job is over").wait_for()
     reader.keep_screens("over")
     copies.check_axe(page, ".lk-panel")
     assert not reader.console
