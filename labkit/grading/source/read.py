@@ -21,8 +21,9 @@ def read_source(path: Path, chapter: Path | None = None) -> Source:
     Raises SourceError with everything that is wrong; also for a file that is no notebook.
     """
     try:
-        notebook = nbformat.read(path, as_version=4)
-    except (nbformat.reader.NotJSONError, UnicodeDecodeError, AttributeError, KeyError, TypeError) as error:
+        # Not nbformat.read: it gives copied cells new ids without a word, and other ones every time.
+        notebook = nbformat.v4.reads(path.read_text(encoding="utf-8"))
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise SourceError(path.name, [Problem("", "", 0, f"it is no notebook: {error}"[:300])]) from None
     sections = anchors(nbformat.read(chapter, as_version=4)) if chapter is not None else None
     return read_notebook(notebook, path.stem, sections)

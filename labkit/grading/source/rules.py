@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import re
+import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -26,10 +28,13 @@ def problems_of(notebook: Notebook, objectives: Mapping[str, str], sections: Col
     objectives: text by id, of this chapter. sections: anchors of the chapter's headings, None when not to be looked at.
     """
     try:
-        nbformat.validate(notebook, relax_add_props=True)
-    except (nbformat.ValidationError, AttributeError, KeyError) as error:
-        return [Problem("", "", 0, f"it is not valid as a notebook: {str(error).splitlines()[0]}")]
-    if (notebook.nbformat, notebook.nbformat_minor) < (4, 5):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of cells with the same id: they are named below
+            nbformat.validate(copy.deepcopy(notebook), relax_add_props=True)  # a copy: it mends ids in place
+    except (nbformat.ValidationError, AttributeError, KeyError, TypeError) as error:
+        return [Problem("", "", 0, f"it is not valid as a notebook: {(str(error) or 'no cells').splitlines()[0]}")]
+    old = (notebook.nbformat, notebook.nbformat_minor) < (4, 5)
+    if old or any("id" not in cell for cell in notebook.cells):
         return [Problem("", "", 0, "its format has no cell ids: open it and save it in JupyterLab 4")]
     numbers = {id(cell): number for number, cell in enumerate(notebook.cells, 1)}
 

@@ -55,7 +55,10 @@ def _roles(exercise: Exercise, statement: Cell) -> Iterator[Fault]:
     order = [ROLES.index(role(cell)) for cell in exercise.cells if role(cell) in ROLES]
     for cell, before, after in zip(exercise.cells[1:], order, order[1:], strict=False):
         if after < before:
-            yield cell, f"a {ROLES[after]} stands behind a {ROLES[before]}: the order is {', '.join(ROLES)}"
+            yield (
+                cell,
+                f"a cell of the role {ROLES[after]} stands behind a {ROLES[before]}: the order is {', '.join(ROLES)}",
+            )
     needs = {"explanation": ("answer", "rubric")}.get(exercise.kind, ("answer", "public"))
     for needed in needs:
         if not exercise.by_role(needed):
