@@ -8,7 +8,7 @@
     bars(values)                 measured beside computed
     step_breakdown(trace)        where each rank's time went
     source(fn)                   labkit's own lines
-    badge, gpu_box, quoted       marks
+    badge, quoted                marks
     dashboard(job)               a live view of a job, while it runs
     open_chapter(name)           predictions, quizzes and records of a chapter
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from labkit.book.curves import cost_curves
     from labkit.book.figure import Figure
     from labkit.book.listing import source
-    from labkit.book.marks import badge, gpu_box, quoted
+    from labkit.book.marks import badge, quoted
     from labkit.book.matrix import byte_matrix
     from labkit.book.predicting import PredictFirst, Prediction
     from labkit.book.quizzes import Quiz
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Chapter", "Dashboard", "Figure", "PredictFirst", "Prediction", "Quiz", "Replay", "Stepper", "Table", "badge",
-    "bars", "byte_matrix", "cost_curves", "dashboard", "gpu_box", "open_chapter", "quoted", "record", "replay",
+    "bars", "byte_matrix", "cost_curves", "dashboard", "open_chapter", "quoted", "record", "replay",
     "source", "step_breakdown", "timeline",
 ]  # fmt: skip
 
@@ -49,7 +49,7 @@ __all__ = [
 _HOME = {
     "Chapter": "chapter", "PredictFirst": "predicting", "Prediction": "predicting", "Quiz": "quizzes",
     "open_chapter": "chapter", "Figure": "figure", "Replay": "recording", "Stepper": "stepper", "Table": "tables",
-    "badge": "marks", "bars": "charts", "byte_matrix": "matrix", "cost_curves": "curves", "gpu_box": "marks",
+    "badge": "marks", "bars": "charts", "byte_matrix": "matrix", "cost_curves": "curves",
     "quoted": "marks", "record": "recorder", "replay": "stepper", "source": "listing", "step_breakdown": "breakdown",
     "timeline": "timelines", "Dashboard": "watching", "dashboard": "watching",
 }  # fmt: skip

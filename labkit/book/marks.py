@@ -76,8 +76,3 @@ class Box:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         lines = [f"**{self.title}**", "", *self.markdown.strip().splitlines()]
         return {"text/plain": repr(self), "text/markdown": "\n".join(f"> {line}".rstrip() for line in lines)}
-
-
-def gpu_box(markdown: str) -> Box:
-    """The box "On a GPU cluster": what differs there from a laptop with gloo. Paragraphs, lists, code, formulas."""
-    return Box("On a GPU cluster", markdown)

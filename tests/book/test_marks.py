@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from labkit.book import badge, gpu_box, quoted, source
+from labkit.book import badge, quoted, source
+from labkit.book.marks import Box
 from labkit.book.tables import Table
 
 
@@ -72,7 +73,7 @@ def test_marks_have_a_form_in_words() -> None:
     assert "measured" in badge("measured")._repr_html_()
     number = quoted(239.8, "a textbook, table 2", "ms")
     assert repr(number) == "239.8 ms [quoted: a textbook, table 2]" and float(number) == 239.8
-    box = gpu_box("NCCL may wait *minutes*.\n\n- so set a deadline")._repr_mimebundle_()
+    box = Box("On a GPU cluster", "NCCL may wait *minutes*.\n\n- so set a deadline")._repr_mimebundle_()
     assert box["text/plain"].startswith("On a GPU cluster\nNCCL may wait")
     assert box["text/markdown"].splitlines() == [
         "> **On a GPU cluster**", ">", "> NCCL may wait *minutes*.", ">", "> - so set a deadline",
