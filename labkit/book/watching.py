@@ -192,7 +192,7 @@ def heard_while_busy(view: Any) -> None:
     From 7.4 on ipykernel sends them to where the view was last written from instead: the main thread, which is busy.
     """
     comm = getattr(view, "comm", None)
-    if hasattr(comm, "_reply_subshell_for"):
+    if comm is not None and hasattr(comm, "_reply_subshell_for"):
         comm._reply_subshell_for = lambda data, asked_for: asked_for
 
 
