@@ -11,6 +11,8 @@ import socket
 import threading
 import time
 
+from labkit.cost.units import format_bandwidth, format_seconds
+
 from .errors import Refused
 from .network import Link, Network
 
@@ -63,12 +65,12 @@ def refuse_faster_links(network: Network) -> None:
     host = best_of_host()
     for name, link in (("intra", network.intra), ("inter", network.inter)):
         for what, asked, best in (
-            (f"a bandwidth of {link.bandwidth:.3g} bytes/s", link.bandwidth, host.bandwidth * MARGIN),
-            (f"a latency of {link.latency:.3g} s", -link.latency, -host.latency / MARGIN),
+            (f"a bandwidth of {format_bandwidth(link.bandwidth)}", link.bandwidth, host.bandwidth * MARGIN),
+            (f"a latency of {format_seconds(link.latency)}", -link.latency, -host.latency / MARGIN),
         ):
             if asked > best and asked not in (float("inf"), 0.0):
                 raise Refused(
                     f"network: the {name} link has {what}, which is faster than this machine "
-                    f"(about {host.bandwidth:.2g} bytes/s, {host.latency:.2g} s a hop). "
+                    f"(about {format_bandwidth(host.bandwidth, 2)}, {format_seconds(host.latency, 2)} a hop). "
                     "A real run can only be slowed down: use clock='virtual' for faster links"
                 )
