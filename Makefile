@@ -25,7 +25,7 @@ endif
 
 .DEFAULT_GOAL := help
 CHAPTER ?=
-.PHONY: help install lab outputs course test lint format bench chaos clean
+.PHONY: help install lab outputs course test lint format bench chaos mutants clean
 
 help:
 	@sed -n '2,7s/^# *//p' Makefile
@@ -42,7 +42,7 @@ course: $(INSTALLED)
 	@$(PY) -m labkit.course.build
 
 test: lint
-	$(PY) -m pytest -m "not chaos" --nbval-lax --nbval-current-env --nbval-cell-timeout=120 tests $(CHAPTERS)
+	$(PY) -m pytest -m "not chaos and not mutants" --nbval-lax --nbval-current-env --nbval-cell-timeout=120 tests $(CHAPTERS)
 
 lint: $(TESTABLE)
 	$(PY) -m ruff check $(CODE)
@@ -56,6 +56,10 @@ format: $(TESTABLE)
 # The long list of seeded failures, of which `make test` runs a slice.
 chaos: $(TESTABLE)
 	$(PY) -m pytest -m chaos tests
+
+# Every wrong and every right answer in the zoo of the exercises, at all world sizes.
+mutants: $(TESTABLE)
+	$(PY) -m pytest -m mutants tests/grading
 
 bench: $(INSTALLED)
 	$(PY) -m labkit.cli bench launch

@@ -1,0 +1,62 @@
+"""Stubs count as unattempted, solutions and other right answers get full marks, and every mutant is rejected.
+
+Ordinary runs take every other animal, at one world size; `make mutants` takes all of them at all world sizes.
+"""
+
+from __future__ import annotations
+
+import pytest
+from zoo_runs import CHAPTERS, animals, answers_of, judged, sentences, source
+
+pytestmark = pytest.mark.usefixtures("patient")
+
+AUTOMATIC = [(c, e.id) for c in CHAPTERS for e in source(c).exercises if e.kind != "explanation"]
+ANIMALS = [(c, animal) for c in CHAPTERS for animal in animals(c)]
+CHEAP = ANIMALS[::2]
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Other work on the machine does not turn a slow run into a wrong one."""
+    monkeypatch.setenv("LABKIT_SLOW_MACHINE", "5")
+
+
+def name(value):
+    return getattr(value, "name", str(value)).replace(": ", "-")
+
+
+@pytest.mark.parametrize("chapter, exercise", AUTOMATIC)
+def test_a_stub_is_unattempted_and_the_solution_gets_full_marks(chapter, exercise):
+    stub = judged(chapter, exercise, answers_of(chapter, exercise, stub=True))
+    assert (stub.state, stub.points) == ("unattempted", 0), sentences(stub)
+    solved = judged(chapter, exercise, answers_of(chapter, exercise))
+    assert (solved.state, solved.points) == ("right", source(chapter).exercise(exercise).points), sentences(solved)
+
+
+def check(chapter, animal, worlds):
+    outcome = judged(chapter, animal.exercise, {animal.entry: animal.body}, worlds)
+    if animal.right:
+        assert outcome.state == "right", sentences(outcome)
+    else:
+        assert outcome.points < outcome.of
+        assert animal.says in sentences(outcome), sentences(outcome)
+
+
+@pytest.mark.parametrize("chapter, animal", CHEAP, ids=name)
+def test_half_of_the_zoo_at_one_world_size(chapter, animal):
+    check(chapter, animal, [animal.at])
+
+
+@pytest.mark.mutants
+@pytest.mark.parametrize("chapter, animal", ANIMALS, ids=name)
+def test_the_whole_zoo_at_all_world_sizes(chapter, animal):
+    check(chapter, animal, None)
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_every_program_has_four_mutants_and_two_variants(chapter):
+    for exercise in source(chapter).exercises:
+        if exercise.kind == "program":
+            own = [animal for animal in animals(chapter) if animal.exercise == exercise.id]
+            assert sum(not animal.right for animal in own) >= 4 and sum(animal.right for animal in own) >= 2, exercise.id
+            assert {animal.entry for animal in own} <= set(exercise.names)
