@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDTH = 760  # of the SVG, in pixels: the text column of a notebook
+NARROW = 560  # of the words above a plot: plotly does not wrap them, and a column may be as narrow as that
 ROWS_IN_TEXT = 40
 ROWS_IN_PAGE = 200
 
@@ -111,7 +112,7 @@ def plotly_spec(
 
     height: of the drawing alone, in pixels. above, below: room for axes and the legend.
     """
-    words = wrap(sentence, WIDTH - 40, 12)
+    words = wrap(sentence, NARROW, 12)
     head = 44 + 16 * len(words) + above
     base = {
         "title": {
