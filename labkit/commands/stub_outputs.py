@@ -18,33 +18,50 @@ class StubRunFailed(Exception):
     """The released notebook could not be run. The message says which cell, and why."""
 
 
+Outputs = dict[str, list[Any]]  # of public cells, by id
+
+
 def with_stub_outputs(notebook: Notebook, runs: int = 2) -> Notebook:
-    """A copy of a released notebook with the outputs of its public checks, run on the stubs.
+    """A copy of a released notebook with the outputs of its public checks, of `runs` runs of the stubs.
 
-    Kept are outputs that are the same on every machine: all `runs` of them, each with a home and a folder of its own,
-    must say the same, without a path or an error's traceback. Nothing of other cells is kept. Raises StubRunFailed
-    when a cell outside the answers and checks fails, or the kernel is lost.
+    Nothing of other cells is kept. Raises StubRunFailed.
     """
-    made = [_outputs(notebook) for _ in range(runs)]
-    result = copy.deepcopy(notebook)
-    for cell in result.cells:
-        if role(cell) == "public" and all(other[cell.id] == made[0][cell.id] for other in made):
-            cell.outputs = made[0][cell.id]
-    return result
+    return keeping(notebook, [stub_outputs(notebook) for _ in range(runs)])
 
 
-def _outputs(notebook: Notebook) -> dict[str, list[Any]]:
-    """The outputs of one run, by the id of the public cell; those that name a place of this machine are left out."""
+def stub_outputs(notebook: Notebook) -> Outputs:
+    """The outputs of one run, with a folder and a home of its own; errors, and what names a place, are left out.
+
+    Raises StubRunFailed when a cell outside the answers and checks fails, or the kernel is lost.
+    """
     with tempfile.TemporaryDirectory(prefix="labkit-release-") as folder:
-        ran = _run(copy.deepcopy(notebook), Path(folder))
+        ran = run_notebook(copy.deepcopy(notebook), Path(folder))
         return {
-            cell.id: [_tidy(output) for output in cell.outputs if _says_the_same_everywhere(output, folder)]
+            cell.id: [output for output in cell.outputs if _says_the_same_everywhere(output, folder)]
             for cell in ran.cells
             if role(cell) == "public"
         }
 
 
-def _run(notebook: Notebook, folder: Path) -> Notebook:
+def keeping(notebook: Notebook, runs: list[Outputs]) -> Notebook:
+    """A copy of the notebook with the outputs that are the same in all runs, as on every machine.
+
+    Such a cell gets a count too, its place among the code cells: nbval refuses outputs of a cell that never ran.
+    """
+    result = copy.deepcopy(notebook)
+    for count, cell in enumerate([cell for cell in result.cells if cell.cell_type == "code"], 1):
+        first = runs[0].get(cell.id, [])
+        if first and all(run[cell.id] == first for run in runs):
+            cell.outputs = first
+            cell.execution_count = count
+            for output in first:
+                if output.output_type == "execute_result":
+                    output.execution_count = count
+    return result
+
+
+def run_notebook(notebook: Notebook, folder: Path) -> Notebook:
+    """Run a notebook in `folder`, as nobody in particular and with one seed, and return it. Raises StubRunFailed."""
     from nbclient import NotebookClient
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
@@ -78,9 +95,3 @@ def _says_the_same_everywhere(output: Any, folder: str) -> bool:
         return False
     text = str(output)
     return not any(place in text for place in (folder, str(Path.home()) + os.sep, tempfile.gettempdir() + os.sep))
-
-
-def _tidy(output: Any) -> Any:
-    if output.output_type == "execute_result":
-        output.execution_count = None
-    return output

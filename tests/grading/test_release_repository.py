@@ -1,0 +1,54 @@
+"""The repository's own exercises: exactly what their sources generate, nothing secret, stubs fail, solutions pass."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from labkit.cli import main
+from labkit.commands.stub_outputs import run_notebook
+from labkit.grading.source import leaks, read_source
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "solutions").glob("[0-9][0-9]_*.ipynb"))
+MARK = "application/vnd.labkit.mark+json"
+
+pytestmark = pytest.mark.skipif(
+    not SOURCES, reason="there are no solutions/ here: a student's copy, or none written yet"
+)
+chapters = pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+
+
+def records(notebook):
+    """The marks that a notebook shows, the last of each exercise, by exercise."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    return {o.data[MARK]["exercise"]: o.data[MARK] for o in outputs if MARK in o.data}
+
+
+@chapters
+def test_exercises_are_what_their_source_generates_and_show_nothing_secret(path, capfd):
+    assert main(["release", "--check", path.stem], notebooks=ROOT / "notebooks") == 0, capfd.readouterr().err
+    source = read_source(path, ROOT / "notebooks" / path.name)
+    assert leaks(source.notebook, nbformat.read(ROOT / "exercises" / path.name, 4)) == []
+
+
+@chapters
+def test_every_stub_is_unattempted(path):
+    """The marks in exercises/ were made by running the stubs, and the test above made them again."""
+    got = records(nbformat.read(ROOT / "exercises" / path.name, 4))
+    public = [exercise.id for exercise in read_source(path).exercises if exercise.by_role("public")]
+    assert {id: (mark["state"], mark["points"]) for id, mark in got.items()} == {
+        id: ("unattempted", 0) for id in public
+    }
+
+
+@chapters
+def test_every_solution_is_right(path, tmp_path):
+    source = read_source(path)
+    got = records(run_notebook(nbformat.read(path, 4), tmp_path))
+    for exercise in source.exercises:
+        if exercise.kind != "explanation":
+            mark = got.get(exercise.id, {"state": "no record", "checks": []})
+            wrong = [check["sentence"] for check in mark["checks"] if check["state"] != "right"]
+            assert (mark["state"], wrong) == ("right", []), exercise.id
+            assert mark["points"] == mark["of"] == exercise.points, exercise.id
