@@ -126,12 +126,11 @@ def crossover() -> Symbolic:
     """The size at which recursive doubling and a ring take the same time."""
     slips = [
         ("alpha/beta * (2*(N-1) - log2(N)) / (log2(N) - 2)", "The bytes of the ring are a little less than 2 M."),
-        ("alpha/beta * ((N-1) - log2(N)) / (log2(N) - (N-1)/N)", "The ring has two phases of N-1 rounds each."),
+        (
+            "alpha/beta * ((N-1) - log2(N)) / (log2(N) - (N-1)/N)",
+            "The ring has two phases of N-1 rounds each, recursive doubling has one of log2 N: partners exchange.",
+        ),
         ("beta/alpha * (2*(N-1) - log2(N)) / (log2(N) - 2*(N-1)/N)", "Units: alpha/beta is a number of bytes."),
         ("alpha/beta * (log2(N) - 2*(N-1)) / (log2(N) - 2*(N-1)/N)", "Your size is negative: a sign was lost."),
-        (
-            "alpha/beta * (2*(N-1) - 2*log2(N)) / (2*log2(N) - 2*(N-1)/N)",
-            "Recursive doubling has log2 N rounds, not twice as many: partners exchange.",
-        ),
     ]
     return Symbolic("alpha/beta * (2*(N-1) - log2(N)) / (log2(N) - 2*(N-1)/N)", "N alpha beta", slips)
