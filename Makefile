@@ -13,6 +13,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/.installed
 TESTABLE := $(VENV)/.testable
 PLACE := $(VENV)/.place
+NBGRADER := $(VENV)/nbgrader
 CHAPTERS := $(wildcard notebooks)
 CODE := $(wildcard labkit tests notebooks exercises solutions)
 
@@ -25,7 +26,7 @@ endif
 
 .DEFAULT_GOAL := help
 CHAPTER ?=
-.PHONY: help install lab outputs course test lint format bench chaos mutants clean
+.PHONY: help install lab outputs course test lint format bench chaos mutants nbgrader clean
 
 help:
 	@sed -n '2,7s/^# *//p' Makefile
@@ -60,6 +61,18 @@ chaos: $(TESTABLE)
 # Every wrong and every right answer in the zoo of the exercises, at all world sizes.
 mutants: $(TESTABLE)
 	$(PY) -m pytest -m mutants tests/grading
+
+# The same notebooks in nbgrader itself. It gets an environment of its own, which sees this one's packages through a .pth file.
+nbgrader: $(TESTABLE) $(NBGRADER)/.installed
+	$(NBGRADER)/bin/python -m pytest tests/grading/test_release_nbgrader.py
+
+$(NBGRADER)/.installed: constraints.txt
+	$(PY) -m venv --without-pip $(NBGRADER)
+	$(NBGRADER)/bin/python -c 'import sys, sysconfig, pathlib; \
+	  pathlib.Path(sysconfig.get_path("purelib"), "labkit.pth").write_text(f"import site; site.addsitedir({sys.argv[1]!r})\n")' \
+	  "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+	$(NBGRADER)/bin/python -m pip --disable-pip-version-check install "nbgrader==0.9.6" -c constraints.txt
+	@touch $@
 
 bench: $(INSTALLED)
 	$(PY) -m labkit.cli bench launch
