@@ -16,8 +16,10 @@ from labkit.grading.checks.fresh import Fresh
 from labkit.grading.checks.judge import Check
 from labkit.grading.checks.marks import MARK, STATES
 from labkit.grading.checks.notebook import NotebookStudent
+from labkit.grading.checks.pristine import preamble
 from labkit.grading.checks.show import bundle, html, text
 from labkit.grading.checks.student import StudentError, same
+from labkit.grading.checks.wording import cleaned
 
 
 @pytest.fixture(autouse=True)
@@ -315,3 +317,32 @@ def test_numbers_of_a_student_vary_by_student_and_stay():
     assert numbers("ada") == numbers("ada") != numbers("alan")
     assert set(numbers("ada")["ring-bytes"]) == {"N", "M"} and numbers("ada")["ring-bytes"]["N"] in (6, 8, 12)
     assert "ring-bytes" in repr(numbers("ada")) and "<table>" in numbers("ada")._repr_html_()
+
+
+def test_lines_of_a_notebook_cell_are_looked_up_where_the_notebook_is(monkeypatch):
+    import linecache
+
+    cell = "/tmp/ipykernel_77/123.py"
+    monkeypatch.setitem(linecache.cache, cell, (9, None, ["def f(x):\n", "    return x.nothing\n"], cell))
+    raised = f'Traceback (most recent call last):\n  File "{cell}", line 2, in f\nAttributeError: nothing\n'
+    library = '  File "/x/lib/python3.11/site-packages/torch/a.py", line 5, in g\n    deep()\n'
+    shown = cleaned(raised.replace("AttributeError", library + "AttributeError"))
+    assert shown.splitlines()[1:] == [
+        "  File your cell, line 2, in f",
+        "    return x.nothing",
+        "AttributeError: nothing",
+    ]
+
+
+def test_answers_can_rely_on_imports_and_numbers_without_the_exercises():
+    from zoo_runs import exercises, source
+
+    text = preamble(source("03_collectives"), exercises("03_collectives"))
+    names = {}
+    exec(text, names)
+    assert names["given"]["ring-bytes"].keys() == {"N", "M"} and type(names["given"]) is dict
+    assert "torch" in names and "collectives" in names and "grading" not in text
+    for exercise in source("03_collectives").exercises:
+        for cell in exercise.answers:
+            if cell.cell_type == "code":
+                exec(cell.source, names)

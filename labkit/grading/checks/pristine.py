@@ -32,6 +32,20 @@ def checks_of(source: Source, hidden: bool = True, **options: Any) -> Exercises:
     return exercises
 
 
+def preamble(source: Source, exercises: Exercises) -> str:
+    """What an answer cell may rely on, as source: the imports of the setup cell, and the student's own numbers.
+
+    For where answers run without the exercises themselves: nothing of the grading is in it.
+    """
+    lines = [
+        ast.unparse(node)
+        for node in ast.parse(source.setup.source).body
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and "grading" not in ast.unparse(node)
+    ]
+    given = exercises.namespace.get("given", {})
+    return "\n".join([*lines, f"given = {dict(given)!r}"]) + "\n"
+
+
 def _run(code: str, names: dict[str, Any], where: str) -> None:
     """Execute a cell, but for a last line that runs checks."""
     tree = ast.parse(code)

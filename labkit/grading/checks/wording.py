@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 from string import Formatter
 from typing import Any
@@ -59,16 +60,25 @@ def name(dtype: torch.dtype) -> str:
 
 
 def cleaned(traceback: str) -> str:
-    """A traceback without the frames of labkit and of libraries: the student's own lines, then the error."""
-    lines = traceback.rstrip().splitlines()
+    """A traceback without the frames of labkit and of libraries: the student's own lines, then the error.
+
+    Lines of notebook cells are looked up here, where the notebook is; the rank that raised did not have them.
+    """
     kept: list[str] = []
     keep = True
-    for line in lines:
-        frame = re.match(r'  File "(.*?)", line \d+', line)
+    lines = traceback.rstrip().splitlines()
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
+        frame = re.match(r'  File "(.*?)", line (\d+)', line)
         if frame:
-            keep = not re.search(r"[/\\](labkit|site-packages|dist-packages|lib[/\\]python[\d.]+)[/\\]", frame[1])
-            line = re.sub(r'"[^"]*ipykernel_\d+[/\\]\d+\.py"', '"your cell"', line)
-        elif not line.startswith("    "):
+            path, number = frame[1], int(frame[2])
+            keep = not re.search(r"[/\\](labkit|site-packages|dist-packages|lib[/\\]python[\d.]+)[/\\]", path)
+            cell = re.search(r"ipykernel_\d+[/\\]\d+\.py$", path)
+            if keep:
+                kept.append(line.replace(f'"{path}"', "your cell") if cell else line)
+                if not after.startswith("    ") and (text := linecache.getline(path, number).strip()):
+                    kept.append(f"    {text}")
+            continue
+        if not line.startswith("    "):
             keep = True
         if keep:
             kept.append(line)
