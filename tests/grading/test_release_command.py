@@ -309,7 +309,7 @@ def test_an_archive_with_wheels_installs_without_a_network(book, exercise, tmp_p
     command = [sys.executable, str(tmp_path / "class" / "install.py")]
     done = subprocess.run(command, env={"PATH": "/usr/bin:/bin", **nowhere}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    ran = subprocess.run([tmp_path / "class/.venv/bin/labkit"], capture_output=True, text=True)
+    ran = subprocess.run([tmp_path / "class/.venv/bin/labkit"], env={"PATH": "/bin"}, capture_output=True, text=True)
     assert ran.stdout == "works with tiny\n"
 
 

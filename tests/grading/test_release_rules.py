@@ -206,6 +206,21 @@ def test_a_word_that_says_released_opens_no_door():
     assert "sent_chunks" not in nbformat.writes(release(notebook))
 
 
+def test_a_released_notebook_needs_both_the_word_and_no_marker():
+    broken = sample()
+    broken.metadata["labkit"] = {"released": True}
+    answer = cell(broken, "ring-megabytes-answer")
+    answer.source = answer.source.replace("\n### END SOLUTION", "")  # all below it would be taken for the solution
+    with pytest.raises(SourceError, match="never ends"):
+        release(broken)
+    forgotten = sample()
+    forgotten.cells = [c for c in forgotten.cells if c.id != "reduce-scatter-hidden"]
+    for c in forgotten.cells:
+        c.source = "\n".join(line for line in c.source.split("\n") if "### " not in line)
+    with pytest.raises(SourceError, match="has no solution"):
+        release(forgotten)
+
+
 def test_the_sample_is_in_order():
     source = read_source(PATH)
     assert source.ids == [RING, SCATTER] and source.points == 6

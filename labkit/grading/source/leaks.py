@@ -100,7 +100,7 @@ def leaks_in_file(secrets: Iterable[Secret], name: str, data: bytes, shared: boo
     for texts in _files(name, data):
         hits = list(_search(secrets, texts))
         present = {leak.secret for leak in hits}
-        whole = {cell for cell in {s.cell for s in present} if _solution_of(cell, secrets) <= present}
+        whole = {cell for cell in {s.cell for s in present if not s.hidden} if _solution_of(cell, secrets) <= present}
         found += [leak for leak in hits if not shared or leak.secret.hidden or leak.secret.cell in whole]
     return found
 
