@@ -58,5 +58,7 @@ def test_every_program_has_four_mutants_and_two_variants(chapter):
     for exercise in source(chapter).exercises:
         if exercise.kind == "program":
             own = [animal for animal in animals(chapter) if animal.exercise == exercise.id]
-            assert sum(not animal.right for animal in own) >= 4 and sum(animal.right for animal in own) >= 2, exercise.id
+            assert sum(not animal.right for animal in own) >= 4 and sum(animal.right for animal in own) >= 2, (
+                exercise.id
+            )
             assert {animal.entry for animal in own} <= set(exercise.names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import re
 from string import Formatter
@@ -67,7 +68,7 @@ def cleaned(traceback: str) -> str:
     kept: list[str] = []
     keep = True
     lines = traceback.rstrip().splitlines()
-    for line, after in zip(lines, [*lines[1:], ""], strict=True):
+    for line, after in itertools.zip_longest(lines, lines[1:], fillvalue=""):
         frame = re.match(r'  File "(.*?)", line (\d+)', line)
         if frame:
             path, number = frame[1], int(frame[2])
