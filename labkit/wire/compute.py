@@ -19,9 +19,11 @@ class Compute:
     """
 
     def __init__(self, group: Group, seconds: float):
-        context = group.context
+        context, self._number = group.context, 0
         faults = context.faults
-        seconds *= faults.slow if faults is not None else 1.0
+        if faults is not None:
+            faults.at_span("compute")
+            seconds *= faults.slow
         self._clock, self._recorder = context.clock_here(), context.recorder
         start = self._clock.now()
         self._end = start + round(seconds * 1e9)

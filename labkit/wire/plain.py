@@ -2,7 +2,7 @@
 
 A reader may call `torch.distributed.all_reduce` inside a rank, with no Group in sight. Each such call is written down
 like any other, so that a deadlock or a mismatch among them is named too, and the timeline shows them. What a call
-does is not changed; an asynchronous one is recorded at the moment it is issued.
+does is not changed. An asynchronous collective is recorded when it is issued, a message until it is waited for.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ def record_plain_calls(context: Context) -> None:
         setattr(dist, name, _collective(context, name, getattr(dist, name), place, seen))
     for name in ("send", "recv"):
         setattr(dist, name, _message(context, name, getattr(dist, name), seen))
+    for name in ("isend", "irecv"):  # batch_isend_irecv compares its operations with those of the module
+        recorded = _message(context, name, getattr(dist, name), seen)
+        setattr(dist, name, recorded)
+        setattr(dist.distributed_c10d, name, recorded)
 
 
 def _collective(context: Context, name: str, call: Callable[..., Any], place: int, seen: dict[Any, int]) -> Any:
@@ -74,31 +78,67 @@ def _collective(context: Context, name: str, call: Callable[..., Any], place: in
 
 
 def _message(context: Context, name: str, call: Callable[..., Any], seen: dict[Any, int]) -> Any:
-    kind = rec.SEND if name == "send" else rec.RECV
+    kind = rec.SEND if name.endswith("send") else rec.RECV
+    asynchronous = name.startswith("i")
+    how = rec.OPENING if asynchronous else rec.BLOCKED
 
     @functools.wraps(call)
     def recorded(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        peer = args[0] if args else kwargs.get("dst" if name == "send" else "src")
+        peer = _peer(args, kwargs, "dst" if kind == rec.SEND else "src")
         if peer is None:  # from anybody: there is no channel to count on
             return call(tensor, *args, **kwargs)
         recorder, clock, slot = context.recorder, context.clock_here(), context.slot_here()
         key = _group(context, kwargs.get("group"))
-        place = (key, name, peer)
+        place = (key, kind, peer)
         seq = seen[place] = seen.get(place, 0) + 1
         number = recorder.begin(
             kind, clock.now(), peer=peer, group=key, lane=LANE, seq=seq, parent=context.enclosing(),
             nbytes=tensor.nbytes, dtype=CODES.get(tensor.dtype, 0), shape=tuple(tensor.shape),
+            flags=rec.ASYNC if asynchronous else 0,
         )  # fmt: skip
         if kind == rec.SEND:
             recorder.count(peer, tensor.nbytes)
-        recorder.slot(slot, context.enclosing(), *((number, 0) if kind == rec.SEND else (0, number)))
+        recorder.slot(slot, context.enclosing(), *((number, 0) if kind == rec.SEND else (0, number)), used=how)
+        work = None
         try:
-            return call(tensor, *args, **kwargs)
+            work = call(tensor, *args, **kwargs)
         finally:
             recorder.slot(slot, context.enclosing())
-            recorder.end(number, clock.now())
+            if not asynchronous or work is None:
+                recorder.end(number, clock.now())
+        return _Work(context, work, kind, number) if asynchronous and work is not None else work
 
     return recorded
+
+
+def _peer(args: tuple[Any, ...], kwargs: dict[str, Any], word: str) -> int | None:
+    """The world rank of the other side, however the call names it; None for anybody."""
+    if args:
+        return args[0]
+    if kwargs.get(f"group_{word}") is not None:
+        group: Any = kwargs.get("group") or dist.group.WORLD
+        return dist.get_global_rank(group, kwargs[f"group_{word}"])
+    return kwargs.get(word)
+
+
+class _Work:
+    """PyTorch's handle of an asynchronous message, whose `wait` is on the status page."""
+
+    def __init__(self, context: Context, work: Any, kind: int, number: int):
+        self._context, self._work, self._kind, self._number = context, work, kind, number
+
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        context, number = self._context, self._number
+        recorder, slot = context.recorder, context.slot_here()
+        recorder.slot(slot, context.enclosing(), *((number, 0) if self._kind == rec.SEND else (0, number)))
+        try:
+            return self._work.wait(*args, **kwargs)
+        finally:
+            recorder.slot(slot, context.enclosing())
+            recorder.end(number, context.clock_here().now())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
 
 
 def _group(context: Context, pg: Any) -> int:

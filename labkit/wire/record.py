@@ -34,6 +34,10 @@ RING = min(1 << 12, CAPACITY // 4)  # written over and over, and what was there 
 MAX_DIMS = 4
 SLOTS = 32  # threads of a rank that can be inside an operation at once
 MAX_NESTING = 64  # spans and collectives inside each other, as readers follow them: overwritten records may loop
+BLOCKED, OPENING = (
+    1,
+    2,
+)  # in a slot: waits for the other side; opens a connection, which the peer's program need not ask for
 MAIN_SLOT = 0  # of the thread that runs the reader's function: while it is free to act, its rank is not stuck
 
 NO_ROOM = 0x7FFFFFFF  # instead of the number of a text
@@ -298,8 +302,8 @@ class Recorder:
         """A slot for one more thread; -1 when all are taken."""
         return self._free_slots.pop() if self._free_slots else -1
 
-    def slot(self, slot: int, collective: int, send: int = 0, recv: int = 0, used: int = 1) -> None:
-        """Say what the thread of `slot` is blocked on."""
+    def slot(self, slot: int, collective: int, send: int = 0, recv: int = 0, used: int = BLOCKED) -> None:
+        """Say what the thread of `slot` is blocked on, and how (0: it is outside labkit)."""
         if slot >= 0:
             _SLOT.pack_into(self.map, _SLOTS_AT + 32 * slot, used, collective, send, recv)
 

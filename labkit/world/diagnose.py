@@ -141,7 +141,7 @@ class Reader:
 
     def _wait(self, rank: int, slot: tuple[int, int, int, int], rows: np.ndarray, names: list[str]) -> Wait | None:
         """What one thread is blocked on; None if it runs, or if what it says is written over."""
-        _, outer, send, recv = slot
+        how, outer, send, recv = slot
         page = self.pages[rank]
         ring = page.capacity - rec.RING if page.dropped else len(rows)  # from here on records may be others by now
         inside = ""
@@ -160,7 +160,7 @@ class Reader:
                 if not 0 < number <= len(rows):
                     continue
                 e = rows[number - 1]
-                if number > ring and (e["kind"] != kind or e["flags"] & rec.ASYNC):
+                if number > ring and (e["kind"] != kind or (e["flags"] & rec.ASYNC and how == rec.BLOCKED)):
                     return None
                 if e["kind"] != kind or e["t1"]:
                     continue
@@ -168,7 +168,8 @@ class Reader:
                 texts.append(
                     f"send {tensor} to rank {peer}" if kind == rec.SEND else f"receive {tensor} from rank {peer}"
                 )
-                if self.begun.other_side(rank, e) is False:
+                gone = self.pages[peer].state in (rec.FINISHED, rec.FAILED)
+                if self.begun.other_side(rank, e) is False and (gone or how == rec.BLOCKED):
                     on.append(peer)
             return Wait(rank, " and ".join(texts) + inside, sorted(set(on))) if texts else None
         if not 0 < outer <= len(rows):

@@ -49,3 +49,44 @@ def test_a_deadlock_of_receives_is_named():
 def test_a_rank_that_left_is_named():
     text = failure(lambda group: None if group.rank else dist.all_reduce(torch.ones(8)))
     assert "rank 1 has finished while others wait for it" in text
+
+
+@pytest.mark.parametrize("way", ["isend", "irecv"])
+def test_an_asynchronous_message_with_a_rank_that_left_is_named(way):
+    def program(group):
+        if group.rank == 0:
+            getattr(dist, way)(torch.ones(8), 1).wait()
+
+    assert "rank 1 has finished while others wait for it" in failure(program)
+
+
+def test_an_isend_that_nobody_takes_or_waits_for_is_named():
+    def program(group):
+        if group.rank == 0:
+            dist.isend(torch.ones(8), 1)
+
+    text = failure(program)
+    assert "send float32[8] to rank 1" in text or "sent float32[8] to rank 1" in text
+
+
+def test_waits_for_handles_in_a_circle_are_named():
+    def program(group):
+        dist.barrier()  # the two are connected
+        dist.irecv(torch.ones(8), 1 - group.rank).wait()
+
+    assert "ranks 0 and 1 wait for each other" in failure(program)
+
+
+def test_asynchronous_messages_arrive_alone_and_in_a_batch():
+    def program(group):
+        other, x, y, z = 1 - group.rank, torch.full((3,), float(group.rank)), torch.zeros(3), torch.zeros(3)
+        sending, receiving = dist.isend(x, other), dist.irecv(y, other)
+        receiving.wait()
+        sending.wait()
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, other), dist.P2POp(dist.irecv, z, other)]):
+            work.wait()
+        return y.tolist(), z.tolist()
+
+    run = labkit.launch(program, 2)
+    assert run.results == [([1.0] * 3, [1.0] * 3), ([0.0] * 3, [0.0] * 3)]
+    assert [m.nbytes for m in run.trace.sends if m.src == 0] == [12, 12]

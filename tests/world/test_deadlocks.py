@@ -75,6 +75,16 @@ def native_without_one(group):
         collectives.all_reduce(torch.zeros(8), group, algorithm="native")
 
 
+def isend_to_one_that_left(group):
+    if group.rank == 0:
+        group.isend(torch.zeros(4), 1).wait()
+
+
+def irecv_from_one_that_left(group):
+    if group.rank == 0:
+        group.irecv(torch.zeros(4), 1).wait()
+
+
 DEADLOCKS: list[tuple[Callable[..., Any], int, str]] = [
     (both_send, 2, r"ranks 0 and 1 wait for each other\n  rank 0: send float32\[4\] to rank 1 \(waits for rank 1\)"),
     (both_receive, 2, r"ranks 0 and 1 wait for each other\n  rank 0: receive float32\[4\] from rank 1"),
@@ -85,6 +95,8 @@ DEADLOCKS: list[tuple[Callable[..., Any], int, str]] = [
     (wait_for_work_that_waits, 2, r"ranks 0 and 1 wait for each other"),
     (wait_for_handles_in_a_circle, 2, r"ranks 0 and 1 wait for each other\n  rank 0: receive float32\[1\] from rank 1"),
     (deadlock_in_a_subgroup_while_others_work, 4, r"ranks 0 and 1 wait for each other"),
+    (isend_to_one_that_left, 2, r"rank 1 has finished while others wait for it\n  rank 0: send float32\[4\] to rank 1"),
+    (irecv_from_one_that_left, 2, r"rank 1 has finished while others wait for it\n  rank 0: receive float32\[4\] from"),
     (native_without_one, 3, r"rank 2 has finished while others wait .*(\n.*)*the native all_reduce\(float32\[8\]\)"),
 ]
 
@@ -207,3 +219,30 @@ def test_correct_programs_are_never_accused(transport) -> None:
     for seed, job in enumerate(jobs):
         run = job.wait()
         assert not run.failures, seed
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_isend_that_nobody_takes_or_waits_for_is_named(transport) -> None:
+    def work(group):
+        if group.rank == 0:
+            group.isend(torch.zeros(4), 1)
+
+    with pytest.raises(RankFailed) as caught:
+        labkit.launch(work, 2, transport=transport)
+    assert caught.value.failure.kind in ("mismatch", "deadlock")  # gloo does not get as far as to send it
+    assert "send float32[4] to rank 1" in str(caught.value) or "sent float32[4] to rank 1" in str(caught.value)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_isend_to_a_rank_that_has_not_yet_spoken_is_no_deadlock(transport) -> None:
+    def work(group):
+        if group.rank == 0:
+            handles = [group.isend(torch.ones(4), r) for r in (1, 2)]  # rank 1 opens its side late
+            for handle in handles:
+                handle.wait()
+            return None
+        if group.rank == 1:
+            time.sleep(0.8)
+        return group.recv(torch.zeros(4), 0)[0].item()
+
+    assert labkit.launch(work, 3, transport=transport).results == [None, 1.0, 1.0]

@@ -112,6 +112,20 @@ def test_what_never_fired_is_reported(capsys) -> None:
     assert "this fault never fired: Kill(rank=1, step=99" in capsys.readouterr().err
 
 
+def test_a_kernel_is_a_place_too() -> None:
+    def work(group):
+        for step in range(3):
+            group.step(step)
+            group.compute(0.001)
+            with group.compute(0.001):
+                pass
+
+    run = labkit.launch(work, 2, faults=[Kill(1, at="compute", nth=4)], on_failure="return")
+    assert [(f.kind, f.rank, f.step) for f in run.failures] == [("died", 1, 1)]
+    run = labkit.launch(work, 2, clock="virtual", faults=[Raise(0, at="compute", nth=5)], on_failure="return")
+    assert [(f.kind, f.rank, f.step) for f in run.failures] == [("raised", 0, 2)]
+
+
 def test_a_collective_is_a_place_too() -> None:
     from labkit import collectives
 
