@@ -56,7 +56,7 @@ class Table(list[Row]):
         return "\n".join(lines) if names else "(no rows)"
 
     def __str__(self) -> str:
-        return self.text()
+        return f"{self.caption}\n{self.text()}" if self.caption else self.text()
 
     __repr__ = __str__
 
