@@ -183,10 +183,13 @@ def plain(*lines):
     return nbformat.v4.new_notebook(cells=cells)
 
 
+HOME = "import os; print(os.path.expanduser('~/notes'))"
+
+
 def test_outputs_that_differ_from_run_to_run_or_name_a_place_are_not_kept():
     random, place, same = "import os; os.urandom(4)", "import os; os.getcwd()", "print('same')"
     got = with_stub_outputs(
-        plain("0", random, place, same, "1 / 0", "import os; os.environ.get('PYTEST_CURRENT_TEST')")
+        plain("0", random, place, same, HOME, "1 / 0", "import os; os.environ.get('PYTEST_CURRENT_TEST')")
     )
     kept = {c.id: [o.get("text", "") for o in c.outputs] for c in got.cells if c.outputs}
     assert kept == {"c3": ["same\n"]}
@@ -309,6 +312,7 @@ def test_an_archive_with_wheels_installs_without_a_network(book, exercise, tmp_p
     command = [sys.executable, str(tmp_path / "class" / "install.py")]
     done = subprocess.run(command, env={"PATH": "/usr/bin:/bin", **nowhere}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "127.0.0.1" not in done.stdout + done.stderr  # nobody was asked
     ran = subprocess.run([tmp_path / "class/.venv/bin/labkit"], env={"PATH": "/bin"}, capture_output=True, text=True)
     assert ran.stdout == "works with tiny\n"
 

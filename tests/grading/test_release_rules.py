@@ -1,5 +1,7 @@
 """A broken source is refused, with the exercise and the cell that must be changed."""
 
+import json
+
 import nbformat
 import pytest
 from sample_source import NAME, PATH, cell, sample
@@ -188,6 +190,16 @@ def test_a_file_that_is_no_notebook_is_refused_by_name(tmp_path):
         path.write_bytes(content)
         with pytest.raises(SourceError, match=path.name[:4]):
             read_source(path)
+
+
+def test_a_copied_cell_is_found_in_a_file_too(tmp_path):
+    """Reading must not give the copy a new id in silence."""
+    notebook = sample()
+    cell(notebook, "ring-megabytes-hint-2").id = "ring-megabytes-hint-1"
+    path = tmp_path / f"{NAME}.ipynb"
+    path.write_text(json.dumps(notebook))
+    with pytest.raises(SourceError, match=r"cell 5 \(ring-megabytes-hint-1\): 2 cells have the cell id"):
+        read_source(path)
 
 
 def test_release_refuses_what_the_rules_refuse_by_itself():
