@@ -10,6 +10,7 @@ import torch
 
 from labkit import cost
 from labkit.grading import open_exercises
+from labkit.grading.answers import Number
 from labkit.grading.checks.data import NotData, as_data
 from labkit.grading.checks.exercises import ChecksFailed, options_from_outside
 from labkit.grading.checks.fresh import Fresh
@@ -99,7 +100,8 @@ def test_inputs_are_new_with_another_seed_and_repeatable_with_the_same():
         fresh = Fresh(seed, "e")
         return list(fresh.sizes((1, 3, 5), rows=(7, 1000), width=(1, 9))), fresh.tensor(50).tolist()
 
-    assert drawn(1) == drawn(1) and drawn(1) != drawn(2)
+    assert drawn(1) == drawn(1)
+    assert all(a != b for a, b in zip(drawn(1), drawn(2), strict=True))
     sizes, values = drawn(1)
     assert [n for n, *_ in sizes] == [1, 3, 5] and all(7 <= rows <= 1000 and 1 <= w <= 9 for _, rows, w in sizes)
     assert all(v == int(v) and 1 <= abs(v) < 8 for v in values)
@@ -250,6 +252,36 @@ def test_states_and_points(fn, state, points, said):
     outcome = opened.judge("an-exercise")
     assert (outcome.state, outcome.points, outcome.of) == (state, points, 3)
     assert said in text(outcome) and state in STATES
+
+
+def test_one_answer_of_two_counts_and_the_other_is_not_attempted():
+    opened = open_exercises("03_collectives", namespace={"first": None, "second": 7}, strict=False)
+    for name in ("first", "second"):
+
+        def body(student, name=name):
+            student.expect_answer(name, Number(7))
+
+        body.__name__ = name
+        opened.check("e", evidence="answer", points=1)(body)
+    outcome = opened.judge("e")
+    assert [mark.state for mark in outcome.marks] == ["unattempted", "right"]
+    assert (outcome.state, outcome.points) == ("partly", 1) and "not attempted yet. first is still None" in text(
+        outcome
+    )
+    opened.namespace["second"] = 8
+    assert opened.judge("e").state == "wrong"
+
+
+def test_a_stub_is_run_once_only():
+    calls = []
+
+    class Counting(NotebookStudent):
+        def _call(self, *args):
+            calls.append(args)
+            return super()._call(*args)
+
+    outcome = opened_with().judge("an-exercise", Counting({"my_fn": stub}, 4, "an-exercise"))
+    assert outcome.state == "unattempted" and len(calls) == 1
 
 
 def test_the_right_answer_gets_all_points_and_a_record():

@@ -62,3 +62,11 @@ def test_every_program_has_four_mutants_and_two_variants(chapter):
                 exercise.id
             )
             assert {animal.entry for animal in own} <= set(exercise.names)
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_an_animal_can_be_handed_in_as_the_source_of_an_answer(chapter):
+    for animal in animals(chapter):
+        names = {}
+        exec(animal.source, names)
+        assert callable(names[animal.entry]) and "mutant" not in animal.source and "variant" not in animal.source

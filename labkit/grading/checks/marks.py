@@ -61,9 +61,9 @@ class Outcome:
 
 
 def state_of(marks: tuple[Mark, ...]) -> str:
-    """One word for all marks: partly right beats an error, an error beats a wrong answer, a stub is neither."""
+    """One word for all marks: partly right beats an error, and an error a wrong answer; stubs alone are neither."""
     states = [mark.state for mark in marks]
-    if not states or "unattempted" in states:
+    if all(state == "unattempted" for state in states):
         return "unattempted"
     if all(state == "right" for state in states):
         return "right"

@@ -75,6 +75,7 @@ class Student(ABC):
         self.seed = seed
         self._fresh = Fresh(seed, exercise, worlds)
         self._runs: list[tuple[tuple[Any, ...], Evidence]] = []
+        self._stubs: set[str] = set()  # functions that are known to be stubs: not run again
         self._over: Failed | None = None  # a run that reached its limit: nothing else is started
 
     # -- what a door must do -------------------------------------------------------------------------------------
@@ -99,6 +100,8 @@ class Student(ABC):
         The same call is made once for all checks of an exercise. memory: also watch the memory of tensors.
         Raises Unattempted for a stub, and StudentError where a rank raises, hangs, disagrees or takes too long.
         """
+        if name in self._stubs:
+            raise Unattempted(f"{name} is still the stub.")
         question = (name, world_size, inputs, memory, kwargs)
         known = next((e for q, e in self._runs if same(q, question)), None)
         if known is None:
@@ -110,6 +113,7 @@ class Student(ABC):
         if failure is None:
             return known
         if failure.error == "NotImplementedError":
+            self._stubs.add(name)
             raise Unattempted(f"{name} is still the stub.")
         if failure.kind == "limit":
             self._over = failure
