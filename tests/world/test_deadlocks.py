@@ -246,3 +246,16 @@ def test_an_isend_to_a_rank_that_has_not_yet_spoken_is_no_deadlock(transport) ->
         return group.recv(torch.zeros(4), 0)[0].item()
 
     assert labkit.launch(work, 3, transport=transport).results == [None, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_message_may_begin_before_the_peer_has_spoken_at_all(transport) -> None:
+    def work(group):
+        x = torch.full((4,), float(group.rank))
+        handle = group.isend(x, 1) if group.rank == 0 else None
+        collectives.all_reduce(torch.ones(8), group, algorithm="native")  # rank 0 has to get here for rank 1 to go on
+        if handle is not None:
+            return handle.wait()
+        return group.recv(torch.ones(4), 0)[0].item()
+
+    assert labkit.launch(work, 2, transport=transport).results == [None, 0.0]
