@@ -160,3 +160,32 @@ def test_a_call_is_repeatable():
     with open_sandbox([source]) as box:
         a, b, c = (box.call("f", 2, [0, 0], seed=s).results for s in (1, 1, 2))
     assert torch.equal(a[0][0], b[0][0]) and a[0][1] == b[0][1] and not torch.equal(a[0][0], c[0][0])
+
+
+ROUNDS = """
+from labkit.collectives import ALGORITHMS
+import torch
+def f(x, group, collective, algorithm):
+    return ALGORITHMS[collective][algorithm](x, group)
+def busy(x, group):  # a slow rank adds no round
+    if group.rank == 1:
+        for _ in range(60): torch.ones(300, 300) @ torch.ones(300, 300)
+    return ALGORITHMS["all_reduce"]["ring"](x, group)
+"""
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_rounds(n):
+    log = (n - 1).bit_length()
+    with open_sandbox([ROUNDS], Limits(seconds=20)) as box:
+        for collective, algorithm, wanted in (
+            ("all_reduce", "ring", 2 * (n - 1)), ("reduce_scatter", "ring", n - 1), ("all_gather", "bruck", log),
+            ("broadcast", "tree", log), ("broadcast", "naive", n - 1), ("all_reduce", "everyone", 1 if n == 2 else None),
+        ):  # fmt: skip
+            which = {"collective": collective, "algorithm": algorithm}
+            got = [box.call("f", n, [torch.ones(4 * n)] * n, which, rounds=True) for _ in range(3)]
+            assert all(e.failure is None for e in got), got[0].failure
+            assert len({e.rounds for e in got}) == 1, (collective, algorithm, [e.rounds for e in got])
+            assert wanted is None or got[0].rounds == wanted, (collective, algorithm, got[0].rounds)
+        assert box.call("busy", n, [torch.ones(4 * n)] * n, rounds=True).rounds == 2 * (n - 1)
+        assert box.call("busy", n, [torch.ones(4 * n)] * n).rounds == 0

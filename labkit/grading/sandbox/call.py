@@ -11,10 +11,11 @@ import os
 import selectors
 import signal
 import socket
+import struct
 import time
 from typing import Any
 
-from . import plain_data
+from . import asleep, plain_data
 from .evidence import Evidence, Failure
 from .limits import Limits
 from .switch import IllFormed, Switch
@@ -22,6 +23,7 @@ from .transport import DIAL
 
 START = 30.0  # seconds until all ranks are there; no limit of the submission's
 LAST_WORDS = 0.4  # seconds for a better reason, once a rank says that it lost another
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
 KINDS = ("raised", "data", "missing", "lost", "wire", "memory")
 
 
@@ -32,7 +34,10 @@ class Over(Exception):
 class Call:
     """Sends the ranks their jobs, runs the switch, collects results; `run` returns the evidence."""
 
-    def __init__(self, control: socket.socket, jobs: list[list[Any]], inputs: list[int], size: int, limits: Limits):
+    def __init__(
+        self, control: socket.socket, jobs: list[list[Any]], inputs: list[int], size: int, limits: Limits,
+        rounds: bool = False,
+    ):  # fmt: skip
         self.control, self.limits, self.size = control, limits, size
         self.count, self.inputs = len(jobs), inputs
         self.selector = selectors.DefaultSelector()
@@ -58,7 +63,8 @@ class Call:
             os.close(writer)
         for bell in self.bells:
             bell.setblocking(False)
-        self.switch = Switch(size, self.bells, limits, self.selector)
+        self.switch = Switch(size, self.bells, limits, self.selector, rounds)
+        self.pause = 0.0005 if rounds else 1.0
         self.talks = [Talk(self, r, ours, job) for r, ((ours, _), job) in enumerate(zip(pairs, jobs, strict=True))]
         for reader in self.pipes:
             os.set_blocking(reader, False)
@@ -72,7 +78,10 @@ class Call:
                 left = self.deadline - time.monotonic()
                 if left <= 0:
                     self._late()
-                for key, events in self.selector.select(min(left, 1.0)):
+                events_now = self.selector.select(min(left, self.pause))
+                if not events_now and self.running and self.switch.hold:
+                    self._round()
+                for key, events in events_now:
                     if key.data == self._printed:
                         self._read(key.fd)
                     elif key.fileobj in self.selector.get_map():  # not closed by an earlier one
@@ -84,6 +93,13 @@ class Call:
         finally:
             self._end()
         return self._evidence()
+
+    def _round(self) -> None:
+        """If every rank waits, deliver what is held."""
+        pids = [talk.pid for talk in self.talks if not talk.finished]
+        before = asleep.signature(pids)
+        if before is not None and not self.selector.select(0) and asleep.signature(pids) == before:
+            self.switch.release()
 
     def fail(self, kind: str, text: str, rank: int = -1) -> None:
         """End the call."""
@@ -199,7 +215,9 @@ class Talk:
         self.buffer = bytearray()
         self.due = 0  # bytes of the answer, once its beginning is there
         self.finished = False
+        self.pid = 0  # as the kernel says it
         sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         call.selector.register(sock, selectors.EVENT_READ | selectors.EVENT_WRITE, self.step)
 
     def step(self, events: int) -> None:
@@ -225,7 +243,7 @@ class Talk:
         """Take what there is."""
         while not self.finished:
             try:
-                raw = self.sock.recv(1 << 20)
+                raw = self.sock.recv(1 << 20) if self.pid else self._first()
             except BlockingIOError:
                 return
             except OSError:
@@ -236,6 +254,15 @@ class Talk:
             self.buffer += raw
             self._understand()
 
+    def _first(self) -> bytes:
+        """The rank's first word, with the number of its process."""
+        raw, notes, _, _ = self.sock.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
+        for level, kind, note in notes:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+                self.pid = _CREDENTIALS.unpack(note)[0]
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+        return raw
+
     def _quiet(self) -> None:
         """Nothing more will come; the warden says why."""
         if self.sock in self.call.selector.get_map():
@@ -244,6 +271,9 @@ class Talk:
     def _understand(self) -> None:
         while self.buffer and not self.finished:
             kind = self.buffer[:1]
+            if kind == b"H":
+                del self.buffer[:1]
+                continue
             if kind == b"D":
                 if len(self.buffer) < DIAL.size:
                     return

@@ -29,7 +29,7 @@ class Delivery:
     """One message, as the switch saw it pass. begun, ended: places in the order of all events (ended -1: never).
 
     operation, call, group, lane and seq are what the sender wrote in the header: claims, like the bytes themselves.
-    src is not a claim. nbytes: payload that really passed.
+    src is not a claim. nbytes: payload that really passed. round: from 1 on, where rounds were asked for; else 0.
     """
 
     src: int
@@ -44,6 +44,7 @@ class Delivery:
     seq: int
     begun: int
     ended: int
+    round: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,3 +71,8 @@ class Evidence:
     def bytes_sent(self) -> list[int]:
         """Payload bytes that each rank sent."""
         return [sum(row) for row in self.bytes_between]
+
+    @property
+    def rounds(self) -> int:
+        """Messages that had to follow one another, where rounds were asked for; else 0."""
+        return max((message.round for message in self.order), default=0)

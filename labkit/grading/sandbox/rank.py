@@ -55,6 +55,7 @@ def live(rank: int, talk: int, bell: int, output: int, sync: int, walls: Walls, 
         np.random.seed(job["seed"] % 2**32)
         torch.manual_seed(job["seed"])
         walls.put_up(parent)
+        talker.sendall(b"H")  # the kernel tells the grader from which process
         _let_go()
         answer = _work(job, group)
         talker.setblocking(True)

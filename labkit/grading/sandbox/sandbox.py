@@ -40,12 +40,13 @@ class Sandbox:
 
     def call(
         self, name: str, world_size: int, inputs: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None,
-        seed: int = 0,
+        seed: int = 0, rounds: bool = False,
     ) -> Evidence:  # fmt: skip
         """Call `name` on `world_size` ranks: fn(inputs[rank], group, **kwargs), or fn(group, **kwargs) without inputs.
 
         With `world_size` 0 there is one process and no group: fn(*inputs, **kwargs). Each rank gets its own input and
         no other's. Inputs and kwargs are data (`plain_data`); NotData is raised for what is none.
+        rounds: also count messages that had to follow one another, which takes some ms a round.
         """
         if type(world_size) is not int or not 0 <= world_size <= MAX_RANKS:
             raise Refused(f"call({name!r}, {world_size!r}): a sandbox has 0 to {MAX_RANKS} ranks")
@@ -54,7 +55,7 @@ class Sandbox:
         by_rank = (
             [list(inputs or ())] if not world_size else [[]] * world_size if inputs is None else [[x] for x in inputs]
         )
-        return self._run("call", name, world_size, by_rank, dict(kwargs or {}), seed)
+        return self._run("call", name, world_size, by_rank, dict(kwargs or {}), seed, rounds)
 
     def value(self, name: str, seed: int = 0) -> Evidence:
         """The value of a variable of the answer cells, as `results[0]`."""
@@ -88,7 +89,14 @@ class Sandbox:
             raise Unavailable(f"tier {self.tier!r} cannot be had here: {answer.get('refused', 'no answer')}")
 
     def _run(
-        self, mode: str, name: str, size: int, inputs: list[list[Any]], kwargs: dict[str, Any], seed: int
+        self,
+        mode: str,
+        name: str,
+        size: int,
+        inputs: list[list[Any]],
+        kwargs: dict[str, Any],
+        seed: int,
+        rounds: bool = False,
     ) -> Evidence:
         if self._control.fileno() < 0:
             raise Refused("this sandbox is closed")
@@ -100,7 +108,7 @@ class Sandbox:
             }  # fmt: skip
             jobs.append(plain_data.parts(job))
             lengths.append(sum(memoryview(part).nbytes for part in jobs[-1][1:]))
-        evidence = Call(self._control, jobs, lengths, size, self.limits).run()
+        evidence = Call(self._control, jobs, lengths, size, self.limits, rounds).run()
         if evidence.failure is not None and evidence.failure.kind == "sandbox":
             self._control.close()  # whatever state it is in, nothing of it is used again
             self._start()

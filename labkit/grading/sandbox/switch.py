@@ -4,6 +4,10 @@ For each direction, group and lane there is a `Link`: two sockets, one to the se
 is labkit's header (labkit/wire/message.py) and its payload. The switch reads the header, holds it against what can
 be, forwards header and payload as fast as the receiver takes them, and passes the receiver's acknowledgement back. It
 never holds more than one buffer a link, and what it counts are bytes that passed.
+With `hold` it works in rounds instead: messages are kept until every rank waits (asleep.py), and then all of them are
+delivered at once. A message of round k thus needed messages of round k - 1 and none later: rounds count what had to
+follow one another, whatever the machine does meanwhile. A rank that sleeps looks like one that waits.
+
 A frame that cannot be raises `IllFormed`: it ends the call, not the grader.
 """
 
@@ -24,6 +28,7 @@ from .limits import Limits
 from .transport import DIAL, GONE, LINK
 
 _CHUNK = 1 << 18
+MOST_HELD = 256 << 20  # bytes of a round
 
 
 class IllFormed(Exception):
@@ -37,13 +42,17 @@ class IllFormed(Exception):
 class Switch:
     """All links of one call. `selector` gets the callbacks of their sockets."""
 
-    def __init__(self, size: int, bells: list[socket.socket], limits: Limits, selector: selectors.BaseSelector):
+    def __init__(
+        self, size: int, bells: list[socket.socket], limits: Limits, selector: selectors.BaseSelector,
+        hold: bool = False,
+    ):  # fmt: skip
         self.size, self.bells, self.limits, self.selector = size, bells, limits, selector
         self.links: dict[tuple[int, int, int, int], Link] = {}
         self.bytes_between = [[0] * size for _ in range(size)]
         self.messages = [0] * size
         self.gone: set[int] = set()
-        self.traffic = self.events = 0
+        self.hold, self.round = hold, 1 if hold else 0
+        self.traffic = self.events = self.held = 0
         self.log: list[list[Any]] = []
         self.most_links = 64 + 8 * size * size
         self.buffer = memoryview(bytearray(_CHUNK))
@@ -87,6 +96,14 @@ class Switch:
         except OSError:
             pass  # it is gone; whoever sends to it will notice
 
+    def release(self) -> bool:
+        """Deliver what is held, as one round; whether there was anything."""
+        held = [link for link in self.links.values() if link.held]
+        self.round += bool(held)
+        for link in held:
+            link.deliver()
+        return bool(held)
+
     def event(self) -> int:
         """The next place in the order of all that happens."""
         self.events += 1
@@ -115,6 +132,7 @@ class Link:
         self.waiting = memoryview(b"")  # what the receiver has not yet taken
         self.open, self.sinks = True, True
         self.unfinished = False
+        self.held: list[bytes] = []
         self._watched: dict[socket.socket, int] = {}
         self._watch()
 
@@ -185,7 +203,7 @@ class Link:
             raise IllFormed(self.src, f"sent one of more than {limits.traffic} bytes")
         self.seq, self.left, self.flags = seq, nbytes, flags
         self.row = len(switch.log)
-        place = (self.group, self.lane, seq, switch.event(), -1)
+        place = (self.group, self.lane, seq, switch.event(), -1, switch.round)
         switch.log.append([self.src, self.dst, 0, NAMES[dtype], shape, operation, call, *place])
         self.owed += flags & ACK
 
@@ -197,6 +215,12 @@ class Link:
     def _forward(self, data: memoryview) -> None:
         """Give the receiver what it takes now; keep the rest. One that is gone takes everything."""
         if not self.sinks:
+            return
+        if self.switch.hold:
+            self.held.append(bytes(data))
+            self.switch.held += len(data)
+            if self.switch.held > MOST_HELD:
+                raise IllFormed(self.src, f"sent one of more than {MOST_HELD} bytes at once")
             return
         if self.waiting:
             self.waiting = memoryview(bytes(self.waiting) + bytes(data))
@@ -215,10 +239,16 @@ class Link:
         if self.waiting or not self.unfinished:
             return
         self.unfinished = False
-        self.switch.log[self.row][-1] = self.switch.event()
+        self.switch.log[self.row][-2] = self.switch.event()
         self.head.clear()
         if not self.sinks and self.owed:
             self._sender_left()  # it waits for an acknowledgement that cannot come
+
+    def deliver(self) -> None:
+        """What was held goes to the receiver now."""
+        self.waiting, self.held = memoryview(b"".join(self.held)), []
+        self.switch.held -= len(self.waiting)
+        self._watch()
 
     def from_sink(self, events: int) -> None:
         """The receiver takes more, acknowledges, or is gone."""
@@ -254,7 +284,7 @@ class Link:
     def _sender_left(self) -> None:
         """Nothing more comes: the receiver may read what waits for it, then meets the end."""
         self.open = False
-        if not self.waiting and self.sinks:
+        if not self.waiting and not self.held and self.sinks:
             try:
                 self.sink.shutdown(socket.SHUT_WR)
             except OSError:
@@ -265,7 +295,7 @@ class Link:
             pass
 
     def _receiver_left(self) -> None:
-        self.sinks, self.waiting = False, memoryview(b"")
+        self.sinks, self.waiting, self.held = False, memoryview(b""), []
         self._finish()
         if self.owed:
             self._sender_left()

@@ -111,3 +111,21 @@ def attack(x, group):
     group.recv(torch.zeros(3), 1)
 """, [0, 0, 0])  # fmt: skip
     assert e.failure is not None and e.failure.kind == "died" and e.failure.rank == 1
+
+
+def test_rounds_hold_no_more_than_they_may(sandbox):
+    """In rounds the grader keeps what is under way; a rank cannot fill its memory with that."""
+    box = sandbox(
+        TOOLS
+        + """
+def evil(g, t):
+    n = 400_000_000
+    s = t.dial(0, 1, 0)
+    s.sendall(head(nbytes=n, dims=(n,)))
+    s.setblocking(True)
+    part = bytes(1_000_000)
+    for _ in range(400): s.sendall(part)
+"""
+    )
+    e = box.call("attack", 2, [0, 0], rounds=True)
+    assert e.failure is not None and e.failure.kind == "protocol" and e.failure.rank == 1, e.failure

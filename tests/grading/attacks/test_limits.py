@@ -131,10 +131,11 @@ def attack():
 
 def test_elsewhere_nothing_can_be_written(run):
     e = run("""
-import os
+import os, labkit, torch
 def attack():
     done = []
-    for folder in ("/", "/tmp", "/dev/shm", "/var/tmp", "/run", "/dev", os.path.dirname(os.__file__), "/usr/lib", ".."):
+    packages = [os.path.dirname(m.__file__) for m in (os, torch, labkit)]
+    for folder in ("/", "/tmp", "/dev/shm", "/var/tmp", "/run", "/dev", "/usr/lib", "..", *packages):
         try:
             open(os.path.join(folder, "labkit-was-here"), "w").close()
             done.append(folder)

@@ -1,0 +1,30 @@
+"""Whether processes have nothing to do but wait, as the kernel says it from outside (Linux)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+
+def signature(pids: Iterable[int]) -> tuple[str, ...] | None:
+    """How often each thread of these processes was switched; None if one of them runs or is ready to.
+
+    Two equal signatures mean that nobody ran in between.
+    """
+    found = []
+    for pid in pids:
+        try:
+            threads = os.listdir(f"/proc/{pid}/task")
+        except OSError:
+            continue  # it has ended
+        for thread in threads:
+            try:
+                with open(f"/proc/{pid}/task/{thread}/status") as f:
+                    text = f.read()
+            except OSError:
+                return None
+            state = text.partition("State:")[2].lstrip()[:1]
+            if state not in "SZX":
+                return None
+            found.append(f"{thread} {text.partition('voluntary_ctxt_switches:')[2]}")
+    return tuple(found)
