@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from collectives import cases
 
 import labkit
 from labkit.grading.sandbox import Limits, open_sandbox
 from labkit.world import machine
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from collectives import cases  # noqa: E402
 
 SHAPES = [(), (0,), (7,), (8, 2), (131_075,)]
 
@@ -143,7 +137,6 @@ def test_without_a_wall_only_on_request():
     with open_sandbox(["x = 1"], tier="none", untrusted_ok=True) as box:
         assert box.value("x").results == [1] and "NOT A SANDBOX" in box.report()
         assert box.call("x", 0).failure is not None
-    assert os.getpid()
 
 
 def test_the_stub_the_syntax_error_and_the_missing_name_are_told_apart():
@@ -180,12 +173,12 @@ def test_rounds(n):
     with open_sandbox([ROUNDS], Limits(seconds=20)) as box:
         for collective, algorithm, wanted in (
             ("all_reduce", "ring", 2 * (n - 1)), ("reduce_scatter", "ring", n - 1), ("all_gather", "bruck", log),
-            ("broadcast", "tree", log), ("broadcast", "naive", n - 1), ("all_reduce", "everyone", 1 if n == 2 else None),
+            ("broadcast", "tree", log), ("broadcast", "naive", n - 1),
         ):  # fmt: skip
             which = {"collective": collective, "algorithm": algorithm}
             got = [box.call("f", n, [torch.ones(4 * n)] * n, which, rounds=True) for _ in range(3)]
             assert all(e.failure is None for e in got), got[0].failure
             assert len({e.rounds for e in got}) == 1, (collective, algorithm, [e.rounds for e in got])
-            assert wanted is None or got[0].rounds == wanted, (collective, algorithm, got[0].rounds)
+            assert got[0].rounds == wanted, (collective, algorithm, got[0].rounds)
         assert box.call("busy", n, [torch.ones(4 * n)] * n, rounds=True).rounds == 2 * (n - 1)
         assert box.call("busy", n, [torch.ones(4 * n)] * n).rounds == 0
