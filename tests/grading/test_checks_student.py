@@ -19,7 +19,7 @@ from labkit.grading.checks.marks import MARK, STATES
 from labkit.grading.checks.notebook import NotebookStudent
 from labkit.grading.checks.pristine import preamble
 from labkit.grading.checks.show import bundle, html, text
-from labkit.grading.checks.student import StudentError, same
+from labkit.grading.checks.student import NotRight, StudentError, same
 from labkit.grading.checks.wording import cleaned
 
 
@@ -51,8 +51,18 @@ def test_a_run_returns_results_and_all_evidence(n):
     assert run.bytes_sent == cost.ring_reduce_scatter_bytes_by_rank(7, 12, n)
     assert [sum(row) for row in run.bytes_between] == run.bytes_sent
     assert run.messages == [n - 1] * n and run.rounds == n - 1
-    assert all(7 * 12 <= peak <= 7 * 12 * 3 for peak in run.peak_bytes)
+    assert all(84 + 24 * (n > 1) <= peak <= 84 * 3 for peak in run.peak_bytes)  # its input, and two parts or more
     assert run.failure is None and not hasattr(run, "seconds")
+
+
+def test_the_rank_that_is_furthest_off_is_named_with_a_cause():
+    text = "rank {rank} sent {got:bytes} and not {expected:bytes}: {why}"
+    with pytest.raises(NotRight, match="^rank 1 sent 5 kB and not 2 kB: too much$"):
+        causes = {True: "too much", False: "too little"}
+        student().expect_by_rank([2, 5000, 3], [1, 2000, 1], text, why=lambda got, expected: causes[got > expected])
+    student().expect_by_rank([1, 2], [1, 2], text)
+    with pytest.raises(NotRight, match="^a brace { stays$"):
+        student().expect(False, "a brace { stays")
 
 
 @pytest.mark.parametrize("n, star, tree", [(1, 0, 0), (5, 4, 3), (8, 7, 3)])
@@ -280,7 +290,13 @@ def test_a_stub_is_run_once_only():
             calls.append(args)
             return super()._call(*args)
 
-    outcome = opened_with().judge("an-exercise", Counting({"my_fn": stub}, 4, "an-exercise"))
+    opened = opened_with()
+
+    @opened.check("an-exercise", evidence="result", points=1)
+    def another_run(student):
+        student.run("my_fn", 3, [student.tensor(2)] * 3)
+
+    outcome = opened.judge("an-exercise", Counting({"my_fn": stub}, 4, "an-exercise"))
     assert outcome.state == "unattempted" and len(calls) == 1
 
 
