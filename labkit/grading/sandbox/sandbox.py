@@ -35,7 +35,7 @@ class Sandbox:
     def __init__(self, sources: Sequence[str], limits: Limits, tier: str):
         self.limits, self.tier = limits, tier
         self._sources = [str(s) for s in sources]
-        self._folder = tempfile.mkdtemp(prefix="labkit-sandbox-")
+        self._folder = tempfile.mkdtemp(prefix=f"labkit-sandbox-{os.getpid()}-")
         self._start()
 
     def call(

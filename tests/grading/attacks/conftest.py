@@ -5,16 +5,20 @@ Tiers of the unprivileged are not had as root; test_as_ordinary_user.py runs the
 
 from __future__ import annotations
 
+import glob
 import os
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 
 import pytest
 
 from labkit.grading.sandbox import Limits, open_sandbox, stands
 
 SMALL = {"seconds": 8.0, "wait": 2.0, "memory": 256 << 20, "threads": 16, "file": 2_000_000, "disk": 4_000_000}
+RANK, DAEMON = f"lk-rank-{os.getpid()}"[:15], f"lk-wild-{os.getpid()}"[:15]  # as processes of this run call themselves
 SECRET = "the-hidden-check-" + "of-the-grader"
 
 
@@ -95,19 +99,20 @@ def listeners(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(request):
+def nothing_is_left():
     """After each test no process runs that it left, and no folder of a sandbox stays."""
     yield
-    import glob
-    import tempfile
-    import time
-
     end = time.monotonic() + 5
-    while (left := named("sandbox-rank", "labkit-daemon")) and time.monotonic() < end:
+    while (left := named(RANK, DAEMON)) and time.monotonic() < end:
         time.sleep(0.05)
     assert not left, f"still there: {left}"
-    mine = [f for f in glob.glob(tempfile.gettempdir() + "/labkit-sandbox-*") if os.stat(f).st_uid == os.geteuid()]
-    assert "box" in request.fixturenames or not any(os.listdir(f) for f in mine), mine
+    assert not files_of(os.getpid())
+
+
+def files_of(grader):
+    """What lies in folders of this grader's sandboxes."""
+    folders = glob.glob(f"{tempfile.gettempdir()}/labkit-sandbox-{grader}-*")
+    return [os.path.join(folder, name) for folder in folders for name in os.listdir(folder)]
 
 
 def named(*names):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from .conftest import named
+from .conftest import DAEMON, RANK, files_of, named
 
 
 def test_signals(run, victim):
@@ -62,7 +62,7 @@ def attack(how):
         except OSError:
             continue
         if pid == 0:
-            name("labkit-daemon")
+            name("DAEMON")
             try:
                 os.setsid()
             except OSError:
@@ -78,9 +78,9 @@ def attack(how):
 
 @pytest.mark.parametrize("how", ["fork", "clone"])
 def test_processes_and_daemons(run, how):
-    e = run(FORKS, how)
+    e = run(FORKS.replace("DAEMON", DAEMON), how)
     assert e.results == [0], e
-    assert not named("labkit-daemon")
+    assert not named(DAEMON)
 
 
 def test_programs(run):
@@ -152,21 +152,23 @@ def attack(port, abstract, grams, path):
 
 
 def test_nothing_runs_on_after_the_call(sandbox):
-    box = sandbox("""
+    box = sandbox(
+        """
 import ctypes, threading, time
 def attack(x, group):
-    ctypes.CDLL(None).prctl(15, b"sandbox-rank", 0, 0, 0)
+    ctypes.CDLL(None).prctl(15, b"RANK", 0, 0, 0)
     def busy():
-        ctypes.CDLL(None).prctl(15, b"sandbox-rank", 0, 0, 0)
+        ctypes.CDLL(None).prctl(15, b"RANK", 0, 0, 0)
         while True: time.sleep(0.01)
     threading.Thread(target=busy).start()  # not a daemon: an interpreter would wait for it
     return x
-""")
+""".replace("RANK", RANK)
+    )
     assert box.call("attack", 3, [1, 2, 3]).results == [1, 2, 3]
     end = time.monotonic() + 3
-    while named("sandbox-rank") and time.monotonic() < end:
+    while named(RANK) and time.monotonic() < end:
         time.sleep(0.02)
-    assert not named("sandbox-rank")
+    assert not named(RANK)
 
 
 def test_a_sandbox_ends_with_its_grader(tier):
@@ -180,20 +182,20 @@ from labkit.grading.sandbox import open_sandbox, Limits
 box = open_sandbox(['''
 import ctypes, time
 def attack(x, group):
-    ctypes.CDLL(None).prctl(15, b"sandbox-rank", 0, 0, 0)
+    ctypes.CDLL(None).prctl(15, b"RANK", 0, 0, 0)
     time.sleep(60)
 '''], Limits(seconds=60), {tier!r})
 print("open", flush=True)
 box.call("attack", 2, [1, 2])
 """
-    grader = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    grader = subprocess.Popen([sys.executable, "-c", script.replace("RANK", RANK)], stdout=subprocess.PIPE)
     assert grader.stdout is not None and grader.stdout.readline() == b"open\n"
     end = time.monotonic() + 10
-    while len(named("sandbox-rank")) < 2 and time.monotonic() < end:
+    while len(named(RANK)) < 2 and time.monotonic() < end:
         time.sleep(0.02)
-    assert len(named("sandbox-rank")) == 2
+    assert len(named(RANK)) == 2
     grader.send_signal(signal.SIGKILL)
     grader.wait()
-    while named("sandbox-rank") and time.monotonic() < end + 10:
+    while (named(RANK) or files_of(grader.pid)) and time.monotonic() < end + 10:
         time.sleep(0.02)
-    assert not named("sandbox-rank")
+    assert not named(RANK) and not files_of(grader.pid)
