@@ -310,7 +310,8 @@ def test_the_end_says_what_was_done_and_what_to_read_next(monkeypatch: pytest.Mo
     monkeypatch.setattr("labkit.course.progress_file.ProgressFile._tell", lambda self, text: None)
     chapter = book.open_chapter("03_collectives", world_size=4)
     chapter.predict("naive-bytes", nbytes=10).answer(1, 2)
-    chapter.quiz("who-to-look-at").answer("who-to-look-at", "Rank 3 has left out one call: it is already at the next gradient.")
+    right = "Rank 3 has left out one call: it is already at the next gradient."
+    chapter.quiz("who-to-look-at").answer("who-to-look-at", right)
     said = repr(chapter.finish())
     assert "Predictions: 1 of 3 made, 0 skipped." in said and "Questions: 1 of 14 right, 1 at the first try." in said
     assert "Read next: chapter 4, Data parallelism." in said
