@@ -88,7 +88,8 @@ def test_any_bytes_are_data_or_one_kind_of_error(raw):
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["f", "b", "t", "d", "x", "y"]), inner, max_size=2)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["f", "b", "t", "d", "x", "y"]), inner, max_size=2)
     ),
     max_leaves=10,
 )
