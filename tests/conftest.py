@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import cloudpickle
 import pytest
@@ -37,3 +38,14 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _nothing(group: object) -> None: ...
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """One browser for all tests that need one; Playwright cannot run twice in a process."""
+    from browser.lab import browsing, missing
+
+    if why := missing():
+        pytest.skip(why)
+    with browsing() as started:
+        yield started

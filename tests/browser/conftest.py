@@ -7,15 +7,7 @@ from typing import Any
 
 import pytest
 
-from browser.lab import Lab, browsing, missing, running
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
-    if why := missing():
-        pytest.skip(why)
-    with browsing() as started:
-        yield started
+from browser.lab import Lab, running
 
 
 @pytest.fixture(scope="session")

@@ -151,7 +151,9 @@ def test_an_interrupt_leaves_no_kernel(notebooks, tmp_path, number):
         time.sleep(0.1)
     assert [kernel for kernel in kernels if psutil.pid_exists(kernel)] == []
     if number != signal.SIGKILL:
-        assert process.returncode == 130 and "goes on where this one stopped" in err and "Traceback" not in err, err
+        # The second signal may come when everything is cleared up and the process is about to end.
+        assert process.returncode in (130, -number) and "Traceback" not in err, err
+        assert "goes on where this one stopped" in err
         assert [run["status"] for run in runs_in(tmp_path / "out")] == ["interrupted"] * 2
 
 
