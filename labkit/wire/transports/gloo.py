@@ -34,18 +34,32 @@ class GlooTransport:
 
     def __init__(self, rank: int, size: int, store: dist.Store, limit: float, timed: bool):
         self.rank, self.size, self.timed = rank, size, timed
-        # Made at once, though it connects two ranks only when they first talk: until it exists, a peer that begins
-        # a message waits, and this rank may be in a call that waits for that peer.
-        self.pg: Any = dist.ProcessGroupGloo(
-            dist.PrefixStore("labkit-p2p", store), rank, size, timedelta(seconds=limit)
-        )
+        self._store, self._limit = store, timedelta(seconds=limit)
+        self._pg: Any = None
+        self._lock = threading.Lock()
+
+    @property
+    def pg(self) -> Any:
+        """The process group, made on first use."""
+        with self._lock:
+            if self._pg is None:
+                store = dist.PrefixStore("labkit-p2p", self._store)
+                self._pg = dist.ProcessGroupGloo(store, self.rank, self.size, self._limit)
+            return self._pg
+
+    def open(self) -> None:
+        """Make the process group now, though it connects two ranks only when they first talk.
+
+        Until it exists a peer that begins a message waits, and this rank may be in a call that waits for that peer.
+        """
+        _ = self.pg
 
     def lane(self, key: int, lane: int, timeout: float) -> GlooLane:
         """A tag of its own for one lane of one group."""
         return GlooLane(self, (key * 2 + lane) & 0x3FFFFFFF, timeout)
 
     def close(self) -> None:
-        self.pg = None
+        self._pg = None
 
 
 class GlooLane:
