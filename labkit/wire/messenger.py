@@ -250,7 +250,7 @@ class Messenger:
             staging.leave(m) if way == "send" else staging.expect(m)
         context = self.context
         recorder, slot, parent = context.recorder, context.slot_here(), context.enclosing()
-        # gloo connects two ranks when they first talk, and waits here until the peer opens its side
+        # NCCL connects two ranks when they first talk, and may wait here until the peer opens its side
         recorder.slot(slot, parent, *((m.record, 0) if way == "send" else (0, m.record)), used=rec.OPENING)
         self._lane.post(self._lane.push if way == "send" else self._lane.pull, m)
         recorder.slot(slot, parent)

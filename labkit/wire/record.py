@@ -34,10 +34,8 @@ RING = min(1 << 12, CAPACITY // 4)  # written over and over, and what was there 
 MAX_DIMS = 4
 SLOTS = 32  # threads of a rank that can be inside an operation at once
 MAX_NESTING = 64  # spans and collectives inside each other, as readers follow them: overwritten records may loop
-BLOCKED, OPENING = (
-    1,
-    2,
-)  # in a slot: waits for the other side; opens a connection, which the peer's program need not ask for
+# In a slot: waits for the other side; opens a connection, which the peer's program need not ask for.
+BLOCKED, OPENING = 1, 2
 MAIN_SLOT = 0  # of the thread that runs the reader's function: while it is free to act, its rank is not stuck
 
 NO_ROOM = 0x7FFFFFFF  # instead of the number of a text

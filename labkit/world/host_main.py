@@ -58,11 +58,9 @@ def _unpack(head: dict[str, Any]) -> dict[str, Any]:
 
     os.chdir(head["cwd"])
     sys.path[:] = head["path"]
-    lazy = os.environ["TORCH_GLOO_LAZY_INIT"]
     os.environ.update(head["environ"])
     for name in set(os.environ) - set(head["environ"]):
         del os.environ[name]
-    os.environ.setdefault("TORCH_GLOO_LAZY_INIT", lazy)
     # Python tells a stale compiled file by its second: a module edited twice within one would stay old.
     sys.dont_write_bytecode = True
     return dict(head, call=pickle.loads(head["call"]))

@@ -173,8 +173,6 @@ def _make_context(birth: Birth, page: rec.Page) -> Context:
     if spec.transport == "gloo":
         birth.listener.close()
     transport = make_transport(spec, rank, store, sockets, limit + 3600)
-    if spec.transport == "gloo":
-        transport.open()
     context = make_context(
         spec, rank, page, transport=transport, timeout=limit,
         epoch=birth.epoch, per_node=spec.per_node, device=device, link_model=birth.link_model,

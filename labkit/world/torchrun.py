@@ -51,7 +51,6 @@ def run_here(fn: Callable[..., Any], world_size: int, args: tuple[Any, ...], opt
     spec = make_spec(size, options)
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
     torch.set_num_threads(1)
-    os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")  # connect two ranks when they first talk
     if not dist.is_initialized():
         dist.init_process_group(spec.backend, timeout=timedelta(seconds=spec.timeout + 60))
     _launches += 1
@@ -108,13 +107,14 @@ class _Run:
         spec, rank = self.spec, self.rank
         if any(f.rank == rank for f in spec.faults):
             raise Refused("faults= needs ranks that labkit started itself: under torchrun nobody can strike them")
+        epoch = int(time.perf_counter_ns() - self._since_start())  # before the transport, which may wait for every rank
         device = torch.device("cpu")
         if spec.transport == "nccl":
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
             torch.cuda.set_device(device)
         return make_context(
             spec, rank, page, transport=make_transport(spec, rank, self.store, self._sockets, spec.timeout),
-            timeout=spec.timeout, epoch=int(time.perf_counter_ns() - self._since_start()), per_node=self.per_node,
+            timeout=spec.timeout, epoch=epoch, per_node=self.per_node,
             device=device, link_model=None, faults=RankFaults({}, page, lambda n: (False, {})),
         )  # fmt: skip
 

@@ -57,7 +57,6 @@ def stamp() -> int:
 
 
 def main(fd: int, idle_seconds: float) -> None:
-    os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")  # connect two ranks when they first talk
     import gc
     import time
 

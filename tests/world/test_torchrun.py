@@ -38,6 +38,14 @@ SCRIPT = textwrap.dedent(
             pass
         return len(kept)
 
+    def early(group):
+        handle = group.isend(torch.full((4,), 5.0), 1) if group.rank == 0 else None
+        collectives.all_reduce(torch.ones(8), group, algorithm="native")  # nobody passes before rank 0 gets here
+        if group.rank == 1:
+            return group.recv(torch.ones(4), 0)[0].item()
+        if handle is not None:
+            handle.wait()
+
     def hungry(group):
         return len(torch.ones(400 << 18)) if group.rank == 2 else None
 
@@ -50,6 +58,7 @@ SCRIPT = textwrap.dedent(
         except labkit.Refused as error:
             seen["options"].append(str(error))
     second = labkit.launch(drawn, 4, transport=transport, timeout=20, seed=7)
+    seen["early"] = labkit.launch(early, 4, transport=transport, timeout=20).results[int(os.environ["RANK"])]
     if os.environ["RANK"] == "3":
         time.sleep(0.7)  # it comes late to the next launch, and its trace says so
     third = labkit.launch(lopsided, 4, transport=transport, timeout=20, memory="resident")
@@ -113,7 +122,10 @@ def test_two_agents_run_one_world(transport, tmp_path):
                                  float(numpy.random.RandomState(7).rand()), transport]] * 4  # fmt: skip
     assert seen[1]["mine"] == seen[0]["drawn"][1] and seen[0]["sent"] == [0] * 4  # each launch has a trace of its own
     assert [peak - 4000 * (r + 1) for r, peak in enumerate(seen[0]["peaks"])] == [0] * 4
-    assert seen[0]["late"][3] - min(seen[0]["late"]) > 0.5
+    assert [seen[rank]["early"] for rank in range(4)] == [None, 5.0, None, None]
+    assert seen[0]["late"][3] > 0.5
+    if transport == "local":  # gloo connects all ranks before the function runs, so everybody is late
+        assert seen[0]["late"][3] - min(seen[0]["late"]) > 0.5
     assert 0 <= seen[0]["starts"] <= seen[0]["duration"] <= seen[0]["seconds"] + 0.05  # time begins with the launch
     assert seen[0]["everyone"][0] == [3, "raised"] and len(seen[0]["everyone"]) == 4
     assert seen[0]["kept"] == [3]

@@ -34,32 +34,19 @@ class GlooTransport:
 
     def __init__(self, rank: int, size: int, store: dist.Store, limit: float, timed: bool):
         self.rank, self.size, self.timed = rank, size, timed
-        self._store, self._limit = store, timedelta(seconds=limit)
-        self._pg: Any = None
-        self._lock = threading.Lock()
-
-    @property
-    def pg(self) -> Any:
-        """The process group, made on first use."""
-        with self._lock:
-            if self._pg is None:
-                store = dist.PrefixStore("labkit-p2p", self._store)
-                self._pg = dist.ProcessGroupGloo(store, self.rank, self.size, self._limit)
-            return self._pg
-
-    def open(self) -> None:
-        """Make the process group now, though it connects two ranks only when they first talk.
-
-        Until it exists a peer that begins a message waits, and this rank may be in a call that waits for that peer.
-        """
-        _ = self.pg
+        options = dist.ProcessGroupGloo._Options()
+        options._timeout = timedelta(seconds=limit)
+        # Every pair is connected now. Connected at its first message, half of the pairs would make whoever speaks
+        # first wait for an answer, and the peer may be in a call that waits for this rank.
+        options._devices = [dist.ProcessGroupGloo.create_default_device(lazy_init=False)]
+        self.pg: Any = dist.ProcessGroupGloo(dist.PrefixStore("labkit-p2p", store), rank, size, options)
 
     def lane(self, key: int, lane: int, timeout: float) -> GlooLane:
         """A tag of its own for one lane of one group."""
         return GlooLane(self, (key * 2 + lane) & 0x3FFFFFFF, timeout)
 
     def close(self) -> None:
-        self._pg = None
+        self.pg = None
 
 
 class GlooLane:
