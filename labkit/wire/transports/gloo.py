@@ -34,7 +34,7 @@ class GlooTransport:
 
     def __init__(self, rank: int, size: int, store: dist.Store, limit: float, timed: bool):
         self.rank, self.size, self.timed = rank, size, timed
-        options = dist.ProcessGroupGloo._Options()
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = timedelta(seconds=limit)
         # Every pair is connected now. Connected at its first message, half of the pairs would make whoever speaks
         # first wait for an answer, and the peer may be in a call that waits for this rank.
