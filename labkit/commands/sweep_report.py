@@ -6,10 +6,10 @@ import json
 from html import escape
 from pathlib import Path
 
+from labkit.book.page import page
 from labkit.book.tables import Table
 from labkit.commands.chapters import Chapter
 from labkit.commands.files import write_atomically
-from labkit.commands.page import page
 from labkit.commands.sweep_figure import draw
 from labkit.commands.sweep_run import SweepRun, jsonable
 

@@ -30,13 +30,13 @@ math { font-size: 1.05em } math[display=block] { overflow-x: auto; max-width: 10
 """
 
 
-def page(title: str, body: str, style: str = "", lang: str = "en", navigation: str = "") -> str:
-    """A whole page. `body` holds the one h1; `navigation` is what stands before it."""
+def page(title: str, body: str, style: str = "", lang: str = "en", navigation: str = "", head: str = "") -> str:
+    """A whole page. `body` holds the one h1; `navigation` is what stands before it; `head` is more for the head."""
     nav = f'<nav aria-label="Book">{navigation}</nav>\n' if navigation else ""
     return (
         f'<!DOCTYPE html>\n<html lang="{escape(lang)}">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n"
+        f"{head}<title>{escape(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n"
         f'<a class="skip" href="#content">Skip to the text</a>\n{nav}<main id="content" tabindex="-1">\n{body}\n'
         "</main>\n</body>\n</html>\n"
     )
