@@ -69,7 +69,7 @@ def critical_path(trace: Trace) -> list[Segment]:
     if not any(ends):
         return []
     rank = max(range(trace.world_size), key=lambda r: ends[r])
-    now = trace._time(ends[rank])
+    now = trace._entries.seconds(ends[rank])
     waited: dict[int, list[tuple[float, float, Message]]] = {r: [] for r in range(trace.world_size)}
     for m in trace.recvs:
         sent = _sent(trace, m)
