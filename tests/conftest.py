@@ -1,12 +1,14 @@
-"""What all tests share: functions of test files travel to ranks by value, and nothing may be left behind."""
+"""What all tests share: functions of test files travel to ranks by value, nothing may be left behind, two fixtures."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import psutil
 import pytest
 from leftovers import eventually, ranks_of, shared_memory, zombies
 
@@ -38,6 +40,35 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _nothing(group: object) -> None: ...
+
+
+class CommandLine:
+    """The command `labkit`, typed into this process. opened: what `lab` would have turned this process into."""
+
+    def __init__(self, notebooks: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        self.notebooks, self.capfd = notebooks, capfd
+        self.opened: list[tuple[Any, ...]] = []
+
+    def __call__(self, *words: object) -> tuple[Any, str, str]:
+        """Type a command; get (exit code, standard output, standard error). No kernel may be left."""
+        from labkit.cli import main
+
+        before = set(psutil.Process().children(recursive=True))
+        try:
+            code: Any = main([str(word) for word in words], notebooks=self.notebooks)
+        except SystemExit as stop:  # argparse
+            code = stop.code
+        left = [p for p in psutil.Process().children(recursive=True) if p not in before]
+        assert [p for p in left if "ipykernel" in " ".join(p.cmdline())] == []
+        return code, *self.capfd.readouterr()
+
+
+@pytest.fixture
+def labkit(notebooks: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """The command line on the edition of the book in `notebooks`, a fixture of the file that asks for this one."""
+    typed = CommandLine(notebooks, capfd)
+    monkeypatch.setattr("os.execve", lambda *call: typed.opened.append(call))
+    return typed
 
 
 @pytest.fixture(scope="session")

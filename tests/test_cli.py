@@ -13,7 +13,6 @@ import nbformat
 import psutil
 import pytest
 
-from labkit.cli import main
 from labkit.commands.environment import jupyter_environment
 from labkit.commands.lab import can_show_a_browser, lab_command
 
@@ -47,23 +46,6 @@ def notebooks(tmp_path):
     write_chapter(directory, "05_other.ipynb", "1 / 0")
     (directory / "notes.ipynb").write_text("not a chapter")
     return directory
-
-
-@pytest.fixture
-def labkit(notebooks, tmp_path, capfd):
-    """Type a command; get (exit code, standard output, standard error). No process may be left."""
-
-    def typed(*words):
-        before = set(psutil.Process().children(recursive=True))
-        try:
-            code = main([str(word) for word in words], notebooks=notebooks)
-        except SystemExit as stop:  # argparse
-            code = stop.code
-        left = [p for p in psutil.Process().children(recursive=True) if p not in before]
-        assert [p for p in left if "ipykernel" in " ".join(p.cmdline())] == []
-        return code, *capfd.readouterr()
-
-    return typed
 
 
 def printed(path):
@@ -280,10 +262,8 @@ def test_lab_opens_the_first_chapter_on_this_machine_only(labkit, notebooks, mon
     (notebooks / "notes.ipynb").unlink()
     monkeypatch.setenv("LABKIT_WORK", str(tmp_path / "work"))
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
-    called = []
-    monkeypatch.setattr("os.execve", lambda *call: called.append(call))
     code, out, _ = labkit("lab", "--no-browser", "--port", "9000")
-    ((program, command, environment),) = called
+    ((program, command, environment),) = labkit.opened
     assert program == command[0] == sys.executable
     assert "--ServerApp.ip=127.0.0.1" in command and "--ServerApp.port=9000" in command
     assert "--LabApp.default_url=/lab/tree/notebooks/03_tiny.ipynb" in command

@@ -1,10 +1,7 @@
-"""A small edition of the book, a reader's folder, and the command line to type into."""
+"""A small edition of the book, and a reader's folder."""
 
-import psutil
 import pytest
 from small_books import cell, printed, write
-
-from labkit.cli import main
 
 
 @pytest.fixture
@@ -30,23 +27,3 @@ def notebooks(tmp_path, monkeypatch):
 def work(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_WORK", str(tmp_path / "work"))
     return tmp_path / "work"
-
-
-@pytest.fixture
-def labkit(notebooks, capfd, monkeypatch):
-    """Type a command; get (exit code, standard output, standard error). No kernel may be left. `lab` opens nothing."""
-    opened = []
-    monkeypatch.setattr("os.execve", lambda *call: opened.append(call))
-
-    def typed(*words):
-        before = set(psutil.Process().children(recursive=True))
-        try:
-            code = main([str(word) for word in words], notebooks=notebooks)
-        except SystemExit as stop:  # argparse
-            code = stop.code
-        left = [p for p in psutil.Process().children(recursive=True) if p not in before]
-        assert [p for p in left if "ipykernel" in " ".join(p.cmdline())] == []
-        return code, *capfd.readouterr()
-
-    typed.opened = opened
-    return typed

@@ -12,7 +12,6 @@ import nbformat
 import pytest
 from sample_source import NAME, PATH, cell, sample, solved
 
-from labkit.cli import main
 from labkit.commands import bundle as bundles
 from labkit.commands.stub_outputs import StubRunFailed, with_stub_outputs
 from labkit.grading.source import release, secrets_of
@@ -44,17 +43,8 @@ def book(tmp_path):
 
 
 @pytest.fixture
-def labkit(book, capfd):
-    """Type a command; get (exit code, standard output, standard error)."""
-
-    def typed(*words):
-        try:
-            code = main([str(word) for word in words], notebooks=book / "notebooks")
-        except SystemExit as stop:  # argparse
-            code = stop.code
-        return code, *capfd.readouterr()
-
-    return typed
+def notebooks(book):
+    return book / "notebooks"
 
 
 @pytest.fixture
