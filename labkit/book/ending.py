@@ -22,7 +22,7 @@ def ending(chapter: str, done: dict[str, Any] | None, predictions: int, question
 
 
 def what_next(chapter: str) -> str:
-    """A sentence from the course file: the chapter that follows, and the chapters that build on this one."""
+    """From the course file: its exercises, the chapter that follows, and the chapters that build on this one."""
     from labkit import course
 
     chapters = sorted(course.load().chapters, key=lambda c: c.number)
@@ -31,8 +31,14 @@ def what_next(chapter: str) -> str:
         return ""
     follows = next((c for c in chapters if c.number == here.number + 1), None)
     builds = [c for c in chapters if here.number in c.prerequisites and c is not follows]
-    parts = [f"Read next: chapter {follows.number}, {follows.title}." if follows else "This is the last chapter."]
+    exercises = f"Its exercises: `exercises/{chapter}.ipynb`.\n\n" if here.weight and here.written else ""
+    parts: list[str] = []
+    if follows is None:
+        parts.append("This is the last chapter.")
+    else:
+        yet = "" if follows.written else " (not written yet)"
+        parts.append(f"Read next: chapter {follows.number}, {follows.title}{yet}.")
     if builds:
         named = ", ".join(f"{c.number} ({c.title})" for c in builds)
         parts.append(f"Also built on this one: {named}.")
-    return " ".join(parts)
+    return exercises + " ".join(parts)
