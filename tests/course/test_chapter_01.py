@@ -1,11 +1,11 @@
-"""The questions of chapter 1: keys beside numbers worked out by hand, and slips that a reader can really meet."""
+"""The questions of chapter 1: keys beside numbers worked out by hand, and words that readers use."""
 
 from __future__ import annotations
 
 import pytest
 
 from labkit.course.chapter_file import load_chapter
-from labkit.course.questions import Choices, Numeric, Order, Question
+from labkit.course.questions import Choices, Numeric, Question
 
 CHAPTER = load_chapter("01_why_distribute")
 VALUES = {"world_size": 4}
@@ -44,24 +44,6 @@ def test_the_questions_choices_are_right() -> None:
     assert "112 GB" in " ".join(right["seven-on-eighty"])
 
 
-@pytest.mark.parametrize("id", [id for id, q in QUESTIONS.items() if isinstance(q, Numeric)])
-def test_every_slip_is_met_with_its_own_reason(id: str) -> None:
-    question = QUESTIONS[id]
-    assert isinstance(question, Numeric)
-    assert len(question.slips) == len(CHAPTER.questions[id]["slips"]), "none of them is right by accident"
-    for slip in question.slips:
-        assert question.mark(repr(slip.value)).why == slip.why
-
-
-def test_every_swap_is_met_with_its_own_reason() -> None:
-    question = QUESTIONS["phases"]
-    assert isinstance(question, Order)
-    for slip in question.slips:
-        order = [item for item in question.items if item != slip.before]
-        order.insert(order.index(slip.after), slip.before)
-        assert question.mark(order).why == slip.why
-
-
 @pytest.mark.parametrize("typed", ["synchronization", "Synchronisation", "sync", "T_sync", "coordination", "waiting"])
 def test_the_term_of_the_slowest_may_be_named_in_many_ways(typed: str) -> None:
     assert QUESTIONS["slow-rank-term"].mark(typed).right
@@ -71,15 +53,6 @@ def test_the_term_of_the_slowest_may_be_named_in_many_ways(typed: str) -> None:
 def test_another_term_is_told_apart(typed: str) -> None:
     told = QUESTIONS["slow-rank-term"].mark(typed)
     assert not told.right and not told.why.endswith("is not it.")
-
-
-def test_all_five_kinds_are_there_and_every_wrong_choice_has_its_own_reason() -> None:
-    assert {q.kind for q in QUESTIONS.values()} == {"choice", "several", "numeric", "order", "text"}
-    assert 10 <= len(QUESTIONS) <= 14 and len(CHAPTER.predictions) == 3
-    for question in QUESTIONS.values():
-        if isinstance(question, Choices):
-            reasons = [c.why for c in question.choices if not c.right]
-            assert len(set(reasons)) == len(reasons) and all(reasons)
 
 
 def test_no_key_depends_on_the_number_of_ranks() -> None:
