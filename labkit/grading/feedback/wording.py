@@ -1,0 +1,34 @@
+"""States and kinds of evidence in words and signs; nothing is told by colour alone."""
+
+from __future__ import annotations
+
+from labkit.grading.feedback.html import Html, el
+from labkit.grading.gradebook.rows import MISSING
+from labkit.grading.grader.results import TO_MARK
+
+SIGNS = {"right": "✓", "partly": "◐", "wrong": "✗", "error": "!", "unattempted": "○", TO_MARK: "…", MISSING: "–"}
+WORDS = {
+    "right": "right",
+    "partly": "partly right",
+    "wrong": "not right",
+    "error": "stopped with an error",
+    "unattempted": "not attempted",
+    TO_MARK: "to be marked by hand",
+    MISSING: "nothing handed in",
+}
+EVIDENCE = {
+    "result": "what your function returned",
+    "answer": "your answer, against a computed key",
+    "bytes": "bytes that each rank sent, counted at the sockets",
+    "messages": "messages that each rank sent, counted at the sockets",
+    "rounds": "messages that had to follow one another",
+    "memory": "the peak of memory that each rank took",
+    "order": "the order in which messages were sent",
+    "overlap": "what ran at the same time",
+}
+
+
+def state(name: str) -> Html:
+    """A state as a sign and a word, with a class for its colour."""
+    sign = el("span", SIGNS[name], aria_hidden="true")
+    return el("span", sign, f" {WORDS[name]}", class_=f"state {name.replace(' ', '-')}")
