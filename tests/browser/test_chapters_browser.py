@@ -12,6 +12,7 @@ import pytest
 from browser.lab import Lab
 from browser.reader import Cell, Reader
 from browser.secrets_of import items_in, plain_run, shown_number, spoilers, told_too_early
+from browser.watched import TRAIN
 from labkit.cost import wires
 from labkit.course.chapter_file import ChapterFile, load_chapter
 from labkit.course.errors import CourseError
@@ -318,19 +319,6 @@ def step_through_the_replay(reader: Reader) -> None:
     assert len(set(seen)) == 4 and seen[2] == seen[4]
 
 
-TRAIN = """
-import time, torch, labkit
-from labkit import book
-
-def train(group):
-    for step in range(2000):
-        group.step(step)
-        time.sleep(0.05)
-        labkit.collectives.all_reduce(torch.ones(1000), group, algorithm="ring")
-
-job = labkit.start(train, 3, on_failure="return")
-book.dashboard(job, controls=True)
-"""
 BUSY = """
 while job.poll() is None:
     time.sleep(0.05)

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from browser.lab import WAIT, Lab
+from browser.watched import TRAIN
 
 pytestmark = pytest.mark.browser
 
@@ -16,21 +17,7 @@ from labkit import book
 run = labkit.launch(lambda g: labkit.collectives.all_reduce(torch.ones(8), g, algorithm="ring"), 4, clock="virtual")
 book.replay(run.trace, by="round")
 """
-BOARD = """
-import time, threading, torch, labkit
-from labkit import book
-
-def train(group):
-    for step in range(600):
-        group.step(step)
-        time.sleep(0.05)
-        labkit.collectives.all_reduce(torch.ones(1000), group, algorithm="ring")
-
-job = labkit.start(train, 3, on_failure="return")
-board = book.dashboard(job, controls=True)
-board
-"""
-THREADS = 'print("threads:", [t.name for t in threading.enumerate() if "dashboard" in t.name])'
+THREADS = 'import threading; print("threads:", [t.name for t in threading.enumerate() if "dashboard" in t.name])'
 
 
 def test_the_stepper_by_keyboard_and_the_data_of_a_figure(lab: Lab) -> None:
@@ -64,7 +51,7 @@ def test_the_stepper_by_keyboard_and_the_data_of_a_figure(lab: Lab) -> None:
 
 
 def test_the_dashboard_lives_while_other_cells_run_and_stops_the_run(lab: Lab) -> None:
-    page = lab.open("board.ipynb", [BOARD, THREADS])
+    page = lab.open("board.ipynb", [TRAIN, THREADS])
     lab.run_all(page)  # which is over while the job still runs
     panel = page.locator(".lk-panel")
     panel.locator("td", has_text=re.compile("running|waiting")).first.wait_for()
