@@ -11,6 +11,7 @@ import symtable
 from collections.abc import Iterable, Mapping, Sequence
 
 from labkit.grading.grader.answers import Answer
+from labkit.grading.grader.memory import PROBE
 from labkit.grading.source.code import defined, parse
 
 
@@ -23,7 +24,7 @@ def sources_for(exercise: str, answers: Mapping[str, Sequence[Answer]], preamble
         for a in cells
         if id != exercise and a.source is not None and a.type == "code" and not a.stub
     ]
-    return [preamble, *map(guarded, needed(own, others)), *own]
+    return [preamble, *map(guarded, needed(own, others)), *own, PROBE]
 
 
 def needed(own: Iterable[str], others: Sequence[str]) -> list[str]:

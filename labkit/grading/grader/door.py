@@ -80,18 +80,19 @@ class SandboxStudent(Student):
     ) -> Evidence:
         if self._spent > self._pace.together:
             return Evidence(failure=Failed("limit", f"all runs together took longer than {self._pace.together:g} s."))
+        called, given = peaks.watched(name, kwargs) if memory else (name, kwargs)
+        seed = self.seed % 2**31
         try:
-            seen = self._ask(
-                lambda: self._box.call(name, world_size, inputs, kwargs, seed=self.seed % 2**31, rounds=not memory)
-            )
+            seen = self._ask(lambda: self._box.call(called, world_size, inputs, given, seed=seed, rounds=not memory))
         except NotData as error:  # of the check's own
             self.trouble = f"a check gives {name} what is no data: {error}"
             return Evidence(failure=Failed("sandbox", self.trouble))
         if seen.failure is not None:
             return Evidence(failure=self._failed(seen.failure, name))
+        results, peak = peaks.unpacked(seen) if memory else (list(seen.results), [])
         return Evidence(
-            list(seen.results), seen.bytes_sent, [list(row) for row in seen.bytes_between], list(seen.messages),
-            seen.rounds, peaks.of(self._box, seen) if memory else [], library_of(seen), None,
+            results, seen.bytes_sent, [list(row) for row in seen.bytes_between], list(seen.messages), seen.rounds,
+            peak, library_of(seen), None,
         )  # fmt: skip
 
     def _ask(self, question: Callable[[], Seen]) -> Seen:
@@ -144,7 +145,7 @@ def tail(text: str) -> str:
 
 def _own(failure: Failure) -> str:
     """The student's own traceback, with the cell called a cell."""
-    return _CELL.sub("File your cell", failure.traceback).strip()
+    return _CELL.sub("File your cell", peaks.without_probe(failure.traceback)).strip()
 
 
 def _sentence(text: str) -> str:
