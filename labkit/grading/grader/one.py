@@ -20,7 +20,7 @@ from labkit.grading.grader.answers import Answer, is_free_response
 from labkit.grading.grader.cells import sources_for
 from labkit.grading.grader.door import Pace, SandboxStudent
 from labkit.grading.grader.pristine import Pristine
-from labkit.grading.grader.results import TO_MARK, Given, Graded, GraderInfo, Result
+from labkit.grading.grader.results import TO_MARK, Given, Graded, GraderInfo, Handed, Result
 from labkit.grading.grader.submissions import Submission
 from labkit.grading.sandbox import Sandbox, Unavailable, open_sandbox
 from labkit.grading.source.exercise import Exercise
@@ -43,7 +43,7 @@ class How:
     @property
     def seed_id(self) -> str:
         """Names the seed, and does not tell it."""
-        return f"{number_from('the seed', self.seed):016x}"[-8:]
+        return f"{number_from('the seed', self.seed, self.own_numbers):016x}"[-8:]
 
     def seed_for(self, notebook: str, exercise: str) -> int:
         """The seed of an exercise's inputs: the same for everybody, so that equal answers get equal marks."""
@@ -84,6 +84,14 @@ def grade_one(
         about = GraderInfo(about.labkit, "", "", about.seed_id, about.tier, about.slow_factor)
     seconds = round(time.monotonic() - start, 2)
     return Result(submission.student, submission.notebook, submission.handed, about, tuple(graded), seconds)
+
+
+def could_not(student: str, pristine: Pristine, how: How, reason: str) -> Result:
+    """The result of a submission at which the grader ended before it began with an exercise."""
+    handed = Handed("", problems=(f"This could not be graded: {reason}",))
+    one = _One(Submission(student, pristine.name, handed), pristine, pristine.checks(""), how)
+    graded = tuple(one.failed(exercise, reason, 0.0) for exercise in pristine.source.exercises)
+    return Result(student, pristine.name, handed, info(pristine, how), graded)
 
 
 def is_trouble(graded: Graded) -> bool:
