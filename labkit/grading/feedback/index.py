@@ -48,12 +48,12 @@ def _problems(book: Book) -> Html:
 
 
 def _students(book: Book, pages: Mapping[str, str]) -> Html:
-    head = ["Student", *(column.label for column in book.columns), "Points", "To mark", "Course", "Notes"]
+    head = ["Student", "Points", "To mark", "Course", *(column.label for column in book.columns), "Notes"]
     rows = (
         [
-            el("a", row.name, href=quote(pages[row.name])), *(_cell(entry) for entry in row.entries),
-            f"{points(row.score)} of {points(row.max_score)}", points(row.to_mark) if row.to_mark else "",
-            "" if row.grade is None else f"{points(round(row.grade, 1))} %", _notes(row),
+            el("a", row.name, href=quote(pages[row.name])), f"{points(row.score)} of {points(row.max_score)}",
+            points(row.to_mark) if row.to_mark else "", "" if row.grade is None else f"{points(round(row.grade, 1))} %",
+            *(_cell(entry) for entry in row.entries), _notes(row),
         ]
         for row in book.rows
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import PurePosixPath
 
 from labkit.grading.feedback.html import Html, el, join, printed, table
@@ -9,7 +10,7 @@ from labkit.grading.feedback.style import feedback_page
 from labkit.grading.feedback.wording import EVIDENCE, SIGNS, WORDS, state
 from labkit.grading.gradebook.options import GradebookOptions
 from labkit.grading.gradebook.rows import MISSING, Entry, Handed, Row, in_words, lost
-from labkit.grading.gradebook.text import counted, points
+from labkit.grading.gradebook.text import points
 from labkit.grading.grader.results import Given
 
 LONGEST = 6000  # characters of a text that a student wrote; of printed text the last ones
@@ -57,16 +58,15 @@ def _points(entry: Entry) -> str:
 def _facts(row: Row, handed: Handed, options: GradebookOptions) -> Html:
     """What was judged, and by what. A path could name the student: of a file only its name is shown."""
     due = options.due(row.student, handed.notebook)
-    facts: list[tuple[str, str]] = [("Due", f"{due:%Y-%m-%d %H:%M %Z}")] if due is not None else []
+    facts = [("Due", _moment(due))] if due is not None else []
     if handed.result is None:
         return join([_list(facts) if facts else "", el("p", "This notebook was not handed in.")])
     submission, grader = handed.result.submission, handed.result.grader
-    came = submission.received.replace("T", " ")[:19] + submission.received[19:] if submission.received else ""
     if submission.file:
         facts.insert(0, ("File", PurePosixPath(submission.file).name))
-    if came:
+    if submission.received:
         late = f" ({in_words(handed.late)} late{lost(handed)})" if handed.late is not None else ""
-        facts.insert(1, ("Received", came + late))
+        facts.insert(1, ("Received", _moment(datetime.fromisoformat(submission.received)) + late))
     facts += [
         ("Submission", f"SHA-256 {submission.sha256[:16] or 'none'}"),
         ("Graded by", f"labkit {grader.labkit}, sandbox tier “{grader.tier or 'none'}”"),
@@ -77,6 +77,10 @@ def _facts(row: Row, handed: Handed, options: GradebookOptions) -> Html:
     problems = [el("li", problem) for problem in submission.problems]
     said = el("div", el("p", "About the file:"), el("ul", *problems), class_="note") if problems else Html("")
     return join([_list(facts), said])
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} {moment:%Z}".strip()
 
 
 def _list(facts: list[tuple[str, str]]) -> Html:
@@ -108,26 +112,21 @@ def _exercise(entry: Entry) -> Html:
         if graded.output.strip():
             output = printed(_end(graded.output), "Output of your code")
             parts.append(_unfold(f"What your code printed in {column.exercise}", output))
-    return el("section", *parts, class_="exercise", aria_labelledby=anchor(entry))
+    return el("div", *parts, class_="exercise")
 
 
 def _checks(marks: tuple[Given, ...], title: str) -> Html:
-    if state_of_all(marks) == "unattempted":
+    if all(mark.state == "unattempted" for mark in marks):
         return el("p", next((mark.sentence for mark in marks if mark.sentence), "The stub is still there."))
     rows = (
         [
             mark.name.replace("_", " "), state(mark.state), f"{points(mark.points)} of {points(mark.of)}",
-            el("span", _start(mark.sentence, 2000)),
+            el("span", _start(mark.sentence, 2000), class_="why"),
             join([EVIDENCE.get(mark.kind, mark.kind), " (not in your notebook)" if mark.hidden else ""]),
         ]
         for mark in marks
     )  # fmt: skip
     return table(f"Checks of “{title}”", ["Check", "Mark", "Points", "Why", "What was looked at"], rows)
-
-
-def state_of_all(marks: tuple[Given, ...]) -> str:
-    """As the grader sums states up."""
-    return "unattempted" if all(mark.state == "unattempted" for mark in marks) else "attempted"
 
 
 def _detail(mark: Given) -> Html:
@@ -170,8 +169,3 @@ def _what_now(row: Row, options: GradebookOptions) -> Html:
         el("h2", "What to do now"), el("h3", "See it yourself"), el("p", again), el("h3", "Ask for a regrade"),
         el("p", regrade), el("h3", "Signs on this page"), el("p", signs + "."),
     ])  # fmt: skip
-
-
-def title_of(row: Row) -> str:
-    """For a link to the page."""
-    return f"{row.name}: {counted(len(row.entries), 'exercise')}"

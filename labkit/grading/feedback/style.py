@@ -27,6 +27,9 @@ pre.printed { white-space: pre-wrap; overflow-wrap: anywhere; margin: .5rem 0; u
 table { width: 100% } th[scope=row] { font-weight: 600 } caption { padding-bottom: .25rem }
 summary { cursor: pointer; color: var(--link) } details { margin: .5rem 0 }
 .grid table { width: auto } .grid td, .grid th { white-space: nowrap; padding-right: 1.25rem }
+.grid th[scope=row] { position: sticky; left: 0; background: var(--page) }
+.grid td:last-child { white-space: normal; min-width: 16rem } .grid ul { margin: 0; padding-left: 1.1rem }
+.wide { position: relative } .why { display: block; min-width: 14rem }
 .heard { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
 @media print { .exercise { break-inside: auto } tr, .note, .facts { break-inside: avoid } h2, h3 { break-after: avoid }
   .state.right, .state.wrong, .state.error, .state.partly { color: inherit } .wide { overflow: visible } }

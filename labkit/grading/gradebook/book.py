@@ -63,15 +63,15 @@ def _overrides(
         student = names.real(override.student)
         there = [c for c in columns if c.exercise == override.exercise and override.notebook in ("", c.notebook)]
         if student not in students:
-            problems.append(f"{override.where}: there is no student {clean(override.student)!r}: not used")
+            problems.append(f"{override.where}: there is no student {clean(override.student)!r}")
         elif not there:
-            problems.append(f"{override.where}: there is no exercise {override.exercise!r}: not used")
+            problems.append(f"{override.where}: there is no exercise {override.exercise!r}")
         elif len(there) > 1:
             places = " and in ".join(column.notebook for column in there)
-            problems.append(f"{override.where}: {override.exercise!r} is in {places}: say in which; not used")
+            problems.append(f"{override.where}: {override.exercise!r} is in {places}: say in which")
         elif override.points > there[0].of:
             problems.append(f"{override.where}: {points(override.points)} points for {override.exercise}, which has "
-                            f"{points(there[0].of)}: not used")  # fmt: skip
+                            f"{points(there[0].of)}")  # fmt: skip
         else:
             found[student, there[0].notebook, override.exercise] = override
     return found, problems

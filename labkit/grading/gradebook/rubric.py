@@ -87,7 +87,7 @@ def merged(responses: Iterable[Response], marks: Mapping[Place, HandMark]) -> tu
         used.add(place)
         if mark.points is not None and mark.points > response.of:
             problems.append(
-                f"{mark.where}: {points(mark.points)} points for {exercise}, which has {points(response.of)}: not used"
+                f"{mark.where}: {points(mark.points)} points for {exercise}, which has {points(response.of)}"
             )
             mark = HandMark(None, mark.comment, note=mark.note)
         elif mark.response_id not in ("", id_of(response.text)):
@@ -95,7 +95,7 @@ def merged(responses: Iterable[Response], marks: Mapping[Place, HandMark]) -> tu
         found[response.place] = mark
     for place, mark in marks.items():
         if place not in used and mark.points is not None:
-            problems.append(f"{mark.where}: there is no free response of {place[0]} to {place[2]}: not used")
+            problems.append(f"{mark.where}: there is no free response of {place[0]} to {place[2]}")
     return found, problems
 
 

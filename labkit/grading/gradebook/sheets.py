@@ -18,7 +18,7 @@ from labkit.grading.gradebook.errors import PolicyError
 from labkit.grading.gradebook.text import clean, points
 
 # What a spreadsheet may take for a formula: = + - @, also in full width and behind blanks, and a leading tab.
-_FORMULA = re.compile(r"['\s]*[=+\-@＝＋－＠]|'*[\t\n]")
+_FORMULA = re.compile(r"['\s]*[=+\-@＝＋－＠\t\n]")
 
 
 def guarded(text: str) -> str:

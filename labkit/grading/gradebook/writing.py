@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 from labkit.grading.feedback.folder import write_feedback
+from labkit.grading.feedback.statistics import percents
 from labkit.grading.gradebook.book import make_book
 from labkit.grading.gradebook.changes import Change, changes_csv, changes_txt, differences
 from labkit.grading.gradebook.files import put
@@ -77,12 +79,9 @@ def _changes(path: Path, report: str) -> tuple[list[Change] | None, tuple[str, .
 
 def _summary(out: Path, book: Book, changes: list[Change] | None, problems: Sequence[str]) -> str:
     """What there is now, in lines."""
-    count = len(book.rows)
-    lines = [f"{counted(count, 'student')}, {counted(len(book.columns), 'exercise')}: {out / 'grades.csv'}"]
-    if count:
-        shares = sorted(100 * row.score / row.max_score for row in book.rows if row.max_score)
-        if shares:
-            lines.append(f"  the median is {points(round(shares[len(shares) // 2], 1))} percent of what is marked")
+    lines = [f"{counted(len(book.rows), 'student')}, {counted(len(book.columns), 'exercise')}: {out / 'grades.csv'}"]
+    if shares := percents(book.rows):
+        lines.append(f"  the median is {points(round(median(shares), 1))} percent of what is marked")
     absent = sum(all(handed.result is None for handed in row.handed) for row in book.rows)
     late = sum(any(handed.late is not None for handed in row.handed) for row in book.rows)
     if absent:
