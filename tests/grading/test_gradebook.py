@@ -13,7 +13,7 @@ from labkit.grading.gradebook import GradebookOptions, PolicyError, read_options
 from labkit.grading.gradebook.overrides import Override, read_overrides
 from labkit.grading.gradebook.rubric import id_of
 from labkit.grading.gradebook.weights import Weight, course_grade, weights_of
-from labkit.grading.grader.results import TO_MARK
+from labkit.grading.grader.results import TO_MARK, Given, to_json
 
 
 def grades(out):
@@ -115,6 +115,45 @@ def test_junit_has_a_suite_a_student_and_says_what_is_wrong(tmp_path):
     assert suites["bob"].find(".//error").get("message") == EVIL
     assert root.get("tests") == "12" and root.get("failures") == "5"
     assert suites["bob"].find(".//property[@name='score']").get("value") == "1"
+
+
+def test_a_record_of_a_file_that_was_not_there_is_no_submission(tmp_path):
+    problem = "No 03_collectives.ipynb was handed in. There is 'ex3.ipynb': is that it? Then rename it."
+    gone = result("bob", graded("ring", "unattempted"), problems=[problem])
+    gone = replace(gone, submission=replace(gone.submission, file="", sha256=""))
+    written = write(tmp_path, [result("ada", graded("ring")), gone])
+    assert grades(tmp_path)["bob"]["notes"] == f"No submission. 03_collectives: {problem}"
+    assert "no submission: 1" in written.summary
+    page = (tmp_path / "feedback" / "bob.html").read_text()
+    assert "nothing handed in" in page and "is that it?" in page
+
+
+def test_where_the_grader_failed_there_are_no_points_yet_and_no_zero(tmp_path):
+    trouble = Given("grader", "result", 0, 0, "This could not be graded: OSError", "error")
+    failed = replace(graded("ring", "error"), marks=(trouble,), check_hash="")
+    written = write(tmp_path, [result("ada", failed, graded("tree", of=4.0))])
+    row = grades(tmp_path)["ada"]
+    assert [row[name] for name in ("ring", "score", "max_score", "to_mark")] == ["", "4", "4", "2"]
+    assert "ring: could not be graded yet." in row["notes"]
+    assert "could not be graded: 1 answer" in written.summary and "to mark by hand" not in written.summary
+    assert ET.parse(tmp_path / "junit.xml").getroot().get("errors") == "1"
+    assert "could not be graded yet" in (tmp_path / "feedback" / "ada.html").read_text()
+    write(tmp_path, [result("ada", failed)], override(("ada", "ring", 2.0, "Graded by hand")))
+    assert grades(tmp_path)["ada"]["score"] == "2"
+
+
+def test_other_chapters_of_earlier_runs_stay_in_the_gradebook(tmp_path):
+    before = result("ada", graded("deadlock"), notebook="02_ranks_and_messages")
+    same = result("bob", graded("ring"))  # of the notebook that is graded now: only what is given counts
+    for one in (before, same):
+        path = tmp_path / "results" / one.student / f"{one.notebook}.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(to_json(one))
+    (tmp_path / "results" / "ada" / "01_why_distribute.json").write_text("{}")
+    written = write(tmp_path, [result("ada", graded("ring"))])
+    assert list(grades(tmp_path)) == ["ada"]
+    assert grades(tmp_path)["ada"]["score"] == "4" and grades(tmp_path)["ada"]["deadlock"] == "2"
+    assert "results/ada/01_why_distribute.json: not a result" in written.summary
 
 
 # -- overrides --------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from labkit.grading.feedback.statistics import checks, exercises, percents
 from labkit.grading.feedback.style import feedback_page
 from labkit.grading.feedback.wording import EVIDENCE, SIGNS, WORDS
 from labkit.grading.gradebook.report import graders
-from labkit.grading.gradebook.rows import MISSING, Book, Entry, Row
+from labkit.grading.gradebook.rows import MISSING, UNGRADED, Book, Entry, Row
 from labkit.grading.gradebook.text import counted, points
 from labkit.grading.grader.results import TO_MARK
 from labkit.grading.sandbox.tiers import TIERS, words
@@ -35,7 +35,7 @@ def index_page(book: Book, pages: Mapping[str, str]) -> str:
 def _overall(book: Book) -> str:
     shares = percents(book.rows)
     middle = f" The median is {points(round(median(shares), 1))} percent of what is marked." if shares else ""
-    waiting = sum(entry.waits for row in book.rows for entry in row.entries)
+    waiting = sum(entry.state == TO_MARK for row in book.rows for entry in row.entries)
     hand = f" {counted(waiting, 'response')} to mark by hand, in rubric.csv." if waiting else ""
     return f"{counted(len(book.rows), 'student')}, {counted(len(book.columns), 'exercise')}.{middle}{hand}"
 
@@ -97,7 +97,7 @@ def _checks(book: Book) -> Html:
 
 
 def _exercises(book: Book) -> Html:
-    names = ("right", "partly", "wrong", "error", "unattempted", TO_MARK, MISSING)
+    names = ("right", "partly", "wrong", "error", "unattempted", TO_MARK, MISSING, UNGRADED)
     rows = (
         [
             one.column.label, one.column.kind, points(one.column.of), *(str(one.states[name]) for name in names),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from labkit.grading.gradebook.rows import Book, Column, Row
+from labkit.grading.gradebook.rows import MISSING, UNGRADED, Book, Column, Row
 from labkit.grading.grader.results import GRADED_STATES
 
 
@@ -42,7 +42,7 @@ def checks(book: Book) -> list[CheckCount]:
     sentences: dict[tuple[Column, str, str], Counter[str]] = {}
     for entry in (entry for row in book.rows for entry in row.entries if entry.graded is not None):
         for mark in entry.graded.marks if entry.graded is not None else ():
-            if mark.state != "unattempted":
+            if mark.state != "unattempted" and entry.state != UNGRADED:
                 key = (entry.column, mark.name, mark.kind)
                 seen[key] += 1
                 if mark.state != "right":
@@ -61,7 +61,7 @@ def exercises(book: Book) -> list[ExerciseCount]:
         entries = [row.entries[place] for row in book.rows]
         states = Counter(entry.state for entry in entries)
         shares = [entry.points / entry.of for entry in entries if entry.of and not entry.waits]
-        known = {name: states[name] for name in (*GRADED_STATES, "missing")}
+        known = {name: states[name] for name in (*GRADED_STATES, MISSING, UNGRADED)}
         found.append(ExerciseCount(column, known, fmean(shares) if shares else None))
     return found
 

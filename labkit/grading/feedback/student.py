@@ -33,10 +33,10 @@ def anchor(entry: Entry) -> str:
 
 
 def _sum(row: Row) -> Html:
-    waits = f" {points(row.to_mark)} more points wait to be marked by hand." if row.to_mark else ""
+    waits = f" {points(row.to_mark)} more points wait to be marked." if row.to_mark else ""
     costs = f" {points(row.penalty)} points were taken for lateness." if row.penalty else ""
     first = el("p", el("strong", points(row.score)), f" of {points(row.max_score)} points", class_="sum")
-    absent = "Nothing was handed in." if all(handed.result is None for handed in row.handed) else ""
+    absent = "Nothing was handed in." if row.absent else ""
     return join([first, el("p", f"{absent}{waits}{costs}".strip())] if absent or waits or costs else [first])
 
 
@@ -59,8 +59,10 @@ def _facts(row: Row, handed: Handed, options: GradebookOptions) -> Html:
     """What was judged, and by what. A path could name the student: of a file only its name is shown."""
     due = options.due(row.student, handed.notebook)
     facts = [("Due", _moment(due))] if due is not None else []
-    if handed.result is None:
-        return join([_list(facts) if facts else "", el("p", "This notebook was not handed in.")])
+    if handed.result is None or handed.absent:
+        problems = handed.result.submission.problems if handed.result is not None else ()
+        said = " ".join(["This notebook was not handed in.", *problems])
+        return join([_list(facts) if facts else "", el("p", said)])
     submission, grader = handed.result.submission, handed.result.grader
     if submission.file:
         facts.insert(0, ("File", PurePosixPath(submission.file).name))
@@ -74,9 +76,9 @@ def _facts(row: Row, handed: Handed, options: GradebookOptions) -> Html:
     ]
     if grader.slow_factor != 1:
         facts.append(("Time limits", f"multiplied by {points(grader.slow_factor)}"))
-    problems = [el("li", problem) for problem in submission.problems]
-    said = el("div", el("p", "About the file:"), el("ul", *problems), class_="note") if problems else Html("")
-    return join([_list(facts), said])
+    items = [el("li", problem) for problem in submission.problems]
+    about = el("div", el("p", "About the file:"), el("ul", *items), class_="note") if items else Html("")
+    return join([_list(facts), about])
 
 
 def _moment(moment: datetime) -> str:
@@ -149,7 +151,7 @@ def _what_now(row: Row, options: GradebookOptions) -> Html:
     hashes = ", ".join(
         f"{handed.notebook}: {handed.result.submission.sha256[:16] or 'no file'}, seed {handed.result.grader.seed_id}"
         for handed in row.handed
-        if handed.result is not None
+        if handed.result is not None and not handed.absent
     )
     signs = ", ".join(f"{SIGNS[name]} {WORDS[name]}" for name in WORDS)
     again = (

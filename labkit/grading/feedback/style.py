@@ -15,7 +15,7 @@ _STYLE = """
 @media (prefers-color-scheme: dark) { :root { --right: #7fd48c; --wrong: #ff9a94; --partly: #f0c060; --idle: #b8b8b8 } }
 .state { white-space: nowrap; font-weight: 600 } .state.right { color: var(--right) }
 .state.wrong, .state.error, .state.missing { color: var(--wrong) } .state.partly { color: var(--partly) }
-.state.unattempted, .state.to-mark { color: var(--idle) }
+.state.unattempted, .state.to-mark, .state.ungraded { color: var(--idle) }
 .sum { font-size: 1.5rem; margin: .5rem 0 } .sum strong { font-size: 2rem }
 .facts { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1.25rem; font-size: .9rem; margin: 1rem 0 }
 .facts dt { color: var(--soft) } .facts dd { margin: 0; overflow-wrap: anywhere }

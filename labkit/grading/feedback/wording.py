@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from labkit.grading.feedback.html import Html, el
-from labkit.grading.gradebook.rows import MISSING
+from labkit.grading.gradebook.rows import MISSING, UNGRADED
 from labkit.grading.grader.results import TO_MARK
 
-SIGNS = {"right": "✓", "partly": "◐", "wrong": "✗", "error": "!", "unattempted": "○", TO_MARK: "…", MISSING: "–"}
+SIGNS = {
+    "right": "✓",
+    "partly": "◐",
+    "wrong": "✗",
+    "error": "!",
+    "unattempted": "○",
+    TO_MARK: "…",
+    MISSING: "–",
+    UNGRADED: "?",
+}
 WORDS = {
     "right": "right",
     "partly": "partly right",
@@ -15,6 +24,7 @@ WORDS = {
     "unattempted": "not attempted",
     TO_MARK: "to be marked by hand",
     MISSING: "nothing handed in",
+    UNGRADED: "could not be graded yet",
 }
 EVIDENCE = {
     "result": "what your function returned",

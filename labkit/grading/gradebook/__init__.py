@@ -8,6 +8,7 @@ rows.py       the gradebook: students, notebooks, exercises; book.py makes it
 policy.py     deadlines, lateness, accommodations
 overrides.py  points that an instructor sets; rubric.py: free responses that a person marks; names.py: pseudonyms
 weights.py    what chapters count in the course
+kept.py       results of other chapters, from earlier runs
 tables.py     grades.csv; report.py: grades.json; junit.py: junit.xml; changes.py: changes.csv, changes.txt
 sheets.py     CSV that a spreadsheet cannot take for formulas; text.py, files.py: small things
 writing.py    all of it

@@ -8,10 +8,11 @@ from dataclasses import replace
 from labkit.grading.gradebook.names import Names
 from labkit.grading.gradebook.options import GradebookOptions
 from labkit.grading.gradebook.overrides import Override
-from labkit.grading.gradebook.rows import MISSING, Book, Column, Entry, Handed, Row
+from labkit.grading.gradebook.rows import MISSING, UNGRADED, Book, Column, Entry, Handed, Row
 from labkit.grading.gradebook.rubric import HandMark, Place, Response, merged
 from labkit.grading.gradebook.text import clean, listed, points
 from labkit.grading.gradebook.weights import course_grade, weights_of
+from labkit.grading.grader.one import is_trouble
 from labkit.grading.grader.results import TO_MARK, Graded, Result
 
 # Columns that grades.csv has of its own: an exercise of such a name goes with its notebook's.
@@ -93,19 +94,24 @@ def _handed(
     overrides: Mapping[Place, Override], marks: Mapping[Place, HandMark], options: GradebookOptions,
 ) -> Handed:  # fmt: skip
     entries = []
+    absent = Handed(notebook, result, ()).absent
     for column in columns:
         if column.notebook == notebook:
             place = (student, notebook, column.exercise)
             graded = result.exercise(column.exercise) if result is not None else None
-            entries.append(_entry(column, graded, overrides.get(place), marks.get(place)))
+            entries.append(_entry(column, graded, absent, overrides.get(place), marks.get(place)))
     late = options.lateness(student, notebook, result.submission.received) if result is not None else None
     percent = options.late.percent(late) if late is not None else 0.0
     return Handed(notebook, result, tuple(entries), late, percent)
 
 
-def _entry(column: Column, graded: Graded | None, override: Override | None, hand: HandMark | None) -> Entry:
-    if graded is None:
-        entry = Entry(column, MISSING, 0.0, column.of)
+def _entry(
+    column: Column, graded: Graded | None, absent: bool, override: Override | None, hand: HandMark | None
+) -> Entry:
+    if graded is None or absent:
+        entry = Entry(column, MISSING, 0.0, graded.of if graded is not None else column.of)
+    elif is_trouble(graded):
+        entry = Entry(column, UNGRADED, 0.0, graded.of, graded)
     else:
         entry = Entry(column, graded.state, 0.0 if graded.state == TO_MARK else graded.points, graded.of, graded)
     if hand is not None and hand.points is not None:

@@ -1,7 +1,7 @@
 """The gradebook of a class: one row a student, each with notebooks, each with exercises.
 
-An exercise without a record has 0 points. A free response that waits for a person has none yet: its points count
-neither in `score` nor in `max_score`, and are in `to_mark`.
+An exercise without a record has 0 points. A free response that waits for a person, and an exercise at which the grader
+itself failed, have none yet: they count neither in `score` nor in `max_score`; their points are in `to_mark`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from labkit.grading.gradebook.overrides import Override
 from labkit.grading.gradebook.rubric import HandMark, Place, Response
 from labkit.grading.gradebook.text import clean, points
 from labkit.grading.gradebook.weights import Weight
+from labkit.grading.grader.one import is_trouble
 from labkit.grading.grader.results import TO_MARK, Graded, Result
 
 MISSING = "missing"  # the state of an exercise without a record
+UNGRADED = "ungraded"  # the grader failed, and not the student
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Entry:
-    """One exercise of one student. state: one of `GRADED_STATES` or "missing"; points: what counts before lateness.
+    """One exercise of one student. state: one of `GRADED_STATES`, "missing" or "ungraded".
 
-    graded: what the grader found, None if missing. override, hand: what a person decided, None if nobody did.
+    points: what counts, before lateness. graded: what the grader found, None if missing. override, hand: what a person
+    decided, None if nobody did.
     """
 
     column: Column
@@ -48,7 +51,7 @@ class Entry:
 
     @property
     def waits(self) -> bool:
-        return self.state == TO_MARK
+        return self.state in (TO_MARK, UNGRADED)
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,11 @@ class Handed:
     entries: tuple[Entry, ...]
     late: timedelta | None = None
     percent: float = 0.0
+
+    @property
+    def absent(self) -> bool:
+        """Whether nothing was handed in. Where the grader failed, that is not known."""
+        return self.result is None or not (self.result.submission.file or any(map(is_trouble, self.result.exercises)))
 
     @property
     def penalty(self) -> float:
@@ -109,19 +117,25 @@ class Row:
         return sum(handed.penalty for handed in self.handed)
 
     @property
+    def absent(self) -> bool:
+        return all(handed.absent for handed in self.handed)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the row should know, in sentences."""
-        if all(handed.result is None for handed in self.handed):
-            return ("No submission.",)
         found = []
+        if self.absent:
+            found.append("No submission.")
         for handed in self.handed:
-            if handed.result is None:
+            problems = handed.result.submission.problems if handed.result is not None else ()
+            found += [f"{handed.notebook}: {said(problem)}" for problem in problems]
+            if handed.absent and not problems and not self.absent:
                 found.append(f"{handed.notebook}: no submission.")
-                continue
-            found += [f"{handed.notebook}: {said(problem)}" for problem in handed.result.submission.problems]
             if handed.late is not None:
                 found.append(f"{handed.notebook}: {in_words(handed.late)} late{lost(handed)}.")
         for entry in self.entries:
+            if entry.state == UNGRADED:
+                found.append(f"{entry.column.label}: could not be graded yet.")
             if entry.override is not None:
                 found.append(f"{entry.column.label}: set to {points(entry.points)}. {said(entry.override.reason)}")
         return tuple(found)

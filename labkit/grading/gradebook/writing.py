@@ -13,15 +13,16 @@ from labkit.grading.gradebook.book import make_book
 from labkit.grading.gradebook.changes import Change, changes_csv, changes_txt, differences
 from labkit.grading.gradebook.files import put
 from labkit.grading.gradebook.junit import junit_xml
+from labkit.grading.gradebook.kept import with_kept
 from labkit.grading.gradebook.names import KEY, names_for
 from labkit.grading.gradebook.options import GradebookOptions
 from labkit.grading.gradebook.report import grades_json
-from labkit.grading.gradebook.rows import Book
+from labkit.grading.gradebook.rows import UNGRADED, Book
 from labkit.grading.gradebook.rubric import preferring, read_rubric, sheet, with_real_names
 from labkit.grading.gradebook.sheets import text_of
 from labkit.grading.gradebook.tables import grades_csv
 from labkit.grading.gradebook.text import clean, counted, points
-from labkit.grading.grader.results import Result
+from labkit.grading.grader.results import TO_MARK, Result
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,13 @@ class Written:
 def write(out: Path, results: Sequence[Result], options: GradebookOptions | None = None) -> Written:
     """Write grades.csv, grades.json, junit.xml, rubric.csv, changes.* and feedback/ into `out`.
 
-    Marks of free responses come from `options.rubric`, and from the rubric.csv that is in `out` already: nothing that
-    was filled in there is lost. Raises OSError, and PolicyError where names or that sheet cannot be read; then nothing
-    has been written.
+    Results of other notebooks that an earlier run left in `out` are in the gradebook too. Marks of free responses come
+    from `options.rubric`, and from the rubric.csv that is in `out` already: nothing filled in there is lost. Raises
+    OSError, and PolicyError where names or that sheet cannot be read; then nothing has been written.
     """
     options = options or GradebookOptions()
     out.mkdir(parents=True, exist_ok=True)
+    results, notes = with_kept(out, results)
     students = {*(result.student for result in results), *options.roster}
     names = names_for(students, out, options.anonymous)
     sheet_there = out / "rubric.csv"
@@ -63,7 +65,7 @@ def write(out: Path, results: Sequence[Result], options: GradebookOptions | None
     files.append(put(out / "grades.json", report))  # last: until then the next run compares with the one before
     if names.anonymous:
         files.append(out / KEY)
-    problems = (*book.problems, *problems)
+    problems = (*notes, *book.problems, *problems)
     return Written(tuple(files), _summary(out, book, changes, problems), problems, tuple(changes or ()))
 
 
@@ -82,16 +84,20 @@ def _summary(out: Path, book: Book, changes: list[Change] | None, problems: Sequ
     lines = [f"{counted(len(book.rows), 'student')}, {counted(len(book.columns), 'exercise')}: {out / 'grades.csv'}"]
     if shares := percents(book.rows):
         lines.append(f"  the median is {points(round(median(shares), 1))} percent of what is marked")
-    absent = sum(all(handed.result is None for handed in row.handed) for row in book.rows)
+    absent = sum(row.absent for row in book.rows)
     late = sum(any(handed.late is not None for handed in row.handed) for row in book.rows)
     if absent:
         lines.append(f"  no submission: {absent}")
     if late:
         lines.append(f"  late: {late}")
-    waiting = sum(entry.waits for row in book.rows for entry in row.entries)
+    states = [entry.state for row in book.rows for entry in row.entries]
+    waiting = states.count(TO_MARK)
     if waiting:
         lines.append(f"  to mark by hand: {counted(waiting, 'response')}: fill in points and comment in "
                      f"{out / 'rubric.csv'}, and give the command again")  # fmt: skip
+    if UNGRADED in states:
+        lines.append(f"  could not be graded: {counted(states.count(UNGRADED), 'answer')}: give the command again, or "
+                     "set their points by an override")  # fmt: skip
     if changes is not None:
         lines.append("  " + changes_txt(changes).splitlines()[0] + (f" See {out / 'changes.txt'}" if changes else ""))
     lines.append(f"Feedback: {out / 'feedback' / 'index.html'} for you, and a page for each student")
