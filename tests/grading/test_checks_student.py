@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -322,7 +323,44 @@ def test_marks_are_shown_in_words_and_without_markup_of_the_students():
     assert set(shown) == {MARK, "text/html", "text/plain"}
     assert "<script>" not in shown["text/html"] and "&lt;script&gt;" in shown["text/html"]
     assert "stopped with an error" in html(outcome) and "! an-exercise" in text(outcome)
-    assert "<th scope=" in html(outcome) and "color:" not in html(outcome).replace("currentColor", "")
+    assert html(outcome).count("<li ") == 2 and "color:" not in html(outcome).replace("currentColor", "")
+
+
+def test_a_reason_is_said_once_and_a_right_check_needs_no_sentence():
+    def angry(x, group):
+        raise ValueError("not today")
+
+    outcome = opened_with(my_fn=angry).judge("an-exercise")
+    assert outcome.marks[0].sentence == outcome.marks[1].sentence and "not today" in outcome.marks[0].sentence
+    for shown in (html(outcome), text(outcome)):
+        assert shown.count(outcome.marks[0].sentence) == 1 and shown.count("For the same reason.") == 1
+    partly = html(opened_with(my_fn=everyone).judge("an-exercise"))
+    assert "Right." not in partly and "right, 2 of 2 points" in partly
+
+
+def test_inputs_are_new_only_where_there_are_inputs():
+    opened = open_exercises("03_collectives", namespace={"seven": 7}, strict=False)
+
+    @opened.check("e", evidence="answer", points=1)
+    def is_seven(student):
+        student.expect_answer("seven", Number(7))
+
+    assert "Inputs are new" not in html(opened.judge("e"))
+    assert "Inputs are new" in html(opened_with(my_fn=everyone).judge("an-exercise"))
+
+
+@pytest.mark.parametrize("well", [True, False])
+def test_after_a_cell_that_failed_an_older_answer_may_be_judged(monkeypatch, well):
+    import IPython
+    import IPython.display
+
+    displayed = []
+    shell = SimpleNamespace(last_execution_succeeded=well)
+    monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
+    monkeypatch.setattr(IPython.display, "display", lambda shown, raw: displayed.append(shown))
+    opened_with(my_fn=everyone).run("an-exercise")
+    for mime in ("text/html", "text/plain"):
+        assert ("The cell that ran before this one failed." in displayed[0][mime]) is not well
 
 
 def test_a_wrong_answer_fails_its_cell_only_where_cells_must_fail(monkeypatch, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from html import escape
 from typing import Any
 
@@ -16,6 +17,7 @@ WORDS = {
     "unattempted": "not attempted yet",
     "partly": "partly right",
 }
+AFTER_A_FAILURE = "The cell that ran before this one failed. If it was your answer, an older answer is judged here."
 
 
 def number(points: float) -> str:
@@ -28,50 +30,62 @@ def headline(outcome: Outcome) -> str:
     return f"{outcome.exercise}: {WORDS[outcome.state]}, {number(outcome.points)} of {number(outcome.of)} points"
 
 
-def text(outcome: Outcome) -> str:
-    """The marks as plain text: a line a check, what it looked at, and its sentence."""
+def text(outcome: Outcome, note: str = "") -> str:
+    """The marks as plain text: a line a check, what it looked at, and its sentence. note: what is said before them."""
     lines = [f"{SIGNS[outcome.state]} {headline(outcome)}"]
+    lines += [f"  {note}"] if note else []
     if outcome.state == "unattempted":
-        return f"{lines[0]}\n  {_sentence_of_stub(outcome)}"
-    for mark in outcome.marks:
-        lines.append(f"  {SIGNS[mark.state]} {_title(mark)}: {_said(mark)}")
+        return "\n".join([*lines, f"  {_sentence_of_stub(outcome)}"])
+    for mark, sentence in _told(outcome):
+        state = "" if mark.state == "right" else f"{WORDS[mark.state]}. "
+        points = f"{mark.kind}, {number(mark.points)} of {number(mark.of)}"
+        lines.append(f"  {SIGNS[mark.state]} {_words(mark.name)} ({points}): {state}{sentence}")
         lines += [f"      {line}" for line in mark.detail.splitlines()]
     return "\n".join(lines)
 
 
-def html(outcome: Outcome) -> str:
-    """The same as HTML: a heading, a table with a row a check, tracebacks to open."""
+def html(outcome: Outcome, note: str = "") -> str:
+    """The same as HTML: a list with an item a check, its sentence at full width, tracebacks to fold away."""
     head = f"<strong>{SIGNS[outcome.state]} {escape(headline(outcome))}</strong>"
+    if note:
+        head += f"<br><em>{escape(note)}</em>"
     frame = "border:1px solid currentColor;border-left-width:0.4em;padding:0.4em 0.8em;max-width:56em"
     if outcome.state == "unattempted":
         return f'<div style="{frame}" role="status">{head}<br>{escape(_sentence_of_stub(outcome))}</div>'
-    rows = "".join(_row(mark) for mark in outcome.marks)
-    names = "".join(f'<th scope="col" style="text-align:left">{n}</th>' for n in ("Check", "Mark", "Points", "Why"))
-    table = f"<table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table>"
-    seed = f"<small>Inputs are new in every run; those of this one follow from seed {outcome.seed}.</small>"
-    return f'<div style="{frame}" role="status">{head}{table}{seed}</div>'
+    items = "".join(_item(mark, sentence) for mark, sentence in _told(outcome))
+    checks = f'<ul role="list" style="list-style:none;margin:0.6em 0;padding:0">{items}</ul>'
+    return f'<div style="{frame}" role="status">{head}{checks}<small>{_last_words(outcome)}</small></div>'
 
 
-def _row(mark: Mark) -> str:
-    left = ' style="text-align:left"'
-    why = escape(mark.sentence)
-    if mark.detail:
-        why += f"<details open><summary>Details</summary><pre>{escape(mark.detail)}</pre></details>"
-    cells = [
-        f"<td{left}>{escape(_words(mark.name))} <small>({escape(mark.kind)})</small></td>",
-        f"<td{left}>{SIGNS[mark.state]} {WORDS[mark.state]}</td>",
-        f"<td{left}>{number(mark.points)} of {number(mark.of)}</td>",
-        f"<td{left}>{why}</td>",
-    ]
-    return f"<tr>{''.join(cells)}</tr>"
+def _item(mark: Mark, sentence: str) -> str:
+    points = f"{WORDS[mark.state]}, {number(mark.points)} of {number(mark.of)} points"
+    said = f"{SIGNS[mark.state]} <strong>{escape(_words(mark.name))}</strong> ({escape(mark.kind)}): {points}"
+    if mark.state != "right":
+        said += f'<div style="margin-left:1.3em">{escape(sentence)}{_details(mark)}</div>'
+    return f'<li style="margin:0.4em 0;padding:0">{said}</li>'
 
 
-def _title(mark: Mark) -> str:
-    return f"{_words(mark.name)} ({mark.kind}, {number(mark.points)} of {number(mark.of)})"
+def _details(mark: Mark) -> str:
+    """A traceback or a diagnosis: in lines as they are, where there is room for them."""
+    if not mark.detail:
+        return ""
+    lines = "margin:0;white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
+    return f'<details open><summary>Details</summary><pre style="{lines}">{escape(mark.detail)}</pre></details>'
 
 
-def _said(mark: Mark) -> str:
-    return mark.sentence if mark.state == "right" else f"{WORDS[mark.state]}. {mark.sentence}"
+def _last_words(outcome: Outcome) -> str:
+    inputs = f"Inputs are new in every run; those of this one follow from seed {outcome.seed}. "
+    programs = any(mark.kind != "answer" for mark in outcome.marks)
+    rest = "If the statement names more points than these checks, the rest is for checks that you do not see."
+    return f"{inputs if programs else ''}{rest}"
+
+
+def _told(outcome: Outcome) -> Iterator[tuple[Mark, str]]:
+    """Each mark with its sentence; one that stands above already is not said again."""
+    above: set[str] = set()
+    for mark in outcome.marks:
+        yield mark, "For the same reason." if mark.state == "error" and mark.sentence in above else mark.sentence
+        above.add(mark.sentence)
 
 
 def _words(name: str) -> str:
@@ -80,12 +94,12 @@ def _words(name: str) -> str:
 
 def _sentence_of_stub(outcome: Outcome) -> str:
     said = next((mark.sentence for mark in outcome.marks if mark.state == "unattempted"), "")
-    return said or "No check has been run."
+    return f"{said} Write an answer, run its cell, and then this one." if said else "No check has been run."
 
 
-def bundle(outcome: Outcome) -> dict[str, Any]:
+def bundle(outcome: Outcome, note: str = "") -> dict[str, Any]:
     """One display: the record, HTML and text."""
-    return {MARK: outcome.record(), "text/html": html(outcome), "text/plain": text(outcome)}
+    return {MARK: outcome.record(), "text/html": html(outcome, note), "text/plain": text(outcome, note)}
 
 
 def show(outcome: Outcome) -> None:
@@ -96,4 +110,4 @@ def show(outcome: Outcome) -> None:
         return
     from IPython.display import display
 
-    display(bundle(outcome), raw=True)
+    display(bundle(outcome, "" if shell.last_execution_succeeded else AFTER_A_FAILURE), raw=True)
