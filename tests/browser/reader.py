@@ -42,10 +42,13 @@ class Cell(NamedTuple):
 
 
 class Reader:
-    """One notebook in one page. `received`: every message of the kernel; `console`: errors of the page."""
+    """One notebook in one page. `received`: every message of the kernel; `console`: errors of the page.
 
-    def __init__(self, lab: Lab, name: str, **options: Any) -> None:
-        self.name = Path(name).stem
+    kept: the folder of its pictures, called as the notebook when empty.
+    """
+
+    def __init__(self, lab: Lab, name: str, kept: str = "", **options: Any) -> None:
+        self.name = kept or Path(name).stem
         self.received: list[bytes] = []
         self.console: list[str] = []
         self.page = lab.open(name, watch=self._watch, **options)
@@ -68,6 +71,22 @@ class Reader:
         self.page.evaluate(RUN, f"notebook:{what}")
         self.page.wait_for_function("window.lkRan", timeout=4 * WAIT)
         assert self.page.evaluate("window.lkRan") in ("true", "false")
+
+    def run_cell(self, index: int) -> None:
+        """Go to cell `index` and press Shift+Enter; until it has run, well or not."""
+        before = self.cells()[index].count
+        self.goto(index)
+        self.press("Shift+Enter")
+        self.page.wait_for_function(f"({CELLS})()[{index}].count > {before}")
+        self.lab.wait_idle(self.page)
+
+    def write_cell(self, index: int, source: str) -> None:
+        """Go to cell `index` and put `source` in the place of what it holds."""
+        self.goto(index)
+        self.press("Enter")
+        self.press("Control+a")
+        self.page.keyboard.insert_text(source)  # as from the clipboard: typed, it would be indented twice
+        self.press("Escape")
 
     def goto(self, index: int) -> None:
         """With arrow keys to cell `index`, from wherever the focus is in the notebook."""
