@@ -12,11 +12,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from labkit.commands import UsageError
+from labkit.commands.grade_options import Wanted, add_grade
 
 BENCHMARKS = {
     "launch": "how soon ranks run, against torch.multiprocessing.spawn",
     "collectives": "own collectives against gloo's native ones",
     "trace": "what recording every message costs",
+    "grade": "how long grading takes, and whether it judges right",
 }
 
 
@@ -70,6 +72,10 @@ def _dispatch(arguments: argparse.Namespace, notebooks: Path | None) -> int:
             return release(
                 arguments.chapters, arguments.check, arguments.bundle, arguments.wheels, arguments.run, notebooks
             )
+        case "grade":
+            from labkit.commands.grade import grade
+
+            return grade(Wanted.of(arguments), notebooks)
         case "bench":
             return _call(f"labkit.bench.{arguments.benchmark}", arguments.rest)
         case _:
@@ -93,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_progress(commands)
     _add_html(commands)
     _add_release(commands)
+    add_grade(commands)
     _add_bench(commands)
     _add_doctor(commands)
     return parser

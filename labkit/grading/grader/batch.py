@@ -183,6 +183,7 @@ class Grader:
         self.sock, self._buffer = ours, bytearray()
         self.task: Task | None = None
         self.at, self._ready = "", False
+        self._watch()
         self._say(plan)
 
     @property

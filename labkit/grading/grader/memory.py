@@ -47,7 +47,7 @@ def {WATCHED}(*arguments, labkit_function, **kwargs):
     sampler = Sampler("resident")
     group = arguments[-1]
     group.context.sampler = sampler
-    for word in ("send", "recv", "exchange", "isend", "irecv"):
+    for word in ("send", "recv", "exchange", "isend", "irecv", "run_collective"):
         setattr(group, word, looking(getattr(group, word)))
     result = function(*map(own, arguments[:-1]), group, **kwargs)
     sampler.sample()

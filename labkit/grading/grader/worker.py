@@ -18,11 +18,10 @@ HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 def main(fd: int) -> None:
     sys.path.insert(0, HOME)  # the very labkit that the batch runs
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the sandbox's folder is cleared
-    with socket.socket(fileno=fd) as sock, sock.makefile("rw", encoding="utf-8") as line:
+    with socket.socket(fileno=fd) as sock, sock.makefile("r", encoding="utf-8") as line:
 
         def say(**what: Any) -> None:
-            line.write(json.dumps(what) + "\n")
-            line.flush()
+            sock.sendall(json.dumps(what).encode() + b"\n")
 
         try:
             _serve(line, say)
