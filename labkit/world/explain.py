@@ -56,7 +56,8 @@ def explain_stuck(picture: Picture) -> str:
 def explain_timeout(picture: Picture, timeout: float, stopped: list[int]) -> str:
     """What nobody moved for, with everyone's wait. timeout: seconds; stopped: ranks that got a SIGSTOP."""
     awaited = _awaited(picture)
-    why = f"nothing moved for timeout={timeout:g} s"
+    starting = picture.state.count(rec.UNBORN)
+    why = f"nothing moved for timeout={timeout:g} s" + (" while the ranks were starting" if starting else "")
     if stopped:
         why += f": {ranks_text(stopped)} {'is' if len(stopped) == 1 else 'are'} stopped (SIGSTOP)"
     elif awaited:

@@ -21,6 +21,7 @@ from .spec import Spec
 SETTLE = 0.06  # seconds between the first sign of trouble and the verdict
 RELOOK = 0.3  # seconds between two looks at the records of a world in which everyone moves
 LOOK = 0.1  # seconds between two looks at the pages
+STARTING = 30.0  # seconds beyond `timeout` that many ranks on a busy machine may need until they run
 _NAMES = {"deadlock": "Deadlock", "mismatch": "Mismatch", "timeout": "WaitTimeout", "deadline": "DeadlineExceeded",
           "stopped": "Stopped"}  # fmt: skip
 _ORDER = {"mismatch": 0, "deadlock": 0, "timeout": 0, "died": 1, "raised": 2, "exit": 2, "wire": 3, "lost": 4}
@@ -114,6 +115,11 @@ class Judge:
                 self.condemn("deadlock", -1, explain_stuck(picture), {})
         if not self.ending and any(r in picture.waits and after[r] == seen[r] for r in late):
             self.condemn("timeout", culprit(picture), explain_timeout(picture, self.spec.timeout, stopped), {})
+        unborn = [r for r in late if picture.state[r] == rec.UNBORN and after[r] == seen[r]]
+        if unborn and not self.ending and (stopped or now - self._moved[unborn[0]] > self.spec.timeout + STARTING):
+            # No rank is ready before all are: gloo connects them to each other.
+            who = stopped[0] if len(stopped) == 1 else unborn[0] if len(unborn) == 1 else -1
+            self.condemn("timeout", who, explain_timeout(picture, self.spec.timeout, stopped), {})
 
     def finish(self) -> None:
         """Everyone is through: what was left lying?"""

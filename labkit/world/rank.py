@@ -160,11 +160,13 @@ def _make_context(birth: Birth, page: rec.Page) -> Context:
     if birth.device is not None:
         device = torch.device("cuda", birth.device)
         torch.cuda.set_device(device)
+    goes_on = spec.on_failure == "continue"
+    if goes_on:  # a rank that comes back finds peers that will not connect to it again before it talks to them
+        os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if spec.backend == "nccl" else "gloo", store=dist.PrefixStore("world", store), rank=rank,
         world_size=spec.world_size, timeout=timedelta(seconds=spec.timeout + 3600),
     )  # fmt: skip
-    goes_on = spec.on_failure == "continue"
     limit = spec.timeout + (0 if goes_on else GRACE)
 
     def sockets() -> LocalTransport:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch
-from leftovers import soon
+from leftovers import eventually, soon
 
 import labkit
 from labkit import Hang, RankFailed
@@ -53,6 +53,17 @@ def test_a_stopped_rank_is_named(transport) -> None:
 
     with pytest.raises(RankFailed, match=r"rank 2 is stopped \(SIGSTOP\)"):
         labkit.launch(work, 3, timeout=1.0, transport=transport)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("delay", [0.0, 0.01])
+def test_a_rank_that_is_stopped_while_it_starts_is_named(transport, delay) -> None:
+    job = labkit.start(ring_forever, 3, timeout=1.0, transport=transport)
+    assert eventually(lambda: len(job.pids) == 3)
+    time.sleep(delay)  # the others have not connected to it yet
+    os.kill(job.pids[2], signal.SIGSTOP)
+    with pytest.raises(RankFailed, match=r"rank 2 is stopped \(SIGSTOP\)"):
+        job.wait(20)
 
 
 def test_a_hang_that_was_injected_is_named() -> None:
