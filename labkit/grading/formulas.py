@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 LONGEST, MOST_NODES, LARGEST_POWER = 200, 80, 12
-POINTS = 8
+POINTS = 24  # enough to meet both sides of a min or max
 _FUNCTIONS = ("log2", "log", "ln", "sqrt", "ceil", "ceiling", "floor", "min", "max")
 _SIGNS = (("×", "*"), ("·", "*"), ("−", "-"), ("–", "-"), ("÷", "/"), ("^", "**"), ("\\cdot", "*"), ("\\times", "*"))
 

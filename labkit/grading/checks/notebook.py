@@ -44,12 +44,16 @@ class OnRank:
 
 
 def _own(value: Any) -> Any:
-    """A copy that counts as this rank's own memory."""
+    """A copy that counts as this rank's own memory, of tensors in lists and dictionaries too."""
+    if type(value) in (list, tuple):
+        return type(value)(map(_own, value))
+    if type(value) is dict:
+        return {key: _own(item) for key, item in value.items()}
     return value.clone() if hasattr(value, "clone") else value
 
 
 def _look_at_messages(group: Group) -> None:
-    """Count tensors at each message too: between two marks of the timeline a copy could come and go unseen."""
+    """Count tensors at messages and collectives too: between two marks a copy could come and go unseen."""
     sampler = group.context.sampler
 
     def looking(do: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,7 +64,7 @@ def _look_at_messages(group: Group) -> None:
 
         return call
 
-    for word in ("send", "recv", "exchange", "isend", "irecv"):
+    for word in ("send", "recv", "exchange", "isend", "irecv", "run_collective"):
         setattr(group, word, looking(getattr(group, word)))
 
 

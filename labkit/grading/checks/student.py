@@ -153,15 +153,22 @@ class Student(ABC):
         said = {k: v(got[rank], expected[rank]) if callable(v) else v for k, v in values.items()}
         raise NotRight(fill(sentence, {"rank": rank, "got": got[rank], "expected": expected[rank], **said}).strip())
 
-    def expect_results(self, run: Evidence, expected: Sequence[Any], slips: Slips | None = None) -> None:
-        """Go on if every rank returned what is expected. Else say the slip that explains it, or what differs where."""
-        if same(run.results, list(expected)):
+    def expect_results(
+        self, run: Evidence, expected: Sequence[Any], slips: Slips | None = None, within: float = 0.0
+    ) -> None:
+        """Go on if every rank returned what is expected. Else say the slip that explains it, or what differs where.
+
+        within: how far an entry may be off, as a part of the largest of its tensor. For averages, which round
+        differently in each order.
+        """
+        results = [near_is_equal(got, want, within) for got, want in zip(run.results, expected, strict=True)]
+        if same(results, list(expected)):
             return
         for sentence, wrong in (slips or {}).items():
-            if same(run.results, list(wrong)):
+            if len(wrong) == len(results) and same(near_is_equal(run.results, list(wrong), within), list(wrong)):
                 raise NotRight(sentence)
         n = len(expected)
-        for rank, (got, want) in enumerate(zip(run.results, expected, strict=True)):
+        for rank, (got, want) in enumerate(zip(results, expected, strict=True)):
             if not same(got, want):
                 raise NotRight(f"With {n} rank{'s' * (n != 1)}: {difference(rank, got, want)}")
 
@@ -174,6 +181,17 @@ class Student(ABC):
     def begin_check(self) -> None:
         """Called before each check: it gets the same fresh tensors as the one before."""
         self._fresh.restart()
+
+
+def near_is_equal(got: Any, want: Any, within: float) -> Any:
+    """`got`, where entries at most `within` (of the largest of `want`) away from those of `want` become them."""
+    if isinstance(got, (list, tuple)) and type(got) is type(want) and len(got) == len(want):
+        return type(got)(near_is_equal(g, w, within) for g, w in zip(got, want, strict=True))
+    both = isinstance(got, Tensor) and isinstance(want, Tensor)
+    if not within or not both or got.dtype != want.dtype or got.shape != want.shape or not want.is_floating_point():
+        return got
+    largest = float(want.abs().max()) if want.numel() else 0.0
+    return torch.where((got - want).abs() <= within * max(1.0, largest), want, got)
 
 
 def same(a: Any, b: Any) -> bool:
