@@ -85,8 +85,9 @@ def test_exercises_of_one_name_go_with_their_notebooks_and_so_does_one_named_lik
 
 def test_the_same_marks_give_the_same_bytes_in_any_order(tmp_path):
     first, second = tmp_path / "a", tmp_path / "b"
-    write(first, small_class())
-    write(second, small_class()[::-1])
+    more = [*small_class(), result("ada", graded("deadlock"), notebook="02_ranks_and_messages")]
+    write(first, more)
+    write(second, more[::-1])
     names = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())
     assert names == sorted(path.relative_to(second) for path in second.rglob("*") if path.is_file())
     assert all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
@@ -242,6 +243,15 @@ def test_points_that_were_filled_in_are_merged_also_from_the_folder_itself(tmp_p
     assert [(row["student"], row["points"]) for row in sheet(tmp_path)] == [("bob", ""), ("ada", "6.5")]
 
 
+def test_a_sheet_without_notebooks_is_stronger_than_the_one_in_the_folder(tmp_path):
+    write(tmp_path, small_class())
+    (tmp_path / "mine.csv").write_text("student,exercise,points\nada,why,3\n")
+    write(tmp_path, small_class(), read_options(rubric=tmp_path / "mine.csv"))
+    (tmp_path / "mine.csv").write_text("student,exercise,points\nada,why,5\nbob,why,\n")
+    write(tmp_path, small_class(), read_options(rubric=tmp_path / "mine.csv"))
+    assert grades(tmp_path)["ada"]["why"] == "5" and grades(tmp_path)["bob"]["to_mark"] == "8"
+
+
 def test_a_mark_by_hand_of_zero_is_a_mark(tmp_path):
     write(tmp_path, small_class())
     rows = sheet(tmp_path)
@@ -317,6 +327,8 @@ def test_a_marker_sees_pseudonyms_only_and_they_stay(tmp_path):
     write(tmp_path, small_class(), options)
     assert sorted(row["student"] for row in sheet(tmp_path)) == sorted(first)
     assert list(grades(tmp_path)) == ["ada", "bob", "cem"] and grades(tmp_path)["ada"]["why"] == "4"
+    students = json.loads((tmp_path / "grades.json").read_text())["students"]
+    assert [row["student_id"] for row in students] == ["ada", "bob", "cem"]
 
 
 def test_names_come_back_when_marking_is_over(tmp_path):

@@ -116,7 +116,7 @@ def rows(out):
 
 def test_late_is_marked_and_costs_only_what_is_configured(tmp_path):
     late = result("ada", graded("ring", of=10.0), received=(DUE + timedelta(hours=30)).isoformat())
-    known = result("bob", graded("ring", of=10.0), received=DUE.isoformat())
+    known = result("bob", graded("ring", of=10.0), received=(DUE - timedelta(hours=1)).isoformat())
     unknown = result("cem", graded("ring", of=10.0), received=None)
     free = GradebookOptions(deadline=DUE)
     write(tmp_path, [late, known, unknown], free)
@@ -128,6 +128,8 @@ def test_late_is_marked_and_costs_only_what_is_configured(tmp_path):
     told = rows(tmp_path)
     assert (told["ada"]["ring"], told["ada"]["score"], told["ada"]["late_penalty"]) == ("10", "8", "2")
     assert told["bob"]["score"] == "10"
+    write(tmp_path, [late], replace(free, late=LatePolicy(grace_minutes=1800)))
+    assert rows(tmp_path)["ada"]["late"] == ""
     granted = replace(free, accommodations={"ada": Accommodation(extra_minutes=1800)})
     write(tmp_path, [late, known, unknown], granted)
     assert rows(tmp_path)["ada"]["late"] == ""
