@@ -15,6 +15,7 @@ from labkit.grading.gradebook.book import make_book
 from labkit.grading.gradebook.changes import changes_csv, changes_txt, differences
 from labkit.grading.gradebook.names import Names
 from labkit.grading.gradebook.overrides import Override
+from labkit.grading.gradebook.policy import LatePolicy, read_moment
 from labkit.grading.gradebook.report import grades_json
 from labkit.grading.gradebook.rubric import sheet
 from labkit.grading.gradebook.sheets import guarded, read, unguarded, written
@@ -87,7 +88,7 @@ def test_differences_add_up_to_what_the_scores_changed_by(before, after):
     assert [(c.student, c.notebook, c.exercise, -c.change) for c in found] == \
         [(c.student, c.notebook, c.exercise, c.change) for c in differences(b, a)]  # fmt: skip
     assert len(list(csv.DictReader(io.StringIO(changes_csv(found), newline="")))) == len(found)
-    assert len(changes_txt(found).splitlines()) == 1 + len(found)
+    assert len(changes_txt(found).splitlines()) == 1 + sum(c.state_before != "not there" for c in found)
 
 
 def test_a_difference_says_why(tmp_path):
@@ -110,6 +111,19 @@ def test_a_difference_says_why(tmp_path):
         (tmp_path / "changes.txt").read_text()  # fmt: skip
     with (tmp_path / "changes.csv").open(newline="") as file:
         assert [row["change"] for row in csv.DictReader(file)] == ["-3", "1", "2"]
+
+
+def test_lateness_is_a_change_of_its_own_and_what_is_new_is_only_counted(tmp_path):
+    late = result("ada", graded("ring", of=10.0), graded("tree", of=10.0))
+    write(tmp_path, [late])
+    options = GradebookOptions(deadline=read_moment("2026-11-20T12:00+00:00"), late=LatePolicy(percent_per_day=10))
+    found = write(tmp_path, [late, result("bob", graded("ring", of=10.0))], options).changes
+    assert [(c.student, c.exercise, c.change) for c in found if c.student == "ada"] == [("ada", "(lateness)", -2.0)]
+    told = (tmp_path / "changes.txt").read_text().splitlines()
+    assert told == [
+        "1 mark changed, of 1 student. 3 marks of what was not there before.",
+        "ada, 03_collectives, (lateness): 0 (0 percent) -> -2 (10 percent) (-2; deadline, time of receipt, or points)",
+    ]
 
 
 def test_a_report_that_cannot_be_read_is_said_and_replaced(tmp_path):

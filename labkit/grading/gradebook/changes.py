@@ -14,6 +14,7 @@ from labkit.grading.gradebook.text import counted, points
 COLUMNS = ("student_id", "notebook", "exercise", "points_before", "points_after", "change", "state_before",
            "state_after", "why")  # fmt: skip
 GONE = "not there"
+LATE = "(lateness)"  # in the place of an exercise: points lost by it
 
 Key = tuple[str, str, str]
 
@@ -42,10 +43,10 @@ def differences(before: str, after: str) -> list[Change]:
     found = []
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)
-        if a is None or b is None or (a["points"], a["state"], a["penalty"]) != (b["points"], b["state"], b["penalty"]):
+        if a is None or b is None or (a["points"], a["state"]) != (b["points"], b["state"]):
             found.append(Change(
                 *key, a["points"] if a else None, b["points"] if b else None, a["state"] if a else GONE,
-                b["state"] if b else GONE, _why(a, b),
+                b["state"] if b else GONE, _why(a, b) if key[2] != LATE else "deadline, time of receipt, or points",
             ))  # fmt: skip
     return found
 
@@ -55,15 +56,23 @@ def _entries(text: str) -> dict[Key, dict[str, Any]]:
         data = json.loads(text)
         if data["schema"] != SCHEMA:
             raise ValueError(f"its schema is {data['schema']!r}")
-        return {
-            (row["student_id"], handed["notebook"], entry["exercise"]): entry
-            | {"sha256": handed["sha256"], "penalty": handed["penalty_percent"]}
-            for row in data["students"]
-            for handed in row["notebooks"]
-            for entry in handed["exercises"]
-        }
+        found: dict[Key, dict[str, Any]] = {}
+        for row in data["students"]:
+            for handed in row["notebooks"]:
+                where = row["student_id"], handed["notebook"]
+                for entry in handed["exercises"]:
+                    found[*where, entry["exercise"]] = entry | {"sha256": handed["sha256"]}
+                if handed["exercises"]:
+                    found[*where, LATE] = _penalty(handed)
+        return found
     except (KeyError, TypeError) as error:
         raise ValueError(f"it is not in order: {type(error).__name__} {error}") from None
+
+
+def _penalty(handed: dict[str, Any]) -> dict[str, Any]:
+    """What lateness takes, as an entry of its own, so that all changes together are the change of the score."""
+    state = f"{points(handed['penalty_percent'])} percent"
+    return {"points": -handed["penalty"] or 0.0, "state": state, "sha256": handed["sha256"], "check_hash": ""}
 
 
 def _why(a: dict[str, Any] | None, b: dict[str, Any] | None) -> str:
@@ -78,8 +87,6 @@ def _why(a: dict[str, Any] | None, b: dict[str, Any] | None) -> str:
         reasons.append("another submission")
     if a["check_hash"] != b["check_hash"]:
         reasons.append("other checks")
-    if a["penalty"] != b["penalty"]:
-        reasons.append(f"lateness costs {points(b['penalty'])} percent instead of {points(a['penalty'])}")
     return ", ".join(reasons) or "graded again"
 
 
@@ -93,12 +100,15 @@ def changes_csv(changes: Iterable[Change]) -> str:
 
 
 def changes_txt(changes: Sequence[Change]) -> str:
-    """The same to read: a line a change, and how many there are."""
-    if not changes:
-        return "No mark changed.\n"
-    students = len({change.student for change in changes})
-    lines = [f"{counted(len(changes), 'mark')} changed, of {counted(students, 'student')}."]
-    for c in changes:
+    """The same to read: a line for each mark that changed, and how many are new."""
+    changed = [change for change in changes if change.state_before != GONE]
+    new = len(changes) - len(changed)
+    more = f" {counted(new, 'mark')} of what was not there before." if new else ""
+    if not changed:
+        return f"No mark changed.{more}\n"
+    students = len({change.student for change in changed})
+    lines = [f"{counted(len(changed), 'mark')} changed, of {counted(students, 'student')}.{more}"]
+    for c in changed:
         lines.append(f"{c.student}, {c.notebook}, {c.exercise}: {_told(c.before, c.state_before)} -> "
                      f"{_told(c.after, c.state_after)} ({c.change:+g}; {c.why})")  # fmt: skip
     return "\n".join(lines) + "\n"

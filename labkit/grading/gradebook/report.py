@@ -55,7 +55,8 @@ def _handed(handed: Handed) -> dict[str, Any]:
         "notebook": handed.notebook, "sha256": submission.sha256 if submission else "",
         "received": submission.received if submission else None,
         "late_seconds": handed.late.total_seconds() if handed.late is not None else 0,
-        "penalty_percent": handed.percent, "score": handed.score, "max_score": handed.max_score,
+        "penalty_percent": handed.percent, "penalty": handed.penalty, "score": handed.score,
+        "max_score": handed.max_score,
         "exercises": [_entry(entry) for entry in handed.entries],
     }  # fmt: skip
 
