@@ -20,8 +20,11 @@ def describe(code: int, shape: tuple[int, ...]) -> str:
 
 
 def as_bytes(x: Tensor) -> Tensor:
-    """`x` (contiguous) as a flat uint8 tensor over the same memory."""
-    return x.detach().view(-1).view(torch.uint8) if x.numel() else _EMPTY
+    """`x` (contiguous) as a flat uint8 tensor over the same memory.
+
+    A single entry is contiguous whatever its stride, and `view` minds: so the stride is said to be 1.
+    """
+    return x.detach().as_strided((x.numel(),), (1,)).view(torch.uint8) if x.numel() else _EMPTY
 
 
 _EMPTY = torch.empty(0, dtype=torch.uint8)

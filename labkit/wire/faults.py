@@ -135,7 +135,7 @@ class RankFaults:
         assert isinstance(fault, Corrupt)
         x = x.clone()
         if x.numel():
-            raw = x.view(-1).view(torch.uint8)
+            raw = x.as_strided((x.numel(),), (1,)).view(torch.uint8)  # a single entry may have any stride
             raw[raw.numel() // 2 | (x.element_size() - 1)] ^= 1 << fault.bit
         return x
 

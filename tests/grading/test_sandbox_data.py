@@ -169,6 +169,8 @@ def test_tensors_are_written_as_values():
     x = torch.arange(12.0).view(3, 4)
     assert torch.equal(decode(encode(x.t())), x.t())
     assert torch.equal(decode(encode(x[:, 1])), x[:, 1])
+    one = x[:, 1][1:2]  # contiguous, as it has a single entry, with a stride of 4
+    assert torch.equal(decode(encode(one)), one)
     z = torch.tensor([1 + 2j]).conj()
     assert torch.equal(decode(encode(z)), z)
     parameter = torch.nn.Parameter(x)

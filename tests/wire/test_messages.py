@@ -59,6 +59,23 @@ def test_every_dtype_every_way(transport) -> None:
     assert labkit.launch(every_way, 2, cases, transport=transport).results == [[], []]
 
 
+def single_entries(group):
+    """One entry of a row, which counts as contiguous whatever its stride is: sent, received into, and exchanged."""
+    table = torch.arange(12.0).view(3, 4) + 100 * group.rank
+    mine, other = table[:, 1][1:2], 1 - group.rank
+    if group.rank == 0:
+        group.send(mine, other)
+    else:
+        group.recv(mine, other)
+    return group.exchange(table[:, 2][1:2], other, table[:, 3][1:2], other).item(), table[:, 1].tolist()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_single_entry_may_have_any_stride(transport) -> None:
+    run = labkit.launch(single_entries, 2, transport=transport)
+    assert run.results == [(106.0, [1.0, 5.0, 9.0]), (6.0, [101.0, 5.0, 109.0])]
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_every_size_every_way(transport) -> None:
     sizes = [0, 1, 255, PIECE - 1, PIECE, PIECE + 1, 3 << 20]

@@ -156,7 +156,7 @@ class _Writer:
         shape = [int(n) for n in x.shape]
         x = x.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
         if x.numel():
-            self._put(memoryview(x.view(-1).view(torch.uint8).numpy()))  # type: ignore[arg-type]
+            self._put(memoryview(x.as_strided((x.numel(),), (1,)).view(torch.uint8).numpy()))  # type: ignore[arg-type]
         return [str(x.dtype).removeprefix("torch."), shape]
 
 
