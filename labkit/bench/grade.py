@@ -24,6 +24,13 @@ from .grade_class import NAME, ROOT, SECRET, Member, hand_in, members, programs,
 from .ratios import save, table
 
 TARGET = 10.0  # seconds of a submission, the median
+LOOT = (
+    SECRET,
+    "### BEGIN SOLUTION",
+    "BEGIN HIDDEN",
+    '"labkit": {"exercise"',
+    "worker.py",
+)  # of files and of the grader
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -69,7 +76,8 @@ def judged(chosen: dict[str, Member], results: list[Result], programs: list[str]
             attacked = member.kind == "hostile" and graded.exercise in programs
             if member.kind == "mutant" and graded.exercise in member.answers and graded.state == "right":
                 accepted.append(place)
-            if attacked and (graded.state == "right" or SECRET in graded.output or graded.state not in STATES):
+            loot = any(word in graded.output for word in LOOT)
+            if attacked and (graded.state == "right" or loot or graded.state not in STATES):
                 gained.append(place)
             ours = graded.exercise not in member.answers or member.kind == "right"
             if ours and graded.kind != "explanation" and graded.state != "right":
