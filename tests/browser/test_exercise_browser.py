@@ -70,6 +70,7 @@ def test_from_the_stub_over_a_mistake_to_the_right_answer(copies: Lab) -> None:
     assert "raised NameError: name 'mine' is not defined." in told and "arrived = torch.empty_like(mine)" in told
     assert told.count("is not defined. Details") == 1 and told.count("For the same reason.") == 2
     look(reader, check, "3-error")
+    fits(reader, check, 640, "3-error-zoomed")
 
     answered(reader, answer, PARTS.replace("(total)", "(total"))
     assert judged(reader, check)["state"] == "error"
@@ -83,11 +84,6 @@ def test_from_the_stub_over_a_mistake_to_the_right_answer(copies: Lab) -> None:
     assert told.startswith("✓ reduce-scatter: right, 5 of 5 points") and "older answer" not in told
     look(reader, check, "5-right")
 
-    page.set_viewport_size({"width": 640, "height": 800})  # as at 200 % zoom
-    page.evaluate("window.jupyterapp.commands.execute('application:toggle-left-area')")
-    page.wait_for_function("() => [...document.querySelectorAll('.jp-OutputArea-output [role=status]')]"
-                           ".every((box) => box.scrollWidth <= box.clientWidth)")  # fmt: skip
-    reader.keep_screen("6-zoomed")
     assert page.evaluate(KERNEL) == kernel and not reader.console
     page.keyboard.press("Control+s")
     page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty", timeout=WAIT)
@@ -113,6 +109,18 @@ def judged(reader: Reader, index: int) -> dict[str, Any]:
 def said(reader: Reader, index: int) -> str:
     """What the check shows, in words as they stand on the page."""
     return " ".join(reader.cell(index).locator(".jp-OutputArea-output").inner_text().split())
+
+
+def fits(reader: Reader, index: int, width: int, name: str) -> None:
+    """At this width of the window, as at 200 % zoom, nothing of the check's output is cut off."""
+    size, files = reader.page.viewport_size, "window.jupyterapp.commands.execute('application:toggle-left-area')"
+    reader.page.set_viewport_size({"width": width, "height": 800})
+    reader.page.evaluate(files)
+    box = reader.cell(index).locator(".jp-OutputArea-output > [role=status]").element_handle()
+    reader.page.wait_for_function("(box) => box.scrollWidth <= box.clientWidth", arg=box)
+    reader.keep_screen(name)
+    reader.page.evaluate(files)
+    reader.page.set_viewport_size(size)
 
 
 def look(reader: Reader, index: int, name: str) -> None:
