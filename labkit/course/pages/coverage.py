@@ -41,5 +41,7 @@ def _where(course: Course, reference: Reference) -> str:
     target = f", {reference.target}" if reference.target else ""
     if reference.kind == "planned":
         return f"planned for {chapter.number}{target}"
+    if reference.kind == "exercise":
+        return f"[exercise {chapter.number}{target}](../exercises/{chapter.name}.ipynb)"
     kind = "" if reference.kind == "chapter" else f"{reference.kind} "
     return link(chapter, f"{kind}{chapter.number}{target}")
