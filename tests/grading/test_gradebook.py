@@ -331,6 +331,15 @@ def test_a_marker_sees_pseudonyms_only_and_they_stay(tmp_path):
     assert [row["student_id"] for row in students] == ["ada", "bob", "cem"]
 
 
+def test_reports_are_in_the_order_of_names_under_pseudonyms_too(tmp_path):
+    class_of_20 = [result(f"s{i:02}", graded("ring")) for i in range(20)]
+    write(tmp_path, class_of_20, GradebookOptions(anonymous=True))
+    students = json.loads((tmp_path / "grades.json").read_text())["students"]
+    names = [f"s{i:02}" for i in range(20)]
+    assert [row["student_id"] for row in students] == list(grades(tmp_path)) == names
+    assert [suite.get("name") for suite in ET.parse(tmp_path / "junit.xml").iter("testsuite")] == names
+
+
 def test_names_come_back_when_marking_is_over(tmp_path):
     write(tmp_path, small_class(), GradebookOptions(anonymous=True))
     rows = sheet(tmp_path)

@@ -35,7 +35,7 @@ def file_names(names: Iterable[str]) -> dict[str, str]:
     taken = {INDEX.removesuffix(".html")}
     for name in sorted(names):
         stem = name
-        if not _PLAIN.fullmatch(name) or name.casefold() in taken or name.endswith("."):
+        if not _PLAIN.fullmatch(name) or name.casefold() in taken:
             part = re.sub(r"[^A-Za-z0-9_-]+", "-", name)[:40].strip("-") or "student"
             stem = f"{part}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:10]}"
         taken.add(stem.casefold())
