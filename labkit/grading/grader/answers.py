@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from labkit.grading.grader.reading import LONGEST_CELL, Cell
 from labkit.grading.source.code import defined
 from labkit.grading.source.exercise import Cell as SourceCell
-from labkit.grading.source.exercise import Exercise, Source, label, role
+from labkit.grading.source.exercise import PRIVATE, Exercise, Source, label, role
 from labkit.grading.source.stub import stubbed
 
 
@@ -37,7 +37,7 @@ def take_answers(source: Source, cells: Sequence[Cell], problems: list[str]) -> 
 class _Taking:
     def __init__(self, source: Source, cells: Sequence[Cell], problems: list[str]):
         self.source, self.cells, self.problems = source, list(cells), problems
-        self.order = [cell.id for cell in source.notebook.cells if role(cell) != "hidden"]
+        self.order = [cell.id for cell in source.notebook.cells if role(cell) not in PRIVATE]
         self.answers = {cell.id: (exercise, cell) for exercise in source.exercises for cell in exercise.answers}
         self.claims = [self._claim(cell) for cell in self.cells]
 
@@ -102,7 +102,8 @@ class _Taking:
         """Cells that nobody knows, between the released cells around the answer."""
         at, places = self.order.index(own.id), {cell.id: i for i, cell in enumerate(self.cells)}
         before = next((places[id] for id in reversed(self.order[:at]) if id in places), None)
-        after = next((places[id] for id in self.order[at + 1 :] if id in places), None)
+        last = len(self.cells) if at + 1 == len(self.order) else None
+        after = next((places[id] for id in self.order[at + 1 :] if id in places), last)
         if before is None or after is None:
             return []
         other = set(exercise_names(self.source)) - set(defined(own.source))

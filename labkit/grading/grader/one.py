@@ -129,7 +129,7 @@ class _One:
             trouble = next((mark.sentence for mark in marks if mark.name == TROUBLE), None)
             if trouble is not None:
                 return self.failed(exercise, trouble, time.monotonic() - begin)
-        free = _text_of(answers) if is_free_response(exercise) else None
+        free = (_text_of(answers) or None) if is_free_response(exercise) else None
         state = state_of(tuple(marks)) if checks else "unattempted"  # type: ignore[arg-type]
         if free:
             state = TO_MARK
