@@ -88,15 +88,16 @@ def test_several_regions_and_code_of_ones_own_as_a_stub():
     assert got.endswith("\n    a = ...\n    return a\n\n\ndef helper():\n    a = ...\n    return a")
 
 
-def test_an_explanation_is_written_by_hand_and_its_rubric_is_seen():
+def test_an_explanation_is_written_by_hand_and_its_rubric_stays_with_who_marks():
     note = "You will be checked on clarity. Difficulty: hard."
     told = {"kind": "explanation", "points": 3, "core": False, "objective": "ring-steps", "section": "x", "level": 3}
-    parts = statement(f"## Explain\n\n{note}", **told), essay("The model answer of the ring", 3), rubric("- 3: clear")
+    parts = statement(f"## Explain\n\n{note}", **told), essay("The model answer of the ring", 3), rubric("- 3: it says who waits first")
     notebook = compose(setup("import labkit"), *exercise("explain", *parts))
     assert read_notebook(notebook, NAME).points == 3
     got = release(notebook)
     assert sources(got)["explain-answer"] == "*Write your answer here, in place of this line.*"
-    assert sources(got)["explain-rubric"] == "- 3: clear" and not leaks(notebook, got)
+    assert "explain-rubric" not in sources(got) and not leaks(notebook, got)
+    assert leaks(notebook, notebook), "the rubric says what a good answer says"
     asked = (
         '@exercises.check("explain", evidence="rubric", points=3)\ndef reads(student):\n    student.value("why")\n\n'
     )

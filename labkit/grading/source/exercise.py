@@ -14,6 +14,7 @@ Cell = Any
 
 KINDS = ("derivation", "program", "explanation")
 ROLES = ("statement", "hint", "answer", "public", "hidden", "rubric")  # in the order of their cells
+PRIVATE = ("hidden", "rubric")  # cells that a student does not receive: a rubric says what a good answer says
 SETUP = "setup"
 
 

@@ -1,6 +1,6 @@
 """Does anything of a solution or of a hidden check stand in what a student receives?
 
-A secret is a line between solution markers, of a hidden cell, or between hidden-test markers, that is long enough to
+A secret is a line between solution markers, of a hidden cell or a rubric, or between hidden-test markers, that is long enough to
 mean something. It is looked for in every string of a notebook (cells, outputs, metadata, attachments, decoded where
 they are base64), in any text file, and in archives inside archives, with all white space taken out first.
 """
@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from labkit.grading.source.exercise import Notebook, label, role
+from labkit.grading.source.exercise import PRIVATE, Notebook, label, role
 from labkit.grading.source.markers import HIDDEN_TESTS, SOLUTION, inside, without
 
 TRIVIAL = 16  # characters without white space: shorter lines, such as `return total`, say nothing by themselves
@@ -69,7 +69,7 @@ def secrets_of(source: Notebook) -> list[Secret]:
         told = (str(label(cell).get("exercise", "")), cell.id)
         solved = inside(cell.source, SOLUTION) if role(cell) == "answer" else []
         hidden = inside(cell.source, HIDDEN_TESTS) if role(cell) == "public" else []
-        if role(cell) == "hidden":
+        if role(cell) in PRIVATE:
             hidden = cell.source.split("\n")
         found += [Secret(*told, line) for line in solved if _matters(line) and bare(line) not in given]
         found += [Secret(*told, line, True) for line in hidden if _matters(line) and bare(line) not in given | public]

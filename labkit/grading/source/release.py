@@ -1,6 +1,6 @@
 """From an instructor's notebook to a student's.
 
-Solutions are replaced by stubs, hidden cells and hidden-test regions are gone, hints are folded, and nothing of a run
+Solutions are replaced by stubs, hidden cells, rubrics and hidden-test regions are gone, hints are folded, and nothing of a run
 is left: outputs, counts, times. Ids stay, so that a submission can be matched cell by cell. Pure: the same notebook
 always gives the same notebook, and one that was released comes back as it was, but for outputs.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import nbformat
 
-from labkit.grading.source.exercise import Cell, Exercise, Notebook, label, role
+from labkit.grading.source.exercise import PRIVATE, Cell, Exercise, Notebook, label, role
 from labkit.grading.source.grouping import exercises_in
 from labkit.grading.source.markers import HIDDEN_TESTS, without
 from labkit.grading.source.problems import SourceError
@@ -36,7 +36,7 @@ def release(notebook: Notebook) -> Notebook:
     exercises = exercises_in(notebook)
     by_id = {exercise.id: exercise for exercise in exercises}
     steps = {cell.id: step for exercise in exercises for step, cell in enumerate(exercise.by_role("hint"), 1)}
-    cells = [_released(cell, by_id, steps) for cell in notebook.cells if role(cell) != "hidden"]
+    cells = [_released(cell, by_id, steps) for cell in notebook.cells if role(cell) not in PRIVATE]
     metadata = {"kernelspec": KERNEL, "labkit": {"released": True}, "language_info": {"name": "python"}}
     return nbformat.from_dict({
         "cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": notebook.nbformat_minor,
@@ -46,7 +46,7 @@ def release(notebook: Notebook) -> Notebook:
 def is_released(notebook: Notebook) -> bool:
     """Whether a notebook says that it was made by `release`, and holds no marker that would deny it."""
     told = notebook.metadata.get("labkit", {}).get("released") is True
-    return told and not any("### BEGIN " in cell.source or role(cell) == "hidden" for cell in notebook.cells)
+    return told and not any("### BEGIN " in cell.source or role(cell) in PRIVATE for cell in notebook.cells)
 
 
 def _refuse_broken(notebook: Notebook) -> None:
