@@ -23,13 +23,19 @@ def student_page(row: Row, options: GradebookOptions) -> str:
         body.append(_overview(row))
     for handed in row.handed:
         body += [el("h2", handed.notebook, id=handed.notebook), _facts(row, handed, options)]
-        body += [_exercise(entry) for entry in handed.entries]
+        body += [_exercise(entry) for entry in handed.entries if _is_shown(entry, handed)]
     body.append(_what_now(row, options))
     return feedback_page(f"Feedback for {row.name}", join(body))
 
 
 def anchor(entry: Entry) -> str:
     return f"{entry.column.notebook}-{entry.column.exercise}"
+
+
+def _is_shown(entry: Entry, handed: Handed) -> bool:
+    """Whether there is anything to say of an exercise beyond its line in the table."""
+    absent = handed.result is None or handed.absent
+    return not absent or entry.state != MISSING or entry.override is not None
 
 
 def _sum(row: Row) -> Html:
@@ -41,9 +47,10 @@ def _sum(row: Row) -> Html:
 
 
 def _overview(row: Row) -> Html:
+    missing = {anchor(e): h.notebook for h in row.handed for e in h.entries if not _is_shown(e, h)}
     rows = (
         [
-            el("a", entry.column.title or entry.column.exercise, href=f"#{anchor(entry)}"),
+            el("a", entry.column.title or entry.column.exercise, href=f"#{missing.get(anchor(entry), anchor(entry))}"),
             state(entry.state), _points(entry), entry.column.kind,
         ]
         for entry in row.entries
@@ -61,7 +68,7 @@ def _facts(row: Row, handed: Handed, options: GradebookOptions) -> Html:
     facts = [("Due", _moment(due))] if due is not None else []
     if handed.result is None or handed.absent:
         problems = handed.result.submission.problems if handed.result is not None else ()
-        said = " ".join(["This notebook was not handed in.", *problems])
+        said = " ".join(["This notebook was not handed in: its exercises count 0 points.", *problems])
         return join([_list(facts) if facts else "", el("p", said)])
     submission, grader = handed.result.submission, handed.result.grader
     if submission.file:

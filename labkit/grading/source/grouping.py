@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from labkit.grading.source.exercise import SETUP, Cell, Exercise, Notebook, label, role
@@ -22,7 +23,7 @@ def _exercise(id: str, cells: list[Cell]) -> Exercise:
     heading = statement.source.lstrip().split("\n")[0] if statement is not None else ""
     return Exercise(
         id=id,
-        title=heading.lstrip("#").strip(),
+        title=re.sub(r"\\([\\$*_`#])", r"\1", heading.lstrip("#").strip()),  # "\$" is how Markdown writes "$"
         kind=_text(told, "kind"),
         points=_number(told, "points"),
         core=told.get("core") is True,
