@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from attacks.conftest import named
 
-from labkit.bench.grade import LOOT, judged, words
+from labkit.bench.grade import LOOT, judged, main, words
 from labkit.bench.grade_class import NAME, ROOT, SECRET, filled, hand_in, members, programs, source
 from labkit.commands import UsageError
 from labkit.commands.grade import Progress, grade
@@ -247,10 +247,17 @@ def test_the_benchmark_counts_what_is_judged_wrongly(graded):
     everyone = {m.name: m for m in members([])}
     assert len(everyone) == 30 and {m.kind for m in everyone.values()} == {"right", "mutant", "hostile"}
     found = results_in(graded[1])
-    right, stubs = found["ada"], found["nobody"]
-    chosen = {"ada": everyone["mutant-01"], "nobody": everyone["right-01"]}
+    right, stubs = found["utf-16"], found["nobody"]
+    chosen = {"utf-16": everyone["mutant-01"], "nobody": everyone["right-01"]}
     counted = judged(chosen, [right, stubs], programs(book))
     assert len(counted["mutants accepted"]) == 4 and len(counted["variants rejected"]) == 10
-    counted = judged({"ada": everyone["hostile-steals"]}, [right], programs(book))
+    counted = judged({"utf-16": everyone["hostile-steals"]}, [right], programs(book))
     assert len(counted["attacks that gained"]) == 4
     assert "attacks that gained: 4 (must be 0)" in words(counted | {"jobs": 2, "tier": "root"})
+
+
+def test_a_slice_of_the_benchmark_judges_right(capsys, tmp_path):
+    code = main(["--every", "20", "--json", str(tmp_path / "numbers.json")])
+    said = capsys.readouterr().out
+    assert code == 0 and "mutants accepted: 0 (must be 0)" in said, said
+    assert json.loads((tmp_path / "numbers.json").read_text())["students"] == 2
