@@ -3,6 +3,9 @@
     open_exercises(name)    the first line of an exercise notebook: checks are defined on what it returns
     checks/                 what a check is, and the door to a student's work in a notebook
     answers                 keys of derivations: numbers with units, formulas, choices, lists
+    source/                 one notebook of the instructor, and what a student receives of it
+    sandbox/, grader/       a student's code behind walls; a folder of submissions to results
+    gradebook/, feedback/   results to tables, sheets to mark by hand, and pages
 
 Names load when first used.
 """

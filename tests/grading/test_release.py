@@ -91,7 +91,11 @@ def test_several_regions_and_code_of_ones_own_as_a_stub():
 def test_an_explanation_is_written_by_hand_and_its_rubric_stays_with_who_marks():
     note = "You will be checked on clarity. Difficulty: hard."
     told = {"kind": "explanation", "points": 3, "core": False, "objective": "ring-steps", "section": "x", "level": 3}
-    parts = statement(f"## Explain\n\n{note}", **told), essay("The model answer of the ring", 3), rubric("- 3: it says who waits first")
+    parts = (
+        statement(f"## Explain\n\n{note}", **told),
+        essay("The model answer of the ring", 3),
+        rubric("- 3: it says who waits first"),
+    )
     notebook = compose(setup("import labkit"), *exercise("explain", *parts))
     assert read_notebook(notebook, NAME).points == 3
     got = release(notebook)

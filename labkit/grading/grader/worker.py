@@ -27,6 +27,7 @@ def main(fd: int) -> None:
             _serve(line, say)
         except BrokenPipeError:  # the batch is gone
             os._exit(1)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # from here on it ends by itself, and clears up
 
 
 def _serve(line: Any, say: Any) -> None:

@@ -1,8 +1,8 @@
 """Does anything of a solution or of a hidden check stand in what a student receives?
 
 A secret is a line between solution markers, of a hidden cell or a rubric, or between hidden-test markers, that is long
-enough to mean something. It is looked for in every string of a notebook (cells, outputs, metadata, attachments, decoded where
-they are base64), in any text file, and in archives inside archives, with all white space taken out first.
+enough to mean something. It is looked for in every string of a notebook (cells, outputs, metadata, attachments,
+decoded where they are base64), in any text file, and in archives inside archives, with all white space taken out first.
 """
 
 from __future__ import annotations

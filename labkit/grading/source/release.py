@@ -1,8 +1,8 @@
 """From an instructor's notebook to a student's.
 
 Solutions are replaced by stubs, hidden cells, rubrics and hidden-test regions are gone, hints are folded, and nothing
-of a run is left: outputs, counts, times. Ids stay, so that a submission can be matched cell by cell. Pure: the same notebook
-always gives the same notebook, and one that was released comes back as it was, but for outputs.
+of a run is left: outputs, counts, times. Ids stay, so that a submission can be matched cell by cell. Pure: the same
+notebook always gives the same notebook, and one that was released comes back as it was, but for outputs.
 """
 
 from __future__ import annotations
