@@ -152,11 +152,11 @@ def test_memory_is_the_notebooks_number_and_a_forged_one_is_caught(grade, monkey
 
 def test_what_never_ends_costs_one_limit_an_exercise(grade, how):
     sleeps = hostile_answers([])["sleeps"] + "\ndef my_broadcast(x, group, root): return attack(x, group)"
-    result = grade(only({"ring-bytes": "while True: pass", "broadcast": sleeps}), replace(how, factor=0.4))
-    for id in ("ring-bytes", "broadcast"):
+    result = grade(only({"factor-of-two": "while True: pass", "broadcast": sleeps}), replace(how, factor=0.4))
+    for id in ("factor-of-two", "broadcast"):
         graded = result.exercise(id)
         assert graded.state == "error" and "did not end within 1.6 s" in told(graded)
-        assert "Not run" in told(graded) or len(graded.marks) == 1
+        assert "Not run" in told(graded)
 
 
 def test_only_takes_the_others_from_before_and_condemned_ones_are_not_tried(grade, pristine, how):
