@@ -11,6 +11,7 @@ from zoo_runs import CHAPTERS, animals, answers_of, judged, sentences, source
 pytestmark = pytest.mark.usefixtures("patient")
 
 AUTOMATIC = [(c, e.id) for c in CHAPTERS for e in source(c).exercises if e.kind != "explanation"]
+PROGRAMS = [(c, e.id) for c in CHAPTERS for e in source(c).exercises if e.kind == "program"]
 ANIMALS = [(c, animal) for c in CHAPTERS for animal in animals(c)]
 CHEAP = ANIMALS[::2]
 
@@ -31,6 +32,13 @@ def test_a_stub_is_unattempted_and_the_solution_gets_full_marks(chapter, exercis
     assert (stub.state, stub.points) == ("unattempted", 0), sentences(stub)
     solved = judged(chapter, exercise, answers_of(chapter, exercise))
     assert (solved.state, solved.points) == ("right", source(chapter).exercise(exercise).points), sentences(solved)
+
+
+@pytest.mark.parametrize("does_nothing", [lambda *args, **kwargs: None, lambda x, *args, **kwargs: x])
+@pytest.mark.parametrize("chapter, exercise", PROGRAMS)
+def test_doing_nothing_earns_nothing(chapter, exercise, does_nothing):
+    outcome = judged(chapter, exercise, dict.fromkeys(source(chapter).exercise(exercise).names, does_nothing))
+    assert outcome.points == 0 and outcome.state in ("wrong", "error"), sentences(outcome)
 
 
 def check(chapter, animal, worlds):
