@@ -117,7 +117,7 @@ def test_no_attack_gains_anything_and_nothing_of_it_stays(graded):
         assert found[name].seconds < 60
     assert found["unpickles"].points == 0 and found["patches"].points == 0
     assert found["forges"].exercise("broadcast").output.count("application/vnd.labkit.mark+json") >= 1
-    assert [m.kind for m in found["forges"].exercise("broadcast").marks if m.points] == ["rounds"]  # it sends nothing
+    assert found["forges"].points == 0, "it sends nothing, and that few rounds follow earns nothing"
     end = time.monotonic() + 5
     while (left := named("lk-rank", "sleep")) and time.monotonic() < end:
         time.sleep(0.1)
