@@ -261,11 +261,10 @@ class Messenger:
             return
         context = self.context
         recorder, clock, slot = context.recorder, context.clock_here(), context.slot_here()
-        number = 0
-        if not m.done.is_set() or clock.virtual:
-            number = recorder.begin(rec.WAIT, clock.now(), name=recorder.intern("wait"), detail=m.record,
-                                    parent=context.enclosing())  # fmt: skip
-            recorder.slot(slot, context.enclosing(), *((m.record, 0) if way == "send" else (0, m.record)))
+        # also where nothing is left to wait for: what follows in the program follows the message from here on
+        number = recorder.begin(rec.WAIT, clock.now(), name=recorder.intern("wait"), detail=m.record,
+                                parent=context.enclosing())  # fmt: skip
+        recorder.slot(slot, context.enclosing(), *((m.record, 0) if way == "send" else (0, m.record)))
         self._lane.wait(m)
         staging.land(m)
         if m.then is None:
@@ -274,6 +273,5 @@ class Messenger:
                 recorder.end(m.record, m.free)
             else:
                 self._arrived(m, clock)
-        if number:
-            recorder.slot(slot, context.enclosing())
-            recorder.end(number, clock.now())
+        recorder.slot(slot, context.enclosing())
+        recorder.end(number, clock.now())

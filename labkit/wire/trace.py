@@ -65,6 +65,10 @@ class Trace:
         """Seconds from the first record to the last."""
         return self._entries.duration
 
+    def seconds(self, t: int) -> float:
+        """A time in `events` (nanoseconds of the run's clock) as seconds since the run began."""
+        return self._entries.seconds(t)
+
     # -- what happened -----------------------------------------------------------------------------------------
 
     def collectives(self, name: str | None = None) -> list[Collective]:

@@ -89,6 +89,36 @@ def test_rounds_are_the_messages_that_follow_one_another(n, star, tree):
     assert (one.run("star", n).rounds, one.run("tree", n).rounds) == (star, tree)
 
 
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_rounds_depend_on_what_a_program_waited_for_and_not_on_what_happens_to_be_through(n):
+    def at_once(group):
+        x, r = torch.ones(3), group.rank
+        handles = []
+        for other in [q for q in range(group.size) if q != r]:
+            handles += [group.irecv(torch.empty(3), source=other), group.isend(x, to=other)]
+            while not all(h.done() for h in handles if r and other == 0):  # some are through early
+                time.sleep(0.001)
+            time.sleep(0.005)
+        for h in handles:
+            h.wait()
+
+    def one_by_one(group):
+        x = torch.ones(3)
+        for other in range(1, group.size):
+            if group.rank == 0:
+                handle = group.isend(x, to=other)
+                while not handle.done():
+                    time.sleep(0.001)
+                handle.wait()  # there is nothing left to wait for, and still the next one comes after this one
+            elif group.rank == other:
+                group.irecv(x, source=0).wait()
+
+    one = student(at_once=at_once, one_by_one=one_by_one)
+    for name, rounds in (("at_once", 1), ("one_by_one", n - 1)):
+        run = one.run(name, n)
+        assert run.failure is None and run.rounds == rounds, (name, run)
+
+
 def test_the_same_call_is_made_once_and_checks_get_the_same_inputs():
     calls = []
 

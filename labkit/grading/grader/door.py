@@ -5,9 +5,9 @@ seen differently is brought together here:
 
 limits     A run that does not end is a "limit" for both. Here it has twice the notebook's time, because other
            submissions are graded beside it; and all runs of an exercise together have `TOGETHER`.
-rounds     The switch delivers in rounds. A notebook computes them from its trace, and there a receive that begins
-           after a send of the same rank has ended counts as later too: it may find more rounds, so that what
-           passes there passes here.
+rounds     The switch delivers in rounds. A notebook computes them from what each rank had waited for (see
+           checks/rounds.py), and there a receive that begins after a send of the same rank has ended counts as
+           later too: it may find more rounds, so that what passes there passes here.
 library    The collectives of labkit that were called, by what the headers of their messages name.
 memory     See memory.py.
 """
