@@ -1,0 +1,1 @@
+"""Update rules, and what large batches ask of them."""
