@@ -1,1 +1,1 @@
-"""Strategies: how the training of one model is shared among ranks, written against `Group` and `labkit.collectives` only."""
+"""Strategies: how ranks share the training of one model, written against `Group` and `labkit.collectives` only."""
