@@ -10,6 +10,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
+PYTEST := $(PY) -m pytest -m "not chaos and not mutants" --nbval-lax --nbval-current-env --nbval-cell-timeout=120
 INSTALLED := $(VENV)/.installed
 TESTABLE := $(VENV)/.testable
 PLACE := $(VENV)/.place
@@ -26,7 +27,7 @@ endif
 
 .DEFAULT_GOAL := help
 CHAPTER ?=
-.PHONY: help install lab outputs course test lint format bench chaos mutants nbgrader clean
+.PHONY: help install lab outputs course test again lint format bench chaos mutants nbgrader clean
 
 help:
 	@sed -n '2,7s/^# *//p' Makefile
@@ -43,7 +44,11 @@ course: $(INSTALLED)
 	@$(PY) -m labkit.course.build
 
 test: lint
-	$(PY) -m pytest -m "not chaos and not mutants" --nbval-lax --nbval-current-env --nbval-cell-timeout=120 tests $(CHAPTERS)
+	@rm -f $(VENV)/.outcome
+	$(PYTEST) tests $(CHAPTERS); outcome=$$?; echo $$outcome > $(VENV)/.outcome; exit $$outcome
+
+again: $(TESTABLE)
+	$(PYTEST) $(FILES)
 
 lint: $(TESTABLE)
 	$(PY) -m ruff check $(CODE)
