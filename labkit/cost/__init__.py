@@ -3,9 +3,9 @@
 `collectives` has the bytes, messages, rounds and time of every algorithm of every collective; `fit` finds
 alpha and beta of a link from measured messages; `crossover` and `choose` compare algorithms; `bandwidth` is
 the field's way to report a measured collective; `textbook` and `slow_sync` recompute numbers of the sources;
-`memory` has the bytes that training holds, `fleet` the time of a step on N devices, `signals` when one machine is not
-enough, `reliability` how often a large job fails, `shapes` the transformers that all this is computed for;
-`units` writes numbers down.
+`memory` has the bytes that training holds, `zero` what of them each rank holds and sends; `fleet` the time of a
+step on N devices, `signals` when one machine is not enough, `reliability` how often a large job fails, `shapes` the
+transformers that all this is computed for; `units` writes numbers down.
 """
 
 from . import slow_sync, textbook, units
@@ -49,6 +49,16 @@ from .reliability import mtbf_from_survival, mtbf_of, observed_mtbf, survival, s
 from .shapes import SHAPES, Shape
 from .signals import SIGNALS, Machine, Training, distribution_signals
 from .units import format_bandwidth, format_bytes, format_seconds
+from .zero import (
+    zero1_by_all_reduce_bytes,
+    zero_bytes_per_step,
+    zero_bytes_per_step_by_rank,
+    zero_saving,
+    zero_saving_limit,
+    zero_state_bytes,
+    zero_state_bytes_by_rank,
+    zero_state_parts,
+)
 
 __all__ = [
     "ADAM_STATE",
@@ -103,5 +113,13 @@ __all__ = [
     "training_seconds",
     "unit_mtbf_of",
     "units",
+    "zero1_by_all_reduce_bytes",
+    "zero_bytes_per_step",
+    "zero_bytes_per_step_by_rank",
+    "zero_saving",
+    "zero_saving_limit",
+    "zero_state_bytes",
+    "zero_state_bytes_by_rank",
+    "zero_state_parts",
 ]
 __all__ += _closed_forms
