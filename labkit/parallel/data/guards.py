@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from labkit.parallel.data.buckets import Buffer
-from labkit.parallel.data.reach import tensors_in
 from labkit.wire.errors import Refused
 
 if TYPE_CHECKING:
@@ -41,10 +40,10 @@ class Unchanged:
                           "change the module first, then wrap it (again)")  # fmt: skip
 
 
-def refuse_empty_batch(rank: int, *inputs: Any) -> None:
+def refuse_empty_batch(rank: int, inputs: Iterable[Any]) -> None:
     """A mean over no examples is NaN, which the average would carry to every rank."""
-    for x in tensors_in(inputs) or ():
-        if x.dim() and not len(x):
+    for x in inputs:
+        if isinstance(x, Tensor) and x.dim() and not len(x):
             raise Refused(f"rank {rank}: this batch is empty (shape {tuple(x.shape)}), and it would count as much as "
                           "the others: use average='weights' and model.weighted(0), or model.join()")  # fmt: skip
 

@@ -32,7 +32,7 @@ def _tensors(output: Any) -> Iterator[Tensor]:
     elif isinstance(output, (list, tuple)):
         for value in output:
             yield from _tensors(value)
-    elif is_dataclass(output):
+    elif is_dataclass(output) and not isinstance(output, type):
         for field in fields(output):
             yield from _tensors(getattr(output, field.name))
     elif not isinstance(output, (int, float, complex, str, bytes, type(None))):

@@ -92,7 +92,7 @@ class DataParallel(nn.Module):
             return self.module(*args, **kwargs)
         self._unchanged.check(self.module)
         if self._average == "ranks" or self._weight:
-            refuse_empty_batch(self.group.rank, args, kwargs)
+            refuse_empty_batch(self.group.rank, (*args, *kwargs.values()))
         if self._join is not None:
             self._join.announce(True)
         self._prepare(1 / self.group.size if self._join is None else self._join.share())
