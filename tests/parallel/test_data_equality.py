@@ -243,6 +243,62 @@ def test_the_same_weights_used_several_times():
             assert all(largest(f, expected) <= 1e-6 for f in found)
 
 
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_activation_checkpointing_inside(reentrant):
+    from torch.utils.checkpoint import checkpoint
+
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inside = gpt(tied=False)
+
+        def forward(self, tokens):
+            x = self.inside.tokens(tokens)
+            for block in self.inside.blocks:
+                x = checkpoint(block, x, use_reentrant=reentrant)
+            return self.inside.scores(self.inside.norm(x))
+
+    x, y = tokens(0)
+    one = Checkpointed()
+    one.inside.positions.requires_grad_(False)
+    next_token_loss(one(x), y).backward()
+    expected = flat_gradient(one)
+
+    def work(group):
+        module = Checkpointed()
+        module.inside.positions.requires_grad_(False)  # frozen, and no part of it
+        model = DataParallel(module, group, **SMALL)
+        for _ in range(2):
+            model.zero_grad()
+            a, b = part(group, x, y)
+            next_token_loss(model(a), b).backward()
+        return flat_gradient(model.module)
+
+    for size in (2, 3):
+        assert all(largest(g, expected) <= 1e-6 for g in labkit.launch(work, size).results)
+
+
+def test_a_state_dict_comes_back_at_another_world_size():
+    def work(group, saved):
+        model = DataParallel(gpt(seed=3), group, **SMALL)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-5)
+        if saved is not None:
+            model.load_state_dict(saved[0])
+            optimizer.load_state_dict(saved[1])
+        for step in (0, 1) if saved is None else (2, 3):
+            optimizer.zero_grad()
+            x, y = part(group, *tokens(step))
+            next_token_loss(model(x), y).backward()
+            optimizer.step()
+        return model.state_dict(), optimizer.state_dict()
+
+    first = labkit.launch(work, 4, None).results[0]
+    there = [labkit.launch(work, size, first).results[0][0] for size in (1, 2, 3)]
+    for weights in there[1:]:
+        assert all(largest(weights[name], there[0][name]) <= 1e-6 for name in weights)
+    assert largest(there[0]["module.norm.weight"], first[0]["module.norm.weight"]) > 1e-4
+
+
 @pytest.mark.parametrize("size", [2, 3])
 def test_averages_weighted_by_tokens_are_those_over_all_tokens(size):
     """Every rank has another number of tokens, one none at all; the loss is a mean over this rank's tokens."""

@@ -78,6 +78,26 @@ def test_options_that_differ_are_named_too():
         assert "rank 1" in messages and "bucket_bytes" in messages and "1000" in messages
 
 
+def test_sparse_gradients():
+    messages = refused(lambda g: DataParallel(nn.Sequential(nn.Embedding(4, 2, sparse=True)), g), 2)
+    assert all("'0'" in m and "sparse=False" in m for m in messages)
+
+
+def test_a_backward_that_broke_off_before_the_first_gradient_leaves_nothing_behind():
+    def work(group):
+        model = DataParallel(net(), group)
+        x = torch.full((2, 3), group.rank + 1.0)
+        output = model(x)
+        output.register_hook(lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            output.sum().backward()
+        model(x).sum().backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    for a, b in zip(*labkit.launch(work, 2).results, strict=True):
+        assert torch.equal(a, b) and a.any()
+
+
 def test_options_that_cannot_work():
     for options, word in [({"average": "tokens"}, "average"), ({"bucket_bytes": 0}, "at least 1")]:
         assert all(word in m for m in refused(lambda g, o=options: DataParallel(net(), g, **o), 1))

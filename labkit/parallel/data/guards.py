@@ -48,6 +48,13 @@ def refuse_empty_batch(rank: int, inputs: Iterable[Any]) -> None:
                           "the others: use average='weights' and model.weighted(0), or model.join()")  # fmt: skip
 
 
+def refuse_sparse(module: nn.Module) -> None:
+    """A sparse gradient lists the rows that it has, and these differ between ranks: a bucket has no place for it."""
+    for name, part in module.named_modules():
+        if getattr(part, "sparse", False) is True:
+            raise Refused(f"{name!r} makes sparse gradients, which cannot lie in a bucket: build it with sparse=False")
+
+
 def refuse_nan(rank: int, buffer: Buffer) -> None:
     """Name the parameter whose gradient is not finite, before the sum carries it to every rank. One pass over it."""
     if torch.isfinite(buffer.flat.sum()):  # one NaN or infinity makes the sum one

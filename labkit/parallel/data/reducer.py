@@ -47,6 +47,9 @@ class Reducer:
         self._absent: set[int] | None = None  # parameters that this backward will not reach, if that is known
         self._handles: list[Handle] = []
         self._sent = 0  # buckets of this step that have left
+        self.buffers: list[Buffer] = []
+        self._buffer_of: dict[int, Buffer] = {}
+        self._view_of: dict[int, Tensor] = {}
         self._arrange()
         for i, p in enumerate(self.parameters):
             p.register_post_accumulate_grad_hook(_calling(weakref.WeakMethod(self._arrived), i))
@@ -66,6 +69,7 @@ class Reducer:
                 self._order, self._next_order = self._next_order, []
                 self._arrange()
         self._armed, self._local, self._share = True, False, share
+        self._queued = False  # a backward that broke off takes its callback with it
 
     def disarm(self, local: bool = True) -> None:
         """The next backward adds up gradients on this rank only. local=False: and is not ours at all."""
@@ -199,6 +203,7 @@ class Reducer:
 
     def _arrange(self) -> None:
         """Make the buckets of `self._order`. Gradients that exist move into them."""
+        self.buffers, self._buffer_of, self._view_of = [], {}, {}  # the old ones go before the new ones come
         members = plan(self.parameters, self._order, *self._sizes)
         self.buffers = [Buffer(numbers, self.names, self.parameters) for numbers in members]
         self._buffer_of = {i: buffer for buffer in self.buffers for i in buffer.members}

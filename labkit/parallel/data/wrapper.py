@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from labkit.collectives import all_reduce
 from labkit.parallel.data.buckets import Bucket
-from labkit.parallel.data.guards import Unchanged, refuse_empty_batch, refuse_nan, watch_steps
+from labkit.parallel.data.guards import Unchanged, refuse_empty_batch, refuse_nan, refuse_sparse, watch_steps
 from labkit.parallel.data.hooks import Hook, all_reduce_hook
 from labkit.parallel.data.join import Join
 from labkit.parallel.data.reach import reached, tensors_in
@@ -65,6 +65,7 @@ class DataParallel(nn.Module):
                    "algorithm": algorithm, "average": average, "check_nan": check_nan,
                    "hook": getattr(hook, "__name__", type(hook).__name__)}  # fmt: skip
         check_same(describe(module) | {f"option {k}": repr(v) for k, v in options.items()}, group)
+        refuse_sparse(module)
         self._unchanged = Unchanged(module, group.rank)
         trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if not trained:
@@ -155,7 +156,6 @@ class DataParallel(nn.Module):
         if math.isnan(weight):
             raise Refused(f"rank {self.group.rank}: average='weights', and nobody said what this batch counts: call "
                           "model.weight(n) before the forward, or use `with model.weighted(n):`")  # fmt: skip
-        # A device without float64 still holds a whole number of tokens exactly
         handle = all_reduce(torch.tensor([weight], dtype=torch.float64, device=self.group.device), self.group,
                             async_op=True)  # fmt: skip
 
