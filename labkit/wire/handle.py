@@ -54,18 +54,19 @@ class WorkHandle:
         """Block until the collective is over; returns what it returns, raises what it raised."""
         context = self._group.context
         clock, slot = context.clock_here(), context.slot_here()
-        if not self._over.is_set() or clock.virtual:  # what the virtual clock records may not depend on real time
-            recorder = context.recorder
-            number = recorder.begin(WAIT, clock.now(), name=recorder.intern("wait"), detail=self._number,
-                                    parent=context.enclosing())  # fmt: skip
+        recorder = context.recorder
+        # also where it is over already: what follows in the program follows the collective from here on
+        number = recorder.begin(WAIT, clock.now(), name=recorder.intern("wait"), detail=self._number,
+                                parent=context.enclosing())  # fmt: skip
+        if not self._over.is_set():
             recorder.slot(slot, number)
-            try:
-                if not self._over.wait(context.timeout):
-                    raise WaitTimeout(f"rank {context.rank} waited {context.timeout:g} s for a collective to end")
-                clock.reach(self._ended)
-            finally:
-                recorder.slot(slot, context.enclosing())
-                recorder.end(number, clock.now())
+        try:
+            if not self._over.wait(context.timeout):
+                raise WaitTimeout(f"rank {context.rank} waited {context.timeout:g} s for a collective to end")
+            clock.reach(self._ended)
+        finally:
+            recorder.slot(slot, context.enclosing())
+            recorder.end(number, clock.now())
         if self._error is not None:
             raise self._error
         return self._result

@@ -8,6 +8,7 @@ from typing import Any
 
 import labkit
 from labkit.grading.checks.data import NotData, as_data
+from labkit.grading.checks.order import order_of_trace
 from labkit.grading.checks.rounds import rounds_of
 from labkit.grading.checks.student import Evidence, Failed, Student, StudentError, Unattempted
 from labkit.grading.checks.wording import cleaned
@@ -105,7 +106,8 @@ class NotebookStudent(Student):
         trace = run.trace
         return Evidence(
             results, trace.bytes_sent(), trace.bytes_between(), trace.messages(), rounds_of(trace),
-            trace.peak_bytes() if memory else [], sorted({c.name for c in trace.collectives()}), None,
+            trace.peak_bytes() if memory else [], sorted({c.name for c in trace.collectives()}),
+            [] if memory else order_of_trace(trace),
         )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from labkit.grading.answers import Key
 from labkit.grading.checks.fresh import Fresh
+from labkit.grading.checks.order import Order
 from labkit.grading.checks.wording import difference, fill
 
 Slips = dict[str, Sequence[object]]  # a wrong result, by rank, under the sentence that explains it
@@ -55,7 +56,8 @@ class Evidence:
     results: what each rank returned, as data. bytes_sent, messages: payload bytes and messages that each rank sent.
     bytes_between: bytes from each rank (row) to each rank. rounds: messages that had to follow one another.
     peak_bytes: memory that tensors took at most, the input included; empty unless asked for.
-    library: labkit's own collectives that were called ("all_reduce"). failure: None, or why there is nothing else.
+    library: labkit's own collectives that were called ("all_reduce"). order: what each rank began and ended, and in
+    which order (checks/order.py); empty where memory was asked for. failure: None, or why there is nothing else.
     """
 
     results: list[Any] = field(default_factory=list)
@@ -65,6 +67,7 @@ class Evidence:
     rounds: int = 0
     peak_bytes: list[int] = field(default_factory=list)
     library: list[str] = field(default_factory=list)
+    order: list[Order] = field(default_factory=list)
     failure: Failed | None = None
 
 

@@ -9,6 +9,7 @@ rounds     The switch delivers in rounds. A notebook computes them from what eac
            checks/rounds.py), and there a receive that begins after a send of the same rank has ended counts as
            later too: it may find more rounds, so that what passes there passes here.
 library    The collectives of labkit that were called, by what the headers of their messages name.
+order      What had begun and ended when a rank announced something: rounds here, records there (checks/order.py).
 memory     See memory.py.
 """
 
@@ -22,6 +23,7 @@ from typing import Any
 
 from labkit.cost.units import MiB, format_bytes
 from labkit.grading.checks.notebook import RUN_SECONDS
+from labkit.grading.checks.order import order_of_rounds
 from labkit.grading.checks.student import Evidence, Failed, Student, StudentError, Unattempted
 from labkit.grading.grader import memory as peaks
 from labkit.grading.sandbox import Evidence as Seen
@@ -94,7 +96,7 @@ class SandboxStudent(Student):
         results, peak = peaks.unpacked(seen) if memory else (list(seen.results), [])
         return Evidence(
             results, seen.bytes_sent, [list(row) for row in seen.bytes_between], list(seen.messages), seen.rounds,
-            peak, library_of(seen), None,
+            peak, library_of(seen), [] if memory else order_of_rounds(seen.order, world_size),
         )  # fmt: skip
 
     def _ask(self, question: Callable[[], Seen]) -> Seen:
