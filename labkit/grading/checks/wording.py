@@ -30,6 +30,12 @@ def fill(sentence: str, values: dict[str, Any]) -> str:
 
 def difference(rank: int, got: object, want: object) -> str:
     """How what a rank returned differs from what it should have."""
+    if isinstance(want, list) and isinstance(got, list) and any(isinstance(item, Tensor) for item in want):
+        if len(got) != len(want):
+            return f"rank {rank} returned a list of {len(got)}; it should have {len(want)} entries."
+        for place, (mine, right) in enumerate(zip(got, want, strict=True)):
+            if not _alike(mine, right):
+                return f"in entry {place} of its list: {difference(rank, mine, right)}"
     if not isinstance(want, Tensor):
         return f"rank {rank} returned {short(got)}; it should be {short(want)}."
     if not isinstance(got, Tensor):
@@ -47,6 +53,12 @@ def difference(rank: int, got: object, want: object) -> str:
         f"on rank {rank} {len(wrong):,} of {want.numel():,} entries are wrong; "
         f"entry {at} is {here:g} and should be {there:g}."
     )
+
+
+def _alike(a: object, b: object) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+    return type(a) is type(b) and not isinstance(a, Tensor) and a == b
 
 
 def short(value: object) -> str:
