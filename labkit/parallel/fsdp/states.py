@@ -38,7 +38,7 @@ def whole(model: FullyShard) -> dict[str, Tensor]:
 @torch.no_grad()
 def gradients(model: FullyShard) -> dict[str, Tensor]:
     """The plain model's gradients by the names of its parameters, on the CPU of every rank. Every rank calls it."""
-    found = {}
+    found: dict[str, Tensor] = {}
     for shard in model.shards:
         if shard.stretch.grad is not None:
             found |= _gathered(shard, shard.stretch.grad)
