@@ -3,13 +3,34 @@
 `collectives` has the bytes, messages, rounds and time of every algorithm of every collective; `fit` finds
 alpha and beta of a link from measured messages; `crossover` and `choose` compare algorithms; `bandwidth` is
 the field's way to report a measured collective; `textbook` and `slow_sync` recompute numbers of the sources;
-`memory` has the bytes that training holds, `fleet` the time of a step on N devices, `signals` when one machine is not
-enough, `reliability` how often a large job fails, `shapes` the transformers that all this is computed for;
-`units` writes numbers down.
+`shapes` has the transformers that all this is computed for, `memory` the bytes that training holds, `zero` and
+`hybrid_shard` what of them each rank holds and sends; `data_parallel` the buckets of a step, `accumulation` a
+step of several microbatches; `fleet` the time of a step on N devices, `scaling` its efficiency, `extrapolate` what two
+measured sizes say about a third, `straggler` the wait for the slowest; `batch` the critical batch, `energy` the energy
+and the price; `signals` when one machine is not enough, `reliability` how often a large job fails; `units` writes
+numbers down.
 """
 
 from . import slow_sync, textbook, units
+from .accumulation import (
+    accumulated_step_seconds,
+    accumulation_bytes_per_step,
+    accumulation_gradient_bytes,
+    accumulation_overhead,
+    exchanges_saved,
+)
 from .bandwidth import algorithm_bandwidth, bus_bandwidth, bus_factor
+from .batch import (
+    best_batch,
+    critical_batch_from,
+    information_gain,
+    least_steps_from,
+    sample_efficiency,
+    samples_to_target,
+    seconds_to_target,
+    simple_noise_scale,
+    steps_to_target,
+)
 from .choose import best_algorithm, rank_algorithms
 from .collectives import *  # noqa: F403  (one list of the closed forms, in collectives/__init__)
 from .collectives import __all__ as _closed_forms
@@ -19,6 +40,29 @@ from .crossover import (
     line_crossing,
     ring_recursive_doubling_crossover,
     ring_tree_crossover,
+)
+from .data_parallel import (
+    BUCKET_BYTES,
+    FIRST_BUCKET_BYTES,
+    Bucket,
+    DataParallelStep,
+    data_parallel_step,
+    fill_buckets,
+    global_batch,
+)
+from .energy import (
+    INFINIBAND_PICOJOULES,
+    NVLINK_PICOJOULES,
+    movement_joules,
+    movement_watts,
+    price,
+    price_per_gpu_hour,
+)
+from .extrapolate import (
+    Measured,
+    ScalingFit,
+    communication_growth,
+    fit_scaling,
 )
 from .fit import LinkFit, fit_alpha_beta, fit_sends, points_of_sends
 from .fleet import (
@@ -33,69 +77,159 @@ from .fleet import (
     training_flops,
     training_seconds,
 )
+from .hybrid_shard import (
+    Sent,
+    hybrid_bytes_per_step,
+    hybrid_state_bytes,
+    node_egress_bytes,
+)
 from .links import Links
 from .memory import (
+    ACTIVATION_STRATEGIES,
     ADAM_STATE,
     GPU_MEMORY,
     StateBytes,
     activation_bytes,
     checkpointed_activation_bytes,
     devices_to_hold,
+    gathered_bytes,
+    gradient_unit_bytes,
+    kept_activation_bytes,
     largest_model,
+    peak_activation_bytes,
     state_bytes,
     state_parts,
 )
 from .reliability import mtbf_from_survival, mtbf_of, observed_mtbf, survival, survival_hours, unit_mtbf_of
+from .scaling import (
+    amdahl_speedup,
+    equivalent_ranks,
+    fastest_size,
+    goodput,
+    mfu,
+    strong_efficiency,
+    weak_efficiency,
+)
 from .shapes import SHAPES, Shape
 from .signals import SIGNALS, Machine, Training, distribution_signals
+from .straggler import (
+    Exponential,
+    Normal,
+    RareDelay,
+    expected_maximum_of,
+    harmonic,
+    normal_maximum,
+)
 from .units import format_bandwidth, format_bytes, format_seconds
+from .zero import (
+    zero1_by_all_reduce_bytes,
+    zero_bytes_per_step,
+    zero_bytes_per_step_by_rank,
+    zero_saving,
+    zero_saving_limit,
+    zero_state_bytes,
+    zero_state_bytes_by_rank,
+    zero_state_parts,
+)
 
 __all__ = [
+    "ACTIVATION_STRATEGIES",
     "ADAM_STATE",
+    "BUCKET_BYTES",
+    "Bucket",
+    "DataParallelStep",
+    "Exponential",
+    "FIRST_BUCKET_BYTES",
     "GPU_MEMORY",
+    "INFINIBAND_PICOJOULES",
     "LinkFit",
     "Links",
     "Machine",
+    "Measured",
+    "NVLINK_PICOJOULES",
+    "Normal",
+    "RareDelay",
     "SHAPES",
     "SIGNALS",
+    "ScalingFit",
+    "Sent",
     "Shape",
     "StateBytes",
     "Training",
+    "accumulated_step_seconds",
+    "accumulation_bytes_per_step",
+    "accumulation_gradient_bytes",
+    "accumulation_overhead",
     "activation_bytes",
     "algorithm_bandwidth",
     "amdahl_ceiling",
+    "amdahl_speedup",
     "best_algorithm",
+    "best_batch",
     "bus_bandwidth",
     "bus_factor",
     "checkpointed_activation_bytes",
     "communication_ceiling",
+    "communication_growth",
     "communication_ratio",
+    "critical_batch_from",
     "crossover",
     "crossover_by_bisection",
+    "data_parallel_step",
     "devices_for",
     "devices_to_hold",
     "distribution_signals",
+    "equivalent_ranks",
+    "exchanges_saved",
+    "expected_maximum_of",
+    "fastest_size",
+    "fill_buckets",
     "fit_alpha_beta",
+    "fit_scaling",
     "fit_sends",
     "format_bandwidth",
     "format_bytes",
     "format_seconds",
+    "gathered_bytes",
+    "global_batch",
+    "goodput",
+    "gradient_unit_bytes",
+    "harmonic",
+    "hybrid_bytes_per_step",
+    "hybrid_state_bytes",
+    "information_gain",
+    "kept_activation_bytes",
     "largest_model",
+    "least_steps_from",
     "line_crossing",
+    "mfu",
+    "movement_joules",
+    "movement_watts",
     "mtbf_from_survival",
     "mtbf_of",
+    "node_egress_bytes",
+    "normal_maximum",
     "observed_mtbf",
+    "peak_activation_bytes",
     "points_of_sends",
+    "price",
+    "price_per_gpu_hour",
     "rank_algorithms",
     "regime",
     "ring_recursive_doubling_crossover",
     "ring_tree_crossover",
+    "sample_efficiency",
+    "samples_to_target",
     "scaling_efficiency",
+    "seconds_to_target",
+    "simple_noise_scale",
     "slow_sync",
     "speedup",
     "state_bytes",
     "state_parts",
     "step_seconds",
+    "steps_to_target",
+    "strong_efficiency",
     "survival",
     "survival_hours",
     "textbook",
@@ -103,5 +237,14 @@ __all__ = [
     "training_seconds",
     "unit_mtbf_of",
     "units",
+    "weak_efficiency",
+    "zero1_by_all_reduce_bytes",
+    "zero_bytes_per_step",
+    "zero_bytes_per_step_by_rank",
+    "zero_saving",
+    "zero_saving_limit",
+    "zero_state_bytes",
+    "zero_state_bytes_by_rank",
+    "zero_state_parts",
 ]
 __all__ += _closed_forms

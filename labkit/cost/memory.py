@@ -8,11 +8,13 @@ those of Korthikanti et al. 2022, "Reducing activation recomputation in large tr
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .refuse import not_negative, positive, whole
+from .refuse import not_negative, one_of, positive, whole
 from .units import GB
 
+ACTIVATION_STRATEGIES = ("all", "selective", "full")
 GPU_MEMORY = 80 * GB  # bytes of one A100 or H100, the size that the sources reckon with
 
 
@@ -83,6 +85,54 @@ def activation_bytes(
     square = heads * sequence * sequence * batch if scores else 0
     masks = (2 * wide + square) if dropout else 0
     return layers * (16 * wide * itemsize + square * itemsize * (2 if dropout else 1) + masks)
+
+
+def kept_activation_bytes(batch: int, sequence: int, hidden: int, layers: int, heads: int, strategy: str) -> int:
+    """Bytes of activations kept from the forward to the backward pass, by `strategy` (16-bit values, with dropout).
+
+    "all": `activation_bytes`. "selective": the scores of attention are computed again, 34 s b h L (Korthikanti et al.
+    2022, section 5). "full": each layer keeps its input only, 2 s b h L. What a rank holds at the most is in
+    `peak_activation_bytes`. None of ZeRO's stages makes them fewer: they belong to the rank's own samples.
+    """
+    one_of(ACTIVATION_STRATEGIES, strategy=strategy)
+    if strategy == "full":
+        whole(heads=heads)
+        return checkpointed_activation_bytes(batch, sequence, hidden, layers)
+    return activation_bytes(batch, sequence, hidden, layers, heads, scores=strategy == "all")
+
+
+def peak_activation_bytes(batch: int, sequence: int, hidden: int, layers: int, heads: int, strategy: str) -> int:
+    """The most bytes of activations at one time: those kept, and what is computed again for one layer.
+
+    With "full" that is one layer's `activation_bytes`, with "selective" the scores of one layer. 175B at b = 1, s =
+    2048: 275.4 GB with "all", 84.2 GB with "selective", 7.7 GB with "full".
+    """
+    kept = kept_activation_bytes(batch, sequence, hidden, layers, heads, strategy)
+    one_layer = activation_bytes(batch, sequence, hidden, 1, heads)
+    if strategy == "selective":
+        one_layer -= activation_bytes(batch, sequence, hidden, 1, heads, scores=False)
+    return kept if strategy == "all" else kept + one_layer
+
+
+def gathered_bytes(units: Sequence[int], itemsize: int = 2, prefetch: int = 1) -> int:
+    """The most bytes of whole parameters that a rank holds at a time when units are gathered one after the other.
+
+    units: parameters of each unit, in the order of the forward pass. While one is computed with, the `prefetch` next
+    ones may be there already, so it is the largest sum of 1 + prefetch neighbours. In the backward pass the whole
+    gradient of a unit is there as well until it is reduce-scattered: `gradient_unit_bytes`. 175B in 96 equal units of
+    16 bits: 3.65 GB, 7.29 GB with one fetched ahead.
+    """
+    whole(itemsize=itemsize)
+    not_negative(prefetch=prefetch, **{f"units[{i}]": unit for i, unit in enumerate(units)})
+    window = 1 + int(prefetch)
+    return itemsize * max((sum(units[i : i + window]) for i in range(len(units))), default=0)
+
+
+def gradient_unit_bytes(units: Sequence[int], itemsize: int = 2) -> int:
+    """Bytes of the largest unit's whole gradient, which a rank holds until that unit is reduce-scattered."""
+    whole(itemsize=itemsize)
+    not_negative(**{f"units[{i}]": unit for i, unit in enumerate(units)})
+    return itemsize * max(units, default=0)
 
 
 def checkpointed_activation_bytes(batch: int, sequence: int, hidden: int, layers: int, *, itemsize: int = 2) -> int:

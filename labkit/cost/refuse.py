@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from numbers import Integral, Real
 
 
@@ -32,3 +33,10 @@ def probability(**values: object) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
             raise ValueError(f"{name} must be a probability, from 0 to 1, not {value!r}")
+
+
+def one_of(choices: Collection[object], **values: object) -> None:
+    """Raise ValueError for the first of `values` (name=value) that is not among `choices`."""
+    for name, value in values.items():
+        if isinstance(value, bool) or value not in choices:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")

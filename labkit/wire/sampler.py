@@ -36,12 +36,17 @@ class Sampler:
 
 
 def resident_bytes() -> int:
-    """Bytes of all tensors this process holds, each storage once."""
+    """Bytes of all tensors this process holds, each storage once.
+
+    What autograd saved for backward is not counted: Python does not see it. Hooks that make it visible mark it.
+    """
     import torch
 
     storages: dict[int, int] = {}
     for thing in gc.get_objects():
         if isinstance(thing, torch.Tensor) and type(thing) is not torch.Tensor.__base__:
+            if hasattr(thing, "_saved_for_backward"):
+                continue
             try:
                 for t in (thing, thing.grad if thing.is_leaf else None):
                     if t is not None:

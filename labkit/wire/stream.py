@@ -56,3 +56,4 @@ class Stream:
             with self._lock:
                 self._pending -= 1
             handle._finish(result, error, clock.now())
+            work = handle = result = error = None  # else its tensors would live until the next work comes

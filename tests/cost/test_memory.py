@@ -87,3 +87,57 @@ def test_shapes_have_about_the_parameters_of_their_names():
 def test_what_cannot_be_is_refused_by_name_and_value(call, named):
     with pytest.raises(ValueError, match=named):
         call()
+
+
+@given(b=sizes, s=sizes, h=sizes, layers=sizes, a=sizes)
+def test_what_each_strategy_keeps(b, s, h, layers, a):
+    shape = (b, s, h, layers, a)
+    kept = {name: cost.kept_activation_bytes(*shape, name) for name in cost.ACTIVATION_STRATEGIES}
+    assert kept["all"] == cost.activation_bytes(*shape)
+    assert kept["selective"] == 34 * s * b * h * layers and kept["full"] == 2 * s * b * h * layers
+    # While a layer is computed again it is there whole: its scores, or all of it.
+    again = {name: cost.peak_activation_bytes(*shape, name) - kept[name] for name in kept}
+    assert again == {"all": 0, "selective": 5 * a * s * s * b, "full": 34 * s * b * h + 5 * a * s * s * b}
+
+
+def test_175b_on_64_gpus_does_fit_with_checkpoints():
+    """The textbook's memory wall: 43.8 GB of state and "about 50 GB" of activations at batch 1 are more than 80 GB."""
+    shape = cost.SHAPES["175B"]
+    one = (1, shape.sequence, shape.hidden, shape.layers, shape.heads)
+    peak = {name: round(cost.peak_activation_bytes(*one, name) / GB, 1) for name in cost.ACTIVATION_STRATEGIES}
+    # By the formula with which it has 1.1 TB and 19.3 GB at batch 4, no strategy takes 50 GB at batch 1.
+    assert peak == {"all": 275.4, "selective": 84.2, "full": 7.7}
+    assert round(cost.checkpointed_activation_bytes(*one[:4]) / GB, 2) == round(19.33 / 4, 2) == 4.83
+    # State, two gathered layers, one whole gradient and checkpoints: 62.4 GB. No tensor parallelism is needed for it.
+    units = [int(shape.params / shape.layers)] * shape.layers
+    held = cost.zero_state_bytes(shape.params, 64, 3) + cost.gathered_bytes(units) + cost.gradient_unit_bytes(units)
+    held += cost.peak_activation_bytes(*one, "full")
+    assert round(held / GB, 1) == 62.4 and held < cost.GPU_MEMORY
+    # And twice as many GPUs halve the state.
+    assert cost.zero_state_bytes(shape.params, 128, 3) == 21.875 * GB
+
+
+@given(units=st.lists(st.integers(0, 1000), max_size=12), prefetch=st.integers(0, 4), itemsize=st.sampled_from([2, 4]))
+def test_the_peak_of_gathered_units(units, prefetch, itemsize):
+    most = 0
+    for first in range(len(units)):
+        there = [unit for index, unit in enumerate(units) if first <= index <= first + prefetch]
+        most = max(most, sum(there) * itemsize)
+    assert cost.gathered_bytes(units, itemsize, prefetch) == most
+    assert cost.gradient_unit_bytes(units, itemsize) == max([0, *units]) * itemsize
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: cost.kept_activation_bytes(1, 1, 1, 1, 1, "some"), "strategy .*'all', 'selective', 'full'.*'some'"),
+        (lambda: cost.kept_activation_bytes(1, 1, 1, 1, 0, "full"), "heads .*0"),
+        (lambda: cost.peak_activation_bytes(0, 1, 1, 1, 1, "all"), "batch .*0"),
+        (lambda: cost.gathered_bytes([1, -1]), r"units\[1\] .*-1"),
+        (lambda: cost.gathered_bytes([1], prefetch=-1), "prefetch .*-1"),
+        (lambda: cost.gradient_unit_bytes([1], itemsize=0), "itemsize .*0"),
+    ],
+)
+def test_strategies_that_cannot_be_are_refused(call, named):
+    with pytest.raises(ValueError, match=named):
+        call()

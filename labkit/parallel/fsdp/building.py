@@ -1,0 +1,134 @@
+"""From a plain module to units, shards and stretches, alike on every rank."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.parallel.data.same import check_same
+from labkit.parallel.fsdp.agreement import check_all
+from labkit.parallel.fsdp.guards import checksum
+from labkit.parallel.fsdp.schedule import Unit
+from labkit.parallel.fsdp.shard import Shard
+from labkit.parallel.fsdp.strategies import Sharding
+from labkit.parallel.fsdp.units import Choice, Owned, choose_units, owned_by
+from labkit.wire.errors import Refused
+
+
+@dataclass
+class Built:
+    """units: the root first. keys: of the plain state dict -> name of the parameter or buffer."""
+
+    units: list[Unit]
+    keys: dict[str, str]
+
+
+def build(
+    module: nn.Module, choice: Choice, sharding: Sharding, dtype: torch.dtype | None, lent: dict[int, Shard],
+    options: str,
+) -> Built:  # fmt: skip
+    """Cut the parameters of `module`, and take them out of it.
+
+    Sends a checksum of the model: 16 bytes a rank, and more only if ranks differ. Values are read parameter by
+    parameter: a module made by `deferred` is never whole.
+    """
+    modules = choose_units(module, choice)
+    table = owned_by(module, modules)
+    recipe = module.__dict__.pop("recipe", None)
+    if recipe is None:
+        _refuse_meta(module)
+    words = {"options": options} | _describe(module, table, recipe is not None)
+    check_all(sharding, functools.partial(check_same, words))
+
+    keys = _keys(module)
+    units = [Unit(name, modules[name], _shards(name, table[name], sharding, dtype, lent)) for name in modules]
+    home = {id(o.tensor): (shard, o.name) for unit in units for shard in unit.shards for o in shard.owned}
+
+    def deliver(values: Tensor, of: Tensor) -> None:
+        shard, name = home[id(of)]
+        shard.take(name, 0, values.detach().flatten())
+
+    if recipe is not None:
+        recipe.replay(deliver, module, sharding.shard.device)
+    else:
+        for unit in units:
+            for shard in unit.shards:
+                for o in shard.owned:
+                    deliver(o.tensor, o.tensor)
+        for m in module.modules():
+            for name, b in m._buffers.items():
+                m._buffers[name] = b.to(sharding.shard.device) if b is not None else None
+    for unit in units:
+        _swap(unit)
+    return Built(units, keys)
+
+
+def _shards(name: str, owned: list[Owned], sharding: Sharding, dtype: Any, lent: dict[int, Shard]) -> list[Shard]:
+    kinds: dict[tuple[torch.dtype, bool], list[Owned]] = {}
+    for o in owned:
+        kinds.setdefault((o.tensor.dtype, o.tensor.requires_grad), []).append(o)
+    return [Shard(name, alike, sharding, dtype, lent) for alike in kinds.values()]
+
+
+def _swap(unit: Unit) -> None:
+    """Take the parameters out of the unit's modules, and register the stretches in their place."""
+    for shard in unit.shards:
+        for o in shard.owned:
+            for module, attribute in o.places:
+                del module._parameters[attribute]
+            o.tensor = nn.Parameter(o.tensor.detach().to("meta"), requires_grad=False)  # only its shape is left
+    for i, shard in enumerate(unit.shards):
+        name = f"stretch_{i}" if i else "stretch"
+        if hasattr(unit.module, name):
+            raise Refused(f"unit {unit.name!r} has an attribute {name!r} of its own, where its stretch goes: rename it")
+        unit.module.register_parameter(name, shard.stretch)
+
+
+def _keys(module: nn.Module) -> dict[str, str]:
+    """Names in the plain state dict, tied ones included -> the first name of what is behind it."""
+    first = {id(x): name for name, x in (*module.named_parameters(), *module.named_buffers())}
+    return {key: first[id(x)] for key, x in module.state_dict(keep_vars=True).items() if id(x) in first}
+
+
+def _describe(module: nn.Module, table: dict[str, list[Owned]], deferred: bool) -> dict[str, str]:
+    words = {}
+    for unit, owned in table.items():
+        for o in owned:
+            words[f"parameter {o.name!r}"] = f"in unit {unit!r}, " + _words(o.tensor, deferred)
+    for name, b in module.named_buffers():
+        words[f"buffer {name!r}"] = _words(b, deferred)
+    return words
+
+
+def _words(x: Tensor, deferred: bool) -> str:
+    values = "" if deferred else f", values with checksum {checksum(x)} (the same seed on every rank?)"
+    kind = ", trained" if x.requires_grad else ", not trained"
+    return f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}{kind}{values}"
+
+
+def _refuse_meta(module: nn.Module) -> None:
+    for name, x in (*module.named_parameters(), *module.named_buffers()):
+        if x.is_meta:
+            raise Refused(f"{name!r} is on the meta device and nobody knows its values: build the model with "
+                          "labkit.parallel.deferred(GPT, config), which remembers how they are drawn")  # fmt: skip
+
+
+def check_options(module: Any, prefetch: Any, average: Any, *dtypes: Any) -> None:
+    """Refuse what no rank could work with."""
+    if not isinstance(module, nn.Module):
+        raise Refused(f"FullyShard wraps a module, not {type(module).__name__}")
+    if any(hasattr(m, "sharding") and hasattr(m, "units") for m in module.modules()):
+        raise Refused("this module is sharded already: wrap it once, and name its parts with units=")
+    if next(module.parameters(), None) is None:
+        raise Refused("this module has no parameters: there is nothing to shard")
+    if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
+        raise Refused(f"prefetch={prefetch!r}: the number of units to fetch ahead, 0 or more")
+    if average not in ("ranks", "weights"):
+        raise Refused(f"average={average!r}: 'ranks' (all count the same) or 'weights' (with model.weighted(n))")
+    for name, dtype in zip(("param_dtype", "reduce_dtype", "output_dtype"), dtypes, strict=True):
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise Refused(f"{name}={dtype!r}: a floating-point dtype such as torch.bfloat16, or None")

@@ -1,0 +1,106 @@
+"""From a unit's gradients to the gradient of this rank's stretch, while backward goes on.
+
+Gradients of a unit are packed into one flat tensor and reduce-scattered in the background. While that travels, the
+next unit runs backward; when it is through, the one before is collected. So at most one flat gradient (two across
+replicas) is on its way at any time. Everything starts at the same places of the program on every rank, and so in the
+same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from labkit.collectives import all_reduce, reduce_scatter
+from labkit.parallel.fsdp.guards import refuse_nan
+from labkit.parallel.fsdp.shard import Shard
+from labkit.parallel.fsdp.strategies import Sharding
+
+SIXTEEN_BIT = (torch.float16, torch.bfloat16)
+
+
+class Reducer:
+    """dtype: of gradients on the wire, None for that in which they were computed.
+
+    sync: False while gradients are only summed up, for a later microbatch to reduce. share: how much of this rank's
+    gradient counts, on top of the plain average over ranks. check_nan: see `guards.refuse_nan`. begin: called before
+    anything is added; it sees to it that `finish` is called when backward ends.
+    """
+
+    def __init__(self, sharding: Sharding, dtype: torch.dtype | None, check_nan: bool, begin: Callable[[], None]):
+        self.sharding, self.dtype, self.check_nan, self._begin = sharding, dtype, check_nan, begin
+        self.sync, self.share = True, 1.0
+        self._under_way: list[Iterator[None]] = []
+
+    def add(self, shard: Shard, gradients: Sequence[Tensor | None]) -> None:
+        """Backward of a unit is through: let its weights go, and reduce its gradients (or only sum them up)."""
+        self._begin()
+        shard.release()
+        with self.sharding.shard.span(f"reduce {shard.unit or 'root'}", kind="fsdp"):
+            self._advance()  # before a new flat gradient takes memory, the one before gives its own back
+            flat = self._pack(shard, gradients)
+            if not self.sync:
+                shard.unreduced = flat
+                return
+            shard.unreduced = None
+            if self.check_nan:
+                refuse_nan(shard, flat)
+            self._under_way.append(self._reduction(shard, flat))
+            del flat
+            next(self._under_way[-1])
+
+    def finish(self) -> None:
+        """Wait for all reductions, in order."""
+        while self._under_way:
+            self._advance()
+
+    def abandon(self) -> None:
+        """Forget what a backward that was broken off has left."""
+        self._under_way.clear()
+
+    def _advance(self) -> None:
+        """Take every reduction one stage further; drop those that are through."""
+        still, self._under_way = self._under_way, []
+        for reduction in still:
+            if next(reduction, self) is not self:
+                self._under_way.append(reduction)
+
+    def _pack(self, shard: Shard, gradients: Sequence[Tensor | None]) -> Tensor:
+        """The gradients side by side, added to those of earlier microbatches; zeros for a parameter without."""
+        flat, first = shard.unreduced, shard.unreduced is None
+        if flat is None:
+            flat = torch.empty(shard.flat.numel, dtype=self.dtype or shard.dtype, device=shard.stretch.device)
+        for view, gradient in zip(shard.flat.views(flat), gradients, strict=True):
+            if gradient is None or not self.share:  # a share of 0 is zeros, whatever an empty batch gave
+                view.zero_() if first else None
+            elif first:
+                view.copy_(gradient)
+                view.mul_(self.share) if self.share != 1 else None
+            else:
+                view.add_(gradient, alpha=self.share)
+        return flat
+
+    def _reduction(self, shard: Shard, flat: Tensor) -> Iterator[None]:
+        """Reduce-scatter where the unit is cut, all-reduce of the stretch across its copies; a yield where it waits."""
+        within, across, algorithm = self.sharding.shard, self.sharding.replicate, self.sharding.algorithm
+        if within.size > 1:
+            if flat.dtype in SIXTEEN_BIT and algorithm == "ring":
+                algorithm = "pairwise"  # the bytes of the ring, but added up in 32 bits
+            handle = reduce_scatter(flat, within, "avg", algorithm, async_op=True)
+            del flat
+            yield
+            flat = handle.wait()
+            del handle
+        if across.size > 1:
+            handle = all_reduce(flat, across, "avg", self.sharding.algorithm, async_op=True)
+            yield
+            flat = handle.wait()
+        if within.size == across.size == 1:
+            yield
+        gradient = flat.to(shard.stretch.dtype)
+        if shard.stretch.grad is None:
+            shard.stretch.grad = gradient
+        else:
+            shard.stretch.grad += gradient

@@ -1,0 +1,101 @@
+"""`Shard`: the parameters of a unit side by side, cut among the ranks, of which this rank keeps one stretch.
+
+The stretch is an ordinary 1-D `nn.Parameter`: an optimizer trains it without knowing what it is a part of. `fetch`
+starts to gather the whole, `settle` waits for it, `release` lets it go again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.collectives import all_gather
+from labkit.parallel.flat import Flat
+from labkit.parallel.fsdp.strategies import Sharding
+from labkit.parallel.fsdp.units import Owned
+from labkit.wire.errors import Refused
+
+
+class Shard:
+    """The parameters `owned` of unit `unit`, all of one dtype, and all trained or all frozen.
+
+    flat: their layout, and who owns what. stretch: what this rank owns, in the parameters' own dtype. whole: all of
+    them while they are gathered, in `dtype` (that of computing and of the wire), else None. Nothing is padded: the
+    stretches of two ranks may differ by one element. lent: see `claims.py`.
+    """
+
+    def __init__(
+        self, unit: str, owned: list[Owned], sharding: Sharding, dtype: torch.dtype | None, lent: dict[int, Shard]
+    ):
+        first = owned[0].tensor
+        self.unit, self.owned, self.sharding = unit, owned, sharding
+        self.flat = Flat(((o.name, o.tensor) for o in owned), sharding.shard.size)
+        self.rank, self.count = sharding.shard.rank, self.flat.counts[sharding.shard.rank]
+        device = sharding.shard.device
+        self.stretch = nn.Parameter(torch.empty(self.count, dtype=first.dtype, device=device), first.requires_grad)
+        self.dtype = dtype if dtype is not None and first.is_floating_point() else first.dtype
+        self.pieces = self.flat.pieces(self.rank)
+        self.whole: Tensor | None = None
+        self.unreduced: Tensor | None = None  # gradients summed over microbatches that were not reduced yet
+        self._coming: Any = None
+        self._lent = lent
+
+    def __repr__(self) -> str:
+        return f"Shard(unit {self.unit!r}, {self.count} of {self.flat.numel} elements, {len(self.owned)} parameters)"
+
+    # -- whole for a while -------------------------------------------------------------------------------------
+
+    def fetch(self) -> None:
+        """Start to gather the whole, unless it is here or under way. Sends what a ring all-gather sends."""
+        if self.whole is not None or self._coming is not None:
+            return
+        if self.stretch.shape != (self.count,):
+            raise Refused(f"rank {self.rank}: the stretch of unit {self.unit!r} was resized from {self.count} elements "
+                          f"to {list(self.stretch.shape)} after wrapping: the other ranks know nothing of it. Change "
+                          "the model first, then wrap it")  # fmt: skip
+        mine = self.stretch.detach().to(self.dtype)
+        if self.flat.size == 1:
+            self.whole = mine
+            return
+        uneven = self.flat.counts if self.flat.counts[0] != self.flat.counts[-1] else None
+        self._coming = all_gather(mine, self.sharding.shard, uneven, self.sharding.algorithm, async_op=True)
+
+    def settle(self) -> Tensor:
+        """The whole (1-D): waits for it; gathers it now if nobody fetched it."""
+        self.fetch()
+        if self.whole is None:
+            self.whole, self._coming = self._coming.wait(), None
+            self._lent[self.whole.untyped_storage()._cdata] = self
+        return self.whole
+
+    def release(self) -> None:
+        """Let the whole go. The memory is free as soon as nobody computes with it."""
+        if self._coming is not None:
+            self.settle()
+        if self.whole is not None:
+            self._lent.pop(self.whole.untyped_storage()._cdata, None)
+            self.whole = None
+
+    def views(self) -> list[Tensor]:
+        """The parameters, in their shapes, as views of the whole."""
+        return self.flat.views(self.settle())
+
+    # -- values from elsewhere ---------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def take(self, name: str, start: int, values: Tensor, into: Tensor | None = None) -> int:
+        """Copy what this rank owns of `values`, elements `start` ... of parameter `name`; returns how many.
+
+        into: the stretch, if not given; or a tensor like it, such as the optimizer's momentum.
+        """
+        into, taken = self.stretch if into is None else into, 0
+        for piece in self.pieces:
+            if piece.name == name:
+                begin, end = max(piece.start, start), min(piece.stop, start + len(values))
+                if begin < end:
+                    at = piece.offset + begin - piece.start
+                    into[at : at + end - begin].copy_(values[begin - start : end - start])
+                    taken += end - begin
+        return taken

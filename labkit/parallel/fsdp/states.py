@@ -1,0 +1,151 @@
+"""State dicts of a sharded model: whole, as the plain model would write it, or in one part for each rank.
+
+Both fit a world of any size. A whole one names parameters; a part names stretches of parameters, each with its place.
+Loading is the same for both: every rank copies what it owns of whatever it is given. What does not fit is refused
+before anything is written, by all ranks alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from labkit.collectives import all_gather
+from labkit.parallel.fsdp.agreement import agree_all
+from labkit.parallel.fsdp.shard import Shard
+
+if TYPE_CHECKING:
+    from labkit.parallel.fsdp.fully_shard import FullyShard
+
+FORMAT = "labkit fsdp 1"
+
+
+@torch.no_grad()
+def whole(model: FullyShard) -> dict[str, Tensor]:
+    """The plain model's state dict, with the same keys, on the CPU of every rank. Every rank calls it.
+
+    Sent: one all-gather of the model, in the dtype of its stretches. Held at once: what is returned, and one unit.
+    """
+    found = {name: b.detach().to("cpu", copy=True) for name, b in model.module.named_buffers()}
+    for shard in model.shards:
+        flat = all_gather(shard.stretch.detach(), model.sharding.shard, shard.flat.counts, "ring")
+        views = [view.to("cpu", copy=True) for view in shard.flat.views(flat)]
+        found |= dict(zip(shard.flat.names, views, strict=True))
+    return {key: found[name] for key, name in model.keys.items()}
+
+
+def load_whole(model: FullyShard, state: Mapping[str, Any]) -> None:
+    """Take what this rank owns out of a plain state dict. Sends nothing but the agreement that it fits."""
+    shapes = _shapes(model)
+    given = {key: tuple(x.shape) for key, x in state.items() if isinstance(x, Tensor)}
+    agree_all(model.sharding, _difference({key: shapes[name] for key, name in model.keys.items()}, given))
+    buffers = dict(model.module.named_buffers())
+    with torch.no_grad():
+        for key, name in model.keys.items():
+            if name in buffers:
+                buffers[name].copy_(state[key])
+        named = {name: key for key, name in reversed(list(model.keys.items()))}
+        for shard in model.shards:
+            for name in shard.flat.names:
+                shard.take(name, 0, state[named[name]].detach().flatten())
+
+
+def part(model: FullyShard, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
+    """This rank's stretches, copied, with their places in the parameters; nothing is sent. Plain data, for torch.save.
+
+    optimizer: its state of the stretches goes along (not its settings, such as the learning rate). With hybrid, the
+    ranks of one replica hold it all; the others hold the same again.
+    """
+    state = {} if optimizer is None else optimizer.state
+    stretches = [
+        {
+            "pieces": [[p.name, p.start, p.stop, p.offset] for p in shard.pieces],
+            "values": shard.stretch.detach().to("cpu", copy=True),
+            "optimizer": {k: _copy(v) for k, v in state.get(shard.stretch, {}).items()},
+        }
+        for shard in model.shards
+    ]
+    buffers = {name: b.detach().to("cpu", copy=True) for name, b in model.module.named_buffers()}
+    place = model.sharding.shard
+    return {"format": FORMAT, "rank": place.rank, "size": place.size, "shapes": _shapes(model), "stretches": stretches,
+            "buffers": buffers, "with_optimizer": optimizer is not None}  # fmt: skip
+
+
+def load_parts(
+    model: FullyShard, parts: Sequence[Mapping[str, Any]], optimizer: torch.optim.Optimizer | None = None
+) -> None:
+    """Take what this rank owns out of the parts of all ranks that saved, in any order.
+
+    parts: of one shard group, one for each rank. Neither the number of ranks nor the units need be the same as then.
+    Open files with `torch.load(..., mmap=True)`, and only what overlaps is read.
+    """
+    agree_all(model.sharding, _problem(_shapes(model), parts, optimizer is not None))
+    for name, b in model.module.named_buffers():
+        b.copy_(parts[0]["buffers"][name])
+    for shard in model.shards:
+        state: dict[str, Any] = {}
+        for saved in (stretch for p in parts for stretch in p["stretches"]):
+            for name, start, stop, offset in saved["pieces"]:
+                here = slice(offset, offset + stop - start)
+                if shard.take(name, start, saved["values"][here]) and optimizer is not None:
+                    _take_state(shard, state, saved, name, start, here)
+        if optimizer is not None and state:
+            optimizer.state[shard.stretch] = state
+
+
+def _take_state(
+    shard: Shard, state: dict[str, Any], saved: Mapping[str, Any], name: str, start: int, here: slice
+) -> None:
+    for key, value in saved["optimizer"].items():
+        if isinstance(value, Tensor) and value.shape == saved["values"].shape:  # one number for each weight
+            mine = state.setdefault(key, torch.zeros_like(shard.stretch, dtype=value.dtype))
+            shard.take(name, start, value[here], into=mine)
+        else:  # one for all of them, such as the number of steps
+            state[key] = _copy(value)
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
+
+
+def _shapes(model: FullyShard) -> dict[str, tuple[int, ...]]:
+    """The shapes of all parameters and buffers, by name."""
+    shapes = {name: tuple(b.shape) for name, b in model.module.named_buffers()}
+    for shard in model.shards:
+        shapes |= dict(zip(shard.flat.names, shard.flat.shapes, strict=True))
+    return shapes
+
+
+def _problem(shapes: dict[str, tuple[int, ...]], parts: Sequence[Mapping[str, Any]], trained: bool) -> str | None:
+    """Why these parts cannot be loaded into a model of these shapes; None if they can."""
+    if not parts or any(not isinstance(p, Mapping) or p.get("format") != FORMAT for p in parts):
+        return "load_sharded_state_dict needs what sharded_state_dict returned on each rank that saved, as a list"
+    sizes, ranks = sorted({p["size"] for p in parts}), sorted(p["rank"] for p in parts)
+    if len(sizes) > 1:
+        return f"these parts come from worlds of different sizes: {', '.join(map(str, sizes))}"
+    if ranks != list(range(sizes[0])):
+        return (f"this state was saved by {sizes[0]} ranks, and the parts given are those of ranks "
+                f"{', '.join(map(str, ranks))}: give each of 0 to {sizes[0] - 1} once")  # fmt: skip
+    if trained and not all(p["with_optimizer"] for p in parts):
+        return "this state was saved without an optimizer's: call sharded_state_dict(optimizer) to save both"
+    for p in parts:
+        problem = _difference(shapes, {name: tuple(shape) for name, shape in p["shapes"].items()})
+        if problem is not None:
+            return problem
+        for stretch in p["stretches"]:
+            if sum(stop - start for _, start, stop, _ in stretch["pieces"]) != len(stretch["values"]):
+                return f"the part of rank {p['rank']} is damaged: a stretch is not as long as its pieces"
+    return None
+
+
+def _difference(mine: Mapping[str, tuple[int, ...]], given: Mapping[str, tuple[int, ...]]) -> str | None:
+    for name, shape in mine.items():
+        if name not in given:
+            return f"this state dict is of another model: it has no {name!r}"
+        if given[name] != shape:
+            return f"this state dict is of another model: {name!r} is {given[name]}, and {shape} in this model"
+    extra = next((name for name in given if name not in mine), None)
+    return f"this state dict is of another model: it has {extra!r}, which this model has not" if extra else None
