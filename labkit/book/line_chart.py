@@ -17,7 +17,7 @@ LEFT, HIGH, MARKS = 64.0, 240.0, 12  # left margin, height of the drawing, marke
 
 
 def lines(
-    values: Mapping[str, Mapping[float, float] | Line | Sequence[float]],
+    values: Mapping[str, Mapping[float, float] | Sequence[tuple[float, float] | float]],
     *,
     x: str = "step",
     y: str = "loss",
@@ -47,10 +47,10 @@ def lines(
     )  # fmt: skip
 
 
-def _pairs(line: Mapping[float, float] | Line | Sequence[float]) -> list[tuple[float, float]]:
+def _pairs(line: Mapping[float, float] | Sequence[tuple[float, float] | float]) -> list[tuple[float, float]]:
     if isinstance(line, Mapping):
         return sorted((float(a), float(b)) for a, b in line.items())
-    return [(p[0], p[1]) if isinstance(p, Sequence) else (float(i), float(p)) for i, p in enumerate(line, 1)]
+    return [p if isinstance(p, tuple) else (float(i), p) for i, p in enumerate(line, 1)]
 
 
 def _whole(at: float) -> float | int:
