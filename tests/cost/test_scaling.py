@@ -103,6 +103,25 @@ def test_the_cliff():
     assert flat.size_at_efficiency(0.9) == math.inf
 
 
+def test_the_interval_of_the_cliff_comes_from_the_error_of_the_ratio():
+    times, noise = {2: 1.9, 4: 3.3}, {2: 0.05, 4: 0.02}
+
+    def fitted(**moved):
+        return cost.fit_scaling(
+            [cost.Measured(n, times[n] + moved.get(f"n{n}", 0.0), noise[n]) for n in times], "weak", "messages"
+        )
+
+    def ratio(**moved):
+        return fitted(**moved).communication / fitted(**moved).compute
+
+    # The error of C / A by moving each time a little, and adding the two effects as independent errors.
+    effects = [(ratio(**{f"n{n}": 1e-6}) - ratio()) / 1e-6 * noise[n] for n in times]
+    spread = 2 * math.hypot(*effects)
+    for efficiency in (0.1, 0.01):
+        ends = [1 + (1 / efficiency - 1) / (2 * r) for r in (ratio() + spread, ratio() - spread)]
+        assert fitted().size_interval(efficiency) == tuple(math.floor(end) for end in ends)
+
+
 def test_a_third_size_tells_which_law_holds():
     points = [cost.Measured(n, 1.0 + 0.02 * 2 * (n - 1), 0.002) for n in (2, 4, 8)]  # latency grows with N
     right = cost.fit_scaling(points[:2], "weak", "messages")

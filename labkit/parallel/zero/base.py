@@ -1,0 +1,170 @@
+"""What the three stages of ZeRO share: a model in units, and a step that updates the stretches that a rank owns.
+
+Source: Rajbhandari, Rasley, Ruwase & He 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit import collectives
+from labkit.parallel.data.same import broadcast_all, check_same, describe
+from labkit.wire.errors import Refused
+from labkit.wire.group import Group
+
+from .adamw import AdamW
+from .inspect import Inspect
+from .state import State
+from .unit import Named, Unit
+
+
+class ZeRO(Inspect, nn.Module):
+    """A model whose training state is cut among the ranks of `group`: the base of ZeRO1, ZeRO2 and ZeRO3.
+
+    module: the same on every rank (checked); rank 0's values count. Every rank calls forward, backward and `step`
+        alike, each on its part of the global batch; gradients are averaged over ranks.
+    optimizer: settings of AdamW.
+    precision: "mixed" holds parameters and gradients in bfloat16, and with the optimizer's state a float32 master copy:
+        2 + 2 + 12 bytes a parameter. Losses need no scaling: bfloat16 has the range of float32. Floating inputs are
+        rounded to bfloat16, floating outputs come back in float32. Gradients of several backward passes are added
+        in bfloat16. "single" leaves all in the dtype of the model: 4 + 4 + 8 bytes with float32.
+    offload: keep master, momentum and variance in host memory (labkit/parallel/offload.py).
+    find_unused: allow parameters that get no gradient in a step. Ranks then tell each other which, at one byte a
+        parameter and step; one that no rank reached stays as it is. Without it such a parameter is refused by name.
+    check_nan: look at each gradient before it is sent (one sum), and refuse NaN and infinity by rank and name.
+
+    Frozen parameters (requires_grad=False) have no gradient and no optimizer's state. A tied weight counts once.
+    """
+
+    def __init__(
+        self, module: nn.Module, group: Group, optimizer: AdamW | None = None, precision: str = "mixed", *,
+        offload: bool = False, find_unused: bool = False, check_nan: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        _check(module, optimizer, precision)
+        self.module, self.group, self.precision = module, group, precision
+        self.optimizer = AdamW() if optimizer is None else optimizer
+        self.find_unused, self.check_nan = find_unused, check_nan
+        check_same(describe(module), group)
+        broadcast_all(module.buffers(), group)
+        own = next(module.parameters()).dtype
+        self.dtype = torch.bfloat16 if precision == "mixed" else own  # of parameters, gradients and messages
+        kind = State
+        if offload:
+            from labkit.parallel.offload import HostState as kind  # it is written with State
+        self._make_state = partial(kind, dtype=torch.float32 if precision == "mixed" else own)
+        self.units: list[Unit] = []
+
+    def _add(self, named: Named, cut: bool) -> list[Unit]:
+        """Make units of these parameters, with those that are trained apart from those that are frozen."""
+        made = []
+        for trained in (True, False):
+            some = [(name, p) for name, p in named if p.requires_grad == trained]
+            if some:
+                made.append(Unit(some, self.group, self.dtype, self._make_state, cut))
+        for unit in made:
+            for index, p in enumerate(unit.parameters if unit.trained else ()):
+                p.register_post_accumulate_grad_hook(lambda _, unit=unit, index=index: self._arrived(unit, index))
+        self.units += made
+        return made
+
+    # -- where the stages differ -------------------------------------------------------------------------------
+
+    def _arrived(self, unit: Unit, index: int) -> None:
+        """During backward, when the gradient of parameter `index` of `unit` is there."""
+        raise NotImplementedError
+
+    def _reduced(self) -> None:
+        """Have the mean gradient in `unit.gradient` of every trained unit, if it is not there already."""
+        raise NotImplementedError
+
+    # -- training ----------------------------------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's output for this rank's inputs."""
+        if self.precision == "single":
+            return self.module(*args, **kwargs)
+        output = self.module(*_cast(args, self.dtype), **{name: _cast(x, self.dtype) for name, x in kwargs.items()})
+        return _cast(output, torch.float32)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Update every parameter that got a gradient since `zero_grad`. Every rank calls it.
+
+        Stages 1 and 2 then all-gather what was updated, a unit at a time, while the next one is being updated.
+        """
+        self._reduced()
+        self._agree_on_used()
+        under_way: list[tuple[Unit, Any]] = []
+        for unit in self.units:
+            unit.update(self.optimizer)
+            if unit.trained and not unit.cut:
+                under_way.append((unit, unit.stretches(async_op=True)))
+            if len(under_way) > 1:
+                _land(*under_way.pop(0))
+        for unit, handle in under_way:
+            _land(unit, handle)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients, and give their memory back."""
+        for unit in self.units:
+            unit.forget()
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float) -> float:
+        """Scale the mean gradient down to the norm `max_norm`; returns the norm it had, that of the whole model.
+
+        Every rank adds up the squares of its stretches, and 8 bytes are summed over the ranks. Once before a step.
+        """
+        self._reduced()
+        mine = [unit.gradient for unit in self.units if unit.gradient is not None]
+        square = torch.zeros((), dtype=torch.float64, device=self.group.device)
+        for g in mine:
+            square += g.double().square().sum()
+        norm = float(collectives.all_reduce(square, self.group)) ** 0.5
+        for g in mine:
+            g.mul_(min(1.0, max_norm / (norm + 1e-6)))
+        return norm
+
+    def _agree_on_used(self) -> None:
+        trained = [unit for unit in self.units if unit.trained]
+        here = [(unit, i, i in unit.used) for unit in trained for i in range(len(unit.names))]
+        if self.find_unused:
+            flags = torch.tensor([used for *_, used in here], dtype=torch.uint8, device=self.group.device)
+            anywhere = collectives.all_reduce(flags, self.group, "max").tolist()
+            for (unit, i, _), used in zip(here, anywhere, strict=True):
+                if used:
+                    unit.used.add(i)
+            return
+        missing = [repr(unit.names[i]) for unit, i, used in here if not used]
+        if missing:
+            raise Refused(f"rank {self.group.rank}: no gradient for {', '.join(missing[:3])}"
+                          f"{f' and {len(missing) - 3} others' if len(missing) > 3 else ''} since zero_grad(). Call "
+                          "backward() before step(), freeze what is not trained, or pass find_unused=True")  # fmt: skip
+
+
+def _land(unit: Unit, handle: Any) -> None:
+    unit.publish(handle.wait())
+
+
+def _cast(x: Any, dtype: torch.dtype) -> Any:
+    """Floating tensors, and those in tuples and lists, in `dtype`; all else as it is."""
+    if type(x) in (tuple, list):
+        return type(x)(_cast(y, dtype) for y in x)
+    return x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
+
+
+def _check(module: nn.Module, optimizer: Any, precision: str) -> None:
+    if precision not in ("mixed", "single"):
+        raise Refused(f"precision={precision!r}: choose 'mixed' (2 + 2 + 12 bytes a parameter) or 'single' (4 + 4 + 8)")
+    if optimizer is not None and not isinstance(optimizer, AdamW):
+        raise Refused(f"optimizer is a {type(optimizer).__name__}: pass settings, as labkit.parallel.AdamW(lr=1e-3). "
+                      "The optimizer's state is made here, for a stretch of the parameters")  # fmt: skip
+    kinds: Sequence[str] = sorted({str(p.dtype) for p in module.parameters()})
+    if len(kinds) != 1 or not next(module.parameters()).is_floating_point():
+        raise Refused(f"the parameters have dtypes {kinds}, and one floating dtype is needed: call module.float()")

@@ -1,0 +1,177 @@
+"""A unit: parameters that are sent, cut and updated together, and this rank's stretch of them.
+
+All stages of ZeRO are written with units. For stages 1 and 2 a unit is a bucket of neighbouring parameters, for stage 3
+a block of the model. A unit knows how to do each thing; the stages differ in what they keep and when they let it go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit import collectives
+from labkit.parallel.flat import Flat
+from labkit.wire.errors import Refused
+from labkit.wire.group import Group
+
+from .adamw import AdamW
+from .state import Run, State
+
+Named = Sequence[tuple[str, nn.Parameter]]
+
+
+class Unit:
+    """Some parameters of a model as one flat tensor, of which rank r owns `torch.tensor_split(whole, N)[r]`.
+
+    whole: all elements, in the dtype that the model computes in; the parameters are views of it.
+    stretch: this rank's part: a view of `whole`, or with `cut` a tensor of its own, and then `whole` has memory only
+        between `gather` and `free`.
+    state: master, momentum and variance of the stretch; None where nothing is trained.
+    whole_gradient: this rank's own gradient of all elements, or None.
+    gradient: the stretch of the mean gradient over ranks, or None.
+    """
+
+    def __init__(
+        self, named: Named, group: Group, dtype: torch.dtype, make_state: Callable[[Tensor, Tensor], State], cut: bool
+    ) -> None:
+        self.group, self.flat, self.cut = group, Flat(named, group.size), cut
+        self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
+        self.trained = self.parameters[0].requires_grad
+        first = self.parameters[0].data
+        values = self.flat.pack((p.data for p in self.parameters), first.new_empty(self.flat.numel))
+        collectives.broadcast(values, group)  # all start from rank 0's
+        self.whole = values.to(dtype)
+        self.stretch = self.flat.part(self.whole, group.rank)
+        if cut:
+            self.stretch = self.stretch.clone()
+        self.state = make_state(self.flat.part(values, group.rank), self.stretch) if self.trained else None
+        self.steps = [0] * len(named)  # updates of each parameter so far: one that lacked a gradient has fewer
+        index = {name: i for i, name in enumerate(self.names)}
+        self.owned = [(index[p.name], p.start, p.offset, p.stop - p.start) for p in self.flat.pieces(group.rank)]
+        self.forget()
+        self._show()
+        self.free()
+
+    # -- parameters --------------------------------------------------------------------------------------------
+
+    def gather(self) -> None:
+        """All-gather the parameters from the stretches of all ranks, if they are cut; whole until `free`."""
+        if self.cut and not self.whole.untyped_storage().nbytes():
+            values = self.stretches()
+            self.whole.untyped_storage().resize_(self.whole.nbytes)
+            self.publish(values)
+            self._show()
+
+    def free(self) -> None:
+        """Give the memory of `whole` back, if parameters are cut; they are empty until they are gathered again.
+
+        What autograd saved of them refers to the same memory, so gathering fills it again, in place.
+        """
+        if self.cut:
+            self.whole.untyped_storage().resize_(0)
+            for p in self.parameters:
+                p.data = self.stretch[:0]
+
+    def stretches(self, async_op: bool = False) -> Any:
+        """All-gather the stretches of all ranks; a handle with `async_op`."""
+        return collectives.all_gather(self.stretch, self.group, self.flat.counts, algorithm="ring", async_op=async_op)
+
+    @torch.no_grad()
+    def publish(self, values: Tensor) -> None:
+        """Put these values in the place of the parameters'."""
+        self.whole.copy_(values)
+
+    def _show(self) -> None:
+        for p, view in zip(self.parameters, self.flat.views(self.whole), strict=True):
+            p.data = view
+
+    # -- gradients ---------------------------------------------------------------------------------------------
+
+    @property
+    def complete(self) -> bool:
+        """Whether every parameter has its gradient in `whole_gradient`."""
+        return len(self.arrived) == len(self.parameters)
+
+    @torch.no_grad()
+    def take(self, index: int) -> None:
+        """Move the gradient of parameter `index` into `whole_gradient`, or add it to what is there already."""
+        p, view = self.parameters[index], self._room()[index]
+        if p.grad is None or p.grad.shape != view.shape:
+            raise Refused(
+                f"rank {self.group.rank}: the gradient of {self.names[index]!r} has not the shape that the "
+                f"parameter had when it was wrapped, {list(view.shape)}: change a model first, then wrap it"
+            )
+        if index in self.arrived:
+            view.add_(p.grad)
+        else:
+            view.copy_(p.grad)
+        p.grad = None
+        self.arrived.add(index)
+
+    @torch.no_grad()
+    def reduce(self) -> Any:
+        """Start to reduce-scatter the mean of `whole_gradient` over ranks; a handle, whose result is this stretch.
+
+        A parameter that got no gradient on this rank counts as zero here. 16-bit gradients are added in 32 bits and
+        rounded once: that is what the algorithm "pairwise" does, at the bytes of the ring.
+        """
+        for index, view in enumerate(self._room()):
+            if index not in self.arrived:
+                view.zero_()
+        self.used |= self.arrived
+        return collectives.reduce_scatter(self.whole_gradient, self.group, "avg", algorithm="pairwise", async_op=True)
+
+    @torch.no_grad()
+    def check_finite(self) -> None:
+        """Raise Refused, with rank and parameter, if this rank's gradient has NaN or infinity. Costs one sum."""
+        if self.complete and self.whole_gradient is not None and self.whole_gradient.sum().isfinite():
+            return
+        for index in sorted(self.arrived):
+            bad = int((~self._room()[index].isfinite()).sum())
+            if bad:
+                raise Refused(f"rank {self.group.rank}: {bad} elements of the gradient of {self.names[index]!r} are "
+                              "NaN or infinite, and nothing of it was sent. Look at this rank's batch and loss, or "
+                              "pass check_nan=False")  # fmt: skip
+
+    def drop_whole_gradient(self) -> None:
+        """Free this rank's own gradient; the reduced stretch stays."""
+        self.whole_gradient, self._views, self.arrived = None, [], set()
+
+    def forget(self) -> None:
+        """Forget all gradients."""
+        self.drop_whole_gradient()
+        self.gradient: Tensor | None = None
+        self.used: set[int] = set()  # parameters that got a gradient since
+
+    def _room(self) -> list[Tensor]:
+        """`whole_gradient` as tensors in the shape of the parameters; it is made when the first is wanted."""
+        if self.whole_gradient is None:
+            self.whole_gradient: Tensor | None = torch.empty_like(self.whole, memory_format=torch.contiguous_format)
+            self.arrived: set[int] = set()
+            self._views = self.flat.views(self.whole_gradient)
+        return self._views
+
+    # -- the step ----------------------------------------------------------------------------------------------
+
+    def update(self, optimizer: AdamW) -> None:
+        """Update this rank's stretch. A parameter without gradient stays as it is, as in torch's optimizers."""
+        if self.state is None or self.gradient is None:
+            return
+        for index in self.used:
+            self.steps[index] += 1
+        runs: list[Run] = []
+        for index, _, start, length in self.owned:
+            if index in self.used:
+                joins = bool(runs) and runs[-1][1:] == (start, self.steps[index])  # neighbours at one step: one run
+                runs.append((runs.pop()[0] if joins else start, start + length, self.steps[index]))
+        self.state.update(optimizer, self.gradient, self.stretch, runs)
+
+    def nbytes(self) -> tuple[int, int, int]:
+        """Bytes held on the device now: parameters, gradients, optimizer's state."""
+        parameters = self.whole.untyped_storage().nbytes() + (self.stretch.nbytes if self.cut else 0)
+        own = self.whole_gradient is None and self.gradient is not None  # else the stretch is a view, or for a moment
+        gradients = [g.nbytes for g in (self.whole_gradient, self.gradient if own else None) if g is not None]
+        return parameters, sum(gradients), 0 if self.state is None else self.state.device_bytes(self.stretch)
