@@ -20,7 +20,6 @@ QUESTIONS: dict[str, Question] = {id: CHAPTER.question(id, {}) for id in CHAPTER
         ("global-batch-of", "32 * 6 * 5"),
         ("last-bucket", "14 * (50 / 8 / 10 + 0.02)"),  # 14 messages of 6.25 MB at 10 MB a ms, and 0.02 ms each
         ("bytes-accumulated", "2 * 15 / 16 * 2 / 8"),
-        ("one-slow-of-many", "30"),
     ],
 )
 def test_a_key_is_what_a_hand_works_out(id: str, typed: str) -> None:
@@ -33,7 +32,6 @@ def test_a_key_is_what_a_hand_works_out(id: str, typed: str) -> None:
         ("mean-of-means", "4", "plain average"),
         ("left-out", "12", "one example of each rank"),
         ("last-bucket", "0", "Behind what"),
-        ("one-slow-of-many", "0.117", "waits for it"),
     ],
 )
 def test_a_known_slip_is_told_its_reason(id: str, typed: str, word: str) -> None:
@@ -64,17 +62,16 @@ def test_what_is_said_of_rare_delays_is_so() -> None:
     assert law.stalled_steps(2000) == pytest.approx(1 - 0.999**2000) and law.stalled_steps(8) < 0.01
 
 
-def test_what_is_said_of_the_size_of_buckets_is_so() -> None:
-    def best(ranks: int, alpha: float, bandwidth: float) -> float:
-        """The bucket size with the fastest step, for 64 gradients of 1 MB in 64 ms."""
-        steps = {
-            size: cost.data_parallel_step(
-                [1e-3] * 64, [10**6] * 64, ranks, cost.Links(alpha, 1 / bandwidth),
-                bucket_bytes=size * 1e6, first_bucket_bytes=size * 1e6,
-            ).seconds
-            for size in (1, 2, 4, 8, 16, 32, 64)
-        }  # fmt: skip
-        return min(steps, key=lambda size: steps[size])
+@pytest.mark.parametrize(
+    "typed",
+    ["data", "the data", "same data", "the same batch", "their batches", "they all read the same batch", "Examples",
+     "the sampler", "inputs", "the training data", "all ranks read the same data"],
+)  # fmt: skip
+def test_what_ranks_should_not_share_may_be_named_in_many_ways(typed: str) -> None:
+    assert QUESTIONS["same-loss"].mark(typed).right
 
-    base = best(8, 50e-6, 10e9)
-    assert best(64, 50e-6, 10e9) > base < best(8, 400e-6, 10e9)
+
+@pytest.mark.parametrize("typed", ["weights", "the gradient", "the seed", "learning rate", "the loss", "the weather"])
+def test_what_they_may_share_is_no_answer(typed: str) -> None:
+    told = QUESTIONS["same-loss"].mark(typed)
+    assert not told.right and (typed == "the weather") is (told.why == "“the weather” is not it.")
