@@ -99,7 +99,7 @@ def train(recipe: Recipe, seed: int, epochs: int = EPOCHS, dtype: torch.dtype = 
         for _, part in zip(range(steps), image_batches(training, recipe.batch, seed), strict=False):
             optimizer.zero_grad()
             loss = cross_entropy(model(part.x.to(dtype)), part.y)
-            worst = max(worst, float(loss)) if math.isfinite(loss) else math.inf
+            worst = max(worst, loss.item()) if loss.isfinite() else math.inf
             if worst == math.inf:
                 break
             loss.backward()

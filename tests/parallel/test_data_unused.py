@@ -154,6 +154,7 @@ def test_the_graph_says_which_leaves_an_output_reaches():
     assert reached([output.detach()]) == set() and reached([model.branches[0].weight]) == {id(model.branches[0].weight)}
     nested = {"a": [output, (None, 3, "x")], "b": Told(output)}
     assert [t is output for t in tensors_in(nested)] == [True, True] and tensors_in([Opaque(output)]) is None
+    assert tensors_in([Told]) is None, "a class is no output"
 
 
 # Buffers

@@ -97,6 +97,13 @@ def test_other_models_other_units_and_more_ranks_than_elements(size):
         torch.manual_seed(5)
         return nn.Sequential(nn.Linear(3, 1), nn.Linear(1, 2, bias=False), nn.BatchNorm1d(2), nn.Linear(2, 1))
 
+    def shared():
+        """Two units with one weight, which belongs to neither."""
+        torch.manual_seed(6)
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+        model[2].weight = model[0].weight
+        return model
+
     x, images = torch.randn(ROWS, 3), torch.randn(ROWS, 1, 8, 8)
     cases = {
         "mlp": (lambda: MLP(MLPConfig((64, 7, 5, 10))), images.flatten(1), {}),
@@ -105,6 +112,7 @@ def test_other_models_other_units_and_more_ranks_than_elements(size):
         "pairs": (lambda: MLP(), images, {"units": lambda name, m: isinstance(m, nn.Linear)}),
         "names": (lambda: GPT(CONFIG), None, {"units": ["blocks.?", "blocks.?.feed_forward"]}),
         "tiny": (lambda: tiny().eval(), x, {}),
+        "shared": (shared, x, {}),
     }
 
     def loss(model, x, group=None):
@@ -126,6 +134,7 @@ def test_other_models_other_units_and_more_ranks_than_elements(size):
     found = launch(on_rank, size, transport="local").results[0]
     for name, (make, x, _) in cases.items():
         assert furthest(found[name][0], plain_gradients(make(), lambda m, x=x: loss(m, x))) < 1e-6, name
+    assert found["shared"][1] == 4
     assert found["one unit"][1] == 1 and found["pairs"][1] == 4 and found["names"][1] == 1 + 2 * CONFIG.layers
 
 
@@ -239,11 +248,11 @@ def test_against_fully_shard_of_pytorch(size):
 
 
 def test_16_bits_on_the_wire_are_added_up_in_32():
-    """Every rank's gradient is 1, but one rank's is 1 / 256: a sum of 16-bit partial sums would lose it."""
+    """256 on one rank, 1 on the others: who rounds 256 + 1 to 16 bits has 256 again, and never comes to 259."""
 
     def on_rank(group):
         model = FullyShard(nn.Linear(6, 5, bias=False), group, param_dtype=torch.bfloat16, output_dtype=torch.float32)
-        x = torch.full((1, 6), 1.0 if group.rank else 1 / 256)
+        x = torch.full((1, 6), 1.0 if group.rank else 256.0)
         out = model(x)
         (out.sum() * group.size).backward()  # the average of these is the sum of the inputs
         narrow = FullyShard(nn.Linear(6, 5, bias=False), group, reduce_dtype=torch.bfloat16, check_nan=True)
@@ -253,7 +262,7 @@ def test_16_bits_on_the_wire_are_added_up_in_32():
 
     for out, kept, (wide, narrow) in launch(on_rank, 4, transport="local").results:
         assert out == torch.float32 and kept == [torch.float32]
-        exact = torch.full((5, 6), 3 + 1 / 256).bfloat16().float()  # one rounding, at the end
+        exact = torch.full((5, 6), 259.0).bfloat16().float()  # one rounding, at the end
         assert torch.equal(wide, exact) and torch.equal(narrow, exact)
 
 

@@ -48,7 +48,9 @@ class FullyShard(nn.Module):
     sent. algorithm: of the collectives; a ring's reduce-scatter of 16-bit gradients becomes pairwise, which adds them
     up in 32 bits.
 
-    A parameter of which this forward made no use counts as one with a zero gradient, if its unit was used.
+    A unit that one forward uses twice is gathered twice, and its gradients are reduced twice and added up. A parameter
+    of which a forward made no use has a gradient of zeros if its unit was used; a unit that no rank used has none.
+    Buffers stay whole, and each rank's own. All ranks must use the same units in the same order.
     Bytes that a rank sends in a step: `cost.zero_bytes_per_step_by_rank([u.numel for u in model.units], N, stage=3)`.
     Raises Refused, on every rank, if the ranks bring different models (values too), units or options.
     """
