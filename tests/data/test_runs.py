@@ -104,6 +104,12 @@ def test_the_true_noise_scale_is_that_of_single_gradients():
     model.zero_grad()
     loss_of(model, images).backward()
     assert signal == pytest.approx(float(flat_gradient(model).square().sum()), rel=1e-4)
+    single = 0.0
+    for i in range(len(images.y)):
+        model.zero_grad()
+        loss_of(model, type(images)(images.x[i : i + 1], images.y[i : i + 1])).backward()
+        single += float(flat_gradient(model).double().square().sum()) / len(images.y)
+    assert noise == pytest.approx(single - signal, rel=1e-4)
     found = estimated_noise_scale(model, ranks=4, per_rank=8, steps=150, seed=0).estimate(0.999)
     assert found.low < noise / signal < found.high < 2 * found.low
 
