@@ -13,7 +13,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from labkit.book import Figure, bars, byte_matrix, cost_curves, record, step_breakdown, timeline
+from labkit.book import Figure, bars, byte_matrix, cost_curves, lines, record, step_breakdown, timeline
 from labkit.book.figure import PLOTLY
 from labkit.book.style import KINDS, SERIES
 
@@ -39,6 +39,10 @@ FIGURES = {
     "points without curves": lambda: cost_curves({}, POINTS),
     "bars": lambda: bars({"measured": {"naive": 7e6, "ring": 1.75e6}, "formula": {"naive": 7e6, "ring": 1.5e6}}),
     "bars of zeros": lambda: bars({"measured": {"ring": 0}}),
+    "lines": lambda: lines({"1 rank": [5.5, 4.0, 3.0], "4 ranks": [5.5, 4.0, 3.001]}),
+    "lines of other points": lambda: lines({"a": {1: 2.0, 3: 4.0}, "b": [(0.5, -1.0), (7, 2.0)]}, x="ms", y="error"),
+    "a line of one point": lambda: lines({"a": [1.0]}),
+    "a long line": lambda: lines({"a": list(range(100)), "b": list(range(100))}),
     "breakdown": lambda: step_breakdown(fake.ring(4, 200_000, skew=1e-4)),
     "breakdown of nothing": lambda: step_breakdown(fake.Trace(1)),
 }

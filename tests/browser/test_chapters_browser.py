@@ -48,6 +48,11 @@ STORIES = {
         ("rank-0-of-16", "half-an-all-reduce", "a-time-without-a-size"),
         {"a-time-without-a-size": ("latency", "the size of the message")},
     ),
+    "04_data_parallelism": Story(
+        ("exposed", "bucket-size"),
+        ("mean-of-means", "same-loss", "order-of-a-step"),
+        {"same-loss": ("weights", "the same data")},
+    ),
 }
 
 

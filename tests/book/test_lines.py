@@ -1,0 +1,35 @@
+"""Lines over plain axes: what they say in words, and that two lines over each other are both seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit import book
+
+
+def test_lines_over_the_same_points_say_how_far_they_are_apart():
+    figure = book.lines({"1 rank": [5.5, 4.0, 3.0], "4 ranks": [5.5, 4.25, 3.0]})
+    assert figure.sentence == (
+        "1 rank: loss 5.5 at step 1, 3 at step 3. 4 ranks: loss 5.5 at step 1, 3 at step 3. "
+        "At the same step, lines are at most 2.5e-01 apart."
+    )
+    assert figure.rows[1] == {"step": 2, "1 rank": 4.0, "4 ranks": 4.25}
+    assert "apart" not in book.lines({"a": [1.0, 2.0], "b": {1: 1.0, 3: 2.0}}).sentence
+    assert book.lines({"a": [1.0], "b": [1.0]}).sentence.endswith("The lines are the same.")
+
+
+def test_a_point_that_a_line_lacks_is_empty_in_the_table():
+    assert book.lines({"a": {1: 2.0}, "b": {2: 3.0}}, x="ms").rows == [
+        {"ms": 1, "a": 2.0, "b": None}, {"ms": 2, "a": None, "b": 3.0}
+    ]  # fmt: skip
+
+
+def test_markers_of_lines_that_coincide_sit_at_different_places():
+    data = book.lines({"a": list(range(40)), "b": list(range(40))}).spec["data"]
+    marked = [{x for x, size in zip(line["x"], line["marker"]["size"], strict=True) if size} for line in data]
+    assert len(marked[0]) > 5 and len(marked[1]) > 5 and not marked[0] & marked[1]
+
+
+def test_nothing_to_draw_is_refused():
+    with pytest.raises(ValueError, match="nothing to draw"):
+        book.lines({"a": []})

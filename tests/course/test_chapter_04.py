@@ -1,0 +1,77 @@
+"""The questions of chapter 4: keys beside numbers worked out by hand, and what their texts claim."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit import cost
+from labkit.course.chapter_file import load_chapter
+from labkit.course.questions import Question
+
+CHAPTER = load_chapter("04_data_parallelism")
+QUESTIONS: dict[str, Question] = {id: CHAPTER.question(id, {}) for id in CHAPTER.questions}
+
+
+@pytest.mark.parametrize(
+    ("id", "typed"),
+    [
+        ("mean-of-means", "(30 * 2 + 10 * 6) / 40"),
+        ("left-out", "10500 - 13 * 768"),
+        ("global-batch-of", "32 * 6 * 5"),
+        ("last-bucket", "14 * (50 / 8 / 10 + 0.02)"),  # 14 messages of 6.25 MB at 10 MB a ms, and 0.02 ms each
+        ("bytes-accumulated", "2 * 15 / 16 * 2 / 8"),
+    ],
+)
+def test_a_key_is_what_a_hand_works_out(id: str, typed: str) -> None:
+    assert QUESTIONS[id].mark(typed).right
+
+
+@pytest.mark.parametrize(
+    ("id", "typed", "word"),
+    [
+        ("mean-of-means", "4", "plain average"),
+        ("left-out", "12", "one example of each rank"),
+        ("last-bucket", "0", "Behind what"),
+    ],
+)
+def test_a_known_slip_is_told_its_reason(id: str, typed: str, word: str) -> None:
+    told = QUESTIONS[id].mark(typed)
+    assert not told.right and word in told.why
+
+
+def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
+    seconds, nbytes = [10e-3, 10e-3, 20e-3], [100_000, 100_000, 50_000]
+    links = cost.Links(0.2e-3, 1 / 50e6)
+    step, flat = (
+        cost.data_parallel_step(seconds, nbytes, 4, links, forward=0.02, bucket_bytes=size, first_bucket_bytes=size)
+        for size in (100_000, 1e9)
+    )
+    values = {"step": step, "flat": flat, "forward": 0.02, "backward": 0.04, "bucket_bytes": 100_000, "alpha": 0.2e-3}
+    told = CHAPTER.forecast("exposed", values | {"bandwidth": 50e6})
+    assert told.declared == pytest.approx((1.2 + 1.5 * 50_000 / 50e6 * 1e3,)), "the last bucket, full at the end"
+    assert "3 buckets" in told.prompt and "250 kB" in told.prompt
+    assert CHAPTER.forecast("late-steps", {"chance": 0.02}).declared == pytest.approx(
+        (100 * (1 - 0.98**8), 100 * (1 - 0.98**32))
+    )
+    sizes = {"sizes": [1, 2, 3, 4, 5], "latency": 1.0, "total": 9}
+    assert CHAPTER.forecast("bucket-size", sizes | {"best": 3}).declared == (3,)
+
+
+def test_what_is_said_of_rare_delays_is_so() -> None:
+    law = cost.RareDelay(1, 1, 0.001)
+    assert law.stalled_steps(2000) == pytest.approx(1 - 0.999**2000) and law.stalled_steps(8) < 0.01
+
+
+@pytest.mark.parametrize(
+    "typed",
+    ["data", "the data", "same data", "the same batch", "their batches", "they all read the same batch", "Examples",
+     "the sampler", "inputs", "the training data", "all ranks read the same data"],
+)  # fmt: skip
+def test_what_ranks_should_not_share_may_be_named_in_many_ways(typed: str) -> None:
+    assert QUESTIONS["same-loss"].mark(typed).right
+
+
+@pytest.mark.parametrize("typed", ["weights", "the gradient", "the seed", "learning rate", "the loss", "the weather"])
+def test_what_they_may_share_is_no_answer(typed: str) -> None:
+    told = QUESTIONS["same-loss"].mark(typed)
+    assert not told.right and (typed == "the weather") is (told.why == "“the weather” is not it.")
