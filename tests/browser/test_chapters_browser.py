@@ -53,6 +53,11 @@ STORIES = {
         ("mean-of-means", "same-loss", "order-of-a-step"),
         {"same-loss": ("weights", "the same data")},
     ),
+    "06_scaling_efficiency": Story(
+        ("slowest", "verdict"),
+        ("which-scaling", "move-the-ratio", "small-batch-cut", "name-of-the-product"),
+        {"name-of-the-product": ("throughput", "goodput")},
+    ),
 }
 
 
