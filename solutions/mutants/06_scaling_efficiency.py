@@ -263,8 +263,8 @@ def by_hand_around_the_ring(records, group):
     begins = {group.rank: own[:, 0].clone()}
     for step in range(group.size - 1):
         out = begins[(group.rank - step) % group.size]
-        left = group.exchange(out, to=(group.rank + 1) % group.size, like=out, source=(group.rank - 1) % group.size)
-        begins[(group.rank - step - 1) % group.size] = left
+        to, source = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+        begins[(source - step) % group.size] = group.exchange(out, to=to, like=torch.empty_like(out), source=source)
     rows = torch.stack([begins[r] for r in range(group.size)])
     last = rows.max(0).values
     lost = []
@@ -329,8 +329,7 @@ def searches_for_the_step(ms, group, samples):
     speeds = torch.zeros(group.size, dtype=torch.int64)
     speeds[group.rank] = ms
     collectives.all_reduce(speeds, group, "sum")
-    low, high = 0, samples * ms
-    high = int(speeds.max()) * samples
+    low, high = 0, int(speeds.max()) * samples
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if int((middle // speeds).sum()) >= samples else (middle + 1, high)
@@ -373,7 +372,7 @@ def a_leader_for_each_node(x, group, nodes):
     leaders = [nodes.index(node) for node in sorted(set(nodes))]
     if group.rank == members[0]:
         for r in range(1, home.size):
-            x += home.recv(x, source=r)
+            x += home.recv(torch.empty_like(x), source=r)
         collectives.all_reduce(x, group.subgroup(leaders), "sum", algorithm="ring")
         for r in range(1, home.size):
             home.send(x, to=r)
@@ -399,13 +398,10 @@ def takes_blocks_of_ranks_for_nodes(x, group, nodes):
     return collectives.ring_all_gather(part, home, sizes=sizes).view(x.shape)
 
 
-@mutant("a-ring-that-stays-at-home", "my_short_ring", says="In the order of the ranks", at=6)
-def orders_by_the_wrong_list(x, group, nodes):
-    order = sorted(nodes)
-    ring = [order.index(node) for node in sorted(set(nodes))]
-    ring += [r for r in range(group.size) if r not in ring]
-    ring = sorted(ring)
-    return collectives.all_reduce(x, group.subgroup(ring), "sum", algorithm="ring")
+@mutant("a-ring-that-stays-at-home", "my_short_ring", says="needs different ranks", at=4)
+def sorts_the_nodes_and_not_the_ranks(x, group, nodes):
+    order = [nodes.index(node) for node in sorted(nodes)]
+    return collectives.all_reduce(x, group.subgroup(order), "sum", algorithm="ring")
 
 
 @variant("a-ring-that-stays-at-home", "my_short_ring", at=4)
@@ -429,7 +425,7 @@ def by_hand_in_the_right_order(x, group, nodes):
         return x
     for step in range(2 * (n - 1)):
         out, into = (me - step) % n, (me - step - 1) % n
-        came = group.exchange(chunks[out], to=to, like=chunks[into], source=source)
+        came = group.exchange(chunks[out], to=to, like=torch.empty_like(chunks[into]), source=source)
         chunks[into] = chunks[into] + came if step < n - 1 else came
     return torch.cat(chunks).view(x.shape)
 
@@ -604,7 +600,7 @@ def the_whole_log_to_everyone(log, group, sizes, target):
     return torch.tensor([law.seconds(target), law.error(target), law.misses(points[2])], dtype=torch.float64)
 
 
-@mutant("forecast", "my_forecast", says="rank")
+@mutant("forecast", "my_forecast", says="raised")
 def needs_rows_on_every_rank(log, group, sizes, target):
     sums = torch.zeros(3, 3, dtype=torch.float64)
     for row, size in zip(sums, sizes, strict=True):

@@ -29,7 +29,7 @@ def expect_number(
     got = []
     for rank, result in enumerate(run.results):
         fine = isinstance(result, Tensor) and list(result.shape) == [size] and result.dtype == dtype
-        text = "rank {rank} returned no tensor of {size} numbers of dtype {dtype}."
+        text = "Rank {rank} returned no tensor of {size} numbers of dtype {dtype}."
         student.expect(fine, text, rank=rank, size=size, dtype=str(dtype).removeprefix("torch."))
         got.append(float(result[place]))
 
