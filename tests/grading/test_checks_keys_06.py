@@ -1,4 +1,4 @@
-"""Keys of chapter 6: slips are told apart, the sources' numbers come out, formulas and references agree with runs."""
+"""Keys of chapter 6: slips are told apart, the sources' numbers come out, references agree with runs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from random import Random
 
 import pytest
 import torch
+from zoo_runs import animals, exercises, judged, sentences, source
 
 import labkit
 from labkit import collectives, cost
 from labkit.cost.units import GB, MS, US
 from labkit.grading.checks import reference_scaling as reference
 from labkit.grading.checks.fresh import Fresh
+from labkit.grading.checks.pristine import preamble
+from labkit.grading.grader import memory
+from labkit.grading.grader.door import Pace, SandboxStudent
 from labkit.grading.keys import find_key
+from labkit.grading.sandbox import open_sandbox
 
 CHAPTER = "06_scaling_efficiency"
 
@@ -268,3 +273,23 @@ def test_late_profiles_have_one_guilty_rank_that_is_not_the_most_frequent():
                 off = r["all_reduce"] - r["barrier"] - true[rank]
                 assert not off.any() and r["barrier"] > 0
             assert len({r["barrier"] for r in records}) == n
+
+
+# Both doors -----------------------------------------------------------------------------------------------------
+
+EVIDENCE = (
+    "gathers_the_profiles", "a_gather_for_each_step", "in_the_order_of_the_ranks",
+    "a_leader_for_each_node", "the_whole_log_to_everyone", "searches_for_the_step", "by_hand_in_the_right_order",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("animal", [a for a in animals(CHAPTER) if a.body.__name__ in EVIDENCE], ids=lambda a: a.name)
+def test_both_doors_give_the_same_marks_and_sentences(animal, monkeypatch):
+    monkeypatch.setenv("LABKIT_SLOW_MACHINE", "5")
+    here = judged(CHAPTER, animal.exercise, {animal.entry: animal.body})
+    opened = exercises(CHAPTER)
+    answers = [preamble(source(CHAPTER), opened), animal.source, memory.PROBE]
+    with open_sandbox(answers, Pace(4.0).limits()) as box:
+        there = opened.judge(animal.exercise, SandboxStudent(box, here.seed, animal.exercise, Pace(4.0)))
+    assert [(m.points, m.sentence) for m in there.marks] == [(m.points, m.sentence) for m in here.marks]
+    assert here.state == ("right" if animal.right else "partly") and animal.says in sentences(here)
