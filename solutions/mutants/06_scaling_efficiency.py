@@ -304,6 +304,14 @@ def the_rest_to_rank_0(ms, group, samples):
     return shares
 
 
+@mutant("shares-for-slow-ranks", "my_shares", says="Who gets what is left over?")
+def rounds_each_share(ms, group, samples):
+    rates = 1 / collectives.all_gather(torch.tensor([ms]), group, algorithm="ring").double()
+    shares = (samples * rates / rates.sum()).round().long()
+    shares[-1] += samples - shares.sum()
+    return shares
+
+
 @mutant("shares-for-slow-ranks", "my_shares", says="then samples are read twice, or never")
 def knows_only_itself_and_the_mean(ms, group, samples):
     mean = torch.tensor([float(ms)])

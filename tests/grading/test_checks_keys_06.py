@@ -236,6 +236,18 @@ def test_the_shortest_step_is_the_shortest():
         assert reference.shortest_step(ms, samples) == best
 
 
+def test_an_awkward_number_of_samples_is_found_for_all_speeds():
+    draw = Fresh(1, "test").tensor
+    for n in (3, 4):
+        for _ in range(50):
+            ms = [10 + 5 * u + v for u, v in draw(n, 2, dtype=torch.uint8).tolist()]
+            many = reference.awkward(ms, 40)
+            rates = 1 / torch.tensor(ms).double()
+            shares = (many * rates / rates.sum()).round().long()
+            shares[-1] += many - shares.sum()
+            assert 40 <= many < 140 and (shares * torch.tensor(ms)).max() > reference.shortest_step(ms, many)
+
+
 def slips_of(seed, n, what):
     draw = Fresh(seed, "test").tensor
     if what == "profiles":

@@ -171,6 +171,17 @@ def shortest_step(ms: Sequence[int], samples: int) -> int:
     return max(s * m for s, m in zip(shares, ms, strict=True))
 
 
+def awkward(ms: Sequence[int], samples: int) -> int:
+    """A number from `samples` on for which shares in proportion, rounded, with the rest to the last, are not best."""
+
+    def rounded(many: int) -> int:
+        shares = [round(many / m / sum(1 / each for each in ms)) for m in ms]
+        shares[-1] += many - sum(shares)
+        return max(s * m for s, m in zip(shares, ms, strict=True))
+
+    return next((k for k in range(samples, samples + 100) if rounded(k) > shortest_step(ms, k)), samples)
+
+
 # A forecast ------------------------------------------------------------------------------------------------------
 
 
