@@ -53,6 +53,11 @@ STORIES = {
         ("mean-of-means", "same-loss", "order-of-a-step"),
         {"same-loss": ("weights", "the same data")},
     ),
+    "07_large_batches": Story(
+        ("steps-at-512", "what-mends"),
+        ("at-critical", "order-of-recipes", "name-the-scale"),
+        {"name-the-scale": ("the critical batch", "the gradient noise scale")},
+    ),
 }
 
 
