@@ -211,7 +211,7 @@ def gathers_all_gradients(gradients, group, per_rank):
     return {"averages": averages, "signal": signal, "noise": noise, "scale": noise / signal if signal > 0 else None}
 
 
-@mutant("two-norms", "my_noise_scale", says="not None", at=2)
+@mutant("two-norms", "my_noise_scale", says="it should be None", at=2)
 def always_has_a_scale(gradients, group, per_rank):
     own = collectives.all_reduce(gradients.square().sum(1), group, "avg", algorithm="ring").mean().item()
     averages = collectives.all_reduce(gradients.clone(), group, "avg", algorithm="ring")
@@ -305,7 +305,7 @@ def one_rate_for_all(layers, group, lr, trust, decay):
     return [w - lr * local * (g + decay * w) for w, g in zip(layers["w"], layers["g"], strict=True)]
 
 
-@mutant("lars-shards", "my_lars", says="A layer of zeros does not move")
+@mutant("lars-shards", "my_lars", says="A layer of zeros never leaves zero")
 def zero_length_zero_step(layers, group, lr, trust, decay):
     squares = torch.stack([torch.stack([x.square().sum() for x in layers[name]]) for name in ("w", "g")])
     collectives.all_reduce(squares, group, "sum", algorithm="ring")
@@ -314,6 +314,15 @@ def zero_length_zero_step(layers, group, lr, trust, decay):
         local = trust * length / (slope + decay * length + 1e-12)
         new.append(w - lr * local * (g + decay * w))
     return new
+
+
+@mutant("lars-shards", "my_lars", says="a weight became nan")
+def divides_by_zero(layers, group, lr, trust, decay):
+    squares = torch.stack([torch.stack([x.square().sum() for x in layers[name]]) for name in ("w", "g")])
+    length, slope = collectives.all_reduce(squares, group, "sum", algorithm="ring").sqrt()
+    local = torch.where(length > 0, trust * length / (slope + decay * length), 1.0)
+    pairs = zip(layers["w"], layers["g"], local, strict=True)
+    return [w - lr * rate * (g + decay * w) for w, g, rate in pairs]
 
 
 @mutant("lars-shards", "my_lars", says="Do whole shards travel?")
