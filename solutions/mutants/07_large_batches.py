@@ -200,11 +200,21 @@ def keeps_the_lucky_steps(gradients, group, per_rank):
     return {"averages": averages, "signal": signal, "noise": noise, "scale": noise / signal if signal > 0 else None}
 
 
-@mutant("two-norms", "my_noise_scale", says="Do the gradients travel twice?", at=5)
+@mutant("two-norms", "my_noise_scale", says="Does every rank gather the gradients of all?")
 def gathers_all_gradients(gradients, group, per_rank):
     everyone = collectives.all_gather(gradients, group).view(group.size, *gradients.shape)
     averages = everyone.mean(0)
     own = everyone.square().sum(2).mean(0)
+    norms = zip(own.tolist(), averages.square().sum(1).tolist(), strict=True)
+    steps = [signal_and_noise(*pair, per_rank, per_rank * group.size) for pair in norms]
+    signal, noise = (sum(values) / len(steps) for values in zip(*steps, strict=True))
+    return {"averages": averages, "signal": signal, "noise": noise, "scale": noise / signal if signal > 0 else None}
+
+
+@mutant("two-norms", "my_noise_scale", says="Do the gradients travel twice?")
+def squares_travel_entry_by_entry(gradients, group, per_rank):
+    own = collectives.all_reduce(gradients.square(), group, "avg", algorithm="ring").sum(1)
+    averages = collectives.all_reduce(gradients.clone(), group, "avg", algorithm="ring")
     norms = zip(own.tolist(), averages.square().sum(1).tolist(), strict=True)
     steps = [signal_and_noise(*pair, per_rank, per_rank * group.size) for pair in norms]
     signal, noise = (sum(values) / len(steps) for values in zip(*steps, strict=True))
