@@ -554,7 +554,7 @@ def looks_at_one_update(pieces, group, per_piece, first, most):
     return {"passes": told, "updates": updates}
 
 
-@mutant("growing-batch", "my_growing_batch", says="rank", at=2)
+@mutant("growing-batch", "my_growing_batch", says="has finished while others wait for it", at=2)
 def each_rank_decides_by_itself(pieces, group, per_piece, first, most):
     told, updates, signals, noises, begin, passes = [], [], 0.0, 0.0, 0, first
     while begin + passes <= len(pieces):
