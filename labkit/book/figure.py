@@ -29,7 +29,7 @@ ROWS_IN_PAGE = 200
 class Figure:
     """What a cell shows, and the data behind it.
 
-    title: what is drawn. badge: "measured", "emulated", "simulated" or "quoted". sentence: what is seen, with
+    title: what is drawn. badge: a mark such as "measured" (see `marks`). sentence: what is seen, with
     numbers, as one would say it to a person who cannot see the picture. rows: the data, exact.
     spec: plotly's figure as plain JSON (`data`, `layout`), or None where words and SVG are enough. svg: the picture.
     """

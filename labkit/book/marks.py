@@ -12,7 +12,7 @@ PILL = "display:inline-block;border:1px solid currentColor;border-radius:0.8em;p
 
 @dataclass(frozen=True)
 class Badge:
-    """One of "measured", "emulated", "simulated", "quoted", as a small label."""
+    """One of "measured", "emulated", "simulated", "quoted", "recorded", as a small label."""
 
     kind: str
 

@@ -23,6 +23,7 @@ BADGES = {
     "emulated": "real processes, but shaped links, stand-in kernels or a virtual clock",
     "simulated": "computed by a model",
     "quoted": "taken from a source",
+    "recorded": "from runs over many seeds, made once with labkit and shipped with it",
 }
 
 

@@ -71,6 +71,7 @@ def test_source_refuses_what_has_none() -> None:
 def test_marks_have_a_form_in_words() -> None:
     assert repr(badge("emulated")).startswith("[emulated: real processes")
     assert "measured" in badge("measured")._repr_html_()
+    assert repr(badge("recorded")) == "[recorded: from runs over many seeds, made once with labkit and shipped with it]"
     number = quoted(239.8, "a textbook, table 2", "ms")
     assert repr(number) == "239.8 ms [quoted: a textbook, table 2]" and float(number) == 239.8
     box = Box("On a GPU cluster", "NCCL may wait *minutes*.\n\n- so set a deadline")._repr_mimebundle_()

@@ -53,6 +53,16 @@ STORIES = {
         ("mean-of-means", "same-loss", "order-of-a-step"),
         {"same-loss": ("weights", "the same data")},
     ),
+    "06_scaling_efficiency": Story(
+        ("slowest", "verdict"),
+        ("which-scaling", "move-the-ratio", "small-batch-cut", "name-of-the-product"),
+        {"name-of-the-product": ("throughput", "goodput")},
+    ),
+    "07_large_batches": Story(
+        ("steps-at-512", "what-mends"),
+        ("at-critical", "order-of-recipes", "name-the-scale"),
+        {"name-the-scale": ("the critical batch", "the gradient noise scale")},
+    ),
 }
 
 
