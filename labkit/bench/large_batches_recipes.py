@@ -24,7 +24,7 @@ from labkit.optim import LAMB, LARS, constant, layer_groups, linear_scaled, sqrt
 
 WIDTHS = (64, 32, 32, 32, 10)
 EPOCHS, SMALL, LARGE = 16, 8, 256
-BASE = {"SGD": 0.02, "Adam": 0.004}  # the rates at SMALL
+BASE = {"SGD": 0.02, "Adam": 0.004}  # at SMALL; half and twice of it were tried as well: see `rates` of the runs
 TRUST = 0.08  # of LARS: its paper's 0.001 asks for rates of 10 and more, which biases would have to take too
 MAKE: dict[str, Callable[[nn.Module, float], Optimizer]] = {
     "SGD": lambda model, lr: torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9),
