@@ -79,6 +79,11 @@ def data() -> tuple[Images, Images]:
     return digits()
 
 
+def model_of(seed: int, dtype: torch.dtype = torch.float32) -> MLP:
+    """The network with the weights of `seed`."""
+    return MLP(MLPConfig(WIDTHS), seed=seed).to(dtype)
+
+
 def steps_of(batch: int, epochs: int = EPOCHS) -> int:
     """Steps in `epochs` epochs, the incomplete last batch of each left out."""
     return epochs * (len(data()[0].y) // batch)
@@ -90,7 +95,7 @@ def train(recipe: Recipe, seed: int, epochs: int = EPOCHS, dtype: torch.dtype = 
     A loss that is not finite is returned as infinity, with the accuracy of the weights then.
     """
     training, validation = data()
-    model = MLP(MLPConfig(WIDTHS), seed=seed).to(dtype)
+    model = model_of(seed, dtype)
     optimizer, steps, worst = MAKE[recipe.optimizer](model, recipe.lr), steps_of(recipe.batch, epochs), 0.0
     warm = round(recipe.warm * steps)
     factor = warmup(warm, start=SMALL / recipe.batch) if warm else constant
