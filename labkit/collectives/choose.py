@@ -59,7 +59,7 @@ def _choose(collective: str, nbytes: int, size: int, links: Links, dtype: torch.
     fastest = ranked[0][1]
     close = [name for name in seconds if seconds[name] <= CLOSE_ENOUGH * seconds[fastest]]
     first = min(close, key=MODELLED[collective].index)
-    if collective == "reduce_scatter" and first == "ring" and dtype in (torch.float16, torch.bfloat16):
+    if collective == "reduce_scatter" and first != "pairwise" and dtype in (torch.float16, torch.bfloat16):
         return Choice("pairwise", seconds, "it adds 16-bit floats in 32 bits, at the bytes of the ring")
     why = "" if first == fastest else f"{fastest} is less than 10 % faster, and heavier on memory or links"
     return Choice(first, seconds, why)

@@ -92,6 +92,18 @@ class ScalingFit:
         total = self.seconds(size) ** 2
         return self._spread(f * g * self.communication / total, -f * g * self.compute / total)
 
+    def strong(self, ranks: int) -> ScalingFit:
+        """The law of the same job under strong scaling, if the whole batch is that of `ranks` ranks of a weak one.
+
+        Raises ValueError for a law that is strong already.
+        """
+        whole(ranks=ranks)
+        if self.kind == "strong":
+            raise ValueError("this law is one of strong scaling already: its work is divided by the number of ranks")
+        aa, ac, cc = self.covariance
+        covariance = (ranks**2 * aa, ranks * ac, cc)
+        return ScalingFit("strong", self.growth, ranks * self.compute, self.communication, covariance)
+
     def size_at_efficiency(self, efficiency: float = 0.5, limit: int = 2**30) -> float:
         """The largest number of ranks with at least this `efficiency`; infinite if more than `limit` have it.
 

@@ -1,5 +1,6 @@
 """Update rules, and what large batches ask of them: scaled rates, warmup, LARS, LAMB, the gradient noise scale."""
 
+from labkit.optim.critical import CriticalBatch, critical_batch_interval, fit_critical_batch
 from labkit.optim.lamb import LAMB
 from labkit.optim.lars import LARS
 from labkit.optim.layers import layer_groups
@@ -11,6 +12,7 @@ from labkit.optim.two_batches import TwoBatches, squared_norm, two_norms
 __all__ = [
     "LAMB",
     "LARS",
+    "CriticalBatch",
     "Estimate",
     "NoiseScale",
     "Schedule",
@@ -18,6 +20,8 @@ __all__ = [
     "combined",
     "constant",
     "cosine",
+    "critical_batch_interval",
+    "fit_critical_batch",
     "layer_groups",
     "linear_scaled",
     "milestones",

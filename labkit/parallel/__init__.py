@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from labkit.parallel.zero.stages import ZeRO1, ZeRO2
 
 __all__ = [
-    "Bucket", "DataParallel", "Flat", "FullyShard", "Kernels", "Piece", "Sampler", "all_reduce_hook", "bf16_hook", "deferred",
-    "kernels",
+    "Bucket", "DataParallel", "Flat", "FullyShard", "Kernels", "Piece", "Sampler", "all_reduce_hook", "bf16_hook",
+    "deferred", "kernels",
     "AdamW", "ZeRO1", "ZeRO2", "ZeRO3", "checkpoint", "checkpoint_blocks",
 ]  # fmt: skip
 

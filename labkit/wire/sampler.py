@@ -45,7 +45,7 @@ def resident_bytes() -> int:
     storages: dict[int, int] = {}
     for thing in gc.get_objects():
         if isinstance(thing, torch.Tensor) and type(thing) is not torch.Tensor.__base__:
-            if hasattr(thing, "_saved_for_backward"):
+            if thing.is_meta or hasattr(thing, "_saved_for_backward"):
                 continue
             try:
                 for t in (thing, thing.grad if thing.is_leaf else None):

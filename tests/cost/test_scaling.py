@@ -122,6 +122,20 @@ def test_the_interval_of_the_cliff_comes_from_the_error_of_the_ratio():
         assert fitted().size_interval(efficiency) == tuple(math.floor(end) for end in ends)
 
 
+@pytest.mark.parametrize("growth", ["bytes", "messages", "none"])
+def test_a_weak_law_says_how_the_same_job_scales_strongly(growth):
+    points = [cost.Measured(2, 3.0, 0.1), cost.Measured(4, 3.5, 0.2), cost.Measured(1, 2.0, 0.1)]
+    weak = cost.fit_scaling(points, "weak", growth)
+    strong = weak.strong(64)
+    # On 64 ranks the two are the same step, with the same error; on 1 it is 64 times the work.
+    assert strong.seconds(64) == pytest.approx(weak.seconds(64))
+    assert strong.error(64) == pytest.approx(weak.error(64)) and strong.error(1) == pytest.approx(64 * weak.error(1))
+    assert strong.efficiency(64) == pytest.approx(weak.efficiency(64)) and strong.efficiency(1) == 1
+    assert strong.seconds(1) == pytest.approx(64 * weak.compute)
+    with pytest.raises(ValueError, match="strong scaling already"):
+        strong.strong(64)
+
+
 def test_a_third_size_tells_which_law_holds():
     points = [cost.Measured(n, 1.0 + 0.02 * 2 * (n - 1), 0.002) for n in (2, 4, 8)]  # latency grows with N
     right = cost.fit_scaling(points[:2], "weak", "messages")

@@ -11,6 +11,7 @@ from labkit.data import digits, image_batches
 from labkit.models import MLP, flat_gradient
 from labkit.optim import NoiseScale, TwoBatches, signal_and_noise, squared_norm, two_norms
 from labkit.optim.noise_scale import student_t
+from labkit.parallel import DataParallel
 from labkit.wire.errors import Refused
 
 TRUE, SPREAD = torch.tensor([3.0, 0.0, -1.0, 0.5], dtype=torch.float64), torch.tensor([1.0, 2, 3, 4]).double()
@@ -120,12 +121,12 @@ def _loss(model, part):
     return torch.nn.functional.cross_entropy(model(part.x), part.y)
 
 
-def _train(group, steps, per_rank):
+def _train(group, steps, per_rank, images):
     model = MLP()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch, again = TwoBatches(group, per_rank), TwoBatches(group, per_rank)
     pairs = []
-    data = image_batches(digits()[0], per_rank, rank=group.rank, world=group.size)
+    data = image_batches(images, per_rank, rank=group.rank, world=group.size)
     for _, part in zip(range(steps), data, strict=False):
         optimizer.zero_grad()
         _loss(model, part).backward()
@@ -143,7 +144,7 @@ def _train(group, steps, per_rank):
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_the_norms_of_a_data_parallel_run_are_those_of_one_device(ranks):
     steps, per_rank = 6, 32
-    results = labkit.launch(_train, ranks, steps, per_rank).results
+    results = labkit.launch(_train, ranks, steps, per_rank, digits()[0]).results
     model = MLP()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     expected = NoiseScale(per_rank, per_rank * ranks)
@@ -167,6 +168,29 @@ def test_the_norms_of_a_data_parallel_run_are_those_of_one_device(ranks):
         torch.testing.assert_close(gradient, flat_gradient(model), rtol=0, atol=1e-6)
 
 
+def _train_in_buckets(group, steps, per_rank, images):
+    watch, again = TwoBatches(group, per_rank), TwoBatches(group, per_rank)
+    model, plain = DataParallel(MLP(), group, first_bucket_bytes=4000, bucket_bytes=40_000, hook=watch.hook), MLP()
+    for _, part in zip(range(steps), image_batches(images, per_rank, rank=group.rank, world=group.size), strict=False):
+        for each in (model, plain):
+            each.zero_grad()
+            _loss(each, part).backward()
+        watch.count()
+        again.average(plain.parameters())
+        with torch.no_grad():
+            for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+                p.sub_(p.grad, alpha=0.1)
+                q.sub_(q.grad, alpha=0.1)
+    assert len(model.buckets) > 1
+    return [(w.noise.signal, w.noise.noise, w.noise.steps) for w in (watch, again)]
+
+
+def test_the_hook_of_data_parallel_takes_the_same_norms_bucket_by_bucket():
+    for in_buckets, at_once in labkit.launch(_train_in_buckets, 3, 4, 16, digits()[0]).results:
+        assert in_buckets == pytest.approx(at_once, rel=1e-4)
+        assert in_buckets[2] == 4
+
+
 def test_a_world_of_one_and_a_forgotten_norm_are_refused():
     def alone(group):
         with pytest.raises(Refused, match="two ranks or more"):
@@ -175,6 +199,8 @@ def test_a_world_of_one_and_a_forgotten_norm_are_refused():
     def forgot(group):
         with pytest.raises(Refused, match="without before"):
             TwoBatches(group, 4).after([torch.zeros(1)])
+        with pytest.raises(Refused, match="without a bucket"):
+            TwoBatches(group, 4).count()
 
     labkit.launch(alone, 1)
     labkit.launch(forgot, 2)

@@ -64,7 +64,8 @@ def test_gradients_are_those_of_one_device_on_the_global_batch():
         return found, set(views) == buckets, model.buckets
 
     orders = set()
-    for size, options in itertools.product(SIZES, [SMALL, {}, SMALL | {"rebuild": False}]):
+    cases = [(size, SMALL) for size in SIZES] + [(2, {}), (3, SMALL | {"rebuild": False})]
+    for size, options in cases:
         transport = "gloo" if size == 3 else "local"
         results = labkit.launch(work, size, options, transport=transport).results
         for found, views, buckets in results:

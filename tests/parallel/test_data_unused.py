@@ -133,12 +133,13 @@ def test_a_parameter_used_only_in_an_accumulated_microbatch_is_averaged(none):
         for _ in range(2):
             model.zero_grad(set_to_none=none)
             with model.no_sync():
-                model(x, [0, 1]).mean().backward()
+                model(x, [0, 1] if group.rank else [0]).mean().backward()  # rank 0 never sees branch 1
             model(x, [0]).mean().backward()
         return [None if p.grad is None else p.grad.clone() for p in model.parameters()]
 
     one = Branches()
-    (one(inputs(4), [0, 1]).mean() + one(inputs(4), [0]).mean()).backward()
+    first, second = inputs(4).tensor_split(2)
+    (one(first, [0]).mean() / 2 + one(second, [0, 1]).mean() / 2 + one(inputs(4), [0]).mean()).backward()
     for gradients in labkit.launch(work, 2).results:
         for got, p in zip(gradients, one.parameters(), strict=True):
             assert (got is None) == (p.grad is None)
@@ -153,6 +154,7 @@ def test_the_graph_says_which_leaves_an_output_reaches():
     assert reached([output.detach()]) == set() and reached([model.branches[0].weight]) == {id(model.branches[0].weight)}
     nested = {"a": [output, (None, 3, "x")], "b": Told(output)}
     assert [t is output for t in tensors_in(nested)] == [True, True] and tensors_in([Opaque(output)]) is None
+    assert tensors_in([Told]) is None, "a class is no output"
 
 
 # Buffers

@@ -95,6 +95,18 @@ def test_without_gradients_there_is_no_backward_and_removed_there_is_nothing():
     assert [e - s for s, e in spans(labkit.launch(work, 1, clock="virtual"))] == [1000, 1000, 2000]
 
 
+def test_a_forward_without_gradients_between_forward_and_backward_changes_nothing():
+    def work(group):
+        layer = nn.Linear(10, 10)
+        kernels(layer, group, flops=1e6)
+        loss = layer(torch.ones(1, 10)).sum()
+        with torch.no_grad():
+            layer(torch.ones(5, 10))
+        loss.backward()
+
+    assert [e - s for s, e in spans(labkit.launch(work, 1, clock="virtual"))] == [200, 1000, 400]
+
+
 def test_what_cannot_work_is_refused():
     def work(group):
         found = []

@@ -45,7 +45,7 @@ def plan(parameters: Sequence[Tensor], order: Sequence[int], first_bytes: int, b
         if sum(parameters[j].nbytes for j in bucket) >= (bucket_bytes if closed else first_bytes):
             closed.append(filling.pop(kind))
     place = {i: n for n, i in enumerate(order)}
-    return closed + sorted(filling.values(), key=lambda bucket: place[bucket[-1]])
+    return sorted([*closed, *filling.values()], key=lambda bucket: place[bucket[-1]])
 
 
 class Buffer:

@@ -41,7 +41,7 @@ class Unchanged:
 
 
 def refuse_empty_batch(rank: int, inputs: Iterable[Any]) -> None:
-    """A mean over no examples is NaN, which the average would carry to every rank."""
+    """No examples make a gradient of zeros, which would draw the average down as if they were some."""
     for x in inputs:
         if isinstance(x, Tensor) and x.dim() and not len(x):
             raise Refused(f"rank {rank}: this batch is empty (shape {tuple(x.shape)}), and it would count as much as "

@@ -131,7 +131,7 @@ class Reducer:
         """The bucket's stretch for parameter i = factor * gradient; `.grad` becomes that stretch. One copy at most."""
         p, view = self.parameters[i], self._view_of[i]
         grad = p.grad
-        if grad is None or factor == 0:  # not 0 * gradient: that of an empty batch may be NaN
+        if grad is None or factor == 0:  # not 0 * gradient: what does not count may be NaN
             view.zero_()
         elif grad is not view:
             torch.mul(grad.detach(), factor, out=view)

@@ -14,6 +14,7 @@ steps. What to do with the last examples, where they do not fill a step, is the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random
 
 import torch
 from torch import Tensor
@@ -66,7 +67,8 @@ class Sampler:
         if not self.shuffle:
             return torch.arange(self.count)
         # Not seed + number: epoch 1 of seed 0 would be epoch 0 of seed 1
-        generator = torch.Generator().manual_seed(hash((self.seed, number)) & (1 << 63) - 1)
+        mixed = Random(f"{self.seed} {number}").getrandbits(63)
+        generator = torch.Generator().manual_seed(mixed)
         return torch.randperm(self.count, generator=generator)
 
     def _rest(self, order: Tensor, rest: Tensor) -> Tensor:

@@ -34,7 +34,8 @@ class DataParallel(nn.Module):
 
     bucket_bytes, first_bucket_bytes: see `buckets.py`. rebuild: after the first step, buckets follow the order in
     which gradients arrived. broadcast_buffers: before each step with communication, buffers become those of rank 0.
-    find_unused: parameters may be left out of a forward; they get a gradient if another rank had one, else None.
+    find_unused: parameters may be left out of a forward (not all of them); they get the average if another rank had a
+    gradient, else None.
     static_graph: as find_unused, but the first step shows once and for all which. hook: see `hooks.py`.
     algorithm: of the all-reduce. average: every rank counts the same ("ranks"), or as much as it says ("weights").
     check_nan: refuse a gradient that is not finite, by rank and name, before it is sent.
@@ -121,7 +122,7 @@ class DataParallel(nn.Module):
         """In the next step this rank's gradient counts n / (sum of n over ranks): n samples, or n tokens.
 
         For a loss that is a mean over these n, the average is then the gradient of the mean over all. With n = 0 the
-        rank adds nothing, whatever its gradient is (that of an empty batch is NaN).
+        rank adds nothing, whatever its gradient is, NaN included. It takes part in the step all the same.
         """
         if self._average != "weights":
             raise Refused("this model counts every rank the same: build it with average='weights' to use weights")

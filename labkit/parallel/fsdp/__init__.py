@@ -10,9 +10,11 @@ one block's weights hides behind computing another. Read in this order:
     schedule.py     when units are gathered, when they are let go, and what is fetched ahead
     reducing.py     reduce-scatter under backward, and sums over microbatches
     strategies.py   full_shard, shard_grad_op, no_shard, hybrid: who shards with whom
+    building.py     from a plain module to units and stretches, the same on every rank
     fully_shard.py  `FullyShard`, the door
+    memory.py       what is held at the worst moment beside the stretches
     clipping.py     the norm of all gradients, and clipping by it
-    guards.py       what is refused
-    states.py       state dicts, whole and in parts; recut.py: from any number of ranks to any other
+    guards.py       what is refused; agreement.py: by all ranks alike
+    states.py       state dicts, whole and in parts, for a world of any size
     deferred.py     models that are never whole anywhere: weights drawn one by one, kept in part
 """

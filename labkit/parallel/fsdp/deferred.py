@@ -14,9 +14,11 @@ rank holds its stretches, and the few tensors that the constructor works on at o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,20 +29,22 @@ from labkit.wire.errors import Refused
 
 Deliver = Callable[[Tensor, Tensor], None]
 OVERWRITES = {"normal_", "uniform_", "zero_", "fill_", "copy_", "random_", "exponential_", "log_normal_", "cauchy_",
-              "geometric_", "bernoulli_"}  # fmt: skip
+              "geometric_", "bernoulli_", "_no_grad_trunc_normal_", "dirac_", "orthogonal_", "sparse_"}  # fmt: skip
+LOOKING = ("_no_grad_trunc_normal_", "dirac_", "orthogonal_", "sparse_")
 EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 
 
 def deferred(build: Callable[..., nn.Module], *args: Any, **kwargs: Any) -> nn.Module:
     """`build(*args, **kwargs)` without values, for `FullyShard` to draw. Random numbers are drawn only then."""
     recipe = Recipe()
-    with torch.device("meta"), recipe:
+    with torch.device("meta"), recipe.with_initialisers(), recipe:
         module = build(*args, **kwargs)
     module.__dict__["recipe"] = recipe
     return module
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True)
+class Place:
     """Where a tensor lies: in which memory (by its identity), and how."""
 
     memory: int
@@ -57,15 +61,13 @@ class Step:
     draws from and its state, if that is not what the step before has left."""
 
     op: Any
+    name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: list[Place]
+    changes: bool  # its first argument
     random: bool
     state: tuple[torch.Generator, Tensor] | None = None
-
-    @property
-    def name(self) -> str:
-        return str(self.op._schema.name).split("::")[1]
 
     @property
     def touched(self) -> list[Place]:
@@ -75,7 +77,7 @@ class Step:
     @property
     def written(self) -> set[int]:
         """Memories that it changes or makes."""
-        changed = {self.args[0].memory} if self.op._schema.is_mutable and isinstance(self.args[0], Place) else set()
+        changed = {self.args[0].memory} if self.changes and isinstance(self.args[0], Place) else set()
         return changed | {p.memory for p in self.results}
 
     @property
@@ -105,18 +107,42 @@ class Recipe(TorchDispatchMode):
         self._alive += made
         if not (made or (given and op._schema.is_mutable)):
             return out  # a view, or nothing of ours
-        places = tree_map(lambda x: _place(x) if _is_meta(x) else x, (args, kwargs))
-        random = torch.Tag.nondeterministic_seeded in op.tags
-        step = Step(op, places[0], places[1], [_place(x) for x in made], random)
-        if step.name in EMPTY:
-            return out
+        name = str(op._schema.name).split("::")[1]
+        if name not in EMPTY:
+            random = torch.Tag.nondeterministic_seeded in op.tags
+            self._write(op, name, args, kwargs, made, op._schema.is_mutable, random)
+        return out
+
+    def _write(
+        self, op: Any, name: str, args: Any, kwargs: Any, made: list[Tensor], changes: bool, random: bool
+    ) -> None:
+        args_, kwargs_ = tree_map(lambda x: _place(x) if _is_meta(x) else x, (tuple(args), dict(kwargs)))
+        step = Step(op, name, args_, kwargs_, [_place(x) for x in made], changes, random)
         if random:
             source = kwargs.get("generator") or torch.default_generator
             state = source.get_state()  # unchanged by drawing on the meta device: changed only by a new seed
             if source not in self._states or not torch.equal(state, self._states[source]):
                 self._states[source], step.state = state, (source, state)
         self.steps.append(step)
-        return out
+
+    @contextlib.contextmanager
+    def with_initialisers(self) -> Iterator[None]:
+        """Write down as one step what torch.nn.init leaves out for a meta tensor, since it looks at the values."""
+        originals = {name: getattr(nn.init, name) for name in LOOKING}
+
+        def written(name: str, original: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            if not tensor.is_meta:
+                return original(tensor, *args, **kwargs)
+            self._write(original, name, (tensor, *args), kwargs, [], True, True)
+            return tensor
+
+        for name, original in originals.items():
+            setattr(nn.init, name, functools.partial(written, name, original))
+        try:
+            yield
+        finally:
+            for name, original in originals.items():
+                setattr(nn.init, name, original)
 
     @torch.no_grad()
     def replay(self, deliver: Deliver, module: nn.Module, device: torch.device) -> None:

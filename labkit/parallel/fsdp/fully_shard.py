@@ -21,13 +21,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from labkit.collectives import all_reduce
-from labkit.parallel.data.guards import refuse_empty_batch
 from labkit.parallel.data.reach import tensors_in
 from labkit.parallel.fsdp import states
 from labkit.parallel.fsdp.building import build, check_options
 from labkit.parallel.fsdp.claims import Claims
 from labkit.parallel.fsdp.clipping import clip_by_norm
-from labkit.parallel.fsdp.guards import watch_steps
+from labkit.parallel.fsdp.guards import refuse_empty_batch, watch_steps
 from labkit.parallel.fsdp.reducing import Reducer
 from labkit.parallel.fsdp.schedule import Schedule, Unit
 from labkit.parallel.fsdp.shard import Shard
@@ -49,7 +48,9 @@ class FullyShard(nn.Module):
     sent. algorithm: of the collectives; a ring's reduce-scatter of 16-bit gradients becomes pairwise, which adds them
     up in 32 bits.
 
-    A parameter of which this forward made no use counts as one with a zero gradient, if its unit was used.
+    A unit that one forward uses twice is gathered twice, and its gradients are reduced twice and added up. A parameter
+    of which a forward made no use has a gradient of zeros if its unit was used; a unit that no rank used has none.
+    Buffers stay whole, and each rank's own. All ranks must use the same units in the same order.
     Bytes that a rank sends in a step: `cost.zero_bytes_per_step_by_rank([u.numel for u in model.units], N, stage=3)`.
     Raises Refused, on every rank, if the ranks bring different models (values too), units or options.
     """
@@ -90,7 +91,7 @@ class FullyShard(nn.Module):
         if torch.is_grad_enabled():
             self._reducer.share = self._share_of_weight() if self._average == "weights" else 1.0
             if self._reducer.share:
-                refuse_empty_batch(self.group.context.rank, args, kwargs)
+                refuse_empty_batch(self.group.context.rank, tensors_in((args, kwargs)) or ())
         args, kwargs = _cast((args, kwargs), self._param_dtype)
         self._schedule.begin()
         with self._claims.instead_of_weights() if self.sharding.reshard else contextlib.nullcontext():
@@ -160,6 +161,10 @@ class FullyShard(nn.Module):
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale all gradients so that their norm over the whole model is at most `max_norm`; returns what it was."""
         return clip_by_norm(self.shards, self.sharding.shard, max_norm, norm_type)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradients of the plain model, whole, by name: to look at and to compare. See `states.gradients`."""
+        return states.gradients(self)
 
     # -- state dicts -------------------------------------------------------------------------------------------
 

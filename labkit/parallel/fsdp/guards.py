@@ -28,6 +28,15 @@ def refuse_nan(shard: Shard, flat: Tensor) -> None:
                           "NaN or infinite. Nothing of this unit was sent: look at the batch of this rank")  # fmt: skip
 
 
+def refuse_empty_batch(rank: int, tensors: Iterable[Tensor]) -> None:
+    """A mean over no examples is NaN, which the average would carry to every rank."""
+    for x in tensors:
+        if x.dim() and not len(x):
+            raise Refused(f"rank {rank}: this batch is empty (shape {tuple(x.shape)}), and it would count as much "
+                          "as the others: build the model with average='weights', and run this step in "
+                          "`with model.weighted(0):` here and model.weighted(n) elsewhere")  # fmt: skip
+
+
 def refuse_replaced(shard: Shard, module: nn.Module, attribute: str, name: str) -> None:
     """A module may not hold a parameter of its own where a gathered one goes."""
     if attribute in module._parameters:

@@ -1,6 +1,6 @@
 """When a unit is gathered, when it is let go, and what is fetched ahead.
 
-Forward: a unit is settled when its forward begins; the next ones are fetched first, so that they travel while it
+Forward: a unit is waited for when its forward begins; the next ones are fetched first, so that they travel while it
 computes. Backward: the same in the opposite order. Which unit comes next is known from the forward before; in the very
 first one, it is taken to be the next in the model. All ranks run the same program, so all fetch in the same order.
 """
@@ -41,6 +41,11 @@ class Unit:
         """Start to gather."""
         for shard in self.shards:
             shard.fetch()
+
+    def settle(self) -> None:
+        """Wait until it is whole."""
+        for shard in self.shards:
+            shard.settle()
 
     def release(self) -> None:
         """Let go."""
@@ -112,13 +117,14 @@ class Schedule:
         return self.ends, len(self.ends) - 1
 
     def before_backward(self, ends: list[Unit], place: int) -> None:
-        """Fetch the unit at `place` of `ends`, and those whose backward follows."""
+        """Fetch the unit at `place` of `ends` and those whose backward follows; return when it is here."""
         unit = ends[place]
         for later in ends[place + 1 : place + 2]:  # its backward is over; what is trained of it is gone already
             if later.name and not unit.name.startswith(f"{later.name}."):
                 later.release()
         for following in ends[max(0, place - self.ahead) : place + 1][::-1]:
             following.fetch()
+        unit.settle()
 
     def release(self) -> None:
         """Let everything go."""

@@ -31,10 +31,24 @@ def whole(model: FullyShard) -> dict[str, Tensor]:
     """
     found = {name: b.detach().to("cpu", copy=True) for name, b in model.module.named_buffers()}
     for shard in model.shards:
-        flat = all_gather(shard.stretch.detach(), model.sharding.shard, shard.flat.counts, "ring")
-        views = [view.to("cpu", copy=True) for view in shard.flat.views(flat)]
-        found |= dict(zip(shard.flat.names, views, strict=True))
+        found |= _gathered(shard, shard.stretch)
     return {key: found[name] for key, name in model.keys.items()}
+
+
+@torch.no_grad()
+def gradients(model: FullyShard) -> dict[str, Tensor]:
+    """The plain model's gradients by the names of its parameters, on the CPU of every rank. Every rank calls it."""
+    found: dict[str, Tensor] = {}
+    for shard in model.shards:
+        if shard.stretch.grad is not None:
+            found |= _gathered(shard, shard.stretch.grad)
+    return found
+
+
+def _gathered(shard: Shard, stretch: Tensor) -> dict[str, Tensor]:
+    flat = all_gather(stretch.detach(), shard.sharding.shard, shard.flat.counts, "ring")
+    views = [view.to("cpu", copy=True) for view in shard.flat.views(flat)]
+    return dict(zip(shard.flat.names, views, strict=True))
 
 
 def load_whole(model: FullyShard, state: Mapping[str, Any]) -> None:

@@ -37,7 +37,7 @@ def choose_units(module: nn.Module, units: Choice) -> dict[str, nn.Module]:
     """
     named = {name: m for name, m in module.named_modules() if name}
     if units is None:
-        chosen = _members(named)
+        chosen = _members(module, named)
     elif callable(units):
         chosen = [name for name, m in named.items() if units(name, m)]
     else:
@@ -54,14 +54,13 @@ def choose_units(module: nn.Module, units: Choice) -> dict[str, nn.Module]:
     return {"": module} | {name: named[name] for name in chosen}
 
 
-def _members(named: dict[str, nn.Module]) -> list[str]:
-    lists = [name for name, m in named.items() if isinstance(m, nn.ModuleList | nn.Sequential)]
+def _members(module: nn.Module, named: dict[str, nn.Module]) -> list[str]:
+    lists = {name for name, m in ({"": module} | named).items() if isinstance(m, nn.ModuleList | nn.Sequential)}
     found: list[str] = []
     for name, m in named.items():
-        member = any(name.startswith(f"{of}.") and "." not in name[len(of) + 1 :] for of in lists)
+        member = name.rpartition(".")[0] in lists
         inside = any(name.startswith(f"{unit}.") for unit in found)
-        container = isinstance(m, nn.ModuleList | nn.Sequential)
-        if member and not inside and not container and next(m.parameters(), None) is not None:
+        if member and name not in lists and not inside and next(m.parameters(), None) is not None:
             found.append(name)
     return found
 

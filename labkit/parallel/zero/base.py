@@ -23,7 +23,7 @@ from .state import State
 from .unit import Named, Unit
 
 
-class ZeRO(Inspect, nn.Module):
+class ZeRO(Inspect):
     """A model whose training state is cut among the ranks of `group`: the base of ZeRO1, ZeRO2 and ZeRO3.
 
     module: the same on every rank (checked); rank 0's values count. Every rank calls forward, backward and `step`

@@ -19,7 +19,7 @@ from .state import Copies
 from .unit import Unit
 
 
-class Inspect:
+class Inspect(nn.Module):
     """The half of `ZeRO` that trains nothing."""
 
     units: list[Unit]
@@ -57,7 +57,7 @@ class Inspect:
                 found.update(zip(unit.names, unit.flat.views(whole), strict=True))
         return found
 
-    def state_dict(self, kind: str = "full") -> dict[str, Any]:
+    def state_dict(self, kind: str = "full") -> dict[str, Any]:  # type: ignore[override]
         """The training state, to keep. kind: "full", all of it on every rank; or "shard", what this rank owns.
 
         Both formats stand in labkit/parallel/zero/states.py. Every rank calls it for "full"; "shard" sends nothing.
@@ -67,7 +67,9 @@ class Inspect:
         return states.full(self) if kind == "full" else states.shard(self)
 
     @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
+    def load_state_dict(  # type: ignore[override]
+        self, state: dict[str, Any] | Sequence[dict[str, Any]]
+    ) -> None:
         """Load a full state dict, or the list of the shards of all ranks, saved at any world size and by any stage.
 
         Every rank calls it. If it does not fit on one rank, every rank raises Refused and nothing has changed.

@@ -148,7 +148,7 @@ def divide(module: nn.Module, names: Sequence[str]) -> list[tuple[str, Named]]:
         home = next((block for block in names if name in inside[block]), "")
         for p in part.parameters(recurse=False):
             owners.setdefault(p, set()).add(home)
-    homes: dict[str, list[tuple[str, nn.Parameter]]] = {"": []} | {name: [] for name in names}
+    homes: dict[str, list[tuple[str, nn.Parameter]]] = {name: [] for name in ("", *names)}
     for name, p in module.named_parameters():
         homes[min(owners[p]) if len(owners[p]) == 1 else ""].append((name, p))
     return [(name, named) for name, named in homes.items() if named]

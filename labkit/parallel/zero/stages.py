@@ -94,7 +94,7 @@ class Scattered(ZeRO):
         if not self._running:
             self._running = True
             self._waiting = deque(unit for unit in self.units if unit.trained)
-            Variable._execution_engine.queue_callback(self._end_backward)  # type: ignore[attr-defined]
+            Variable._execution_engine.queue_callback(self._end_backward)
 
     def _end_backward(self) -> None:
         while self._waiting:  # these lack a gradient, and will not get it any more

@@ -43,7 +43,7 @@ class Unit:
         first = self.parameters[0].data
         values = self.flat.pack((p.data for p in self.parameters), first.new_empty(self.flat.numel))
         collectives.broadcast(values, group)  # all start from rank 0's
-        self.whole = values.to(dtype)
+        self.whole = values.to(dtype, copy=True)  # never sent itself: memory that a wire has seen cannot be resized
         self.stretch = self.flat.part(self.whole, group.rank)
         if cut:
             self.stretch = self.stretch.clone()
@@ -122,6 +122,7 @@ class Unit:
             if index not in self.arrived:
                 view.zero_()
         self.used |= self.arrived
+        assert self.whole_gradient is not None
         return collectives.reduce_scatter(self.whole_gradient, self.group, "avg", algorithm="pairwise", async_op=True)
 
     @torch.no_grad()
@@ -138,7 +139,9 @@ class Unit:
 
     def drop_whole_gradient(self) -> None:
         """Free this rank's own gradient; the reduced stretch stays."""
-        self.whole_gradient, self._views, self.arrived = None, [], set()
+        self.whole_gradient: Tensor | None = None
+        self._views: list[Tensor] = []
+        self.arrived: set[int] = set()  # parameters whose gradient is in it
 
     def forget(self) -> None:
         """Forget all gradients."""
@@ -149,8 +152,7 @@ class Unit:
     def _room(self) -> list[Tensor]:
         """`whole_gradient` as tensors in the shape of the parameters; it is made when the first is wanted."""
         if self.whole_gradient is None:
-            self.whole_gradient: Tensor | None = torch.empty_like(self.whole, memory_format=torch.contiguous_format)
-            self.arrived: set[int] = set()
+            self.whole_gradient = torch.empty_like(self.whole)
             self._views = self.flat.views(self.whole_gradient)
         return self._views
 

@@ -1,0 +1,132 @@
+"""Runs that were made once, many times over, and are shipped with where they come from.
+
+A chapter that needs hundreds of trainings reads them here and makes one of them again. Each file in the folder
+`runs` was written by a command that it names; nothing in it was typed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "runs"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What made a file, and when. machine: in plain words. versions: of Python and the packages that count."""
+
+    command: str
+    date: str
+    machine: str
+    versions: dict[str, str]
+    cpu_seconds: float
+    note: str
+
+    def __str__(self) -> str:
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        took = f"{self.cpu_seconds:.0f} s of one core"
+        return f"`{self.command}`, {self.date}, {self.machine}; {versions}; {took}. {self.note}"
+
+
+@dataclass(frozen=True)
+class StepsRow:
+    """Training with `batch` and `lr` reached the target after `steps`; None: not within the limit."""
+
+    batch: int
+    lr: float
+    seed: int
+    steps: int | None
+
+
+@dataclass(frozen=True)
+class NoiseRow:
+    """At weights with training loss `loss`: the true |G|^2 and tr(Sigma), and the estimate from two batch sizes."""
+
+    loss: float
+    seed: int
+    signal: float
+    noise: float
+    estimate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class RecipeRow:
+    """One training by a named recipe. loss and worst are infinite where a loss overflowed."""
+
+    recipe: str
+    optimizer: str
+    batch: int
+    lr: float
+    warm: float
+    seed: int
+    loss: float
+    accuracy: float
+    worst: float
+
+
+@dataclass(frozen=True)
+class LargeBatches:
+    """target: the training loss, in nats, that `steps` count to. tuning, rates: other seeds, for choosing rates.
+
+    steps: every batch at the rate that tuning chose. recipes: 16 epochs by each recipe. rates: the same network at
+    many rates, with and without warmup. rounding: the largest change when fp64 takes the place of fp32, by quantity.
+    """
+
+    provenance: Provenance
+    target: float
+    tuning: list[StepsRow]
+    steps: list[StepsRow]
+    noise: list[NoiseRow]
+    recipes: list[RecipeRow]
+    rates: list[RecipeRow]
+    rounding: dict[str, float]
+
+    def steps_by_batch(self) -> dict[int, list[int]]:
+        """Steps to the target of all seeds that reached it, by batch size."""
+        found: dict[int, list[int]] = {}
+        for row in self.steps:
+            if row.steps is not None:
+                found.setdefault(row.batch, []).append(row.steps)
+        return found
+
+
+@cache
+def large_batches(path: str | None = None) -> LargeBatches:
+    """The runs of chapter 7, from `labkit bench large-batches`. path: another file of the same form."""
+    raw = json.loads((Path(path) if path else FOLDER / "large_batches.json").read_text())
+    return LargeBatches(
+        provenance=Provenance(**raw["provenance"]),
+        target=raw["target"],
+        tuning=[StepsRow(**row) for row in _each(raw["tuning"], "steps")],
+        steps=[StepsRow(**row) for row in _each(raw["steps"], "steps")],
+        noise=[NoiseRow(**row) for row in raw["noise"]],
+        recipes=_recipes(raw["recipes"]),
+        rates=_recipes(raw["rates"]),
+        rounding=raw["rounding"],
+    )
+
+
+def _each(
+    groups: list[dict[str, Any]], *columns: str, wrap: Callable[[Any], Any] = lambda x: x
+) -> list[dict[str, Any]]:
+    """In the file, runs that differ in their seed share a line; here each has a row."""
+    rows = []
+    for group in groups:
+        common = {name: value for name, value in group.items() if name not in (*columns, "seeds")}
+        for i, seed in enumerate(group["seeds"]):
+            rows.append({**common, "seed": seed, **{column: wrap(group[column][i]) for column in columns}})
+    return rows
+
+
+def _recipes(groups: list[dict[str, Any]]) -> list[RecipeRow]:
+    def number(x: float | None) -> float:
+        return float("inf") if x is None else x  # JSON has no infinity
+
+    return [RecipeRow(**row) for row in _each(groups, "loss", "accuracy", "worst", wrap=number)]

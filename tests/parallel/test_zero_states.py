@@ -1,0 +1,130 @@
+"""State dicts of ZeRO: whole and in shards, at another world size and stage, and those that do not fit."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import labkit
+from labkit.models import GPT, GPTConfig, next_token_loss
+from labkit.parallel import AdamW, ZeRO1, ZeRO2, ZeRO3
+
+CONFIG = GPTConfig(context=16, width=32, layers=2)
+STAGES = {1: ZeRO1, 2: ZeRO2, 3: ZeRO3}
+
+
+class Model(nn.Module):
+    """A GPT with a buffer and a frozen weight."""
+
+    def __init__(self, config=CONFIG):
+        super().__init__()
+        self.gpt = GPT(config)
+        self.gpt.positions.weight.requires_grad_(False)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        self.seen += 1
+        return self.gpt(x)
+
+
+def wrap(group, stage, precision="mixed", config=CONFIG):
+    small = {} if stage == 3 else {"bucket_bytes": 20_000}
+    return STAGES[stage](Model(config), group, AdamW(lr=1e-2, eps=1e-5), precision, **small)
+
+
+def train(group, zero, steps):
+    for step in steps:
+        zero.zero_grad()
+        x = torch.randint(0, 256, (12, 17), generator=torch.Generator().manual_seed(step))
+        x = x.tensor_split(group.size)[group.rank]
+        next_token_loss(zero(x[:, :-1]), x[:, 1:]).backward()
+        zero.step()
+
+
+def begin(group, stage, precision="single"):
+    zero = wrap(group, stage, precision)
+    train(group, zero, range(2))
+    return zero.state_dict(), zero.state_dict("shard")
+
+
+def go_on(group, stage, state, precision="single"):
+    zero = wrap(group, stage, precision)
+    zero.load_state_dict(state)
+    loaded = zero.state_dict()
+    train(group, zero, range(2, 4))
+    return loaded, zero.state_dict()
+
+
+def largest(a, b):
+    return max(float((a["parameters"][n].double() - b["parameters"][n].double()).abs().max()) for n in b["parameters"])
+
+
+@pytest.mark.parametrize(
+    ("stage", "size", "then", "new_size"), [(1, 3, 3, 2), (2, 2, 1, 4), (3, 4, 2, 1), (3, 2, 3, 3)]
+)
+def test_training_goes_on_at_another_world_size_and_stage_from_either_kind(stage, size, then, new_size):
+    def straight(group):
+        zero = wrap(group, stage, "single")
+        train(group, zero, range(4))
+        return zero.state_dict()
+
+    expected = labkit.launch(straight, size).results[0]
+    results = labkit.launch(begin, size, stage).results
+    full, shards = results[0][0], [shard for _, shard in results]
+    assert expected["steps"]["gpt.norm.weight"] == 4 and float(full["buffers"]["seen"]) == 2
+    assert "gpt.positions.weight" not in full["momentum"]
+    for state in (full, shards, shards[::-1]):
+        for loaded, after in labkit.launch(go_on, new_size, then, state).results:
+            for key in ("parameters", "momentum", "variance", "buffers"):
+                assert loaded[key].keys() == full[key].keys()
+                assert all(torch.equal(loaded[key][name], full[key][name]) for name in full[key])
+            assert after["steps"] == expected["steps"] and float(after["buffers"]["seen"]) == 4
+            assert largest(after, expected) <= 1e-5  # float32 sums in another order
+
+
+def test_mixed_precision_keeps_the_master_and_one_full_dict_serves_single_precision_too():
+    full, _ = labkit.launch(begin, 2, 2, "mixed").results[0]
+    weights = full["parameters"]["gpt.tokens.weight"]
+    assert weights.dtype == torch.float32 and not torch.equal(weights, weights.bfloat16().float())
+    for precision in ("mixed", "single"):
+        loaded, _ = labkit.launch(go_on, 3, 3, full, precision).results[2]
+        assert torch.equal(loaded["parameters"]["gpt.tokens.weight"], weights)
+
+
+def test_a_state_dict_that_does_not_fit_is_refused_on_every_rank_and_changes_nothing():
+    full, _ = labkit.launch(begin, 1, 1, "mixed").results[0]
+    shards = [shard for _, shard in labkit.launch(begin, 3, 3, "mixed").results]
+    smaller = copy.deepcopy(full)
+    smaller["parameters"]["gpt.norm.bias"] = torch.zeros(31)
+    lacking = copy.deepcopy(full)
+    del lacking["momentum"]["gpt.norm.bias"]
+    more = copy.deepcopy(full)
+    more["parameters"]["gpt.blocks.2.norm1.bias"] = torch.zeros(32)
+    bad = [
+        (smaller, r"'gpt.norm.bias' has shape \[31\] in the state dict and \[32\] in the model"),
+        (lacking, "no momentum of 'gpt.norm.bias'"),
+        (more, "has 'gpt.blocks.2.norm1.bias', which the model has not"),
+        (shards[:2], r"shards of ranks \[0, 1\] of a world of 3"),
+        ([shards[0], shards[1], shards[1]], r"shards of ranks \[0, 1, 1\] of a world of 3"),
+        (shards[0], r"shards of ranks \[0\] of a world of 3"),
+        ([full, full], "one full state dict, or a list of the shards"),
+        ({"weights": 1}, "no state dict of ZeRO"),
+        (7, "no state dict of ZeRO"),
+    ]
+
+    def work(group, state):
+        zero = wrap(group, 3)
+        before = zero.state_dict()
+        try:
+            zero.load_state_dict(state if group.rank == 1 else full)  # wrong on one rank only
+        except labkit.Refused as error:
+            return str(error), largest(zero.state_dict(), before)
+
+    for state, words in bad:
+        for said, moved in labkit.launch(work, 3, state).results:
+            assert re.match(f"on rank 1: .*{words}", said), said
+            assert moved == 0
