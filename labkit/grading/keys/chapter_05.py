@@ -27,10 +27,12 @@ def _state(billions: float, N: int, stage: int) -> Number:
         (at[0], "That is plain data parallelism: nothing is cut."),
         *((at[s], f"That is what stage {s} leaves.") for s in (1, 2, 3) if s != stage),
         (parts.optimizer / GB, "That is the optimizer's part. What else does a rank hold?"),
-        (at[0] / N * 12 / 16, "That is a stretch of the optimizer's state. What is not cut is there as well."),
         ((at[0] - (parts.total / GB)), "That is what is saved. What is left?"),
-        ((8 / N + 8) * billions, "Adam's part has 12 bytes a parameter: the master copy, momentum and variance."),
     ]
+    if stage == 1:
+        slips.append(
+            ((8 / N + 8) * billions, "Adam's part has 12 bytes a parameter: the master copy is the optimizer's.")
+        )
     return _number(at[stage], "GB", slips)
 
 
@@ -190,7 +192,7 @@ def _largest(memory: int, rest: int, N: int, stage: int) -> Number:
         (memory / each[stage], "The activations need their room too."),
         *((room / each[s], f"That is what fits in stage {s}.") for s in (0, 1, 2, 3) if s != stage),
         (room * each[stage], "Divide the room by the bytes of a parameter."),
-        (room * N / 16 if stage < 3 else room / 2, "What is cut, and what is copied? Write down bytes a parameter."),
+        (room / 2, "That is room for the parameters in 16 bits, and for nothing else of the state."),
     ]
     return _number(room / each[stage], "", slips)
 
