@@ -18,6 +18,7 @@ BENCHMARKS = {
     "launch": "how soon ranks run, against torch.multiprocessing.spawn",
     "collectives": "own collectives against gloo's native ones",
     "trace": "what recording every message costs",
+    "data-parallel": "DDP, ZeRO-1 and FSDP against PyTorch's own",
     "grade": "how long grading takes, and whether it judges right",
     "large-batches": "the shipped runs of chapter 7, made again",
 }

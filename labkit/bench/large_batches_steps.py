@@ -57,14 +57,20 @@ def model_of(seed: int, dtype: torch.dtype = torch.float32) -> MLP:
     return MLP(MLPConfig(WIDTHS), seed=seed).to(dtype)
 
 
-def draws(batch: int, seed: int) -> Iterator[Tensor]:
-    """Indices of `batch` training images for each step, drawn with replacement, without end.
+def draws(images: Images, batch: int, seed: int) -> Iterator[Images]:
+    """`batch` of the images for each step, drawn with replacement, without end.
 
-    N ranks that draw the global batch and keep `torch.chunk(index, N)[rank]` have independent parts of it.
+    N ranks that draw the global batch and keep the r-th of N equal parts have independent examples: see `part`.
     """
     generator = torch.Generator().manual_seed(10_000 + seed)
     while True:
-        yield torch.randint(len(train_images().y), (batch,), generator=generator)
+        index = torch.randint(len(images.y), (batch,), generator=generator)
+        yield Images(images.x[index], images.y[index])
+
+
+def part(images: Images, rank: int, ranks: int) -> Images:
+    """The examples of one rank: the `rank`-th of `ranks` parts, which differ by at most one in length."""
+    return Images(images.x.tensor_split(ranks)[rank], images.y.tensor_split(ranks)[rank])
 
 
 def loss_of(model: nn.Module, images: Images) -> Tensor:
@@ -80,9 +86,9 @@ def steps_to_target(
     model, look = model_of(seed, dtype), 1
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     with one_thread():
-        for step, index in zip(range(1, limit + 1), draws(batch, seed), strict=False):
+        for step, chosen in zip(range(1, limit + 1), draws(images, batch, seed), strict=False):
             optimizer.zero_grad()
-            loss_of(model, Images(images.x[index], images.y[index])).backward()
+            loss_of(model, chosen).backward()
             optimizer.step()
             if step >= look:
                 look = max(step + 1, math.ceil(1.02 * step))
@@ -95,21 +101,24 @@ def steps_to_target(
     return Reached(batch, lr, seed, None)
 
 
-def weights_at(loss: float, lr: float, seed: int, batch: int = 64) -> MLP:
-    """The network of `seed`, trained as above until its loss over all training images is at most `loss`."""
+def weights_at(loss: float, lr: float, seed: int, batch: int = 64, limit: int = 5000) -> MLP:
+    """The network of `seed`, trained as above until its loss over all training images is at most `loss`.
+
+    Raises ValueError if `limit` steps do not suffice.
+    """
     model = model_of(seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     with one_thread():
-        for step, index in enumerate(draws(batch, seed)):
+        for step, chosen in enumerate(draws(train_images(), batch, seed)):
             with torch.no_grad():
                 if loss_of(model, train_images()) <= loss:
                     return model
-            if step > 5000:
+            if step >= limit:
                 break
             optimizer.zero_grad()
-            loss_of(model, Images(train_images().x[index], train_images().y[index])).backward()
+            loss_of(model, chosen).backward()
             optimizer.step()
-    raise ValueError(f"a loss of {loss} was not reached in 5000 steps with lr={lr}: take another rate")
+    raise ValueError(f"a loss of {loss} was not reached in {limit} steps with lr={lr}: take another rate")
 
 
 def true_noise_scale(model: nn.Module) -> tuple[float, float]:
@@ -133,11 +142,10 @@ def estimated_noise_scale(model: nn.Module, ranks: int, per_rank: int, steps: in
     """The estimate from two batch sizes at fixed weights, as `ranks` ranks would make it; here one after the other."""
     found, parameters = NoiseScale(per_rank, ranks * per_rank), list(model.parameters())
     with one_thread():
-        for _, index in zip(range(steps), draws(ranks * per_rank, seed), strict=False):
+        for _, chosen in zip(range(steps), draws(train_images(), ranks * per_rank, seed), strict=False):
             total, small = [torch.zeros_like(p) for p in parameters], 0.0
-            for part in index.chunk(ranks):
-                loss = loss_of(model, Images(train_images().x[part], train_images().y[part]))
-                own = torch.autograd.grad(loss, parameters)
+            for rank in range(ranks):
+                own = torch.autograd.grad(loss_of(model, part(chosen, rank, ranks)), parameters)
                 small += squared_norm(own) / ranks
                 for whole, g in zip(total, own, strict=True):
                     whole.add_(g, alpha=1 / ranks)

@@ -90,6 +90,7 @@ class NoiseScale:
         self.steps = 0
         self.weight = self.weight2 = 0.0  # sum of weights, sum of their squares
         self.signal = self.noise = 0.0  # the means of G2 and of S
+        self.last = (math.nan, math.nan)  # G2 and S of the last step alone
         self._squares = [0.0, 0.0, 0.0]  # weighted sums of dG2^2, dS^2, dG2 dS about the means
 
     def add(self, small_norm2: float, large_norm2: float) -> None:
@@ -100,7 +101,7 @@ class NoiseScale:
                 f"Skip a step that overflowed: one such number would spoil the mean for good"
             )
         signal, noise = signal_and_noise(small_norm2, large_norm2, self.small, self.large)
-        self.steps += 1
+        self.last, self.steps = (signal, noise), self.steps + 1
         self.weight = self.weight * self.fade + 1
         self.weight2 = self.weight2 * self.fade**2 + 1
         self._squares = [x * self.fade for x in self._squares]

@@ -7,6 +7,9 @@
     checkpoint(function, *inputs)    activations computed again in backward, in place of kept
     kernels(module, group, seconds)  stand-in kernels: layers that take a given time on the virtual clock
 
+Below them: `flat` (many tensors side by side), `same` and `agree` (ranks that brought different things), `unfit`
+(gradients that no strategy may use), `reach` (what an output depends on).
+
 Names load when first used.
 """
 
@@ -30,9 +33,8 @@ if TYPE_CHECKING:
     from labkit.parallel.zero.stages import ZeRO1, ZeRO2
 
 __all__ = [
-    "Bucket", "DataParallel", "Flat", "FullyShard", "Kernels", "Piece", "Sampler", "all_reduce_hook", "bf16_hook",
-    "deferred", "kernels",
-    "AdamW", "ZeRO1", "ZeRO2", "ZeRO3", "checkpoint", "checkpoint_blocks",
+    "AdamW", "Bucket", "DataParallel", "Flat", "FullyShard", "Kernels", "Piece", "Sampler", "ZeRO1", "ZeRO2", "ZeRO3",
+    "all_reduce_hook", "bf16_hook", "checkpoint", "checkpoint_blocks", "deferred", "kernels",
 ]  # fmt: skip
 
 # No module is called like a name in this table: importing a submodule would put it in the place of the function.

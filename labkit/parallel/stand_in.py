@@ -52,7 +52,9 @@ class Kernels:
                               f"It has {', '.join(repr(n) for n in list(known)[1:6])} ...")  # fmt: skip
             return [(known[name], times) for name, times in seconds.items()]
         leaves = [m for m in module.modules() if not any(m.children())]
-        return [(m, None if seconds is None else seconds(m)) for m in leaves]
+        if seconds is None:
+            return [(m, None) for m in leaves if multiplies(m)]
+        return [(m, times) for m in leaves if any(times := seconds(m))]
 
     def _time(self, layer: nn.Module, times: tuple[float, float] | None) -> None:
         calls: list[float] = []  # backward seconds of calls whose backward is to come; the last call is first
@@ -71,9 +73,8 @@ class Kernels:
 
     def _product(self, layer: nn.Module, output: Any) -> tuple[float, float]:
         """Seconds of a matrix product or a convolution, forward and backward."""
-        weight = getattr(layer, "weight", None)
-        if not isinstance(weight, Tensor) or weight.dim() < 2 or isinstance(layer, nn.Embedding):
-            return 0.0, 0.0
+        weight = layer.weight
+        assert isinstance(weight, Tensor)
         assert self._flops is not None
         forward = 2 * output.numel() * (weight.numel() // len(weight)) / self._flops
         return forward, 2 * forward
@@ -88,3 +89,9 @@ class Kernels:
 
     def __exit__(self, *exc: object) -> None:
         self.remove()
+
+
+def multiplies(layer: nn.Module) -> bool:
+    """Whether it is a matrix product or a convolution."""
+    weight = getattr(layer, "weight", None)
+    return isinstance(weight, Tensor) and weight.dim() >= 2 and not isinstance(layer, nn.Embedding)

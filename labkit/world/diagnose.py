@@ -29,11 +29,21 @@ from .mismatch import collective_mismatch, message_mismatch
 
 @dataclass
 class Wait:
-    """What one rank is blocked on. `on`: the ranks that have to act first; empty when the wait can end."""
+    """What one rank is blocked on. `on`: the ranks that have to act first; empty when the wait can end.
+
+    threads: the same for each of its threads, where there are several. The rank can act as soon as one of them can.
+    """
 
     rank: int
     what: str
     on: list[int] = field(default_factory=list)
+    threads: list[list[int]] = field(default_factory=list)
+
+    def ends(self, hopeful: set[int]) -> bool:
+        """Whether a thread of this rank waits for nobody but ranks that may yet act."""
+        return any(
+            on != [self.rank] and all(r in hopeful for r in on if r != self.rank) for on in self.threads or [self.on]
+        )
 
 
 @dataclass
@@ -186,17 +196,18 @@ class Reader:
 
 
 def _both(waits: list[Wait]) -> Wait:
-    return Wait(waits[0].rank, "; ".join(w.what for w in waits), sorted({r for w in waits for r in w.on}))
+    on = sorted({r for w in waits for r in w.on})
+    return Wait(waits[0].rank, "; ".join(w.what for w in waits), on, [w.on for w in waits])
 
 
 def _stuck(state: list[int], waits: dict[int, Wait]) -> list[int]:
     """The ranks that can never go on, whatever the others do."""
-    hopeful = {r for r, s in enumerate(state) if s in (rec.UNBORN, rec.RUNNING) and (r not in waits or not waits[r].on)}
+    hopeful = {r for r, s in enumerate(state) if s in (rec.UNBORN, rec.RUNNING) and r not in waits}
     grown = True
     while grown:
         grown = False
         for rank, wait in waits.items():
-            if rank not in hopeful and all(r in hopeful for r in wait.on if r != rank) and wait.on != [rank]:
+            if rank not in hopeful and state[rank] in (rec.UNBORN, rec.RUNNING) and wait.ends(hopeful):
                 hopeful.add(rank)
                 grown = True
     return [r for r in waits if r not in hopeful]

@@ -133,6 +133,18 @@ def test_its_ranges_of_efficiency_do_not_agree():
     assert round(cost.strong_efficiency(1, 1 / 40.1, 64), 3) == 0.627
 
 
+def test_llama_3_lost_a_twentieth_where_half_was_to_be_lost():
+    # MFU of 43 percent on 8,192 GPUs and of 41 on 16,384: 95 percent from the one to the other. "Beyond 8,192 GPUs
+    # ... the efficiency drops below 50 percent" would be another baseline, which is not named.
+    assert round(100 * cost.strong_efficiency(1 / 0.43, 1 / 0.41 / 2, 2)) == 95
+    # If one GPU reached 55 percent of its peak, all 16,384 would still be at 75 percent of it.
+    assert round(0.41 / 0.55, 2) == 0.75 and cost.goodput(0.55, 0.41 / 0.55) == pytest.approx(0.41)
+
+
+def test_gpt2_fits_where_it_is_said_to_fit():
+    assert cost.state_bytes(1.5e9) == 24 * GB < 32 * GB  # "fits in 32 GB": a V100's memory, next to an H100's links
+
+
 def test_thirty_percent_is_no_ceiling_of_three():
     assert cost.amdahl_ceiling(0.3) == pytest.approx(10 / 3)
     assert cost.communication_ceiling(0.3, 8) > 18  # on 8 devices such a job is 5.6 times as fast already

@@ -56,6 +56,7 @@ def test_the_running_means_are_those_of_the_whole_list_and_fade_forgets():
         scale = NoiseScale(2, 8, fade)
         for pair in zip(small, large, strict=True):
             scale.add(*pair)
+            assert scale.last == signal_and_noise(*pair, 2, 8)
         weights = [fade ** (49 - t) for t in range(50)]
         signal, noise = (sum(w * x[i] for w, x in zip(weights, both, strict=True)) / sum(weights) for i in (0, 1))
         found = scale.estimate()

@@ -11,7 +11,7 @@ from torch import nn
 import labkit
 from labkit.models import flat_gradient
 from labkit.parallel import DataParallel, Sampler
-from labkit.parallel.data.reach import reached, tensors_in
+from labkit.parallel.reach import reached, tensors_in
 
 TINY = {"bucket_bytes": 40, "first_bucket_bytes": 40}
 

@@ -13,6 +13,8 @@ from leftovers import soon
 
 import labkit
 from labkit import RankFailed, collectives
+from labkit.wire import record as rec
+from labkit.world.diagnose import Wait, _both, _stuck
 
 TRANSPORTS = ["local", "gloo"]
 
@@ -259,3 +261,13 @@ def test_a_message_may_begin_before_the_peer_has_spoken_at_all(transport) -> Non
         handle.wait()
 
     assert labkit.launch(work, 2, transport=transport).results == [None, 0.0]
+
+
+def test_a_rank_is_not_stuck_while_one_of_its_threads_can_go_on() -> None:
+    """Its message is here, and it has not been scheduled yet: what its other thread waits for says nothing."""
+    running, left = [rec.RUNNING] * 2, [rec.RUNNING, rec.FINISHED]
+    theirs, stream = Wait(0, "receive from rank 1", [1]), Wait(1, "an all_reduce", [0])
+    assert _stuck(running, {0: theirs, 1: _both([Wait(1, "receive what is here", []), stream])}) == []
+    assert _stuck(running, {0: theirs, 1: _both([Wait(1, "receive from rank 0", [0]), stream])}) == [0, 1]
+    assert _stuck(running, {0: theirs, 1: stream}) == [0, 1] and _stuck(left, {0: theirs}) == [0]
+    assert _stuck(running, {1: Wait(1, "wait for its own asynchronous work", [1])}) == [1]

@@ -33,9 +33,9 @@ def difference(rank: int, got: object, want: object) -> str:
     if isinstance(want, list) and isinstance(got, list) and any(isinstance(item, Tensor) for item in want):
         if len(got) != len(want):
             return f"rank {rank} returned a list of {len(got)}; it should have {len(want)} entries."
-        for place, (mine, right) in enumerate(zip(got, want, strict=True)):
+        for number, (mine, right) in enumerate(zip(got, want, strict=True)):
             if not _alike(mine, right):
-                return f"in entry {place} of its list: {difference(rank, mine, right)}"
+                return f"in entry {number} of its list: {difference(rank, mine, right)}"
     if not isinstance(want, Tensor):
         return f"rank {rank} returned {short(got)}; it should be {short(want)}."
     if not isinstance(got, Tensor):

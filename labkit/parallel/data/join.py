@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from labkit.collectives import all_gather
-from labkit.parallel.data.same import broadcast_all
+from labkit.parallel.same import broadcast_all
 from labkit.wire.errors import Refused
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ order in which they fill. And every bucket leaves in every step, so a parameter 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from labkit.collectives import all_reduce, broadcast
 from labkit.parallel.data import refusals
 from labkit.parallel.data.buckets import Buffer, plan
 from labkit.parallel.data.hooks import Handle, Hook
+from labkit.parallel.unfit import refuse_nan
 from labkit.wire.group import Group
 
 
@@ -29,14 +30,14 @@ class Reducer:
 
     named: those that are trained, in the module's order. missing: what to do about a parameter that got no gradient:
     "refuse"; "find" (all ranks find out together, in every step); "learn" (as "find" in the first step, and the
-    same parameters ever after). before_send(buffer), if given, looks at a bucket before it leaves.
+    same parameters ever after). check_nan: look at each bucket before it leaves.
     """
 
     def __init__(
         self, named: Mapping[str, nn.Parameter], group: Group, hook: Hook, *, first_bytes: int, bucket_bytes: int,
-        rebuild: bool = True, missing: str = "refuse", before_send: Callable[[Buffer], None] | None = None,
+        rebuild: bool = True, missing: str = "refuse", check_nan: bool = False,
     ):  # fmt: skip
-        self.group, self.hook, self.missing, self.before_send = group, hook, missing, before_send
+        self.group, self.hook, self.missing, self.check_nan = group, hook, missing, check_nan
         self.names, self.parameters = list(named), list(named.values())
         self._sizes, self._rebuild = (first_bytes, bucket_bytes), rebuild
         self._order, self._next_order = list(reversed(range(len(self.names)))), list[int]()
@@ -122,8 +123,8 @@ class Reducer:
         self._buffer_of[i].missing -= 1
         while self._sent < len(self.buffers) and not self.buffers[self._sent].missing:
             buffer = self.buffers[self._sent]
-            if self.before_send is not None:
-                self.before_send(buffer)
+            if self.check_nan:
+                refuse_nan(self.group.rank, buffer.flat, buffer.layout.names, buffer.views)
             self._handles.append(self.hook(buffer.flat, self.group))
             self._sent += 1
 
@@ -140,10 +141,11 @@ class Reducer:
         if grad is not None:
             p.grad = view
 
-    def holds_unsent(self, parameters: Iterable[Tensor]) -> bool:
-        """Whether one of these has a gradient that was added up on this rank and never averaged."""
-        view_of = {id(p): self._view_of[i] for i, p in enumerate(self.parameters)} if self.unsent else {}
-        return any(p.grad is not None and p.grad is view_of.get(id(p)) for p in parameters)
+    def refuse_step(self, parameters: set[int]) -> None:
+        """Raise Refused if one of these (by `id`) has a gradient that was added up on this rank and never averaged."""
+        for i, p in enumerate(self.parameters if self.unsent else ()):
+            if id(p) in parameters and p.grad is not None and p.grad is self._view_of[i]:
+                raise refusals.never_averaged(self.group.rank)
 
     # -- at the end of backward --------------------------------------------------------------------------------
 

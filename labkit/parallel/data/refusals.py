@@ -45,3 +45,11 @@ def never_came(rank: int, names: Sequence[str], static: bool) -> Refused:
         f"rank {rank}: backward ended without a gradient for {shown}, and the bucket they lie in would wait for ever: "
         "pass find_unused=True, or freeze them with requires_grad_(False) before wrapping"
     )
+
+
+def never_averaged(rank: int) -> Refused:
+    """An optimizer is about to use gradients that only this rank has seen."""
+    return Refused(
+        f"rank {rank}: this step would use gradients that were never averaged, and the models would part: the last "
+        "microbatch must run outside of no_sync() (is it still open?). To train apart on purpose, call model.module"
+    )

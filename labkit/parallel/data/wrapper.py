@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from labkit.collectives import all_reduce
 from labkit.parallel.data.buckets import Bucket
-from labkit.parallel.data.guards import Unchanged, refuse_empty_batch, refuse_nan, refuse_sparse, watch_steps
+from labkit.parallel.data.guards import Unchanged, refuse_sparse
 from labkit.parallel.data.hooks import Hook, all_reduce_hook
 from labkit.parallel.data.join import Join
-from labkit.parallel.data.reach import reached, tensors_in
 from labkit.parallel.data.reducer import Reducer
-from labkit.parallel.data.same import broadcast_all, check_same, describe
+from labkit.parallel.reach import reached, tensors_in
+from labkit.parallel.same import broadcast_all, check_same, describe
+from labkit.parallel.unfit import refuse_empty_batch, watch_steps
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
@@ -76,7 +77,7 @@ class DataParallel(nn.Module):
             trained, group, hook or functools.partial(all_reduce_hook, algorithm=algorithm),
             first_bytes=first_bucket_bytes, bucket_bytes=bucket_bytes, rebuild=rebuild,
             missing="learn" if static_graph else "find" if find_unused else "refuse",
-            before_send=functools.partial(refuse_nan, group.rank) if check_nan else None,
+            check_nan=check_nan,
         )  # fmt: skip
         self._find = find_unused and not static_graph
 
@@ -94,7 +95,8 @@ class DataParallel(nn.Module):
             return self.module(*args, **kwargs)
         self._unchanged.check(self.module)
         if self._average == "ranks" or self._weight:
-            refuse_empty_batch(self.group.rank, (*args, *kwargs.values()))
+            refuse_empty_batch(self.group.rank, (*args, *kwargs.values()),
+                               "use average='weights' and model.weighted(0), or model.join()")  # fmt: skip
         if self._join is not None:
             self._join.announce(True)
         self._prepare(1 / self.group.size if self._join is None else self._join.share())

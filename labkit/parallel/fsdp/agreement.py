@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from labkit.parallel.agree import agree
 from labkit.parallel.fsdp.strategies import Sharding
-from labkit.parallel.zero.agree import agree
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 

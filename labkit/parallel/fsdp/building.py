@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.parallel.data.same import check_same
 from labkit.parallel.fsdp.agreement import check_all
 from labkit.parallel.fsdp.guards import checksum
 from labkit.parallel.fsdp.schedule import Unit
 from labkit.parallel.fsdp.shard import Shard
 from labkit.parallel.fsdp.strategies import Sharding
 from labkit.parallel.fsdp.units import Choice, Owned, choose_units, owned_by
+from labkit.parallel.same import check_same
 from labkit.wire.errors import Refused
 
 

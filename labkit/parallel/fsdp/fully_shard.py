@@ -21,17 +21,18 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from labkit.collectives import all_reduce
-from labkit.parallel.data.reach import tensors_in
 from labkit.parallel.fsdp import states
 from labkit.parallel.fsdp.building import build, check_options
 from labkit.parallel.fsdp.claims import Claims
 from labkit.parallel.fsdp.clipping import clip_by_norm
-from labkit.parallel.fsdp.guards import refuse_empty_batch, watch_steps
+from labkit.parallel.fsdp.guards import refuse_unreduced
 from labkit.parallel.fsdp.reducing import Reducer
 from labkit.parallel.fsdp.schedule import Schedule, Unit
 from labkit.parallel.fsdp.shard import Shard
 from labkit.parallel.fsdp.strategies import sharding
 from labkit.parallel.fsdp.units import Choice
+from labkit.parallel.reach import tensors_in
+from labkit.parallel.unfit import refuse_empty_batch, watch_steps
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
@@ -91,7 +92,9 @@ class FullyShard(nn.Module):
         if torch.is_grad_enabled():
             self._reducer.share = self._share_of_weight() if self._average == "weights" else 1.0
             if self._reducer.share:
-                refuse_empty_batch(self.group.context.rank, tensors_in((args, kwargs)) or ())
+                refuse_empty_batch(self.group.context.rank, tensors_in((args, kwargs)) or (),
+                                   "build the model with average='weights', and run this step in "
+                                   "`with model.weighted(0):` here and model.weighted(n) elsewhere")  # fmt: skip
         args, kwargs = _cast((args, kwargs), self._param_dtype)
         self._schedule.begin()
         with self._claims.instead_of_weights() if self.sharding.reshard else contextlib.nullcontext():
@@ -130,6 +133,10 @@ class FullyShard(nn.Module):
             yield
         finally:
             self._reducer.sync = before
+
+    def refuse_step(self, parameters: set[int]) -> None:
+        """Raise Refused if one of these (by `id`) waits for gradients that were never reduced (`unfit.py`)."""
+        refuse_unreduced(self.shards, parameters)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients, those of no_sync that were never reduced too."""

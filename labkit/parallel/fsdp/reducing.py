@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from labkit.collectives import all_reduce, reduce_scatter
-from labkit.parallel.fsdp.guards import refuse_nan
 from labkit.parallel.fsdp.shard import Shard
 from labkit.parallel.fsdp.strategies import Sharding
+from labkit.parallel.unfit import refuse_nan
 
 SIXTEEN_BIT = (torch.float16, torch.bfloat16)
 
@@ -25,7 +25,7 @@ class Reducer:
     """dtype: of gradients on the wire, None for that in which they were computed.
 
     sync: False while gradients are only summed up, for a later microbatch to reduce. share: how much of this rank's
-    gradient counts, on top of the plain average over ranks. check_nan: see `guards.refuse_nan`. begin: called before
+    gradient counts, on top of the plain average over ranks. check_nan: see `unfit.refuse_nan`. begin: called before
     anything is added; it sees to it that `finish` is called when backward ends.
     """
 
@@ -46,7 +46,7 @@ class Reducer:
                 return
             shard.unreduced = None
             if self.check_nan:
-                refuse_nan(shard, flat)
+                refuse_nan(self.sharding.shard.context.rank, flat, shard.flat.names, shard.flat.views(flat))
             self._under_way.append(self._reduction(shard, flat))
             del flat
             next(self._under_way[-1])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit import collectives
-from labkit.parallel.data.same import broadcast_all, check_same, describe
+from labkit.parallel.same import broadcast_all, check_same, describe
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 

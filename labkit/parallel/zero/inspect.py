@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from labkit import collectives
 from labkit.cost.memory import StateBytes
+from labkit.parallel.agree import agree
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
 from . import states
-from .agree import agree
 from .state import Copies
 from .unit import Unit
 

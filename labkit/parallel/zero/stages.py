@@ -23,7 +23,7 @@ from labkit.wire.group import Group
 from .base import ZeRO
 from .unit import Named, Unit
 
-BUCKET = 25 * MiB
+BUCKET = 2 * MiB  # small buckets take little memory beside the state; over a network with a large latency take more
 IN_FLIGHT = 2  # buckets whose reduction is under way; more would be whole gradients again
 
 
@@ -49,11 +49,19 @@ class ZeRO1(ZeRO):
         due = [unit for unit in self.units if unit.trained and unit.gradient is None]
         for unit in due if self.check_nan else ():
             unit.check_finite()
-        handles = deque(unit.reduce() for unit in due)
+        under_way: deque[tuple[Unit, Any]] = deque()
         for unit in due:
-            assert unit.whole_gradient is not None
-            unit.gradient = unit.flat.part(unit.whole_gradient, self.group.rank)  # it comes to lie in its own place
-            unit.gradient.copy_(handles.popleft().wait())
+            under_way.append((unit, unit.reduce()))
+            if len(under_way) == IN_FLIGHT:
+                self._keep(*under_way.popleft())
+        while under_way:
+            self._keep(*under_way.popleft())
+
+    def _keep(self, unit: Unit, handle: Any) -> None:
+        """The mean comes to lie in the whole gradient, where this rank's own was."""
+        assert unit.whole_gradient is not None
+        unit.gradient = unit.flat.part(unit.whole_gradient, self.group.rank)
+        unit.gradient.copy_(handle.wait())
 
 
 class Scattered(ZeRO):

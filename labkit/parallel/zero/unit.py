@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from labkit import collectives
 from labkit.parallel.flat import Flat
+from labkit.parallel.unfit import refuse_nan
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
@@ -118,24 +119,21 @@ class Unit:
         A parameter that got no gradient on this rank counts as zero here. 16-bit gradients are added in 32 bits and
         rounded once: that is what the algorithm "pairwise" does, at the bytes of the ring.
         """
-        for index, view in enumerate(self._room()):
-            if index not in self.arrived:
-                view.zero_()
         self.used |= self.arrived
-        assert self.whole_gradient is not None
-        return collectives.reduce_scatter(self.whole_gradient, self.group, "avg", algorithm="pairwise", async_op=True)
+        return collectives.reduce_scatter(self._fill(), self.group, "avg", algorithm="pairwise", async_op=True)
 
     @torch.no_grad()
     def check_finite(self) -> None:
         """Raise Refused, with rank and parameter, if this rank's gradient has NaN or infinity. Costs one sum."""
-        if self.complete and self.whole_gradient is not None and self.whole_gradient.sum().isfinite():
-            return
-        for index in sorted(self.arrived):
-            bad = int((~self._room()[index].isfinite()).sum())
-            if bad:
-                raise Refused(f"rank {self.group.rank}: {bad} elements of the gradient of {self.names[index]!r} are "
-                              "NaN or infinite, and nothing of it was sent. Look at this rank's batch and loss, or "
-                              "pass check_nan=False")  # fmt: skip
+        refuse_nan(self.group.rank, self._fill(), self.names, self._views)
+
+    def _fill(self) -> Tensor:
+        """`whole_gradient`, with zeros for parameters that got none."""
+        for index, view in enumerate(self._room()):
+            if index not in self.arrived:
+                view.zero_()
+        assert self.whole_gradient is not None
+        return self.whole_gradient
 
     def drop_whole_gradient(self) -> None:
         """Free this rank's own gradient; the reduced stretch stays."""
