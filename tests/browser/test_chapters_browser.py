@@ -53,6 +53,11 @@ STORIES = {
         ("mean-of-means", "same-loss", "order-of-a-step"),
         {"same-loss": ("weights", "the same data")},
     ),
+    "05_zero_and_fsdp": Story(
+        ("held", "granularity"),
+        ("order-of-a-layer", "still-out-of-memory", "hybrid-bytes"),
+        {"still-out-of-memory": ("gradients", "the activations")},
+    ),
 }
 
 

@@ -69,3 +69,10 @@ def test_what_fills_the_memory_may_be_named_in_many_ways(typed: str) -> None:
 def test_what_else_is_in_memory_is_no_answer(typed: str, word: str) -> None:
     told = QUESTIONS["still-out-of-memory"].mark(typed)
     assert not told.right and word in told.why
+
+
+def test_what_is_reserved_and_not_held_is_told_apart() -> None:
+    question = QUESTIONS["reserved-not-held"]
+    assert "76 GB" in question.prompt and "48 GB" in question.prompt
+    assert "28 GB" in question.explanation  # 76 reserved, 48 held
+    assert {c.why.count("56 GB") for c in question.choices if not c.right} == {0, 1}  # 48 held and 8 wanted
