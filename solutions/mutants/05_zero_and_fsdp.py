@@ -63,7 +63,7 @@ def adds_up_zeros(group, shapes, which):
     return [*stretches, whole.view(shapes[which])]
 
 
-@mutant("shards", "my_shards", says="it should be", at=4)
+@mutant("shards", "my_shards", says="padded with zeros to equal length", at=4)
 def pads_as_pytorch_does(group, shapes, which):
     def layer(number):
         generator = torch.Generator().manual_seed(number)
@@ -129,7 +129,7 @@ def sizes_from_a_shape(group, shapes, which):
 # An Adam that is cut --------------------------------------------------------------------------------------------
 
 
-@mutant("sharded-adam", "my_adam", says="Are momentum and variance those of the stretch only?", at=6)
+@mutant("sharded-adam", "my_adam", says="That is plain data parallelism", at=6)
 def plain_data_parallelism(mine, group, steps, lr, eps):
     weights = mine["weights"]
     m, v = torch.zeros_like(weights), torch.zeros_like(weights)
