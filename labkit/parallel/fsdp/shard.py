@@ -55,7 +55,7 @@ class Shard:
         if self.whole is not None or self._coming is not None:
             return
         if self.stretch.shape != (self.count,):
-            raise Refused(f"rank {self.rank}: the stretch of unit {self.unit!r} was resized from {self.count} elements "
+            raise Refused(f"rank {self.rank}: the stretch of unit {self.unit or 'root'!r} was resized from {self.count} elements "
                           f"to {list(self.stretch.shape)} after wrapping: the other ranks know nothing of it. Change "
                           "the model first, then wrap it")  # fmt: skip
         mine = self.stretch.detach().to(self.dtype)
