@@ -55,9 +55,9 @@ class Shard:
         if self.whole is not None or self._coming is not None:
             return
         if self.stretch.shape != (self.count,):
-            raise Refused(f"rank {self.rank}: the stretch of unit {self.unit or 'root'!r} was resized from {self.count} elements "
-                          f"to {list(self.stretch.shape)} after wrapping: the other ranks know nothing of it. Change "
-                          "the model first, then wrap it")  # fmt: skip
+            raise Refused(f"rank {self.rank}: the stretch of unit {self.unit or 'root'!r} was resized from "
+                          f"{self.count} elements to {list(self.stretch.shape)} after wrapping: the other ranks know "
+                          "nothing of it. Change the model first, then wrap it")  # fmt: skip
         mine = self.stretch.detach().to(self.dtype)
         if self.flat.size == 1:
             self.whole = mine
