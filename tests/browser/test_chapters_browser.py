@@ -55,7 +55,7 @@ STORIES = {
     ),
     "05_zero_and_fsdp": Story(
         ("held", "granularity"),
-        ("order-of-a-layer", "still-out-of-memory", "hybrid-bytes"),
+        ("sent-by-three", "order-of-a-layer", "still-out-of-memory"),
         {"still-out-of-memory": ("gradients", "the activations")},
     ),
 }
