@@ -53,6 +53,11 @@ STORIES = {
         ("mean-of-means", "same-loss", "order-of-a-step"),
         {"same-loss": ("weights", "the same data")},
     ),
+    "05_zero_and_fsdp": Story(
+        ("held", "granularity"),
+        ("sent-by-three", "order-of-a-layer", "still-out-of-memory"),
+        {"still-out-of-memory": ("gradients", "the activations")},
+    ),
     "06_scaling_efficiency": Story(
         ("slowest", "verdict"),
         ("which-scaling", "move-the-ratio", "small-batch-cut", "name-of-the-product"),

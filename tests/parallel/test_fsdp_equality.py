@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from labkit import Network, launch
 from labkit.models import CNN, GPT, MLP, CNNConfig, GPTConfig, MLPConfig, next_token_loss
-from labkit.parallel import FullyShard
+from labkit.parallel import FullyShard, checkpoint_blocks
 
 CONFIG = GPTConfig(context=16, layers=3, width=36, heads=4, vocab=61)  # 61 * 36 and others do not divide by 4
 ROWS = 12  # a multiple of every world size here
@@ -300,3 +302,25 @@ def test_weights_count_examples_and_an_empty_batch_counts_nothing():
     results = launch(on_rank, 3, transport="local").results
     assert results[1][0] != results[1][0]
     assert all(furthest(found, wanted) < 1e-6 for _, found in results)
+
+
+@pytest.mark.parametrize("units", [None, [], ["blocks.*.attention"]])
+@pytest.mark.parametrize("theirs", [False, True])
+def test_blocks_that_were_checkpointed_before_wrapping_are_computed_again_with_gathered_weights(units, theirs):
+    def on_rank(group):
+        x, y = batch(group)
+        plain = GPT(CONFIG)
+        if theirs:
+            for block in plain.blocks:
+                block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        else:
+            checkpoint_blocks(plain)
+        model = FullyShard(plain, group, units=units)
+        next_token_loss(model(x), y).backward()
+        gone = all(p.is_meta for m in model.module.modules() for p in vars(m).values() if isinstance(p, torch.Tensor))
+        return model.gradients(), gone and not any(s.whole is not None for s in model.shards)
+
+    x, y = batch()
+    wanted = plain_gradients(GPT(CONFIG), lambda m: next_token_loss(m(x), y))
+    for found, gone in launch(on_rank, 2, transport="local").results:
+        assert furthest(found, wanted) < 1e-6 and gone

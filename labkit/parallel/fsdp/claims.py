@@ -53,6 +53,6 @@ class Claims:
         if not isinstance(kept, Claim):
             return kept
         if kept.shard.stretch._version != kept.version:
-            raise Refused(f"the weights of unit {kept.shard.unit!r} were changed between forward and backward (by an "
-                          "optimizer step?): the gradient would be that of neither")  # fmt: skip
+            raise Refused(f"the weights of unit {kept.shard.unit or 'root'!r} were changed between forward "
+                          "and backward (by an optimizer step?): the gradient would be that of neither")  # fmt: skip
         return kept.shard.settle().as_strided(kept.size, kept.stride, kept.offset)

@@ -51,6 +51,7 @@ class FullyShard(nn.Module):
 
     A unit that one forward uses twice is gathered twice, and its gradients are reduced twice and added up. A parameter
     of which a forward made no use has a gradient of zeros if its unit was used; a unit that no rank used has none.
+    What is checkpointed in a unit is computed again while the unit is gathered for its backward.
     Buffers stay whole, and each rank's own. All ranks must use the same units in the same order.
     Bytes that a rank sends in a step: `cost.zero_bytes_per_step_by_rank([u.numel for u in model.units], N, stage=3)`.
     Raises Refused, on every rank, if the ranks bring different models (values too), units or options.
@@ -199,6 +200,8 @@ class FullyShard(nn.Module):
         """Backward reaches the unit at `place` of `ends`."""
         self._begin_backward()
         self._schedule.before_backward(ends, place)
+        with torch.enable_grad():  # a part of the unit that is checkpointed is computed again, and needs its weights
+            ends[place].install(self._reducer)
 
     def _begin_backward(self) -> None:
         if not self._in_backward:

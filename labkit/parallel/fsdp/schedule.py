@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from labkit.parallel.fsdp.gather import Gather
-from labkit.parallel.fsdp.guards import refuse_replaced
 from labkit.parallel.fsdp.reducing import Reducer
 from labkit.parallel.fsdp.shard import Shard
 
@@ -56,18 +55,12 @@ class Unit:
         """Put the gathered parameters where the module looks for them."""
         for shard in self.shards:
             trained = shard.stretch.requires_grad and torch.is_grad_enabled()
-            views = Gather.apply(shard.stretch, shard, reducer) if trained else shard.views()
-            for owned, view in zip(shard.owned, views, strict=True):
-                for module, attribute in owned.places:
-                    refuse_replaced(shard, module, attribute, owned.name)
-                    module.__dict__[attribute] = view
+            shard.show(Gather.apply(shard.stretch, shard, reducer) if trained else shard.views())
 
     def uninstall(self) -> None:
-        """Leave shapes without values in their place: what reads them outside of forward is told so by PyTorch."""
+        """Leave shapes in their place: the parameters are gone, or not to be used until the next forward."""
         for shard in self.shards:
-            for owned in shard.owned:
-                for module, attribute in owned.places:
-                    module.__dict__[attribute] = torch.empty(owned.tensor.shape, dtype=shard.dtype, device="meta")
+            shard.hide()
 
 
 class Schedule:

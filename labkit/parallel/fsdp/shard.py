@@ -6,6 +6,7 @@ starts to gather the whole, `settle` waits for it, `release` lets it go again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from labkit.collectives import all_gather
 from labkit.parallel.flat import Flat
+from labkit.parallel.fsdp.guards import refuse_replaced
 from labkit.parallel.fsdp.strategies import Sharding
 from labkit.parallel.fsdp.units import Owned
 from labkit.wire.errors import Refused
@@ -41,6 +43,7 @@ class Shard:
         self.unreduced: Tensor | None = None  # gradients summed over microbatches that were not reduced yet
         self._coming: Any = None
         self._lent = lent
+        self._shown = False
 
     def __repr__(self) -> str:
         return f"Shard(unit {self.unit!r}, {self.count} of {self.flat.numel} elements, {len(self.owned)} parameters)"
@@ -52,9 +55,9 @@ class Shard:
         if self.whole is not None or self._coming is not None:
             return
         if self.stretch.shape != (self.count,):
-            raise Refused(f"rank {self.rank}: the stretch of unit {self.unit!r} was resized from {self.count} elements "
-                          f"to {list(self.stretch.shape)} after wrapping: the other ranks know nothing of it. Change "
-                          "the model first, then wrap it")  # fmt: skip
+            raise Refused(f"rank {self.rank}: the stretch of unit {self.unit or 'root'!r} was resized from "
+                          f"{self.count} elements to {list(self.stretch.shape)} after wrapping: the other ranks know "
+                          "nothing of it. Change the model first, then wrap it")  # fmt: skip
         mine = self.stretch.detach().to(self.dtype)
         if self.flat.size == 1:
             self.whole = mine
@@ -72,6 +75,8 @@ class Shard:
 
     def release(self) -> None:
         """Let the whole go. The memory is free as soon as nobody computes with it."""
+        if self._shown:
+            self.hide()
         if self._coming is not None:
             self.settle()
         if self.whole is not None:
@@ -81,6 +86,21 @@ class Shard:
     def views(self) -> list[Tensor]:
         """The parameters, in their shapes, as views of the whole."""
         return self.flat.views(self.settle())
+
+    def show(self, views: Sequence[Tensor]) -> None:
+        """Put the gathered parameters where the modules look for them."""
+        self._shown = True
+        for owned, view in zip(self.owned, views, strict=True):
+            for module, attribute in owned.places:
+                refuse_replaced(self, module, attribute, owned.name)
+                module.__dict__[attribute] = view
+
+    def hide(self) -> None:
+        """Leave shapes without values in their place: what reads them while they are gone is told so by PyTorch."""
+        self._shown = False
+        for owned in self.owned:
+            for module, attribute in owned.places:
+                module.__dict__[attribute] = torch.empty(owned.tensor.shape, dtype=self.dtype, device="meta")
 
     # -- values from elsewhere ---------------------------------------------------------------------------------
 
