@@ -14,12 +14,12 @@ from zoo_runs import animals, exercises, judged, sentences, source
 import labkit
 from labkit import collectives, cost
 from labkit.cost.units import GB, MS, US
-from labkit.grading.checks import reference_scaling as reference
 from labkit.grading.checks.fresh import Fresh
 from labkit.grading.checks.pristine import preamble
 from labkit.grading.grader import memory
 from labkit.grading.grader.door import Pace, SandboxStudent
 from labkit.grading.keys import find_key
+from labkit.grading.reference import chapter_06 as reference
 from labkit.grading.sandbox import open_sandbox
 
 CHAPTER = "06_scaling_efficiency"

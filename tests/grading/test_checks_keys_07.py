@@ -9,8 +9,8 @@ import math
 import pytest
 import torch
 
-from labkit.grading.checks import reference_large as reference
 from labkit.grading.keys import find_key
+from labkit.grading.reference import chapter_07 as reference
 from labkit.optim import LAMB, LARS, NoiseScale, combined, linear_scaled, milestones, warmup
 
 CHAPTER = "07_large_batches"
