@@ -27,7 +27,7 @@ endif
 
 .DEFAULT_GOAL := help
 CHAPTER ?=
-.PHONY: help install lab outputs course test again lint format bench chaos mutants nbgrader clean
+.PHONY: help install lab outputs course test again lint format bench browser chaos mutants nbgrader clean
 
 help:
 	@sed -n '2,7s/^# *//p' Makefile
@@ -62,6 +62,10 @@ format: $(TESTABLE)
 # The long list of seeded failures, of which `make test` runs a slice.
 chaos: $(TESTABLE)
 	$(PY) -m pytest -m chaos tests
+
+# Every chapter in JupyterLab; `make test` opens the four that changed last.
+browser: $(TESTABLE)
+	LABKIT_BROWSER=all $(PY) -m pytest tests/browser
 
 # Every wrong and every right answer in the zoo of the exercises, at all world sizes.
 mutants: $(TESTABLE)
