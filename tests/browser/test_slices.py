@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -12,15 +13,10 @@ def commit(root: Path, file: str, second: int) -> None:
     path = root / file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(str(second))
-    date = f"@{1_700_000_000 + second} +0000"
-    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    date = {"GIT_COMMITTER_DATE": f"@{1_700_000_000 + second} +0000"}
+    who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
     subprocess.run(["git", "add", "."], cwd=root, check=True)
-    subprocess.run(
-        ["git", *who, "commit", "-qm", file],
-        cwd=root,
-        check=True,
-        env={"GIT_COMMITTER_DATE": date, "PATH": "/usr/bin:/bin"},
-    )
+    subprocess.run(["git", *who, "commit", "-qm", file], cwd=root, check=True, env=os.environ | date)
 
 
 def test_those_that_changed_last_and_all_where_git_does_not_know(tmp_path, monkeypatch):
