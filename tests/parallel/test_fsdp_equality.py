@@ -304,6 +304,35 @@ def test_weights_count_examples_and_an_empty_batch_counts_nothing():
     assert all(furthest(found, wanted) < 1e-6 for _, found in results)
 
 
+def test_gradients_of_a_rank_that_counts_nothing_are_zeros_whatever_they_were():
+    def on_rank(group):
+        x, y = batch(rows=slice(0, 5))
+        model = FullyShard(GPT(CONFIG), group, average="weights", check_nan=True)
+        with model.weighted(len(x) if group.rank == 0 else 0):  # padding only, say
+            (next_token_loss(model(x), y) * (1.0 if group.rank == 0 else float("nan"))).backward()
+        return model.gradients()
+
+    x, y = batch(rows=slice(0, 5))
+    wanted = plain_gradients(GPT(CONFIG), lambda m: next_token_loss(m(x), y))
+    assert all(furthest(found, wanted) < 1e-6 for found in launch(on_rank, 2, transport="local").results)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_forward_without_backward_leaves_no_old_weights_behind(strategy):
+    def on_rank(group):
+        x, y = batch()
+        model = FullyShard(GPT(CONFIG), group, strategy=strategy)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.5)
+        next_token_loss(model(x), y).backward()
+        model(x)  # gathers, and nobody asks for its gradients
+        sgd.step()
+        plain = GPT(CONFIG)
+        plain.load_state_dict(model.state_dict())
+        return float((model(x) - plain(x)).abs().max())
+
+    assert max(launch(on_rank, 2, transport="local").results) < 1e-5
+
+
 @pytest.mark.parametrize("units", [None, [], ["blocks.*.attention"]])
 @pytest.mark.parametrize("theirs", [False, True])
 def test_blocks_that_were_checkpointed_before_wrapping_are_computed_again_with_gathered_weights(units, theirs):

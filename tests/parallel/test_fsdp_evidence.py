@@ -9,7 +9,7 @@ from torch import nn
 from labkit import Link, Network, cost, launch
 from labkit.collectives import all_reduce
 from labkit.models import GPT, GPTConfig, next_token_loss
-from labkit.parallel import FullyShard
+from labkit.parallel import FullyShard, checkpoint_blocks
 from labkit.parallel.fsdp.memory import peak_bytes
 from labkit.wire.sampler import resident_bytes
 
@@ -57,6 +57,20 @@ def test_bytes_of_a_step_are_3_2_and_2_times_the_parameters(size, transport):
     if size in (1, 2, 4) and all(n % size == 0 for n in run.results[0][0]):
         nbytes = CONFIG.num_parameters * 4
         assert sent(run.trace, 1) == [3 * (size - 1) * nbytes // size] * size
+
+
+def test_blocks_that_are_computed_again_are_not_gathered_once_more():
+    def on_rank(group):
+        model = FullyShard(checkpoint_blocks(GPT(CONFIG)), group)
+        for step in range(1, 4):
+            group.step(step)
+            next_token_loss(model(TOKENS[:, :-1]), TOKENS[:, 1:]).backward()
+            group.step(1000)
+        return [u.numel for u in model.units]
+
+    run = launch(on_rank, 3, transport="local")
+    for step in range(1, 4):
+        assert sent(run.trace, step) == cost.zero_bytes_per_step_by_rank(run.results[0], 3, 3, 4), step
 
 
 def test_hybrid_sends_only_the_stretch_across():
