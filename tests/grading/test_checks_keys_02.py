@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
 import torch
+from slips import every_draw
 
 import labkit
 from labkit.cost import wires
@@ -14,10 +14,6 @@ from labkit.cost.units import GB, MS, US
 from labkit.grading.keys import find_key
 
 CHAPTER = "02_ranks_and_messages"
-
-
-def every_draw(**ranges):
-    return [dict(zip(ranges, drawn, strict=True)) for drawn in itertools.product(*ranges.values())]
 
 
 PING_PONG = every_draw(empty_us=[40, 60, 80, 100], full_us=[500, 600, 800])

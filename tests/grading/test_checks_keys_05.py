@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
 import torch
+from slips import every_draw
 
 import labkit
 from labkit import collectives, cost
@@ -14,10 +14,6 @@ from labkit.cost.units import GB
 from labkit.grading.keys import find_key
 
 CHAPTER = "05_zero_and_fsdp"
-
-
-def every_draw(**ranges):
-    return [dict(zip(ranges, drawn, strict=True)) for drawn in itertools.product(*ranges.values())]
 
 
 STATE = every_draw(billions=[7, 8, 13, 30], N=[8, 16, 32, 64])

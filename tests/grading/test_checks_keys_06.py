@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 import torch
+from slips import every_draw
 from zoo_runs import animals, exercises, judged, sentences, source
 
 import labkit
@@ -23,10 +24,6 @@ from labkit.grading.reference import chapter_06 as reference
 from labkit.grading.sandbox import open_sandbox
 
 CHAPTER = "06_scaling_efficiency"
-
-
-def every_draw(**ranges):
-    return [dict(zip(ranges, drawn, strict=True)) for drawn in itertools.product(*ranges.values())]
 
 
 WORK = every_draw(N=[4, 8, 16, 32], compute_ms=[1200, 1500, 1800, 2400], messages_ms=[60, 90, 150, 240])

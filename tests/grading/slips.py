@@ -1,0 +1,29 @@
+"""Keys of derivations, with all numbers that a student may get."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+
+def every_draw(**ranges: list[Any]) -> list[dict[str, Any]]:
+    """All combinations of the numbers that `Exercises.given` draws from."""
+    return [dict(zip(ranges, values, strict=True)) for values in itertools.product(*ranges.values())]
+
+
+def tell_apart(keys: Iterable[Any]) -> None:
+    """Assert that no slip is right, and that each is told apart by some numbers. keys: of one answer, for many students.
+
+    Two slips may meet in the numbers of one student; then the reason is that of one of them.
+    """
+    told: set[str] = set()
+    known: set[str] = set()
+    for key in keys:
+        assert key.mark(key.answer).right
+        known |= {why for _, why in key.slips}
+        for wrong, why in key.slips:
+            feedback = key.mark(wrong)
+            assert not feedback.right and any(text in feedback.why for _, text in key.slips), (wrong, feedback.why)
+            told |= {why} if why in feedback.why else set()
+    assert told == known
