@@ -13,7 +13,7 @@ def every_draw(**ranges: list[Any]) -> list[dict[str, Any]]:
 
 
 def tell_apart(keys: Iterable[Any]) -> None:
-    """Assert that no slip is right, and that each is told apart by some numbers. keys: of one answer, for many students.
+    """Assert that no slip is right, and that each is told apart by some numbers. keys: of one answer, many draws.
 
     Two slips may meet in the numbers of one student; then the reason is that of one of them.
     """
