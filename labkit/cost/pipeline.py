@@ -105,9 +105,9 @@ def pipeline_step_seconds(
     """Seconds from the first forward pass to the end of the last rank: work m (F+B+W), and idle time.
 
     The last rank begins (p-1) F after the first, so no schedule with one chunk of the model on each rank is shorter
-    than (p-1) F + m (F+B+W). For zb_h2 with F = B = W that is its time, and zb_h1's as well: that zb_h2 has no bubble shows
-    only where the next step begins on rank 0 while rank p-1 still ends this one, which a step that waits for all ranks
-    (to clip gradients) forgoes. Raises ValueError for zb_h2 below 2p-1 microbatches: simulate it.
+    than (p-1) F + m (F+B+W). For zb_h2 with F = B = W that is its time, and zb_h1's as well: that zb_h2 has no bubble
+    shows only where the next step begins on rank 0 while rank p-1 still ends this one, which a step that waits for all
+    ranks (to clip gradients) forgoes. Raises ValueError for zb_h2 below 2p-1 microbatches: simulate it.
     """
     idle = pipeline_idle_seconds(
         schedule, stages, microbatches, forward, input_gradient, weight_gradient, chunks

@@ -54,7 +54,7 @@ def in_flight_by_rank(schedule: str, stages: int, microbatches: int, chunks: int
         }.get(schedule, behind)
         active = min(active, chunks * microbatches)
         waiting = {"zb_h1": rank, "zb_h2": 2 * rank}.get(schedule, 0)
-        marks.append(InFlight(active, min(waiting, microbatches - active)))
+        marks.append(InFlight(active, min(waiting, chunks * microbatches - active)))
     return marks
 
 

@@ -56,7 +56,8 @@ def pipeline_bytes_by_rank(
     """Bytes that each rank of a pipeline sends in a step, exact; the first and the last half of those between.
 
     batch: of one microbatch. Chunks cost bytes: v times as many stages, and about v times as many messages. Under
-    tensor parallelism each of the t ranks of a stage sends this, unless they share it out (as sequence parallelism does).
+    tensor parallelism each of the t ranks of a stage sends this, unless they share it out (as sequence parallelism
+    does).
     """
     payload = pipeline_boundary_bytes(batch, sequence, hidden, itemsize)
     messages = pipeline_messages_by_rank(stages, microbatches, chunks, placement=placement, passes=passes)
