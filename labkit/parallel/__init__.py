@@ -4,6 +4,8 @@
     Sampler(count, group, batch=8)   which examples a rank sees
     FullyShard(module, group)        every rank holds a stretch of each block: `labkit.parallel.fsdp`
     ZeRO1, ZeRO2, ZeRO3              the same with the training state cut among ranks: `labkit.parallel.zero`
+    Mesh(group, {"dp": 2, "tp": 2})  names for the axes along which ranks work together, a group for each
+    Layout({"dp": 2, "tp": 2})       the same as numbers only: coordinates, groups, nodes
     checkpoint(function, *inputs)    activations computed again in backward, in place of kept
     kernels(module, group, seconds)  stand-in kernels: layers that take a given time on the virtual clock
 
@@ -27,13 +29,16 @@ if TYPE_CHECKING:
     from labkit.parallel.flat import Flat, Piece
     from labkit.parallel.fsdp.deferred import deferred
     from labkit.parallel.fsdp.fully_shard import FullyShard
+    from labkit.parallel.layout import Layout
+    from labkit.parallel.mesh import Mesh
     from labkit.parallel.stand_in import Kernels, kernels
     from labkit.parallel.zero.adamw import AdamW
     from labkit.parallel.zero.stage3 import ZeRO3
     from labkit.parallel.zero.stages import ZeRO1, ZeRO2
 
 __all__ = [
-    "AdamW", "Bucket", "DataParallel", "Flat", "FullyShard", "Kernels", "Piece", "Sampler", "ZeRO1", "ZeRO2", "ZeRO3",
+    "AdamW", "Bucket", "DataParallel", "Flat", "FullyShard", "Kernels", "Layout", "Mesh", "Piece", "Sampler",
+    "ZeRO1", "ZeRO2", "ZeRO3",
     "all_reduce_hook", "bf16_hook", "checkpoint", "checkpoint_blocks", "deferred", "kernels",
 ]  # fmt: skip
 
@@ -44,6 +49,7 @@ _HOME = {
     "Flat": "flat", "Piece": "flat",
     "AdamW": "zero.adamw", "ZeRO1": "zero.stages", "ZeRO2": "zero.stages", "ZeRO3": "zero.stage3",
     "checkpoint": "checkpointing", "checkpoint_blocks": "checkpointing",
+    "Layout": "layout", "Mesh": "mesh",
     "FullyShard": "fsdp.fully_shard", "deferred": "fsdp.deferred",
     "Kernels": "stand_in", "kernels": "stand_in",
 }  # fmt: skip
