@@ -11,6 +11,8 @@ matter of luck. Two orders are not:
 
 The two agree on what a check may ask: what had begun, and what had ended, when a rank sent a plain message for which
 it waits. Between two such messages a rank must leave enough rounds for the calls before (`labkit.parallel.announce`).
+They also agree on whether a plain message can have been taken when another one was sent (`Order.had`): in a notebook
+its rank must have waited for it before, and behind the switch it must have been delivered in an earlier round.
 """
 
 from __future__ import annotations
@@ -48,11 +50,36 @@ class Mark:
 
 
 @dataclass(frozen=True)
+class Plain:
+    """A plain message of a rank, other than an announcement. peer: the rank on the other side. at: its place in the
+    rank's order: where a message to the peer was sent, or where one from the peer had been taken."""
+
+    peer: int
+    nbytes: int
+    at: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Order:
-    """What one rank did, in order: its collective calls (those in which it sent something), and its announcements."""
+    """What one rank did, in order: its collective calls (those in which it sent something), and its announcements.
+
+    sent, taken: its other plain messages. Those to one peer, and those from one peer, are in the order in which they
+    were sent; behind a switch, messages of one round to different peers are not.
+    """
 
     calls: tuple[Call, ...] = ()
     marks: tuple[Mark, ...] = ()
+    sent: tuple[Plain, ...] = ()
+    taken: tuple[Plain, ...] = ()
+
+    def to(self, peer: int) -> list[Plain]:
+        """What was sent to `peer`, in order."""
+        return [message for message in self.sent if message.peer == peer]
+
+    def had(self, message: Plain, peer: int, number: int) -> bool:
+        """Whether the rank had taken the message `number` from `peer` (from 0) when it sent `message`."""
+        taken = [one for one in self.taken if one.peer == peer]
+        return number < len(taken) and taken[number].at < message.at
 
     def begun_by(self, number: int) -> list[Call]:
         """The calls that had begun when the last announcement of `number` was made; all of them if there was none.
@@ -91,20 +118,27 @@ def _of_rank(rows: np.ndarray, trace: Trace) -> Order:
     for e in rows[rows["kind"] == rec.WAIT]:
         waited.setdefault(int(e["detail"]) - 1, int(e["index"]))
     sent: dict[int, int] = {}  # bytes by the outermost collective
-    marks = []
+    marks, out, into = [], [], []
+    never = 1 + max(own, default=0)
     for e in rows[rows["kind"] == rec.SEND]:
         call = _outermost(own, e)
         if call >= 0:
             sent[call] = sent.get(call, 0) + int(e["nbytes"])
         elif _is_mark(trace, e):
             marks.append(Mark(int(e["nbytes"]), (int(e["index"]),)))
+        else:
+            out.append(Plain(int(e["peer"]), int(e["nbytes"]), (int(e["index"]),)))
+    for e in rows[rows["kind"] == rec.RECV]:
+        if _outermost(own, e) < 0 and not _is_mark(trace, e):
+            index = int(e["index"])
+            there = waited.get(index, never) if e["flags"] & rec.ASYNC else index
+            into.append(Plain(int(e["peer"]), int(e["nbytes"]), (there,)))
     calls = []
-    never = 1 + max(own, default=0)
     for index, nbytes in sorted(sent.items()):
         e = own[index]
         end = waited.get(index, never) if e["flags"] & rec.ASYNC else index
         calls.append(Call(trace.names[e["name"]], nbytes, (index,), (end,)))
-    return Order(tuple(calls), tuple(marks))
+    return Order(tuple(calls), tuple(marks), tuple(out), tuple(into))
 
 
 def _is_mark(trace: Trace, row: Any) -> bool:
@@ -130,12 +164,22 @@ def order_of_rounds(messages: Iterable[Any], size: int) -> list[Order]:
     """By rank, from what a switch delivered in rounds: entries as `labkit.grading.sandbox.Delivery`, in its order."""
     calls: list[dict[tuple[int, int], list[Any]]] = [{} for _ in range(size)]
     marks: list[list[Mark]] = [[] for _ in range(size)]
+    sent: list[list[Plain]] = [[] for _ in range(size)]
+    taken: list[list[Plain]] = [[] for _ in range(size)]
     for place, m in enumerate(messages):
         if m.operation:
             calls[m.src].setdefault((m.group, m.call), []).append((m, place))
         elif m.dtype == MARK and m.nbytes > 0:
             marks[m.src].append(Mark(m.nbytes, (m.round, 1, place)))
-    return [Order(tuple(sorted(map(_call, calls[r].values()), key=_begun)), tuple(marks[r])) for r in range(size)]
+        elif m.dtype != MARK:
+            sent[m.src].append(Plain(m.dst, m.nbytes, (m.round, 1, place)))
+            taken[m.dst].append(Plain(m.src, m.nbytes, (m.round, 2, place)))
+    return [
+        Order(
+            tuple(sorted(map(_call, calls[r].values()), key=_begun)), tuple(marks[r]), tuple(sent[r]), tuple(taken[r])
+        )
+        for r in range(size)
+    ]
 
 
 def _call(parts: list[Any]) -> Call:
