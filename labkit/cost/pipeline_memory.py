@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .refuse import one_of, whole
+from .refuse import divides, one_of, whole
 from .shapes import Shape
 from .tensor_memory import tensor_parallel_activation_bytes, weight_gradient_activation_bytes
 
@@ -96,6 +96,7 @@ def pipeline_activation_bytes_by_rank(
 
     Rank 0 of 1F1B holds p microbatches of L / p layers: those of all L layers of one microbatch, whatever p is.
     """
+    divides(tensor=tensor, heads=shape.heads)
     layer = tensor_parallel_activation_bytes(
         batch, shape.sequence, shape.hidden, 1, shape.heads, tensor, sequence_parallel=sequence_parallel,
         strategy=strategy,
