@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     from labkit.parallel.zero.stages import ZeRO1, ZeRO2
 
 __all__ = [
-    "AdamW", "Bucket", "ColumnParallelLinear", "DataParallel", "Flat", "FullyShard", "Kernels", "Layout", "Mesh", "Piece", "Sampler",
-    "RowParallelLinear", "TensorParallelBlock", "TensorParallelGPT", "VocabParallelEmbedding", "ZeRO1", "ZeRO2", "ZeRO3",
+    "AdamW", "Bucket", "ColumnParallelLinear", "DataParallel", "Flat", "FullyShard", "Kernels", "Layout", "Mesh",
+    "Piece", "RowParallelLinear", "Sampler", "TensorParallelBlock", "TensorParallelGPT", "VocabParallelEmbedding",
+    "ZeRO1", "ZeRO2", "ZeRO3",
     "all_reduce_hook", "bf16_hook", "checkpoint", "checkpoint_blocks", "deferred", "kernels",
     "vocab_parallel_cross_entropy",
 ]  # fmt: skip
