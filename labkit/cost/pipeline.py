@@ -80,6 +80,7 @@ def pipeline_idle_seconds(
     (p-1) (F+B-W) for zb_h1 and (p-1) (F+B-2W), or 0, for zb_h2 (Qi et al. 2023, table 2). That takes m of at least p
     and 2p-1 microbatches; with fewer, fewer weight gradients are there to fill gaps with. And W counts for no more
     than F: one weight gradient fills the place of one forward pass, and a longer one pushes the next instruction back.
+    Raises ValueError for zb_h2 below 2p-1 microbatches with W above B, which no layer has: simulate it.
 
     A whole step can be longer than work and this: rank p-1 begins after (p-1) F. See `pipeline_step_seconds`.
     """
@@ -87,6 +88,8 @@ def pipeline_idle_seconds(
     whole_pass = forward + input_gradient + weight_gradient
     if schedule == "naive":
         return (stages - 1) * microbatches * whole_pass
+    if schedule == "zb_h2" and weight_gradient > input_gradient:
+        _enough(schedule, stages, microbatches)
     if schedule in _ZERO_BUBBLE:
         filled = min(microbatches - 1, _ZERO_BUBBLE[schedule] * (stages - 1)) * min(weight_gradient, forward)
         return max(0.0, (stages - 1) * (forward + input_gradient) - filled)
@@ -107,16 +110,14 @@ def pipeline_step_seconds(
     The last rank begins (p-1) F after the first, so no schedule with one chunk of the model on each rank is shorter
     than (p-1) F + m (F+B+W). For zb_h2 with F = B = W that is its time, and zb_h1's as well: that zb_h2 has no bubble
     shows only where the next step begins on rank 0 while rank p-1 still ends this one, which a step that waits for all
-    ranks (to clip gradients) forgoes. Raises ValueError for zb_h2 below 2p-1 microbatches: simulate it.
+    ranks (to clip gradients) forgoes. Raises ValueError for zb_h2 below 2p-1 microbatches, and for zb_h1 below p
+    where W is above B: simulate those.
     """
     idle = pipeline_idle_seconds(
         schedule, stages, microbatches, forward, input_gradient, weight_gradient, chunks
     )  # fmt: skip
-    if schedule == "zb_h2" and microbatches < 2 * stages - 1:
-        raise ValueError(
-            f"zb_h2 on {stages} stages has a closed form from {2 * stages - 1} microbatches on, not for "
-            f"{microbatches}: simulate it"
-        )
+    if schedule == "zb_h2" or (schedule == "zb_h1" and weight_gradient > input_gradient):
+        _enough(schedule, stages, microbatches)
     if schedule in _ZERO_BUBBLE:
         idle = max(idle, (stages - 1) * forward)
     return microbatches * (forward + input_gradient + weight_gradient) + idle
@@ -135,6 +136,15 @@ def zero_bubble_fraction(
     return idle / (idle + microbatches * (forward + input_gradient + weight_gradient))
 
 
+def _enough(schedule: str, stages: int, microbatches: int) -> None:
+    fewest = _ZERO_BUBBLE[schedule] * (stages - 1) + 1
+    if microbatches < fewest:
+        raise ValueError(
+            f"{schedule} on {stages} stages has a closed form for these seconds from {fewest} microbatches on, not for "
+            f"{microbatches}: simulate it"
+        )
+
+
 def _check(schedule: str, stages: int, microbatches: int, f: float, b: float, w: float, chunks: int) -> None:
     one_of(PIPELINE_SCHEDULES, schedule=schedule)
     whole(stages=stages, microbatches=microbatches, chunks=chunks)
@@ -142,9 +152,10 @@ def _check(schedule: str, stages: int, microbatches: int, f: float, b: float, w:
     positive(**{"forward + input_gradient + weight_gradient": f + b + w})
     if schedule == "interleaved":
         if microbatches % stages:
+            near = [n * stages for n in (microbatches // stages, microbatches // stages + 1) if n]
             raise ValueError(
                 f"microbatches must be a multiple of the {stages} stages for interleaved, and {microbatches} is not: "
-                f"choose {microbatches // stages * stages or stages} or {(microbatches // stages + 1) * stages}"
+                f"choose {' or '.join(map(str, near))}"
             )
     elif chunks != 1:
         raise ValueError(f"chunks must be 1 for {schedule}, not {chunks}: only interleaved has more")

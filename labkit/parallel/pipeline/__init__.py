@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit.parallel.pipeline.costs import Costs
+    from labkit.parallel.pipeline.faulty import ScheduleError, Wait
+    from labkit.parallel.pipeline.high_water import Report
     from labkit.parallel.pipeline.instructions import (
         Backward,
         Compute,
@@ -31,26 +33,31 @@ if TYPE_CHECKING:
         Update,
         WeightGradient,
     )
-    from labkit.parallel.pipeline.schedule import Schedule, labels
+    from labkit.parallel.pipeline.messages import with_messages
+    from labkit.parallel.pipeline.reading import from_labels
+    from labkit.parallel.pipeline.schedule import Schedule, label, labels
     from labkit.parallel.pipeline.schedules import gpipe, interleaved, naive, one_f_one_b, pipedream
     from labkit.parallel.pipeline.simulation import simulate
     from labkit.parallel.pipeline.timeline import Timeline
-    from labkit.parallel.pipeline.zero_bubble import zb_h1, zb_h2
+    from labkit.parallel.pipeline.validation import validate
+    from labkit.parallel.pipeline.zero_bubble import zb_h1, zb_h2, zb_v
 
 __all__ = [
     "Backward", "Compute", "Costs", "Forward", "InputGradient", "Instruction", "Message", "RecvActivation",
-    "RecvGradient", "Schedule", "SendActivation", "SendGradient", "Timeline", "Update", "WeightGradient", "gpipe",
-    "interleaved", "labels", "naive", "one_f_one_b", "pipedream", "simulate", "zb_h1", "zb_h2",
+    "RecvGradient", "Report", "Schedule", "ScheduleError", "SendActivation", "SendGradient", "Timeline", "Update",
+    "Wait", "WeightGradient", "from_labels", "gpipe", "interleaved", "label", "labels", "naive", "one_f_one_b",
+    "pipedream", "simulate", "validate", "with_messages", "zb_h1", "zb_h2", "zb_v",
 ]  # fmt: skip
 
 # No module is called like a name in this table: importing a submodule would put it in the place of the function.
 _HOME = {
     **dict.fromkeys(("Backward", "Compute", "Forward", "InputGradient", "Instruction", "Message", "RecvActivation",
                      "RecvGradient", "SendActivation", "SendGradient", "Update", "WeightGradient"), "instructions"),
-    "Schedule": "schedule", "labels": "schedule",
+    "Schedule": "schedule", "label": "schedule", "labels": "schedule", "from_labels": "reading",
     **dict.fromkeys(("gpipe", "interleaved", "naive", "one_f_one_b", "pipedream"), "schedules"),
-    **dict.fromkeys(("zb_h1", "zb_h2"), "zero_bubble"),
-    "Costs": "costs", "Timeline": "timeline", "simulate": "simulation",
+    **dict.fromkeys(("zb_h1", "zb_h2", "zb_v"), "zero_bubble"),
+    "Costs": "costs", "Timeline": "timeline", "simulate": "simulation", "validate": "validation",
+    "Report": "high_water", "ScheduleError": "faulty", "Wait": "faulty", "with_messages": "messages",
 }  # fmt: skip
 
 

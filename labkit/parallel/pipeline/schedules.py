@@ -7,7 +7,7 @@ from a microbatch's forward to the end of its backward.
     naive         one microbatch in the pipeline at a time          m p (F + B)              1 activation
     gpipe         all forwards, then all backwards                  (m + p - 1) (F + B)      m
     one_f_one_b   a backward as soon as there is one                (m + p - 1) (F + B)      min(m, p - rank)
-    interleaved   the same, the model cut into more stages          (m + (p - 1) / chunks) (F + B), if p divides m
+    interleaved   the same, the model cut into more stages          (m + (p - 1) / chunks) (F + B), if m >= p
     pipedream     1F1B that never flushes: an update for each microbatch
 
 The zero-bubble ones are in `zero_bubble`. All of them work with fewer microbatches than stages.
@@ -58,8 +58,9 @@ def one_f_one_b(stages: int, microbatches: int) -> Schedule:
 def interleaved(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
     """Interleaved 1F1B (Narayanan et al. 2021): each rank has `chunks` smaller stages, and the model goes around.
 
-    With F and B those of all chunks of a rank together, the step takes (m + (p - 1) / chunks) (F + B) if p divides m:
-    the bubble is a `chunks`-th of 1F1B's. It costs messages, `chunks` times as many, and memory: a rank holds
+    With F and B those of all chunks of a rank together, the step takes (m + (p - 1) / chunks) (F + B) if m >= p: the
+    bubble is a `chunks`-th of 1F1B's. (With fewer microbatches it is (chunks - 1) (p - m) (F + B) / chunks longer.)
+    It costs messages, `chunks` times as many, and memory: a rank holds
     (chunks - 1) p + 2 (p - 1 - rank) + 1 activations of a chunk, or all m * chunks if those are fewer.
 
     Microbatches go through a chunk in rounds of p, as in Megatron-LM. Where p does not divide m there are m // p longer

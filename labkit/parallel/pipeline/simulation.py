@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from labkit.parallel.pipeline.complete import complete
 from labkit.parallel.pipeline.costs import Costs
+from labkit.parallel.pipeline.high_water import high_water
+from labkit.parallel.pipeline.rendezvous import walk_blocking
 from labkit.parallel.pipeline.schedule import Schedule
 from labkit.parallel.pipeline.timeline import Timeline
 from labkit.parallel.pipeline.walk import walk
@@ -21,6 +24,7 @@ def simulate(
     link: what a message takes. None for nothing; a `Link` for all of them; a `Network`, in which the pipeline's ranks
     are world ranks 0, 1, ...; or a function (rank, rank) -> Link.
     nbytes: of an activation and of its gradient, for all boundaries between stages of the model or one for each.
+    In a schedule with explicit messages each of them blocks: a send takes until its bytes have left.
     Raises ScheduleError where `validate` would.
     """
     costs.check(schedule.stages)
@@ -29,10 +33,11 @@ def simulate(
     if len(each) != boundaries or not all(isinstance(n, int) and n >= 0 for n in each):
         raise Refused(f"simulate(nbytes={nbytes!r}): a whole number of bytes for all messages, or one for each of the "
                       f"{boundaries} boundaries between {schedule.stages} stages")  # fmt: skip
-    walked = walk(schedule, costs, _links(link, schedule.size), each)
+    go = walk_blocking if complete(schedule) else walk
+    walked = go(schedule, costs, _links(link, schedule.size), each)
     return Timeline(
         schedule, tuple(map(tuple, walked.begin)), tuple(map(tuple, walked.end)), tuple(walked.finish),
-        (0,) * schedule.size, tuple(each), walked.hops,
+        high_water(schedule).peak, tuple(each), walked.hops,
     )  # fmt: skip
 
 
