@@ -16,14 +16,13 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit.models.gpt import GPT, GPTConfig, check_positions, next_token_loss
 from labkit.parallel.fsdp.deferred import deferred
 from labkit.parallel.same import check_same
 from labkit.parallel.tensor.block import TensorParallelBlock, check_config, drop, layer_norm
-from labkit.parallel.tensor.cut import Cut, cuts_of
+from labkit.parallel.tensor.cut import cuts_of
 from labkit.parallel.tensor.gradients import clip_grad_norm_, grad_norm
 from labkit.parallel.tensor.linear import ColumnParallelLinear
 from labkit.parallel.tensor.moves import own_part
@@ -31,8 +30,6 @@ from labkit.parallel.tensor.random import check_random_state
 from labkit.parallel.tensor.regions import (
     copy_all_to_region,
     gather_from_region,
-    reduce_from_region,
-    reduce_scatter_sequence,
     scatter_to_region,
 )
 from labkit.parallel.tensor.whole import load_whole, whole_gradients, whole_state
@@ -79,7 +76,9 @@ class TensorParallelGPT(nn.Module):
         """All parts, without values."""
         config, group, algorithm = self.config, self.group, self.algorithm
         unset = nn.Embedding.from_pretrained(torch.empty(config.vocab, config.width), freeze=False)
-        self.tokens = VocabParallelEmbedding.of(unset, group) if self.split_vocabulary else unset
+        self.tokens: nn.Module = unset
+        if self.split_vocabulary:
+            self.tokens = VocabParallelEmbedding.of(unset, group, sequence=self.sequence, algorithm=algorithm)
         with torch.device("meta"):
             self.positions = nn.Embedding(config.context, config.width)
             self.blocks = nn.ModuleList(
@@ -88,7 +87,6 @@ class TensorParallelGPT(nn.Module):
             )
             self.norm = nn.LayerNorm(config.width)
             if self.split_vocabulary:
-                self.tokens.cuts = {"weight": Cut.even(0, [config.vocab], group.size)}
                 self.scores: nn.Module = ColumnParallelLinear(
                     config.width, config.vocab, group, bias=False, sequence=self.sequence, overlap=overlap,
                     uneven=True, algorithm=algorithm, check=False,
@@ -161,13 +159,10 @@ class TensorParallelGPT(nn.Module):
 
     def _embed(self, tokens_bt: Tensor, positions_td: Tensor) -> Tensor:
         """Tokens and positions added: (b, t, d), or this rank's part of t."""
-        if not self.split_vocabulary:
-            x_btd = F.embedding(tokens_bt, self.tokens.weight) + positions_td
-            return scatter_to_region(x_btd, self.group, 1, algorithm=self.algorithm) if self.sequence else x_btd
-        term_btd = self.tokens.partial(tokens_bt)
-        if self.sequence:
-            return reduce_scatter_sequence(term_btd, self.group, algorithm=self.algorithm) + positions_td
-        return reduce_from_region(term_btd, self.group, algorithm=self.algorithm) + positions_td
+        x_btd = self.tokens(tokens_bt) + positions_td
+        if self.sequence and not self.split_vocabulary:
+            x_btd = scatter_to_region(x_btd, self.group, 1, algorithm=self.algorithm)
+        return x_btd
 
     # -- the model as a whole ----------------------------------------------------------------------------------
 
