@@ -13,9 +13,10 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from labkit.book import Figure, bars, byte_matrix, cost_curves, lines, record, step_breakdown, timeline
+from labkit.book import Figure, bars, byte_matrix, cost_curves, lines, mesh, record, step_breakdown, timeline
 from labkit.book.figure import PLOTLY
 from labkit.book.style import KINDS, SERIES
+from labkit.parallel.layout import Layout
 
 from . import fake_trace as fake
 
@@ -43,6 +44,11 @@ FIGURES = {
     "lines of other points": lambda: lines({"a": {1: 2.0, 3: 4.0}, "b": [(0.5, -1.0), (7, 2.0)]}, x="ms", y="error"),
     "a line of one point": lambda: lines({"a": [1.0]}),
     "a long line": lambda: lines({"a": list(range(100)), "b": list(range(100))}),
+    "mesh": lambda: mesh(Layout({"dp": 2, "pp": 2, "tp": 2}), 4),
+    "mesh of one rank": lambda: mesh(Layout({"dp": 1})),
+    "mesh on nodes that are not full": lambda: mesh(Layout({"dp": 3, "tp": 4}), 5),
+    "mesh with a node wider than a line": lambda: mesh(Layout({"tp": 40}), 36),
+    "mesh with more ranks than are drawn": lambda: mesh(Layout({"dp": 16, "pp": 8, "tp": 8}), 8),
     "breakdown": lambda: step_breakdown(fake.ring(4, 200_000, skew=1e-4)),
     "breakdown of nothing": lambda: step_breakdown(fake.Trace(1)),
 }

@@ -12,7 +12,6 @@ Sources: Shoeybi et al. 2019 (tensor parallelism), Korthikanti et al. 2022 (sequ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -20,8 +19,7 @@ from torch import Tensor, nn
 
 from labkit.models.gpt import GPT, GPTConfig, check_positions, next_token_loss
 from labkit.parallel.fsdp.deferred import deferred
-from labkit.parallel.same import check_same
-from labkit.parallel.tensor.block import TensorParallelBlock, check_config, drop, layer_norm
+from labkit.parallel.tensor.block import TensorParallelBlock, check_alike, check_config, drop, layer_norm
 from labkit.parallel.tensor.cut import cuts_of
 from labkit.parallel.tensor.gradients import clip_grad_norm_, grad_norm
 from labkit.parallel.tensor.linear import ColumnParallelLinear
@@ -46,6 +44,7 @@ class TensorParallelGPT(nn.Module):
     sequence: sequence parallelism. Between the sums every rank holds a part of the positions (as `torch.tensor_split`
         cuts them: any number of positions will do).
     overlap: the sum of each input's gradient hides behind the product that makes the weight's gradient.
+    gather_again: what sequence parallelism gathers is not kept for backward, but gathered again.
     split_vocabulary: share out the rows of the embedding and the columns of the scores; else every rank has them all.
     algorithm: of the large collectives, a name of `labkit.collectives.ALGORITHMS`. For `sequence` a name that
         all_gather, reduce_scatter and all_reduce have: "ring", or "auto".
@@ -59,37 +58,34 @@ class TensorParallelGPT(nn.Module):
 
     def __init__(
         self, config: GPTConfig, group: Group, *, sequence: bool = False, overlap: bool = True, seed: int = 0,
-        split_vocabulary: bool = True, algorithm: str = "auto",
+        split_vocabulary: bool = True, gather_again: bool = True, algorithm: str = "auto",
     ):  # fmt: skip
         super().__init__()
-        options = {"sequence": sequence, "overlap": overlap, "seed": seed, "split_vocabulary": split_vocabulary,
-                   "algorithm": algorithm}  # fmt: skip
-        check_same({f"config {k}": repr(v) for k, v in asdict(config).items()}
-                   | {f"option {k}": repr(v) for k, v in options.items()}, group)  # fmt: skip
+        ways: dict[str, Any] = {"sequence": sequence, "overlap": overlap, "gather_again": gather_again,
+                                "algorithm": algorithm}  # fmt: skip
+        check_alike(config, {"seed": seed, "split_vocabulary": split_vocabulary} | ways, group)
         check_config(config, group)
         self.config, self.group, self.sequence = config, group, sequence
         self.split_vocabulary, self.algorithm = split_vocabulary, algorithm
-        self._build(overlap)
+        self._build(ways)
         self._draw(seed)
 
-    def _build(self, overlap: bool) -> None:
+    def _build(self, ways: dict[str, Any]) -> None:
         """All parts, without values."""
-        config, group, algorithm = self.config, self.group, self.algorithm
+        config, group = self.config, self.group
         unset = nn.Embedding.from_pretrained(torch.empty(config.vocab, config.width), freeze=False)
         self.tokens: nn.Module = unset
         if self.split_vocabulary:
-            self.tokens = VocabParallelEmbedding.of(unset, group, sequence=self.sequence, algorithm=algorithm)
+            self.tokens = VocabParallelEmbedding.of(unset, group, sequence=self.sequence, algorithm=self.algorithm)
         with torch.device("meta"):
             self.positions = nn.Embedding(config.context, config.width)
             self.blocks = nn.ModuleList(
-                TensorParallelBlock(config, group, sequence=self.sequence, overlap=overlap, algorithm=algorithm)
-                for _ in range(config.layers)
+                TensorParallelBlock(config, group, check=False, **ways) for _ in range(config.layers)
             )
             self.norm = nn.LayerNorm(config.width)
             if self.split_vocabulary:
                 self.scores: nn.Module = ColumnParallelLinear(
-                    config.width, config.vocab, group, bias=False, sequence=self.sequence, overlap=overlap,
-                    uneven=True, algorithm=algorithm, check=False,
+                    config.width, config.vocab, group, bias=False, uneven=True, check=False, **ways
                 )  # fmt: skip
             else:
                 self.scores = nn.Linear(config.width, config.vocab, bias=False)
