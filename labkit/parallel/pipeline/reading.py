@@ -54,8 +54,8 @@ def from_labels(
     kind, stage, k, rank = next((*found, rank) for rank, row in enumerate(read) for found in row
                                 if shapes[0].where(found[1])[0] != rank)  # fmt: skip
     where = " or ".join(f"on rank {shape.where(stage)[0]} (placement {shape.placement!r})" for shape in shapes)
-    raise ScheduleError(f"{stage}{kind.action}{k} is in the list of rank {rank}, and stage {stage} of {stages} stages on "
-                        f"{size} ranks is {where}")  # fmt: skip
+    raise ScheduleError(f"{stage}{kind.action}{k} is in the list of rank {rank}, and stage {stage} of {stages} stages "
+                        f"on {size} ranks is {where}")  # fmt: skip
 
 
 def _read(label: object, rank: int) -> tuple[type[Instruction], int, int] | None:

@@ -29,7 +29,7 @@ def simulate(
     """
     costs.check(schedule.stages)
     boundaries = schedule.stages - 1
-    each = [nbytes] * boundaries if isinstance(nbytes, int) else list(nbytes)
+    each = list(nbytes) if isinstance(nbytes, Sequence) else [nbytes] * boundaries
     if len(each) != boundaries or not all(isinstance(n, int) and n >= 0 for n in each):
         raise Refused(f"simulate(nbytes={nbytes!r}): a whole number of bytes for all messages, or one for each of the "
                       f"{boundaries} boundaries between {schedule.stages} stages")  # fmt: skip
