@@ -37,8 +37,8 @@ SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
 def agreement(size: int, microbatches: int, unit: float, transport: str) -> list[dict[str, Any]]:
     """One row for each schedule: a step of stand-in kernels, and the simulator's, given the measured hop.
 
-    unit: seconds of each F, B and W of a stage, so that a rank with two chunks has twice the work. All in one world, so that the hop is that of these
-    ranks at this time.
+    unit: seconds of each F, B and W of a stage, so that a rank with two chunks has twice the work. All in one world, so
+    that the hop is that of these ranks at this time.
     """
     run = labkit.launch(run_all, size, microbatches, unit, transport=transport, timeout=300)
     hop = statistics.median(found[0] for found in run.results)

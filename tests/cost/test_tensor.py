@@ -195,7 +195,7 @@ def test_no_batch_makes_a_slow_wire_fast():
     assert shares[1] == pytest.approx(shares[-1], rel=0.02)  # the latencies are what a batch spreads out
     # The width does: communication over computing falls as 1 / h.
     least = cost.least_hidden_size(8, 4e14, INFINIBAND)
-    at_least = cost.tensor_parallel_layer(4096, 1, round(least), 8, 4e14, INFINIBAND)
+    at_least = cost.tensor_parallel_layer(4096, 64, round(least), 8, 4e14, INFINIBAND)
     assert at_least.share == pytest.approx(0.5, abs=0.005)
     assert cost.least_hidden_size(8, 4e14, NVLINK) == pytest.approx(least / 9)
     assert cost.least_hidden_size(8, 4e14, NVLINK, share=0.1) == pytest.approx(least)
