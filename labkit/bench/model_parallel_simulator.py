@@ -16,6 +16,7 @@ from labkit.parallel.pipeline import (
     Costs,
     Pipeline,
     Schedule,
+    Timeline,
     gpipe,
     interleaved,
     naive,
@@ -36,8 +37,8 @@ SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
 def agreement(size: int, microbatches: int, unit: float, transport: str) -> list[dict[str, Any]]:
     """One row for each schedule: a step of stand-in kernels, and the simulator's, given the measured hop.
 
-    unit: seconds of F, B and W of a rank; a chunk takes its part. All in one world, so that the hop is that of these
-    ranks at this time.
+    unit: seconds of each F, B and W of a stage, so that a rank with two chunks has twice the work. All in one world, so
+    that the hop is that of these ranks at this time.
     """
     run = labkit.launch(run_all, size, microbatches, unit, transport=transport, timeout=300)
     hop = statistics.median(found[0] for found in run.results)
@@ -45,18 +46,13 @@ def agreement(size: int, microbatches: int, unit: float, transport: str) -> list
     for name, make in SCHEDULES.items():
         schedule = make(size, microbatches)
         link = labkit.Link(latency=hop)
-        simulated = simulate(schedule, costs(schedule, unit), link).seconds
+        simulated = simulate(schedule, Costs(unit, unit, unit), link).seconds
         wall = min(map(max, zip(*(found[1][name] for found in run.results), strict=True)))
         rows.append({
             "schedule": name, "ranks": size, "microbatches": microbatches, "hop us": 1e6 * hop,
             "wall ms": 1e3 * wall, "simulated ms": 1e3 * simulated, "wall / simulated": wall / simulated,
         })  # fmt: skip
     return rows
-
-
-def costs(schedule: Schedule, unit: float) -> Costs:
-    """F, B and W of a stage of the model: those of a rank over its chunks."""
-    return Costs(*[unit / schedule.chunks] * 3)
 
 
 def run_all(group: labkit.Group, microbatches: int, unit: float) -> tuple[float, dict[str, list[float]]]:
@@ -67,7 +63,7 @@ def run_all(group: labkit.Group, microbatches: int, unit: float) -> tuple[float,
         schedule = make(group.size, microbatches)
         pipeline = Pipeline([nn.Linear(WIDTH, WIDTH) for _ in range(schedule.chunks)], group, nn.MSELoss())
         pipeline.execute(schedule, x, x)  # what is learned about a schedule is learned once
-        seconds[name] = [step(group, pipeline, schedule, x, costs(schedule, unit)) for _ in range(3)]
+        seconds[name] = [step(group, pipeline, schedule, x, Costs(unit, unit, unit)) for _ in range(3)]
     return hop(group), seconds
 
 
@@ -98,27 +94,22 @@ def hop(group: labkit.Group, times: int = 50) -> float:
 
 def speed(stages: int = 64, microbatches: int = 1024) -> list[dict[str, Any]]:
     """Seconds to make, simulate and draw each schedule at a large size, best of three."""
-    rows = []
+    costs, link, rows = Costs(1.0, 1.0, 1.0), labkit.Link(latency=0.01), []
     for name, make in SCHEDULES.items():
-        schedule = make(stages, microbatches)
-        timeline = simulate(schedule, costs(schedule, 1.0), labkit.Link(latency=0.01))
+        schedule, making = best(make, stages, microbatches)
+        timeline, simulating = best(simulate, schedule, costs, link)
         rows.append({
-            "schedule": name,
-            "instructions": sum(map(len, schedule.ranks)),
-            "make s": best(lambda make=make: make(stages, microbatches)),  # type: ignore[misc]
-            "simulate s": best(
-                lambda schedule=schedule: simulate(schedule, costs(schedule, 1.0), labkit.Link(latency=0.01))  # type: ignore[misc]
-            ),
-            "draw s": best(lambda timeline=timeline: timeline.draw()),  # type: ignore[misc]
+            "schedule": name, "instructions": sum(map(len, schedule.ranks)), "make s": making,
+            "simulate s": simulating, "draw s": best(Timeline.draw, timeline)[1],
         })  # fmt: skip
     return rows
 
 
-def best(call: Callable[[], Any]) -> float:
-    """Seconds of the fastest of three calls."""
+def best(call: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    """What a function returns, and the seconds of the fastest of three calls."""
     times = []
     for _ in range(3):
         begin = time.perf_counter()
-        call()
+        result = call(*arguments)
         times.append(time.perf_counter() - begin)
-    return min(times)
+    return result, min(times)

@@ -85,6 +85,21 @@ def test_frames_are_nodes() -> None:
         assert widths == [per_node] * (nodes - 1) + [layout.size - per_node * (nodes - 1)]
 
 
+def test_a_line_ends_where_a_node_does() -> None:
+    """24 ranks on nodes of 6: two lines of 12, and no node is broken. A node wider than a line goes on in the next."""
+    words = texts(mesh(Layout({"dp": 4, "tp": 6}), 6))
+    assert [t for t in words if t.startswith("node ")] == ["node 0", "node 1", "node 2", "node 3"]
+    assert words.count("tp (6)") == 2
+    wide = texts(mesh(Layout({"tp": 40}), 36))
+    assert [t for t in wide if t.startswith("node ")] == ["node 0", "node 0", "node 0", "node 1"]
+    assert {"A0", "A39"} <= set(wide)
+
+
+def test_letters_after_z() -> None:
+    words = texts(mesh(Layout({"dp": 2, "tp": 30}), 6))
+    assert {"Z0", "AA0", "AD1"} <= set(words) and "AE0" not in words
+
+
 @every_mesh
 def test_the_plot_has_the_same_cells(layout: Layout, per_node: int | None) -> None:
     figure = mesh(layout, per_node)

@@ -192,10 +192,10 @@ def test_a_layer_on_a_wire(h, t, wire):
 def test_no_batch_makes_a_slow_wire_fast():
     shares = [cost.tensor_parallel_layer(b, S, H, 8, 4e14, INFINIBAND).share for b in (1, 4, 64, 4096)]
     assert shares[-1] > 0.49 and shares == sorted(shares, reverse=True)
-    assert shares[1] == pytest.approx(shares[-1], rel=0.005)  # the latencies are what a batch spreads out
+    assert shares[1] == pytest.approx(shares[-1], rel=0.02)  # the latencies are what a batch spreads out
     # The width does: communication over computing falls as 1 / h.
     least = cost.least_hidden_size(8, 4e14, INFINIBAND)
-    at_least = cost.tensor_parallel_layer(4096, 1, round(least), 8, 4e14, INFINIBAND)
+    at_least = cost.tensor_parallel_layer(4096, 64, round(least), 8, 4e14, INFINIBAND)
     assert at_least.share == pytest.approx(0.5, abs=0.005)
     assert cost.least_hidden_size(8, 4e14, NVLINK) == pytest.approx(least / 9)
     assert cost.least_hidden_size(8, 4e14, NVLINK, share=0.1) == pytest.approx(least)
@@ -290,3 +290,14 @@ def test_what_cannot_be_is_refused_by_name_and_value(call, named):
 
 def test_gigabytes():
     assert round(cost.tensor_parallel_bytes(4, S, H, 6, 8) / GB, 3) == 8.456
+
+
+@given(b=few, s=st.integers(1, 30), k=few, layers=few, t=degrees, sequence=flags)
+def test_a_whole_model_is_its_parts(b, s, k, layers, t, sequence):
+    h = 4 * k
+    sent = cost.tensor_parallel_model_bytes_by_rank(b, s, h, layers, t, sequence_parallel=sequence)
+    layer = cost.tensor_parallel_bytes(b, s, h, layers, t, itemsize=4)
+    ends = 2 * cost.vocabulary_parallel_embedding_bytes(b, s, h, t, 4) + cost.vocabulary_parallel_loss_bytes(b, s, t)
+    shared = cost.ring_all_reduce_bytes((6 * h * layers + (2 + s) * h) * 4, t) if sequence else 0
+    assert sum(sent) == pytest.approx(t * (layer + ends + shared))
+    assert cost.replicated_gradient_bytes_by_rank(h, layers, 2) == [2 * 6 * h * layers] * 2
