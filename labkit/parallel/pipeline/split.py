@@ -9,8 +9,10 @@ the bridge asks the island for the gradient of its input alone, and notes the gr
 graph of the stage is freed, with all that lies between the islands: attention's products, what GELU kept. What is left
 are the islands, each with its input and the gradient of its output; the second part takes the gradients of the
 weights from there. That need not be less than before: of a GPT block it is 18 b t d numbers, where forward with an
-attention that writes no t x t table keeps 15.5. A matrix product computes the same two products as in an ordinary backward, so the gradients are
-the same bits. A module that does more than one product with its own weights computes what lies between twice.
+attention that writes no t x t table keeps 15.5.
+
+A matrix product computes the same two products as in an ordinary backward, so the gradients are the same bits. A module
+that does more than one product with its own weights computes what lies between twice.
 """
 
 from __future__ import annotations
