@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 from labkit.book.figure import axis, plotly_spec
 from labkit.book.schedule_looks import colour, hatch
 from labkit.book.style import ON_COLOUR
+from labkit.book.svg import text_width
 from labkit.book.units import seconds_unit
 
 if TYPE_CHECKING:
     from labkit.book.schedule_runs import Run
     from labkit.book.schedules import Box, Scene
+
+SIZE = 11  # of the text in boxes
+NARROW_PLOT = 740.0  # pixels that the drawing has in a narrow notebook
 
 
 def spec(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[str, str]) -> dict[str, Any]:
@@ -37,13 +41,15 @@ def spec(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[str
                          [f"{names[kind]}: {text}, computing for {100 * run.share:.0f} % of it"
                           for run, text in zip(runs, when, strict=False)],
             "hoverinfo": "text",
-            "text": [(b.label if scene.chunks > 1 else f"{kind}{b.microbatch}") for b in boxes],
+            "text": [_fitting(scene, b) for b in boxes],
             "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "constraintext": "none",
-            "textfont": {"color": ON_COLOUR, "size": 11},
+            "textfont": {"color": ON_COLOUR, "size": SIZE},
             "marker": {
                 "color": fills,
                 "line": {"width": [0.5 if b.end - b.start > thin else 0 for b in mine], "color": ON_COLOUR},
-                "pattern": {"shape": hatch(kind), "size": 7, "solidity": 0.08, "bgcolor": fills, "fgcolor": ON_COLOUR},
+                # A list of colours goes where `fillmode` says; one colour where it is asked to.
+                "pattern": {"shape": hatch(kind), "size": 7, "solidity": 0.08}
+                | ({"fillmode": "overlay"} if isinstance(fills, list) else {"bgcolor": fills, "fgcolor": ON_COLOUR}),
             },
         })  # fmt: skip
     count = len(scene.ranks)
@@ -56,6 +62,14 @@ def spec(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[str
                       ticktext=[f"rank {r}" for r in scene.ranks[::every]]),
     }  # fmt: skip
     return plotly_spec(title, badge, sentence, data, int(scene.row_height * count), **layout)
+
+
+def _fitting(scene: Scene, box: Box) -> str:
+    """As much of a box's label as fits into it: stage, letter and microbatch, without the stage, the microbatch."""
+    room = (box.end - box.start) / (scene.window[1] - scene.window[0]) * NARROW_PLOT
+    short = f"{box.kind}{box.microbatch}"
+    texts = [*([box.label] if scene.chunks > 1 else []), short, str(box.microbatch)]
+    return next((text for text in texts if text_width(text, SIZE) <= room), "")
 
 
 def _tidy(value: float) -> float:

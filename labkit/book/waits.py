@@ -116,4 +116,5 @@ def _arrow(svg: Svg, start: tuple[float, float], end: tuple[float, float], text:
              dash="3 2" if faint else "")  # fmt: skip
     svg.arrow_head(ex, ey, x2 - cx, y2 - cy, 9)
     tx, ty = (sx + 2 * cx + ex) / 4, (sy + 2 * cy + ey) / 4
-    svg.text(tx + 8 * uy, ty - 8 * ux + 4, text, size=11, anchor="middle")
+    anchor = "start" if uy > 0.3 else "end" if uy < -0.3 else "middle"  # beside its arrow, not across it
+    svg.text(tx + 8 * uy, ty - 10 * ux + 4, text, size=11, anchor=anchor)

@@ -114,6 +114,9 @@ def test_labels_that_mean_nothing_are_named():
         from_labels([["0F0", "1F0"], ["0B0", "1B0"]])
     read = from_labels([["0UNSHARD", "0F0", None, "", "0B0", "0REDUCE_GRAD"]])
     assert labels(read) == [["0F0", "0B0"]]
+    assert from_labels({1: "1F0 1B0", 0: ["0F0", "0B0"]}) == from_labels([["0F0", "0B0"], ["1F0", "1B0"]])
+    with pytest.raises(Refused, match="there is no label in these rows"):
+        from_labels([[], []])
 
 
 # -- PyTorch ---------------------------------------------------------------------------------------------------------

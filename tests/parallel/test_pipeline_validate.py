@@ -76,6 +76,14 @@ def test_what_is_no_instruction_of_this_schedule_is_named():
         validate(changed(one_f_one_b(2, 3), 1, [Forward(0, -1), *good]))
 
 
+def test_what_is_no_schedule_is_named():
+    for use in (validate, with_messages, lambda x: simulate(x, Costs(1, 1, 1))):
+        with pytest.raises(Refused, match="this is a list, and no Schedule: from_labels reads"):
+            use([["0F0", "0B0"]])
+    with pytest.raises(Refused, match=r"simulate\(costs=3\): needs Costs"):
+        simulate(gpipe(2, 2), 3)
+
+
 def test_orders_that_cannot_be_on_one_rank_are_named():
     for steps, words in (
         ([Backward(0), Forward(0)], "0B0 comes before 0F0 in the list of rank 0, and needs it"),

@@ -18,6 +18,7 @@ from labkit.parallel.pipeline.instructions import (
     WeightGradient,
 )
 from labkit.parallel.pipeline.schedule import Schedule, label
+from labkit.wire.errors import Refused
 
 MESSAGES = frozenset((SendActivation, RecvActivation, SendGradient, RecvGradient))
 KINDS = MESSAGES | {Forward, Backward, InputGradient, WeightGradient, Update}
@@ -30,6 +31,8 @@ def complete(schedule: Schedule) -> bool:
     Looked at: instructions that are not known, have no such chunk or microbatch, or are there twice; a forward or a
     backward that is missing; an order on one rank that no message can help.
     """
+    if not isinstance(schedule, Schedule):
+        raise Refused(f"this is a {type(schedule).__name__}, and no Schedule: from_labels reads lists of labels as one")
     explicit, count, chunks = False, schedule.microbatches, schedule.chunks
     for rank, steps in enumerate(schedule.ranks):
         places: Places = {kind: [-1] * (count * chunks) for kind in KINDS}

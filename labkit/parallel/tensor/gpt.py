@@ -51,7 +51,9 @@ class TensorParallelGPT(nn.Module):
 
     Dropout: the ranks' random state must be the same (`random.py`), which each forward in training mode checks: one
     all-gather of 8 bytes a rank. Sent else: `TensorParallelBlock` says it for a layer; with `split_vocabulary` one
-    all-reduce of b t d elements forward (embedding) and one backward (scores), and what the loss sends.
+    all-reduce of b t d elements forward (embedding) and one backward (scores), and what the loss sends. With `sequence`
+    these are a reduce-scatter and an all-gather each, another all-gather with `gather_again`, and one all-reduce of
+    (2 + context) d elements: the gradients of the last norm and of the positions.
     Raises Refused, on every rank: another config or other options on some rank; heads, kv_heads or expansion * width
     that do not divide, naming which and the nearest degrees that do.
     """
