@@ -22,7 +22,10 @@ def test_the_order_alternates():
     [
         ("trace", ["--pairs", "2"]),
         ("collectives", ["--ranks", "2", "--mib", "1", "--pairs", "2"]),
-        ("model-parallel", ["--parts", "tensor,pipeline", "--ranks", "2", "--batches", "1", "--pairs", "2"]),
+        (
+            "model-parallel",
+            ["--parts", "tensor,pipeline", "--ranks", "2", "--batches", "1", "--microbatch", "1", "--pairs", "2"],
+        ),
     ],
 )
 def test_a_small_benchmark_runs_and_prints_its_ratio(name, arguments, capsys, tmp_path):

@@ -21,14 +21,17 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="labkit bench model-parallel", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--parts", default=",".join(PARTS), help=", ".join(PARTS))
     parser.add_argument("--ranks", default="2,4")
-    parser.add_argument("--batches", default="4,16", help="sequences in a batch (tensor) or a microbatch (pipeline)")
+    parser.add_argument("--batches", default="4,16", help="sequences in a batch, for tensor parallelism")
+    parser.add_argument("--microbatch", default="1,4", help="sequences in a microbatch, for pipelines")
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--microbatches", type=int, default=8)
     parser.add_argument("--unit", type=float, default=0.02, help="seconds of a forward pass for the simulator's test")
     parser.add_argument("--transport", default="local", help="what carries labkit's messages; PyTorch's go over gloo")
     parser.add_argument("--json")
     options = parser.parse_args(argv)
-    ranks, batches = [[int(v) for v in words.split(",")] for words in (options.ranks, options.batches)]
+    ranks, batches, pieces = (
+        [int(v) for v in words.split(",")] for words in (options.ranks, options.batches, options.microbatch)
+    )  # fmt: skip
     parts = options.parts.split(",")
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
@@ -48,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
             rows = [
                 pipeline_cell(name, n, options.microbatches, batch, options.pairs, options.transport)
                 for n in ranks
-                for batch in batches
+                for batch in pieces
             ]
             result[name] = compared(f"{name}, a step of {options.microbatches} microbatches", rows)
     if "simulator" in parts:

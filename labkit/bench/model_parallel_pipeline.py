@@ -16,7 +16,7 @@ from labkit.parallel.pipeline.stages import gpt_stages
 from .in_turn import Step, in_turn, row
 from .model_parallel_tensor import tokens
 
-CONFIG = GPTConfig(context=64, layers=8, heads=8, width=256, tied=False)
+CONFIG = GPTConfig(context=64, layers=8, heads=4, width=128, tied=False)
 SCHEDULES = {"1F1B": 1, "interleaved": 2}  # chunks on a rank
 
 

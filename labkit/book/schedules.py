@@ -101,10 +101,13 @@ def schedule(
         raise ValueError(f"ranks={ranks!r}: this schedule has ranks {min(by_rank)} to {max(by_rank)}")
     whole = min(b[0].start for b in by_rank.values()), max(b[-1].end for b in by_rank.values())
     first, last = whole if window is None else window
+    if whole[0] == whole[1]:
+        raise ValueError("nothing in this schedule takes any time: simulate or run it with costs (a run: seconds=...)")
     if not first < last:
         raise ValueError(f"window={window!r}: give the first and the last moment to show, the first one smaller")
     inside = {
-        rank: [b for b in by_rank[rank] if b.start < last and b.end > first and b.end > b.start] for rank in shown
+        rank: [b for b in by_rank[rank] if b.start < last and b.end > first or first <= b.start == b.end <= last]
+        for rank in shown
     }  # fmt: skip
     crowded = sum(map(len, inside.values())) > MOST_BOXES
     scene = Scene(

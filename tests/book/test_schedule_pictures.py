@@ -71,10 +71,11 @@ def test_boxes_lie_where_the_simulator_says() -> None:
     line = simulate(zb_h1(3, 5), Costs(3e-3, 2e-3, 1e-3))
     drawn = []
     for one in line.draw().plotly().data:
-        drawn += [(round(y - 0.5), round(base * 1e6), round((base + x) * 1e6), text)
-                  for y, base, x, text in zip(one.y, one.base, one.x, one.text, strict=True)]  # fmt: skip
+        drawn += [(round(y - 0.5), round(base * 1e6), round((base + x) * 1e6), text.split(":")[0])
+                  for y, base, x, text in zip(one.y, one.base, one.x, one.hovertext, strict=True)]  # fmt: skip
+        assert all(text in hover.split(":")[0] for text, hover in zip(one.text, one.hovertext, strict=True))
     expected = [
-        (rank, begin, end, f"{i.action}{i.microbatch}") for rank in range(3)
+        (rank, begin, end, f"{rank}{i.action}{i.microbatch}") for rank in range(3)
         for i, begin, end in zip(line.schedule.ranks[rank], line.begin[rank], line.end[rank], strict=True)
     ]  # fmt: skip
     assert sorted(drawn) == sorted(expected)
@@ -116,6 +117,14 @@ def test_what_is_no_schedule_is_named() -> None:
         schedule([["0F0"]])
     with pytest.raises(ValueError, match="no spans named like 2F0"):
         schedule(fake.ring())
+    with pytest.raises(ValueError, match="takes any time"):
+        schedule(one_f_one_b(2, 2), costs=Costs(0, 0, 0))
+
+
+def test_what_takes_no_time_is_in_the_words_all_the_same() -> None:
+    figure = schedule(zb_h1(2, 2), costs=Costs(1e-3, 1e-3, 0))
+    assert [r["in order"] for r in figure.rows] == [" ".join(row) for row in labels(zb_h1(2, 2))]
+    assert [r["activations at most"] for r in figure.rows] == [2, 2]
 
 
 def test_64_by_1024_is_drawn_in_a_second_and_stays_small() -> None:

@@ -194,6 +194,8 @@ def test_messages_that_are_missing_misplaced_or_empty_are_named():
                 name = labels(good)[rank][position]
                 with pytest.raises(ScheduleError, match=f"{name} is missing in the list of rank {rank}"):
                     validate(changed(good, rank, [*steps[:position], *steps[position + 1 :]]))
+                with pytest.raises(ScheduleError, match=f"{name} is missing in the list of rank {rank}"):
+                    simulate(changed(good, rank, [*steps[:position], *steps[position + 1 :]]), Costs(1, 1, 1))
     steps = list(good.ranks[0])
     with pytest.raises(ScheduleError, match="rank 0 sends 0SEND_F0 before 0F0, which computes it"):
         validate(changed(good, 0, [SendActivation(0), *(s for s in steps if s != SendActivation(0))]))

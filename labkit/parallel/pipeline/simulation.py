@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from labkit.parallel.pipeline.complete import complete
 from labkit.parallel.pipeline.costs import Costs
 from labkit.parallel.pipeline.high_water import high_water
-from labkit.parallel.pipeline.rendezvous import walk_blocking
+from labkit.parallel.pipeline.rendezvous import check_messages, walk_blocking
 from labkit.parallel.pipeline.schedule import Schedule
 from labkit.parallel.pipeline.timeline import Timeline
 from labkit.parallel.pipeline.walk import walk
@@ -36,6 +36,8 @@ def simulate(
     if len(each) != boundaries or not all(isinstance(n, int) and n >= 0 for n in each):
         raise Refused(f"simulate(nbytes={nbytes!r}): a whole number of bytes for all messages, or one for each of the "
                       f"{boundaries} boundaries between {schedule.stages} stages")  # fmt: skip
+    if explicit:
+        check_messages(schedule)
     go = walk_blocking if explicit else walk
     walked = go(schedule, costs, _links(link, schedule.size), each)
     return Timeline(
