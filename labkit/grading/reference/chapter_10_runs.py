@@ -193,13 +193,13 @@ def on_one_device(
 def expect_memory(student: Student, run: Evidence, schedule: Schedule, nbytes: int) -> None:
     """No rank held much more than an input and an output for each microbatch in flight. nbytes: of one of the two."""
     held = most_in_flight(schedule)
-    most = [2 * nbytes * (k + 2) + 10**6 for k in held]
+    most = [2 * nbytes * (k + 4) + 10**6 for k in held]
     rank = max(range(len(held)), key=lambda r: run.peak_bytes[r] - most[r])
     got = run.peak_bytes[rank]
     why = "What do you keep when a microbatch's backward is over? A handle keeps its tensor, too."
     text = (
         "Rank {rank} of {n} held {got:bytes} at its peak, which is about {about:.0f} microbatches. Its list has {k} of "
-        "{m} in flight, which needs {most:bytes} with two to spare. {why}"
+        "{m} in flight, which needs {most:bytes} with four to spare. {why}"
     )
     student.expect(got <= most[rank], text, rank=rank, n=len(held), got=got, about=got / (2 * nbytes), k=held[rank],
                    m=schedule.microbatches, most=most[rank], why=why)  # fmt: skip
