@@ -551,8 +551,8 @@ def fewest_stages(billions: int, gigabytes: int, batch: int) -> Number:
             math.ceil(cost.state_bytes(billions * 1e9) / GB / room),
             "A power of two is asked for: it must divide the GPUs.",
         ),
-        (right // 2, "Then it does not fit: 16 bytes a parameter, and the activations."),
         (without, "The activations of rank 0 need room as well."),
+        (right // 2, "Then it does not fit: 16 bytes a parameter, and the activations."),
         (2 * right, "It fits with fewer."),
         (FLEET, "It fits with fewer."),
     ]
