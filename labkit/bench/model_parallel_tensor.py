@@ -13,7 +13,8 @@ from labkit.models import GPT, GPTConfig, next_token_loss
 from .in_turn import Step, in_turn, row
 
 CONFIG = GPTConfig(context=64, layers=4, heads=8, width=256, tied=False)
-KINDS = ("TP layers", "TP+SP layers", "TP GPT")
+# PyTorch keeps what sequence parallelism gathers until the backward pass; labkit gathers it again unless told so.
+KINDS = ("TP layers", "TP+SP layers", "TP+SP layers gathered once", "TP GPT")
 
 
 def cell(kind: str, size: int, batch: int, pairs: int, transport: str) -> dict[str, Any]:
@@ -27,8 +28,8 @@ def compare(group: labkit.Group, kind: str, batch: int, pairs: int) -> Any:
     if kind == "TP GPT":
         steps = labkit_gpt(group, batch), torch_gpt(group, batch)
     else:
-        sequence = kind == "TP+SP layers"
-        steps = labkit_layers(group, batch, sequence), torch_layers(group, batch, sequence)
+        sequence, again = "SP" in kind, "once" not in kind
+        steps = labkit_layers(group, batch, sequence, again), torch_layers(group, batch, sequence)
     return in_turn(group, steps, pairs)
 
 
@@ -60,10 +61,10 @@ def through(model: nn.Module, layers: Any, x: Tensor, *more: Any) -> Step:
     return step
 
 
-def labkit_layers(group: labkit.Group, batch: int, sequence: bool) -> Step:
+def labkit_layers(group: labkit.Group, batch: int, sequence: bool, again: bool) -> Step:
     from labkit.parallel.tensor.gpt import TensorParallelGPT
 
-    model = TensorParallelGPT(CONFIG, group, sequence=sequence)
+    model = TensorParallelGPT(CONFIG, group, sequence=sequence, gather_again=again)
     return through(model, model.blocks, activations(batch, group, sequence), CONFIG.context)
 
 

@@ -86,6 +86,7 @@ def test_zero_bubble_fractions():
     assert cost.zero_bubble_fraction("zb_h1", 4, 8) == pytest.approx(1 / 9)
     assert cost.zero_bubble_fraction("zb_h2", 4, 8) == 0
     assert cost.zero_bubble_fraction("zb_h2", 4, 8, 2, 3, 1) > 0  # unequal passes leave a bubble
+    assert cost.pipeline_idle_seconds("zb_h2", 3, 9, 2, 1, 2) == 0  # and none is below zero
 
 
 def test_no_step_is_shorter_than_its_last_rank():

@@ -220,6 +220,8 @@ def test_stages_hold_the_weights_of_the_model_and_its_names():
                 found |= module.state_dict()
         assert found.keys() == plain.keys()
         assert all(torch.equal(found[name], value) for name, value in plain.items())
+    assert list(gpt_stages(CONFIG, (4, 1), 1)[0].blocks) == ["2", "3"], "in the order of the model"
+    assert list(gpt_stages(CONFIG, (3, 1), 2, layers=[5, 2, 1])[0].blocks) == ["7"]
     first, last = gpt_stages(CONFIG, zb_v(2, 4), 0)
     assert first.tokens.weight is last.scores.weight, "both ends on one rank share the matrix"
 
