@@ -86,7 +86,7 @@ def test_chunks_are_told_apart_by_their_stage_and_by_lightness() -> None:
     texts = {t.text for t in ET.fromstring(figure.svg).iter(f"{SVG}text")}
     assert {"0F", "1F", "2F", "3F", "0B", "3B"} <= texts
     assert len({r.get("fill") for r in shapes(figure)}) == 4  # two kinds, two chunks
-    assert "The number before the letter is the stage" in figure.sentence
+    assert "Lighter boxes are later chunks; a number before a letter is the stage." in figure.sentence
 
 
 def test_boxes_too_narrow_for_a_letter_are_hatched() -> None:
