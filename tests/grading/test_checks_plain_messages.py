@@ -75,6 +75,12 @@ def test_a_receive_that_was_begun_has_not_been_taken():
         assert [zero.had(message, 1, 0) for message in zero.to(1)] == [False, True]
 
 
+def test_messages_that_cross_had_not_been_taken():
+    for zero, one in both(["1>4 1<3 1>5", "0>3 0<4 0<5"]):
+        assert [zero.had(message, 1, 0) for message in zero.to(1)] == [False, True]
+        assert not one.had(one.sent[0], 0, 0)
+
+
 def test_what_was_never_waited_for_was_never_taken():
     order = Order(sent=(Plain(1, 8, (5,)),), taken=(Plain(1, 8, (9,)), Plain(1, 8, (2,))))
     assert not order.had(order.sent[0], 1, 0) and order.had(order.sent[0], 1, 1) and not order.had(order.sent[0], 1, 2)
