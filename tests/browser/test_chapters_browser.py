@@ -69,6 +69,11 @@ STORIES = {
         ("at-critical", "order-of-recipes", "name-the-scale"),
         {"name-the-scale": ("the critical batch", "the gradient noise scale")},
     ),
+    "10_pipeline_parallelism": Story(
+        ("naive", "in-flight"),
+        ("mark-of-rank-3", "order-of-a-rank", "break-the-circle", "nobody-waits"),
+        {"nobody-waits": ("the gradient of the input", "the gradient of the weights")},
+    ),
 }
 
 
