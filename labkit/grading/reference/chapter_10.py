@@ -44,7 +44,7 @@ def read_schedule(student: Student, run: Evidence, microbatches: int, explicit: 
         student.expect(schedule.chunks == 1, f"{many}: there are labels of stage {schedule.stages - 1}. Stage r is on "
                        f"rank r, and there are {n}.")  # fmt: skip
         if not explicit:
-            sends = next((label for row in rows for label in row if "_" in label), "")
+            sends = next((label for row in rows for label in row if "_" in str(label)), "")
             student.expect(not sends, f"{many}: {sends} is a message. Only computations are asked for.")
         validate(schedule)
     except Refused as error:
