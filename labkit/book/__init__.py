@@ -2,6 +2,7 @@
 
     timeline(trace)              who did what when
     byte_matrix(trace)           who sent how much to whom
+    mesh(layout, 4)              ranks, axes and nodes: who works with whom
     replay(trace)                step through a recorded collective, chunk by chunk
     record(trace)                the data behind it, to compute with
     cost_curves(curves, points)  time against size: the model, and the reader's measurements
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from labkit.book.listing import source
     from labkit.book.marks import badge, quoted
     from labkit.book.matrix import byte_matrix
+    from labkit.book.meshes import mesh
     from labkit.book.predicting import PredictFirst, Prediction
     from labkit.book.quizzes import Quiz
     from labkit.book.recorder import record
@@ -45,8 +47,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Chapter", "Dashboard", "Figure", "PredictFirst", "Prediction", "Quiz", "Replay", "Stepper", "Table", "badge",
-    "bars", "byte_matrix", "cost_curves", "cuts", "dashboard", "lines", "open_chapter", "quoted", "record", "replay",
-    "source", "step_breakdown", "timeline",
+    "bars", "byte_matrix", "cost_curves", "cuts", "dashboard", "lines", "mesh", "open_chapter", "quoted", "record",
+    "replay", "source", "step_breakdown", "timeline",
 ]  # fmt: skip
 
 # No module is called like a name in this table: importing a submodule would put it in the place of the function.
@@ -56,7 +58,7 @@ _HOME = {
     "badge": "marks", "bars": "charts", "cuts": "cutting", "lines": "line_chart", "byte_matrix": "matrix",
     "cost_curves": "curves",
     "quoted": "marks", "record": "recorder", "replay": "stepper", "source": "listing", "step_breakdown": "breakdown",
-    "timeline": "timelines", "Dashboard": "watching", "dashboard": "watching",
+    "mesh": "meshes", "timeline": "timelines", "Dashboard": "watching", "dashboard": "watching",
 }  # fmt: skip
 
 

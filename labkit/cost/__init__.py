@@ -7,8 +7,10 @@ the field's way to report a measured collective; `textbook` and `slow_sync` reco
 `hybrid_shard` what of them each rank holds and sends; `data_parallel` the buckets of a step, `accumulation` a
 step of several microbatches; `fleet` the time of a step on N devices, `scaling` its efficiency, `extrapolate` what two
 measured sizes say about a third, `straggler` the wait for the slowest; `batch` the critical batch, `energy` the energy
-and the price; `signals` when one machine is not enough, `reliability` how often a large job fails; `units` writes
-numbers down.
+and the price; `tensor` what tensor parallelism sends and `tensor_memory` what it holds, `vocabulary` its
+loss, `layers` one layer's work, `placement` which axis belongs on which link; `pipeline` the bubble of each schedule,
+`pipeline_memory` what its ranks hold, `pipeline_traffic` what they send, `depth` how many stages; `signals` when one
+machine is not enough, `reliability` how often a large job fails; `units` writes numbers down.
 """
 
 from . import slow_sync, textbook, units
@@ -50,6 +52,10 @@ from .data_parallel import (
     fill_buckets,
     global_batch,
 )
+from .depth import (
+    Depth,
+    depth_tradeoff,
+)
 from .energy import (
     INFINIBAND_PICOJOULES,
     NVLINK_PICOJOULES,
@@ -83,6 +89,12 @@ from .hybrid_shard import (
     hybrid_state_bytes,
     node_egress_bytes,
 )
+from .layers import (
+    LayerFlops,
+    layer_flops,
+    layer_parameters,
+    replicated_layer_parameters,
+)
 from .links import Links
 from .memory import (
     ACTIVATION_STRATEGIES,
@@ -99,6 +111,37 @@ from .memory import (
     peak_activation_bytes,
     state_bytes,
     state_parts,
+)
+from .pipeline import (
+    PIPELINE_SCHEDULES,
+    bubble_fraction,
+    bubble_overhead,
+    interleaved_bubble,
+    microbatches_for,
+    naive_bubble_fraction,
+    pipeline_idle_seconds,
+    pipeline_step_seconds,
+    zero_bubble_fraction,
+)
+from .pipeline_memory import (
+    InFlight,
+    in_flight_by_rank,
+    in_flight_microbatches,
+    pipeline_activation_bytes_by_rank,
+    weight_versions_by_rank,
+)
+from .pipeline_traffic import (
+    pipeline_boundary_bytes,
+    pipeline_bytes_by_rank,
+    pipeline_messages_by_rank,
+    tensor_over_pipeline_bytes,
+    tied_embedding_bytes,
+)
+from .placement import (
+    TensorParallelLayer,
+    all_reduces_that_fit,
+    least_hidden_size,
+    tensor_parallel_layer,
 )
 from .reliability import mtbf_from_survival, mtbf_of, observed_mtbf, survival, survival_hours, unit_mtbf_of
 from .scaling import (
@@ -120,7 +163,26 @@ from .straggler import (
     harmonic,
     normal_maximum,
 )
+from .tensor import (
+    TensorParallelCalls,
+    tensor_parallel_bytes,
+    tensor_parallel_bytes_by_rank,
+    tensor_parallel_calls,
+    tensor_parallel_payload_bytes,
+    tensor_parallel_seconds,
+)
+from .tensor_memory import (
+    model_parallel_state_bytes,
+    tensor_parallel_activation_bytes,
+    weight_gradient_activation_bytes,
+)
 from .units import format_bandwidth, format_bytes, format_seconds
+from .vocabulary import (
+    gathered_scores_bytes,
+    vocabulary_parallel_embedding_bytes,
+    vocabulary_parallel_loss_bytes,
+    vocabulary_parallel_loss_bytes_by_rank,
+)
 from .zero import (
     zero1_by_all_reduce_bytes,
     zero_bytes_per_step,
@@ -138,16 +200,20 @@ __all__ = [
     "BUCKET_BYTES",
     "Bucket",
     "DataParallelStep",
+    "Depth",
     "Exponential",
     "FIRST_BUCKET_BYTES",
     "GPU_MEMORY",
     "INFINIBAND_PICOJOULES",
+    "InFlight",
+    "LayerFlops",
     "LinkFit",
     "Links",
     "Machine",
     "Measured",
     "NVLINK_PICOJOULES",
     "Normal",
+    "PIPELINE_SCHEDULES",
     "RareDelay",
     "SHAPES",
     "SIGNALS",
@@ -155,6 +221,8 @@ __all__ = [
     "Sent",
     "Shape",
     "StateBytes",
+    "TensorParallelCalls",
+    "TensorParallelLayer",
     "Training",
     "accumulated_step_seconds",
     "accumulation_bytes_per_step",
@@ -162,10 +230,13 @@ __all__ = [
     "accumulation_overhead",
     "activation_bytes",
     "algorithm_bandwidth",
+    "all_reduces_that_fit",
     "amdahl_ceiling",
     "amdahl_speedup",
     "best_algorithm",
     "best_batch",
+    "bubble_fraction",
+    "bubble_overhead",
     "bus_bandwidth",
     "bus_factor",
     "checkpointed_activation_bytes",
@@ -176,6 +247,7 @@ __all__ = [
     "crossover",
     "crossover_by_bisection",
     "data_parallel_step",
+    "depth_tradeoff",
     "devices_for",
     "devices_to_hold",
     "distribution_signals",
@@ -191,31 +263,48 @@ __all__ = [
     "format_bytes",
     "format_seconds",
     "gathered_bytes",
+    "gathered_scores_bytes",
     "global_batch",
     "goodput",
     "gradient_unit_bytes",
     "harmonic",
     "hybrid_bytes_per_step",
     "hybrid_state_bytes",
+    "in_flight_by_rank",
+    "in_flight_microbatches",
     "information_gain",
+    "interleaved_bubble",
     "kept_activation_bytes",
     "largest_model",
+    "layer_flops",
+    "layer_parameters",
+    "least_hidden_size",
     "least_steps_from",
     "line_crossing",
     "mfu",
+    "microbatches_for",
+    "model_parallel_state_bytes",
     "movement_joules",
     "movement_watts",
     "mtbf_from_survival",
     "mtbf_of",
+    "naive_bubble_fraction",
     "node_egress_bytes",
     "normal_maximum",
     "observed_mtbf",
     "peak_activation_bytes",
+    "pipeline_activation_bytes_by_rank",
+    "pipeline_boundary_bytes",
+    "pipeline_bytes_by_rank",
+    "pipeline_idle_seconds",
+    "pipeline_messages_by_rank",
+    "pipeline_step_seconds",
     "points_of_sends",
     "price",
     "price_per_gpu_hour",
     "rank_algorithms",
     "regime",
+    "replicated_layer_parameters",
     "ring_recursive_doubling_crossover",
     "ring_tree_crossover",
     "sample_efficiency",
@@ -232,13 +321,28 @@ __all__ = [
     "strong_efficiency",
     "survival",
     "survival_hours",
+    "tensor_over_pipeline_bytes",
+    "tensor_parallel_activation_bytes",
+    "tensor_parallel_bytes",
+    "tensor_parallel_bytes_by_rank",
+    "tensor_parallel_calls",
+    "tensor_parallel_layer",
+    "tensor_parallel_payload_bytes",
+    "tensor_parallel_seconds",
     "textbook",
+    "tied_embedding_bytes",
     "training_flops",
     "training_seconds",
     "unit_mtbf_of",
     "units",
+    "vocabulary_parallel_embedding_bytes",
+    "vocabulary_parallel_loss_bytes",
+    "vocabulary_parallel_loss_bytes_by_rank",
     "weak_efficiency",
+    "weight_gradient_activation_bytes",
+    "weight_versions_by_rank",
     "zero1_by_all_reduce_bytes",
+    "zero_bubble_fraction",
     "zero_bytes_per_step",
     "zero_bytes_per_step_by_rank",
     "zero_saving",

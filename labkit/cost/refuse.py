@@ -40,3 +40,14 @@ def one_of(choices: Collection[object], **values: object) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or value not in choices:
             raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+
+
+def divides(**values: int) -> None:
+    """Raise ValueError unless the first of two `values` (name=value) divides the second; names the nearest that do."""
+    (name, part), (whole_name, total) = values.items()
+    if total % part:
+        fitting = [n for n in range(1, total + 1) if total % n == 0]
+        near = [max(n for n in fitting if n < part), *sorted(n for n in fitting if n > part)[:1]]
+        raise ValueError(
+            f"{name} must divide {whole_name}={total}, and {part} does not; {' and '.join(map(str, near))} do"
+        )

@@ -1,7 +1,8 @@
 """A small GPT: a decoder-only transformer over bytes (Radford et al. 2019, pre-norm).
 
 Names of tensors end in their shape: b sequences, t positions, d width, h heads, k width of a head
-(d = h * k), v vocabulary. So `x_btd` is (sequences, positions, width).
+(d = h * k), v vocabulary. So `x_btd` is (sequences, positions, width). With grouped-query attention g is the number of
+heads that keys and values have.
 """
 
 import math
@@ -25,6 +26,8 @@ class GPTConfig:
     width: int = 64
     expansion: int = 4  # hidden width of the feed-forward part, in units of `width`
     tied: bool = True  # one matrix both embeds tokens and scores them (Press & Wolf 2017)
+    kv_heads: int | None = None  # heads of keys and values, each read by heads / kv_heads queries; None: `heads`
+    dropout: float = 0.0  # how many numbers training sets to 0: in the embeddings, attention, and what layers add
 
     def __post_init__(self) -> None:
         for name in ("vocab", "context", "layers", "heads", "width", "expansion"):
@@ -35,39 +38,80 @@ class GPTConfig:
                 f"GPTConfig(width={self.width}, heads={self.heads}): every head gets width / heads "
                 f"columns; choose a width that {self.heads} divides"
             )
+        if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
+            fit = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
+            raise ValueError(
+                f"GPTConfig(heads={self.heads}, kv_heads={self.kv_heads}): every head of keys and values serves "
+                f"as many heads; choose one of {', '.join(map(str, fit))}"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"GPTConfig(dropout={self.dropout}): the share of numbers set to 0, from 0 to below 1")
+
+    @property
+    def groups(self) -> int:
+        """Heads of keys and values: `kv_heads`, or as many as there are heads."""
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    @property
+    def qkv_sections(self) -> tuple[int, int, int]:
+        """Columns of queries, keys and values, side by side in the output of `Attention.qkv`."""
+        narrow = self.groups * (self.width // self.heads)
+        return self.width, narrow, narrow
 
     @property
     def num_parameters(self) -> int:
-        """(v + c) d + layers ((4 + 2 e) d^2 + (9 + e) d) + 2 d, and v d more when not tied.
+        """(v + c) d + layers ((2 + 2 e) d^2 + 2 d n + (7 + e) d + 2 n) + 2 d, and v d more when not tied.
 
-        Here c is the context and e the expansion. In a layer, attention has 4 d^2 weights and 4 d
-        biases, the feed-forward part 2 e d^2 and (e + 1) d, and two LayerNorms 4 d together. With
-        e = 4 that is the well-known 12 d^2 a layer (Kaplan et al. 2020, table 1) plus 13 d.
+        Here c is the context, e the expansion, and n the columns of the keys: d, or d kv_heads / heads. In a layer,
+        attention has 2 d^2 + 2 d n weights and 2 d + 2 n biases, the feed-forward part 2 e d^2 and (e + 1) d, and two
+        LayerNorms 4 d together. With n = d and e = 4 that is the well-known 12 d^2 a layer (Kaplan et al. 2020,
+        table 1) plus 13 d.
         """
-        d, e = self.width, self.expansion
+        d, e, n = self.width, self.expansion, self.qkv_sections[1]
         embeddings = (self.vocab + self.context) * d
-        layer = (4 + 2 * e) * d * d + (9 + e) * d
+        layer = (2 + 2 * e) * d * d + 2 * d * n + (7 + e) * d + 2 * n
         scores = 0 if self.tied else self.vocab * d
         return embeddings + self.layers * layer + 2 * d + scores
 
 
+def attend(qkv_btn: Tensor, heads: int, groups: int, dropout: float = 0.0) -> Tensor:
+    """Causal attention of `heads` queries to `groups` keys and values: (b, t, (h + 2 g) k) -> (b, t, h k).
+
+    Position t reads positions 0..t (Vaswani et al. 2017, section 3.2). With fewer keys than queries, neighbouring
+    heads share one (Ainslie et al. 2023, "GQA"). dropout: the share of attention weights that are set to 0.
+    """
+    k = qkv_btn.shape[-1] // (heads + 2 * groups)
+    parts = qkv_btn.split((heads * k, groups * k, groups * k), dim=-1)
+    q_bhtk, k_bgtk, v_bgtk = (x.unflatten(-1, (-1, k)).transpose(1, 2) for x in parts)
+    if dropout:
+        y_bhtk = _attend_with_dropout(q_bhtk, k_bgtk, v_bgtk, dropout)
+    else:
+        y_bhtk = F.scaled_dot_product_attention(q_bhtk, k_bgtk, v_bgtk, is_causal=True, enable_gqa=groups != heads)
+    return y_bhtk.transpose(1, 2).flatten(2)
+
+
+def _attend_with_dropout(q_bhtk: Tensor, k_bgtk: Tensor, v_bgtk: Tensor, dropout: float) -> Tensor:
+    """Written out, so that the weights that are dropped are those of `F.dropout`, as everywhere in this model."""
+    share, t = q_bhtk.shape[1] // k_bgtk.shape[1], q_bhtk.shape[2]
+    k_bhtk, v_bhtk = k_bgtk.repeat_interleave(share, dim=1), v_bgtk.repeat_interleave(share, dim=1)
+    future = torch.ones(t, t, dtype=torch.bool, device=q_bhtk.device).triu(1)
+    scores_bhtt = (q_bhtk @ k_bhtk.mT / math.sqrt(q_bhtk.shape[-1])).masked_fill(future, -math.inf)
+    return F.dropout(scores_bhtt.softmax(-1), dropout) @ v_bhtk
+
+
 class Attention(nn.Module):
-    """Causal self-attention: position t reads positions 0..t (Vaswani et al. 2017, section 3.2)."""
+    """Causal self-attention: see `attend`."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.heads = config.heads
-        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.heads, self.groups, self.dropout = config.heads, config.groups, config.dropout
+        self.qkv = nn.Linear(config.width, sum(config.qkv_sections))
         self.out = nn.Linear(config.width, config.width)
 
     def forward(self, x_btd: Tensor) -> Tensor:
         """(b, t, d) -> (b, t, d)."""
-        b, t, d = x_btd.shape
-        qkv_3bhtk = self.qkv(x_btd).view(b, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
-        q_bhtk, k_bhtk, v_bhtk = qkv_3bhtk
-        y_bhtk = F.scaled_dot_product_attention(q_bhtk, k_bhtk, v_bhtk, is_causal=True)
-        y_btd = y_bhtk.transpose(1, 2).reshape(b, t, d)
-        return self.out(y_btd)
+        dropout = self.dropout if self.training else 0.0
+        return self.out(attend(self.qkv(x_btd), self.heads, self.groups, dropout))
 
 
 class FeedForward(nn.Module):
@@ -92,11 +136,12 @@ class Block(nn.Module):
         self.attention = Attention(config)
         self.norm2 = nn.LayerNorm(config.width)
         self.feed_forward = FeedForward(config)
+        self.dropout = config.dropout
 
     def forward(self, x_btd: Tensor) -> Tensor:
         """(b, t, d) -> (b, t, d)."""
-        x_btd = x_btd + self.attention(self.norm1(x_btd))
-        return x_btd + self.feed_forward(self.norm2(x_btd))
+        x_btd = x_btd + F.dropout(self.attention(self.norm1(x_btd)), self.dropout, self.training)
+        return x_btd + F.dropout(self.feed_forward(self.norm2(x_btd)), self.dropout, self.training)
 
 
 class GPT(nn.Module):
@@ -142,16 +187,22 @@ class GPT(nn.Module):
         Raises ValueError when t is beyond the context: no position embedding exists for it.
         """
         t = tokens_bt.shape[1]
-        if t > self.config.context:
-            raise ValueError(
-                f"{t} positions, but this model has {self.config.context}: cut the input, "
-                f"or build it with GPTConfig(context={t})"
-            )
+        check_positions(t, self.config)
         positions_t = torch.arange(t, device=tokens_bt.device)
         x_btd = self.tokens(tokens_bt) + self.positions(positions_t)
+        x_btd = F.dropout(x_btd, self.config.dropout, self.training)
         for block in self.blocks:
             x_btd = block(x_btd)
         return self.scores(self.norm(x_btd))
+
+
+def check_positions(t: int, config: GPTConfig) -> None:
+    """Raise ValueError where an input has more positions than `config.context`."""
+    if t > config.context:
+        raise ValueError(
+            f"{t} positions, but this model has {config.context}: cut the input, "
+            f"or build it with GPTConfig(context={t})"
+        )
 
 
 def next_token_loss(scores_btv: Tensor, targets_bt: Tensor) -> Tensor:

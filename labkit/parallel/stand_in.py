@@ -3,11 +3,16 @@
 The numbers of a forward and a backward are real, and so are the messages between ranks. Only time is pretend: each
 layer takes `forward` seconds when it is called, and `backward` seconds before the gradients of its parameters are
 ready. So one laptop shows how communication hides behind the backward of a device that is a thousand times faster.
+
+A layer that communicates inside its backward (a tensor-parallel one) must take its time in two steps, since what it
+sends hides behind the second: the gradient of its inputs, then that of its weights. Such a layer has an attribute
+`product`, which is None or a `Product`, and calls it where the time is due.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,13 +21,15 @@ from torch.utils.hooks import RemovableHandle
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
-Seconds = Mapping[str, tuple[float, float]] | Callable[[nn.Module], tuple[float, float]] | None
+Times = tuple[float, float] | tuple[float, float, float]
+Seconds = Mapping[str, Times] | Callable[[nn.Module], Times] | None
 
 
 def kernels(module: nn.Module, group: Group, seconds: Seconds = None, *, flops: float | None = None) -> Kernels:
     """From now on the layers of `module` take time on the timeline of `group`; `.remove()` ends that.
 
-    seconds: {name of a submodule: (forward, backward)}; or a function of a leaf module that returns the two.
+    seconds: {name of a submodule: (forward, backward)}; or a function of a leaf module that returns the two. In place
+    of backward there can be two numbers, (forward, input gradient, weight gradient); one number is half of each.
     flops: instead, floating-point operations a second of the device. A leaf with a weight then takes 2 operations
     for each weight that each of its outputs is made of, and twice as long backward (a product for the gradient of its
     inputs, one for that of its weights); Embeddings and norms, which multiply little, take none.
@@ -40,10 +47,11 @@ class Kernels:
         if flops is not None and not flops > 0:
             raise Refused(f"kernels(flops={flops}): operations a second, more than 0")
         self._group, self._flops, self._handles = group, flops, list[RemovableHandle]()
+        self._told = list[nn.Module]()
         for layer, times in self._layers(module, seconds):
             self._time(layer, times)
 
-    def _layers(self, module: nn.Module, seconds: Seconds) -> list[tuple[nn.Module, tuple[float, float] | None]]:
+    def _layers(self, module: nn.Module, seconds: Seconds) -> list[tuple[nn.Module, Times | None]]:
         if isinstance(seconds, Mapping):
             known = dict(module.named_modules())
             unknown = [name for name in seconds if name not in known]
@@ -56,14 +64,18 @@ class Kernels:
             return [(m, None) for m in leaves if multiplies(m)]
         return [(m, times) for m in leaves if any(times := seconds(m))]
 
-    def _time(self, layer: nn.Module, times: tuple[float, float] | None) -> None:
+    def _time(self, layer: nn.Module, times: Times | None) -> None:
+        if hasattr(layer, "product"):
+            layer.product = Product(self._group, times, self._flops)  # type: ignore[assignment]
+            self._told.append(layer)
+            return
         calls: list[float] = []  # backward seconds of calls whose backward is to come; the last call is first
 
         def after_forward(layer: nn.Module, inputs: Any, output: Any) -> None:
-            forward, backward = times if times is not None else self._product(layer, output)
+            seconds = taken(times, layer.weight if times is None else None, output, self._flops)
             if isinstance(output, Tensor) and output.requires_grad:
-                calls.append(backward)
-            self._group.compute(forward)
+                calls.append(seconds.backward)
+            self._group.compute(seconds.forward)
 
         def before_backward(layer: nn.Module, gradients: Any) -> None:
             self._group.compute(calls.pop() if calls else 0.0)
@@ -71,18 +83,12 @@ class Kernels:
         self._handles.append(layer.register_forward_hook(after_forward))
         self._handles.append(layer.register_full_backward_pre_hook(before_backward))
 
-    def _product(self, layer: nn.Module, output: Any) -> tuple[float, float]:
-        """Seconds of a matrix product or a convolution, forward and backward."""
-        weight = layer.weight
-        assert isinstance(weight, Tensor)
-        assert self._flops is not None
-        forward = 2 * output.numel() * (weight.numel() // len(weight)) / self._flops
-        return forward, 2 * forward
-
     def remove(self) -> None:
         """Take the hooks off again."""
         while self._handles:
             self._handles.pop().remove()
+        while self._told:
+            self._told.pop().product = None  # type: ignore[assignment]
 
     def __enter__(self) -> Kernels:
         return self
@@ -91,7 +97,49 @@ class Kernels:
         self.remove()
 
 
+@dataclass(frozen=True)
+class Taken:
+    """Seconds of one call of a layer."""
+
+    forward: float
+    input_gradient: float
+    weight_gradient: float
+
+    @property
+    def backward(self) -> float:
+        """Both gradients."""
+        return self.input_gradient + self.weight_gradient
+
+
+def taken(times: Times | None, weight: Any, output: Any, flops: float | None) -> Taken:
+    """What was said (two numbers or three); or, with `flops`, the time of the product or convolution that it is."""
+    if times is None:
+        assert flops is not None
+        assert isinstance(weight, Tensor)
+        seconds = 2 * output.numel() * (weight.numel() // len(weight)) / flops
+        return Taken(seconds, seconds, seconds)
+    return Taken(times[0], times[1] / 2, times[1] / 2) if len(times) == 2 else Taken(*times)
+
+
+class Product:
+    """The stand-in for the products of a layer that calls it in the middle of its work: see the module."""
+
+    def __init__(self, group: Group, times: Times | None, flops: float | None):
+        self._group, self._times, self._flops = group, times, flops
+
+    def forward(self, output: Tensor, weight: Tensor) -> Taken:
+        """Take the forward time of a call with this `output` (before it is communicated); returns all its times."""
+        seconds = taken(self._times, weight, output, self._flops)
+        self._group.compute(seconds.forward)
+        return seconds
+
+    def backward(self, seconds: float) -> None:
+        """Take that long."""
+        self._group.compute(seconds)
+
+
 def multiplies(layer: nn.Module) -> bool:
     """Whether it is a matrix product or a convolution."""
     weight = getattr(layer, "weight", None)
-    return isinstance(weight, Tensor) and weight.dim() >= 2 and not isinstance(layer, nn.Embedding)
+    looks_up = isinstance(layer, nn.Embedding) or getattr(layer, "looks_up", False)
+    return isinstance(weight, Tensor) and weight.dim() >= 2 and not looks_up

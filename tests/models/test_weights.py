@@ -23,6 +23,8 @@ SHAPES = [
     (GPT, GPTConfig(tied=False)),
     (GPT, GPTConfig(vocab=11, context=5, layers=3, heads=3, width=12, expansion=2)),
     (GPT, GPTConfig(vocab=1, context=1, layers=1, heads=1, width=1, expansion=1, tied=False)),
+    (GPT, GPTConfig(kv_heads=1)),
+    (GPT, GPTConfig(heads=6, kv_heads=2, width=30, expansion=3, tied=False, dropout=0.2)),
     (MLP, MLPConfig()),
     (MLP, MLPConfig((3, 2))),
     (CNN, CNNConfig()),
@@ -101,6 +103,9 @@ def test_an_untrained_gpt_guesses():
     [
         (lambda: GPTConfig(width=10, heads=4), "width=10"),
         (lambda: GPTConfig(layers=0), "layers=0"),
+        (lambda: GPTConfig(heads=6, width=12, kv_heads=4), "kv_heads=4.*choose one of 1, 2, 3, 6"),
+        (lambda: GPTConfig(kv_heads=0), "kv_heads=0"),
+        (lambda: GPTConfig(dropout=1.0), "dropout=1.0"),
         (lambda: MLPConfig((3,)), "widths"),
         (lambda: CNNConfig(side=7), "side=7"),
         (lambda: CNNConfig(classes=0), "classes=0"),

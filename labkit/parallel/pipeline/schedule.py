@@ -74,7 +74,9 @@ def labels(schedule: Schedule) -> list[list[str]]:
 
     F forward, B backward, I gradient of the input, W of the weights; `0SEND_F1` and the like for messages.
     """
-    return [
-        [f"{schedule.stage(rank, i.chunk)}{i.action}{i.microbatch}" for i in instructions]
-        for rank, instructions in enumerate(schedule.ranks)
-    ]
+    return [[label(schedule, rank, i) for i in instructions] for rank, instructions in enumerate(schedule.ranks)]
+
+
+def label(schedule: Schedule, rank: int, instruction: Instruction) -> str:
+    """One instruction of a rank in that notation."""
+    return f"{schedule.stage(rank, instruction.chunk)}{instruction.action}{instruction.microbatch}"

@@ -1,0 +1,165 @@
+"""What is checked before a step, on every rank at once: schedule, stages, batch, boundaries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from labkit.parallel.pipeline.agreement import (
+    describe,
+    digest,
+    refuse_different_schedules,
+    refuse_together,
+    table,
+    words,
+)  # fmt: skip
+from labkit.parallel.pipeline.boundaries import Shape, learn
+from labkit.parallel.pipeline.costs import Costs
+from labkit.parallel.pipeline.instructions import Update
+from labkit.parallel.pipeline.microbatches import shares, sizes_of
+from labkit.parallel.pipeline.schedule import Schedule, labels
+from labkit.wire.errors import Refused
+from labkit.wire.group import Group
+
+if TYPE_CHECKING:
+    from labkit.parallel.pipeline.pipeline import Pipeline
+
+
+@dataclass
+class Plan:
+    """What the ranks agreed on: examples in each microbatch, and the shapes that cross each boundary."""
+
+    sizes: list[int]
+    boundaries: list[dict[int, Shape]]
+
+
+def agree_on_options(
+    group: Group, modules: Sequence[Any], loss: Any, optimizers: Sequence[Optimizer] | None, **options: object
+) -> None:
+    """Raise Refused on every rank unless all bring as many modules and the same options."""
+    problem = None
+    wrong = next((m for m in modules if not isinstance(m, nn.Module)), None)
+    if not modules:
+        problem = "Pipeline: needs a module for each chunk of this rank, and there are none"
+    elif wrong is not None:
+        problem = f"Pipeline: stages are modules, a list of one for each chunk; {type(wrong).__name__} is none"
+    elif not callable(loss):
+        problem = f"Pipeline(loss={loss!r}): needs a function of (output, target)"
+    elif optimizers is not None and len(optimizers) != len(modules):
+        problem = f"Pipeline: {len(optimizers)} optimizers for {len(modules)} chunks; give one for each"
+    elif type(options["ahead"]) is not int or options["ahead"] < 0:
+        problem = f"Pipeline(ahead={options['ahead']!r}): a number of receives, 0 or more"
+    chosen = {"chunks": len(modules), "optimizers": optimizers is not None, **options}
+    rows = table(group, [problem is not None, digest(sorted(chosen.items()))])
+    if any(bad for bad, _ in rows):
+        refuse_together(group, None if problem is None else Refused(problem))
+    if any(row != rows[0] for row in rows):
+        texts = words(group, "\n".join(f"{k}={v!r}" for k, v in chosen.items()))
+        rank = next(r for r, text in enumerate(texts) if text != texts[0])
+        pairs = zip(texts[rank].split("\n"), texts[0].split("\n"), strict=True)
+        theirs, ours = next((a, b) for a, b in pairs if a != b)
+        raise Refused(f"the ranks made different pipelines: rank {rank} has {theirs}, rank 0 has {ours}")
+
+
+def agree_on_step(
+    pipeline: Pipeline, schedule: Schedule, inputs: Any, targets: Any, seconds: Costs | None,
+    sizes: Sequence[int] | None, check: bool,
+) -> Plan:  # fmt: skip
+    """Raise Refused on every rank unless the step can be run as it was asked for; else what was agreed."""
+    group = pipeline.group
+    problem = _problem(pipeline, schedule, inputs, targets, seconds, sizes, check)
+    is_one = isinstance(schedule, Schedule)
+    number = digest(_rows(pipeline, schedule), schedule.placement, seconds, check, sizes) if is_one else 0
+    first, last = _ends(schedule, group) if is_one and schedule.size == group.size else (False, False)
+    row = [problem is not None, number, len(inputs) if first and problem is None else -1,
+           len(targets) if last and problem is None else -1,
+           digest(tuple(inputs.shape[1:]), inputs.dtype) if first and problem is None else 0]  # fmt: skip
+    rows = table(group, row)
+    if any(r[1] != rows[0][1] for r in rows) and is_one:
+        refuse_different_schedules(group, schedule)
+    if any(r[0] for r in rows):
+        refuse_together(group, problem)
+    examples, answers = max(r[2] for r in rows), max(r[3] for r in rows)
+    if examples != answers:
+        raise Refused(f"{examples} examples in `inputs` of the first stage's rank, and {answers} in `targets` of the "
+                      "last stage's: they are of one batch")  # fmt: skip
+    cut = sizes_of(examples, schedule.microbatches, sizes)
+    key = (max(r[4] for r in rows), tuple(sorted(set(cut))), schedule.placement, schedule.size)
+    if key not in pipeline.known:
+        head = pipeline.head(targets.split(cut), [1.0] * len(cut), {}) if last else _no_head
+        pieces = inputs.split(cut) if first else None
+        samples = {n: (cut.index(n), pieces[cut.index(n)] if pieces is not None else None) for n in sorted(set(cut))}
+        pipeline.known[key] = learn(schedule, pipeline.modules, group, samples, head)
+    return Plan(cut, pipeline.known[key])
+
+
+def _no_head(y: Tensor, microbatch: int) -> Tensor:
+    raise AssertionError("the last stage is on another rank")
+
+
+def _ends(schedule: Schedule, group: Group) -> tuple[bool, bool]:
+    """Whether this rank has the first stage, and the last one."""
+    return schedule.where(0)[0] == group.rank, schedule.where(schedule.stages - 1)[0] == group.rank
+
+
+def _rows(pipeline: Pipeline, schedule: Schedule) -> Any:
+    """A digest of a schedule's lists, made once."""
+    known = pipeline.known.get(id(schedule))
+    if known is None or known[0] is not schedule:
+        known = pipeline.known[id(schedule)] = (schedule, digest(labels(schedule)))
+    return known[1]
+
+
+def _problem(
+    pipeline: Pipeline, schedule: Any, inputs: Any, targets: Any, seconds: Costs | None, sizes: Sequence[int] | None,
+    check: bool,
+) -> Exception | None:  # fmt: skip
+    """What this rank can see to be wrong by itself."""
+    try:
+        _look(pipeline, schedule, inputs, targets, seconds, sizes, check)
+    except Refused as problem:
+        return problem
+    return None
+
+
+def _look(
+    pipeline: Pipeline, schedule: Any, inputs: Any, targets: Any, seconds: Costs | None, sizes: Sequence[int] | None,
+    check: bool,
+) -> None:  # fmt: skip
+    group = pipeline.group
+    if not isinstance(schedule, Schedule):
+        raise Refused(f"execute: needs a Schedule, such as one_f_one_b({group.size}, 8), not {type(schedule).__name__}")
+    if schedule.size != group.size:
+        raise Refused(f"this is {describe(schedule)}, and the pipeline's group has {group.size}: make the schedule for "
+                      f"{group.size} stages, or launch {schedule.size} ranks")  # fmt: skip
+    if schedule.chunks != len(pipeline.modules):
+        raise Refused(f"this is {describe(schedule)}, and the pipeline was made with {len(pipeline.modules)} modules a "
+                      f"rank: give each rank one module per chunk")  # fmt: skip
+    if check and ("valid", id(schedule)) not in pipeline.known:
+        from labkit.parallel.pipeline.validation import validate
+
+        validate(schedule)
+        pipeline.known["valid", id(schedule)] = schedule
+    if seconds is not None:
+        seconds.check(schedule.stages)
+    if any(isinstance(i, Update) for instructions in schedule.ranks for i in instructions):
+        if not pipeline.stashes:
+            raise Refused(f"{schedule.name or 'this schedule'} updates weights within a step: give Pipeline(optimizers="
+                          "[...]), one per chunk")  # fmt: skip
+        if pipeline.tied.shared:
+            raise Refused(f"{schedule.name or 'this schedule'} updates weights after every microbatch, and the tied "
+                          "weights of two ranks would no longer be equal: use a model with tied=False")  # fmt: skip
+    first, last = _ends(schedule, group)
+    for wanted, name, batch in ((first, "inputs", inputs), (last, "targets", targets)):
+        if wanted and (not isinstance(batch, Tensor) or not batch.dim()):
+            end = "first" if name == "inputs" else "last"
+            raise Refused(f"execute({name}={type(batch).__name__}): this rank has the {end} stage, and needs the "
+                          "batch as a tensor, first dimension examples")  # fmt: skip
+        if wanted:
+            cut = sizes_of(len(batch), schedule.microbatches, sizes)
+            if name == "targets":
+                shares(batch.split(cut), pipeline.count)

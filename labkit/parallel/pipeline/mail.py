@@ -1,0 +1,144 @@
+"""Activations and gradients between the ranks of a pipeline: sent without waiting, or as the schedule says.
+
+`Mail` is for schedules of computations only. A send is begun as soon as there is something to send, and the tensor is
+kept until its receiver has it. Receives are posted in the order in which the other rank will send, `ahead` of the one
+that is needed. So a rank only ever waits for something that it needs, and no order of arrival can deadlock.
+
+`Letters` is for schedules with explicit messages: each is a blocking send or receive, where the schedule has it.
+A send returns when the receiver has taken it (a rendezvous, as in gloo), and two ranks that both send first wait for
+ever: labkit's own report then names them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from labkit.parallel.pipeline.instructions import (
+    Message,
+    RecvActivation,
+    RecvGradient,
+    SendActivation,
+    SendGradient,
+)  # fmt: skip
+from labkit.parallel.pipeline.schedule import Schedule
+from labkit.parallel.pipeline.traffic import ACTIVATION, GRADIENT, Parcel, incoming
+from labkit.wire.errors import Refused
+from labkit.wire.group import Group
+from labkit.wire.handle import MessageHandle
+
+Room = Callable[[Parcel], Tensor]  # an empty tensor for what comes
+
+
+class Mail:
+    """The messages of one step of one rank, asynchronous."""
+
+    def __init__(self, schedule: Schedule, group: Group, room: Room, ahead: int = 2) -> None:
+        self.group, self._room, self._ahead = group, room, ahead
+        self._due = {source: deque(parcels) for source, parcels in incoming(schedule, group.rank).items()}
+        self._posted: dict[int, dict[Parcel, MessageHandle]] = {source: {} for source in self._due}
+        self._here: dict[Parcel, Tensor] = {}  # from a stage on this same rank
+        self._leaving: list[MessageHandle] = []
+        self._sent: list[MessageHandle] = []
+        for source in self._due:
+            self._post(source, self._ahead)
+
+    def give(self, parcel: Parcel, x: Tensor, to: int) -> None:
+        """Begin to send `x`, which is not changed any more; a stage on this rank gets it without a message."""
+        if to == self.group.rank:
+            self._here[parcel] = x
+            return
+        self._leaving.append(self.group.isend(x.detach().contiguous(), to))
+        self._let_go()
+
+    def take(self, parcel: Parcel, source: int) -> Tensor:
+        """Wait for `parcel` and return it."""
+        if source == self.group.rank:
+            return self._here.pop(parcel)
+        posted = self._posted[source]
+        while parcel not in posted:
+            self._post(source, len(posted) + 1)
+        handle = posted.pop(parcel)
+        self._post(source, self._ahead)  # before the wait: the next one may arrive meanwhile
+        return handle.wait()
+
+    def _post(self, source: int, count: int) -> None:
+        """Have `count` receives from `source` under way, if so many are left."""
+        due, posted = self._due[source], self._posted[source]
+        while due and len(posted) < count:
+            parcel = due.popleft()
+            posted[parcel] = self.group.irecv(self._room(parcel), source)
+
+    def _let_go(self) -> None:
+        """Free the tensors that have been taken. Nothing is waited for: that would take time on the virtual clock."""
+        still: list[MessageHandle] = []
+        for handle in self._leaving:
+            if handle.done():
+                handle.release()
+                self._sent.append(handle)
+            else:
+                still.append(handle)
+        self._leaving = still
+
+    def finish(self) -> None:
+        """Return when everything has been taken."""
+        for handle in (*self._sent, *self._leaving):
+            handle.wait()
+        self._sent, self._leaving = [], []
+
+
+class Letters:
+    """The messages of one step of one rank, sent and received where the schedule says so."""
+
+    def __init__(self, schedule: Schedule, group: Group, room: Room) -> None:
+        self.schedule, self.group, self._room = schedule, group, room
+        self._out: dict[Parcel, Tensor] = {}
+        self._in: dict[Parcel, Tensor] = {}
+
+    def give(self, parcel: Parcel, x: Tensor, to: int) -> None:
+        """Put `x` where the send that the schedule has for it finds it."""
+        (self._in if to == self.group.rank else self._out)[parcel] = x.detach().contiguous()
+
+    def take(self, parcel: Parcel, source: int) -> Tensor:
+        """What an earlier receive has brought."""
+        return _found(self._in, parcel, "is used before the schedule receives it")
+
+    def do(self, message: Message) -> None:
+        """Carry out one message; returns when it is over."""
+        schedule, group = self.schedule, self.group
+        stage = schedule.stage(group.rank, message.chunk)
+        forward = isinstance(message, (SendActivation, RecvActivation))
+        sends = isinstance(message, (SendActivation, SendGradient))
+        after = forward == sends  # the boundary is the one after this stage, and the other rank has stage + 1
+        parcel = Parcel(ACTIVATION if forward else GRADIENT, stage if after else stage - 1, message.microbatch)
+        other, _ = schedule.where(stage + 1 if after else stage - 1)
+        if other == group.rank:
+            return  # both stages are here
+        if sends:
+            group.send(_found(self._out, parcel, "is sent before the schedule computes it"), other)
+        else:
+            assert isinstance(message, (RecvActivation, RecvGradient))
+            self._in[parcel] = group.recv(self._room(parcel), other)
+
+    def finish(self) -> None:
+        """Nothing is under way between two instructions."""
+
+
+def _found(tensors: dict[Parcel, Tensor], parcel: Parcel, wrong: str) -> Tensor:
+    if parcel not in tensors:
+        raise Refused(f"the {parcel.kind} between stages {parcel.boundary} and {parcel.boundary + 1} of microbatch "
+                      f"{parcel.microbatch} {wrong}")  # fmt: skip
+    return tensors.pop(parcel)
+
+
+def room_for(shapes: Callable[[Parcel], tuple[tuple[int, ...], torch.dtype]], device: torch.device) -> Room:
+    """Makes empty tensors of the shape that a parcel has."""
+
+    def room(parcel: Parcel) -> Tensor:
+        shape, dtype = shapes(parcel)
+        return torch.empty(shape, dtype=dtype, device=device)
+
+    return room

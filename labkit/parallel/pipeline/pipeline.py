@@ -1,0 +1,107 @@
+"""A schedule on real ranks: every instruction done in order, every stage with its neighbours' tensors.
+
+    pipeline = Pipeline(modules, group, loss)              # this rank's stages, one a chunk
+    step = pipeline.execute(one_f_one_b(4, 8), inputs, targets)
+
+After a step the gradients of all stages are those of the whole model on the whole batch, and `step.loss` is its loss.
+What a rank does is only what its list says: forward and backward are autograd's, messages follow from the list (or are
+in it), and each instruction is a span on the timeline, named by its label (`2F0`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from labkit.parallel.pipeline.agreement import outside_time
+from labkit.parallel.pipeline.checks import agree_on_options, agree_on_step
+from labkit.parallel.pipeline.costs import Costs
+from labkit.parallel.pipeline.microbatches import Count
+from labkit.parallel.pipeline.schedule import Schedule
+from labkit.parallel.pipeline.stage import Head
+from labkit.parallel.pipeline.step import Step, StepResult
+from labkit.parallel.pipeline.tied import Tied
+from labkit.parallel.pipeline.weights import Stash
+from labkit.wire.group import Group
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Pipeline:
+    """This rank's stages of a model, ready to be run by any schedule that fits them.
+
+    stages: a module for each chunk of this rank, from chunk 0; or one module. Each takes one tensor and returns one.
+    loss: (output, target) of a microbatch -> its mean loss. Used where the last stage is.
+    checkpoint: keep a stage's input only, and compute the rest again when its backward comes.
+    seed: of dropout and the like. Every step, stage and microbatch draws its own numbers, so results do not depend on
+        the schedule; the caller's random numbers stay as they were. Give replicas of a pipeline different seeds.
+    count: how many things the loss of a microbatch is a mean over, from its targets: by default its examples.
+    optimizers: one per chunk, for schedules with `Update`.
+    tied: weights of this rank that other ranks hold too, by a common name; by default those in `stage.tied`.
+    ahead: receives posted before they are needed, from each neighbour.
+    Every rank of the group makes one, with the same options; raises Refused on all if they differ.
+    """
+
+    def __init__(
+        self, stages: nn.Module | Sequence[nn.Module], group: Group, loss: Loss, *, checkpoint: bool = False,
+        seed: int = 0, count: Count = len, optimizers: Sequence[Optimizer] | None = None,
+        tied: Mapping[str, nn.Parameter] | None = None, ahead: int = 2,
+    ) -> None:  # fmt: skip
+        self.modules = [stages] if isinstance(stages, nn.Module) else list(stages)
+        self.group, self.loss, self.checkpoint, self.seed = group, loss, checkpoint, seed
+        self.count, self.ahead, self.steps = count, ahead, 0
+        with outside_time(group):
+            agree_on_options(group, self.modules, loss, optimizers, checkpoint=checkpoint, seed=seed, ahead=ahead)
+            if tied is None:
+                tied = {n: p for m in self.modules for n, p in getattr(m, "tied", {}).items()}
+            self.tied = Tied(tied, group)
+        self.stashes = [Stash(m, o) for m, o in zip(self.modules, optimizers or (), strict=False)]
+        self.known: dict[Any, Any] = {}  # what was learned about schedules and boundaries (checks.py)
+
+    def execute(
+        self, schedule: Schedule, inputs: Tensor | None = None, targets: Tensor | None = None, *,
+        seconds: Costs | None = None, sizes: Sequence[int] | None = None, check: bool = True, outputs: bool = False,
+    ) -> StepResult:  # fmt: skip
+        """One step: add the gradients of the mean loss over the batch to `.grad` of this rank's weights.
+
+        inputs, targets: the batch, first dimension examples; `inputs` is used where the first stage is, `targets` where
+            the last one is. They are cut into `schedule.microbatches`, as even as can be, or by `sizes`.
+        seconds: what each instruction takes on the virtual clock (`group.compute`); None: what the modules take.
+        check: refuse what `validate` refuses. False runs the lists as they are, a deadlock included.
+        A schedule with explicit messages is done as written, with blocking sends and receives.
+        Raises Refused on every rank before anything is computed, if ranks or tensors do not fit together.
+        """
+        with outside_time(self.group):
+            plan = agree_on_step(self, schedule, inputs, targets, seconds, sizes, check)
+        result = Step(self, schedule, plan, inputs, targets, seconds, outputs).run()
+        self.steps += 1
+        return result
+
+    def head(
+        self, targets: Sequence[Tensor], shares: Sequence[float], losses: dict[int, Tensor],
+        outputs: dict[int, Tensor] | None = None,
+    ) -> Head:  # fmt: skip
+        """What the last stage does with an output: its loss, times its share; both are noted by microbatch."""
+
+        def head(y: Tensor, microbatch: int) -> Tensor:
+            loss = self.loss(y, targets[microbatch])
+            if outputs is not None:
+                outputs[microbatch] = y.detach()
+            if isinstance(loss, Tensor):
+                losses[microbatch] = loss.detach()
+            return loss * shares[microbatch]
+
+        return head
+
+
+def execute(
+    schedule: Schedule, modules: nn.Module | Sequence[nn.Module], group: Group, inputs: Tensor | None,
+    targets: Tensor | None, loss: Loss, *, seconds: Costs | None = None, sizes: Sequence[int] | None = None,
+    check: bool = True, outputs: bool = False, **options: Any,
+) -> StepResult:  # fmt: skip
+    """One step of `schedule` on this rank's `modules`: `Pipeline(modules, group, loss, **options).execute(...)`."""
+    pipeline = Pipeline(modules, group, loss, **options)
+    return pipeline.execute(schedule, inputs, targets, seconds=seconds, sizes=sizes, check=check, outputs=outputs)

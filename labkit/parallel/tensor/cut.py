@@ -1,0 +1,66 @@
+"""Which part of a parameter a rank holds, and how the parts make the whole again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+from labkit.collectives.chunks import even_sizes
+
+
+@dataclass(frozen=True)
+class Cut:
+    """`stretches[r]` are the [begin, end) of rank r along dimension `dim` of the whole tensor, in their order there.
+
+    A parameter can have several stretches a rank: queries, keys and values stand one below the other in one matrix,
+    and a rank holds rows of each.
+    """
+
+    dim: int
+    stretches: tuple[tuple[tuple[int, int], ...], ...]
+
+    @classmethod
+    def even(cls, dim: int, sections: Sequence[int], size: int) -> Cut:
+        """Each of the `sections` (lengths, one after the other) cut for `size` ranks as `torch.tensor_split` cuts."""
+        begins = [0, *accumulate(sections)]
+        stretches = []
+        for rank in range(size):
+            mine = []
+            for begin, length in zip(begins, sections, strict=False):
+                edges = [begin, *accumulate(even_sizes(length, size), initial=begin)][1:]
+                mine.append((edges[rank], edges[rank + 1]))
+            stretches.append(tuple(mine))
+        return cls(dim, tuple(stretches))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Length of each rank's part along `dim`."""
+        return [sum(end - begin for begin, end in mine) for mine in self.stretches]
+
+    def take(self, whole: Tensor, rank: int) -> Tensor:
+        """The part of `rank`: a new tensor."""
+        return torch.cat([whole.narrow(self.dim, begin, end - begin) for begin, end in self.stretches[rank]], self.dim)
+
+    def put(self, part: Tensor, rank: int, whole: Tensor) -> None:
+        """Write the part of `rank` to its place in `whole`."""
+        lengths = [end - begin for begin, end in self.stretches[rank]]
+        for (begin, end), piece in zip(self.stretches[rank], part.split(lengths, self.dim), strict=True):
+            whole.narrow(self.dim, begin, end - begin).copy_(piece)
+
+
+def cuts_of(module: nn.Module) -> Iterator[tuple[str, nn.Parameter, Cut | None]]:
+    """(name, parameter, cut) of every parameter of `module`, each once; cut is None where every rank holds the whole.
+
+    A layer says which of its own parameters are cut in its attribute `cuts`, by name.
+    """
+    seen = set[int]()
+    for prefix, part in module.named_modules():
+        known = getattr(part, "cuts", {})
+        for name, p in part.named_parameters(prefix, recurse=False):
+            if id(p) not in seen:
+                seen.add(id(p))
+                yield name, p, known.get(name.rpartition(".")[2])

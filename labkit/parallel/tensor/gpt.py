@@ -1,0 +1,192 @@
+"""A whole GPT on the ranks of a group, equal to `labkit.models.GPT` in loss and gradients.
+
+    model = TensorParallelGPT(config, group)          the same tokens go to every rank
+    loss = model(tokens_bt, targets_bt)               the mean loss, the same on every rank
+    loss.backward()                                   each rank: gradients of its own parts
+    model.clip_grad_norm_(1.0)
+    optimizer.step()                                  of model.parameters(), each rank for itself
+
+Sources: Shoeybi et al. 2019 (tensor parallelism), Korthikanti et al. 2022 (sequence parallelism).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from labkit.models.gpt import GPT, GPTConfig, check_positions, next_token_loss
+from labkit.parallel.fsdp.deferred import deferred
+from labkit.parallel.same import check_same
+from labkit.parallel.tensor.block import TensorParallelBlock, check_config, drop, layer_norm
+from labkit.parallel.tensor.cut import Cut, cuts_of
+from labkit.parallel.tensor.gradients import clip_grad_norm_, grad_norm
+from labkit.parallel.tensor.linear import ColumnParallelLinear
+from labkit.parallel.tensor.moves import own_part
+from labkit.parallel.tensor.random import check_random_state
+from labkit.parallel.tensor.regions import (
+    copy_all_to_region,
+    gather_from_region,
+    reduce_from_region,
+    reduce_scatter_sequence,
+    scatter_to_region,
+)
+from labkit.parallel.tensor.whole import load_whole, whole_gradients, whole_state
+from labkit.parallel.vocab import VocabParallelEmbedding
+from labkit.parallel.vocab_loss import vocab_parallel_cross_entropy
+from labkit.wire.group import Group
+
+
+class TensorParallelGPT(nn.Module):
+    """`GPT(config, seed)` with its heads, feed-forward columns and vocabulary shared out among the ranks of `group`.
+
+    The names of parameters are those of GPT, and their values are parts of its values, to the bit. They are drawn one
+    after the other on every rank: no rank ever holds the whole model.
+    sequence: sequence parallelism. Between the sums every rank holds a part of the positions (as `torch.tensor_split`
+        cuts them: any number of positions will do).
+    overlap: the sum of each input's gradient hides behind the product that makes the weight's gradient.
+    split_vocabulary: share out the rows of the embedding and the columns of the scores; else every rank has them all.
+    algorithm: of the large collectives, a name of `labkit.collectives.ALGORITHMS`. For `sequence` a name that
+        all_gather, reduce_scatter and all_reduce have: "ring", or "auto".
+
+    Dropout: the ranks' random state must be the same (`random.py`), which each forward in training mode checks: one
+    all-gather of 8 bytes a rank. Sent else: `TensorParallelBlock` says it for a layer; with `split_vocabulary` one
+    all-reduce of b t d elements forward (embedding) and one backward (scores), and what the loss sends.
+    Raises Refused, on every rank: another config or other options on some rank; heads, kv_heads or expansion * width
+    that do not divide, naming which and the nearest degrees that do.
+    """
+
+    def __init__(
+        self, config: GPTConfig, group: Group, *, sequence: bool = False, overlap: bool = True, seed: int = 0,
+        split_vocabulary: bool = True, algorithm: str = "auto",
+    ):  # fmt: skip
+        super().__init__()
+        options = {"sequence": sequence, "overlap": overlap, "seed": seed, "split_vocabulary": split_vocabulary,
+                   "algorithm": algorithm}  # fmt: skip
+        check_same({f"config {k}": repr(v) for k, v in asdict(config).items()}
+                   | {f"option {k}": repr(v) for k, v in options.items()}, group)  # fmt: skip
+        check_config(config, group)
+        self.config, self.group, self.sequence = config, group, sequence
+        self.split_vocabulary, self.algorithm = split_vocabulary, algorithm
+        self._build(overlap)
+        self._draw(seed)
+
+    def _build(self, overlap: bool) -> None:
+        """All parts, without values."""
+        config, group, algorithm = self.config, self.group, self.algorithm
+        unset = nn.Embedding.from_pretrained(torch.empty(config.vocab, config.width), freeze=False)
+        self.tokens = VocabParallelEmbedding.of(unset, group) if self.split_vocabulary else unset
+        with torch.device("meta"):
+            self.positions = nn.Embedding(config.context, config.width)
+            self.blocks = nn.ModuleList(
+                TensorParallelBlock(config, group, sequence=self.sequence, overlap=overlap, algorithm=algorithm)
+                for _ in range(config.layers)
+            )
+            self.norm = nn.LayerNorm(config.width)
+            if self.split_vocabulary:
+                self.tokens.cuts = {"weight": Cut.even(0, [config.vocab], group.size)}
+                self.scores: nn.Module = ColumnParallelLinear(
+                    config.width, config.vocab, group, bias=False, sequence=self.sequence, overlap=overlap,
+                    uneven=True, algorithm=algorithm, check=False,
+                )  # fmt: skip
+            else:
+                self.scores = nn.Linear(config.width, config.vocab, bias=False)
+        self.to_empty(device=group.device)
+        if config.tied:
+            self.scores.weight = self.tokens.weight
+
+    def _draw(self, seed: int) -> None:
+        """This rank's parts of the values of GPT(config, seed)."""
+        whole: Any = deferred(GPT, self.config, seed=seed)
+        names = {id(p): name for name, p in whole.named_parameters()}
+        mine = {name: (p, cut) for name, p, cut in cuts_of(self)}
+
+        @torch.no_grad()
+        def deliver(values: Tensor, parameter: Tensor) -> None:
+            if id(parameter) in names:  # not the matrix that tying has thrown away
+                p, cut = mine[names[id(parameter)]]
+                p.copy_(values if cut is None else cut.take(values, self.group.rank))
+
+        whole.recipe.replay(deliver, whole, self.group.device)
+
+    def forward(self, tokens_bt: Tensor, targets_bt: Tensor | None = None) -> Tensor:
+        """Scores of the next symbol, whole on every rank: (b, t) int64 -> (b, t, v). With targets: the mean loss, 0-d.
+
+        tokens_bt, targets_bt: the same on every rank. With targets the scores stay where they are made: no rank ever
+        holds more than its part of them, and instead of an all-gather of the scores a few numbers a position are sent.
+        """
+        part_btv = self.scores_part(tokens_bt)
+        if not self.split_vocabulary:
+            return part_btv if targets_bt is None else next_token_loss(part_btv, targets_bt)
+        if targets_bt is not None:
+            return vocab_parallel_cross_entropy(part_btv, targets_bt, self.group, vocab=self.config.vocab,
+                                                algorithm=self.algorithm)  # fmt: skip
+        return gather_from_region(part_btv, self.group, -1, length=self.config.vocab, algorithm=self.algorithm)
+
+    def scores_part(self, tokens_bt: Tensor) -> Tensor:
+        """This rank's columns of the scores, or all of them if the vocabulary is not split."""
+        t = tokens_bt.shape[1]
+        check_positions(t, self.config)
+        dropout = self.config.dropout if self.training else 0.0
+        if dropout:
+            check_random_state(self.group)
+        norm, positions_td = self._outside(t)
+        x_btd = self._embed(tokens_bt, positions_td)
+        x_btd = drop(x_btd, dropout, self.group if self.sequence else None)
+        for block in self.blocks:
+            x_btd = block(x_btd, t)
+        x_btd = layer_norm(x_btd, norm, self.norm.eps)
+        if self.split_vocabulary:
+            return self.scores(x_btd, t)
+        if self.sequence:
+            x_btd = gather_from_region(x_btd, self.group, 1, length=t, algorithm=self.algorithm)
+        return self.scores(x_btd)
+
+    def _outside(self, t: int) -> tuple[Sequence[Tensor], Tensor]:
+        """The last norm (weight, bias) and the position embeddings that this rank adds."""
+        held: list[Tensor] = [self.norm.weight, self.norm.bias]
+        positions_td: Tensor = self.positions.weight
+        if self.sequence and torch.is_grad_enabled():
+            several = [*held, positions_td] if self.split_vocabulary else held
+            held = list(copy_all_to_region(several, self.group, algorithm=self.algorithm))
+            positions_td = held.pop() if self.split_vocabulary else positions_td
+        positions_td = positions_td[:t]
+        if self.sequence and self.split_vocabulary:
+            positions_td = own_part(positions_td, self.group, 0)
+        return held, positions_td
+
+    def _embed(self, tokens_bt: Tensor, positions_td: Tensor) -> Tensor:
+        """Tokens and positions added: (b, t, d), or this rank's part of t."""
+        if not self.split_vocabulary:
+            x_btd = F.embedding(tokens_bt, self.tokens.weight) + positions_td
+            return scatter_to_region(x_btd, self.group, 1, algorithm=self.algorithm) if self.sequence else x_btd
+        term_btd = self.tokens.partial(tokens_bt)
+        if self.sequence:
+            return reduce_scatter_sequence(term_btd, self.group, algorithm=self.algorithm) + positions_td
+        return reduce_from_region(term_btd, self.group, algorithm=self.algorithm) + positions_td
+
+    # -- the model as a whole ----------------------------------------------------------------------------------
+
+    def grad_norm(self, norm_type: float = 2.0) -> Tensor:
+        """See `gradients.grad_norm`."""
+        return grad_norm(self, self.group, norm_type)
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+        """See `gradients.clip_grad_norm_`."""
+        return clip_grad_norm_(self, self.group, max_norm, norm_type)
+
+    def whole_state(self) -> dict[str, Tensor]:
+        """All parameters, whole, under the names of GPT, on every rank: see `whole.py`."""
+        return whole_state(self, self.group)
+
+    def whole_gradients(self) -> dict[str, Tensor]:
+        """All gradients, whole, under the names of GPT, on every rank."""
+        return whole_gradients(self, self.group)
+
+    def load_whole(self, state: dict[str, Tensor]) -> None:
+        """Take this rank's parts of the parameters of a GPT."""
+        load_whole(self, self.group, state)

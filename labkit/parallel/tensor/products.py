@@ -1,0 +1,121 @@
+"""The two matrix products of tensor parallelism, with what they send, as autograd functions.
+
+Column-parallel: the input is whole and the weight's rows are cut, so each rank makes some columns of the output. Its
+backward has a sum over the ranks, of the input's gradient. That sum is begun before the weight's gradient is computed
+and waited for after it, so that the one hides behind the other (Narayanan et al. 2021, section 4.2 and Megatron-LM's
+`LinearWithGradAccumulationAndAsyncCommunication`).
+Row-parallel: the input's columns and the weight's columns are cut, so each rank makes a term of every output. Its
+forward has the sum.
+
+Under sequence parallelism the sums are reduce-scatters, and the other direction has an all-gather. What is kept for
+backward is the local part of the input, which is gathered again then (Korthikanti et al. 2022, section 4.2.2), while
+the input's gradient is computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from labkit.parallel.stand_in import Product
+from labkit.parallel.tensor.moves import begin_gather, begin_sum, begin_sum_scatter
+from labkit.wire.group import Group
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a product communicates. sequence: parts of dimension 1 outside; length: of the whole one (None: equal parts).
+
+    product: its stand-in times (`labkit.parallel.kernels`), if it has any.
+    """
+
+    group: Group
+    sequence: bool = False
+    overlap: bool = True
+    algorithm: str = "auto"
+    length: int | None = None
+    product: Product | None = None
+
+
+def column_product(x: Tensor, weight: Tensor, bias: Tensor | None, way: Way) -> Tensor:
+    """x (..., i), or this rank's part of its dimension 1; weight (o / N, i), bias (o / N) -> (..., o / N)."""
+    return _Column.apply(x, weight, bias, way)
+
+
+def row_product(x: Tensor, weight: Tensor, way: Way) -> Tensor:
+    """x (..., i / N), weight (o, i / N) -> (..., o), summed over the ranks, or this rank's part of its dimension 1."""
+    return _Row.apply(x, weight, way)
+
+
+class _Column(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, way: Way) -> Tensor:
+        whole = begin_gather(x, way.group, 1, way.length, way.algorithm)() if way.sequence else x
+        y = F.linear(whole, weight, bias)
+        ctx.way, ctx.seconds = way, way.product.forward(y, weight) if way.product else None
+        ctx.save_for_backward(x, weight)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (x, weight), way = ctx.saved_tensors, ctx.way
+        need_x, need_weight, need_bias, _ = ctx.needs_input_grad
+        of_x = of_weight = summed = None
+        if way.sequence and need_weight:
+            gathered = begin_gather(x, way.group, 1, way.length, way.algorithm, later=way.overlap)
+        if need_x:
+            term = gradient @ weight
+            if ctx.seconds:
+                way.product.backward(ctx.seconds.input_gradient)
+            if way.sequence:
+                summed = begin_sum_scatter(term, way.group, 1, way.algorithm, later=way.overlap)
+            else:
+                summed = begin_sum(term, way.group, way.algorithm, later=way.overlap)
+        if need_weight:
+            of_weight = _of_weight(gradient, gathered() if way.sequence else x)
+            if ctx.seconds:
+                way.product.backward(ctx.seconds.weight_gradient)
+        of_bias = gradient.reshape(-1, gradient.shape[-1]).sum(0) if need_bias else None
+        if summed is not None:
+            of_x = summed()
+        return of_x, of_weight, of_bias, None
+
+
+class _Row(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, way: Way) -> Tensor:
+        term = F.linear(x, weight)
+        ctx.way, ctx.seconds = way, way.product.forward(term, weight) if way.product else None
+        ctx.length = term.shape[1] if way.sequence else None
+        ctx.save_for_backward(x, weight)
+        if way.sequence:
+            return begin_sum_scatter(term, way.group, 1, way.algorithm)()
+        return begin_sum(term, way.group, way.algorithm)()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (x, weight), way = ctx.saved_tensors, ctx.way
+        of_x = of_weight = None
+        if way.sequence:
+            gradient = begin_gather(gradient, way.group, 1, ctx.length, way.algorithm)()
+        if ctx.needs_input_grad[0]:
+            of_x = gradient @ weight
+            if ctx.seconds:
+                way.product.backward(ctx.seconds.input_gradient)
+        if ctx.needs_input_grad[1]:
+            of_weight = _of_weight(gradient, x)
+            if ctx.seconds:
+                way.product.backward(ctx.seconds.weight_gradient)
+        return of_x, of_weight, None
+
+
+def _of_weight(gradient: Tensor, x: Tensor) -> Tensor:
+    """(..., o) and (..., i) -> (o, i): summed over all positions."""
+    return gradient.reshape(-1, gradient.shape[-1]).mT @ x.reshape(-1, x.shape[-1])

@@ -1,0 +1,128 @@
+"""Cross-entropy of scores that are cut along the vocabulary: no rank ever sees the scores of another.
+
+With scores x_j of a position, target y and M the largest score, the loss is
+
+    log(sum_j exp(x_j - M)) - (x_y - M)
+
+M is a maximum over ranks, the sum a sum over ranks, and x_y - M is known to one rank and 0 on the others. So three
+numbers a position travel, whatever the vocabulary is (Shoeybi et al. 2019, "Megatron-LM", section 3). The gradient of
+a rank's scores, softmax minus one-hot, needs nothing more: the backward pass sends nothing.
+"""
+
+from __future__ import annotations
+
+import zlib
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.collectives import all_gather, all_reduce
+from labkit.collectives.chunks import even_sizes
+from labkit.wire.errors import Refused
+from labkit.wire.group import Group
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def vocab_parallel_cross_entropy(
+    scores_part: Tensor, targets: Tensor, group: Group, ignore_index: int = -100, *, vocab: int | None = None,
+    reduction: str = "mean", algorithm: str = "auto",
+) -> Tensor:  # fmt: skip
+    """The loss of `F.cross_entropy(scores, targets)`, the same on every rank, from this rank's part of the scores.
+
+    scores_part: (..., part), this rank's columns of the scores (..., vocab), in the order of the ranks. float32 or
+        float64; 16-bit floats are reckoned with in 32 bits, and their gradient is rounded once, at the end.
+    targets: (...), ids in the whole vocabulary, the same on every rank. Those equal to `ignore_index` count nothing.
+    vocab: size of the whole vocabulary. Parts are then those of `torch.tensor_split`. Without it the ranks first tell
+        each other how many columns they have, and check that they have the same targets: 16 bytes a rank more.
+    reduction: "mean" over the targets that count (NaN if there are none), "sum", or "none" for a loss a target.
+
+    Two all-reduces by `algorithm`: the maximum (1 number a target), then sum and target's score (2 numbers).
+    Bytes: `cost.vocabulary_parallel_loss_bytes`. Beside the scores and their gradient one more tensor of their size
+    exists, for a moment. Raises Refused, before anything is sent, for a target that is not in the vocabulary.
+    """
+    part = _checked(scores_part, targets, reduction)
+    ids = targets.reshape(-1).long()
+    sizes = _parts(part, ids, group) if vocab is None else even_sizes(vocab, group.size)
+    if sizes[group.rank] != part or not all(sizes):
+        raise Refused(f"rank {group.rank} has the scores of {part} ids, but {sum(sizes)} ids on {group.size} ranks "
+                      f"are {' + '.join(map(str, sizes))}: cut the vocabulary as torch.tensor_split does, one id a "
+                      "rank or more")  # fmt: skip
+    kept = ids != ignore_index
+    _check_targets(ids, kept, sum(sizes), targets.shape, ignore_index)
+    start = list(accumulate(sizes, initial=0))[group.rank]
+    loss: Tensor = _Loss.apply(scores_part.reshape(-1, part), ids - start, kept, group, algorithm)
+    if reduction == "none":
+        return loss.view(targets.shape)
+    return loss.sum() / kept.sum() if reduction == "mean" else loss.sum()
+
+
+class _Loss(torch.autograd.Function):
+    """(n, part) scores -> (n,) losses. places: of the targets among this rank's columns, outside of them elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, x_nv: Tensor, places: Tensor, kept: Tensor, group: Group, algorithm: str) -> Tensor:
+        dtype = torch.promote_types(x_nv.dtype, torch.float32)
+        mine = kept & (places >= 0) & (places < x_nv.shape[1])
+        column = torch.where(mine, places, 0)[:, None]
+
+        top_n = x_nv.amax(1).to(dtype)
+        all_reduce(top_n, group, "max", algorithm)
+        below_nv = x_nv.to(dtype, copy=True).sub_(top_n[:, None])
+        sum_n, target_n = shares = torch.empty(2, len(x_nv), dtype=dtype, device=x_nv.device)
+        target_n.copy_(below_nv.gather(1, column)[:, 0].masked_fill_(~mine, 0))
+        torch.sum(below_nv.exp_(), 1, out=sum_n)
+        all_reduce(shares, group, "sum", algorithm)
+
+        ctx.save_for_backward(x_nv, top_n, sum_n, column, mine, kept)
+        return (sum_n.log() - target_n).masked_fill_(~kept, 0)
+
+    @staticmethod
+    def backward(ctx: Any, grad_n: Tensor) -> Any:
+        x_nv, top_n, sum_n, column, mine, kept = ctx.saved_tensors
+        of_loss = grad_n.masked_fill(~kept, 0)[:, None]
+        gradient = x_nv.to(top_n.dtype, copy=True).sub_(top_n[:, None]).exp_()
+        gradient.mul_(of_loss / sum_n[:, None])  # the softmax, times the gradient of the loss
+        gradient.scatter_add_(
+            1, column, of_loss.masked_fill(~mine[:, None], 0).neg()
+        )  # minus one-hot, where it is mine
+        return gradient.to(x_nv.dtype), None, None, None, None
+
+
+def _checked(scores: Tensor, targets: Tensor, reduction: str) -> int:
+    """This rank's number of columns."""
+    if reduction not in REDUCTIONS:
+        raise Refused(f"reduction={reduction!r} is not one of {', '.join(map(repr, REDUCTIONS))}")
+    if not scores.is_floating_point() or scores.dim() == 0:
+        raise Refused(f"scores must be floating-point numbers of shape (..., part), not {scores.dtype} of shape "
+                      f"{list(scores.shape)}")  # fmt: skip
+    if targets.is_floating_point() or targets.dtype == torch.bool or targets.is_complex():
+        raise Refused(f"targets must be whole numbers (ids in the vocabulary), not {targets.dtype}")
+    if targets.shape != scores.shape[:-1]:
+        raise Refused(f"scores of shape {list(scores.shape)} need targets of shape {list(scores.shape[:-1])}, not "
+                      f"{list(targets.shape)}")  # fmt: skip
+    return scores.shape[-1]
+
+
+def _parts(part: int, ids: Tensor, group: Group) -> list[int]:
+    """How many columns each rank has. Refused on every rank if their targets differ."""
+    digest = zlib.crc32(ids.cpu().numpy().tobytes())
+    table = all_gather(torch.tensor([[part, digest]], device=group.device), group).tolist()
+    others = [rank for rank, (_, theirs) in enumerate(table) if theirs != table[0][1]]
+    if others:
+        raise Refused(f"rank {others[0]} has other targets than rank 0: all ranks that share a vocabulary work on the "
+                      "same batch")  # fmt: skip
+    return [columns for columns, _ in table]
+
+
+def _check_targets(ids: Tensor, kept: Tensor, vocab: int, shape: torch.Size, ignore_index: int) -> None:
+    """Every rank has the same targets, so all refuse, in the same words, and nobody waits."""
+    bad = kept & ((ids < 0) | (ids >= vocab))
+    if bad.any():
+        first = int(bad.nonzero()[0])
+        at = [int(i) for i in torch.unravel_index(torch.tensor(first), shape)]
+        raise Refused(f"target {int(ids[first])} at {at} is not in the vocabulary of {vocab} ids, 0 to {vocab - 1} "
+                      f"({int(bad.sum())} such in all): give what should not count the id {ignore_index}, which is "
+                      "ignore_index")  # fmt: skip
