@@ -63,9 +63,10 @@ def cuts(
 
 
 def _sentence(items: Sequence[Cut | str], ranks: int) -> str:
-    words = [f"{item.name} ({WAYS[item.way]})" if isinstance(item, Cut) else {"x": "times"}.get(item, item)
+    said = {"x": "times", "=": "gives"}
+    words = [f"{item.name} ({WAYS[item.way]})" if isinstance(item, Cut) else said.get(item, f"then {item}:")
              for item in items]  # fmt: skip
-    return f"{plural(ranks, 'rank')}: {' '.join(words).replace(' =', ',')}."
+    return f"{plural(ranks, 'rank')}: {' '.join(words)}."
 
 
 def _rows(matrices: Sequence[Cut], ranks: int) -> list[Row]:

@@ -21,7 +21,7 @@ def drawn(svg: str) -> list[ET.Element]:
 def test_words_say_what_each_rank_holds() -> None:
     figure = book.cuts(PAIR, 4)
     assert [row["on each rank"] for row in figure.rows] == ["96 x 16", "16 x 16", "96 x 16", "16 x 16", "96 x 16"]
-    assert "A (by columns) GELU h (by columns) times B (by rows), y (sum" in figure.sentence
+    assert "A (by columns) then GELU: h (by columns) times B (by rows) gives y (sum" in figure.sentence
 
 
 def test_a_part_that_does_not_divide_is_named_by_its_largest() -> None:
