@@ -17,6 +17,12 @@ PLACE := $(VENV)/.place
 NBGRADER := $(VENV)/nbgrader
 CHAPTERS := $(wildcard notebooks)
 CODE := $(wildcard labkit tests notebooks exercises solutions)
+# Tests that look at all processes and all shared memory of this machine run by themselves; the others in two lanes,
+# the longest files first. A file, or a notebook, is never divided.
+ALONE := $(wildcard tests/world tests/wire tests/chaos)
+LONG := $(wildcard tests/browser tests/grading)
+SHORT := $(filter-out $(ALONE) $(LONG) tests/__pycache__ tests/conftest.py tests/leftovers.py,$(wildcard tests/*))
+LANES := -n 2 --dist loadfile --no-loadscope-reorder
 
 # An environment that was moved or copied with its folder still points to the old one: make it anew.
 ifneq ($(wildcard $(PLACE)),)
@@ -45,7 +51,9 @@ course: $(INSTALLED)
 
 test: lint
 	@rm -f $(VENV)/.outcome
-	$(PYTEST) tests $(CHAPTERS); outcome=$$?; echo $$outcome > $(VENV)/.outcome; exit $$outcome
+	@alone=0; $(PYTEST) $(ALONE) || alone=$$?; \
+	  lanes=0; $(PYTEST) $(LANES) $(LONG) $(CHAPTERS) $(SHORT) || lanes=$$?; \
+	  outcome=$$(( alone > lanes ? alone : lanes )); echo $$outcome > $(VENV)/.outcome; exit $$outcome
 
 again: $(TESTABLE)
 	$(PYTEST) $(FILES)

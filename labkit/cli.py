@@ -19,6 +19,7 @@ BENCHMARKS = {
     "collectives": "own collectives against gloo's native ones",
     "trace": "what recording every message costs",
     "data-parallel": "DDP, ZeRO-1 and FSDP against PyTorch's own",
+    "model-parallel": "tensor and pipeline parallelism against PyTorch's own, and the simulator against runs",
     "grade": "how long grading takes, and whether it judges right",
     "large-batches": "the shipped runs of chapter 7, made again",
 }

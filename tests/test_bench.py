@@ -19,10 +19,37 @@ def test_the_order_alternates():
 
 @pytest.mark.parametrize(
     ("name", "arguments"),
-    [("trace", ["--pairs", "2"]), ("collectives", ["--ranks", "2", "--mib", "1", "--pairs", "2"])],
+    [
+        ("trace", ["--pairs", "2"]),
+        ("collectives", ["--ranks", "2", "--mib", "1", "--pairs", "2"]),
+        (
+            "model-parallel",
+            ["--parts", "tensor,pipeline", "--ranks", "2", "--batches", "1", "--microbatch", "1", "--pairs", "2"],
+        ),
+    ],
 )
 def test_a_small_benchmark_runs_and_prints_its_ratio(name, arguments, capsys, tmp_path):
     from labkit.cli import main
 
     assert main(["bench", name, *arguments, "--json", str(tmp_path / "out.json")]) in (0, None)
     assert "A/A" in capsys.readouterr().out and (tmp_path / "out.json").exists()
+
+
+def test_steps_that_are_not_the_same_are_no_comparison():
+    from labkit.bench.in_turn import row
+
+    one, other = [[1.0, 2.0], [2.0, 2.0]], [[0.5], [0.5]]
+    table = row([(one, other)], ranks=1)
+    assert table["ranks"] == 1 and table["time ratio"] == pytest.approx(0.75)
+    with pytest.raises(RuntimeError, match="not the same steps"):
+        row([(one, [[0.5], [0.6]])], ranks=1)
+    with pytest.raises(RuntimeError, match="not the same steps"):
+        row([(one, [[], []])], ranks=1)  # nobody knows a loss
+
+
+def test_the_slowest_rank_of_a_step_counts():
+    from labkit.bench.in_turn import row
+
+    fast, slow = [[1.0, 1.0], [1.0, 1.0]], [[2.0, 4.0], [1.0, 2.0]]
+    found = row([(fast, [[], []]), (slow, [[0.5], [0.5]])])
+    assert found["labkit ms"] == 3000 and found["PyTorch ms"] == 1500 and found["time ratio"] == 2

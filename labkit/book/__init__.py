@@ -1,6 +1,8 @@
 """What a chapter shows: figures of runs, a stepper through recorded collectives, source listings, small marks.
 
     timeline(trace)              who did what when
+    schedule(schedule)           what each rank of a pipeline does, and where it is idle; also of a simulation or a run
+    wait_for(error)              who waits for whom in a schedule that is a deadlock
     byte_matrix(trace)           who sent how much to whom
     mesh(layout, 4)              ranks, axes and nodes: who works with whom
     replay(trace)                step through a recorded collective, chunk by chunk
@@ -40,15 +42,17 @@ if TYPE_CHECKING:
     from labkit.book.quizzes import Quiz
     from labkit.book.recorder import record
     from labkit.book.recording import Replay
+    from labkit.book.schedules import schedule
     from labkit.book.stepper import Stepper, replay
     from labkit.book.tables import Table
     from labkit.book.timelines import timeline
+    from labkit.book.waits import wait_for
     from labkit.book.watching import Dashboard, dashboard
 
 __all__ = [
     "Chapter", "Dashboard", "Figure", "PredictFirst", "Prediction", "Quiz", "Replay", "Stepper", "Table", "badge",
     "bars", "byte_matrix", "cost_curves", "cuts", "dashboard", "lines", "mesh", "open_chapter", "quoted", "record",
-    "replay", "source", "step_breakdown", "timeline",
+    "replay", "schedule", "source", "step_breakdown", "timeline", "wait_for",
 ]  # fmt: skip
 
 # No module is called like a name in this table: importing a submodule would put it in the place of the function.
@@ -58,7 +62,8 @@ _HOME = {
     "badge": "marks", "bars": "charts", "cuts": "cutting", "lines": "line_chart", "byte_matrix": "matrix",
     "cost_curves": "curves",
     "quoted": "marks", "record": "recorder", "replay": "stepper", "source": "listing", "step_breakdown": "breakdown",
-    "mesh": "meshes", "timeline": "timelines", "Dashboard": "watching", "dashboard": "watching",
+    "mesh": "meshes", "timeline": "timelines", "schedule": "schedules", "wait_for": "waits",
+    "Dashboard": "watching", "dashboard": "watching",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count, product
+from itertools import product
 from string import ascii_uppercase
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from labkit.book.units import listing, plural
 PER_LINE = 16  # ranks beside each other
 MOST_DRAWN = 64
 LEFT, TALL, HEAD = 132.0, 26.0, 40.0
+KEY = "Columns are ranks. The same letter in a line: one group; the number is the place in it."
 
 
 class Layout(Protocol):
@@ -90,11 +91,7 @@ def _places(layout: Layout, nodes: Sequence[int]) -> _Places:
 
 def _letter(number: int) -> str:
     """A, B, ... Z, AA, AB ..."""
-    for length in count(1):
-        if number < 26**length:
-            break
-        number -= 26**length
-    return "".join(ascii_uppercase[number // 26**place % 26] for place in reversed(range(length)))
+    return (_letter(number // 26 - 1) if number >= 26 else "") + ascii_uppercase[number % 26]
 
 
 def _sentence(places: _Places) -> str:
@@ -169,7 +166,7 @@ def _picture(places: _Places, title: str, badge: str, sentence: str) -> str:
     names, lines = list(places.sizes), _lines(places)
     wide = min(46.0, (WIDTH - LEFT - 12) / max(map(len, lines)))
     for line in lines:
-        for name, below in zip(names, count(), strict=False):
+        for below, name in enumerate(names):
             base = y + HEAD + below * TALL
             svg.text(LEFT - 10, base + 12, f"{name} ({places.sizes[name]})", 12, "end", bold=True)
             svg.text(LEFT - 10, base + 23, places.where(name), 9.5, "end")
@@ -191,7 +188,7 @@ def _picture(places: _Places, title: str, badge: str, sentence: str) -> str:
             svg.text(x + width / 2, y + 15, word if text_width(word, 11) < width - 4 else str(node), 11, "middle",
                      bold=True)  # fmt: skip
         y += HEAD + len(names) * TALL + 16
-    svg.text(8, y + 6, "Columns are ranks. The same letter in a line: one group; the number is the place in it.", 11)
+    svg.text(8, y + 6, KEY, 11)
     return svg.render(y + 16)
 
 
@@ -231,8 +228,8 @@ def _spec(places: _Places, title: str, badge: str, sentence: str) -> dict[str, A
     ticks = [(number * deep + below + 1, f"{name} ({places.sizes[name]}), {places.where(name)}")
              for number in range(len(lines)) for below, name in enumerate(names)]  # fmt: skip
     return plotly_spec(
-        title, badge, sentence, data, 27 * height + 20, above=10, below=16, annotations=notes, shapes=frames,
-        xaxis=axis(showgrid=False, showticklabels=False, ticks="", range=[-0.6, width - 0.4]),
+        title, badge, sentence, data, 27 * height + 44, above=4, below=40, annotations=notes, shapes=frames,
+        xaxis=axis(KEY, showgrid=False, showticklabels=False, ticks="", range=[-0.6, width - 0.4]),
         yaxis=axis(showgrid=False, range=[height - 0.2, -1.0], tickmode="array",
                    tickvals=[at for at, _ in ticks], ticktext=[word for _, word in ticks]),
     )  # fmt: skip

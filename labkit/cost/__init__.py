@@ -176,6 +176,7 @@ from .tensor_memory import (
     tensor_parallel_activation_bytes,
     weight_gradient_activation_bytes,
 )
+from .tensor_step import replicated_gradient_bytes_by_rank, tensor_parallel_model_bytes_by_rank
 from .units import format_bandwidth, format_bytes, format_seconds
 from .vocabulary import (
     gathered_scores_bytes,
@@ -304,6 +305,7 @@ __all__ = [
     "price_per_gpu_hour",
     "rank_algorithms",
     "regime",
+    "replicated_gradient_bytes_by_rank",
     "replicated_layer_parameters",
     "ring_recursive_doubling_crossover",
     "ring_tree_crossover",
@@ -327,6 +329,7 @@ __all__ = [
     "tensor_parallel_bytes_by_rank",
     "tensor_parallel_calls",
     "tensor_parallel_layer",
+    "tensor_parallel_model_bytes_by_rank",
     "tensor_parallel_payload_bytes",
     "tensor_parallel_seconds",
     "textbook",

@@ -59,10 +59,8 @@ def microbatches_for(stages: int, bubble: float, chunks: int = 1) -> int:
     positive(bubble=bubble)
     if bubble >= 1:
         return 1
-    fewest = max(1, math.ceil((stages - 1) * (1 - bubble) / (chunks * bubble) - 1e-9))
-    while bubble_fraction(stages, fewest, chunks) > bubble * (1 + 1e-12):
-        fewest += 1
-    return fewest
+    exactly = (stages - 1) * (1 - bubble) / (chunks * bubble)
+    return max(1, math.ceil(exactly - 1e-9))  # 135.00000000000003 is 135
 
 
 def pipeline_idle_seconds(

@@ -10,6 +10,7 @@
     ColumnParallelLinear, RowParallelLinear, TensorParallelBlock
     VocabParallelEmbedding(...)      a vocabulary cut among ranks, and the loss of scores that are cut along it,
     vocab_parallel_cross_entropy     which no rank ever holds as a whole
+    Pipeline(modules, group, loss)   every rank holds some layers, and runs a schedule: `labkit.parallel.pipeline`
     checkpoint(function, *inputs)    activations computed again in backward, in place of kept
     kernels(module, group, seconds)  stand-in kernels: layers that take a given time on the virtual clock
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from labkit.parallel.fsdp.fully_shard import FullyShard
     from labkit.parallel.layout import Layout
     from labkit.parallel.mesh import Mesh
+    from labkit.parallel.pipeline.pipeline import Pipeline
     from labkit.parallel.stand_in import Kernels, kernels
     from labkit.parallel.tensor.block import TensorParallelBlock
     from labkit.parallel.tensor.gpt import TensorParallelGPT
@@ -47,8 +49,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdamW", "Bucket", "ColumnParallelLinear", "DataParallel", "Flat", "FullyShard", "Kernels", "Layout", "Mesh",
-    "Piece", "RowParallelLinear", "Sampler", "TensorParallelBlock", "TensorParallelGPT", "VocabParallelEmbedding",
-    "ZeRO1", "ZeRO2", "ZeRO3",
+    "Piece", "Pipeline", "RowParallelLinear", "Sampler", "TensorParallelBlock", "TensorParallelGPT",
+    "VocabParallelEmbedding", "ZeRO1", "ZeRO2", "ZeRO3",
     "all_reduce_hook", "bf16_hook", "checkpoint", "checkpoint_blocks", "deferred", "kernels",
     "vocab_parallel_cross_entropy",
 ]  # fmt: skip
@@ -65,6 +67,7 @@ _HOME = {
     "TensorParallelBlock": "tensor.block", "TensorParallelGPT": "tensor.gpt",
     "VocabParallelEmbedding": "vocab", "vocab_parallel_cross_entropy": "vocab_loss",
     "FullyShard": "fsdp.fully_shard", "deferred": "fsdp.deferred",
+    "Pipeline": "pipeline.pipeline",
     "Kernels": "stand_in", "kernels": "stand_in",
 }  # fmt: skip
 

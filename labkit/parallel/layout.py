@@ -71,17 +71,13 @@ class Layout:
 
         With several axes the one named first is the outermost in the order of the ranks of a group.
         """
-        axes = self._known(axes)
-        others = [axis for axis in self.axes if axis not in axes]
-        return [
-            [sum(first) + sum(steps) for steps in itertools.product(*map(self._steps, axes))]
-            for first in itertools.product(*map(self._steps, others))
-        ]
+        others = [axis for axis in self.axes if axis not in self._known(axes)]
+        return [self._from(sum(first), axes) for first in itertools.product(*map(self._steps, others))]
 
     def group_of(self, rank: int, *axes: str) -> list[int]:
         """The group along `axes` that `rank` is in."""
-        self._in_range("rank", rank, self.size)
-        return next(group for group in self.groups(*axes) if rank in group)
+        place = self.coordinates(rank)
+        return self._from(rank - sum(place[axis] * self.stride(axis) for axis in self._known(axes)), axes)
 
     # -- nodes -------------------------------------------------------------------------------------------------
 
@@ -107,6 +103,10 @@ class Layout:
         return mesh(self, ranks_per_node, **options)
 
     # -- inside ------------------------------------------------------------------------------------------------
+
+    def _from(self, first: int, axes: tuple[str, ...]) -> list[int]:
+        """The group along `axes` whose first rank is this one."""
+        return [first + sum(steps) for steps in itertools.product(*map(self._steps, axes))]
 
     def _steps(self, axis: str) -> range:
         """What each place along `axis` adds to the number of a rank."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from labkit.parallel.pipeline import ScheduleError, Wait
+
 LATENCY, BANDWIDTH = 20e-6, 1e9  # seconds, bytes per second
 FLOAT = 4  # bytes of one element
 
@@ -301,3 +303,9 @@ def stuck(size: int = 2, count: int = 1000) -> Trace:
         Message(0, 1, count * FLOAT, "float32", (count,), 3e-4, 1e-3, nan, 3e-4, 2, -1, -1, -1, -1, False)
     )
     return trace
+
+
+def deadlock(ranks: int, circle: int) -> ScheduleError:
+    """`circle` ranks that wait for one another, and others that wait for the rank before them."""
+    waits = [Wait(r, f"{r}F1", (r + 1) % circle if r < circle else r - 1, f"{r}F0") for r in range(ranks)]
+    return ScheduleError("a deadlock", waits, waits[:circle])

@@ -13,9 +13,23 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from labkit.book import Figure, bars, byte_matrix, cost_curves, lines, record, step_breakdown, timeline
+from labkit.book import (
+    Figure,
+    bars,
+    byte_matrix,
+    cost_curves,
+    lines,
+    mesh,
+    record,
+    schedule,
+    step_breakdown,
+    timeline,
+    wait_for,
+)
 from labkit.book.figure import PLOTLY
 from labkit.book.style import KINDS, SERIES
+from labkit.parallel.layout import Layout
+from labkit.parallel.pipeline import Costs, gpipe, one_f_one_b, pipedream, zb_h2, zb_v
 
 from . import fake_trace as fake
 
@@ -43,6 +57,18 @@ FIGURES = {
     "lines of other points": lambda: lines({"a": {1: 2.0, 3: 4.0}, "b": [(0.5, -1.0), (7, 2.0)]}, x="ms", y="error"),
     "a line of one point": lambda: lines({"a": [1.0]}),
     "a long line": lambda: lines({"a": list(range(100)), "b": list(range(100))}),
+    "mesh": lambda: mesh(Layout({"dp": 2, "pp": 2, "tp": 2}), 4),
+    "mesh of one rank": lambda: mesh(Layout({"dp": 1})),
+    "mesh on nodes that are not full": lambda: mesh(Layout({"dp": 3, "tp": 4}), 5),
+    "mesh with a node wider than a line": lambda: mesh(Layout({"tp": 40}), 36),
+    "mesh with more ranks than are drawn": lambda: mesh(Layout({"dp": 16, "pp": 8, "tp": 8}), 8),
+    "schedule": lambda: schedule(one_f_one_b(4, 8)),
+    "schedule with chunks": lambda: schedule(zb_v(4, 8)),
+    "schedule in seconds": lambda: schedule(pipedream(2, 3), costs=Costs(1e-3, 1e-3, 1e-3, 1e-4)),
+    "schedule of more boxes than can be told apart": lambda: schedule(zb_h2(16, 64)),
+    "schedule with boxes too narrow for letters": lambda: schedule(gpipe(8, 90)),
+    "deadlock": lambda: wait_for(fake.deadlock(5, 2)),
+    "deadlock of one rank": lambda: wait_for(fake.deadlock(1, 1)),
     "breakdown": lambda: step_breakdown(fake.ring(4, 200_000, skew=1e-4)),
     "breakdown of nothing": lambda: step_breakdown(fake.Trace(1)),
 }

@@ -40,7 +40,7 @@ def interleaved(p: int, m: int, v: int) -> list[Order]:
 
 
 def zero_bubble(p: int, m: int, kind: int) -> list[Order]:
-    """ZB-H1 (kind 1) and ZB-H2 (kind 2): `kind` times the warm-up of 1F1B, and weights put off `kind` r microbatches."""
+    """ZB-H1 (kind 1), ZB-H2 (2): `kind` times the warm-up of 1F1B, and weights put off by `kind` r microbatches."""
     orders = []
     for rank in range(p):
         forwards = [("F", 0, i) for i in range(m)]
@@ -97,7 +97,7 @@ def run(orders: list[Order], f: float, b: float, w: float, chunks: int = 1) -> O
 
 
 def held(order: Order) -> tuple[int, int]:
-    """The most activations of a rank (F done, input gradient not), and the most of these and waiting weights together."""
+    """The most activations of a rank (F done, input gradient not); the most of these and waiting weights together."""
     active = waiting = most = together = 0
     for what, _, _ in order:
         active += {"F": 1, "I": -1, "B": -1}.get(what, 0)

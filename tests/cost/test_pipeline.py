@@ -86,13 +86,13 @@ def test_zero_bubble_fractions():
     assert cost.zero_bubble_fraction("zb_h1", 4, 8) == pytest.approx(1 / 9)
     assert cost.zero_bubble_fraction("zb_h2", 4, 8) == 0
     assert cost.zero_bubble_fraction("zb_h2", 4, 8, 2, 3, 1) > 0  # unequal passes leave a bubble
+    assert cost.pipeline_idle_seconds("zb_h2", 3, 9, 2, 1, 2) == 0  # and none is below zero
 
 
 def test_no_step_is_shorter_than_its_last_rank():
     # Where all ranks wait for each other after a step, zb_h2 with equal passes is not faster than zb_h1.
-    assert (
-        cost.pipeline_step_seconds("zb_h1", 4, 8, 1, 1, 1) == cost.pipeline_step_seconds("zb_h2", 4, 8, 1, 1, 1) == 27
-    )
+    equal = [cost.pipeline_step_seconds(schedule, 4, 8, 1, 1, 1) for schedule in ("zb_h1", "zb_h2")]
+    assert equal == [27, 27]
     assert cost.pipeline_step_seconds("one_f_one_b", 4, 8, 1, 1, 1) == 33
     # With a long input gradient it is.
     assert cost.pipeline_step_seconds("zb_h1", 4, 8, 2, 3, 1) > cost.pipeline_step_seconds("zb_h2", 4, 8, 2, 3, 1)
@@ -180,7 +180,7 @@ def test_every_boundary_is_crossed_both_ways(p, m, v, placement):
         (lambda: cost.pipeline_bytes_by_rank(1, 0, 8, 4, 8), "sequence .*0"),
         (
             lambda: cost.pipeline_activation_bytes_by_rank(SMALL, "gpipe", 2, 2, tensor=3),
-            "tensor .*3 does not|size must divide heads=4, and 3 does not; 2 and 4 do",
+            "tensor must divide heads=4, and 3 .* 2 and 4 do",
         ),
         (lambda: cost.pipeline_activation_bytes_by_rank(SMALL, "gpipe", 2, 2, strategy="some"), "'some'"),
     ],

@@ -118,3 +118,12 @@ def test_what_cannot_work_is_refused():
 
     either, both, none, unknown = labkit.launch(work, 1).results[0]
     assert "either" in either and "either" in both and "more than 0" in none and "no part called '9'" in unknown
+
+
+def test_three_numbers_are_forward_and_both_gradients():
+    def work(group):
+        layer = nn.Linear(4, 4)
+        with kernels(layer, group, {"": (1e-3, 2e-3, 4e-3)}):
+            layer(torch.ones(1, 4)).sum().backward()
+
+    assert [e - s for s, e in spans(labkit.launch(work, 1, clock="virtual"))] == [1000, 6000]

@@ -249,6 +249,32 @@ def test_embedding_tied_scores_and_loss_are_those_of_the_whole_matrix(size):
     torch.testing.assert_close(torch.cat([r[4] for r in results]), plain.weight.grad, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_with_sequence_parallelism_ranks_hold_positions_outside(size):
+    vocab, width, length = 61, 6, SHAPE[1]  # 5 positions: they do not divide either
+    torch.manual_seed(3)
+    plain = nn.Embedding(vocab, width)
+
+    def on_rank(group):
+        tokens = VocabParallelEmbedding.of(plain, group, sequence=True)
+        x = tokens(targets(vocab))
+        part = tokens.scores(torch.tanh(x), length=length)
+        loss = vocab_parallel_cross_entropy(part, targets(vocab).roll(1), group, vocab=vocab)
+        loss.backward()
+        return x.detach(), loss.detach(), tokens.weight.grad
+
+    x = plain(targets(vocab))
+    loss = F.cross_entropy(F.linear(torch.tanh(x), plain.weight).flatten(0, 1), targets(vocab).roll(1).flatten())
+    loss.backward()
+    run = launch(on_rank, size, transport="local")
+    assert torch.equal(torch.cat([r[0] for r in run.results], 1), x)
+    assert max(abs(float(r[1] - loss.detach())) for r in run.results) < 1e-6
+    torch.testing.assert_close(torch.cat([r[2] for r in run.results]), plain.weight.grad, rtol=0, atol=1e-6)
+    names = [c.name for c in run.trace.collectives() if c.rank == 0]
+    assert names[:4] == ["reduce_scatter", "all_gather", "all_reduce", "all_reduce"]
+    assert sorted(names[4:]) == ["all_gather", "all_gather", "reduce_scatter"]
+
+
 def test_the_embedding_sends_in_forward_only_and_the_scores_in_backward_only():
     def on_rank(group):
         tokens = VocabParallelEmbedding(61, 6, group)

@@ -5,6 +5,8 @@
     labels(schedule), from_labels(rows)      PyTorch's notation, both ways
     validate(schedule)                       is everything there, in an order that can run? What does it hold?
     simulate(schedule, Costs(...))           when everything begins and ends
+    Pipeline(modules, group, loss).execute   the schedule on real ranks; or execute(schedule, modules, group, ...)
+    gpt_stages(config, schedule, group)      this rank's part of a GPT
     with_messages(schedule)                  the same schedule with its sends and receives written out
 
 Names load when first used.
@@ -34,25 +36,30 @@ if TYPE_CHECKING:
         WeightGradient,
     )
     from labkit.parallel.pipeline.messages import with_messages
+    from labkit.parallel.pipeline.pipeline import Pipeline, execute
     from labkit.parallel.pipeline.reading import from_labels
     from labkit.parallel.pipeline.schedule import Schedule, label, labels
     from labkit.parallel.pipeline.schedules import gpipe, interleaved, naive, one_f_one_b, pipedream
     from labkit.parallel.pipeline.simulation import simulate
+    from labkit.parallel.pipeline.stages import GPTStage, gpt_stages
+    from labkit.parallel.pipeline.step import StepResult
     from labkit.parallel.pipeline.timeline import Timeline
     from labkit.parallel.pipeline.validation import validate
     from labkit.parallel.pipeline.zero_bubble import zb_h1, zb_h2, zb_v
 
 __all__ = [
-    "Backward", "Compute", "Costs", "Forward", "InputGradient", "Instruction", "Message", "RecvActivation",
-    "RecvGradient", "Report", "Schedule", "ScheduleError", "SendActivation", "SendGradient", "Timeline", "Update",
-    "Wait", "WeightGradient", "from_labels", "gpipe", "interleaved", "label", "labels", "naive", "one_f_one_b",
-    "pipedream", "simulate", "validate", "with_messages", "zb_h1", "zb_h2", "zb_v",
+    "Backward", "Compute", "Costs", "Forward", "GPTStage", "InputGradient", "Instruction", "Message", "Pipeline",
+    "RecvActivation", "RecvGradient", "Report", "Schedule", "ScheduleError", "SendActivation", "SendGradient",
+    "StepResult", "Timeline", "Update", "Wait", "WeightGradient", "execute", "from_labels", "gpipe", "gpt_stages",
+    "interleaved", "label", "labels", "naive", "one_f_one_b", "pipedream", "simulate", "validate", "with_messages",
+    "zb_h1", "zb_h2", "zb_v",
 ]  # fmt: skip
 
 # No module is called like a name in this table: importing a submodule would put it in the place of the function.
 _HOME = {
     **dict.fromkeys(("Backward", "Compute", "Forward", "InputGradient", "Instruction", "Message", "RecvActivation",
                      "RecvGradient", "SendActivation", "SendGradient", "Update", "WeightGradient"), "instructions"),
+    "Pipeline": "pipeline", "execute": "pipeline", "StepResult": "step", "GPTStage": "stages", "gpt_stages": "stages",
     "Schedule": "schedule", "label": "schedule", "labels": "schedule", "from_labels": "reading",
     **dict.fromkeys(("gpipe", "interleaved", "naive", "one_f_one_b", "pipedream"), "schedules"),
     **dict.fromkeys(("zb_h1", "zb_h2", "zb_v"), "zero_bubble"),

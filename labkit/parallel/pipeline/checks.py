@@ -79,7 +79,7 @@ def agree_on_step(
            len(targets) if last and problem is None else -1,
            digest(tuple(inputs.shape[1:]), inputs.dtype) if first and problem is None else 0]  # fmt: skip
     rows = table(group, row)
-    if any(r[1] != rows[0][1] for r in rows) and is_one:
+    if any(r[1] != rows[0][1] for r in rows) and all(r[1] for r in rows):  # every rank has one
         refuse_different_schedules(group, schedule)
     if any(r[0] for r in rows):
         refuse_together(group, problem)

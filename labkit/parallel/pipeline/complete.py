@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from operator import lt
+
 from labkit.parallel.pipeline.faulty import ScheduleError
 from labkit.parallel.pipeline.instructions import (
     Backward,
     Forward,
     InputGradient,
     Instruction,
-    Message,
     RecvActivation,
     RecvGradient,
     SendActivation,
@@ -17,10 +18,11 @@ from labkit.parallel.pipeline.instructions import (
     WeightGradient,
 )
 from labkit.parallel.pipeline.schedule import Schedule, label
+from labkit.wire.errors import Refused
 
-Place = tuple[type[Instruction], int, int]  # kind, chunk, microbatch
 MESSAGES = frozenset((SendActivation, RecvActivation, SendGradient, RecvGradient))
 KINDS = MESSAGES | {Forward, Backward, InputGradient, WeightGradient, Update}
+Places = dict[type[Instruction], list[int]]  # by kind: the position of chunk * microbatches + microbatch, or -1
 
 
 def complete(schedule: Schedule) -> bool:
@@ -29,57 +31,61 @@ def complete(schedule: Schedule) -> bool:
     Looked at: instructions that are not known, have no such chunk or microbatch, or are there twice; a forward or a
     backward that is missing; an order on one rank that no message can help.
     """
-    explicit = False
+    if not isinstance(schedule, Schedule):
+        raise Refused(f"this is a {type(schedule).__name__}, and no Schedule: from_labels reads lists of labels as one")
+    explicit, count, chunks = False, schedule.microbatches, schedule.chunks
     for rank, steps in enumerate(schedule.ranks):
-        seen: dict[Place, int] = {}
+        places: Places = {kind: [-1] * (count * chunks) for kind in KINDS}
         for position, step in enumerate(steps):
-            kind = type(step)
-            if kind not in KINDS or not 0 <= step.microbatch < schedule.microbatches \
-                    or not 0 <= step.chunk < schedule.chunks:  # fmt: skip
+            row = places.get(type(step))
+            if row is None or not (0 <= step.microbatch < count and 0 <= step.chunk < chunks):
                 raise _unknown(schedule, rank, position)
-            place = (kind, step.chunk, step.microbatch)
-            if place in seen:
+            which = step.chunk * count + step.microbatch
+            if row[which] >= 0:
                 raise ScheduleError(f"{label(schedule, rank, step)} is twice in the list of rank {rank}: as its "
-                                    f"{nth(seen[place])} and its {nth(position)} instruction")  # fmt: skip
-            seen[place] = position
-            explicit = explicit or issubclass(kind, Message)
-        for chunk in range(schedule.chunks):
-            for microbatch in range(schedule.microbatches):
-                problem = _microbatch(seen, chunk, microbatch)
+                                    f"{nth(row[which])} and its {nth(position)} instruction")  # fmt: skip
+            row[which] = position
+        if not _simple(places):
+            for which in range(count * chunks):
+                problem = _microbatch(places, which)
                 if problem is not None:
-                    raise _explained(schedule, rank, chunk, microbatch, *problem)
+                    raise _explained(schedule, rank, *divmod(which, count), *problem)
+        explicit = explicit or any(max(places[kind]) >= 0 for kind in MESSAGES)
     return explicit
+
+
+def _simple(places: Places) -> bool:
+    """Whether each forward is followed by a whole backward, and there is nothing else: the common case, told fast."""
+    forwards = places[Forward]
+    others = (InputGradient, WeightGradient, Update)
+    return min(forwards) >= 0 and all(map(lt, forwards, places[Backward])) and all(max(places[o]) < 0 for o in others)
 
 
 Problem = tuple[type[Instruction], type[Instruction] | None]
 
 
-def _microbatch(seen: dict[Place, int], chunk: int, microbatch: int) -> Problem | None:
+def _microbatch(places: Places, which: int) -> Problem | None:
     """What is wrong with one microbatch of one chunk: (missing, None), or (early, what must come before it)."""
-    forward = seen.get((Forward, chunk, microbatch))
-    if forward is None:
+    forward, whole = places[Forward][which], places[Backward][which]
+    inputs, weights = places[InputGradient][which], places[WeightGradient][which]
+    if forward < 0:
         return Forward, None
-    whole = seen.get((Backward, chunk, microbatch))
-    inputs, weights = seen.get((InputGradient, chunk, microbatch)), seen.get((WeightGradient, chunk, microbatch))
-    last = whole
-    if whole is not None:
-        if inputs is not None or weights is not None:
-            return Backward, InputGradient if inputs is not None else WeightGradient
+    if whole >= 0:
+        if inputs >= 0 or weights >= 0:
+            return Backward, InputGradient if inputs >= 0 else WeightGradient
         if whole < forward:
             return Backward, Forward
     else:
-        if inputs is None:
-            return (Backward if weights is None else InputGradient), None
-        if weights is None:
+        if inputs < 0:
+            return (Backward if weights < 0 else InputGradient), None
+        if weights < 0:
             return WeightGradient, None
         if inputs < forward:
             return InputGradient, Forward
         if weights < inputs:
             return WeightGradient, InputGradient
-        last = weights
-    update = seen.get((Update, chunk, microbatch))
-    if update is not None and last is not None and update < last:
-        return Update, Backward if whole is not None else WeightGradient
+    if 0 <= places[Update][which] < max(whole, weights):
+        return Update, Backward if whole >= 0 else WeightGradient
     return None
 
 

@@ -41,7 +41,7 @@ class ScheduleError(Refused):
 
     def draw(self) -> Figure:
         """The wait-for picture: a circle for each rank that waits, an arrow to the rank that it waits for."""
-        from labkit.book.schedules import wait_for
+        from labkit.book.waits import wait_for
 
         return wait_for(self)
 

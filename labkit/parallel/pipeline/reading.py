@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from labkit.parallel.pipeline.faulty import ScheduleError
 from labkit.parallel.pipeline.instructions import (
@@ -30,15 +30,19 @@ LABEL = re.compile(rf"(\d+)({'|'.join(sorted(KINDS, key=len, reverse=True))})(\d
 
 
 def from_labels(
-    rows: Iterable[Iterable[object]], *, microbatches: int | None = None, placement: str | None = None, name: str = ""
+    rows: Iterable[Iterable[object]] | Mapping[int, Iterable[object]], *, microbatches: int | None = None,
+    placement: str | None = None, name: str = "",
 ) -> Schedule:  # fmt: skip
     """The schedule of which `rows` are the labels, a list per rank: `["0F0", "0F1", "0B0", "0B1"]`.
 
-    Labels may be strings or PyTorch's own actions. Skipped are idle steps (None or empty), and REDUCE_GRAD, UNSHARD and
-    RESHARD, which are not the pipeline's. microbatches: how many there are; by default as many as occur. placement:
-    "loop" or "v"; by default the one by which the stages lie where the labels say.
+    A row may be one string, `"0F0 0F1 0B0 0B1"`. Labels may be PyTorch's own actions, and rows a dict by rank, as it
+    has them. Skipped are idle steps (None or empty), and REDUCE_GRAD, UNSHARD and RESHARD, which are not the
+    pipeline's. microbatches: how many there are; by default as many as occur. placement: "loop" or "v"; by default the
+    one by which the stages lie where the labels say.
     """
-    read = [[found for label in row if (found := _read(label, rank)) is not None] for rank, row in enumerate(rows)]
+    lists = [rows[rank] for rank in sorted(rows)] if isinstance(rows, Mapping) else rows
+    split = [row.split() if isinstance(row, str) else row for row in lists]
+    read = [[found for label in row if (found := _read(label, rank)) is not None] for rank, row in enumerate(split)]
     every = [found for row in read for found in row]
     if not every:
         raise ScheduleError("from_labels: there is no label in these rows")
@@ -54,8 +58,8 @@ def from_labels(
     kind, stage, k, rank = next((*found, rank) for rank, row in enumerate(read) for found in row
                                 if shapes[0].where(found[1])[0] != rank)  # fmt: skip
     where = " or ".join(f"on rank {shape.where(stage)[0]} (placement {shape.placement!r})" for shape in shapes)
-    raise ScheduleError(f"{stage}{kind.action}{k} is in the list of rank {rank}, and stage {stage} of {stages} stages on "
-                        f"{size} ranks is {where}")  # fmt: skip
+    raise ScheduleError(f"{stage}{kind.action}{k} is in the list of rank {rank}, and stage {stage} of {stages} stages "
+                        f"on {size} ranks is {where}")  # fmt: skip
 
 
 def _read(label: object, rank: int) -> tuple[type[Instruction], int, int] | None:

@@ -132,7 +132,7 @@ def walk_blocking(
         departs = offered[key][0]
         arrives = max(departs + round(link.latency * 1e9), ports.get((rank, "in", link), 0)) + transfer(link, key)
         ports[rank, "in", link] = arrives
-        walked.hops.append((other, rank, departs, arrives, key[1] if key[0] else key[1] - 1))
+        walked.hops += (other, rank, departs, arrives, key[1] if key[0] else key[1] - 1)
         clocks[rank] = max(now, arrives)
         taken.add(key)
         ready.append(other)

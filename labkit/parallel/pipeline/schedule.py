@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from labkit.parallel.pipeline.instructions import Instruction
 from labkit.wire.errors import Refused
+
+if TYPE_CHECKING:
+    from labkit.book.figure import Figure
+    from labkit.parallel.pipeline.costs import Costs
 
 PLACEMENTS = ("loop", "v")
 
@@ -67,6 +72,12 @@ class Schedule:
         chunk, position = divmod(stage, self.size)
         back = self.placement == "v" and chunk % 2 == 1
         return (self.size - 1 - position if back else position), chunk
+
+    def draw(self, costs: Costs | None = None) -> Figure:
+        """A row per rank and a box per instruction (`labkit.book.schedule`): at equal costs, or at those given."""
+        from labkit.book.schedules import schedule
+
+        return schedule(self, costs=costs)
 
 
 def labels(schedule: Schedule) -> list[list[str]]:

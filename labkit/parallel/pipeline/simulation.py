@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from labkit.parallel.pipeline.complete import complete
 from labkit.parallel.pipeline.costs import Costs
 from labkit.parallel.pipeline.high_water import high_water
-from labkit.parallel.pipeline.rendezvous import walk_blocking
+from labkit.parallel.pipeline.rendezvous import check_messages, walk_blocking
 from labkit.parallel.pipeline.schedule import Schedule
 from labkit.parallel.pipeline.timeline import Timeline
 from labkit.parallel.pipeline.walk import walk
@@ -27,13 +27,18 @@ def simulate(
     In a schedule with explicit messages each of them blocks: a send takes until its bytes have left.
     Raises ScheduleError where `validate` would.
     """
+    explicit = complete(schedule)
+    if not isinstance(costs, Costs):
+        raise Refused(f"simulate(costs={costs!r}): needs Costs(forward, input_gradient, weight_gradient), in seconds")
     costs.check(schedule.stages)
     boundaries = schedule.stages - 1
-    each = [nbytes] * boundaries if isinstance(nbytes, int) else list(nbytes)
+    each = list(nbytes) if isinstance(nbytes, Sequence) else [nbytes] * boundaries
     if len(each) != boundaries or not all(isinstance(n, int) and n >= 0 for n in each):
         raise Refused(f"simulate(nbytes={nbytes!r}): a whole number of bytes for all messages, or one for each of the "
                       f"{boundaries} boundaries between {schedule.stages} stages")  # fmt: skip
-    go = walk_blocking if complete(schedule) else walk
+    if explicit:
+        check_messages(schedule)
+    go = walk_blocking if explicit else walk
     walked = go(schedule, costs, _links(link, schedule.size), each)
     return Timeline(
         schedule, tuple(map(tuple, walked.begin)), tuple(map(tuple, walked.end)), tuple(walked.finish),

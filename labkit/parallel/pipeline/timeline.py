@@ -37,7 +37,7 @@ class Timeline:
     finish: tuple[int, ...]
     peak: tuple[int, ...]
     nbytes: tuple[int, ...] = ()
-    hops: list[tuple[int, int, int, int, int]] = field(default_factory=list, repr=False, compare=False)
+    hops: list[int] = field(default_factory=list, repr=False, compare=False)
 
     @cached_property
     def makespan(self) -> int:
@@ -69,7 +69,8 @@ class Timeline:
     @cached_property
     def messages(self) -> tuple[Hop, ...]:
         """Every message, by when it departs."""
-        hops = sorted(self.hops, key=lambda hop: (hop[2], hop[0], hop[3]))
+        five = iter(self.hops)
+        hops = sorted(zip(five, five, five, five, five, strict=True), key=lambda hop: (hop[2], hop[0], hop[3]))
         return tuple(Hop(a, b, departs, arrives, self.nbytes[at]) for a, b, departs, arrives, at in hops)
 
     @property

@@ -31,17 +31,20 @@ from labkit.wire.network import Link
 
 FREE = Link()
 Row = list[int | None]  # by microbatch: when a result departed, once it has
-Hop = tuple[int, int, int, int, int]  # from rank, to rank, departs, arrives (ns), boundary of the model
 
 
 @dataclass
 class Walked:
-    """Nanoseconds: when each instruction of each rank begins and ends, and when a rank's clock stands still."""
+    """Nanoseconds: when each instruction of each rank begins and ends, and when a rank's clock stands still.
+
+    hops: messages, five numbers for each, one after the other: from rank, to rank, departs, arrives, boundary of the
+    model. (A hundred thousand tuples would keep the garbage collector busy.)
+    """
 
     begin: list[list[int]]
     end: list[list[int]]
     finish: list[int]
-    hops: list[Hop] = field(default_factory=list)
+    hops: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -75,7 +78,7 @@ def walk(
     size = schedule.size
     begin: list[list[int]] = [[] for _ in range(size)]
     end: list[list[int]] = [[] for _ in range(size)]
-    clocks, hops = [0] * size, list[Hop]()
+    clocks, hops = [0] * size, list[int]()
     receiving, sending = ([[0] * ports for _ in range(size)] for _ in range(2))
     blocked: list[tuple[Row, int] | None] = [None] * size
     ready = deque(range(size))
@@ -96,7 +99,7 @@ def walk(
                 if door.crosses:
                     arrives = max(departed + door.latency, into[door.port]) + door.transfer
                     into[door.port] = arrives
-                    hops.append((door.source, rank, departed, arrives, door.boundary))
+                    hops += (door.source, rank, departed, arrives, door.boundary)
                     if arrives > now:
                         now = arrives
             begins.append(now)

@@ -28,7 +28,7 @@ class Stash:
         self.used: dict[int, Version] = {}  # by microbatch, from its forward to its backward
         self.gradients: dict[int, list[Tensor | None]] = {}  # from its backward to its update
         self._newest: Version | None = None
-        self.most = 0
+        self.most = 1
 
     def of(self, microbatch: int) -> Version:
         """The version that a microbatch uses: the newest one when its forward begins."""
@@ -37,13 +37,12 @@ class Stash:
                 # `.data` has a count of changes of its own: the optimizer may change one while autograd keeps the other
                 self._newest = {n: p.data.requires_grad_(p.requires_grad) for n, p in self.module.named_parameters()}
             self.used[microbatch] = self._newest
-            self.most = max(self.most, self.held)
         return self.used[microbatch]
 
     @property
     def held(self) -> int:
-        """Versions in memory now."""
-        return len({id(version) for version in self.used.values()} | ({id(self._newest)} if self._newest else set()))
+        """Versions in memory now: the newest weights, and older ones that a microbatch still uses."""
+        return 1 + len({id(version) for version in self.used.values() if version is not self._newest})
 
     def done(self, microbatch: int) -> None:
         """Backward of a microbatch is over: take its gradients, and let go of its version."""
@@ -59,6 +58,7 @@ class Stash:
             for p in parameters:
                 p.data = p.data.clone()  # what the others go on using is the old memory
         self._newest = None
+        self.most = max(self.most, self.held)
         for p, gradient in zip(parameters, self.gradients.pop(microbatch), strict=True):
             p.grad = gradient
         self.optimizer.step()

@@ -49,8 +49,9 @@ def zb_v(stages: int, microbatches: int) -> Schedule:
     """ZB-V (Qi et al. 2023): two chunks on each rank, and the model goes down the ranks and comes back up.
 
     Rank 0 has the first stage and the last, so that no backward has far to come. If F, B and W take the same time and
-    m >= 2p - 1, no rank is idle inside its span, as in ZB-H2, with the memory of ZB-H1: min(2m, 2p) activations of
-    half a rank's layers. The order is that of PyTorch's ScheduleZBVZeroBubble.
+    m >= 2p - 1, no rank is idle inside its span, as in ZB-H2, with the memory of ZB-H1: 2p activations of half
+    a rank's layers (with fewer microbatches min(2m, m + 1 + r, 2p) on rank r). The order is that of PyTorch's
+    ScheduleZBVZeroBubble.
     """
     counts(stages=stages, microbatches=microbatches)
     ranks = [_v(stages, max(microbatches, 2 * stages - 1), rank) for rank in range(stages)]

@@ -21,14 +21,16 @@ class TensorParallelAttention(nn.Module):
     """
 
     def __init__(
-        self, config: GPTConfig, group: Group, *, sequence: bool = False, overlap: bool = True, algorithm: str = "auto"
-    ) -> None:
+        self, config: GPTConfig, group: Group, *, sequence: bool = False, overlap: bool = True,
+        gather_again: bool = True, algorithm: str = "auto",
+    ) -> None:  # fmt: skip
         super().__init__()
         self.group, self.dropout = group, config.dropout
         self.heads, self.groups = config.heads // group.size, config.groups // group.size
         sections = config.qkv_sections
         self.qkv = ColumnParallelLinear(config.width, sum(sections), group, sequence=sequence, overlap=overlap,
-                                        sections=sections, algorithm=algorithm, check=False)  # fmt: skip
+                                        gather_again=gather_again, sections=sections, algorithm=algorithm,
+                                        check=False)  # fmt: skip
         self.out = RowParallelLinear(config.width, config.width, group, sequence=sequence, algorithm=algorithm,
                                      check=False)  # fmt: skip
 

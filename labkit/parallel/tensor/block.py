@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -11,12 +12,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit.models.gpt import GPTConfig
+from labkit.parallel.same import check_same
 from labkit.parallel.tensor.attention import TensorParallelAttention
 from labkit.parallel.tensor.degrees import check_divides
 from labkit.parallel.tensor.feed_forward import TensorParallelFeedForward
 from labkit.parallel.tensor.random import different_inside
 from labkit.parallel.tensor.regions import copy_all_to_region
 from labkit.wire.group import Group
+
+
+def check_alike(config: GPTConfig, options: Mapping[str, object], group: Group) -> None:
+    """Raise Refused on every rank, naming the rank and the difference, unless all bring this config and options."""
+    words = {f"config {name}": repr(value) for name, value in asdict(config).items()}
+    check_same(words | {f"option {name}": repr(value) for name, value in options.items()}, group)
 
 
 def check_config(config: GPTConfig, group: Group) -> None:
@@ -32,22 +40,28 @@ class TensorParallelBlock(nn.Module):
 
     Norms, and the biases that are added after a sum, are held whole by every rank.
     Sent: two all-reduces of the activations (M = b t d elements) forward and two backward. With `sequence`, norms and
-    dropout work on this rank's part of the positions: two all-gathers and two reduce-scatters of M each way, two
-    all-gathers more in backward (inputs that were not kept), and one all-reduce of 6 d elements, the gradients of norms
-    and biases.
+    dropout work on this rank's part of the positions: two all-gathers and two reduce-scatters of M each way, with
+    `gather_again` two all-gathers more in backward (inputs that were not kept), and one all-reduce of 6 d elements, the
+    gradients of norms and biases.
+    Raises Refused, on every rank: another config or other options on some rank (`check`: one all-gather of 16 bytes a
+    rank); heads, kv_heads or expansion * width that do not divide.
     """
 
     def __init__(
-        self, config: GPTConfig, group: Group, *, sequence: bool = False, overlap: bool = True, algorithm: str = "auto"
-    ) -> None:
+        self, config: GPTConfig, group: Group, *, sequence: bool = False, overlap: bool = True,
+        gather_again: bool = True, algorithm: str = "auto", check: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__()
+        ways: dict[str, Any] = {"sequence": sequence, "overlap": overlap, "gather_again": gather_again,
+                                "algorithm": algorithm}  # fmt: skip
+        if check:
+            check_alike(config, ways, group)
         check_config(config, group)
         self.group, self.sequence, self.algorithm, self.dropout = group, sequence, algorithm, config.dropout
         self.norm1 = nn.LayerNorm(config.width)
-        self.attention = TensorParallelAttention(config, group, sequence=sequence, overlap=overlap, algorithm=algorithm)
+        self.attention = TensorParallelAttention(config, group, **ways)
         self.norm2 = nn.LayerNorm(config.width)
-        self.feed_forward = TensorParallelFeedForward(config, group, sequence=sequence, overlap=overlap,
-                                                      algorithm=algorithm)  # fmt: skip
+        self.feed_forward = TensorParallelFeedForward(config, group, **ways)
 
     def forward(self, x_btd: Tensor, length: int | None = None) -> Tensor:
         """(b, t, d) -> (b, t, d); with `sequence` this rank's part of t, of `length` positions in all."""

@@ -18,12 +18,13 @@ class TensorParallelFeedForward(nn.Module):
     """
 
     def __init__(
-        self, config: GPTConfig, group: Group, *, sequence: bool = False, overlap: bool = True, algorithm: str = "auto"
-    ) -> None:
+        self, config: GPTConfig, group: Group, *, sequence: bool = False, overlap: bool = True,
+        gather_again: bool = True, algorithm: str = "auto",
+    ) -> None:  # fmt: skip
         super().__init__()
         hidden = config.expansion * config.width
         self.up = ColumnParallelLinear(config.width, hidden, group, sequence=sequence, overlap=overlap,
-                                       algorithm=algorithm, check=False)  # fmt: skip
+                                       gather_again=gather_again, algorithm=algorithm, check=False)  # fmt: skip
         self.down = RowParallelLinear(hidden, config.width, group, sequence=sequence, algorithm=algorithm, check=False)
 
     def forward(self, x_btd: Tensor, length: int | None = None, bias: Tensor | None = None) -> Tensor:

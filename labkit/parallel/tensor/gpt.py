@@ -12,18 +12,15 @@ Sources: Shoeybi et al. 2019 (tensor parallelism), Korthikanti et al. 2022 (sequ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit.models.gpt import GPT, GPTConfig, check_positions, next_token_loss
 from labkit.parallel.fsdp.deferred import deferred
-from labkit.parallel.same import check_same
-from labkit.parallel.tensor.block import TensorParallelBlock, check_config, drop, layer_norm
-from labkit.parallel.tensor.cut import Cut, cuts_of
+from labkit.parallel.tensor.block import TensorParallelBlock, check_alike, check_config, drop, layer_norm
+from labkit.parallel.tensor.cut import cuts_of
 from labkit.parallel.tensor.gradients import clip_grad_norm_, grad_norm
 from labkit.parallel.tensor.linear import ColumnParallelLinear
 from labkit.parallel.tensor.moves import own_part
@@ -31,8 +28,6 @@ from labkit.parallel.tensor.random import check_random_state
 from labkit.parallel.tensor.regions import (
     copy_all_to_region,
     gather_from_region,
-    reduce_from_region,
-    reduce_scatter_sequence,
     scatter_to_region,
 )
 from labkit.parallel.tensor.whole import load_whole, whole_gradients, whole_state
@@ -49,49 +44,50 @@ class TensorParallelGPT(nn.Module):
     sequence: sequence parallelism. Between the sums every rank holds a part of the positions (as `torch.tensor_split`
         cuts them: any number of positions will do).
     overlap: the sum of each input's gradient hides behind the product that makes the weight's gradient.
+    gather_again: what sequence parallelism gathers is not kept for backward, but gathered again.
     split_vocabulary: share out the rows of the embedding and the columns of the scores; else every rank has them all.
     algorithm: of the large collectives, a name of `labkit.collectives.ALGORITHMS`. For `sequence` a name that
         all_gather, reduce_scatter and all_reduce have: "ring", or "auto".
 
     Dropout: the ranks' random state must be the same (`random.py`), which each forward in training mode checks: one
     all-gather of 8 bytes a rank. Sent else: `TensorParallelBlock` says it for a layer; with `split_vocabulary` one
-    all-reduce of b t d elements forward (embedding) and one backward (scores), and what the loss sends.
+    all-reduce of b t d elements forward (embedding) and one backward (scores), and what the loss sends. With `sequence`
+    these are a reduce-scatter and an all-gather each, another all-gather with `gather_again`, and one all-reduce of
+    (2 + context) d elements: the gradients of the last norm and of the positions.
     Raises Refused, on every rank: another config or other options on some rank; heads, kv_heads or expansion * width
     that do not divide, naming which and the nearest degrees that do.
     """
 
     def __init__(
         self, config: GPTConfig, group: Group, *, sequence: bool = False, overlap: bool = True, seed: int = 0,
-        split_vocabulary: bool = True, algorithm: str = "auto",
+        split_vocabulary: bool = True, gather_again: bool = True, algorithm: str = "auto",
     ):  # fmt: skip
         super().__init__()
-        options = {"sequence": sequence, "overlap": overlap, "seed": seed, "split_vocabulary": split_vocabulary,
-                   "algorithm": algorithm}  # fmt: skip
-        check_same({f"config {k}": repr(v) for k, v in asdict(config).items()}
-                   | {f"option {k}": repr(v) for k, v in options.items()}, group)  # fmt: skip
+        ways: dict[str, Any] = {"sequence": sequence, "overlap": overlap, "gather_again": gather_again,
+                                "algorithm": algorithm}  # fmt: skip
+        check_alike(config, {"seed": seed, "split_vocabulary": split_vocabulary} | ways, group)
         check_config(config, group)
         self.config, self.group, self.sequence = config, group, sequence
         self.split_vocabulary, self.algorithm = split_vocabulary, algorithm
-        self._build(overlap)
+        self._build(ways)
         self._draw(seed)
 
-    def _build(self, overlap: bool) -> None:
+    def _build(self, ways: dict[str, Any]) -> None:
         """All parts, without values."""
-        config, group, algorithm = self.config, self.group, self.algorithm
+        config, group = self.config, self.group
         unset = nn.Embedding.from_pretrained(torch.empty(config.vocab, config.width), freeze=False)
-        self.tokens = VocabParallelEmbedding.of(unset, group) if self.split_vocabulary else unset
+        self.tokens: nn.Module = unset
+        if self.split_vocabulary:
+            self.tokens = VocabParallelEmbedding.of(unset, group, sequence=self.sequence, algorithm=self.algorithm)
         with torch.device("meta"):
             self.positions = nn.Embedding(config.context, config.width)
             self.blocks = nn.ModuleList(
-                TensorParallelBlock(config, group, sequence=self.sequence, overlap=overlap, algorithm=algorithm)
-                for _ in range(config.layers)
+                TensorParallelBlock(config, group, check=False, **ways) for _ in range(config.layers)
             )
             self.norm = nn.LayerNorm(config.width)
             if self.split_vocabulary:
-                self.tokens.cuts = {"weight": Cut.even(0, [config.vocab], group.size)}
                 self.scores: nn.Module = ColumnParallelLinear(
-                    config.width, config.vocab, group, bias=False, sequence=self.sequence, overlap=overlap,
-                    uneven=True, algorithm=algorithm, check=False,
+                    config.width, config.vocab, group, bias=False, uneven=True, check=False, **ways
                 )  # fmt: skip
             else:
                 self.scores = nn.Linear(config.width, config.vocab, bias=False)
@@ -161,13 +157,10 @@ class TensorParallelGPT(nn.Module):
 
     def _embed(self, tokens_bt: Tensor, positions_td: Tensor) -> Tensor:
         """Tokens and positions added: (b, t, d), or this rank's part of t."""
-        if not self.split_vocabulary:
-            x_btd = F.embedding(tokens_bt, self.tokens.weight) + positions_td
-            return scatter_to_region(x_btd, self.group, 1, algorithm=self.algorithm) if self.sequence else x_btd
-        term_btd = self.tokens.partial(tokens_bt)
-        if self.sequence:
-            return reduce_scatter_sequence(term_btd, self.group, algorithm=self.algorithm) + positions_td
-        return reduce_from_region(term_btd, self.group, algorithm=self.algorithm) + positions_td
+        x_btd = self.tokens(tokens_bt) + positions_td
+        if self.sequence and not self.split_vocabulary:
+            x_btd = scatter_to_region(x_btd, self.group, 1, algorithm=self.algorithm)
+        return x_btd
 
     # -- the model as a whole ----------------------------------------------------------------------------------
 

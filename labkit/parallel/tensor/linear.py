@@ -35,7 +35,7 @@ class _Part(nn.Module):
     def __init__(self, group: Group, sequence: bool, overlap: bool, algorithm: str) -> None:
         super().__init__()
         self.group, self.sequence, self.overlap, self.algorithm = group, sequence, overlap, algorithm
-        self.product = None
+        self.product, self.gather_again = None, True
 
     def _agree(self, linear: nn.Linear, **options: object) -> None:
         """The same layer and options on every rank, or Refused on every rank. One all-gather of 16 bytes a rank."""
@@ -53,7 +53,7 @@ class _Part(nn.Module):
             self.register_parameter("bias", None)
 
     def _way(self, length: int | None = None) -> Way:
-        return Way(self.group, self.sequence, self.overlap, self.algorithm, length, self.product)
+        return Way(self.group, self.sequence, self.overlap, self.algorithm, length, self.product, self.gather_again)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, part {self.group.rank} of {self.group.size}"
@@ -65,6 +65,7 @@ class ColumnParallelLinear(_Part):
     weight: (out_features / N, in_features), bias: (out_features / N).
     gather_output: return all columns on every rank; one all-gather more in forward.
     sequence: the input is this rank's part of dimension 1, gathered before the product and again in backward.
+    gather_again: False keeps the gathered input for backward: N times the memory, and one all-gather less.
     overlap: the sum of the input's gradient hides behind the weight's gradient.
     sections: lengths into which the outputs fall (queries, keys, values); every rank has its part of each.
     uneven: cut as `torch.tensor_split` where N does not divide (a vocabulary), in place of refusing that.
@@ -76,21 +77,23 @@ class ColumnParallelLinear(_Part):
 
     def __init__(
         self, in_features: int, out_features: int, group: Group, *, bias: bool = True, gather_output: bool = False,
-        sequence: bool = False, overlap: bool = True, sections: Sequence[int] | None = None, uneven: bool = False,
-        algorithm: str = "auto", check: bool = True,
+        sequence: bool = False, overlap: bool = True, gather_again: bool = True,
+        sections: Sequence[int] | None = None, uneven: bool = False, algorithm: str = "auto", check: bool = True,
     ):  # fmt: skip
         super().__init__(group, sequence, overlap, algorithm)
+        self.gather_again = gather_again
         self._cut(nn.Linear(in_features, out_features, bias=bias), gather_output, sections, uneven, check)
 
     @classmethod
     def of(
         cls, linear: nn.Linear, group: Group, *, gather_output: bool = False, sequence: bool = False,
-        overlap: bool = True, sections: Sequence[int] | None = None, uneven: bool = False, algorithm: str = "auto",
-        check: bool = True,
+        overlap: bool = True, gather_again: bool = True, sections: Sequence[int] | None = None, uneven: bool = False,
+        algorithm: str = "auto", check: bool = True,
     ) -> ColumnParallelLinear:  # fmt: skip
         """This rank's part of `linear`, which is the same on every rank."""
         made = cls.__new__(cls)
         _Part.__init__(made, group, sequence, overlap, algorithm)
+        made.gather_again = gather_again
         made._cut(linear, gather_output, sections, uneven, check)
         return made
 
@@ -99,7 +102,8 @@ class ColumnParallelLinear(_Part):
     ) -> None:
         sections = [linear.out_features] if sections is None else list(sections)
         if check:
-            self._agree(linear, gather_output=gather_output, sections=sections, uneven=uneven)
+            self._agree(linear, gather_output=gather_output, gather_again=self.gather_again, sections=sections,
+                        uneven=uneven)  # fmt: skip
         if sum(sections) != linear.out_features:
             raise Refused(f"sections={sections} are {sum(sections)} outputs together, and the layer has "
                           f"{linear.out_features}")  # fmt: skip

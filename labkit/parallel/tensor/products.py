@@ -9,7 +9,7 @@ forward has the sum.
 
 Under sequence parallelism the sums are reduce-scatters, and the other direction has an all-gather. What is kept for
 backward is the local part of the input, which is gathered again then (Korthikanti et al. 2022, section 4.2.2), while
-the input's gradient is computed.
+the input's gradient is computed; or the gathered input, if memory is cheaper than a second all-gather.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from labkit.wire.group import Group
 class Way:
     """How a product communicates. sequence: parts of dimension 1 outside; length: of the whole one (None: equal parts).
 
+    gather_again: what `sequence` gathers is gathered again in backward, in place of being kept.
     product: its stand-in times (`labkit.parallel.kernels`), if it has any.
     """
 
@@ -40,6 +41,7 @@ class Way:
     algorithm: str = "auto"
     length: int | None = None
     product: Product | None = None
+    gather_again: bool = True
 
 
 def column_product(x: Tensor, weight: Tensor, bias: Tensor | None, way: Way) -> Tensor:
@@ -58,7 +60,8 @@ class _Column(torch.autograd.Function):
         whole = begin_gather(x, way.group, 1, way.length, way.algorithm)() if way.sequence else x
         y = F.linear(whole, weight, bias)
         ctx.way, ctx.seconds = way, way.product.forward(y, weight) if way.product else None
-        ctx.save_for_backward(x, weight)
+        ctx.again = way.sequence and way.gather_again
+        ctx.save_for_backward(x if ctx.again else whole, weight)
         return y
 
     @staticmethod
@@ -67,7 +70,7 @@ class _Column(torch.autograd.Function):
         (x, weight), way = ctx.saved_tensors, ctx.way
         need_x, need_weight, need_bias, _ = ctx.needs_input_grad
         of_x = of_weight = summed = None
-        if way.sequence and need_weight:
+        if ctx.again and need_weight:
             gathered = begin_gather(x, way.group, 1, way.length, way.algorithm, later=way.overlap)
         if need_x:
             term = gradient @ weight
@@ -78,7 +81,7 @@ class _Column(torch.autograd.Function):
             else:
                 summed = begin_sum(term, way.group, way.algorithm, later=way.overlap)
         if need_weight:
-            of_weight = _of_weight(gradient, gathered() if way.sequence else x)
+            of_weight = _of_weight(gradient, gathered() if ctx.again else x)
             if ctx.seconds:
                 way.product.backward(ctx.seconds.weight_gradient)
         of_bias = gradient.reshape(-1, gradient.shape[-1]).sum(0) if need_bias else None
