@@ -52,7 +52,6 @@ def feed_forward(x: Tensor, A: Tensor, a: Tensor, B: Tensor, b: Tensor, dy: Tens
             "That is its own addend: nothing was summed, and the bias b is missing.": terms,
             "The bias b is missing.": [y - b] * n,
             "The addends are averaged. They are summed.": [(y - b) / n + b] * n,
-            "The mean of all ranks' outputs: addends are summed.": [(y - b) / n + b] * n,
             "There is no ReLU between the matrices.": [z @ B + b] * n,
             "The ReLU comes after the sum. It stands between the matrices.": [(z @ B + b).relu()] * n,
         },

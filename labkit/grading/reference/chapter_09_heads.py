@@ -40,6 +40,9 @@ def vocabulary_loss(scores: Tensor, targets: Tensor, n: int, ignore: int) -> Fou
         F.one_hot((places - starts[r]).clamp(0, p.shape[1] - 1), p.shape[1]).to(p.dtype) for r, p in enumerate(parts)
     ]
     soft = columns(scores.softmax(1), n)
+    own_top = [part.amax(1, True) for part in parts]
+    unfit = torch.stack([(p - m).exp().sum(1) for p, m in zip(parts, own_top, strict=True)]).sum(0).log()
+    top_there = sum(m[:, 0] * _mine(places, starts, r)[:, 0] for r, m in enumerate(own_top))
 
     def mean(values: Tensor) -> Tensor:
         return values[kept].sum() / count
@@ -57,8 +60,12 @@ def vocabulary_loss(scores: Tensor, targets: Tensor, n: int, ignore: int) -> Fou
                 mean(o - target) for o in own
             ],
             "A rank that has not the target adds a score all the same. It adds 0.": [mean(log_sum - top - clamped)] * n,
-            "Each rank subtracts its own largest score, and the sums do not fit together.": [
-                mean(torch.stack([(p - p.amax(1, True)).exp().sum(1) for p in parts]).sum(0).log() - (target - top))
+            "Each rank subtracts its own largest score from all, and the sums do not fit together.": [
+                mean(unfit - (target - top_there))
+            ]
+            * n,
+            "Each rank subtracts its own largest score before it takes exponentials, and the sums do not fit together.": [
+                mean(unfit - (target - top))
             ]
             * n,
             "It is averaged over the ranks.": [loss / n] * n,

@@ -100,7 +100,7 @@ def sequence_pair(x: Tensor, gain: Tensor, shift: Tensor, A: Tensor, B: Tensor, 
             "All positions are returned. A rank keeps its own.": [y] * n,
         },
         "dx": {
-            "That is the part that came through its own columns: the partner of an all-gather is a reduce-scatter.": [
+            "That is the part that came through its own columns: was dy gathered, and the result reduce-scattered?": [
                 rows(found[1], n)[r] for r, found in enumerate(addends)
             ],
             "All positions are returned. A rank keeps its own.": [dx] * n,
