@@ -69,6 +69,11 @@ STORIES = {
         ("at-critical", "order-of-recipes", "name-the-scale"),
         {"name-the-scale": ("the critical batch", "the gradient noise scale")},
     ),
+    "09_tensor_parallelism": Story(
+        ("four-orders", "across-nodes"),
+        ("columns-of-qkv", "order-of-a-pair", "partner-of-gather"),
+        {"partner-of-gather": ("an all-reduce", "a reduce-scatter")},
+    ),
 }
 
 
