@@ -1150,7 +1150,7 @@ def joined_and_split_once(mine, group, heads, kv_heads):
 # Hide the sum -------------------------------------------------------------------------------------------------
 
 
-@mutant("hide-the-sum", "my_backward", says="Nothing hides behind that one", at=3)
+@mutant("hide-the-sum", "my_backward", says="Nothing is hidden", at=3)
 def waits_at_once(mine, group):
     def of_weight(i):
         announce(group, i + 1)
@@ -1162,17 +1162,17 @@ def waits_at_once(mine, group):
     return [handle, *gradients]
 
 
-@mutant("hide-the-sum", "my_backward", says="Nothing hides behind that one", at=3)
-def waits_before_the_last_one(mine, group):
+@mutant("hide-the-sum", "my_backward", says="Nothing is hidden", at=3)
+def waits_before_the_weights(mine, group):
     def of_weight(i):
         announce(group, i + 1)
         return mine["x"].T @ mine["dz"][i]
 
     addend = sum(dz @ A.T for dz, A in zip(mine["dz"], mine["A"], strict=True))
     handle = collectives.all_reduce(addend, group, "sum", algorithm="ring", async_op=True)
-    gradients = [of_weight(i) for i in range(len(mine["A"]) - 1)]
     dx = handle.wait()
-    return [dx, *gradients, of_weight(len(mine["A"]) - 1)]
+    gradients = [of_weight(i) for i in range(len(mine["A"]))]
+    return [dx, *gradients]
 
 
 @mutant("hide-the-sum", "my_backward", says="had begun 0 sums", at=3)

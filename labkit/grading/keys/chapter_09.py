@@ -112,9 +112,8 @@ def ranks_for_percent(t: int, percent: int) -> Number:
     """The fewest ranks with which 2 is at most `percent` percent more than 2 (n-1)/n: n/(n-1) <= 1 + p."""
     right = math.ceil((100 + percent) / percent - 1e-9)
     slips = [
-        (right - 1, "With so many it is still a little more than that."),
+        (right - 1, "With so many it is still a little more. What is really sent is smaller by n/(n-1)."),
         (right + 1, "Nearly: one rank less is enough."),
-        (math.ceil(100 / percent), "Compare with what is really sent: n/(n-1), not (n-1)/n, is the quotient."),
         (math.ceil(50 / percent), "Both have the factor 2. What is left is n/(n-1)."),
     ]
     return _count(right, slips)
@@ -165,7 +164,6 @@ def pair_columns_columns(e: int) -> Number:
         (e + 1.0, "That is the forward pass: two gathers."),
         (2.0 * e + 2, "That is the backward pass: two all-reduces."),
         (3.0 * e, "And the output, and the gradient of the pair's input."),
-        (2.0 * (e + 1), "Backward sums where forward gathers: those are all-reduces, two halves each."),
         (6.0, "The hidden activation is e times as wide."),
     ]
     return _number(3 * e + 3, "", slips, 1e-6)
@@ -244,8 +242,6 @@ def largest_degree(heads: int, kv_heads: int, ffn: int, vocab: int) -> Number:
     slips = [
         (kv_heads, "Each rank would have one head of keys. Does the feed-forward width divide by that?"),
         (math.gcd(heads, ffn), "The heads of keys and values must divide too."),
-        (math.gcd(heads, kv_heads), "The feed-forward width must divide too."),
-        (math.gcd(kv_heads, ffn), "The heads must divide too."),
         (heads, "The heads of keys and values, and the feed-forward width, must divide too."),
         (8, "Many nodes have eight GPUs, but what divides here?"),
     ]
@@ -481,37 +477,45 @@ def _kept(h: int, s: int, b: int, t: int, **options: object) -> float:
     return cost.tensor_parallel_activation_bytes(b, s, h, 1, h // 128, t, **options) / MB  # type: ignore[arg-type]
 
 
-def _kept_slips(h: int, s: int, b: int, t: int, right: float) -> Slips:
+def _kept_slips(h: int, s: int, b: int, t: int) -> dict[str, tuple[float, str]]:
     wide, square = b * s * h / MB, 5 * h // 128 * s / h
-    return [
-        (_kept(h, s, b, 1), "That is one GPU, on which nothing is split."),
-        (_kept(h, s, b, 1) / t, "That is with everything split. What do all ranks keep whole?"),
-        (_kept(h, s, b, t), "That is without sequence parallelism."),
-        (_kept(h, s, b, t, sequence_parallel=True), "That is with sequence parallelism."),
-        (wide * (10 + 24 / t + square), "The scores of attention are split by heads."),
-        (wide * (10 + 24 / t), "The scores of attention are missing."),
-        (wide * 34, "That is one GPU, on which nothing is split."),
-        (wide * (34 / t + square), "The scores of attention are split by heads, and here they are not kept at all."),
-        (2 * right, "The 34 and the 10 are bytes already."),
-    ]
+    return {
+        "one": (_kept(h, s, b, 1), "That is one GPU, on which nothing is split."),
+        "plain": (_kept(h, s, b, t), "That is without sequence parallelism."),
+        "sequence": (
+            _kept(h, s, b, t, sequence_parallel=True),
+            "That is with everything split, which takes sequence parallelism.",
+        ),
+        "whole scores": (wide * (10 + 24 / t + square), "The scores of attention are split by heads."),
+        "whole scores, cut": (wide * (34 / t + square), "The scores of attention are split by heads."),
+        "no scores": (wide * (10 + 24 / t), "The scores of attention are missing."),
+        "no scores, cut": (wide * 34 / t, "The scores of attention are missing."),
+        "no scores on one": (wide * 34, "That is one GPU, on which nothing is split."),
+        "copies": (wide * (10 + 24 / t), "With sequence parallelism the 10 are split as well."),
+        "scores": (_kept(h, s, b, t, sequence_parallel=True), "The scores are computed again: they are not kept."),
+    }
 
 
 def kept_mb(h: int, s: int, b: int, t: int) -> Number:
     """MB of a layer's activations on a rank."""
-    right = _kept(h, s, b, t)
-    return _number(right, "MB", _kept_slips(h, s, b, t, right))
+    right, slips = _kept(h, s, b, t), _kept_slips(h, s, b, t)
+    named = [slips[name] for name in ("one", "sequence", "whole scores", "no scores")]
+    return _number(right, "MB", [*named, (2 * right, "The 10 and the 24 are bytes already.")])
 
 
 def kept_sequence_mb(h: int, s: int, b: int, t: int) -> Number:
     """The same with sequence parallelism."""
-    right = _kept(h, s, b, t, sequence_parallel=True)
-    return _number(right, "MB", _kept_slips(h, s, b, t, right))
+    right, slips = _kept(h, s, b, t, sequence_parallel=True), _kept_slips(h, s, b, t)
+    named = [slips[name] for name in ("one", "plain", "whole scores, cut", "no scores, cut")]
+    return _number(right, "MB", [*named, (2 * right, "The 34 are bytes already.")])
 
 
 def kept_selective_mb(h: int, s: int, b: int, t: int) -> Number:
     """With sequence parallelism, and the scores of attention computed again."""
     right = _kept(h, s, b, t, sequence_parallel=True, strategy="selective")
-    return _number(right, "MB", _kept_slips(h, s, b, t, right))
+    slips = _kept_slips(h, s, b, t)
+    named = [slips[name] for name in ("no scores on one", "copies", "scores")]
+    return _number(right, "MB", [*named, (2 * right, "The 34 are bytes already.")])
 
 
 def copies_percent(h: int, s: int, b: int, t: int) -> Number:
@@ -558,8 +562,7 @@ def one_sequence_gb(gpus: int, memory: int, t: int) -> Number:
 def split_sequence_gb(gpus: int, memory: int, t: int) -> Number:
     """GB of activations on each of t ranks that share every layer."""
     slips = [
-        (_acts(1) / t, "That is with everything split. What stays whole on every rank?"),
-        (_acts(t, True), "That is with sequence parallelism."),
+        (_acts(t, True), "That is with everything split, which takes sequence parallelism."),
         (_acts(1), "That is without any split."),
         (_acts(t) / 96, "That is one layer."),
         (96 * 2048 * 12288 * (10 + 24 / t) / GB, "The scores of attention are missing."),

@@ -64,7 +64,7 @@ def vocabulary_loss(scores: Tensor, targets: Tensor, n: int, ignore: int) -> Fou
                 mean(unfit - (target - top_there))
             ]
             * n,
-            "Each rank subtracts its own largest score before it takes exponentials, and the sums do not fit together.": [
+            "Each rank subtracts its own largest score in its exponentials, and the sums do not fit together.": [
                 mean(unfit - (target - top))
             ]
             * n,
