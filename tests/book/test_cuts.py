@@ -59,3 +59,13 @@ def test_what_cannot_be_drawn_is_refused(chain: list, ranks: int) -> None:
 def test_the_picture_fits_its_column() -> None:
     boxes = drawn(book.cuts([*PAIR, "all-reduce", ("y", "whole", (96, 16))], 8).svg)
     assert max(float(b.attrib["x"]) + float(b.attrib["width"]) for b in boxes) <= 760
+
+
+def test_both_forms_draw_the_same_boxes_and_words() -> None:
+    figure = book.cuts(PAIR, 4)
+    layout = figure.plotly().layout  # raises on a property that plotly does not know
+    boxes = [b for b in drawn(figure.svg) if b.find("{http://www.w3.org/2000/svg}title") is not None]
+    assert [s.fillcolor for s in layout.shapes] == [b.attrib["fill"] for b in boxes]
+    assert [round(s.x1 - s.x0, 1) for s in layout.shapes] == pytest.approx([float(b.attrib["width"]) for b in boxes])
+    texts = {e.text for e in ET.fromstring(figure.svg).iter() if e.tag.endswith("text")}
+    assert {a.text.removeprefix("<b>").removesuffix("</b>") for a in layout.annotations} <= texts
