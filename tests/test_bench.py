@@ -35,21 +35,28 @@ def test_a_small_benchmark_runs_and_prints_its_ratio(name, arguments, capsys, tm
     assert "A/A" in capsys.readouterr().out and (tmp_path / "out.json").exists()
 
 
+def found(seconds, losses):
+    from labkit.bench.in_turn import Found
+
+    return Found(seconds, ([t / 2 for t in seconds[0]], seconds[1]), losses)
+
+
 def test_steps_that_are_not_the_same_are_no_comparison():
     from labkit.bench.in_turn import row
 
-    one, other = [[1.0, 2.0], [2.0, 2.0]], [[0.5], [0.5]]
-    table = row([(one, other)], ranks=1)
+    seconds = [1.0, 2.0], [2.0, 2.0]
+    table = row([found(seconds, ([0.5], [0.5]))], ranks=1)
     assert table["ranks"] == 1 and table["time ratio"] == pytest.approx(0.75)
+    assert table["CPU ratio"] == pytest.approx(0.375)
     with pytest.raises(RuntimeError, match="not the same steps"):
-        row([(one, [[0.5], [0.6]])], ranks=1)
+        row([found(seconds, ([0.5], [0.6]))], ranks=1)
     with pytest.raises(RuntimeError, match="not the same steps"):
-        row([(one, [[], []])], ranks=1)  # nobody knows a loss
+        row([found(seconds, ([], []))], ranks=1)  # nobody knows a loss
 
 
 def test_the_slowest_rank_of_a_step_counts():
     from labkit.bench.in_turn import row
 
-    fast, slow = [[1.0, 1.0], [1.0, 1.0]], [[2.0, 4.0], [1.0, 2.0]]
-    found = row([(fast, [[], []]), (slow, [[0.5], [0.5]])])
-    assert found["labkit ms"] == 3000 and found["PyTorch ms"] == 1500 and found["time ratio"] == 2
+    fast, slow = ([1.0, 1.0], [1.0, 1.0]), ([2.0, 4.0], [1.0, 2.0])
+    table = row([found(fast, ([], [])), found(slow, ([0.5], [0.5]))])
+    assert table["labkit ms"] == 3000 and table["PyTorch ms"] == 1500 and table["time ratio"] == 2

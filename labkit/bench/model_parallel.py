@@ -91,9 +91,13 @@ def compared(title: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Print the rows of a comparison with PyTorch, and their mean."""
     mean = geometric_mean([row["time ratio"] for row in rows])
     noise = geometric_mean([row["A/A"] for row in rows])
+    work = geometric_mean([row["CPU ratio"] for row in rows])
     print(f"\n{title}, labkit's over PyTorch's\n{table(rows)}")
-    print(f"geometric mean {mean:.2f} (target at most {TARGET:g}; A/A {noise:.2f})", flush=True)
-    return {"rows": rows, "mean": mean, "A/A": noise}
+    print(
+        f"geometric mean: time {mean:.2f} (target at most {TARGET:g}; A/A {noise:.2f}), processors {work:.2f}",
+        flush=True,
+    )
+    return {"rows": rows, "mean": mean, "A/A": noise, "CPU": work}
 
 
 def _words(text: str) -> list[str]:

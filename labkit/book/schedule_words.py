@@ -69,7 +69,7 @@ def sentence_of(
     low, high = min(kept), max(kept)
     text += f" A rank keeps {plural(high, 'activation') if low == high else f'{low} to {high} activations'} at most."
     if scene.chunks > 1 and not scene.runs:
-        text += " The number before the letter is the stage; lighter boxes are later chunks."
+        text += " Lighter boxes are later chunks; a number before a letter is the stage."
     if scene.runs:
         text += (" Boxes in a row are drawn as one stretch, as tall as the share of its time in which the rank "
                  "computes; use window= or ranks= to see each.")  # fmt: skip

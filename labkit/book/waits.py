@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from labkit.book.figure import WIDTH, Figure, heading, legend
 from labkit.book.style import GREY, ON_COLOUR, ORANGE
 from labkit.book.svg import Svg, number
 from labkit.book.tables import Row
+from labkit.book.waits_plotly import spec
 
 RADIUS = 24.0
+WIDE = 230.0  # half of the ellipse on which the circles lie
 MOST_DRAWN = 24
 TITLE, BADGE = "Who waits for whom", "simulated"
 
@@ -59,23 +61,31 @@ def wait_for(error: Deadlock) -> Figure:
          "in the circle": "yes" if w.rank in ring else "no"} for w in waits
     ]  # fmt: skip
     drawn = waits if len(waits) <= MOST_DRAWN else cycle[:MOST_DRAWN]
-    return Figure(TITLE, BADGE, sentence, rows, svg=_picture(drawn, ring, sentence))
+    where = _places(sorted({w.rank for w in drawn} | {w.on for w in drawn}))
+    return Figure(
+        TITLE, BADGE, sentence, rows, svg=_picture(drawn, ring, where, sentence),
+        spec=spec(drawn, ring, where, TITLE, BADGE, sentence),
+    )  # fmt: skip
 
 
-def _picture(waits: Sequence[Wait], ring: set[int], sentence: str) -> str:
+def _places(ranks: Sequence[int]) -> dict[int, tuple[float, float]]:
+    """Where each rank's circle lies, in pixels around (0, 0), upwards: on an ellipse, from the left."""
+    tall = 0.0 if len(ranks) <= 2 else 36.0 + 11 * len(ranks)
+    turns = [2 * math.pi * i / len(ranks) for i in range(len(ranks))]
+    return {
+        rank: (round(-WIDE * math.cos(turn), 1), round(tall * math.sin(turn), 1))
+        for rank, turn in zip(ranks, turns, strict=True)
+    }
+
+
+def _picture(waits: Sequence[Wait], ring: set[int], where: Mapping[int, tuple[float, float]], sentence: str) -> str:
     svg = Svg(WIDTH, TITLE, sentence)
     top = heading(svg, BADGE, sentence)
     looks = [("in the circle", ORANGE, "", ""), ("waits for one that is", GREY, "", "3 2")]
     top = legend(svg, top, looks[: 1 + any(w.rank not in ring for w in waits)])
-    ranks = sorted({w.rank for w in waits} | {w.on for w in waits})
-    wide = 230.0
-    tall = 50.0 if len(ranks) <= 2 else 36.0 + 11 * len(ranks)
+    tall = max(50.0, *(abs(y) for _, y in where.values()))
     middle = top + tall + 56
-    where = {
-        rank: (WIDTH / 2 - wide * math.cos(2 * math.pi * i / len(ranks)), middle - (
-            0 if len(ranks) == 2 else tall * math.sin(2 * math.pi * i / len(ranks))))
-        for i, rank in enumerate(ranks)
-    }  # fmt: skip
+    where = {rank: (WIDTH / 2 + x, middle - y) for rank, (x, y) in where.items()}
     for wait in waits:
         if wait.on != wait.rank:
             _arrow(svg, where[wait.rank], where[wait.on], wait.needs, wait.rank not in ring)
@@ -93,7 +103,7 @@ def _picture(waits: Sequence[Wait], ring: set[int], sentence: str) -> str:
         if inside:
             svg.add("circle", cx=x, cy=y, r=RADIUS - 4, fill="none", stroke=ON_COLOUR, stroke_width=0.8)
         svg.text(x, y + 4, str(rank), size=13, anchor="middle", bold=True, on_colour=True)
-        sideways, down = (x - WIDTH / 2) / wide, (y - middle) / tall  # the text stands outside
+        sideways, down = (x - WIDTH / 2) / WIDE, (y - middle) / tall  # the text stands outside
         dx, dy = (0.0, (1 if down > 0 else -1) * (RADIUS + 10) + 4) if abs(sideways) < 0.5 else (
             math.copysign(RADIUS + 8, sideways), 4.0)  # fmt: skip
         anchor = "middle" if not dx else "start" if dx > 0 else "end"

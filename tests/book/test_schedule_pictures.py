@@ -86,7 +86,7 @@ def test_chunks_are_told_apart_by_their_stage_and_by_lightness() -> None:
     texts = {t.text for t in ET.fromstring(figure.svg).iter(f"{SVG}text")}
     assert {"0F", "1F", "2F", "3F", "0B", "3B"} <= texts
     assert len({r.get("fill") for r in shapes(figure)}) == 4  # two kinds, two chunks
-    assert "The number before the letter is the stage" in figure.sentence
+    assert "Lighter boxes are later chunks; a number before a letter is the stage." in figure.sentence
 
 
 def test_boxes_too_narrow_for_a_letter_are_hatched() -> None:
@@ -185,6 +185,11 @@ def test_a_deadlock_is_drawn_with_who_waits_for_whom() -> None:
     assert [(r["rank"], r["in the circle"]) for r in figure.rows] == [(0, "no"), (1, "yes"), (2, "yes"), (3, "no")]
     circles = [c.get("stroke-dasharray") for c in ET.fromstring(figure.svg).iter(f"{SVG}circle")]
     assert len(circles) == 6 and circles.count("3 2") == 2  # a second edge for those in the circle, dashes for others
+    arrows = [note for note in figure.plotly().layout.annotations if note.showarrow]
+    assert len(arrows) == 4 and all(note.standoff == note.startstandoff > 20 for note in arrows)
+    assert {trace.name: sorted(trace.text) for trace in figure.plotly().data} == {
+        "in the circle": ["<b>1</b>", "<b>2</b>"], "waits for one that is": ["<b>0</b>", "<b>3</b>"],
+    }  # fmt: skip
     with pytest.raises(ScheduleError) as caught:
         validate(with_messages(one_f_one_b(2, 4), receive="late"))
     texts = {t.text for t in ET.fromstring(caught.value.draw().svg).iter(f"{SVG}text")}

@@ -60,6 +60,20 @@ def test_what_every_rank_holds(schedule, data):
     assert [(mark.activations, mark.total) for mark in marks] == [held(order) for order in ORDERS[schedule](p, m, v)]
 
 
+@pytest.mark.parametrize("name", cost.pipeline_memory.MEMORY_SCHEDULES)
+def test_what_every_rank_of_the_schedules_that_run_holds(name):
+    from labkit.parallel import pipeline
+
+    for p, m in ((1, 3), (2, 1), (3, 2), (4, 4), (4, 5), (4, 7), (4, 12)):
+        if name == "interleaved":
+            if m % max(1, m // p) == 0:
+                peak = pipeline.validate(pipeline.interleaved(p, m, 3)).peak
+                assert [mark.total for mark in cost.in_flight_by_rank(name, p, m, 3)] == list(peak)
+            continue
+        peak = pipeline.validate(getattr(pipeline, name)(p, m)).peak
+        assert [mark.total for mark in cost.in_flight_by_rank(name, p, m)] == list(peak)
+
+
 @given(p=ranks, m=microbatches, v=st.integers(1, 4))
 def test_a_fraction_of_the_step_and_of_the_work(p, m, v):
     part = cost.bubble_fraction(p, m, v)

@@ -71,26 +71,38 @@ def test_no_order_of_arrival_deadlocks_and_messages_may_be_larger_than_what_a_so
 
 def test_tensors_are_let_go_of_when_they_were_taken():
     def on_rank(group):
-        sent, begin = [], group.isend
+        gc.freeze()  # what is there before makes each look slow
+        sent, taken, begin = [], [], group.isend
 
         def isend(x, to):
             sent.append(weakref.ref(x))
-            return begin(x, to)
+            handle = begin(x, to)
+            taken.append(handle.done)
+            return handle
+
+        def left():
+            gc.collect()
+            return sum(ref() is not None for ref in sent)
+
+        def eventually(so):
+            until = time.monotonic() + 10
+            while not so() and time.monotonic() < until:
+                time.sleep(0.001)
 
         group.isend = isend
         alive = []
 
         class Looks(nn.Linear):
             def forward(self, x):
-                gc.collect()
-                alive.append(sum(ref() is not None for ref in sent))
-                time.sleep(0.05)  # the other rank has time to take what was sent
+                alive.append(left())
+                eventually(lambda: all(done() for done in taken))  # the other rank takes what was sent
                 return super().forward(x)
 
         x = torch.ones(8, 4)
         Pipeline(Looks(4, 4), group, F.mse_loss).execute(naive(2, 8), x, x)
-        gc.collect()
-        return len(sent), alive, sum(ref() is not None for ref in sent)
+        taken.clear()  # a handle knows its tensor
+        eventually(lambda: not left())  # the thread that sent the last one may still be about to forget it
+        return len(sent), alive, left()
 
     for count, alive, left in launch(on_rank, 2, transport="local").results:
         assert count == 8 and left == 0

@@ -17,15 +17,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from labkit.parallel.pipeline.instructions import (
-    Message,
-    RecvActivation,
-    RecvGradient,
-    SendActivation,
-    SendGradient,
-)  # fmt: skip
+from labkit.parallel.pipeline.instructions import Message
 from labkit.parallel.pipeline.schedule import Schedule
-from labkit.parallel.pipeline.traffic import ACTIVATION, GRADIENT, Parcel, incoming
+from labkit.parallel.pipeline.traffic import Parcel, carried, incoming, sends
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 from labkit.wire.handle import MessageHandle
@@ -108,19 +102,14 @@ class Letters:
 
     def do(self, message: Message) -> None:
         """Carry out one message; returns when it is over."""
-        schedule, group = self.schedule, self.group
-        stage = schedule.stage(group.rank, message.chunk)
-        forward = isinstance(message, (SendActivation, RecvActivation))
-        sends = isinstance(message, (SendActivation, SendGradient))
-        after = forward == sends  # the boundary is the one after this stage, and the other rank has stage + 1
-        parcel = Parcel(ACTIVATION if forward else GRADIENT, stage if after else stage - 1, message.microbatch)
-        other, _ = schedule.where(stage + 1 if after else stage - 1)
+        group = self.group
+        parcel, stage = carried(self.schedule, group.rank, message)
+        other, _ = self.schedule.where(stage)
         if other == group.rank:
             return  # both stages are here
-        if sends:
+        if sends(message):
             group.send(_found(self._out, parcel, "is sent before the schedule computes it"), other)
         else:
-            assert isinstance(message, (RecvActivation, RecvGradient))
             self._in[parcel] = group.recv(self._room(parcel), other)
 
     def finish(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from labkit.parallel.pipeline.complete import complete
 from labkit.parallel.pipeline.costs import Costs
 from labkit.parallel.pipeline.faulty import ScheduleError
-from labkit.parallel.pipeline.instructions import Instruction, Message, SendActivation, SendGradient
-from labkit.parallel.pipeline.rendezvous import RECEIVES, SENDS, messages, onward
+from labkit.parallel.pipeline.instructions import Instruction
 from labkit.parallel.pipeline.schedule import Schedule
+from labkit.parallel.pipeline.traffic import RECEIVES, SENDS, carried, made_by, messages_of, sends
 from labkit.parallel.pipeline.walk import walk
 from labkit.wire.errors import Refused
 
@@ -35,9 +35,8 @@ def with_messages(schedule: Schedule, *, receive: str = "early") -> Schedule:
 
 def _around(schedule: Schedule, rank: int, step: Instruction) -> list[Instruction]:
     """The receive that a computation needs, itself, and the send that it makes possible."""
-    around: list[Message] = list(messages(schedule, rank, step))
-    sends = [message for message in around if isinstance(message, (SendActivation, SendGradient))]
-    return [*(message for message in around if message not in sends), step, *sends]
+    around = list(messages_of(schedule, rank, step))
+    return [*(m for m in around if not sends(m)), step, *(m for m in around if sends(m))]
 
 
 def _early(schedule: Schedule) -> list[list[Instruction]]:
@@ -49,10 +48,10 @@ def _early(schedule: Schedule) -> list[list[Instruction]]:
     for _, rank, position in order:
         step = schedule.ranks[rank][position]
         ranks[rank].append(step)
-        to = onward(schedule, schedule.stage(rank, step.chunk), step)
-        if to is not None:
-            other, chunk = schedule.where(to)
-            if other != rank:
-                ranks[rank].append(SENDS[type(step)](step.microbatch, step.chunk))
-                ranks[other].append(RECEIVES[type(step)](step.microbatch, chunk))
+        makes = made_by(schedule, rank, step)
+        if makes is not None and makes[1] != rank:
+            send = SENDS[type(step)](step.microbatch, step.chunk)
+            other, chunk = schedule.where(carried(schedule, rank, send)[1])
+            ranks[rank].append(send)
+            ranks[other].append(RECEIVES[type(step)](step.microbatch, chunk))
     return ranks

@@ -6,12 +6,30 @@ what makes a schedule without explicit messages free of deadlocks of its own: no
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from labkit.parallel.pipeline.instructions import Backward, Forward, InputGradient, Instruction, Message
+from labkit.parallel.pipeline.instructions import (
+    Backward,
+    Forward,
+    InputGradient,
+    Instruction,
+    Message,
+    RecvActivation,
+    RecvGradient,
+    SendActivation,
+    SendGradient,
+)
 from labkit.parallel.pipeline.schedule import Schedule
 
 ACTIVATION, GRADIENT = "activation", "gradient"
+# The message that takes away what a computation has made, and the one that brings what it needs.
+SENDS: dict[type[Instruction], type[Message]] = {
+    Forward: SendActivation, Backward: SendGradient, InputGradient: SendGradient,
+}  # fmt: skip
+RECEIVES: dict[type[Instruction], type[Message]] = {
+    Forward: RecvActivation, Backward: RecvGradient, InputGradient: RecvGradient,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +62,28 @@ def needed_by(schedule: Schedule, rank: int, instruction: Instruction) -> tuple[
     if isinstance(instruction, (Backward, InputGradient)) and stage + 1 < schedule.stages:
         return Parcel(GRADIENT, stage, instruction.microbatch), schedule.where(stage + 1)[0]
     return None
+
+
+def messages_of(schedule: Schedule, rank: int, step: Instruction) -> Iterator[Message]:
+    """The receive that a computation needs, and the send that it makes possible; none where a stage is on the rank."""
+    needs, makes = needed_by(schedule, rank, step), made_by(schedule, rank, step)
+    if needs is not None and needs[1] != rank:
+        yield RECEIVES[type(step)](step.microbatch, step.chunk)
+    if makes is not None and makes[1] != rank:
+        yield SENDS[type(step)](step.microbatch, step.chunk)
+
+
+def sends(message: Instruction) -> bool:
+    """Whether it sends, and does not receive."""
+    return isinstance(message, (SendActivation, SendGradient))
+
+
+def carried(schedule: Schedule, rank: int, message: Message) -> tuple[Parcel, int]:
+    """(what a message of `rank` carries, the stage at its other end)."""
+    stage = schedule.stage(rank, message.chunk)
+    forward = isinstance(message, (SendActivation, RecvActivation))
+    other = stage + (1 if forward == sends(message) else -1)
+    return Parcel(ACTIVATION if forward else GRADIENT, min(stage, other), message.microbatch), other
 
 
 def incoming(schedule: Schedule, rank: int) -> dict[int, list[Parcel]]:

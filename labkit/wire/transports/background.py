@@ -80,6 +80,7 @@ class Background:
                         queue.popleft()
                         self.outstanding -= 1
                     m.finish()
+                    del m  # while this thread sleeps it keeps no tensor alive
             quiet = not poll.poll(LOOK if self.outstanding else None)
             try:
                 if self.bell.recv(4096) == b"":
