@@ -10,6 +10,7 @@
     cost_curves(curves, points)  time against size: the model, and the reader's measurements
     bars(values)                 measured beside computed
     lines(values)                a loss by step, an error by size
+    cuts(chain, ranks)           how ranks share the matrices of a product
     step_breakdown(trace)        where each rank's time went
     source(fn)                   labkit's own lines
     badge, quoted                marks
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from labkit.book.chapter import Chapter, open_chapter
     from labkit.book.charts import bars
     from labkit.book.curves import cost_curves
+    from labkit.book.cutting import cuts
     from labkit.book.figure import Figure
     from labkit.book.line_chart import lines
     from labkit.book.listing import source
@@ -49,15 +51,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Chapter", "Dashboard", "Figure", "PredictFirst", "Prediction", "Quiz", "Replay", "Stepper", "Table", "badge",
-    "bars", "byte_matrix", "cost_curves", "dashboard", "lines", "mesh", "open_chapter", "quoted", "record", "replay",
-    "schedule", "source", "step_breakdown", "timeline", "wait_for",
+    "bars", "byte_matrix", "cost_curves", "cuts", "dashboard", "lines", "mesh", "open_chapter", "quoted", "record",
+    "replay", "schedule", "source", "step_breakdown", "timeline", "wait_for",
 ]  # fmt: skip
 
 # No module is called like a name in this table: importing a submodule would put it in the place of the function.
 _HOME = {
     "Chapter": "chapter", "PredictFirst": "predicting", "Prediction": "predicting", "Quiz": "quizzes",
     "open_chapter": "chapter", "Figure": "figure", "Replay": "recording", "Stepper": "stepper", "Table": "tables",
-    "badge": "marks", "bars": "charts", "lines": "line_chart", "byte_matrix": "matrix", "cost_curves": "curves",
+    "badge": "marks", "bars": "charts", "cuts": "cutting", "lines": "line_chart", "byte_matrix": "matrix",
+    "cost_curves": "curves",
     "quoted": "marks", "record": "recorder", "replay": "stepper", "source": "listing", "step_breakdown": "breakdown",
     "mesh": "meshes", "timeline": "timelines", "schedule": "schedules", "wait_for": "waits",
     "Dashboard": "watching", "dashboard": "watching",

@@ -229,7 +229,7 @@ def _spec(places: _Places, title: str, badge: str, sentence: str) -> dict[str, A
              for number in range(len(lines)) for below, name in enumerate(names)]  # fmt: skip
     return plotly_spec(
         title, badge, sentence, data, 27 * height + 44, above=4, below=40, annotations=notes, shapes=frames,
-        xaxis=axis(KEY, showgrid=False, showticklabels=False, range=[-0.6, width - 0.4]),
+        xaxis=axis(KEY, showgrid=False, showticklabels=False, ticks="", range=[-0.6, width - 0.4]),
         yaxis=axis(showgrid=False, range=[height - 0.2, -1.0], tickmode="array",
                    tickvals=[at for at, _ in ticks], ticktext=[word for _, word in ticks]),
     )  # fmt: skip

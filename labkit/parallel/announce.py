@@ -33,6 +33,16 @@ def announce_backward(model: nn.Module, group: Group, rounds: int | None = None)
     return model
 
 
+def announce(group: Group, number: int, rounds: int | None = None) -> None:
+    """Announce something of `number`, from 1, by hand: at work that others should be able to hide behind.
+
+    The same messages as of one layer above, on sockets of their own. One rank alone announces nothing.
+    """
+    if group.size > 1:
+        beside = group.subgroup(range(group.size))
+        _announce(beside, number, 4 * group.size if rounds is None else rounds, torch.empty(0))
+
+
 class _Announcer:
     """The forward hook of one layer: its output announces the layer when the backward pass comes to it."""
 

@@ -69,6 +69,11 @@ STORIES = {
         ("at-critical", "order-of-recipes", "name-the-scale"),
         {"name-the-scale": ("the critical batch", "the gradient noise scale")},
     ),
+    "09_tensor_parallelism": Story(
+        ("four-orders", "across-nodes"),
+        ("columns-of-qkv", "order-of-a-pair", "partner-of-gather"),
+        {"partner-of-gather": ("an all-reduce", "a reduce-scatter")},
+    ),
     "10_pipeline_parallelism": Story(
         ("naive", "in-flight"),
         ("mark-of-rank-3", "order-of-a-rank", "break-the-circle", "nobody-waits"),

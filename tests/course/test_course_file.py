@@ -113,7 +113,7 @@ def test_the_header_says_what_on_what_and_how_long():
     assert title == "# Hybrid parallelism and the planner"
     assert able == f"**You will be able to** {course.chapter(15).able}"
     assert builds.startswith(
-        "**It builds on** chapters 5 (ZeRO and FSDP), 6 (scaling efficiency), 9 (tensor parallelism) and 10 (pipeline"
+        "**It builds on** chapters 6 (scaling efficiency), 9 (tensor parallelism) and 10 (pipeline"
     )
     assert takes == f"**It takes** about {course.chapter(15).core_minutes} minutes to read and run."
     assert "**It builds on** no other chapter." in header(0)

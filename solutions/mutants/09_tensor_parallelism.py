@@ -1,0 +1,1719 @@
+"""The zoo of the exercises of chapter 9: wrong programs with the sentence that rejects each, and other right ones.
+
+What a function here may use is what the first cell of the notebook imports.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from labkit import collectives
+from labkit.grading.checks.zoo import mutant, variant
+from labkit.parallel.announce import announce
+
+# Columns, then rows -------------------------------------------------------------------------------------------
+
+
+@mutant("columns-then-rows", "my_feed_forward", says="Every rank has added the bias b before the sum", at=3)
+def a_bias_from_every_rank(mine, group):
+    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
+    z = x @ A + a
+    h = torch.relu(z)
+    y = collectives.all_reduce(h @ B + b, group, "sum", algorithm="ring")
+    dz = (dy @ B.T) * (z > 0)
+    dx = collectives.all_reduce(dz @ A.T, group, "sum", algorithm="ring")
+    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, dy.sum(0)]
+
+
+@mutant("columns-then-rows", "my_feed_forward", says="the copy of x becomes a sum", at=3)
+def forgets_the_way_back(mine, group):
+    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
+    z = x @ A + a
+    h = torch.relu(z)
+    y = collectives.all_reduce(h @ B, group, "sum", algorithm="ring") + b
+    dz = (dy @ B.T) * (z > 0)
+    dx = dz @ A.T
+    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, dy.sum(0)]
+
+
+@mutant("columns-then-rows", "my_feed_forward", says="nothing was summed", at=3)
+def forgets_the_sum(mine, group):
+    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
+    z = x @ A + a
+    h = torch.relu(z)
+    y = h @ B + b
+    dz = (dy @ B.T) * (z > 0)
+    dx = collectives.all_reduce(dz @ A.T, group, "sum", algorithm="ring")
+    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, dy.sum(0)]
+
+
+@mutant("columns-then-rows", "my_feed_forward", says="It is summed too often", at=3)
+def sums_what_is_whole(mine, group):
+    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
+    z = x @ A + a
+    h = torch.relu(z)
+    y = collectives.all_reduce(h @ B, group, "sum", algorithm="ring") + b
+    dy = collectives.all_reduce(dy.clone(), group, "sum", algorithm="ring")
+    dz = (dy @ B.T) * (z > 0)
+    dx = collectives.all_reduce(dz @ A.T, group, "sum", algorithm="ring")
+    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, dy.sum(0)]
+
+
+@mutant("columns-then-rows", "my_feed_forward", says="The addends are averaged", at=3)
+def averages(mine, group):
+    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
+    z = x @ A + a
+    h = torch.relu(z)
+    y = collectives.all_reduce(h @ B, group, "avg", algorithm="ring") + b
+    dz = (dy @ B.T) * (z > 0)
+    dx = collectives.all_reduce(dz @ A.T, group, "sum", algorithm="ring")
+    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, dy.sum(0)]
+
+
+@mutant("columns-then-rows", "my_feed_forward", says="The ReLU's mask is missing", at=3)
+def forgets_the_mask(mine, group):
+    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
+    z = x @ A + a
+    h = torch.relu(z)
+    y = collectives.all_reduce(h @ B, group, "sum", algorithm="ring") + b
+    dz = dy @ B.T
+    dx = collectives.all_reduce(dz @ A.T, group, "sum", algorithm="ring")
+    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, dy.sum(0)]
+
+
+@mutant("columns-then-rows", "my_feed_forward", says="Every rank has the whole gradient of b already", at=3)
+def gradient_of_the_bias_as_in_data_parallelism(mine, group):
+    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
+    z = x @ A + a
+    h = torch.relu(z)
+    y = collectives.all_reduce(h @ B, group, "sum", algorithm="ring") + b
+    dz = (dy @ B.T) * (z > 0)
+    dx = collectives.all_reduce(dz @ A.T, group, "sum", algorithm="ring")
+    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, collectives.all_reduce(dy.sum(0), group, "sum", algorithm="ring")]
+
+
+@mutant("columns-then-rows", "my_feed_forward", says="Which of these sums something that is whole already", at=3)
+def averages_what_is_equal(mine, group):
+    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
+    z = x @ A + a
+    h = torch.relu(z)
+    y = collectives.all_reduce(h @ B, group, "sum", algorithm="ring") + b
+    dz = (dy @ B.T) * (z > 0)
+    dx = collectives.all_reduce(dz @ A.T, group, "sum", algorithm="ring")
+    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, collectives.all_reduce(dy.sum(0), group, "avg", algorithm="ring")]
+
+
+@mutant("columns-then-rows", "my_feed_forward", says="What is made whole there", at=3)
+def makes_the_hidden_columns_whole(mine, group):
+    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
+    z = x @ A + a
+    widths = [int(w) for w in collectives.all_gather(torch.tensor([A.shape[1]]), group, algorithm="ring")]
+    h = collectives.all_gather(torch.relu(z).T.contiguous(), group, widths, algorithm="ring").T
+    h = h.split(widths, 1)[group.rank]
+    y = collectives.all_reduce(h @ B, group, "sum", algorithm="ring") + b
+    dz = (dy @ B.T) * (z > 0)
+    dx = collectives.all_reduce(dz @ A.T, group, "sum", algorithm="ring")
+    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, dy.sum(0)]
+
+
+@mutant("columns-then-rows", "my_feed_forward", says="What is made whole there", at=3)
+def gathers_the_weights(mine, group):
+    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
+    widths = [int(w) for w in collectives.all_gather(torch.tensor([A.shape[1]]), group, algorithm="ring")]
+    columns = torch.cat([A, a[None], B.T]).T.contiguous()
+    whole = collectives.all_gather(columns, group, widths, algorithm="ring").T
+    A, a, B = whole[: len(A)], whole[len(A)], whole[len(A) + 1 :].T
+    z = x @ A + a
+    h = torch.relu(z)
+    dz = (dy @ B.T) * (z > 0)
+    dA, da, dB = (x.T @ dz).split(widths, 1), dz.sum(0).split(widths), (h.T @ dy).split(widths)
+    return [h @ B + b, dz @ A.T, dA[group.rank], da[group.rank], dB[group.rank], dy.sum(0)]
+
+
+@variant("columns-then-rows", "my_feed_forward", at=3)
+def by_autograd(mine, group):
+    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
+    x, A, a, B = (tensor.requires_grad_() for tensor in (x, A, a, B))
+    addend = torch.relu(x @ A + a) @ B
+    y = collectives.all_reduce(addend.detach().clone(), group, "sum", algorithm="ring")
+    dx, dA, da, dB = torch.autograd.grad(addend, [x, A, a, B], dy)
+    collectives.all_reduce(dx, group, "sum", algorithm="ring")
+    return [y + b, dx, dA, da, dB, dy.sum(0)]
+
+
+@variant("columns-then-rows", "my_feed_forward", at=4)
+def an_all_reduce_in_two_halves(mine, group):
+    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
+    h = (x @ A + a).clamp(min=0)
+
+    def add_up(addend):
+        sizes = [len(part) for part in addend.flatten().tensor_split(group.size)]
+        mine = collectives.reduce_scatter(addend.flatten(), group, "sum", algorithm="ring")
+        return collectives.all_gather(mine, group, sizes, algorithm="ring").view_as(addend)
+
+    y = add_up(h @ B + b * (group.rank == 0))
+    dz = torch.where(h > 0, dy @ B.T, 0.0)
+    dx = add_up(dz @ A.T)
+    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, dy.sum(0)]
+
+
+@variant("columns-then-rows", "my_feed_forward", at=3)
+def the_bias_in_equal_shares(mine, group):
+    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
+    h = F.relu(F.linear(x, A.T, a))
+    y = collectives.all_reduce(h @ B + b / group.size, group, "sum", algorithm="ring")
+    dz = (dy @ B.T).masked_fill(h == 0, 0)
+    dx = collectives.all_reduce(dz @ A.T, group, "sum", algorithm="ring")
+    ones = torch.ones(1, len(x), dtype=x.dtype)
+    return [y, dx, x.T @ dz, (ones @ dz)[0], h.T @ dy, (ones @ dy)[0]]
+
+
+# The two ends of a region -------------------------------------------------------------------------------------
+
+
+@mutant("two-ends", "my_regions", says="The copy's backward pass does not sum", at=4)
+def no_sum_at_the_beginning(mine, group, both=False):
+    def add_up(x, op="sum"):
+        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+
+    class Copy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    class Total(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return add_up(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    copy, total = Copy.apply, Total.apply
+
+    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
+    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
+    stream = x
+    for gain, (A, B) in zip(gains, pairs, strict=True):
+        inside = copy(stream * gain)
+        addend = torch.relu(inside @ A) @ B
+        if both:
+            addend = addend + (inside @ A) @ B
+        stream = stream + total(addend)
+    loss = (stream**2).mean()
+    loss.backward()
+    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+
+
+@mutant("two-ends", "my_regions", says="Something is summed once too often in the backward pass", at=4)
+def a_sum_at_both_ends(mine, group, both=False):
+    def add_up(x, op="sum"):
+        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+
+    class Copy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return add_up(gradient)
+
+    class Total(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return add_up(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return add_up(gradient)
+
+    copy, total = Copy.apply, Total.apply
+
+    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
+    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
+    stream = x
+    for gain, (A, B) in zip(gains, pairs, strict=True):
+        inside = copy(stream * gain)
+        addend = torch.relu(inside @ A) @ B
+        if both:
+            addend = addend + (inside @ A) @ B
+        stream = stream + total(addend)
+    loss = (stream**2).mean()
+    loss.backward()
+    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+
+
+@mutant("two-ends", "my_regions", says="The two ends are exchanged in the backward pass", at=4)
+def ends_exchanged(mine, group, both=False):
+    def add_up(x, op="sum"):
+        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+
+    class Copy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    class Total(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return add_up(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return add_up(gradient)
+
+    copy, total = Copy.apply, Total.apply
+
+    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
+    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
+    stream = x
+    for gain, (A, B) in zip(gains, pairs, strict=True):
+        inside = copy(stream * gain)
+        addend = torch.relu(inside @ A) @ B
+        if both:
+            addend = addend + (inside @ A) @ B
+        stream = stream + total(addend)
+    loss = (stream**2).mean()
+    loss.backward()
+    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+
+
+@mutant("two-ends", "my_regions", says="`copy` averages the gradients", at=4)
+def averages_gradients(mine, group, both=False):
+    def add_up(x, op="sum"):
+        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+
+    class Copy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return add_up(gradient, "avg")
+
+    class Total(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return add_up(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    copy, total = Copy.apply, Total.apply
+
+    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
+    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
+    stream = x
+    for gain, (A, B) in zip(gains, pairs, strict=True):
+        inside = copy(stream * gain)
+        addend = torch.relu(inside @ A) @ B
+        if both:
+            addend = addend + (inside @ A) @ B
+        stream = stream + total(addend)
+    loss = (stream**2).mean()
+    loss.backward()
+    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+
+
+@mutant("two-ends", "my_regions", says="`total` averages. It sums.", at=4)
+def averages_addends(mine, group, both=False):
+    def add_up(x, op="sum"):
+        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+
+    class Copy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return add_up(gradient)
+
+    class Total(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return add_up(x, "avg")
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    copy, total = Copy.apply, Total.apply
+
+    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
+    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
+    stream = x
+    for gain, (A, B) in zip(gains, pairs, strict=True):
+        inside = copy(stream * gain)
+        addend = torch.relu(inside @ A) @ B
+        if both:
+            addend = addend + (inside @ A) @ B
+        stream = stream + total(addend)
+    loss = (stream**2).mean()
+    loss.backward()
+    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+
+
+@mutant("two-ends", "my_regions", says="the gradient of a sum goes to every addend whole", at=4)
+def a_share_for_every_rank(mine, group, both=False):
+    def add_up(x, op="sum"):
+        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+
+    class Copy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return add_up(gradient)
+
+    class Total(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return add_up(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient / group.size
+
+    copy, total = Copy.apply, Total.apply
+
+    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
+    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
+    stream = x
+    for gain, (A, B) in zip(gains, pairs, strict=True):
+        inside = copy(stream * gain)
+        addend = torch.relu(inside @ A) @ B
+        if both:
+            addend = addend + (inside @ A) @ B
+        stream = stream + total(addend)
+    loss = (stream**2).mean()
+    loss.backward()
+    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+
+
+@mutant("two-ends", "my_regions", says="`total` does not sum in the forward pass", at=4)
+def nothing_is_summed_forward(mine, group, both=False):
+    def add_up(x, op="sum"):
+        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+
+    class Copy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return add_up(gradient)
+
+    class Total(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    copy, total = Copy.apply, Total.apply
+
+    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
+    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
+    stream = x
+    for gain, (A, B) in zip(gains, pairs, strict=True):
+        inside = copy(stream * gain)
+        addend = torch.relu(inside @ A) @ B
+        if both:
+            addend = addend + (inside @ A) @ B
+        stream = stream + total(addend)
+    loss = (stream**2).mean()
+    loss.backward()
+    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+
+
+@mutant("two-ends", "my_regions", says="The copy's backward pass does not sum", at=4)
+def a_sum_and_no_copy(mine, group, both=False):
+    class Total(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return collectives.all_reduce(x.clone(), group, "sum", algorithm="ring")
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    def copy(x):
+        return x
+
+    total = Total.apply
+
+    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
+    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
+    stream = x
+    for gain, (A, B) in zip(gains, pairs, strict=True):
+        inside = copy(stream * gain)
+        addend = torch.relu(inside @ A) @ B
+        if both:
+            addend = addend + (inside @ A) @ B
+        stream = stream + total(addend)
+    loss = (stream**2).mean()
+    loss.backward()
+    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+
+
+@mutant("two-ends", "my_regions", says="Which of these sums something that is whole already", at=4)
+def averages_what_is_equal_going_in(mine, group, both=False):
+    def add_up(x, op="sum"):
+        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+
+    class Copy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return add_up(x, "avg")
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return add_up(gradient)
+
+    class Total(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return add_up(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    copy, total = Copy.apply, Total.apply
+
+    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
+    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
+    stream = x
+    for gain, (A, B) in zip(gains, pairs, strict=True):
+        inside = copy(stream * gain)
+        addend = torch.relu(inside @ A) @ B
+        if both:
+            addend = addend + (inside @ A) @ B
+        stream = stream + total(addend)
+    loss = (stream**2).mean()
+    loss.backward()
+    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+
+
+@mutant("two-ends", "my_regions", says="Which of these sums something that is whole already", at=4)
+def averages_what_is_equal_going_back(mine, group, both=False):
+    def add_up(x, op="sum"):
+        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+
+    class Copy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return add_up(gradient)
+
+    class Total(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return add_up(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return add_up(gradient, "avg")
+
+    copy, total = Copy.apply, Total.apply
+
+    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
+    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
+    stream = x
+    for gain, (A, B) in zip(gains, pairs, strict=True):
+        inside = copy(stream * gain)
+        addend = torch.relu(inside @ A) @ B
+        if both:
+            addend = addend + (inside @ A) @ B
+        stream = stream + total(addend)
+    loss = (stream**2).mean()
+    loss.backward()
+    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+
+
+@mutant("two-ends", "my_regions", says="What is made whole there", at=4)
+def gathers_the_addends(mine, group, both=False):
+    def add_up(x, op="sum"):
+        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+
+    class Copy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return add_up(gradient)
+
+    class Total(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return collectives.all_gather(x.contiguous()[None], group, algorithm="ring").sum(0)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    copy, total = Copy.apply, Total.apply
+
+    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
+    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
+    stream = x
+    for gain, (A, B) in zip(gains, pairs, strict=True):
+        inside = copy(stream * gain)
+        addend = torch.relu(inside @ A) @ B
+        if both:
+            addend = addend + (inside @ A) @ B
+        stream = stream + total(addend)
+    loss = (stream**2).mean()
+    loss.backward()
+    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+
+
+@variant("two-ends", "my_regions", at=4)
+def hooks_and_a_trick(mine, group, both=False):
+    def add_up(x):
+        return collectives.all_reduce(x.detach().clone(), group, "sum", algorithm="ring")
+
+    def copy(x):
+        inside = x.view_as(x)
+        inside.register_hook(lambda gradient: add_up(gradient.contiguous()))
+        return inside
+
+    def total(x):
+        return x + (add_up(x) - x.detach())
+
+    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
+    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
+    stream = x
+    for gain, (A, B) in zip(gains, pairs, strict=True):
+        inside = copy(stream * gain)
+        addend = torch.relu(inside @ A) @ B
+        if both:
+            addend = addend + (inside @ A) @ B
+        stream = stream + total(addend)
+    loss = (stream**2).mean()
+    loss.backward()
+    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+
+
+@variant("two-ends", "my_regions", at=4)
+def one_class_for_both(mine, group, both=False):
+    class End(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, forward):
+            ctx.backward_sums = not forward
+            return End.sum(x) if forward else x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return (End.sum(gradient) if ctx.backward_sums else gradient), None
+
+        @staticmethod
+        def sum(x):
+            flat = x.flatten().clone()
+            return collectives.all_reduce(flat, group, algorithm="ring").view_as(x)
+
+    def copy(x):
+        return End.apply(x, False)
+
+    def total(x):
+        return End.apply(x, True)
+
+    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
+    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
+    stream = x
+    for gain, (A, B) in zip(gains, pairs, strict=True):
+        inside = copy(stream * gain)
+        addend = torch.relu(inside @ A) @ B
+        if both:
+            addend = addend + (inside @ A) @ B
+        stream = stream + total(addend)
+    loss = (stream**2).mean()
+    loss.backward()
+    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+
+
+# Three numbers a position -------------------------------------------------------------------------------------
+
+
+@mutant("three-numbers", "my_loss", says="Are scores gathered?", at=4)
+def gathers_the_scores(mine, group, vocab, ignore):
+    scores, targets = mine["scores"], mine["targets"]
+    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
+    whole = collectives.all_gather(scores.T.contiguous(), group, sizes, algorithm="ring").T.requires_grad_()
+    loss = F.cross_entropy(whole, targets, ignore_index=ignore)
+    (gradient,) = torch.autograd.grad(loss, whole)
+    return [loss, gradient.split(sizes, 1)[group.rank]]
+
+
+@mutant("three-numbers", "my_loss", says="Are scores gathered?", at=4)
+def gathers_before_the_loss_and_sums_after(mine, group, vocab, ignore):
+    scores, targets = mine["scores"], mine["targets"]
+    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
+    whole = torch.zeros(len(targets), vocab, dtype=scores.dtype)
+    whole[:, sum(sizes[: group.rank]) :][:, : scores.shape[1]] = scores
+    collectives.all_reduce(whole, group, "sum", algorithm="ring")
+    loss = F.cross_entropy(whole.requires_grad_(), targets, ignore_index=ignore)
+    loss.backward()
+    return [loss, whole.grad.split(sizes, 1)[group.rank]]
+
+
+@mutant("three-numbers", "my_loss", says="exponentials are too large", at=4)
+def no_largest_score(mine, group, vocab, ignore):
+    scores, targets = mine["scores"], mine["targets"]
+    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
+    column = targets - sum(sizes[: group.rank])
+    kept = targets != ignore
+    here = kept & (column >= 0) & (column < sizes[group.rank])
+    column = torch.where(here, column, 0)[:, None]
+    top = torch.zeros_like(scores[:, 0])
+    below = scores - top[:, None]
+    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
+    both = torch.stack([below.exp().sum(1), of_target])
+    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
+    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
+    gradient = below.exp() / sums[:, None]
+    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
+    return [loss, gradient * kept[:, None] / kept.sum()]
+
+
+@mutant("three-numbers", "my_loss", says="Each rank subtracts its own largest score", at=4)
+def its_own_largest_score(mine, group, vocab, ignore):
+    scores, targets = mine["scores"], mine["targets"]
+    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
+    column = targets - sum(sizes[: group.rank])
+    kept = targets != ignore
+    here = kept & (column >= 0) & (column < sizes[group.rank])
+    column = torch.where(here, column, 0)[:, None]
+    top = scores.amax(1)
+    below = scores - top[:, None]
+    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
+    both = torch.stack([below.exp().sum(1), of_target])
+    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
+    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
+    gradient = below.exp() / sums[:, None]
+    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
+    return [loss, gradient * kept[:, None] / kept.sum()]
+
+
+@mutant("three-numbers", "my_loss", says="A rank that has not the target adds a score all the same", at=4)
+def a_score_from_every_rank(mine, group, vocab, ignore):
+    scores, targets = mine["scores"], mine["targets"]
+    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
+    column = targets - sum(sizes[: group.rank])
+    kept = targets != ignore
+    here = kept & (column >= 0) & (column < sizes[group.rank])
+    column = torch.where(kept, column, 0 - sum(sizes[: group.rank])).clamp(0, sizes[group.rank] - 1)[:, None]
+    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
+    below = scores - top[:, None]
+    of_target = below.gather(1, column)[:, 0]
+    both = torch.stack([below.exp().sum(1), of_target])
+    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
+    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
+    gradient = below.exp() / sums[:, None]
+    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
+    return [loss, gradient * kept[:, None] / kept.sum()]
+
+
+@mutant("three-numbers", "my_loss", says="count in the denominator", at=4)
+def ignored_positions_in_the_denominator(mine, group, vocab, ignore):
+    scores, targets = mine["scores"], mine["targets"]
+    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
+    column = targets - sum(sizes[: group.rank])
+    kept = targets != ignore
+    here = kept & (column >= 0) & (column < sizes[group.rank])
+    column = torch.where(here, column, 0)[:, None]
+    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
+    below = scores - top[:, None]
+    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
+    both = torch.stack([below.exp().sum(1), of_target])
+    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
+    loss = torch.where(kept, sums.log() - of_target, 0.0).mean()
+    gradient = below.exp() / sums[:, None]
+    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
+    return [loss, gradient * kept[:, None] / kept.sum()]
+
+
+@mutant("three-numbers", "my_loss", says="That is the sum. Take the mean", at=4)
+def a_sum_of_losses(mine, group, vocab, ignore):
+    scores, targets = mine["scores"], mine["targets"]
+    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
+    column = targets - sum(sizes[: group.rank])
+    kept = targets != ignore
+    here = kept & (column >= 0) & (column < sizes[group.rank])
+    column = torch.where(here, column, 0)[:, None]
+    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
+    below = scores - top[:, None]
+    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
+    both = torch.stack([below.exp().sum(1), of_target])
+    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
+    loss = torch.where(kept, sums.log() - of_target, 0.0).sum()
+    gradient = below.exp() / sums[:, None]
+    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
+    return [loss, gradient * kept[:, None] / kept.sum()]
+
+
+@mutant("three-numbers", "my_loss", says="The softmax has its own sum of exponentials only", at=4)
+def its_own_softmax(mine, group, vocab, ignore):
+    scores, targets = mine["scores"], mine["targets"]
+    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
+    column = targets - sum(sizes[: group.rank])
+    kept = targets != ignore
+    here = kept & (column >= 0) & (column < sizes[group.rank])
+    column = torch.where(here, column, 0)[:, None]
+    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
+    below = scores - top[:, None]
+    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
+    both = torch.stack([below.exp().sum(1), of_target])
+    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
+    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
+    gradient = scores.softmax(1)
+    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
+    return [loss, gradient * kept[:, None] / kept.sum()]
+
+
+@mutant("three-numbers", "my_loss", says="The target is subtracted on every rank", at=4)
+def a_one_on_every_rank(mine, group, vocab, ignore):
+    scores, targets = mine["scores"], mine["targets"]
+    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
+    column = targets - sum(sizes[: group.rank])
+    kept = targets != ignore
+    here = kept & (column >= 0) & (column < sizes[group.rank])
+    column = torch.where(here, column, 0)[:, None]
+    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
+    below = scores - top[:, None]
+    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
+    both = torch.stack([below.exp().sum(1), of_target])
+    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
+    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
+    gradient = below.exp() / sums[:, None]
+    start = sum(sizes[: group.rank])
+    place = (torch.where(kept, targets, 0) - start).clamp(0, sizes[group.rank] - 1)
+    gradient -= F.one_hot(place, sizes[group.rank])
+    return [loss, gradient * kept[:, None] / kept.sum()]
+
+
+@mutant("three-numbers", "my_loss", says="The target is not subtracted", at=4)
+def no_one_at_all(mine, group, vocab, ignore):
+    scores, targets = mine["scores"], mine["targets"]
+    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
+    column = targets - sum(sizes[: group.rank])
+    kept = targets != ignore
+    here = kept & (column >= 0) & (column < sizes[group.rank])
+    column = torch.where(here, column, 0)[:, None]
+    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
+    below = scores - top[:, None]
+    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
+    both = torch.stack([below.exp().sum(1), of_target])
+    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
+    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
+    gradient = below.exp() / sums[:, None]
+    return [loss, gradient * kept[:, None] / kept.sum()]
+
+
+@mutant("three-numbers", "my_loss", says="Positions to be ignored have a gradient", at=4)
+def a_gradient_for_ignored_positions(mine, group, vocab, ignore):
+    scores, targets = mine["scores"], mine["targets"]
+    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
+    column = targets - sum(sizes[: group.rank])
+    kept = targets != ignore
+    here = kept & (column >= 0) & (column < sizes[group.rank])
+    column = torch.where(here, column, 0)[:, None]
+    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
+    below = scores - top[:, None]
+    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
+    both = torch.stack([below.exp().sum(1), of_target])
+    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
+    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
+    gradient = below.exp() / sums[:, None]
+    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
+    return [loss, gradient / kept.sum()]
+
+
+@mutant("three-numbers", "my_loss", says="That is the gradient of the sum", at=4)
+def gradient_of_the_sum(mine, group, vocab, ignore):
+    scores, targets = mine["scores"], mine["targets"]
+    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
+    column = targets - sum(sizes[: group.rank])
+    kept = targets != ignore
+    here = kept & (column >= 0) & (column < sizes[group.rank])
+    column = torch.where(here, column, 0)[:, None]
+    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
+    below = scores - top[:, None]
+    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
+    both = torch.stack([below.exp().sum(1), of_target])
+    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
+    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
+    gradient = below.exp() / sums[:, None]
+    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
+    return [loss, gradient * kept[:, None]]
+
+
+@mutant("three-numbers", "my_loss", says="Is more than the largest score, the sum and the target's score sent?", at=4)
+def counts_together(mine, group, vocab, ignore):
+    scores, targets = mine["scores"], mine["targets"]
+    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
+    column = targets - sum(sizes[: group.rank])
+    kept = targets != ignore
+    here = kept & (column >= 0) & (column < sizes[group.rank])
+    column = torch.where(here, column, 0)[:, None]
+    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
+    below = scores - top[:, None]
+    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
+    both = torch.stack([below.exp().sum(1), of_target])
+    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
+    kept_by_all = collectives.all_reduce(kept.double(), group, "max", algorithm="ring")
+    kept = kept_by_all > 0
+    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
+    gradient = below.exp() / sums[:, None]
+    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
+    return [loss, gradient * kept[:, None] / kept.sum()]
+
+
+@mutant("three-numbers", "my_loss", says="Its own sum of exponentials only", at=4)
+def each_for_itself(mine, group, vocab, ignore):
+    scores, targets = mine["scores"], mine["targets"]
+    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
+    column = targets - sum(sizes[: group.rank])
+    kept = targets != ignore
+    here = kept & (column >= 0) & (column < sizes[group.rank])
+    column = torch.where(here, column, 0)[:, None]
+    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
+    below = scores - top[:, None]
+    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
+    of_target = collectives.all_reduce(of_target, group, "sum", algorithm="ring")
+    sums = below.exp().sum(1)
+    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
+    gradient = below.exp() / sums[:, None]
+    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
+    return [loss, gradient * kept[:, None] / kept.sum()]
+
+
+@variant("three-numbers", "my_loss", at=4)
+def three_calls(mine, group, vocab, ignore):
+    scores, targets = mine["scores"], mine["targets"]
+    start = sum(len(part) for part in torch.empty(vocab).tensor_split(group.size)[: group.rank])
+    counts = targets.ne(ignore)
+    count = int(counts.sum())
+    largest = scores.max(dim=1).values
+    collectives.all_reduce(largest, group, "max", algorithm="ring")
+    powers = (scores - largest.unsqueeze(1)).exp()
+    total = collectives.all_reduce(powers.sum(1), group, algorithm="ring")
+    one_hot = (targets - start).unsqueeze(1) == torch.arange(scores.shape[1])
+    picked = collectives.all_reduce((scores * one_hot).sum(1), group, algorithm="ring")
+    losses = total.log() + largest - picked
+    gradient = (powers / total.unsqueeze(1) - one_hot.double()) / count
+    gradient[~counts] = 0
+    return [losses[counts].sum() / count, gradient]
+
+
+@variant("three-numbers", "my_loss", at=4)
+def by_logarithms_of_sums(mine, group, vocab, ignore):
+    scores, targets = mine["scores"], mine["targets"]
+    first = [0]
+    for part in torch.arange(vocab).tensor_split(group.size):
+        first.append(first[-1] + len(part))
+    own = torch.logsumexp(scores, 1)
+    largest = collectives.all_reduce(own.clone(), group, "max", algorithm="ring")
+    mine = (targets >= first[group.rank]) & (targets < first[group.rank + 1])
+    picked = torch.zeros_like(own)
+    rows = mine.nonzero()[:, 0]
+    picked[rows] = scores[rows, targets[rows] - first[group.rank]]
+    sums = torch.cat([(own - largest).exp(), picked])
+    share, picked = collectives.all_reduce(sums, group, algorithm="ring").chunk(2)
+    logs = share.log() + largest
+    kept = targets != ignore
+    gradient = (scores - logs[:, None]).exp()
+    gradient[rows, targets[rows] - first[group.rank]] -= 1
+    gradient *= kept[:, None] / kept.sum()
+    return [(logs - picked)[kept].mean(), gradient]
+
+
+# Heads that share keys ----------------------------------------------------------------------------------------
+
+
+@mutant("grouped-heads", "my_attention", says="That is one stretch of the joined matrix", at=2)
+def one_stretch_of_the_joined_matrix(mine, group, heads, kv_heads):
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    own = mine["qkv"].tensor_split(group.size, 1)[group.rank]
+    k = mine["qkv"].shape[1] // (heads + 2 * kv_heads)
+    each, keys = heads // group.size, max(1, kv_heads // group.size)
+    q, key, value = (mine["x"] @ own)[:, : (each + 2 * keys) * k].split([each * k, keys * k, keys * k], 1)
+    q, key, value = (z.unflatten(1, (-1, k)).transpose(0, 1) for z in (q, key, value))
+    addend = attend(q, key, value).transpose(0, 1).flatten(1) @ mine["out"]
+    return [own, collectives.all_reduce(addend, group, "sum", algorithm="ring")]
+
+
+@mutant("grouped-heads", "my_attention", says="every n-th one is taken", at=2)
+def every_second_head(mine, group, heads, kv_heads):
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    k = mine["qkv"].shape[1] // (heads + 2 * kv_heads)
+    sections = mine["qkv"].split([heads * k, kv_heads * k, kv_heads * k], dim=1)
+    own = [s.unflatten(1, (-1, k))[:, group.rank :: group.size].flatten(1) for s in sections]
+    q, key, value = ((mine["x"] @ w).unflatten(1, (-1, k)).transpose(0, 1) for w in own)
+    addend = attend(q, key, value).transpose(0, 1).flatten(1) @ mine["out"]
+    return [torch.cat(own, 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
+
+
+@mutant("grouped-heads", "my_attention", says="Keys and values are cut, too", at=4)
+def all_keys_on_every_rank(mine, group, heads, kv_heads):
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    k = mine["qkv"].shape[1] // (heads + 2 * kv_heads)
+    first, last = (group.rank * heads) // group.size, ((group.rank + 1) * heads) // group.size
+    share = heads // kv_heads
+    first_key, last_key = 0, kv_heads
+    sections = mine["qkv"].split([heads * k, kv_heads * k, kv_heads * k], dim=1)
+    ends = [(first, last), (first_key, last_key), (first_key, last_key)]
+    own = [section[:, a * k : b * k] for section, (a, b) in zip(sections, ends, strict=True)]
+    q, key, value = ((mine["x"] @ w).unflatten(1, (-1, k)).transpose(0, 1) for w in own)
+    key, value = (z.repeat_interleave(share, 0)[first:last] for z in (key, value))
+    addend = attend(q, key, value).transpose(0, 1).flatten(1) @ mine["out"]
+    return [torch.cat(own, 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
+
+
+@mutant("grouped-heads", "my_attention", says="Keys and values are exchanged", at=4)
+def values_before_keys(mine, group, heads, kv_heads):
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    k = mine["qkv"].shape[1] // (heads + 2 * kv_heads)
+    first, last = (group.rank * heads) // group.size, ((group.rank + 1) * heads) // group.size
+    share = heads // kv_heads
+    first_key, last_key = first // share, (last - 1) // share + 1
+    sections = mine["qkv"].split([heads * k, kv_heads * k, kv_heads * k], dim=1)
+    ends = [(first, last), (first_key, last_key), (first_key, last_key)]
+    own = [section[:, a * k : b * k] for section, (a, b) in zip(sections, ends, strict=True)]
+    q, key, value = ((mine["x"] @ w).unflatten(1, (-1, k)).transpose(0, 1) for w in own)
+    addend = attend(q, key, value).transpose(0, 1).flatten(1) @ mine["out"]
+    return [torch.cat([own[0], own[2], own[1]], 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
+
+
+@mutant("grouped-heads", "my_attention", says="That is the addend of its own heads", at=4)
+def no_sum(mine, group, heads, kv_heads):
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    k = mine["qkv"].shape[1] // (heads + 2 * kv_heads)
+    first, last = (group.rank * heads) // group.size, ((group.rank + 1) * heads) // group.size
+    share = heads // kv_heads
+    first_key, last_key = first // share, (last - 1) // share + 1
+    sections = mine["qkv"].split([heads * k, kv_heads * k, kv_heads * k], dim=1)
+    ends = [(first, last), (first_key, last_key), (first_key, last_key)]
+    own = [section[:, a * k : b * k] for section, (a, b) in zip(sections, ends, strict=True)]
+    q, key, value = ((mine["x"] @ w).unflatten(1, (-1, k)).transpose(0, 1) for w in own)
+    addend = attend(q, key, value).transpose(0, 1).flatten(1) @ mine["out"]
+    return [torch.cat(own, 1), addend]
+
+
+@mutant("grouped-heads", "my_attention", says="The addends are averaged", at=4)
+def an_average(mine, group, heads, kv_heads):
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    k = mine["qkv"].shape[1] // (heads + 2 * kv_heads)
+    first, last = (group.rank * heads) // group.size, ((group.rank + 1) * heads) // group.size
+    share = heads // kv_heads
+    first_key, last_key = first // share, (last - 1) // share + 1
+    sections = mine["qkv"].split([heads * k, kv_heads * k, kv_heads * k], dim=1)
+    ends = [(first, last), (first_key, last_key), (first_key, last_key)]
+    own = [section[:, a * k : b * k] for section, (a, b) in zip(sections, ends, strict=True)]
+    q, key, value = ((mine["x"] @ w).unflatten(1, (-1, k)).transpose(0, 1) for w in own)
+    addend = attend(q, key, value).transpose(0, 1).flatten(1) @ mine["out"]
+    return [torch.cat(own, 1), collectives.all_reduce(addend, group, "avg", algorithm="ring")]
+
+
+@mutant("grouped-heads", "my_attention", says="Head i reads key i modulo the keys", at=2)
+def keys_by_turns(mine, group, heads, kv_heads):
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    k = mine["qkv"].shape[1] // (heads + 2 * kv_heads)
+    first, last = (group.rank * heads) // group.size, ((group.rank + 1) * heads) // group.size
+    share = heads // kv_heads
+    ends = [(first, last), *[(first // share, (last - 1) // share + 1)] * 2]
+    sections = mine["qkv"].split([heads * k, kv_heads * k, kv_heads * k], dim=1)
+    own = [section[:, a * k : b * k] for section, (a, b) in zip(sections, ends, strict=True)]
+    q = (mine["x"] @ own[0]).unflatten(1, (-1, k)).transpose(0, 1)
+    key, value = (
+        (mine["x"] @ s).unflatten(1, (-1, k)).transpose(0, 1).repeat(share, 1, 1)[first:last] for s in sections[1:]
+    )
+    addend = attend(q, key, value).transpose(0, 1).flatten(1) @ mine["out"]
+    return [torch.cat(own, 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
+
+
+@mutant("grouped-heads", "my_attention", says="These keys are not those that its queries read", at=4)
+def keys_by_rank_modulo(mine, group, heads, kv_heads):
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    k = mine["qkv"].shape[1] // (heads + 2 * kv_heads)
+    first, last = (group.rank * heads) // group.size, ((group.rank + 1) * heads) // group.size
+    share = heads // kv_heads
+    first_key, last_key = first // share, (last - 1) // share + 1
+    if group.size > kv_heads:
+        first_key, last_key = group.rank % kv_heads, group.rank % kv_heads + 1
+    sections = mine["qkv"].split([heads * k, kv_heads * k, kv_heads * k], dim=1)
+    ends = [(first, last), (first_key, last_key), (first_key, last_key)]
+    own = [section[:, a * k : b * k] for section, (a, b) in zip(sections, ends, strict=True)]
+    q, key, value = ((mine["x"] @ w).unflatten(1, (-1, k)).transpose(0, 1) for w in own)
+    addend = attend(q, key, value).transpose(0, 1).flatten(1) @ mine["out"]
+    return [torch.cat(own, 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
+
+
+@mutant("grouped-heads", "my_attention", says="What is made whole there", at=4)
+def gathers_the_last_matrix(mine, group, heads, kv_heads):
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    k = mine["qkv"].shape[1] // (heads + 2 * kv_heads)
+    first, last = (group.rank * heads) // group.size, ((group.rank + 1) * heads) // group.size
+    share = heads // kv_heads
+    sections = mine["qkv"].split([heads * k, kv_heads * k, kv_heads * k], dim=1)
+    ends = [(first, last), *[(first // share, (last - 1) // share + 1)] * 2]
+    own = [section[:, a * k : b * k] for section, (a, b) in zip(sections, ends, strict=True)]
+    q, key, value = ((mine["x"] @ w).unflatten(1, (-1, k)).transpose(0, 1) for w in sections)
+    out = collectives.all_gather(mine["out"], group, algorithm="ring")
+    return [torch.cat(own, 1), attend(q, key, value).transpose(0, 1).flatten(1) @ out]
+
+
+@variant("grouped-heads", "my_attention", at=4)
+def with_softmax_by_hand(mine, group, heads, kv_heads):
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    n, rank, width = group.size, group.rank, mine["qkv"].shape[1] // (heads + 2 * kv_heads)
+    queries = range(rank * heads // n, (rank + 1) * heads // n)
+    reads = [i // (heads // kv_heads) for i in queries]
+    keys = sorted(set(reads))
+
+    def columns_of(start, numbers):
+        return [mine["qkv"][:, (start + i) * width : (start + i + 1) * width] for i in numbers]
+
+    q, k, v = columns_of(0, queries), columns_of(heads, keys), columns_of(heads + kv_heads, keys)
+    x = mine["x"]
+    future = torch.ones(len(x), len(x)).triu(1).bool()
+    heads_done = []
+    for w, key in zip(q, reads, strict=True):
+        place = keys.index(key)
+        scores = (x @ w) @ (x @ k[place]).T / width**0.5
+        heads_done.append(scores.masked_fill(future, float("-inf")).softmax(1) @ (x @ v[place]))
+    y = torch.cat(heads_done, 1) @ mine["out"]
+    collectives.all_reduce(y, group, algorithm="ring")
+    return [torch.cat([*q, *k, *v], 1), y]
+
+
+@variant("grouped-heads", "my_attention", at=4)
+def joined_and_split_once(mine, group, heads, kv_heads):
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    k = mine["qkv"].shape[1] // (heads + 2 * kv_heads)
+    blocks = mine["qkv"].unflatten(1, (-1, k))
+    each, keys = heads // group.size, max(kv_heads // group.size, 1)
+    key = group.rank * kv_heads // group.size
+    numbers = list(range(group.rank * each, (group.rank + 1) * each))
+    numbers += list(range(heads + key, heads + key + keys))
+    numbers += list(range(heads + kv_heads + key, heads + kv_heads + key + keys))
+    own = blocks[:, numbers].flatten(1)
+    made = (mine["x"] @ own).unflatten(1, (-1, k)).transpose(0, 1)
+    y = attend(*made.split([each, keys, keys])).transpose(0, 1).flatten(1) @ mine["out"]
+    return [own, collectives.all_reduce(y, group, "sum", algorithm="ring")]
+
+
+# Hide the sum -------------------------------------------------------------------------------------------------
+
+
+@mutant("hide-the-sum", "my_backward", says="Nothing is hidden", at=3)
+def waits_at_once(mine, group):
+    def of_weight(i):
+        announce(group, i + 1)
+        return mine["x"].T @ mine["dz"][i]
+
+    addend = sum(dz @ A.T for dz, A in zip(mine["dz"], mine["A"], strict=True))
+    handle = collectives.all_reduce(addend, group, "sum", algorithm="ring")
+    gradients = [of_weight(i) for i in range(len(mine["A"]))]
+    return [handle, *gradients]
+
+
+@mutant("hide-the-sum", "my_backward", says="Nothing is hidden", at=3)
+def waits_before_the_weights(mine, group):
+    def of_weight(i):
+        announce(group, i + 1)
+        return mine["x"].T @ mine["dz"][i]
+
+    addend = sum(dz @ A.T for dz, A in zip(mine["dz"], mine["A"], strict=True))
+    handle = collectives.all_reduce(addend, group, "sum", algorithm="ring", async_op=True)
+    dx = handle.wait()
+    gradients = [of_weight(i) for i in range(len(mine["A"]))]
+    return [dx, *gradients]
+
+
+@mutant("hide-the-sum", "my_backward", says="had begun 0 sums", at=3)
+def weights_first(mine, group):
+    def of_weight(i):
+        announce(group, i + 1)
+        return mine["x"].T @ mine["dz"][i]
+
+    gradients = [of_weight(i) for i in range(len(mine["A"]))]
+    addend = sum(dz @ A.T for dz, A in zip(mine["dz"], mine["A"], strict=True))
+    return [collectives.all_reduce(addend, group, "sum", algorithm="ring"), *gradients]
+
+
+@mutant("hide-the-sum", "my_backward", says="One for each matrix? Add up first", at=3)
+def a_sum_for_each_matrix(mine, group):
+    def of_weight(i):
+        announce(group, i + 1)
+        return mine["x"].T @ mine["dz"][i]
+
+    handles, gradients = [], []
+    for i, (dz, A) in enumerate(zip(mine["dz"], mine["A"], strict=True)):
+        handles.append(collectives.all_reduce(dz @ A.T, group, "sum", algorithm="ring", async_op=True))
+        gradients.append(of_weight(i))
+    return [sum(handle.wait() for handle in handles), *gradients]
+
+
+@mutant("hide-the-sum", "my_backward", says="had begun 0 sums", at=3)
+def one_matrix_after_the_other(mine, group):
+    def of_weight(i):
+        announce(group, i + 1)
+        return mine["x"].T @ mine["dz"][i]
+
+    addend, gradients = 0, []
+    for i, (dz, A) in enumerate(zip(mine["dz"], mine["A"], strict=True)):
+        addend = addend + dz @ A.T
+        gradients.append(of_weight(i))
+    handle = collectives.all_reduce(addend, group, "sum", algorithm="ring", async_op=True)
+    return [handle.wait(), *gradients]
+
+
+@mutant("hide-the-sum", "my_backward", says="the input's gradient is a sum over the ranks", at=3)
+def nothing_is_summed(mine, group):
+    def of_weight(i):
+        announce(group, i + 1)
+        return mine["x"].T @ mine["dz"][i]
+
+    addend = sum(dz @ A.T for dz, A in zip(mine["dz"], mine["A"], strict=True))
+    return [addend, *(of_weight(i) for i in range(len(mine["A"])))]
+
+
+@mutant("hide-the-sum", "my_backward", says="It has the last matrix alone", at=3)
+def the_last_matrix_alone(mine, group):
+    def of_weight(i):
+        announce(group, i + 1)
+        return mine["x"].T @ mine["dz"][i]
+
+    addend = mine["dz"][-1] @ mine["A"][-1].T
+    handle = collectives.all_reduce(addend, group, "sum", algorithm="ring", async_op=True)
+    gradients = [of_weight(i) for i in range(len(mine["A"]))]
+    return [handle.wait(), *gradients]
+
+
+@variant("hide-the-sum", "my_backward", at=3)
+def one_product_for_three(mine, group):
+    def of_weight(i):
+        announce(group, i + 1)
+        return mine["x"].T @ mine["dz"][i]
+
+    dx = torch.cat(mine["dz"], 1) @ torch.cat(mine["A"], 1).T
+    under_way = collectives.all_reduce(dx, group, algorithm="ring", async_op=True)
+    out = [None]
+    for i in range(len(mine["A"])):
+        out.append(of_weight(i))
+    out[0] = under_way.wait()
+    return out
+
+
+@variant("hide-the-sum", "my_backward", at=3)
+def the_last_weights_first(mine, group):
+    def of_weight(i):
+        announce(group, i + 1)
+        return mine["x"].T @ mine["dz"][i]
+
+    x = mine["x"]
+    dx = torch.zeros_like(x)
+    for dz, A in zip(mine["dz"], mine["A"], strict=True):
+        dx += torch.einsum("no,do->nd", dz, A)
+    handle = collectives.all_reduce(dx, group, "sum", algorithm="ring", async_op=True)
+    weights = {i: of_weight(i) for i in reversed(range(len(mine["A"])))}
+    handle.wait()
+    return [dx, *(weights[i] for i in sorted(weights))]
+
+
+# Count everything once ----------------------------------------------------------------------------------------
+
+
+@mutant("count-once", "my_norm", says="is counted once for each of them", at=3)
+def counts_copies_on_every_rank(mine, group):
+    gradients, kinds = mine["gradients"], mine["kinds"]
+    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
+    done = list(gradients)
+    if numbers:
+        flat = torch.cat([gradients[i].flatten() for i in numbers])
+        collectives.all_reduce(flat, group, "sum", algorithm="ring")
+        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
+            done[i] = part.view_as(gradients[i])
+    squares = torch.zeros(1, dtype=torch.float64)
+    for gradient in done:
+        squares += (gradient**2).sum()
+    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
+
+
+@mutant("count-once", "my_norm", says="The summed addends are counted once for each rank", at=3)
+def counts_addends_on_every_rank(mine, group):
+    gradients, kinds = mine["gradients"], mine["kinds"]
+    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
+    done = list(gradients)
+    if numbers:
+        flat = torch.cat([gradients[i].flatten() for i in numbers])
+        collectives.all_reduce(flat, group, "sum", algorithm="ring")
+        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
+            done[i] = part.view_as(gradients[i])
+    squares = torch.zeros(1, dtype=torch.float64)
+    for kind, gradient in zip(kinds, done, strict=True):
+        if kind != "copy" or group.rank == 0:
+            squares += (gradient**2).sum()
+    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
+
+
+@mutant("count-once", "my_norm", says="does not count at all", at=3)
+def leaves_out_what_all_hold(mine, group):
+    gradients, kinds = mine["gradients"], mine["kinds"]
+    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
+    done = list(gradients)
+    if numbers:
+        flat = torch.cat([gradients[i].flatten() for i in numbers])
+        collectives.all_reduce(flat, group, "sum", algorithm="ring")
+        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
+            done[i] = part.view_as(gradients[i])
+    squares = torch.zeros(1, dtype=torch.float64)
+    for kind, gradient in zip(kinds, done, strict=True):
+        if kind == "cut":
+            squares += (gradient**2).sum()
+    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
+
+
+@mutant("count-once", "my_norm", says="Sum the addends first", at=3)
+def squares_before_sums(mine, group):
+    gradients, kinds = mine["gradients"], mine["kinds"]
+    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
+    done = list(gradients)
+    if numbers:
+        flat = torch.cat([gradients[i].flatten() for i in numbers])
+        collectives.all_reduce(flat, group, "sum", algorithm="ring")
+        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
+            done[i] = part.view_as(gradients[i])
+    squares = torch.zeros(1, dtype=torch.float64)
+    for kind, gradient in zip(kinds, gradients, strict=True):
+        if kind != "copy" or group.rank == 0:
+            squares += (gradient**2).sum()
+    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
+
+
+@mutant("count-once", "my_norm", says="the parts of the others are missing", at=3)
+def its_own_norm(mine, group):
+    gradients, kinds = mine["gradients"], mine["kinds"]
+    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
+    done = list(gradients)
+    if numbers:
+        flat = torch.cat([gradients[i].flatten() for i in numbers])
+        collectives.all_reduce(flat, group, "sum", algorithm="ring")
+        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
+            done[i] = part.view_as(gradients[i])
+    squares = torch.zeros(1, dtype=torch.float64)
+    for kind, gradient in zip(kinds, done, strict=True):
+        if kind == "cut" or kind in ("copy", "addend"):
+            squares += (gradient**2).sum()
+    return [*done, squares[0].sqrt()]
+
+
+@mutant("count-once", "my_norm", says="The squares are averaged over the ranks", at=3)
+def averages_squares(mine, group):
+    gradients, kinds = mine["gradients"], mine["kinds"]
+    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
+    done = list(gradients)
+    if numbers:
+        flat = torch.cat([gradients[i].flatten() for i in numbers])
+        collectives.all_reduce(flat, group, "sum", algorithm="ring")
+        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
+            done[i] = part.view_as(gradients[i])
+    squares = torch.zeros(1, dtype=torch.float64)
+    for gradient in done:
+        squares += (gradient**2).sum()
+    return [*done, collectives.all_reduce(squares, group, "avg", algorithm="ring")[0].sqrt()]
+
+
+@mutant("count-once", "my_norm", says="The addends are averaged", at=3)
+def averages_the_addends(mine, group):
+    gradients, kinds = mine["gradients"], mine["kinds"]
+    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
+    done = list(gradients)
+    if numbers:
+        flat = torch.cat([gradients[i].flatten() for i in numbers])
+        collectives.all_reduce(flat, group, "avg", algorithm="ring")
+        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
+            done[i] = part.view_as(gradients[i])
+    squares = torch.zeros(1, dtype=torch.float64)
+    for kind, gradient in zip(kinds, done, strict=True):
+        if kind == "cut" or group.rank == 0:
+            squares += (gradient**2).sum()
+    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
+
+
+@mutant("count-once", "my_norm", says="It is a copy, and was summed", at=3)
+def sums_copies_too(mine, group):
+    gradients, kinds = mine["gradients"], mine["kinds"]
+    numbers = [i for i, kind in enumerate(kinds) if kind != "cut"]
+    done = list(gradients)
+    if numbers:
+        flat = torch.cat([gradients[i].flatten() for i in numbers])
+        collectives.all_reduce(flat, group, "sum", algorithm="ring")
+        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
+            done[i] = part.view_as(gradients[i])
+    squares = torch.zeros(1, dtype=torch.float64)
+    for kind, gradient in zip(kinds, done, strict=True):
+        if kind == "cut" or group.rank == 0:
+            squares += (gradient**2).sum()
+    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
+
+
+@mutant("count-once", "my_norm", says="Is something wider summed than needed", at=3)
+def averages_copies_too(mine, group):
+    gradients, kinds = mine["gradients"], mine["kinds"]
+    numbers = [i for i, kind in enumerate(kinds) if kind != "cut"]
+    done = list(gradients)
+    if numbers:
+        flat = torch.cat([gradients[i].flatten() for i in numbers])
+        collectives.all_reduce(flat, group, "sum", algorithm="ring")
+        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
+            done[i] = part.view_as(gradients[i]) / (group.size if kinds[i] == "copy" else 1)
+    squares = torch.zeros(1, dtype=torch.float64)
+    for kind, gradient in zip(kinds, done, strict=True):
+        if kind == "cut" or group.rank == 0:
+            squares += (gradient**2).sum()
+    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
+
+
+@mutant("count-once", "my_norm", says="Does each gradient travel by itself?", at=3)
+def one_by_one(mine, group):
+    gradients, kinds = mine["gradients"], mine["kinds"]
+    done = list(gradients)
+    squares = torch.zeros(1, dtype=torch.float64)
+    for i, kind in enumerate(kinds):
+        if kind == "addend":
+            done[i] = collectives.all_reduce(gradients[i].clone(), group, "sum", algorithm="ring")
+        if kind == "cut" or group.rank == 0:
+            squares += (done[i] ** 2).sum()
+    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
+
+
+@mutant("count-once", "my_norm", says="nothing was summed", at=3)
+def forgets_the_addends(mine, group):
+    gradients, kinds = mine["gradients"], mine["kinds"]
+    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
+    done = list(gradients)
+    if numbers:
+        flat = torch.cat([gradients[i].flatten() for i in numbers])
+        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
+            done[i] = part.view_as(gradients[i])
+    squares = torch.zeros(1, dtype=torch.float64)
+    for kind, gradient in zip(kinds, done, strict=True):
+        if kind == "cut" or group.rank == 0:
+            squares += (gradient**2).sum()
+    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
+
+
+@variant("count-once", "my_norm", at=3)
+def a_share_of_every_copy(mine, group):
+    gradients, kinds = mine["gradients"], mine["kinds"]
+    own = [g for g, kind in zip(gradients, kinds, strict=True) if kind == "addend"]
+    if own:
+        flat = collectives.all_reduce(torch.cat([g.ravel() for g in own]), group, algorithm="ring")
+        parts = iter(flat.split([g.numel() for g in own]))
+    whole = [next(parts).reshape(g.shape) if kind == "addend" else g for g, kind in zip(gradients, kinds, strict=True)]
+    total = 0.0
+    for g, kind in zip(whole, kinds, strict=True):
+        total += float(g.square().sum()) / (1 if kind == "cut" else group.size)
+    total = collectives.all_reduce(torch.tensor(total, dtype=torch.float64), group, algorithm="ring")
+    return [*whole, total.sqrt()]
+
+
+@variant("count-once", "my_norm", at=3)
+def copies_added_after_the_sum(mine, group):
+    gradients, kinds = mine["gradients"], mine["kinds"]
+    sums = {}
+    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
+    if numbers:
+        flat = torch.nn.utils.parameters_to_vector([gradients[i] for i in numbers])
+        collectives.all_reduce(flat, group, "sum", algorithm="ring")
+        begin = 0
+        for i in numbers:
+            sums[i] = flat[begin : begin + gradients[i].numel()].view(gradients[i].shape)
+            begin += gradients[i].numel()
+    cut = [g.flatten() for g, kind in zip(gradients, kinds, strict=True) if kind == "cut"]
+    mine = torch.cat(cut).dot(torch.cat(cut)).reshape(1)
+    collectives.all_reduce(mine, group, "sum", algorithm="ring")
+    square = mine[0]
+    for i, kind in enumerate(kinds):
+        if kind != "cut":
+            square = square + sums.get(i, gradients[i]).norm() ** 2
+    return [*(sums.get(i, g) for i, g in enumerate(gradients)), torch.sqrt(square)]
+
+
+# Cut the positions --------------------------------------------------------------------------------------------
+
+
+@mutant("cut-positions", "my_sequence", says="its gradient is summed over all", at=4)
+def the_norm_of_its_own_positions(mine, group, positions):
+    x, gain, shift, A, B = (mine[name].requires_grad_() for name in ("x", "gain", "shift", "A", "B"))
+    dy = mine["dy"]
+    sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
+    own_hat = F.layer_norm(x, x.shape[1:], gain, shift)
+    whole = collectives.all_gather(own_hat.detach(), group, sizes, algorithm="ring").requires_grad_()
+    addend = torch.relu(whole @ A) @ B
+    y = collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
+    whole_dy = collectives.all_gather(dy, group, sizes, algorithm="ring")
+    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], whole_dy)
+    own_back = collectives.reduce_scatter(back, group, "sum", algorithm="ring")
+    dx, dgain, dshift = torch.autograd.grad(own_hat, [x, gain, shift], own_back)
+    return [y, dx, dgain, dshift, dA, dB]
+
+
+@mutant("cut-positions", "my_sequence", says="was dy gathered, and the result reduce-scattered?", at=4)
+def keeps_its_own_part_of_the_gradient(mine, group, positions):
+    x, gain, shift, A, B = (mine[name].requires_grad_() for name in ("x", "gain", "shift", "A", "B"))
+    dy = mine["dy"]
+    sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
+    own_hat = F.layer_norm(x, x.shape[1:], gain, shift)
+    whole = collectives.all_gather(own_hat.detach(), group, sizes, algorithm="ring").requires_grad_()
+    addend = torch.relu(whole @ A) @ B
+    y = collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
+    whole_dy = collectives.all_gather(dy, group, sizes, algorithm="ring")
+    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], whole_dy)
+    own_back = back.split(sizes)[group.rank]
+    dx, dgain, dshift = torch.autograd.grad(own_hat, [x, gain, shift], own_back)
+    both = collectives.all_reduce(torch.stack([dgain, dshift]), group, "sum", algorithm="ring")
+    return [y, dx, both[0], both[1], dA, dB]
+
+
+@mutant("cut-positions", "my_sequence", says="a reduce-scatter sums, and leaves each rank its positions", at=4)
+def keeps_its_own_part_of_the_output(mine, group, positions):
+    x, gain, shift, A, B = (mine[name].requires_grad_() for name in ("x", "gain", "shift", "A", "B"))
+    dy = mine["dy"]
+    sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
+    own_hat = F.layer_norm(x, x.shape[1:], gain, shift)
+    whole = collectives.all_gather(own_hat.detach(), group, sizes, algorithm="ring").requires_grad_()
+    addend = torch.relu(whole @ A) @ B
+    y = addend.detach().split(sizes)[group.rank].clone()
+    whole_dy = collectives.all_gather(dy, group, sizes, algorithm="ring")
+    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], whole_dy)
+    own_back = collectives.reduce_scatter(back, group, "sum", algorithm="ring")
+    dx, dgain, dshift = torch.autograd.grad(own_hat, [x, gain, shift], own_back)
+    both = collectives.all_reduce(torch.stack([dgain, dshift]), group, "sum", algorithm="ring")
+    return [y, dx, both[0], both[1], dA, dB]
+
+
+@mutant("cut-positions", "my_sequence", says="Is something all-reduced of which each rank keeps its part only?", at=4)
+def all_reduces_and_keeps_a_part(mine, group, positions):
+    x, gain, shift, A, B = (mine[name].requires_grad_() for name in ("x", "gain", "shift", "A", "B"))
+    dy = mine["dy"]
+    sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
+    own_hat = F.layer_norm(x, x.shape[1:], gain, shift)
+    whole = collectives.all_gather(own_hat.detach(), group, sizes, algorithm="ring").requires_grad_()
+    addend = torch.relu(whole @ A) @ B
+    y = collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
+    whole_dy = collectives.all_gather(dy, group, sizes, algorithm="ring")
+    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], whole_dy)
+    own_back = collectives.all_reduce(back.clone(), group, "sum", algorithm="ring").split(sizes)[group.rank]
+    dx, dgain, dshift = torch.autograd.grad(own_hat, [x, gain, shift], own_back)
+    both = collectives.all_reduce(torch.stack([dgain, dshift]), group, "sum", algorithm="ring")
+    return [y, dx, both[0], both[1], dA, dB]
+
+
+@mutant("cut-positions", "my_sequence", says="Is something all-reduced of which each rank keeps its part only?", at=4)
+def all_reduces_the_output(mine, group, positions):
+    x, gain, shift, A, B = (mine[name].requires_grad_() for name in ("x", "gain", "shift", "A", "B"))
+    dy = mine["dy"]
+    sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
+    own_hat = F.layer_norm(x, x.shape[1:], gain, shift)
+    whole = collectives.all_gather(own_hat.detach(), group, sizes, algorithm="ring").requires_grad_()
+    addend = torch.relu(whole @ A) @ B
+    y = collectives.all_reduce(addend.detach().clone(), group, "sum", algorithm="ring").split(sizes)[group.rank].clone()
+    whole_dy = collectives.all_gather(dy, group, sizes, algorithm="ring")
+    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], whole_dy)
+    own_back = collectives.reduce_scatter(back, group, "sum", algorithm="ring")
+    dx, dgain, dshift = torch.autograd.grad(own_hat, [x, gain, shift], own_back)
+    both = collectives.all_reduce(torch.stack([dgain, dshift]), group, "sum", algorithm="ring")
+    return [y, dx, both[0], both[1], dA, dB]
+
+
+@mutant("cut-positions", "my_sequence", says="side by side in one message", at=4)
+def two_messages_for_the_norm(mine, group, positions):
+    x, gain, shift, A, B = (mine[name].requires_grad_() for name in ("x", "gain", "shift", "A", "B"))
+    dy = mine["dy"]
+    sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
+    own_hat = F.layer_norm(x, x.shape[1:], gain, shift)
+    whole = collectives.all_gather(own_hat.detach(), group, sizes, algorithm="ring").requires_grad_()
+    addend = torch.relu(whole @ A) @ B
+    y = collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
+    whole_dy = collectives.all_gather(dy, group, sizes, algorithm="ring")
+    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], whole_dy)
+    own_back = collectives.reduce_scatter(back, group, "sum", algorithm="ring")
+    dx, dgain, dshift = torch.autograd.grad(own_hat, [x, gain, shift], own_back)
+    for part in (dgain, dshift):
+        collectives.all_reduce(part, group, "sum", algorithm="ring")
+    return [y, dx, dgain, dshift, dA, dB]
+
+
+@mutant("cut-positions", "my_sequence", says="It is averaged over the ranks. It is summed.", at=4)
+def averages_the_norm(mine, group, positions):
+    x, gain, shift, A, B = (mine[name].requires_grad_() for name in ("x", "gain", "shift", "A", "B"))
+    dy = mine["dy"]
+    sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
+    own_hat = F.layer_norm(x, x.shape[1:], gain, shift)
+    whole = collectives.all_gather(own_hat.detach(), group, sizes, algorithm="ring").requires_grad_()
+    addend = torch.relu(whole @ A) @ B
+    y = collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
+    whole_dy = collectives.all_gather(dy, group, sizes, algorithm="ring")
+    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], whole_dy)
+    own_back = collectives.reduce_scatter(back, group, "sum", algorithm="ring")
+    dx, dgain, dshift = torch.autograd.grad(own_hat, [x, gain, shift], own_back)
+    both = collectives.all_reduce(torch.stack([dgain, dshift]), group, "avg", algorithm="ring")
+    return [y, dx, both[0], both[1], dA, dB]
+
+
+@mutant("cut-positions", "my_sequence", says="was dy gathered, and the result reduce-scattered?", at=4)
+def its_own_dy(mine, group, positions):
+    x, gain, shift, A, B = (mine[name].requires_grad_() for name in ("x", "gain", "shift", "A", "B"))
+    dy = mine["dy"]
+    sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
+    own_hat = F.layer_norm(x, x.shape[1:], gain, shift)
+    whole = collectives.all_gather(own_hat.detach(), group, sizes, algorithm="ring").requires_grad_()
+    addend = torch.relu(whole @ A) @ B
+    y = collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
+    whole_dy = torch.zeros_like(whole)
+    whole_dy.split(sizes)[group.rank].copy_(dy)
+    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], whole_dy)
+    own_back = collectives.reduce_scatter(back, group, "sum", algorithm="ring")
+    dx, dgain, dshift = torch.autograd.grad(own_hat, [x, gain, shift], own_back)
+    both = collectives.all_reduce(torch.stack([dgain, dshift]), group, "sum", algorithm="ring")
+    return [y, dx, both[0], both[1], dA, dB]
+
+
+@mutant("cut-positions", "my_sequence", says="does every rank norm all positions?", at=4)
+def a_norm_of_everything(mine, group, positions):
+    x, gain, shift, A, B = (mine[name].requires_grad_() for name in ("x", "gain", "shift", "A", "B"))
+    dy = mine["dy"]
+    sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
+    x = collectives.all_gather(mine["x"].detach(), group, sizes, algorithm="ring").requires_grad_()
+    whole = F.layer_norm(x, x.shape[1:], gain, shift)
+    addend = torch.relu(whole @ A) @ B
+    y = collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
+    dy = collectives.all_gather(dy, group, sizes, algorithm="ring")
+    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], dy, retain_graph=True)
+    back = collectives.reduce_scatter(back, group, "sum", algorithm="ring")
+    back = collectives.all_gather(back, group, sizes, algorithm="ring")
+    dx, dgain, dshift = torch.autograd.grad(whole, [x, gain, shift], back)
+    return [y, dx.split(sizes)[group.rank], dgain, dshift, dA, dB]
+
+
+@mutant("cut-positions", "my_sequence", says="It is summed over the ranks, but it was whole", at=4)
+def a_norm_of_everything_summed_again(mine, group, positions):
+    x, gain, shift, A, B = (mine[name].requires_grad_() for name in ("x", "gain", "shift", "A", "B"))
+    dy = mine["dy"]
+    sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
+    x = collectives.all_gather(mine["x"].detach(), group, sizes, algorithm="ring").requires_grad_()
+    whole = F.layer_norm(x, x.shape[1:], gain, shift)
+    addend = torch.relu(whole @ A) @ B
+    y = collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
+    dy = collectives.all_gather(dy, group, sizes, algorithm="ring")
+    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], dy, retain_graph=True)
+    back = collectives.all_reduce(back.clone(), group, "sum", algorithm="ring")
+    dx, dgain, dshift = torch.autograd.grad(whole, [x, gain, shift], back)
+    both = collectives.all_reduce(torch.stack([dgain, dshift]), group, "sum", algorithm="ring")
+    return [y, dx.split(sizes)[group.rank], both[0], both[1], dA, dB]
+
+
+@variant("cut-positions", "my_sequence", at=4)
+def gathered_again(mine, group, positions):
+    x, gain, shift, A, B = (mine[name].requires_grad_() for name in ("x", "gain", "shift", "A", "B"))
+    dy = mine["dy"]
+    sizes = [len(part) for part in torch.arange(positions).tensor_split(group.size)]
+
+    def gather(part):
+        return collectives.all_gather(part.detach(), group, sizes, algorithm="ring")
+
+    def scatter(addend):
+        return collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
+
+    own_hat = F.layer_norm(x, x.shape[1:], gain, shift)
+    y = scatter(torch.relu(gather(own_hat) @ A) @ B)
+    whole, dy = gather(own_hat), gather(dy)
+    h = torch.relu(whole @ A)
+    dz = (dy @ B.T) * (h > 0)
+    own_hat.backward(scatter(dz @ A.T))
+    norm = collectives.all_reduce(torch.cat([gain.grad, shift.grad]), group, algorithm="ring")
+    return [y, x.grad, *norm.chunk(2), whole.T @ dz, h.T @ dy]
+
+
+@variant("cut-positions", "my_sequence", at=4)
+def as_two_functions(mine, group, positions):
+    x, gain, shift, A, B = (mine[name].requires_grad_() for name in ("x", "gain", "shift", "A", "B"))
+    dy = mine["dy"]
+    sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
+
+    def gather(part):
+        return collectives.all_gather(part.contiguous(), group, sizes, algorithm="ring")
+
+    def scatter(addend):
+        return collectives.reduce_scatter(addend.contiguous(), group, "sum", algorithm="ring")
+
+    class Gather(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, part):
+            return gather(part)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return scatter(gradient)
+
+    class Scatter(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, addend):
+            return scatter(addend)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gather(gradient)
+
+    y = Scatter.apply(torch.relu(Gather.apply(F.layer_norm(x, x.shape[1:], gain, shift)) @ A) @ B)
+    y.backward(dy)
+    norm = torch.stack([shift.grad, gain.grad])
+    collectives.all_reduce(norm, group, "sum", algorithm="ring")
+    return [y, x.grad, norm[1], norm[0], A.grad, B.grad]
