@@ -10,8 +10,8 @@ import torch
 import labkit
 from labkit.models import GPTConfig, next_token_loss
 from labkit.parallel.pipeline import Pipeline, interleaved, one_f_one_b
+from labkit.parallel.pipeline.running.stages import gpt_stages
 from labkit.parallel.pipeline.schedule import Schedule
-from labkit.parallel.pipeline.stages import gpt_stages
 
 from .in_turn import Step, in_turn, row
 from .model_parallel_tensor import tokens

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from labkit.parallel.fsdp.fully_shard import FullyShard
     from labkit.parallel.layout import Layout
     from labkit.parallel.mesh import Mesh
-    from labkit.parallel.pipeline.pipeline import Pipeline
+    from labkit.parallel.pipeline.running.pipeline import Pipeline
     from labkit.parallel.stand_in import Kernels, kernels
     from labkit.parallel.tensor.block import TensorParallelBlock
     from labkit.parallel.tensor.gpt import TensorParallelGPT
@@ -67,7 +67,7 @@ _HOME = {
     "TensorParallelBlock": "tensor.block", "TensorParallelGPT": "tensor.gpt",
     "VocabParallelEmbedding": "vocab", "vocab_parallel_cross_entropy": "vocab_loss",
     "FullyShard": "fsdp.fully_shard", "deferred": "fsdp.deferred",
-    "Pipeline": "pipeline.pipeline",
+    "Pipeline": "pipeline.running.pipeline",
     "Kernels": "stand_in", "kernels": "stand_in",
 }  # fmt: skip
 

@@ -11,8 +11,8 @@ from torch.utils._pytree import tree_flatten
 
 from labkit.models import CNN, GPT, CNNConfig, GPTConfig
 from labkit.parallel import checkpoint_blocks
-from labkit.parallel.pipeline.split import owners
-from labkit.parallel.pipeline.stage import Stage
+from labkit.parallel.pipeline.running.split import owners
+from labkit.parallel.pipeline.running.stage import Stage
 
 MICROBATCHES = 3
 

@@ -18,9 +18,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from labkit.parallel.pipeline.analysis.high_water import Report
+    from labkit.parallel.pipeline.analysis.messages import with_messages
+    from labkit.parallel.pipeline.analysis.simulation import simulate
+    from labkit.parallel.pipeline.analysis.timeline import Timeline
+    from labkit.parallel.pipeline.analysis.validation import validate
     from labkit.parallel.pipeline.costs import Costs
     from labkit.parallel.pipeline.faulty import ScheduleError, Wait
-    from labkit.parallel.pipeline.high_water import Report
     from labkit.parallel.pipeline.instructions import (
         Backward,
         Compute,
@@ -35,16 +39,12 @@ if TYPE_CHECKING:
         Update,
         WeightGradient,
     )
-    from labkit.parallel.pipeline.messages import with_messages
-    from labkit.parallel.pipeline.pipeline import Pipeline, execute
     from labkit.parallel.pipeline.reading import from_labels
+    from labkit.parallel.pipeline.running.pipeline import Pipeline, execute
+    from labkit.parallel.pipeline.running.stages import GPTStage, gpt_stages
+    from labkit.parallel.pipeline.running.step import StepResult
     from labkit.parallel.pipeline.schedule import Schedule, label, labels
     from labkit.parallel.pipeline.schedules import gpipe, interleaved, naive, one_f_one_b, pipedream
-    from labkit.parallel.pipeline.simulation import simulate
-    from labkit.parallel.pipeline.stages import GPTStage, gpt_stages
-    from labkit.parallel.pipeline.step import StepResult
-    from labkit.parallel.pipeline.timeline import Timeline
-    from labkit.parallel.pipeline.validation import validate
     from labkit.parallel.pipeline.zero_bubble import zb_h1, zb_h2, zb_v
 
 __all__ = [
@@ -59,12 +59,14 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(("Backward", "Compute", "Forward", "InputGradient", "Instruction", "Message", "RecvActivation",
                      "RecvGradient", "SendActivation", "SendGradient", "Update", "WeightGradient"), "instructions"),
-    "Pipeline": "pipeline", "execute": "pipeline", "StepResult": "step", "GPTStage": "stages", "gpt_stages": "stages",
-    "Schedule": "schedule", "label": "schedule", "labels": "schedule", "from_labels": "reading",
+    "Schedule": "schedule", "label": "schedule", "labels": "schedule", "from_labels": "reading", "Costs": "costs",
     **dict.fromkeys(("gpipe", "interleaved", "naive", "one_f_one_b", "pipedream"), "schedules"),
     **dict.fromkeys(("zb_h1", "zb_h2", "zb_v"), "zero_bubble"),
-    "Costs": "costs", "Timeline": "timeline", "simulate": "simulation", "validate": "validation",
-    "Report": "high_water", "ScheduleError": "faulty", "Wait": "faulty", "with_messages": "messages",
+    "ScheduleError": "faulty", "Wait": "faulty",
+    "Report": "analysis.high_water", "Timeline": "analysis.timeline", "simulate": "analysis.simulation",
+    "validate": "analysis.validation", "with_messages": "analysis.messages",
+    "Pipeline": "running.pipeline", "execute": "running.pipeline", "StepResult": "running.step",
+    "GPTStage": "running.stages", "gpt_stages": "running.stages",
 }  # fmt: skip
 
 

@@ -16,15 +16,15 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from labkit.parallel.pipeline.agreement import outside_time
-from labkit.parallel.pipeline.checks import agree_on_options, agree_on_step
 from labkit.parallel.pipeline.costs import Costs
-from labkit.parallel.pipeline.microbatches import Count
+from labkit.parallel.pipeline.running.agreement import outside_time
+from labkit.parallel.pipeline.running.checks import agree_on_options, agree_on_step
+from labkit.parallel.pipeline.running.microbatches import Count
+from labkit.parallel.pipeline.running.stage import Head
+from labkit.parallel.pipeline.running.step import Step, StepResult
+from labkit.parallel.pipeline.running.tied import Tied
+from labkit.parallel.pipeline.running.weights import Stash
 from labkit.parallel.pipeline.schedule import Schedule
-from labkit.parallel.pipeline.stage import Head
-from labkit.parallel.pipeline.step import Step, StepResult
-from labkit.parallel.pipeline.tied import Tied
-from labkit.parallel.pipeline.weights import Stash
 from labkit.wire.group import Group
 
 Loss = Callable[[Tensor, Tensor], Tensor]

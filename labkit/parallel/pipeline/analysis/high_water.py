@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from labkit.parallel.pipeline.complete import nth
+from labkit.parallel.pipeline.analysis.complete import nth
 from labkit.parallel.pipeline.faulty import ScheduleError
 from labkit.parallel.pipeline.instructions import Backward, Forward, InputGradient, WeightGradient
 from labkit.parallel.pipeline.schedule import Schedule, label

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from labkit.parallel.pipeline.analysis.walk import FREE, Walked
 from labkit.parallel.pipeline.costs import Costs
 from labkit.parallel.pipeline.faulty import ScheduleError, Wait, deadlock
 from labkit.parallel.pipeline.instructions import (
@@ -27,7 +28,6 @@ from labkit.parallel.pipeline.traffic import (
     needed_by,
     sends,
 )
-from labkit.parallel.pipeline.walk import FREE, Walked
 from labkit.wire.network import Link
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from labkit.parallel.pipeline.agreement import (
+from labkit.parallel.pipeline.costs import Costs
+from labkit.parallel.pipeline.instructions import Update
+from labkit.parallel.pipeline.running.agreement import (
     describe,
     digest,
     refuse_different_schedules,
@@ -17,16 +19,14 @@ from labkit.parallel.pipeline.agreement import (
     table,
     words,
 )  # fmt: skip
-from labkit.parallel.pipeline.boundaries import Shape, learn
-from labkit.parallel.pipeline.costs import Costs
-from labkit.parallel.pipeline.instructions import Update
-from labkit.parallel.pipeline.microbatches import shares, sizes_of
+from labkit.parallel.pipeline.running.boundaries import Shape, learn
+from labkit.parallel.pipeline.running.microbatches import shares, sizes_of
 from labkit.parallel.pipeline.schedule import Schedule, labels
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
 if TYPE_CHECKING:
-    from labkit.parallel.pipeline.pipeline import Pipeline
+    from labkit.parallel.pipeline.running.pipeline import Pipeline
 
 
 @dataclass
@@ -140,7 +140,7 @@ def _look(
         raise Refused(f"this is {describe(schedule)}, and the pipeline was made with {len(pipeline.modules)} modules a "
                       f"rank: give each rank one module per chunk")  # fmt: skip
     if check and ("valid", id(schedule)) not in pipeline.known:
-        from labkit.parallel.pipeline.validation import validate
+        from labkit.parallel.pipeline.analysis.validation import validate
 
         validate(schedule)
         pipeline.known["valid", id(schedule)] = schedule

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from labkit.collectives import broadcast
-from labkit.parallel.pipeline.agreement import refuse_together
+from labkit.parallel.pipeline.running.agreement import refuse_together
+from labkit.parallel.pipeline.running.stage import Head
 from labkit.parallel.pipeline.schedule import Schedule
-from labkit.parallel.pipeline.stage import Head
 from labkit.wire.dtypes import CODES, DTYPES, describe
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from labkit.parallel.pipeline.complete import complete
+from labkit.parallel.pipeline.analysis.complete import complete
+from labkit.parallel.pipeline.analysis.walk import walk
 from labkit.parallel.pipeline.costs import Costs
 from labkit.parallel.pipeline.faulty import ScheduleError
 from labkit.parallel.pipeline.instructions import Instruction
 from labkit.parallel.pipeline.schedule import Schedule
 from labkit.parallel.pipeline.traffic import RECEIVES, SENDS, carried, made_by, messages_of, sends
-from labkit.parallel.pipeline.walk import walk
 from labkit.wire.errors import Refused
 
 RECEIVE = ("early", "late")

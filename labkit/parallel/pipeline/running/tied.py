@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.collectives import all_reduce
-from labkit.parallel.pipeline.agreement import words
+from labkit.parallel.pipeline.running.agreement import words
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 

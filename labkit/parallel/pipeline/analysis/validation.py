@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from labkit.parallel.pipeline.complete import complete
+from labkit.parallel.pipeline.analysis.complete import complete
+from labkit.parallel.pipeline.analysis.high_water import Report, high_water
+from labkit.parallel.pipeline.analysis.rendezvous import check_messages, walk_blocking
+from labkit.parallel.pipeline.analysis.walk import walk
 from labkit.parallel.pipeline.costs import Costs
-from labkit.parallel.pipeline.high_water import Report, high_water
-from labkit.parallel.pipeline.rendezvous import check_messages, walk_blocking
 from labkit.parallel.pipeline.schedule import Schedule
-from labkit.parallel.pipeline.walk import walk
 
 NOTHING = Costs(0, 0, 0)
 

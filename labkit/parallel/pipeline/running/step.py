@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from labkit.parallel.pipeline.boundaries import Shape
 from labkit.parallel.pipeline.costs import Costs
 from labkit.parallel.pipeline.instructions import (
     Backward,
@@ -21,16 +20,17 @@ from labkit.parallel.pipeline.instructions import (
     Update,
     WeightGradient,
 )
-from labkit.parallel.pipeline.mail import Letters, Mail, room_for
-from labkit.parallel.pipeline.microbatches import shares
+from labkit.parallel.pipeline.running.boundaries import Shape
+from labkit.parallel.pipeline.running.mail import Letters, Mail, room_for
+from labkit.parallel.pipeline.running.microbatches import shares
+from labkit.parallel.pipeline.running.stage import Head, Stage
+from labkit.parallel.pipeline.running.weights import StashingStage
 from labkit.parallel.pipeline.schedule import Schedule, label
-from labkit.parallel.pipeline.stage import Head, Stage
 from labkit.parallel.pipeline.traffic import Parcel, is_explicit, made_by, needed_by
-from labkit.parallel.pipeline.weights import StashingStage
 
 if TYPE_CHECKING:
-    from labkit.parallel.pipeline.checks import Plan
-    from labkit.parallel.pipeline.pipeline import Pipeline
+    from labkit.parallel.pipeline.running.checks import Plan
+    from labkit.parallel.pipeline.running.pipeline import Pipeline
 
 
 @dataclass

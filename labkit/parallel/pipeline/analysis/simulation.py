@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from labkit.parallel.pipeline.complete import complete
+from labkit.parallel.pipeline.analysis.complete import complete
+from labkit.parallel.pipeline.analysis.high_water import high_water
+from labkit.parallel.pipeline.analysis.rendezvous import check_messages, walk_blocking
+from labkit.parallel.pipeline.analysis.timeline import Timeline
+from labkit.parallel.pipeline.analysis.walk import walk
 from labkit.parallel.pipeline.costs import Costs
-from labkit.parallel.pipeline.high_water import high_water
-from labkit.parallel.pipeline.rendezvous import check_messages, walk_blocking
 from labkit.parallel.pipeline.schedule import Schedule
-from labkit.parallel.pipeline.timeline import Timeline
-from labkit.parallel.pipeline.walk import walk
 from labkit.wire.errors import Refused
 from labkit.wire.network import Link, Network
 

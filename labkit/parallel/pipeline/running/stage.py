@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from labkit.parallel.pipeline.split import Islands, owners
+from labkit.parallel.pipeline.running.split import Islands, owners
 
 Head = Callable[[Tensor, int], Tensor]  # the last stage: (output, microbatch) -> its share of the loss
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
 
-from labkit.parallel.pipeline.stage import Stage
+from labkit.parallel.pipeline.running.stage import Stage
 
 Version = dict[str, Tensor]
 
