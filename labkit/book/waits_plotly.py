@@ -31,7 +31,7 @@ def spec(
                 "text": [f"<b>{rank}</b>" for rank in ranks], "textposition": "middle center",
                 "textfont": {"color": ON_COLOUR, "size": 14},
                 "hovertext": [f"rank {rank} at {at.get(rank, 'its end')}" for rank in ranks], "hoverinfo": "text",
-                "marker": {"size": 44, "color": colour, "line": {"color": ON_COLOUR, "width": edge}},
+                "marker": {"size": 44, "color": colour, "line": {"color": INK, "width": edge}},
             })  # fmt: skip
     notes = [_standing(where[rank], f"at {what}") for rank, what in at.items()]
     pairs = {(wait.rank, wait.on) for wait in waits}
