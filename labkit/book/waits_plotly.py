@@ -21,9 +21,9 @@ def spec(
 ) -> dict[str, Any]:  # fmt: skip
     """where: the middle of each rank's circle, in pixels around (0, 0), upwards."""
     at = {wait.rank: wait.at for wait in waits}
-    kinds = (("in the circle", ORANGE, 3.0, True), ("waits for one that is", GREY, 1.0, False))
+    kinds = (("in the circle", ORANGE, "circle", 3.0, True), ("waits for one that is", GREY, "square", 1.0, False))
     data = []
-    for name, colour, edge, inside in kinds:
+    for name, colour, symbol, edge, inside in kinds:
         if ranks := [rank for rank in where if (rank in ring) is inside]:
             data.append({
                 "type": "scatter", "mode": "markers+text", "name": name,
@@ -31,7 +31,7 @@ def spec(
                 "text": [f"<b>{rank}</b>" for rank in ranks], "textposition": "middle center",
                 "textfont": {"color": ON_COLOUR, "size": 14},
                 "hovertext": [f"rank {rank} at {at.get(rank, 'its end')}" for rank in ranks], "hoverinfo": "text",
-                "marker": {"size": 44, "color": colour, "line": {"color": INK, "width": edge}},
+                "marker": {"symbol": symbol, "size": 44 if inside else 38, "color": colour, "line": {"color": INK, "width": edge}},
             })  # fmt: skip
     notes = [_standing(where[rank], f"at {what}") for rank, what in at.items()]
     pairs = {(wait.rank, wait.on) for wait in waits}
