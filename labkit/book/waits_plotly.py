@@ -1,4 +1,4 @@
-"""The wait-for picture as a plotly figure: circles, and straight arrows, side by side where they go both ways."""
+"""The wait-for picture as a plotly figure: straight arrows between ranks, side by side where they go both ways."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def spec(
                 "text": [f"<b>{rank}</b>" for rank in ranks], "textposition": "middle center",
                 "textfont": {"color": ON_COLOUR, "size": 14},
                 "hovertext": [f"rank {rank} at {at.get(rank, 'its end')}" for rank in ranks], "hoverinfo": "text",
-                "marker": {"symbol": symbol, "size": 44 if inside else 38, "color": colour, "line": {"color": INK, "width": edge}},
+                "marker": {"symbol": symbol, "size": 44 if inside else 38, "color": colour,
+                           "line": {"color": INK, "width": edge}},
             })  # fmt: skip
     notes = [_standing(where[rank], f"at {what}") for rank, what in at.items()]
     pairs = {(wait.rank, wait.on) for wait in waits}
