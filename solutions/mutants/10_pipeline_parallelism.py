@@ -142,7 +142,7 @@ def a_warmup_of_what_it_may_hold(batch, group, microbatches, room):
     return [step.loss, stage.weight.grad, stage.bias.grad, step.in_flight]
 
 
-@mutant("one-forward-one-backward", "my_one_f_one_b", says="are enough", at=4)
+@mutant("one-forward-one-backward", "my_one_f_one_b", says="1F1B without a limit", at=4)
 def no_limit_of_memory(batch, group, microbatches, room):
     rows = []
     for rank in range(group.size):
@@ -161,7 +161,7 @@ def no_limit_of_memory(batch, group, microbatches, room):
     return [step.loss, stage.weight.grad, stage.bias.grad, step.in_flight]
 
 
-@mutant("one-forward-one-backward", "my_one_f_one_b", says="where does a rank wait", at=4)
+@mutant("one-forward-one-backward", "my_one_f_one_b", says="one forward more in its warmup", at=4)
 def a_warmup_that_is_too_short(batch, group, microbatches, room):
     rows = []
     for rank in range(group.size):

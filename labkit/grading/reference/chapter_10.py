@@ -15,6 +15,7 @@ from labkit.parallel.pipeline import (
     Instruction,
     Schedule,
     from_labels,
+    one_f_one_b,
     simulate,
     validate,
 )  # fmt: skip
@@ -76,18 +77,19 @@ UNITS = (1.0, 2.0, 0.0)  # milliseconds of F, B and W where a whole backward pas
 def expect_step(student: Student, schedule: Schedule, best: Schedule) -> None:
     """In simulation the step takes no longer than that of `best`."""
     got, want = step_ms(schedule, *UNITS), step_ms(best, *UNITS)
-    text = "{what} the step takes {got:g} ms (F {f:g}, B {b:g}); {want:g} are enough. {why}"
+    text = "{what}: the step takes {got:g} ms (F {f:g}, B {b:g}), and {want:g} would do. {why}"
     f, b, w = UNITS
     student.expect(got <= want + 1e-6, text, what=_what(best), got=got, want=want, f=f, b=b + w,
-                   why=_why_slow(schedule))  # fmt: skip
+                   why=_why_slow(schedule, best))  # fmt: skip
 
 
 def _what(best: Schedule) -> str:
-    extra = f", and room for {best.name}" if best.name.isdigit() else ""
-    return f"With {best.size} ranks and {best.microbatches} microbatches{extra}"
+    n, m = best.size, best.microbatches
+    return f"With {n} ranks, {m} microbatches and room for {best.name}" if best.name.isdigit() else (
+        f"With {n} ranks and {m} microbatches")  # fmt: skip
 
 
-def _why_slow(schedule: Schedule) -> str:
+def _why_slow(schedule: Schedule, best: Schedule) -> str:
     for actions, word in (("F", "forwards"), ("BI", "backwards")):
         orders = [[k for action, k in kinds(row) if action in actions] for row in schedule.ranks]
         other = next((rank for rank, order in enumerate(orders) if order != orders[0]), 0)
@@ -96,21 +98,30 @@ def _why_slow(schedule: Schedule) -> str:
     held = most_in_flight(schedule)
     if max(held) == 1 < min(schedule.size, schedule.microbatches):
         return "One microbatch is under way at a time: the next one may follow as soon as a rank is free."
+    for rank, (has, may) in enumerate(zip(held, most_in_flight(best), strict=True)):
+        if has < may:
+            return f"Rank {rank} never holds more than {has}, and may hold {may}: one forward more in its warmup."
     return "Draw it: where does a rank wait, although there is a forward that it could do?"
 
 
 def expect_held(student: Student, schedule: Schedule, room: int) -> None:
     """No rank of a 1F1B keeps more activations than it must, nor than `room`."""
-    best = limited_1f1b(schedule.size, schedule.microbatches, room)
-    for rank, (got, want) in enumerate(zip(most_in_flight(schedule), most_in_flight(best), strict=True)):
-        text = "{what} rank {rank} holds {got} activations, and {want} are enough. {why}"
-        all_first = got == schedule.microbatches
-        why = "All forwards come before the first backward: that is GPipe." if all_first else why_held(got, want)
+    n, m = schedule.size, schedule.microbatches
+    best, held = limited_1f1b(n, m, room), most_in_flight(schedule)
+    for rank, (got, want) in enumerate(zip(held, most_in_flight(best), strict=True)):
+        text = "{what}: rank {rank} holds {got} activations, and {want} would do. {why}"
+        why = why_held(got, want)
+        if held == most_in_flight(one_f_one_b(n, m)):
+            why = "That is 1F1B without a limit: what does `room` change?"
+        elif got == m:
+            why = "All forwards come before the first backward: that is GPipe."
         student.expect(got <= want, text, what=_what(best), rank=rank, got=got, want=want, why=why)
 
 
 def why_held(got: int, want: int) -> str:
-    """A likely cause of too many activations."""
+    """A likely cause of too many activations, or too few."""
+    if got < want:
+        return "The warmup is too short: then the rank waits for its first gradient."
     if got == want + 1:
         return "The warmup is one forward too long: by turns means that a forward comes before each backward."
     return "A backward frees an activation: let it come before the next forward."

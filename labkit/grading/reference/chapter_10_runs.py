@@ -47,7 +47,7 @@ def expect_real_run(student: Student, run: Evidence, x: Tensor, y: Tensor, m: in
         fine = isinstance(result, list) and len(result) == 4
         student.expect(fine, f"With {n} ranks rank {rank} returned no result of the real run: leave the given lines.")
     student.expect_results(replace(run, results=[result[:3] for result in run.results]), right, within=1e-9)
-    text = "With {n} ranks rank {rank} held {got} microbatches in the real run; {expected} are enough. {why}"
+    text = "With {n} ranks rank {rank} held {got} microbatches in the real run; in 1F1B it holds {expected}. {why}"
     held = [result[3] for result in run.results]
     student.expect_by_rank(held, [min(n - rank, m) for rank in range(n)], text, n=n, why=why_held)
 
