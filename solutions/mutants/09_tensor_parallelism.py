@@ -910,6 +910,25 @@ def each_for_itself(mine, group, vocab, ignore):
     return [loss, gradient * kept[:, None] / kept.sum()]
 
 
+@mutant("three-numbers", "my_loss", says="Was something computed in 32 bits on the way?", at=4)
+def a_share_in_32_bits(mine, group, vocab, ignore):
+    scores, targets = mine["scores"], mine["targets"]
+    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
+    column = targets - sum(sizes[: group.rank])
+    kept = targets != ignore
+    here = kept & (column >= 0) & (column < sizes[group.rank])
+    column = torch.where(here, column, 0)[:, None]
+    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
+    below = scores - top[:, None]
+    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
+    both = torch.stack([below.exp().sum(1), of_target])
+    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
+    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
+    gradient = below.exp() / sums[:, None]
+    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
+    return [loss, gradient * (kept[:, None] / kept.sum())]
+
+
 @variant("three-numbers", "my_loss", at=4)
 def three_calls(mine, group, vocab, ignore):
     scores, targets = mine["scores"], mine["targets"]
@@ -946,8 +965,8 @@ def by_logarithms_of_sums(mine, group, vocab, ignore):
     kept = targets != ignore
     gradient = (scores - logs[:, None]).exp()
     gradient[rows, targets[rows] - first[group.rank]] -= 1
-    gradient *= kept[:, None] / kept.sum()
-    return [(logs - picked)[kept].mean(), gradient]
+    gradient[~kept] = 0
+    return [(logs - picked)[kept].mean(), gradient / kept.sum()]
 
 
 # Heads that share keys ----------------------------------------------------------------------------------------

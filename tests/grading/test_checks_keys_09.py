@@ -370,6 +370,8 @@ def test_a_sentence_has_rank_name_number_and_the_cause_that_fits_best():
     assert "should be a list of 2: a, b" in said([{"a": 1}, None], right)
     swapped = said([mine[::-1] for mine in right], right)
     assert "a: rank 0 returned a tensor of shape [2]; it should be [3]" in swapped
+    wrong[0][0] = right[0][0].float().double()
+    assert "in 32 bits on the way" in said(wrong, right)
     wrong[0][0] = torch.full((3,), math.nan, dtype=D)
     assert "is nan and should be" in said(wrong, right)
 

@@ -86,7 +86,11 @@ def vocabulary_loss(scores: Tensor, targets: Tensor, n: int, ignore: int) -> Fou
                 share(s - h) for s, h in zip(soft, hot, strict=True)
             ],
             "The target is not subtracted: softmax minus 1, where the target is.": [share(s) for s in soft],
-            "Positions to be ignored have a gradient.": [
+            "Positions to be ignored have a gradient: softmax. Theirs is 0.": [
+                (s - h * _mine(places, starts, r) * kept[:, None]) / count
+                for r, (s, h) in enumerate(zip(soft, hot, strict=True))
+            ],
+            "Positions to be ignored have a gradient, as if their target were symbol 0. Theirs is 0.": [
                 (s - h * _mine(places, starts, r)) / count for r, (s, h) in enumerate(zip(soft, hot, strict=True))
             ],
         },

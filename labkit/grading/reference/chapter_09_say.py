@@ -68,7 +68,11 @@ def _difference(name: str, rank: int, got: object, want: object) -> str:
     off = (got - want).abs().nan_to_num(torch.inf)
     at = [int(i) for i in torch.unravel_index(off.argmax(), want.shape)]
     entry = f"entry {at}" if at else "it"
-    return f"{name} of rank {rank} is wrong: {entry} is {got[tuple(at)]:g} and should be {want[tuple(at)]:g}."
+    here, there = got[tuple(at)].item(), want[tuple(at)].item()
+    if f"{here:g}" != f"{there:g}":
+        return f"{name} of rank {rank} is wrong: {entry} is {here:g} and should be {there:g}."
+    why = "Was something computed in 32 bits on the way? (A bool over a whole number is float32.)"
+    return f"{name} of rank {rank} is nearly right: {entry} is {here:.12g} and should be {there:.12g}. {why}"
 
 
 def expect_calls(
