@@ -395,6 +395,7 @@ def test_calls_must_fit_to_the_byte_and_halves_count_as_a_whole():
         (evidence(("all_reduce", due), ("all_reduce", due)), "whole already"),
         (evidence(("all_gather", halves[1])), "What is made whole there"),
         (evidence(), "Nothing is summed"),
+        (evidence(("reduce", due), ("broadcast", due)), "Only all_reduce is needed here"),
         (evidence(("all_reduce", [b + 8 for b in due])), "wider"),
     ):
         with pytest.raises(NotRight, match=why) as found:
