@@ -10,15 +10,21 @@ import torch
 import torch.nn.functional as F
 from slips import every_draw, tell_apart
 from torch import nn
+from zoo_runs import animals, exercises, judged, source
 
 import labkit
 from labkit import cost
+from labkit.grading.checks.pristine import preamble
 from labkit.grading.checks.student import Evidence, NotRight
+from labkit.grading.checks.wording import fill
+from labkit.grading.grader import memory
+from labkit.grading.grader.door import Pace, SandboxStudent
 from labkit.grading.keys import find_key
 from labkit.grading.reference import chapter_09 as pairs
 from labkit.grading.reference import chapter_09_heads as parts
 from labkit.grading.reference import chapter_09_say as say
 from labkit.grading.reference import chapter_09_whole as whole
+from labkit.grading.sandbox import open_sandbox
 from labkit.models.gpt import attend
 from labkit.parallel import ColumnParallelLinear, RowParallelLinear, vocab_parallel_cross_entropy
 from labkit.parallel.tensor import regions
@@ -339,13 +345,7 @@ class Door:
 
     def expect(self, holds, sentence, **values):
         if not holds:
-            raise NotRight(say_filled(sentence, values))
-
-
-def say_filled(sentence, values):
-    from labkit.grading.checks.wording import fill
-
-    return fill(sentence, values)
+            raise NotRight(fill(sentence, values))
 
 
 def said(results, right, causes=None, names=("a", "b")):
@@ -395,8 +395,25 @@ def test_calls_must_fit_to_the_byte_and_halves_count_as_a_whole():
         (evidence(("all_reduce", due), ("all_reduce", due)), "whole already"),
         (evidence(("all_gather", halves[1])), "What is made whole there"),
         (evidence(), "Nothing is summed"),
+        (evidence(("reduce", due), ("broadcast", due)), "Only all_reduce is needed here"),
         (evidence(("all_reduce", [b + 8 for b in due])), "wider"),
     ):
         with pytest.raises(NotRight, match=why) as found:
             say.expect_calls(Door(), run, [size], "one")
         assert "rank 0" in str(found.value) and " B" in str(found.value)
+
+
+# Behind walls -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["the_last_weights_first", "waits_at_once", "weights_first", "a_sum_for_each_matrix"])
+def test_a_hidden_sum_has_the_same_marks_behind_walls(name, monkeypatch):
+    """Rounds of a switch and records of a program agree on what had begun, and what was over."""
+    monkeypatch.setenv("LABKIT_SLOW_MACHINE", "5")
+    animal = next(a for a in animals(CHAPTER) if a.body.__name__ == name)
+    opened = exercises(CHAPTER)
+    with open_sandbox([preamble(source(CHAPTER), opened), animal.source, memory.PROBE], Pace(4.0).limits()) as box:
+        here = opened.judge(animal.exercise, SandboxStudent(box, 20_26, animal.exercise, Pace(4.0)))
+    there = judged(CHAPTER, animal.exercise, {animal.entry: animal.body})
+    assert [(m.name, m.state, m.sentence) for m in here.marks] == [(m.name, m.state, m.sentence) for m in there.marks]
+    assert (here.state == "right") == animal.right

@@ -124,7 +124,13 @@ def _listed(called: Counter[str]) -> str:
     return " and ".join(parts) or "no collective"
 
 
+def _words(names: Sequence[str]) -> str:
+    return " or ".join(names)
+
+
 def _cause(called: Counter[str], want: Counter[str], got: int, due: int) -> str:
+    if set(called) - set(want):
+        return f"Only {_words(sorted(name for name in want if want[name]))} is needed here, with algorithm='ring'."
     if not called and got:
         return "Is that sent by hand? Use the collectives, with algorithm='ring'."
     if not called:
