@@ -911,7 +911,7 @@ def each_for_itself(mine, group, vocab, ignore):
 
 
 @mutant("three-numbers", "my_loss", says="Was something computed in 32 bits on the way?", at=4)
-def a_share_in_32_bits(mine, group, vocab, ignore):
+def loss_in_32_bits(mine, group, vocab, ignore):
     scores, targets = mine["scores"], mine["targets"]
     sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
     column = targets - sum(sizes[: group.rank])
@@ -926,7 +926,7 @@ def a_share_in_32_bits(mine, group, vocab, ignore):
     loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
     gradient = below.exp() / sums[:, None]
     gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
-    return [loss, gradient * (kept[:, None] / kept.sum())]
+    return [loss.float().double(), gradient * kept[:, None] / kept.sum()]
 
 
 @variant("three-numbers", "my_loss", at=4)
