@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from labkit import collectives
@@ -14,9 +16,16 @@ def agree(group: Group, problem: str | None) -> None:
 
     Every rank calls it. Without a problem 8 bytes a rank are gathered, and nothing else is sent.
     """
-    text = torch.tensor(list((problem or "").encode()), dtype=torch.uint8, device=group.device)
-    lengths = collectives.all_gather(torch.tensor([len(text)], device=group.device), group).tolist()
+    text = problem or ""
+    lengths = collectives.all_gather(torch.tensor([len(text.encode())], device=group.device), group).tolist()
     if any(lengths):
-        texts = collectives.all_gather(text, group, sizes=lengths).split(lengths)
+        texts = gather_texts(group, text, lengths)
         first = next(rank for rank, length in enumerate(lengths) if length)
-        raise Refused(f"on rank {first}: {bytes(texts[first].tolist()).decode()}")
+        raise Refused(f"on rank {first}: {texts[first]}")
+
+
+def gather_texts(group: Group, text: str, lengths: Sequence[int]) -> list[str]:
+    """The text of every rank. lengths: of all ranks' texts in UTF-8, which every rank knows by now."""
+    letters = torch.tensor(list(text.encode()), dtype=torch.uint8, device=group.device)
+    parts = collectives.all_gather(letters, group, sizes=lengths).split(list(lengths))
+    return [bytes(part.tolist()).decode() for part in parts]

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from labkit import collectives
+from labkit.parallel.agree import gather_texts
 from labkit.parallel.fitting import check_fits, named
 from labkit.parallel.layout import Layout
 from labkit.wire.errors import Refused
@@ -91,9 +92,7 @@ def _agree_on(group: Group, problem: str, text: str) -> None:
             raise Refused(problem)
         return
     lengths = [length for _, length in table]
-    letters = torch.tensor(list(data), dtype=torch.uint8, device=group.device)
-    parts = collectives.all_gather(letters, group, sizes=lengths).split(lengths)
-    texts = [bytes(part.tolist()).decode() for part in parts]
+    texts = gather_texts(group, text, lengths)
     other = next(rank for rank, theirs in enumerate(texts) if theirs != texts[0])
     raise Refused(f"the ranks did not bring the same mesh: rank 0 has ({texts[0]}), rank {other} ({texts[other]}). "
                   "Give every rank the same axes, in the same order")  # fmt: skip

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.collectives import all_gather, broadcast
+from labkit.parallel.agree import gather_texts
 from labkit.parallel.flat import Flat
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
@@ -41,12 +42,7 @@ def check_same(words: Mapping[str, str], group: Group) -> None:
     if all(row == table[0] for row in table):
         return
     lengths = [length for _, length in table]
-    letters = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(group.device)
-    joined = bytes(all_gather(letters, group, sizes=lengths).tolist())
-    texts, start = [], 0
-    for length in lengths:
-        texts.append(dict(json.loads(joined[start : start + length])))
-        start += length
+    texts = [dict(json.loads(theirs)) for theirs in gather_texts(group, text.decode(), lengths)]
     found = [f"rank {r}: {_first_difference(t, texts[0])}" for r, t in enumerate(texts) if t != texts[0]]
     if not found:
         found = ["the same parameters, in another order"]

@@ -13,6 +13,7 @@ from itertools import zip_longest
 import torch
 
 from labkit.collectives import all_gather
+from labkit.parallel.agree import gather_texts
 from labkit.parallel.pipeline.schedule import Schedule, labels
 from labkit.wire.clock import VirtualClock
 from labkit.wire.errors import Refused
@@ -51,10 +52,7 @@ def table(group: Group, numbers: Sequence[int]) -> list[list[int]]:
 
 def words(group: Group, text: str) -> list[str]:
     """The text of every rank."""
-    letters = torch.tensor(list(text.encode()), dtype=torch.uint8, device=group.device)
-    lengths = [row[0] for row in table(group, [len(letters)])]
-    parts = all_gather(letters, group, sizes=lengths).split(lengths)
-    return [bytes(part.tolist()).decode() for part in parts]
+    return gather_texts(group, text, [row[0] for row in table(group, [len(text.encode())])])
 
 
 def refuse_together(group: Group, problem: Exception | None) -> None:
