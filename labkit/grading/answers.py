@@ -22,6 +22,7 @@ from labkit.course.wording import plain
 from labkit.grading.formulas import Formula, NoFormula, equal, read_formula
 
 TOLERANCE = 0.01  # of the answer
+Slips = Sequence[tuple[float, str]]  # (wrong number, why), in the unit of the answer
 
 
 class Key(ABC):
@@ -42,7 +43,17 @@ class Number(Key):
     answer: float
     unit: str = ""
     tolerance: float = TOLERANCE
-    slips: Sequence[tuple[float, str]] = ()
+    slips: Slips = ()
+
+    @classmethod
+    def of(cls, answer: float, unit: str, slips: Slips, tolerance: float = TOLERANCE) -> Number:
+        """A number without the slips that are near it: with some numbers a wrong way leads to the right one."""
+        return cls(answer, unit, tolerance, [s for s in slips if abs(s[0] - answer) > 2 * tolerance * abs(answer)])
+
+    @classmethod
+    def count(cls, answer: int, slips: Slips) -> Number:
+        """A whole number, to be met exactly."""
+        return cls(answer, "", 1e-9, [slip for slip in slips if slip[0] != answer])
 
     def mark(self, value: object) -> Feedback:
         if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:

@@ -8,15 +8,6 @@ from labkit import cost
 from labkit.cost.units import GB, MS, US
 from labkit.grading.answers import Choice, Number, Several, Symbolic
 
-Slips = list[tuple[float, str]]
-
-
-def _number(right: float, unit: str, slips: Slips, tolerance: float = 0.01) -> Number:
-    """A number whose slips are all wrong: with some students' numbers a wrong way leads to the right place."""
-    apart = [slip for slip in slips if abs(slip[0] - right) > 2 * tolerance * abs(right)]
-    return Number(right, unit, tolerance, apart)
-
-
 # State of a rank ----------------------------------------------------------------------------------------------------
 
 
@@ -33,7 +24,7 @@ def _state(billions: float, N: int, stage: int) -> Number:
         slips.append(
             ((8 / N + 8) * billions, "Adam's part has 12 bytes a parameter: the master copy is the optimizer's.")
         )
-    return _number(at[stage], "GB", slips)
+    return Number.of(at[stage], "GB", slips)
 
 
 def gb_stage_1(billions: float, N: int) -> Number:
@@ -63,7 +54,7 @@ def times_less_1(N: int, percent: int) -> Number:
         (1 / cost.zero_saving(N, 1), "Upside down: how many times less?"),
         (cost.zero_saving(N, 2), "That is stage 2."),
     ]
-    return _number(cost.zero_saving(N, 1), "times", slips)
+    return Number.of(cost.zero_saving(N, 1), "times", slips)
 
 
 def times_less_2(N: int, percent: int) -> Number:
@@ -74,7 +65,7 @@ def times_less_2(N: int, percent: int) -> Number:
         (1 / cost.zero_saving(N, 2), "Upside down: how many times less?"),
         (cost.zero_saving(N, 1), "That is stage 1."),
     ]
-    return _number(cost.zero_saving(N, 2), "times", slips)
+    return Number.of(cost.zero_saving(N, 2), "times", slips)
 
 
 def ranks_for_most(N: int, percent: int) -> Number:
@@ -112,7 +103,7 @@ def _sent(gigabytes: float, N: int, stage: int) -> Number:
         (half * N * factor, "That is what all ranks send together."),
         (gigabytes, "That is the size of the parameters."),
     ]
-    return _number(at[stage], "GB", slips)
+    return Number.of(at[stage], "GB", slips)
 
 
 def sent_ddp(gigabytes: float, N: int) -> Number:
@@ -156,7 +147,7 @@ def as_described(billions: float, N: int) -> Number:
         (3 * M, "That is the limit of many ranks."),
         (6 * half, "Parameters and gradients have 2 bytes each in 16 bits."),
     ]
-    return _number(cost.zero.zero1_by_all_reduce_bytes(billions * 1e9, N) / GB, "GB", slips)
+    return Number.of(cost.zero.zero1_by_all_reduce_bytes(billions * 1e9, N) / GB, "GB", slips)
 
 
 def as_it_should_be(billions: float, N: int) -> Number:
@@ -169,7 +160,7 @@ def as_it_should_be(billions: float, N: int) -> Number:
         (2 * M, "That is the limit of many ranks."),
         (4 * half, "Parameters and gradients have 2 bytes each in 16 bits."),
     ]
-    return _number(cost.zero_bytes_per_step(billions * 1e9, N, 1) / GB, "GB", slips)
+    return Number.of(cost.zero_bytes_per_step(billions * 1e9, N, 1) / GB, "GB", slips)
 
 
 def what_is_wrong() -> Choice:
@@ -194,7 +185,7 @@ def _largest(memory: int, rest: int, N: int, stage: int) -> Number:
         (room * each[stage], "Divide the room by the bytes of a parameter."),
         (room / 2, "That is room for the parameters in 16 bits, and for nothing else of the state."),
     ]
-    return _number(room / each[stage], "", slips)
+    return Number.of(room / each[stage], "", slips)
 
 
 def largest_ddp(memory: int, rest: int, N: int) -> Number:
@@ -225,7 +216,7 @@ def short_of(billions: int, rest: int) -> Number:
         (state + rest, "That is what is needed. How much of it is missing?"),
         (2 * billions + rest - memory, "Gradients, master copy and the two moments are state too."),
     ]
-    return _number(state + rest - memory, "GB", slips)
+    return Number.of(state + rest - memory, "GB", slips)
 
 
 def fewest_ranks_1(billions: int, rest: int) -> Number:
@@ -272,7 +263,7 @@ def gathered_alone(u0: int, u1: int, u2: int, u3: int, N: int) -> Number:
         (2 * max(units) / N, "That is a stretch of it. It is gathered to be computed with."),
         (cost.gathered_bytes(units, 2, 1), "That is with one fetched ahead."),
     ]
-    return _number(cost.gathered_bytes(units, 2, 0), "MB", slips)
+    return Number.of(cost.gathered_bytes(units, 2, 0), "MB", slips)
 
 
 def gathered_ahead(u0: int, u1: int, u2: int, u3: int, N: int) -> Number:
@@ -285,7 +276,7 @@ def gathered_ahead(u0: int, u1: int, u2: int, u3: int, N: int) -> Number:
         (2 * sum(units), "That is the whole model."),
         (cost.gathered_bytes(units, 2, 1) / 2, "In 16 bits a parameter has 2 bytes."),
     ]
-    return _number(cost.gathered_bytes(units, 2, 1), "MB", slips)
+    return Number.of(cost.gathered_bytes(units, 2, 1), "MB", slips)
 
 
 def peak_backward(u0: int, u1: int, u2: int, u3: int, N: int) -> Number:
@@ -300,7 +291,7 @@ def peak_backward(u0: int, u1: int, u2: int, u3: int, N: int) -> Number:
         (state, "That is what lasts. What is there for a moment?"),
         (2 * sum(units) / N + gathered + gradient, "Stretches of gradients and of Adam's state last too."),
     ]
-    return _number(state + gathered + gradient, "MB", slips)
+    return Number.of(state + gathered + gradient, "MB", slips)
 
 
 # Messages against units ---------------------------------------------------------------------------------------------
@@ -340,7 +331,7 @@ def saved_ms(L: int, P: int, N: int, alpha_us: int, room: int) -> Number:
         ((L - units) * 3 * alpha_us * US / MS, "A collective pays the latency in each of its rounds."),
         ((L - units) * each * 2 / 3, "Three collectives a unit: two gathers and a reduce-scatter."),
     ]
-    return _number((L - units) * each, "ms", slips)
+    return Number.of((L - units) * each, "ms", slips)
 
 
 def unit_of_everything() -> Choice:
@@ -368,7 +359,7 @@ def sent_inside(gigabytes: int, k: int, m: int) -> Number:
         (3 * gigabytes, "A rank does not send its own part."),
         (_hybrid(gigabytes, k, m).across / GB, "That is across nodes."),
     ]
-    return _number(_hybrid(gigabytes, k, m).inside / GB, "GB", slips)
+    return Number.of(_hybrid(gigabytes, k, m).inside / GB, "GB", slips)
 
 
 def sent_across(gigabytes: int, k: int, m: int) -> Number:
@@ -380,7 +371,7 @@ def sent_across(gigabytes: int, k: int, m: int) -> Number:
         (2 * gigabytes / k, "A rank does not send its own part: (m-1)/m."),
         (3 * gigabytes * (1 - 1 / m) / k, "Parameters are not gathered across nodes."),
     ]
-    return _number(_hybrid(gigabytes, k, m).across / GB, "GB", slips)
+    return Number.of(_hybrid(gigabytes, k, m).across / GB, "GB", slips)
 
 
 def leaves_a_node(gigabytes: int, k: int, m: int) -> Number:
@@ -395,7 +386,7 @@ def leaves_a_node(gigabytes: int, k: int, m: int) -> Number:
         (1.5 * m / (m - 1), "The ring over all ranks leaves out 1/(k m), not nothing."),
         (float(k), "Sharding inside a node does not divide what leaves it by k: k ranks send their stretches."),
     ]
-    return _number(full / hybrid, "times", slips)
+    return Number.of(full / hybrid, "times", slips)
 
 
 def times_the_state(gigabytes: int, k: int, m: int) -> Number:

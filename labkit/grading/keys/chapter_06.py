@@ -6,12 +6,7 @@ import math
 
 from labkit import cost
 from labkit.cost.units import GB, MS, US
-from labkit.grading.answers import TOLERANCE, Choice, Number, Several, Symbolic
-
-
-def _number(answer: float, unit: str, slips: list[tuple[float, str]], tolerance: float = TOLERANCE) -> Number:
-    """A number without those slips that are near it by chance, in these numbers of a student."""
-    return Number(answer, unit, tolerance, [slip for slip in slips if abs(slip[0] - answer) > 2 * tolerance * answer])
+from labkit.grading.answers import Choice, Number, Several, Symbolic
 
 
 def weak_percent(N: int, compute_ms: float, messages_ms: float) -> Number:
@@ -22,7 +17,7 @@ def weak_percent(N: int, compute_ms: float, messages_ms: float) -> Number:
         (100 - weak, "That is the share of the messages."),
         (100 * (1 - messages_ms / compute_ms), "Divide by the time of the step that you have, not of the ideal one."),
     ]
-    return _number(weak, "%", slips)
+    return Number.of(weak, "%", slips)
 
 
 def strong_percent(N: int, compute_ms: float, messages_ms: float) -> Number:
@@ -36,7 +31,7 @@ def strong_percent(N: int, compute_ms: float, messages_ms: float) -> Number:
         ),
         (100 * messages_ms / step, "That is the share of the messages."),
     ]
-    return _number(100 * cost.strong_efficiency(compute_ms, step, N), "%", slips)
+    return Number.of(100 * cost.strong_efficiency(compute_ms, step, N), "%", slips)
 
 
 def what_went_wrong() -> Choice:
@@ -58,7 +53,7 @@ def share_there(s_percent: float, N: int, f_percent: float) -> Number:
         (100 * s / ((1 - s) / N), "That is the undivided part over the divided one. Take its share of the step."),
         (100 * (1 - s) / N / (s + (1 - s) / N), "That is the share of the part that is divided."),
     ]
-    return _number(100 * s / (s + (1 - s) / N), "%", slips)
+    return Number.of(100 * s / (s + (1 - s) / N), "%", slips)
 
 
 def half_at() -> Symbolic:
@@ -84,7 +79,7 @@ def ceiling(s_percent: float, N: int, f_percent: float) -> Number:
         (f + N * (1 - f), "So much faster than one device are N already. What if there were no end of devices?"),
         (100 / s_percent, "That is the ceiling of the first part's program."),
     ]
-    return _number(1 + N * (1 - f) / f, "", slips)
+    return Number.of(1 + N * (1 - f) / f, "", slips)
 
 
 def best_size() -> Symbolic:
@@ -108,7 +103,7 @@ def best_power(compute_ms: float, alpha_us: float) -> Number:
         (round(a * math.log(2) / c), "Recursive doubling wants a power of two: compare the two beside that number."),
         (round(math.sqrt(a / (2 * c))), "That is the best size of a ring."),
     ]
-    return _number(best, "", slips, 1e-9)
+    return Number.of(best, "", slips, 1e-9)
 
 
 def stalled_percent(base_ms: float, stall_ms: float, percent: float, delay_ms: float) -> Number:
@@ -120,7 +115,7 @@ def stalled_percent(base_ms: float, stall_ms: float, percent: float, delay_ms: f
         (100 * p * p, "That is the share of steps with a stall in both halves."),
         (100 * (1 - p) ** 2, "That is the share of steps without any stall."),
     ]
-    return _number(100 * (1 - (1 - p) ** 2), "%", slips)
+    return Number.of(100 * (1 - (1 - p) ** 2), "%", slips)
 
 
 def times_the_wait(base_ms: float, stall_ms: float, percent: float, delay_ms: float) -> Number:
@@ -133,7 +128,7 @@ def times_the_wait(base_ms: float, stall_ms: float, percent: float, delay_ms: fl
         (then / now, "That is the ratio of the steps. The base is not waiting."),
         (math.sqrt(2), "That would be noise that averages out. Nobody averages here: all wait for the slowest."),
     ]
-    return _number(2 - p, "times", slips)
+    return Number.of(2 - p, "times", slips)
 
 
 def longer_ms(base_ms: float, stall_ms: float, percent: float, delay_ms: float) -> Number:
@@ -146,7 +141,7 @@ def longer_ms(base_ms: float, stall_ms: float, percent: float, delay_ms: float) 
         (delay_ms / 2048, "That is the last one of 1,024 terms."),
         (0.0, "The slowest of more ranks is slower."),
     ]
-    return _number(noise.expected_maximum(2048) - noise.expected_maximum(1024), "ms", slips)
+    return Number.of(noise.expected_maximum(2048) - noise.expected_maximum(1024), "ms", slips)
 
 
 def useful_gpus(mfu: float, efficiency: float, times: float, N: int) -> Number:
@@ -157,7 +152,7 @@ def useful_gpus(mfu: float, efficiency: float, times: float, N: int) -> Number:
         (efficiency / 100 * N, "So many perfectly scaling GPUs. And a GPU that computes does not reach its promise."),
         (goodput * mfu / 100 * N, "One of the two losses is counted twice."),
     ]
-    return _number(cost.equivalent_ranks(goodput, N), "", slips)
+    return Number.of(cost.equivalent_ranks(goodput, N), "", slips)
 
 
 def new_efficiency(mfu: float, efficiency: float, times: float, N: int) -> Number:
@@ -168,7 +163,7 @@ def new_efficiency(mfu: float, efficiency: float, times: float, N: int) -> Numbe
         (efficiency / times, "Only the computing changes, and it is a part of the step. Go through the ratio."),
         (100 / (1 + ratio / times), "Upside down: faster kernels make the ratio larger."),
     ]
-    return _number(100 / (1 + times * ratio), "%", slips)
+    return Number.of(100 / (1 + times * ratio), "%", slips)
 
 
 def gain(mfu: float, efficiency: float, times: float, N: int) -> Number:
@@ -180,7 +175,7 @@ def gain(mfu: float, efficiency: float, times: float, N: int) -> Number:
         (right / times, "That is what became of the efficiency. The MFU of a GPU has risen."),
         (1 / right, "Upside down: afterwards over before."),
     ]
-    return _number(right, "times", slips)
+    return Number.of(right, "times", slips)
 
 
 NODE = 8  # GPUs of a node
@@ -201,7 +196,7 @@ def joules_ring(gigabytes: float, nodes: int) -> Number:
         (right / hops, "That is the share of one GPU. Ask for all of them."),
         (hop * (inside + across), "That is one hop of each kind. How many are there?"),
     ]
-    return _number(right, "J", slips)
+    return Number.of(right, "J", slips)
 
 
 def joules_two_levels(gigabytes: float, nodes: int) -> Number:
@@ -220,7 +215,7 @@ def joules_two_levels(gigabytes: float, nodes: int) -> Number:
         (in_nodes / 2 + between, "Inside there are two phases: a reduce-scatter before, and an all-gather after."),
         ((in_nodes + between) / (NODE * nodes), "That is the share of one GPU. Ask for all of them."),
     ]
-    return _number(in_nodes + between, "J", slips)
+    return Number.of(in_nodes + between, "J", slips)
 
 
 def what_saves() -> Several:
@@ -250,7 +245,7 @@ def by_bytes(t16: float, more: float, error: float) -> Number:
         (_by_two("messages", t16, more, error).seconds(1024), "That is the law of messages, 2 (N - 1)."),
         (t16 + 3 * more, "That grows like log N: as much with each factor of 4."),
     ]
-    return _number(_by_two("bytes", t16, more, error).seconds(1024), "ms", slips, 0.001)
+    return Number.of(_by_two("bytes", t16, more, error).seconds(1024), "ms", slips, 0.001)
 
 
 def by_messages(t16: float, more: float, error: float) -> Number:
@@ -262,7 +257,7 @@ def by_messages(t16: float, more: float, error: float) -> Number:
         (16 * (t16 + more), "Not all of the step grows with N. What do you get at 1 rank?"),
         (fit.communication * 2 * 1023, "That is the communication alone. A rank computes as well."),
     ]
-    return _number(fit.seconds(1024), "ms", slips)
+    return Number.of(fit.seconds(1024), "ms", slips)
 
 
 def error_ms(t16: float, more: float, error: float) -> Number:
@@ -276,7 +271,7 @@ def error_ms(t16: float, more: float, error: float) -> Number:
         ((2 * far - 1) * error, "Independent errors add up as squares."),
         (math.sqrt(2 * far - 1) * error, "Square the weights, not only the errors."),
     ]
-    return _number(_by_two("messages", t16, more, error).error(1024), "ms", slips)
+    return Number.of(_by_two("messages", t16, more, error).error(1024), "ms", slips)
 
 
 def a_percent(compute_ds: float, messages: float, percent: float) -> Number:
@@ -288,7 +283,7 @@ def a_percent(compute_ds: float, messages: float, percent: float) -> Number:
         (100 * messages / (c + messages), "That is the share of the messages."),
         (100 * c / (c + messages / 8), "That is configuration B."),
     ]
-    return _number(100 * cost.weak_efficiency(c, c + messages), "%", slips)
+    return Number.of(100 * cost.weak_efficiency(c, c + messages), "%", slips)
 
 
 def b_percent(compute_ds: float, messages: float, percent: float) -> Number:
@@ -299,7 +294,7 @@ def b_percent(compute_ds: float, messages: float, percent: float) -> Number:
         (100 * c / (c + m * percent / 100), "What is hidden is gone. What is left?"),
         (100 * c / (c + messages * (1 - percent / 100)), "That is A's gradient. In B each GPU has an eighth of it."),
     ]
-    return _number(100 * cost.weak_efficiency(c, c + m * (1 - percent / 100)), "%", slips)
+    return Number.of(100 * cost.weak_efficiency(c, c + m * (1 - percent / 100)), "%", slips)
 
 
 def a_at_best(compute_ds: float, messages: float, percent: float) -> Number:
@@ -311,4 +306,4 @@ def a_at_best(compute_ds: float, messages: float, percent: float) -> Number:
         (100 * c / (c + messages), "That hides nothing."),
         (100 * c / (c + messages - c / 3), "The backward pass is two thirds of the computing, not one."),
     ]
-    return _number(100 * cost.weak_efficiency(c, c + messages - 2 * c / 3), "%", slips)
+    return Number.of(100 * cost.weak_efficiency(c, c + messages - 2 * c / 3), "%", slips)

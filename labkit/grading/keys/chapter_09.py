@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from labkit import cost
 from labkit.cost.units import GB, MB, MS
 from labkit.cost.wires import INFINIBAND, NVLINK
 from labkit.grading.answers import Choice, Number, Several, Symbolic
-
-Slips = Sequence[tuple[float, str]]
-
-
-def _number(right: float, unit: str, slips: Slips, tolerance: float = 0.01) -> Number:
-    """A number whose slips are all wrong: with some students' numbers a wrong way leads to the right place."""
-    apart = [slip for slip in slips if abs(slip[0] - right) > 2 * tolerance * abs(right)]
-    return Number(right, unit, tolerance, apart)
-
-
-def _count(right: int, slips: Slips) -> Number:
-    """A whole number, to be met exactly."""
-    return Number(right, "", 1e-9, [slip for slip in slips if slip[0] != right])
-
 
 # Bytes of a layer ---------------------------------------------------------------------------------------------------
 
@@ -37,7 +22,7 @@ def activation_mb(h: int, b: int, s: int, L: int, t: int) -> Number:
         (h * h * 2 / MB, "That is a matrix of weights. Activations travel: b sequences of s positions."),
         (right / b, "All b sequences are summed."),
     ]
-    return _number(right, "MB", slips)
+    return Number.of(right, "MB", slips)
 
 
 def sent_once_mb(h: int, b: int, s: int, L: int, t: int) -> Number:
@@ -50,7 +35,7 @@ def sent_once_mb(h: int, b: int, s: int, L: int, t: int) -> Number:
         (2 * whole * (t - 1), "That is what all ranks send together."),
         (2 * whole / t, "A ring sends (t-1)/t of a tensor in each half, not 1/t."),
     ]
-    return _number(cost.tensor_parallel_bytes(b, s, h, 1, t) / 4 / MB, "MB", slips)
+    return Number.of(cost.tensor_parallel_bytes(b, s, h, 1, t) / 4 / MB, "MB", slips)
 
 
 def sent_forward_gb(h: int, b: int, s: int, L: int, t: int) -> Number:
@@ -63,7 +48,7 @@ def sent_forward_gb(h: int, b: int, s: int, L: int, t: int) -> Number:
         (right * t / (t - 1), "That takes the factor 2, the limit of very many ranks."),
         (right * t, "That is what all ranks send together."),
     ]
-    return _number(right, "GB", slips)
+    return Number.of(right, "GB", slips)
 
 
 def sent_in_a_step() -> Symbolic:
@@ -92,7 +77,7 @@ def really_sent(t: int, percent: int) -> Number:
         (whole, "That is the activation. An all-reduce sends 2 (t-1)/t of it."),
         (whole * (t - 1) / t, "That is one half of the ring: an all-reduce has two."),
     ]
-    return _number(cost.ring_all_reduce_bytes(whole, t), "MB", slips)
+    return Number.of(cost.ring_all_reduce_bytes(whole, t), "MB", slips)
 
 
 def too_many(t: int, percent: int) -> Number:
@@ -105,7 +90,7 @@ def too_many(t: int, percent: int) -> Number:
         ((said - sent) / 4, "There are two all-reduces a layer in each pass."),
         ((said - sent) / 384, "That is one all-reduce. A step has four in each of the 96 layers."),
     ]
-    return _number(said - sent, "GB", slips, 0.02)
+    return Number.of(said - sent, "GB", slips, 0.02)
 
 
 def ranks_for_percent(t: int, percent: int) -> Number:
@@ -116,7 +101,7 @@ def ranks_for_percent(t: int, percent: int) -> Number:
         (right + 1, "Nearly: one rank less is enough."),
         (math.ceil(50 / percent), "Both have the factor 2. What is left is n/(n-1)."),
     ]
-    return _count(right, slips)
+    return Number.count(right, slips)
 
 
 # Find the error: columns send less ----------------------------------------------------------------------------------
@@ -132,7 +117,7 @@ def narrowing_by_columns(e: int) -> Number:
         (3.0, "The input has e times as many columns as the output, and so has its gradient."),
         (2.0 + 1.0 / e, "The unit is a gather of n x d numbers: the input is e times as wide."),
     ]
-    return _number(2 * e + 1, "", slips, 1e-6)
+    return Number.of(2 * e + 1, "", slips, 1e-6)
 
 
 def narrowing_by_rows(e: int) -> Number:
@@ -144,7 +129,7 @@ def narrowing_by_rows(e: int) -> Number:
         (e + 1.0, "The addends of the output are summed by an all-reduce: two halves."),
         (3.0, "The input has e times as many columns as the output, and so has its gradient."),
     ]
-    return _number(e + 2, "", slips, 1e-6)
+    return Number.of(e + 2, "", slips, 1e-6)
 
 
 def pair_columns_rows(e: int) -> Number:
@@ -155,7 +140,7 @@ def pair_columns_rows(e: int) -> Number:
         (2.0 * e + 2, "Between the two nothing travels: the hidden columns stay where they are made."),
         (4.0 * e, "What is summed is narrow: n x d, at both ends."),
     ]
-    return _number(4, "", slips, 1e-6)
+    return Number.of(4, "", slips, 1e-6)
 
 
 def pair_columns_columns(e: int) -> Number:
@@ -166,7 +151,7 @@ def pair_columns_columns(e: int) -> Number:
         (3.0 * e, "And the output, and the gradient of the pair's input."),
         (6.0, "The hidden activation is e times as wide."),
     ]
-    return _number(3 * e + 3, "", slips, 1e-6)
+    return Number.of(3 * e + 3, "", slips, 1e-6)
 
 
 # By hand on three ranks ---------------------------------------------------------------------------------------------
@@ -189,7 +174,7 @@ def y_out(x: int, a0: int, a1: int, a2: int, b0: int, b1: int, b2: int, c: int) 
         (sum(x * a * b for a, b in ((a0, b0), (a1, b1), (a2, b2))) + c, "The ReLU of a negative number is 0."),
         (out[0] + c, "That is rank 0 alone. An all-reduce sums all three."),
     ]
-    return _number(y, "", slips, 1e-6)
+    return Number.of(y, "", slips, 1e-6)
 
 
 def dx_whole(x: int, a0: int, a1: int, a2: int, b0: int, b1: int, b2: int, c: int) -> Number:
@@ -203,7 +188,7 @@ def dx_whole(x: int, a0: int, a1: int, a2: int, b0: int, b1: int, b2: int, c: in
         ((y - c) * sum(back), "The bias is a part of y."),
         (y * sum(back) / 3, "The ranks' gradients are summed. There is no mean."),
     ]
-    return _number(y * sum(back), "", slips, 1e-6)
+    return Number.of(y * sum(back), "", slips, 1e-6)
 
 
 def dx_of_rank_1(x: int, a0: int, a1: int, a2: int, b0: int, b1: int, b2: int, c: int) -> Number:
@@ -216,7 +201,7 @@ def dx_of_rank_1(x: int, a0: int, a1: int, a2: int, b0: int, b1: int, b2: int, c
         (x * a1 * b1 * back[1], "The forward pass is complete: all ranks have the whole y."),
         (back[1], "That is the gradient of y. The loss is half the square of y: times y."),
     ]
-    return _number(y * back[1], "", slips, 1e-6)
+    return Number.of(y * back[1], "", slips, 1e-6)
 
 
 def dx_too_large(x: int, a0: int, a1: int, a2: int, b0: int, b1: int, b2: int, c: int) -> Number:
@@ -228,7 +213,7 @@ def dx_too_large(x: int, a0: int, a1: int, a2: int, b0: int, b1: int, b2: int, c
         (3 * y * back[1], "At the beginning of the pair the addends are summed too."),
         (2 * y * sum(back), "There are three ranks."),
     ]
-    return _number(3 * y * sum(back), "", slips, 1e-6)
+    return Number.of(3 * y * sum(back), "", slips, 1e-6)
 
 
 # Heads that divide --------------------------------------------------------------------------------------------------
@@ -245,7 +230,7 @@ def largest_degree(heads: int, kv_heads: int, ffn: int, vocab: int) -> Number:
         (heads, "The heads of keys and values, and the feed-forward width, must divide too."),
         (8, "Many nodes have eight GPUs, but what divides here?"),
     ]
-    return _count(right, slips)
+    return Number.count(right, slips)
 
 
 def columns_of_a_rank(heads: int, kv_heads: int, ffn: int, vocab: int) -> Number:
@@ -259,7 +244,7 @@ def columns_of_a_rank(heads: int, kv_heads: int, ffn: int, vocab: int) -> Number
         ((heads + 2 * kv_heads) * _HEAD, "Those are all columns. A rank has its part."),
         ((heads + 2 * kv_heads) // t, "That is heads. Each has 128 columns."),
     ]
-    return _count((heads + 2 * kv_heads) // t * _HEAD, slips)
+    return Number.count((heads + 2 * kv_heads) // t * _HEAD, slips)
 
 
 def largest_with_copies(heads: int, kv_heads: int, ffn: int, vocab: int) -> Number:
@@ -273,7 +258,7 @@ def largest_with_copies(heads: int, kv_heads: int, ffn: int, vocab: int) -> Numb
         (math.gcd(heads, kv_heads, ffn), "That is without copies."),
         (kv_heads, "Does the feed-forward width divide by that? And could there be copies?"),
     ]
-    return _count(right, slips)
+    return Number.count(right, slips)
 
 
 def rows_of_vocabulary(heads: int, kv_heads: int, ffn: int, vocab: int) -> Number:
@@ -288,7 +273,7 @@ def rows_of_vocabulary(heads: int, kv_heads: int, ffn: int, vocab: int) -> Numbe
         (padded * t, "Those are the rows of all ranks."),
         (math.ceil(vocab / t / 64) * 64, "A multiple of 128, not of 64."),
     ]
-    return _count(padded, slips)
+    return Number.count(padded, slips)
 
 
 # Find the error: one of four ----------------------------------------------------------------------------------------
@@ -309,7 +294,7 @@ def one_all_reduce_ms(b: int, t: int) -> Number:
         (right * 8, "The link has 50 GB/s, bytes and not bits."),
         (right * (t - 1), "Ranks send at the same time: what counts is what one of them sends."),
     ]
-    return _number(right, "ms", slips)
+    return Number.of(right, "ms", slips)
 
 
 def as_the_book_adds(b: int, t: int) -> Number:
@@ -320,7 +305,7 @@ def as_the_book_adds(b: int, t: int) -> Number:
         (2 * right, "The textbook multiplies the time of one all-reduce by its 96 layers, and by nothing else."),
         (right / 96, "That is one all-reduce."),
     ]
-    return _number(right, "s", slips)
+    return Number.of(right, "s", slips)
 
 
 def every_all_reduce(b: int, t: int) -> Number:
@@ -331,7 +316,7 @@ def every_all_reduce(b: int, t: int) -> Number:
         (right / 2, "That is one pass, or one of the two pairs."),
         (right * t / (t - 1), "That takes the factor 2, the limit of very many ranks."),
     ]
-    return _number(right, "s", slips)
+    return Number.of(right, "s", slips)
 
 
 def inside_a_node(b: int, t: int) -> Number:
@@ -343,7 +328,7 @@ def inside_a_node(b: int, t: int) -> Number:
         (right * 9, "That is over InfiniBand."),
         (right / 8, "900 GB/s are both directions together, and a step has four all-reduces a layer."),
     ]
-    return _number(right, "s", slips)
+    return Number.of(right, "s", slips)
 
 
 # The share of a step ------------------------------------------------------------------------------------------------
@@ -370,7 +355,7 @@ def _share(d: int, t: int, teraflops: int, bandwidth: float, other: float) -> Nu
         (100 * (ratio / t) / (1 + ratio / t), "A rank has a t-th of the operations, but its activations are whole."),
         (100 * many / (1 + many), "That takes the factor 2, the limit of very many ranks."),
     ]
-    return _number(right, "%", slips)
+    return Number.of(right, "%", slips)
 
 
 def share_on_nvlink(d: int, t: int, teraflops: int) -> Number:
@@ -393,7 +378,7 @@ def width_for_half(d: int, t: int, teraflops: int) -> Number:
         (right * t / (t - 1), "That takes the factor 2, the limit of very many ranks."),
         (right / t, "A rank has a t-th of the operations, but its activations are whole."),
     ]
-    return _number(right, "", slips)
+    return Number.of(right, "", slips)
 
 
 def what_makes_it_smaller() -> Several:
@@ -429,7 +414,7 @@ def speedup(rest: int, send: int, t: int) -> Number:
         (100 / _step(rest, send, t) / t, "That is the efficiency: the speedup over the ranks."),
         (_step(rest, send, t), "That is the step in ms."),
     ]
-    return _number(100 / _step(rest, send, t), "times", slips)
+    return Number.of(100 / _step(rest, send, t), "times", slips)
 
 
 def speedup_of_twice(rest: int, send: int, t: int) -> Number:
@@ -441,7 +426,7 @@ def speedup_of_twice(rest: int, send: int, t: int) -> Number:
         (100 / (rest + (100 - rest) / (2 * t) + cost.ring_all_reduce_bytes(send, t)), "The ring's factor grows, too."),
         (100 / (rest + (100 - rest) / (2 * t)), "The sums take time, too."),
     ]
-    return _number(100 / _step(rest, send, 2 * t), "times", slips, 0.004)
+    return Number.of(100 / _step(rest, send, 2 * t), "times", slips, 0.004)
 
 
 def speedup_at_most(rest: int, send: int, t: int) -> Number:
@@ -453,7 +438,7 @@ def speedup_at_most(rest: int, send: int, t: int) -> Number:
         (100 / _step(rest, send, t), "That is with t ranks."),
         (float(rest + 2 * send), "That is the step in ms, of 100."),
     ]
-    return _number(100 / (rest + 2 * send), "times", slips)
+    return Number.of(100 / (rest + 2 * send), "times", slips)
 
 
 def speedup_sequence(rest: int, send: int, t: int) -> Number:
@@ -467,7 +452,7 @@ def speedup_sequence(rest: int, send: int, t: int) -> Number:
         ),
         (100 / (100 / t + cost.ring_all_gather_bytes(send, t)), "There are an all-gather *and* a reduce-scatter."),
     ]
-    return _number(100 / _step(rest, send, t, split_rest=True), "times", slips)
+    return Number.of(100 / _step(rest, send, t, split_rest=True), "times", slips)
 
 
 # Activations of a layer ---------------------------------------------------------------------------------------------
@@ -500,14 +485,14 @@ def kept_mb(h: int, s: int, b: int, t: int) -> Number:
     """MB of a layer's activations on a rank."""
     right, slips = _kept(h, s, b, t), _kept_slips(h, s, b, t)
     named = [slips[name] for name in ("one", "sequence", "whole scores", "no scores")]
-    return _number(right, "MB", [*named, (2 * right, "The 10 and the 24 are bytes already.")])
+    return Number.of(right, "MB", [*named, (2 * right, "The 10 and the 24 are bytes already.")])
 
 
 def kept_sequence_mb(h: int, s: int, b: int, t: int) -> Number:
     """The same with sequence parallelism."""
     right, slips = _kept(h, s, b, t, sequence_parallel=True), _kept_slips(h, s, b, t)
     named = [slips[name] for name in ("one", "plain", "whole scores, cut", "no scores, cut")]
-    return _number(right, "MB", [*named, (2 * right, "The 34 are bytes already.")])
+    return Number.of(right, "MB", [*named, (2 * right, "The 34 are bytes already.")])
 
 
 def kept_selective_mb(h: int, s: int, b: int, t: int) -> Number:
@@ -515,7 +500,7 @@ def kept_selective_mb(h: int, s: int, b: int, t: int) -> Number:
     right = _kept(h, s, b, t, sequence_parallel=True, strategy="selective")
     slips = _kept_slips(h, s, b, t)
     named = [slips[name] for name in ("no scores on one", "copies", "scores")]
-    return _number(right, "MB", [*named, (2 * right, "The 34 are bytes already.")])
+    return Number.of(right, "MB", [*named, (2 * right, "The 34 are bytes already.")])
 
 
 def copies_percent(h: int, s: int, b: int, t: int) -> Number:
@@ -528,7 +513,7 @@ def copies_percent(h: int, s: int, b: int, t: int) -> Number:
         (100 * 10 / (10 + 24 / t), "That leaves the scores of attention out."),
         (whole / kept, "In percent."),
     ]
-    return _number(100 * whole / kept, "%", slips)
+    return Number.of(100 * whole / kept, "%", slips)
 
 
 # Find the error: 50 GB ----------------------------------------------------------------------------------------------
@@ -556,7 +541,7 @@ def one_sequence_gb(gpus: int, memory: int, t: int) -> Number:
         (96 * 34 * 2048 * 12288 / GB, "The scores of attention are missing."),
         (_acts(1) / gpus, "A sequence is read by one rank, as long as no layer is split."),
     ]
-    return _number(_acts(1), "GB", slips)
+    return Number.of(_acts(1), "GB", slips)
 
 
 def split_sequence_gb(gpus: int, memory: int, t: int) -> Number:
@@ -567,7 +552,7 @@ def split_sequence_gb(gpus: int, memory: int, t: int) -> Number:
         (_acts(t) / 96, "That is one layer."),
         (96 * 2048 * 12288 * (10 + 24 / t) / GB, "The scores of attention are missing."),
     ]
-    return _number(_acts(t), "GB", slips)
+    return Number.of(_acts(t), "GB", slips)
 
 
 def fewest_ranks_plain(gpus: int, memory: int, t: int) -> Number:
@@ -578,7 +563,7 @@ def fewest_ranks_plain(gpus: int, memory: int, t: int) -> Number:
         (_fewest(gpus, memory, False) // 2, "With so many it is still too much."),
         (_fewest(gpus, memory, False) * 2, "Half as many are enough."),
     ]
-    return _count(_fewest(gpus, memory, False), slips)
+    return Number.count(_fewest(gpus, memory, False), slips)
 
 
 def fewest_ranks_sequence(gpus: int, memory: int, t: int) -> Number:
@@ -590,7 +575,7 @@ def fewest_ranks_sequence(gpus: int, memory: int, t: int) -> Number:
         (right // 2, "With so many it is still too much."),
         (right * 2, "Half as many are enough."),
     ]
-    return _count(right, slips)
+    return Number.count(right, slips)
 
 
 def where_from() -> Choice:

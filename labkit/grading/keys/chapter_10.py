@@ -10,19 +10,6 @@ from labkit.cost.shapes import SHAPES
 from labkit.cost.units import GB
 from labkit.grading.answers import Choice, Number, Several
 
-Slips = Sequence[tuple[float, str]]
-
-
-def _number(right: float, unit: str, slips: Slips, tolerance: float = 0.01) -> Number:
-    """A number whose slips are all wrong: with some students' numbers a wrong way leads to the right place."""
-    apart = [slip for slip in slips if abs(slip[0] - right) > 2 * tolerance * abs(right)]
-    return Number(right, unit, tolerance, apart)
-
-
-def _count(right: int, slips: Slips) -> Number:
-    """A whole number, exactly."""
-    return Number(right, "", 1e-9, [slip for slip in slips if slip[0] != right])
-
 
 def _held(schedule: str, p: int, m: int, v: int = 1) -> list[int]:
     """By rank: the most activations in flight, those included that wait for their weight gradient."""
@@ -40,7 +27,7 @@ def bubble_alone(p: int, m: int) -> Number:
         (100 * cost.bubble_fraction(p, m), "That is with all your microbatches. Here the batch is not cut."),
         (0.0, "One rank works at a time. What do the others do meanwhile?"),
     ]
-    return _number(100 * cost.bubble_fraction(p, 1), "%", slips)
+    return Number.of(100 * cost.bubble_fraction(p, 1), "%", slips)
 
 
 def bubble_cut(p: int, m: int) -> Number:
@@ -51,7 +38,7 @@ def bubble_cut(p: int, m: int) -> Number:
         (100 * m / (m + p - 1), "That is the part in which a rank works."),
         (100 * p / (m + p - 1), "A rank waits for p - 1 others, not for p."),
     ]
-    return _number(100 * cost.bubble_fraction(p, m), "%", slips)
+    return Number.of(100 * cost.bubble_fraction(p, m), "%", slips)
 
 
 def speedup(p: int, m: int) -> Number:
@@ -63,7 +50,7 @@ def speedup(p: int, m: int) -> Number:
         (1 / (1 - cost.bubble_fraction(p, m)), "That is how much longer the step is than without a bubble."),
         (p / (1 + cost.bubble_fraction(p, m)), "The bubble is a part of the step: what is left is 1 - b of it."),
     ]
-    return _number(right, "times", slips)
+    return Number.of(right, "times", slips)
 
 
 # Find the error: more microbatches, more memory ---------------------------------------------------------------------
@@ -76,7 +63,7 @@ def bubble_now(p: int, percent: int) -> Number:
         (100 * (p - 1) / (32 + p), "Nearly: a step has m + p - 1 slots."),
         (100 * 32 / (31 + p), "That is the part in which a rank works."),
     ]
-    return _number(100 * cost.bubble_fraction(p, 32), "%", slips)
+    return Number.of(100 * cost.bubble_fraction(p, 32), "%", slips)
 
 
 def microbatches_for(p: int, percent: int) -> Number:
@@ -90,7 +77,7 @@ def microbatches_for(p: int, percent: int) -> Number:
         (exact, "Microbatches are whole: round up."),
         (math.ceil(32 * 100 * cost.bubble_fraction(p, 32) / percent), "The bubble is not in proportion to 1/m: solve."),
     ]
-    return _count(right, slips)
+    return Number.count(right, slips)
 
 
 def times_gpipe(p: int, percent: int) -> Number:
@@ -102,7 +89,7 @@ def times_gpipe(p: int, percent: int) -> Number:
         (32 / m, "Upside down."),
         (float(m), "That is the number of microbatches. How many were there before?"),
     ]
-    return _number(m / 32, "times", slips)
+    return Number.of(m / 32, "times", slips)
 
 
 def times_1f1b(p: int, percent: int) -> Number:
@@ -113,7 +100,7 @@ def times_1f1b(p: int, percent: int) -> Number:
         (float(p), "That is how many rank 0 holds. How many did it hold before?"),
         (p / 32, "That compares 1F1B with GPipe."),
     ]
-    return _number(1.0, "times", slips)
+    return Number.of(1.0, "times", slips)
 
 
 # Find the error: at most `warmup` activations -----------------------------------------------------------------------
@@ -126,7 +113,7 @@ def as_the_comment_says(p: int, r: int, few: int) -> Number:
         (r, "Count the ranks behind this one: they decide."),
         (p, "The last rank has no warmup at all."),
     ]
-    return _count(p - r - 1, slips)
+    return Number.count(p - r - 1, slips)
 
 
 def really_held(p: int, r: int, few: int) -> Number:
@@ -137,7 +124,7 @@ def really_held(p: int, r: int, few: int) -> Number:
         (r + 1, "The other way round: early ranks wait longest for their gradients."),
         (p - r + 1, "One too many: after the first forward of the steady state comes a backward."),
     ]
-    return _count(_held("one_f_one_b", p, 2 * p)[r], slips)
+    return Number.count(_held("one_f_one_b", p, 2 * p)[r], slips)
 
 
 def held_of_few(p: int, r: int, few: int) -> Number:
@@ -147,7 +134,7 @@ def held_of_few(p: int, r: int, few: int) -> Number:
         (p - r - 1, "There are fewer microbatches than that."),
         (few - 1, "All of them go forward before the first gradient is back."),
     ]
-    return _count(_held("one_f_one_b", p, few)[r], slips)
+    return Number.count(_held("one_f_one_b", p, few)[r], slips)
 
 
 def why_one_more() -> Choice:
@@ -181,7 +168,7 @@ def one_in_flight(p: int, m: int, b: int) -> Number:
         (right / b, "A microbatch has b sequences."),
         (right * m, "That is all microbatches."),
     ]
-    return _number(right, "GB", slips)
+    return Number.of(right, "GB", slips)
 
 
 def first_rank_1f1b(p: int, m: int, b: int) -> Number:
@@ -193,7 +180,7 @@ def first_rank_1f1b(p: int, m: int, b: int) -> Number:
         (each, "That is one microbatch. How many are in flight on rank 0?"),
         (each * p * p, "A stage has 1/p of the layers."),
     ]
-    return _number(each * _held("one_f_one_b", p, m)[0], "GB", slips)
+    return Number.of(each * _held("one_f_one_b", p, m)[0], "GB", slips)
 
 
 def first_rank_gpipe(p: int, m: int, b: int) -> Number:
@@ -204,7 +191,7 @@ def first_rank_gpipe(p: int, m: int, b: int) -> Number:
         (each * m * p, "A stage has 1/p of the layers."),
         (each * (m - 1), "The first backward begins after the last forward."),
     ]
-    return _number(each * _held("gpipe", p, m)[0], "GB", slips)
+    return Number.of(each * _held("gpipe", p, m)[0], "GB", slips)
 
 
 def first_rank_checkpointed(p: int, m: int, b: int) -> Number:
@@ -218,7 +205,7 @@ def first_rank_checkpointed(p: int, m: int, b: int) -> Number:
         (m * kept / p + layer, "That is GPipe."),
         (kept / 2 + layer, "In 16 bits a value has 2 bytes: 2 s b h a layer."),
     ]
-    return _number(kept + layer, "GB", slips)
+    return Number.of(kept + layer, "GB", slips)
 
 
 # Find the error: O(mp) to O(p) --------------------------------------------------------------------------------------
@@ -231,7 +218,7 @@ def all_stages_gpipe(p: int, m: int) -> Number:
         (p * (p + 1) // 2, "That is 1F1B."),
         (m * (p + 1) // 2, "With GPipe every rank holds all microbatches, the last one too."),
     ]
-    return _count(sum(_held("gpipe", p, m)), slips)
+    return Number.count(sum(_held("gpipe", p, m)), slips)
 
 
 def all_stages_1f1b(p: int, m: int) -> Number:
@@ -242,13 +229,13 @@ def all_stages_1f1b(p: int, m: int) -> Number:
         (p * (p - 1) // 2, "A rank holds one more than its warmup has forwards."),
         (m * p, "That is GPipe."),
     ]
-    return _count(sum(_held("one_f_one_b", p, m)), slips)
+    return Number.count(sum(_held("one_f_one_b", p, m)), slips)
 
 
 def times_less_of_the_claim(p: int, m: int) -> Number:
     """How many times less the claim promises: m p over p."""
     slips = [(m / p, "That is what rank 0 saves. Divide mp by p."), (1 / m, "Upside down.")]
-    return _number(float(m), "times", slips)
+    return Number.of(float(m), "times", slips)
 
 
 def times_less_of_rank_0(p: int, m: int) -> Number:
@@ -258,7 +245,7 @@ def times_less_of_rank_0(p: int, m: int) -> Number:
         (p / m, "Upside down."),
         (2 * m / (p + 1), "That is all ranks together."),
     ]
-    return _number(m / p, "times", slips)
+    return Number.of(m / p, "times", slips)
 
 
 # The model cut into more stages than ranks --------------------------------------------------------------------------
@@ -273,7 +260,7 @@ def bubble_of_ideal(p: int, rounds: int, v: int) -> Number:
         (100 * (v * p - 1) / m, "There are v p stages, but only p ranks to be waited for, each a v-th as long."),
         (100 * v * (p - 1) / m, "More stages a rank make the bubble smaller: each takes a v-th of the time."),
     ]
-    return _number(100 * cost.interleaved_bubble(p, m, v), "%", slips)
+    return Number.of(100 * cost.interleaved_bubble(p, m, v), "%", slips)
 
 
 def bubble_of_step(p: int, rounds: int, v: int) -> Number:
@@ -286,7 +273,7 @@ def bubble_of_step(p: int, rounds: int, v: int) -> Number:
         (100 * cost.bubble_fraction(p, m) / v, "Nearly: idle time is a v-th, and the step is shorter, too."),
         (100 * cost.bubble_fraction(v * p, m), "There are v p stages, but each takes a v-th of the time."),
     ]
-    return _number(100 * over / (1 + over), "%", slips)
+    return Number.of(100 * over / (1 + over), "%", slips)
 
 
 def messages_of_all(p: int, rounds: int, v: int) -> Number:
@@ -299,7 +286,7 @@ def messages_of_all(p: int, rounds: int, v: int) -> Number:
         (2 * m * v * (p - 1), "From the last rank back to the first one there is a message, too."),
         (2 * (v * p - 1), "That is one microbatch."),
     ]
-    return _count(sum(cost.pipeline_messages_by_rank(p, m, v)), slips)
+    return Number.count(sum(cost.pipeline_messages_by_rank(p, m, v)), slips)
 
 
 def times_more_memory(p: int, rounds: int, v: int) -> Number:
@@ -314,7 +301,7 @@ def times_more_memory(p: int, rounds: int, v: int) -> Number:
         ),
         ((held - 1) / (v * p), "After the warmup one more forward comes before the first backward."),
     ]
-    return _number(held / v / p, "times", slips)
+    return Number.of(held / v / p, "times", slips)
 
 
 # A backward pass in two halves --------------------------------------------------------------------------------------
@@ -328,7 +315,7 @@ def idle_1f1b(F: int, B: int, W: int, p: int) -> Number:
         ((p - 1) * (F + B - W), "That is ZB-H1."),
         (F + B + W, "That is one slot. There are p - 1 of them."),
     ]
-    return _number(cost.pipeline_idle_seconds("one_f_one_b", p, 2 * p, F, B, W), "ms", slips)
+    return Number.of(cost.pipeline_idle_seconds("one_f_one_b", p, 2 * p, F, B, W), "ms", slips)
 
 
 def idle_h1(F: int, B: int, W: int, p: int) -> Number:
@@ -339,7 +326,7 @@ def idle_h1(F: int, B: int, W: int, p: int) -> Number:
         ((p - 1) * (F + B - 2 * W), "That is ZB-H2, which holds more activations."),
         ((p - 1) * (F + B + W) - W, "Each of the p - 1 slots gets shorter."),
     ]
-    return _number(cost.pipeline_idle_seconds("zb_h1", p, 2 * p, F, B, W), "ms", slips)
+    return Number.of(cost.pipeline_idle_seconds("zb_h1", p, 2 * p, F, B, W), "ms", slips)
 
 
 def idle_h2(F: int, B: int, W: int, p: int) -> Number:
@@ -350,7 +337,7 @@ def idle_h2(F: int, B: int, W: int, p: int) -> Number:
         ((p - 1) * (F + B + W), "That is 1F1B."),
         ((p - 1) * (F - W), "B does not cancel."),
     ]
-    return _number(cost.pipeline_idle_seconds("zb_h2", p, 2 * p, F, B, W), "ms", slips)
+    return Number.of(cost.pipeline_idle_seconds("zb_h2", p, 2 * p, F, B, W), "ms", slips)
 
 
 def times_the_activations(F: int, B: int, W: int, p: int) -> Number:
@@ -363,7 +350,7 @@ def times_the_activations(F: int, B: int, W: int, p: int) -> Number:
     ]
     m = 4 * p
     held = [_held(name, p, m)[0] for name in ("zb_h2", "one_f_one_b")]
-    return _number(held[0] / held[1], "times", slips)
+    return Number.of(held[0] / held[1], "times", slips)
 
 
 # Find the error: near zero ------------------------------------------------------------------------------------------
@@ -385,7 +372,7 @@ def weight_share(h: int, s: int) -> Number:
         (F / W, "Upside down."),
         (W / (F + B + W), "That is its part of the whole. Divide by F."),
     ]
-    return _number(W / F, "", slips, 0.002)
+    return Number.of(W / F, "", slips, 0.002)
 
 
 def _idle(h: int, s: int, schedule: str) -> float:
@@ -409,7 +396,7 @@ def _percent(h: int, s: int, schedule: str) -> Number:
         (right / (p - 1), "That is one slot of p - 1."),
         *((_idle(h, s, other), f"That is {word}.") for other, word in others.items() if other != schedule),
     ]
-    return _number(right, "%", [slip for slip in slips if abs(slip[0] - right) > 0.05 * right])
+    return Number.of(right, "%", [slip for slip in slips if abs(slip[0] - right) > 0.05 * right])
 
 
 def percent_h1(h: int, s: int) -> Number:
@@ -445,7 +432,7 @@ def as_projected(p: int, m: int, percent: int) -> Number:
         (percent * (1 + b), "The time gets longer, so the MFU gets smaller."),
         (percent * b, "That is the part that is lost."),
     ]
-    return _number(percent / (1 + b), "%", slips)
+    return Number.of(percent / (1 + b), "%", slips)
 
 
 def as_it_is(p: int, m: int, percent: int) -> Number:
@@ -456,7 +443,7 @@ def as_it_is(p: int, m: int, percent: int) -> Number:
         (percent * b, "That is the part that is lost."),
         (percent / (1 - b), "The step is longer, so the MFU gets smaller."),
     ]
-    return _number(percent * (1 - b), "%", slips)
+    return Number.of(percent * (1 - b), "%", slips)
 
 
 def enough_microbatches(p: int, m: int, percent: int) -> Number:
@@ -469,7 +456,7 @@ def enough_microbatches(p: int, m: int, percent: int) -> Number:
         (right + p - 1, "That is the number of slots. How many microbatches are in them?"),
         (math.ceil((p - 1) * (1 - b) / b), "That solves 1 - b' = 1 - b. Set m'/(m' + p - 1) to 1/(1 + b)."),
     ]
-    return _count(right, slips)
+    return Number.count(right, slips)
 
 
 # Stages that are not equal ------------------------------------------------------------------------------------------
@@ -495,7 +482,7 @@ def step_of_equal_counts(layers: int, head: int, m: int) -> Number:
         (2 * _step(stages, m) / 3, "That is the backward half."),
         (3 * (each * RANKS + head + m * (each + head)), "The first microbatch is in the way through the pipeline."),
     ]
-    return _number(_step(stages, m), "", slips)
+    return Number.of(_step(stages, m), "", slips)
 
 
 def best_cut(layers: int, head: int) -> list[int]:
@@ -516,7 +503,7 @@ def slowest_stage(layers: int, head: int, m: int) -> Number:
         (math.floor(mean), "Then the stages together have less than all the work."),
         (layers // RANKS, "The head is work, too."),
     ]
-    return _count(max(best_cut(layers, head)), slips)
+    return Number.count(max(best_cut(layers, head)), slips)
 
 
 def step_of_best_cut(layers: int, head: int, m: int) -> Number:
@@ -529,7 +516,7 @@ def step_of_best_cut(layers: int, head: int, m: int) -> Number:
         (_step(stages, m) / 3, "That is the forward half. Backward takes twice as long."),
         (3 * (m + RANKS - 1) * (layers // RANKS), "The head is work, too."),
     ]
-    return _number(_step(stages, m), "", slips, 0.005)
+    return Number.of(_step(stages, m), "", slips, 0.005)
 
 
 # How deep? ----------------------------------------------------------------------------------------------------------
@@ -556,7 +543,7 @@ def fewest_stages(billions: int, gigabytes: int, batch: int) -> Number:
         (2 * right, "It fits with fewer."),
         (FLEET, "It fits with fewer."),
     ]
-    return _count(right, slips)
+    return Number.count(right, slips)
 
 
 def _depth(billions: int, gigabytes: int, batch: int) -> tuple[int, int]:
@@ -574,7 +561,7 @@ def bubble_shallow(billions: int, gigabytes: int, batch: int) -> Number:
         (100 * cost.bubble_fraction(p, max(1, batch // FLEET)), "There are as many pipelines as p goes into the GPUs."),
         (100 * m / (m + p - 1), "That is the part in which a rank works."),
     ]
-    return _number(100 * cost.bubble_fraction(p, m), "%", slips)
+    return Number.of(100 * cost.bubble_fraction(p, m), "%", slips)
 
 
 def bubble_deep(billions: int, gigabytes: int, batch: int) -> Number:
@@ -586,7 +573,7 @@ def bubble_deep(billions: int, gigabytes: int, batch: int) -> Number:
         (100 * cost.bubble_fraction(4 * p, batch), "The pipelines share the batch."),
         (100 * (4 * p - 1) / (4 * m), "That compares idle time with work."),
     ]
-    return _number(100 * cost.bubble_fraction(4 * p, 4 * m), "%", slips, 0.005)
+    return Number.of(100 * cost.bubble_fraction(4 * p, 4 * m), "%", slips, 0.005)
 
 
 def what_depth_changes() -> Several:
