@@ -20,6 +20,7 @@ BENCHMARKS = {
     "trace": "what recording every message costs",
     "data-parallel": "DDP, ZeRO-1 and FSDP against PyTorch's own",
     "model-parallel": "tensor and pipeline parallelism against PyTorch's own, and the simulator against runs",
+    "failures": "what fault tolerance costs, and how soon a run goes on when something breaks",
     "grade": "how long grading takes, and whether it judges right",
     "large-batches": "the shipped runs of chapter 7, made again",
 }
