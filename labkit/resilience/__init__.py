@@ -9,9 +9,11 @@ from importlib import import_module
 from typing import Any
 
 # No module is called like a name in this table: importing a submodule would put it in the place of the function.
-_HOME: dict[str, str] = {}
+_HOME: dict[str, str] = {
+    "Deadlines": "deadlines", "Limit": "deadlines",
+}  # fmt: skip
 
-__all__: list[str] = []
+__all__ = ["Deadlines", "Limit"]
 
 
 def __getattr__(name: str) -> Any:
