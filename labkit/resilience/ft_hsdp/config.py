@@ -1,0 +1,80 @@
+"""What a fault-tolerant run is asked to be, checked before anything starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from labkit.resilience.deadlines import Deadlines
+from labkit.wire.errors import Refused
+
+from .learning_rate import INTERVENTIONS
+
+
+@dataclass(frozen=True)
+class FtConfig:
+    """Options of `train`, the same on every rank.
+
+    replicas, ranks: the world has replicas * ranks processes, and `spares` times `ranks` more that wait for a place.
+    batch: samples that a replica trains in a step, from a stream of its own. seed: of the model and of dropout.
+    deadlines: how long each wait may take. join_wait: seconds that the others wait at most for a replica that is still
+    fetching the state when their step is over; after that they go on without it. min_replicas: fewer do not train.
+    learning_rate: step -> rate, None for the optimizer's own. intervention: how the rate follows the number of
+    healthy replicas: "none", "linear" or "sqrt". offload_optimizer: its state lies in host memory between steps.
+    chunk_bytes, chunks: of the fault-tolerant all-reduce. bucket_bytes: gradients that travel together, while backward
+    goes on. transfer_bytes: of a state, asked for at a time. beat: seconds between two signs of life of a replica.
+    warm_up: train one batch for nothing before checking in, so that the first step is as fast as the others.
+    checkpoint: writes and reads persistent states (`persistence.Persistence`), every `checkpoint_every` steps.
+    keep_weights: the result holds this rank's part of the final weights. max_attempts: failed tries of one step
+    after which a rank gives up: with nobody committing, something is wrong that no retry heals.
+    """
+
+    replicas: int
+    ranks: int = 1
+    deadlines: Deadlines = Deadlines.for_step(1.0)
+    batch: int = 1
+    seed: int = 0
+    join_wait: float = 1.0
+    min_replicas: int = 1
+    learning_rate: Callable[[int], float] | None = None
+    intervention: str = "none"
+    offload_optimizer: bool = False
+    chunk_bytes: int = 1 << 20
+    chunks: int = 4
+    bucket_bytes: int = 25 << 20
+    transfer_bytes: int = 4 << 20
+    beat: float = 0.2
+    warm_up: bool = True
+    spares: int = 0
+    checkpoint: Any = None
+    checkpoint_every: int = 100
+    keep_weights: bool = False
+    max_attempts: int = 20
+
+    def __post_init__(self) -> None:
+        least = {"spares": 0, "seed": 0}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.type == "int" and (type(value) is not int or value < least.get(f.name, 1)):
+                raise Refused(f"FtConfig({f.name}={value!r}): needs a whole number of at least {least.get(f.name, 1)}")
+            if f.type == "float" and (isinstance(value, bool) or not isinstance(value, int | float)
+                                      or not 0 <= value < math.inf):  # fmt: skip
+                raise Refused(f"FtConfig({f.name}={value!r}): needs a number of seconds, 0 or more")
+        if self.intervention not in INTERVENTIONS:
+            raise Refused(f"FtConfig(intervention={self.intervention!r}): choose {', '.join(map(repr, INTERVENTIONS))}")
+        if not isinstance(self.deadlines, Deadlines):
+            raise Refused(f"FtConfig(deadlines={self.deadlines!r}): needs Deadlines, as Deadlines.for_step(seconds)")
+        if self.min_replicas > self.replicas:
+            raise Refused(f"FtConfig(min_replicas={self.min_replicas}): there are only {self.replicas} replicas")
+        if not 0 < self.beat < self.deadlines.message:
+            raise Refused(f"FtConfig(beat={self.beat}): signs of life must come more often than a message may take "
+                          f"({self.deadlines.message:g} s), and less than all the time")  # fmt: skip
+        if self.join_wait > self.deadlines.step:
+            raise Refused(f"FtConfig(join_wait={self.join_wait:g}): at most a step's deadline, "
+                          f"{self.deadlines.step:g} s; the others would have given this replica up")  # fmt: skip
+
+    @property
+    def world_size(self) -> int:
+        return (self.replicas + self.spares) * self.ranks
