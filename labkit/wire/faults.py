@@ -144,8 +144,7 @@ class RankFaults:
             self._page.fault = 0
             self._waiting.update(self._ask(-1)[1])
         for number, fault in list(self._waiting.items()):
-            if due(fault) or fault.immediate:
-                del self._waiting[number]
+            if (due(fault) or fault.immediate) and self._waiting.pop(number, None) is not None:
                 go, more = self._ask(number)
                 self._waiting.update(more)
                 if go:

@@ -96,9 +96,10 @@ class Host:
         life.born(mine, read)
 
     def restart(self, rank: int) -> None:
-        """A new process for a rank that is gone (on_failure='continue')."""
+        """A new process for a rank that is gone (on_failure='continue'), or is about to: one that was killed."""
         life = self.lives[rank]
         if life.status is None or self.judge.ending:
+            life.again = life.doomed
             return
         self.hear_output(life)
         self.flush(life)
@@ -110,6 +111,7 @@ class Host:
         self.pages[rank].state = rec.UNBORN
         self.fork(rank, listener, [])
         listener.close()
+        self.caller.send(("pid", rank, life.pid))
         self.event(rank, "restarted")
 
     # -- the loop ------------------------------------------------------------------------------------------------
@@ -271,6 +273,8 @@ class Host:
                     self.failed("died", life.rank, "Died", f"rank {life.rank} {self.how_it_died(status)}")
             self.event(life.rank, "ended")
             life.close_control()
+            if life.again:
+                self.restart(life.rank)
 
     def how_it_died(self, status: int) -> str:
         """In words; a library that is refused memory may end its process without a word of its own."""

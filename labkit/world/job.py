@@ -103,6 +103,7 @@ class Job:
         self._channel = channel
         self._results: list[Any] = [None] * spec.world_size
         self._blobs: dict[int, int] = {}
+        self._done: set[int] = set()
         self._peaks = [0] * spec.world_size
         self._logs = [""] * spec.world_size
         self._pages_fd = -1
@@ -112,6 +113,7 @@ class Job:
         self._over = threading.Event()
         self._started = threading.Event()
         self._lock = threading.Lock()
+        self._news = threading.Condition()
         self._run: Run | None = None
         self._start = time.perf_counter()
         self._seconds = 0.0
@@ -151,10 +153,22 @@ class Job:
         self._order("kill", self._rank(rank))
 
     def restart(self, rank: int) -> None:
-        """Start a rank anew that has failed or finished (needs on_failure='continue')."""
+        """Start a rank anew that is gone, or was killed and will be (needs on_failure='continue')."""
         if self.spec.on_failure != "continue":
             raise Refused("restart needs a job started with on_failure='continue'")
         self._order("restart", self._rank(rank))
+
+    def await_events(self, seen: int, timeout: float) -> list[tuple[float, int, str]]:
+        """The events after the first `seen`, as soon as there are any; [] after `timeout` s or when the run is over."""
+        with self._news:
+            self._news.wait_for(lambda: len(self.events) > seen or self._over.is_set(), timeout)
+            return self.events[seen:]
+
+    @property
+    def finished(self) -> list[int]:
+        """The ranks that have handed in a result so far, and were not restarted since."""
+        with self._news:
+            return sorted(self._done)
 
     def stop(self) -> None:
         """End every rank and wait until they are gone."""
@@ -214,8 +228,13 @@ class Job:
                 elif what == "result":
                     self._blobs[rest[0]] = fds[0]
                     self._peaks[rest[0]] = rest[2]
+                    with self._news:
+                        self._done.add(rest[0])
+                        self._news.notify_all()
                 elif what == "event":
-                    self.events.append((time.perf_counter() - self._start, *rest))
+                    self._event(*rest)
+                elif what == "pid":
+                    self.pids[rest[0]] = rest[1]
                 elif what == "step":
                     print(f"[rank {rest[0]}] step {rest[1]}", flush=True)
                 elif what == "started":
@@ -236,6 +255,19 @@ class Job:
             self._channel.close()
             self._started.set()
             self._over.set()
+            with self._news:
+                self._news.notify_all()
+
+    def _event(self, rank: int, text: str) -> None:
+        if text == "restarted":  # what its former life may have handed in counts no more
+            old = self._blobs.pop(rank, None)
+            if old is not None:
+                os.close(old)
+        with self._news:
+            if text == "restarted":
+                self._done.discard(rank)
+            self.events.append((time.perf_counter() - self._start, rank, text))
+            self._news.notify_all()
 
     def _show(self, rank: int, text: str) -> None:
         self._logs[rank] += text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any
 
 from .channel import Channel, Closed
@@ -19,12 +20,15 @@ class Life:
         self.result = False
         self.over = False  # has said how it ended, or is dead
         self.stopped = False
+        self.doomed = False  # was sent SIGKILL
+        self.again = False  # is to be restarted as soon as it is buried
 
     def born(self, control: Channel, output: int) -> None:
         """It was forked: the host's ends of its control socket and of its output."""
         os.set_blocking(output, False)
         self.control, self.output = control, output
         self.status, self.over, self.result, self.stopped = None, False, False, False
+        self.doomed = self.again = False
 
     def release(self) -> None:
         """Close the host's ends, in a process that is not the host."""
@@ -44,6 +48,7 @@ class Life:
     def signal(self, number: int) -> None:
         """Send its process a signal, if there is one."""
         if self.status is None and self.pid:
+            self.doomed = self.doomed or number == signal.SIGKILL
             os.kill(self.pid, number)
 
     def close_control(self) -> None:

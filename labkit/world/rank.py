@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import traceback
 from dataclasses import dataclass
 from datetime import timedelta
@@ -200,11 +201,14 @@ def _alive(birth: Birth) -> Any:
 def _asker(birth: Birth) -> Any:
     """How a rank tells the host that a fault is due; see `RankFaults`."""
 
+    asking = threading.Lock()  # streams have threads of their own, and each answer belongs to one question
+
     def ask(number: int) -> tuple[bool, dict[int, Fault]]:
-        birth.control.send(("fault", number))
-        while True:
-            message, _ = birth.control.receive()
-            if message[0] == "go":
-                return message[1], message[2]
+        with asking:
+            birth.control.send(("fault", number))
+            while True:
+                message, _ = birth.control.receive()
+                if message[0] == "go":
+                    return message[1], message[2]
 
     return ask

@@ -1,0 +1,90 @@
+"""A job that is watched: events as they happen, and a rank restarted while it still dies."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from leftovers import alive, eventually, soon
+
+import labkit
+
+
+def wait_for(path: str) -> None:
+    while not os.path.exists(path):
+        time.sleep(0.01)
+
+
+def until(gate: str):
+    def work(group):
+        open(f"{gate}-{group.rank}-{os.getpid()}", "w").close()
+        wait_for(gate)
+        return os.getpid()
+
+    return work
+
+
+def lives(folder, rank: int) -> int:
+    return len(list(folder.glob(f"gate-{rank}-*")))
+
+
+def test_a_rank_that_was_killed_may_be_restarted_at_once(tmp_path) -> None:
+    job = labkit.start(until(str(tmp_path / "gate")), 3, on_failure="continue", deadline=60)
+    assert eventually(lambda: lives(tmp_path, 0) and lives(tmp_path, 1) and lives(tmp_path, 2), 20)
+    first = list(job.pids)
+    for _ in range(2):
+        before = lives(tmp_path, 1)
+        job.kill(1)
+        job.restart(1)  # it is not buried yet
+        assert eventually(lambda before=before: lives(tmp_path, 1) == before + 1, 5)
+    (tmp_path / "gate").touch()
+    run = job.wait()
+    assert run.results[1] == job.pids[1] != first[1] and [job.pids[0], job.pids[2]] == [first[0], first[2]]
+    told = [text for _, rank, text in run.events if rank == 1]
+    assert told == ["failed: rank 1 was killed by SIGKILL", "ended", "restarted"] * 2 + ["ended"]
+    assert eventually(lambda: not any(alive(p) for p in (*first, *job.pids)), 2)
+
+
+def test_a_rank_that_lives_is_not_restarted(tmp_path) -> None:
+    job = labkit.start(until(str(tmp_path / "gate")), 2, on_failure="continue", deadline=60)
+    assert eventually(lambda: lives(tmp_path, 0) and lives(tmp_path, 1), 20)
+    job.restart(1)
+    (tmp_path / "gate").touch()
+    run = job.wait()
+    assert lives(tmp_path, 1) == 1 and run.results == job.pids
+
+
+def test_events_are_told_as_they_happen(tmp_path) -> None:
+    job = labkit.start(until(str(tmp_path / "gate")), 2, on_failure="continue", deadline=60)
+    assert eventually(lambda: lives(tmp_path, 0) and lives(tmp_path, 1), 20)
+    begin = time.monotonic()
+    assert job.await_events(0, 0.05) == [] and 0.04 < time.monotonic() - begin < soon()
+    begin = time.monotonic()
+    job.kill(0)
+    told = job.await_events(0, 30)
+    assert told[0][1:] == (0, "failed: rank 0 was killed by SIGKILL") and time.monotonic() - begin < soon(0.3)
+    assert job.await_events(len(job.events), 0.01) == []
+    (tmp_path / "gate").touch()
+    job.wait()
+    begin = time.monotonic()
+    assert job.await_events(len(job.events), 30) == [] and time.monotonic() - begin < soon(0.3)
+
+
+def test_a_result_of_a_former_life_counts_no_more(tmp_path) -> None:
+    def work(group, path):
+        if group.rank == 1 and os.path.exists(path):
+            raise RuntimeError("the second life fails")
+        if group.rank == 0:
+            wait_for(path + "-end")
+        return group.rank
+
+    path = str(tmp_path / "second")
+    job = labkit.start(work, 2, path, on_failure="continue", deadline=60)
+    assert eventually(lambda: job.finished == [1], 20)
+    open(path, "w").close()
+    job.kill(1)
+    job.restart(1)
+    assert eventually(lambda: any("second life" in text for _, _, text in job.events), 5) and job.finished == []
+    open(path + "-end", "w").close()
+    run = job.wait()
+    assert run.results == [0, None] and "second life" in run.failures[0].message
