@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,26 +53,29 @@ class AuditLog:
 
     def start(self, step: int, positions: Sequence[int], checksum: str) -> None:
         """The state that this life begins with, made from the seed."""
-        self.write(Start(step, **self.place, positions=tuple(positions), checksum=checksum))
+        self.write(Start(step, **self._now(), positions=tuple(positions), checksum=checksum))
 
     def fetch(
         self, step: int, quorum: int, source: int, positions: Sequence[int], checksum: str, nbytes: int = 0
     ) -> None:
         """The state at the beginning of `step`, from replica `source`."""
-        self.write(Fetch(step, **self.place, quorum=quorum, source=source, positions=tuple(positions),
+        self.write(Fetch(step, **self._now(), quorum=quorum, source=source, positions=tuple(positions),
                          checksum=checksum, nbytes=nbytes))  # fmt: skip
 
     def vote(self, step: int, quorum: int, samples: tuple[int, int], yes: bool, why: str = "") -> None:
         """How the exchange went here; samples [first, last) of the own stream went into it."""
-        self.write(Vote(step, **self.place, quorum=quorum, samples=samples, yes=yes, why=why))
+        self.write(Vote(step, **self._now(), quorum=quorum, samples=samples, yes=yes, why=why))
 
     def commit(
         self, step: int, quorum: int, contributors: Iterable[int], positions: Sequence[int], parent: str, checksum: str,
         loss: float | None = None,
     ) -> None:  # fmt: skip
         """The update of `step` is applied. Call it before anybody can fetch what came of it."""
-        self.write(Commit(step, **self.place, quorum=quorum, contributors=tuple(sorted(contributors)),
+        self.write(Commit(step, **self._now(), quorum=quorum, contributors=tuple(sorted(contributors)),
                           positions=tuple(positions), parent=parent, checksum=checksum, loss=loss))  # fmt: skip
+
+    def _now(self) -> dict[str, Any]:
+        return {**self.place, "at": time.monotonic()}
 
     def write(self, line: Line) -> None:
         """Append a line."""

@@ -8,7 +8,7 @@ replica.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar
 
 from labkit.wire.errors import Refused
@@ -16,12 +16,16 @@ from labkit.wire.errors import Refused
 
 @dataclass(frozen=True)
 class Line:
-    """Base of all lines: which life of which rank wrote it. `rank` counts inside the replica."""
+    """Base of all lines: which life of which rank wrote it. `rank` counts inside the replica.
+
+    at: when, on the monotonic clock of the machine (one clock for all of its processes).
+    """
 
     step: int
     replica: int
     rank: int
     incarnation: int
+    at: float = field(default=0.0, kw_only=True)
 
     kind: ClassVar[str] = ""
 
@@ -103,6 +107,6 @@ def parse(text: str) -> Line:
 
 
 def same(a: Line, b: Line, *but: str) -> dict[str, tuple[Any, Any]]:
-    """The fields in which two lines of a kind differ, apart from those named."""
-    names = (f.name for f in fields(a) if f.name not in but)
+    """The fields in which two lines of a kind differ, apart from those named and from when they were written."""
+    names = (f.name for f in fields(a) if f.name not in (*but, "at"))
     return {n: (getattr(a, n), getattr(b, n)) for n in names if getattr(a, n) != getattr(b, n)}

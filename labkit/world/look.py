@@ -86,6 +86,14 @@ class Watch:
             self._last, self._reader = seen, None  # the pages of a long run are large
         return seen
 
+    def marks(self) -> list[tuple[int, bytes]]:
+        """For each rank: the state on its page (`record.RUNNING`, ...), and bytes that change when it begins something.
+
+        [] before the ranks exist.
+        """
+        reader = self._pages()
+        return [] if reader is None else list(zip([p.state for p in reader.pages], reader.fingerprint(), strict=True))
+
     def _pages(self) -> Reader | None:
         job = self.job
         if self._reader is None and job._started.is_set():
