@@ -10,10 +10,14 @@ measured sizes say about a third, `straggler` the wait for the slowest; `batch` 
 and the price; `tensor` what tensor parallelism sends and `tensor_memory` what it holds, `vocabulary` its
 loss, `layers` one layer's work, `placement` which axis belongs on which link; `pipeline` the bubble of each schedule,
 `pipeline_memory` what its ranks hold, `pipeline_traffic` what they send, `depth` how many stages; `signals` when one
-machine is not enough, `reliability` how often a large job fails; `units` writes numbers down.
+machine is not enough, `reliability` how often a large job fails, `failure_tables` of what; `checkpoint_interval` when
+to save, `checkpoint_tax` what that and failures cost, `checkpoint_runs` the same by drawing failures,
+`async_checkpoints` what writing in the background saves; `recovery` the time that trains when all stop or one replica
+does (`replica_runs` by drawing), `stalls` a standstill taken apart; `detection`, `spares`, `corruption`,
+`interventions` what else a failure asks for, `ftar` the all-reduce that survives it; `units` writes numbers down.
 """
 
-from . import slow_sync, textbook, units
+from . import ftar, slow_sync, stalls, textbook, units
 from .accumulation import (
     accumulated_step_seconds,
     accumulation_bytes_per_step,
@@ -21,6 +25,7 @@ from .accumulation import (
     accumulation_overhead,
     exchanges_saved,
 )
+from .async_checkpoints import asynchronous_interval, asynchronous_tax, copy_seconds
 from .bandwidth import algorithm_bandwidth, bus_bandwidth, bus_factor
 from .batch import (
     best_batch,
@@ -33,9 +38,19 @@ from .batch import (
     simple_noise_scale,
     steps_to_target,
 )
+from .checkpoint_interval import best_interval, daly_higher_order_interval, daly_interval, young_interval
+from .checkpoint_runs import CheckpointRuns, simulate_checkpoints
+from .checkpoint_tax import Tax, checkpoint_tax, first_order_tax, lost_work
 from .choose import best_algorithm, rank_algorithms
 from .collectives import *  # noqa: F403  (one list of the closed forms, in collectives/__init__)
 from .collectives import __all__ as _closed_forms
+from .corruption import (
+    corrupted_before_found,
+    interruptions_per_host,
+    replay_overhead,
+    runs_to_clear,
+    steps_until_found,
+)
 from .crossover import (
     crossover,
     crossover_by_bisection,
@@ -56,6 +71,7 @@ from .depth import (
     Depth,
     depth_tradeoff,
 )
+from .detection import deadline_for, detection_seconds, false_alarms, share_interval
 from .energy import (
     INFINIBAND_PICOJOULES,
     NVLINK_PICOJOULES,
@@ -70,6 +86,15 @@ from .extrapolate import (
     communication_growth,
     fit_scaling,
 )
+from .failure_tables import (
+    FT_HSDP_FAILURES,
+    LLAMA3_FAILURES,
+    Cause,
+    FailureTable,
+    minutes_between_interruptions,
+    per_thousand_servers_a_day,
+    rate_of_interval,
+)
 from .fit import LinkFit, fit_alpha_beta, fit_sends, points_of_sends
 from .fleet import (
     amdahl_ceiling,
@@ -83,12 +108,14 @@ from .fleet import (
     training_flops,
     training_seconds,
 )
+from .ftar import ftar_in_flight_bytes, ftar_partitions, ftar_ratios, ftar_rounds
 from .hybrid_shard import (
     Sent,
     hybrid_bytes_per_step,
     hybrid_state_bytes,
     node_egress_bytes,
 )
+from .interventions import INTERVENTIONS, intervention_factor, samples_lost, step_noise_factor
 from .layers import (
     LayerFlops,
     layer_flops,
@@ -143,7 +170,14 @@ from .placement import (
     least_hidden_size,
     tensor_parallel_layer,
 )
+from .recovery import (
+    fault_tolerant_effective_time,
+    random_fault_tolerant_effective_time,
+    random_synchronous_effective_time,
+    synchronous_effective_time,
+)
 from .reliability import mtbf_from_survival, mtbf_of, observed_mtbf, survival, survival_hours, unit_mtbf_of
+from .replica_runs import ReplicaRuns, simulate_replicas
 from .scaling import (
     amdahl_speedup,
     equivalent_ranks,
@@ -155,6 +189,8 @@ from .scaling import (
 )
 from .shapes import SHAPES, Shape
 from .signals import SIGNALS, Machine, Training, distribution_signals
+from .spares import in_repair, poisson_tail, spares_needed
+from .stalls import Growth, Restart, fit_growth, kill_stall_seconds, rejoin_stall_seconds
 from .straggler import (
     Exponential,
     Normal,
@@ -200,13 +236,20 @@ __all__ = [
     "ADAM_STATE",
     "BUCKET_BYTES",
     "Bucket",
+    "Cause",
+    "CheckpointRuns",
     "DataParallelStep",
     "Depth",
     "Exponential",
     "FIRST_BUCKET_BYTES",
+    "FT_HSDP_FAILURES",
+    "FailureTable",
     "GPU_MEMORY",
+    "Growth",
     "INFINIBAND_PICOJOULES",
+    "INTERVENTIONS",
     "InFlight",
+    "LLAMA3_FAILURES",
     "LayerFlops",
     "LinkFit",
     "Links",
@@ -216,12 +259,15 @@ __all__ = [
     "Normal",
     "PIPELINE_SCHEDULES",
     "RareDelay",
+    "ReplicaRuns",
+    "Restart",
     "SHAPES",
     "SIGNALS",
     "ScalingFit",
     "Sent",
     "Shape",
     "StateBytes",
+    "Tax",
     "TensorParallelCalls",
     "TensorParallelLayer",
     "Training",
@@ -234,35 +280,54 @@ __all__ = [
     "all_reduces_that_fit",
     "amdahl_ceiling",
     "amdahl_speedup",
+    "asynchronous_interval",
+    "asynchronous_tax",
     "best_algorithm",
     "best_batch",
+    "best_interval",
     "bubble_fraction",
     "bubble_overhead",
     "bus_bandwidth",
     "bus_factor",
+    "checkpoint_tax",
     "checkpointed_activation_bytes",
     "communication_ceiling",
     "communication_growth",
     "communication_ratio",
+    "copy_seconds",
+    "corrupted_before_found",
     "critical_batch_from",
     "crossover",
     "crossover_by_bisection",
+    "daly_higher_order_interval",
+    "daly_interval",
     "data_parallel_step",
+    "deadline_for",
     "depth_tradeoff",
+    "detection_seconds",
     "devices_for",
     "devices_to_hold",
     "distribution_signals",
     "equivalent_ranks",
     "exchanges_saved",
     "expected_maximum_of",
+    "false_alarms",
     "fastest_size",
+    "fault_tolerant_effective_time",
     "fill_buckets",
+    "first_order_tax",
     "fit_alpha_beta",
+    "fit_growth",
     "fit_scaling",
     "fit_sends",
     "format_bandwidth",
     "format_bytes",
     "format_seconds",
+    "ftar",
+    "ftar_in_flight_bytes",
+    "ftar_partitions",
+    "ftar_ratios",
+    "ftar_rounds",
     "gathered_bytes",
     "gathered_scores_bytes",
     "global_batch",
@@ -273,17 +338,23 @@ __all__ = [
     "hybrid_state_bytes",
     "in_flight_by_rank",
     "in_flight_microbatches",
+    "in_repair",
     "information_gain",
     "interleaved_bubble",
+    "interruptions_per_host",
+    "intervention_factor",
     "kept_activation_bytes",
+    "kill_stall_seconds",
     "largest_model",
     "layer_flops",
     "layer_parameters",
     "least_hidden_size",
     "least_steps_from",
     "line_crossing",
+    "lost_work",
     "mfu",
     "microbatches_for",
+    "minutes_between_interruptions",
     "model_parallel_state_bytes",
     "movement_joules",
     "movement_watts",
@@ -294,6 +365,7 @@ __all__ = [
     "normal_maximum",
     "observed_mtbf",
     "peak_activation_bytes",
+    "per_thousand_servers_a_day",
     "pipeline_activation_bytes_by_rank",
     "pipeline_boundary_bytes",
     "pipeline_bytes_by_rank",
@@ -301,28 +373,44 @@ __all__ = [
     "pipeline_messages_by_rank",
     "pipeline_step_seconds",
     "points_of_sends",
+    "poisson_tail",
     "price",
     "price_per_gpu_hour",
+    "random_fault_tolerant_effective_time",
+    "random_synchronous_effective_time",
     "rank_algorithms",
+    "rate_of_interval",
     "regime",
+    "rejoin_stall_seconds",
+    "replay_overhead",
     "replicated_gradient_bytes_by_rank",
     "replicated_layer_parameters",
     "ring_recursive_doubling_crossover",
     "ring_tree_crossover",
+    "runs_to_clear",
     "sample_efficiency",
+    "samples_lost",
     "samples_to_target",
     "scaling_efficiency",
     "seconds_to_target",
+    "share_interval",
     "simple_noise_scale",
+    "simulate_checkpoints",
+    "simulate_replicas",
     "slow_sync",
+    "spares_needed",
     "speedup",
+    "stalls",
     "state_bytes",
     "state_parts",
+    "step_noise_factor",
     "step_seconds",
     "steps_to_target",
+    "steps_until_found",
     "strong_efficiency",
     "survival",
     "survival_hours",
+    "synchronous_effective_time",
     "tensor_over_pipeline_bytes",
     "tensor_parallel_activation_bytes",
     "tensor_parallel_bytes",
@@ -344,6 +432,7 @@ __all__ = [
     "weak_efficiency",
     "weight_gradient_activation_bytes",
     "weight_versions_by_rank",
+    "young_interval",
     "zero1_by_all_reduce_bytes",
     "zero_bubble_fraction",
     "zero_bytes_per_step",
