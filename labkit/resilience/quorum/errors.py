@@ -1,0 +1,32 @@
+"""What can go wrong between a replica and the quorum service. No PyTorch: the service raises them too.
+
+`NoQuorum`, and `Unanswered` with it, may pass: joining again is right. The others are refusals: this process has to
+end, or its caller has to change something.
+"""
+
+from __future__ import annotations
+
+from labkit.resilience.errors import NoQuorum, OldIncarnation, WrongToken, WrongVersion
+from labkit.wire.errors import Refused
+
+
+class Unanswered(NoQuorum):
+    """Nobody answers at the address, or the service stopped answering."""
+
+
+class BadCall(Refused):
+    """The call itself makes no sense: an unknown replica, a rank out of range, a message too large."""
+
+
+Trouble = NoQuorum | Refused
+TROUBLE = (NoQuorum, Refused)  # the same for `except`
+
+BY_NAME: dict[str, type[NoQuorum] | type[Refused]] = {
+    "NoQuorum": NoQuorum, "Unanswered": Unanswered, "WrongToken": WrongToken, "WrongVersion": WrongVersion,
+    "OldIncarnation": OldIncarnation, "BadCall": BadCall,
+}  # fmt: skip
+
+__all__ = [
+    "BY_NAME", "BadCall", "NoQuorum", "OldIncarnation", "TROUBLE", "Trouble", "Unanswered", "WrongToken",
+    "WrongVersion",
+]  # fmt: skip
