@@ -165,6 +165,11 @@ class Job:
             return self.events[seen:]
 
     @property
+    def over(self) -> bool:
+        """Whether the run is over, in whatever way."""
+        return self._over.is_set()
+
+    @property
     def finished(self) -> list[int]:
         """The ranks that have handed in a result so far, and were not restarted since."""
         with self._news:
