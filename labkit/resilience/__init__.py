@@ -11,9 +11,11 @@ from typing import Any
 # No module is called like a name in this table: importing a submodule would put it in the place of the function.
 _HOME: dict[str, str] = {
     "Deadlines": "deadlines", "Limit": "deadlines",
+    "Fatal": "errors", "Recoverable": "errors", "classify": "errors",
+    "Ftar": "ftar.queued", "Work": "ftar.queued", "ft_all_reduce": "ftar.exchange",
 }  # fmt: skip
 
-__all__ = ["Deadlines", "Limit"]
+__all__ = ["Deadlines", "Fatal", "Ftar", "Limit", "Recoverable", "Work", "classify", "ft_all_reduce"]
 
 
 def __getattr__(name: str) -> Any:

@@ -47,9 +47,9 @@ class Clock:
         """Spend `seconds`."""
         time.sleep(seconds)
 
-    def depart(self, to: int, nbytes: int) -> tuple[int, int]:
-        """(when a message starts on its port, when the port is free again)."""
-        begin = self.now()
+    def depart(self, to: int, nbytes: int, earliest: int = 0) -> tuple[int, int]:
+        """(when a message starts on its port, when the port is free again). It cannot start before `earliest`."""
+        begin = max(self.now(), earliest)
         if self.link_to is None:
             return begin, begin
         link = self.link_to(to)

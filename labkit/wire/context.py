@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +73,11 @@ class Context:
         if self.device.type != "cuda" or self.clock.virtual:
             return None
         return DeviceClock(self.recorder, self.clock.now, lambda: torch.cuda.synchronize(self.device))
+
+    def limit(self) -> dict[str, float]:
+        """For a lane: seconds that a wait of the calling thread may still take (`Messenger.within`), if limited."""
+        until = getattr(self.local, "until", None)
+        return {} if until is None else {"limit": max(0.0, until - time.monotonic())}
 
     def close_books(self, failed: bool = False) -> None:
         """Write down what is known only at the end of a run: times of the GPU, bytes of native collectives.

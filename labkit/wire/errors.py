@@ -13,6 +13,10 @@ class Mismatch(WireError):
     """Two ranks disagree: about the operation, its order, its dtype or its shape."""
 
 
+class MessageLost(Mismatch):
+    """A message never came, and the next one did: it was lost on the way."""
+
+
 class PeerLost(WireError):
     """The rank at the other end is gone (it died, finished, or closed the connection)."""
 
@@ -25,7 +29,9 @@ class PeerLost(WireError):
 
 
 class WaitTimeout(WireError, TimeoutError):
-    """One wait took longer than the `timeout` of the run."""
+    """One wait took longer than it may. peer: the rank that was waited for, -1 if it was not one alone."""
+
+    peer = -1
 
 
 class Refused(ValueError):

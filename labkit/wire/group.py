@@ -25,6 +25,7 @@ from .message import number_operation
 from .messenger import COLLECTIVES, USER, Messenger
 from .places import Places
 from .stream import Stream
+from .transports.epoch import Epoch, epoch_of
 
 
 class Group(Messenger):
@@ -35,8 +36,11 @@ class Group(Messenger):
     `send`, `recv`, `exchange`, `isend` and `irecv` are those of `Messenger`.
     """
 
-    def __init__(self, context: Context, members: Sequence[int], key: int = 1, lane: int = USER, inner: bool = False):
-        super().__init__(context, members, key, lane)
+    def __init__(
+        self, context: Context, members: Sequence[int], key: int = 1, lane: int = USER, inner: bool = False,
+        epoch: Epoch | None = None,
+    ):  # fmt: skip
+        super().__init__(context, members, key, lane, epoch)
         self._inner = inner
         self._calls = 0
         self._collective_group: Group | None = None
@@ -73,7 +77,7 @@ class Group(Messenger):
         if found is None:
             members = [self.global_ranks[r] for r in ranks]
             key = zlib.crc32(repr((self.key, self._lane_number, members)).encode()) | 1
-            found = Group(self.context, members, key, self._lane_number, self._inner)
+            found = Group(self.context, members, key, self._lane_number, self._inner, self._epoch)
             self._subgroups[ranks] = found
         found._operation, found._places = self._operation, self._places
         return found
@@ -86,33 +90,66 @@ class Group(Messenger):
         table = collectives.all_gather(mine.to(self.device), self, algorithm="bruck").tolist()
         return self.subgroup([r for c, _, r in sorted(table, key=lambda t: (t[1], t[2])) if c == color])
 
-    def rebuild(self, members: Sequence[int]) -> Group:
+    def rebuild(self, members: Sequence[int], epoch: int | None = None) -> Group:
         """A new group of these world ranks, without restarting a process. Every one of them calls it alike.
 
         Its sockets are new: what a failed collective left on the old ones cannot disturb it. This rank leaves the
         old group and its subgroups: who still waits for it there gets PeerLost, and can rebuild in turn.
+
+        epoch: a number that the members have agreed on elsewhere (a quorum's), used once for the same members. With
+        it ranks meet that have failed differently often; without it, those that have rebuilt equally often.
         """
-        if not self.context.transport.rebuildable:
+        context = self.context
+        if not context.transport.rebuildable:
             raise Refused(f"transport={self.transport!r} cannot be rebuilt: a failed wait closes its pairs. "
                           "Use transport='local'")  # fmt: skip
         members = list(members)
-        size = self.context.size
+        size = context.size
         if len(set(members)) != len(members) or not all(type(r) is int and 0 <= r < size for r in members):
             raise Refused(f"rebuild({members}): needs different world ranks between 0 and {size - 1}")
-        if self.context.rank not in members:
-            raise Refused(f"rebuild({members}): rank {self.context.rank}, which calls it, is not in it")
+        if context.rank not in members:
+            raise Refused(f"rebuild({members}): rank {context.rank}, which calls it, is not in it")
+        if epoch is None:
+            self._leave()
+            # A restarted rank knows nothing of earlier rebuilds, but it has a new address: so all agree on the number.
+            lives = tuple((r, context.transport.address(r)) for r in members)
+            count = context.rebuilt[lives] = context.rebuilt.get(lives, 0) + 1
+            key = zlib.crc32(repr(("rebuilt", lives, count)).encode()) | 1
+            return Group(context, members, key)
+        new = epoch_of(epoch, members, context.transport.address)
+        if (tuple(members), epoch) in context.rebuilt:
+            raise Refused(f"rebuild({members}, epoch={epoch}): rank {context.rank} has been in this epoch before, and "
+                          "what is left of it could reach the new group: agree on another number")  # fmt: skip
         self._leave()
-        # A restarted rank knows nothing of earlier rebuilds, but it has a new address: so all agree on the number.
-        lives = tuple((r, self.context.transport.address(r)) for r in members)
-        count = self.context.rebuilt[lives] = self.context.rebuilt.get(lives, 0) + 1
-        key = zlib.crc32(repr(("rebuilt", lives, count)).encode()) | 1
-        return Group(self.context, members, key)
+        self._close()
+        context.rebuilt[tuple(members), epoch] = 1
+        # Not the addresses: members that see different lives of a third must meet, to tell each other that it is over.
+        key = zlib.crc32(repr(("epoch", members, epoch)).encode()) | 1
+        return Group(context, members, key, epoch=new)
+
+    def leave(self) -> None:
+        """Leave this group and its subgroups for good: who waits for this rank there, now or later, gets PeerLost.
+
+        For transport="local". The group is of no more use, except for `rebuild`. Leaving again does nothing.
+        """
+        if not self.context.transport.rebuildable:
+            raise Refused(f"a group on transport={self.transport!r} cannot be left. Use transport='local'")
+        self._leave()
 
     def _leave(self) -> None:
         for group in (*self._subgroups.values(), self._collective_group):
             if group is not None:
                 group._leave()
         self._lane.leave([r for r in self.global_ranks if r != self.context.rank])
+        self.context.recorder.intern(f"left {self.key}")
+
+    def _close(self) -> None:
+        """Give back the sockets of a group that was left, unless another thread may still be at one."""
+        for group in (*self._subgroups.values(), self._collective_group):
+            if group is not None:
+                group._close()
+        if self._lane.idle() and (self._stream is None or not self._stream.busy()):
+            self.context.transport.forget(self._lane)
 
     # -- marks on the timeline ---------------------------------------------------------------------------------
 
@@ -230,5 +267,5 @@ class Group(Messenger):
     def _collectives(self) -> Group:
         """This group as collectives see it: with sockets (or a tag) of its own."""
         if self._collective_group is None:
-            self._collective_group = Group(self.context, self.global_ranks, self.key, COLLECTIVES, inner=True)
+            self._collective_group = Group(self.context, self.global_ranks, self.key, COLLECTIVES, True, self._epoch)
         return self._collective_group

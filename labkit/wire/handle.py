@@ -71,8 +71,9 @@ class WorkHandle:
         if not self._over.is_set():
             recorder.slot(slot, number)
         try:
-            if not self._over.wait(context.timeout):
-                raise WaitTimeout(f"rank {context.rank} waited {context.timeout:g} s for a collective to end")
+            limit = min(context.timeout, context.limit().get("limit", context.timeout))
+            if not self._over.wait(limit):
+                raise WaitTimeout(f"rank {context.rank} waited {limit:.3g} s for a collective to end")
             clock.reach(self._ended)
         finally:
             recorder.slot(slot, context.enclosing())
@@ -80,6 +81,10 @@ class WorkHandle:
         if self._error is not None:
             raise self._error
         return self._result
+
+    def limited(self) -> bool:
+        """Whether the calling thread may wait no longer (`Messenger.within`)."""
+        return self._group.context.limit().get("limit") == 0.0
 
     def _finish(self, result: Any, error: BaseException | None, ended: int) -> None:
         self._result, self._error, self._ended = result, error, ended

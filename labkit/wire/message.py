@@ -9,8 +9,10 @@ from typing import Any
 from torch import Tensor
 
 from .dtypes import CODES, as_bytes, describe
+from .errors import MessageLost, Mismatch
 
 ACK = 1  # the sender waits until the receiver has taken the message (rendezvous)
+CREDIT = 2  # the receiver says so too, but the sender goes on, up to a number of messages (relay.py)
 
 HEADER = struct.Struct("<IIIIqqBBBx4x8q")
 MAGIC = 0x4C414231
@@ -60,21 +62,21 @@ class Message:
             *shape, *(0,) * (8 - len(shape)),
         )  # fmt: skip
 
-    def check(self, raw: bytes) -> str | None:
-        """Hold an arriving header against this receive; None, or what differs (and note the sender's time)."""
+    def check(self, raw: bytes) -> tuple[type[Mismatch], str] | None:
+        """Hold an arriving header against this receive; None, or what is wrong (and note the sender's time)."""
         magic, seq, op, call, nbytes, sent, dtype, ndim, flags, *dims = HEADER.unpack(raw)
         if magic != MAGIC:
-            return "the stream is out of step: what arrived is not a header"
+            return Mismatch, "what is no header: the stream is out of step"
         self.sent, self.flags = sent, flags
         mine = tuple(self.x.shape) if self.x.dim() <= 8 else (self.x.numel(),)
         theirs = tuple(dims[:ndim])
         if dtype == CODES[self.x.dtype] and theirs == mine and seq == self.seq and (op, call) == self.operation:
             return None
         if (op, call) != self.operation:
-            return f"{name_operation(op, call)}, but this rank is in {name_operation(*self.operation)}"
+            return Mismatch, f"{name_operation(op, call)}, but this rank is in {name_operation(*self.operation)}"
         if seq != self.seq:
-            return f"message {seq}, but message {self.seq} is due: one was lost"
-        return f"{describe(dtype, theirs)}, but this rank receives {describe(CODES[self.x.dtype], mine)}"
+            return MessageLost, f"message {seq}, but message {self.seq} is due: one was lost"
+        return Mismatch, f"{describe(dtype, theirs)}, but this rank receives {describe(CODES[self.x.dtype], mine)}"
 
 
 _OPERATIONS: dict[int, str] = {}

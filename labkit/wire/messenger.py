@@ -7,9 +7,11 @@ lane (`_move`, or `_post` and `_wait` for an asynchronous one), and its end is w
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +29,7 @@ from .handle import MessageHandle
 from .message import ACK, Message
 from .ops import ReduceOp
 from .places import Places
+from .transports.epoch import Epoch
 
 USER, COLLECTIVES = 0, 1  # the two lanes of a group: messages of the reader's own, and those of collectives
 
@@ -34,12 +37,13 @@ USER, COLLECTIVES = 0, 1  # the two lanes of a group: messages of the reader's o
 class Messenger:
     """Point-to-point messages between the members of a group. All rank numbers are positions in the group."""
 
-    def __init__(self, context: Context, members: Sequence[int], key: int, lane: int):
-        self.context, self.key = context, key
+    def __init__(self, context: Context, members: Sequence[int], key: int, lane: int, epoch: Epoch | None = None):
+        self.context, self.key, self._epoch = context, key, epoch
         self.global_ranks = tuple(members)
         self.rank, self.size = self.global_ranks.index(context.rank), len(self.global_ranks)
         self._lane_number = lane
-        self._lane = context.transport.lane(key, lane, context.timeout)
+        more = {} if epoch is None else {"epoch": epoch}
+        self._lane = context.transport.lane(key, lane, context.timeout, **more)
         self._host_memory = getattr(context.transport, "host_memory", True)
         self._numbers = getattr(context.transport, "numbers_messages", False)
         self._sequence: dict[tuple[str, int], int] = {}
@@ -144,6 +148,27 @@ class Messenger:
         self._post(m, "recv")
         return MessageHandle(self, m, "recv")
 
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """No wait of this thread in the enclosed calls goes on beyond `seconds` from now: WaitTimeout.
+
+        For messages, collectives and handles of any group on transport="local". One `within` inside another cannot
+        be longer. After a wait that ran out the group is of no more use to its members, except for `rebuild`.
+        """
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+            raise Refused(f"within({seconds!r}): needs a number of seconds above 0")
+        if not self.context.transport.rebuildable:
+            raise Refused(f"transport={self.transport!r} cannot limit a single wait: one that ran out closes its pair. "
+                          "Use transport='local', or `timeout=` for the whole run")  # fmt: skip
+        local = self.context.local
+        before = getattr(local, "until", None)
+        until = time.monotonic() + seconds
+        local.until = until if before is None else min(before, until)
+        try:
+            yield
+        finally:
+            local.until = before
+
     # -- for the algorithms of collectives ---------------------------------------------------------------------
 
     def work_on(self, whole: Tensor, first_row: int = 0) -> None:
@@ -231,7 +256,7 @@ class Messenger:
         recorder.slot(slot, parent, send, recv)
         for m in staged:
             staging.leave(m) if m.record == send else staging.expect(m)
-        self._lane.run(*messages)
+        self._lane.run(*messages, **context.limit())
         for m in staged:
             staging.land(m)
         recorder.slot(slot, parent)
@@ -265,7 +290,7 @@ class Messenger:
         number = recorder.begin(rec.WAIT, clock.now(), name=recorder.intern("wait"), detail=m.record,
                                 parent=context.enclosing())  # fmt: skip
         recorder.slot(slot, context.enclosing(), *((m.record, 0) if way == "send" else (0, m.record)))
-        self._lane.wait(m)
+        self._lane.wait(m, **context.limit())
         staging.land(m)
         if m.then is None:
             if way == "send":

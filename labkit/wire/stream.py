@@ -36,6 +36,10 @@ class Stream:
             self._pending += 1
         self._work.put((work, handle, now))
 
+    def stop(self) -> None:
+        """End the thread when everything that is queued has run."""
+        self._work.put(None)
+
     def _loop(self) -> None:
         local = self.context.local
         if self.context.device.type == "cuda":  # a new thread would be on the first device
@@ -44,8 +48,12 @@ class Stream:
             torch.cuda.set_device(self.context.device)
         clock = local.clock = self.context.clock.fork()
         while True:
-            work, handle, now = self._work.get()
-            local.parent = 0
+            item = self._work.get()
+            if item is None:
+                self.context.recorder.free_slot(getattr(local, "slot", -1))
+                return
+            work, handle, now = item
+            item, local.parent = None, 0
             if clock.virtual:
                 clock.reach(now)
             result, error = None, None

@@ -93,7 +93,7 @@ class Reader:
     def picture(self, *, mismatches: bool = True) -> Picture:
         """Look at everyone now."""
         state = [p.state for p in self.pages]
-        rows = [self._records(rank) for rank in range(len(self.pages))]
+        rows = [self.records(rank) for rank in range(len(self.pages))]
         names = [p.strings() for p in self.pages]
         waits: dict[int, Wait] = {}
         for rank, page in enumerate(self.pages):
@@ -115,7 +115,7 @@ class Reader:
         stuck = _stuck(state, waits)
         return Picture(state, waits, stuck, self._mismatch(rows, names) if mismatches else None)
 
-    def _records(self, rank: int) -> np.ndarray:
+    def records(self, rank: int) -> np.ndarray:
         """The records on a page now; `begun` is told of what is new, and of what was overwritten before it was seen."""
         page, begun = self.pages[rank], self.begun
         before, capacity = page.count + page.dropped, page.capacity
@@ -214,8 +214,11 @@ def _stuck(state: list[int], waits: dict[int, Wait]) -> list[int]:
 
 
 def find_unreceived(reader: Reader) -> str | None:
-    """After everyone has finished, and was looked at: a message that nobody took."""
+    """After everyone has finished, and was looked at: a message that nobody took, in a group that nobody left."""
+    left = {text.partition(" ")[2] for page in reader.pages for text in page.strings() if text.startswith("left ")}
     for rank, peer, group, lane, seq in reader.begun.unreceived():
+        if str(group) in left:
+            continue
         r = reader.pages[rank].records()
         found = r[(r["kind"] == rec.SEND) & (r["peer"] == peer) & (r["group"] == group) & (r["lane"] == lane)]
         what = describe(int(found[-1]["dtype"]), shape_of(found[-1])) if len(found) else "a message"

@@ -50,7 +50,7 @@ class Background:
     def wait(self, m: Message, timeout: float) -> None:
         assert m.done is not None
         if not m.done.wait(timeout):
-            self.lane._late(m)
+            self.lane._late(m.peer, timeout)
         if m.error is not None:
             raise m.error
 
@@ -70,7 +70,7 @@ class Background:
                     m = queue[0]
                     try:
                         if not advance(m):
-                            if quiet and not self.lane.transport.alive(m.peer) and not advance(m):
+                            if quiet and not self.lane.lives(m.peer) and not advance(m):
                                 raise self.lane._lost(m.peer, OSError("it is no longer running"))
                             poll.register(*m.stuck)  # type: ignore[misc]
                             break

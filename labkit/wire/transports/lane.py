@@ -9,18 +9,21 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from ..errors import Mismatch, PeerLost, WaitTimeout
-from ..message import ACK, HEADER, Message
+from ..message import ACK, CREDIT, HEADER, Message
 from .background import LOOK, Background
+from .epoch import Epoch
 
 if TYPE_CHECKING:
     from .local import LocalTransport
 
+FOREVER = float("inf")
 PIECE = 1 << 18  # bytes added at a time: small enough for the second-level cache
 WRITE = 1 << 20  # bytes offered to one send call
 
@@ -28,24 +31,30 @@ WRITE = 1 << 20  # bytes offered to one send call
 class LocalLane:
     """The sockets of one lane of one group, and the loop that moves messages over them."""
 
-    def __init__(self, transport: LocalTransport, key: int, lane: int, timeout: float):
-        self.transport, self.key, self.lane, self.timeout = transport, key, lane, timeout
+    def __init__(self, transport: LocalTransport, key: int, lane: int, timeout: float, epoch: Epoch | None = None):
+        self.transport, self.key, self.lane, self.timeout, self.epoch = transport, key, lane, timeout, epoch
         self.out: dict[int, socket.socket] = {}
         self.into: dict[int, socket.socket] = {}
+        self.owed: dict[int, int] = {}  # messages to each peer that it has not said it took (CREDIT)
+        self._gone, self._leaving = False, threading.Lock()
         self._scratch: torch.Tensor | None = None
         self._background: Background | None = None
 
     # -- the two doors ---------------------------------------------------------------------------------------
 
-    def run(self, *messages: tuple[Any, Message]) -> None:
-        """Move the messages now and return when all are done. Each is (`push` or `pull`, message)."""
+    def run(self, *messages: tuple[Any, Message], limit: float = FOREVER) -> None:
+        """Move the messages now and return when all are done. Each is (`push` or `pull`, message).
+
+        limit: seconds that this may take, if less than the lane's own `timeout`.
+        """
+        limit = min(limit, self.timeout)
         if self._background is not None and self._background.busy():
             for advance, m in messages:
                 self._background.post(advance, m)
             for _, m in messages:
-                self._background.wait(m, self.timeout)
+                self._background.wait(m, limit)
             return
-        self._drive(list(messages), time.monotonic() + self.timeout)
+        self._drive(list(messages), time.monotonic() + limit, limit)
 
     def post(self, advance: Any, m: Message) -> None:
         """Start a message; `m.done` is set when it is over."""
@@ -53,12 +62,12 @@ class LocalLane:
             self._background = Background(self)
         self._background.post(advance, m)
 
-    def wait(self, m: Message) -> None:
-        """Wait for a posted message and raise what went wrong with it."""
+    def wait(self, m: Message, limit: float = FOREVER) -> None:
+        """Wait for a posted message, `limit` seconds at most, and raise what went wrong with it."""
         assert self._background is not None
-        self._background.wait(m, self.timeout)
+        self._background.wait(m, min(limit, self.timeout))
 
-    def _drive(self, pending: list[tuple[Any, Message]], deadline: float) -> None:
+    def _drive(self, pending: list[tuple[Any, Message]], deadline: float, limit: float) -> None:
         while True:
             pending = [(advance, m) for advance, m in pending if not advance(m)]
             if not pending:
@@ -66,22 +75,30 @@ class LocalLane:
             poll = select.poll()
             for _, m in pending:
                 poll.register(*m.stuck)  # type: ignore[misc]
-            if not poll.poll(LOOK):
-                self._look_around(pending, deadline)
+            if not poll.poll(LOOK if limit > 1 else max(1, min(LOOK, 1000 * (deadline - time.monotonic())))):
+                self._look_around(pending, deadline, limit)
 
-    def _look_around(self, pending: list[tuple[Any, Message]], deadline: float) -> None:
+    def _look_around(self, pending: list[tuple[Any, Message]], deadline: float, limit: float) -> None:
         """Nothing moved for a while: has somebody gone without a word, or is it too late?"""
         for advance, m in pending:
-            if not self.transport.alive(m.peer) and not advance(m):
+            if not self.lives(m.peer) and not advance(m):
                 raise self._lost(m.peer, OSError("it is no longer running"))
         if time.monotonic() > deadline:
-            self._late(pending[0][1])
+            self._late(m.peer, limit)
 
-    def _late(self, m: Message) -> None:
-        raise WaitTimeout(
-            f"rank {self.transport.rank} waited {self.timeout:g} s for rank {m.peer}: nothing moved. "
-            f"Is rank {m.peer} in the same operation? `timeout=` sets the longest single wait"
+    def lives(self, peer: int) -> bool:
+        """Whether the process that this lane talks to as `peer` still runs its function."""
+        transport, epoch = self.transport, self.epoch
+        return transport.alive(peer) and (epoch is None or epoch.addresses[peer] == transport.address(peer))
+
+    def _late(self, peer: int, limit: float) -> NoReturn:
+        what = "`timeout=` sets the longest single wait" if limit == self.timeout else "its limit was set for this call"
+        late = WaitTimeout(
+            f"rank {self.transport.rank} waited {limit:g} s for rank {peer}: nothing moved. "
+            f"Is rank {peer} in the same operation? {what[0].upper() + what[1:]}"
         )
+        late.peer = peer
+        raise late
 
     # -- one step of one message: True when it is over, else `stuck` says what to wait for -------------------
 
@@ -91,7 +108,7 @@ class LocalLane:
         if sock is None:
             sock = self.out.get(m.peer)
             if sock is None:
-                sock = self.out[m.peer] = self.transport.dial(m.peer, self.key, self.lane)
+                sock = self.open_to(m.peer)
             m.sock = sock
             m.head = memoryview(m.header())
             m.raw = memoryview(m.raw.numpy())
@@ -122,7 +139,8 @@ class LocalLane:
         if sock is None:
             sock = self.into.get(m.peer)
             if sock is None:
-                sock = self.transport.accept(m.peer, self.key, self.lane)
+                self._stay()
+                sock = self.transport.accept(m.peer, self.key, self.lane, self.epoch)
                 if sock is None:
                     m.stuck = (self.transport.listener.fileno(), select.POLLIN)
                     return False
@@ -160,6 +178,9 @@ class LocalLane:
                 self._pull_and_combine(m, sock)
             if m.flags & ACK:
                 sock.send(b"\1")
+            elif m.flags & CREDIT:
+                with contextlib.suppress(OSError):  # the sender may be through, and gone
+                    sock.send(b"\1")
             return True
         except BlockingIOError:
             m.stuck = (sock.fileno(), select.POLLIN)
@@ -189,23 +210,61 @@ class LocalLane:
         return torch.empty(PIECE, dtype=torch.uint8) if scratch is None else scratch
 
     def _lost(self, peer: int, why: OSError) -> PeerLost:
+        if self._gone:
+            return PeerLost(f"rank {self.transport.rank} has left this group itself", -1)
         reason = str(why.strerror or why).lower()
         return PeerLost(f"rank {self.transport.rank} lost rank {peer}: {reason}", peer)
 
+    def open_to(self, peer: int) -> socket.socket:
+        """The socket on which this rank sends to `peer`, opened now if need be."""
+        sock = self.out.get(peer)
+        if sock is None:
+            self._stay()
+            sock = self.out[peer] = self.transport.dial(peer, self.key, self.lane, self.epoch)
+        return sock
+
+    def _stay(self) -> None:
+        """Raise if this rank has left: another thread of it may have come here meanwhile."""
+        if self._gone:
+            raise PeerLost(f"rank {self.transport.rank} has left this group itself", -1)
+
+    def credits(self, peer: int) -> None:
+        """Take note of what `peer` has said it took. Raises PeerLost if it is gone and has not taken everything."""
+        while self.owed[peer]:
+            try:
+                taken = len(self.out[peer].recv(256))
+            except BlockingIOError:
+                return
+            except OSError as why:
+                raise self._lost(peer, why) from why
+            if not taken:
+                raise self._lost(peer, ConnectionResetError("the connection was closed"))
+            self.owed[peer] -= taken
+
     def leave(self, peers: list[int]) -> None:
         """Wake whoever waits for this rank on this lane, now or later: nothing more will come."""
+        with self._leaving:  # a thread that fails, and one that gives it up
+            if not self._gone:
+                self._leave(peers)
+
+    def _leave(self, peers: list[int]) -> None:
         for peer in peers:
             with contextlib.suppress(PeerLost):
-                if peer not in self.out:
-                    self.out[peer] = self.transport.dial(peer, self.key, self.lane)
-            if peer not in self.into:
-                sock = self.transport.accept(peer, self.key, self.lane)
-                if sock is not None:
-                    self.into[peer] = sock
-        self.transport._left.add((self.key, self.lane))
+                self.open_to(peer)
+            with contextlib.suppress(PeerLost):
+                if peer not in self.into:
+                    sock = self.transport.accept(peer, self.key, self.lane, self.epoch)
+                    if sock is not None:
+                        self.into[peer] = sock
+        self._gone = True
+        self.transport.left(self)
         for sock in (*self.out.values(), *self.into.values()):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)  # not close: another thread may be waiting on it
+
+    def idle(self) -> bool:
+        """Whether no message is under way in the background."""
+        return self._background is None or not self._background.busy()
 
     def close(self) -> None:
         """Close all sockets of this lane."""

@@ -20,10 +20,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import PeerLost
+from .epoch import Epoch
 from .lane import LocalLane
 
 BUFFER = 1 << 20  # bytes a socket holds between two ranks
-_HELLO = struct.Struct("<16sIIi")
+DIAL = 10.0  # seconds that a connection may take; on one host it takes none
+_HELLO = struct.Struct("<16sIIiqI")  # the run's secret, key of the group, its lane, the sender, epoch and its lives
 
 
 def abstract_listener() -> tuple[socket.socket, Any]:
@@ -55,39 +57,54 @@ class LocalTransport:
     ):
         self.rank, self.listener, self.addresses, self.secret = rank, listener, addresses, secret
         self.alive = alive or (lambda peer: True)
-        self._accepted: dict[tuple[int, int, int], socket.socket] = {}
-        self._left: set[tuple[int, int]] = set()  # lanes that this rank has left
+        self._accepted: dict[tuple[int, int, int, int], tuple[socket.socket, int]] = {}
+        self._left: set[tuple[int, int, int]] = set()  # lanes that this rank has left
         self._lock = threading.Lock()
         self._lanes: list[LocalLane] = []
         listener.setblocking(False)
 
-    def lane(self, key: int, lane: int, timeout: float) -> LocalLane:
+    def lane(self, key: int, lane: int, timeout: float, epoch: Epoch | None = None) -> LocalLane:
         """A set of sockets of its own for one lane of one group."""
-        made = LocalLane(self, key, lane, timeout)
+        made = LocalLane(self, key, lane, timeout, epoch)
         self._lanes.append(made)
         return made
+
+    def left(self, lane: LocalLane) -> None:
+        """This rank left a lane: who comes for it later is turned away."""
+        self._left.add((lane.key, 0 if lane.epoch is None else lane.epoch.number, lane.lane))
+
+    def forget(self, lane: LocalLane) -> None:
+        """A lane was closed before the end of the run."""
+        lane.close()
+        if lane in self._lanes:
+            self._lanes.remove(lane)
 
     def address(self, peer: int) -> Any:
         """Where `peer` listens; another one after a restart."""
         return self.addresses[peer]
 
-    def dial(self, peer: int, key: int, lane: int) -> socket.socket:
-        """Open the socket on which this rank sends to `peer`."""
-        address = self.addresses[peer]
+    def dial(self, peer: int, key: int, lane: int, epoch: Epoch | None = None) -> socket.socket:
+        """Open the socket on which this rank sends to `peer`: of an epoch's members, to the life it then had."""
+        address = self.addresses[peer] if epoch is None else epoch.addresses[peer]
+        number, lives = (0, 0) if epoch is None else (epoch.number, epoch.lives)
         family = socket.AF_INET if isinstance(address, (tuple, list)) else socket.AF_UNIX
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
+            sock.settimeout(DIAL)
             sock.connect(tuple(address) if family == socket.AF_INET else address)
-            sock.sendall(_HELLO.pack(self.secret, key, lane, self.rank))
+            sock.sendall(_HELLO.pack(self.secret, key, lane, self.rank, number, lives))
         except OSError as why:
             sock.close()
             raise PeerLost(f"rank {self.rank} cannot reach rank {peer}: {why}", peer) from why
         _tune(sock)
         return sock
 
-    def accept(self, peer: int, key: int, lane: int) -> socket.socket | None:
-        """The socket on which `peer` sends to this rank, if it has been opened."""
-        wanted = (key, lane, peer)
+    def accept(self, peer: int, key: int, lane: int, epoch: Epoch | None = None) -> socket.socket | None:
+        """The socket on which `peer` sends to this rank, if it has been opened.
+
+        Raises PeerLost if the peer takes another life of some member for the one that belongs to this epoch.
+        """
+        wanted = (key, 0 if epoch is None else epoch.number, lane, peer)
         with self._lock:
             while wanted not in self._accepted:
                 try:
@@ -100,26 +117,30 @@ class LocalTransport:
                 sock.settimeout(5)
                 try:
                     hello = sock.recv(_HELLO.size, socket.MSG_WAITALL)
-                    secret, k, la, source = _HELLO.unpack(hello)
+                    secret, k, la, source, number, lives = _HELLO.unpack(hello)
                 except (OSError, struct.error):
                     sock.close()
                     continue
                 if not hmac.compare_digest(secret, self.secret):
                     sock.close()  # somebody else on this machine knocked
                     continue
-                if (k, la) in self._left:
+                if (k, number, la) in self._left:
                     sock.close()
                     continue
                 _tune(sock)
-                self._accepted[k, la, source] = sock
-            return self._accepted.pop(wanted)
+                self._accepted[k, number, la, source] = sock, lives
+            sock, lives = self._accepted.pop(wanted)
+        if epoch is not None and lives != epoch.lives:
+            sock.close()
+            raise PeerLost(f"rank {self.rank} lost rank {peer}: a member of their group was restarted", peer)
+        return sock
 
     def close(self) -> None:
         """Close the listener and every socket: whoever waits for this rank learns that it is gone."""
         self.listener.close()
-        for lane in self._lanes:
+        for lane in list(self._lanes):
             lane.close()
-        for sock in self._accepted.values():
+        for sock, _ in self._accepted.values():
             sock.close()
 
 
