@@ -1,0 +1,189 @@
+"""A fault-tolerant run in one call: the service, the ranks, their supervisor, and the audit at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.wire.faults import Fault
+
+from .audit import Line, Report, check, read
+from .incidents import Incident, Stall, follow_up, stalls
+from .supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from labkit.resilience.ft_hsdp import FtConfig, Result
+    from labkit.world.job import Job, Run
+
+BIRTH = 60.0  # seconds until a rank that was started must have begun something
+
+
+class RunFailed(RuntimeError):
+    """A fault-tolerant run that no replica brought to its end. `run` has everything that is left."""
+
+    def __init__(self, message: str, run: FtRun):
+        super().__init__(message)
+        self.run = run
+
+
+@dataclass
+class FtRun:
+    """What a run left. results: by world rank, None where there is none. audit: of its logs, None without any.
+
+    incidents: what broke, and what was done. stalls: how long the others stood still for it. errors: of the supervisor.
+    rounds: the quorums that were issued, as far as the service told.
+    """
+
+    config: FtConfig
+    run: Run
+    audit: Report | None
+    incidents: list[Incident]
+    stalls: list[Stall]
+    lines: list[Line]
+    errors: list[str] = field(default_factory=list)
+    rounds: list[Any] = field(default_factory=list)
+
+    @property
+    def results(self) -> list[Result | None]:
+        return self.run.results
+
+    @property
+    def events(self) -> list[tuple[float, int, str]]:
+        return self.run.events
+
+    @property
+    def finished(self) -> dict[int, list[Result]]:
+        """Replica -> the results of its ranks, for the replicas that came to the end."""
+        found: dict[int, list[Result]] = {}
+        for result in self.results:
+            if result is not None and result.finished:
+                found.setdefault(result.replica, []).append(result)
+        return {r: sorted(x, key=lambda y: y.rank) for r, x in sorted(found.items()) if len(x) == self.config.ranks}
+
+    def require(self) -> FtRun:
+        """This run; raises RunFailed if nobody finished, AuditFailed if the logs break a promise."""
+        if not self.finished or self.audit is None:
+            why = [f"rank {f.rank}: {f.message}" for f in self.run.failures[-6:]] + self.errors
+            raise RunFailed("no replica came to the end of the run:\n" + "\n".join(why), self)
+        self.audit.require()
+        return self
+
+    def __repr__(self) -> str:
+        audit = "no audit" if self.audit is None else "audit ok" if self.audit.ok else "audit failed"
+        return (f"FtRun({self.config.replicas} x {self.config.ranks}, {len(self.finished)} replicas finished, "
+                f"{len(self.incidents)} incidents, {audit}, {self.run.seconds:.3f} s)")  # fmt: skip
+
+
+def _rank_main(
+    group: Any, config: Any, address: Any, token: str, build: Callable[..., Any], steps: int, log_dir: str
+) -> Any:  # fmt: skip
+    from labkit.resilience.ft_hsdp import train
+
+    return train(group, config, address, token, build, steps, log_dir=log_dir)
+
+
+class FtJob:
+    """A fault-tolerant run that goes on: `job` (a `labkit.Job`) and its `supervisor`. End it by `wait` or `stop`."""
+
+    def __init__(self, config: FtConfig, steps: int, log_dir: Path, owned: contextlib.ExitStack,
+                 job: Job, supervisor: Supervisor, client: Any):  # fmt: skip
+        self.config, self.steps, self.log_dir = config, steps, log_dir
+        self.job, self.supervisor, self.client = job, supervisor, client
+        self._owned = owned
+
+    def wait(self, timeout: float | None = None) -> FtRun:
+        """Until the run is over; whatever happens, nothing of it is left behind. TimeoutError leaves it running."""
+        try:
+            run = self.job.wait(timeout)
+        except TimeoutError:
+            raise
+        except BaseException:
+            self.stop()
+            raise
+        try:
+            return self._made(run)
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """End everything. May be called twice."""
+        self._owned.close()
+
+    def __enter__(self) -> FtJob:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _made(self, run: Run) -> FtRun:
+        supervisor = self.supervisor
+        survivors = supervisor.survivors()
+        supervisor.stop()
+        rounds: list[Any] = []
+        with contextlib.suppress(Exception):  # an older service keeps no history
+            rounds = list(self.client.status().get("history", []))
+        lines: list[Line] = []
+        audit = None
+        if any(self.log_dir.glob("audit-*.jsonl")):
+            lines, torn = read(self.log_dir)
+            done = {(r.replica, r.incarnation) for r in run.results if r is not None and r.finished}
+            audit = check(lines, ranks=self.config.ranks, steps=self.steps, batch=self.config.batch, torn=torn,
+                          survivors=[s for s in survivors if s in done] or None)  # fmt: skip
+        follow_up(supervisor.incidents, lines, supervisor.zero)
+        still = stalls(supervisor.incidents, lines, supervisor.zero)
+        return FtRun(self.config, run, audit, supervisor.incidents, still, lines, supervisor.errors, rounds)
+
+
+def start_ft_hsdp(
+    config: FtConfig, build: Callable[..., Any], steps: int, *, log_dir: str | Path | None = None,
+    faults: Sequence[Fault] = (), restarts: int = 20, tell: Callable[[Incident], None] | None = None, **options: Any,
+) -> FtJob:  # fmt: skip
+    """Start `replicas` x `ranks` processes (and spares) that train `steps` steps, and what looks after them.
+
+    build(inner_group, seed): the model, as `ft_hsdp.train` wants it. log_dir: where the audit log goes; without one it
+    lies in a temporary folder that is gone afterwards. faults: struck on the way. restarts: of one replica, before it
+    is given up. tell: called with each incident as it happens. Other options are those of `labkit.start`.
+    """
+    import labkit
+    from labkit.resilience.quorum import QuorumClient, QuorumService
+
+    limits = config.deadlines
+    with contextlib.ExitStack() as stack:
+        if log_dir is None:
+            log_dir = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="labkit-audit-", ignore_cleanup_errors=True)
+            )
+        folder = Path(log_dir)
+        service = QuorumService.start(
+            config.replicas, spares=config.spares, min_replicas=config.min_replicas, join=limits.join,
+            heartbeat=limits.step, linger=config.join_wait,
+        )  # fmt: skip
+        stack.callback(service.stop)
+        client = stack.enter_context(QuorumClient(service.address, service.token, timeout=limits.join))
+        first = {r: client.begin(r) for r in range(config.replicas)}
+        settings = {"timeout": (limits.join + limits.hang) / 2, **options}
+        job = labkit.start(
+            _rank_main, config.world_size, config, service.address, service.token, build, steps, str(folder),
+            transport="local", on_failure="continue", faults=list(faults), **settings,
+        )  # fmt: skip
+        stack.callback(job.stop)
+        supervisor = Supervisor(job, client, config.replicas, config.ranks, hang=limits.hang, start=BIRTH,
+                                restarts=restarts, incarnations=first, tell=tell)  # fmt: skip
+        supervisor.start()
+        stack.callback(supervisor.stop)
+        return FtJob(config, steps, folder, stack.pop_all(), job, supervisor, client)
+    raise AssertionError("not reached")
+
+
+def run_ft_hsdp(config: FtConfig, build: Callable[..., Any], steps: int, **options: Any) -> FtRun:
+    """Train to the end through whatever breaks, and prove it. For the options see `start_ft_hsdp`.
+
+    Nothing is left behind, also when it is interrupted. The run is returned as it is; `.require()` raises if it failed.
+    """
+    job = start_ft_hsdp(config, build, steps, **options)
+    with job:
+        return job.wait()
