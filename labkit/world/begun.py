@@ -7,7 +7,7 @@ three: yes, no, or None where the records that would tell may be among those.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -45,6 +45,21 @@ class Begun:
     def missed(self, rank: int, until: int) -> None:
         """Some records of a rank before number `until` were overwritten before they were seen."""
         self._whole[rank] = until
+
+    def table(self, rank: int) -> tuple[list[tuple[int, ...]], int]:
+        """What is known of a rank: rows (kind, peer, group, lane, its number there, the record's), and from where."""
+        rows = [(*place[1:], *last) for place, last in self._last.items() if place[0] == rank]
+        return rows, self._whole.get(rank, -1)
+
+    def take(self, rank: int, rows: Iterable[Sequence[int]], whole: int) -> None:
+        """Know of a rank what a `table` says, which may have come from another host."""
+        for kind, peer, group, lane, seq, number in rows:
+            self._last[rank, kind, peer, group, lane] = seq, number
+        self._whole[rank] = whole
+
+    def has(self, rank: int, kind: int, peer: int, group: int, lane: int, seq: int) -> bool | None:
+        """Whether `rank` has begun the operation with this number at this place; peer is -1 for a collective."""
+        return self._has((rank, kind, peer, group, lane), seq)
 
     def unreceived(self) -> Iterator[tuple[int, ...]]:
         """(sender, receiver, group, lane, number) of the last message of each pair that its receiver never took."""

@@ -24,7 +24,7 @@ def collective_mismatch(
         own = r[at]
         # most calls look like others of the same rank: describe each kind once
         _, first, kind = np.unique(own[_SIGNED], return_index=True, return_inverse=True)
-        texts = [_signature(own[i], names[rank]) for i in first]
+        texts = [signature(own[i], names[rank]) for i in first]
         places = zip(own["group"].tolist(), own["lane"].tolist(), own["seq"].tolist(), strict=True)
         for place, k, n in zip(places, kind.ravel().tolist(), at.tolist(), strict=True):
             calls.setdefault(place, {}).setdefault(texts[k], []).append(rank)
@@ -45,7 +45,8 @@ _SIGNED = ["name", "detail", "dtype", "ndim", "shape", "peer"]  # what a signatu
 _SAME_SHAPE = {"all_reduce", "reduce", "reduce_scatter", "broadcast"}
 
 
-def _signature(e: np.void, names: list[str]) -> str:
+def signature(e: np.void, names: list[str]) -> str:
+    """What all members of a group must have said alike in this call."""
     name = name_text(names, e["name"])
     algorithm, _, op = name_text(names, e["detail"]).partition(" ") if e["detail"] >= 0 else ("", "", "")
     if not e["dtype"] or name in ("scatter", "gather", "barrier", "all_to_all"):

@@ -1,0 +1,128 @@
+"""Watching a job from outside: does it stand still, who is heard of, and then: who is at fault."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from labkit.wire import record as rec
+from labkit.wire.errors import Refused
+
+from .reading import Pages
+from .report import Report
+from .verdict import Verdict, diagnose
+
+if TYPE_CHECKING:
+    from labkit.world.job import Job
+
+QUIET = 0.5  # seconds without a record until a job counts as standing still
+LOOK = 0.05  # seconds between two looks
+_KINDS = (
+    ("died", re.compile(r"^rank \d+ (was killed|exited)")), ("lost", re.compile(r"^rank \d+ (lost|cannot reach)")),
+    ("wire", re.compile(r"^rank \d+ (waited|sent)")),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A failure of one rank as the events of a job tell of it."""
+
+    rank: int
+    kind: str
+    error: str
+    message: str
+
+
+class Detector:
+    """Of one job of this process. `quiet`: seconds without a sign of progress before ranks are suspected."""
+
+    def __init__(self, job: Job, quiet: float = QUIET) -> None:
+        if not 0 < quiet < 10**5:
+            raise Refused(f"Detector(quiet={quiet!r}): needs a number of seconds above 0")
+        self.job, self.quiet = job, quiet
+        self._pages: Pages | None = None
+        self._marks: tuple[bytes, ...] = ()
+        self._moved: list[float] = []
+
+    @property
+    def stopped(self) -> set[int]:
+        """Ranks whose process is stopped, as the system says: known on their own host only."""
+        found: set[int] = set()
+        for _, rank, text in list(self.job.events):
+            if text == "stopped":
+                found.add(rank)
+            elif text in ("continued", "ended", "restarted"):
+                found.discard(rank)
+        return found
+
+    @property
+    def failures(self) -> list[Heard]:
+        """Ranks that have failed and were not restarted since, in the order in which that was heard of."""
+        found: dict[int, Heard] = {}
+        for _, rank, text in list(self.job.events):
+            if text.startswith("failed: "):
+                words = text.removeprefix("failed: ")
+                kind = next((kind for kind, shape in _KINDS if shape.match(words)), "raised")
+                found.setdefault(rank, Heard(rank, kind, kind, words))
+            elif text == "restarted":
+                found.pop(rank, None)
+        return list(found.values())
+
+    def look(self) -> dict[int, Report]:
+        """Reports of all ranks, and a note of who has moved since the last look; {} before the ranks exist."""
+        pages = self._opened()
+        if pages is None:
+            return {}
+        marks, now = pages.fingerprint(), time.monotonic()
+        if not self._marks:
+            self._marks, self._moved = marks, [now] * len(marks)
+        self._moved = [now if a != b else at for a, b, at in zip(marks, self._marks, self._moved, strict=True)]
+        self._marks = marks
+        return pages.look()
+
+    def moving(self) -> set[int]:
+        """Ranks that have begun or ended something during the last `quiet` seconds, as far as was looked."""
+        now = time.monotonic()
+        return {rank for rank, at in enumerate(self._moved) if now - at < self.quiet}
+
+    def now(self, silent: Collection[int] | None = None) -> Verdict:
+        """The verdict on what is seen now. silent: see `diagnose`; by default the processes that are stopped."""
+        reports = self.look()
+        return diagnose(reports, self.failures, self.stopped if silent is None else silent, self.moving())
+
+    def wait(self, timeout: float, silent: Collection[int] | None = None) -> Verdict:
+        """Look until somebody is at fault, or `timeout` seconds have passed, or the job is over; then the verdict.
+
+        A verdict is given when ranks wait that have not moved for `quiet` seconds, or when a rank has failed and the
+        others had as long to do so, too.
+        """
+        end, before = time.monotonic() + timeout, False
+        while time.monotonic() < end and not self.job.over:
+            reports = self.look()
+            waiting = [r for r, report in reports.items() if report.blocked]
+            still = bool(reports) and not self.moving() & {*waiting}
+            if still and (waiting or self.failures):
+                verdict = self.now(silent)
+                if verdict.kind != "nothing" and (before or verdict.kind in ("dead", "raised")):
+                    return verdict
+                before = True  # looked at twice: a record may be caught while it is written
+            else:
+                before = False
+            time.sleep(LOOK)
+        return self.now(silent)
+
+    def close(self) -> None:
+        """Let go of the pages."""
+        self._pages = None
+
+    def _opened(self) -> Pages | None:
+        job = self.job
+        if self._pages is None and job._started.wait(10):
+            with job._lock:
+                if job._pages_fd >= 0:
+                    size = job.spec.world_size
+                    self._pages = Pages([rec.Page(job._pages_fd, r, size) for r in range(size)], job.spec.transport)
+        return self._pages

@@ -1,0 +1,128 @@
+"""What ranks are blocked in: collectives and single messages, each with what every member has done about it.
+
+A message between two ranks that belongs to no collective is taken for an operation of those two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from labkit.wire import record as rec
+from labkit.wire.messenger import COLLECTIVES
+from labkit.world.begun import Begun
+
+from .report import Post, Report, Thread
+
+Key = tuple[Any, ...]  # ("call", group, number) or ("message", from, to, group, lane, number)
+
+
+@dataclass
+class Operation:
+    """One operation that some rank is blocked in, or at work in.
+
+    inside: members that are in it. posted: they have asked for it, and their communication thread has not come to it.
+    absent: they have not called it. left: they are through with it. unknown: the records that would tell are gone.
+    """
+
+    key: Key
+    name: str
+    members: tuple[int, ...]
+    inside: list[int] = field(default_factory=list)
+    posted: list[int] = field(default_factory=list)
+    absent: list[int] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+    unknown: list[int] = field(default_factory=list)
+
+    def status(self, rank: int) -> str:
+        """What a member has done about it, in a word."""
+        for word in ("inside", "posted", "absent", "left"):
+            if rank in getattr(self, word):
+                return word
+        return "unknown"
+
+
+class Operations:
+    """All operations that the ranks of `reports` are in, and who stands where in each."""
+
+    def __init__(self, reports: Mapping[int, Report]) -> None:
+        self.reports = reports
+        self.begun = Begun()
+        self.groups: dict[int, tuple[int, ...]] = {}
+        for rank, report in reports.items():
+            self.begun.take(rank, report.begun, report.whole)
+            self.groups.update(report.groups)
+        self.threads: dict[int, list[tuple[Thread, list[Key]]]] = {
+            rank: [(t, _keys(rank, t)) for t in report.threads] for rank, report in reports.items()
+        }
+        self.found: dict[Key, Operation] = {}
+        for of_rank in self.threads.values():
+            for _, keys in of_rank:
+                for key in keys:
+                    if key not in self.found:
+                        self.found[key] = self._operation(key)
+
+    def main(self, rank: int) -> list[Key]:
+        """What the thread of the rank's function is in; [] where it is outside any message."""
+        return [key for thread, keys in self.threads[rank] if thread.main for key in keys]
+
+    def others(self, rank: int) -> list[Key]:
+        """What its other threads are in."""
+        return [key for thread, keys in self.threads[rank] if not thread.main for key in keys]
+
+    def posts(self, rank: int, key: Key) -> list[Post]:
+        """The messages of an operation that a rank waits for."""
+        return [p for thread, keys in self.threads[rank] if key in keys for p in thread.posts]
+
+    def other_side(self, rank: int, post: Post) -> bool | None:
+        """Whether the peer has begun its side of a message; None where the records that would tell are gone."""
+        kind = rec.RECV if post.way == "send" else rec.SEND
+        return self.begun.has(post.peer, kind, rank, post.group, post.lane, post.seq)
+
+    def waits_too(self, rank: int, post: Post) -> bool:
+        """Whether the peer waits for the other side of this message now."""
+        return any(
+            p.peer == rank and p.way != post.way and (p.group, p.lane, p.seq) == (post.group, post.lane, post.seq)
+            for thread, _ in self.threads.get(post.peer, ())
+            for p in thread.posts
+        )
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _operation(self, key: Key) -> Operation:
+        members = self.groups.get(key[1], ()) if key[0] == "call" else (key[1], key[2])
+        inside = [r for r in self.threads if any(key in keys and t.own is None for t, keys in self.threads[r])]
+        found = Operation(key, self._name(key, inside), members or tuple(inside), inside)
+        for rank in found.members:
+            if rank not in inside:
+                getattr(found, self._status(rank, key)).append(rank)
+        return found
+
+    def _status(self, rank: int, key: Key) -> str:
+        if rank not in self.reports:
+            return "unknown"
+        if key[0] == "call":
+            begun = self.begun.has(rank, rec.COLLECTIVE, -1, key[1], COLLECTIVES, key[2])
+            waits = any(t.own == key[1:] for t in self.reports[rank].threads)
+            ended = next((m.ended for m in self.reports[rank].made if m.call == key[1:]), not waits)
+        else:
+            _, source, to, group, lane, seq = key
+            kind, peer = (rec.SEND, to) if rank == source else (rec.RECV, source)
+            begun, ended = self.begun.has(rank, kind, peer, group, lane, seq), False
+        return "unknown" if begun is None else "absent" if not begun else "left" if ended else "posted"
+
+    def _name(self, key: Key, inside: list[int]) -> str:
+        if key[0] == "message":
+            return f"message {key[5]} from rank {key[1]} to rank {key[2]}"
+        texts = {m.call: m.words for report in self.reports.values() for m in report.made}
+        return f"{texts.get(key[1:], 'a collective')}, call {key[2]}"
+
+
+def _keys(rank: int, thread: Thread) -> list[Key]:
+    if thread.own is not None:
+        return [("call", *thread.own)]
+    if thread.call is not None:
+        return [("call", *thread.call)]
+    ends = [(rank, p.peer) if p.way == "send" else (p.peer, rank) for p in thread.posts]
+    return [("message", *end, p.group, p.lane, p.seq) for end, p in zip(ends, thread.posts, strict=True)]

@@ -1,0 +1,166 @@
+"""From status pages to reports: everything a rank has written down before it did it, read without asking it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from labkit.wire import record as rec
+from labkit.wire.dtypes import describe
+from labkit.wire.trace import shape_of
+from labkit.world.begun import Begun
+from labkit.world.diagnose import Reader
+from labkit.world.explain import call_text, name_text
+from labkit.world.mismatch import signature
+
+from .report import CallId, Made, Post, Report, Thread
+
+KEPT_CALLS = 48  # of the last collective calls, a report carries so many
+LOOK_BACK = 64  # records that are searched for a span that is still open
+
+
+class Pages:
+    """Reports of the ranks whose status pages are here. `look` costs what is new since the last one.
+
+    transport: the name of the run's, as far as it is known: what a sender's record proves depends on it.
+    """
+
+    def __init__(self, pages: Sequence[rec.Page], transport: str = "") -> None:
+        self._ranks = [_Rank(page, transport) for page in pages]
+
+    def look(self) -> dict[int, Report]:
+        """Every rank now, by its number."""
+        return {rank.page.rank: rank.look() for rank in self._ranks}
+
+    def fingerprint(self) -> tuple[bytes, ...]:
+        """Changes whenever a rank begins or ends something."""
+        return tuple(bytes(rank.page.map[: rec.HEADER_BYTES]) for rank in self._ranks)
+
+
+class _Rank:
+    """One page, and what was read of it before."""
+
+    def __init__(self, page: rec.Page, transport: str) -> None:
+        self.page, self.transport = page, transport
+        self._reader = Reader([page])
+        self._pid = page.pid
+        self._seen = -1  # end of the last collective that was counted, in nanoseconds of the run's clock
+        self._spent: dict[int, list[float]] = {}
+        self._calls = 0
+        self._made: deque[tuple[int, CallId, str, str, int]] = deque(maxlen=KEPT_CALLS)  # place, ..., how many before
+        self._last_made = (-1, -1)
+
+    def look(self) -> Report:
+        page = self.page
+        if page.pid != self._pid and page.pid:  # another life: what the former one had begun says nothing
+            self._pid, self._reader.begun = page.pid, Begun()
+        state, slots, count = page.state, page.slots(), page.count + page.dropped
+        rows = self._reader.records(0)
+        names = page.strings()
+        groups = self._groups(names)
+        self._count_calls(rows, names, groups)
+        ring = page.capacity - rec.RING if page.dropped else len(rows)
+        found = (_thread(s, rows, names, ring, n == rec.MAIN_SLOT) for n, s in enumerate(slots) if any(s[1:]))
+        inside = tuple(thread for thread in found if thread is not None)
+        begun, whole = self._reader.begun.table(0)
+        return Report(
+            page.rank, state, page.step, count, main_free=not any(thread.main for thread in inside),
+            others_free=page.own_threads().count(False), doing=_open_span(rows, names, bool(page.dropped)),
+            threads=inside if state == rec.RUNNING else (), groups=groups,
+            begun=tuple(tuple(int(x) for x in row) for row in begun), whole=whole,
+            sent={r: n for r, (_, n) in enumerate(page.counters()) if n},
+            spent={g: (s, int(n)) for g, (s, n) in self._spent.items()},
+            made=tuple(
+                Made(call, words, role, nth, bool(rows[at]["t1"])) for at, call, words, role, nth in self._made
+            ),
+            transport=self.transport,
+        )  # fmt: skip
+
+    def _groups(self, names: list[str]) -> dict[int, tuple[int, ...]]:
+        words = [text.split() for text in names if text.startswith("group ")]
+        return {int(key): tuple(map(int, ranks)) for _, key, *ranks in words}
+
+    def _count_calls(self, rows: np.ndarray, names: list[str], groups: dict[int, tuple[int, ...]]) -> None:
+        """Take note of collectives that are new, and add up the time of those that have ended."""
+        outer = (rows["kind"] == rec.COLLECTIVE) & ((rows["flags"] & rec.NESTED) == 0)
+        ended = np.flatnonzero(outer & (rows["t1"] > max(self._seen, 0)))
+        for at in ended:
+            e = rows[at]
+            spent = self._spent.setdefault(int(e["group"]), [0.0, 0])
+            spent[0] += (int(e["t1"]) - int(e["t0"])) / 1e9
+            spent[1] += 1
+        if len(ended):
+            self._seen = int(rows["t1"][ended].max())
+        places = np.flatnonzero(outer & (rows["t0"] >= self._last_made[0]))
+        order = places[np.lexsort((places, rows["t0"][places]))]
+        new = [int(at) for at in order if (int(rows["t0"][at]), int(at)) > self._last_made]
+        for at in new[-KEPT_CALLS:]:
+            e = rows[at]
+            words = signature(e, names)
+            role = f"{words} on {_shape_of_group(groups.get(int(e['group']), ()))}"
+            nth = self._calls + new.index(at)
+            self._made.append((at, (int(e["group"]), int(e["seq"])), words, role, nth))
+        if new:
+            self._calls += len(new)
+            self._last_made = int(rows["t0"][new[-1]]), new[-1]
+
+
+def _shape_of_group(ranks: tuple[int, ...]) -> str:
+    apart = sorted({b - a for a, b in zip(ranks, ranks[1:], strict=False)})
+    return f"{len(ranks)} ranks" + (f" {'/'.join(map(str, apart))} apart" if apart else "")
+
+
+def _thread(
+    slot: tuple[int, int, int, int], rows: np.ndarray, names: list[str], ring: int, main: bool
+) -> Thread | None:
+    """What one thread waits for, or is at work in; None if it is outside any message, or if its records are gone."""
+    how, outer, send, recv = slot
+    if how == rec.OPENING:
+        return None
+    call: CallId | None = None
+    native, inside, at = False, "", outer
+    for _ in range(rec.MAX_NESTING):
+        if not 0 < at <= len(rows):
+            break
+        e = rows[at - 1]
+        if e["kind"] == rec.COLLECTIVE and not e["flags"] & rec.NESTED and not e["t1"]:
+            if at > ring and e["flags"] & rec.ASYNC:
+                return None
+            call, native = (int(e["group"]), int(e["seq"])), native or bool(e["flags"] & rec.NATIVE)
+            inside = f"{'the native ' if native else ''}{call_text(e, names)}"
+        at = int(e["parent"])
+    posts = []
+    for number, kind, way in ((send, rec.SEND, "send"), (recv, rec.RECV, "recv")):
+        if not 0 < number <= len(rows):
+            continue
+        e = rows[number - 1]
+        if e["kind"] != kind:
+            return None  # written over
+        if not e["t1"]:
+            tensor, peer = describe(int(e["dtype"]), shape_of(e)), int(e["peer"])
+            what = f"send {tensor} to rank {peer}" if way == "send" else f"receive {tensor} from rank {peer}"
+            posts.append(Post(way, peer, int(e["group"]), int(e["lane"]), int(e["seq"]), int(e["nbytes"]), what,
+                              bool(e["flags"] & rec.EXCHANGE)))  # fmt: skip
+    if posts:
+        where = f" in {inside}" if inside else ""
+        return Thread(" and ".join(p.what for p in posts) + where, call, None, tuple(posts), main=main)
+    e = rows[outer - 1] if 0 < outer <= len(rows) else None
+    if e is not None and e["kind"] == rec.WAIT and not e["t1"]:
+        own = rows[int(e["detail"]) - 1] if 0 < e["detail"] <= len(rows) else None
+        if own is None or own["kind"] != rec.COLLECTIVE:
+            return None
+        ident = int(own["group"]), int(own["seq"])
+        return Thread(f"wait for its own {call_text(own, names)}", call, ident, main=main)
+    return Thread(f"in {inside}", call, native=native, main=main) if call is not None else None
+
+
+def _open_span(rows: np.ndarray, names: list[str], dropped: bool) -> str:
+    """The innermost span that is still open, as `in compute`; "" for none, or where the newest records are hidden."""
+    if dropped:
+        return ""
+    for e in rows[::-1][:LOOK_BACK]:
+        if e["kind"] == rec.SPAN and not e["t1"]:
+            return f"in {name_text(names, int(e['name']))}"
+    return ""

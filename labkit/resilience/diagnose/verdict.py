@@ -1,0 +1,117 @@
+"""From clues to a verdict: the culprit, or the smallest set of ranks that must hold it.
+
+Each clue is a set of ranks one of which is at fault. The fewest ranks that account for all clues are the verdict, if
+there is one such choice; if there are several, all ranks that appear in them are suspects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Any
+
+from labkit.world.explain import ranks_text
+
+from . import majority
+from .failures import Failed, roots
+from .report import Report
+from .waits import Clue, Waits
+
+MOST_CULPRITS = 3  # that are looked for at once: with more, everybody is suspected
+KINDS = {
+    "absent": "does not come", "finished": "has finished too early or too late", "dead": "died", "raised": "raised",
+    "inside": "stands still inside an operation", "between": "a message between two ranks stands still",
+    "lost": "a message was lost", "native": "stands still inside a native collective",
+    "circle": "ranks wait for each other", "mismatch": "ranks called different things", "nothing": "nothing is wrong",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a diagnosis found.
+
+    kind: a key of `KINDS`. suspects: the culprits if `exact`, else the smallest set of ranks that is sure to hold them.
+    way: (sender, receiver), where a message between them is what went wrong. clues: the evidence. waits: both levels of
+    the wait-for graph, to draw.
+    """
+
+    kind: str
+    suspects: tuple[int, ...]
+    exact: bool
+    clues: tuple[Clue, ...] = ()
+    way: tuple[int, int] | None = None
+    waits: Waits | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def culprit(self) -> int | None:
+        """The one rank at fault; None where several are, or where that cannot be told."""
+        return self.suspects[0] if self.exact and len(self.suspects) == 1 else None
+
+    def __str__(self) -> str:
+        if self.kind == "nothing":
+            return "Nothing is wrong: no rank waits for one that makes no progress."
+        who = ranks_text(self.suspects)
+        head = who if self.exact else f"one of {who}" if len(self.suspects) > 1 else who
+        return f"{head}: {KINDS[self.kind]}.\n" + "\n".join(f"  {clue.why}" for clue in self.clues)
+
+    def draw(self, **options: Any) -> Any:
+        """The two-level graph as a figure: `labkit.book.diagnosis`."""
+        from labkit.book import diagnosis  # type: ignore[attr-defined]
+
+        return diagnosis(self, **options)
+
+
+def diagnose(
+    reports: Mapping[int, Report], failures: Iterable[Failed] = (), silent: Collection[int] = (),
+    moving: Collection[int] = (),
+) -> Verdict:  # fmt: skip
+    """Why the ranks of `reports` do not go on.
+
+    To be asked of a job that stands still, or has failed: a rank that is only on its way is taken for one that does not
+    come. failures: of ranks, as a `Run` has them. silent: ranks that were not heard of for too long; it decides only
+    between ranks that are suspected alike. moving: ranks that make progress, and are not suspected.
+    """
+    waits = Waits(reports)
+    clues = roots(failures) or [c for c in waits.clues if not c.ranks.issubset(moving)]
+    wrong = majority.mismatch(reports)
+    if wrong is not None and not any(c.kind in ("dead", "raised") for c in clues):
+        clues = [wrong]
+    clues = [_refined(clue, reports) for clue in clues]
+    if not clues:
+        return Verdict("nothing", (), True, (), None, waits)
+    suspects, exact = fewest([c.ranks for c in clues], frozenset(silent))
+    telling = [c for c in clues if c.ranks & suspects] or clues
+    return Verdict(telling[0].kind, tuple(sorted(suspects)), exact, tuple(telling),
+                   next((c.way for c in telling if c.way), None), waits)  # fmt: skip
+
+
+def fewest(sets: Sequence[frozenset[int]], silent: frozenset[int] = frozenset()) -> tuple[frozenset[int], bool]:
+    """The ranks of the smallest choices that take one of every set, and whether there is only one such choice."""
+    everyone = sorted(frozenset[int]().union(*sets))
+    for n in range(1, MOST_CULPRITS + 1):
+        choices = [frozenset(c) for c in combinations(everyone, n) if all(s.intersection(c) for s in sets)]
+        quiet = [c for c in choices if c <= silent]
+        choices = quiet or choices
+        if choices:
+            return frozenset[int]().union(*choices), len(choices) == 1
+    return frozenset(everyone), all(len(s) == 1 for s in sets)
+
+
+def _refined(clue: Clue, reports: Mapping[int, Report]) -> Clue:
+    """The same clue with fewer ranks, where a count or what most ranks did tells more."""
+    if len(clue.ranks) == 1:
+        return clue
+    vanished = {pair for pair in majority.unsent(reports) if clue.ranks.issuperset(pair)}
+    if vanished and clue.kind in ("lost", "circle", "between", "mismatch", "finished"):
+        source, to = min(vanished)
+        return Clue(frozenset({source}), "lost", f"{clue.why}; rank {source} has numbered a message to rank {to} that "
+                    "it never sent", (source, to))  # fmt: skip
+    odd: set[int] = set()
+    if clue.kind == "circle":
+        odd = majority.odd_roles(reports, set(clue.ranks))
+    elif clue.kind == "finished":
+        odd = majority.odd_count(reports, set(clue.ranks))
+    if odd:
+        return replace(clue, ranks=frozenset(odd), why=f"{clue.why}; {ranks_text(sorted(odd))} did not do as the rest")
+    return clue

@@ -1,0 +1,197 @@
+"""The two-level wait-for graph: first which operation waits for which, then which rank for which inside one.
+
+An operation waits for another if one of its members has not come to it because it is blocked in the other. The ones
+that wait for no other hold up the whole job (the FT-HSDP paper, section 2.3). There a member either has not joined and
+is not blocked either, or all have joined: then the messages inside say which rank waits for which, and the last one of
+such a chain makes no progress. Every such place is a `Clue`: a set of ranks of which one is at fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from labkit.wire import record as rec
+from labkit.world.explain import ranks_text
+
+from .operations import Key, Operation, Operations
+from .report import Post, Report
+
+BUFFERED = 1 << 18  # bytes: a message of an exchange on the `local` transport that is no longer has left its sender
+
+
+@dataclass(frozen=True)
+class Clue:
+    """One of `ranks` is at fault, because of `why`. kind: "absent", "finished", "dead", "inside", "between", "lost",
+    "native" or "circle". way: (sender, receiver) where it is about a message between two ranks."""
+
+    ranks: frozenset[int]
+    kind: str
+    why: str
+    way: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Operation `of` waits for operation `on`, because `rank` is blocked there."""
+
+    of: Key
+    on: Key
+    rank: int
+
+
+class Waits:
+    """Both levels, and the clues.
+
+    operations: by key. edges: between operations. between: (rank, rank that it waits for) inside the operations that
+    wait for no other.
+    """
+
+    def __init__(self, reports: Mapping[int, Report]) -> None:
+        self.reports = reports
+        self._ops = Operations(reports)
+        self.operations: dict[Key, Operation] = self._ops.found
+        self.edges: list[Edge] = []
+        self.between: list[tuple[int, int]] = []
+        self.clues: list[Clue] = []
+        for op in self.operations.values():
+            self.edges += self._first_level(op)
+        for op in self.leaves:
+            self.clues += self._second_level(op)
+        if not self.clues:
+            self.clues += self._circles()
+        self.clues = list(dict.fromkeys(self.clues))
+
+    @property
+    def leaves(self) -> list[Operation]:
+        """The operations that wait for no other."""
+        waiting = {edge.of for edge in self.edges}
+        return [op for key, op in self.operations.items() if key not in waiting]
+
+    # -- operations ------------------------------------------------------------------------------------------------
+
+    def _first_level(self, op: Operation) -> list[Edge]:
+        edges, gone = [], []
+        for rank in (*op.absent, *op.posted):
+            report = self.reports[rank]
+            busy = self._ops.main(rank) if rank in op.absent else self._ops.others(rank)
+            busy = [key for key in busy if key != op.key]
+            if report.over:
+                gone.append(rank)
+            elif busy:
+                edges += [Edge(op.key, key, rank) for key in busy]
+            elif op.inside and not (op.key[0] == "message" and rank in op.posted):
+                self._clue({rank}, "absent", f"rank {rank} has not joined {op.name}, and {report.words()}")
+        dead = [r for r in gone if self.reports[r].state == rec.FAILED]
+        finished = [r for r in gone if r not in dead]
+        for rank in dead:
+            self._clue({rank}, "dead", f"rank {rank} is gone, and {op.name} waits for it")
+        if finished and 2 * len(finished) <= len(op.members):
+            suspects = {*finished, *op.inside} if 2 * len(finished) == len(op.members) else {*finished}
+            for rank in finished if len(suspects) == len(finished) else ():
+                self._clue({rank}, "finished", f"rank {rank} has finished without joining {op.name}")
+            if len(suspects) > len(finished):
+                self._clue(suspects, "finished", f"{ranks_text(finished)} finished, while {ranks_text(op.inside)} "
+                                                 f"went on to {op.name}")  # fmt: skip
+        elif finished:  # most have finished: those that went on are the odd ones
+            for rank in op.inside:
+                self._clue({rank}, "finished", f"rank {rank} went on to {op.name}, and most of its members have "
+                                               "finished without it")  # fmt: skip
+        return edges
+
+    # -- ranks inside one ------------------------------------------------------------------------------------------
+
+    def _second_level(self, op: Operation) -> Iterator[Clue]:
+        if op.absent or (op.posted and op.key[0] == "call"):
+            return
+        edges: dict[int, set[int]] = {}
+        for rank in op.inside:
+            for post in self._ops.posts(rank, op.key):
+                if self._ops.other_side(rank, post) is False and not self._has_left(post):
+                    edges.setdefault(rank, set()).add(post.peer)
+        self.between += [(rank, peer) for rank, peers in edges.items() for peer in sorted(peers)]
+        native = [t.native for r in op.inside for t in self.reports[r].threads if t.call == op.key[1:]]
+        if native and all(native):
+            yield Clue(frozenset(op.inside), "native", f"{ranks_text(op.inside)} {_are(op.inside)} inside {op.name}, "
+                       "and the library does not tell who waits for whom there")  # fmt: skip
+            return
+        for rank in op.inside:
+            if rank not in edges:
+                yield from self._stands(rank, op)
+            else:
+                for peer in sorted(edges[rank]):
+                    if peer in op.left:
+                        yield Clue(frozenset({rank, peer}), "lost", f"rank {rank} waits in {op.name} for a message of "
+                                   f"rank {peer}, which has left it", (peer, rank))  # fmt: skip
+        yield from _ring(edges, op)
+
+    def _has_left(self, post: Post) -> bool:
+        """Whether a send is out of its sender's hands, so that nobody waits for its receiver."""
+        local = all(r.transport == "local" for r in self.reports.values())
+        return post.way == "send" and post.exchange and local and post.nbytes <= BUFFERED
+
+    def _stands(self, rank: int, op: Operation) -> Iterator[Clue]:
+        """A rank inside that waits for nobody who has yet to act: it, or a message under way, makes no progress."""
+        under_way = [
+            p for p in self._ops.posts(rank, op.key) if self._ops.other_side(rank, p) and not self._has_left(p)
+        ]
+        if not self._ops.posts(rank, op.key):
+            yield Clue(frozenset({rank}), "inside", f"rank {rank} has joined {op.name}, waits for no message there, "
+                       "and makes no progress")  # fmt: skip
+        for post in under_way:
+            source, to = (rank, post.peer) if post.way == "send" else (post.peer, rank)
+            text = f"both have begun the message from rank {source} to rank {to} in {op.name}, and it does not end"
+            peer = self.reports[post.peer]
+            if post.way == "recv" and self._has_left(Post(**{**post.__dict__, "way": "send"})):
+                yield Clue(frozenset({rank}), "between", f"{text}; it is small, and has left its sender", (source, to))
+            elif peer.main_free and not peer.threads:
+                yield Clue(frozenset({post.peer}), "between", f"{text}; rank {post.peer} does not wait for it, and is "
+                           "outside any message", (source, to))  # fmt: skip
+            else:
+                yield Clue(frozenset({source, to}), "between", text, (source, to))
+
+    # -- circles ---------------------------------------------------------------------------------------------------
+
+    def _circles(self) -> Iterator[Clue]:
+        """Operations that wait for each other: ranks came to them in different orders."""
+        onward: dict[Key, list[Edge]] = {}
+        for edge in self.edges:
+            onward.setdefault(edge.of, []).append(edge)
+        for circle in _circles({key: {e.on for e in edges} for key, edges in onward.items()}):
+            ranks = {e.rank for key in circle for e in onward[key] if e.on in circle}
+            names = " and ".join(sorted(self.operations[key].name for key in circle))
+            yield Clue(frozenset(ranks), "circle", f"{names} wait for each other, through {ranks_text(sorted(ranks))}")
+
+    def _clue(self, ranks: set[int], kind: str, why: str) -> None:
+        self.clues.append(Clue(frozenset(ranks), kind, why))
+
+
+def _ring(edges: Mapping[int, set[int]], op: Operation) -> Iterator[Clue]:
+    for circle in _circles(edges):
+        yield Clue(frozenset(circle), "circle", f"{ranks_text(sorted(circle))} wait for each other inside {op.name}")
+
+
+def _circles(edges: Mapping[object, set[object]] | Mapping[int, set[int]]) -> list[set[object]]:  # type: ignore[type-arg]
+    """The sets of nodes that can reach each other, of two or more."""
+    reach = {node: _reached(edges, node) for node in edges}
+    found: list[set[object]] = []
+    for node in edges:
+        circle = {other for other in reach[node] if node in reach.get(other, set())}
+        if node in circle and circle not in found:
+            found.append(circle)
+    return found
+
+
+def _reached(edges: Mapping, start: object) -> set:  # type: ignore[type-arg]
+    seen: set[object] = set()
+    todo = [start]
+    while todo:
+        for node in edges.get(todo.pop(), ()):
+            if node not in seen:
+                seen.add(node)
+                todo.append(node)
+    return seen
+
+
+def _are(ranks: list[int]) -> str:
+    return "is" if len(ranks) == 1 else "are"
