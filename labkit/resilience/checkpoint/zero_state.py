@@ -1,0 +1,77 @@
+"""The state of a model under ZeRO as pieces: its master values, and momentum and variance under AdamW's names.
+
+So a run that began with torch's AdamW can go on under ZeRO, and the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.parallel.zero.base import ZeRO
+from labkit.parallel.zero.states import held
+from labkit.parallel.zero.unit import Unit
+from labkit.wire.errors import Refused
+
+from .encode import decode, encode
+from .optimizer_state import Groups, settings_for
+from .pieces import Piece
+from .stretches import Stretch, everything
+
+NAMES = {"parameters": "model/", "momentum": "optimizer/exp_avg/", "variance": "optimizer/exp_avg_sq/"}
+
+
+def zero_pieces(model: ZeRO) -> Iterator[Piece]:
+    """What this rank owns, and the number of steps of every parameter, which every rank knows."""
+    for unit in model.units:
+        for prefix, tensor in _tensors(unit):
+            for index, begin, start, length in unit.owned:
+                name, shape = unit.names[index], unit.flat.shapes[index]
+                yield Piece(prefix + name, shape, (Stretch(begin, length),), tensor[start : start + length])
+        if unit.state is not None:
+            for name, steps in zip(unit.names, unit.steps, strict=True):
+                yield Piece(f"optimizer/step/{name}", (), everything(1), torch.tensor([float(steps)]))
+
+
+def zero_groups(model: ZeRO) -> Groups:
+    """The settings of AdamW, as one parameter group."""
+    names = sorted(name for unit in model.units if unit.trained for name in unit.names)
+    return [{"settings": encode(asdict(model.optimizer), "the optimizer's settings"), "names": names}]
+
+
+def put_zero(model: ZeRO, read: dict[str, Tensor], groups: Groups) -> None:
+    """Take what was read, by the names of `zero_pieces`. Every rank calls it: stages 1 and 2 gather what was read."""
+    settings = settings_for([n for unit in model.units if unit.trained for n in unit.names], groups)
+    for key in asdict(model.optimizer):
+        if key in settings:
+            setattr(model.optimizer, key, decode(settings[key]))
+    with torch.no_grad():
+        for unit in model.units:
+            for prefix, tensor in _tensors(unit):
+                for index, _, start, length in unit.owned:
+                    values = read.get(prefix + unit.names[index])  # None: this weight was never trained
+                    tensor[start : start + length].copy_(torch.zeros(length) if values is None else values)
+            if unit.state is not None:
+                unit.steps = [int(read.get(f"optimizer/step/{name}", torch.zeros(1)).item()) for name in unit.names]
+                unit.state.publish(unit.stretch)
+            unit.forget()
+            if not unit.cut:
+                unit.publish(unit.stretches())
+
+
+def refuse_other_settings(model: ZeRO, saved: Any, groups: Groups) -> None:
+    """Raise Refused for the state of another optimizer than AdamW, or of a variant of it that ZeRO has not."""
+    if saved != "AdamW":
+        raise Refused(f"the checkpoint has the state of {saved}, and ZeRO trains with AdamW")
+    settings = settings_for([n for unit in model.units if unit.trained for n in unit.names], groups)
+    for key in ("amsgrad", "maximize"):
+        if settings.get(key):
+            raise Refused(f"the checkpoint was trained with AdamW({key}=True), which ZeRO's AdamW has not")
+
+
+def _tensors(unit: Unit) -> Iterator[tuple[str, Tensor]]:
+    yield from ((NAMES[key], tensor) for key, tensor in held(unit).items())
