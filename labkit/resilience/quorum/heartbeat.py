@@ -30,7 +30,11 @@ class Beat:
         self._acknowledged = float("-inf")
         self._connection: Connection | None = Connection(address, token)
         self._stop = threading.Event()
-        self._once()
+        try:
+            self._once()
+        except BaseException:
+            self._drop()
+            raise
         self._thread = threading.Thread(target=self._run, name="labkit-beat", daemon=True)
         self._thread.start()
 
@@ -63,6 +67,9 @@ class Beat:
             except TROUBLE as why:
                 self.over = self.error = why
                 break
+        if self.over is None and self._connection is not None:
+            with contextlib.suppress(*TROUBLE):
+                self._connection.call({**self._call, "call": "rest"})
         self._drop()
 
     def _drop(self) -> None:
@@ -75,11 +82,6 @@ class Beat:
         if not self._stop.is_set():
             self._stop.set()
             self._thread.join()
-            if self.over is None:
-                with contextlib.suppress(*TROUBLE):
-                    connection = Connection(self._address, self._token)
-                    connection.call({**self._call, "call": "rest"})
-                    connection.close()
 
     def __enter__(self) -> Beat:
         return self

@@ -2,7 +2,7 @@
 
 `now` is any clock that does not run backwards; clocks of other machines play no part, replicas never send a time.
 Calls that wait (`register`, `join`, `spares.standby`) take a *ticket*, anything; their answers are put into `answers`
-as (ticket, result or error), maybe by a later call. After every call, and whenever `deadline()` has come, call `tick(now)`.
+as (ticket, result or error), maybe by a later call. Call `tick(now)` after every call and when `deadline()` has come.
 
 What is handed out, and what that promises (proved by tests that try all orders of events they can reach):
 - A round forms one quorum, and every member gets the same one. Ids grow; the same id twice means: the same lives,
