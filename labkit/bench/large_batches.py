@@ -141,10 +141,11 @@ def rounding(steps: list[Row], seeds: Sequence[int]) -> dict[str, float]:
     return {"steps": _digits(max(off)) or 0.0, "accuracy": _digits(max(points)) or 0.0}
 
 
-def provenance(seeds: int, cpu_seconds: float) -> Row:
+def provenance(seeds: int, cpu_seconds: float, benchmark: str = "large-batches") -> Row:
     packages = {name: version(name) for name in ("torch", "scikit-learn", "numpy")}
+    file = f"labkit/data/runs/{benchmark.replace('-', '_')}.json"
     return {
-        "command": f"labkit bench large-batches --seeds {seeds} --out labkit/data/runs/large_batches.json",
+        "command": f"labkit bench {benchmark} --seeds {seeds} --out {file}",
         "date": date.today().isoformat(),
         "machine": f"{os.cpu_count()} shared CPU cores ({platform.machine()}), no GPU, one thread",
         "versions": {"python": platform.python_version(), **packages},

@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from labkit.bench.large_batches_steps import one_thread
 from labkit.data import Images, digits, image_batches
 from labkit.models import MLP, MLPConfig
+from labkit.models.threads import one_thread
 from labkit.optim import LAMB, LARS, constant, layer_groups, linear_scaled, sqrt_scaled, warmup
 
 WIDTHS = (64, 32, 32, 32, 10)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from labkit.data import Images, digits
 from labkit.models import MLP, MLPConfig
+from labkit.models.threads import one_thread
 from labkit.optim import NoiseScale, squared_norm
 
 WIDTHS = (64, 32, 10)
@@ -39,17 +39,6 @@ class Reached(NamedTuple):
 @cache
 def train_images() -> Images:
     return digits()[0]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread for PyTorch: the same order of additions on any number of cores, and quick on tiny models."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def model_of(seed: int, dtype: torch.dtype = torch.float32) -> MLP:

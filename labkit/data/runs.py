@@ -97,6 +97,56 @@ class LargeBatches:
         return found
 
 
+@dataclass(frozen=True)
+class AccuracyRow:
+    """One training with replicas away: `lost` of them in two outages of `length` steps; 0: without faults.
+
+    order: another order of the same samples. losses: on the validation text, in nats a byte, after each of `steps`,
+    when `samples` samples were trained.
+    """
+
+    lost: int
+    length: int
+    intervention: str
+    order: int
+    seed: int
+    steps: tuple[int, ...]
+    samples: tuple[int, ...]
+    losses: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class RecoveryAccuracy:
+    """planned: steps without faults. rate: of the optimizer, the best of `tuning` (rate -> losses, on other seeds)."""
+
+    provenance: Provenance
+    replicas: int
+    planned: int
+    rate: float
+    tuning: dict[float, tuple[float, ...]]
+    runs: list[AccuracyRow]
+
+
+@cache
+def recovery_accuracy(path: str | None = None) -> RecoveryAccuracy:
+    """The runs of chapter 19, from `labkit bench recovery-accuracy`. path: another file of the same form."""
+    raw = json.loads((Path(path) if path else FOLDER / "recovery_accuracy.json").read_text())
+    return RecoveryAccuracy(
+        provenance=Provenance(**raw["provenance"]),
+        replicas=raw["replicas"],
+        planned=raw["planned"],
+        rate=raw["rate"],
+        tuning={row["rate"]: tuple(row["losses"]) for row in raw["tuning"]},
+        runs=accuracy_rows(raw["runs"]),
+    )
+
+
+def accuracy_rows(groups: list[dict[str, Any]]) -> list[AccuracyRow]:
+    """In the file, the seeds of a setting share a line; here each has a row."""
+    fixed = [group | {"steps": tuple(group["steps"]), "samples": tuple(group["samples"])} for group in groups]
+    return [AccuracyRow(**row) for row in _each(fixed, "losses", wrap=tuple)]
+
+
 @cache
 def large_batches(path: str | None = None) -> LargeBatches:
     """The runs of chapter 7, from `labkit bench large-batches`. path: another file of the same form."""

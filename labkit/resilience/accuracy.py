@@ -1,0 +1,144 @@
+"""Does a model suffer when replicas come and go? The accuracy experiment of FT-HSDP in small, on real training.
+
+A small GPT learns Python's language reference, byte by byte, with 12 replicas of one sequence each. All run in this one
+process: a step takes the mean gradient of the replicas that are healthy, which is what the fault-tolerant all-reduce
+gives every rank, and changes the rate by the trainer's own rule (`ft_hsdp.learning_rate`). A replica that is away does
+not train; its stream waits for it, so that each sample is trained once. Nothing here fails by itself: when and how many
+replicas are away is said by a `Setting`, since only that reaches the model.
+
+After Salpekar et al. 2026, section 6.2: two outages in a run, short or of 4 in 11 of all steps, of one or of three
+replicas, with the rate left as it is, or scaled by the healthy part, or by its root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from labkit.data import text
+from labkit.models import GPT, GPTConfig, next_token_loss
+from labkit.models.threads import one_thread
+from labkit.optim import combined, cosine, warmup
+from labkit.resilience.ft_hsdp.data import numbers
+from labkit.resilience.ft_hsdp.learning_rate import factor
+from labkit.wire.errors import Refused
+
+REPLICAS, STEPS, EVERY = 12, 900, 20  # a look at the validation text every so many steps
+CONFIG = GPTConfig(context=16, layers=1, heads=2, width=32)
+RATE, WARM, FLOOR = 8e-3, 50, 0.1  # of AdamW: best of those in `tuning` of the stored runs; steps; part left at the end
+SHORT, LONG = 60, 324  # steps of one outage
+FIRST = {SHORT: (300, 600), LONG: (90, 480)}  # when the two outages begin
+LOOK = 96  # sequences of the validation text
+
+
+@dataclass(frozen=True)
+class Setting:
+    """lost: replicas that are away in each of two outages of `length` steps. order: which order the samples have.
+
+    No replica is lost in a run without faults. Another `order` of the same samples is the yardstick: so far apart are
+    two runs that differ in nothing that should matter.
+    """
+
+    lost: int = 0
+    length: int = 0
+    intervention: str = "none"
+    order: int = 0
+
+    def __post_init__(self) -> None:
+        factor(self.intervention, 1, 1)
+        if not 0 <= self.lost < REPLICAS or (self.length not in FIRST) != (self.lost == 0):
+            raise Refused(f"{self}: lost must be 1 to {REPLICAS - 1} with a length of {SHORT} or {LONG}, or both 0")
+        if self.lost * self.length * 2 % REPLICAS:
+            raise Refused(f"{self}: the samples that are left over must fill whole steps of {REPLICAS} replicas")
+
+    @property
+    def name(self) -> str:
+        """As the paper names them: for324_3reps_lr_sqrt."""
+        return f"for{self.length}_{self.lost}reps_lr_{self.intervention}" if self.lost else f"no_faults_{self.order}"
+
+    @property
+    def steps(self) -> int:
+        """Until as many samples are trained as in a run without faults."""
+        return STEPS + 2 * self.length * self.lost // REPLICAS
+
+    def healthy(self, step: int) -> list[int]:
+        """Who trains step `step`. The second outage takes other replicas than the first, as far as there are some."""
+        for outage, begin in enumerate(FIRST.get(self.length, ())):
+            if begin <= step < begin + self.length:
+                away = {(outage * self.lost + i) % REPLICAS for i in range(self.lost)}
+                return [r for r in range(REPLICAS) if r not in away]
+        return list(range(REPLICAS))
+
+
+def settings() -> list[Setting]:
+    """A run without faults, the same in another order, and 12 with faults."""
+    faults = [Setting(k, n, how) for n in (SHORT, LONG) for k in (1, 3) for how in ("none", "linear", "sqrt")]
+    return [Setting(), Setting(order=1), *faults]
+
+
+class Look(NamedTuple):
+    """After `step` steps, in which `samples` samples were trained: the loss on the validation text, in nats a byte."""
+
+    step: int
+    samples: int
+    loss: float
+
+
+def train(setting: Setting, seed: int, rate: float = RATE, one_by_one: bool = False) -> list[Look]:
+    """Train with the weights of `seed`. Looks every `EVERY` steps, after `STEPS`, and at the end.
+
+    one_by_one: a backward pass for each replica, whose gradients are added and divided by their number, in place of
+    one pass over the sequences of all: the same sum in another order.
+    """
+    model = GPT(CONFIG, seed=seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True)
+    schedule = combined(warmup(WARM, start=1 / WARM), cosine(STEPS, begin=WARM, end=FLOOR))
+    looks, trained = [], 0
+    with one_thread():
+        for step, healthy, chosen in batches(setting, seed):
+            optimizer.zero_grad()
+            for part in chosen.split(1) if one_by_one else [chosen]:
+                loss = next_token_loss(model(part[:, :-1]), part[:, 1:])
+                (loss * len(part) / len(chosen)).backward()
+            for group in optimizer.param_groups:
+                group["lr"] = rate * schedule(step) * factor(setting.intervention, healthy, REPLICAS)
+            optimizer.step()
+            trained += len(chosen)
+            if (step + 1) % EVERY == 0 or step + 1 in (STEPS, setting.steps):
+                looks.append(Look(step + 1, trained, validation_loss(model)))
+    return looks
+
+
+def batches(setting: Setting, seed: int) -> Iterator[tuple[int, int, Tensor]]:
+    """(step, number of healthy replicas, their sequences): int64 of shape (healthy, context + 1), one of each."""
+    positions = [0] * REPLICAS
+    order = torch.randperm(len(_windows()), generator=torch.Generator().manual_seed(10_000 * setting.order + seed))
+    for step in range(setting.steps):
+        healthy = setting.healthy(step)
+        chosen = torch.cat([numbers(r, positions[r], 1, REPLICAS) for r in healthy])
+        for r in healthy:
+            positions[r] += 1
+        yield step, len(healthy), _windows()[order[chosen]].long()
+
+
+def validation_loss(model: GPT) -> float:
+    """Mean over the first `LOOK` stretches of the validation text."""
+    with torch.no_grad():
+        return float(next_token_loss(model(_looked_at()[:, :-1]), _looked_at()[:, 1:]))
+
+
+@cache
+def _windows() -> Tensor:
+    """Stretches of the training text, uint8 of shape (count, context + 1): the last byte is the next one's first."""
+    return text().train.unfold(0, CONFIG.context + 1, CONFIG.context)
+
+
+@cache
+def _looked_at() -> Tensor:
+    found = text().val.unfold(0, CONFIG.context + 1, CONFIG.context)
+    return found[:: len(found) // LOOK][:LOOK].long()
