@@ -9,9 +9,15 @@ from importlib import import_module
 from typing import Any
 
 # No module is called like a name in this table: importing a submodule would put it in the place of the function.
-_HOME: dict[str, str] = {"FtConfig": "config", "Attempt": "result", "Result": "result", "factor": "learning_rate"}
+_HOME: dict[str, str] = {
+    "FtConfig": "config", "Attempt": "result", "Result": "result", "factor": "learning_rate", "train": "trainer",
+    "StateServer": "server", "fetch_state": "transfer", "numbers": "data", "plain_hsdp": "reference",
+    "replay": "replaying",
+}  # fmt: skip
 
-__all__ = ["Attempt", "FtConfig", "Result", "factor"]
+__all__ = [
+    "Attempt", "FtConfig", "Result", "StateServer", "factor", "fetch_state", "numbers", "plain_hsdp", "replay", "train",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

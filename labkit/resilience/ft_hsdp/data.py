@@ -1,8 +1,8 @@
 """Which samples a replica trains: numbers from a stream of its own, each of them once.
 
-Replica r's stream is r, r + replicas, r + 2 replicas, ...: the streams share out all numbers. Position p of it is number
-r + p * replicas. How many positions of each stream are consumed is part of the training state, so who takes over a
-state also learns what was consumed. The file `loader_state` says the same to those who look from outside, and to a
+Replica r's stream is r, r + replicas, r + 2 replicas, ...: the streams share out all numbers. Position p of it is
+number r + p * replicas. How many positions of each stream are consumed is part of the training state, so who takes over
+a state also learns what was consumed. The file `loader_state` says the same to those who look from outside, and to a
 replica that starts: it can prepare its first batch before it checks in.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labkit.resilience.quorum import Quorum
 from labkit.wire.errors import Refused
 
 
@@ -56,6 +57,29 @@ def read_loader_state(folder: Path) -> dict[str, Any] | None:
         except (OSError, ValueError):
             continue
     return max(found, key=lambda f: f["step"], default=None)
+
+
+# -- notes of the leaders --------------------------------------------------------------------------------------------
+
+
+def note_quorum(folder: Path, replica: int, quorum: Quorum) -> None:
+    """Write down who is in a quorum, before anything is exchanged in it."""
+    members = [(m.replica, m.incarnation, m.step) for m in quorum.members]
+    with (folder / f"quorums.{replica}.jsonl").open("a") as file:
+        file.write(json.dumps({"quorum": quorum.id, "members": members}) + "\n")
+
+
+def read_quorums(folder: Path) -> dict[int, list[tuple[int, int, int]]]:
+    """Quorum id -> (replica, incarnation, step) of its members, in their order, from the notes of all leaders."""
+    found = {}
+    for path in sorted(folder.glob("quorums.*.jsonl")):
+        for line in path.read_text().splitlines():
+            try:
+                said = json.loads(line)
+            except ValueError:  # its leader was killed in the middle of it
+                continue
+            found[said["quorum"]] = [(int(r), int(i), int(s)) for r, i, s in said["members"]]
+    return found
 
 
 # -- the end of a run ------------------------------------------------------------------------------------------------

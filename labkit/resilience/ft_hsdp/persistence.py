@@ -13,7 +13,10 @@ from .state import Snapshot, TrainingState, room_for
 
 
 class Persistence(Protocol):
-    """Keeps states where they survive all processes. Rank i of any replica may read what rank i of another one wrote."""
+    """Keeps states where they survive all processes.
+
+    Rank i of any replica may read what rank i of another one wrote.
+    """
 
     def save(self, inner: Group, snapshot: Snapshot) -> None:
         """Keep this rank's snapshot (`snapshot.header` has step, lineage, positions); may go on in the background.

@@ -100,7 +100,7 @@ class TrainingState:
 
     @torch.no_grad()
     def load(self, snapshot: Snapshot) -> None:
-        """Become the state of `snapshot`, to the bit. Raises Refused, before anything is written, if it does not fit."""
+        """Become the state of `snapshot`, to the bit. Raises Refused, with nothing written, if it does not fit."""
         header = snapshot.header
         if problem := self._problem(header):
             raise Refused(f"this state cannot be loaded: {problem}")

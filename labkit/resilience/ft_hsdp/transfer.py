@@ -121,6 +121,8 @@ class Fetch:
             self._cancel.set()
             raise Recoverable(f"the state was not here {seconds:g} s after the exchange: the others go on without us")
         if self._error is not None:
-            raise self._error if isinstance(self._error, Recoverable) else RuntimeError(str(self._error)) from self._error
+            raise (
+                self._error if isinstance(self._error, Recoverable) else RuntimeError(str(self._error))
+            ) from self._error
         assert self._result is not None
         return self._result
