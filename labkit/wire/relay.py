@@ -143,6 +143,7 @@ class _Relay:
             self.arrivals.append(arrived)
             self.latest = max(self.latest, arrived)
         self.recorder.end(m.record, arrived, m.sent)
+        self.lane.credit(m)
         self.into = None
         self.landed += 1
         return True

@@ -178,9 +178,6 @@ class LocalLane:
                 self._pull_and_combine(m, sock)
             if m.flags & ACK:
                 sock.send(b"\1")
-            elif m.flags & CREDIT:
-                with contextlib.suppress(OSError):  # the sender may be through, and gone
-                    sock.send(b"\1")
             return True
         except BlockingIOError:
             m.stuck = (sock.fileno(), select.POLLIN)
@@ -227,6 +224,12 @@ class LocalLane:
         """Raise if this rank has left: another thread of it may have come here meanwhile."""
         if self._gone:
             raise PeerLost(f"rank {self.transport.rank} has left this group itself", -1)
+
+    def credit(self, m: Message) -> None:
+        """Tell the sender of `m` that it was taken, if it wants to know."""
+        if m.flags & CREDIT:
+            with contextlib.suppress(OSError):  # the sender may be through, and gone
+                m.sock.send(b"\1")
 
     def credits(self, peer: int) -> None:
         """Take note of what `peer` has said it took. Raises PeerLost if it is gone and has not taken everything."""
