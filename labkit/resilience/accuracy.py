@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -89,18 +90,20 @@ class Look(NamedTuple):
     loss: float
 
 
-def train(setting: Setting, seed: int, rate: float = RATE, one_by_one: bool = False) -> list[Look]:
+def train(
+    setting: Setting, seed: int, rate: float = RATE, *, until: int | None = None, one_by_one: bool = False
+) -> list[Look]:
     """Train with the weights of `seed`. Looks every `EVERY` steps, after `STEPS`, and at the end.
 
-    one_by_one: a backward pass for each replica, whose gradients are added and divided by their number, in place of
-    one pass over the sequences of all: the same sum in another order.
+    until: stop after so many steps. one_by_one: a backward pass for each replica, whose gradients are added and divided
+    by their number, in place of one pass over the sequences of all: the same sum in another order.
     """
     model = GPT(CONFIG, seed=seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True)
     schedule = combined(warmup(WARM, start=1 / WARM), cosine(STEPS, begin=WARM, end=FLOOR))
     looks, trained = [], 0
     with one_thread():
-        for step, healthy, chosen in batches(setting, seed):
+        for step, healthy, chosen in islice(batches(setting, seed), until):
             optimizer.zero_grad()
             for part in chosen.split(1) if one_by_one else [chosen]:
                 loss = next_token_loss(model(part[:, :-1]), part[:, 1:])
