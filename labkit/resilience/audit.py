@@ -68,11 +68,12 @@ class AuditLog:
 
     def commit(
         self, step: int, quorum: int, contributors: Iterable[int], positions: Sequence[int], parent: str, checksum: str,
-        loss: float | None = None,
+        loss: float | None = None, members: Sequence[int] = (),
     ) -> None:  # fmt: skip
         """The update of `step` is applied. Call it before anybody can fetch what came of it."""
         self.write(Commit(step, **self._now(), quorum=quorum, contributors=tuple(sorted(contributors)),
-                          positions=tuple(positions), parent=parent, checksum=checksum, loss=loss))  # fmt: skip
+                          positions=tuple(positions), parent=parent, checksum=checksum, loss=loss,
+                          members=tuple(members)))  # fmt: skip
 
     def _now(self) -> dict[str, Any]:
         return {**self.place, "at": time.monotonic()}

@@ -2,36 +2,35 @@
 
 Four promises: every sample was consumed exactly once along the surviving lineage; replicas that committed the same
 step are bitwise equal; no update was applied that was not agreed; commits off the lineage are named and led nowhere.
-
-A state is known by (rank in its replica, step, checksum). Commits are the edges between states, so the logs are a tree
-for each rank number; the lineage is the way back from the final state to the first.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
+from .audit_lineage import exactly_once, trace_lineage
 from .audit_lives import RankLife, lives
 from .audit_records import Commit, Line, same
 from .audit_report import AuditFailed, Branch, Report, Update
 
-__all__ = ["AuditFailed", "Branch", "Report", "Update", "check"]
+if TYPE_CHECKING:
+    from .quorum import Quorum
 
-Members = Iterable[tuple[int, int, int]]  # (replica, incarnation, step) of each member of a quorum
+__all__ = ["AuditFailed", "Branch", "Report", "Update", "check"]
 
 
 def check(
     lines: Sequence[Line], *, ranks: int | None = None, steps: int | None = None,
-    survivors: Iterable[tuple[int, int]] | None = None, quorums: Mapping[int, Members] | None = None,
+    survivors: Iterable[tuple[int, int]] | None = None, quorums: Mapping[tuple[int, int], Quorum] | None = None,
     batch: int | None = None, torn: Sequence[str] = (),
 ) -> Report:  # fmt: skip
     """Audit the lines of a run (as `audit.read` gives them).
 
     ranks: of a replica. steps: how many the final state must have behind it. survivors: the (replica, incarnation)
-    that ended well; without them, those that came furthest. quorums: what the quorum service issued, by id. batch:
-    samples of one replica's step.
+    that ended well; without them, those that came furthest. quorums: what the quorum service issued, by (id, step).
+    batch: samples of one replica's step.
     """
     report = Report(torn=list(torn))
     known = lives(lines)
@@ -50,9 +49,9 @@ def check(
     _bitwise_equal(known, report)
     _agreed_inside(known, ranks, report)
     if quorums is not None:
-        _agreed_outside(known, {q: list(m) for q, m in quorums.items()}, report)
-    _lineage(known, ranks, steps, survivors, report)
-    _exactly_once(known, batch, report)
+        _agreed_outside(known, quorums, report)
+    trace_lineage(known, ranks, steps, survivors, report)
+    exactly_once(known, batch, report)
     on = {(u.step, u.checksums) for u in report.lineage}
     for life in known:
         if life.rank == 0:
@@ -116,108 +115,18 @@ def _agreed_inside(known: list[RankLife], ranks: int, report: Report) -> None:
                 report.problems.append(f"{who}: only ranks {sorted(found)} committed step {step}, and it went on")
 
 
-def _agreed_outside(known: list[RankLife], quorums: dict[int, list[tuple[int, int, int]]], report: Report) -> None:
-    """Who commits is a member of the quorum, and contributors are members that were at the step."""
+def _agreed_outside(known: list[RankLife], issued: Mapping[tuple[int, int], Quorum], report: Report) -> None:
+    """Who commits a step is a member of a quorum for it, and the contributors are those that held the state."""
     for life in known:
         for c in life.all_commits:
-            members = quorums.get(c.quorum)
-            if members is None:
+            quorum = issued.get((c.quorum, c.step))
+            if quorum is None:
                 report.problems.append(
                     f"{life} committed step {c.step} under quorum {c.quorum}, which was never issued"
                 )
                 continue
-            if (c.replica, c.incarnation) not in {(r, i) for r, i, _ in members}:
+            if (c.replica, c.incarnation) not in quorum.lives:
                 report.problems.append(f"{life} committed step {c.step} under quorum {c.quorum}, and is not in it")
-            if strangers := set(c.contributors) - {r for r, _, step in members if step <= c.step}:
-                report.problems.append(f"{life} applied gradients of {sorted(strangers)} in step {c.step}, which "
-                                       f"quorum {c.quorum} does not have at that step")  # fmt: skip
-
-
-def _lineage(
-    known: list[RankLife], ranks: int, steps: int | None, survivors: Iterable[tuple[int, int]] | None, report: Report
-) -> None:
-    """The way back from the final state. All that survived must stand there."""
-    chosen = set(survivors) if survivors is not None else None
-    top = max(life.step for life in known)
-    last = [x for x in known if (x.step == top if chosen is None else (x.replica, x.incarnation) in chosen)]
-    if chosen is not None and (missing := chosen - {(x.replica, x.incarnation) for x in last}):
-        report.problems.append(f"nothing in the logs is of the survivors {sorted(missing)}")
-    ends: dict[int, set[tuple[int, str]]] = defaultdict(set)
-    for life in last:
-        ends[life.rank].add((life.step, life.state))
-    for i, found in sorted(ends.items()):
-        if len(found) > 1:
-            names = ", ".join(f"{x}: step {x.step}, {x.state}" for x in last if x.rank == i)
-            report.problems.append(f"the final states differ on rank {i} of the replicas: {names}")
-        if steps is not None and any(step != steps for step, _ in found):
-            report.problems.append(f"rank {i} ended after {sorted(s for s, _ in found)} steps, not {steps}")
-    if set(ends) != set(range(ranks)):
-        report.problems.append(f"no final state is known of ranks {sorted(set(range(ranks)) - set(ends))}")
-        return
-    into: dict[tuple[int, int, str], list[Commit]] = defaultdict(list)
-    for life in known:
-        for c in life.all_commits:
-            into[life.rank, c.step + 1, c.checksum].append(c)
-    begun = {(x.rank, s.step, s.checksum): s.positions for x in known for s in x.starts}
-    ways = [_way_back(i, *max(ends[i]), into, begun, report) for i in range(ranks)]
-    for commits in zip(*ways, strict=False):
-        one, before, _ = commits[0]
-        for c, _, _ in commits[1:]:
-            if wrong := same(c, one, "rank", "replica", "incarnation", "parent", "checksum", "loss"):
-                report.problems.append(
-                    f"the lineages of ranks {one.rank} and {c.rank} differ at step {one.step}: {wrong}"
-                )
-        sums = tuple(c.checksum for c, _, _ in commits)
-        report.lineage.append(
-            Update(one.step, one.quorum, one.contributors, before, one.positions, sums, commits[0][2])
-        )
-    if report.lineage:
-        report.consumed = report.lineage[-1].after
-
-
-def _way_back(
-    rank: int, step: int, state: str, into: Mapping[tuple[int, int, str], list[Commit]],
-    begun: Mapping[tuple[int, int, str], tuple[int, ...]], report: Report,
-) -> list[tuple[Commit, tuple[int, ...], tuple[int, ...]]]:  # fmt: skip
-    """(commit, positions before it, replicas that committed it), oldest first."""
-    way: list[Any] = []
-    while (rank, step, state) not in begun:
-        found = into.get((rank, step, state))
-        if not found:
-            report.problems.append(f"the state {state} of rank {rank} at step {step} came from nowhere")
-            break
-        way.append((found[0], tuple(sorted({c.replica for c in found}))))
-        step, state = step - 1, found[0].parent
-    before = begun.get((rank, step, state), ())
-    out = []
-    for commit, who in reversed(way):
-        out.append((commit, before, who))
-        before = commit.positions
-    return out
-
-
-def _exactly_once(known: list[RankLife], batch: int | None, report: Report) -> None:
-    """What each contributor says it fed to a step is what the lineage counts as consumed; the others fed nothing."""
-    votes: dict[tuple[int, int, int], list[Any]] = defaultdict(list)
-    for life in known:
-        for (step, quorum), vote in life.votes.items():
-            votes[step, quorum, life.replica].append(vote)
-    for u in report.lineage:
-        if not u.before:
-            continue
-        for r in range(len(u.after)):
-            said = votes.get((u.step, u.quorum, r), [])
-            if r not in u.contributors:
-                for v in said:
-                    if v.samples[0] != v.samples[1]:
-                        report.problems.append(f"step {u.step}: replica {r} rank {v.rank} fed samples {v.samples} and "
-                                               "is no contributor: they are lost")  # fmt: skip
-                continue
-            report.unwitnessed += not said
-            taken = (u.before[r], u.after[r])
-            for v in said:
-                if tuple(v.samples) != taken:
-                    report.problems.append(f"step {u.step}: replica {r} rank {v.rank} fed samples {v.samples}, and the "
-                                           f"state counts {taken}")  # fmt: skip
-            if batch is not None and taken[1] - taken[0] != batch:
-                report.problems.append(f"step {u.step} took {taken[1] - taken[0]} samples of replica {r}, not {batch}")
+            if c.contributors != (healthy := tuple(m.replica for m in quorum.healthy)):
+                report.problems.append(f"{life} applied gradients of {c.contributors} in step {c.step}, and those of "
+                                       f"quorum {c.quorum} that held its state are {healthy}")  # fmt: skip

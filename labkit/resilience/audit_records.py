@@ -79,7 +79,8 @@ class Commit(Line):
 
     quorum: the id of the quorum whose exchange made it. contributors: the replicas whose gradient weighed 1, ascending.
     positions: samples consumed of every replica's stream, after it. parent, checksum: of this rank's whole training
-    state (parameters, optimizer, positions) before and after. Equal on rank i of all replicas.
+    state (parameters, optimizer, positions) before and after. Equal on rank i of all replicas. members: of the quorum,
+    in the order of the ring; those that are no contributors gave zeros.
     """
 
     quorum: int
@@ -88,6 +89,7 @@ class Commit(Line):
     parent: str
     checksum: str
     loss: float | None = None
+    members: tuple[int, ...] = ()
 
     kind: ClassVar[str] = "commit"
 

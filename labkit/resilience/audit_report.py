@@ -18,6 +18,7 @@ class Update:
     """One step of the surviving lineage. before, after: samples consumed of every replica's stream.
 
     checksums: of the state after it, on rank 0, 1, ... of every replica that has it. committed: those replicas.
+    members: of the quorum.
     """
 
     step: int
@@ -27,6 +28,7 @@ class Update:
     after: tuple[int, ...]
     checksums: tuple[str, ...]
     committed: tuple[int, ...]
+    members: tuple[int, ...] = ()
 
     @property
     def samples(self) -> dict[int, tuple[int, int]]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from labkit.resilience.audit import AuditFailed, AuditLog, Commit, Fetch, Line, Start, Vote, check, checksum, read
+from labkit.resilience.quorum import Member, Quorum
 from labkit.wire.errors import Refused
 
 BATCH = 4
@@ -233,15 +234,19 @@ def test_votes_and_lives_in_order() -> None:
     assert "fetched step 3 from itself" in problems(story)
 
 
+def issued(*members: tuple[int, int, int], q: int) -> dict:
+    """Quorum `q` for step q - 1 of members (replica, incarnation, step)."""
+    return {(q, q - 1): Quorum(q, q - 1, 0, tuple(Member(r, i, step) for r, i, step in members))}
+
+
 def test_commits_against_the_quorums_that_were_issued() -> None:
     story = usual()
-    issued = {q: [(0, 1, q - 1), (1, 1, q - 1)] for q in (1, 2, 3)}
-    assert check(story.lines, quorums=issued).ok
-    found = problems(story, quorums={**issued, 3: [(0, 1, 2), (1, 2, 0)]})
+    known = {k: v for q in (1, 2, 3) for k, v in issued((0, 1, q - 1), (1, 1, q - 1), q=q).items()}
+    assert check(story.lines, quorums=known).ok
+    found = problems(story, quorums=known | issued((0, 1, 2), (1, 2, 0), q=3))
     assert "replica 1 rank 0 (incarnation 1) committed step 2 under quorum 3, and is not in it" in found
-    assert "which was never issued" in problems(story, quorums={1: issued[1], 2: issued[2]})
-    found = problems(story, quorums={**issued, 3: [(0, 1, 2)]})
-    assert "applied gradients of [1] in step 2, which quorum 3 does not have" in found
+    assert "applied gradients of (0, 1) in step 2, and those of quorum 3 that held its state are (0,)" in found
+    assert "which was never issued" in problems(story, quorums=issued((0, 1, 0), (1, 1, 0), q=1))
 
 
 def test_the_audit_raises_with_all_it_found() -> None:

@@ -98,7 +98,8 @@ def _commit(life: Life, quorum: Quorum) -> float:
     mean = apply_update(config, state, life.gradients, life.offload, life.rates, contributors)
     state.lineage = quorum.id
     state.sum_up()
-    life.log.commit(state.step - 1, quorum.id, contributors, state.positions, parent, state.checksum, mean)
+    life.log.commit(state.step - 1, quorum.id, contributors, state.positions, parent, state.checksum, mean,
+                    members=quorum.replicas)  # fmt: skip
     if life.leads:
         found = {"step": state.step, "lineage": state.lineage, "positions": state.positions, "batch": config.batch}
         write_loader_state(life.folder, life.replica, found)

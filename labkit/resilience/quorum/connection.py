@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 from typing import Any
@@ -66,6 +67,14 @@ class Connection:
         """Send one request and return its result. wait: seconds that the service itself may take to answer."""
         self._send(request)
         reply = self._receive(wait + PATIENCE)
+        greeting.raise_refusal(reply)
+        return reply["ok"]
+
+    def more(self, wait: float) -> dict[str, Any] | None:
+        """One more answer to the last call (`watch` has many), None if none comes within `wait` seconds."""
+        if self._reader.waiting == 0 and not select.select([self._socket], [], [], wait)[0]:
+            return None
+        reply = self._receive(PATIENCE)
         greeting.raise_refusal(reply)
         return reply["ok"]
 

@@ -40,6 +40,11 @@ class Reader:
     def feed(self, data: bytes) -> None:
         self._held += data
 
+    @property
+    def waiting(self) -> int:
+        """Bytes that were fed and not taken yet."""
+        return len(self._held)
+
     def next(self) -> dict[str, Any] | None:
         """The next whole message, or None. BadCall for what is not one of ours."""
         held = self._held
