@@ -72,10 +72,10 @@ class Message:
         theirs = tuple(dims[:ndim])
         if dtype == CODES[self.x.dtype] and theirs == mine and seq == self.seq and (op, call) == self.operation:
             return None
+        if seq != self.seq:  # then the operations differ too, if it was the last message of one
+            return MessageLost, f"message {seq}, but message {self.seq} is due: one was lost"
         if (op, call) != self.operation:
             return Mismatch, f"{name_operation(op, call)}, but this rank is in {name_operation(*self.operation)}"
-        if seq != self.seq:
-            return MessageLost, f"message {seq}, but message {self.seq} is due: one was lost"
         return Mismatch, f"{describe(dtype, theirs)}, but this rank receives {describe(CODES[self.x.dtype], mine)}"
 
 
