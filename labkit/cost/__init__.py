@@ -11,8 +11,8 @@ and the price; `tensor` what tensor parallelism sends and `tensor_memory` what i
 loss, `layers` one layer's work, `placement` which axis belongs on which link; `pipeline` the bubble of each schedule,
 `pipeline_memory` what its ranks hold, `pipeline_traffic` what they send, `depth` how many stages; `signals` when one
 machine is not enough, `reliability` how often a large job fails, `failure_tables` of what; `checkpoint_interval` when
-to save, `checkpoint_tax` what that and failures cost, `checkpoint_runs` the same by drawing failures,
-`async_checkpoints` what writing in the background saves; `recovery` the time that trains when all stop or one replica
+to save, `checkpoint_tax` what that and failures cost, `checkpoint_size` its bytes, `checkpoint_runs` the same by drawing failures,
+`async_checkpoints` what writing in the background saves, `elastic` when to go on smaller; `recovery` the time that trains when all stop or one replica
 does (`replica_runs` by drawing), `stalls` a standstill taken apart; `detection`, `spares`, `corruption`,
 `interventions` what else a failure asks for, `ftar` the all-reduce that survives it; `units` writes numbers down.
 """
@@ -40,6 +40,7 @@ from .batch import (
 )
 from .checkpoint_interval import best_interval, daly_higher_order_interval, daly_interval, young_interval
 from .checkpoint_runs import CheckpointRuns, simulate_checkpoints
+from .checkpoint_size import checkpoint_bytes, kept_bytes, write_seconds
 from .checkpoint_tax import Tax, checkpoint_tax, first_order_tax, lost_work
 from .choose import best_algorithm, rank_algorithms
 from .collectives import *  # noqa: F403  (one list of the closed forms, in collectives/__init__)
@@ -72,6 +73,7 @@ from .depth import (
     depth_tradeoff,
 )
 from .detection import deadline_for, detection_seconds, false_alarms, share_interval
+from .elastic import going_on_smaller, shortest_wait_for_smaller
 from .energy import (
     INFINIBAND_PICOJOULES,
     NVLINK_PICOJOULES,
@@ -289,6 +291,7 @@ __all__ = [
     "bubble_overhead",
     "bus_bandwidth",
     "bus_factor",
+    "checkpoint_bytes",
     "checkpoint_tax",
     "checkpointed_activation_bytes",
     "communication_ceiling",
@@ -331,6 +334,7 @@ __all__ = [
     "gathered_bytes",
     "gathered_scores_bytes",
     "global_batch",
+    "going_on_smaller",
     "goodput",
     "gradient_unit_bytes",
     "harmonic",
@@ -344,6 +348,7 @@ __all__ = [
     "interruptions_per_host",
     "intervention_factor",
     "kept_activation_bytes",
+    "kept_bytes",
     "kill_stall_seconds",
     "largest_model",
     "layer_flops",
@@ -394,6 +399,7 @@ __all__ = [
     "scaling_efficiency",
     "seconds_to_target",
     "share_interval",
+    "shortest_wait_for_smaller",
     "simple_noise_scale",
     "simulate_checkpoints",
     "simulate_replicas",
@@ -432,6 +438,7 @@ __all__ = [
     "weak_efficiency",
     "weight_gradient_activation_bytes",
     "weight_versions_by_rank",
+    "write_seconds",
     "young_interval",
     "zero1_by_all_reduce_bytes",
     "zero_bubble_fraction",

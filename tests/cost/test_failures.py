@@ -60,6 +60,37 @@ def test_a_table_shares_its_counts():
     assert table.misprinted() == {"b": (24.0, 25.0)}
 
 
+# Checkpoints on storage, and worlds that shrink
+
+
+def test_the_bytes_of_a_checkpoint_are_those_of_training_without_gradients_and_16_bit_weights():
+    parts = cost.state_parts(175e9)
+    assert cost.checkpoint_bytes(175e9) == parts.optimizer == parts.total - parts.gradients - parts.parameters
+    assert cost.checkpoint_bytes(10, 4) == 40
+    assert cost.kept_bytes(5, 3) == 20
+
+
+def test_the_slower_of_writers_and_storage_sets_the_time():
+    assert cost.write_seconds(100, 2, 5) == 10 == cost.write_seconds(100, 2, 5, storage=11)
+    assert cost.write_seconds(100, 2, 5, storage=4) == 25
+    assert cost.write_seconds(0, 1, 1) == 0
+
+
+@given(wait=st.floats(0, 100), restart=st.floats(0, 10), write=st.floats(0, 5), sizes=st.data())
+def test_going_on_smaller_by_the_clock(wait, restart, write, sizes):
+    size = sizes.draw(st.integers(2, 64))
+    smaller = sizes.draw(st.integers(1, size - 1))
+    end = wait + 100  # both are whole by then
+    waits = end - (wait + restart)
+    now, goes_on = restart, 0.0
+    if now < wait:
+        goes_on, now = (wait - now) * smaller / size, wait + write
+    goes_on += end - (now + restart)
+    assert cost.going_on_smaller(wait, restart, write, smaller, size) == pytest.approx(goes_on - waits, abs=1e-9)
+    least = cost.shortest_wait_for_smaller(restart, write, smaller, size)
+    assert cost.going_on_smaller(least, restart, write, smaller, size) == pytest.approx(0, abs=1e-9)
+
+
 # Spares
 
 
@@ -224,6 +255,12 @@ def test_partitions_and_rounds():
         (lambda: cost.per_thousand_servers_a_day(1, 0, 8), "days .*0"),
         (lambda: cost.minutes_between_interruptions(0, 8), "rate .*0"),
         (lambda: cost.rate_of_interval(1, 0), "gpus .*0"),
+        (lambda: cost.checkpoint_bytes(-1), "params .*-1"),
+        (lambda: cost.write_seconds(1, 0, 1), "writers .*0"),
+        (lambda: cost.write_seconds(1, 1, 1, 0), "storage .*0"),
+        (lambda: cost.kept_bytes(1, 0), "keep .*0"),
+        (lambda: cost.going_on_smaller(1, 1, 1, 8, 8), "smaller=8 .*size=8"),
+        (lambda: cost.shortest_wait_for_smaller(-1, 0, 7, 8), "restart .*-1"),
         (lambda: cost.in_repair(1, {1: 0.5}), "sum to 1"),
         (lambda: cost.in_repair(-1, 1), "failures_a_day .*-1"),
         (lambda: cost.spares_needed(1, 1), "enough .*1"),
