@@ -11,10 +11,11 @@ and the price; `tensor` what tensor parallelism sends and `tensor_memory` what i
 loss, `layers` one layer's work, `placement` which axis belongs on which link; `pipeline` the bubble of each schedule,
 `pipeline_memory` what its ranks hold, `pipeline_traffic` what they send, `depth` how many stages; `signals` when one
 machine is not enough, `reliability` how often a large job fails, `failure_tables` of what; `checkpoint_interval` when
-to save, `checkpoint_tax` what that and failures cost, `checkpoint_size` its bytes, `checkpoint_runs` the same by drawing failures,
-`async_checkpoints` what writing in the background saves, `elastic` when to go on smaller; `recovery` the time that trains when all stop or one replica
-does (`replica_runs` by drawing), `stalls` a standstill taken apart; `detection`, `spares`, `corruption`,
-`interventions` what else a failure asks for, `ftar` the all-reduce that survives it; `units` writes numbers down.
+to save, `checkpoint_size` how much, `checkpoint_tax` what that and failures cost, `checkpoint_runs` the same by drawing
+failures, `async_checkpoints` what writing in the background saves, `elastic` when to go on smaller; `recovery` the
+time that trains when all stop or one replica does (`replica_runs` by drawing), `stalls` a standstill taken apart;
+`detection`, `spares`, `corruption`, `interventions` what else a failure asks for, `ftar` the all-reduce that survives
+it; `units` writes numbers down.
 """
 
 from . import ftar, slow_sync, stalls, textbook, units
