@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from labkit.resilience.audit import AuditLog
-from labkit.resilience.ftar import Ftar
+from labkit.resilience.ftar.queued import Ftar
 from labkit.resilience.quorum import Quorum, QuorumClient
 from labkit.wire.group import Group
 

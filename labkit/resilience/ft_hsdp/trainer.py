@@ -13,7 +13,7 @@ import torch
 
 from labkit.resilience.audit import AuditLog
 from labkit.resilience.errors import Fatal
-from labkit.resilience.ftar import Ftar
+from labkit.resilience.ftar.queued import Ftar
 from labkit.resilience.quorum import NoQuorum, QuorumClient
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
