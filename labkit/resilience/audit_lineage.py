@@ -51,7 +51,7 @@ def trace_lineage(
                 )
         sums = tuple(c.checksum for c, _, _ in commits)
         report.lineage.append(
-            Update(one.step, one.quorum, one.contributors, before, one.positions, sums, commits[0][2])
+            Update(one.step, one.quorum, one.contributors, before, one.positions, sums, commits[0][2], one.members)
         )
     if report.lineage:
         report.consumed = report.lineage[-1].after

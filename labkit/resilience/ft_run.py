@@ -13,10 +13,12 @@ from labkit.wire.faults import Fault
 
 from .audit import Line, Report, check, read
 from .incidents import Incident, Stall, follow_up, stalls
+from .quorum_watch import QuorumWatch
 from .supervisor import Supervisor
 
 if TYPE_CHECKING:
     from labkit.resilience.ft_hsdp import FtConfig, Result
+    from labkit.resilience.quorum import Quorum
     from labkit.world.job import Job, Run
 
 BIRTH = 60.0  # seconds until a rank that was started must have begun something
@@ -35,7 +37,7 @@ class FtRun:
     """What a run left. results: by world rank, None where there is none. audit: of its logs, None without any.
 
     incidents: what broke, and what was done. stalls: how long the others stood still for it. errors: of the supervisor.
-    rounds: the quorums that were issued, as far as the service told.
+    rounds: the quorums that were issued, with the time of each on the monotonic clock. zero: the run's beginning there.
     """
 
     config: FtConfig
@@ -45,7 +47,8 @@ class FtRun:
     stalls: list[Stall]
     lines: list[Line]
     errors: list[str] = field(default_factory=list)
-    rounds: list[Any] = field(default_factory=list)
+    rounds: list[tuple[float, Quorum]] = field(default_factory=list)
+    zero: float = 0.0
 
     @property
     def results(self) -> list[Result | None]:
@@ -90,9 +93,9 @@ class FtJob:
     """A fault-tolerant run that goes on: `job` (a `labkit.Job`) and its `supervisor`. End it by `wait` or `stop`."""
 
     def __init__(self, config: FtConfig, steps: int, log_dir: Path, owned: contextlib.ExitStack,
-                 job: Job, supervisor: Supervisor, client: Any):  # fmt: skip
+                 job: Job, supervisor: Supervisor, watch: QuorumWatch):  # fmt: skip
         self.config, self.steps, self.log_dir = config, steps, log_dir
-        self.job, self.supervisor, self.client = job, supervisor, client
+        self.job, self.supervisor, self.watch = job, supervisor, watch
         self._owned = owned
 
     def wait(self, timeout: float | None = None) -> FtRun:
@@ -123,19 +126,19 @@ class FtJob:
         supervisor = self.supervisor
         survivors = supervisor.survivors()
         supervisor.stop()
-        rounds: list[Any] = []
-        with contextlib.suppress(Exception):  # an older service keeps no history
-            rounds = list(self.client.status().get("history", []))
+        self.watch.catch_up()
         lines: list[Line] = []
         audit = None
         if any(self.log_dir.glob("audit-*.jsonl")):
             lines, torn = read(self.log_dir)
             done = {(r.replica, r.incarnation) for r in run.results if r is not None and r.finished}
+            ended = [s for s in survivors if s in done] or None
             audit = check(lines, ranks=self.config.ranks, steps=self.steps, batch=self.config.batch, torn=torn,
-                          survivors=[s for s in survivors if s in done] or None)  # fmt: skip
+                          survivors=ended, quorums=self.watch.issued())  # fmt: skip
         follow_up(supervisor.incidents, lines, supervisor.zero)
         still = stalls(supervisor.incidents, lines, supervisor.zero)
-        return FtRun(self.config, run, audit, supervisor.incidents, still, lines, supervisor.errors, rounds)
+        return FtRun(self.config, run, audit, supervisor.incidents, still, lines, supervisor.errors, self.watch.rounds,
+                     supervisor.zero)  # fmt: skip
 
 
 def start_ft_hsdp(
@@ -159,13 +162,19 @@ def start_ft_hsdp(
             )
         folder = Path(log_dir)
         service = QuorumService.start(
-            config.replicas, spares=config.spares, min_replicas=config.min_replicas, join=limits.join,
-            heartbeat=limits.step, linger=config.join_wait,
+            config.replicas, spares=config.world_size - config.replicas, min_replicas=config.min_replicas,
+            join=limits.step, first=limits.step, heartbeat=limits.exchange, linger=config.join_wait,
         )  # fmt: skip
         stack.callback(service.stop)
         client = stack.enter_context(QuorumClient(service.address, service.token, timeout=limits.join))
         first = {r: client.begin(r) for r in range(config.replicas)}
-        settings = {"timeout": (limits.join + limits.hang) / 2, **options}
+        if config.spares:  # then every rank stands by, and learns from here which place it has
+            for r, incarnation in first.items():
+                for rank in range(r * config.ranks, (r + 1) * config.ranks):
+                    client.promote(rank, {"replica": r, "incarnation": incarnation})
+        watch = QuorumWatch(service.address, service.token)
+        stack.callback(watch.stop)
+        settings = {"timeout": limits.step, **options}
         job = labkit.start(
             _rank_main, config.world_size, config, service.address, service.token, build, steps, str(folder),
             transport="local", on_failure="continue", faults=list(faults), **settings,
@@ -175,7 +184,7 @@ def start_ft_hsdp(
                                 restarts=restarts, incarnations=first, tell=tell)  # fmt: skip
         supervisor.start()
         stack.callback(supervisor.stop)
-        return FtJob(config, steps, folder, stack.pop_all(), job, supervisor, client)
+        return FtJob(config, steps, folder, stack.pop_all(), job, supervisor, watch)
     raise AssertionError("not reached")
 
 

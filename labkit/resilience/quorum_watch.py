@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .quorum import Quorum
+from .quorum.errors import TROUBLE
 
 GLANCE = 0.2  # seconds between two looks at whether it is over
 
@@ -26,20 +27,20 @@ class QuorumWatch:
         self._tell = tell
         self._over = threading.Event()
         self._connection = Connection(parse(address), token)
-        first = self._connection.call({"call": "watch"})["quorum"]
-        if first is not None:
-            self._take(first)
+        self._take(self._connection.call({"call": "watch"}))
         self._thread = threading.Thread(target=self._run, name="labkit-quorum-watch", daemon=True)
         self._thread.start()
 
     def _take(self, found: dict[str, Any]) -> None:
-        quorum = Quorum.from_json(found)
+        if found["quorum"] is None:
+            return
+        quorum = Quorum.from_json(found["quorum"])
         self.rounds.append((time.monotonic(), quorum))
         if self._tell is not None:
             self._tell(quorum)
 
     def _run(self) -> None:
-        with contextlib.suppress(Exception):  # the service is gone: nothing more will come
+        with contextlib.suppress(*TROUBLE):  # the service is gone: nothing more will come
             while not self._over.is_set():
                 found = self._connection.more(GLANCE)
                 if found is not None:
@@ -49,7 +50,7 @@ class QuorumWatch:
         """Listen no more; what the service has sent so far is in `rounds` afterwards. May be called twice."""
         self._over.set()
         self._thread.join()
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(*TROUBLE):
             while (found := self._connection.more(0)) is not None:
                 self._take(found)
 

@@ -70,7 +70,7 @@ class Story:
             for i in range(self.ranks):
                 self.lines.append(
                     Commit(n, **self.place(r, i), quorum=quorum, contributors=tuple(contributors), positions=after,
-                           parent=f"{i}:{was}", checksum=f"{i}:{now}", loss=1.0)
+                           parent=f"{i}:{was}", checksum=f"{i}:{now}", loss=1.0, members=tuple(range(self.replicas)))
                 )  # fmt: skip
             self.state[r], self.positions[r], self.step[r] = now, after, n + 1
 
@@ -95,7 +95,8 @@ def test_a_run_without_failures() -> None:
     report = check(usual().lines, ranks=2, steps=3, batch=BATCH).require()
     assert (report.consumed, report.commits, report.branches) == ((12, 12), 12, [])
     assert [u.samples for u in report.lineage] == [{0: (4 * n, 4 * n + 4), 1: (4 * n, 4 * n + 4)} for n in range(3)]
-    assert [u.committed for u in report.lineage] == [(0, 1)] * 3 and "nothing wrong" in str(report)
+    assert [(u.committed, u.members) for u in report.lineage] == [((0, 1), (0, 1))] * 3
+    assert "nothing wrong" in str(report)
 
 
 def test_a_replica_that_is_lost_and_comes_back() -> None:
