@@ -125,7 +125,7 @@ class Lives:
         """Who has been silent for too long is lost."""
         for slot in self.slots:
             if slot.phase == LIVE and now >= slot.ends(self.rules.heartbeat, self.rules.reconnect):
-                slot.phase, slot.since = LOST, None
+                slot.phase, slot.since = LOST, slot.since if slot.join is not None else None
                 slot.why = "its connection closed" if slot.closed else f"silent for {slot.silence(now):.3g} s"
 
     def away(self, seconds: float, now: float) -> None:

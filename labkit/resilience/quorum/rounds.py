@@ -65,7 +65,7 @@ def decide(slots: Sequence[Slot], latest: Quorum | None, rules: Rules, now: floa
         if coming and now < last:
             return Verdict(until=last, since=since, why=f"{_names(coming)} about to join")
     if len(chosen) < rules.min_replicas:
-        return Verdict(since=since, why=f"{len(chosen)} replicas have joined, min_replicas is {rules.min_replicas}")
+        return Verdict(since=since, why=f"{_count(chosen)} joined, min_replicas is {rules.min_replicas}")
     best = max(s.join.version for s in chosen if s.join)
     holders = [s for s in living if s.join is None and s.holds is not None and s.holds > best]
     if holders:
@@ -76,6 +76,10 @@ def decide(slots: Sequence[Slot], latest: Quorum | None, rules: Rules, now: floa
 def _may_come(slots: Sequence[Slot], latest: Quorum | None, rules: Rules) -> list[Slot]:
     phases = (BEGUN, LIVE) if latest is not None else (ABSENT, BEGUN, LIVE)
     return [s for s in slots[: rules.replicas] if s.phase in phases and not s.asks]
+
+
+def _count(slots: Sequence[Slot]) -> str:
+    return f"{len(slots)} {'has' if len(slots) == 1 else 'have'}"
 
 
 def _names(slots: Sequence[Slot]) -> str:
