@@ -2,6 +2,7 @@
 
     timeline(trace)              who did what when
     schedule(schedule)           what each rank of a pipeline does, and where it is idle; also of a simulation or a run
+    diagnosis(verdict)           who holds up a job: operations, and ranks inside them
     wait_for(error)              who waits for whom in a schedule that is a deadlock
     byte_matrix(trace)           who sent how much to whom
     mesh(layout, 4)              ranks, axes and nodes: who works with whom
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from labkit.book.charts import bars
     from labkit.book.curves import cost_curves
     from labkit.book.cutting import cuts
+    from labkit.book.diagnosing import diagnosis
     from labkit.book.figure import Figure
     from labkit.book.line_chart import lines
     from labkit.book.listing import source
@@ -51,8 +53,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Chapter", "Dashboard", "Figure", "PredictFirst", "Prediction", "Quiz", "Replay", "Stepper", "Table", "badge",
-    "bars", "byte_matrix", "cost_curves", "cuts", "dashboard", "lines", "mesh", "open_chapter", "quoted", "record",
-    "replay", "schedule", "source", "step_breakdown", "timeline", "wait_for",
+    "bars", "byte_matrix", "cost_curves", "cuts", "dashboard", "diagnosis", "lines", "mesh", "open_chapter",
+    "quoted", "record", "replay", "schedule", "source", "step_breakdown", "timeline", "wait_for",
 ]  # fmt: skip
 
 # No module is called like a name in this table: importing a submodule would put it in the place of the function.
@@ -63,7 +65,7 @@ _HOME = {
     "cost_curves": "curves",
     "quoted": "marks", "record": "recorder", "replay": "stepper", "source": "listing", "step_breakdown": "breakdown",
     "mesh": "meshes", "timeline": "timelines", "schedule": "schedules", "wait_for": "waits",
-    "Dashboard": "watching", "dashboard": "watching",
+    "diagnosis": "diagnosing", "Dashboard": "watching", "dashboard": "watching",
 }  # fmt: skip
 
 

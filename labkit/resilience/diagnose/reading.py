@@ -16,6 +16,7 @@ from labkit.world.explain import call_text, name_text
 from labkit.world.mismatch import signature
 
 from .report import CallId, Made, Post, Report, Thread
+from .spent import communication
 
 KEPT_CALLS = 48  # of the last collective calls, a report carries so many
 LOOK_BACK = 64  # records that are searched for a span that is still open
@@ -83,16 +84,17 @@ class _Rank:
         return {int(key): tuple(map(int, ranks)) for _, key, *ranks in words}
 
     def _count_calls(self, rows: np.ndarray, names: list[str], groups: dict[int, tuple[int, ...]]) -> None:
-        """Take note of collectives that are new, and add up the time of those that have ended."""
+        """Take note of collectives that are new, and add up the time of what has ended."""
         outer = (rows["kind"] == rec.COLLECTIVE) & ((rows["flags"] & rec.NESTED) == 0)
-        ended = np.flatnonzero(outer & (rows["t1"] > max(self._seen, 0)))
-        for at in ended:
+        waits = np.flatnonzero(communication(rows) & (rows["t1"] > max(self._seen, 0)))
+        for at in waits:
             e = rows[at]
-            spent = self._spent.setdefault(int(e["group"]), [0.0, 0])
+            group = int(rows[int(e["detail"]) - 1]["group"]) if e["kind"] == rec.WAIT else int(e["group"])
+            spent = self._spent.setdefault(group, [0.0, 0])
             spent[0] += (int(e["t1"]) - int(e["t0"])) / 1e9
             spent[1] += 1
-        if len(ended):
-            self._seen = int(rows["t1"][ended].max())
+        if len(waits):
+            self._seen = int(rows["t1"][waits].max())
         places = np.flatnonzero(outer & (rows["t0"] >= self._last_made[0]))
         order = places[np.lexsort((places, rows["t0"][places]))]
         new = [int(at) for at in order if (int(rows["t0"][at]), int(at)) > self._last_made]

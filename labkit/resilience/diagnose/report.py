@@ -78,8 +78,8 @@ class Report:
 
     count: records that it has written, which grows whenever it begins something. main_free, others_free: whether the
     thread of its function, and how many other threads of its own, are outside any message. doing: in words.
-    begun, whole: see `labkit.world.begun`. sent: messages that left it, by receiver. spent: seconds in collectives
-    and their number, by group. made: its last collective calls, oldest first.
+    begun, whole: see `labkit.world.begun`. sent: messages that left it, by receiver. spent: seconds in
+    communication (see `spent`) and the number of calls, by group. made: its last collective calls, oldest first.
     """
 
     rank: int
@@ -110,7 +110,7 @@ class Report:
 
     @property
     def seconds(self) -> float:
-        """Seconds spent in collectives, of all groups together."""
+        """Seconds spent in communication, of all groups together."""
         return sum(s for s, _ in self.spent.values())
 
     def words(self) -> str:

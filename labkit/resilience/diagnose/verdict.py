@@ -20,11 +20,22 @@ from .waits import Clue, Waits
 
 MOST_CULPRITS = 3  # that are looked for at once: with more, everybody is suspected
 KINDS = {
-    "absent": "does not come", "finished": "has finished too early or too late", "dead": "died", "raised": "raised",
-    "inside": "stands still inside an operation", "between": "a message between two ranks stands still",
-    "lost": "a message was lost", "native": "stands still inside a native collective",
-    "circle": "ranks wait for each other", "mismatch": "ranks called different things", "nothing": "nothing is wrong",
-}  # fmt: skip
+    "absent": "does not come",
+    "finished": "has finished too early or too late",
+    "dead": "died",
+    "raised": "raised",
+    "inside": "stands still inside an operation",
+    "between": "a message between two ranks stands still",
+    "lost": "a message was lost",
+    "native": "stands still inside a native collective",
+    "circle": "ranks wait for each other",
+    "mismatch": "ranks called different things",
+    "slow": "the others wait for it",
+    "corrupt": "computed, sent or holds wrong numbers",
+    "not finite": "made a NaN or an infinity first",
+    "spike": "the loss jumped",
+    "nothing": "nothing is wrong",
+}
 
 
 @dataclass(frozen=True)
@@ -55,11 +66,11 @@ class Verdict:
         head = who if self.exact else f"one of {who}" if len(self.suspects) > 1 else who
         return f"{head}: {KINDS[self.kind]}.\n" + "\n".join(f"  {clue.why}" for clue in self.clues)
 
-    def draw(self, **options: Any) -> Any:
+    def draw(self) -> Any:
         """The two-level graph as a figure: `labkit.book.diagnosis`."""
-        from labkit.book import diagnosis  # type: ignore[attr-defined]
+        from labkit.book import diagnosis
 
-        return diagnosis(self, **options)
+        return diagnosis(self)
 
 
 def diagnose(
