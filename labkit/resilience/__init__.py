@@ -13,9 +13,13 @@ _HOME: dict[str, str] = {
     "Deadlines": "deadlines", "Limit": "deadlines",
     "Fatal": "errors", "Recoverable": "errors", "classify": "errors",
     "Ftar": "ftar.queued", "Work": "ftar.queued", "ft_all_reduce": "ftar.exchange",
+    "FtConfig": "ft_hsdp", "plain_hsdp": "ft_hsdp", "replay": "ft_hsdp", "train": "ft_hsdp",
 }  # fmt: skip
 
-__all__ = ["Deadlines", "Fatal", "Ftar", "Limit", "Recoverable", "Work", "classify", "ft_all_reduce"]
+__all__ = [
+    "Deadlines", "Fatal", "FtConfig", "Ftar", "Limit", "Recoverable", "Work", "classify", "ft_all_reduce",
+    "plain_hsdp", "replay", "train",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

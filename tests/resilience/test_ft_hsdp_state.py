@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from labkit.resilience.ft_hsdp.digest import WIDTH, digest, fold
 from labkit.resilience.ft_hsdp.offload import Offload
 from labkit.resilience.ft_hsdp.persistence import snapshot_of
 from labkit.resilience.ft_hsdp.server import StateServer
@@ -97,6 +98,32 @@ def test_the_checksum_is_of_everything(what):
         else:
             state.positions[1] += 1
     assert state.sum_up() != before
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8])
+def test_a_digest_sees_one_bit_of_a_large_tensor(dtype):
+    x = torch.arange(3 * (1 << 18) + 5).to(dtype)
+    assert x.nbytes > 16 * WIDTH and len(fold(x)) == 2
+    raw, before, seen = x.view(torch.uint8), digest("", [x]), set()
+    for at in (0, 12_345, len(raw) // 2, len(raw) - 1):
+        raw[at] ^= 64
+        seen.add(digest("", [x]))
+        raw[at] ^= 64
+    assert len(seen | {before}) == 5 and digest("", [x]) == before
+    assert digest("", [x.view(-1, 1)]) != before and digest("a", [x]) != before
+    y = torch.cat([x, x])[1:]  # a view that may not be readable as 64-bit integers
+    assert len(digest("", [y])) == 16
+
+
+def test_a_state_without_a_sum_says_where_it_comes_from():
+    a, b = made("adamw"), made("adamw")
+    a.follow("5 [0, 1]"), b.follow("5 [0, 1]")
+    assert a.checksum == b.checksum != made("adamw").checksum
+    other = made("adamw", steps=1)
+    other.load(snapshot_of(a))
+    assert other.checksum == a.checksum and other.sum_up() == made("adamw").checksum
+    b.follow("6 [0, 1]"), a.follow("6 [0]")
+    assert a.checksum != b.checksum
 
 
 @pytest.mark.parametrize(

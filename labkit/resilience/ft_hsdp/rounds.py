@@ -13,14 +13,15 @@ from .vote import tell
 def next_decision(life: Life, phases: Phases) -> Decision:
     """With whom to try the next step; every rank of the replica calls it and learns the same.
 
-    The inner wait has the limit of a hang: the leader's own wait for a quorum is shorter.
+    The leader asks again and again, each time for less than its ranks wait for its word.
     """
     with phases.phase("quorum"):
-        found = _ask(life).to_json() if life.leads else None
-        return Decision.from_json(tell(life.inner, found, life.config.deadlines.hang))
+        limit = min(life.config.deadlines.join, life.group.context.timeout)
+        found = _ask(life, limit / 2).to_json() if life.leads else None
+        return Decision.from_json(tell(life.inner, found, limit))
 
 
-def _ask(life: Life) -> Decision:
+def _ask(life: Life, seconds: float) -> Decision:
     over = Decision(None, True, "the others have all steps behind them")
     ahead = life.state.step < life.steps
     if ahead and is_finished(life.folder, life.run):
@@ -28,7 +29,7 @@ def _ask(life: Life) -> Decision:
     try:
         quorum = life.client.join(
             life.replica, life.incarnation, life.state.step, lineage=life.state.lineage, failed=life.failed,
-            shrink_only=life.failed, data=life.told, timeout=life.config.deadlines.join,
+            shrink_only=life.failed, data=life.told, timeout=seconds,
         )  # fmt: skip
     except NoQuorum as why:
         return Decision(None, False, str(why))

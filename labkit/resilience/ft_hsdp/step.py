@@ -97,7 +97,10 @@ def _commit(life: Life, quorum: Quorum) -> float:
     parent = state.checksum
     mean = apply_update(config, state, life.gradients, life.offload, life.rates, contributors)
     state.lineage = quorum.id
-    state.sum_up()
+    if state.step % config.sum_every == 0 or state.step == life.steps:
+        state.sum_up()
+    else:
+        state.follow(f"{quorum.id} {contributors}")
     life.log.commit(state.step - 1, quorum.id, contributors, state.positions, parent, state.checksum, mean,
                     members=quorum.replicas)  # fmt: skip
     if life.leads:

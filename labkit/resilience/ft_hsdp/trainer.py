@@ -114,7 +114,8 @@ def _code(config: FtConfig, steps: int, state: TrainingState) -> str:
     """What must be the same in all replicas; shapes are not in it, for ranks of one replica may hold unequal parts."""
     model = [(name, str(p.dtype)) for name, p in zip(state.names, state.parameters, strict=True)]
     words = (config.replicas, config.ranks, config.batch, config.seed, config.intervention, config.bucket_bytes,
-             config.chunk_bytes, config.chunks, steps, type(state.optimizer).__name__, model)  # fmt: skip
+             config.chunk_bytes, config.chunks, config.sum_every, steps, type(state.optimizer).__name__,
+             model)  # fmt: skip
     return hashlib.sha256(repr(words).encode()).hexdigest()[:16]
 
 
