@@ -15,7 +15,8 @@ samples [positions[r], positions[r] + batch) of stream r, and the random numbers
 
 A replica is in one of five conditions.
 
-    starting     builds, warms up, starts its server, checks in. Its version is (0, 0), or that of a checkpoint.
+    starting     builds, trains a batch for nothing, starts its server ("first step"); a spare waits here for a place.
+                 Then it checks in. Its version is (0, 0), or that of a checkpoint.
     healthy      member of the quorum with the highest version: trains, and serves its state if anybody is behind
     recovering   member with another version: fetches that state, contributes zeros with weight 0
     finished     its state has all steps behind it: serves those that are behind, leaves when nobody is
@@ -25,11 +26,12 @@ An attempt at step n, on every rank. Letters mark the places where a process may
 
     a   leader: join(step, lineage, failed) -> quorum; sends it to its ranks                         span "quorum"
     b   a new id: rebuild the group of rank i over the members                                       span "rebuild"
-    c   healthy: if somebody recovers, copy the state to host memory and serve it                    span "stage"
+    c   healthy: if somebody recovers, copy the state to host memory         spans "stage", "serve" (each piece of it)
         recovering: begin to fetch it from a healthy replica, in the background          spans "catch up", "transfer"
-    d   healthy: forward and backward; the exchange of full buckets begins meanwhile                 span "forward"
-    e   exchange: sums of gradients, of losses, of weights; all chunks and nothing beyond a deadline span "exchange"
+    d   healthy: forward and backward; the exchange of full buckets begins meanwhile     spans "forward", "backward"
+    e   exchange: sums of gradients, of losses, of weights, within their deadlines                   span "exchange"
     f   recovering: wait for the fetch, at most join_wait; vote on it; all ranks load it, or none
+                                                                                             spans "transfer", "load"
     g   vote: each rank writes down how its exchange went, then tells its leader                     span "vote"
     h   the leader decides: yes if all said yes. It tells its ranks
     i   commit: divide by the number of healthy, update, positions and version move, write it down  span "commit"
@@ -65,7 +67,8 @@ What each death does.
 
     A replica fails again while it recovers: for the others it is a member that died, as above.
 
-    All replicas but one: a quorum of one (if min_replicas allows), a group of one, the same steps.
+    All replicas but one: a quorum of one (if min_replicas allows), a group of one, the same steps. Nobody else's
+    silence could tell it that its quorum is over, so its leader asks the service before it votes.
 
     All: the next ones to start hold a fresh state or the last persistent checkpoint; positions lie in it, so what was
     trained after it is trained again, by a lineage in which it happens once.
