@@ -18,8 +18,9 @@ from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
 from . import place
+from .behind import Behind
 from .loading import Loaded, load_newest
-from .saving import Behind, Saved, Writer
+from .saving import Saved, Writer
 from .training import Training
 
 

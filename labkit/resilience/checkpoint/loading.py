@@ -19,7 +19,9 @@ from . import place
 from .encode import decode
 from .errors import Damaged, NotLoaded
 from .manifest import Manifest, parse
+from .needs import check, wanted
 from .reading import read_part, read_text
+from .resuming import take
 from .sharing import tell
 from .training import Training
 
@@ -81,7 +83,7 @@ def _load(training: Training, group: Group, checkpoint: Path) -> Loaded:
     saved = _manifest(group, checkpoint)
     wants, problem = [], None
     try:
-        wants = training.wanted(saved)
+        wants = wanted(training, saved)
     except NotLoaded as why:
         problem = f"{checkpoint.name}: {why}"
     _all_agree(group, problem, NotLoaded)
@@ -95,7 +97,7 @@ def _load(training: Training, group: Group, checkpoint: Path) -> Loaded:
     _all_agree(group, problem, Damaged)
     before = training.states()
     try:
-        training.check(read, saved)
+        check(training, read, saved)
         training.take_states(saved)
     except (NotLoaded, Refused, KeyError, TypeError, ValueError) as why:
         problem = f"{checkpoint.name}: {why}"
@@ -104,7 +106,7 @@ def _load(training: Training, group: Group, checkpoint: Path) -> Loaded:
     except NotLoaded:
         training.put_states(before)
         raise
-    training.take(read, saved)
+    take(training, read, saved)
     extra = decode(saved.value("extra", group.rank, group.size))
     return Loaded(saved.step, checkpoint, saved.ranks, extra=extra, nbytes=sum(x.nbytes for x in read.values()))
 

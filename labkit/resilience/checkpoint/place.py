@@ -84,12 +84,20 @@ def retain(directory: Path, keep: int | None, keep_every: int | None, damaged: C
     return [f.step for f in old]
 
 
+def _make(directory: Path) -> None:
+    """The directory and those above it; what is new is on the disk."""
+    missing = [p for p in (directory, *directory.parents) if not p.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for new in missing:
+        files.sync_directory(new.parent)
+
+
 class Lock:
     """The right to write in a directory. The system gives it up when the process ends, however it ends."""
 
     def __init__(self, directory: Path) -> None:
         """Makes the directory. Raises NotSaved if another one writes there; OSError if nobody can."""
-        directory.mkdir(parents=True, exist_ok=True)
+        _make(directory)
         self.fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

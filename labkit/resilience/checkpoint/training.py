@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
 from labkit.parallel.zero.base import ZeRO
@@ -23,23 +20,12 @@ from labkit.wire.group import Group
 
 from . import zero_state
 from .encode import decode, encode
-from .errors import NotLoaded
 from .holdings import buffers, description, holdings, stream_of
 from .manifest import Manifest
-from .optimizer_state import numbers, optimizer_groups, optimizer_pieces, put, put_state, settings_for, shaped
-from .pieces import DTYPES, Piece, dtype_name
-from .random_state import derived_seed, random_state, seed_everything, set_random_state
-from .stretches import Stretch, everything
-
-
-@dataclass(frozen=True)
-class Want:
-    """A part of a tensor that this rank needs from a checkpoint."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    stretches: tuple[Stretch, ...]
+from .optimizer_state import numbers, optimizer_groups, optimizer_pieces
+from .pieces import Piece
+from .random_state import random_state
+from .stretches import everything
 
 
 class Training:
@@ -75,7 +61,7 @@ class Training:
 
     def pieces(self) -> list[Piece]:
         """Every tensor, as far as this rank has it. Nothing is copied where memory is contiguous."""
-        found = list(self._model_pieces())
+        found = list(self.model_pieces())
         found += [
             Piece(f"buffer/{name}", tuple(b.shape), everything(b.numel()), b.detach().reshape(-1), each=True)
             for name, b in buffers(self.model)
@@ -85,7 +71,8 @@ class Training:
                 found.append(Piece.whole(f"random/{self.stream}/{kind}", x))
         return found
 
-    def _model_pieces(self) -> Iterator[Piece]:
+    def model_pieces(self) -> Iterator[Piece]:
+        """Parameters, and what the optimizer keeps for them."""
         if self.zero is not None:
             yield from zero_state.zero_pieces(self.zero)
             return
@@ -96,7 +83,7 @@ class Training:
     def plain(self) -> dict[str, Any]:
         """All else, ready for JSON: "values", "groups" and "numbers" (see `manifest.py`)."""
         values = {name: encode(part.state_dict(), name) for name, part in self.parts.items() if part is not None}
-        values["optimizer"] = "AdamW" if self.zero is not None else _kind(self.optimizers)
+        values["optimizer"] = "AdamW" if self.zero is not None else kind_of(self.optimizers)
         values["model"] = self.identity
         if self.extra is not None:
             values["extra"] = encode(self.extra(), "extra")
@@ -106,79 +93,7 @@ class Training:
         return {"values": values, "groups": optimizer_groups(self.optimizers, held),
                 "numbers": numbers(self.optimizers, held)}  # fmt: skip
 
-    # -- to be read --------------------------------------------------------------------------------------------
-
-    def wanted(self, saved: Manifest) -> list[Want]:
-        """What this rank needs of a checkpoint. Raises NotLoaded where that is of another model or optimizer."""
-        self._check_values(saved)
-        wants = []
-        for piece in self._model_pieces():
-            kind, _, rest = piece.name.partition("/")
-            if kind == "model":
-                wants.append(_want(piece, saved))
-                wants += self._optimizer_wants(rest, piece, saved)
-        for name, b in buffers(self.model):
-            own = f"own/{self.group.rank}/buffer/{name}"
-            name = own if own in saved.tensors and saved.ranks == self.group.size else f"buffer/{name}"
-            wants.append(_want(Piece.whole(name, b), saved))
-        if self.random:
-            prefix = f"random/{self.stream}/"
-            for name, (shape, dtype) in saved.tensors.items():
-                if name.startswith(prefix):
-                    wants.append(Want(name, shape, dtype, everything(_numel(shape))))
-        return wants
-
-    def _optimizer_wants(self, name: str, piece: Piece, saved: Manifest) -> Iterator[Want]:
-        if not self.optimizers and self.zero is None:
-            return
-        for key in _keys(saved):
-            full = f"optimizer/{key}/{name}"
-            if full in saved.tensors:
-                shape, dtype = saved.tensors[full]
-                mine = piece.stretches if shaped(key, shape, piece.shape) else everything(_numel(shape))
-                yield Want(full, shape, dtype, mine)
-
-    def _check_values(self, saved: Manifest) -> None:
-        kind, mine = saved.value("optimizer", self.group.rank, self.group.size), _kind(self.optimizers)
-        for name, part in self.parts.items():
-            if part is not None and saved.value(name, self.group.rank, self.group.size) is None:
-                raise NotLoaded(f"the checkpoint was saved without a {name}: load without one")
-        there, here = saved.values.get("model"), self.identity
-        if there and here and there != here:
-            raise NotLoaded(f"the checkpoint is of another model: {there}, and here it is {here}")
-        try:
-            if kind is None and (mine or self.zero is not None):
-                raise NotLoaded("the checkpoint was saved without an optimizer: load with optimizer=None")
-            if kind is not None and self.zero is not None:
-                zero_state.refuse_other_settings(self.zero, kind, saved.groups)
-            elif mine and kind != mine:
-                raise NotLoaded(f"the checkpoint has the state of {kind}, and the optimizer here is {mine}")
-            for names in self._group_names():
-                settings_for(names, saved.groups)
-        except Refused as why:
-            raise NotLoaded(str(why)) from None
-
-    def _group_names(self) -> list[list[str]]:
-        if self.zero is not None or not self.optimizers:
-            return []
-        return [g["names"] for g in optimizer_groups(self.optimizers, holdings(self.model))]
-
-    def check(self, read: Mapping[str, Tensor], saved: Manifest) -> None:
-        """Raise NotLoaded if what was read cannot be taken up, though each of it was there."""
-        if self.zero is not None:
-            return
-        first: dict[tuple[int, str], tuple[str, Tensor]] = {}
-        for holding in holdings(self.model):
-            for key in _keys(saved):
-                full = f"optimizer/{key}/{holding.name}"
-                if full in read and not shaped(key, saved.tensors[full][0], holding.shape):
-                    name, x = first.setdefault((id(holding.parameter), key), (holding.name, read[full]))
-                    if not torch.equal(x, read[full]):
-                        raise NotLoaded(f"{name!r} and {holding.name!r} were saved with {key} {x.tolist()} and "
-                                        f"{read[full].tolist()}, and here they are trained together: give FullyShard "
-                                        "units that keep them apart")  # fmt: skip
-
-    # -- taking it up ------------------------------------------------------------------------------------------
+    # -- what has a state of its own ---------------------------------------------------------------------------
 
     def states(self) -> dict[str, Any]:
         """The states of scheduler and loader, as they are."""
@@ -194,72 +109,7 @@ class Training:
         rank, size = self.group.rank, self.group.size
         self.put_states({n: decode(saved.value(n, rank, size)) for n, p in self.parts.items() if p is not None})
 
-    def take(self, read: Mapping[str, Tensor], saved: Manifest) -> None:
-        """Go on from what was read for `wanted(saved)`. Nothing here can be refused any more."""
-        if self.zero is not None:
-            zero_state.put_zero(self.zero, dict(read), saved.groups)
-        else:
-            self._take_model(read, saved)
-        with torch.no_grad():
-            for name, b in buffers(self.model):
-                own = f"own/{self.group.rank}/buffer/{name}"
-                b.copy_(read[own if own in read else f"buffer/{name}"].view(b.shape))
-        if self.random:
-            self._take_random(read, saved)
 
-    def _take_model(self, read: Mapping[str, Tensor], saved: Manifest) -> None:
-        held = holdings(self.model)
-        tensors: dict[str, dict[str, Any]] = {}
-        for holding in held:
-            put(holding.parameter, holding, read[f"model/{holding.name}"])
-            for key in _keys(saved):
-                full = f"optimizer/{key}/{holding.name}"
-                if full in read:
-                    shape, _ = saved.tensors[full]
-                    x = read[full]
-                    alike = shaped(key, shape, holding.shape)
-                    tensors.setdefault(holding.name, {})[key] = (alike, x if alike else x.view(shape))
-        put_state(self.optimizers, held, tensors, saved.numbers)
-        groups = (g for o in self.optimizers for g in o.param_groups)
-        for group, names in zip(groups, self._group_names(), strict=True):
-            group.update(settings_for(names, saved.groups))
-
-    def _take_random(self, read: Mapping[str, Tensor], saved: Manifest) -> None:
-        prefix = f"random/{self.stream}/"
-        state = {name.removeprefix(prefix): x for name, x in read.items() if name.startswith(prefix)}
-        if state:
-            set_random_state(state, self.group.device)
-            return
-        digests = {
-            n: parts[0].crc for n, parts in saved.stored.items() if n.startswith("random/") and n.endswith("/torch")
-        }
-        if digests:
-            seed_everything(derived_seed(digests, self.stream), self.group.device)
-
-
-def _want(piece: Piece, saved: Manifest) -> Want:
-    """This piece of a checkpoint that has to have it, in the same shape and dtype."""
-    name = piece.name.partition("/")[2]
-    if piece.name not in saved.tensors:
-        raise NotLoaded(f"the checkpoint is of another model, or of a part of it: it has no {name!r}")
-    shape, dtype = saved.tensors[piece.name]
-    if shape != piece.shape:
-        raise NotLoaded(f"the checkpoint is of another model: {name!r} is {list(shape)} in it, and {list(piece.shape)} "
-                        "here")  # fmt: skip
-    if dtype != dtype_name(piece.tensor):
-        raise NotLoaded(f"{name!r} is {dtype} in the checkpoint, and {dtype_name(piece.tensor)} here: build the model "
-                        f"in {dtype}, load, and convert it then")  # fmt: skip
-    assert dtype in DTYPES
-    return Want(piece.name, shape, dtype, piece.stretches)
-
-
-def _keys(saved: Manifest) -> list[str]:
-    return sorted({name.split("/")[1] for name in saved.tensors if name.startswith("optimizer/")})
-
-
-def _kind(optimizers: Sequence[Optimizer]) -> str | None:
+def kind_of(optimizers: Sequence[Optimizer]) -> str | None:
+    """Which optimizer: the names of the classes; None where there is none."""
     return " + ".join(sorted({type(o).__name__ for o in optimizers})) or None
-
-
-def _numel(shape: Sequence[int]) -> int:
-    return int(torch.Size(shape).numel())
