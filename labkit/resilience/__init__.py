@@ -10,6 +10,7 @@ from typing import Any
 
 # No module is called like a name in this table: importing a submodule would put it in the place of the function.
 _HOME: dict[str, str] = {
+    "Checkpointer": "checkpoint.checkpointer", "Feed": "checkpoint.feed", "run_elastic": "elastic",
     "Deadlines": "deadlines", "Limit": "deadlines",
     "Fatal": "errors", "Recoverable": "errors", "classify": "errors",
     "Ftar": "ftar.queued", "Work": "ftar.queued", "ft_all_reduce": "ftar.exchange",
@@ -17,8 +18,8 @@ _HOME: dict[str, str] = {
 }  # fmt: skip
 
 __all__ = [
-    "Deadlines", "Fatal", "FtConfig", "Ftar", "Limit", "Recoverable", "Work", "classify", "ft_all_reduce",
-    "plain_hsdp", "replay", "train",
+    "Checkpointer", "Deadlines", "Fatal", "Feed", "FtConfig", "Ftar", "Limit", "Recoverable", "Work", "classify",
+    "ft_all_reduce", "plain_hsdp", "replay", "run_elastic", "train",
 ]  # fmt: skip
 
 
