@@ -14,12 +14,15 @@ _HOME: dict[str, str] = {
     "Deadlines": "deadlines", "Limit": "deadlines",
     "Fatal": "errors", "Recoverable": "errors", "classify": "errors",
     "Ftar": "ftar.queued", "Work": "ftar.queued", "ft_all_reduce": "ftar.exchange",
+    "AuditFailed": "audit", "AuditLog": "audit", "Supervisor": "supervisor", "Incident": "incidents",
+    "FtJob": "ft_run", "FtRun": "ft_run", "RunFailed": "ft_run", "run_ft_hsdp": "ft_run", "start_ft_hsdp": "ft_run",
     "FtConfig": "ft_hsdp", "plain_hsdp": "ft_hsdp", "replay": "ft_hsdp", "train": "ft_hsdp",
 }  # fmt: skip
 
 __all__ = [
-    "Checkpointer", "Deadlines", "Fatal", "Feed", "FtConfig", "Ftar", "Limit", "Recoverable", "Work", "classify",
-    "ft_all_reduce", "plain_hsdp", "replay", "run_elastic", "train",
+    "AuditFailed", "AuditLog", "Checkpointer", "Deadlines", "Fatal", "Feed", "FtConfig", "FtJob", "FtRun", "Ftar",
+    "Incident", "Limit", "Recoverable", "RunFailed", "Supervisor", "Work", "classify", "ft_all_reduce", "plain_hsdp",
+    "replay", "run_elastic", "run_ft_hsdp", "start_ft_hsdp", "train",
 ]  # fmt: skip
 
 

@@ -5,80 +5,25 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit.wire.errors import Refused
 from labkit.wire.faults import Fault
 
-from .audit import Line, Report, check, read
-from .incidents import Incident, Stall, follow_up, stalls
+from .audit import Line, check, read
+from .ft_outcome import FtRun, RunFailed
+from .incidents import Incident, follow_up, stalls
 from .quorum_watch import QuorumWatch
 from .supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from labkit.resilience.ft_hsdp import FtConfig, Result
-    from labkit.resilience.quorum import Quorum
+    from labkit.resilience.ft_hsdp import FtConfig
     from labkit.world.job import Job, Run
 
+__all__ = ["FtJob", "FtRun", "RunFailed", "run_ft_hsdp", "start_ft_hsdp"]
+
 BIRTH = 60.0  # seconds until a rank that was started must have begun something
-
-
-class RunFailed(RuntimeError):
-    """A fault-tolerant run that no replica brought to its end. `run` has everything that is left."""
-
-    def __init__(self, message: str, run: FtRun):
-        super().__init__(message)
-        self.run = run
-
-
-@dataclass
-class FtRun:
-    """What a run left. results: by world rank, None where there is none. audit: of its logs, None without any.
-
-    incidents: what broke, and what was done. stalls: how long the others stood still for it. errors: of the supervisor.
-    rounds: the quorums that were issued, with the time of each on the monotonic clock. zero: the run's beginning there.
-    """
-
-    config: FtConfig
-    run: Run
-    audit: Report | None
-    incidents: list[Incident]
-    stalls: list[Stall]
-    lines: list[Line]
-    errors: list[str] = field(default_factory=list)
-    rounds: list[tuple[float, Quorum]] = field(default_factory=list)
-    zero: float = 0.0
-
-    @property
-    def results(self) -> list[Result | None]:
-        return self.run.results
-
-    @property
-    def events(self) -> list[tuple[float, int, str]]:
-        return self.run.events
-
-    @property
-    def finished(self) -> dict[int, list[Result]]:
-        """Replica -> the results of its ranks, for the replicas that came to the end."""
-        found: dict[int, list[Result]] = {}
-        for result in self.results:
-            if result is not None and result.finished:
-                found.setdefault(result.replica, []).append(result)
-        return {r: sorted(x, key=lambda y: y.rank) for r, x in sorted(found.items()) if len(x) == self.config.ranks}
-
-    def require(self) -> FtRun:
-        """This run; raises RunFailed if nobody finished, AuditFailed if the logs break a promise."""
-        if not self.finished or self.audit is None:
-            why = [f"rank {f.rank}: {f.message}" for f in self.run.failures[-6:]] + self.errors
-            raise RunFailed("no replica came to the end of the run:\n" + "\n".join(why), self)
-        self.audit.require()
-        return self
-
-    def __repr__(self) -> str:
-        audit = "no audit" if self.audit is None else "audit ok" if self.audit.ok else "audit failed"
-        return (f"FtRun({self.config.replicas} x {self.config.ranks}, {len(self.finished)} replicas finished, "
-                f"{len(self.incidents)} incidents, {audit}, {self.run.seconds:.3f} s)")  # fmt: skip
 
 
 def _rank_main(
@@ -138,7 +83,22 @@ class FtJob:
         follow_up(supervisor.incidents, lines, supervisor.zero)
         still = stalls(supervisor.incidents, lines, supervisor.zero)
         return FtRun(self.config, run, audit, supervisor.incidents, still, lines, supervisor.errors, self.watch.rounds,
-                     supervisor.zero)  # fmt: skip
+                     supervisor.zero, list(self.job.pids))  # fmt: skip
+
+
+def _writable(folder: Path) -> Path:
+    """The folder, made if need be; Refused if nothing can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(bytes(4096))
+            probe.flush()
+    except OSError as why:
+        raise Refused(f"log_dir={str(folder)!r} cannot be written: {why.strerror}. The audit log needs a folder with "
+                      "room in which this process may write") from why  # fmt: skip
+    if any(folder.glob("audit-*.jsonl")):
+        raise Refused(f"log_dir={str(folder)!r} holds the audit log of another run: name an empty folder")
+    return folder
 
 
 def start_ft_hsdp(
@@ -160,7 +120,7 @@ def start_ft_hsdp(
             log_dir = stack.enter_context(
                 tempfile.TemporaryDirectory(prefix="labkit-audit-", ignore_cleanup_errors=True)
             )
-        folder = Path(log_dir)
+        folder = _writable(Path(log_dir))
         service = QuorumService.start(
             config.replicas, spares=config.world_size - config.replicas, min_replicas=config.min_replicas,
             join=limits.step, first=limits.step, heartbeat=limits.exchange, linger=config.join_wait,

@@ -24,14 +24,16 @@ if TYPE_CHECKING:
     from labkit.world.job import Job
 
 LOOK = 0.05  # seconds between two looks at whether all ranks move
+SAME = 3  # lives of a unit that end with one and the same error: it would come again
 
 
 class Supervisor:
     """Of one job with `replicas` places, `ranks` processes each, and spares in the ranks that are left.
 
     hang: seconds a rank may go without beginning anything. start: the same while it is being born. restarts: how
-    often a unit is started again before it is given up. incarnations: those that the replicas begin with. tell: called
-    with each incident, from the supervisor's thread. Use as a context manager, or call `start` and `stop`.
+    often a unit is started again before it is given up (sooner if it raises the same error each time). incarnations:
+    those that the replicas begin with. tell: called with each incident, from the supervisor's thread. Use as a context
+    manager, or call `start` and `stop`.
     """
 
     def __init__(
@@ -158,6 +160,8 @@ class Supervisor:
         if unit.state not in ("up", "starting"):
             return
         unit.state = "ending"
+        known = unit.incident is not None and (unit.incident.cause, unit.incident.why) == (cause, why)
+        unit.same = 0 if cause != "raised" else unit.same + 1 if known else 1
         unit.incident = Incident(unit.number, unit.replica, unit.incarnation, cause, rank, why, at, unit.struck)
         self.incidents.append(unit.incident)
         unit.struck = None
@@ -180,7 +184,7 @@ class Supervisor:
         if unit.replica is not None and spare is not None:
             self._promote(spare, unit.replica, incident)
             unit.replica, unit.incarnation = None, 0
-        if unit.restarts >= self.restarts:
+        if unit.restarts >= self.restarts or unit.same >= SAME:
             unit.state = "down"
             self.errors.append(f"unit {unit.number} was given up after {unit.restarts} restarts: {incident.why}")
             return

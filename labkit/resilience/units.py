@@ -33,4 +33,5 @@ class Unit:
     unborn: set[int] = field(default_factory=set)
     struck: float | None = None
     restarts: int = 0
+    same: int = 0  # lives in a row that ended with one and the same error
     incident: Incident | None = None

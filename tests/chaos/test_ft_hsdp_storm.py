@@ -1,0 +1,41 @@
+"""FT-HSDP under seeded storms: it ends in time, every sample counts once, and the weights are those of a calm run.
+
+Each run is drawn from its seed, which is its name: `pytest -m chaos -k "storm and [137]"` runs one again. `make chaos`
+runs all 500; the ordinary tests a slice in which every shape of failure comes once.
+"""
+
+from __future__ import annotations
+
+import os
+
+import psutil
+import pytest
+from leftovers import alive, eventually
+
+from labkit.resilience.storm import INSTANTS, SHAPES, draw, table
+from labkit.resilience.storm_run import Verdict, weather
+
+RUNS, SLICE = 500, len(SHAPES)
+SEEDS = [pytest.param(n, marks=[pytest.mark.chaos] if n >= SLICE else []) for n in range(RUNS)]
+
+
+def services() -> list[int]:
+    """Quorum services that this process has started and that still live."""
+    found = psutil.Process(os.getpid()).children()
+    return [p.pid for p in found if "labkit.resilience.quorum" in " ".join(p.cmdline())]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_storm(seed, request) -> None:
+    plan = draw(seed)
+    verdict: Verdict = weather(plan)
+    request.node.user_properties.append(("storm", str(verdict)))
+    assert verdict.ok, f"{verdict}\n{plan}\n" + "\n".join(map(str, verdict.run.incidents if verdict.run else []))
+    assert verdict.replayed and verdict.run is not None
+    assert eventually(lambda: not any(alive(p) for p in verdict.run.pids), 2) and services() == []
+
+
+def test_the_storms_cover_what_there_is() -> None:
+    counts = table(draw(seed) for seed in range(RUNS))
+    assert set(counts["shape"]) == set(SHAPES) and set(counts["at"]) >= set(INSTANTS) - {"rebuild"}
+    assert {draw(seed).shape for seed in range(SLICE)} == set(SHAPES)

@@ -1,0 +1,142 @@
+"""A fault-tolerant run in one call: what it gives back, and that it leaves nothing behind, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from leftovers import alive, eventually
+
+from labkit import Hang, Kill
+from labkit.resilience import Deadlines
+from labkit.resilience.audit import AuditFailed
+from labkit.resilience.ft_hsdp import FtConfig
+from labkit.resilience.ft_run import RunFailed, run_ft_hsdp, start_ft_hsdp
+from labkit.resilience.storm_models import MODELS
+from labkit.wire.errors import Refused
+
+CONFIG = FtConfig(2, deadlines=Deadlines.for_step(0.2), batch=4, join_wait=0.5)
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays():
+    """No service, no thread, no folder: of labkit's processes only the one that all launches share."""
+    services, threads, folders = found_services(), set(threading.enumerate()), found_folders()
+    yield
+    assert eventually(lambda: found_services() == services, 3)
+    ours = [
+        t.name for t in set(threading.enumerate()) - threads if t.name in ("labkit-supervisor", "labkit-quorum-watch")
+    ]
+    assert ours == [] and found_folders() == folders
+
+
+def found_services() -> list[int]:
+    children = psutil.Process(os.getpid()).children()
+    return sorted(p.pid for p in children if "labkit.resilience.quorum" in " ".join(p.cmdline()))
+
+
+def found_folders() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("labkit-audit-*"))
+
+
+def endless(inner, seed):
+    model, optimizer, loss = MODELS["plain"](inner, seed)
+
+    def slow(model, numbers):
+        with inner.compute(0.1):
+            return loss(model, numbers)
+
+    return model, optimizer, slow
+
+
+def broken(inner, seed):
+    raise ValueError("this model was never going to work")
+
+
+def test_a_calm_run(tmp_path) -> None:
+    run = run_ft_hsdp(CONFIG, MODELS["plain"], 3, log_dir=tmp_path).require()
+    assert list(run.finished) == [0, 1] and [r.steps for r in run.results] == [3, 3]
+    assert run.audit.consumed == (12, 12) and run.incidents == [] and run.errors == []
+    assert len(list(tmp_path.glob("audit-*.jsonl"))) == 2 and [q.step for _, q in run.rounds][:3] == [0, 1, 2]
+    assert "audit ok" in repr(run)
+
+
+def test_a_replica_that_is_killed_comes_back_and_the_numbers_say_when() -> None:
+    told = []
+    run = run_ft_hsdp(CONFIG, endless, 14, faults=[Kill(1, at="forward", nth=4)], tell=told.append).require()
+    (incident,) = run.incidents
+    assert told == [incident] and list(run.finished) == [0, 1]
+    times = [
+        incident.struck,
+        incident.detected,
+        incident.ended,
+        incident.restarted,
+        incident.rejoined,
+        incident.committed,
+    ]
+    assert times == sorted(times) and incident.detection < 0.2
+    assert {s.what for s in run.stalls} == {"kill", "rejoin"} and all(0.09 < s.step < 1 for s in run.stalls)
+    assert run.audit.fetches == 1 and run.audit.transferred > 0
+    assert [b for b in run.audit.branches] == []
+
+
+def test_an_interrupted_run_leaves_nothing() -> None:
+    job = start_ft_hsdp(CONFIG, endless, 10**6)
+    assert eventually(lambda: len(job.watch.rounds) > 2, 20)
+    pids = list(job.job.pids)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            job.wait()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    assert eventually(lambda: not any(alive(p) for p in pids), 3)
+
+
+def test_interrupted_while_a_rank_hangs_and_another_restarts() -> None:
+    job = start_ft_hsdp(CONFIG, endless, 10**6, faults=[Hang(0, at="forward", nth=3), Kill(1, at="forward", nth=3)])
+    assert eventually(lambda: any(text.startswith("fault: Hang") for _, _, text in job.job.events), 30)
+    job.stop()
+    job.stop()
+    assert eventually(lambda: not any(alive(p) for p in job.job.pids), 3)
+
+
+def test_waiting_may_time_out_and_go_on() -> None:
+    with start_ft_hsdp(CONFIG, endless, 10**6) as job:
+        with pytest.raises(TimeoutError):
+            job.wait(0.2)
+        assert found_services() and not job.job.over
+
+
+def test_an_error_that_comes_every_time_ends_the_run_and_is_told() -> None:
+    begin = time.monotonic()
+    run = run_ft_hsdp(CONFIG, broken, 3)
+    assert run.finished == {} and run.audit is None and time.monotonic() - begin < 60
+    with pytest.raises(RunFailed, match="this model was never going to work"):
+        run.require()
+
+
+def test_logs_that_break_a_promise_are_not_accepted() -> None:
+    run = run_ft_hsdp(CONFIG, MODELS["plain"], 2)
+    run.audit.problems.append("a sample was lost")
+    with pytest.raises(AuditFailed, match="a sample was lost"):
+        run.require()
+
+
+def test_a_folder_that_will_not_do_is_refused_before_anything_starts(tmp_path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Refused, match="cannot be written"):
+        run_ft_hsdp(CONFIG, MODELS["plain"], 2, log_dir=tmp_path / "file")
+    (tmp_path / "audit-0000-0000.jsonl").touch()
+    with pytest.raises(Refused, match="audit log of another run"):
+        run_ft_hsdp(CONFIG, MODELS["plain"], 2, log_dir=tmp_path)
+    with pytest.raises(Refused, match="no option 'stepps'"):
+        run_ft_hsdp(CONFIG, MODELS["plain"], 2, stepps=3)
