@@ -8,12 +8,11 @@ from __future__ import annotations
 import functools
 
 import pytest
-import torch
 
 import labkit
 from labkit import Kill
 from labkit.resilience.errors import Recoverable
-from labkit.resilience.ft_hsdp import replay
+from labkit.resilience.ft_hsdp import Checkpoints, replay
 from labkit.resilience.ft_hsdp.replaying import steps_of
 from labkit.resilience.ft_run import run_ft_hsdp
 
@@ -141,32 +140,11 @@ def test_everybody_dies_and_the_last_checkpoint_is_taken_up(tmp_path):
     run = run_ft_hsdp(config(2), build_mlp, STEPS, log_dir=tmp_path / "a", faults=faults)
     proven(run, tmp_path / "a", build_mlp)
     assert len(run.audit.lineage) == STEPS and run.audit.branches
-    kept = config(2, checkpoint=Keeper(str(tmp_path)), checkpoint_every=2)
+    kept = config(2, checkpoint=Checkpoints(tmp_path / "kept"), checkpoint_every=2)
     run = run_ft_hsdp(kept, build_mlp, STEPS, log_dir=tmp_path / "b", faults=faults).require()
     assert [u.step for u in run.audit.lineage] == list(range(4, STEPS))
     assert len({r.state for r in run.results if r.finished}) == 1
-
-
-class Keeper:
-    """The smallest persistence there is: a file a rank, put in place when it is complete."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def save(self, inner, snapshot):
-        import os
-
-        path = f"{self.folder}/{inner.rank}.pt"
-        torch.save((snapshot.header, snapshot.raw), path + ".part")
-        os.replace(path + ".part", path)
-
-    def restore(self, inner):
-        import os
-
-        from labkit.resilience.ft_hsdp.state import Snapshot
-
-        path = f"{self.folder}/{inner.rank}.pt"
-        return Snapshot(*torch.load(path)) if os.path.exists(path) else None
+    assert not any(r.unsaved for r in run.results)
 
 
 def test_who_recovers_is_killed_again_and_again(tmp_path):

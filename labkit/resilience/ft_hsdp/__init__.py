@@ -11,12 +11,13 @@ from typing import Any
 # No module is called like a name in this table: importing a submodule would put it in the place of the function.
 _HOME: dict[str, str] = {
     "FtConfig": "config", "Attempt": "result", "Result": "result", "factor": "learning_rate", "train": "trainer",
-    "StateServer": "server", "fetch_state": "transfer", "numbers": "data", "plain_hsdp": "reference",
-    "replay": "replaying",
+    "Checkpoints": "persistence", "StateServer": "server", "fetch_state": "transfer", "numbers": "data",
+    "plain_hsdp": "reference", "replay": "replaying", "steps_of": "replaying",
 }  # fmt: skip
 
 __all__ = [
-    "Attempt", "FtConfig", "Result", "StateServer", "factor", "fetch_state", "numbers", "plain_hsdp", "replay", "train",
+    "Attempt", "Checkpoints", "FtConfig", "Result", "StateServer", "factor", "fetch_state", "numbers", "plain_hsdp",
+    "replay", "steps_of", "train",
 ]  # fmt: skip
 
 

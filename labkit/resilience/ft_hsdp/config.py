@@ -26,7 +26,7 @@ class FtConfig:
     chunk_bytes, chunks: of the fault-tolerant all-reduce. bucket_bytes: gradients that travel together, while backward
     goes on. transfer_bytes: of a state, asked for at a time. beat: seconds between two signs of life of a replica.
     warm_up: train one batch for nothing before checking in, so that the first step is as fast as the others.
-    checkpoint: writes and reads persistent states (`persistence.Persistence`), every `checkpoint_every` steps.
+    checkpoint: writes and reads persistent states (`persistence.Checkpoints`), every `checkpoint_every` steps.
     sum_every: steps between two checksums of the tensors; in between a checksum tells only where a state comes from.
     keep_weights: the result holds this rank's part of the final weights. max_attempts: failed tries of one step
     after which a rank gives up: with nobody committing, something is wrong that no retry heals.

@@ -61,6 +61,7 @@ class Life:
     ring: int = -1  # the quorum that the group of `ftar` was made for
     attempts: list[Attempt] = field(default_factory=list)
     fetched: int = 0
+    unsaved: list[str] = field(default_factory=list)
 
     @property
     def rank(self) -> int:

@@ -34,7 +34,8 @@ class Result:
     steps: that its state has behind it. finished: whether it came to the last one; False for a replica that came back
     when the others were through, and for a spare that nobody needed. state: checksum of the final state of this rank.
     positions: samples consumed of every stream. transferred: bytes of states, fetched and served. weights: this
-    rank's part, by name, if it was asked for. first_step: seconds of the work before checking in.
+    rank's part, by name, if it was asked for. first_step: seconds of the work before checking in. unsaved: why
+    checkpoints could not be written; the run goes on without them.
     """
 
     replica: int
@@ -48,6 +49,7 @@ class Result:
     transferred: dict[str, int] = field(default_factory=lambda: {"fetched": 0, "served": 0})
     first_step: float = 0.0
     weights: dict[str, Any] | None = None
+    unsaved: list[str] = field(default_factory=list)
 
     @property
     def losses(self) -> dict[int, float]:

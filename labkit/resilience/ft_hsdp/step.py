@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from labkit.resilience.errors import Fatal, Recoverable
 from labkit.resilience.quorum import Quorum
+from labkit.wire.errors import Refused
 
 from .catch_up import begin_fetch, finish_fetch
 from .data import note_quorum, write_loader_state
 from .life import Life, Outcome, Phases
-from .persistence import snapshot_of
 from .protocol import FINISHED, RECOVERING, role, world_ranks
 from .transfer import Fetch
 from .update import apply_update, train_batch
@@ -106,7 +106,17 @@ def _commit(life: Life, quorum: Quorum) -> float:
     if life.leads:
         found = {"step": state.step, "lineage": state.lineage, "positions": state.positions, "batch": config.batch}
         write_loader_state(life.folder, life.replica, found)
-    if config.checkpoint is not None and state.step % config.checkpoint_every == 0:
-        if life.replica == contributors[0]:  # states are the same everywhere: one replica writes
-            config.checkpoint.save(life.inner, snapshot_of(state))
+    if state.step % config.checkpoint_every == 0:
+        persist(life, writes=life.replica == contributors[0])  # states are the same everywhere: one replica writes
     return mean
+
+
+def persist(life: Life, writes: bool) -> None:
+    """Keep the state where it survives all processes; or leave that to another replica, and wait for what is written."""
+    keeper = life.config.checkpoint
+    if keeper is None:
+        return
+    try:
+        keeper.save(life.inner, life.state) if writes else keeper.rest()
+    except Refused as why:  # on all ranks: a full disk is no reason to stop training
+        life.unsaved.append(f"step {life.state.step}: {why}")

@@ -24,14 +24,13 @@ from .first_step import wait_for_peers, warm_up
 from .gradients import Gradients
 from .life import Life, Outcome, Phases
 from .offload import Offload
-from .persistence import restore_into
 from .protocol import FINISHED, Decision
 from .result import Attempt, Result
 from .rounds import next_decision
 from .server import StateServer
 from .staging import Stager
 from .state import TrainingState
-from .step import attempt
+from .step import attempt, persist
 
 Build = Callable[[Group, int], tuple[Any, Any, Any]]
 
@@ -67,7 +66,9 @@ def train(
         first_step = time.monotonic() - began
         if not _check_in(life, unit, stack):
             return _result(life, False, first_step)
-        return _result(life, _loop(life), first_step)
+        finished = _loop(life)
+        persist(life, writes=False)
+        return _result(life, finished, first_step)
 
 
 def _check(group: Group, config: FtConfig, steps: int) -> None:
@@ -96,7 +97,8 @@ def _prepare(
         offload = Offload(optimizer, config.offload_optimizer)
         rates = [g["lr"] for g in optimizer.param_groups]
         state.sum_up()
-        restore_into(state, config.checkpoint, inner)
+        if config.checkpoint is not None:
+            config.checkpoint.restore(inner, state)
         offload.to_host()
         if config.warm_up:
             unit = group.rank // config.ranks
@@ -194,4 +196,5 @@ def _result(life: Life, finished: bool, first_step: float) -> Result:
     return Result(
         life.replica, life.rank, life.incarnation, state.step, finished, state.checksum, tuple(state.positions),
         life.attempts, {"fetched": life.fetched, "served": life.server.served}, first_step, weights,
+        life.unsaved,
     )  # fmt: skip
