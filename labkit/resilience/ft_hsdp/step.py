@@ -112,7 +112,7 @@ def _commit(life: Life, quorum: Quorum) -> float:
 
 
 def persist(life: Life, writes: bool) -> None:
-    """Keep the state where it survives all processes; or leave that to another replica, and wait for what is written."""
+    """Keep the state where it survives all processes; or leave that to another replica."""
     keeper = life.config.checkpoint
     if keeper is None:
         return
