@@ -63,14 +63,22 @@ class Supervisor:
     # -- what a caller does --------------------------------------------------------------------------------------
 
     def start(self) -> Supervisor:
+        self._hold(True)
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """Watch no more; returns when the thread is gone."""
+        """Watch no more; returns when the thread is gone. The run ends when its ranks are through."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
+        self._hold(False)
+
+    def _hold(self, on: bool) -> None:
+        """While this supervisor can start ranks again, the run may go on without any: all may be lost at once."""
+        with contextlib.suppress(Refused):  # it is over
+            self.job.hold(on)
+        self._held = on
 
     def __enter__(self) -> Supervisor:
         return self.start()
@@ -108,6 +116,8 @@ class Supervisor:
             for unit in self.units:
                 if unit.state == "ending" and not unit.alive:
                     self._renew(unit)
+            if self._held and (self.survivors() or all(u.state == "down" for u in self.units)):
+                self._hold(False)
             if (now := time.monotonic()) - looked >= LOOK:
                 looked = now
                 self._look(watch.marks(), now)

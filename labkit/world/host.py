@@ -50,6 +50,7 @@ class Host:
         self.striker = Striker(self.spec.faults, self.pages, self.lives, self.event)
         self._looked = time.monotonic()
         self._steps = [-1] * size
+        self.held = False  # the run goes on though no rank may be left: somebody is about to restart one
 
     # -- birth ---------------------------------------------------------------------------------------------------
 
@@ -126,7 +127,7 @@ class Host:
         self.caller.send(("started", [life.pid for life in self.lives], self.epoch), (self.pages_fd,))
         end = time.monotonic() + self.spec.deadline if self.spec.deadline else None
         self.hear_caller()  # an order may have come together with the request, and no more poll will tell of it
-        while any(life.status is None for life in self.lives):
+        while any(life.status is None for life in self.lives) or (self.held and not self.judge.ending):
             self.listen(bell)
             self.bury()
             self.decide(time.monotonic(), end)
@@ -175,7 +176,7 @@ class Host:
                 self.progress()
                 if self.spec.on_failure != "continue":  # there the ranks find out for themselves, and go on
                     judge.look(now)
-        if all(life.over for life in self.lives) and not judge.ending and judge.trouble_at is None:
+        if all(life.over for life in self.lives) and not (self.held or judge.ending or judge.trouble_at is not None):
             judge.finish()
             for life in self.lives:
                 life.tell(("leave",))
@@ -206,6 +207,8 @@ class Host:
                     self.striker.inject(rest[0])
                 elif order == "restart":
                     self.restart(rest[0])
+                elif order == "hold":
+                    self.held = rest[0]
         except Closed:
             self.kill_all()
             raise

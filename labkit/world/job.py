@@ -158,6 +158,12 @@ class Job:
             raise Refused("restart needs a job started with on_failure='continue'")
         self._order("restart", self._rank(rank))
 
+    def hold(self, on: bool) -> None:
+        """Hold the run open though all ranks may be over, so that they can be restarted; False lets it end again."""
+        if on and self.spec.on_failure != "continue":
+            raise Refused("hold needs a job started with on_failure='continue'")
+        self._order("hold", bool(on))
+
     def await_events(self, seen: int, timeout: float) -> list[tuple[float, int, str]]:
         """The events after the first `seen`, as soon as there are any; [] after `timeout` s or when the run is over."""
         with self._news:

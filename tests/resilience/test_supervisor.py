@@ -172,6 +172,25 @@ def test_two_lost_at_once_and_one_lost_again_while_it_starts(tmp_path) -> None:
     assert w.supervisor.survivors() == [(0, 1 + len(w.supervisor.incidents)), (1, 1)]
 
 
+def test_all_lost_at_once_all_come_back(tmp_path) -> None:
+    with Watched(tmp_path, 2, 2, faults=[Kill(r, at="work", nth=5) for r in range(4)]) as w:
+        assert eventually(lambda: all(w.lives(r) >= 2 for r in range(4)))
+        time.sleep(0.2)
+        run = w.end()
+    assert run.results == w.job.pids and {i.unit for i in w.supervisor.incidents} == {0, 1}
+
+
+def test_an_error_that_comes_every_time_ends_the_run() -> None:
+    def broken(group):
+        raise ValueError("never going to work")
+
+    job = labkit.start(broken, 2, transport="local", on_failure="continue", deadline=60)
+    with Supervisor(job, None, 2, 1) as supervisor:
+        run = job.wait(30)
+    assert len(supervisor.incidents) == 6 and {i.cause for i in supervisor.incidents} == {"raised"}
+    assert len(supervisor.errors) == 2 and "never going to work" in supervisor.errors[0] and run.results == [None, None]
+
+
 def test_a_unit_that_fails_again_and_again_is_given_up(tmp_path) -> None:
     faults = [Kill(1, at="work", nth=3) for _ in range(5)]
     with Watched(tmp_path, 2, 1, faults=faults, restarts=2) as w:

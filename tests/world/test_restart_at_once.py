@@ -88,3 +88,34 @@ def test_a_result_of_a_former_life_counts_no_more(tmp_path) -> None:
     open(path + "-end", "w").close()
     run = job.wait()
     assert run.results == [0, None] and "second life" in run.failures[0].message
+
+
+def test_a_job_that_is_held_goes_on_without_a_rank_until_it_is_let_go(tmp_path) -> None:
+    job = labkit.start(until(str(tmp_path / "gate")), 2, on_failure="continue", deadline=60)
+    job.hold(True)
+    assert eventually(lambda: lives(tmp_path, 0) and lives(tmp_path, 1), 20)
+    job.kill(0)
+    job.kill(1)
+    assert eventually(lambda: [text for *_, text in job.events].count("ended") == 2, 5)
+    time.sleep(0.3)
+    assert not job.over
+    (tmp_path / "gate").touch()
+    job.restart(0)
+    job.restart(1)
+    assert eventually(lambda: job.finished == [0, 1], 20)
+    time.sleep(0.2)
+    assert not job.over
+    job.hold(False)
+    assert job.wait(5).results == job.pids
+
+
+def test_a_held_job_can_be_stopped_and_has_a_deadline() -> None:
+    job = labkit.start(lambda group: None, 2, on_failure="continue", deadline=60)
+    job.hold(True)
+    assert eventually(lambda: job.finished == [0, 1], 20)
+    begin = time.monotonic()
+    job.stop()
+    assert job.over and time.monotonic() - begin < soon()
+    job = labkit.start(lambda group: None, 2, on_failure="continue", deadline=1)
+    job.hold(True)
+    assert [f.kind for f in job.wait(30).failures] == ["deadline"]
