@@ -14,7 +14,7 @@ from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.parallel import AdamW, DataParallel, FullyShard, Mesh, Pipeline, TensorParallelGPT, ZeRO1, ZeRO2, ZeRO3
 from labkit.parallel.pipeline import one_f_one_b
 from labkit.parallel.pipeline.running.stages import gpt_stages
-from labkit.resilience.checkpoint import Checkpointer, Feed, read
+from labkit.resilience.checkpoint import Checkpointer, Feed, NotSaved, read
 
 CONFIG = GPTConfig(context=8, layers=2, width=24, heads=6, vocab=31)
 TOKENS = torch.arange(48 * 9).reshape(48, 9) * 7 % 31
@@ -80,7 +80,7 @@ class Tensors(Plain):
         return TensorParallelGPT(config, self.group, seed=seed)
 
     def batch(self, feed):
-        every = Feed(48, (0, 1), batch=12)
+        every = Feed(48, (0, 1), batch=12, seed=3)
         every.load_state_dict(feed.state_dict())
         next(feed)
         return TOKENS[next(every)]
@@ -100,7 +100,7 @@ class Piped(Tensors):
         self.optimizer.zero_grad()
         result = self.pipeline.execute(one_f_one_b(self.group.size, 3), tokens[:, :-1], tokens[:, 1:])
         self.optimizer.step()
-        return result.loss
+        return None if result.loss is None else result.loss.item()
 
 
 def feed_of(group):
@@ -178,25 +178,30 @@ def test_it_goes_on_in_another_world_cut_in_another_way(before, n, after, m, tmp
     assert max((here[k] - there[k]).abs().max().item() for k in there) < 1e-4
 
 
-def test_a_mesh_of_pipelines_and_replicas_writes_every_number_once(tmp_path):
+@pytest.mark.parametrize(("way", "axis"), [(Piped, "pp"), (Tensors, "tp")])
+def test_on_a_mesh_every_number_is_written_once(way, axis, tmp_path):
     def two_by_two(group):
-        mesh = Mesh(group, {"dp": 2, "pp": 2})
-        state = Piped(mesh["pp"])
-        state.step(Feed(48, (0, 1), batch=12))
-        with Checkpointer(tmp_path, group, state.model, state.optimizer, random=False) as checkpoints:
+        mesh = Mesh(group, {"dp": 2, axis: 2})
+        state = way(mesh[axis])
+        state.step(Feed(48, (0, 1), batch=12, seed=3))
+        with Checkpointer(tmp_path / "run", group, state.model, state.optimizer) as checkpoints:
             saved = checkpoints.save(1)
         try:
-            Checkpointer(tmp_path / "no", mesh["dp"], state.model, state.optimizer).save(1)
-        except ValueError as why:
-            refused = str(why)
-        else:
-            refused = ""
-        return saved.nbytes, refused
+            Checkpointer(tmp_path / str(mesh.coordinates[axis]), mesh["dp"], state.model).save(1)
+        except NotSaved as why:
+            return saved.nbytes, str(why), checkpoints.training.stream
+        return saved.nbytes, "", checkpoints.training.stream
 
     found = launch(two_by_two, 4, transport="local").results
-    whole = sum(x.nbytes for x in read(tmp_path, "").values())
-    assert sum(nbytes for nbytes, _ in found) == whole and max(nbytes for nbytes, _ in found) < 0.4 * whole
-    assert all(not why for _, why in found)  # a column of the mesh has whole tensors, of its stage
+    everything = read(tmp_path / "run", "")
+    whole = sum(x.nbytes for x in everything.values())
+    assert sum(nbytes for nbytes, *_ in found) == whole and max(nbytes for nbytes, *_ in found) < 0.4 * whole
+    streams = [stream for *_, stream in found]
+    if way is Piped:
+        assert all(why == "" for _, why, _ in found) and streams == ["0", "1", "2", "3"]
+    else:  # a column of the mesh has but half of each matrix
+        assert all("elements are there" in why and "not of one axis" in why for _, why, _ in found)
+        assert streams == ["0", "0", "2", "2"]
 
 
 class Normed(nn.Module):

@@ -32,7 +32,9 @@ class Want:
 
 def wanted(training: Training, saved: Manifest) -> list[Want]:
     """What this rank needs of a checkpoint. Raises NotLoaded where that is of another model or optimizer."""
-    _check_values(training, saved)
+    there, here = saved.values.get("model"), training.identity
+    if there and here and there != here:
+        raise NotLoaded(f"the checkpoint is of another model: {there}, and here it is {here}")
     wants = []
     for piece in training.model_pieces():
         kind, _, rest = piece.name.partition("/")
@@ -40,15 +42,21 @@ def wanted(training: Training, saved: Manifest) -> list[Want]:
             wants.append(_want(piece, saved))
             wants += _optimizer_wants(training, rest, piece, saved)
     for name, b in buffers(training.model):
-        own = f"own/{training.group.rank}/buffer/{name}"
-        name = own if own in saved.tensors and saved.ranks == training.group.size else f"buffer/{name}"
-        wants.append(_want(Piece.whole(name, b), saved))
+        wants.append(_want(Piece.whole(name_of(training, saved, f"buffer/{name}"), b), saved))
+    _check_values(training, saved)
     if training.random:
         prefix = f"random/{training.stream}/"
         for name, (shape, dtype) in saved.tensors.items():
             if name.startswith(prefix):
-                wants.append(Want(name, shape, dtype, everything(_numel(shape))))
+                mine = name_of(training, saved, name)
+                wants.append(Want(mine, shape, dtype, everything(_numel(shape))))
     return wants
+
+
+def name_of(training: Training, saved: Manifest, name: str) -> str:
+    """Under which name this rank finds what each rank may have had its own of (`saving._apart`)."""
+    own = f"own/{training.group.rank}/{name}"
+    return own if own in saved.tensors and saved.ranks == training.group.size else name
 
 
 def _optimizer_wants(training: Training, name: str, piece: Piece, saved: Manifest) -> Iterator[Want]:
@@ -67,9 +75,6 @@ def _check_values(training: Training, saved: Manifest) -> None:
     for name, part in training.parts.items():
         if part is not None and saved.value(name, training.group.rank, training.group.size) is None:
             raise NotLoaded(f"the checkpoint was saved without a {name}: load without one")
-    there, here = saved.values.get("model"), training.identity
-    if there and here and there != here:
-        raise NotLoaded(f"the checkpoint is of another model: {there}, and here it is {here}")
     try:
         if kind is None and (mine or training.zero is not None):
             raise NotLoaded("the checkpoint was saved without an optimizer: load with optimizer=None")
@@ -84,6 +89,7 @@ def _check_values(training: Training, saved: Manifest) -> None:
 
 
 def group_names(training: Training) -> list[list[str]]:
+    """The names in each parameter group of the optimizers here."""
     if training.zero is not None or not training.optimizers:
         return []
     return [g["names"] for g in optimizer_groups(training.optimizers, holdings(training.model))]

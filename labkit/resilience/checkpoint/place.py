@@ -97,19 +97,23 @@ class Lock:
 
     def __init__(self, directory: Path) -> None:
         """Makes the directory. Raises NotSaved if another one writes there; OSError if nobody can."""
+        self.fd = -1
         _make(directory)
         self.fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             who = os.pread(self.fd, 200, 0).decode(errors="replace").strip() or "a process"
-            os.close(self.fd)
+            self.release()
             raise NotSaved(f"{who} writes checkpoints in {directory}: two writers would remove each other's. Give each "
                            "run a directory of its own, or end the other run") from None  # fmt: skip
         with contextlib.suppress(OSError):  # who it is: for the message of another one, no more
             os.ftruncate(self.fd, 0)
             os.pwrite(self.fd, f"process {os.getpid()} of {os.uname().nodename}".encode(), 0)
         _held.add(self)
+
+    def __del__(self) -> None:
+        self.release()
 
     def release(self) -> None:
         """Let others write."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from . import zero_state
 from .holdings import buffers, holdings
 from .manifest import Manifest
-from .needs import group_names, keys_of
+from .needs import group_names, keys_of, name_of
 from .optimizer_state import put, put_state, settings_for, shaped
 from .random_state import derived_seed, seed_everything, set_random_state
 from .training import Training
@@ -25,8 +25,7 @@ def take(training: Training, read: Mapping[str, Tensor], saved: Manifest) -> Non
         _take_model(training, read, saved)
     with torch.no_grad():
         for name, b in buffers(training.model):
-            own = f"own/{training.group.rank}/buffer/{name}"
-            b.copy_(read[own if own in read else f"buffer/{name}"].view(b.shape))
+            b.copy_(read[name_of(training, saved, f"buffer/{name}")].view(b.shape))
     if training.random:
         _take_random(training, read, saved)
 
@@ -51,7 +50,8 @@ def _take_model(training: Training, read: Mapping[str, Tensor], saved: Manifest)
 
 def _take_random(training: Training, read: Mapping[str, Tensor], saved: Manifest) -> None:
     prefix = f"random/{training.stream}/"
-    state = {name.removeprefix(prefix): x for name, x in read.items() if name.startswith(prefix)}
+    names = [name for name in saved.tensors if name.startswith(prefix)]
+    state = {name.removeprefix(prefix): read[name_of(training, saved, name)] for name in names}
     if state:
         set_random_state(state, training.group.device)
         return

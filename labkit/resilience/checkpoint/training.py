@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch.optim import Optimizer
@@ -68,7 +69,7 @@ class Training:
         ]
         if self.random:
             for kind, x in random_state(self.group.device).items():
-                found.append(Piece.whole(f"random/{self.stream}/{kind}", x))
+                found.append(replace(Piece.whole(f"random/{self.stream}/{kind}", x), each=True))
         return found
 
     def model_pieces(self) -> Iterator[Piece]:
