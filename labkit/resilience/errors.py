@@ -3,7 +3,8 @@
     recoverable   a peer is gone, or a wait took too long: leave the group, get a new quorum, try the step again
     fatal         anything else: a bug or broken hardware. Trying again would only waste time, so this rank ends
 
-After Xie et al. 2026 ("FT-HSDP", section 4.2, "Timeout and error handling"). No import of PyTorch.
+After Salpekar et al. 2026, "Training LLMs with Fault Tolerant HSDP on 100,000 GPUs", section 4.2, "Timeout and error
+handling". No import of PyTorch.
 """
 
 from __future__ import annotations
