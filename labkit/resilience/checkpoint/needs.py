@@ -46,10 +46,10 @@ def wanted(training: Training, saved: Manifest) -> list[Want]:
     _check_values(training, saved)
     if training.random:
         prefix = f"random/{training.stream}/"
-        for name, (shape, dtype) in saved.tensors.items():
-            if name.startswith(prefix):
-                mine = name_of(training, saved, name)
-                wants.append(Want(mine, shape, dtype, everything(_numel(shape))))
+        for name in (n for n in saved.tensors if n.startswith(prefix)):
+            mine = name_of(training, saved, name)
+            shape, dtype = saved.tensors[mine]
+            wants.append(Want(mine, shape, dtype, everything(_numel(shape))))
     return wants
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -20,12 +20,13 @@ from torch import Tensor
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
     """By kind, as uint8 tensors."""
-    found = {"torch": torch.get_rng_state(), "python": _tensor(random.getstate())}
+    version, numbers, gauss = random.getstate()
+    found = {"torch": torch.get_rng_state(), "python": _tensor([version, *numbers], gauss)}
     if "numpy" in sys.modules:
         import numpy
 
-        name, keys, *rest = numpy.random.get_state(legacy=True)
-        found["numpy"] = _tensor([name, [int(k) for k in keys], *rest])
+        _, keys, place, has_gauss, gauss = numpy.random.get_state(legacy=True)
+        found["numpy"] = _tensor([*map(int, keys), place, has_gauss], gauss)
     if device.type == "cuda":
         found["cuda"] = torch.cuda.get_rng_state(device)
     return found
@@ -36,13 +37,13 @@ def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
     if "torch" in state:
         torch.set_rng_state(state["torch"].cpu())
     if "python" in state:
-        version, numbers, gauss = _plain(state["python"])
+        (version, *numbers), gauss = _plain(state["python"])
         random.setstate((version, tuple(numbers), gauss))
     if "numpy" in state:
         import numpy
 
-        name, keys, *rest = _plain(state["numpy"])
-        numpy.random.set_state((name, numpy.array(keys, dtype=numpy.uint32), *rest))
+        (*keys, place, has_gauss), gauss = _plain(state["numpy"])
+        numpy.random.set_state(("MT19937", numpy.array(keys, dtype=numpy.uint32), place, has_gauss, gauss or 0.0))
     if "cuda" in state and device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"].cpu(), device)
 
@@ -70,9 +71,12 @@ def seed_everything(seed: int, device: torch.device) -> None:
             torch.cuda.manual_seed(seed)
 
 
-def _tensor(x: Any) -> Tensor:
-    return torch.tensor(list(json.dumps(x).encode()), dtype=torch.uint8)
+def _tensor(numbers: Sequence[int], gauss: float | None) -> Tensor:
+    """As bytes, always equally many: the numbers, and the second one of a pair that was drawn, if it waits (or NaN)."""
+    last = torch.tensor([math.nan if gauss is None else gauss], dtype=torch.float64)
+    return torch.cat([torch.tensor(numbers, dtype=torch.int64).view(torch.uint8), last.view(torch.uint8)])
 
 
-def _plain(x: Tensor) -> Any:
-    return json.loads(bytes(x.tolist()).decode())
+def _plain(x: Tensor) -> tuple[list[int], float | None]:
+    last = x[-8:].clone().view(torch.float64).item()
+    return x[:-8].clone().view(torch.int64).tolist(), None if math.isnan(last) else last
