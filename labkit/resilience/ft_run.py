@@ -15,6 +15,7 @@ from .audit import Line, check, read
 from .ft_outcome import FtRun, RunFailed
 from .incidents import Incident, follow_up, stalls
 from .quorum_watch import QuorumWatch
+from .service_guard import GuardedService
 from .supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ class FtJob:
     """A fault-tolerant run that goes on: `job` (a `labkit.Job`) and its `supervisor`. End it by `wait` or `stop`."""
 
     def __init__(self, config: FtConfig, steps: int, log_dir: Path, owned: contextlib.ExitStack,
-                 job: Job, supervisor: Supervisor, watch: QuorumWatch):  # fmt: skip
+                 job: Job, supervisor: Supervisor, watch: QuorumWatch, service: GuardedService):  # fmt: skip
         self.config, self.steps, self.log_dir = config, steps, log_dir
-        self.job, self.supervisor, self.watch = job, supervisor, watch
+        self.job, self.supervisor, self.watch, self.service = job, supervisor, watch, service
         self._owned = owned
 
     def wait(self, timeout: float | None = None) -> FtRun:
@@ -112,7 +113,6 @@ def start_ft_hsdp(
     is given up. tell: called with each incident as it happens. Other options are those of `labkit.start`.
     """
     import labkit
-    from labkit.resilience.quorum import QuorumClient, QuorumService
 
     limits = config.deadlines
     with contextlib.ExitStack() as stack:
@@ -121,17 +121,16 @@ def start_ft_hsdp(
                 tempfile.TemporaryDirectory(prefix="labkit-audit-", ignore_cleanup_errors=True)
             )
         folder = _writable(Path(log_dir))
-        service = QuorumService.start(
-            config.replicas, spares=config.world_size - config.replicas, min_replicas=config.min_replicas,
+        service = GuardedService(
+            config.replicas, limits.join, spares=config.world_size - config.replicas, min_replicas=config.min_replicas,
             join=limits.step, first=limits.step, heartbeat=limits.exchange, linger=config.join_wait,
         )  # fmt: skip
         stack.callback(service.stop)
-        client = stack.enter_context(QuorumClient(service.address, service.token, timeout=limits.join))
-        first = {r: client.begin(r) for r in range(config.replicas)}
+        first = {r: service.client.begin(r) for r in range(config.replicas)}
         if config.spares:  # then every rank stands by, and learns from here which place it has
             for r, incarnation in first.items():
                 for rank in range(r * config.ranks, (r + 1) * config.ranks):
-                    client.promote(rank, {"replica": r, "incarnation": incarnation})
+                    service.client.promote(rank, {"replica": r, "incarnation": incarnation})
         watch = QuorumWatch(service.address, service.token)
         stack.callback(watch.stop)
         settings = {"timeout": limits.step, **options}
@@ -140,11 +139,13 @@ def start_ft_hsdp(
             transport="local", on_failure="continue", faults=list(faults), **settings,
         )  # fmt: skip
         stack.callback(job.stop)
-        supervisor = Supervisor(job, client, config.replicas, config.ranks, hang=limits.hang, start=BIRTH,
-                                restarts=restarts, incarnations=first, tell=tell)  # fmt: skip
+        supervisor = Supervisor(
+            job, service.client, config.replicas, config.ranks, hang=limits.hang, start=BIRTH, restarts=restarts,
+            incarnations=first, tell=tell, mind=lambda lives: service.mind(lives, watch.last),
+        )  # fmt: skip
         supervisor.start()
         stack.callback(supervisor.stop)
-        return FtJob(config, steps, folder, stack.pop_all(), job, supervisor, watch)
+        return FtJob(config, steps, folder, stack.pop_all(), job, supervisor, watch, service)
     raise AssertionError("not reached")
 
 

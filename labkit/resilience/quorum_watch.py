@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .quorum import Quorum
+from .quorum.connection import Connection, parse
 from .quorum.errors import TROUBLE
 
 GLANCE = 0.2  # seconds between two looks at whether it is over
@@ -21,15 +22,16 @@ class QuorumWatch:
     """
 
     def __init__(self, address: Any, token: str, tell: Callable[[Quorum], None] | None = None):
-        from .quorum.connection import Connection, parse
-
         self.rounds: list[tuple[float, Quorum]] = []
-        self._tell = tell
+        self._address, self._token, self._tell = parse(address), token, tell
         self._over = threading.Event()
-        self._connection = Connection(parse(address), token)
-        self._take(self._connection.call({"call": "watch"}))
+        self._connect()
         self._thread = threading.Thread(target=self._run, name="labkit-quorum-watch", daemon=True)
         self._thread.start()
+
+    def _connect(self) -> None:
+        self._connection = Connection(self._address, self._token)
+        self._take(self._connection.call({"call": "watch"}))
 
     def _take(self, found: dict[str, Any]) -> None:
         if found["quorum"] is None:
@@ -40,17 +42,22 @@ class QuorumWatch:
             self._tell(quorum)
 
     def _run(self) -> None:
-        with contextlib.suppress(*TROUBLE):  # the service is gone: nothing more will come
-            while not self._over.is_set():
+        while not self._over.is_set():
+            try:
                 found = self._connection.more(GLANCE)
                 if found is not None:
                     self._take(found)
+            except TROUBLE:  # the service is gone; another one may take its place
+                self._connection.close()
+                self._over.wait(GLANCE)
+                with contextlib.suppress(*TROUBLE):
+                    self._connect()
 
     def catch_up(self) -> None:
         """Listen no more; what the service has sent so far is in `rounds` afterwards. May be called twice."""
         self._over.set()
         self._thread.join()
-        with contextlib.suppress(*TROUBLE):
+        with contextlib.suppress(*TROUBLE, OSError, ValueError):  # it may be closed
             while (found := self._connection.more(0)) is not None:
                 self._take(found)
 
@@ -58,6 +65,11 @@ class QuorumWatch:
         """End the thread and the connection. May be called twice."""
         self.catch_up()
         self._connection.close()
+
+    @property
+    def last(self) -> int:
+        """The highest id so far, 0 without any."""
+        return max((q.id for _, q in self.rounds), default=0)
 
     def issued(self) -> dict[tuple[int, int], Quorum]:
         """(id, step) -> quorum: what the audit compares commits with."""

@@ -2,7 +2,7 @@
 
 A *strike* hits one rank at an instant: as it enters a span of a step, for the nth time in a life of its process. Times
 of day play no part, so a plan means the same on a fast and on a slow machine. The shapes say what is struck together:
-one replica, its leader, the one that gives its state away, one that is just recovering, several, all but one.
+one replica, its leader, the one that gives its state away, one that is just recovering, several, all but one, all.
 """
 
 from __future__ import annotations
@@ -163,6 +163,12 @@ def _all_but_one(dice: random.Random, replicas: int, ranks: int, steps: int, tha
     return [_any_instant(dice, r, ranks, steps - 1) for r in range(replicas) if r != left]
 
 
+def _all(dice: random.Random, replicas: int, ranks: int, steps: int, thaw: float) -> list[Strike]:
+    """All replicas at once: nothing is left, and the run begins anew."""
+    at, nth = dice.choice(STEP), dice.randint(1, steps - 1)
+    return [Strike("kill", r, dice.randrange(ranks), at, nth) for r in range(replicas)]
+
+
 def _again_and_again(dice: random.Random, replicas: int, ranks: int, steps: int, thaw: float) -> list[Strike]:
     """One replica loses life after life."""
     r = dice.randrange(replicas)
@@ -184,6 +190,7 @@ def _transfer(dice: random.Random, replicas: int, ranks: int, steps: int, thaw: 
 SHAPES: dict[str, Callable[[random.Random, int, int, int, float], list[Strike]]] = {
     "one": _one, "leader": _leader, "hang": _hang, "freeze": _freeze, "raise": _raise, "drop": _drop,
     "two at once": _two, "again while recovering": _while_recovering, "source": _source, "all but one": _all_but_one,
+    "all": _all,
     "again and again": _again_and_again, "while another recovers": _transfer,
 }  # fmt: skip
 

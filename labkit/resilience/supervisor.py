@@ -32,14 +32,14 @@ class Supervisor:
 
     hang: seconds a rank may go without beginning anything. start: the same while it is being born. restarts: how
     often a unit is started again before it is given up (sooner if it raises the same error each time). incarnations:
-    those that the replicas begin with. tell: called with each incident, from the supervisor's thread. Use as a context
-    manager, or call `start` and `stop`.
+    those that the replicas begin with. From the supervisor's thread are called: tell with each incident, and mind with
+    `lives()` again and again, which may look after the service. Use as a context manager, or call `start` and `stop`.
     """
 
     def __init__(
         self, job: Job, service: Calls | None, replicas: int, ranks: int = 1, *, hang: float = 60.0,
         start: float = 120.0, restarts: int = 20, incarnations: dict[int, int] | None = None,
-        tell: Callable[[Incident], None] | None = None,
+        tell: Callable[[Incident], None] | None = None, mind: Callable[[dict[int, int]], Any] | None = None,
     ):  # fmt: skip
         size = job.spec.world_size
         if replicas < 1 or ranks < 1 or size % ranks or size < replicas * ranks:
@@ -47,7 +47,7 @@ class Supervisor:
         if job.spec.on_failure != "continue":
             raise Refused("a supervised job needs on_failure='continue': its ranks go on when one of them fails")
         self.job, self.service, self.ranks = job, service, ranks
-        self.hang, self.start_limit, self.restarts, self.tell = hang, start, restarts, tell
+        self.hang, self.start_limit, self.restarts, self.tell, self.mind = hang, start, restarts, tell, mind
         self.units = [Unit(u, range(u * ranks, (u + 1) * ranks), u if u < replicas else None,
                            (incarnations or {}).get(u, 0)) for u in range(size // ranks)]  # fmt: skip
         for unit in self.units:
@@ -120,6 +120,7 @@ class Supervisor:
                 self._hold(False)
             if (now := time.monotonic()) - looked >= LOOK:
                 looked = now
+                self._mind()
                 self._look(watch.marks(), now)
 
     def _hear(self, at: float, rank: int, text: str) -> None:
@@ -217,10 +218,18 @@ class Supervisor:
     def _begin(self, replica: int) -> int:
         return self._call(lambda s: s.begin(replica)) or 0
 
+    def _mind(self) -> None:
+        if self.mind is not None:
+            self.mind(self.lives())
+
     def _call(self, say: Callable[[Calls], Any]) -> Any:
-        """Tell the service; one that does not answer is noted, and its absence will show elsewhere."""
-        try:
-            return say(self.service) if self.service is not None else None
-        except Exception as why:
-            self.errors.append(f"{type(why).__name__}: {why}")
-            return None
+        """Tell the service. One that does not answer even after it was minded is noted, and will show elsewhere."""
+        for last in (False, True):
+            try:
+                return say(self.service) if self.service is not None else None
+            except Exception as why:
+                if last:
+                    self.errors.append(f"{type(why).__name__}: {why}")
+                else:
+                    self._mind()
+        return None

@@ -86,6 +86,23 @@ def test_a_replica_that_is_killed_comes_back_and_the_numbers_say_when() -> None:
     assert [b for b in run.audit.branches] == []
 
 
+def test_when_all_replicas_are_lost_the_run_begins_anew_and_comes_to_its_end() -> None:
+    run = run_ft_hsdp(CONFIG, endless, 8, faults=[Kill(r, at="forward", nth=4) for r in range(2)]).require()
+    assert {i.replica for i in run.incidents} == {0, 1} and list(run.finished) == [0, 1]
+    assert len(run.audit.lineage) == 8 and sum(run.audit.consumed) <= 8 * 2 * 4
+    assert {b.step for b in run.audit.branches} >= {0, 1}
+
+
+def test_the_quorum_service_is_killed_and_replaced() -> None:
+    with start_ft_hsdp(CONFIG, endless, 25) as job:
+        assert eventually(lambda: len(job.watch.rounds) > 3, 20)
+        first = job.service.pid
+        os.kill(first, signal.SIGKILL)
+        run = job.wait(60).require()
+        assert job.service.replaced == 1 and job.service.pid != first
+    assert list(run.finished) == [0, 1] and run.errors == [] and run.audit.consumed == (100, 100)
+
+
 def test_an_interrupted_run_leaves_nothing() -> None:
     job = start_ft_hsdp(CONFIG, endless, 10**6)
     assert eventually(lambda: len(job.watch.rounds) > 2, 20)
