@@ -87,9 +87,10 @@ def test_a_full_round_forms_at_once_and_keeps_its_id() -> None:
         }
 
 
-@pytest.mark.parametrize("step, failed", [(5, True), (5, False), (6, True)])
+@pytest.mark.parametrize("step, failed", [(6, True), (6, False), (7, True)])
 def test_who_retries_gets_a_new_id_with_the_same_members(step: int, failed: bool) -> None:
     t = begun()
+    assert t.all_join(0, 1, 2, step=6).id == 1
     t.join(0, step)
     t.join(1, step)
     t.join(2, step, failed=failed)

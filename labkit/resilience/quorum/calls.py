@@ -59,12 +59,12 @@ def _host(state: QuorumState, m: Message, now: float, ticket: Any) -> Message:
         raise BadCall("a host's heartbeats need parts=[[replica, incarnation, age, gone], ...]")
     for replica, incarnation, age, gone in parts:
         try:
-            state.heard(replica, incarnation, ("host", host), now, age)
+            if not gone or ("host", host) not in state.slot(replica).heard:
+                state.heard(replica, incarnation, ("host", host), now, age)
         except OldIncarnation:
             over.append([replica, incarnation])
-        else:
-            if gone:
-                state.closed(replica, incarnation, ("host", host), now)
+        if gone:
+            state.closed(replica, incarnation, ("host", host), now)
     return {"over": over, "heartbeat": state.rules.heartbeat}
 
 

@@ -50,14 +50,14 @@ class Connection:
     def _greet(self, token: str, patience: float) -> None:
         strange = f"what answers at {self.where} is not a quorum service of labkit"
         try:
-            greeted = self._receive(patience)
+            greeted = self.receive(patience)
         except (BadCall, Unanswered) as why:
             raise Unanswered(f"{strange} ({why})") from why
         if greeted.get("service") != greeting.SERVICE:
             raise Unanswered(strange)
         own = greeting.nonce()
-        self._send(greeting.answer(token, greeted, own))
-        admitted = self._receive(patience)
+        self.send(greeting.answer(token, greeted, own))
+        admitted = self.receive(patience)
         greeting.raise_refusal(admitted)
         expected = greeting.proof(token, "service", str(greeted["nonce"]), own)
         if not greeting.same(admitted["ok"].get("proof"), expected):
@@ -65,8 +65,8 @@ class Connection:
 
     def call(self, request: dict[str, Any], wait: float = 0.0) -> dict[str, Any]:
         """Send one request and return its result. wait: seconds that the service itself may take to answer."""
-        self._send(request)
-        reply = self._receive(wait + PATIENCE)
+        self.send(request)
+        reply = self.receive(wait + PATIENCE)
         greeting.raise_refusal(reply)
         return reply["ok"]
 
@@ -74,18 +74,20 @@ class Connection:
         """One more answer to the last call (`watch` has many), None if none comes within `wait` seconds."""
         if self._reader.waiting == 0 and not select.select([self._socket], [], [], wait)[0]:
             return None
-        reply = self._receive(PATIENCE)
+        reply = self.receive(PATIENCE)
         greeting.raise_refusal(reply)
         return reply["ok"]
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one message."""
         try:
             self._socket.settimeout(PATIENCE)
             self._socket.sendall(encode(message))
         except OSError as why:
             raise Unanswered(f"the quorum service at {self.where} is gone ({why})") from why
 
-    def _receive(self, wait: float) -> dict[str, Any]:
+    def receive(self, wait: float) -> dict[str, Any]:
+        """The next message, waiting at most `wait` seconds for it; Unanswered if none comes."""
         end = time.monotonic() + wait
         while (message := self._reader.next()) is None:
             try:
@@ -101,6 +103,27 @@ class Connection:
                 )
             self._reader.feed(data)
         return message
+
+    def fileno(self) -> int:
+        """For `select`."""
+        return self._socket.fileno()
+
+    def arrived(self) -> list[dict[str, Any]]:
+        """The messages that are here already, after `select` said that something is. Unanswered if it is the end."""
+        self._socket.settimeout(0.0)
+        try:
+            data = self._socket.recv(1 << 18)
+        except BlockingIOError:
+            return []
+        except OSError as why:
+            raise Unanswered(f"the quorum service at {self.where} is gone ({why})") from why
+        if not data:
+            raise Unanswered(f"the quorum service at {self.where} has closed the connection")
+        self._reader.feed(data)
+        found = []
+        while (message := self._reader.next()) is not None:
+            found.append(message)
+        return found
 
     def close(self) -> None:
         self._socket.close()
