@@ -12,6 +12,7 @@ from typing import Any
 from labkit.wire import record as rec
 from labkit.wire.messenger import COLLECTIVES
 from labkit.world.begun import Begun
+from labkit.world.explain import ranks_text
 
 from .report import Post, Report, Thread
 
@@ -56,12 +57,15 @@ class Operations:
         self.threads: dict[int, list[tuple[Thread, list[Key]]]] = {
             rank: [(t, _keys(rank, t)) for t in report.threads] for rank, report in reports.items()
         }
-        self.found: dict[Key, Operation] = {}
-        for of_rank in self.threads.values():
-            for _, keys in of_rank:
+        inside: dict[Key, list[int]] = {}
+        for rank, of_rank in self.threads.items():
+            for thread, keys in of_rank:
                 for key in keys:
-                    if key not in self.found:
-                        self.found[key] = self._operation(key)
+                    ranks = inside.setdefault(key, [])
+                    if thread.own is None and rank not in ranks[-1:]:
+                        ranks.append(rank)
+        self._words = {m.call: m.words for report in reports.values() for m in report.made}
+        self.found = {key: self._operation(key, ranks) for key, ranks in inside.items()}
 
     def main(self, rank: int) -> list[Key]:
         """What the thread of the rank's function is in; [] where it is outside any message."""
@@ -80,22 +84,19 @@ class Operations:
         kind = rec.RECV if post.way == "send" else rec.SEND
         return self.begun.has(post.peer, kind, rank, post.group, post.lane, post.seq)
 
-    def waits_too(self, rank: int, post: Post) -> bool:
-        """Whether the peer waits for the other side of this message now."""
-        return any(
-            p.peer == rank and p.way != post.way and (p.group, p.lane, p.seq) == (post.group, post.lane, post.seq)
-            for thread, _ in self.threads.get(post.peer, ())
-            for p in thread.posts
-        )
+    def under_way(self, rank: int, post: Post) -> bool:
+        """Whether the peer, which has begun its side of this message, has not ended it either."""
+        kind = rec.RECV if post.way == "send" else rec.SEND
+        return (kind, rank, post.group, post.lane, post.seq) in self.reports[post.peer].under_way
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _operation(self, key: Key) -> Operation:
+    def _operation(self, key: Key, inside: list[int]) -> Operation:
         members = self.groups.get(key[1], ()) if key[0] == "call" else (key[1], key[2])
-        inside = [r for r in self.threads if any(key in keys and t.own is None for t, keys in self.threads[r])]
-        found = Operation(key, self._name(key, inside), members or tuple(inside), inside)
+        found = Operation(key, self._name(key), members or tuple(inside), inside)
+        here = set(inside)
         for rank in found.members:
-            if rank not in inside:
+            if rank not in here:
                 getattr(found, self._status(rank, key)).append(rank)
         return found
 
@@ -109,14 +110,15 @@ class Operations:
         else:
             _, source, to, group, lane, seq = key
             kind, peer = (rec.SEND, to) if rank == source else (rec.RECV, source)
-            begun, ended = self.begun.has(rank, kind, peer, group, lane, seq), False
+            begun = self.begun.has(rank, kind, peer, group, lane, seq)
+            ended = (kind, peer, group, lane, seq) not in self.reports[rank].under_way
         return "unknown" if begun is None else "absent" if not begun else "left" if ended else "posted"
 
-    def _name(self, key: Key, inside: list[int]) -> str:
+    def _name(self, key: Key) -> str:
         if key[0] == "message":
             return f"message {key[5]} from rank {key[1]} to rank {key[2]}"
-        texts = {m.call: m.words for report in self.reports.values() for m in report.made}
-        return f"{texts.get(key[1:], 'a collective')}, call {key[2]}"
+        ranks = f" of {ranks_text(self.groups[key[1]])}" if self.groups.get(key[1]) else ""
+        return f"{self._words.get(key[1:], 'a collective')}{ranks}, call {key[2]}"
 
 
 def _keys(rank: int, thread: Thread) -> list[Key]:

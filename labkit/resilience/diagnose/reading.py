@@ -19,6 +19,7 @@ from .report import CallId, Made, Post, Report, Thread
 from .spent import communication
 
 KEPT_CALLS = 48  # of the last collective calls, a report carries so many
+KEPT_MESSAGES = 256  # of those that are under way
 LOOK_BACK = 64  # records that are searched for a span that is still open
 
 
@@ -70,7 +71,7 @@ class _Rank:
             page.rank, state, page.step, count, main_free=not any(thread.main for thread in inside),
             others_free=page.own_threads().count(False), doing=_open_span(rows, names, bool(page.dropped)),
             threads=inside if state == rec.RUNNING else (), groups=groups,
-            begun=tuple(tuple(int(x) for x in row) for row in begun), whole=whole,
+            begun=tuple(tuple(int(x) for x in row) for row in begun), whole=whole, under_way=_under_way(rows),
             sent={r: n for r, (_, n) in enumerate(page.counters()) if n},
             spent={g: (s, int(n)) for g, (s, n) in self._spent.items()},
             made=tuple(
@@ -107,6 +108,13 @@ class _Rank:
         if new:
             self._calls += len(new)
             self._last_made = int(rows["t0"][new[-1]]), new[-1]
+
+
+def _under_way(rows: np.ndarray) -> tuple[tuple[int, ...], ...]:
+    messages = (rows["kind"] == rec.SEND) | (rows["kind"] == rec.RECV)
+    open_ = rows[messages & (rows["t1"] == 0)][-KEPT_MESSAGES:]
+    names = ("kind", "peer", "group", "lane", "seq")
+    return tuple(tuple(int(e[name]) for name in names) for e in open_)
 
 
 def _shape_of_group(ranks: tuple[int, ...]) -> str:

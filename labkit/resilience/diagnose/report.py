@@ -78,7 +78,8 @@ class Report:
 
     count: records that it has written, which grows whenever it begins something. main_free, others_free: whether the
     thread of its function, and how many other threads of its own, are outside any message. doing: in words.
-    begun, whole: see `labkit.world.begun`. sent: messages that left it, by receiver. spent: seconds in
+    begun, whole: see `labkit.world.begun`. under_way: messages that it has begun and not ended, as (kind, peer, group,
+    lane, number). sent: messages that left it, by receiver. spent: seconds in
     communication (see `spent`) and the number of calls, by group. made: its last collective calls, oldest first.
     """
 
@@ -93,6 +94,7 @@ class Report:
     groups: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     begun: tuple[tuple[int, ...], ...] = ()
     whole: int = -1
+    under_way: tuple[tuple[int, ...], ...] = ()
     sent: Mapping[int, int] = field(default_factory=dict)
     spent: Mapping[int, tuple[float, int]] = field(default_factory=dict)
     made: tuple[Made, ...] = ()
@@ -142,6 +144,7 @@ class Report:
             )  # fmt: skip
             raw["groups"] = {int(key): tuple(ranks) for key, ranks in raw["groups"].items()}
             raw["begun"] = tuple(tuple(row) for row in raw["begun"])
+            raw["under_way"] = tuple(tuple(row) for row in raw["under_way"])
             raw["sent"] = {int(rank): n for rank, n in raw["sent"].items()}
             raw["spent"] = {int(key): tuple(both) for key, both in raw["spent"].items()}
             raw["made"] = tuple(Made(**{**m, "call": tuple(m["call"])}) for m in raw["made"])

@@ -18,7 +18,7 @@ from .failures import Failed, roots
 from .report import Report
 from .waits import Clue, Waits
 
-MOST_CULPRITS = 3  # that are looked for at once: with more, everybody is suspected
+MOST_CULPRITS, MOST_TRIED = 3, 40  # culprits that are looked for at once, among so many: else everybody is suspected
 KINDS = {
     "absent": "does not come",
     "finished": "has finished too early or too late",
@@ -86,8 +86,8 @@ def diagnose(
     waits = Waits(reports)
     clues = roots(failures) or [c for c in waits.clues if not c.ranks.issubset(moving)]
     wrong = majority.mismatch(reports)
-    if wrong is not None and not any(c.kind in ("dead", "raised") for c in clues):
-        clues = [wrong]
+    if wrong is not None and not any(c.kind == "dead" and "SIGABRT" not in c.why for c in clues):
+        clues = [wrong]  # which may well have been why a rank raised, or why a library ended it
     clues = [_refined(clue, reports) for clue in clues]
     if not clues:
         return Verdict("nothing", (), True, (), None, waits)
@@ -99,14 +99,26 @@ def diagnose(
 
 def fewest(sets: Sequence[frozenset[int]], silent: frozenset[int] = frozenset()) -> tuple[frozenset[int], bool]:
     """The ranks of the smallest choices that take one of every set, and whether there is only one such choice."""
+    forced = frozenset(r for s in sets if len(s) == 1 for r in s)
+    rest = [s for s in dict.fromkeys(sets) if not s & forced]
+    if not rest:
+        return forced, True
+    choices = _choices(rest)
+    choices = [c for c in choices if c <= silent] or choices
+    return (forced.union(*choices), len(choices) == 1) if choices else (forced.union(*rest), False)
+
+
+def _choices(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """The smallest sets of ranks that take one of each of `sets`; [] where that would take too long to find."""
+    common = frozenset[int].intersection(*sets)
+    if common:
+        return [frozenset({r}) for r in sorted(common)]
     everyone = sorted(frozenset[int]().union(*sets))
-    for n in range(1, MOST_CULPRITS + 1):
-        choices = [frozenset(c) for c in combinations(everyone, n) if all(s.intersection(c) for s in sets)]
-        quiet = [c for c in choices if c <= silent]
-        choices = quiet or choices
-        if choices:
-            return frozenset[int]().union(*choices), len(choices) == 1
-    return frozenset(everyone), all(len(s) == 1 for s in sets)
+    for n in range(2, MOST_CULPRITS + 1 if len(everyone) <= MOST_TRIED else 0):
+        found = [frozenset(c) for c in combinations(everyone, n) if all(s.intersection(c) for s in sets)]
+        if found:
+            return found
+    return []
 
 
 def _refined(clue: Clue, reports: Mapping[int, Report]) -> Clue:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from labkit.wire import record as rec
 from labkit.world.explain import ranks_text
@@ -132,23 +133,25 @@ class Waits:
 
     def _stands(self, rank: int, op: Operation) -> Iterator[Clue]:
         """A rank inside that waits for nobody who has yet to act: it, or a message under way, makes no progress."""
-        under_way = [
-            p for p in self._ops.posts(rank, op.key) if self._ops.other_side(rank, p) and not self._has_left(p)
-        ]
-        if not self._ops.posts(rank, op.key):
+        posts = self._ops.posts(rank, op.key)
+        if not posts:
             yield Clue(frozenset({rank}), "inside", f"rank {rank} has joined {op.name}, waits for no message there, "
                        "and makes no progress")  # fmt: skip
-        for post in under_way:
-            source, to = (rank, post.peer) if post.way == "send" else (post.peer, rank)
-            text = f"both have begun the message from rank {source} to rank {to} in {op.name}, and it does not end"
+        for post in posts:
+            if not self._ops.other_side(rank, post) or self._has_left(post):
+                continue
+            way = (rank, post.peer) if post.way == "send" else (post.peer, rank)
+            what = f"the message from rank {way[0]} to rank {way[1]} in {op.name}"
             peer = self.reports[post.peer]
-            if post.way == "recv" and self._has_left(Post(**{**post.__dict__, "way": "send"})):
-                yield Clue(frozenset({rank}), "between", f"{text}; it is small, and has left its sender", (source, to))
+            if not self._ops.under_way(rank, post):
+                done = "has taken it" if post.way == "send" else "has sent it"
+                yield Clue(frozenset({rank}), "between", f"rank {rank} still waits for {what}, and rank {post.peer} "
+                           f"{done}", way)  # fmt: skip
             elif peer.main_free and not peer.threads:
-                yield Clue(frozenset({post.peer}), "between", f"{text}; rank {post.peer} does not wait for it, and is "
-                           "outside any message", (source, to))  # fmt: skip
+                yield Clue(frozenset({post.peer}), "between", f"{what} is under way, and rank {post.peer}, which does "
+                           "not wait for it, is outside any message", way)  # fmt: skip
             else:
-                yield Clue(frozenset({source, to}), "between", text, (source, to))
+                yield Clue(frozenset(way), "between", f"both have begun {what}, and neither has ended it", way)
 
     # -- circles ---------------------------------------------------------------------------------------------------
 
@@ -168,13 +171,15 @@ class Waits:
 
 def _ring(edges: Mapping[int, set[int]], op: Operation) -> Iterator[Clue]:
     for circle in _circles(edges):
-        yield Clue(frozenset(circle), "circle", f"{ranks_text(sorted(circle))} wait for each other inside {op.name}")
+        ranks = sorted(r for r in circle if isinstance(r, int))
+        if all(edges[r] <= circle for r in ranks):  # nobody in it waits for anybody else
+            yield Clue(frozenset(ranks), "circle", f"{ranks_text(ranks)} wait for each other inside {op.name}")
 
 
-def _circles(edges: Mapping[object, set[object]] | Mapping[int, set[int]]) -> list[set[object]]:  # type: ignore[type-arg]
+def _circles(edges: Mapping[Any, set[Any]]) -> list[set[Any]]:
     """The sets of nodes that can reach each other, of two or more."""
     reach = {node: _reached(edges, node) for node in edges}
-    found: list[set[object]] = []
+    found: list[set[Any]] = []
     for node in edges:
         circle = {other for other in reach[node] if node in reach.get(other, set())}
         if node in circle and circle not in found:
@@ -182,8 +187,8 @@ def _circles(edges: Mapping[object, set[object]] | Mapping[int, set[int]]) -> li
     return found
 
 
-def _reached(edges: Mapping, start: object) -> set:  # type: ignore[type-arg]
-    seen: set[object] = set()
+def _reached(edges: Mapping[Any, set[Any]], start: Any) -> set[Any]:
+    seen: set[Any] = set()
     todo = [start]
     while todo:
         for node in edges.get(todo.pop(), ()):

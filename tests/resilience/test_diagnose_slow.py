@@ -1,0 +1,79 @@
+"""Stragglers by aggregated time: what the numbers must look like, what is counted, real clocks, two looks."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import labkit
+from labkit import Slow
+from labkit.resilience.diagnose import Detector, find_slow, since, stragglers
+
+from .diagnose_worlds import mesh_program, pipeline_program
+
+
+@pytest.mark.parametrize(
+    "seconds, slow",
+    [
+        ([1.0, 1.0, 0.1, 1.0], (2,)),
+        ([0.1, 1.0], (0,)),
+        ([1.0, 0.1, 0.11, 1.0, 1.02], (1, 2)),  # a host with two ranks
+        ([1.0, 0.97, 0.99, 1.0], ()),
+        ([0.0, 0.0, 0.0, 0.0], ()),
+        ([0.4, 0.6, 0.8, 1.0], ()),  # a slope is no straggler: nobody is set apart
+        ([0.1, 0.1, 0.1, 1.0], ()),  # more than half would be slow: then it is the one that waits that is odd
+        ([3.0], ()),
+    ],
+)
+def test_who_is_set_apart(seconds, slow) -> None:
+    assert find_slow(dict(enumerate(seconds)), 2.0).slow == slow
+
+
+def test_what_it_costs_is_what_the_others_wait() -> None:
+    found = find_slow({0: 1.0, 1: 0.25, 2: 1.0}, 4.0)
+    assert found.cost == pytest.approx(0.75) and "19%" in str(found.verdict) and found.verdict.culprit == 1
+    assert find_slow({0: 1.0, 1: 1.0}, 4.0).verdict.kind == "nothing"
+
+
+@pytest.mark.parametrize("sizes", [{"dp": 2, "tp": 2}, {"dp": 3}])
+def test_on_real_clocks(sizes) -> None:
+    size = 4 if "tp" in sizes else 3
+    run = labkit.launch(slow_program, size, sizes, 12, transport="local", faults=[Slow(1, step=0, factor=3)])
+    assert stragglers(run.trace).verdict.culprit == 1
+    assert stragglers(run.trace, [8, 9, 10]).slow == (1,)
+
+
+def slow_program(group, sizes, steps):
+    from labkit import collectives
+    from labkit.parallel.mesh import Mesh
+
+    import torch  # isort: skip
+
+    mesh = Mesh(group, sizes)
+    for n in range(steps):
+        group.step(n)
+        group.compute(0.02)
+        for axis in reversed(sizes):
+            collectives.all_reduce(torch.ones(50), mesh[axis], algorithm="ring")
+
+
+def test_without_a_slow_rank_none_is_named_on_the_virtual_clock() -> None:
+    for program, sizes in ((mesh_program, {"dp": 2, "tp": 2}), (pipeline_program, {"dp": 2, "pp": 2})):
+        run = labkit.launch(program, 4, sizes, 6, "ring", 50, clock="virtual", transport="local")
+        assert stragglers(run.trace).slow == ()
+
+
+def test_between_two_looks_at_a_running_job() -> None:
+    job = labkit.start(slow_program, 4, {"dp": 2, "tp": 2}, 10**6, transport="local",
+                       faults=[Slow(2, step=0, factor=3)], on_failure="continue")  # fmt: skip
+    try:
+        detector = Detector(job)
+        while min((r.step for r in detector.look().values()), default=-1) < 3:
+            time.sleep(0.05)
+        before, at = detector.look(), time.monotonic()
+        time.sleep(1.5)
+        found = since(before, detector.look(), time.monotonic() - at)
+        assert found.slow == (2,), found
+    finally:
+        job.stop()
