@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FtJob", "FtRun", "RunFailed", "run_ft_hsdp", "start_ft_hsdp"]
 
-BIRTH = 60.0  # seconds until a rank that was started must have begun something
+BIRTH = 60.0  # seconds a rank may go without beginning anything, before its replica has joined the others
 
 
 def _rank_main(
@@ -104,13 +104,15 @@ def _writable(folder: Path) -> Path:
 
 def start_ft_hsdp(
     config: FtConfig, build: Callable[..., Any], steps: int, *, log_dir: str | Path | None = None,
-    faults: Sequence[Fault] = (), restarts: int = 20, tell: Callable[[Incident], None] | None = None, **options: Any,
+    faults: Sequence[Fault] = (), restarts: int = 20, birth: float = BIRTH,
+    tell: Callable[[Incident], None] | None = None, **options: Any,
 ) -> FtJob:  # fmt: skip
     """Start `replicas` x `ranks` processes (and spares) that train `steps` steps, and what looks after them.
 
     build(inner_group, seed): the model, as `ft_hsdp.train` wants it. log_dir: where the audit log goes; without one it
     lies in a temporary folder that is gone afterwards. faults: struck on the way. restarts: of one replica, before it
-    is given up. tell: called with each incident as it happens. Other options are those of `labkit.start`.
+    is given up. birth: seconds that a rank may take for anything it does before it joins. tell: called with each
+    incident as it happens. Other options are those of `labkit.start`.
     """
     import labkit
 
@@ -140,8 +142,9 @@ def start_ft_hsdp(
         )  # fmt: skip
         stack.callback(job.stop)
         supervisor = Supervisor(
-            job, service.client, config.replicas, config.ranks, hang=limits.hang, start=BIRTH, restarts=restarts,
+            job, service.client, config.replicas, config.ranks, hang=limits.hang, start=birth, restarts=restarts,
             incarnations=first, tell=tell, mind=lambda lives: service.mind(lives, watch.last),
+            joined=lambda *life: life in watch.lives,
         )  # fmt: skip
         supervisor.start()
         stack.callback(supervisor.stop)

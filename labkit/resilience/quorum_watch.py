@@ -17,12 +17,14 @@ GLANCE = 0.2  # seconds between two looks at whether it is over
 
 class QuorumWatch:
     """Listens in a thread until `stop`. rounds: (when, quorum), oldest first; when is on the monotonic clock.
+    lives: (replica, incarnation) of all that ever were a member.
 
     tell: called with each of them, from that thread. The service may issue one id for many steps in a row.
     """
 
     def __init__(self, address: Any, token: str, tell: Callable[[Quorum], None] | None = None):
         self.rounds: list[tuple[float, Quorum]] = []
+        self.lives: set[tuple[int, int]] = set()
         self._address, self._token, self._tell = parse(address), token, tell
         self._over = threading.Event()
         self._connect()
@@ -37,6 +39,7 @@ class QuorumWatch:
         if found["quorum"] is None:
             return
         quorum = Quorum.from_json(found["quorum"])
+        self.lives |= quorum.lives
         self.rounds.append((time.monotonic(), quorum))
         if self._tell is not None:
             self._tell(quorum)

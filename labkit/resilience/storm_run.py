@@ -19,6 +19,7 @@ from .storm_models import MODELS
 
 BATCH = 4  # samples of a replica's step
 STEP = 0.15  # seconds that a step is taken to last, for the deadlines
+BIRTH = 8.0  # seconds a process may go without a sign of life before it has joined
 PATIENCE = 30.0  # seconds beyond what the deadlines allow, for starting processes on a busy machine
 
 
@@ -53,8 +54,8 @@ def configure(plan: Plan, **changes: Any) -> FtConfig:
 
 
 def allowed(plan: Plan, config: FtConfig) -> float:
-    """Seconds that a run of this plan may take: each strike may cost the longest of all waits, twice."""
-    return PATIENCE + 2 * (len(plan.strikes) + 1) * config.deadlines.hang
+    """Seconds that a run of this plan may take: each strike may cost the longest of all waits, twice, and a birth."""
+    return PATIENCE + (len(plan.strikes) + 1) * (2 * config.deadlines.hang + BIRTH)
 
 
 def weather(plan: Plan, *, config: FtConfig | None = None, replay: bool = True, **options: Any) -> Verdict:
@@ -63,7 +64,8 @@ def weather(plan: Plan, *, config: FtConfig | None = None, replay: bool = True, 
     began = time.monotonic()
     verdict = Verdict(plan, 0.0)
     limit = allowed(plan, config)
-    job = start_ft_hsdp(config, MODELS[plan.inside], plan.steps, faults=plan.faults(), deadline=limit, **options)
+    job = start_ft_hsdp(config, MODELS[plan.inside], plan.steps, faults=plan.faults(), deadline=limit, birth=BIRTH,
+                        **options)  # fmt: skip
     with job, _thawing(job, plan):
         verdict.run = run = job.wait()
     verdict.seconds = time.monotonic() - began

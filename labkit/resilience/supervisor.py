@@ -30,7 +30,8 @@ SAME = 3  # lives of a unit that end with one and the same error: it would come 
 class Supervisor:
     """Of one job with `replicas` places, `ranks` processes each, and spares in the ranks that are left.
 
-    hang: seconds a rank may go without beginning anything. start: the same while it is being born. restarts: how
+    hang: seconds a rank may go without beginning anything. start: the same while it is being born, builds its model and
+    warms up: until joined(replica, incarnation) is true, or its function runs where this is not told. restarts: how
     often a unit is started again before it is given up (sooner if it raises the same error each time). incarnations:
     those that the replicas begin with. From the supervisor's thread are called: tell with each incident, and mind with
     `lives()` again and again, which may look after the service. Use as a context manager, or call `start` and `stop`.
@@ -40,6 +41,7 @@ class Supervisor:
         self, job: Job, service: Calls | None, replicas: int, ranks: int = 1, *, hang: float = 60.0,
         start: float = 120.0, restarts: int = 20, incarnations: dict[int, int] | None = None,
         tell: Callable[[Incident], None] | None = None, mind: Callable[[dict[int, int]], Any] | None = None,
+        joined: Callable[[int, int], bool] | None = None,
     ):  # fmt: skip
         size = job.spec.world_size
         if replicas < 1 or ranks < 1 or size % ranks or size < replicas * ranks:
@@ -48,6 +50,7 @@ class Supervisor:
             raise Refused("a supervised job needs on_failure='continue': its ranks go on when one of them fails")
         self.job, self.service, self.ranks = job, service, ranks
         self.hang, self.start_limit, self.restarts, self.tell, self.mind = hang, start, restarts, tell, mind
+        self.joined = joined
         self.units = [Unit(u, range(u * ranks, (u + 1) * ranks), u if u < replicas else None,
                            (incarnations or {}).get(u, 0)) for u in range(size // ranks)]  # fmt: skip
         for unit in self.units:
@@ -159,7 +162,8 @@ class Supervisor:
             if known is None or known[0] != mark or waits:
                 self._marks[rank] = (mark, now)
                 continue
-            still, limit = now - known[1], self.hang if state == rec.RUNNING else self.start_limit
+            begun = self.joined is None or self.joined(unit.replica or 0, unit.incarnation)
+            still, limit = now - known[1], self.hang if state == rec.RUNNING and begun else self.start_limit
             if still > limit:
                 why = f"it has begun nothing for {still:.3g} s, and {limit:g} s are allowed"
                 self._broken(unit, "hung", rank, why, now - self.zero)
