@@ -80,10 +80,10 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
         f"grows with members to the power {growth(found, 'new ms'):.2f}"
     )
     each = direct()
-    cores = last["members"] / BEAT * each
+    alone, through = 100 * last["members"] / BEAT * each, last["CPU % of heartbeats"]
     print(
-        f"a heartbeat without an aggregator takes {1e6 * each:.0f} us of the service's processor: {last['members']:,} "
-        f"members, each every {BEAT:g} s, {100 * cores:.0f} % of it; through aggregators {last['CPU % of heartbeats']:.1f} %",
+        f"a heartbeat without an aggregator takes {1e6 * each:.0f} us of the service's processor; {last['members']:,} "
+        f"members, each every {BEAT:g} s: {alone:.0f} % of a processor, through aggregators {through:.1f} %",
         flush=True,
     )
     return {"rows": found, "target": TARGET, "worst": worst, "growth": growth(found, "new ms"), "direct": each}

@@ -141,8 +141,11 @@ class QuorumClient:
         with self._lock:
             if self._owner != os.getpid():  # a fork: the parent goes on talking on the old ones
                 self._owner, self._idle = os.getpid(), []
-            if self._idle:
-                return self._idle.pop(), False
+            while self._idle:
+                connection = self._idle.pop()
+                if not connection.ended:
+                    return connection, False
+                connection.close()
         return Connection(self.address, self.token), True
 
     def _give(self, connection: Connection) -> None:

@@ -108,6 +108,11 @@ class Connection:
         """For `select`."""
         return self._socket.fileno()
 
+    @property
+    def ended(self) -> bool:
+        """Whether the service has closed it, as far as is known here, while no call is waiting."""
+        return bool(select.select([self._socket], [], [], 0)[0])
+
     def arrived(self) -> list[dict[str, Any]]:
         """The messages that are here already, after `select` said that something is. Unanswered if it is the end."""
         self._socket.settimeout(0.0)

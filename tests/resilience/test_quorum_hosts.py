@@ -1,0 +1,164 @@
+"""Heartbeats that come through a host's aggregator, and the emulation of many hosts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from leftovers import eventually, soon, zombies
+
+from labkit.resilience.quorum import Aggregator, BadCall, QuorumClient, QuorumService
+from labkit.resilience.quorum.aggregator import MemberBeat
+from labkit.resilience.quorum.emulate import blocks, emulate
+
+
+class Host:
+    """An aggregator on a thread, and members that beat until they are silenced."""
+
+    def __init__(self, service: QuorumService, name: str, parts: list[tuple[int, int, int, int]]):
+        self.told: list[tuple[int, int]] = []
+        self.aggregator = Aggregator(
+            service.address, service.token, name, every=0.05, on_quorum=lambda q: self.told.append((q.id, q.step))
+        )
+        self.parts, self.silent = parts, set[tuple[int, int]]()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def start(self) -> Host:
+        self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        self.aggregator.check_in(self.parts)
+        beat = MemberBeat(self.aggregator.path)
+        while not self._stop.is_set():
+            for replica, first, count, _ in self.parts:
+                for rank in range(first, first + count):
+                    if (replica, rank) not in self.silent:
+                        beat.beat(replica, 1, rank)
+                        self.aggregator.step(0)
+            self.aggregator.step(0.02)
+        beat.close()
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.aggregator.close()
+
+
+@pytest.fixture
+def two() -> Iterator[Any]:
+    """Two replicas of four ranks on two hosts, which have half of each, and a client."""
+    with QuorumService.start(2, heartbeat=0.6) as service, QuorumClient(service.address, service.token) as client:
+        hosts = [Host(service, f"h{i}", [(0, 2 * i, 2, 4), (1, 2 * i, 2, 4)]).start() for i in range(2)]
+        assert eventually(lambda: client.status()["living"] == 2)
+        yield service, client, hosts
+        for host in hosts:
+            host.end()
+
+
+def join(client: QuorumClient, step: int, *replicas: int) -> list[Any]:
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda r=r: found.append(client.join(r, 1, step, timeout=20))) for r in replicas]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_every_member_counts_and_hosts_are_told_of_quorums(two) -> None:
+    _, client, hosts = two
+    assert {q.replicas for q in join(client, 0, 0, 1)} == {(0, 1)}
+    assert eventually(lambda: all(h.told == [(1, 0)] for h in hosts))
+    time.sleep(1.0)
+    assert client.status()["living"] == 2
+    hosts[1].silent.add((1, 3))  # one of eight
+    assert {q.replicas for q in join(client, 1, 0)} == {(0,)}
+    found = client.status()["replicas"][1]
+    assert found["phase"] == "lost" and found["why"].startswith("silent for 0.6")
+    hosts[1].silent.clear()
+    assert eventually(lambda: client.status()["living"] == 2), "it was only slow"
+
+
+def test_a_member_that_a_host_saw_die_is_gone_at_once(two) -> None:
+    _, client, hosts = two
+    join(client, 0, 0, 1)
+    begin = time.monotonic()
+    hosts[0].aggregator.gone(1, 1)
+    assert {q.replicas for q in join(client, 1, 0)} == {(0,)}
+    assert time.monotonic() - begin < soon(0.4)
+    time.sleep(0.3)
+    assert client.status()["replicas"][1]["phase"] == "lost", "further messages of the host do not revive it"
+    with pytest.raises(BadCall, match="rank 3 of replica 1 is not on host h0"):
+        hosts[0].aggregator.gone(1, 3)
+
+
+def test_a_new_incarnation_is_not_kept_alive_by_beats_of_the_old(two) -> None:
+    _, client, hosts = two
+    assert client.begin(1) == 2
+    assert eventually(lambda: all(1 not in h.aggregator._parts for h in hosts))
+    assert client.status()["replicas"][1]["phase"] == "begun"
+    assert client.status()["replicas"][0]["phase"] == "live"
+
+
+def test_an_aggregator_finds_a_service_that_took_the_place_of_a_lost_one(two) -> None:
+    service, client, hosts = two
+    join(client, 0, 0, 1)
+    service.stop()
+    port = int(service.address.rpartition(":")[2])
+    with QuorumService.start(2, port=port, token=service.token, first_id=50, incarnations=[1, 1], heartbeat=0.6):
+        assert eventually(lambda: client.status()["living"] == 2)
+        assert {q.id for q in join(client, 1, 0, 1)} == {50}
+        assert eventually(lambda: all(h.told == [(1, 0), (50, 1)] for h in hosts))
+
+
+def test_what_is_no_beat_is_left_aside_and_the_socket_is_its_users_alone() -> None:
+    with QuorumService.start(1) as service:
+        aggregator = Aggregator(service.address, service.token, "a", every=0.05)
+        folder = os.path.dirname(aggregator.path)
+        assert os.stat(folder).st_mode & 0o777 == 0o700
+        aggregator.check_in([(0, 0, 2, 2)])
+        before = list(aggregator._parts[0].heard)
+        beat = MemberBeat(aggregator.path)
+        for wrong in ((0, 1, 2), (0, 2, 0), (1, 1, 0)):  # no such rank, another incarnation, another replica
+            beat.beat(*wrong)
+        stranger = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        stranger.sendto(b"hello", aggregator.path)
+        aggregator.step(0)
+        assert aggregator._parts[0].heard == before
+        beat.beat(0, 1, 1)
+        aggregator.step(0.1)
+        assert aggregator._parts[0].heard[0] == before[0] and aggregator._parts[0].heard[1] > before[1]
+        stranger.close(), beat.close(), aggregator.close()
+        assert not os.path.exists(folder)
+
+
+@given(st.integers(1, 300), st.integers(1, 20), st.integers(1, 60))
+def test_every_rank_of_every_replica_is_on_one_host(members: int, replicas: int, hosts: int) -> None:
+    seen = [
+        (r, first + i) for here in blocks(members, replicas, hosts) for r, first, count in here for i in range(count)
+    ]
+    assert len(seen) == len(set(seen)) == members
+    ranks = [sum(1 for r, _ in seen if r == replica) for replica in range(replicas)]
+    assert max(ranks) - min(ranks) <= 1
+    assert all(
+        sorted(rank for r, rank in seen if r == replica) == list(range(ranks[replica])) for replica in range(replicas)
+    )
+
+
+def test_an_emulation_measures_every_kind_of_quorum_and_leaves_nothing() -> None:
+    found = emulate(120, 3, hosts=5, rounds=3, beat=1.0, every=0.2)
+    assert len(found["same"]) == len(found["new"]) == 3 and found["hosts"] == 5
+    for seconds in [*found["same"], *found["new"], found["death"], found["again"], found["rejoin"], found["check in"]]:
+        assert 0 < seconds < soon(10)
+    assert not zombies()
+    with pytest.raises(BadCall, match="1 members in 12 replicas"):
+        emulate(1)
