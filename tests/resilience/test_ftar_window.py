@@ -62,6 +62,6 @@ def test_a_neighbour_that_stands_still_holds_up_no_more_than_that(tmp_path) -> N
     time.sleep(0.3)
     rows = job.trace().events
     out = rows[(rows["kind"] == rec.SEND) & (rows["rank"] == 0) & (rows["t1"] > 0)]
-    assert out["nbytes"].tolist() == [4000] * 3
+    assert out["nbytes"].tolist() == [3924] * 3  # a third of the tensor, evenly in chunks of at most 4000 bytes
     open(gate, "w").close()
     assert job.wait().results == [[3.0]] * 3

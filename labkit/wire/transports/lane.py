@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from ..errors import Mismatch, PeerLost, WaitTimeout
+from ..errors import PeerLost, WaitTimeout
 from ..message import ACK, CREDIT, HEADER, Message
 from .background import LOOK, Background
 from .epoch import Epoch
@@ -94,7 +94,7 @@ class LocalLane:
     def _late(self, peer: int, limit: float) -> NoReturn:
         what = "`timeout=` sets the longest single wait" if limit == self.timeout else "its limit was set for this call"
         late = WaitTimeout(
-            f"rank {self.transport.rank} waited {limit:g} s for rank {peer}: nothing moved. "
+            f"rank {self.transport.rank} waited {limit:.3g} s for rank {peer}: nothing moved. "
             f"Is rank {peer} in the same operation? {what[0].upper() + what[1:]}"
         )
         late.peer = peer
@@ -166,7 +166,8 @@ class LocalLane:
                     continue
                 wrong = m.check(bytes(m.head))
                 if wrong:
-                    raise Mismatch(f"rank {m.peer} sent rank {self.transport.rank} {wrong}")
+                    kind, words = wrong
+                    raise kind(f"rank {m.peer} sent rank {self.transport.rank} {words}")
                 m.at = n - got
             if m.op is None:
                 while m.at < m.nbytes:
