@@ -18,6 +18,7 @@ from labkit.wire.faults import Drop, Fault, Hang, Kill, Raise
 STEP = ("forward", "exchange", "vote", "commit", "quorum")  # spans of every step of a healthy replica
 RETURN = ("transfer", "catch up")  # spans of a replica that comes back
 INSTANTS = (*STEP, *RETURN, "serve", "rebuild", "birth")
+PACE = 0.15  # seconds
 KINDS = ("kill", "hang", "freeze", "raise", "drop")
 
 
@@ -53,7 +54,11 @@ class Strike:
 
 @dataclass(frozen=True)
 class Plan:
-    """One run: `replicas` of `ranks` processes train `steps` steps and are struck. inside: "plain", "fsdp" or "tp"."""
+    """One run: `replicas` of `ranks` processes train `steps` steps and are struck. inside: "plain", "fsdp" or "tp".
+
+    least: fewer replicas do not train; with all of them the others wait for who is lost, so it certainly comes back.
+    pace: seconds that a step takes at least, so that who is lost may come back while the others go on.
+    """
 
     seed: int
     shape: str
@@ -63,6 +68,8 @@ class Plan:
     steps: int
     strikes: tuple[Strike, ...]
     intervention: str = "none"
+    least: int = 1
+    pace: float = 0.0
 
     def faults(self) -> list[Fault]:
         """For `labkit.start(faults=...)`."""
@@ -83,13 +90,18 @@ def draw(seed: int, shapes: Iterable[str] | None = None, *, thaw: float = 1.0, l
     names = sorted(SHAPES) if shapes is None else list(shapes)
     dice = random.Random(seed)
     shape = names[seed % len(names)]
-    ranks = dice.choice([1, 1, 2, 2, 2])
+    ranks = dice.choice([1, 1, 1, 2, 2])
     least = 3 if shape in ("source", "all but one") and 3 * ranks <= largest else 2
     replicas = dice.randint(least, max(least, min(4, largest // ranks)))
     inside = "plain" if ranks == 1 else dice.choice(["fsdp", "tp"])
     steps = dice.randint(6, 10)
     strikes = SHAPES[shape](dice, replicas, ranks, steps, thaw)
-    return Plan(seed, shape, replicas, ranks, inside, steps, tuple(strikes), dice.choice(["none", "linear", "sqrt"]))
+    intervention = dice.choice(["none", "linear", "sqrt"])
+    waits = dice.random() < (0.75 if shape in ("source", "while another recovers") or "again" in shape else 0.5)
+    least, pace = replicas if waits else 1, 0.0
+    if not waits and dice.random() < 0.5:
+        steps, pace = steps + 8, PACE
+    return Plan(seed, shape, replicas, ranks, inside, steps, tuple(strikes), intervention, least, pace)
 
 
 # -- shapes: (dice, replicas, ranks, steps, longest freeze) -> strikes ------------------------------------------------

@@ -58,3 +58,19 @@ def tp(inner: Group, seed: int) -> tuple[Any, Any, Any]:
 
 
 MODELS: dict[str, Callable[[Group, int], tuple[Any, Any, Any]]] = {"plain": plain, "fsdp": fsdp, "tp": tp}
+
+
+class Paced:
+    """`build` of one of the models, whose forward takes `seconds` at least."""
+
+    def __init__(self, name: str, seconds: float):
+        self.name, self.seconds = name, seconds
+
+    def __call__(self, inner: Group, seed: int) -> tuple[Any, Any, Any]:
+        model, optimizer, loss = MODELS[self.name](inner, seed)
+
+        def paced(model: nn.Module, numbers: Tensor) -> Tensor:
+            with inner.compute(self.seconds):
+                return loss(model, numbers)
+
+        return model, optimizer, paced if self.seconds else loss

@@ -15,7 +15,7 @@ from .deadlines import Deadlines
 from .ft_hsdp import FtConfig, Result
 from .ft_run import FtJob, FtRun, start_ft_hsdp
 from .storm import Plan
-from .storm_models import MODELS
+from .storm_models import MODELS, Paced
 
 BATCH = 4  # samples of a replica's step
 STEP = 0.15  # seconds that a step is taken to last, for the deadlines
@@ -49,6 +49,7 @@ def configure(plan: Plan, **changes: Any) -> FtConfig:
     options = {
         "replicas": plan.replicas, "ranks": plan.ranks, "deadlines": Deadlines.for_step(STEP, least=3 * STEP),
         "batch": BATCH, "seed": plan.seed, "join_wait": STEP * 5, "intervention": plan.intervention, "beat": 0.1,
+        "min_replicas": plan.least,
     }  # fmt: skip
     return FtConfig(**{**options, **changes})
 
@@ -64,8 +65,8 @@ def weather(plan: Plan, *, config: FtConfig | None = None, replay: bool = True, 
     began = time.monotonic()
     verdict = Verdict(plan, 0.0)
     limit = allowed(plan, config)
-    job = start_ft_hsdp(config, MODELS[plan.inside], plan.steps, faults=plan.faults(), deadline=limit, birth=BIRTH,
-                        **options)  # fmt: skip
+    build = Paced(plan.inside, plan.pace)
+    job = start_ft_hsdp(config, build, plan.steps, faults=plan.faults(), deadline=limit, birth=BIRTH, **options)
     with job, _thawing(job, plan):
         verdict.run = run = job.wait()
     verdict.seconds = time.monotonic() - began
