@@ -1,10 +1,10 @@
 """Does a model suffer when replicas come and go? The accuracy experiment of FT-HSDP in small, on real training.
 
-A small GPT learns Python's language reference, byte by byte, with 12 replicas of one sequence each. All run in this one
-process: a step takes the mean gradient of the replicas that are healthy, which is what the fault-tolerant all-reduce
-gives every rank, and changes the rate by the trainer's own rule (`ft_hsdp.learning_rate`). A replica that is away does
-not train; its stream waits for it, so that each sample is trained once. Nothing here fails by itself: when and how many
-replicas are away is said by a `Setting`, since only that reaches the model.
+A small language model learns Python's language reference, byte by byte, with 12 replicas of two samples each. All of
+them are this one process: a step takes the mean gradient of the replicas that are healthy, which is what the
+fault-tolerant all-reduce gives every rank, and changes the rate by the trainer's own rule (`ft_hsdp.learning_rate`). A
+replica that is away does not train; its stream waits for it, so that each sample is trained once. Nothing here fails by
+itself: when and how many replicas are away is said by a `Setting`, since only that reaches the model.
 
 After Salpekar et al. 2026, section 6.2: two outages in a run, short or of 4 in 11 of all steps, of one or of three
 replicas, with the rate left as it is, or scaled by the healthy part, or by its root.
@@ -12,7 +12,7 @@ replicas, with the rate left as it is, or scaled by the healthy part, or by its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -22,19 +22,18 @@ import torch
 from torch import Tensor
 
 from labkit.data import text
-from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.models.threads import one_thread
 from labkit.optim import combined, cosine, warmup
 from labkit.resilience.ft_hsdp.data import numbers
 from labkit.resilience.ft_hsdp.learning_rate import factor
+from labkit.resilience.stacked import CONTEXT, Stacked
 from labkit.wire.errors import Refused
 
-REPLICAS, STEPS, EVERY = 12, 900, 20  # a look at the validation text every so many steps
-CONFIG = GPTConfig(context=16, layers=1, heads=2, width=32)
+REPLICAS, BATCH, STEPS, EVERY = 12, 2, 1650, 50  # a look at the validation text every so many steps
 RATE, WARM, FLOOR = 8e-3, 50, 0.1  # of AdamW: best of those in `tuning` of the stored runs; steps; part left at the end
-SHORT, LONG = 60, 324  # steps of one outage
-FIRST = {SHORT: (300, 600), LONG: (90, 480)}  # when the two outages begin
-LOOK = 96  # sequences of the validation text
+SHORT, LONG = 150, 600  # steps of one outage
+FIRST = {SHORT: (600, 1100), LONG: (100, 900)}  # when the two outages begin
+STRIDE, LOOK = 4, 1024  # bytes from one sample to the next; samples of the validation text
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """As the paper names them: for324_3reps_lr_sqrt."""
+        """As the paper names them: for600_3reps_lr_sqrt."""
         return f"for{self.length}_{self.lost}reps_lr_{self.intervention}" if self.lost else f"no_faults_{self.order}"
 
     @property
@@ -83,65 +82,65 @@ def settings() -> list[Setting]:
 
 
 class Look(NamedTuple):
-    """After `step` steps, in which `samples` samples were trained: the loss on the validation text, in nats a byte."""
+    """After `step` steps, with `samples` samples trained: each seed's loss on the validation text, in nats a byte."""
 
     step: int
     samples: int
-    loss: float
+    losses: tuple[float, ...]
 
 
 def train(
-    setting: Setting, seed: int, rate: float = RATE, *, until: int | None = None, one_by_one: bool = False
+    setting: Setting, seeds: Sequence[int], rate: float = RATE, *, until: int | None = None, one_by_one: bool = False
 ) -> list[Look]:
-    """Train with the weights of `seed`. Looks every `EVERY` steps, after `STEPS`, and at the end.
+    """Train a model for each of `seeds`, all at once. Looks every `EVERY` steps, and at the end.
 
     until: stop after so many steps. one_by_one: a backward pass for each replica, whose gradients are added and divided
-    by their number, in place of one pass over the sequences of all: the same sum in another order.
+    by their number, in place of one pass over the samples of all: the same sum in another order.
     """
-    model = GPT(CONFIG, seed=seed)
+    model = Stacked(seeds)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True)
     schedule = combined(warmup(WARM, start=1 / WARM), cosine(STEPS, begin=WARM, end=FLOOR))
     looks, trained = [], 0
     with one_thread():
-        for step, healthy, chosen in islice(batches(setting, seed), until):
+        for step, healthy, chosen_snc in islice(batches(setting, seeds), until):
             optimizer.zero_grad()
-            for part in chosen.split(1) if one_by_one else [chosen]:
-                loss = next_token_loss(model(part[:, :-1]), part[:, 1:])
-                (loss * len(part) / len(chosen)).backward()
+            for part_snc in chosen_snc.split(BATCH, dim=1) if one_by_one else [chosen_snc]:
+                share = part_snc.shape[1] / chosen_snc.shape[1]
+                (model.losses(part_snc).sum() * share).backward()
             for group in optimizer.param_groups:
                 group["lr"] = rate * schedule(step) * factor(setting.intervention, healthy, REPLICAS)
             optimizer.step()
-            trained += len(chosen)
-            if (step + 1) % EVERY == 0 or step + 1 in (STEPS, setting.steps):
-                looks.append(Look(step + 1, trained, validation_loss(model)))
+            trained += chosen_snc.shape[1]
+            if (step + 1) % EVERY == 0 or step + 1 == setting.steps:
+                looks.append(Look(step + 1, trained, validation_losses(model)))
     return looks
 
 
-def batches(setting: Setting, seed: int) -> Iterator[tuple[int, int, Tensor]]:
-    """(step, number of healthy replicas, their sequences): int64 of shape (healthy, context + 1), one of each."""
-    positions = [0] * REPLICAS
-    order = torch.randperm(len(_windows()), generator=torch.Generator().manual_seed(10_000 * setting.order + seed))
+def batches(setting: Setting, seeds: Sequence[int]) -> Iterator[tuple[int, int, Tensor]]:
+    """(step, number of healthy replicas, their samples): uint8 of shape (seeds, BATCH * healthy, CONTEXT + 1)."""
+    positions, windows = [0] * REPLICAS, samples(validation=False)
+    orders = [_order(10_000 * setting.order + seed, len(windows)) for seed in seeds]
     for step in range(setting.steps):
         healthy = setting.healthy(step)
-        chosen = torch.cat([numbers(r, positions[r], 1, REPLICAS) for r in healthy])
+        chosen = torch.cat([numbers(r, positions[r], BATCH, REPLICAS) for r in healthy])
         for r in healthy:
-            positions[r] += 1
-        yield step, len(healthy), _windows()[order[chosen]].long()
+            positions[r] += BATCH
+        yield step, len(healthy), torch.stack([windows[order[chosen]] for order in orders])
 
 
-def validation_loss(model: GPT) -> float:
-    """Mean over the first `LOOK` stretches of the validation text."""
+def validation_losses(model: Stacked) -> tuple[float, ...]:
+    """Of each seed: the mean over `LOOK` samples of the validation text."""
+    found = samples(validation=True)
     with torch.no_grad():
-        return float(next_token_loss(model(_looked_at()[:, :-1]), _looked_at()[:, 1:]))
+        looked_at = found[:: len(found) // LOOK][:LOOK]
+        return tuple(model.losses(looked_at.expand(len(model.seeds), *looked_at.shape)).tolist())
 
 
 @cache
-def _windows() -> Tensor:
-    """Stretches of the training text, uint8 of shape (count, context + 1): the last byte is the next one's first."""
-    return text().train.unfold(0, CONFIG.context + 1, CONFIG.context)
+def samples(validation: bool) -> Tensor:
+    """Stretches of the text, uint8 of shape (count, CONTEXT + 1): the last byte is to be told from those before it."""
+    return (text().val if validation else text().train).unfold(0, CONTEXT + 1, STRIDE)
 
 
-@cache
-def _looked_at() -> Tensor:
-    found = text().val.unfold(0, CONFIG.context + 1, CONFIG.context)
-    return found[:: len(found) // LOOK][:LOOK].long()
+def _order(seed: int, count: int) -> Tensor:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +11,7 @@ import torch
 from labkit import cost
 from labkit.resilience import accuracy
 from labkit.resilience.accuracy import (
+    BATCH,
     EVERY,
     FIRST,
     LONG,
@@ -24,6 +24,7 @@ from labkit.resilience.accuracy import (
     train,
 )
 from labkit.resilience.accuracy_claims import Shift, at_end, difference, during, flattened, shift
+from labkit.resilience.stacked import Stacked
 from labkit.wire.errors import Refused
 
 # Settings
@@ -32,7 +33,7 @@ from labkit.wire.errors import Refused
 def test_fourteen_settings_and_their_names():
     found = settings()
     assert len(found) == len({s.name for s in found}) == 14
-    assert Setting(3, LONG, "sqrt").name == "for324_3reps_lr_sqrt"
+    assert Setting(3, LONG, "sqrt").name == "for600_3reps_lr_sqrt"
     for setting in found:
         assert cost.samples_lost(2, setting.length, setting.lost, REPLICAS, STEPS) == pytest.approx(
             (setting.steps - STEPS) / STEPS
@@ -51,7 +52,7 @@ def test_who_is_healthy():
     assert setting.healthy(second) == [0, 1, 2, 6, 7, 8, 9, 10, 11]
 
 
-@pytest.mark.parametrize("wrong", [(0, 60), (12, 60), (1, 0), (1, 59), (1, 60, "cubic"), (-1, 60)])
+@pytest.mark.parametrize("wrong", [(0, 150), (12, 150), (1, 0), (1, 60), (1, 150, "cubic"), (-1, 150)])
 def test_settings_that_cannot_be_are_refused(wrong):
     with pytest.raises(Refused):
         Setting(*wrong)
@@ -61,39 +62,65 @@ def test_settings_that_cannot_be_are_refused(wrong):
 
 
 @pytest.mark.parametrize("setting", [Setting(), Setting(1, LONG), Setting(3, SHORT)])
-def test_every_run_trains_equally_many_samples_and_each_once(setting):
-    seen, steps = Counter(), 0
-    for step, healthy, chosen in batches(setting, 0):
-        assert step == steps and len(chosen) == healthy == len(setting.healthy(step))
-        seen.update(bytes(row.tolist()) for row in chosen)
-        steps += 1
-    assert steps == setting.steps and seen.total() == STEPS * REPLICAS
-    every = Counter(bytes(row.tolist()) for row in accuracy._windows())
-    assert all(count <= every[row] for row, count in seen.items())  # never more often than the text has it
+def test_every_run_trains_equally_many_samples_and_each_once(setting, monkeypatch):
+    # In place of the text, samples that say their number.
+    count = len(accuracy.samples(validation=False))
+    monkeypatch.setattr(accuracy, "samples", lambda validation: torch.arange(count)[:, None])
+    seen, step = [], -1
+    for step, healthy, chosen_snc in batches(setting, [0]):
+        assert healthy == len(setting.healthy(step))
+        assert chosen_snc.shape == (1, BATCH * healthy, 1)
+        seen += chosen_snc.flatten().tolist()
+    assert step + 1 == setting.steps
+    assert len(seen) == len(set(seen)) == STEPS * REPLICAS * BATCH
 
 
 def test_a_replica_that_comes_back_goes_on_where_it_stopped():
     setting = Setting(1, SHORT)
-    whole = [chosen for _, _, chosen in batches(Setting(), 0)]
-    faulty = [chosen for _, _, chosen in batches(setting, 0)]
+    whole = [chosen_snc[0] for _, _, chosen_snc in batches(Setting(), [0])]
+    faulty = [chosen_snc[0] for _, _, chosen_snc in batches(setting, [0])]
     begin = FIRST[SHORT][0]
-    assert faulty[begin].equal(whole[begin][1:])  # replica 0 is away, the others train what they would have
-    assert faulty[begin + SHORT][0].equal(whole[begin][0])
-    assert faulty[begin + SHORT][1:].equal(whole[begin + SHORT][1:])
+    assert faulty[begin].equal(whole[begin][BATCH:])  # replica 0 is away, the others train what they would have
+    assert faulty[begin + SHORT][:BATCH].equal(whole[begin][:BATCH])
+    assert faulty[begin + SHORT][BATCH:].equal(whole[begin + SHORT][BATCH:])
 
 
 def test_another_seed_or_order_draws_other_samples():
-    one, again, seed, order = (next(iter(batches(Setting(order=o), s)))[2] for s, o in ((0, 0), (0, 0), (1, 0), (0, 1)))
-    assert one.equal(again) and not one.equal(seed) and not one.equal(order)
+    _, _, two = next(batches(Setting(), [0, 1]))
+    _, _, other = next(batches(Setting(order=1), [0]))
+    assert not two[0].equal(two[1]) and not two[0].equal(other[0])
+    assert next(batches(Setting(), [1]))[2][0].equal(two[1])
+
+
+def test_seeds_beside_each_other_train_as_each_by_itself():
+    together = train(Setting(), [0, 5, 7], until=EVERY)
+    for i, seed in enumerate((0, 5, 7)):
+        assert train(Setting(), [seed], until=EVERY)[0].losses[0] == pytest.approx(together[0].losses[i], abs=1e-4)
+    assert len(set(together[0].losses)) == 3
+
+
+def test_a_model_of_the_stack_is_the_textbooks():
+    model = Stacked([3, 4])
+    found = accuracy.samples(validation=True)[:6]
+    by_hand = []
+    for sample in found.tolist():
+        x = torch.cat([model.embedding_svd[1][byte] for byte in sample[:-1]])
+        hidden = torch.tanh(x @ model.hidden_sxh[1] + model.hidden_bias_s1h[1, 0])
+        scores = hidden @ model.scores_shv[1] + model.scores_bias_s1v[1, 0]
+        by_hand.append(-torch.log_softmax(scores, 0)[sample[-1]])
+    losses = model.losses(found.expand(2, -1, -1))
+    assert losses[1] == pytest.approx(float(torch.stack(by_hand).mean()), rel=1e-5)
+    with pytest.raises(ValueError, match="at least one"):
+        Stacked([])
 
 
 def test_one_backward_pass_for_all_is_the_sum_over_replicas_divided_by_their_number(monkeypatch):
     monkeypatch.setitem(FIRST, SHORT, (5, 500))
     setting = Setting(3, SHORT, "sqrt")
-    together = train(setting, 3, until=20)
-    one_by_one = train(setting, 3, until=20, one_by_one=True)
-    assert [look.samples for look in together] == [5 * 12 + 15 * 9] == [look.samples for look in one_by_one]
-    assert together[0].loss == pytest.approx(one_by_one[0].loss, abs=1e-4)
+    (together,) = train(setting, [3], until=EVERY)
+    (one_by_one,) = train(setting, [3], until=EVERY, one_by_one=True)
+    assert together.samples == (5 * 12 + 45 * 9) * BATCH == one_by_one.samples
+    assert together.losses[0] == pytest.approx(one_by_one.losses[0], abs=1e-4)
 
 
 @pytest.mark.parametrize("how", ["none", "linear", "sqrt"])
@@ -107,19 +134,20 @@ def test_the_rate_follows_the_healthy(how, monkeypatch):
 
     monkeypatch.setattr(torch.optim, "AdamW", Recorded)
     monkeypatch.setitem(FIRST, SHORT, (4, 500))
-    train(Setting(3, SHORT, how), 0, until=8)
+    train(Setting(3, SHORT, how), [0], until=8)
     faulty = list(rates)
     rates.clear()
-    train(Setting(), 0, until=8)
+    train(Setting(), [0], until=8)
     expected = [1.0] * 4 + [cost.intervention_factor(how, 9, 12)] * 4
     assert [a / b for a, b in zip(faulty, rates, strict=True)] == pytest.approx(expected)
     assert rates == sorted(rates) and rates[0] == pytest.approx(accuracy.RATE / accuracy.WARM)  # warmup, by the step
 
 
 def test_runs_with_faults_are_those_without_up_to_the_first_fault():
-    begin = min(min(first) for first in FIRST.values())
-    until = begin - begin % EVERY
-    assert train(Setting(3, LONG, "linear"), 1, until=until) == train(Setting(), 1, until=until)
+    until = min(min(first) for first in FIRST.values())
+    assert train(Setting(3, LONG, "linear"), [1], until=until) == train(Setting(), [1], until=until)
+    faulty = train(Setting(3, LONG, "none"), [1], until=until + EVERY)
+    assert faulty[-1].losses != train(Setting(), [1], until=until + EVERY)[-1].losses
 
 
 # What is said of runs
@@ -130,7 +158,7 @@ def row(lost=0, length=0, how="none", seed=0, losses=lambda step, samples: 0.0, 
     steps = [*range(EVERY, setting.steps + 1, EVERY)]
     steps += [setting.steps] if steps[-1] != setting.steps else []
     away = [REPLICAS - len(setting.healthy(step)) for step in range(setting.steps)]
-    samples = [step * REPLICAS - sum(away[:step]) for step in steps]
+    samples = [BATCH * (step * REPLICAS - sum(away[:step])) for step in steps]
     values = [losses(a, b) for a, b in zip(steps, samples, strict=True)]
     return SimpleNamespace(lost=lost, length=length, intervention=how, order=order, seed=seed, steps=steps,
                            samples=samples, losses=values)  # fmt: skip
@@ -143,9 +171,11 @@ def test_a_loss_that_depends_on_samples_only_differs_at_equal_steps_and_not_at_e
     base, faulty = row(losses=losses), row(3, LONG, losses=losses)
     assert all(abs(d) < 1e-12 for _, d in difference(faulty, base, "samples"))
     assert at_end(faulty, base, "samples") == pytest.approx(0)
-    assert at_end(faulty, base, "steps") == pytest.approx(2 * LONG * 3 / 10_000)  # the samples that were not trained
+    assert at_end(faulty, base, "steps") == pytest.approx(
+        BATCH * 2 * LONG * 3 / 10_000
+    )  # the samples that were not trained
     first = dict(difference(faulty, base, "steps"))
-    assert first[80] == 0 and first[100] == pytest.approx(10 * 3 / 10_000)
+    assert first[100] == 0 and first[150] == pytest.approx(BATCH * 50 * 3 / 10_000)
     assert during(faulty, base, "steps") > 0
 
 
