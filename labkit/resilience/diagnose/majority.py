@@ -62,6 +62,22 @@ def odd_count(reports: Mapping[int, Report], among: set[int]) -> set[int]:
     return _minority(totals) & among
 
 
+def sent_less(reports: Mapping[int, Report], source: int, to: int) -> bool:
+    """Whether `source` sent fewer messages than usual in a call that it has left and in which `to` still is.
+
+    Usual is what it sent itself in calls with the same words before, or else what the others sent who have left.
+    """
+    inside = {thread.call for thread in reports[to].threads}
+    for made in reports[source].made:
+        if made.call in inside and made.ended:
+            before = {m.sent for m in reports[source].made if m.words == made.words and m.ended and m.nth < made.nth}
+            others = {m.sent for r, report in reports.items() if r not in (source, to)
+                      for m in report.made if m.call == made.call and m.ended}  # fmt: skip
+            usual = before or others
+            return len(usual) == 1 and made.sent < min(usual)
+    return False
+
+
 def unsent(reports: Mapping[int, Report]) -> dict[tuple[int, int], int]:
     """Messages that a rank numbered and never sent: (sender, receiver) -> how many.
 

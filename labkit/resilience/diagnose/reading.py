@@ -67,6 +67,7 @@ class _Rank:
         found = (_thread(s, rows, names, ring, n == rec.MAIN_SLOT) for n, s in enumerate(slots) if any(s[1:]))
         inside = tuple(thread for thread in found if thread is not None)
         begun, whole = self._reader.begun.table(0)
+        sent = _sent_in(rows, self._made[0][0]) if self._made else {}
         return Report(
             page.rank, state, page.step, count, main_free=not any(thread.main for thread in inside),
             others_free=page.own_threads().count(False), doing=_open_span(rows, names, bool(page.dropped)),
@@ -75,7 +76,8 @@ class _Rank:
             sent={r: n for r, (_, n) in enumerate(page.counters()) if n},
             spent={g: (s, int(n)) for g, (s, n) in self._spent.items()},
             made=tuple(
-                Made(call, words, role, nth, bool(rows[at]["t1"])) for at, call, words, role, nth in self._made
+                Made(call, words, role, nth, bool(rows[at]["t1"]), sent.get(at + 1, 0))
+                for at, call, words, role, nth in self._made
             ),
             transport=self.transport,
         )  # fmt: skip
@@ -102,7 +104,7 @@ class _Rank:
         for at in new[-KEPT_CALLS:]:
             e = rows[at]
             words = signature(e, names)
-            role = f"{words} on {_shape_of_group(groups.get(int(e['group']), ()))}"
+            role = _role(words, int(e["peer"]), groups.get(int(e["group"]), ()))
             nth = self._calls + new.index(at)
             self._made.append((at, (int(e["group"]), int(e["seq"])), words, role, nth))
         if new:
@@ -117,9 +119,25 @@ def _under_way(rows: np.ndarray) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(e[name]) for name in names) for e in open_)
 
 
-def _shape_of_group(ranks: tuple[int, ...]) -> str:
+def _sent_in(rows: np.ndarray, start: int) -> dict[int, int]:
+    """For each outermost collective from place `start` on, by its record's number: the messages sent in it."""
+    parents = rows["parent"][start:][rows["kind"][start:] == rec.SEND].astype(np.int64)
+    for _ in range(rec.MAX_NESTING):
+        inner = np.flatnonzero((parents > 0) & (parents <= len(rows)))
+        inner = inner[(rows["flags"][parents[inner] - 1] & rec.NESTED) > 0]
+        if not len(inner):
+            break
+        parents[inner] = rows["parent"][parents[inner] - 1]
+    numbers, counts = np.unique(parents[parents > 0], return_counts=True)
+    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+
+def _role(words: str, root: int, ranks: tuple[int, ...]) -> str:
+    """What a rank called, without the numbers of ranks: those of another group along the same axis say the same."""
     apart = sorted({b - a for a, b in zip(ranks, ranks[1:], strict=False)})
-    return f"{len(ranks)} ranks" + (f" {'/'.join(map(str, apart))} apart" if apart else "")
+    if root in ranks:
+        words = words.replace(f"root {root} ", f"root at place {ranks.index(root)} ")
+    return f"{words} on {len(ranks)} ranks" + (f" {'/'.join(map(str, apart))} apart" if apart else "")
 
 
 def _thread(

@@ -61,8 +61,9 @@ class Thread:
 class Made:
     """An outermost collective call that a rank has made. words: what all members must have said alike.
 
-    role: the same with the size of the group and the distance of its ranks in place of its number: what ranks with
-    the same part in the program have in common. nth: how many such calls the rank had made before.
+    role: the same with the shape of the group in place of its number, and places in it for ranks: what ranks with the
+    same part in the program have in common. nth: how many such calls the rank had made before. sent: messages that it
+    has begun to send in it.
     """
 
     call: CallId
@@ -70,6 +71,7 @@ class Made:
     role: str
     nth: int
     ended: bool
+    sent: int = 0
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,10 @@ def _refined(clue: Clue, reports: Mapping[int, Report]) -> Clue:
         source, to = min(vanished)
         return Clue(frozenset({source}), "lost", f"{clue.why}; rank {source} has numbered a message to rank {to} that "
                     "it never sent", (source, to))  # fmt: skip
+    if clue.kind == "lost" and clue.way is not None and majority.sent_less(reports, *clue.way):
+        source = clue.way[0]
+        return Clue(frozenset({source}), "lost", f"{clue.why}; rank {source} sent fewer messages in it than is usual",
+                    clue.way)  # fmt: skip
     odd: set[int] = set()
     if clue.kind == "circle":
         odd = majority.odd_roles(reports, set(clue.ranks))
