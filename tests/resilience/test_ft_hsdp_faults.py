@@ -139,7 +139,7 @@ def test_everybody_dies_and_the_last_checkpoint_is_taken_up(tmp_path):
     faults = [Kill(r, at="exchange", nth=6) for r in range(2)]
     run = run_ft_hsdp(config(2), build_mlp, STEPS, log_dir=tmp_path / "a", faults=faults)
     proven(run, tmp_path / "a", build_mlp)
-    assert len(run.audit.lineage) == STEPS and run.audit.branches
+    assert run.audit.commits == 2 * 5 + 2 * STEPS  # the first five steps twice, to the same bits
     kept = config(2, checkpoint=Checkpoints(tmp_path / "kept"), checkpoint_every=2)
     run = run_ft_hsdp(kept, build_mlp, STEPS, log_dir=tmp_path / "b", faults=faults).require()
     assert [u.step for u in run.audit.lineage] == list(range(4, STEPS))
