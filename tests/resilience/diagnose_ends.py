@@ -13,7 +13,7 @@ from labkit import Drop, Kill, Raise, collectives
 from labkit.parallel.mesh import Mesh
 from labkit.resilience.diagnose import Detector
 
-from .diagnose_worlds import QUIET, Outcome, _size, places
+from .diagnose_worlds import QUIET, Outcome, _size, places, settle
 
 STEPS = 8
 CHANGES = ("dtype", "shape", "collective", "algorithm", "op", "root", "skip", "more", "order")
@@ -24,6 +24,8 @@ def ended(fn, size, args, transport, faults, truth, what) -> Outcome:
     job = labkit.start(fn, size, *args, transport=transport, faults=faults, on_failure="continue", timeout=60)
     try:
         detector = Detector(job, QUIET)
+        job._started.wait(10)
+        settle(job)
         plain = detector.wait(20, silent=())
         return Outcome(what, frozenset(truth), plain, detector.now())
     finally:

@@ -5,6 +5,7 @@ A rank that hangs is stopped, diagnosed, and continued, so one launch serves man
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ import time
 from dataclasses import dataclass
 
 import cloudpickle
+import psutil
 import torch
 
 import labkit
@@ -168,6 +170,7 @@ def any_moment(program, sizes, transport, algorithm="ring", cases=8, seed=0, num
 
 def _case(job, detector, fault, what) -> Outcome:
     await_event(job, fault.rank, "stopped")
+    settle(job)
     plain = detector.wait(30, silent=())
     heard = detector.now()
     seen = len(job.events)
@@ -185,6 +188,19 @@ def await_event(job, rank, text, seen=0) -> None:
             return
         job.await_events(len(job.events), 0.2)
     raise AssertionError(f"rank {rank} was never {text}: {job.events[-5:]}")
+
+
+def settle(job, seconds=60.0) -> None:
+    """Until no rank wants the processor, three times in a row: on a busy machine a rank that stands still may just wait
+    for it."""
+    end, quiet = time.monotonic() + seconds, 0
+    while quiet < 3 and time.monotonic() < end:
+        states = []
+        for pid in job.pids:
+            with contextlib.suppress(psutil.Error):
+                states.append(psutil.Process(pid).status())
+        quiet = 0 if psutil.STATUS_RUNNING in states else quiet + 1
+        time.sleep(0.05)
 
 
 def _size(sizes) -> int:

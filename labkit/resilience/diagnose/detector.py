@@ -73,15 +73,8 @@ class Detector:
 
     def look(self) -> dict[int, Report]:
         """Reports of all ranks, and a note of who has moved since the last look; {} before the ranks exist."""
-        pages = self._opened()
-        if pages is None:
-            return {}
-        marks, now = pages.fingerprint(), time.monotonic()
-        if not self._marks:
-            self._marks, self._moved = marks, [now] * len(marks)
-        self._moved = [now if a != b else at for a, b, at in zip(marks, self._marks, self._moved, strict=True)]
-        self._marks = marks
-        return pages.look()
+        pages = self._note()
+        return pages.look() if pages is not None else {}
 
     def moving(self) -> set[int]:
         """Ranks that have begun or ended something during the last `quiet` seconds, as far as was looked."""
@@ -101,22 +94,32 @@ class Detector:
         """
         end, before = time.monotonic() + timeout, False
         while time.monotonic() < end and not self.job.over:
-            reports = self.look()
-            waiting = [r for r, report in reports.items() if report.blocked]
-            still = bool(reports) and not self.moving() & {*waiting}
-            if still and (waiting or self.failures):
-                verdict = self.now(silent)
-                if verdict.kind != "nothing" and (before or verdict.kind in ("dead", "raised")):
+            if self._note() is not None and len(self.moving()) < len(self._moved):  # else nothing is read but marks
+                reports = self.look()
+                waiting = {r for r, report in reports.items() if report.blocked}
+                still = not self.moving() & waiting and bool(waiting or self.failures)
+                verdict = self.now(silent) if still else None
+                if verdict is not None and verdict.kind != "nothing" and (before or verdict.kind in ("dead", "raised")):
                     return verdict
-                before = True  # looked at twice: a record may be caught while it is written
-            else:
-                before = False
+                before = still  # looked at twice: a record may be caught while it is written
             time.sleep(LOOK)
         return self.now(silent)
 
     def close(self) -> None:
         """Let go of the pages."""
         self._pages = None
+
+    def _note(self) -> Pages | None:
+        """Who has moved since the last time; None before the ranks exist."""
+        pages = self._opened()
+        if pages is None:
+            return None
+        marks, now = pages.fingerprint(), time.monotonic()
+        if not self._marks:
+            self._marks, self._moved = marks, [now] * len(marks)
+        self._moved = [now if a != b else at for a, b, at in zip(marks, self._marks, self._moved, strict=True)]
+        self._marks = marks
+        return pages
 
     def _opened(self) -> Pages | None:
         job = self.job
