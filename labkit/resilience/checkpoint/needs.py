@@ -41,6 +41,8 @@ def wanted(training: Training, saved: Manifest) -> list[Want]:
         if kind == "model":
             wants.append(_want(piece, saved))
             wants += _optimizer_wants(training, rest, piece, saved)
+        elif training.zero is not None and rest.startswith("step/") and piece.name in saved.tensors:
+            wants.append(_want(piece, saved))  # every rank counts the steps of every parameter
     for name, b in buffers(training.model):
         wants.append(_want(Piece.whole(name_of(training, saved, f"buffer/{name}"), b), saved))
     _check_values(training, saved)
@@ -64,7 +66,7 @@ def _optimizer_wants(training: Training, name: str, piece: Piece, saved: Manifes
         return
     for key in keys_of(saved):
         full = f"optimizer/{key}/{name}"
-        if full in saved.tensors:
+        if full in saved.tensors and not (key == "step" and training.zero is not None):
             shape, dtype = saved.tensors[full]
             mine = piece.stretches if shaped(key, shape, piece.shape) else everything(_numel(shape))
             yield Want(full, shape, dtype, mine)
