@@ -57,9 +57,9 @@ def _train_and_exchange(life: Life, quorum: Quorum, taken: int, phases: Phases) 
     value = train_batch(config, life.state, life.loss, life.replica, phases.phase) if taken else 0.0
     with phases.phase("exchange"):
         gradients.end(value, 1.0 if taken else 0.0)
-        error = life.ftar.finish()
-    if error is not None:
-        return error
+        problem = life.ftar.finish()
+    if problem is not None:
+        return problem
     trained = round(gradients.sums()[1])
     if trained != len(quorum.healthy):
         raise Fatal(

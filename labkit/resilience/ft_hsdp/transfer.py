@@ -58,7 +58,7 @@ def fetch_state(
             header = json.loads(_get(connection, path, token)[0])
             if snapshot is None or snapshot.header != header:  # what comes from one state fits no other
                 snapshot, have = room_for(header), 0
-            into = memoryview(snapshot.raw.numpy())
+            into = snapshot.raw.numpy().data
             while have < header["nbytes"]:
                 if cancel is not None and cancel.is_set():
                     raise Recoverable("the fetch was given up")
