@@ -78,7 +78,7 @@ class Limit:
     def __init__(self, name: str, seconds: float, outer: Limit | None = None) -> None:
         self.name, self.seconds, self.outer = name, seconds, outer
         self.begun = time.monotonic()
-        self.end = self.begun + seconds if outer is None else min(self.begun + seconds, outer.end)
+        self.end: float = self.begun + seconds if outer is None else min(self.begun + seconds, outer.end)
 
     @property
     def left(self) -> float:

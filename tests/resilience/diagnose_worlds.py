@@ -169,25 +169,28 @@ def any_moment(program, sizes, transport, algorithm="ring", cases=8, seed=0, num
 
 
 def _case(job, detector, fault, what) -> Outcome:
-    await_event(job, fault.rank, "stopped")
+    rank = fault.rank
+    await_events(job, lambda: told(job, rank, "stopped") > told(job, rank, "continued"))
     settle(job)
     plain = detector.wait(30, silent=())
     heard = detector.now()
-    seen = len(job.events)
-    os.kill(job.pids[fault.rank], signal.SIGCONT)
-    await_event(job, fault.rank, "continued", seen)
-    return Outcome(what, frozenset({fault.rank}), plain, heard)
+    seen = told(job, rank, "continued")
+    os.kill(job.pids[rank], signal.SIGCONT)
+    await_events(job, lambda: told(job, rank, "continued") > seen)
+    return Outcome(what, frozenset({rank}), plain, heard)
 
 
-def await_event(job, rank, text, seen=0) -> None:
-    """Until the newest of the events "stopped" and "continued" of `rank` is `text`."""
-    end = time.monotonic() + 30
-    while time.monotonic() < end:
-        told = [t for _, r, t in list(job.events) if r == rank and t in ("stopped", "continued")]
-        if told and told[-1] == text:
-            return
+def told(job, rank, text) -> int:
+    """How often the events of a job say this of `rank`."""
+    return sum((r, t) == (rank, text) for _, r, t in list(job.events))
+
+
+def await_events(job, come) -> None:
+    """Until `come()`, which looks at the events of the job."""
+    end = time.monotonic() + 60
+    while not come():
+        assert time.monotonic() < end and not job.over, f"this event never came: {job.events[-5:]}"
         job.await_events(len(job.events), 0.2)
-    raise AssertionError(f"rank {rank} was never {text}: {job.events[-5:]}")
 
 
 def settle(job, seconds=60.0) -> None:

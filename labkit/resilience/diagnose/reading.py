@@ -76,7 +76,7 @@ class _Rank:
             sent={r: n for r, (_, n) in enumerate(page.counters()) if n},
             spent={g: (s, int(n)) for g, (s, n) in self._spent.items()},
             made=tuple(
-                Made(call, words, role, nth, bool(rows[at]["t1"]), sent.get(at + 1, 0))
+                Made(call, words, role, nth, _has_ended(rows[at], call), sent.get(at + 1, 0))
                 for at, call, words, role, nth in self._made
             ),
             transport=self.transport,
@@ -90,8 +90,7 @@ class _Rank:
         """Take note of collectives that are new, and add up the time of what has ended."""
         outer = (rows["kind"] == rec.COLLECTIVE) & ((rows["flags"] & rec.NESTED) == 0)
         waits = np.flatnonzero(communication(rows) & (rows["t1"] > max(self._seen, 0)))
-        for at in waits:
-            e = rows[at]
+        for e in rows[waits]:
             group = int(rows[int(e["detail"]) - 1]["group"]) if e["kind"] == rec.WAIT else int(e["group"])
             spent = self._spent.setdefault(group, [0.0, 0])
             spent[0] += (int(e["t1"]) - int(e["t0"])) / 1e9
@@ -100,12 +99,11 @@ class _Rank:
             self._seen = int(rows["t1"][waits].max())
         places = np.flatnonzero(outer & (rows["t0"] >= self._last_made[0]))
         order = places[np.lexsort((places, rows["t0"][places]))]
-        new = [int(at) for at in order if (int(rows["t0"][at]), int(at)) > self._last_made]
-        for at in new[-KEPT_CALLS:]:
+        new = [at for at in order.tolist() if (int(rows["t0"][at]), at) > self._last_made]
+        for nth, at in list(enumerate(new, self._calls))[-KEPT_CALLS:]:
             e = rows[at]
             words = signature(e, names)
             role = _role(words, int(e["peer"]), groups.get(int(e["group"]), ()))
-            nth = self._calls + new.index(at)
             self._made.append((at, (int(e["group"]), int(e["seq"])), words, role, nth))
         if new:
             self._calls += len(new)
@@ -117,6 +115,11 @@ def _under_way(rows: np.ndarray) -> tuple[tuple[int, ...], ...]:
     open_ = rows[messages & (rows["t1"] == 0)][-KEPT_MESSAGES:]
     names = ("kind", "peer", "group", "lane", "seq")
     return tuple(tuple(int(e[name]) for name in names) for e in open_)
+
+
+def _has_ended(e: np.void, call: CallId) -> bool:
+    """Whether a call is over, by the record at its place: another one has overwritten it, or it says so."""
+    return bool(e["t1"] or (int(e["group"]), int(e["seq"])) != call or e["kind"] != rec.COLLECTIVE)
 
 
 def _sent_in(rows: np.ndarray, start: int) -> dict[int, int]:

@@ -10,6 +10,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +32,8 @@ def checksum(tensors: Iterable[Tensor]) -> int:
     digest = hashlib.blake2b(digest_size=7)
     for x in tensors:
         digest.update(f"{x.dtype} {tuple(x.shape)} ".encode())
-        digest.update(memoryview(as_bytes(x.detach().cpu().contiguous()).numpy()))
+        raw: Any = as_bytes(x.detach().cpu().contiguous()).numpy()
+        digest.update(memoryview(raw))
     return int.from_bytes(digest.digest(), "big")
 
 

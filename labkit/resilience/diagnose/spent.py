@@ -20,8 +20,9 @@ def communication(rows: np.ndarray) -> np.ndarray:
     own = rows["lane"] == USER
     messages = own & direct & ((kind == rec.RECV) | ((kind == rec.SEND) & ((flags & rec.EXCHANGE) == 0)))
     waits = kind == rec.WAIT
-    for at in np.flatnonzero(waits):
-        number = int(rows["detail"][at]) - 1  # of what is waited for
-        known = 0 <= number < len(rows)
-        waits[at] = known and (kind[number] == rec.COLLECTIVE or (kind[number] in (rec.SEND, rec.RECV) and own[number]))
+    number = rows["detail"][waits].astype(np.int64) - 1  # of what is waited for
+    known = (number >= 0) & (number < len(rows))
+    number = np.where(known, number, 0)
+    message = (kind[number] == rec.SEND) | (kind[number] == rec.RECV)
+    waits[waits] = known & ((kind[number] == rec.COLLECTIVE) | (message & own[number]))
     return (calls | messages | waits) & (rows["t1"] > 0)
