@@ -135,7 +135,8 @@ def start_ft_hsdp(
                     service.client.promote(rank, {"replica": r, "incarnation": incarnation})
         watch = QuorumWatch(service.address, service.token)
         stack.callback(watch.stop)
-        settings = {"timeout": limits.step, **options}
+        # Ranks that build a model wait for each other while processes are born; in training the supervisor is sooner.
+        settings = {"timeout": max(limits.hang, birth), **options}
         job = labkit.start(
             _rank_main, config.world_size, config, service.address, service.token, build, steps, str(folder),
             transport="local", on_failure="continue", faults=list(faults), **settings,

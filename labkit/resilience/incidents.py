@@ -16,7 +16,8 @@ class Incident:
     """One failure of one replica, in seconds since the run began; None for what did not happen or is not known.
 
     unit: which processes: unit u has world ranks u * ranks to (u + 1) * ranks - 1. replica: the place that they held,
-    None for a spare without one. cause: "died", "raised" or "hung". rank: the world rank that showed it. struck: when
+    None for a spare without one. cause: "died", "raised" (an error of its own), "waited" (in vain, for another rank
+    of its unit) or "hung". rank: the world rank that showed it. struck: when
     a fault of the run hit the unit. detected: when its supervisor knew. ended: no process of it was left. restarted:
     new processes run, or a spare took over (by). rejoined: the replica's next life was given the state. committed: its
     first commit.

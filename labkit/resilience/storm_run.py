@@ -20,7 +20,7 @@ from .storm_models import MODELS, Paced
 BATCH = 4  # samples of a replica's step
 STEP = 0.15  # seconds that a step is taken to last, for the deadlines
 BIRTH = 8.0  # seconds a process may go without a sign of life before it has joined
-PATIENCE = 30.0  # seconds beyond what the deadlines allow, for starting processes on a busy machine
+PATIENCE = 90.0  # seconds beyond what the deadlines allow, for starting processes on a busy machine
 
 
 @dataclass

@@ -131,14 +131,9 @@ class Supervisor:
         if text.startswith(("fault: Kill", "fault: Hang", "fault: Raise")) and unit.state == "up":
             unit.struck = at if unit.struck is None else unit.struck
         elif text.startswith("failed: "):
+            kind = self.job.how_it_failed(rank)
             self._broken(
-                unit,
-                "died"
-                if text.startswith((f"failed: rank {rank} was killed", f"failed: rank {rank} exited"))
-                else "raised",
-                rank,
-                text[8:],
-                at,
+                unit, {"died": "died", "wire": "waited", "lost": "waited"}.get(kind, "raised"), rank, text[8:], at
             )
         elif text == "ended":
             unit.alive.discard(rank)

@@ -248,6 +248,7 @@ class Host:
     def failed(self, kind: str, rank: int, name: str, text: str, trace: str = "") -> None:
         self.judge.failed(kind, rank, name, text, trace)
         if self.spec.on_failure == "continue":
+            self.caller.send(("failed", rank, kind))
             self.event(rank, f"failed: {text}")
 
     def bury(self) -> None:

@@ -104,6 +104,7 @@ class Job:
         self._results: list[Any] = [None] * spec.world_size
         self._blobs: dict[int, int] = {}
         self._done: set[int] = set()
+        self._kinds: dict[int, str] = {}
         self._peaks = [0] * spec.world_size
         self._logs = [""] * spec.world_size
         self._pages_fd = -1
@@ -175,6 +176,10 @@ class Job:
         """Whether the run is over, in whatever way."""
         return self._over.is_set()
 
+    def how_it_failed(self, rank: int) -> str:
+        """The kind (see `Failure`) of this rank's last failure so far, "" for none; with on_failure='continue'."""
+        return self._kinds.get(rank, "")
+
     @property
     def finished(self) -> list[int]:
         """The ranks that have handed in a result so far, and were not restarted since."""
@@ -244,6 +249,8 @@ class Job:
                         self._news.notify_all()
                 elif what == "event":
                     self._event(*rest)
+                elif what == "failed":
+                    self._kinds[rest[0]] = rest[1]
                 elif what == "pid":
                     self.pids[rest[0]] = rest[1]
                 elif what == "step":

@@ -29,7 +29,7 @@ def lives(folder, rank: int) -> int:
 
 
 def test_a_rank_that_was_killed_may_be_restarted_at_once(tmp_path) -> None:
-    job = labkit.start(until(str(tmp_path / "gate")), 3, on_failure="continue", deadline=60)
+    job = labkit.start(until(str(tmp_path / "gate")), 3, transport="local", on_failure="continue", deadline=60)
     assert eventually(lambda: lives(tmp_path, 0) and lives(tmp_path, 1) and lives(tmp_path, 2), 20)
     first = list(job.pids)
     for _ in range(2):
@@ -46,7 +46,7 @@ def test_a_rank_that_was_killed_may_be_restarted_at_once(tmp_path) -> None:
 
 
 def test_a_rank_that_lives_is_not_restarted(tmp_path) -> None:
-    job = labkit.start(until(str(tmp_path / "gate")), 2, on_failure="continue", deadline=60)
+    job = labkit.start(until(str(tmp_path / "gate")), 2, transport="local", on_failure="continue", deadline=60)
     assert eventually(lambda: lives(tmp_path, 0) and lives(tmp_path, 1), 20)
     job.restart(1)
     (tmp_path / "gate").touch()
@@ -55,7 +55,7 @@ def test_a_rank_that_lives_is_not_restarted(tmp_path) -> None:
 
 
 def test_events_are_told_as_they_happen(tmp_path) -> None:
-    job = labkit.start(until(str(tmp_path / "gate")), 2, on_failure="continue", deadline=60)
+    job = labkit.start(until(str(tmp_path / "gate")), 2, transport="local", on_failure="continue", deadline=60)
     assert eventually(lambda: lives(tmp_path, 0) and lives(tmp_path, 1), 20)
     begin = time.monotonic()
     assert job.await_events(0, 0.05) == [] and 0.04 < time.monotonic() - begin < soon()
@@ -79,7 +79,7 @@ def test_a_result_of_a_former_life_counts_no_more(tmp_path) -> None:
         return group.rank
 
     path = str(tmp_path / "second")
-    job = labkit.start(work, 2, path, on_failure="continue", deadline=60)
+    job = labkit.start(work, 2, path, transport="local", on_failure="continue", deadline=60)
     assert eventually(lambda: job.finished == [1], 20)
     open(path, "w").close()
     job.kill(1)
@@ -91,7 +91,7 @@ def test_a_result_of_a_former_life_counts_no_more(tmp_path) -> None:
 
 
 def test_a_job_that_is_held_goes_on_without_a_rank_until_it_is_let_go(tmp_path) -> None:
-    job = labkit.start(until(str(tmp_path / "gate")), 2, on_failure="continue", deadline=60)
+    job = labkit.start(until(str(tmp_path / "gate")), 2, transport="local", on_failure="continue", deadline=60)
     job.hold(True)
     assert eventually(lambda: lives(tmp_path, 0) and lives(tmp_path, 1), 20)
     job.kill(0)
@@ -110,12 +110,12 @@ def test_a_job_that_is_held_goes_on_without_a_rank_until_it_is_let_go(tmp_path) 
 
 
 def test_a_held_job_can_be_stopped_and_has_a_deadline() -> None:
-    job = labkit.start(lambda group: None, 2, on_failure="continue", deadline=60)
+    job = labkit.start(lambda group: None, 2, transport="local", on_failure="continue", deadline=60)
     job.hold(True)
     assert eventually(lambda: job.finished == [0, 1], 20)
     begin = time.monotonic()
     job.stop()
     assert job.over and time.monotonic() - begin < soon()
-    job = labkit.start(lambda group: None, 2, on_failure="continue", deadline=1)
+    job = labkit.start(lambda group: None, 2, transport="local", on_failure="continue", deadline=1)
     job.hold(True)
     assert [f.kind for f in job.wait(30).failures] == ["deadline"]
