@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -15,8 +14,8 @@ from hypothesis import strategies as st
 from leftovers import eventually, soon, zombies
 
 from labkit.resilience.quorum import Aggregator, BadCall, QuorumClient, QuorumService
-from labkit.resilience.quorum.aggregator import MemberBeat
 from labkit.resilience.quorum.emulate import blocks, emulate
+from labkit.resilience.quorum.member_beats import MemberBeat
 
 
 class Host:
@@ -37,15 +36,15 @@ class Host:
 
     def _run(self) -> None:
         self.aggregator.check_in(self.parts)
-        beat = MemberBeat(self.aggregator.path)
+        beats = {replica: MemberBeat(self.aggregator.folder, replica, 1) for replica, *_ in self.parts}
         while not self._stop.is_set():
             for replica, first, count, _ in self.parts:
                 for rank in range(first, first + count):
                     if (replica, rank) not in self.silent:
-                        beat.beat(replica, 1, rank)
-                        self.aggregator.step(0)
+                        beats[replica].beat(rank)
             self.aggregator.step(0.02)
-        beat.close()
+        for beat in beats.values():
+            beat.close()
 
     def end(self) -> None:
         self._stop.set()
@@ -120,25 +119,24 @@ def test_an_aggregator_finds_a_service_that_took_the_place_of_a_lost_one(two) ->
         assert eventually(lambda: all(h.told == [(1, 0), (50, 1)] for h in hosts))
 
 
-def test_what_is_no_beat_is_left_aside_and_the_socket_is_its_users_alone() -> None:
+def test_members_find_their_memory_and_nobody_elses() -> None:
     with QuorumService.start(1) as service:
         aggregator = Aggregator(service.address, service.token, "a", every=0.05)
-        folder = os.path.dirname(aggregator.path)
-        assert os.stat(folder).st_mode & 0o777 == 0o700
+        assert os.stat(aggregator.folder).st_mode & 0o777 == 0o700
         aggregator.check_in([(0, 0, 2, 2)])
-        before = list(aggregator._parts[0].heard)
-        beat = MemberBeat(aggregator.path)
-        for wrong in ((0, 1, 2), (0, 2, 0), (1, 1, 0)):  # no such rank, another incarnation, another replica
-            beat.beat(*wrong)
-        stranger = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        stranger.sendto(b"hello", aggregator.path)
-        aggregator.step(0)
-        assert aggregator._parts[0].heard == before
-        beat.beat(0, 1, 1)
-        aggregator.step(0.1)
-        assert aggregator._parts[0].heard[0] == before[0] and aggregator._parts[0].heard[1] > before[1]
-        stranger.close(), beat.close(), aggregator.close()
-        assert not os.path.exists(folder)
+        part = aggregator._parts[0]
+        beat, begin = MemberBeat(aggregator.folder, 0, 1), part.quietest()
+        beat.beat(0)
+        assert part.quietest() == begin, "rank 1 is still silent"
+        beat.beat(1)
+        assert part.quietest() > begin
+        for rank in (-1, 2):
+            with pytest.raises(BadCall, match="on this host are ranks 0 to 1"):
+                beat.beat(rank)
+        with pytest.raises(BadCall, match="incarnation 2 of replica 0 has no members on this host"):
+            MemberBeat(aggregator.folder, 0, 2)
+        beat.close(), aggregator.close()
+        assert not os.path.exists(aggregator.folder)
 
 
 @given(st.integers(1, 300), st.integers(1, 20), st.integers(1, 60))

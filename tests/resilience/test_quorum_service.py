@@ -371,6 +371,13 @@ def test_a_service_that_takes_the_place_of_a_lost_one_goes_on_counting(start) ->
         assert client.join(0, 7, 3, lineage=40).id == 41
 
 
+def test_a_labkit_in_the_working_directory_is_not_mistaken_for_this_one(start, tmp_path, monkeypatch) -> None:
+    (tmp_path / "labkit").mkdir()
+    (tmp_path / "labkit" / "__init__.py").write_text("raise ImportError('the wrong one')")
+    monkeypatch.chdir(tmp_path)
+    assert start(1).running
+
+
 @pytest.mark.parametrize(
     "options, words",
     [

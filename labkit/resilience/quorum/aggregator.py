@@ -1,65 +1,36 @@
 """One host's heartbeats in one message: 100 messages a second at the service in place of 100,000.
 
-The members of a host send small datagrams to a Unix socket that only their user can reach. The aggregator keeps when it
-heard each of them, and tells the service, for each replica that has members here, how long its quietest member has been
-silent (a duration, so clocks need not agree), and at once when one is gone. In the other direction it hears of every
-quorum and passes it on. If the aggregator ends, that is no evidence about its members: they become lost when the
-service's `heartbeat` is over, unless another aggregator speaks for them.
+The members of a host write the time of their heartbeats into memory that they share with the aggregator, in files
+that only their user can open. They are on one host, so it is one clock. The aggregator tells the service, for each
+replica that has members here, for how long its quietest member has been silent (a duration: clocks of hosts need not
+agree), and at once when a member is gone. In the other direction it hears of every quorum and passes it on. If the
+aggregator ends, that is no evidence about its members: they become lost when the service's `heartbeat` is over, unless
+another aggregator speaks for them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import shutil
-import socket
-import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from .connection import Address, Connection, parse
 from .errors import BadCall, Unanswered
 from .greeting import raise_refusal
+from .member_beats import Part
 from .membership import Quorum
 
-BEAT = struct.Struct("<IIQ")  # replica, incarnation, rank
 RETRY = 0.05  # seconds before a lost service is tried again
-
-
-@dataclass
-class Part:
-    """Members of one replica on this host: ranks `first` to `first + len(heard) - 1`, and when each was heard."""
-
-    replica: int
-    incarnation: int
-    first: int
-    heard: list[float]
-    gone: bool = False
-
-
-class MemberBeat:
-    """What a member uses: `beat()` sends one datagram to the aggregator at `path`."""
-
-    def __init__(self, path: str):
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.connect(path)
-
-    def beat(self, replica: int, incarnation: int, rank: int) -> None:
-        """Say that this rank lives."""
-        self._socket.send(BEAT.pack(replica, incarnation, rank))
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 class Aggregator:
     """host: its name. every: seconds between two messages. on_quorum: called with each quorum as it is formed.
 
-    path: of the socket for members. Call `step` again and again, from one thread.
+    folder: where members find their memory (see `MemberBeat`). Call `step` again and again, from one thread.
     """
 
     def __init__(
@@ -72,11 +43,7 @@ class Aggregator:
         self._address, self._token, self._on_quorum = parse(address), token, on_quorum
         self._parts: dict[int, Part] = {}
         self._due = self._retry = 0.0
-        self._directory = tempfile.mkdtemp(prefix="labkit-")  # mode 0700
-        self.path = os.path.join(self._directory, "beats")
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(self.path)
-        self._socket.setblocking(False)
+        self.folder = tempfile.mkdtemp(prefix="labkit-")  # mode 0700
         self._connection: Connection | None = None
         self._connect()
 
@@ -95,7 +62,8 @@ class Aggregator:
             for connection, replica, first, count in asked:
                 reply = connection.receive(timeout + 5.0)
                 raise_refusal(reply)
-                self._parts[replica] = Part(replica, reply["ok"]["incarnation"], first, [time.monotonic()] * count)
+                self._forget(replica)
+                self._parts[replica] = Part(self.folder, replica, reply["ok"]["incarnation"], first, count)
         finally:
             for connection, *_ in asked:
                 connection.close()
@@ -108,23 +76,25 @@ class Aggregator:
     def gone(self, replica: int, rank: int) -> None:
         """A member has died: the host saw its process end. The service is told with the next `step`."""
         part = self._parts[replica]
-        if not 0 <= rank - part.first < len(part.heard):
+        if not 0 <= rank - part.first < part.count:
             raise BadCall(f"rank {rank} of replica {replica} is not on host {self.host}")
         part.gone, self._due = True, 0.0
 
     def step(self, timeout: float, also: Sequence[Any] = ()) -> None:
-        """Wait at most `timeout` seconds for beats, a quorum, or news in `also`; take and send what is due."""
+        """Wait at most `timeout` seconds for a quorum, or for news in `also`; send what is due."""
         now = time.monotonic()
         if self._connection is None and now >= self._retry:
-            self._retry = now + RETRY
             with contextlib.suppress(Unanswered):
                 self._connect()
+            self._retry = time.monotonic() + RETRY
         if now >= self._due and self._connection is not None and self._parts:
             self._tell(now)
-        waits: list[Any] = [self._socket, *([self._connection] if self._connection else []), *also]
-        ready, _, _ = select.select(waits, [], [], max(0.0, min(timeout, self._due - now if self._parts else timeout)))
-        if self._socket in ready:
-            self._hear()
+        waits: list[Any] = [*([self._connection] if self._connection else []), *also]
+        if self._connection is None:
+            timeout = min(timeout, self._retry - now)
+        elif self._parts:
+            timeout = min(timeout, self._due - now)
+        ready, _, _ = select.select(waits, [], [], max(0.0, timeout))
         if self._connection in ready:
             self._take()
 
@@ -134,7 +104,7 @@ class Aggregator:
         self._connection = connection
 
     def _tell(self, now: float) -> None:
-        parts = [[p.replica, p.incarnation, max(0.0, now - min(p.heard)), p.gone] for p in self._parts.values()]
+        parts = [[p.replica, p.incarnation, max(0.0, now - p.quietest()), p.gone] for p in self._parts.values()]
         self._due = now + self.every
         self.sent += 1
         assert self._connection is not None
@@ -142,19 +112,6 @@ class Aggregator:
             self._connection.send({"call": "host", "host": self.host, "parts": parts})
         except Unanswered:
             self._lose()
-
-    def _hear(self) -> None:
-        now = time.monotonic()
-        while True:
-            try:
-                data = self._socket.recv(64)
-            except BlockingIOError:
-                return
-            if len(data) == BEAT.size:
-                replica, incarnation, rank = BEAT.unpack(data)
-                part = self._parts.get(replica)
-                if part is not None and part.incarnation == incarnation and 0 <= rank - part.first < len(part.heard):
-                    part.heard[rank - part.first] = now
 
     def _take(self) -> None:
         assert self._connection is not None
@@ -169,7 +126,7 @@ class Aggregator:
             for replica, incarnation in found.get("over", ()):
                 part = self._parts.get(replica)
                 if part is not None and part.incarnation == incarnation:
-                    del self._parts[replica]
+                    self._forget(replica)
 
     def _deliver(self, found: dict[str, Any]) -> None:
         if self._on_quorum is not None and found.get("quorum"):
@@ -181,7 +138,13 @@ class Aggregator:
         self._connection = None
 
     def close(self) -> None:
-        """Close what is open and remove the socket for members."""
+        """Close what is open, and remove the members' memory."""
         self._lose()
-        self._socket.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        for replica in list(self._parts):
+            self._forget(replica)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _forget(self, replica: int) -> None:
+        part = self._parts.pop(replica, None)
+        if part is not None:
+            part.close()

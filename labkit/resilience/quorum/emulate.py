@@ -19,10 +19,10 @@ from typing import Any
 
 from .emulated_host import be_host
 from .errors import BadCall
-from .service import ROOT, QuorumService
+from .service import QuorumService, interpreter
 
 HOSTS = 100
-SLOW = 120.0  # seconds without any news: something is wrong
+SLOW = 90.0  # seconds without any news: something is wrong
 
 
 def emulate(
@@ -43,8 +43,8 @@ def emulate(
                       "and a member for each replica and host")  # fmt: skip
     asked = {"members": members, "replicas": replicas, "hosts": hosts, "rounds": rounds, "beat": beat, "every": every}
     found = subprocess.run(
-        [sys.executable, "-S", "-m", "labkit.resilience.quorum.emulate"], input=json.dumps(asked) + "\n", text=True,
-        stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=timeout, check=True,
+        interpreter("emulate"), input=json.dumps(asked) + "\n", text=True,
+        stdout=subprocess.PIPE, timeout=timeout, check=True,
     )  # fmt: skip
     return json.loads(found.stdout)
 
@@ -80,7 +80,9 @@ class Emulation:
         self._selector = selectors.DefaultSelector()
         for line in self.lines:
             self._selector.register(line, selectors.EVENT_READ)
-        self.service = QuorumService.start(self.replicas, heartbeat=max(10.0, 4 * asked["beat"]), join=60.0, first=60.0)
+        self.service = QuorumService.start(
+            self.replicas, heartbeat=max(20.0, 4 * asked["beat"]), join=60.0, first=60.0, linger=30.0
+        )
         ranks = [count for _, count in cut(asked["members"], self.replicas)]
         for number, (line, here) in enumerate(zip(self.lines, self.blocks, strict=True)):
             self._order(line, {
@@ -108,6 +110,8 @@ class Emulation:
                     raise RuntimeError("a host of the emulation has ended; its standard error says why")
                 *lines, self._held[line] = (self._held[line] + data).split(b"\n")
                 kept += [json.loads(text) for text in lines]
+            if wrong := [m["error"] for m in kept if "error" in m]:
+                raise RuntimeError(f"a leader could not join: {wrong[0]}")
         return [m for m in kept if kind in m]
 
     def round(self, step: int, **options: Any) -> float:
@@ -208,7 +212,7 @@ def processor(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def main() -> int:
+def main(_: list[str]) -> int:
     """Read what is asked from standard input, write what was found to standard output."""
     emulation = Emulation(json.loads(sys.stdin.readline()))
     try:
@@ -217,7 +221,3 @@ def main() -> int:
         emulation.close()
     print(json.dumps(found))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
