@@ -194,6 +194,37 @@ def test_groups_in_another_order() -> None:
     assert (verdict.kind, verdict.culprit) == ("circle", 3)
 
 
+def test_two_groups_of_the_same_ranks_in_another_order() -> None:
+    whole = (0, 1, 2)
+    desk = Desk(3)
+    for rank in whole:
+        number = desk.enter(rank, whole)
+        if rank == 1:  # by hand a group is its ranks: here the second one gets another number
+            at = desk.pages[rank]._records + (number - 1) * rec.RECORD_BYTES + rec.EVENT.fields["group"][1]
+            desk.pages[rank].map[at : at + 4] = (99).to_bytes(4, "little")
+        desk.recorders[rank].intern("group 99 0 1 2")
+    assert (diagnose(desk.look()).kind, diagnose(desk.look()).culprit) == ("circle", 1)
+
+
+def test_a_message_that_carries_no_number_and_never_came() -> None:
+    """Over gloo: in its second call rank 0 sent one message less than in the others, and rank 1 waits ever since."""
+    desk = Desk(2, "gloo")
+    for call in range(3):
+        for rank in (0, 1):
+            number = desk.enter(rank, (0, 1))
+            for k in range(2):
+                if rank == 0 and not (call == 1 and k == 0):
+                    desk.done(0, desk.post(0, "send", 1, (0, 1), parent=number), parent=number)
+                elif rank == 1:
+                    last = desk.post(1, "recv", 0, (0, 1), parent=number)
+                    if (call, k) != (2, 1):
+                        desk.done(1, last, parent=number)
+            if (rank, call) != (1, 2):
+                desk.leave(rank, number)
+    verdict = diagnose(desk.look())
+    assert (verdict.kind, verdict.culprit, verdict.way) == ("lost", 0, (0, 1))
+
+
 def test_two_ranks_that_both_send_first_wait_for_each_other() -> None:
     desk = Desk(2)
     for rank in (0, 1):

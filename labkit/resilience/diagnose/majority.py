@@ -7,12 +7,12 @@ there is no majority, all that disagree are.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from labkit.wire import record as rec
 from labkit.world.explain import ranks_text
 
-from .report import CallId, Report
+from .report import CallId, Made, Report
 from .waits import Clue
 
 
@@ -41,10 +41,21 @@ def odd_roles(reports: Mapping[int, Report], among: set[int], upto: int | None =
     Compared is the n-th collective call of each rank by its words and the shape of its group, so that groups along the
     same axis of a mesh count as alike. Empty where no role has a majority.
     """
+    return _odd_at(reports, among, lambda made: made.role, upto)
+
+
+def odd_order(reports: Mapping[int, Report], among: set[int]) -> set[int]:
+    """Ranks of `among` that came to their groups in another order than most of `among`: the groups themselves."""
+    return _odd_at({r: reports[r] for r in among}, among, lambda made: str(made.call))
+
+
+def _odd_at(
+    reports: Mapping[int, Report], among: set[int], name: Callable[[Made], str], upto: int | None = None
+) -> set[int]:  # fmt: skip
     by_nth: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank, report in reports.items():
         for made in report.made:
-            by_nth[made.nth][made.role].append(rank)
+            by_nth[made.nth][name(made)].append(rank)
     for nth in sorted(by_nth):
         if upto is not None and nth > upto:
             break
@@ -63,18 +74,19 @@ def odd_count(reports: Mapping[int, Report], among: set[int]) -> set[int]:
 
 
 def sent_less(reports: Mapping[int, Report], source: int, to: int) -> bool:
-    """Whether `source` sent fewer messages than usual in a call that it has left and in which `to` still is.
+    """Whether `source` sent fewer messages than usual in a call that it has left, of a group that `to` is in.
 
-    Usual is what it sent itself in calls with the same words before, or else what the others sent who have left.
+    Usual is what it sent itself in its other calls with the same words, or else what the others sent in this one. The
+    call need not be the one that `to` is in: where messages carry no numbers, it took a later one for the lost one.
     """
-    inside = {thread.call for thread in reports[to].threads}
-    for made in reports[source].made:
-        if made.call in inside and made.ended:
-            before = {m.sent for m in reports[source].made if m.words == made.words and m.ended and m.nth < made.nth}
-            others = {m.sent for r, report in reports.items() if r not in (source, to)
-                      for m in report.made if m.call == made.call and m.ended}  # fmt: skip
-            usual = before or others
-            return len(usual) == 1 and made.sent < min(usual)
+    calls = [m for m in reports[source].made if m.ended and to in reports[source].groups.get(m.call[0], ())]
+    for made in calls:
+        own = {m.sent for m in calls if m.words == made.words and m.call != made.call}
+        others = {m.sent for r, report in reports.items() if r not in (source, to)
+                  for m in report.made if m.call == made.call and m.ended}  # fmt: skip
+        usual = own or others
+        if len(usual) == 1 and made.sent < min(usual):
+            return True
     return False
 
 

@@ -136,7 +136,7 @@ def _refined(clue: Clue, reports: Mapping[int, Report]) -> Clue:
                     clue.way)  # fmt: skip
     odd: set[int] = set()
     if clue.kind == "circle":
-        odd = majority.odd_roles(reports, set(clue.ranks))
+        odd = majority.odd_order(reports, set(clue.ranks)) or majority.odd_roles(reports, set(clue.ranks))
     elif clue.kind == "finished":
         odd = majority.odd_count(reports, set(clue.ranks))
     if odd:

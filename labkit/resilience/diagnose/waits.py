@@ -137,17 +137,19 @@ class Waits:
         if not posts:
             yield Clue(frozenset({rank}), "inside", f"rank {rank} has joined {op.name}, waits for no message there, "
                        "and makes no progress")  # fmt: skip
-        for post in posts:
-            if not self._ops.other_side(rank, post) or self._has_left(post):
-                continue
-            way = (rank, post.peer) if post.way == "send" else (post.peer, rank)
-            what = f"the message from rank {way[0]} to rank {way[1]} in {op.name}"
+        begun = [p for p in posts if self._ops.other_side(rank, p)]
+        under_way = [p for p in begun if self._ops.under_way(rank, p)]
+        if begun and len(begun) == len(posts) and not under_way:  # the two of an exchange end together
+            way, what = _message(rank, begun[-1], op)
+            done = "has taken it" if begun[-1].way == "send" else "has sent it"
+            yield Clue(frozenset({rank}), "between", f"rank {rank} still waits for {what}, and rank {begun[-1].peer} "
+                       f"{done}", way)  # fmt: skip
+        for post in under_way:
+            way, what = _message(rank, post, op)
             peer = self.reports[post.peer]
-            if not self._ops.under_way(rank, post):
-                done = "has taken it" if post.way == "send" else "has sent it"
-                yield Clue(frozenset({rank}), "between", f"rank {rank} still waits for {what}, and rank {post.peer} "
-                           f"{done}", way)  # fmt: skip
-            elif peer.main_free and not peer.threads:
+            if self._has_left(post):
+                continue
+            if peer.main_free and not peer.threads:
                 yield Clue(frozenset({post.peer}), "between", f"{what} is under way, and rank {post.peer}, which does "
                            "not wait for it, is outside any message", way)  # fmt: skip
             else:
@@ -167,6 +169,13 @@ class Waits:
 
     def _clue(self, ranks: set[int], kind: str, why: str) -> None:
         self.clues.append(Clue(frozenset(ranks), kind, why))
+
+
+def _message(rank: int, post: Post, op: Operation) -> tuple[tuple[int, int], str]:
+    """(sender, receiver) of a message that a rank waits for, and what it is called."""
+    way = (rank, post.peer) if post.way == "send" else (post.peer, rank)
+    where = f" in {op.name}" if op.key[0] == "call" else ""
+    return way, f"the message from rank {way[0]} to rank {way[1]}{where}"
 
 
 def _ring(edges: Mapping[int, set[int]], op: Operation) -> Iterator[Clue]:
