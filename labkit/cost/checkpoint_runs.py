@@ -73,6 +73,4 @@ def _run(
         end = writing if done == intervals else now
         if end <= failure:
             return elapsed + end, failures
-        if writing <= failure:
-            loadable = written
         elapsed, failures = elapsed + failure, failures + 1
