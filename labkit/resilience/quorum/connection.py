@@ -11,7 +11,7 @@ from . import greeting
 from .errors import BadCall, Unanswered, WrongToken
 from .frames import Reader, encode
 
-PATIENCE = 5.0  # seconds for what the service answers at once: connecting, greeting, and beyond a call's own time
+PATIENCE = 10.0  # seconds for what the service answers at once: connecting, greeting, and beyond a call's own time
 
 Address = tuple[str, int]
 

@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 import time
+import traceback
 from typing import Any
 
 from .aggregator import Aggregator
@@ -124,5 +125,7 @@ def be_host(line: socket.socket) -> None:
         finally:
             host._aggregator.close()
         code = 0
+    except Exception:
+        traceback.print_exc()
     finally:
         os._exit(code)

@@ -17,7 +17,7 @@ from .peer import Peer, reply
 from .slots import Source
 from .state import QuorumState
 
-GREETING = 5.0  # seconds for a stranger to show the token
+GREETING = 30.0  # seconds for a stranger to show the token; on a busy machine an honest one may need some
 LOOK = 0.5  # seconds at most between two looks at the clock and at the parent
 STOPPED = 0.25  # seconds too late: the machine or a signal kept the service from running
 
