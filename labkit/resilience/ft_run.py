@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from labkit.wire.errors import Refused
 from labkit.wire.faults import Fault
 
-from .audit import Line, check, read
+from .audit import Commit, Line, check, read
+from .ft_hsdp.data import read_quorums
 from .ft_outcome import FtRun, RunFailed
 from .incidents import Incident, follow_up, stalls
-from .quorum_watch import QuorumWatch
+from .quorum_watch import QuorumWatch, noted
 from .service_guard import GuardedService
 from .supervisor import Supervisor
 
@@ -79,8 +80,12 @@ class FtJob:
             lines, torn = read(self.log_dir)
             done = {(r.replica, r.incarnation) for r in run.results if r is not None and r.finished}
             ended = [s for s in survivors if s in done] or None
+            issued = self.watch.issued()
+            if self.service.replaced:  # while another service took its place, quorums were issued that nobody heard of
+                steps = {(c.quorum, c.step) for c in lines if isinstance(c, Commit)}
+                issued = noted(read_quorums(self.log_dir), steps) | issued
             audit = check(lines, ranks=self.config.ranks, steps=self.steps, batch=self.config.batch, torn=torn,
-                          survivors=ended, quorums=self.watch.issued())  # fmt: skip
+                          survivors=ended, quorums=issued)  # fmt: skip
         follow_up(supervisor.incidents, lines, supervisor.zero)
         still = stalls(supervisor.incidents, lines, supervisor.zero)
         return FtRun(self.config, run, audit, supervisor.incidents, still, lines, supervisor.errors, self.watch.rounds,

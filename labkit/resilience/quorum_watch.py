@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .quorum import Quorum
+from .quorum import Member, Quorum
 from .quorum.connection import Connection, parse
 from .quorum.errors import TROUBLE
 
@@ -50,7 +50,7 @@ class QuorumWatch:
                 found = self._connection.more(GLANCE)
                 if found is not None:
                     self._take(found)
-            except TROUBLE:  # the service is gone; another one may take its place
+            except (*TROUBLE, OSError, ValueError):  # the service is gone; another one may take its place
                 self._connection.close()
                 self._over.wait(GLANCE)
                 with contextlib.suppress(*TROUBLE):
@@ -77,3 +77,21 @@ class QuorumWatch:
     def issued(self) -> dict[tuple[int, int], Quorum]:
         """(id, step) -> quorum: what the audit compares commits with."""
         return {(q.id, q.step): q for _, q in self.rounds}
+
+
+def noted(
+    quorums: Mapping[int, Sequence[tuple[int, int, int]]], steps: Iterable[tuple[int, int]]
+) -> dict[tuple[int, int], Quorum]:
+    """The same from the notes of the replicas' leaders, for what was issued while nobody listened.
+
+    quorums: id -> (replica, incarnation, step when it joined) of the members. steps: (id, step) that were committed.
+    An id that stays is that of a quorum in which nobody has been behind since.
+    """
+    found = {}
+    for number, step in steps:
+        members = quorums.get(number, ())
+        if members:
+            first = max(s for _, _, s in members)
+            made = tuple(Member(r, i, s if step == first else step) for r, i, s in members)
+            found[number, step] = Quorum(number, step, 0, made)
+    return found

@@ -7,7 +7,6 @@ import signal
 import tempfile
 import threading
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -25,24 +24,21 @@ CONFIG = FtConfig(2, deadlines=Deadlines.for_step(0.2), batch=4, join_wait=0.5)
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays():
+def nothing_stays(tmp_path_factory, monkeypatch):
     """No service, no thread, no folder: of labkit's processes only the one that all launches share."""
-    services, threads, folders = found_services(), set(threading.enumerate()), found_folders()
+    own = tmp_path_factory.mktemp("own")  # others on this machine make temporary folders too
+    monkeypatch.setattr(tempfile, "tempdir", str(own))
+    services, threads = found_services(), set(threading.enumerate())
     yield
     assert eventually(lambda: found_services() == services, 3)
-    ours = [
-        t.name for t in set(threading.enumerate()) - threads if t.name in ("labkit-supervisor", "labkit-quorum-watch")
-    ]
-    assert ours == [] and found_folders() == folders
+    ours = {"labkit-supervisor", "labkit-quorum-watch", "labkit-thaw"}
+    assert [t.name for t in set(threading.enumerate()) - threads if t.name in ours] == []
+    assert list(own.glob("labkit-audit-*")) == []
 
 
 def found_services() -> list[int]:
     children = psutil.Process(os.getpid()).children()
     return sorted(p.pid for p in children if "labkit.resilience.quorum" in " ".join(p.cmdline()))
-
-
-def found_folders() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("labkit-audit-*"))
 
 
 def endless(inner, seed):
@@ -90,7 +86,7 @@ def test_when_all_replicas_are_lost_the_run_begins_anew_and_comes_to_its_end() -
     run = run_ft_hsdp(CONFIG, endless, 8, faults=[Kill(r, at="forward", nth=4) for r in range(2)]).require()
     assert {i.replica for i in run.incidents} == {0, 1} and list(run.finished) == [0, 1]
     assert len(run.audit.lineage) == 8 and sum(run.audit.consumed) <= 8 * 2 * 4
-    assert {b.step for b in run.audit.branches} >= {0, 1}
+    assert run.audit.commits > 16  # those of the first beginning too, which came to the same states
 
 
 def test_the_quorum_service_is_killed_and_replaced() -> None:
