@@ -23,7 +23,7 @@ from .verdict import Verdict
 from .waits import Clue
 
 LEAST = 0.05  # of the time looked at: who costs the others less is not worth a search
-CLEAR = 1.5  # how many times as far from the others as those are from each other
+CLEAR = 1.5  # how many times as far from the others as any of those is from the next
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def find_slow(seconds: Mapping[int, float], window: float, least: float = LEAST,
     if gaps and window > 0:
         at = int(np.argmax(gaps))
         rest = values[at + 1 :]
-        spread = float(np.median(np.abs(np.array(rest) - np.median(rest))))
+        spread = max((b - a for a, b in zip(rest, rest[1:], strict=False)), default=0.0)
         if gaps[at] >= least * window and gaps[at] > CLEAR * spread:
             slow, cost = tuple(sorted(order[: at + 1])), float(np.median(rest)) - values[at]
     return Speeds(dict(seconds), window, slow, cost, steps)
