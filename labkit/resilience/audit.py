@@ -136,5 +136,6 @@ def checksum(*parts: Tensor | bytes | str) -> str:
 
             made.update(f"{part.dtype}{tuple(part.shape)}".encode())
             if part.numel():
-                made.update(part.detach().contiguous().cpu().view(-1).view(torch.uint8).numpy())
+                raw_bytes: Any = part.detach().contiguous().cpu().view(-1).view(torch.uint8).numpy()
+                made.update(raw_bytes)
     return made.hexdigest()

@@ -101,9 +101,8 @@ def parse(text: str) -> Line:
     """The line that `text` says; raises Refused for what is none."""
     try:
         found = json.loads(text)
-        made = _KINDS[found.pop("kind")]
-        whole = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
-        return made(**whole)
+        made: Any = _KINDS[found.pop("kind")]
+        return made(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
     except (ValueError, KeyError, TypeError, AttributeError) as why:
         raise Refused(f"{text[:80]!r} is no line of an audit log: {type(why).__name__}: {why}") from why
 

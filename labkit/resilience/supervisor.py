@@ -12,6 +12,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from labkit.wire import record as rec
@@ -209,9 +210,9 @@ class Supervisor:
     def _promote(self, spare: Unit, replica: int, incident: Incident) -> None:
         spare.replica, spare.incarnation = replica, self._begin(replica)
         incident.next, incident.by = spare.incarnation, spare.number
+        place = {"replica": replica, "incarnation": spare.incarnation}
         for rank in spare.ranks:
-            data = {"replica": replica, "incarnation": spare.incarnation}
-            self._call(lambda s, rank=rank, data=data: s.promote(rank, data))
+            self._call(partial(_promote, rank, place))
         incident.restarted = time.monotonic() - self.zero
 
     def _begin(self, replica: int) -> int:
@@ -232,3 +233,7 @@ class Supervisor:
                 else:
                     self._mind()
         return None
+
+
+def _promote(rank: int, place: dict[str, Any], service: Calls) -> None:
+    service.promote(rank, place)
