@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from torch import nn
@@ -163,6 +165,8 @@ def test_a_staged_state_is_that_of_the_moment(nbytes, monkeypatch):
     monkeypatch.setattr("labkit.resilience.ft_hsdp.staging.AT_ONCE", nbytes)
     state = made("adamw")
     state.lineage = 4
+    copy = state.copy_into
+    monkeypatch.setattr(state, "copy_into", lambda snapshot: (time.sleep(0.1), copy(snapshot)))
     server = StateServer("t")
     try:
         stager = Stager(state, server, torch.device("cpu"))

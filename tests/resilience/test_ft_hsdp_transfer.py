@@ -207,7 +207,7 @@ def test_a_fetch_in_the_background_is_given_up_after_its_wait():
         with pytest.raises(Recoverable, match="the others go on without us"):
             late.wait(0.05)
         late._thread.join(2)
-        assert not late._thread.is_alive()
+        assert not late._thread.is_alive() and servers[0].served < 2 * NBYTES
         wrong = Fetch(sources(servers), "no", VERSION, piece=PIECE, patience=2.0)
         with pytest.raises(Recoverable, match="401"):
             wrong.wait(5)
