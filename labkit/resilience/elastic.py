@@ -22,6 +22,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from labkit.wire.errors import Refused
@@ -98,6 +99,7 @@ def run_elastic(
         raise Refused("run_elastic decides what a failure leads to: leave on_failure out")
     if is_torchrun():
         begun = time.perf_counter()
+        _join(options)
         run = run_here(fn, world_size, args, options)
         return ElasticRun(run, [Attempt(run.spec.world_size, time.perf_counter() - begun, None)])
     sizes = _sizes(world_size, smaller)
@@ -120,6 +122,24 @@ def run_elastic(
                 why = f"no size is left for {attempts[-1].world_size} ranks of which some died: smaller={smaller!r}"
         if why:
             raise GaveUp(failure, run, attempts, why)
+
+
+def _join(options: dict[str, Any]) -> None:
+    """Meet the other ranks of this attempt under torchrun, and not the addresses of an earlier one.
+
+    With --master-port (or nothing said) the agent keeps one store for all attempts, and torch writes the addresses of
+    each under the same names. A world that was started again would connect to ranks that are dead.
+    """
+    import torch.distributed as dist
+
+    if dist.is_initialized() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    spec = make_spec(size, dict(options))
+    limit = timedelta(seconds=spec.timeout + 60)
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=limit)
+    anew = dist.PrefixStore(f"attempt-{restarts()}", store)
+    dist.init_process_group(spec.backend, store=anew, rank=rank, world_size=size, timeout=limit)
 
 
 def _begin(group: Any, number: int, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -149,7 +169,7 @@ def _why_not_again(attempts: Sequence[Attempt], most: int) -> str:
     if failure.kind in _FINAL_KINDS or (failure.kind == "raised" and failure.error in _FINAL_ERRORS):
         return "another attempt would end in the same way"
     if len(attempts) > 1 and failure.kind == "raised" and _same(attempts[-2].failure, failure):
-        return f"rank {failure.rank} raised the same error twice without a step between"
+        return "the same error was raised twice without a step between"
     if len(attempts) > most:
         return f"it failed {len(attempts)} times, and max_restarts is {most}"
     return ""
@@ -157,5 +177,5 @@ def _why_not_again(attempts: Sequence[Attempt], most: int) -> str:
 
 def _same(before: Failure | None, now: Failure) -> bool:
     return before is not None and now.step <= before.step and (
-        (before.kind, before.rank, before.error, before.message) == (now.kind, now.rank, now.error, now.message)
+        (before.kind, before.error, before.message) == (now.kind, now.error, now.message)  # whichever rank was first
     )  # fmt: skip

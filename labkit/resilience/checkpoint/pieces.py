@@ -74,7 +74,8 @@ def unpacked(rows: Sequence[Sequence[int]]) -> tuple[Stretch, ...]:
 
 def bytes_of(x: Tensor) -> memoryview:
     """The bytes of a contiguous 1-D tensor in host memory, without a copy."""
-    return memoryview(x.view(torch.uint8).numpy()) if x.numel() else memoryview(b"")
+    data: Any = x.view(torch.uint8).numpy()
+    return memoryview(data) if x.numel() else memoryview(b"")
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ import math
 import random
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,8 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
     if "numpy" in sys.modules:
         import numpy
 
-        _, keys, place, has_gauss, gauss = numpy.random.get_state(legacy=True)
+        state: Any = numpy.random.get_state(legacy=True)
+        _, keys, place, has_gauss, gauss = state
         found["numpy"] = _tensor([*map(int, keys), place, has_gauss], gauss)
     if device.type == "cuda":
         found["cuda"] = torch.cuda.get_rng_state(device)

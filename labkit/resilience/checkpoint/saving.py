@@ -91,7 +91,7 @@ class Writer:
             problem = f"the ranks save different steps: {', '.join(str(t['step']) for t in told)}"
         if problem:
             self._give_up(told[0].get("writing"))
-            raise NotSaved(f"the checkpoint of step {step} was not saved. {problem}")
+            raise NotSaved(f"the checkpoint of step {told[0]['step']} was not saved. {problem}")
         pieces, apart = _apart(pieces, [t["each"] for t in told], self.group.rank)
         if self._plan is None or not all(t["known"] for t in told) or self._plan[0][1] != apart:
             try:
