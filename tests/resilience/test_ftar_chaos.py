@@ -32,14 +32,14 @@ def draw(seed: int) -> dict:
     kinds = [Kill, Kill, Hang, Drop, Raise]
     faults = [kinds[(seed + i) % len(kinds)](v, message=dice.randint(1, 60)) for i, v in enumerate(victims)]
     return {
-        "size": size, "faults": faults, "numel": dice.choice([0, 1, 5, 1000, 30_000]), "queued": dice.choice([1, 3, 8]),
-        "chunk_bytes": dice.choice([64, 4096, 1 << 20]), "chunks": dice.choice([1, 2, 4]),
+        "size": size, "faults": faults, "numel": dice.choice([0, 1, 5, 500, 20_000]), "queued": dice.choice([1, 3, 8]),
+        "chunk_bytes": dice.choice([1024, 8192, 1 << 20]), "chunks": dice.choice([1, 2, 4]),
     }  # fmt: skip
 
 
 def storm(group, case):
     """Queues of all-reduces until one breaks, then one over the ranks that nothing has struck."""
-    limits = Deadlines(message=1.5, exchange=4, vote=5, step=10, join=12, hang=15)
+    limits = Deadlines(message=2, exchange=10, vote=12, step=25, join=30, hang=40)
     ftar = Ftar(group, limits, chunk_bytes=case["chunk_bytes"], chunks=case["chunks"])
     right = 0
     while True:
