@@ -11,24 +11,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any, Protocol
+from typing import Any
 
+from labkit.data.runs import AccuracyRow
 from labkit.resilience.accuracy import FIRST, STEPS
 
 AXES = ("steps", "samples")
-
-
-class Row(Protocol):
-    """One run: a look at the loss after each of `steps`, when `samples` were trained."""
-
-    lost: int
-    length: int
-    intervention: str
-    order: int
-    seed: int
-    steps: Sequence[int]
-    samples: Sequence[int]
-    losses: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -56,7 +44,7 @@ class Shift:
         return f"{self.mean:+.4f} ± {self.error:.4f}"
 
 
-def difference(row: Row, base: Row, against: str) -> list[tuple[int, float]]:
+def difference(row: AccuracyRow, base: AccuracyRow, against: str) -> list[tuple[int, float]]:
     """(step of `row`, its loss minus that of `base` after equally many steps or samples), where `base` has gone so far.
 
     Between two looks of `base` its loss is taken as a straight line.
@@ -71,19 +59,21 @@ def difference(row: Row, base: Row, against: str) -> list[tuple[int, float]]:
     return found
 
 
-def during(row: Row, base: Row, against: str) -> float:
+def during(row: AccuracyRow, base: AccuracyRow, against: str) -> float:
     """The mean difference while replicas were away, the first third of each outage left out."""
     inside = [d for step, d in difference(row, base, against) if _settled(row, step)]
     return fmean(inside)
 
 
-def at_end(row: Row, base: Row, against: str) -> float:
+def at_end(row: AccuracyRow, base: AccuracyRow, against: str) -> float:
     """The difference after the planned steps; or, against samples, when all planned samples are trained."""
     last = dict(difference(row, base, against))
     return last[STEPS] if against == "steps" else row.losses[-1] - base.losses[-1]
 
 
-def shift(rows: Sequence[Row], measure: Callable[[Row, Row, str], float], against: str, **which: Any) -> Shift:
+def shift(
+    rows: Sequence[AccuracyRow], measure: Callable[[AccuracyRow, AccuracyRow, str], float], against: str, **which: Any
+) -> Shift:
     """`measure` of all runs that are as `which` says (lost=3, length=60, ...), each against the run of its seed without
     faults. Raises ValueError where there are none.
     """
@@ -94,7 +84,7 @@ def shift(rows: Sequence[Row], measure: Callable[[Row, Row, str], float], agains
     return Shift.of([measure(row, base[row.seed], against) for row in chosen])
 
 
-def flattened(rows: Sequence[Row], lost: int, length: int, by: str = "sqrt", against: str = "steps") -> Shift:
+def flattened(rows: Sequence[AccuracyRow], lost: int, length: int, by: str = "sqrt", against: str = "steps") -> Shift:
     """How much closer to the run without faults `by` is than "none" is, while replicas are away; above 0: closer.
 
     |mean of none| - |mean of by|, with the error of the difference of the two, seed by seed.
@@ -109,7 +99,7 @@ def flattened(rows: Sequence[Row], lost: int, length: int, by: str = "sqrt", aga
     return Shift.of(each)
 
 
-def _settled(row: Row, step: int) -> bool:
+def _settled(row: AccuracyRow, step: int) -> bool:
     begins = FIRST.get(row.length, ())
     if not begins:  # no faults: as long as the outages of others
         return STEPS // 10 < step <= STEPS
