@@ -22,8 +22,8 @@ M, P, A = mesh_program, pipeline_program, overlapped_program
 
 SLICE = {
     "hang": [
-        lambda: hangs(M, {"dp": 2, "tp": 2}, "local", cases=6),
-        lambda: hangs(P, {"dp": 2, "pp": 2}, "local", cases=4),
+        lambda: hangs(M, {"dp": 2, "tp": 2}, "local", cases=4),
+        lambda: hangs(P, {"dp": 2, "pp": 2}, "local", cases=3),
     ],
     "any moment": [lambda: any_moment(M, {"dp": 2, "tp": 2}, "local", cases=3)],
     "kill": [lambda: kills(M, {"dp": 2, "tp": 2}, "local", cases=1)],
@@ -31,7 +31,6 @@ SLICE = {
     "drop": [lambda: drops(M, {"dp": 4}, "local", cases=2)],
     "mismatch": [lambda: disagreements({"dp": 2, "tp": 2}, "local", ("dtype", "skip", "order"))],
     "slow": [lambda: stragglers_of(M, {"dp": 2, "tp": 2}, cases=8)],
-    "corrupt": [lambda: wrong_ranks(4)[0]],
 }
 
 WHOLE = {
@@ -113,10 +112,12 @@ def test_of_all_cases_as_many_as_in_the_paper_are_exact() -> None:
         for batch in batches:
             found[kind] += batch()
     print(f"\n{table(found)}\n{time.monotonic() - begun:.0f} s")
-    cases = [case for of_kind in found.values() for case in of_kind]
+    every = [case for of_kind in found.values() for case in of_kind]
+    assert not wrong([case for case in every if not case.truth], True)  # where nothing was done nobody is accused
+    cases = [case for case in every if case.truth]
     assert len(cases) >= 200
     assert not wrong(cases, False), "\n".join(wrong(cases, False))
-    told = [case for kind, of_kind in found.items() if kind not in AMBIGUOUS for case in of_kind]
+    told = [case for kind, of_kind in found.items() if kind not in AMBIGUOUS for case in of_kind if case.truth]
     assert sum(c.exact for c in told) >= AIM * len(told), "\n".join(wrong(told, True))
     assert sum(c.exact_heard for c in cases) >= AIM * len(cases), "\n".join(wrong(cases, True))
 
@@ -137,6 +138,7 @@ def test_a_flipped_bit_is_traced_to_the_message_that_it_hit(size) -> None:
         assert set(ways) == {way} or len(set(ways)) == 2
 
 
-def test_patterns_of_wrong_computation() -> None:
-    _, said = wrong_ranks(4)
+def test_who_computes_wrongly_and_whether_once_or_always() -> None:
+    cases, said = wrong_ranks(4)
+    assert not wrong(cases, True), "\n".join(wrong(cases, True))
     assert all(told == ("clean" if asked == "replica" else asked) for asked, told in said), said
