@@ -68,8 +68,10 @@ def _way_back(
         if not found:
             report.problems.append(f"the state {state} of rank {rank} at step {step} came from nowhere")
             break
-        way.append((found[0], tuple(sorted({c.replica for c in found}))))
-        step, state = step - 1, found[0].parent
+        # Where all replicas were lost and began anew, they came to the same states once more: the last time counts.
+        latest = max(found, key=lambda c: c.quorum)
+        way.append((latest, tuple(sorted({c.replica for c in found if c.quorum == latest.quorum}))))
+        step, state = step - 1, latest.parent
     before = begun.get((rank, step, state), ())
     out = []
     for commit, who in reversed(way):

@@ -141,6 +141,25 @@ def test_a_contributor_that_was_killed_before_its_vote_is_believed_and_counted()
     assert report.unwitnessed == 1 and report.consumed == (8, 8)
 
 
+def test_a_run_that_begins_anew_comes_to_the_same_states_and_the_last_time_counts() -> None:
+    story = usual(1)
+    story.exchange(2, (0, 1), (0, 1))
+    story.lines = [x for x in story.lines if not (isinstance(x, Commit) and x.step == 1 and x.rank == 1)]
+    story.die(0)  # all ranks 1 were killed before they applied step 1, and all replicas ended
+    story.die(1)
+    story.exchange(3, (0, 1), (0, 1))
+    story.exchange(4, (0, 1), (0, 1))
+    same = {"/3": "/1", "/4": "/2"}
+    for i, line in enumerate(story.lines):
+        if isinstance(line, Commit) and line.incarnation == 2:
+            parent, now = line.parent, line.checksum
+            for a, b in same.items():
+                parent, now = parent.replace(a, b), now.replace(a, b)
+            story.lines[i] = dataclasses.replace(line, parent=parent, checksum=now)
+    report = check(story.lines, ranks=2, steps=2, batch=BATCH).require()
+    assert [u.quorum for u in report.lineage] == [3, 4] and report.consumed == (8, 8)
+
+
 def test_replicas_that_differ_after_the_same_exchange() -> None:
     story = usual()
     story.spoil(Commit, checksum="1:other")
