@@ -47,6 +47,29 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def arguments(parser: Any) -> None:
+    """The options of this part of `labkit bench failures`."""
+    parser.add_argument("--checkpoint-ranks", type=int, nargs="+", default=[2])
+    parser.add_argument("--checkpoint-mib", type=int, nargs="+", default=[64, 256], help="of training state, in all")
+    parser.add_argument("--checkpoint-repeats", type=int, default=7)
+    parser.add_argument("--checkpoint-step", type=float, default=0.05, help="seconds of a step's kernels")
+    parser.add_argument("--checkpoint-directory", help="on the disk to be measured; else that of temporary files")
+
+
+def report(options: argparse.Namespace) -> dict[str, Any]:
+    """Measured, printed and returned."""
+    o = options
+    found = checkpoints(
+        o.checkpoint_ranks, o.checkpoint_mib, o.checkpoint_repeats, o.checkpoint_step, o.checkpoint_directory
+    )
+    return dict(found["checkpoint"])
+
+
+def rows(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of the table."""
+    return list(report(options)["rows"])
+
+
 def checkpoints(
     ranks: list[int], mib: list[int], repeats: int = 7, step: float = 0.05, directory: str | None = None
 ) -> dict[str, Any]:

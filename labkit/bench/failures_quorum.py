@@ -18,7 +18,7 @@ from labkit.resilience.quorum.emulate import emulate, processor
 
 from .ratios import table
 
-TARGET = 0.7  # seconds at 100,000 members: Xie et al. 2026, section 5
+TARGET = 0.7  # seconds at 100,000 members: Salpekar et al. 2026, section 5
 BEAT = 5.0  # seconds between two heartbeats of a member
 
 
