@@ -103,18 +103,23 @@ def test_replicas_check_in_join_and_keep_their_quorum(start) -> None:
         assert client.status()["replicas"][0]["phase"] == "left"
 
 
-@pytest.mark.parametrize("how", ["killed", "declared dead", "begun anew", "stopped", "hangs"])
-def test_the_others_go_on_without_a_leader_that_is_gone(start, lead, how: str) -> None:
-    limits = {"killed": 0.1, "declared dead": 0.0, "begun anew": 0.0, "stopped": 1.0, "hangs": 1.5}
-    service = start(3, heartbeat=1.0, join=1.5)
+@pytest.mark.parametrize(
+    "how, limits",
+    [
+        ("killed", {}), ("declared dead", {}), ("begun anew", {}), ("stopped", {"heartbeat": 1.0}),
+        ("hangs", {"join": 1.0}),
+    ],
+)  # fmt: skip
+def test_the_others_go_on_without_a_leader_that_is_gone(start, lead, how: str, limits: dict[str, float]) -> None:
+    service = start(3, **({"heartbeat": 60.0, "join": 60.0} | limits))  # nothing else can be what ends the wait
     a, b, c = (lead(service, r) for r in range(3))
     for x in (a, b, c):
         x.join(0)
     assert [x.replicas() for x in (a, b, c)] == [[0, 1, 2]] * 3
     client = QuorumClient(service.address, service.token)
+    begin = time.monotonic()
     a.join(1), b.join(1)
     assert eventually(lambda: client.status()["waiting"].startswith("replica 2 is still to join"))
-    begin = time.monotonic()
     if how == "killed":
         c.kill()
     elif how == "declared dead":
@@ -125,7 +130,7 @@ def test_the_others_go_on_without_a_leader_that_is_gone(start, lead, how: str) -
         c.kill(signal.SIGSTOP)
     assert a.replicas() == b.replicas() == [0, 1]
     seconds = time.monotonic() - begin
-    assert limits[how] - 0.6 < seconds < limits[how] + soon(0.3)
+    assert sum(limits.values()) <= seconds + 0.1 and seconds < 30
     client.close()
 
 
@@ -174,23 +179,43 @@ def test_a_heartbeat_whose_connection_breaks_is_back_before_anybody_is_lost(star
             assert eventually(lambda: beat._connection not in (None, broken) and beat.fresh)
             time.sleep(0.1)
             assert client.status()["replicas"][0]["phase"] == "live"
-        assert client.status()["replicas"][0]["phase"] == "live", "a beat that was stopped is no death"
         with client.beat(0, 1, every=0.05) as beat:
             client.begin(0)
             assert eventually(lambda: isinstance(beat.over, OldIncarnation)) and not beat.fresh
 
 
-def test_a_service_that_was_stopped_for_a_while_blames_nobody(start, lead) -> None:
+def test_a_heartbeat_that_is_stopped_or_moves_to_another_connection_is_no_death(start) -> None:
+    service = start(1, reconnect=0.05)
+    with QuorumClient(service.address, service.token) as client:
+        client.register(0, 0, 1)
+        client.beat(0, 1).stop()
+        time.sleep(0.3)
+        assert client.status()["replicas"][0]["phase"] == "live"
+        old, new = (Connection(parse(service.address), service.token) for _ in range(2))
+        for connection in (old, new):
+            connection.call({"call": "beat", "replica": 0, "incarnation": 1, "rank": 0})
+        old.close()
+        time.sleep(0.3)
+        assert client.status()["replicas"][0]["phase"] == "live"
+        new.close()
+        assert eventually(lambda: client.status()["replicas"][0]["phase"] == "lost")
+
+
+def test_when_the_machine_stood_still_nobody_is_blamed(start, lead) -> None:
     service = start(2, heartbeat=0.5)
     client = QuorumClient(service.address, service.token)
     a, b = lead(service, 0), lead(service, 1)
     a.join(0), b.join(0), a.answer(), b.answer()
-    os.kill(service.pid, signal.SIGSTOP)
+    pids = [service.pid, a.process.pid, b.process.pid]
+    for pid in reversed(pids):
+        os.kill(pid, signal.SIGSTOP)
     time.sleep(1.5)
-    os.kill(service.pid, signal.SIGCONT)
+    os.kill(pids[0], signal.SIGCONT)
+    assert client.status()["living"] == 2
+    for pid in pids[1:]:
+        os.kill(pid, signal.SIGCONT)
     a.join(1), b.join(1)
     assert a.answer()["id"] == b.answer()["id"] == 1
-    assert client.status()["living"] == 2
     client.close()
 
 
@@ -270,6 +295,16 @@ def test_what_is_no_message_is_turned_away_and_disturbs_nobody(start, sent: byte
         assert client.status()["living"] == 1
 
 
+def test_a_stranger_may_not_send_much(start) -> None:
+    service = start(1)
+    with socket.create_connection(parse(service.address), timeout=20) as sock:
+        sock.sendall((5000).to_bytes(4, "big"))
+        said = b""
+        while data := sock.recv(65536):
+            said += data
+    assert b"a message of 5,000 bytes, where at most 4,096 are allowed" in said
+
+
 @pytest.mark.parametrize(
     "message, words",
     [
@@ -347,7 +382,7 @@ def test_the_service_dies_with_its_parent_even_if_a_fork_of_it_lives(forks: bool
     code = (
         "import os, sys, time\nfrom labkit.resilience.quorum import QuorumService\nservice = QuorumService.start(1)\n"
         f"child = os.fork() if {forks} else -1\n"
-        "if child == 0:\n    os.close(1); time.sleep(30); os._exit(0)\n"
+        "if child == 0:\n    os.close(1); time.sleep(600); os._exit(0)\n"
         "print(service.pid, child, flush=True); time.sleep(30)\n"
     )
     parent = subprocess.Popen(
@@ -365,10 +400,22 @@ def test_the_service_dies_with_its_parent_even_if_a_fork_of_it_lives(forks: bool
             os.kill(child, signal.SIGKILL)
 
 
+def test_a_stop_is_heard_though_a_fork_holds_the_pipe() -> None:
+    code = (
+        "import os, time\nfrom labkit.resilience.quorum import QuorumService\nservice = QuorumService.start(1)\n"
+        "child = os.fork()\nif child == 0:\n    os.close(1); time.sleep(600); os._exit(0)\n"
+        "service.stop(); print(service._process.returncode); os.kill(child, 9)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True
+    )
+    assert found.stdout == b"0\n", found.stderr.decode()
+
+
 def test_a_service_that_takes_the_place_of_a_lost_one_goes_on_counting(start) -> None:
     service = start(1, first_id=41, incarnations=[7])
     with QuorumClient(service.address, service.token) as client:
-        assert client.join(0, 7, 3, lineage=40).id == 41
+        assert client.join(0, 7, 3, lineage=3).id == 41
 
 
 def test_a_labkit_in_the_working_directory_is_not_mistaken_for_this_one(start, tmp_path, monkeypatch) -> None:
