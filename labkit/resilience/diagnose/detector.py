@@ -18,6 +18,7 @@ from .verdict import Verdict, diagnose
 if TYPE_CHECKING:
     from labkit.world.job import Job
 
+_OF_RANK = ("died", "raised", "exit", "lost", "wire")  # kinds of failures that a rank has, and not the world
 QUIET = 0.5  # seconds without a record until a job counts as standing still
 LOOK = 0.05  # seconds between two looks
 _KINDS = (
@@ -37,7 +38,10 @@ class Heard:
 
 
 class Detector:
-    """Of one job of this process. `quiet`: seconds without a sign of progress before ranks are suspected."""
+    """Of one job of this process. `quiet`: seconds without a sign of progress before ranks are suspected.
+
+    Made while the job runs, it can still say afterwards what went wrong.
+    """
 
     def __init__(self, job: Job, quiet: float = QUIET) -> None:
         if not 0 < quiet < 10**5:
@@ -46,6 +50,7 @@ class Detector:
         self._pages: Pages | None = None
         self._marks: tuple[bytes, ...] = ()
         self._moved: list[float] = []
+        self._opened()
 
     @property
     def stopped(self) -> set[int]:
@@ -61,6 +66,11 @@ class Detector:
     @property
     def failures(self) -> list[Heard]:
         """Ranks that have failed and were not restarted since, in the order in which that was heard of."""
+        run = self.job.poll()
+        if run is not None and run.failures and self.job.spec.on_failure != "continue":
+            return [
+                Heard(f.rank, f.kind, f.error, f.message) for f in run.failures if f.rank >= 0 and f.kind in _OF_RANK
+            ]
         found: dict[int, Heard] = {}
         for _, rank, text in list(self.job.events):
             if text.startswith("failed: "):
@@ -74,7 +84,11 @@ class Detector:
     def look(self) -> dict[int, Report]:
         """Reports of all ranks, and a note of who has moved since the last look; {} before the ranks exist."""
         pages = self._note()
-        return pages.look() if pages is not None else {}
+        if pages is None:
+            return {}
+        ended = self.job.over and self.job.spec.on_failure != "continue"  # with the first failure all ranks are ended
+        by_themselves = {f.rank for f in self.failures} if ended else set()
+        return pages.look([r for r in range(self.job.spec.world_size) if r not in by_themselves] if ended else ())
 
     def moving(self) -> set[int]:
         """Ranks that have begun or ended something during the last `quiet` seconds, as far as was looked."""
@@ -84,7 +98,8 @@ class Detector:
     def now(self, silent: Collection[int] | None = None) -> Verdict:
         """The verdict on what is seen now. silent: see `diagnose`; by default the processes that are stopped."""
         reports = self.look()
-        return diagnose(reports, self.failures, self.stopped if silent is None else silent, self.moving())
+        moving = set() if self.job.over else self.moving()
+        return diagnose(reports, self.failures, self.stopped if silent is None else silent, moving)
 
     def wait(self, timeout: float, silent: Collection[int] | None = None) -> Verdict:
         """Look until somebody is at fault, or `timeout` seconds have passed, or the job is over; then the verdict.
@@ -93,6 +108,7 @@ class Detector:
         others had as long to do so, too.
         """
         end, before = time.monotonic() + timeout, False
+        self._opened()  # as long as there are pages
         while time.monotonic() < end and not self.job.over:
             if self._note() is not None and len(self.moving()) < len(self._moved):  # else nothing is read but marks
                 reports = self.look()
@@ -123,7 +139,7 @@ class Detector:
 
     def _opened(self) -> Pages | None:
         job = self.job
-        if self._pages is None and job._started.wait(10):
+        if self._pages is None and job._started.wait(30):
             with job._lock:
                 if job._pages_fd >= 0:
                     size = job.spec.world_size

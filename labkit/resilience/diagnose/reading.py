@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -32,9 +32,10 @@ class Pages:
     def __init__(self, pages: Sequence[rec.Page], transport: str = "") -> None:
         self._ranks = [_Rank(page, transport) for page in pages]
 
-    def look(self) -> dict[int, Report]:
-        """Every rank now, by its number."""
-        return {rank.page.rank: rank.look() for rank in self._ranks}
+    def look(self, ended: Collection[int] = ()) -> dict[int, Report]:
+        """Every rank now, by its number. ended: ranks whose process was ended in the middle of what their pages say,
+        because of others: they are reported as they were then."""
+        return {rank.page.rank: rank.look(rank.page.rank in ended) for rank in self._ranks}
 
     def fingerprint(self) -> tuple[bytes, ...]:
         """Changes whenever a rank begins or ends something."""
@@ -54,11 +55,12 @@ class _Rank:
         self._made: deque[tuple[int, CallId, str, str, int]] = deque(maxlen=KEPT_CALLS)  # place, ..., how many before
         self._last_made = (-1, -1)
 
-    def look(self) -> Report:
+    def look(self, ended: bool) -> Report:
         page = self.page
         if page.pid != self._pid and page.pid:  # another life: what the former one had begun says nothing
             self._pid, self._reader.begun = page.pid, Begun()
         state, slots, count = page.state, page.slots(), page.count + page.dropped
+        state = rec.RUNNING if ended and state == rec.FAILED else state
         rows = self._reader.records(0)
         names = page.strings()
         groups = self._groups(names)
