@@ -13,6 +13,7 @@ _HOME: dict[str, str] = {
     "Checkpointer": "checkpoint.checkpointer", "Feed": "checkpoint.feed", "run_elastic": "elastic",
     "Deadlines": "deadlines", "Limit": "deadlines",
     "Fatal": "errors", "Recoverable": "errors", "classify": "errors",
+    "Quorum": "quorum", "QuorumClient": "quorum", "QuorumService": "quorum",
     "Ftar": "ftar.queued", "Work": "ftar.queued", "ft_all_reduce": "ftar.exchange",
     "AuditFailed": "audit", "AuditLog": "audit", "Supervisor": "supervisor", "Incident": "incidents",
     "FtJob": "ft_run", "FtRun": "ft_run", "RunFailed": "ft_run", "run_ft_hsdp": "ft_run", "start_ft_hsdp": "ft_run",
@@ -21,8 +22,8 @@ _HOME: dict[str, str] = {
 
 __all__ = [
     "AuditFailed", "AuditLog", "Checkpointer", "Deadlines", "Fatal", "Feed", "FtConfig", "FtJob", "FtRun", "Ftar",
-    "Incident", "Limit", "Recoverable", "RunFailed", "Supervisor", "Work", "classify", "ft_all_reduce", "plain_hsdp",
-    "replay", "run_elastic", "run_ft_hsdp", "start_ft_hsdp", "train",
+    "Incident", "Limit", "Quorum", "QuorumClient", "QuorumService", "Recoverable", "RunFailed",
+    "Supervisor", "Work", "classify", "ft_all_reduce", "plain_hsdp", "replay", "run_elastic", "run_ft_hsdp", "start_ft_hsdp", "train",
 ]  # fmt: skip
 
 
