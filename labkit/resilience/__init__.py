@@ -22,8 +22,8 @@ _HOME: dict[str, str] = {
 
 __all__ = [
     "AuditFailed", "AuditLog", "Checkpointer", "Deadlines", "Fatal", "Feed", "FtConfig", "FtJob", "FtRun", "Ftar",
-    "Incident", "Limit", "Quorum", "QuorumClient", "QuorumService", "Recoverable", "RunFailed",
-    "Supervisor", "Work", "classify", "ft_all_reduce", "plain_hsdp", "replay", "run_elastic", "run_ft_hsdp", "start_ft_hsdp", "train",
+    "Incident", "Limit", "Quorum", "QuorumClient", "QuorumService", "Recoverable", "RunFailed", "Supervisor", "Work",
+    "classify", "ft_all_reduce", "plain_hsdp", "replay", "run_elastic", "run_ft_hsdp", "start_ft_hsdp", "train",
 ]  # fmt: skip
 
 
