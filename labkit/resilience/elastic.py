@@ -13,7 +13,8 @@
     torchrun --nnodes 1:2 --nproc-per-node 2 --max-restarts 3 --rdzv-backend c10d ...     # which may lose a node
 
 Under torchrun its agent decides: it ends what is left of a world, and starts a new one of the nodes that it can find.
-This call then is `launch`, and a failure ends the process, which is what the agent looks for.
+This call then is `launch`, and a failure ends the process, which is what the agent looks for. Where a node is lost, the
+ranks that are left look for a report of those that are gone for `timeout` seconds, so a short one restarts sooner.
 """
 
 from __future__ import annotations
