@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from leftovers import eventually, soon, zombies
 
 from labkit.resilience.quorum import Aggregator, BadCall, QuorumClient, QuorumService
-from labkit.resilience.quorum.emulate import blocks, emulate
+from labkit.resilience.quorum.emulate import emulate
+from labkit.resilience.quorum.emulated_blocks import blocks
 from labkit.resilience.quorum.member_beats import MemberBeat
 
 

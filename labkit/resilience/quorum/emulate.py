@@ -17,6 +17,7 @@ import sys
 import time
 from typing import Any
 
+from .emulated_blocks import blocks, cut
 from .emulated_host import be_host
 from .errors import BadCall
 from .service import QuorumService, interpreter
@@ -47,26 +48,6 @@ def emulate(
         stdout=subprocess.PIPE, timeout=timeout, check=True,
     )  # fmt: skip
     return json.loads(found.stdout)
-
-
-def cut(count: int, parts: int) -> list[tuple[int, int]]:
-    """(first, how many) of `parts` stretches of `count`, as even as can be."""
-    edges = [count * i // parts for i in range(parts + 1)]
-    return [(a, b - a) for a, b in zip(edges, edges[1:], strict=False)]
-
-
-def blocks(members: int, replicas: int, hosts: int) -> list[list[tuple[int, int, int]]]:
-    """For each host the (replica, first rank, count) of its members, which are numbered replica by replica."""
-    owns = cut(members, replicas)
-    found = []
-    for first, count in cut(members, hosts):
-        here = []
-        for replica, (begin, ranks) in enumerate(owns):
-            low, high = max(first, begin), min(first + count, begin + ranks)
-            if low < high:
-                here.append((replica, low - begin, high - low))
-        found.append(here)
-    return found
 
 
 class Emulation:
