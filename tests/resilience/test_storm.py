@@ -37,15 +37,22 @@ def test_one_replica_is_left_untouched_unless_all_are_lost() -> None:
 
 def test_everything_is_struck() -> None:
     counts = table(PLANS)
-    assert set(counts["shape"]) == set(SHAPES) and min(counts["shape"].values()) > 35
+    assert set(counts["shape"]) == set(SHAPES) and min(counts["shape"].values()) > 30
     assert set(counts["what"]) == {"kill", "hang", "freeze", "raise", "drop"}
-    assert set(counts["at"]) == {*STEP, *RETURN, "serve", "birth", "message"} and min(counts["at"].values()) > 15
+    assert set(counts["at"]) == {*STEP, *RETURN, "serve", "birth", "message"} and min(counts["at"].values()) > 10
     assert {k.split()[-1] for k in counts["inside"]} == {"plain", "fsdp", "tp"}
 
 
 def test_all_but_one_means_all_but_one() -> None:
     some = [draw(seed, ["all but one"]) for seed in range(50)]
     assert all(len({s.replica for s in p.strikes}) == p.replicas - 1 for p in some)
+
+
+def test_the_message_that_is_dropped_is_the_last_of_a_step() -> None:
+    for plan in (draw(seed, ["branch", "twin"]) for seed in range(40)):
+        lost, then = plan.strikes  # with two replicas a rank sends twice in a step, and asks once for a quorum
+        assert (plan.replicas, plan.ranks) == (2, 1) and lost.nth == 2 * (then.nth - 1) and then.at == "quorum"
+        assert lost.replica == then.replica and then.nth < plan.steps
 
 
 def test_the_source_is_the_one_that_the_quorum_names() -> None:
