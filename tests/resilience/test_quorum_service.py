@@ -202,14 +202,14 @@ def test_a_heartbeat_that_is_stopped_or_moves_to_another_connection_is_no_death(
 
 
 def test_when_the_machine_stood_still_nobody_is_blamed(start, lead) -> None:
-    service = start(2, heartbeat=0.5)
+    service = start(2, heartbeat=2.0)
     client = QuorumClient(service.address, service.token)
     a, b = lead(service, 0), lead(service, 1)
     a.join(0), b.join(0), a.answer(), b.answer()
     pids = [service.pid, a.process.pid, b.process.pid]
     for pid in reversed(pids):
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(1.5)
+    time.sleep(3.0)
     os.kill(pids[0], signal.SIGCONT)
     assert client.status()["living"] == 2
     for pid in pids[1:]:

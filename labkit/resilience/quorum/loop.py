@@ -45,8 +45,8 @@ class Loop:
             wait = min(LOOK, max(0.0, self.state.deadline() - time.monotonic()))
             events = self._selector.select(wait)
             now = time.monotonic()
-            if now - before - wait > STOPPED:
-                self.state.away(now - before - wait, now)
+            if now - before - wait > STOPPED:  # since when is not known: at the earliest since the last look
+                self.state.away(now - before, now)
             before = now
             for key, mask in events:
                 if key.data == "parent":
