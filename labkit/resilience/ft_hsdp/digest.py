@@ -15,23 +15,27 @@ from torch import Tensor
 
 from labkit.resilience.audit import checksum
 
-WIDTH = 1 << 14  # 64-bit columns: 128 KiB of sums
+WIDTH = 128  # 64-bit columns
 
 
 @torch.no_grad()
 def digest(said: str, tensors: Iterable[Tensor]) -> str:
     """Of `said`, and of the values, dtypes, shapes and order of `tensors`."""
-    parts: list[Tensor | str] = [said]
+    words = [said]
+    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for x in tensors:
-        parts.append(f"{x.dtype}{tuple(x.shape)}")
-        parts += fold(x)
-    return checksum(*parts)
+        words.append(f"{x.dtype}{list(x.shape)}")
+        for part in fold(x):
+            kinds.setdefault((part.dtype, part.device), []).append(part)
+    # few long tensors instead of many short ones: each alone costs more than its bytes
+    return checksum("\n".join(words), *(torch.cat(parts).cpu() for parts in kinds.values()))
 
 
 def fold(x: Tensor) -> list[Tensor]:
-    """`x` itself if it is small; else the sums of its columns, and what is left over at its end."""
-    if x.nbytes <= 16 * WIDTH or not x.is_contiguous() or x.storage_offset() * x.itemsize % 8:
-        return [x]
-    raw = x.view(-1).view(torch.uint8)
+    """The values of `x` in one dimension if they are few; else the sums of columns, and what is left at the end."""
+    flat = x.reshape(-1)
+    if x.nbytes <= 16 * WIDTH or flat.storage_offset() * x.itemsize % 8:
+        return [flat]
+    raw = flat.view(torch.uint8)
     whole = len(raw) // (8 * WIDTH) * 8 * WIDTH
     return [raw[:whole].view(torch.int64).view(-1, WIDTH).sum(0), raw[whole:]]
