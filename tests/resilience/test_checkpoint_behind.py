@@ -37,7 +37,7 @@ class Gate:
 def test_training_goes_on_and_the_checkpoint_is_of_the_moment(tmp_path):
     def train(group):
         torch.manual_seed(0)
-        model = nn.Linear(300, 300)
+        model = nn.Linear(700, 700)  # too large to be joined with others, which would be a copy
         optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
         checkpoints = Checkpointer(tmp_path, group, model, optimizer, random=False)
         moments = {}
