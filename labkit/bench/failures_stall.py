@@ -174,9 +174,9 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
     dead = [row for row in found if row["fault"].startswith("Kill")]
     beyond = max(row["kill stall"] - row["deadline"] for row in found)
     back = [row["rejoin stall"] for row in found if row["rejoin stall"] == row["rejoin stall"]]
-    print(f"a dead process is detected within {max(row['detected s'] for row in dead):.3f} s (target {DETECTION:g}); the "
-          f"others lose at most {beyond:.2f} steps beyond the deadline of a message (target {KILL:g}), and at the return "
-          f"{max(back, default=float('nan')):.2f} (target {REJOIN:g})")  # fmt: skip
+    print(f"a dead process is detected within {max(row['detected s'] for row in dead):.3f} s (target {DETECTION:g}); "
+          f"the others lose at most {beyond:.2f} steps beyond the deadline of a message (target {KILL:g}), and at the "
+          f"return {max(back, default=float('nan')):.2f} (target {REJOIN:g})")  # fmt: skip
     beside = restarted(options)
     print(f"restarted from a checkpoint instead: {table([beside])}")
     quiet = calm(options)
