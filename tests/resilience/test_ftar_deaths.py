@@ -46,6 +46,21 @@ def test_killed_at_any_message_all_others_learn_it_at_once_and_go_on(message) ->
         assert after == [3.0]
 
 
+def test_who_fails_tells_the_others_before_anything_else() -> None:
+    """Ranks that are no neighbours of the dead one learn it from those, although nobody rebuilds or ends."""
+
+    def work(group):
+        _, error, when = until_it_breaks(group, 12_000, quiet=8.0, **CUT)
+        time.sleep(1.0)
+        return error.late, when
+
+    job = labkit.start(work, 6, transport="local", on_failure="continue", faults=[Kill(2, message=9)], timeout=30)
+    run = job.wait()
+    for rank in (0, 1, 3, 4, 5):
+        late, when = run.results[rank]
+        assert not late and when - struck(job) < min(0.9, soon(0.2))
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_killed_with_other_numbers_of_ranks(ranks) -> None:
     """Also one that dies between two exchanges, and long after others have finished theirs."""
