@@ -128,6 +128,13 @@ def test_the_message_that_was_hit_is_always_among_the_explanations(n, seed, bit,
     assert ((order[hop % n], order[(hop + 1) % n]), bit) in list(zip(ways, bits, strict=True))
 
 
+def test_without_a_flip_the_sum_is_that_of_the_ring() -> None:
+    brought = torch.tensor([1e8, 1.0, -1e8, 3.0])  # in another order another sum
+    held = _around(brought, [2, 3, 0, 1], 0, torch.zeros(1, dtype=torch.int32))
+    right = ((brought[2] + brought[3]) + brought[0]) + brought[1]
+    assert held.flatten().tolist() == [right.item()] * 4 and right != brought.sum()
+
+
 def test_a_sum_that_no_flip_explains() -> None:
     brought = torch.tensor([1.0, 2.0, 3.0])
     assert explain(brought, torch.full((3,), 7.25).view(torch.int32), 0, 9) == ((), ())

@@ -90,6 +90,21 @@ def test_who_made_it_first_is_told_although_the_forward_spread_it() -> None:
     assert found.ranks == (1,) and set(found.where) == {0, 1, 2} and "'1'" in found.where[1]
 
 
+def spoilt(group):
+    """The NaN came with the samples: no module made it."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    watch = ForwardWatch(model)
+    x = torch.ones(2, 4)
+    if group.rank == 0:
+        x[1, 2] = math.nan
+    return FiniteGuard(group).check(3, model(x).sum(), [], watch)
+
+
+def test_a_nan_in_the_samples_is_no_modules_fault() -> None:
+    found, again = labkit.launch(spoilt, 2).results
+    assert repr(found) == repr(again) and found.ranks == (0,) and found.where == {0: "the loss is nan"}
+
+
 def losses(group, rows, options):
     guard = SpikeGuard(group, **options)
     return [guard.check(step, row[group.rank]) for step, row in enumerate(rows)]

@@ -9,8 +9,10 @@ import pytest
 import labkit
 from labkit import Slow
 from labkit.resilience.diagnose import Detector, find_slow, since, stragglers
+from labkit.wire import record as rec
 
 from .diagnose_worlds import mesh_program, pipeline_program
+from .pages_by_hand import USER, Desk
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,18 @@ def test_what_it_costs_is_what_the_others_wait() -> None:
     found = find_slow({0: 1.0, 1: 0.25, 2: 1.0}, 4.0)
     assert found.cost == pytest.approx(0.75) and "19%" in str(found.verdict) and found.verdict.culprit == 1
     assert find_slow({0: 1.0, 1: 1.0}, 4.0).verdict.kind == "nothing"
+
+
+def test_what_counts_as_time_in_communication() -> None:
+    desk = Desk(2)
+    number = desk.enter(0, (0, 1))  # a collective: 1000 ns for each mark between its beginning and its end
+    inside = desk.post(0, "recv", 1, (0, 1), parent=number)  # part of it, so not once more
+    desk.done(0, inside, parent=number)
+    desk.leave(0, number)
+    desk.done(0, desk.post(0, "recv", 1, (0, 1), lane=USER))  # a message of the program's own
+    desk.post(0, "recv", 1, (0, 1), lane=USER, flags=rec.ASYNC, wait=False)  # in the background
+    assert desk.look()[0].seconds == pytest.approx((3000 + 1000) / 1e9)
+    assert desk.look()[0].seconds == pytest.approx((3000 + 1000) / 1e9)  # and not twice
 
 
 @pytest.mark.parametrize("sizes", [{"dp": 2, "tp": 2}, {"dp": 3}])
