@@ -89,6 +89,16 @@ def test_when_all_replicas_are_lost_the_run_begins_anew_and_comes_to_its_end() -
     assert run.audit.commits > 16  # those of the first beginning too, which came to the same states
 
 
+def test_a_spare_takes_the_place_of_a_lost_replica() -> None:
+    config = FtConfig(2, deadlines=CONFIG.deadlines, batch=4, join_wait=0.5, spares=1)
+    run = run_ft_hsdp(config, endless, 14, faults=[Kill(1, at="forward", nth=4)]).require()
+    (incident,) = run.incidents
+    assert (incident.replica, incident.by, incident.next) == (1, 2, 2) and list(run.finished) == [0, 1]
+    spare = run.results[2]
+    assert (spare.replica, spare.incarnation, spare.finished) == (1, 2, True) and not run.results[1].finished
+    assert incident.restarted - incident.ended < 0.2  # all first-step work was done before
+
+
 def test_the_quorum_service_is_killed_and_replaced() -> None:
     with start_ft_hsdp(CONFIG, endless, 25) as job:
         assert eventually(lambda: len(job.watch.rounds) > 3, 20)
