@@ -12,6 +12,7 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from .ratios import save, table
 
 TARGET = 0.10  # the stall of a save behind training over that of one that is waited for, at most
 WAYS = ("without", "at once", "behind")
+KERNELS = ("stand-in", "real")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -38,12 +40,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--mib", type=int, nargs="+", default=[64, 256], help="of training state, on all ranks together"
     )
+    parser.add_argument("--kernels", nargs="+", default=list(KERNELS), choices=KERNELS)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--step", type=float, default=0.05, help="seconds of a step's kernels")
     parser.add_argument("--directory", help="on the disk to be measured; by default that of temporary files")
     parser.add_argument("--json")
     options = parser.parse_args(argv)
-    save(options.json, checkpoints(options.ranks, options.mib, options.repeats, options.step, options.directory))
+    found = checkpoints(options.ranks, options.mib, options.repeats, options.step, options.directory, options.kernels)
+    save(options.json, found)
     return 0
 
 
@@ -71,11 +75,12 @@ def rows(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def checkpoints(
-    ranks: list[int], mib: list[int], repeats: int = 7, step: float = 0.05, directory: str | None = None
-) -> dict[str, Any]:
+    ranks: list[int], mib: list[int], repeats: int = 7, step: float = 0.05, directory: str | None = None,
+    kernels: Sequence[str] = KERNELS,
+) -> dict[str, Any]:  # fmt: skip
     """The table, printed and returned."""
     rows = []
-    for work in ("stand-in", "real"):
+    for work in kernels:
         for n in ranks:
             for size in mib:
                 rows.append(cell(n, size, work, repeats, step, directory))
