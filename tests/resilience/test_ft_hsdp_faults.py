@@ -76,7 +76,8 @@ def test_a_rank_killed_anywhere_in_a_step(at, inside, rank, tmp_path):
     run = run_ft_hsdp(c, BUILDS[inside], STEPS, log_dir=tmp_path, faults=[fault])
     proven(run, tmp_path, BUILDS[inside])
     assert not run.run.unfired
-    assert [i.replica for i in run.incidents] == [1]
+    # on a machine without a processor to spare a deadline may end a rank that was only slow: that must be survived too
+    assert run.incidents[0].replica == 1, [str(i) for i in run.incidents]
 
 
 def force_failures(where):
