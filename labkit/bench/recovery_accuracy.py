@@ -2,7 +2,7 @@
 
 With --out FILE they replace the shipped ones. 14 settings, each with the same seeds: without faults, the same in
 another order, and one or three of twelve replicas away, for short or long, with three ways to set the learning rate.
-About five minutes of one core.
+About three minutes of one core.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from labkit.resilience.stacked import CONTEXT, Stacked
 from labkit.wire.errors import Refused
 
 REPLICAS, BATCH, STEPS, EVERY = 12, 2, 1650, 50  # a look at the validation text every so many steps
-RATE, WARM, FLOOR = 16e-3, 50, 0.1  # of AdamW: best of those in `tuning` of the stored runs; steps; part left at the end
+RATE, WARM, FLOOR = 16e-3, 50, 0.1  # of AdamW, best of the stored runs' `tuning`; steps; part left at the end
 SHORT, LONG = 150, 600  # steps of one outage
 FIRST = {SHORT: (600, 1100), LONG: (100, 900)}  # when the two outages begin
 STRIDE, LOOK = 4, 1024  # bytes from one sample to the next; samples of the validation text
