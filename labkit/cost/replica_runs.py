@@ -52,7 +52,7 @@ def simulate_replicas(
     mean = math.fsum(parts) / runs
     variance = math.fsum((x - mean) ** 2 for x in parts) / (runs - 1)
     missing = tuple(math.fsum(one[2][k] for one in found) / runs for k in range(replicas + 1))
-    stalled, failures = (math.fsum(one[i] for one in found) / runs for i in (1, 3))
+    stalled, failures = math.fsum(one[1] for one in found) / runs, sum(one[3] for one in found) / runs
     return ReplicaRuns(mean, math.sqrt(variance / runs), stalled, missing, failures)
 
 
