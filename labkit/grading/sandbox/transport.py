@@ -15,6 +15,8 @@ import struct
 import threading
 
 from labkit.wire.errors import PeerLost
+from labkit.wire.transports.epoch import Epoch
+from labkit.wire.transports.lane import LocalLane
 from labkit.wire.transports.local import BUFFER, LocalTransport
 
 DIAL = struct.Struct("<cIIi")  # what, group, lane, rank
@@ -22,14 +24,17 @@ LINK, GONE = b"L", b"G"
 
 
 class SwitchTransport(LocalTransport):
-    """Sockets from the grader instead of from the kernel."""
+    """Sockets from the grader instead of from the kernel.
+
+    No rank is started again here. So an epoch says nothing that the group's key, which is made of it, does not.
+    """
 
     def __init__(self, rank: int, size: int, talk: socket.socket, bell: socket.socket):
         super().__init__(rank, bell, list(range(size)), b"", self._lives)
         self._talk, self._asking = talk, threading.Lock()
         self._gone: set[int] = set()
 
-    def dial(self, peer: int, key: int, lane: int) -> socket.socket:
+    def dial(self, peer: int, key: int, lane: int, epoch: Epoch | None = None) -> socket.socket:
         """The socket on which this rank sends to `peer`."""
         with self._asking:
             try:
@@ -41,14 +46,18 @@ class SwitchTransport(LocalTransport):
             raise PeerLost(f"rank {self.rank} cannot reach rank {peer}: it is no longer running", peer)
         return _tuned(fds[0])
 
-    def accept(self, peer: int, key: int, lane: int) -> socket.socket | None:
+    def accept(self, peer: int, key: int, lane: int, epoch: Epoch | None = None) -> socket.socket | None:
         """The socket on which `peer` sends to this rank, if it has been opened."""
-        wanted = (key, lane, peer)
+        wanted = (key, 0, lane, peer)
         with self._lock:
             while wanted not in self._accepted:
                 if not self._hear():
                     return None
-            return self._accepted.pop(wanted)
+            return self._accepted.pop(wanted)[0]
+
+    def left(self, lane: LocalLane) -> None:
+        """This rank left a lane: who comes for it later is turned away."""
+        self._left.add((lane.key, 0, lane.lane))
 
     def _lives(self, peer: int) -> bool:
         with self._lock:
@@ -65,10 +74,10 @@ class SwitchTransport(LocalTransport):
             return False
         if what == GONE:
             self._gone.add(source)
-        elif fds and (key, lane) in self._left:
+        elif fds and (key, 0, lane) in self._left:
             _tuned(fds[0]).close()
         elif fds:
-            self._accepted[key, lane, source] = _tuned(fds[0])
+            self._accepted[key, 0, lane, source] = _tuned(fds[0]), 0
         return True
 
 
