@@ -115,6 +115,19 @@ def test_a_receive_that_was_asked_for_before_the_rank_hung() -> None:
     assert diagnose(desk.look()).culprit == 1
 
 
+def test_a_rank_that_does_not_notice_that_its_own_call_is_over() -> None:
+    """Asynchronous: the communication thread of rank 1 is through, the main thread waits for it, and hung there."""
+    desk = Desk(2)
+    numbers = [desk.enter(rank, (0, 1), flags=rec.ASYNC) for rank in (0, 1)]
+    for rank in (0, 1):
+        desk.leave(rank, numbers[rank])
+    r = desk.recorders[1]
+    r.slot(rec.MAIN_SLOT, r.begin(rec.WAIT, desk.tick(), name=r.intern("wait"), detail=numbers[1]))
+    desk.enter(0, (0, 1))
+    verdict = diagnose(desk.look())
+    assert (verdict.kind, verdict.culprit) == ("absent", 1), str(verdict)
+
+
 def test_silence_decides_between_two_suspects_only() -> None:
     reports = two_ends("gloo", 32)
     assert diagnose(reports, silent={0}).culprit == 0

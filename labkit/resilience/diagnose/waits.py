@@ -76,7 +76,8 @@ class Waits:
         for rank in (*op.absent, *op.posted):
             report = self.reports[rank]
             busy = self._ops.main(rank) if rank in op.absent else self._ops.others(rank)
-            busy = [key for key in busy if key != op.key]
+            # Who still waits for a call of its own that is over, and does not notice, is busy with nothing.
+            busy = [k for k in busy if k != op.key and self.operations[k].status(rank) != "left"]
             if report.over:
                 gone.append(rank)
             elif busy:
@@ -137,9 +138,10 @@ class Waits:
         if not posts:
             yield Clue(frozenset({rank}), "inside", f"rank {rank} has joined {op.name}, waits for no message there, "
                        "and makes no progress")  # fmt: skip
-        begun = [p for p in posts if self._ops.other_side(rank, p)]
+        binding = [p for p in posts if not self._has_left(p)]
+        begun = [p for p in binding if self._ops.other_side(rank, p)]
         under_way = [p for p in begun if self._ops.under_way(rank, p)]
-        if begun and len(begun) == len(posts) and not under_way:  # the two of an exchange end together
+        if begun and len(begun) == len(binding) and not under_way:  # the two of an exchange end together
             way, what = _message(rank, begun[-1], op)
             done = "has taken it" if begun[-1].way == "send" else "has sent it"
             yield Clue(frozenset({rank}), "between", f"rank {rank} still waits for {what}, and rank {begun[-1].peer} "
@@ -147,8 +149,6 @@ class Waits:
         for post in under_way:
             way, what = _message(rank, post, op)
             peer = self.reports[post.peer]
-            if self._has_left(post):
-                continue
             if peer.main_free and not peer.threads:
                 yield Clue(frozenset({post.peer}), "between", f"{what} is under way, and rank {post.peer}, which does "
                            "not wait for it, is outside any message", way)  # fmt: skip
