@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 from leftovers import eventually, ranks_of, shared_memory, zombies
 
 WATCHED = {"world", "wire", "chaos"}
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a script; some tests press Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

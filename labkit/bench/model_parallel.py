@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--microbatch", type=_numbers, default=[1, 4], help="sequences in a microbatch (pipeline)")
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--microbatches", type=int, default=8)
-    parser.add_argument("--unit", type=float, default=0.02, help="seconds of a stage's forward pass (simulator)")
+    parser.add_argument("--unit", type=float, default=0.05, help="seconds of a stage's forward pass (simulator)")
     parser.add_argument("--transport", default="local", help="what carries labkit's messages; PyTorch's go over gloo")
     parser.add_argument("--json")
     options = parser.parse_args(argv)
