@@ -64,7 +64,7 @@ def configuration(options: argparse.Namespace) -> FtConfig:
 
 def failures(options: argparse.Namespace) -> list[dict[str, Any]]:
     """A replica is killed at several instants, and hangs: what it cost the others, in steps."""
-    from labkit.resilience.ft_run import run_ft_hsdp
+    from labkit.resilience.supervising.run import run_ft_hsdp
 
     config, at = configuration(options), max(3, options.stall_steps // 6)
     faults: list[Fault] = [Kill(1, at=name, nth=at) for name in ("forward", "exchange", "commit")]
@@ -88,7 +88,7 @@ def failures(options: argparse.Namespace) -> list[dict[str, Any]]:
 def calm(options: argparse.Namespace) -> dict[str, Any]:
     """Steps of FT-HSDP over steps of HSDP, without failures, run in turn."""
     from labkit.resilience.ft_hsdp import plain_hsdp
-    from labkit.resilience.ft_run import run_ft_hsdp
+    from labkit.resilience.supervising.run import run_ft_hsdp
 
     config, build = configuration(options), Standing(options.stall_step)
 

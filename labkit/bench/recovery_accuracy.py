@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit.data.runs import AccuracyRow, accuracy_rows
-from labkit.resilience.accuracy import RATE, REPLICAS, STEPS, Setting, settings, train
-from labkit.resilience.accuracy_claims import at_end, during, flattened, shift
+from labkit.resilience.accuracy.claims import at_end, during, flattened, shift
+from labkit.resilience.accuracy.experiment import RATE, REPLICAS, STEPS, Setting, settings, train
 
 from .large_batches import as_lines, provenance
 from .ratios import table

@@ -15,8 +15,10 @@ _HOME: dict[str, str] = {
     "Fatal": "errors", "Recoverable": "errors", "classify": "errors",
     "Quorum": "quorum", "QuorumClient": "quorum", "QuorumService": "quorum",
     "Ftar": "ftar.queued", "Work": "ftar.queued", "ft_all_reduce": "ftar.exchange",
-    "AuditFailed": "audit", "AuditLog": "audit", "Supervisor": "supervisor", "Incident": "incidents",
-    "FtJob": "ft_run", "FtRun": "ft_run", "RunFailed": "ft_run", "run_ft_hsdp": "ft_run", "start_ft_hsdp": "ft_run",
+    "AuditFailed": "audit", "AuditLog": "audit", "Supervisor": "supervising.supervisor",
+    "Incident": "supervising.incidents",
+    "FtJob": "supervising.run", "FtRun": "supervising.run", "RunFailed": "supervising.run",
+    "run_ft_hsdp": "supervising.run", "start_ft_hsdp": "supervising.run",
     "FtConfig": "ft_hsdp", "plain_hsdp": "ft_hsdp", "replay": "ft_hsdp", "train": "ft_hsdp",
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ import pytest
 from leftovers import alive, eventually
 
 from labkit.resilience.storm import INSTANTS, SHAPES, draw, table
-from labkit.resilience.storm_run import Verdict, weather
+from labkit.resilience.storm.weather import Verdict, weather
 
 RUNS, SLICE = 500, len(SHAPES)
 SEEDS = [pytest.param(n, marks=[pytest.mark.chaos] if n >= SLICE else []) for n in range(RUNS)]

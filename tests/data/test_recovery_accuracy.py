@@ -7,9 +7,9 @@ from statistics import fmean
 import pytest
 
 from labkit.data.runs import FOLDER, recovery_accuracy
-from labkit.resilience import accuracy
-from labkit.resilience.accuracy import LONG, REPLICAS, SHORT, STEPS, Setting, settings, train
-from labkit.resilience.accuracy_claims import at_end, during, flattened, shift
+from labkit.resilience.accuracy import experiment as accuracy
+from labkit.resilience.accuracy.claims import at_end, during, flattened, shift
+from labkit.resilience.accuracy.experiment import LONG, REPLICAS, SHORT, STEPS, Setting, settings, train
 
 runs = recovery_accuracy()
 SETTINGS = [(k, n, how) for n in (SHORT, LONG) for k in (1, 3) for how in ("none", "linear", "sqrt")]

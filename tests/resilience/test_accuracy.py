@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from labkit import cost
-from labkit.resilience import accuracy
-from labkit.resilience.accuracy import (
+from labkit.resilience.accuracy import experiment as accuracy
+from labkit.resilience.accuracy.claims import Shift, at_end, difference, during, flattened, shift
+from labkit.resilience.accuracy.experiment import (
     BATCH,
     EVERY,
     FIRST,
@@ -23,8 +24,7 @@ from labkit.resilience.accuracy import (
     settings,
     train,
 )
-from labkit.resilience.accuracy_claims import Shift, at_end, difference, during, flattened, shift
-from labkit.resilience.stacked import Stacked
+from labkit.resilience.accuracy.stacked import Stacked
 from labkit.wire.errors import Refused
 
 # Settings

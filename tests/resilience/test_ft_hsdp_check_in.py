@@ -13,8 +13,8 @@ from labkit.resilience.errors import Recoverable
 from labkit.resilience.ft_hsdp import first_step, train
 from labkit.resilience.ft_hsdp.protocol import FINISHED, HEALTHY, RECOVERING, Decision, role, sources, world_ranks
 from labkit.resilience.ft_hsdp.vote import ROOM, tell, vote
-from labkit.resilience.ft_run import run_ft_hsdp
 from labkit.resilience.quorum import Member, Quorum, QuorumService
+from labkit.resilience.supervising.run import run_ft_hsdp
 from labkit.wire.errors import Refused
 
 from .ft_hsdp_cases import build_mlp, config

@@ -8,7 +8,7 @@ import torch
 import labkit
 from labkit.resilience.ft_hsdp import plain_hsdp, replay
 from labkit.resilience.ft_hsdp.replaying import ring_sum, steps_of
-from labkit.resilience.ft_run import run_ft_hsdp
+from labkit.resilience.supervising.run import run_ft_hsdp
 
 from .ft_hsdp_cases import BUILDS, build_mlp, config
 

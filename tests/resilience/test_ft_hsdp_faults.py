@@ -15,7 +15,7 @@ from labkit import Kill
 from labkit.resilience.errors import Recoverable
 from labkit.resilience.ft_hsdp import Checkpoints, replay
 from labkit.resilience.ft_hsdp.replaying import steps_of
-from labkit.resilience.ft_run import run_ft_hsdp
+from labkit.resilience.supervising.run import run_ft_hsdp
 
 from .ft_hsdp_cases import BUILDS, build_mlp, config
 

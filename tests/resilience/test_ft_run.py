@@ -16,8 +16,8 @@ from labkit import Hang, Kill
 from labkit.resilience import Deadlines
 from labkit.resilience.audit import AuditFailed
 from labkit.resilience.ft_hsdp import FtConfig
-from labkit.resilience.ft_run import RunFailed, run_ft_hsdp, start_ft_hsdp
-from labkit.resilience.storm_models import MODELS
+from labkit.resilience.storm.models import MODELS
+from labkit.resilience.supervising.run import RunFailed, run_ft_hsdp, start_ft_hsdp
 from labkit.wire.errors import Refused
 
 CONFIG = FtConfig(2, deadlines=Deadlines.for_step(0.2), batch=4, join_wait=0.5)

@@ -12,9 +12,9 @@ from leftovers import alive, eventually, soon
 
 import labkit
 from labkit import Hang, Kill
-from labkit.resilience.audit_records import Commit, Fetch
-from labkit.resilience.incidents import Incident, follow_up, stalls
-from labkit.resilience.supervisor import Supervisor
+from labkit.resilience.audit.records import Commit, Fetch
+from labkit.resilience.supervising.incidents import Incident, follow_up, stalls
+from labkit.resilience.supervising.supervisor import Supervisor
 from labkit.wire.errors import Refused
 
 

@@ -1,13 +1,6 @@
-"""The audit log: what every rank did to its state, line by line, in a file that only grows.
+"""`AuditLog` writes what a rank did to its state; `read` reads all files of a run.
 
-    log = AuditLog(folder, replica=0, rank=1, incarnation=3)
-    log.start(step, positions, checksum)                      a state made from the seed
-    log.fetch(step, quorum, source, positions, checksum)      a state taken over
-    log.vote(step, quorum, samples, yes)                      before the vote is sent
-    log.commit(step, quorum, contributors, positions, parent, checksum)   when applied, before anybody can fetch it
-
-A line is one write to a file opened for appending: what is written survives the death of the process. `check` (in
-`audit_check`) reads all files of a run.
+A line is one write to a file opened for appending: what is written survives the death of the process.
 """
 
 from __future__ import annotations
@@ -21,15 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.wire.errors import Refused
 
-from .audit_check import AuditFailed, Report, check
-from .audit_records import Commit, Fetch, Line, Start, Vote, parse
+from .records import Commit, Fetch, Line, Start, Vote, parse
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-__all__ = [
-    "AuditFailed", "AuditLog", "Commit", "Fetch", "Line", "Report", "Start", "Vote", "check", "checksum", "read",
-]  # fmt: skip
 
 
 class AuditLog:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit.resilience.audit import Commit, Line, check, read
+from labkit.resilience.ft_hsdp.data import read_quorums
 from labkit.wire.errors import Refused
 from labkit.wire.faults import Fault
 
-from .audit import Commit, Line, check, read
-from .ft_hsdp.data import read_quorums
-from .ft_outcome import FtRun, RunFailed
 from .incidents import Incident, follow_up, stalls
+from .outcome import FtRun, RunFailed
 from .quorum_watch import QuorumWatch, noted
 from .service_guard import GuardedService
 from .supervisor import Supervisor

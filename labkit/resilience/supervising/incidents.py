@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from .audit_records import Commit, Line
+from labkit.resilience.audit.records import Commit, Line
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .audit_records import Commit, Fetch, Line, Start, Vote
+from .records import Commit, Fetch, Line, Start, Vote
 
 
 @dataclass

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .audit import Line, Report
+from labkit.resilience.audit import Line, Report
+
 from .incidents import Incident, Stall
 
 if TYPE_CHECKING:

@@ -6,10 +6,8 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 
-from .storm_plan import INSTANTS, KINDS, RETURN, STEP, Plan, Strike
-from .storm_shapes import PAIRS, SHAPES
-
-__all__ = ["INSTANTS", "KINDS", "Plan", "RETURN", "SHAPES", "STEP", "Strike", "draw", "table"]
+from .plans import Plan
+from .shapes import PAIRS, SHAPES
 
 PACE = 0.15  # seconds
 

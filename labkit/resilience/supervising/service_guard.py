@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .quorum import QuorumClient, QuorumService
-from .quorum.connection import parse
+from labkit.resilience.quorum import QuorumClient, QuorumService
+from labkit.resilience.quorum.connection import parse
 
 MARGIN = 1000  # quorums that the lost service may have issued without anybody here having heard of them
 

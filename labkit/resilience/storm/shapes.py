@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from .storm_plan import RETURN, STEP, Strike
+from .plans import RETURN, STEP, Strike
 
 PAIRS = ("branch", "twin")  # shapes that need two replicas of one rank
 

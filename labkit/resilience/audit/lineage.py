@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .audit_lives import RankLife
-from .audit_records import Commit, same
-from .audit_report import Report, Update
+from .lives import RankLife
+from .records import Commit, same
+from .report import Report, Update
 
 
 def trace_lineage(

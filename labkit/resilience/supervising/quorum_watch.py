@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .quorum import Member, Quorum
-from .quorum.connection import Connection, parse
-from .quorum.errors import TROUBLE
+from labkit.resilience.quorum import Member, Quorum
+from labkit.resilience.quorum.connection import Connection, parse
+from labkit.resilience.quorum.errors import TROUBLE
 
 GLANCE = 0.2  # seconds between two looks at whether it is over
 

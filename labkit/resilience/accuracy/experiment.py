@@ -24,9 +24,9 @@ from torch import Tensor
 from labkit.data import text
 from labkit.models.threads import one_thread
 from labkit.optim import combined, cosine, warmup
+from labkit.resilience.accuracy.stacked import CONTEXT, Stacked
 from labkit.resilience.ft_hsdp.data import numbers
 from labkit.resilience.ft_hsdp.learning_rate import factor
-from labkit.resilience.stacked import CONTEXT, Stacked
 from labkit.wire.errors import Refused
 
 REPLICAS, BATCH, STEPS, EVERY = 12, 2, 1650, 50  # a look at the validation text every so many steps

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from .deadlines import Deadlines
-from .ft_hsdp import FtConfig, Result
-from .ft_run import FtJob, FtRun, start_ft_hsdp
-from .storm import Plan
-from .storm_models import MODELS, Paced
+from labkit.resilience.deadlines import Deadlines
+from labkit.resilience.ft_hsdp import FtConfig, Result
+from labkit.resilience.supervising.run import FtJob, FtRun, start_ft_hsdp
+
+from .drawing import Plan
+from .models import MODELS, Paced
 
 BATCH = 4  # samples of a replica's step
 STEP = 0.15  # seconds that a step is taken to last, for the deadlines

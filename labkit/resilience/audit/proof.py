@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from .audit_lineage import exactly_once, trace_lineage
-from .audit_lives import RankLife, lives
-from .audit_records import Commit, Line, same
-from .audit_report import AuditFailed, Branch, Report, Update
+from .lineage import exactly_once, trace_lineage
+from .lives import RankLife, lives
+from .records import Commit, Line, same
+from .report import AuditFailed, Branch, Report, Update
 
 if TYPE_CHECKING:
-    from .quorum import Quorum
+    from labkit.resilience.quorum import Quorum
 
 __all__ = ["AuditFailed", "Branch", "Report", "Update", "check"]
 

@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from labkit.data.runs import AccuracyRow
-from labkit.resilience.accuracy import FIRST, STEPS
+from labkit.resilience.accuracy.experiment import FIRST, STEPS
 
 AXES = ("steps", "samples")
 
