@@ -37,6 +37,17 @@ LOOK_BACK = 64  # records that are searched for a span that is still open
 STATES = {rec.UNBORN: "starting", rec.RUNNING: "running", rec.FINISHED: "finished", rec.FAILED: "failed"}
 
 
+def stopped_ranks(job: Job) -> set[int]:
+    """Ranks whose process is stopped, as the system says: known on their own host only."""
+    found: set[int] = set()
+    for _, rank, text in list(job.events):
+        if text == "stopped":
+            found.add(rank)
+        elif text in ("continued", "ended", "restarted"):
+            found.discard(rank)
+    return found
+
+
 class Watch:
     """Looks at the pages of `job`; still shows the last state when the job is over. For one thread at a time."""
 
@@ -80,7 +91,7 @@ class Watch:
             return [Now(r, "ended" if over else "starting", -1, "", (), 0.0, 0, 0)
                     for r in range(self.job.spec.world_size)]  # fmt: skip
         picture = reader.picture(mismatches=False)
-        stopped = self._stopped()
+        stopped = stopped_ranks(self.job)
         seen = [self._now(reader.pages[r], picture.waits.get(r), r in stopped, over) for r in range(len(reader.pages))]
         if over:
             self._last, self._reader = seen, None  # the pages of a long run are large
@@ -105,15 +116,6 @@ class Watch:
 
     def _to_blame(self) -> set[int]:
         return {failure["rank"] for failure in self.job._end[1]} if self.job._end is not None else set()
-
-    def _stopped(self) -> set[int]:
-        found: set[int] = set()
-        for _, rank, text in list(self.job.events):
-            if text == "stopped":
-                found.add(rank)
-            elif text in ("continued", "ended", "restarted"):
-                found.discard(rank)
-        return found
 
     def _now(self, page: rec.Page, wait: object, stopped: bool, over: bool) -> Now:
         state, doing, on = STATES.get(page.state, "failed"), "", ()  # type: str, str, tuple[int, ...]

@@ -161,3 +161,5 @@ def test_an_emulation_measures_every_kind_of_quorum_and_leaves_nothing() -> None
     assert not zombies()
     with pytest.raises(BadCall, match="1 members in 12 replicas"):
         emulate(1)
+    with pytest.raises(BadCall, match="8 hosts"):  # no host would begin with a member of the last replica
+        emulate(120, 12, hosts=8, rounds=1, beat=1.0, every=0.2)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from labkit.wire import record as rec
 from labkit.wire.errors import Refused
+from labkit.world.look import stopped_ranks
 
 from .reading import Pages
 from .report import Report
@@ -55,13 +56,7 @@ class Detector:
     @property
     def stopped(self) -> set[int]:
         """Ranks whose process is stopped, as the system says: known on their own host only."""
-        found: set[int] = set()
-        for _, rank, text in list(self.job.events):
-            if text == "stopped":
-                found.add(rank)
-            elif text in ("continued", "ended", "restarted"):
-                found.discard(rank)
-        return found
+        return stopped_ranks(self.job)
 
     @property
     def failures(self) -> list[Heard]:

@@ -33,15 +33,18 @@ def emulate(
     """Seconds of quorums over `members` ranks in `replicas` replicas; heartbeats come through `hosts` aggregators.
 
     beat: seconds between two heartbeats of a member; every: between two messages of an aggregator. hosts: 100, or as
-    many as eight members each make. Result: "check in" (all members at the start), "same" (quorums with unchanged
+    many as eight members each make, and never fewer than replicas.
+    Result: "check in" (all members at the start), "same" (quorums with unchanged
     members: the times of all rounds), "new" (one after a failed exchange: a new id), "death" (from the death of one
     member to the quorum without its replica), "again" (from its new incarnation's first check-in to all in it),
     "rejoin" (a quorum with a replica that is behind), "service CPU" per round and per second of heartbeats.
     """
-    hosts = max(1, min(HOSTS, members // 8)) if hosts is None else hosts
+    hosts = max(replicas, min(HOSTS, members // 8)) if hosts is None else hosts
     if not (1 <= replicas <= members and 1 <= hosts <= members and rounds >= 1 and replicas >= 2):
         raise BadCall(f"emulate: {members} members in {replicas} replicas on {hosts} hosts: needs 2 replicas or more, "
                       "and a member for each replica and host")  # fmt: skip
+    if hosts < replicas:  # the last replica, one member of which dies, would have no host of its own
+        raise BadCall(f"emulate: {replicas} replicas on {hosts} hosts: needs a host for each replica")
     asked = {"members": members, "replicas": replicas, "hosts": hosts, "rounds": rounds, "beat": beat, "every": every}
     found = subprocess.run(
         interpreter("emulate"), input=json.dumps(asked) + "\n", text=True,
