@@ -71,7 +71,7 @@ format: $(TESTABLE)
 chaos: $(TESTABLE)
 	$(PY) -m pytest -m chaos tests
 
-# Every chapter in JupyterLab; `make test` opens the four that changed last.
+# Every chapter in JupyterLab; `make test` opens the three that changed last.
 browser: $(TESTABLE)
 	LABKIT_BROWSER=all $(PY) -m pytest tests/browser
 

@@ -2,6 +2,7 @@
 
     timeline(trace)              who did what when
     schedule(schedule)           what each rank of a pipeline does, and where it is idle; also of a simulation or a run
+    case(case)                   a case file: evidence to buy, a verdict to give
     diagnosis(verdict)           who holds up a job: operations, and ranks inside them
     wait_for(error)              who waits for whom in a schedule that is a deadlock
     byte_matrix(trace)           who sent how much to whom
@@ -15,7 +16,9 @@
     step_breakdown(trace)        where each rank's time went
     source(fn)                   labkit's own lines
     badge, quoted                marks
-    dashboard(job)               a live view of a job, while it runs
+    dashboard(job)               a live view of a job, while it runs; of a fault-tolerant run with its replicas
+    replicas(run)                what happened to the replicas of a fault-tolerant run
+    live()                       whether a reader is there to press buttons
     open_chapter(name)           predictions, quizzes and records of a chapter
 
 Every figure is a `Figure`: plotly, an SVG and words in one, with `.table()` for its numbers. Names load when first
@@ -29,12 +32,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit.book.breakdown import step_breakdown
+    from labkit.book.cases.board import CaseFile, VerdictFirst, case
     from labkit.book.chapter import Chapter, open_chapter
     from labkit.book.charts import bars
     from labkit.book.curves import cost_curves
     from labkit.book.cutting import cuts
     from labkit.book.diagnosing import diagnosis
     from labkit.book.figure import Figure
+    from labkit.book.frontend import live
+    from labkit.book.ft_figure import replicas
     from labkit.book.line_chart import lines
     from labkit.book.listing import source
     from labkit.book.marks import badge, quoted
@@ -52,18 +58,21 @@ if TYPE_CHECKING:
     from labkit.book.watching import Dashboard, dashboard
 
 __all__ = [
-    "Chapter", "Dashboard", "Figure", "PredictFirst", "Prediction", "Quiz", "Replay", "Stepper", "Table", "badge",
-    "bars", "byte_matrix", "cost_curves", "cuts", "dashboard", "diagnosis", "lines", "mesh", "open_chapter",
-    "quoted", "record", "replay", "schedule", "source", "step_breakdown", "timeline", "wait_for",
+    "CaseFile", "Chapter", "Dashboard", "Figure", "PredictFirst", "Prediction", "Quiz", "Replay", "Stepper", "Table",
+    "VerdictFirst", "badge", "bars", "byte_matrix", "case", "cost_curves", "cuts", "dashboard", "diagnosis", "lines",
+    "live", "mesh", "open_chapter", "quoted", "record", "replay", "replicas", "schedule", "source", "step_breakdown",
+    "timeline", "wait_for",
 ]  # fmt: skip
 
 # No module is called like a name in this table: importing a submodule would put it in the place of the function.
 _HOME = {
+    "CaseFile": "cases.board", "VerdictFirst": "cases.board", "case": "cases.board",
     "Chapter": "chapter", "PredictFirst": "predicting", "Prediction": "predicting", "Quiz": "quizzes",
     "open_chapter": "chapter", "Figure": "figure", "Replay": "recording", "Stepper": "stepper", "Table": "tables",
     "badge": "marks", "bars": "charts", "cuts": "cutting", "lines": "line_chart", "byte_matrix": "matrix",
     "cost_curves": "curves",
     "quoted": "marks", "record": "recorder", "replay": "stepper", "source": "listing", "step_breakdown": "breakdown",
+    "live": "frontend", "replicas": "ft_figure",
     "mesh": "meshes", "timeline": "timelines", "schedule": "schedules", "wait_for": "waits",
     "diagnosis": "diagnosing", "Dashboard": "watching", "dashboard": "watching",
 }  # fmt: skip

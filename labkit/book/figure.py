@@ -6,9 +6,11 @@ nbval read the words. No PNG (it would win over the plot), no network, nothing r
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from labkit.book.style import BADGES, CLEAR, FONT, GRID, INK, ON_COLOUR, checked_badge
@@ -65,9 +67,13 @@ class Figure:
         return self.text
 
     def bundle(self) -> dict[str, Any]:
-        """What is displayed, by MIME type."""
+        """What is displayed, by MIME type. Without a plot the picture is in HTML: JupyterLab gives an SVG no words."""
         bundle: dict[str, Any] = {"text/plain": self.text, "image/svg+xml": self.svg}
-        if self.spec is not None:
+        if self.spec is None:
+            data = base64.b64encode(self.svg.encode()).decode()
+            words = escape(self.alt()["image/svg+xml"]["alt"])
+            bundle["text/html"] = f'<img alt="{words}" src="data:image/svg+xml;base64,{data}" style="max-width: 100%">'
+        else:
             bundle[PLOTLY] = json.loads(json.dumps(self.spec, sort_keys=True, allow_nan=False))
         return bundle
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from labkit.book.figure import Figure
 from labkit.book.forms import Form, to_html
-from labkit.book.frontend import live
+from labkit.book.frontend import await_run_all, live
 from labkit.book.sketches import sketch_figure
 from labkit.book.style import checked_badge
 from labkit.book.tables import Table
@@ -77,6 +77,7 @@ class Prediction:
         if live() and not self.predicted and not self.skipped:
             if self._form is not None:
                 self._form.call(self.id)
+            await_run_all()
             raise PredictFirst(self.id)
 
     def compare(self, *results: Any, mark: str = "measured") -> Table | Figure:

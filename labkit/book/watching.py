@@ -10,7 +10,7 @@ import re
 import threading
 import time
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from labkit.book.frontend import VIEW, cell_id, live
 from labkit.book.tables import Table
@@ -21,6 +21,9 @@ from labkit.world.explain import ranks_text
 from labkit.world.job import Job
 from labkit.world.look import Now
 
+if TYPE_CHECKING:
+    from labkit.resilience.supervising.run import FtJob
+
 INTERVAL = 0.25  # seconds between two looks
 MOST_EVENTS = 50
 SLOWER = 4.0  # what the button Slow multiplies the time of group.compute by
@@ -29,12 +32,16 @@ CALL = re.compile(r"\b(\w+)\([^()]*\), call (\d+)")
 _shown: weakref.WeakValueDictionary[str, Dashboard] = weakref.WeakValueDictionary()  # by the cell that shows it
 
 
-def dashboard(job: Job, controls: bool = False) -> Dashboard:
-    """Watch `job`, which `labkit.start` returned, while it runs.
+def dashboard(job: Job | FtJob, controls: bool = False) -> Dashboard:
+    """Watch `job`, which `labkit.start` or `start_ft_hsdp` returned, while it runs.
 
     controls: buttons that kill, hang and slow down a rank, beside the one that stops the run. Without a reader the
     display is a summary of that moment; nothing waits for the run. `.text` is the summary of now.
     """
+    if type(job).__module__ == "labkit.resilience.supervising.run":
+        from labkit.book.ft_watching import ReplicaDashboard
+
+        return ReplicaDashboard(job, controls)  # type: ignore[arg-type]
     if not isinstance(job, Job):
         raise TypeError(f"dashboard needs a job that runs, such as labkit.start(fn, 4) returns: got {job!r}")
     return Dashboard(job, controls)

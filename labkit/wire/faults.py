@@ -1,7 +1,8 @@
 """Faults that are really injected: a process killed, a message lost, a bit flipped, a rank slowed down.
 
 A fault names its rank and when: `step=` (the rank marks that training step), `message=` (the rank is about to send
-its nth message), or `at=` a span or collective name with `nth=`; without any of these it strikes at once.
+its nth message), or `at=` a span or collective name with `nth=`, counted from the birth of its process, or from when
+it is injected into a job that runs; without any of these it strikes at once.
 Each fires once a job. The rank that reaches the place asks the parent, which strikes it: what
 is killed is killed from outside, in the middle of whatever it was doing.
 """
@@ -109,24 +110,26 @@ class RankFaults:
     def __init__(self, faults: dict[int, Fault], page: Page, ask: Callable[[int], tuple[bool, dict[int, Fault]]]):
         self._waiting, self._page, self._ask = dict(faults), page, ask
         self._messages, self._spans = 0, {}  # type: int, dict[str, int]
+        self._before: dict[int, int] = {}  # fault that came later -> how often its place had been passed by then
         self._next: list[Fault] = []
         self.slow = 1.0
 
     def start(self) -> None:
         """Carry out what strikes at once."""
-        self._strike(lambda f: f.immediate)
+        self._strike(lambda f, _: f.immediate)
 
     def at_step(self, n: int) -> None:
-        self._strike(lambda f: f.step == n)
+        self._strike(lambda f, _: f.step == n)
 
     def at_span(self, name: str) -> None:
+        self._listen()  # a fault that comes just now counts this one
         seen = self._spans[name] = self._spans.get(name, 0) + 1
-        self._strike(lambda f: f.at == name and f.nth == seen)
+        self._strike(lambda f, before: f.at == name and f.nth == seen - before)
 
     def at_message(self, x: Tensor, peer: int) -> Tensor | None:
         """The tensor to send in place of `x`; None to send nothing."""
         self._messages += 1
-        self._strike(lambda f: f.message == self._messages)
+        self._strike(lambda f, _: f.message == self._messages)
         if not self._next:
             return x
         fault = self._next.pop(0)
@@ -139,14 +142,22 @@ class RankFaults:
             raw[raw.numel() // 2 | (x.element_size() - 1)] ^= 1 << fault.bit
         return x
 
-    def _strike(self, due: Callable[[Fault], bool]) -> None:
+    def _listen(self) -> None:
         if self._page.fault:  # the parent has something for us
             self._page.fault = 0
-            self._waiting.update(self._ask(-1)[1])
+            self._take(self._ask(-1)[1])
+
+    def _take(self, more: dict[int, Fault]) -> None:
+        self._before |= {n: self._spans.get(f.at, 0) for n, f in more.items() if f.at is not None}
+        self._waiting.update(more)
+
+    def _strike(self, due: Callable[[Fault, int], bool]) -> None:
+        self._listen()
         for number, fault in list(self._waiting.items()):
-            if (due(fault) or fault.immediate) and self._waiting.pop(number, None) is not None:
+            here = due(fault, self._before.get(number, 0)) or fault.immediate
+            if here and self._waiting.pop(number, None) is not None:
                 go, more = self._ask(number)
-                self._waiting.update(more)
+                self._take(more)
                 if go:
                     self._carry_out(fault)
 

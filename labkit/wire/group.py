@@ -137,6 +137,8 @@ class Group(Messenger):
         self._leave()
 
     def _leave(self) -> None:
+        if not self._inner and self.size > 1:
+            self._collectives()  # others may wait there already for a first collective that will not come
         for group in (*self._subgroups.values(), self._collective_group):
             if group is not None:
                 group._leave()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import threading
 from typing import Any
@@ -27,13 +28,22 @@ class Message:
 
     __slots__ = (
         "peer", "seq", "x", "op", "flags", "operation", "sent", "raw", "nbytes", "record", "begun", "free", "state",
-        "error", "done", "then", "sock", "at", "head", "stuck", "scratch", "staged", "landing",
+        "error", "done", "then", "sock", "at", "head", "stuck", "scratch", "staged", "landing", "shape", "code", "into",
     )  # fmt: skip
 
     def __init__(self, peer: int, seq: int, x: Tensor, op: Any, operation: tuple[int, int], flags: int = 0):
+        raw = as_bytes(x)
+        self.set(peer, seq, x, op, operation, flags, tuple(x.shape), CODES[x.dtype], raw, raw.numel())
+
+    def set(
+        self, peer: int, seq: int, x: Tensor, op: Any, operation: tuple[int, int], flags: int, shape: tuple[int, ...],
+        code: int, raw: Any, nbytes: int,
+    ) -> None:  # fmt: skip
+        """All of it, for who knows it already. shape, code: of what is sent, as headers and records carry them."""
         self.peer, self.seq, self.x, self.op, self.flags, self.operation = peer, seq, x, op, flags, operation
-        self.raw: Any = as_bytes(x)  # a transport may turn it into a memoryview
-        self.nbytes: int = self.raw.numel()
+        self.shape, self.code = shape, code
+        self.raw = raw  # a transport may turn it into a memoryview
+        self.nbytes = nbytes
         self.sent = self.begun = self.free = self.record = self.state = self.at = 0
         self.error: BaseException | None = None
         self.done: threading.Event | None = None  # set by whoever finishes a posted message
@@ -42,6 +52,7 @@ class Message:
         self.head: Any = None
         self.stuck: tuple[int, int] | None = None
         self.scratch: Any = None
+        self.into: Any = None  # of a receive that combines: `x`, flat
         self.staged = False  # goes by way of host memory (staging.py)
         self.landing: Any = None
 
@@ -54,11 +65,9 @@ class Message:
 
     def header(self) -> bytes:
         """The header of this message on a framed stream (104 bytes)."""
-        shape = tuple(self.x.shape)
-        if len(shape) > 8:
-            shape = (self.x.numel(),)
+        shape = self.shape if len(self.shape) <= 8 else (math.prod(self.shape),)
         return HEADER.pack(
-            MAGIC, self.seq, *self.operation, self.nbytes, self.sent, CODES[self.x.dtype], len(shape), self.flags,
+            MAGIC, self.seq, *self.operation, self.nbytes, self.sent, self.code, len(shape), self.flags,
             *shape, *(0,) * (8 - len(shape)),
         )  # fmt: skip
 
@@ -68,15 +77,15 @@ class Message:
         if magic != MAGIC:
             return Mismatch, "what is no header: the stream is out of step"
         self.sent, self.flags = sent, flags
-        mine = tuple(self.x.shape) if self.x.dim() <= 8 else (self.x.numel(),)
+        mine = self.shape if len(self.shape) <= 8 else (math.prod(self.shape),)
         theirs = tuple(dims[:ndim])
-        if dtype == CODES[self.x.dtype] and theirs == mine and seq == self.seq and (op, call) == self.operation:
+        if dtype == self.code and theirs == mine and seq == self.seq and (op, call) == self.operation:
             return None
         if seq != self.seq:  # then the operations differ too, if it was the last message of one
             return MessageLost, f"message {seq}, but message {self.seq} is due: one was lost"
         if (op, call) != self.operation:
             return Mismatch, f"{name_operation(op, call)}, but this rank is in {name_operation(*self.operation)}"
-        return Mismatch, f"{describe(dtype, theirs)}, but this rank receives {describe(CODES[self.x.dtype], mine)}"
+        return Mismatch, f"{describe(dtype, theirs)}, but this rank receives {describe(self.code, mine)}"
 
 
 _OPERATIONS: dict[int, str] = {}

@@ -198,6 +198,21 @@ class Messenger:
             raise Refused(f"rank {other!r} is not in this group of {self.size}: ranks go from 0 to {self.size - 1}")
         if other == self.rank:
             raise Refused(f"rank {self.rank} cannot {way} {'to' if way == 'send' else 'from'} itself")
+        staged = self._check(way, x)
+        peer = self.global_ranks[other]
+        faults = self.context.faults
+        sent = faults.at_message(x, peer) if faults is not None and way == "send" else x
+        if sent is None and not self._numbers:
+            return None  # to a wire without headers it never existed
+        seq = self._number(way, peer)
+        if sent is None:
+            return None
+        m = Message(peer, seq, sent, op, self._operation, flags)
+        m.staged = staged
+        return m
+
+    def _check(self, way: str, x: Tensor) -> bool:
+        """Refuse a tensor that cannot be moved; whether it goes by way of host memory."""
         if not isinstance(x, Tensor):
             raise Refused(f"only tensors can be sent and received, not {type(x).__name__}")
         staged = staging.needs_staging(x)
@@ -217,25 +232,19 @@ class Messenger:
             raise Refused(f"labkit cannot send dtype {x.dtype}")
         if x.is_conj() or x.is_neg():
             raise Refused(f"{way} needs the values as they lie in memory; call .resolve_conj().resolve_neg() first")
-        peer = self.global_ranks[other]
-        faults = self.context.faults
-        sent = faults.at_message(x, peer) if faults is not None and way == "send" else x
-        if sent is None and not self._numbers:
-            return None  # to a wire without headers it never existed
+        return staged
+
+    def _number(self, way: str, peer: int) -> int:
         place = (way, peer)
         seq = self._sequence[place] = self._sequence.get(place, 0) + 1
-        if sent is None:
-            return None
-        m = Message(peer, seq, sent, op, self._operation, flags)
-        m.staged = staged
-        return m
+        return seq
 
     def _begin(self, m: Message, kind: int, now: int, flags: int) -> None:
         m.begun, x, context = now, m.x, self.context
         offset = -1 if self._places is None else self._places.find(x) * x.itemsize
         m.record = context.recorder.message(
             kind, now, m.peer, self.key, self._lane_number, m.seq, context.enclosing(), m.nbytes,
-            offset if offset >= 0 else -1, CODES[x.dtype], x.shape, flags,
+            offset if offset >= 0 else -1, m.code, m.shape, flags,
         )  # fmt: skip
 
     def _out(self, m: Message, clock: Clock, flags: int) -> None:

@@ -103,7 +103,7 @@ class Reader:
             if not slots or not any(slots[0][1:]):
                 continue  # its main thread is outside of labkit, and may yet do anything
             free = page.own_threads().count(False)
-            found = [self._wait(rank, slot, rows[rank], names[rank]) for slot in slots if any(slot[1:])]
+            found = [self._wait(rank, slot, rows[rank], names) for slot in slots if any(slot[1:])]
             blocked = [w for w in found if w is not None]
             # A thread that waits for another thread of its own rank adds nothing to what that one waits for.
             outside = [w for w in blocked if w.on != [rank]]
@@ -149,8 +149,13 @@ class Reader:
                 self._agreed[rank] += int(np.argmax(again)) if again.any() else len(again)
         return wrong
 
-    def _wait(self, rank: int, slot: tuple[int, int, int, int], rows: np.ndarray, names: list[str]) -> Wait | None:
-        """What one thread is blocked on; None if it runs, or if what it says is written over."""
+    def _wait(
+        self, rank: int, slot: tuple[int, int, int, int], rows: np.ndarray, names: list[list[str]]
+    ) -> Wait | None:
+        """What one thread is blocked on; None if it runs, or if what it says is written over.
+
+        Who waits for a rank that has left their group is not blocked: it is about to learn of that.
+        """
         how, outer, send, recv = slot
         page = self.pages[rank]
         ring = page.capacity - rec.RING if page.dropped else len(rows)  # from here on records may be others by now
@@ -161,7 +166,7 @@ class Reader:
                 break
             e = rows[at - 1]
             if e["kind"] == rec.COLLECTIVE:
-                inside = f" in {call_text(e, names)}"
+                inside = f" in {call_text(e, names[rank])}"
                 break
             at = int(e["parent"])
         if send or recv:
@@ -178,6 +183,8 @@ class Reader:
                 texts.append(
                     f"send {tensor} to rank {peer}" if kind == rec.SEND else f"receive {tensor} from rank {peer}"
                 )
+                if f"left {e['group']}" in names[peer]:
+                    return Wait(rank, texts[-1] + inside)
                 gone = self.pages[peer].state in (rec.FINISHED, rec.FAILED)
                 if self.begun.other_side(rank, e) is False and (gone or how == rec.BLOCKED):
                     on.append(peer)
@@ -191,7 +198,7 @@ class Reader:
             if outer > ring and e["flags"] & rec.ASYNC:
                 return None
             late = [r for r in self.members(int(e["group"])) if self.begun.collective(r, e) is False]
-            return Wait(rank, f"the native {call_text(e, names)}", late)
+            return Wait(rank, f"the native {call_text(e, names[rank])}", late)
         return None
 
 

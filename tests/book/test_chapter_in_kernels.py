@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,3 +117,14 @@ def test_with_a_reader_the_cell_stops_until_they_have_predicted(lab: BlockingKer
     shown, _, _ = run(lab, CELLS[6])
     assert "Predictions: 1 of 3 made" in shown["text/plain"]
     assert (tmp_path / "home" / "progress.json").exists()
+
+
+def test_cells_of_run_all_that_arrive_late_do_not_run_either(lab: BlockingKernelClient) -> None:
+    run(lab, CELLS[0])
+    run(lab, CELLS[1])
+    lab.execute("ring.require()", allow_stdin=True)
+    time.sleep(0.1)  # on a busy machine, JupyterLab sends one cell so long after the other
+    late = lab.execute("print('late')", allow_stdin=True)
+    while (reply := lab.get_shell_msg(timeout=60))["parent_header"]["msg_id"] != late:
+        assert reply["content"]["ename"] == "PredictFirst"
+    assert reply["content"]["status"] == "aborted"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import xml.etree.ElementTree as ET
 
 from resilience.pages_by_hand import Desk
@@ -45,6 +46,14 @@ def test_the_words_say_what_the_picture_shows() -> None:
     (waiting,) = {row["operation"] for row in rows if row["waits for operation"] != "-"}
     assert waiting.startswith("1: ")  # what waits stands above what it waits for
     assert {row["it"] for row in rows} == {"is in it", "has not joined"}
+
+
+def test_the_picture_has_its_words_in_a_page_too() -> None:
+    figure = diagnosis(nested())
+    picture = ET.fromstring(figure.bundle()["text/html"].removesuffix(">") + "/>")
+    assert picture.get("alt") == f"{figure.title} (measured). {figure.sentence}"
+    kind, _, data = picture.get("src").partition(";base64,")
+    assert kind == "data:image/svg+xml" and base64.b64decode(data).decode() == figure.svg
 
 
 def test_who_waits_for_whom_inside_an_operation() -> None:

@@ -41,6 +41,9 @@ class Cell(NamedTuple):
         return sum(mime in output.get("data", {}) for output in self.outputs)
 
 
+LATE_WORDS = "[anywidget] Failed to initialize model."  # a busy machine; forms/make.js heals it, and a test shows that
+
+
 class Reader:
     """One notebook in one page. `received`: every message of the kernel; `console`: errors of the page.
 
@@ -59,7 +62,7 @@ class Reader:
             self.received.append(payload.encode() if isinstance(payload, str) else payload)
 
         page.on("websocket", lambda socket: socket.on("framereceived", came))
-        page.on("pageerror", lambda why: self.console.append(f"{why}"))
+        page.on("pageerror", lambda why: None if LATE_WORDS in f"{why}" else self.console.append(f"{why}"))
         page.on("console", lambda said: self.console.append(f"{said.text} ({said.location.get('url', '')})")
                 if said.type == "error" else None)  # fmt: skip
 

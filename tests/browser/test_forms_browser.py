@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from browser.lab import Lab
+from browser.reader import LATE_WORDS
 
 pytestmark = pytest.mark.browser
 
@@ -42,6 +43,28 @@ form = Form({"title": "Before you run it", "buttons": [{"id": "submit", "label":
   ]}, judge)
 form
 """  # noqa: E501
+
+
+LATE = "const real = AbortSignal.timeout; AbortSignal.timeout = (ms) => real.call(AbortSignal, ms === 2000 ? 0 : ms);"
+
+
+def test_a_widget_that_was_late_to_be_ready_still_hears_the_kernel(lab: Lab) -> None:
+    """anywidget gives it two seconds, which a busy browser may need for other things. Here it gets none."""
+    errors: list[str] = []
+
+    def watch(page: Any) -> None:
+        page.add_init_script(LATE)
+        page.on("pageerror", lambda why: errors.append(str(why)))
+
+    page = lab.open("late.ipynb", [CELL], watch=watch)
+    lab.run_all(page)
+    item = page.locator(".lk-item").first
+    item.locator("input").nth(0).fill("7")
+    item.locator("input").nth(1).fill("1.5")
+    item.locator("[data-action=submit]").click()
+    item.locator(".lk-mark", has_text="✓ Right").wait_for(timeout=20_000)
+    assert LATE_WORDS in " ".join(errors)
+    page.close()
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

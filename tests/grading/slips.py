@@ -1,4 +1,4 @@
-"""Keys of derivations, with all numbers that a student may get."""
+"""Keys of derivations, with all numbers that a student may get, and of questions that are answered by letters."""
 
 from __future__ import annotations
 
@@ -27,3 +27,14 @@ def tell_apart(keys: Iterable[Any]) -> None:
             assert not feedback.right and any(text in feedback.why for _, text in key.slips), (wrong, feedback.why)
             told |= {why} if why in feedback.why else set()
     assert told == known
+
+
+def letters_have_reasons(key: Any, right: str, letters: str) -> None:
+    """Assert that of `letters` only `right` is right, and that each wrong choice, or one letter too few or too many, is
+    told why."""
+    assert key.mark(right).right
+    for letter in letters:
+        wrong = letter if len(right) == 1 else "".join(sorted(set(right) ^ {letter}))
+        feedback = key.mark(wrong)
+        assert feedback.right == (wrong == right) and feedback.why, wrong
+        assert feedback.right or len(feedback.why) > 20, wrong

@@ -11,6 +11,8 @@ from torch import nn
 
 from labkit import launch
 from labkit.resilience.checkpoint import Checkpointer, Feed, NotSaved, available, read
+from labkit.resilience.checkpoint.staging import Staging
+from labkit.wire.errors import Refused
 
 
 class Gate:
@@ -64,6 +66,114 @@ def test_training_goes_on_and_the_checkpoint_is_of_the_moment(tmp_path):
         assert all(torch.equal(state[k], moments[found.step][k]) for k in state)
     assert [f.step for f in available(tmp_path)] == [2, 1]
     assert not torch.equal(moments[1]["bias"], moments[2]["bias"])
+
+
+class SlowCopy:
+    """Holds every copy to host memory by another thread than the main one back until it is opened."""
+
+    def __init__(self):
+        self.open, self.real = threading.Event(), Staging.copy
+
+    def __enter__(self):
+        def copy(staging, staged, after=None):
+            if threading.current_thread() is not threading.main_thread():
+                assert self.open.wait(20)
+            return self.real(staging, staged, after)
+
+        Staging.copy = copy
+        return self
+
+    def __exit__(self, *_):
+        self.open.set()
+        Staging.copy = self.real
+
+
+def trained(group, where, beside, steps=4):
+    """A few steps of a net with batch statistics and dropout, saved after each; the states as they were."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(30, 300), nn.BatchNorm1d(300), nn.Dropout(0.5), nn.Linear(300, 300))
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    moments = {}
+    with Checkpointer(where, group, model, optimizer, keep=None) as checkpoints:
+        for step in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(8, 30)).square().mean().backward()
+            optimizer.step()
+            moments[step + 1] = {k: v.clone() for k, v in model.state_dict().items()}
+            checkpoints.save(step + 1, wait=False, beside=beside)
+    return moments
+
+
+def test_a_copy_beside_training_is_that_of_the_moment(tmp_path):
+    def train(group):
+        return trained(group, tmp_path / "beside", True), trained(group, tmp_path / "before", False)
+
+    one, other = launch(train, 1, transport="local").results[0]
+    for moment, found in zip((one, other), (available(tmp_path / n) for n in ("beside", "before")), strict=True):
+        assert [f.step for f in found] == [4, 3, 2, 1]
+        for f in found:
+            state = read(f.path)
+            assert state and all(torch.equal(state[k], moment[f.step][k]) for k in state)
+    for a, b in zip(available(tmp_path / "beside"), available(tmp_path / "before"), strict=True):
+        assert (a.path / "rank-0000.data").read_bytes() == (b.path / "rank-0000.data").read_bytes()
+
+
+def test_the_update_waits_for_the_copy_and_forward_does_not(tmp_path):
+    def train(group):
+        model = nn.Sequential(nn.Linear(300, 300), nn.BatchNorm1d(300))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        seen = []
+        with Checkpointer(tmp_path, group, model, optimizer) as checkpoints, SlowCopy() as copying:
+            before = {k: v.clone() for k, v in model.state_dict().items()}
+            saved = checkpoints.save(1, wait=False, beside=True)
+            stall = saved.stall
+            model(torch.randn(8, 300)).sum().backward()  # also changes batch statistics
+            seen.append(not checkpoints._behind.staged.is_set())
+            threading.Timer(0.3, copying.open.set).start()
+            optimizer.step()
+            seen += [checkpoints._behind.staged.is_set(), saved.stall - stall > 0.2, saved.staging > 0.2]
+            checkpoints.finish()
+            hooked = len(optimizer._optimizer_step_pre_hooks)
+        return seen, hooked, len(optimizer._optimizer_step_pre_hooks), before
+
+    seen, hooked, after, before = launch(train, 1, transport="local").results[0]
+    assert seen == [True] * 4 and (hooked, after) == (1, 0)
+    state = read(available(tmp_path)[0].path)
+    assert all(torch.equal(state[k], before[k]) for k in state)
+    assert not torch.equal(before["1.running_mean"], torch.ones(300))
+
+
+def test_a_state_that_is_changed_under_the_copy_is_not_saved(tmp_path):
+    def train(group):
+        model = nn.Linear(300, 300)
+        words = []
+        checkpoints = Checkpointer(tmp_path, group, model)
+        checkpoints.save(1)
+        for by_hand in (False, True):
+            with SlowCopy() as copying:
+                checkpoints.save(2 + by_hand, wait=False, beside=True)
+                if by_hand:
+                    copying.open.set()
+                    checkpoints.staged()
+                if group.rank == 1:
+                    with torch.no_grad():
+                        model.weight.zero_()  # which this rank writes
+            try:
+                checkpoints.finish()
+            except NotSaved as why:
+                words.append(str(why))
+        for options in ({"wait": True}, {}):
+            try:
+                checkpoints.save(9, beside=True, **options)
+            except Refused as why:
+                words.append(str(why))
+        checkpoints.close()
+        return words
+
+    for first, *rest in launch(train, 2, transport="local").results:
+        assert "step 2 was not saved. on rank 1: 'model/weight' was changed while it was copied: call staged()" in first
+        assert len(rest) == 2 and all("goes with wait=False" in words for words in rest)
+    assert [f.step for f in available(tmp_path)] == [3, 1]
 
 
 def test_the_next_save_waits_for_the_one_before_and_says_what_went_wrong(tmp_path):

@@ -7,12 +7,13 @@ import signal
 import tempfile
 import threading
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
 from leftovers import alive, eventually
 
-from labkit import Hang, Kill
+from labkit import Hang, Kill, Slow
 from labkit.resilience import Deadlines
 from labkit.resilience.audit import AuditFailed
 from labkit.resilience.ft_hsdp import FtConfig
@@ -61,6 +62,16 @@ def test_a_calm_run(tmp_path) -> None:
     assert run.audit.consumed == (12, 12) and run.incidents == [] and run.errors == []
     assert len(list(tmp_path.glob("audit-*.jsonl"))) == 2 and [q.step for _, q in run.rounds][:3] == [0, 1, 2]
     assert "audit ok" in repr(run)
+
+
+def test_a_rank_slower_than_the_deadlines_is_started_anew_and_the_others_go_on() -> None:
+    limits = CONFIG.deadlines
+    factor = (0.5 * limits.message + 0.5 * limits.hang) / 0.1  # late for the others, not late enough to be hung
+    config = replace(CONFIG, replicas=3, evict=3)
+    run = run_ft_hsdp(config, endless, 12, faults=[Slow(1, step=4, factor=factor)]).require()
+    assert list(run.finished) == [0, 1, 2] and [i.replica for i in run.incidents] == [1]
+    held = next(r for r in run.results if r.replica == 0)
+    assert 3 <= sum(not a.committed and a.role == "healthy" for a in held.attempts) <= 5
 
 
 def test_a_replica_that_is_killed_comes_back_and_the_numbers_say_when() -> None:

@@ -154,7 +154,7 @@ def test_every_rank_of_every_replica_is_on_one_host(members: int, replicas: int,
 
 
 def test_an_emulation_measures_every_kind_of_quorum_and_leaves_nothing() -> None:
-    found = emulate(120, 3, hosts=5, rounds=3, beat=1.0, every=0.2)
+    found = emulate(120, 3, hosts=5, rounds=3, beat=1.0, every=0.2, idle=0.5)
     assert len(found["same"]) == len(found["new"]) == 3 and found["hosts"] == 5
     for seconds in [*found["same"], *found["new"], found["death"], found["again"], found["rejoin"], found["check in"]]:
         assert 0 < seconds < soon(10)
@@ -163,3 +163,5 @@ def test_an_emulation_measures_every_kind_of_quorum_and_leaves_nothing() -> None
         emulate(1)
     with pytest.raises(BadCall, match="8 hosts"):  # no host would begin with a member of the last replica
         emulate(120, 12, hosts=8, rounds=1, beat=1.0, every=0.2)
+    with pytest.raises(BadCall, match="idle=0"):
+        emulate(120, 3, idle=0)

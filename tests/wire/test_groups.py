@@ -149,3 +149,25 @@ def test_nodes_of_a_network() -> None:
     net = labkit.Network(nodes=3, ranks_per_node=2)
     assert labkit.launch(work, 6, network=net).results[0] == (2, 2)
     assert labkit.launch(work, 6).results[0] == (6, 4)
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_who_leaves_before_a_collective_is_missed_at_once(before) -> None:
+    """Collectives have connections of their own: those must be closed even if none was opened yet."""
+
+    def work(group):
+        ring = group.subgroup(list(range(group.size)))
+        for _ in range(before):
+            collectives.barrier(ring)
+        if group.rank == 1:
+            ring.leave()
+        try:
+            collectives.all_reduce(torch.ones(8), ring, algorithm="ring")
+        except labkit.PeerLost as lost:
+            ring.leave()
+            return lost.peer
+        finally:
+            group.barrier()
+
+    run = labkit.launch(work, 4, transport="local", timeout=20)
+    assert None not in run.results and run.results[1] == -1

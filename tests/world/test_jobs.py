@@ -11,7 +11,7 @@ import torch
 from leftovers import alive, descriptors, eventually, soon
 
 import labkit
-from labkit import Kill, RankFailed, Refused, Slow
+from labkit import Kill, Raise, RankFailed, Refused, Slow
 
 
 def wait_for(path) -> None:
@@ -86,6 +86,27 @@ def test_an_injected_fault_can_wait_for_its_place() -> None:
     with pytest.raises(RankFailed) as caught:
         job.wait()
     assert caught.value.rank == 1 and caught.value.failure.step in (119, 120)
+
+
+def test_an_injected_fault_counts_its_places_from_then_on(tmp_path) -> None:
+    gate = str(tmp_path / "gate")
+
+    def work(group):
+        for n in range(20):
+            if n == 10:
+                wait_for(gate)
+            group.step(n)
+            with group.span("forward"):
+                pass
+        return n
+
+    job = labkit.start(work, 2, on_failure="return")
+    assert eventually(lambda: [n.step for n in job.watch().look()] == [9, 9])
+    job.inject(Raise(1, at="forward", nth=3))
+    time.sleep(0.2)
+    open(gate, "w").close()
+    run = job.wait()
+    assert run.results[0] == 19 and run.failures[0].rank == 1 and run.failures[0].step == 12
 
 
 def test_an_injected_slowdown_takes_hold(tmp_path) -> None:

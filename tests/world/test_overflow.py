@@ -48,6 +48,15 @@ def both_wait(world, seq=1):
         world.wait(rank, seq)
 
 
+@pytest.mark.parametrize("group, stuck", [(1, []), (2, [0, 1])])
+def test_who_waits_for_one_that_left_their_group_is_about_to_learn_of_it(group, stuck) -> None:
+    """On a busy machine it may take long until it runs again: that is no deadlock."""
+    world = World()
+    world.ranks[0].intern(f"left {group}")
+    both_wait(world)
+    assert world.stuck() == stuck
+
+
 @pytest.mark.parametrize("capacity", [CAPACITY, CAPACITY + 777])
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_send_that_was_overwritten_unseen_may_have_been(lost, capacity) -> None:

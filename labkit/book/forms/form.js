@@ -289,4 +289,4 @@ function render({ model, el }) {
   return () => { live.stop(); clearTimeout(calling); model.off("change:items", follow); model.off("change:called", hear); };
 }
 
-export default { render };
+export default { initialize, render };

@@ -24,3 +24,16 @@ function announcer() {
   };
   return { node, say, stop: () => clearTimeout(timer) };
 }
+
+// anywidget gives a widget two seconds to be ready. One that takes longer, because the browser has much to do, is shown
+// all the same, but never hears the kernel again: its model waits for a promise that was broken. So the model of ours
+// does not wait; it is ready when this is called. (A handler of a change gets the model itself, which has the comm.)
+function initialize({ model }) {
+  const hear = (itself) => {
+    const plain = Object.getPrototypeOf(Object.getPrototypeOf(itself))._handle_comm_msg;
+    if (plain && itself.comm) itself.comm.on_msg(plain.bind(itself));
+  };
+  model.on("change:hears", hear);
+  model.set("hears", true);
+  model.off("change:hears", hear);
+}

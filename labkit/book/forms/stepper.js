@@ -38,4 +38,4 @@ function render({ model, el }) {
   return () => { stop(); followed.forEach(([event, react]) => model.off(event, react)); };
 }
 
-export default { render };
+export default { initialize, render };

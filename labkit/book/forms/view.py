@@ -51,3 +51,24 @@ class DashboardView(anywidget.AnyWidget):
     controls = traitlets.Bool().tag(sync=True)
     slower = traitlets.Float().tag(sync=True)
     said = traitlets.Unicode().tag(sync=True)
+
+
+class ReplicasView(anywidget.AnyWidget):
+    """A fault-tolerant run. The page sends {"action": "stop" | "kill" | "hang" | "slow" | "flip", "rank"}.
+
+    svg, words, members: the run so far as a picture, in a sentence, and as who trained which steps. ranks: their names.
+    """
+
+    _esm = read("make.js") + read("replicas.js")
+    _css = read("controls.css")
+    headline = traitlets.Unicode().tag(sync=True)
+    svg = traitlets.Unicode().tag(sync=True)
+    words = traitlets.Unicode().tag(sync=True)
+    members: traitlets.List = traitlets.List().tag(sync=True)
+    ranks: traitlets.List = traitlets.List().tag(sync=True)
+    rows: traitlets.List = traitlets.List().tag(sync=True)
+    events: traitlets.List = traitlets.List().tag(sync=True)
+    over = traitlets.Bool().tag(sync=True)
+    controls = traitlets.Bool().tag(sync=True)
+    slower = traitlets.Float().tag(sync=True)
+    said = traitlets.Unicode().tag(sync=True)

@@ -9,7 +9,7 @@ MARK = "application/vnd.labkit.mark+json"
 SCHEMA = 1
 
 STATES = ("unattempted", "right", "partly", "wrong", "error")
-KINDS = ("result", "bytes", "messages", "rounds", "memory", "order", "overlap", "answer")  # of evidence
+KINDS = ("result", "bytes", "messages", "rounds", "memory", "order", "overlap", "failure", "answer")  # of evidence
 
 
 @dataclass(frozen=True)

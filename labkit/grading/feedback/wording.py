@@ -35,6 +35,7 @@ EVIDENCE = {
     "memory": "the peak of memory that each rank took",
     "order": "the order in which messages were sent",
     "overlap": "what ran at the same time",
+    "failure": "what was left after a rank was lost",
 }
 
 

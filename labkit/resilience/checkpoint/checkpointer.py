@@ -59,22 +59,27 @@ class Checkpointer:
         agree(group, problem)
         self._writer = Writer(self.directory, group, kind, keep, keep_every, patience)
         self._behind: Behind | None = None
+        self._hooks: list[Any] = []  # on the optimizers: an update waits for the copy
 
-    def save(self, step: int, *, wait: bool = True) -> Saved:
+    def save(self, step: int, *, wait: bool = True, beside: bool = False) -> Saved:
         """Save the state after `step` steps. Every rank calls it, between two steps.
 
         wait: return when it is on the disk. Otherwise return when the state is copied to host memory; the rest is done
         by a thread. A save that is still being written is waited for first.
+        beside: with wait=False, do not even wait for the copy: the thread makes it beside the next forward and
+        backward. The next `step()` of the optimizer waits for it. Who changes parameters or the optimizer's state by
+        other means calls `staged()` before.
         Raises NotSaved on every rank, also for the save before, if that could not be written.
         """
         begun = time.perf_counter()
+        self._refuse_beside(wait, beside)
         self.finish()
         order = self._writer.agree(step, lambda: (self.training.pieces(), self.training.plain()))
         if wait:
             self._writer.write_now(order)
             order.saved.written = time.perf_counter() - begun
         else:
-            self._behind = Behind(self._writer, order)
+            self._behind = Behind(self._writer, order, beside)
         order.saved.stall = time.perf_counter() - begun
         return order.saved
 
@@ -89,6 +94,21 @@ class Checkpointer:
         finally:
             behind.order.saved.stall += time.perf_counter() - begun
         return behind.order.saved
+
+    def staged(self) -> None:
+        """After `beside=True`: wait until the state is copied to host memory, and may change."""
+        if self._behind is not None:
+            self._behind.wait_staged()
+
+    def _refuse_beside(self, wait: bool, beside: bool) -> None:
+        if not beside:
+            return
+        if wait:
+            raise Refused("save(beside=True) goes with wait=False: with wait=True training stands still anyway")
+        if self.training.zero is not None:
+            raise Refused("save(beside=True) is not for ZeRO: its update does not wait for the copy. Leave it out")
+        if not self._hooks:
+            self._hooks = [o.register_step_pre_hook(lambda *_: self.staged()) for o in self.training.optimizers]
 
     @property
     def writing(self) -> bool:
@@ -113,7 +133,7 @@ class Checkpointer:
         try:
             self.finish()
         finally:
-            self._writer.release()
+            self._release()
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -125,4 +145,10 @@ class Checkpointer:
         if self._behind is not None:  # other ranks may be gone: nothing is asked of them
             self._behind.stopped.set()
             self._behind.join()
+        self._release()
+
+    def _release(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
         self._writer.release()

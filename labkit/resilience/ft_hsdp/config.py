@@ -29,7 +29,9 @@ class FtConfig:
     checkpoint: writes and reads persistent states (`persistence.Checkpoints`), every `checkpoint_every` steps.
     sum_every: steps between two checksums of the tensors; in between a checksum tells only where a state comes from.
     keep_weights: the result holds this rank's part of the final weights. max_attempts: failed tries of one step
-    after which a rank gives up: with nobody committing, something is wrong that no retry heals.
+    after which a rank gives up: with nobody committing, something is wrong that no retry heals. evict: failed tries
+    in a row after which the replica that comes last to most of them is started anew, for it is slower than the
+    deadlines; 0: never.
     """
 
     replicas: int
@@ -54,9 +56,10 @@ class FtConfig:
     sum_every: int = 1
     keep_weights: bool = False
     max_attempts: int = 20
+    evict: int = 6
 
     def __post_init__(self) -> None:
-        least = {"spares": 0, "seed": 0}
+        least = {"spares": 0, "seed": 0, "evict": 0}
         for f in fields(self):
             value = getattr(self, f.name)
             if f.type == "int" and (type(value) is not int or value < least.get(f.name, 1)):

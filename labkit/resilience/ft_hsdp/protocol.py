@@ -81,6 +81,11 @@ Why nobody waits for ever. Every wait has a limit: messages and exchanges those 
 fetch join_wait, a join the service's. What ends a wait is caught where the replica can go on (exchange, fetch, join),
 and ends the rank everywhere else; the supervisor ends what does neither.
 
+Why nobody tries for ever. A rank that is slower than the deadlines of the others dies nowhere and is never silent, but
+it breaks each of their tries, and its replica joins each round last. After `evict` rounds in which nobody committed,
+the service ends the life of the one that was last most often, and its supervisor starts it anew; unless nobody else
+holds the best state.
+
 When it is over. A replica whose state has all steps goes on joining, so that who is behind can fetch. In a quorum in
 which nobody is behind, all members stop. Their leaders first write `finished` into the folder of the run: who comes
 back later finds it, and does not begin a lineage of its own.

@@ -11,17 +11,16 @@ in step t > 0 is what it received in step t - 1: it goes on as soon as that chun
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
-from torch import Tensor
-
-from labkit.collectives.chunks import Chunks, even_sizes, split_evenly
+from labkit.collectives.chunks import even_sizes
 from labkit.wire.ops import SUM
 from labkit.wire.relay import Into, Out
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What one rank sends to the right and receives from the left, in order."""
+    """What one rank sends to the right and receives from the left, in order. Positions are elements of the tensor."""
 
     outs: list[Out]
     intos: list[Into]
@@ -29,12 +28,14 @@ class Plan:
     partitions: int
 
 
-def make_plan(x: Tensor, size: int, rank: int, chunk_bytes: int, chunks: int) -> Plan:
-    """The plan of `rank` in a ring of `size` for `x` (contiguous); the same cuts on all ranks."""
-    flat = x.view(-1)
-    longest = -(-flat.numel() // size)
-    count = max(1, -(-longest // max(1, chunk_bytes // x.itemsize)))
-    parts = [list(Chunks(part, even_sizes(len(part), count))) for part in split_evenly(flat, size)]
+def make_plan(numel: int, itemsize: int, size: int, rank: int, chunk_bytes: int, chunks: int) -> Plan:
+    """The plan of `rank` in a ring of `size` for `numel` elements of `itemsize` bytes; the same cuts on all ranks."""
+    longest = -(-numel // size)
+    count = max(1, -(-longest // max(1, chunk_bytes // itemsize)))
+    parts, edge = list[list[int]](), 0  # of each part the edges of its chunks
+    for length in even_sizes(numel, size):
+        parts.append(list(accumulate(even_sizes(length, count), initial=edge)))
+        edge += length
     rounds = even_sizes(count, -(-count // chunks))
     outs: list[Out] = []
     intos: list[Into] = []
@@ -45,7 +46,7 @@ def make_plan(x: Tensor, size: int, rank: int, chunk_bytes: int, chunks: int) ->
             op = SUM if step < size - 1 else None
             for chunk in range(first, first + width):
                 # what was received `width` messages ago is this chunk, from the step before
-                outs.append((away[chunk], len(intos) - width + 1 if step else 0))
-                intos.append((here[chunk], op))
+                outs.append((away[chunk], away[chunk + 1], len(intos) - width + 1 if step else 0))
+                intos.append((here[chunk], here[chunk + 1], op))
         first += width
     return Plan(outs, intos, count, len(rounds))

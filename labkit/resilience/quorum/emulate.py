@@ -28,12 +28,13 @@ SLOW = 90.0  # seconds without any news: something is wrong
 
 def emulate(
     members: int = 100_000, replicas: int = 12, *, hosts: int | None = None, rounds: int = 20, beat: float = 5.0,
-    every: float = 1.0, timeout: float = 300.0,
+    every: float = 1.0, idle: float = 4.0, timeout: float = 300.0,
 ) -> dict[str, Any]:  # fmt: skip
     """Seconds of quorums over `members` ranks in `replicas` replicas; heartbeats come through `hosts` aggregators.
 
     beat: seconds between two heartbeats of a member; every: between two messages of an aggregator. hosts: 100, or as
-    many as eight members each make, and never fewer than replicas.
+    many as eight members each make, and never fewer than replicas. idle: seconds over which the service's work for
+    heartbeats alone is measured.
     Result: "check in" (all members at the start), "same" (quorums with unchanged
     members: the times of all rounds), "new" (one after a failed exchange: a new id), "death" (from the death of one
     member to the quorum without its replica), "again" (from its new incarnation's first check-in to all in it),
@@ -43,9 +44,12 @@ def emulate(
     if not (1 <= replicas <= members and 1 <= hosts <= members and rounds >= 1 and replicas >= 2):
         raise BadCall(f"emulate: {members} members in {replicas} replicas on {hosts} hosts: needs 2 replicas or more, "
                       "and a member for each replica and host")  # fmt: skip
+    if not 0 < idle < timeout:
+        raise BadCall(f"emulate: idle={idle}: needs a number of seconds above 0, and less than timeout={timeout:g}")
     if hosts < replicas:  # the last replica, one member of which dies, would have no host of its own
         raise BadCall(f"emulate: {replicas} replicas on {hosts} hosts: needs a host for each replica")
-    asked = {"members": members, "replicas": replicas, "hosts": hosts, "rounds": rounds, "beat": beat, "every": every}
+    asked = {"members": members, "replicas": replicas, "hosts": hosts, "rounds": rounds, "beat": beat, "every": every,
+             "idle": idle}  # fmt: skip
     found = subprocess.run(
         interpreter("emulate"), input=json.dumps(asked) + "\n", text=True,
         stdout=subprocess.PIPE, timeout=timeout, check=True,
@@ -57,7 +61,7 @@ class Emulation:
     """The driver: orders to hosts, reports from them."""
 
     def __init__(self, asked: dict[str, Any]):
-        self.rounds, self.replicas = asked["rounds"], asked["replicas"]
+        self.rounds, self.replicas, self.idle = asked["rounds"], asked["replicas"], asked["idle"]
         self.blocks = blocks(asked["members"], asked["replicas"], asked["hosts"])
         self.lines = _fork(len(self.blocks))
         self._held = dict.fromkeys(self.lines, b"")
@@ -126,7 +130,7 @@ class Emulation:
         self.round(0)
         work = processor(self.service.pid)
         begin = time.monotonic()
-        time.sleep(4.0)
+        time.sleep(self.idle)
         idle = (processor(self.service.pid) - work) / (time.monotonic() - begin)
         work = processor(self.service.pid)
         begin = time.monotonic()

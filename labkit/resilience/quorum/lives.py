@@ -55,9 +55,13 @@ class Lives:
         slot = self.slot(replica)
         if incarnation is not None and incarnation != slot.incarnation or slot.phase == DEAD:
             return False
-        self._end(slot, f"incarnation {slot.incarnation} of replica {replica} was declared dead")
-        slot.phase, slot.why = DEAD, "declared dead"
+        self.end(slot, "declared dead")
         return True
+
+    def end(self, slot: Slot, why: str) -> None:
+        """This life is over, whatever it does: it is told so at its next call."""
+        slot.phase, slot.why = DEAD, why
+        self._end(slot, slot.over())
 
     def leave(self, replica: int, incarnation: int) -> None:
         """This life has finished; nobody waits for it."""

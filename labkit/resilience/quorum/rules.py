@@ -22,6 +22,10 @@ class Rules:
     proxy or a network may drop a connection too, and its client is back within milliseconds.
     linger: how long a full round waits for a new replica that has checked in and is about to join. 0: it waits for the
     next round.
+
+    evict: after so many rounds in a row in which nobody could commit, the replica that was the last to join most of
+    them is ended, since it holds up the others. 0: never. A rank that is slower than the deadlines of the others
+    breaks each of their tries without ever dying or being silent, and it comes late to each round.
     """
 
     replicas: int
@@ -32,9 +36,10 @@ class Rules:
     heartbeat: float = 5.0
     reconnect: float = 0.1
     linger: float = 0.0
+    evict: int = 0
 
     def __post_init__(self) -> None:
-        least = {"replicas": 1, "spares": 0, "min_replicas": 1}
+        least = {"replicas": 1, "spares": 0, "min_replicas": 1, "evict": 0}
         for f in fields(self):
             value = getattr(self, f.name)
             if f.name in least:

@@ -69,7 +69,11 @@ class Slot:
                 f"incarnation {incarnation} of replica {self.replica} is over: incarnation {self.incarnation} has begun"
             )
         if self.phase == DEAD:
-            raise OldIncarnation(f"incarnation {incarnation} of replica {self.replica} was declared dead")
+            raise OldIncarnation(self.over())
+
+    def over(self) -> str:
+        """That this life is dead, and why, in words."""
+        return f"incarnation {self.incarnation} of replica {self.replica} is over: {self.why}"
 
     @property
     def asks(self) -> bool:

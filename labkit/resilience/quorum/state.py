@@ -16,6 +16,8 @@ What is handed out, and what that promises (proved by tests that try all orders 
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from .errors import BadCall, NoQuorum
@@ -23,7 +25,7 @@ from .lives import Lives
 from .membership import Member, Quorum
 from .rounds import decide
 from .rules import Rules
-from .slots import LIVE, Join
+from .slots import LIVE, Join, Slot
 
 
 class QuorumState(Lives):
@@ -34,6 +36,7 @@ class QuorumState(Lives):
         self.latest: Quorum | None = None
         self.next_id = first_id
         self.formed = self.unchanged = 0  # rounds, and those of them that kept the id
+        self._last: list[int] = []  # of each round since the last one without a failed try, who joined last
 
     def join(
         self, replica: int, incarnation: int, step: int, now: float, ticket: Any, *, lineage: int | None = None,
@@ -61,7 +64,12 @@ class QuorumState(Lives):
         """Do what is due: lose who is silent, tell who has waited too long, form a quorum if the time has come."""
         self.lose(now)
         while (verdict := decide(self.slots, self.latest, self.rules, now)).members is not None:
-            self._form(verdict.members, verdict.since, now)
+            late = self._holds_up(verdict.members)
+            if late is None:
+                self._form(verdict.members, verdict.since, now)
+            else:
+                self.end(late, f"it held up {len(self._last)} rounds in a row")
+                self._last.clear()
         self.verdict = verdict
         for slot in self.slots:
             if slot.join is not None and now >= slot.join.until:
@@ -81,6 +89,20 @@ class QuorumState(Lives):
         slot.check(incarnation)
         q = self.latest
         return q is not None and q.id == quorum and (replica, incarnation) in q.lives and slot.phase == LIVE
+
+    def _holds_up(self, chosen: Sequence[Slot]) -> Slot | None:
+        """Whom the others are to be rid of before this round forms: never the only one that holds the best state."""
+        joins = {slot.replica: slot.join for slot in chosen if slot.join is not None}
+        best = max(join.version for join in joins.values())
+        if self.latest is None or best > self.latest.version or not any(join.failed for join in joins.values()):
+            self._last.clear()
+            return None
+        self._last.append(max(joins, key=lambda replica: joins[replica].at))
+        if not self.rules.evict or len(self._last) < self.rules.evict or len(chosen) <= self.rules.min_replicas:
+            return None
+        replica, _ = Counter(reversed(self._last)).most_common(1)[0]  # of two with as many, the later one
+        others = [join.version for r, join in joins.items() if r != replica]
+        return self.slot(replica) if replica in joins and others and max(others) == best else None
 
     def _form(self, chosen: tuple[Any, ...], since: float, now: float) -> None:
         joins: list[Join] = [slot.join for slot in chosen]

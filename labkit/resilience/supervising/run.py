@@ -37,13 +37,17 @@ def _rank_main(
 
 
 class FtJob:
-    """A fault-tolerant run that goes on: `job` (a `labkit.Job`) and its `supervisor`. End it by `wait` or `stop`."""
+    """A fault-tolerant run that goes on: `job` (a `labkit.Job`) and its `supervisor`. End it by `wait` or `stop`.
+
+    outcome: what `wait` returned, once it has: there before the folder of the log goes.
+    """
 
     def __init__(self, config: FtConfig, steps: int, log_dir: Path, owned: contextlib.ExitStack,
                  job: Job, supervisor: Supervisor, watch: QuorumWatch, service: GuardedService):  # fmt: skip
         self.config, self.steps, self.log_dir = config, steps, log_dir
         self.job, self.supervisor, self.watch, self.service = job, supervisor, watch, service
         self._owned = owned
+        self.outcome: FtRun | None = None
 
     def wait(self, timeout: float | None = None) -> FtRun:
         """Until the run is over; whatever happens, nothing of it is left behind. TimeoutError leaves it running."""
@@ -55,7 +59,8 @@ class FtJob:
             self.stop()
             raise
         try:
-            return self._made(run)
+            self.outcome = self._made(run)
+            return self.outcome
         finally:
             self.stop()
 
@@ -131,6 +136,7 @@ def start_ft_hsdp(
         service = GuardedService(
             config.replicas, limits.join, spares=config.world_size - config.replicas, min_replicas=config.min_replicas,
             join=limits.step, first=limits.step, heartbeat=limits.exchange, linger=config.join_wait,
+            evict=config.evict,
         )  # fmt: skip
         stack.callback(service.stop)
         first = {r: service.client.begin(r) for r in range(config.replicas)}

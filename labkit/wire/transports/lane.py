@@ -111,7 +111,8 @@ class LocalLane:
                 sock = self.open_to(m.peer)
             m.sock = sock
             m.head = memoryview(m.header())
-            m.raw = memoryview(m.raw.numpy())
+            if type(m.raw) is not memoryview:
+                m.raw = memoryview(m.raw.numpy())
         total = m.nbytes
         try:
             while m.state == 0:
@@ -151,7 +152,8 @@ class LocalLane:
                 m.scratch = self._borrow()
                 m.raw = memoryview(m.scratch.numpy())
                 m.at = 0
-            else:
+                m.into = m.x.detach().view(-1)
+            elif type(m.raw) is not memoryview:
                 m.raw = memoryview(m.raw.numpy())
         try:
             while m.state < HEADER.size:
@@ -187,7 +189,7 @@ class LocalLane:
             raise self._lost(m.peer, why) from why
 
     def _pull_and_combine(self, m: Message, sock: socket.socket) -> None:
-        into = m.x.detach().view(-1)
+        into = m.into
         size = into.element_size()
         while True:
             start, end = m.free, min(m.free + PIECE, m.nbytes)  # the piece in work

@@ -1,0 +1,114 @@
+"""The picture of a fault-tolerant run: throughput, loss and membership over one axis of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from labkit.book.figure import WIDTH, heading, legend
+from labkit.book.ft_story import TRAINS, ZEROS, Story, Told
+from labkit.book.line_chart import _range, _ticks
+from labkit.book.style import BLUE, GREEN, INK, ORANGE, RED
+from labkit.book.svg import Svg, number
+from labkit.book.units import short
+
+LEFT, RIGHT = 84.0, WIDTH - 16.0
+BAND, LANE, GAP = 84.0, 20.0, 34.0  # heights of a band, of a replica's lane, and between two bands
+
+
+def picture(story: Story, title: str, badge: str, said: str) -> str:
+    """SVG. Three bands: samples a second, the loss, a lane for each replica; standstills run through all of them."""
+    svg = Svg(WIDTH, title, said)
+    top = heading(svg, badge, said) + 6
+    top = legend(svg, top, [("trains", BLUE, "", ""), ("gives zeros", ORANGE, "/", ""), ("is away", "none", "", "2 3"),
+                            ("all stand still", "none", ".", "")])  # fmt: skip
+    svg.marker(470, top - 17, "x", RED, 5)
+    svg.text(482, top - 12, "a rank is lost", 11.5)
+    svg.marker(590, top - 17, "triangle-up", GREEN, 5)
+    svg.text(602, top - 12, "started again", 11.5)
+    if story.lost:
+        top = legend(svg, top, [("was trained, and is lost with all who had it", "none", "\\", "")])
+    rate, loss, lanes = top + 16, top + 16 + BAND + GAP, top + 16 + 2 * (BAND + GAP)
+    bottom = lanes + LANE * story.replicas
+    begin = min(s.at for s in [*story.steps, *story.lost]) - (story.usual or 0.0) if story.steps else 0.0
+    end = max([story.steps[-1].at if story.steps else 1.0, begin + 1e-3] + ([] if story.over else [story.now]))
+
+    def across(at: float) -> float:
+        return LEFT + (min(max(at, begin), end) - begin) / (end - begin) * (RIGHT - LEFT)
+
+    for a, b in story.stills():
+        svg.rect(across(a), rate, across(b) - across(a), bottom - rate, fill="none", hatch=".", stroke="none",
+                 hover=f"all stand still for {b - a:.2f} s")  # fmt: skip
+    _band(svg, rate, "samples a second", across, _rates(story.steps), _rates(story.lost), GREEN, least=0.0)
+    _band(svg, loss, "loss", across, _losses(story.steps), _losses(story.lost), RED)
+    svg.text(8, lanes - 8, "replica", 11.5)
+    for r in range(story.replicas):
+        _lane(svg, story, r, lanes + LANE * r, across)
+    for m in story.marks:
+        if begin <= m.at <= end:
+            _mark(svg, m.kind, across(m.at), lanes + LANE * m.replica, f"{m.at:.2f} s: {m.text}")
+    for at in _ticks(begin, end, 8):
+        svg.line(across(at), rate, across(at), bottom, faint=True)
+        svg.text(across(at), bottom + 16, short(at), 11, "middle")
+    svg.text((LEFT + RIGHT) / 2, bottom + 34, "seconds since the run began", 11.5, "middle")
+    return svg.render(bottom + 42)
+
+
+Points = Sequence[tuple[float, float]]
+
+
+def _rates(steps: Sequence[Told]) -> Points:
+    found = [(s.at - (s.seconds or 0.0), s.at, s.rate) for s in steps if s.rate is not None]
+    return [p for a, b, r in found for p in ((a, r), (b, r))]
+
+
+def _losses(steps: Sequence[Told]) -> Points:
+    return [(s.at, s.loss) for s in steps if s.loss is not None]
+
+
+def _band(
+    svg: Svg, top: float, name: str, across: Callable[[float], float], points: Points, gone: Points, colour: str,
+    least: float | None = None,
+) -> None:  # fmt: skip
+    """A line over time, with an axis of its own; dashed, what is lost."""
+    svg.text(8, top - 8, name, 11.5)
+    if not points:
+        return
+    low, high = _range([y for _, y in [*points, *gone]] + ([] if least is None else [least]))
+
+    def up(y: float) -> float:
+        return top + BAND - (y - low) / (high - low) * BAND
+
+    for y in _ticks(low, high, 4):
+        svg.line(LEFT, up(y), RIGHT, up(y), faint=True)
+        svg.text(LEFT - 6, up(y) + 4, short(y), 11, "end")
+    for line, dash in ((gone, "4 3"), (points, "")):
+        if line:
+            drawn = "M" + " L".join(f"{number(across(x))} {number(up(y))}" for x, y in line)
+            svg.path(drawn, colour=INK if dash else colour, width=1.6 if dash else 2.2, dash=dash)
+
+
+def _lane(svg: Svg, story: Story, replica: int, y: float, across: Callable[[float], float]) -> None:
+    """What one replica did: a box for each stretch of steps."""
+    svg.text(LEFT - 6, y + 14, str(replica), 11.5, "end")
+    for role, first, last in story.lost_stretches(replica):
+        x = across(first.at - (first.seconds or story.usual or 0.0))
+        if role == TRAINS:
+            svg.rect(x, y + 2, across(last.at) - x, LANE - 4, hatch="\\",
+                     hover=f"replica {replica} trained steps {first.step} to {last.step}, which are lost")  # fmt: skip
+    for role, first, last in story.stretches(replica):
+        x = across(first.at - (first.seconds or story.usual or 0.0))
+        wide = across(last.at) - x
+        said = f"replica {replica} {role}: steps {first.step} to {last.step}"
+        if role == TRAINS:
+            svg.rect(x, y + 2, wide, LANE - 4, fill=BLUE, hover=said)
+        elif role == ZEROS:
+            svg.rect(x, y + 2, wide, LANE - 4, fill=ORANGE, hatch="/", hover=said)
+        else:
+            svg.rect(x, y + 2, wide, LANE - 4, dash="2 3", hover=said)
+
+
+def _mark(svg: Svg, kind: str, x: float, y: float, said: str) -> None:
+    """A cross where a replica was lost, a triangle where it was started again."""
+    shape, fill = ("x", RED) if kind == "lost" else ("triangle-up", GREEN)
+    svg.marker(x, y + LANE / 2, shape, fill, 6)
+    svg.rect(x - 6, y, 12, LANE, stroke="none", hover=said)

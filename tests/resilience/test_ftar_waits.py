@@ -1,0 +1,59 @@
+"""What the loop of FTAR counts as movement, and what its messages carry though none has a tensor of its own."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+import labkit
+from labkit import Corrupt, Drop
+from labkit.resilience.errors import Recoverable
+from labkit.resilience.ftar.exchange import ft_all_reduce
+from labkit.resilience.ftar.plan import make_plan
+from labkit.wire import record as rec
+
+from .ftar_cases import raised
+
+
+def test_a_neighbour_that_leaves_when_it_has_everything_is_no_movement() -> None:
+    """Rank 0 waits for the last message of rank 2. That rank 1 is through and leaves does not make it wait longer."""
+
+    def work(group):
+        x = torch.ones(5)
+        if group.rank == 0:
+            begun = time.monotonic()
+            error = raised(Recoverable, lambda: ft_all_reduce(x, group, quiet=3))
+            return error.late, error.peer, time.monotonic() - begun
+        ft_all_reduce(x, group)
+        time.sleep(2)
+        if group.rank == 1:
+            group.leave()
+        time.sleep(3)
+
+    run = labkit.launch(work, 3, transport="local", faults=[Drop(2, message=4)], timeout=30)
+    late, peer, seconds = run.results[0]
+    assert late and peer == 2 and 2.9 < seconds < 4.4
+
+
+def test_a_flipped_bit_travels_on_to_all() -> None:
+    def work(group):
+        return ft_all_reduce(torch.ones(1000), group, chunk_bytes=400, chunks=2).tolist()
+
+    for result in labkit.launch(work, 4, transport="local", faults=[Corrupt(1, message=1)], timeout=30).results:
+        wrong = [i for i, value in enumerate(result) if value != 4.0]
+        assert wrong == [250 + 42]  # the middle of the first chunk of part 1, of 84 elements
+
+
+def test_the_records_know_the_place_of_each_message() -> None:
+    def work(group):
+        ft_all_reduce(torch.ones(1000), group, chunk_bytes=400, chunks=2)
+
+    events = labkit.launch(work, 3, transport="local", timeout=30).trace.events
+    for rank in range(3):
+        plan = make_plan(1000, 4, 3, rank, 400, 2)
+        for kind, cuts in ((rec.SEND, plan.outs), (rec.RECV, plan.intos)):
+            rows = events[(events["kind"] == kind) & (events["rank"] == rank)]
+            found = list(zip(rows["offset"].tolist(), rows["nbytes"].tolist(), strict=True))
+            assert found == [(4 * start, 4 * (stop - start)) for start, stop, _ in cuts]
+            assert rows["seq"].tolist() == list(range(1, len(cuts) + 1))
