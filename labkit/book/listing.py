@@ -12,15 +12,18 @@ from typing import Any
 
 
 class Source:
-    """The source of a function, with its file and line numbers; a notebook shows it highlighted."""
+    """The source of a function, with its file and name; a notebook shows it highlighted."""
 
-    def __init__(self, name: str, file: str, first: int, last: int, code: str) -> None:
-        self.name, self.file, self.first, self.last, self.code = name, file, first, last, code
+    def __init__(self, name: str, file: str, code: str) -> None:
+        self.name, self.file, self.code = name, file, code
 
     @property
     def where(self) -> str:
-        """File and lines, as in labkit/collectives/ring.py, lines 24 to 47."""
-        return f"{self.file}, lines {self.first} to {self.last}"
+        """File and name, as in `labkit/parallel/data/reducer.py: Reducer._ready`.
+
+        No line numbers: they would be wrong on a stored page as soon as something above is edited.
+        """
+        return f"{self.file}: {self.name}"
 
     def __repr__(self) -> str:
         return f"{self.where}\n\n{self.code}"
@@ -43,11 +46,9 @@ def source(fn: Callable[..., Any], *, decorators: bool = False, docstring: bool 
     """The lines of `fn`, without decorators (unless asked for), and without its docstring if that is not wanted."""
     inner = inspect.unwrap(fn)
     try:
-        lines, first = inspect.getsourcelines(inner)
+        lines, _ = inspect.getsourcelines(inner)
     except (OSError, TypeError) as error:
         raise ValueError(f"the source of {fn!r} is not available: show a function written in Python") from error
-    first = max(first, 1)
-    last = first + len(lines) - 1
     tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
     if isinstance(tree, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         if not docstring and ast.get_docstring(tree, clean=False) is not None and len(tree.body) > 1:
@@ -55,9 +56,8 @@ def source(fn: Callable[..., Any], *, decorators: bool = False, docstring: bool 
             del lines[told.lineno - 1 : told.end_lineno]
         if not decorators:
             del lines[: tree.lineno - 1]
-            first += tree.lineno - 1
     code = textwrap.dedent("".join(lines)).rstrip()
-    return Source(inner.__name__, _file(inner), first, last, code)
+    return Source(inner.__qualname__, _file(inner), code)
 
 
 def _file(fn: Any) -> str:
