@@ -11,14 +11,13 @@ tokens can score them too (tied weights: Press & Wolf 2017), since both uses nee
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labkit.parallel.tensor.cut import Cut
 from labkit.parallel.tensor.products import Way, column_product
 from labkit.parallel.tensor.regions import reduce_from_region, reduce_scatter_sequence
-from labkit.parallel.vocab_loss import vocab_parallel_cross_entropy
+from labkit.parallel.tensor.spread import Shards, check_shards, cut_of
+from labkit.parallel.vocab_loss import places_of, vocab_parallel_cross_entropy
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
@@ -28,8 +27,9 @@ __all__ = ["VocabParallelEmbedding", "vocab_parallel_cross_entropy"]
 class VocabParallelEmbedding(nn.Module):
     """`nn.Embedding(vocab, width)` with its rows shared out among the ranks of `group`.
 
-    weight: this rank's rows, ids `start` to `stop` - 1: (part, width). They are drawn as nn.Embedding draws them, all
-        of them on every rank, so that ranks with the same random state hold parts of the same matrix.
+    weight: this rank's rows: (part, width). They are drawn as nn.Embedding draws them, all of them on every rank, so
+        that ranks with the same random state hold parts of the same matrix.
+    shards: the ids that each rank holds, in place of equal stretches of them: see `tensor/spread.py`.
     sequence: what comes out is this rank's part of dimension 1 (a reduce-scatter in place of the all-reduce), and what
         `scores` takes too (an all-gather, and a reduce-scatter in backward).
     overlap: backward of `scores` sums the input's gradient while it computes the weight's.
@@ -40,29 +40,33 @@ class VocabParallelEmbedding(nn.Module):
 
     def __init__(
         self, vocab: int, width: int, group: Group, *, sequence: bool = False, overlap: bool = True,
-        algorithm: str = "auto",
+        algorithm: str = "auto", shards: Shards | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         _check(vocab, width, group)
-        self._take(nn.Embedding(vocab, width).weight, group, sequence, overlap, algorithm)
+        self._take(nn.Embedding(vocab, width).weight, group, sequence, overlap, algorithm, shards)
 
     @classmethod
     def of(
         cls, embedding: nn.Embedding, group: Group, *, sequence: bool = False, overlap: bool = True,
-        algorithm: str = "auto",
+        algorithm: str = "auto", shards: Shards | None = None,
     ) -> VocabParallelEmbedding:  # fmt: skip
         """This rank's part of `embedding`, which is the same on every rank."""
         _check(embedding.num_embeddings, embedding.embedding_dim, group)
         made = cls.__new__(cls)
         nn.Module.__init__(made)
-        made._take(embedding.weight, group, sequence, overlap, algorithm)
+        made._take(embedding.weight, group, sequence, overlap, algorithm, shards)
         return made
 
-    def _take(self, weight: Tensor, group: Group, sequence: bool, overlap: bool, algorithm: str) -> None:
+    def _take(
+        self, weight: Tensor, group: Group, sequence: bool, overlap: bool, algorithm: str, shards: Shards | None
+    ) -> None:
         self.vocab, self.width = weight.shape
         self.group, self.sequence, self.overlap, self.algorithm = group, sequence, overlap, algorithm
-        self.cuts = {"weight": Cut.even(0, [self.vocab], group.size)}
-        ((self.start, self.stop),) = self.cuts["weight"].stretches[group.rank]
+        if shards is not None:
+            check_shards({"vocab": self.vocab}, shards, group.size)
+        self.ids = None if shards is None else [list(mine) for mine in shards]
+        self.cuts = {"weight": cut_of(0, [self.vocab], group.size, shards)}
         self.weight = nn.Parameter(self.cuts["weight"].take(weight.detach(), group.rank).to(group.device))
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -84,9 +88,9 @@ class VocabParallelEmbedding(nn.Module):
         if bad.any():
             raise Refused(f"id {int(ids[bad][0])} is not in the vocabulary of {self.vocab} ids, 0 to {self.vocab - 1} "
                           f"({int(bad.sum())} such in all)")  # fmt: skip
-        mine = (ids >= self.start) & (ids < self.stop)
-        rows = F.embedding(torch.where(mine, ids - self.start, 0), self.weight)
-        return rows.masked_fill(~mine[..., None], 0)
+        places = places_of(ids, self.vocab, self.group, self.ids)
+        rows = F.embedding(places.clamp_min(0), self.weight)
+        return rows.masked_fill((places < 0)[..., None], 0)
 
     def scores(self, x: Tensor, *, length: int | None = None) -> Tensor:
         """(b, t, width) -> (b, t, part): this rank's columns of `x @ weight.T`, by the same matrix.
@@ -98,7 +102,7 @@ class VocabParallelEmbedding(nn.Module):
         return column_product(x, self.weight, None, way)
 
     def extra_repr(self) -> str:
-        return f"{self.vocab}, {self.width}, ids {self.start} to {self.stop - 1}"
+        return f"{self.vocab}, {self.width}, {len(self.weight)} ids of rank {self.group.rank}"
 
 
 def _check(vocab: int, width: int, group: Group) -> None:

@@ -12,6 +12,7 @@ a rank's scores, softmax minus one-hot, needs nothing more: the backward pass se
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -28,7 +29,7 @@ REDUCTIONS = ("mean", "sum", "none")
 
 def vocab_parallel_cross_entropy(
     scores_part: Tensor, targets: Tensor, group: Group, ignore_index: int = -100, *, vocab: int | None = None,
-    reduction: str = "mean", algorithm: str = "auto",
+    ids: Sequence[Sequence[int]] | None = None, reduction: str = "mean", algorithm: str = "auto",
 ) -> Tensor:  # fmt: skip
     """The loss of `F.cross_entropy(scores, targets)`, the same on every rank, from this rank's part of the scores.
 
@@ -37,6 +38,7 @@ def vocab_parallel_cross_entropy(
     targets: (...), ids in the whole vocabulary, the same on every rank. Those equal to `ignore_index` count nothing.
     vocab: size of the whole vocabulary. Parts are then those of `torch.tensor_split`. Without it the ranks first tell
         each other how many columns they have, and check that they have the same targets: 16 bytes a rank more.
+    ids: with `vocab`, the ids of each rank's columns, where these are no equal stretches (see `tensor/spread.py`).
     reduction: "mean" over the targets that count (NaN if there are none), "sum", or "none" for a loss a target.
 
     Two all-reduces by `algorithm`: the maximum (1 number a target), then sum and target's score (2 numbers).
@@ -44,19 +46,38 @@ def vocab_parallel_cross_entropy(
     exists, for a moment. Raises Refused, before anything is sent, for a target that is not in the vocabulary.
     """
     part = _checked(scores_part, targets, reduction)
-    ids = targets.reshape(-1).long()
-    sizes = _parts(part, ids, group) if vocab is None else even_sizes(vocab, group.size)
+    wanted = targets.reshape(-1).long()
+    if ids is not None:
+        sizes = [len(mine) for mine in ids]
+    else:
+        sizes = _parts(part, wanted, group) if vocab is None else even_sizes(vocab, group.size)
     if sizes[group.rank] != part or not all(sizes):
         raise Refused(f"rank {group.rank} has the scores of {part} ids, but {sum(sizes)} ids on {group.size} ranks "
                       f"are {' + '.join(map(str, sizes))}: cut the vocabulary as torch.tensor_split does, one id a "
                       "rank or more")  # fmt: skip
-    kept = ids != ignore_index
-    _check_targets(ids, kept, sum(sizes), targets.shape, ignore_index)
-    start = list(accumulate(sizes, initial=0))[group.rank]
-    loss: Tensor = _Loss.apply(scores_part.reshape(-1, part), ids - start, kept, group, algorithm)
+    kept = wanted != ignore_index
+    _check_targets(wanted, kept, sum(sizes), targets.shape, ignore_index)
+    if ids is None:
+        start = list(accumulate(sizes, initial=0))[group.rank]
+        places = wanted - start
+    else:
+        places = places_of(torch.where(kept, wanted, 0), sum(sizes), group, ids)
+    loss: Tensor = _Loss.apply(scores_part.reshape(-1, part), places, kept, group, algorithm)
     if reduction == "none":
         return loss.view(targets.shape)
     return loss.sum() / kept.sum() if reduction == "mean" else loss.sum()
+
+
+def places_of(ids: Tensor, vocab: int, group: Group, held: Sequence[Sequence[int]] | None) -> Tensor:
+    """Where each of `ids` is among those of this rank, -1 if another rank has it. held: the ids of each rank, in order;
+    None for equal stretches, as `torch.tensor_split` cuts them."""
+    if held is None:
+        sizes = even_sizes(vocab, group.size)
+        start = sum(sizes[: group.rank])
+        return torch.where((ids >= start) & (ids < start + sizes[group.rank]), ids - start, -1)
+    table = torch.full((vocab,), -1, device=ids.device)
+    table[torch.tensor(held[group.rank], device=ids.device)] = torch.arange(len(held[group.rank]), device=ids.device)
+    return table[ids]
 
 
 class _Loss(torch.autograd.Function):

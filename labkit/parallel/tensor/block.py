@@ -18,6 +18,7 @@ from labkit.parallel.tensor.degrees import check_divides
 from labkit.parallel.tensor.feed_forward import TensorParallelFeedForward
 from labkit.parallel.tensor.random import different_inside
 from labkit.parallel.tensor.regions import copy_all_to_region
+from labkit.parallel.tensor.spread import Spread
 from labkit.wire.group import Group
 
 
@@ -43,25 +44,27 @@ class TensorParallelBlock(nn.Module):
     dropout work on this rank's part of the positions: two all-gathers and two reduce-scatters of M each way, with
     `gather_again` two all-gathers more in backward (inputs that were not kept), and one all-reduce of 6 d elements, the
     gradients of norms and biases.
+    spread: the shards that each rank holds, in place of an even cut.
     Raises Refused, on every rank: another config or other options on some rank (`check`: one all-gather of 16 bytes a
     rank); heads, kv_heads or expansion * width that do not divide.
     """
 
     def __init__(
         self, config: GPTConfig, group: Group, *, sequence: bool = False, overlap: bool = True,
-        gather_again: bool = True, algorithm: str = "auto", check: bool = True,
+        gather_again: bool = True, algorithm: str = "auto", spread: Spread | None = None, check: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
         ways: dict[str, Any] = {"sequence": sequence, "overlap": overlap, "gather_again": gather_again,
                                 "algorithm": algorithm}  # fmt: skip
         if check:
-            check_alike(config, ways, group)
-        check_config(config, group)
+            check_alike(config, ways | {"spread": spread}, group)
+        if spread is None:
+            check_config(config, group)
         self.group, self.sequence, self.algorithm, self.dropout = group, sequence, algorithm, config.dropout
         self.norm1 = nn.LayerNorm(config.width)
-        self.attention = TensorParallelAttention(config, group, **ways)
+        self.attention = TensorParallelAttention(config, group, shards=spread.heads if spread else None, **ways)
         self.norm2 = nn.LayerNorm(config.width)
-        self.feed_forward = TensorParallelFeedForward(config, group, **ways)
+        self.feed_forward = TensorParallelFeedForward(config, group, shards=spread.hidden if spread else None, **ways)
 
     def forward(self, x_btd: Tensor, length: int | None = None) -> Tensor:
         """(b, t, d) -> (b, t, d); with `sequence` this rank's part of t, of `length` positions in all."""

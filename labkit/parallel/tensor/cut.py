@@ -36,6 +36,33 @@ class Cut:
             stretches.append(tuple(mine))
         return cls(dim, tuple(stretches))
 
+    @classmethod
+    def of_shards(cls, dim: int, sections: Sequence[int], shards: Sequence[Sequence[int]]) -> Cut:
+        """Each of the `sections` falls into equal shards, and rank r holds those of `shards[r]`, in that order.
+
+        shards: numbers from 0 on, each on one rank; a rank may have none. Their count must divide each section.
+        """
+        count = sum(map(len, shards))
+        begins = [0, *accumulate(sections)]
+        stretches = []
+        for mine in shards:
+            found: list[tuple[int, int]] = []
+            for begin, length in zip(begins, sections, strict=False):
+                width, new = length // count, True
+                for shard in mine:
+                    start, end = begin + shard * width, begin + (shard + 1) * width
+                    if not new and found[-1][1] == start:  # it goes on where the last one ended
+                        found[-1] = (found[-1][0], end)
+                    else:
+                        found.append((start, end))
+                    new = False
+            stretches.append(tuple(found))
+        return cls(dim, tuple(stretches))
+
+    def places(self, rank: int) -> Tensor:
+        """Where the numbers of `rank`'s part stand along `dim` of the whole, in their order in the part: (part,)."""
+        return torch.cat([torch.arange(*stretch) for stretch in self.stretches[rank]] or [torch.arange(0)])
+
     @property
     def sizes(self) -> list[int]:
         """Length of each rank's part along `dim`."""

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from labkit.models.gpt import GPTConfig
 from labkit.parallel.tensor.linear import ColumnParallelLinear, RowParallelLinear
+from labkit.parallel.tensor.spread import Shards
 from labkit.wire.group import Group
 
 
@@ -14,18 +15,20 @@ class TensorParallelFeedForward(nn.Module):
     """`labkit.models.gpt.FeedForward` with its hidden columns, expansion * width, shared out among the ranks.
 
     GELU works on each number by itself, so the hidden columns are never brought together. Sent: one all-reduce of the
-    activations (b t d) forward, one backward.
+    activations (b t d) forward, one backward. shards: the columns that each rank holds, in place of an even cut.
     """
 
     def __init__(
         self, config: GPTConfig, group: Group, *, sequence: bool = False, overlap: bool = True,
-        gather_again: bool = True, algorithm: str = "auto",
+        gather_again: bool = True, algorithm: str = "auto", shards: Shards | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         hidden = config.expansion * config.width
         self.up = ColumnParallelLinear(config.width, hidden, group, sequence=sequence, overlap=overlap,
-                                       gather_again=gather_again, algorithm=algorithm, check=False)  # fmt: skip
-        self.down = RowParallelLinear(hidden, config.width, group, sequence=sequence, algorithm=algorithm, check=False)
+                                       gather_again=gather_again, shards=shards, algorithm=algorithm,
+                                       check=False)  # fmt: skip
+        self.down = RowParallelLinear(hidden, config.width, group, sequence=sequence, shards=shards,
+                                      algorithm=algorithm, check=False)  # fmt: skip
 
     def forward(self, x_btd: Tensor, length: int | None = None, bias: Tensor | None = None) -> Tensor:
         """(b, t, d) -> (b, t, d), or parts of t; `length` and `bias` as in the two layers."""

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit.models.gpt import GPT, GPTConfig, check_positions, next_token_loss
@@ -30,6 +31,7 @@ from labkit.parallel.tensor.regions import (
     gather_from_region,
     scatter_to_region,
 )
+from labkit.parallel.tensor.spread import Spread
 from labkit.parallel.tensor.whole import load_whole, whole_gradients, whole_state
 from labkit.parallel.vocab import VocabParallelEmbedding
 from labkit.parallel.vocab_loss import vocab_parallel_cross_entropy
@@ -49,6 +51,8 @@ class TensorParallelGPT(nn.Module):
     algorithm: of the large collectives, a name of `labkit.collectives.ALGORITHMS`. For `sequence` a name that
         all_gather, reduce_scatter and all_reduce have: "ring", or "auto".
 
+    spread: the shards that each rank holds, in place of an even cut: then the group may have any number of ranks.
+
     Dropout: the ranks' random state must be the same (`random.py`), which each forward in training mode checks: one
     all-gather of 8 bytes a rank. Sent else: `TensorParallelBlock` says it for a layer; with `split_vocabulary` one
     all-reduce of b t d elements forward (embedding) and one backward (scores), and what the loss sends. With `sequence`
@@ -61,12 +65,15 @@ class TensorParallelGPT(nn.Module):
     def __init__(
         self, config: GPTConfig, group: Group, *, sequence: bool = False, overlap: bool = True, seed: int = 0,
         split_vocabulary: bool = True, gather_again: bool = True, algorithm: str = "auto",
+        spread: Spread | None = None,
     ):  # fmt: skip
         super().__init__()
         ways: dict[str, Any] = {"sequence": sequence, "overlap": overlap, "gather_again": gather_again,
                                 "algorithm": algorithm}  # fmt: skip
-        check_alike(config, {"seed": seed, "split_vocabulary": split_vocabulary} | ways, group)
-        check_config(config, group)
+        check_alike(config, {"seed": seed, "split_vocabulary": split_vocabulary, "spread": spread} | ways, group)
+        if spread is None:
+            check_config(config, group)
+        self.spread = spread
         self.config, self.group, self.sequence = config, group, sequence
         self.split_vocabulary, self.algorithm = split_vocabulary, algorithm
         self._build(ways)
@@ -78,16 +85,19 @@ class TensorParallelGPT(nn.Module):
         unset = nn.Embedding.from_pretrained(torch.empty(config.vocab, config.width), freeze=False)
         self.tokens: nn.Module = unset
         if self.split_vocabulary:
-            self.tokens = VocabParallelEmbedding.of(unset, group, sequence=self.sequence, algorithm=self.algorithm)
+            self.tokens = VocabParallelEmbedding.of(unset, group, sequence=self.sequence, algorithm=self.algorithm,
+                                                    shards=self.spread.vocab if self.spread else None)  # fmt: skip
         with torch.device("meta"):
             self.positions = nn.Embedding(config.context, config.width)
             self.blocks = nn.ModuleList(
-                TensorParallelBlock(config, group, check=False, **ways) for _ in range(config.layers)
+                TensorParallelBlock(config, group, spread=self.spread, check=False, **ways)
+                for _ in range(config.layers)
             )
             self.norm = nn.LayerNorm(config.width)
             if self.split_vocabulary:
                 self.scores: nn.Module = ColumnParallelLinear(
-                    config.width, config.vocab, group, bias=False, uneven=True, check=False, **ways
+                    config.width, config.vocab, group, bias=False, uneven=True, check=False,
+                    shards=self.spread.vocab if self.spread else None, **ways
                 )  # fmt: skip
             else:
                 self.scores = nn.Linear(config.width, config.vocab, bias=False)
@@ -119,9 +129,21 @@ class TensorParallelGPT(nn.Module):
         if not self.split_vocabulary:
             return part_btv if targets_bt is None else next_token_loss(part_btv, targets_bt)
         if targets_bt is not None:
-            return vocab_parallel_cross_entropy(part_btv, targets_bt, self.group, vocab=self.config.vocab,
+            ids = None if self.spread is None else self.spread.vocab
+            return vocab_parallel_cross_entropy(part_btv, targets_bt, self.group, vocab=self.config.vocab, ids=ids,
                                                 algorithm=self.algorithm)  # fmt: skip
-        return gather_from_region(part_btv, self.group, -1, length=self.config.vocab, algorithm=self.algorithm)
+        return self._whole_scores(part_btv)
+
+    def _whole_scores(self, part_btv: Tensor) -> Tensor:
+        """The columns of all ranks, in the order of the ids: (b, t, part) -> (b, t, v)."""
+        if self.spread is None:
+            return gather_from_region(part_btv, self.group, -1, length=self.config.vocab, algorithm=self.algorithm)
+        held = self.spread.vocab
+        most = max(map(len, held))
+        padded = F.pad(part_btv, (0, most - part_btv.shape[-1]))
+        columns = {i: rank * most + at for rank, mine in enumerate(held) for at, i in enumerate(mine)}
+        order = torch.tensor([columns[i] for i in range(self.config.vocab)], device=part_btv.device)
+        return gather_from_region(padded, self.group, -1, algorithm=self.algorithm).index_select(-1, order)
 
     def scores_part(self, tokens_bt: Tensor) -> Tensor:
         """This rank's columns of the scores, or all of them if the vocabulary is not split."""

@@ -21,6 +21,7 @@ from labkit.parallel.tensor.cut import Cut
 from labkit.parallel.tensor.degrees import check_divides
 from labkit.parallel.tensor.products import Way, column_product, row_product
 from labkit.parallel.tensor.regions import copy_to_region, gather_from_region, scatter_to_region
+from labkit.parallel.tensor.spread import Shards, check_shards, cut_of
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
@@ -69,6 +70,7 @@ class ColumnParallelLinear(_Part):
     overlap: the sum of the input's gradient hides behind the weight's gradient.
     sections: lengths into which the outputs fall (queries, keys, values); every rank has its part of each.
     uneven: cut as `torch.tensor_split` where N does not divide (a vocabulary), in place of refusing that.
+    shards: equal parts of each section that each rank holds, in place of an even cut: see `spread.py`.
 
     Sent, for an input of M bytes: forward nothing; backward one all-reduce of M bytes. With `sequence`: an all-gather
     forward, an all-gather and a reduce-scatter backward. The collectives are those of `algorithm`.
@@ -78,41 +80,47 @@ class ColumnParallelLinear(_Part):
     def __init__(
         self, in_features: int, out_features: int, group: Group, *, bias: bool = True, gather_output: bool = False,
         sequence: bool = False, overlap: bool = True, gather_again: bool = True,
-        sections: Sequence[int] | None = None, uneven: bool = False, algorithm: str = "auto", check: bool = True,
+        sections: Sequence[int] | None = None, uneven: bool = False, shards: Shards | None = None,
+        algorithm: str = "auto", check: bool = True,
     ):  # fmt: skip
         super().__init__(group, sequence, overlap, algorithm)
         self.gather_again = gather_again
-        self._cut(nn.Linear(in_features, out_features, bias=bias), gather_output, sections, uneven, check)
+        self._cut(nn.Linear(in_features, out_features, bias=bias), gather_output, sections, uneven, shards, check)
 
     @classmethod
     def of(
         cls, linear: nn.Linear, group: Group, *, gather_output: bool = False, sequence: bool = False,
         overlap: bool = True, gather_again: bool = True, sections: Sequence[int] | None = None, uneven: bool = False,
-        algorithm: str = "auto", check: bool = True,
+        shards: Shards | None = None, algorithm: str = "auto", check: bool = True,
     ) -> ColumnParallelLinear:  # fmt: skip
         """This rank's part of `linear`, which is the same on every rank."""
         made = cls.__new__(cls)
         _Part.__init__(made, group, sequence, overlap, algorithm)
         made.gather_again = gather_again
-        made._cut(linear, gather_output, sections, uneven, check)
+        made._cut(linear, gather_output, sections, uneven, shards, check)
         return made
 
     def _cut(
-        self, linear: nn.Linear, gather_output: bool, sections: Sequence[int] | None, uneven: bool, check: bool
-    ) -> None:
+        self, linear: nn.Linear, gather_output: bool, sections: Sequence[int] | None, uneven: bool,
+        shards: Shards | None, check: bool,
+    ) -> None:  # fmt: skip
         sections = [linear.out_features] if sections is None else list(sections)
         if check:
             self._agree(linear, gather_output=gather_output, gather_again=self.gather_again, sections=sections,
-                        uneven=uneven)  # fmt: skip
+                        uneven=uneven, shards=shards)  # fmt: skip
         if sum(sections) != linear.out_features:
             raise Refused(f"sections={sections} are {sum(sections)} outputs together, and the layer has "
                           f"{linear.out_features}")  # fmt: skip
         if gather_output and len(sections) > 1:
             raise Refused("gather_output joins one section, whose parts stand side by side: leave out `sections`")
-        if not uneven:
+        if gather_output and shards is not None:
+            raise Refused("gather_output joins parts that lie in the order of the ranks: leave out `shards`")
+        if shards is not None:
+            check_shards({f"section {i}": n for i, n in enumerate(sections)}, shards, self.group.size)
+        elif not uneven:
             names = ["out_features"] if len(sections) == 1 else [f"section {i}" for i in range(len(sections))]
             check_divides("ColumnParallelLinear", dict(zip(names, sections, strict=True)), self.group.size)
-        cut = Cut.even(0, sections, self.group.size)
+        cut = cut_of(0, sections, self.group.size, shards)
         self.gather_output = gather_output
         self._take(linear, {"weight": cut, "bias": cut})
 
@@ -133,6 +141,7 @@ class RowParallelLinear(_Part):
     weight: (out_features, in_features / N); bias: (out_features) on every rank, added once, after the sum.
     input_is_split: the input is this rank's part already, as a column-parallel layer makes it; else it is cut here.
     sequence: return this rank's part of dimension 1.
+    shards: equal parts of the inputs that each rank holds, in place of an even cut: see `spread.py`.
 
     Sent, for an output of M bytes: forward one all-reduce of M bytes, backward nothing (an all-gather of the input's
     gradient, if the input was cut here). With `sequence`: a reduce-scatter forward, an all-gather backward, and one
@@ -142,28 +151,34 @@ class RowParallelLinear(_Part):
 
     def __init__(
         self, in_features: int, out_features: int, group: Group, *, bias: bool = True, input_is_split: bool = True,
-        sequence: bool = False, algorithm: str = "auto", check: bool = True,
+        sequence: bool = False, shards: Shards | None = None, algorithm: str = "auto", check: bool = True,
     ):  # fmt: skip
         super().__init__(group, sequence, False, algorithm)
-        self._cut(nn.Linear(in_features, out_features, bias=bias), input_is_split, check)
+        self._cut(nn.Linear(in_features, out_features, bias=bias), input_is_split, shards, check)
 
     @classmethod
     def of(
         cls, linear: nn.Linear, group: Group, *, input_is_split: bool = True, sequence: bool = False,
-        algorithm: str = "auto", check: bool = True,
+        shards: Shards | None = None, algorithm: str = "auto", check: bool = True,
     ) -> RowParallelLinear:  # fmt: skip
         """This rank's part of `linear`, which is the same on every rank."""
         made = cls.__new__(cls)
         _Part.__init__(made, group, sequence, False, algorithm)
-        made._cut(linear, input_is_split, check)
+        made._cut(linear, input_is_split, shards, check)
         return made
 
-    def _cut(self, linear: nn.Linear, input_is_split: bool, check: bool) -> None:
+    def _cut(self, linear: nn.Linear, input_is_split: bool, shards: Shards | None, check: bool) -> None:
         if check:
-            self._agree(linear, input_is_split=input_is_split)
-        check_divides("RowParallelLinear", {"in_features": linear.in_features}, self.group.size)
+            self._agree(linear, input_is_split=input_is_split, shards=shards)
+        inputs = {"in_features": linear.in_features}
+        if shards is None:
+            check_divides("RowParallelLinear", inputs, self.group.size)
+        elif not input_is_split:
+            raise Refused("input_is_split=False cuts the input evenly: leave out `shards`, or cut it before")
+        else:
+            check_shards(inputs, shards, self.group.size)
         self.input_is_split = input_is_split
-        self._take(linear, {"weight": Cut.even(1, [linear.in_features], self.group.size)})
+        self._take(linear, {"weight": cut_of(1, [linear.in_features], self.group.size, shards)})
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """(..., in_features / N) -> (..., out_features), or this rank's part of dimension 1 of it.

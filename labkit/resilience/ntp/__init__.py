@@ -1,0 +1,8 @@
+"""Nonuniform tensor parallelism: replicas of different width train one model together.
+
+shard_map.py   which shards each rank holds and computes with, and which it sums over the replicas
+"""
+
+from .shard_map import ShardMap, naive_messages, shard_map
+
+__all__ = ["ShardMap", "naive_messages", "shard_map"]
