@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import torch
@@ -22,6 +22,8 @@ class Cut:
 
     dim: int
     stretches: tuple[tuple[tuple[int, int], ...], ...]
+    sections: tuple[int, ...] = field(default=(), compare=False)  # the lengths that were cut, one after the other
+    count: int = field(default=0, compare=False)  # the equal shards of each section; 0 for an even cut
 
     @classmethod
     def even(cls, dim: int, sections: Sequence[int], size: int) -> Cut:
@@ -34,7 +36,7 @@ class Cut:
                 edges = [begin, *accumulate(even_sizes(length, size), initial=begin)][1:]
                 mine.append((edges[rank], edges[rank + 1]))
             stretches.append(tuple(mine))
-        return cls(dim, tuple(stretches))
+        return cls(dim, tuple(stretches), tuple(sections))
 
     @classmethod
     def of_shards(cls, dim: int, sections: Sequence[int], shards: Sequence[Sequence[int]]) -> Cut:
@@ -57,7 +59,11 @@ class Cut:
                         found.append((start, end))
                     new = False
             stretches.append(tuple(found))
-        return cls(dim, tuple(stretches))
+        return cls(dim, tuple(stretches), tuple(sections), count)
+
+    def other(self, shards: Sequence[Sequence[int]]) -> Cut:
+        """The same tensor, cut by the same shards, but held by other ranks."""
+        return Cut.of_shards(self.dim, self.sections, shards)
 
     def places(self, rank: int) -> Tensor:
         """Where the numbers of `rank`'s part stand along `dim` of the whole, in their order in the part: (part,)."""
