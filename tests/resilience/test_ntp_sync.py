@@ -1,4 +1,4 @@
-"""Replicas of different width have the gradients of the whole model, to the bit alike, for the bytes that are stated."""
+"""Replicas of different width have the gradients of the whole model, all alike to the bit, for the bytes stated."""
 
 from __future__ import annotations
 

@@ -104,6 +104,14 @@ class Carrier:
                 out.index_copy_(m.dim, at, x.index_select(m.dim, source_at))
         return Carried(self, wanted, incoming, handles)
 
+    def received_bytes(self, parts: Sequence[Tensor]) -> int:
+        """What arrives from other ranks when these parts are moved."""
+        return sum(
+            _numel(self._shape(x, m.dim, index)) * x.itemsize
+            for x, m, take in self._with(parts, self._take)
+            for index in take.values()
+        )
+
     def _with(
         self, parts: Sequence[Tensor], indices: Sequence[dict[int, Tensor]]
     ) -> list[tuple[Tensor, Moves, dict[int, Tensor]]]:

@@ -82,8 +82,8 @@ class Replicas:
         """Raise Refused if a replica is too wide for this model: each of its ranks needs a shard of every kind."""
         for name, count in counts(config).items():
             if count < max(self.widths):
-                raise Refused(f"{name}: {count} shards for a replica of {max(self.widths)} ranks. At most {count} ranks "
-                              "can share this model; make more replicas of fewer ranks")  # fmt: skip
+                raise Refused(f"{name}: {count} shards for a replica of {max(self.widths)} ranks. At most {count} "
+                              "ranks can share this model; make more replicas of fewer ranks")  # fmt: skip
 
     def shares(self, batch: int) -> list[int]:
         """How many of `batch` examples each replica trains: as many a rank everywhere, as nearly as whole ones allow.

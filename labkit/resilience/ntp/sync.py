@@ -69,7 +69,7 @@ class NonuniformSync:
         self._before = [Carrier([self.held[i].before for i in m], self.inner) for m in self._buckets]
         self._after = [Carrier([self.held[i].after for i in m], self.inner) for m in self._buckets]
         self._start_over()
-        me = weakref.WeakMethod(self._arrived)
+        me = weakref.ref(self)
         self._hooks = [p.register_post_accumulate_grad_hook(_calling(me, i)) for i, p in enumerate(parameters)]
 
     def remove(self) -> None:
@@ -92,8 +92,8 @@ class NonuniformSync:
     def _hold(self, name: str, parameter: nn.Parameter, cut: Cut | None) -> Held:
         width, narrow = self.inner.size, self.replicas.narrowest
         if cut is None:  # every rank has all of it, and its gradient is the same on each
-            every = range(parameter.shape[0])
-            compute, sync, dim = [every] * width, [every] * narrow + [range(0)] * (width - narrow), 0
+            every = list(range(parameter.shape[0]))
+            compute, sync, dim = [every] * width, [every] * narrow + [list[int]()] * (width - narrow), 0
         else:
             if not cut.count:
                 raise Refused(f"{name} is cut evenly: build the model with spread=replicas.computes(config, replica)")
@@ -101,9 +101,7 @@ class NonuniformSync:
             dim = cut.dim
             wanted = cut.other(layouts.compute)
             if wanted != cut:
-                raise Refused(
-                    f"{name} is not spread as replica {self.replica} of {self.replicas.widths} ranks wants it"
-                )
+                raise Refused(f"{name} is not spread as replica {self.replica} of widths {self.replicas.widths} needs")
             narrower = cut.other([*layouts.sync, *[[]] * (width - narrow)])
             compute = [cut.places(r).tolist() for r in range(width)]
             sync = [narrower.places(r).tolist() for r in range(width)]
@@ -175,10 +173,10 @@ def _stand_in(held: Held) -> Tensor:
     return torch.empty([*p.shape[:dim], length, *p.shape[dim + 1 :]], dtype=p.dtype, device="meta")
 
 
-def _calling(method: weakref.WeakMethod[Callable[[int], None]], i: int) -> Callable[[Tensor], None]:
+def _calling(sync: weakref.ref[NonuniformSync], i: int) -> Callable[[Tensor], None]:
     def hook(_: Tensor) -> None:
-        found = method()
+        found = sync()
         if found is not None:
-            found(i)
+            found._arrived(i)
 
     return hook
