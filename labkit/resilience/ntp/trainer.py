@@ -12,10 +12,14 @@ An attempt at step s:
     agree      the mean loss, summed over all ranks. Who has it knows that every rank had its gradients
     update     each rank its own parts
 
-Where a rank may be lost. Before `agree` is through on any rank, nobody has updated anything: the step is trained again.
-After it, every rank has all its gradients, for else the sum would not have come off. So if one rank has updated, all
-others can, whatever they saw of the end of the sum: the next quorum tells them (its version is one step ahead of theirs
-and of the quorum they were in), and they update before anything else. No update is applied by some and not by others.
+While the state moves every rank keeps what it had. A barrier ends that: who is through it knows that every rank has
+all it wants. If a rank is lost around its end, some take up the new part and others did not hear of the end; the next
+quorum tells them that somebody has (`layout`, `pending`), and so they can, too. Else all keep the old one.
+
+Where a rank may be lost in a step. Before `agree` is through on any rank, nobody has updated anything: the step is
+trained again. After it, every rank has all its gradients, for else the sum would not have come off. So if one rank has
+updated, all others can, whatever they saw of the end of the sum: the next quorum tells them (its version is one step
+ahead of theirs), and they update before anything else. No update is applied by some and not by others.
 
 The examples of a step have numbers, and are shared out anew for each quorum. So a step has the same batch whoever is
 there, and the loss is that of a run without failures, to the rounding of sums in another order.
@@ -33,7 +37,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.collectives import all_reduce
+from labkit.collectives import all_reduce, barrier
 from labkit.resilience.errors import RECOVERABLE, Fatal, NoQuorum
 from labkit.resilience.ft_hsdp.data import is_finished, write_finished
 from labkit.resilience.quorum import Member, Quorum, QuorumClient
@@ -167,7 +171,7 @@ class _Life:
         except RECOVERABLE as error:
             why = f"{type(error).__name__}: {error}"
             self.world.leave()  # who waits for this rank learns of it at once
-        widths = tuple(self.state.replicas.widths) if self.state.replicas else ()
+        widths = tuple(self.state.part.replicas.widths) if self.state.part else ()
         self.attempts.append(Attempt(quorum.step, quorum.id, widths, loss, why, began, time.monotonic() - began,
                                      self.state.moved - moved))  # fmt: skip
         self.failed = bool(why)
@@ -181,7 +185,8 @@ class _Life:
         if state.step < self.steps and is_finished(self.folder, self.run):
             self.over = True
             return None
-        data = {"members": state.replicas.members if state.replicas is not None else None, "ready": self.ready}
+        data = {"layout": state.part and state.part.told(), "pending": state.pending and state.pending.told(),
+                "ready": self.ready}  # fmt: skip
         try:
             quorum = self.client.join(
                 self.rank, self.incarnation, state.step, lineage=state.lineage, failed=self.failed,
@@ -195,36 +200,39 @@ class _Life:
         return quorum
 
     def _catch_up(self, quorum: Quorum) -> None:
-        """Apply the update of the last attempt if some rank has: then this one has its gradients, too."""
-        ready, self.ready = self.ready, None
-        if ready is not None and not quorum.is_healthy(self.rank) and _can_follow(quorum.member(self.rank), quorum):
-            self._update(*ready)
+        """Do what another rank has done already with the same in hand: take up a part, apply an update."""
+        me = quorum.member(self.rank)
+        if _can_take_up(me, quorum):
+            self.state.take_up(quorum.step, quorum.lineage)
+        elif _can_follow(me, quorum):
+            assert self.ready is not None
+            self._update(*self.ready)
+        self.state.pending = self.ready = None
 
     def _arrange(self, quorum: Quorum) -> None:
         """Groups, layouts and state for the members of `quorum`."""
-        self.quorum = None
+        self.quorum, state = None, self.state
         self.world = self.world.rebuild(list(quorum.replicas), epoch=quorum.id)
         with self.world.within(self.config.deadlines.step), self.group.span("arrange"):
-            holders = {m.replica: m for m in quorum.members if m.version == quorum.version or _can_follow(m, quorum)}
-            told = next((m.data["members"] for m in holders.values() if m.data["members"]), None)
-            old = Replicas(tuple(tuple(ranks) for ranks in told)) if told else None
-            self.state.arrange(self.config.home.only(quorum.replicas), self.world, old, list(holders))
-            self.state.step, self.state.lineage = quorum.step, quorum.lineage
+            state.prepare(quorum.id, self.config.home.only(quorum.replicas), self.world, _held(quorum))
+            barrier(self.world)
+        state.take_up(quorum.step, quorum.lineage)
         self.quorum = quorum
 
     def _step(self, quorum: Quorum) -> float:
         """Train, agree, update."""
         config, state = self.config, self.state
-        assert state.replicas is not None
-        replica, position = state.replicas.place(self.rank)
-        shares = state.replicas.shares(config.batch)
+        assert state.part is not None
+        replicas, model = state.part.replicas, state.part.model
+        replica, position = replicas.place(self.rank)
+        shares = replicas.shares(config.batch)
         first = quorum.step * config.batch + sum(shares[:replica])
         with self.world.within(config.deadlines.step):
             tokens = config.examples(torch.arange(first, first + shares[replica])).to(self.group.device)
-            for p in state.model.parameters():
+            for p in model.parameters():
                 p.grad = None
             with self.group.span("forward"):
-                loss = state.model(tokens[:, :-1], tokens[:, 1:])
+                loss = model(tokens[:, :-1], tokens[:, 1:])
             with self.group.span("backward"):
                 loss.backward()
             mine = float(loss.detach()) * shares[replica] / config.batch if position == 0 else 0.0
@@ -238,15 +246,17 @@ class _Life:
         return float(total)
 
     def _update(self, step: int, quorum: int) -> None:
-        self.state.optimizer.step()
+        assert self.state.part is not None
+        self.state.part.optimizer.step()
         self.state.step, self.state.lineage = step + 1, quorum
 
     # -- the end -----------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        assert self.state.replicas is not None
-        weights = self.state.model.whole_state()
-        self.weights = weights if self.state.replicas.place(self.rank)[1] == 0 else None
+        part = self.state.part
+        assert part is not None
+        weights = part.model.whole_state()
+        self.weights = weights if part.replicas.place(self.rank)[1] == 0 else None
         write_finished(self.folder, self.run, self.steps)
         self.over = self.finished = True
 
@@ -257,10 +267,29 @@ class _Life:
         return Result(self.rank, self.incarnation, self.state.step, self.attempts, self.weights, self.finished)
 
 
+def _can_take_up(member: Member, quorum: Quorum) -> bool:
+    """Whether another rank has taken up what this member has pending."""
+    pending = member.data["pending"]
+    return bool(pending) and any(m.data["layout"] and m.data["layout"][0] == pending[0] for m in quorum.members)
+
+
 def _can_follow(member: Member, quorum: Quorum) -> bool:
     """Whether a member that is a step behind holds all gradients of that step."""
-    ready = member.data.get("ready")
+    ready = member.data["ready"]
     return bool(ready) and member.step == ready[0] and quorum.version == (ready[0] + 1, ready[1])
+
+
+def _held(quorum: Quorum) -> dict[int, Replicas]:
+    """By world rank, in whose layouts it holds the state that `quorum` begins with. Empty: nothing was trained yet."""
+    if quorum.version == (0, 0):
+        return {}
+    found = {}
+    for m in quorum.members:
+        taken = _can_take_up(m, quorum)
+        if taken or m.version == quorum.version or _can_follow(m, quorum):
+            _, members = m.data["pending" if taken else "layout"]
+            found[m.replica] = Replicas(tuple(tuple(ranks) for ranks in members))
+    return found
 
 
 def _code(config: NtpConfig, steps: int) -> str:

@@ -1,0 +1,164 @@
+"""A job that loses ranks and gets them back trains as if nothing had happened: the same losses, the same weights."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from labkit import Hang, Kill
+from labkit.models import GPT, GPTConfig, next_token_loss
+from labkit.resilience.deadlines import Deadlines
+from labkit.resilience.ntp import NtpConfig, NtpFailed, run_ntp
+from labkit.wire.errors import Refused
+
+# 12 heads do not divide by 5, 7 or 8; 61 ids by nothing; 90 columns by no 4 or 7.
+MODEL = GPTConfig(vocab=61, context=12, layers=2, heads=12, width=36, expansion=5)
+GROUPED = GPTConfig(vocab=61, context=12, layers=1, heads=16, kv_heads=8, width=32, tied=False)
+BATCH, STEPS = 9, 8
+
+
+def examples(numbers):
+    return (numbers[:, None] * 13 + torch.arange(13)) * 7 % 61
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=3e-3)
+
+
+def config(*widths, **options):
+    options = {"batch": BATCH, "dtype": torch.float64, "bucket_bytes": 8192} | options
+    return NtpConfig(options.pop("model", MODEL), examples, options.pop("optimizer", adamw), widths, **options)
+
+
+def single_device(model_config, steps=STEPS, optimizer=adamw):
+    """The same training in one process: losses and weights."""
+    model = GPT(model_config, seed=0).double()
+    steps_of, losses = optimizer(list(model.parameters())), []
+    for step in range(steps):
+        tokens = examples(torch.arange(step * BATCH, (step + 1) * BATCH))
+        loss = next_token_loss(model(tokens[:, :-1]), tokens[:, 1:])
+        steps_of.zero_grad()
+        loss.backward()
+        steps_of.step()
+        losses.append(loss.item())
+    return losses, {name: p.detach() for name, p in model.named_parameters()}
+
+
+def same(run, losses, weights):
+    """The run's losses and weights are these, and all replicas have the same."""
+    assert len(run.losses) == len(losses)
+    assert max(abs(a - b) for a, b in zip(run.losses, losses, strict=True)) < 1e-10
+    for result in run.finished:
+        assert [a.loss for a in result.attempts if a.loss is not None] == run.losses[-len(
+            [a for a in result.attempts if a.loss is not None]) :]  # fmt: skip
+        if result.weights is not None:
+            assert all(torch.equal(result.weights[name], run.weights[name]) for name in weights)
+    assert run.weights.keys() == weights.keys()
+    assert max(float((run.weights[name] - weights[name]).abs().max()) for name in weights) < 1e-9
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return single_device(MODEL)
+
+
+@pytest.mark.parametrize("widths", [(4, 4), (4, 3), (4, 2), (3, 2, 4), (3,)], ids=str)
+def test_replicas_of_any_widths_train_as_one_device(widths, alone):
+    run = run_ntp(config(*widths), STEPS).require()
+    same(run, *alone)
+    assert run.widths == [widths] * STEPS and not run.incidents
+
+
+@pytest.mark.parametrize("lost", [0, 1, 6, 7])
+def test_any_rank_is_lost_and_comes_back(lost, alone):
+    run = run_ntp(config(4, 4, repair_steps=2), STEPS, faults=[Kill(lost, step=2)]).require()
+    same(run, *alone)
+    narrow = (3, 4) if lost < 4 else (4, 3)
+    assert run.widths[:3] == [(4, 4), (4, 4), narrow] and run.widths[-1] == (4, 4)
+    assert 2 <= run.widths.count(narrow) <= 4 and len(run.finished) == 8
+    assert run.results[lost].incarnation == 2 and len(run.incidents) == 1
+
+
+def test_without_a_repair_it_stays_narrow(alone):
+    run = run_ntp(config(4, 4), STEPS, faults=[Kill(2, step=1), Kill(5, step=4), Kill(7, step=4)]).require()
+    same(run, *alone)
+    assert run.widths == [(4, 4)] + [(3, 4)] * 3 + [(3, 2)] * 4
+    assert [r is None or not r.finished for r in run.results] == [rank in (2, 5, 7) for rank in range(8)]
+
+
+def test_a_replica_that_is_lost_whole_is_left_out_and_comes_back(alone):
+    run = run_ntp(config(2, 2, repair_steps=2), STEPS, faults=[Kill(2, step=2), Kill(3, step=2)]).require()
+    same(run, *alone)
+    assert (2,) in run.widths and run.widths[-1] == (2, 2)
+
+
+@pytest.mark.parametrize("place", ["forward", "backward", "agree", "update", "arrange"])
+def test_it_may_happen_anywhere(place, alone):
+    """In "agree" and "update" some ranks may have all that is needed for the update, and some may have made it."""
+    run = run_ntp(config(3, 3, repair_steps=2), STEPS, faults=[Kill(4, at=place, nth=1 if place == "arrange" else 3)])
+    same(run.require(), *alone)
+
+
+def test_grouped_heads_untied_and_momentum():
+    def sgd(parameters):
+        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+    wanted = single_device(GROUPED, optimizer=sgd)
+    job = config(4, 3, model=GROUPED, optimizer=sgd, repair_steps=2)
+    run = run_ntp(job, STEPS, faults=[Kill(1, step=2), Kill(6, step=4)]).require()
+    same(run, *wanted)
+    assert (3, 3) in run.widths
+
+
+def test_a_rank_that_hangs_is_left_out(alone):
+    job = config(3, 3, repair_steps=1, deadlines=Deadlines.for_step(0.15, least=0.4))
+    run = run_ntp(job, STEPS, faults=[Hang(1, step=3)]).require()
+    same(run, *alone)
+    assert (2, 3) in run.widths
+
+
+def test_what_is_on_no_rank_any_more_is_said_on_all(alone):
+    """The whole of one replica, and a rank of the other: its shards are gone."""
+    run = run_ntp(config(2, 2), STEPS, faults=[Kill(r, step=3) for r in (1, 2, 3)])
+    with pytest.raises(NtpFailed, match="is on no rank any more.*Begin again from a checkpoint"):
+        run.require()
+    assert not run.finished
+
+
+CHAOS, SLICE = 60, 4
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=[pytest.mark.chaos] if n >= SLICE else []) for n in range(CHAOS)]
+)
+def test_ranks_are_lost_at_random(seed, alone):
+    """Ranks of all replicas but the first, which keeps every shard; any number at a time, anywhere."""
+    draw = random.Random(seed)
+    widths = draw.choice([(4, 4), (3, 3), (2, 4), (3, 2, 3)])
+    size = sum(widths)
+    places = ["forward", "backward", "agree", "update", "arrange"]
+    faults = []
+    for rank in draw.sample(range(widths[0], size), draw.randint(1, 3)):
+        at = draw.choice(places)
+        faults.append(Kill(rank, at=at, nth=draw.randint(1, 1 if at == "arrange" else STEPS - 1)))
+    run = run_ntp(config(*widths, repair_steps=draw.choice([1, 2, None])), STEPS, faults=faults)
+    same(run.require(), *alone)
+
+
+REFUSALS = {
+    "a width of zero": (lambda: config(4, 0), "each replica needs one rank or more"),
+    "too wide": (lambda: config(13), "heads: 12 shards for a replica of 13 ranks"),
+    "a batch too small": (lambda: config(2, 2, batch=1), "a batch of 1 for 2 replicas"),
+    "repair": (lambda: config(2, 2, repair_steps=0), "repair_steps=0"),
+    "beat": (lambda: config(2, 2, beat=60.0), "signs of life"),
+    "attempts": (lambda: config(2, 2, max_attempts=0), "max_attempts=0"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_what_cannot_be_is_refused(case):
+    make, words = REFUSALS[case]
+    with pytest.raises(Refused, match=words):
+        make()
