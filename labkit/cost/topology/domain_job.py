@@ -33,8 +33,8 @@ from .times import SEND, collective_seconds
 # The article's model (section 6.2: hidden 20,480, 128 heads, 100 layers, feed-forward 4 times as wide). It calls it
 # "480B"; by this shape its layers have 12 * 100 * 20480^2 = 503.3e9 weights, and those are what is computed with here.
 ARTICLE_SHAPE = Shape(480e9, 100, 20480, 128, sequence=8192)
-# "16 million tokens a batch", in sequences of 8K (section 3.5.4) or of 16K (6.2). Here 2,000 sequences of 8,192, or 1,000
-# of 16,384, which the 32,000 GPUs of section 6.2 can share evenly; 2^24 tokens on 32,768 GPUs are as many on each.
+# "16 million tokens a batch", in sequences of 8K (section 3.5.4) or of 16K (6.2). Here they are 2,000 of 8,192, or
+# 1,000 of 16,384, so that the 32,000 GPUs of 6.2 can share them evenly. 2^24 tokens on 32,768 GPUs are as many on each.
 ARTICLE_TOKENS = 2000 * 8192
 B200_MEMORY = 189 * GB  # section 6.2
 B200_PEAK = 2.25e15  # operations a second, 16 bits, dense: NVIDIA's data sheet of the DGX B200; the article names none
