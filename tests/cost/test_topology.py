@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.cost import topology as T
@@ -45,6 +45,7 @@ def crossing_by_search(machine: Topology, ranks: list[int]) -> str:
     raise AssertionError("the whole machine is one unit")
 
 
+@settings(deadline=None)
 @given(topologies(), st.data())
 def test_ranks_cross_the_innermost_level_that_has_them_all(machine: Topology, data: st.DataObject) -> None:
     if machine.gpus == 1:
@@ -53,6 +54,7 @@ def test_ranks_cross_the_innermost_level_that_has_them_all(machine: Topology, da
     assert machine.crossing(ranks).name == crossing_by_search(machine, ranks)
 
 
+@settings(deadline=None)
 @given(topologies(), st.data())
 def test_no_pair_is_nearer_than_a_pair_inside_its_unit(machine: Topology, data: st.DataObject) -> None:
     """Latency between GPUs is an ultrametric: of three GPUs the two largest latencies are equal."""
@@ -105,6 +107,8 @@ def test_a_message_takes_the_time_of_the_wire_it_needs() -> None:
     shared = T.clos_buildings()
     far = shared.gpus - 1
     assert shared.message_seconds(0, far, 50e9, busy=True) == pytest.approx(2.8 + 30 * 14e-6)
+    assert shared.message_seconds(0, far, 50e9) == pytest.approx(1 + 30 * 14e-6)
+    assert shared.bandwidth(0, far, busy=True) == pytest.approx(50e9 / 2.8) and shared.bandwidth(0, far) == 50e9
     assert shared.wire("campus", busy=True).half_size == pytest.approx(30 * 14e-6 * 50e9 / 2.8)
 
 
