@@ -7,6 +7,7 @@
     wait_for(error)              who waits for whom in a schedule that is a deadlock
     byte_matrix(trace)           who sent how much to whom
     mesh(layout, 4)              ranks, axes and nodes: who works with whom
+    topology(machine, mesh)      a machine level by level, and which of its wires the axes of a mesh need
     replay(trace)                step through a recorded collective, chunk by chunk
     record(trace)                the data behind it, to compute with
     cost_curves(curves, points)  time against size: the model, and the reader's measurements
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from labkit.book.stepper import Stepper, replay
     from labkit.book.tables import Table
     from labkit.book.timelines import timeline
+    from labkit.book.topologies import topology
     from labkit.book.waits import wait_for
     from labkit.book.watching import Dashboard, dashboard
 
@@ -61,7 +63,7 @@ __all__ = [
     "CaseFile", "Chapter", "Dashboard", "Figure", "PredictFirst", "Prediction", "Quiz", "Replay", "Stepper", "Table",
     "VerdictFirst", "badge", "bars", "byte_matrix", "case", "cost_curves", "cuts", "dashboard", "diagnosis", "lines",
     "live", "mesh", "open_chapter", "quoted", "record", "replay", "replicas", "schedule", "source", "step_breakdown",
-    "timeline", "wait_for",
+    "timeline", "topology", "wait_for",
 ]  # fmt: skip
 
 # No module is called like a name in this table: importing a submodule would put it in the place of the function.
@@ -73,7 +75,7 @@ _HOME = {
     "cost_curves": "curves",
     "quoted": "marks", "record": "recorder", "replay": "stepper", "source": "listing", "step_breakdown": "breakdown",
     "live": "frontend", "replicas": "ft_figure",
-    "mesh": "meshes", "timeline": "timelines", "schedule": "schedules", "wait_for": "waits",
+    "mesh": "meshes", "timeline": "timelines", "topology": "topologies", "schedule": "schedules", "wait_for": "waits",
     "diagnosis": "diagnosing", "Dashboard": "watching", "dashboard": "watching",
 }  # fmt: skip
 

@@ -15,10 +15,11 @@ to save, `checkpoint_size` how much, `checkpoint_tax` what that and failures cos
 failures, `async_checkpoints` what writing in the background saves, `elastic` when to go on smaller; `recovery` the
 time that trains when all stop or one replica does (`replica_runs` by drawing), `stalls` a standstill taken apart;
 `detection`, `spares`, `corruption`, `interventions` what else a failure asks for, `ftar` the all-reduce that survives
-it; `units` writes numbers down.
+it; `topology` the machines of the sources, what is where on them, and how well large ones are used; `units` writes
+numbers down.
 """
 
-from . import ftar, slow_sync, stalls, textbook, units
+from . import ftar, slow_sync, stalls, textbook, topology, units
 from .accumulation import (
     accumulated_step_seconds,
     accumulation_bytes_per_step,
@@ -429,6 +430,7 @@ __all__ = [
     "tensor_parallel_seconds",
     "textbook",
     "tied_embedding_bytes",
+    "topology",
     "training_flops",
     "training_seconds",
     "unit_mtbf_of",

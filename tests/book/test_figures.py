@@ -24,10 +24,12 @@ from labkit.book import (
     schedule,
     step_breakdown,
     timeline,
+    topology,
     wait_for,
 )
 from labkit.book.figure import PLOTLY
 from labkit.book.style import KINDS, SERIES
+from labkit.cost.topology import clos_buildings, hpn_paper
 from labkit.parallel.layout import Layout
 from labkit.parallel.pipeline import Costs, gpipe, one_f_one_b, pipedream, zb_h2, zb_v
 
@@ -62,6 +64,8 @@ FIGURES = {
     "mesh on nodes that are not full": lambda: mesh(Layout({"dp": 3, "tp": 4}), 5),
     "mesh with a node wider than a line": lambda: mesh(Layout({"tp": 40}), 36),
     "mesh with more ranks than are drawn": lambda: mesh(Layout({"dp": 16, "pp": 8, "tp": 8}), 8),
+    "topology": lambda: topology(clos_buildings(), {"replica": 12, "pp": 16, "dp": 64, "tp": 8}),
+    "topology of a machine alone": lambda: topology(hpn_paper()),
     "schedule": lambda: schedule(one_f_one_b(4, 8)),
     "schedule with chunks": lambda: schedule(zb_v(4, 8)),
     "schedule in seconds": lambda: schedule(pipedream(2, 3), costs=Costs(1e-3, 1e-3, 1e-3, 1e-4)),
