@@ -160,7 +160,7 @@ def _strike(
         busy[group[at], member] = until[which]
         struck += np.bincount(sample[now[when[now] >= 0]], minlength=samples)
     who, where, what, begins, ends = (np.concatenate(column) for column in zip(*rows, strict=True))
-    seen = ends > 0
+    seen = (ends > 0) & (begins < days)
     return FailureTrace(
         gpus, days, samples, kinds, who[seen], where[seen], what[seen], begins[seen], ends[seen], struck
     )
