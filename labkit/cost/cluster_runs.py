@@ -51,9 +51,10 @@ def domain_history(trace: FailureTrace, cluster: Cluster, spares: int | Ints = 0
 
     spares: one number, or one for each sample. Raises ValueError if the trace has too few GPUs.
     """
+    whole_spares(int(np.min(spares)))
     limit = np.broadcast_to(cluster.domains + np.asarray(spares), (trace.samples,))
     needed = int(limit.max()) * cluster.gpus_per_domain
-    if int(np.min(spares)) < 0 or needed > trace.gpus:
+    if needed > trace.gpus:
         raise ValueError(
             f"domains={cluster.domains} and spares={np.max(spares)} need {needed} GPUs, and the trace has "
             f"{trace.gpus}: draw_failures(gpus={needed}, ...), or at most "

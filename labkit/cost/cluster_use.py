@@ -30,7 +30,7 @@ class Use:
 
     @property
     def loss(self) -> NDArray[np.float64]:
-        """Part of the throughput of the cluster without failures; below 0 where spares make it more."""
+        """Part of the throughput of the cluster without failures; below 0 where it grew by spares (`grow`)."""
         return 1 - self.useful / self.cluster_gpus
 
     @property
