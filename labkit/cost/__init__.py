@@ -296,6 +296,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})
+
+
 __all__ = [
     "ACTIVATION_STRATEGIES",
     "ADAM_STATE",

@@ -107,6 +107,7 @@ def test_one_failure_by_each_method():
     assert boosted.power == pytest.approx(512 - 32 + 30 * power)
     assert boosted.energy_per_sample() == pytest.approx((480 + 30 * power) / 512)
     assert boosted.energy_per_sample(idle_power=0.5) == pytest.approx((480 + 30 * power + 0.5) / 512)
+    assert dropped.energy_per_sample(idle_power=0.5) == pytest.approx((256 + 255 / 2) / 256)
     # A spare takes its place.
     assert cluster.loss([*failed, 0], "dp-drop") == 0 and cluster.use([*failed, 0]).stranded == 31
 
@@ -119,6 +120,7 @@ def test_local_batches_are_whole_samples_in_a_whole_replicas_time():
     heads = cost.Cluster(speeds=tuple(cost.narrow_speed(w, 32, cost.WORK_480B) for w in (32, 30, 28)))
     assert heads.local_batches("ntp") == (8, 7, 6)
     assert heads.local_batches("ntp-pw") == (8, 8, 7)  # 1.3 times the power does not make up for 5 heads of 4.57
+    assert cost.Cluster(2, 49, 1, (49, 1), samples=49).local_batches("ntp") == (49, 1)  # though 49 * (1 / 49) < 1
     assert cluster.powers("ntp") == (1, 1, 1)
     assert cluster.powers("ntp-pw") == tuple(cluster.boost.power_for(32 / w) for w in (32, 30, 28))
     assert [cluster.width_of(f) for f in (0, 1, 2, 3, 4, 5, 32)] == [32, 30, 30, 28, 28, 0, 0]
@@ -170,6 +172,15 @@ def test_placements_by_chance_agree_with_the_closed_form():
     cluster = cost.Cluster(domains=128, gpus_per_domain=32, domains_per_replica=1, widths=(32,))
     found = cost.loss_at(20 / 4096, cluster, "dp-drop", samples=2000)
     assert abs(1 - found.mean - cost.group_availability_of(4096, 20, 32)) < 4 * found.error < 0.001
+
+
+def test_spares_fail_as_well_and_still_help():
+    cluster = cost.Cluster(domains=64, gpus_per_domain=8, domains_per_replica=1, widths=(8,))
+    found = cost.loss_at(0.02, cluster, "dp-drop", spares=4, samples=1000)
+    # Of 68 domains about 68 (1 - availability) are hit; four of them are replaced.
+    hit = 68 * (1 - cost.group_availability_of(544, round(0.02 * 544), 8))
+    assert found.mean == pytest.approx((hit - 4) / 64, abs=4 * found.error)
+    assert found.mean < cost.loss_at(0.02, cluster, "dp-drop", samples=1000).mean - 0.04
 
 
 def test_a_boost_goes_through_its_points_and_back():

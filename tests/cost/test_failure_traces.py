@@ -80,6 +80,20 @@ def test_the_history_counts_what_the_rows_say(day):
     assert by_domain[7].tolist() == slow
 
 
+def test_who_is_back_at_a_time_is_not_out_at_it():
+    trace = cost.draw_failures(48, 4, 20, 5, rate=0.3, kinds=MIXED)
+    history = trace.history()
+    for sample, day in [(s, e) for s, e in zip(trace.sample, trace.end, strict=True) if e < 4][:20]:
+        at = (history.sample == sample) & (history.start <= day) & (day < history.start + history.days)
+        assert history.values[at].tolist() == [trace.failed_at(day)[sample]]
+
+
+def test_failures_before_a_steady_start_are_not_counted_among_those_of_the_days():
+    trace = cost.draw_failures(4096, 15, 50, start="steady")
+    expected = (4096 - cost.mean_failed(4096, llama3_kinds())) * cost.LLAMA3_RATE * 15
+    assert within(cost.Estimate.of(trace.struck), expected)
+
+
 def test_a_blast_takes_the_neighbours_and_brings_them_back_together():
     kinds = (FailureKind("tray", 1.0, 0.5, 4),)
     trace = cost.draw_failures(64, 5, 30, rate=0.05, kinds=kinds)

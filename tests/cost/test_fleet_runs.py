@@ -99,6 +99,13 @@ def test_only_the_loss_of_all_replicas_sends_the_fleet_back():
     assert two.effective.mean + two.parts["repeated"] == pytest.approx(kept.effective.mean, abs=0.02)
 
 
+def test_an_interval_is_time_of_training_however_many_replicas_train():
+    # Nine intervals of 10, each with a write of 1, and the begin of a tenth; for half of the time one replica is away.
+    drawn = cost.simulate_fleet(100, 50, 0, 2, interval=10, write=1, spacing="clock", time=100, samples=2)
+    assert drawn.parts["writing"] == pytest.approx(0.09)
+    assert drawn.parts["missing"] == pytest.approx((50 - 4) / 2 / 100)
+
+
 def test_without_failures_all_is_useful_but_for_the_writing():
     assert cost.simulate_fleet(1e12, 10, 3, 4, time=10, samples=2).effective.mean == 1
     written = cost.simulate_fleet(1e12, 10, 10, interval=9, write=1, time=1000, samples=2)
