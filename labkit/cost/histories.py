@@ -64,16 +64,20 @@ def unit_changes(sample: Ints, unit: Ints, start: Floats, end: Floats, days: flo
     which = np.concatenate([unit, unit[inside]])
     time = np.concatenate([np.maximum(start, 0.0), end[inside]])
     delta = np.repeat([1, -1], [len(sample), int(inside.sum())])
-    order = np.lexsort((delta, time, which, who))  # who comes back leaves before the next one is out
+    order = np.lexsort((time, which, who))
     who, which, time, delta = who[order], which[order], time[order], delta[order]
+    first = np.flatnonzero(_begins(who, which, time))  # what happens to a unit at one time is one change
+    delta = np.add.reduceat(delta, first) if len(first) else delta
+    who, which, time = who[first], which[first], time[first]
     after = _within(delta, _begins(who, which))
-    return Changes(who, which, time, after - delta, after)
+    real = delta != 0
+    return Changes(who[real], which[real], time[real], (after - delta)[real], after[real])
 
 
 def worst_of_groups(changes: Changes, size: int) -> Changes:
     """The highest level among `size` neighbouring units, each time that one of them changes."""
     group = changes.unit // size
-    order = np.lexsort((changes.time, group, changes.sample))  # stable: changes of one unit at one time stay in order
+    order = np.lexsort((changes.time, group, changes.sample))
     who, which, time = changes.sample[order], group[order], changes.time[order]
     before, after = changes.before[order], changes.after[order]
     begins = _begins(who, which)
@@ -113,7 +117,7 @@ def _summed(who: Ints, time: Floats, step: Ints, initial: Ints, days: float, col
     return History(samples, who[kept], time[kept], length[kept], values)
 
 
-def _begins(*keys: Ints) -> NDArray[np.bool_]:
+def _begins(*keys: NDArray) -> NDArray[np.bool_]:
     """Where a run of equal keys begins."""
     if not len(keys[0]):
         return np.zeros(0, bool)
