@@ -15,9 +15,20 @@ to save, `checkpoint_size` how much, `checkpoint_tax` what that and failures cos
 failures, `async_checkpoints` what writing in the background saves, `elastic` when to go on smaller; `recovery` the
 time that trains when all stop or one replica does (`replica_runs` by drawing), `stalls` a standstill taken apart;
 `detection`, `spares`, `corruption`, `interventions` what else a failure asks for, `ftar` the all-reduce that survives
-it; `topology` the machines of the sources, what is where on them, and how well large ones are used; `units` writes
-numbers down.
+it; `failure_kinds` how many GPUs are in repair, `availability` what that leaves of wide groups, `narrowing` and `boost`
+how fast a replica is without some GPUs, and with more power; `topology` the machines of the sources, what is where on
+them, and how well large ones are used; `units` writes numbers down.
+
+What draws many samples at once needs NumPy, and is loaded when it is first used: `failure_traces` who fails when,
+`histories` numbers that change now and then, `clusters` (with `cluster_use`) what failures leave of a cluster,
+`placed_failures` failures placed by chance, `cluster_runs` a cluster through a trace, `fleet_runs` restarts and
+FT-HSDP.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from . import ftar, slow_sync, stalls, textbook, topology, units
 from .accumulation import (
@@ -28,6 +39,7 @@ from .accumulation import (
     exchanges_saved,
 )
 from .async_checkpoints import asynchronous_interval, asynchronous_tax, copy_seconds
+from .availability import amplification, group_availability, group_availability_of
 from .bandwidth import algorithm_bandwidth, bus_bandwidth, bus_factor
 from .batch import (
     best_batch,
@@ -40,6 +52,7 @@ from .batch import (
     simple_noise_scale,
     steps_to_target,
 )
+from .boost import PowerBoost
 from .checkpoint_interval import best_interval, daly_higher_order_interval, daly_interval, young_interval
 from .checkpoint_runs import CheckpointRuns, simulate_checkpoints
 from .checkpoint_size import checkpoint_bytes, kept_bytes, write_seconds
@@ -84,12 +97,14 @@ from .energy import (
     price,
     price_per_gpu_hour,
 )
+from .estimates import Estimate
 from .extrapolate import (
     Measured,
     ScalingFit,
     communication_growth,
     fit_scaling,
 )
+from .failure_kinds import LLAMA3_RATE, FailureKind, llama3_kinds, mean_failed, time_above
 from .failure_tables import (
     FT_HSDP_FAILURES,
     LLAMA3_FAILURES,
@@ -143,6 +158,7 @@ from .memory import (
     state_bytes,
     state_parts,
 )
+from .narrowing import WORK_480B, narrow_speed
 from .pipeline import (
     PIPELINE_SCHEDULES,
     bubble_fraction,
@@ -235,6 +251,56 @@ from .zero import (
     zero_state_parts,
 )
 
+if TYPE_CHECKING:
+    from .cluster_runs import (
+        ClusterRun,
+        FixedBatch,
+        domain_history,
+        fixed_batch,
+        run_cluster,
+        run_unpacked,
+        spares_without_pause,
+    )
+    from .cluster_use import Use
+    from .clusters import Cluster
+    from .failure_traces import FailureTrace, draw_failures
+    from .fleet_runs import FleetRuns, simulate_fleet
+    from .histories import History
+    from .placed_failures import loss_at, place_failures
+
+# What needs NumPy. No module is called like a name in this table: importing it would put it in the name's place.
+_HOME = {
+    "Cluster": "clusters",
+    "ClusterRun": "cluster_runs",
+    "FailureTrace": "failure_traces",
+    "FixedBatch": "cluster_runs",
+    "FleetRuns": "fleet_runs",
+    "History": "histories",
+    "Use": "cluster_use",
+    "domain_history": "cluster_runs",
+    "draw_failures": "failure_traces",
+    "fixed_batch": "cluster_runs",
+    "loss_at": "placed_failures",
+    "place_failures": "placed_failures",
+    "run_cluster": "cluster_runs",
+    "run_unpacked": "cluster_runs",
+    "simulate_fleet": "fleet_runs",
+    "spares_without_pause": "cluster_runs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})
+
+
 __all__ = [
     "ACTIVATION_STRATEGIES",
     "ADAM_STATE",
@@ -242,18 +308,27 @@ __all__ = [
     "Bucket",
     "Cause",
     "CheckpointRuns",
+    "Cluster",
+    "ClusterRun",
     "DataParallelStep",
     "Depth",
+    "Estimate",
     "Exponential",
     "FIRST_BUCKET_BYTES",
     "FT_HSDP_FAILURES",
+    "FailureKind",
     "FailureTable",
+    "FailureTrace",
+    "FixedBatch",
+    "FleetRuns",
     "GPU_MEMORY",
     "Growth",
+    "History",
     "INFINIBAND_PICOJOULES",
     "INTERVENTIONS",
     "InFlight",
     "LLAMA3_FAILURES",
+    "LLAMA3_RATE",
     "LayerFlops",
     "LinkFit",
     "Links",
@@ -262,6 +337,7 @@ __all__ = [
     "NVLINK_PICOJOULES",
     "Normal",
     "PIPELINE_SCHEDULES",
+    "PowerBoost",
     "RareDelay",
     "ReplicaRuns",
     "Restart",
@@ -275,6 +351,8 @@ __all__ = [
     "TensorParallelCalls",
     "TensorParallelLayer",
     "Training",
+    "Use",
+    "WORK_480B",
     "accumulated_step_seconds",
     "accumulation_bytes_per_step",
     "accumulation_gradient_bytes",
@@ -284,6 +362,7 @@ __all__ = [
     "all_reduces_that_fit",
     "amdahl_ceiling",
     "amdahl_speedup",
+    "amplification",
     "asynchronous_interval",
     "asynchronous_tax",
     "best_algorithm",
@@ -313,6 +392,8 @@ __all__ = [
     "devices_for",
     "devices_to_hold",
     "distribution_signals",
+    "domain_history",
+    "draw_failures",
     "equivalent_ranks",
     "exchanges_saved",
     "expected_maximum_of",
@@ -325,6 +406,7 @@ __all__ = [
     "fit_growth",
     "fit_scaling",
     "fit_sends",
+    "fixed_batch",
     "format_bandwidth",
     "format_bytes",
     "format_seconds",
@@ -339,6 +421,8 @@ __all__ = [
     "going_on_smaller",
     "goodput",
     "gradient_unit_bytes",
+    "group_availability",
+    "group_availability_of",
     "harmonic",
     "hybrid_bytes_per_step",
     "hybrid_state_bytes",
@@ -358,7 +442,10 @@ __all__ = [
     "least_hidden_size",
     "least_steps_from",
     "line_crossing",
+    "llama3_kinds",
+    "loss_at",
     "lost_work",
+    "mean_failed",
     "mfu",
     "microbatches_for",
     "minutes_between_interruptions",
@@ -368,6 +455,7 @@ __all__ = [
     "mtbf_from_survival",
     "mtbf_of",
     "naive_bubble_fraction",
+    "narrow_speed",
     "node_egress_bytes",
     "normal_maximum",
     "observed_mtbf",
@@ -379,6 +467,7 @@ __all__ = [
     "pipeline_idle_seconds",
     "pipeline_messages_by_rank",
     "pipeline_step_seconds",
+    "place_failures",
     "points_of_sends",
     "poisson_tail",
     "price",
@@ -394,6 +483,8 @@ __all__ = [
     "replicated_layer_parameters",
     "ring_recursive_doubling_crossover",
     "ring_tree_crossover",
+    "run_cluster",
+    "run_unpacked",
     "runs_to_clear",
     "sample_efficiency",
     "samples_lost",
@@ -404,9 +495,11 @@ __all__ = [
     "shortest_wait_for_smaller",
     "simple_noise_scale",
     "simulate_checkpoints",
+    "simulate_fleet",
     "simulate_replicas",
     "slow_sync",
     "spares_needed",
+    "spares_without_pause",
     "speedup",
     "stalls",
     "state_bytes",
@@ -430,6 +523,7 @@ __all__ = [
     "tensor_parallel_seconds",
     "textbook",
     "tied_embedding_bytes",
+    "time_above",
     "topology",
     "training_flops",
     "training_seconds",
