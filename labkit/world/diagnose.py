@@ -24,7 +24,7 @@ from labkit.wire.trace import shape_of
 
 from .begun import Begun
 from .explain import call_text, ranks_text
-from .mismatch import collective_mismatch, message_mismatch
+from .mismatch import collective_mismatch, in_step, message_mismatch
 
 
 @dataclass
@@ -143,7 +143,9 @@ class Reader:
         """The first place where ranks disagree, as a sentence; None if they agree so far."""
         new = [r[done:] for r, done in zip(rows, self._agreed, strict=True)]
         waiting = [r["kind"] == 0 for r in new]  # which records will have to be looked at again
-        wrong = collective_mismatch(new, names, self.members, waiting) or message_mismatch(new, waiting)
+        wrong = collective_mismatch(new, names, self.members, waiting)
+        if wrong is None and message_mismatch(new, waiting):
+            wrong = message_mismatch([in_step(r, whole) for r, whole in zip(new, rows, strict=True)], waiting)
         if wrong is None:
             for rank, again in enumerate(waiting):
                 self._agreed[rank] += int(np.argmax(again)) if again.any() else len(again)

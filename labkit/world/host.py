@@ -166,7 +166,7 @@ class Host:
     def decide(self, now: float, end: float | None) -> None:
         """Whether it is time to judge, to look, or to let everyone go. end: the deadline of the run."""
         judge = self.judge
-        if judge.trouble_at is not None and now >= judge.trouble_at + SETTLE:
+        if judge.is_settled(now):
             judge.judge()
         elif judge.trouble_at is None and not judge.ending:
             if end is not None and now > end:

@@ -19,6 +19,7 @@ from .life import Life
 from .spec import Spec
 
 SETTLE = 0.06  # seconds between the first sign of trouble and the verdict
+DYING = 1.0  # the same at most, if nothing is known but lost peers, and a rank is on its way out
 RELOOK = 0.3  # seconds between two looks at the records of a world in which everyone moves
 LOOK = 0.1  # seconds between two looks at the pages
 STARTING = 30.0  # seconds beyond `timeout` that many ranks on a busy machine may need until they run
@@ -54,6 +55,16 @@ class Judge:
         self.failures.append(self._failure(kind, rank, name, text, trace))
         if self.spec.on_failure != "continue" and not self.ending and self.trouble_at is None:
             self.trouble_at = time.monotonic()
+
+    def is_settled(self, now: float) -> bool:
+        """Whether it is time for the verdict on what failed.
+
+        A process that dies lets go of its sockets first, so those who lose it may be heard of before it is.
+        """
+        if self.trouble_at is None or now < self.trouble_at + SETTLE:
+            return False
+        lost = all(f["kind"] == "lost" for f in self.failures)
+        return not lost or now >= self.trouble_at + DYING or not any(life.is_dying for life in self.lives)
 
     def judge(self) -> None:
         """Choose the failure that explains the others, write down what the rest was doing, end the world."""

@@ -7,6 +7,7 @@ import signal
 from typing import Any
 
 from .channel import Channel, Closed
+from .process import is_ending
 
 
 class Life:
@@ -50,6 +51,11 @@ class Life:
         if self.status is None and self.pid:
             self.doomed = self.doomed or number == signal.SIGKILL
             os.kill(self.pid, number)
+
+    @property
+    def is_dying(self) -> bool:
+        """Whether its end is certain, and not yet heard of."""
+        return self.status is None and not self.over and (self.doomed or is_ending(self.pid))
 
     def close_control(self) -> None:
         """It is gone: nothing more is heard from it."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from labkit.wire import record as rec
 from labkit.wire.dtypes import describe
+from labkit.wire.messenger import COLLECTIVES
 from labkit.wire.trace import ROW, match, shape_of
 
 from .explain import name_text, ranks_text
@@ -57,6 +58,21 @@ def signature(e: np.void, names: list[str]) -> str:
         tensor = f" on {describe(int(e['dtype']), ('any', *shape_of(e)[1:]))}"  # type: ignore[arg-type]
     root = f", root {int(e['peer'])}" if e["peer"] >= 0 else ""
     return f"{name}{tensor}{f' ({op})' if op and op != 'sum' else ''}{root} by {algorithm!r}"
+
+
+def in_step(new: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """The rows of `new` without the messages of collectives that a rank began after one of their group had failed.
+
+    It has left the failed one in the middle, each rank at another message: their numbers do not belong together any
+    more, and what looks like a mismatch only follows from the failure. whole: all rows of the same rank.
+    """
+    failed = whole[(whole["kind"] == rec.COLLECTIVE) & ((whole["flags"] & rec.ERROR) != 0) & (whole["t1"] > 0)]
+    kept = new.copy()
+    for group in np.unique(failed["group"]):
+        end = failed["t1"][failed["group"] == group].min()
+        late = (new["group"] == group) & (new["lane"] == COLLECTIVES) & (new["t0"] >= end)
+        kept["kind"][late & np.isin(new["kind"], (rec.SEND, rec.RECV))] = rec.NOTE
+    return kept
 
 
 def message_mismatch(rows: list[np.ndarray], waiting: list[np.ndarray]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -10,6 +11,13 @@ from leftovers import soon
 
 import labkit
 from labkit import RankFailed, collectives
+from labkit.wire import record as rec
+from labkit.world.diagnose import Reader
+from labkit.world.judge import DYING, SETTLE, Judge
+from labkit.world.life import Life
+from labkit.world.mismatch import message_mismatch
+from labkit.world.process import is_ending
+from labkit.world.spec import make_spec
 
 TRANSPORTS = ["local", "gloo"]
 
@@ -143,3 +151,59 @@ def test_correct_uses_of_uneven_parts_are_no_mismatch() -> None:
         return got.tolist()
 
     assert labkit.launch(work, 3, transport="gloo").results[0] == [[1, 1], [2, 2], [2, 2]]
+
+
+def test_what_follows_from_a_lost_rank_is_no_mismatch() -> None:
+    """Work that was queued behind a collective that failed runs on, and its messages have the numbers of the others."""
+
+    def work(group):
+        if group.rank == 3:
+            return None
+        handles = [collectives.all_gather(torch.zeros(n), group, algorithm="ring", async_op=True) for n in (5, 7, 9)]
+        told = []
+        for handle in handles:
+            try:
+                handle.wait()
+            except labkit.wire.errors.WireError as why:
+                told.append(type(why).__name__)
+        return told
+
+    job = labkit.start(work, 4, transport="local", on_failure="continue", timeout=5)
+    assert job._started.wait(10)
+    pages = [rec.Page(job._pages_fd, r, 4) for r in range(4)]
+    run = job.wait()
+    assert all(len(told) == 3 for told in run.results[:3]), run.results
+    assert message_mismatch(
+        [p.records() for p in pages], [p.records()["kind"] == 0 for p in pages]
+    )  # it looks like one
+    assert Reader(pages).picture().mismatch is None
+
+
+def test_the_verdict_waits_for_a_rank_that_is_on_its_way_out() -> None:
+    """Its sockets close before its host hears of its death: what the others lost is not the cause."""
+    spec = make_spec(2, {})
+    fd = rec.create_pages(2)
+    pages = [rec.Page(fd, r, 2) for r in range(2)]
+    lives, ended = [Life(0), Life(1)], []
+    judge = Judge(spec, pages, lives, time.perf_counter_ns(), lambda: ended.append(1))
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    for life in lives:
+        life.pid = os.getpid()
+    lives[1].pid = child
+    while not is_ending(child):
+        time.sleep(0.001)
+    try:
+        lives[0].over = True
+        judge.failed("lost", 0, "PeerLost", "rank 0 lost rank 1")
+        at = judge.trouble_at
+        assert not judge.is_settled(at) and not judge.is_settled(at + 2 * SETTLE) and judge.is_settled(at + DYING)
+        judge.failed("died", 1, "Died", "rank 1 was killed")
+        assert judge.is_settled(at + SETTLE)
+        judge.judge()
+        assert judge.verdict["kind"] == "died" and ended
+    finally:
+        os.waitpid(child, 0)
+        os.close(fd)
+    assert is_ending(child) and not is_ending(os.getpid())
