@@ -14,6 +14,8 @@
     bars(values)                 measured beside computed
     lines(values)                a loss by step, an error by size
     cuts(chain, ranks)           how ranks share the matrices of a product
+    shard_layouts(map)           who computes with each shard, who sums it, and which ones move in between
+    shard_board(12, 4, 3)        the same to deal out by hand
     step_breakdown(trace)        where each rank's time went
     source(fn)                   labkit's own lines
     badge, quoted                marks
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from labkit.book.charts import bars
     from labkit.book.curves import cost_curves
     from labkit.book.cutting import cuts
+    from labkit.book.dealing import ShardBoard, shard_board
     from labkit.book.diagnosing import diagnosis
     from labkit.book.figure import Figure
     from labkit.book.frontend import live
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from labkit.book.recorder import record
     from labkit.book.recording import Replay
     from labkit.book.schedules import schedule
+    from labkit.book.shards import shard_layouts
     from labkit.book.stepper import Stepper, replay
     from labkit.book.tables import Table
     from labkit.book.timelines import timeline
@@ -60,9 +64,11 @@ if TYPE_CHECKING:
     from labkit.book.watching import Dashboard, dashboard
 
 __all__ = [
-    "CaseFile", "Chapter", "Dashboard", "Figure", "PredictFirst", "Prediction", "Quiz", "Replay", "Stepper", "Table",
+    "CaseFile", "Chapter", "Dashboard", "Figure", "PredictFirst", "Prediction", "Quiz", "Replay", "ShardBoard", "Stepper",
+    "Table",
     "VerdictFirst", "badge", "bars", "byte_matrix", "case", "cost_curves", "cuts", "dashboard", "diagnosis", "lines",
-    "live", "mesh", "open_chapter", "quoted", "record", "replay", "replicas", "schedule", "source", "step_breakdown",
+    "live", "mesh", "open_chapter", "quoted", "record", "replay", "replicas", "schedule", "shard_board",
+    "shard_layouts", "source", "step_breakdown",
     "timeline", "topology", "wait_for",
 ]  # fmt: skip
 
@@ -76,6 +82,7 @@ _HOME = {
     "quoted": "marks", "record": "recorder", "replay": "stepper", "source": "listing", "step_breakdown": "breakdown",
     "live": "frontend", "replicas": "ft_figure",
     "mesh": "meshes", "timeline": "timelines", "topology": "topologies", "schedule": "schedules", "wait_for": "waits",
+    "ShardBoard": "dealing", "shard_board": "dealing", "shard_layouts": "shards",
     "diagnosis": "diagnosing", "Dashboard": "watching", "dashboard": "watching",
 }  # fmt: skip
 
