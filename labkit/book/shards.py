@@ -71,7 +71,8 @@ def in_words(layouts: Layouts) -> str:
     for giver in sorted({a for _, a, _ in found}):
         to = sorted({b for _, a, b in found if a == giver})
         many = sum(a == giver for _, a, _ in found)
-        text += f" Rank {giver} gives {many} to {'rank' if len(to) == 1 else 'ranks'} {listing([str(rank) for rank in to])}."
+        ranks = "rank" if len(to) == 1 else "ranks"
+        text += f" Rank {giver} gives {many} to {ranks} {listing([str(rank) for rank in to])}."
     return text
 
 

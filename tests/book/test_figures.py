@@ -22,6 +22,8 @@ from labkit.book import (
     mesh,
     record,
     schedule,
+    shard_board,
+    shard_layouts,
     step_breakdown,
     timeline,
     topology,
@@ -32,6 +34,7 @@ from labkit.book.style import KINDS, SERIES
 from labkit.cost.topology import clos_buildings, hpn_paper
 from labkit.parallel.layout import Layout
 from labkit.parallel.pipeline import Costs, gpipe, one_f_one_b, pipedream, zb_h2, zb_v
+from labkit.resilience.ntp import shard_map
 
 from . import fake_trace as fake
 
@@ -57,6 +60,10 @@ FIGURES = {
     "bars of zeros": lambda: bars({"measured": {"ring": 0}}),
     "lines": lambda: lines({"1 rank": [5.5, 4.0, 3.0], "4 ranks": [5.5, 4.0, 3.001]}),
     "lines of other points": lambda: lines({"a": {1: 2.0, 3: 4.0}, "b": [(0.5, -1.0), (7, 2.0)]}, x="ms", y="error"),
+    "shards": lambda: shard_layouts(shard_map(32, 8, 7)),
+    "shards of one rank": lambda: shard_layouts(shard_map(1, 1, 1)),
+    "as many shards as can be drawn": lambda: shard_layouts(shard_map(200, 16, 13)),
+    "a board": lambda: shard_board(12, 4, 3).figure(),
     "a line of one point": lambda: lines({"a": [1.0]}),
     "a long line": lambda: lines({"a": list(range(100)), "b": list(range(100))}),
     "mesh": lambda: mesh(Layout({"dp": 2, "pp": 2, "tp": 2}), 4),

@@ -96,6 +96,11 @@ STORIES = {
         ("order-of-a-step", "bytes-in-flight", "what-newcomer-gives"),
         {"what-newcomer-gives": ("nothing", "a gradient of zeros")},
     ),
+    "20_nonuniform_tensor_parallelism": Story(
+        ("plain-cut", "loss-goes-on"),
+        ("fewest-moves", "name-the-layout", "order-of-a-bucket", "same-curve"),
+        {"name-the-layout": ("the compute layout", "the sync layout")},
+    ),
 }
 
 
