@@ -65,9 +65,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CaseFile", "Chapter", "Dashboard", "Figure", "PredictFirst", "Prediction", "Quiz", "Replay", "ShardBoard",
-    "Stepper", "Table", "VerdictFirst", "badge", "bars", "byte_matrix", "case", "cost_curves", "cuts", "dashboard", "diagnosis", "lines",
-    "live", "mesh", "open_chapter", "quoted", "record", "replay", "replicas", "schedule", "shard_board",
-    "shard_layouts", "source", "step_breakdown", "timeline", "topology", "wait_for",
+    "Stepper", "Table", "VerdictFirst", "badge", "bars", "byte_matrix", "case", "cost_curves", "cuts", "dashboard",
+    "diagnosis", "lines", "live", "mesh", "open_chapter", "quoted", "record", "replay", "replicas", "schedule",
+    "shard_board", "shard_layouts", "source", "step_breakdown", "timeline", "topology", "wait_for",
 ]  # fmt: skip
 
 # No module is called like a name in this table: importing a submodule would put it in the place of the function.
