@@ -94,7 +94,7 @@ def test_the_sources_375_400_and_25() -> None:
     shared = [n for row in naive_messages(12_000, 32, 30) for n in row if n]
     assert len(shared) == 60 and (min(shared), max(shared)) == (25, 375)
     assert {len(mine) for mine in shard_map(12_000, 32, 30).sync} == {400}
-    assert 375 / 15 == 25 and 375 / 30 == 12.5 and 30 + 2 * 15 == 60  # one to 15, and not to 30
+    assert 375 / 15 == 25 and 375 + 25 == 400 and 30 + 2 * 15 == 60  # the article's own cut: each of two to 15 ranks
     assert 12_288 / 32 == 384 and 12_288 % 30
 
 
