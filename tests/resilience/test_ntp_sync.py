@@ -8,7 +8,7 @@ import torch
 from labkit import launch
 from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.parallel import TensorParallelGPT
-from labkit.resilience.ntp import NonuniformSync, Replicas
+from labkit.resilience.ntp import NaiveSync, NonuniformSync, Replicas
 from labkit.wire import record as rec
 from labkit.wire.errors import Refused
 from labkit.wire.messenger import USER
@@ -113,3 +113,26 @@ def test_without_overlap_the_gradients_are_the_same_bits():
         for overlap in (True, False)
     )
     assert all(torch.equal(a[k], b[k]) for a, b in zip(one.results, other.results, strict=True) for k in a)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("widths", [(4, 3), (2, 3), (4, 2)], ids=str)
+def test_the_naive_sum_is_right_too(widths, joined):
+    # 12 heads, 36 columns, 60 ids: the naive way needs widths that divide
+    config = GPTConfig(vocab=61, context=12, layers=1, heads=12, width=36, expansion=5)
+    replicas = Replicas.of(*widths)
+
+    def ranks(group):
+        replica, _ = replicas.place(group.rank)
+        inner = group.subgroup(list(replicas.members[replica]))
+        model = TensorParallelGPT(config, inner).double()
+        model.load_whole(whole_model(config).state_dict())
+        mine = TOKENS[slices(replicas)[replica]]
+        model(mine[:, :-1], mine[:, 1:]).backward()
+        NaiveSync(model, replicas, group, share=len(mine) / BATCH, joined=joined).sum()
+        return model.whole_gradients()
+
+    model = whole_model(config)
+    next_token_loss(model(TOKENS[:, :-1]), TOKENS[:, 1:]).backward()
+    for found in launch(ranks, sum(widths), transport="local").results:
+        assert max(float((found[k] - p.grad).abs().max()) for k, p in model.named_parameters()) < 1e-12

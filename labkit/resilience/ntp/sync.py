@@ -78,6 +78,12 @@ class NonuniformSync:
             hook.remove()
         self._hooks = []
 
+    @torch.no_grad()
+    def sum(self) -> None:
+        """Sum the gradients that are there now, without a backward."""
+        self._begun = True
+        self._finish()
+
     # -- who sums what -----------------------------------------------------------------------------------------
 
     def _pairs(self) -> Group | None:
