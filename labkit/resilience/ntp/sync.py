@@ -156,6 +156,10 @@ class NonuniformSync:
     # -- at its end --------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
+        with self.group.span("sync"):  # what of the sums did not go on behind the backward
+            self._end()
+
+    def _end(self) -> None:
         while self._next < len(self._buckets):
             self._send()
         self._sum()
