@@ -73,4 +73,4 @@ def test_the_benchmark_of_narrow_replicas_is_the_same_in_every_run(capsys, tmp_p
         main(["bench", "ntp", "--width", "2", "--lost", "1", "--ratios", "0.03", "--json", str(path)])
         found.append(json.loads(path.read_text()))
     assert found[0] == found[1]
-    assert 0 < found[0]["reshard"][0]["backward slower"] < 0.04 and found[0]["naive"][0]["naive / map"] > 1
+    assert 0 <= found[0]["reshard"][0]["backward slower"] < 0.04 and found[0]["naive"][0]["naive / map"] > 1
