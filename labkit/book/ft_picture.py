@@ -101,9 +101,9 @@ def _lane(svg: Svg, story: Story, replica: int, y: float, across: Callable[[floa
         if role not in (TRAINS, ZEROS):
             svg.rect(across(begin), y + 2, across(last.at) - across(begin), LANE - 4, dash="2 3", hover=said)
             continue
-        look = {"fill": BLUE} if role == TRAINS else {"fill": ORANGE, "hatch": "/"}
+        fill, hatch = (BLUE, "") if role == TRAINS else (ORANGE, "/")
         for a, b in _moving(story, begin, last.at):
-            svg.rect(across(a), y + 2, across(b) - across(a), LANE - 4, hover=said, **look)
+            svg.rect(across(a), y + 2, across(b) - across(a), LANE - 4, fill=fill, hatch=hatch, hover=said)
 
 
 def _moving(story: Story, begin: float, end: float) -> list[tuple[float, float]]:
