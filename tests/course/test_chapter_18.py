@@ -139,8 +139,11 @@ def test_bytes_that_stand_in_the_words_of_the_chapter() -> None:
 def test_a_number_added_to_all_scores_of_a_row_is_not_seen_by_softmax() -> None:
     """So the biases of the keys have a gradient of rounding only: "smaller-or-wait"."""
     config = GPTConfig(width=32, layers=1, context=16, heads=4)
-    model = GPT(config, 0).double()
+    model = GPT(config, 0)
+    model.double()
     tokens = torch.randint(256, (4, 17), generator=torch.Generator().manual_seed(0))
     next_token_loss(model(tokens[:, :-1]), tokens[:, 1:]).backward()
-    queries, keys, values = model.blocks[0].attention.qkv.bias.grad.abs().chunk(3)
+    gradient = dict(model.named_parameters())["blocks.0.attention.qkv.bias"].grad
+    assert gradient is not None
+    queries, keys, values = gradient.abs().chunk(3)
     assert keys.max() < 1e-15 < 1e-6 < min(queries.max(), values.max())
