@@ -61,7 +61,8 @@ def test_a_known_slip_is_told_its_reason(id: str, typed: str, word: str) -> None
 def test_what_a_failure_destroys_is_what_a_drawn_one_destroys() -> None:
     from random import Random
 
-    draw, interval, mtbf, lost = Random(0), 6.0, 4.0, []
+    draw, interval, mtbf = Random(0), 6.0, 4.0
+    lost: list[float] = []
     while len(lost) < 100_000:
         at = draw.expovariate(1 / mtbf)
         if at < interval:
