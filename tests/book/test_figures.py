@@ -42,6 +42,8 @@ FIGURES = {
     "timeline": lambda: timeline(fake.ring(4, 200_000, skew=1e-4)),
     "timeline of many ranks": lambda: timeline(fake.ring(16, 1600)),
     "timeline with a window": lambda: timeline(fake.ring(4, 200_000, skew=1e-4), window=(4e-4, 9e-4), ranks=[1, 2]),
+    "timeline with writing beside the work": lambda: timeline(fake.ring(), beside=[(1, "writing", 0.0, 1e-3)]),
+    "timeline of many ranks, with writing": lambda: timeline(fake.ring(16, 1600), beside=[(15, "writing", 0.0, 1e-3)]),
     "timeline of a stuck run": lambda: timeline(fake.stuck()),
     "timeline of nothing": lambda: timeline(fake.Trace(2)),
     "byte matrix": lambda: byte_matrix(fake.naive(4, 250_000), predicted=[3e6, 1e6, 1e6, 2e6]),
@@ -179,6 +181,21 @@ def test_a_message_that_never_arrives_is_waiting_to_the_end() -> None:
     assert "never comes" in figure.svg and "never received" in figure.svg
 
 
+def test_what_goes_on_beside_a_ranks_work_has_a_lane_its_milliseconds_and_changes_no_other_number() -> None:
+    trace = fake.ring(4, 200_000, skew=1e-4)
+    plain = timeline(trace, window=(0.0, 1e-3)).table()
+    figure = timeline(trace, window=(0.0, 1e-3), beside=[(2, "writing", 5e-4, 3e-3)], sentence="Rank 2 writes.")
+    rows = figure.table()
+    assert [row.pop("beside it (ms)") for row in rows] == pytest.approx([0, 0, 0.5, 0])  # type: ignore[attr-defined]
+    assert rows == plain
+    assert "Rank 2 writes." in figure.text and "waits longest" not in figure.text
+    assert "rank 2: writing" in figure.svg and ">writing<" in figure.svg
+    bars = [one for one in figure.spec["data"] if one["type"] == "bar"]  # type: ignore[index]
+    (at,) = [y for one in bars for y, text in zip(one["y"], one["text"], strict=True) if text == "writing"]
+    (work,) = [one for one in bars if one["name"] == "computing"]
+    assert 2 < at < 3 and at not in work["y"]
+
+
 def test_arrows_are_drawn_when_messages_are_few() -> None:
     few, many = timeline(fake.ring(4)), timeline(fake.ring(16))
     names = [[one.get("name") for one in figure.spec["data"]] for figure in (few, many)]  # type: ignore[index]
@@ -235,6 +252,8 @@ def test_a_table_reads_as_text_and_as_html() -> None:
 @pytest.mark.parametrize("bad, word", [
     (lambda: timeline(fake.ring(), ranks=[7]), "ranks 0 to 3"),
     (lambda: timeline(fake.ring(), window=(2, 1)), "window"),
+    (lambda: timeline(fake.ring(), beside=[(9, "writing", 0, 1)]), "a rank from 0 to 3"),
+    (lambda: timeline(fake.ring(), beside=[(0, "writing", 1, 0)]), "first second before"),
     (lambda: byte_matrix(fake.ring(), predicted=[1, 2]), "one for each rank"),
     (lambda: byte_matrix([[1, 2]]), "columns"),
     (lambda: bars({}), "nothing to draw"),
