@@ -97,8 +97,8 @@ def _picture(verdict: Verdict, waits: Waits, order: Sequence[Any], sentence: str
                                           for k in drawn for r in waits.operations[k].members)]  # fmt: skip
     y = legend(svg, y, [("suspect", ORANGE, "", ""), *((SAID[word], *LOOKS[word]) for word in seen)]) + 6
     if waits.edges:
-        svg.text(8, y + 6, "Arrow at the left: from an operation to one that it waits for, because the rank beside it is "
-                 "there.")  # fmt: skip
+        svg.text(8, y + 6, "Arrow at the left: from an operation to one that it waits for, because the rank beside it "
+                 "is there.")  # fmt: skip
         y += 20
     if len(order) > len(drawn):
         svg.text(8, y + 8, f"{len(order) - len(drawn)} operations that wait for these are left out: see the table")
