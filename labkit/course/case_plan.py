@@ -19,8 +19,8 @@ from labkit.course.errors import CourseError
 class Plan:
     """Buy `buy` (None: nothing more, the verdict is clear), then go on by which cases still look alike.
 
-    cases: that look alike so far, by number. minutes: of all of them together, from here on. ranks: that one of these
-    cases still leaves, at most, and with any of their causes.
+    cases: that look alike so far, by number. minutes: of all of them together, from here on. ranks: that may
+    still have done it, in the case with the most of them, if its cause is known.
     """
 
     cases: tuple[int, ...]
@@ -64,6 +64,9 @@ def best_plan(cases: Sequence[Case]) -> Plan:
             found.setdefault(frozenset(s.cause for s in left(n, bought)), []).append(n)
         return [tuple(part) for part in found.values()]
 
+    def possible(n: int, bought: frozenset[str]) -> int:
+        return len({s.rank for s in left(n, bought) if s.cause == truths[n].cause})
+
     @cache
     def best(alike: tuple[int, ...], bought: frozenset[str]) -> Plan:
         if len(alike) == 1 and left(alike[0], bought) == {truths[alike[0]]}:
@@ -76,7 +79,7 @@ def best_plan(cases: Sequence[Case]) -> Plan:
             then = tuple(best(part, now) for part in parts(alike, now))
             minutes = price * len(alike) + sum(plan.minutes for plan in then)
             if found is None or minutes < found.minutes:
-                found = Plan(alike, id, minutes, then, max(len({s.rank for s in left(n, bought)}) for n in alike))
+                found = Plan(alike, id, minutes, then, max(possible(n, bought) for n in alike))
         if found is None:
             raise CourseError("best_plan: all evidence together does not tell these cases apart")
         return found
