@@ -30,6 +30,7 @@ from labkit.book.timelines_svg import picture
 from labkit.book.units import bytes_text, plural, seconds_text
 
 MOST_ARROWS = 200
+TICK = 1e-9  # seconds: what clocks count in. A sum of stretches is not known better, so less is shown as 0
 CROWDED = 150  # boxes; beyond this those that are too narrow to be told apart are drawn as one
 MOST_BOXES = 1500  # beyond this a notebook grows by megabytes, and nobody can tell the boxes apart
 NAMES = {
@@ -111,7 +112,7 @@ def timeline(
     rows: list[dict[str, object]] = [
         {
             "rank": rank,
-            **{f"{name} (ms)": 1e3 * seconds for name, seconds in n.items()},
+            **{f"{name} (ms)": _milliseconds(seconds) for name, seconds in n.items()},
             "messages sent": sum(m.src == rank for m in inside),
             "bytes sent": sum(int(m.nbytes) for m in inside if m.src == rank),
         }
@@ -141,6 +142,11 @@ def timeline(
         svg=picture(scene, title, trace.badge, sentence, NAMES),
         spec=spec(scene, title, trace.badge, sentence, NAMES),
     )  # fmt: skip
+
+
+def _milliseconds(seconds: float) -> float:
+    """For the table: 0.0 for what is no longer than the rounding of a clock."""
+    return 1e3 * seconds if seconds > 1.5 * TICK else 0.0
 
 
 def whole(boxes: Sequence[Box]) -> Window:

@@ -29,6 +29,7 @@ from labkit.book import (
 )
 from labkit.book.figure import PLOTLY
 from labkit.book.style import KINDS, SERIES
+from labkit.book.timelines import _milliseconds
 from labkit.cost.topology import clos_buildings, hpn_paper
 from labkit.parallel.layout import Layout
 from labkit.parallel.pipeline import Costs, gpipe, one_f_one_b, pipedream, zb_h2, zb_v
@@ -167,6 +168,10 @@ def test_the_timeline_says_how_long_each_rank_computes_moves_and_waits() -> None
     for row, total in zip(rows, [1.72, 1.72, 1.72, 1.72], strict=True):
         spent = sum(row[f"{k} (ms)"] for k in ("computing", "transferring", "waiting"))  # type: ignore[misc]
         assert spent == pytest.approx(total)
+
+
+def test_what_a_clock_cannot_tell_from_nothing_is_shown_as_nothing() -> None:
+    assert [_milliseconds(seconds) for seconds in (-1e-12, 2.8e-17, 1e-9, 2e-9)] == [0, 0, 0, pytest.approx(2e-6)]
 
 
 def test_the_window_cuts_the_numbers_too() -> None:
