@@ -15,6 +15,7 @@ from labkit.bench import diaries, failures, failures_stall, failures_torchft, ra
 from labkit.bench.diaries import Life, cost
 from labkit.bench.rivals import LabkitJob, Processes
 from labkit.bench.side_by_side import Broken, episode
+from labkit.resilience.audit import read
 
 
 def options(*words):
@@ -63,6 +64,14 @@ def test_who_is_back_within_the_gap_of_the_kill_makes_no_stall_of_its_own():
     assert math.isnan(found["rejoin stall"]) and found["kill stall"] == pytest.approx(2.5)
 
 
+def test_an_ordinary_step_is_one_of_the_survivors_before_the_kill():
+    seen, killed = lives()
+    for life in (seen[0], seen[2]):
+        life.committed += [life.committed[-1] + 3 * n for n in range(1, 20)]  # slower afterwards
+    seen[1].committed[:] = [0.0, 2.0, 4.0]
+    assert cost(seen, 3, 1, killed)["step s"] == pytest.approx(1.0)
+
+
 def test_without_a_return_the_rest_is_told():
     seen, killed = lives()
     found = cost(seen[:3], 3, 1, killed)
@@ -108,6 +117,10 @@ def test_runs_that_broke_off_are_counted_and_told_and_not_averaged():
     assert math.isnan(none["kill stall"]) and "nan" in ratios.table([none])
 
 
+def _silently():
+    raise AssertionError
+
+
 # What `torchft_process` writes, without PyTorch. With steps of 0.01 s the last replica ends by itself.
 PROGRAM = """
 import json, os, pathlib, sys, time
@@ -141,7 +154,8 @@ def test_a_process_is_killed_in_the_middle_of_a_step_and_started_again_and_all_a
     seen = episode(start, tmp_path, 2, before=2, after=1, victim=1, patience=60)
     assert seen.error == "" and sorted(life.replica for life in seen.lives) == [0, 1, 1]
     first, second = (x for x in seen.lives if x.replica == 1)
-    assert first.begun[-1] < seen.killed < second.ready and len(first.begun) == len(first.committed) + 1
+    assert first.begun[-1] + 0.05 <= seen.killed < second.ready  # half a step, of at least 0.1 s, was over
+    assert len(first.begun) == len(first.committed) + 1
     assert zombies() == [] and not any(_there(x.pid) for x in seen.lives)
     with pytest.raises(Broken, match="replica 0: ended with code -9: it said nothing"):  # nobody else may end
         jobs[0].look(struck=1)
@@ -166,13 +180,27 @@ def test_a_process_that_ends_by_itself_breaks_the_run_off_with_its_own_words(pro
 
 def test_an_error_is_told_by_its_first_line_or_else_by_the_line_that_raised_it():
     with pytest.raises(AssertionError) as silent:
-        raise AssertionError
-    assert torchft_process.said(silent.value).startswith(
-        "AssertionError: raise AssertionError (tests/test_bench_torchft"
-    )
+        _silently()
+    assert torchft_process.said(silent.value).startswith("AssertionError: raise AssertionError (tests/")
     with pytest.raises(ValueError, match="two") as spoken:
         raise ValueError("one\ntwo")
     assert torchft_process.said(spoken.value).startswith("ValueError: one (tests/")
+
+
+def test_torchft_gets_its_own_limits_then_ours_and_nothing_else_sets_them(monkeypatch):
+    config = failures_stall.configuration(options("--stall-step", "2"))
+    ddp, own, ours, beats = failures_torchft.ways(config).values()
+    assert (ddp.ddp, own.ddp, ddp.lighthouse, own.gloo, own.manager) == (True, False, own.lighthouse, None, {})
+    assert ours.gloo == ours.manager["connect_timeout"] == config.deadlines.message
+    assert ours.lighthouse["join_timeout_ms"] > 1e3 * 2  # shorter than a step, and replicas take turns
+    assert (
+        beats.lighthouse["heartbeat_timeout_ms"]
+        < ours.lighthouse["heartbeat_timeout_ms"]
+        <= 1e3 * ours.manager["timeout"]
+    )
+    monkeypatch.setenv("TORCHFT_TIMEOUT_SEC", "1")
+    assert not any(name.startswith("TORCHFT_") for name in rivals._environment())
+    assert rivals._environment()["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
 
 
 class Stubborn:
@@ -209,6 +237,10 @@ def test_labkit_is_struck_and_goes_on(tmp_path):
         lambda folder: LabkitJob(folder, config, 0.05), tmp_path, 2, before=3, after=2, victim=1, patience=60
     )
     assert seen.error == "" and [x.replica for x in seen.lives if x.ready > seen.killed] == [1]
+    starts = {(x.replica, x.incarnation): x.at for x in read(tmp_path / "audit")[0] if x.kind == "start"}
+    assert len(starts) == 3
+    warm = [x.committed[0] > at for x, (_, at) in zip(_places(seen.lives), sorted(starts.items()), strict=True)]
+    assert all(warm)  # a step for nothing, before the first line of the log, is not in the diary
     found = cost(seen.lives, 2, 1, seen.killed)
     assert found["away s"] > found["ready s"] > 0 and math.isfinite(found["kill stall"])
     assert eventually(lambda: not any(_there(x.pid) for x in seen.lives))
@@ -221,6 +253,10 @@ def test_torchft_is_struck_and_goes_on(tmp_path):
     seen = episode(start, tmp_path, 3, before=2, after=1, victim=1, patience=60)
     assert seen.error == "" and math.isfinite(cost(seen.lives, 3, 1, seen.killed)["away s"])
     assert eventually(lambda: not any(_there(x.pid) for x in seen.lives))
+
+
+def _places(lives):
+    return sorted(lives, key=lambda x: (x.replica, x.ready))
 
 
 def _there(pid):

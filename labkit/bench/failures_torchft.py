@@ -183,9 +183,11 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _spelled(way: dict[str, Any]) -> str:
-    """How torchft is used, in words."""
-    waits = {**way["lighthouse"], "gloo": way["gloo"], **way["manager"]}
-    return ", ".join(f"{name} {'default' if value is None else f'{value:g}'}" for name, value in waits.items())
+    """The time-outs of one way of using torchft, in words."""
+    seconds = {"gloo": way["gloo"], **way["manager"]}
+    words = [f"{name.removesuffix('_ms')} {value:g} ms" for name, value in way["lighthouse"].items()]
+    words += [f"{name} {value:g} s" for name, value in seconds.items() if value is not None]
+    return ", ".join(words) + ("" if way["manager"] else ", all others default")
 
 
 def _told(found: Sequence[dict[str, Any]]) -> str:
