@@ -15,6 +15,7 @@
     lines(values)                a loss by step, an error by size
     cuts(chain, ranks)           how ranks share the matrices of a product
     step_breakdown(trace)        where each rank's time went
+    explorer(title, sliders, fn) sliders for a model's assumptions, and what it says of them
     source(fn)                   labkit's own lines
     badge, quoted                marks
     dashboard(job)               a live view of a job, while it runs; of a fault-tolerant run with its replicas
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from labkit.book.curves import cost_curves
     from labkit.book.cutting import cuts
     from labkit.book.diagnosing import diagnosis
+    from labkit.book.explorers import Explorer, Slider, explorer
     from labkit.book.figure import Figure
     from labkit.book.frontend import live
     from labkit.book.ft_figure import replicas
@@ -60,8 +62,10 @@ if TYPE_CHECKING:
     from labkit.book.watching import Dashboard, dashboard
 
 __all__ = [
-    "CaseFile", "Chapter", "Dashboard", "Figure", "PredictFirst", "Prediction", "Quiz", "Replay", "Stepper", "Table",
-    "VerdictFirst", "badge", "bars", "byte_matrix", "case", "cost_curves", "cuts", "dashboard", "diagnosis", "lines",
+    "CaseFile", "Chapter", "Dashboard", "Explorer", "Figure", "PredictFirst", "Prediction", "Quiz", "Replay", "Slider",
+    "Stepper", "Table",
+    "VerdictFirst", "badge", "bars", "byte_matrix", "case", "cost_curves", "cuts", "dashboard", "diagnosis", "explorer",
+    "lines",
     "live", "mesh", "open_chapter", "quoted", "record", "replay", "replicas", "schedule", "source", "step_breakdown",
     "timeline", "topology", "wait_for",
 ]  # fmt: skip
@@ -70,6 +74,7 @@ __all__ = [
 _HOME = {
     "CaseFile": "cases.board", "VerdictFirst": "cases.board", "case": "cases.board",
     "Chapter": "chapter", "PredictFirst": "predicting", "Prediction": "predicting", "Quiz": "quizzes",
+    "Explorer": "explorers", "Slider": "explorers", "explorer": "explorers",
     "open_chapter": "chapter", "Figure": "figure", "Replay": "recording", "Stepper": "stepper", "Table": "tables",
     "badge": "marks", "bars": "charts", "cuts": "cutting", "lines": "line_chart", "byte_matrix": "matrix",
     "cost_curves": "curves",
