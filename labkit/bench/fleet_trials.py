@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from labkit.resilience.fleet_trial import POLICIES, Times, Trial, draw_strikes, 
 from .large_batches import as_lines, provenance
 from .ratios import table
 
-EVERY, SIDE_BY_SIDE = 2.7, 2  # seconds between failures; runs at once
+EVERY = 3.6  # seconds between failures
+BUSY, PATIENCE = 4.0, 100.0  # a run waits for a load below this, for so many seconds at most
 Row = dict[str, Any]
 
 
@@ -38,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"--seeds {options.seeds}: at least 2, or there is no spread")
     labkit.warm()
     begin = time.process_time()
-    trial = Trial(step=0.15, repair=1.0, time=12.0)
+    trial = Trial(step=0.2, repair=1.4, time=16.0)
     setting = {name: getattr(trial, name) for name in ("replicas", "step", "repair", "time")} | {"every": EVERY}
     result: Row = {"provenance": {}, "setting": setting, "times": [], "runs": []}
     for policy in POLICIES:
@@ -56,16 +58,26 @@ def main(argv: list[str] | None = None) -> int:
 
 def tried(trial: Trial, seeds: int) -> tuple[Row, list[Row]]:
     """The times of one policy, and a row for each seed."""
+    quiet()
     (slow,) = run_trials([far_apart(trial, 8)])
     times = times_of(slow)
     rows = []
-    for first in range(0, seeds, SIDE_BY_SIDE):
-        some = range(first, min(seeds, first + SIDE_BY_SIDE))
-        for seed, run in zip(some, run_trials([(trial, draw_strikes(trial, EVERY, s)) for s in some]), strict=True):
-            strikes = [[round(at, 4), replica] for at, replica in run.strikes]
-            rows.append({"seed": seed, "measured": round(run.effective(times.usual), 4), "strikes": strikes})
-            print(f"{trial.policy}, seed {seed}: {rows[-1]['measured']:.3f}, {len(strikes)} failures", flush=True)
+    for seed in range(seeds):
+        load = quiet()
+        (run,) = run_trials([(trial, draw_strikes(trial, EVERY, seed))])
+        strikes = [[round(at, 4), replica] for at, replica in run.strikes]
+        row = {"seed": seed, "measured": round(run.effective, 4), "own_step": round(run.usual, 4), "load": round(load, 1)}
+        rows.append(row | {"strikes": strikes})
+        print(f"{trial.policy}, seed {seed}: {row['measured']:.3f}, {len(strikes)} failures", flush=True)
     return {name: round(getattr(times, name), 4) for name in ("usual", "recovery", "stall", "rejoin")}, rows
+
+
+def quiet() -> float:
+    """Wait until the computer is, and return its load: of a run's result it knows nothing yet."""
+    end = time.monotonic() + PATIENCE
+    while os.getloadavg()[0] > BUSY and time.monotonic() < end:
+        time.sleep(1.0)
+    return os.getloadavg()[0]
 
 
 def summary(result: Row) -> None:

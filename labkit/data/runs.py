@@ -151,13 +151,15 @@ def accuracy_rows(groups: list[dict[str, Any]]) -> list[AccuracyRow]:
 class FleetTrial:
     """A small fleet with failures at random, by the wall clock. Times in seconds. measured: effective part of the time.
 
-    replicas, step, repair, time, every: of the run. usual, recovery, stall, rejoin: what was measured of the system
-    before. strikes: (time, replica) of its failures.
+    own_step: the median step of this run. load: of the computer before it. strikes: (time, replica) of its failures. replicas, step, repair, time,
+    every: of the setting. usual, recovery, stall, rejoin: what was measured of the system before.
     """
 
     policy: str
     seed: int
     measured: float
+    own_step: float
+    load: float
     strikes: tuple[tuple[float, int], ...]
     replicas: int
     step: float
@@ -194,7 +196,8 @@ def fleet_trial_rows(raw: dict[str, Any]) -> list[FleetTrial]:
     times = {row["policy"]: {k: v for k, v in row.items() if k != "policy"} for row in raw["times"]}
     return [
         FleetTrial(
-            row["policy"], row["seed"], row["measured"], tuple((at, replica) for at, replica in row["strikes"]),
+            row["policy"], row["seed"], row["measured"], row["own_step"], row["load"],
+            tuple((at, replica) for at, replica in row["strikes"]),
             **raw["setting"], **times[row["policy"]],
         )
         for row in raw["runs"]

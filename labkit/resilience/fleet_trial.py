@@ -87,10 +87,11 @@ class Trained:
         times = [at for at, _ in self.commits]
         return statistics.median(b - a for a, b in zip(times, times[1:], strict=False))
 
-    def effective(self, usual: float) -> float:
-        """Measured: what was trained in `trial.time`, over what all replicas would have trained in steps of `usual`."""
+    @property
+    def effective(self) -> float:
+        """Measured: what was trained in `trial.time`, over what all replicas would have trained in usual steps."""
         done = sum(len(who) for at, who in self.commits if 0 < at <= self.trial.time)
-        return done * usual / (self.trial.replicas * self.trial.time)
+        return done * self.usual / (self.trial.replicas * self.trial.time)
 
 
 def draw_strikes(trial: Trial, every: float, seed: int = 0) -> Strikes:
