@@ -15,14 +15,14 @@ from typing import Any
 
 import labkit
 from labkit.cost.estimates import Estimate
-from labkit.data.runs import FleetTrial, fleet_trial_rows
-from labkit.resilience.fleet_trial import POLICIES, Times, Trial, draw_strikes, far_apart, predict, run_trials, times_of
+from labkit.data.runs import fleet_trial_rows
+from labkit.resilience.fleet_trial import POLICIES, Trial, draw_strikes, far_apart, run_trials, simulated, times_of
 
 from .large_batches import as_lines, provenance
 from .ratios import table
 
 EVERY = 3.6  # seconds between failures
-BUSY, PATIENCE = 4.0, 100.0  # a run waits for a load below this, for so many seconds at most
+BUSY, PATIENCE = 4.0, 10.0  # a run waits for a load below this, for so many seconds at most
 Row = dict[str, Any]
 
 
@@ -91,13 +91,6 @@ def summary(result: Row) -> None:
         rows.append({"policy": policy, "runs": len(mine), "measured": str(Estimate.of(x.measured for x in mine)),
                      "simulated": str(Estimate.of(said)), "difference": str(Estimate.of(off))})  # fmt: skip
     print(table(rows))
-
-
-def simulated(x: FleetTrial) -> float:
-    """What the simulator says of a stored run, with that run's own failures."""
-    trial = Trial(x.policy, x.replicas, x.step, x.repair, x.time)
-    twice = [list(x.strikes)] * 2  # an estimate needs two
-    return predict(trial, Times(x.usual, x.recovery, x.stall, x.rejoin), twice).effective.mean
 
 
 if __name__ == "__main__":

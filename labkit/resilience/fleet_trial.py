@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from labkit.cost.fleet_runs import FleetRuns, simulate_fleet
 from labkit.cost.refuse import not_negative, one_of, positive, whole
+from labkit.data.runs import FleetTrial
 from labkit.resilience.audit import Commit, read
 from labkit.wire.errors import Refused
 
@@ -149,6 +150,13 @@ def predict(trial: Trial, times: Times, strikes: Sequence[Strikes]) -> FleetRuns
     return simulate_fleet(
         trial.time, times.recovery, times.stall, count, times.rejoin, time=trial.time, strikes=given
     )
+
+
+def simulated(x: FleetTrial) -> float:
+    """What the simulator says of a stored run, with that run's own failures: its effective part of the time."""
+    trial = Trial(x.policy, x.replicas, x.step, x.repair, x.time)
+    twice = [list(x.strikes)] * 2  # an estimate needs two
+    return predict(trial, Times(x.usual, x.recovery, x.stall, x.rejoin), twice).effective.mean
 
 
 class TrialJob:
