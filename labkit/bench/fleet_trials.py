@@ -66,7 +66,12 @@ def tried(trial: Trial, seeds: int) -> tuple[Row, list[Row]]:
         load = quiet()
         (run,) = run_trials([(trial, draw_strikes(trial, EVERY, seed))])
         strikes = [[round(at, 4), replica] for at, replica in run.strikes]
-        row = {"seed": seed, "measured": round(run.effective, 4), "own_step": round(run.usual, 4), "load": round(load, 1)}
+        row = {
+            "seed": seed,
+            "measured": round(run.effective, 4),
+            "own_step": round(run.usual, 4),
+            "load": round(load, 1),
+        }
         rows.append(row | {"strikes": strikes})
         print(f"{trial.policy}, seed {seed}: {row['measured']:.3f}, {len(strikes)} failures", flush=True)
     return {name: round(getattr(times, name), 4) for name in ("usual", "recovery", "stall", "rejoin")}, rows

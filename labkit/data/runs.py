@@ -151,8 +151,8 @@ def accuracy_rows(groups: list[dict[str, Any]]) -> list[AccuracyRow]:
 class FleetTrial:
     """A small fleet with failures at random, by the wall clock. Times in seconds. measured: effective part of the time.
 
-    own_step: the median step of this run. load: of the computer before it. strikes: (time, replica) of its failures. replicas, step, repair, time,
-    every: of the setting. usual, recovery, stall, rejoin: what was measured of the system before.
+    own_step: the median step of this run. load: of the computer before it. strikes: (time, replica) of its failures.
+    replicas, step, repair, time, every: of the setting. usual, recovery, stall, rejoin: measured of the system before.
     """
 
     policy: str

@@ -147,9 +147,7 @@ def predict(trial: Trial, times: Times, strikes: Sequence[Strikes]) -> FleetRuns
     alone = trial.policy == "all wait"
     given = [[(at, 0 if alone else replica) for at, replica in one] for one in strikes]
     count = 1 if alone else trial.replicas
-    return simulate_fleet(
-        trial.time, times.recovery, times.stall, count, times.rejoin, time=trial.time, strikes=given
-    )
+    return simulate_fleet(trial.time, times.recovery, times.stall, count, times.rejoin, time=trial.time, strikes=given)
 
 
 def simulated(x: FleetTrial) -> float:

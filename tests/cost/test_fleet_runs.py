@@ -142,7 +142,9 @@ def test_failures_may_be_given():
     nested = [(10.0, 0), (15.0, 0)]  # the recovery begins anew: away until 25, and stalled for 3 twice
     found = cost.simulate_fleet(1.0, 10, 3, 4, time=100, strikes=[apart, nested])
     first, second = 100 - 2 * (3 + 7 / 4), 100 - (2 * 3 + 9 / 4)
-    assert found.effective.highest == pytest.approx(second / 100) and found.effective.lowest == pytest.approx(first / 100)
+    assert found.effective.highest == pytest.approx(second / 100) and found.effective.lowest == pytest.approx(
+        first / 100
+    )
     assert found.failures == 2
     alone = cost.simulate_fleet(1.0, 10, 10, time=100, strikes=[[(10.0, 0), (15.0, 0)]] * 2)
     assert alone.effective.mean == pytest.approx(0.85)  # 10 to 25

@@ -17,7 +17,7 @@ from labkit.resilience.fleet_trial import (
 
 
 def commits(usual, until, gaps=()):
-    """Steps of `usual` seconds of replicas 0 to 3; each gap is (from step, extra seconds, replicas meanwhile, steps)."""
+    """Steps of `usual` s of replicas 0 to 3; a gap is (from step, extra seconds, replicas meanwhile, steps)."""
     now, found, step = 0.0, [(0.0, (0, 1, 2, 3))], 0
     while now < until:
         step += 1

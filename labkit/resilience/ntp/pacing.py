@@ -77,23 +77,20 @@ def _step(
 
 
 def _stand_in(
-    group: Group, inner: Group, model: Any, replicas: Replicas, replica: int, full: int, attention: float, seconds: float
+    group: Group, inner: Group, model: Any, replicas: Replicas, replica: int, full: int, attention: float,
+    seconds: float,
 ) -> None:  # fmt: skip
     """Before each half of a block the rank computes for the shards of it that it holds."""
+    config: GPTConfig = model.config
     kinds = {
-        "attention": (config_of(model).heads, attention),
-        "feed_forward": (config_of(model).width * config_of(model).expansion, 1 - attention),
+        "attention": (config.heads, attention),
+        "feed_forward": (config.width * config.expansion, 1 - attention),
     }
     for block in model.blocks:
         for name, (count, part) in kinds.items():
             held = len(replicas.map_of(replica, count).compute[inner.rank])
             takes = seconds * part * held / -(-count // full) / len(model.blocks)
             getattr(block, name).register_forward_pre_hook(_computing(group, takes))
-
-
-def config_of(model: Any) -> GPTConfig:
-    """The configuration that a model was built by."""
-    return model.config
 
 
 def _computing(group: Group, seconds: float) -> Any:
