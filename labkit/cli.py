@@ -21,6 +21,7 @@ BENCHMARKS = {
     "data-parallel": "DDP, ZeRO-1 and FSDP against PyTorch's own",
     "model-parallel": "tensor and pipeline parallelism against PyTorch's own, and the simulator against runs",
     "failures": "what fault tolerance costs, and how soon a run goes on when something breaks",
+    "ntp": "what replicas of different width cost the whole one, on emulated links",
     "grade": "how long grading takes, and whether it judges right",
     "large-batches": "the shipped runs of chapter 7, made again",
     "recovery-accuracy": "the shipped runs of chapter 19 on the quality of the model, made again",

@@ -60,3 +60,17 @@ def test_the_slowest_rank_of_a_step_counts():
     fast, slow = ([1.0, 1.0], [1.0, 1.0]), ([2.0, 4.0], [1.0, 2.0])
     table = row([found(fast, ([], [])), found(slow, ([0.5], [0.5]))])
     assert table["labkit ms"] == 3000 and table["PyTorch ms"] == 1500 and table["time ratio"] == 2
+
+
+def test_the_benchmark_of_narrow_replicas_is_the_same_in_every_run(capsys, tmp_path):
+    import json
+
+    from labkit.cli import main
+
+    found = []
+    for n in range(2):
+        path = tmp_path / f"{n}.json"
+        main(["bench", "ntp", "--width", "2", "--lost", "1", "--ratios", "0.03", "--json", str(path)])
+        found.append(json.loads(path.read_text()))
+    assert found[0] == found[1]
+    assert 0 <= found[0]["reshard"][0]["backward slower"] < 0.04 and found[0]["naive"][0]["naive / map"] > 1

@@ -2,7 +2,8 @@
 
 Parts: ftar (the fault-tolerant all-reduce against native and against labkit's ring), quorum (its latency with the
 members), checkpoint (the stall of synchronous and asynchronous ones), stall (at a kill, at a rejoin, and the overhead
-without faults). A part is a module `failures_<part>` with two functions, and a third if it has options of its own:
+without faults), torchft (these beside that library, where it is installed). A part is a module `failures_<part>` with
+two functions, and a third if it has options of its own:
 
     rows(options)       measures, and returns a list of rows: dictionaries with the same keys
     report(options)     measures, prints its table beside its targets, and returns what --json saves: plain data
@@ -18,7 +19,7 @@ from typing import Any
 
 from .ratios import save
 
-PARTS = ("ftar", "quorum", "checkpoint", "stall")
+PARTS = ("ftar", "quorum", "checkpoint", "stall", "torchft")
 
 
 def main(argv: list[str] | None = None) -> int:

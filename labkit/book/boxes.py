@@ -18,7 +18,8 @@ Window = tuple[float, float]
 
 @dataclass(frozen=True)
 class Box:
-    """One stretch of time on one rank. lane: "work", "collective", "send" or "receive"; kind: a key of style.KINDS."""
+    """One stretch of time on one rank. lane: "work", "beside", "collective", "send" or "receive"; kind: a key of
+    style.KINDS."""
 
     rank: int
     lane: str
@@ -41,6 +42,12 @@ def work_boxes(trace: Trace) -> Iterable[Box]:
         hover = f"rank {span.rank}: {span.name}{attrs}, {seconds_text(span.end - span.start)}"
         kind = "compute" if span.name == "compute" or span.attrs.get("kind") == "compute" else "span"
         yield Box(span.rank, "work", kind, span.start, span.end, span.name, hover)
+
+
+def beside_boxes(beside: Iterable[tuple[int, str, float, float]]) -> Iterable[Box]:
+    """What goes on beside a rank's own work: (rank, name, first second, last second)."""
+    for rank, name, start, end in beside:
+        yield Box(rank, "beside", "span", start, end, name, f"rank {rank}: {name}, {seconds_text(end - start)}")
 
 
 def collective_boxes(trace: Trace) -> Iterable[Box]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RADIUS = 15.0
 APART = 62.0  # between the middles of two circles
-MARGIN = 70.0  # left of the boxes, for the arrows of the first level
+MARGIN, WIDEST = 70.0, 240.0  # left of the boxes, for the arrows of the first level: with few of them, and at most
 MOST_DRAWN = 10  # operations
 TITLE, BADGE = "Who holds up the job", "measured"
 # What a member has done about an operation: colour, hatch, dash of the edge. Each differs from the others in print.
@@ -50,12 +50,12 @@ def diagnosis(verdict: Verdict) -> Figure:
     if waits is None or not waits.operations:
         rows: list[Row] = [{"rank": r, "suspect": "yes"} for r in verdict.suspects]
         return Figure(TITLE, BADGE, sentence, rows, svg=_ranks_only(verdict, sentence))
-    order = _by_depth(waits)
+    order = by_depth(waits)
     return Figure(TITLE, BADGE, sentence, _rows(verdict, waits, order), svg=_picture(verdict, waits, order, sentence))
 
 
-def _by_depth(waits: Waits) -> list[Any]:
-    """Keys of the operations: each above those that it waits for, the last ones wait for nobody."""
+def by_depth(waits: Waits) -> list[Any]:
+    """Keys of the operations as the picture numbers them, from 1: each above those that it waits for, leaves last."""
     depth: dict[Any, int] = {}
 
     def of(key: Any, above: tuple[Any, ...] = ()) -> int:
@@ -97,45 +97,58 @@ def _picture(verdict: Verdict, waits: Waits, order: Sequence[Any], sentence: str
                                           for k in drawn for r in waits.operations[k].members)]  # fmt: skip
     y = legend(svg, y, [("suspect", ORANGE, "", ""), *((SAID[word], *LOOKS[word]) for word in seen)]) + 6
     if waits.edges:
-        svg.text(8, y + 6, "Arrow at the left: the upper operation waits for the lower one, because the rank beside it "
+        svg.text(8, y + 6, "Arrow at the left: from an operation to one that it waits for, because the rank beside it "
                  "is there.")  # fmt: skip
         y += 20
     if len(order) > len(drawn):
         svg.text(8, y + 8, f"{len(order) - len(drawn)} operations that wait for these are left out: see the table")
         y += 22
+    told: dict[tuple[Any, Any], set[int]] = {}
+    for edge in waits.edges:
+        if edge.of in drawn and edge.on in drawn:
+            told.setdefault((edge.of, edge.on), set()).add(edge.rank)
+    labels = [", ".join(map(str, sorted(ranks))) for ranks in told.values()]
+    ways, left = _ways(labels)
     sides: dict[Any, tuple[float, float]] = {}
     for key in drawn:
         op = waits.operations[key]
         inner = [(r, p) for r, p in waits.between if r in op.inside and p in op.members]
-        y, sides[key] = _box(svg, y, order.index(key) + 1, op, inner, verdict.suspects)
-    first = {key: n for n, key in enumerate(drawn)}
-    told: dict[tuple[Any, Any], list[int]] = {}
-    for edge in waits.edges:
-        if edge.of in first and edge.on in first:
-            told.setdefault((edge.of, edge.on), []).append(edge.rank)
-    for n, ((of, on), ranks) in enumerate(told.items()):
-        _outer(svg, sides[of], sides[on], ranks, n)
+        y, sides[key] = _box(svg, y, order.index(key) + 1, op, inner, verdict.suspects, left)
+    for (of, on), label, way in zip(told, labels, ways, strict=True):
+        _outer(svg, sides[of], sides[on], label, left - way, left)
     return svg.render(y + 6)
 
 
+def _ways(labels: Sequence[str]) -> tuple[list[float], float]:
+    """How far from the boxes each arrow runs, with room for its label beside it; and where the boxes begin."""
+    ways, at = [], 14.0
+    for label in labels:
+        ways.append(at)
+        at += text_width(label, 11) + 9
+        if at > WIDEST - 30:  # too many for the page: begin again, and let them cross
+            at = 18.0
+    widest = max((way + text_width(label, 11) + 8 for way, label in zip(ways, labels, strict=True)), default=0.0)
+    return ways, min(WIDEST, max(MARGIN, widest))
+
+
 def _box(
-    svg: Svg, y: float, n: int, op: Any, inner: Sequence[tuple[int, int]], suspects: Sequence[int]
+    svg: Svg, y: float, n: int, op: Any, inner: Sequence[tuple[int, int]], suspects: Sequence[int], left: float
 ) -> tuple[float, tuple[float, float]]:  # fmt: skip
     """One operation; returns the y below it, and the top and the middle of its left side."""
-    width = WIDTH - MARGIN - 10
+    width = WIDTH - left - 10
     words = wrap(f"{n}: {op.name}", width - 20, 12)
     columns = max(1, int((width - 2 * RADIUS) // APART))
     lines = -(-len(op.members) // columns)
     arcs = 16.0 if inner else 0.0
     tall = 12 + 15 * len(words) + lines * (2 * RADIUS + 14 + arcs) + 4
-    svg.rect(MARGIN, y, width, tall, radius=6)
+    svg.rect(left, y, width, tall, radius=6)
     for k, line in enumerate(words):
-        svg.text(MARGIN + 10, y + 17 + 15 * k, line, size=12, bold=k == 0)
+        svg.text(left + 10, y + 17 + 15 * k, line, size=12, bold=k == 0)
     where = {}
     for k, rank in enumerate(op.members):
         row, column = divmod(k, columns)
         cy = y + 12 + 15 * len(words) + row * (2 * RADIUS + 14 + arcs) + arcs + RADIUS + 6
-        where[rank] = MARGIN + 14 + RADIUS + column * APART, cy
+        where[rank] = left + 14 + RADIUS + column * APART, cy
     for rank, peer in inner:
         _inner(svg, where[rank], where[peer])
     for rank, (x, cy) in where.items():
@@ -163,13 +176,13 @@ def _inner(svg: Svg, start: tuple[float, float], end: tuple[float, float]) -> No
     svg.arrow_head(x2, y2 - RADIUS - 1, (x2 - x1) / 2, y2 - RADIUS - top, 7)
 
 
-def _outer(svg: Svg, of: tuple[float, float], on: tuple[float, float], ranks: Sequence[int], n: int) -> None:
-    """An arrow at the left of the boxes, from an operation to one that it waits for, with the ranks that are there."""
-    x = MARGIN - 14 - 9 * (n % 4)
+def _outer(
+    svg: Svg, of: tuple[float, float], on: tuple[float, float], text: str, x: float, left: float
+) -> None:  # fmt: skip
+    """An arrow left of the boxes, from an operation to one that it waits for, with the ranks that are there."""
     y1, y2 = of[1], on[0]
-    svg.path(f"M{number(MARGIN)} {number(y1)} H{number(x)} V{number(y2)} H{number(MARGIN - 2)}", width=1.3)
-    svg.arrow_head(MARGIN - 1, y2, 1, 0, 8)
-    text = ", ".join(map(str, sorted(set(ranks))))
+    svg.path(f"M{number(left)} {number(y1)} H{number(x)} V{number(y2)} H{number(left - 2)}", width=1.3)
+    svg.arrow_head(left - 1, y2, 1, 0, 8)
     svg.text(max(2.0, x - 4 - text_width(text, 11)), (y1 + y2) / 2 + 4, text, size=11)
 
 

@@ -14,8 +14,10 @@ from labkit.book.tables import Table
 from labkit.resilience.supervising.outcome import FtRun
 
 
-def replicas(run: FtRun, title: str = "A run in which ranks are lost") -> ReplicaFigure:
+def replicas(run: FtRun, title: str = "A run in which ranks are lost", badge: str = "measured") -> ReplicaFigure:
     """Throughput, loss and membership of `run`, which `run_ft_hsdp` or `FtJob.wait` returned, over time.
+
+    badge: "emulated" for a run whose steps are stretched by a stand-in (`group.compute`). Who trained is measured.
 
     The figure's rows are its steps. `.members()` is a table of who trained which steps, `.story` all of it as data.
     """
@@ -24,13 +26,13 @@ def replicas(run: FtRun, title: str = "A run in which ranks are lost") -> Replic
             f"replicas needs a fault-tolerant run, as run_ft_hsdp(...) or job.wait() returns it: got {run!r}"
         )
     told = tell(run.lines, run.incidents, run.config.replicas, run.config.batch, run.zero, run.run.seconds, over=True)
-    return drawn(told, title)
+    return drawn(told, title, badge)
 
 
-def drawn(story: Story, title: str) -> ReplicaFigure:
+def drawn(story: Story, title: str, badge: str = "measured") -> ReplicaFigure:
     """The figure of a story."""
     said = sentence(story)
-    return ReplicaFigure(title, "measured", said, rows(story), svg=picture(story, title, "measured", said), story=story)
+    return ReplicaFigure(title, badge, said, rows(story), svg=picture(story, title, badge, said), story=story)
 
 
 class ReplicaFigure(Figure):

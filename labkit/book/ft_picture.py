@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from labkit.book.figure import WIDTH, heading, legend
-from labkit.book.ft_story import TRAINS, ZEROS, Story, Told
+from labkit.book.ft_story import TRAINS, ZEROS, Mark, Story, Told
 from labkit.book.line_chart import _range, _ticks
 from labkit.book.style import BLUE, GREEN, INK, ORANGE, RED
 from labkit.book.svg import Svg, number
@@ -13,6 +13,7 @@ from labkit.book.units import short
 
 LEFT, RIGHT = 84.0, WIDTH - 16.0
 BAND, LANE, GAP = 84.0, 20.0, 34.0  # heights of a band, of a replica's lane, and between two bands
+MARK = 14.0  # width of a mark
 
 
 def picture(story: Story, title: str, badge: str, said: str) -> str:
@@ -43,9 +44,8 @@ def picture(story: Story, title: str, badge: str, said: str) -> str:
     svg.text(8, lanes - 8, "replica", 11.5)
     for r in range(story.replicas):
         _lane(svg, story, r, lanes + LANE * r, across)
-    for m in story.marks:
-        if begin <= m.at <= end:
-            _mark(svg, m.kind, across(m.at), lanes + LANE * m.replica, f"{m.at:.2f} s: {m.text}")
+    for m, x in _side_by_side([m for m in story.marks if begin <= m.at <= end], across):
+        _mark(svg, m.kind, x, lanes + LANE * m.replica, f"{m.at:.2f} s: {m.text}")
     for at in _ticks(begin, end, 8):
         svg.line(across(at), rate, across(at), bottom, faint=True)
         svg.text(across(at), bottom + 16, short(at), 11, "middle")
@@ -96,15 +96,35 @@ def _lane(svg: Svg, story: Story, replica: int, y: float, across: Callable[[floa
             svg.rect(x, y + 2, across(last.at) - x, LANE - 4, hatch="\\",
                      hover=f"replica {replica} trained steps {first.step} to {last.step}, which are lost")  # fmt: skip
     for role, first, last in story.stretches(replica):
-        x = across(first.at - (first.seconds or story.usual or 0.0))
-        wide = across(last.at) - x
+        begin = first.at - (first.seconds or story.usual or 0.0)
         said = f"replica {replica} {role}: steps {first.step} to {last.step}"
-        if role == TRAINS:
-            svg.rect(x, y + 2, wide, LANE - 4, fill=BLUE, hover=said)
-        elif role == ZEROS:
-            svg.rect(x, y + 2, wide, LANE - 4, fill=ORANGE, hatch="/", hover=said)
-        else:
-            svg.rect(x, y + 2, wide, LANE - 4, dash="2 3", hover=said)
+        if role not in (TRAINS, ZEROS):
+            svg.rect(across(begin), y + 2, across(last.at) - across(begin), LANE - 4, dash="2 3", hover=said)
+            continue
+        fill, hatch = (BLUE, "") if role == TRAINS else (ORANGE, "/")
+        for a, b in _moving(story, begin, last.at):
+            svg.rect(across(a), y + 2, across(b) - across(a), LANE - 4, fill=fill, hatch=hatch, hover=said)
+
+
+def _moving(story: Story, begin: float, end: float) -> list[tuple[float, float]]:
+    """What standstills leave of the time from `begin` to `end`: each ends with a usual step, which is trained."""
+    found = []
+    for a, b in story.stills():
+        if begin < b and a < end:
+            if a > begin:
+                found.append((begin, a))
+            begin = min(max(begin, b - (story.usual or 0.0)), end)
+    return [*found, (begin, end)]
+
+
+def _side_by_side(marks: Sequence[Mark], across: Callable[[float], float]) -> list[tuple[Mark, float]]:
+    """Each mark and where it is drawn: a little to the right of its moment where it would cover the one before it."""
+    found: list[tuple[Mark, float]] = []
+    last: dict[int, float] = {}
+    for m in marks:
+        last[m.replica] = x = max(across(m.at), last.get(m.replica, -MARK) + MARK)
+        found.append((m, x))
+    return found
 
 
 def _mark(svg: Svg, kind: str, x: float, y: float, said: str) -> None:

@@ -31,7 +31,8 @@ def sentence(story: Story) -> str:
         still = story.stills()
         told = f"A usual step takes {seconds_text(story.usual)}"
         if still:
-            told += f"; {plural(len(still), 'step')} took more than twice that, {seconds_text(story.standing)} in all"
+            told += (f"; {plural(len(still), 'step')} took more than twice that: {seconds_text(story.standing)} longer "
+                     f"than usual{', in all' if len(still) > 1 else ''}")  # fmt: skip
         said.append(told)
     if not story.over:
         said.append(f"Step {last.step} was trained by {replicas_text(last.trained)}")

@@ -13,8 +13,10 @@ from labkit.book.boxes import (
     Box,
     Window,
     arrived,
+    beside_boxes,
     clip,
     collective_boxes,
+    length,
     merged,
     message_boxes,
     seconds_by_rank,
@@ -28,6 +30,7 @@ from labkit.book.timelines_svg import picture
 from labkit.book.units import bytes_text, plural, seconds_text
 
 MOST_ARROWS = 200
+TICK = 1e-9  # seconds: what clocks count in. A sum of stretches is not known better, so less is shown as 0
 CROWDED = 150  # boxes; beyond this those that are too narrow to be told apart are drawn as one
 MOST_BOXES = 1500  # beyond this a notebook grows by megabytes, and nobody can tell the boxes apart
 NAMES = {
@@ -70,24 +73,36 @@ def timeline(
     ranks: Sequence[int] | None = None,
     arrows: bool | None = None,
     title: str = "Timeline",
+    beside: Sequence[tuple[int, str, float, float]] = (),
+    sentence: str | None = None,
 ) -> Figure:
     """The timeline of a run.
 
     window: (first, last) second to show; by default from the first thing that happened to the last.
     ranks: which world ranks; all by default.
     arrows: draw an arrow for each message; by default when fewer than 200 messages are shown.
+    beside: (rank, name, first second, last second) of what goes on beside a rank's own work, as a thread that writes;
+        it gets a lane of its own.
+    sentence: said in place of the usual one.
 
     Text equivalent: per rank, milliseconds computing, transferring and waiting inside the window, as
-    `Trace.step_breakdown` defines them, and the messages and bytes it sent.
+    `Trace.step_breakdown` defines them, and the messages and bytes it sent; with `beside`, the milliseconds of that.
     """
     shown = list(range(trace.world_size)) if ranks is None else list(ranks)
     if not shown or not all(0 <= r < trace.world_size for r in shown):
         raise ValueError(f"ranks={ranks!r}: this run has ranks 0 to {trace.world_size - 1}")
     if window is not None and not window[0] < window[1]:
         raise ValueError(f"window={window!r}: give the first and the last second to show, the first one smaller")
+    for what in beside:
+        if what[0] not in range(trace.world_size) or not what[2] <= what[3]:
+            raise ValueError(
+                f"beside has {what!r}: give (rank, name, first second, last second), a rank from 0 to "
+                f"{trace.world_size - 1} and the first second before the last"
+            )
 
     met = [m for m in trace.sends if arrived(m) and (m.src in shown or m.dst in shown)]
     every = [*work_boxes(trace), *collective_boxes(trace), *stuck_boxes(trace), *message_boxes(trace, met)]
+    every += beside_boxes(beside)
     first, last = window if window is not None else whole(every)
     inside = [m for m in met if m.start <= last and m.arrived >= first]
     boxes = [b for b in clip(every, (first, last)) if b.rank in shown]
@@ -97,13 +112,18 @@ def timeline(
     rows: list[dict[str, object]] = [
         {
             "rank": rank,
-            **{f"{name} (ms)": 1e3 * seconds for name, seconds in n.items()},
+            **{f"{name} (ms)": _milliseconds(seconds) for name, seconds in n.items()},
             "messages sent": sum(m.src == rank for m in inside),
             "bytes sent": sum(int(m.nbytes) for m in inside if m.src == rank),
         }
         for rank, n in zip(shown, numbers, strict=True)
     ]
-    sentence = _sentence(shown, numbers, inside, last - first, window)
+    if beside:
+        for row in rows:
+            row["beside it (ms)"] = 1e3 * length(
+                (b.start, b.end) for b in boxes if b.rank == row["rank"] and b.lane == "beside"
+            )
+    sentence = _sentence(shown, numbers, inside, last - first, window) if sentence is None else sentence
     if len(boxes) > CROWDED:
         each = len(boxes)
         sizes = ((last - first) / parts for parts in (250, 100, 50, 20, 5, 1))  # 250: three pixels
@@ -114,12 +134,19 @@ def timeline(
             and m.arrived <= last] if few else []  # fmt: skip
     with_work = any(b.lane == "work" for b in boxes)
     room = (84 if with_work else 60) if len(shown) <= 8 else max(18, 560 / len(shown))
-    scene = Scene(shown, (first, last), boxes, both, _lanes(with_work, room > 45), room, room > 45)
+    room += 16 if beside and room > 45 else 0
+    lanes = _lanes(with_work, room > 45, bool(beside))
+    scene = Scene(shown, (first, last), boxes, both, lanes, room, room > 45)
     return Figure(
         title, trace.badge, sentence, list(rows),
         svg=picture(scene, title, trace.badge, sentence, NAMES),
         spec=spec(scene, title, trace.badge, sentence, NAMES),
     )  # fmt: skip
+
+
+def _milliseconds(seconds: float) -> float:
+    """For the table: 0.0 for what is no longer than the rounding of a clock."""
+    return 1e3 * seconds if seconds > 1.5 * TICK else 0.0
 
 
 def whole(boxes: Sequence[Box]) -> Window:
@@ -145,8 +172,15 @@ def _sentence(
     return text
 
 
-def _lanes(with_work: bool, roomy: bool) -> dict[str, tuple[float, float]]:
+def _lanes(with_work: bool, roomy: bool, beside: bool = False) -> dict[str, tuple[float, float]]:
     """Where each lane sits in its row."""
+    if beside and roomy:
+        return {
+            "work": (0.05, 0.24), "beside": (0.31, 0.17), "collective": (0.51, 0.46), "send": (0.67, 0.12),
+            "receive": (0.81, 0.12),
+        }  # fmt: skip
+    if beside:
+        return {"beside": (0.17, 0.11)} | _lanes(True, False) | {"work": (0.04, 0.12)}
     if not roomy:
         return {"work": (0.04, 0.24), "collective": (0.3, 0.66), "send": (0.35, 0.26), "receive": (0.65, 0.26)}
     if with_work:

@@ -7,7 +7,7 @@ all: what has been bought, and which cases still look alike, is all that the res
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -19,26 +19,30 @@ from labkit.course.errors import CourseError
 class Plan:
     """Buy `buy` (None: nothing more, the verdict is clear), then go on by which cases still look alike.
 
-    cases: that look alike so far, by number. minutes: of all of them together, from here on.
+    cases: that look alike so far, by number. minutes: of all of them together, from here on. ranks: that may
+    still have done it, in the case with the most of them, if its cause is known.
     """
 
     cases: tuple[int, ...]
     buy: str | None
     minutes: float
     then: tuple[Plan, ...] = ()
+    ranks: int = 1
 
     @property
     def mean(self) -> float:
         """Minutes from here on, if every case is equally likely."""
         return self.minutes / len(self.cases)
 
-    def lines(self, names: Sequence[str], depth: int = 0) -> list[str]:
-        """The plan in words, indented; names: of the cases by number."""
+    def lines(self, names: Sequence[str], evidence: Mapping[str, str] | None = None, depth: int = 0) -> list[str]:
+        """The plan in words, indented. names: of the cases by number. evidence: its names by id; else the ids."""
         who = " or ".join(names[n] for n in self.cases)
         if self.buy is None:
             return [f"{'  ' * depth}{who}: the verdict"]
-        told = [line for plan in self.then for line in plan.lines(names, depth + 1)]
-        return [f"{'  ' * depth}{who}: buy {self.buy!r}", *told]
+        told = [line for plan in self.then for line in plan.lines(names, evidence, depth + 1)]
+        if len(self.cases) == 1 and self.ranks > 1:
+            who += f", by one of {self.ranks} ranks"
+        return [f"{'  ' * depth}{who}: buy {(evidence or {}).get(self.buy, self.buy)!r}", *told]
 
 
 def best_plan(cases: Sequence[Case]) -> Plan:
@@ -60,6 +64,9 @@ def best_plan(cases: Sequence[Case]) -> Plan:
             found.setdefault(frozenset(s.cause for s in left(n, bought)), []).append(n)
         return [tuple(part) for part in found.values()]
 
+    def possible(n: int, bought: frozenset[str]) -> int:
+        return len({s.rank for s in left(n, bought) if s.cause == truths[n].cause})
+
     @cache
     def best(alike: tuple[int, ...], bought: frozenset[str]) -> Plan:
         if len(alike) == 1 and left(alike[0], bought) == {truths[alike[0]]}:
@@ -72,7 +79,7 @@ def best_plan(cases: Sequence[Case]) -> Plan:
             then = tuple(best(part, now) for part in parts(alike, now))
             minutes = price * len(alike) + sum(plan.minutes for plan in then)
             if found is None or minutes < found.minutes:
-                found = Plan(alike, id, minutes, then)
+                found = Plan(alike, id, minutes, then, max(possible(n, bought) for n in alike))
         if found is None:
             raise CourseError("best_plan: all evidence together does not tell these cases apart")
         return found

@@ -25,7 +25,8 @@ class Suspect(NamedTuple):
 class Evidence:
     """What can be bought. shows: what is then seen, Markdown. leaves: who may still be at fault, going by it alone.
 
-    minutes: for which the fleet stands still meanwhile. mark: how it came about, "measured" or "emulated".
+    minutes: for which the fleet stands still meanwhile. mark: how it came about, "measured" or "emulated". brief: what
+    it shows that matters, in a line; "" if that is all of it.
     """
 
     id: str
@@ -34,6 +35,12 @@ class Evidence:
     shows: str
     leaves: frozenset[Suspect]
     mark: str = "measured"
+    brief: str = ""
+
+    @property
+    def line(self) -> str:
+        """What it shows, in one line of plain words."""
+        return self.brief or "; ".join(line.removeprefix("- ").replace("*", "") for line in self.shows.splitlines())
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from labkit import book
 from labkit.course.casefile import Case, Evidence, Suspect
+from labkit.course.errors import CourseError
 
 CAUSES = {"frozen": "it froze", "lost": "it lost a message"}
 
@@ -66,7 +68,7 @@ def test_a_wrong_verdict_is_paid_and_another_may_be_given(board: book.CaseFile) 
     assert item["state"] == "wrong" and "restarted" in item["feedback"] and "It was" not in item["feedback"]
     assert board.form.act("verdict", "submit", ["1", "b"])["state"] == "right"
     rows = board.story()
-    assert [row["minutes"] for row in rows] == [10.0, 0.0, 10.0, 35.0]
+    assert [row["minutes"] for row in rows] == [0.0, 10.0, 0.0, 10.0, 35.0]
 
 
 def test_who_gives_up_is_told(board: book.CaseFile) -> None:
@@ -87,7 +89,7 @@ def test_after_the_verdict_all_else_may_be_seen_and_nothing_is_paid(board: book.
     board.buy("card")
     assert "the card of rank 1 fails" in board.form.item("card")["feedback"]
     assert "1 minute of the fleet" in board.form.item("verdict")["feedback"]
-    assert [row["minutes"] for row in board.story()] == [1, 0, 1, 35]
+    assert [row["minutes"] for row in board.story()] == [0, 1, 0, 1, 35]
 
 
 def test_with_a_reader_there_the_truth_waits_for_the_verdict(board, monkeypatch) -> None:
@@ -103,7 +105,10 @@ def test_headless_the_declared_path_is_followed(board, monkeypatch, capsys) -> N
     board.require()
     assert "declared path" in capsys.readouterr().out
     rows = board.story()
-    assert [row.get("suspects left") for row in rows][:3] == [3, 2, 1]
+    assert [row.get("(rank, cause) pairs left") for row in rows][:4] == [4, 3, 2, 1]
+    assert [row.get("what it showed") for row in rows][:4] == [
+        "2 ranks, 2 causes", "all the same; or so", "everybody answers", "the card of rank 1 fails",
+    ]  # fmt: skip
     assert rows[-1]["paid for"] == "in hindsight enough: Who answers and A test" and rows[-1]["minutes"] == 35
     assert "Right. It was rank 1: it lost a message." in repr(board)
 
@@ -111,3 +116,21 @@ def test_headless_the_declared_path_is_followed(board, monkeypatch, capsys) -> N
 def test_evidence_may_be_bought_from_a_cell(board, capsys) -> None:
     board.buy("card")
     assert "A test, 30 min [emulated]\nthe card of rank 1 fails" in capsys.readouterr().out
+
+
+def test_a_case_like_an_earlier_one_is_told_in_a_line_until_something_is_bought(board, monkeypatch) -> None:
+    monkeypatch.setenv("LABKIT_HEADLESS", "1")
+    old = board._case
+    new = Case("Case B", old.symptom, old.causes, old.size, old.evidence.values(), Suspect(1, "lost"))
+    file = book.case(new, like=old)
+    assert repr(file) == "Case B. The symptom, the offers, the prices and the causes are those of Case A."
+    assert "Who answers" not in str(file._repr_mimebundle_()) and "Who answers" in json.dumps(file.form.items)
+    file.buy("log")
+    assert "all the same" in repr(file) and "Who answers" in str(file._repr_mimebundle_())
+
+
+def test_a_case_with_other_offers_is_not_like_the_earlier_one(board) -> None:
+    old = board._case
+    evidence = [replace(e, minutes=e.minutes + 1) for e in old.evidence.values()]
+    with pytest.raises(CourseError, match="not those of 'Case A'"):
+        book.case(Case("Case B", old.symptom, old.causes, old.size, evidence, Suspect(1, "lost")), like=old)

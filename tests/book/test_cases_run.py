@@ -48,6 +48,8 @@ def test_every_cause_is_proved_and_by_other_evidence(healthy, cause, rank) -> No
     assert sum(f"{line} ".startswith(f"{says} ") for line in lines) == 1, lines
     if cause in ("frozen", "storage"):
         assert sum(f"not joined rank {rank}" in line for line in case.evidence["joined"].shows.splitlines()) == 2
+        brief = case.evidence["joined"].line
+        assert brief.count(f"rank {rank} has not joined it") == 2 and f"in no operation at all: rank {rank}" in brief
     assert (f"The host of rank {rank} fails" in case.evidence["burn-in"].shows) == (cause in ("frozen", "lost"))
     assert all(word not in report.words() for report in scene.reports.values() for word in ("failed", "finished"))
     assert case.cheapest_first() == (rank, cause)

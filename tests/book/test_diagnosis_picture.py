@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from resilience.pages_by_hand import Desk
 
 from labkit.book import diagnosis
+from labkit.book.svg import text_width
 from labkit.resilience.diagnose import Clue, Verdict, diagnose
 
 
@@ -40,7 +41,7 @@ def test_both_levels_are_drawn() -> None:
 
 def test_the_words_say_what_the_picture_shows() -> None:
     figure = diagnosis(nested())
-    assert "rank 3: does not come." in figure.sentence
+    assert "rank 3: has not joined." in figure.sentence
     rows = figure.rows
     assert {row["rank"] for row in rows if row["suspect"] == "yes"} == {3}
     (waiting,) = {row["operation"] for row in rows if row["waits for operation"] != "-"}
@@ -97,3 +98,32 @@ def test_a_deadlock_of_operations_is_drawn_as_well() -> None:
     desk.enter(3, (0, 1, 2, 3))
     figure = diagnosis(diagnose(desk.look()))
     assert len({row["operation"] for row in figure.rows}) == 2
+    labels = at_the_left(figure)
+    assert len(labels) == 2 and no_two_overlap(labels)
+
+
+def test_the_labels_of_arrows_lie_apart_and_left_of_the_boxes() -> None:
+    """Two operations of the same size that wait for each other: their arrows have the same middle."""
+    desk = Desk(6)
+    for rank in (2, 4):
+        desk.enter(rank, (0, 2, 4))
+    for rank in (0, 1, 3, 5):
+        desk.enter(rank, (0, 1, 2, 3, 4, 5))
+    figure = diagnosis(diagnose(desk.look()))
+    labels = at_the_left(figure)
+    assert sorted(text for text, _, _ in labels) == ["0", "2, 4"] and no_two_overlap(labels)
+    boxes = [float(r.get("x")) for r in ET.fromstring(figure.svg).iter("{http://www.w3.org/2000/svg}rect")
+             if float(r.get("width", 0)) > 300]  # fmt: skip
+    assert max(x + text_width(text, 11) for text, x, _ in labels) < min(boxes) and min(x for _, x, _ in labels) >= 2
+
+
+def at_the_left(figure) -> list[tuple[str, float, float]]:
+    """The labels of the arrows between operations: (words, left side, base line)."""
+    found = [(t.text or "", float(t.get("x")), float(t.get("y")))
+             for t in ET.fromstring(figure.svg).iter("{http://www.w3.org/2000/svg}text")]  # fmt: skip
+    return [each for each in found if each[0].replace(", ", "").isdigit() and each[1] < 60]
+
+
+def no_two_overlap(labels: list[tuple[str, float, float]]) -> bool:
+    return all(abs(y - v) >= 11 or x + text_width(a, 11) < u or u + text_width(b, 11) < x
+               for n, (a, x, y) in enumerate(labels) for b, u, v in labels[:n])  # fmt: skip

@@ -29,6 +29,7 @@ from labkit.book import (
 )
 from labkit.book.figure import PLOTLY
 from labkit.book.style import KINDS, SERIES
+from labkit.book.timelines import _milliseconds
 from labkit.cost.topology import clos_buildings, hpn_paper
 from labkit.parallel.layout import Layout
 from labkit.parallel.pipeline import Costs, gpipe, one_f_one_b, pipedream, zb_h2, zb_v
@@ -42,6 +43,8 @@ FIGURES = {
     "timeline": lambda: timeline(fake.ring(4, 200_000, skew=1e-4)),
     "timeline of many ranks": lambda: timeline(fake.ring(16, 1600)),
     "timeline with a window": lambda: timeline(fake.ring(4, 200_000, skew=1e-4), window=(4e-4, 9e-4), ranks=[1, 2]),
+    "timeline with writing beside the work": lambda: timeline(fake.ring(), beside=[(1, "writing", 0.0, 1e-3)]),
+    "timeline of many ranks, with writing": lambda: timeline(fake.ring(16, 1600), beside=[(15, "writing", 0.0, 1e-3)]),
     "timeline of a stuck run": lambda: timeline(fake.stuck()),
     "timeline of nothing": lambda: timeline(fake.Trace(2)),
     "byte matrix": lambda: byte_matrix(fake.naive(4, 250_000), predicted=[3e6, 1e6, 1e6, 2e6]),
@@ -167,6 +170,10 @@ def test_the_timeline_says_how_long_each_rank_computes_moves_and_waits() -> None
         assert spent == pytest.approx(total)
 
 
+def test_what_a_clock_cannot_tell_from_nothing_is_shown_as_nothing() -> None:
+    assert [_milliseconds(seconds) for seconds in (-1e-12, 2.8e-17, 1e-9, 2e-9)] == [0, 0, 0, pytest.approx(2e-6)]
+
+
 def test_the_window_cuts_the_numbers_too() -> None:
     (row,) = timeline(fake.ring(4, 200_000, skew=1e-4), window=(0.0, 1.5e-4), ranks=[3]).table()
     assert row["computing (ms)"] == pytest.approx(0.15) and row["messages sent"] == 0
@@ -177,6 +184,21 @@ def test_a_message_that_never_arrives_is_waiting_to_the_end() -> None:
     rows = figure.table()
     assert rows[1]["waiting (ms)"] == pytest.approx(0.7)
     assert "never comes" in figure.svg and "never received" in figure.svg
+
+
+def test_what_goes_on_beside_a_ranks_work_has_a_lane_its_milliseconds_and_changes_no_other_number() -> None:
+    trace = fake.ring(4, 200_000, skew=1e-4)
+    plain = timeline(trace, window=(0.0, 1e-3)).table()
+    figure = timeline(trace, window=(0.0, 1e-3), beside=[(2, "writing", 5e-4, 3e-3)], sentence="Rank 2 writes.")
+    rows = figure.table()
+    assert [row.pop("beside it (ms)") for row in rows] == pytest.approx([0, 0, 0.5, 0])  # type: ignore[attr-defined]
+    assert rows == plain
+    assert "Rank 2 writes." in figure.text and "waits longest" not in figure.text
+    assert "rank 2: writing" in figure.svg and ">writing<" in figure.svg
+    bars = [one for one in figure.spec["data"] if one["type"] == "bar"]  # type: ignore[index]
+    (at,) = [y for one in bars for y, text in zip(one["y"], one["text"], strict=True) if text == "writing"]
+    (work,) = [one for one in bars if one["name"] == "computing"]
+    assert 2 < at < 3 and at not in work["y"]
 
 
 def test_arrows_are_drawn_when_messages_are_few() -> None:
@@ -235,6 +257,8 @@ def test_a_table_reads_as_text_and_as_html() -> None:
 @pytest.mark.parametrize("bad, word", [
     (lambda: timeline(fake.ring(), ranks=[7]), "ranks 0 to 3"),
     (lambda: timeline(fake.ring(), window=(2, 1)), "window"),
+    (lambda: timeline(fake.ring(), beside=[(9, "writing", 0, 1)]), "a rank from 0 to 3"),
+    (lambda: timeline(fake.ring(), beside=[(0, "writing", 1, 0)]), "first second before"),
     (lambda: byte_matrix(fake.ring(), predicted=[1, 2]), "one for each rank"),
     (lambda: byte_matrix([[1, 2]]), "columns"),
     (lambda: bars({}), "nothing to draw"),

@@ -99,7 +99,7 @@ def test_marks_say_who_was_lost_and_when_it_was_started_again() -> None:
 def test_it_is_told_in_words() -> None:
     assert sentence(story()) == (
         "7 steps with 36 samples are committed after 10 s. The loss went from 5 to 1.5. 3 steps had fewer than "
-        "3 replicas, at least 2. A usual step takes 1 s; 1 step took more than twice that, 3 s in all."
+        "3 replicas, at least 2. A usual step takes 1 s; 1 step took more than twice that: 3 s longer than usual."
     )
     assert sentence(story(over=False)).endswith("Step 6 was trained by replicas 0, 1 and 2.")
     assert sentence(tell([], [], 3, 2, ZERO, 1)) == "No step is committed yet."
@@ -126,6 +126,44 @@ def test_the_picture_is_whole_and_says_by_shape_what_it_says_by_colour() -> None
     assert picture(story(), "A title", "measured", "What is seen.") == svg
     early = picture(tell(three_replicas()[:1], [], 3, 2, ZERO, 1), "t", "measured", "s")
     assert ElementTree.fromstring(early) is not None  # one step has no duration yet
+
+
+NAME = "{http://www.w3.org/2000/svg}title"
+
+
+def spans(svg: str, name: str) -> list[tuple[float, float]]:
+    """(left, right) of the boxes whose words begin with `name`."""
+    rects = ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}rect")
+    mine = [x for x in rects if (said := x.find(NAME)) is not None and (said.text or "").startswith(name)]
+    return [(float(x.get("x", 0)), float(x.get("x", 0)) + float(x.get("width", 0))) for x in mine]
+
+
+def test_while_all_stand_still_no_lane_says_that_it_trains() -> None:
+    svg = picture(story(), "t", "measured", "s")
+    ((begin, end),) = spans(svg, "all stand still")
+    before, after = spans(svg, "replica 0 trains")
+    assert before[1] == pytest.approx(begin, abs=0.1)
+    assert after[0] == pytest.approx(end - (end - begin) / 4, abs=0.1)  # the usual step of four at its end
+    longer = picture(story(over=False, now=12.5), "t", "measured", "s")
+    assert len(spans(longer, "all stand still")) == 2 and len(spans(longer, "replica 0 trains")) == 2
+
+
+def test_a_mark_does_not_cover_the_one_before_it_in_its_lane() -> None:
+    at_once = Incident(1, 1, 1, "died", 3, "", detected=3.5, struck=3.4, restarted=3.41)
+    other = Incident(2, 2, 1, "died", 3, "", detected=3.5, struck=3.4)
+    svg = picture(tell(three_replicas(), [at_once, other], 3, 2, ZERO, 10, True), "t", "measured", "s")
+    lost, again = spans(svg, "3.40 s: rank 3 was lost"), spans(svg, "3.41 s: replica 1")
+    assert len(lost) == 2 and lost[0][0] == lost[1][0] and again[0][0] >= lost[0][1]
+
+
+def test_two_standstills_are_told_in_all() -> None:
+    said = sentence(story(over=False, now=12.5))
+    assert "2 steps took more than twice that: 4.5 s longer than usual, in all" in said
+
+
+def test_a_run_with_a_stand_in_is_not_marked_as_measured() -> None:
+    figure = drawn(story(), "A run", "emulated")
+    assert figure.text.startswith("A run (emulated)") and "Who trained which steps (measured)" in figure.text
 
 
 def test_lanes_meet_where_a_step_ends() -> None:

@@ -45,6 +45,10 @@ def test_the_plan_for_five_causes_is_that_of_a_hand() -> None:
     assert plan.buy == "log" and plan.mean == pytest.approx((1 + 5 + 9 + 9 + 10) / 5)
     assert plan.lines(list(LEFT))[:2] == ["frozen or storage or skipped or order or lost: buy 'log'",
                                           "  frozen or storage or order: buy 'joined'"]  # fmt: skip
+    named = plan.lines(list(LEFT), {"log": "Last lines", "calls": "Calls in order"})
+    assert named[0].endswith("buy 'Last lines'") and named[1].endswith("buy 'joined'")
+    # after "joined" only "order" leaves these causes: it is known, but any of three ranks may have done it
+    assert "    order, by one of 3 ranks: buy 'Calls in order'" in named
 
 
 @pytest.mark.parametrize("cause", LEFT)

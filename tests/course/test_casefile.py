@@ -41,6 +41,11 @@ def test_evidence_rules_out_and_is_paid_once() -> None:
     assert case.gpu_hours == 5 * 16_384 / 60
 
 
+def test_what_evidence_shows_fits_a_line() -> None:
+    one = Evidence("a", "A", 1, "- first *this*\n- then that", EVERYONE)
+    assert one.line == "first this; then that" and Evidence("a", "A", 1, "- all", EVERYONE, brief="B.").line == "B."
+
+
 def test_hindsight_finds_the_cheapest_choice_of_all() -> None:
     case = made()
     case.accuse(1, "lost")

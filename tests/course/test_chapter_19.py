@@ -14,6 +14,7 @@ from labkit.resilience import classify
 from labkit.resilience.accuracy.claims import Shift, at_end, during, shift
 from labkit.resilience.accuracy.experiment import FIRST, LONG, SHORT, STEPS
 from labkit.resilience.quorum import Member, Quorum
+from labkit.resilience.quorum.rules import Rules
 from labkit.wire.errors import PeerLost, WaitTimeout
 
 CHAPTER = load_chapter("19_ft_hsdp")
@@ -81,6 +82,26 @@ def test_the_papers_numbers_as_section_8_tells_them() -> None:
     assert stall["the time-out"] == 3 * stall["training the step again"] == max(stall.values())
 
 
+def test_failures_every_50_and_30_minutes_are_those_of_a_hundred_thousand_gpus() -> None:
+    paper = cost.minutes_between_interruptions(2.3, 100_000)
+    llama = cost.minutes_between_interruptions(cost.per_thousand_servers_a_day(419, 54, 16_384), 100_000)
+    assert (round(paper), round(llama)) == (50, 30)
+    assert round(cost.minutes_between_interruptions(2.3, 98_304)) == 51  # so the text names the larger fleet
+
+
+def test_replicas_are_worth_most_where_failures_come_as_often_as_a_repair_takes() -> None:
+    def gain(every: float) -> float:
+        goes_on = cost.random_fault_tolerant_effective_time(every, 10, 3, 12)
+        return goes_on - cost.random_synchronous_effective_time(every, 10)
+
+    best = max(range(1, 60), key=gain)
+    assert 5 <= best <= 10 and gain(10) > 0.9 * gain(best) and gain(30) < 0.6 * gain(10)
+
+
+def test_a_message_of_a_dead_member_is_checked_for_a_tenth_of_a_second() -> None:
+    assert Rules(12).reconnect == 0.1  # section 10 says 100 ms
+
+
 def test_what_can_be_tried_again_is_what_a_neighbour_causes() -> None:
     words = [classify(error).__name__ for error in (PeerLost("gone"), WaitTimeout("late"), ValueError("shapes"))]
     assert words == ["Recoverable", "Recoverable", "Fatal"]
@@ -116,4 +137,6 @@ def test_what_section_9_says_of_the_stored_runs() -> None:
         assert 0 < linear < sqrt < none and 0.35 < sqrt / none < 0.65  # half of it, and linear is closer
         steps = [shift(runs, at_end, "steps", lost=lost, length=length, intervention=how) for how in ("linear", "sqrt")]
         assert abs(steps[0].mean - steps[1].mean) < min(x.error for x in steps)
+    gone = [1 - away(*x, "sqrt") / away(*x, "none") for x in ((1, 150), (1, 600), (3, 150), (3, 600))]
+    assert (round(100 * min(gone)), round(100 * max(gone))) == (38, 51)
     assert away(3, 150, "none") > away(1, 150, "none") and away(3, 600, "none") > away(1, 600, "none")

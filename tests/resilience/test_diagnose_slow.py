@@ -35,7 +35,9 @@ def test_who_is_set_apart(seconds, slow) -> None:
 def test_what_it_costs_is_what_the_others_wait() -> None:
     found = find_slow({0: 1.0, 1: 0.25, 2: 1.0}, 4.0)
     assert found.cost == pytest.approx(0.75) and "19%" in str(found.verdict) and found.verdict.culprit == 1
-    assert find_slow({0: 1.0, 1: 1.0}, 4.0).verdict.kind == "nothing"
+    nobody = find_slow({0: 1.0, 1: 1.0}, 4.0, least=0.1).verdict
+    assert nobody.kind == "nothing" and nobody.culprit is None
+    assert str(nobody) == "Nothing is wrong: no rank is set apart from the others by 10% of the time."
 
 
 def test_what_counts_as_time_in_communication() -> None:

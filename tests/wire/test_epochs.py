@@ -164,6 +164,7 @@ def test_a_rank_that_died_before_it_connected_is_missed_although_it_is_back(tmp_
 def test_leaving_wakes_who_waits() -> None:
     def work(group):
         mine = group.subgroup([0, 1, 2])
+        group.barrier()  # ranks do not begin at the same moment
         if group.rank == 0:
             time.sleep(0.2)
             mine.leave()

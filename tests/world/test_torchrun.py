@@ -126,7 +126,8 @@ def test_two_agents_run_one_world(transport, tmp_path):
     assert seen[0]["late"][3] > 0.5
     if transport == "local":  # gloo connects all ranks before the function runs, so everybody is late
         assert seen[0]["late"][3] - min(seen[0]["late"]) > 0.5
-    assert 0 <= seen[0]["starts"] <= seen[0]["duration"] <= seen[0]["seconds"] + 0.05  # time begins with the launch
+    # time begins with the launch, not with the process
+    assert 0 <= seen[0]["starts"] <= seen[0]["duration"] <= seen[0]["seconds"] + 0.5
     assert seen[0]["everyone"][0] == [3, "raised"] and len(seen[0]["everyone"]) == 4
     assert seen[0]["kept"] == [3]
     assert "memory_limit=209715200): hold less" in seen[0]["hungry"]

@@ -34,11 +34,14 @@ class CaseFile:
     """What `book.case` returns. Shows its form; headless, the case in words.
 
     Nothing that was not bought, and not the truth either, is in the page or in an output. After the case is closed,
-    whatever was not bought may be looked at for nothing.
+    whatever was not bought may be looked at for nothing. like: an earlier case with the same symptom, causes and
+    offers; a page without a reader then only says so, until something is bought. Raises CourseError if they differ.
     """
 
-    def __init__(self, case: Case) -> None:
-        self._case = case
+    def __init__(self, case: Case, like: Case | None = None) -> None:
+        self._case, self._like = case, like
+        if like is not None and _offers(case) != _offers(like):
+            raise CourseError(f"case {case.title!r}: symptom, causes, ranks or prices are not those of {like.title!r}")
         self._form: Form | None = None
         self._said = ""  # of the last verdict, Markdown
         self._looked = set[str]()  # at evidence that was not bought, after the case was closed
@@ -78,13 +81,15 @@ class CaseFile:
         print(f"declared path: the cheapest evidence first, then the verdict: rank {said.rank}, {said.cause}")
 
     def story(self) -> Table:
-        """What was bought, and how many suspects each purchase left; the truth, and what a perfect buyer had paid."""
+        """What was bought, what it showed, and how many answers, (rank, cause), it left; the truth; and hindsight."""
         case = self._case
-        left, rows = case.everyone, list[Row]()
+        left = case.everyone
+        rows: list[Row] = [{"paid for": "nothing yet", "minutes": 0.0, "(rank, cause) pairs left": len(left),
+                            "what it showed": f"{case.size} ranks, {len(case.causes)} causes"}]  # fmt: skip
         for id in case.bought:
             left &= case.evidence[id].leaves
             rows.append({"paid for": case.evidence[id].name, "minutes": case.evidence[id].minutes,
-                         "suspects left": len(left)})  # fmt: skip
+                         "(rank, cause) pairs left": len(left), "what it showed": case.evidence[id].line})  # fmt: skip
         for said, ruling in case.rulings:
             word = "right" if ruling.right else "wrong, the fleet was restarted"
             rows.append({"paid for": f"verdict: rank {said.rank}, {said.cause} ({word})", "minutes": ruling.minutes})
@@ -181,17 +186,37 @@ class CaseFile:
                 self._form.update(self._item(self._case.evidence[id]))
         self._form.update(self._verdict())
 
+    @property
+    def _short(self) -> str:
+        """What stands in a page without a reader in place of all offers; "" for all of them."""
+        if self._like is None or self._case.bought or self._case.rulings or self._case.closed:
+            return ""
+        return (
+            f"{self._case.title}. The symptom, the offers, the prices and the causes are those of {self._like.title}."
+        )
+
     def __repr__(self) -> str:
-        return self.form.text
+        return self._short or self.form.text
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
-        return self.form._repr_mimebundle_(include, exclude)
+        bundle = self.form._repr_mimebundle_(include, exclude)
+        return (
+            bundle | {"text/plain": self._short, "text/html": f"<p>{escape(self._short)}</p>"}
+            if self._short
+            else bundle
+        )
 
 
 def _minutes(n: float) -> str:
     return "1 minute" if n == 1 else f"{n:g} minutes"
 
 
-def case(of: Case) -> CaseFile:
-    """A case file on the page: the last expression of its cell."""
-    return CaseFile(of)
+def _offers(case: Case) -> tuple[object, ...]:
+    """All that a reader sees of a case before anything is bought, but its title."""
+    return case.symptom, case.causes, case.size, case.wrong, case.gpus, [(e.id, e.name, e.minutes)
+                                                                         for e in case.evidence.values()]  # fmt: skip
+
+
+def case(of: Case, like: Case | None = None) -> CaseFile:
+    """A case file on the page: the last expression of its cell. like: an earlier case with the same offers."""
+    return CaseFile(of, like)

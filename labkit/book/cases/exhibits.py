@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from labkit.course.casefile import Evidence, Suspect
 from labkit.resilience.diagnose import majority
+from labkit.resilience.diagnose.operations import Operation
 from labkit.resilience.diagnose.report import Report
 from labkit.resilience.diagnose.waits import Waits
 from labkit.world.explain import ranks_text
@@ -63,6 +64,8 @@ def joined(reports: Reports) -> Evidence:
     free = [r for r, report in reports.items() if not report.threads]
     if free:
         lines.append(f"in no operation at all: {ranks_text(free)}")
+    told = [f"{_words(op)} waits for nobody, and {ranks_text(sorted(op.absent))} has not joined it" if op.absent else
+            f"{_words(op)} waits for nobody, and all have joined it" for op in waits.leaves]  # fmt: skip
     leaves: frozenset[Suspect] = frozenset()
     for op in waits.leaves:
         if outside := [r for r in op.absent if r in free]:
@@ -72,7 +75,10 @@ def joined(reports: Reports) -> Evidence:
     for clue in waits.clues:
         if clue.kind == "circle":
             leaves |= _each(clue.ranks, "skipped", "order")
-    return Evidence("joined", "Who has joined which collective", MINUTES["joined"], _listed(lines), leaves)
+            told.append(f"operations wait for each other, through {ranks_text(sorted(clue.ranks))}")
+    told += lines[len(waits.operations) :]
+    return Evidence("joined", "Who has joined which collective", MINUTES["joined"], _listed(lines), leaves,
+                    brief="; ".join(told))  # fmt: skip
 
 
 def counts(reports: Reports) -> Evidence:
@@ -139,6 +145,11 @@ def _first_odd(reports: Reports, rank: int) -> tuple[int, str, str]:
 
 def _each(ranks: Collection[int], *causes: str) -> frozenset[Suspect]:
     return frozenset(Suspect(rank, cause) for rank in ranks for cause in causes)
+
+
+def _words(op: Operation) -> str:
+    """An operation in a few words: what it is, and of whom."""
+    return f"{op.name.split(' on ')[0]} of {ranks_text(sorted(op.members))}"
 
 
 def _listed(lines: Iterable[str]) -> str:

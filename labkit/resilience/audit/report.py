@@ -85,6 +85,7 @@ class Report:
             f"{head}: {len(self.lineage)} steps, {used}",
             f"{self.commits} commits in {self.lives} lives of ranks, {self.fetches} states taken over "
             f"({self.transferred} bytes), {self.refused} votes against",
-            f"{len(self.branches)} commits off the lineage, {self.unwitnessed} contributions without a vote",
+            f"{len(self.branches)} commits outside the history of the final state, "
+            f"{self.unwitnessed} contributions without a vote",
         ]  # fmt: skip
         return "\n".join([*(rows if self.ok else [head, *rows[1:]]), *self.problems])

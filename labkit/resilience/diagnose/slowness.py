@@ -31,7 +31,7 @@ class Speeds:
     """Seconds in communication by rank, during `window` seconds. steps: those looked at; () where they are unknown.
 
     slow: the ranks that the others wait for; () for none. cost: what the others wait for them, in seconds, which is
-    how much shorter the window would be without.
+    how much shorter the window would be without. least: the part of the window by which they had to be set apart.
     """
 
     seconds: dict[int, float]
@@ -39,12 +39,14 @@ class Speeds:
     slow: tuple[int, ...]
     cost: float
     steps: tuple[int, ...] = ()
+    least: float = LEAST
 
     @property
     def verdict(self) -> Verdict:
         """The same as a verdict of kind "slow", or "nothing"."""
         if not self.slow:
-            return Verdict("nothing", (), True)
+            text = f"no rank is set apart from the others by {self.least:.0%} of the time"
+            return Verdict("nothing", (), True, (Clue(frozenset(), "nothing", text),))
         rest = [s for r, s in self.seconds.items() if r not in self.slow]
         mine = [self.seconds[r] for r in self.slow]
         text = (
@@ -70,7 +72,7 @@ def find_slow(seconds: Mapping[int, float], window: float, least: float = LEAST,
         spread = max((b - a for a, b in zip(rest, rest[1:], strict=False)), default=0.0)
         if gaps[at] >= least * window and gaps[at] > CLEAR * spread:
             slow, cost = tuple(sorted(order[: at + 1])), float(np.median(rest)) - values[at]
-    return Speeds(dict(seconds), window, slow, cost, steps)
+    return Speeds(dict(seconds), window, slow, cost, steps, least)
 
 
 def stragglers(trace: Trace, steps: Collection[int] | None = None, least: float = LEAST) -> Speeds:

@@ -20,7 +20,7 @@ from .waits import Clue, Waits
 
 MOST_CULPRITS, MOST_TRIED = 3, 40  # culprits that are looked for at once, among so many: else everybody is suspected
 KINDS = {
-    "absent": "does not come",
+    "absent": "has not joined",
     "finished": "has finished too early or too late",
     "dead": "died",
     "raised": "raised",
@@ -61,7 +61,8 @@ class Verdict:
 
     def __str__(self) -> str:
         if self.kind == "nothing":
-            return "Nothing is wrong: no rank waits for one that makes no progress."
+            why = self.clues[0].why if self.clues else "no rank waits for one that makes no progress"
+            return f"Nothing is wrong: {why}."
         who = ranks_text(self.suspects)
         head = who if self.exact else f"one of {who}" if len(self.suspects) > 1 else who
         return f"{head}: {KINDS[self.kind]}.\n" + "\n".join(f"  {clue.why}" for clue in self.clues)

@@ -6,6 +6,7 @@ shard_map.py   which shards each rank holds and computes with, and which it sums
 replicas.py    who is in which replica, how wide each is, and what follows from that
 moving.py      parts of tensors that change their ranks
 sync.py        gradients summed over replicas of different width, behind the backward
+naive.py       the same without a shard map, to compare with
 stages.py      activations between pipeline stages of different width
 state.py       weights and optimizer state that follow when a rank is lost or returns
 trainer.py     what a rank runs, step by step, and why no update is torn
@@ -13,6 +14,7 @@ config.py, run.py   a job in one call
 """
 
 from .config import NtpConfig
+from .naive import NaiveSync
 from .replicas import Replicas
 from .run import NtpFailed, NtpJob, NtpRun, run_ntp, start_ntp
 from .shard_map import ShardMap, naive_messages, shard_map
@@ -22,6 +24,7 @@ from .trainer import train
 
 __all__ = [
     "Border",
+    "NaiveSync",
     "NonuniformSync", "NtpConfig", "NtpFailed", "NtpJob", "NtpRun", "Replicas", "ShardMap", "naive_messages", "run_ntp",
     "shard_map", "start_ntp", "train",
 ]  # fmt: skip

@@ -78,6 +78,12 @@ class NonuniformSync:
             hook.remove()
         self._hooks = []
 
+    @torch.no_grad()
+    def sum(self) -> None:
+        """Sum the gradients that are there now, without a backward."""
+        self._begun = True
+        self._finish()
+
     # -- who sums what -----------------------------------------------------------------------------------------
 
     def _pairs(self) -> Group | None:
@@ -150,6 +156,10 @@ class NonuniformSync:
     # -- at its end --------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
+        with self.group.span("sync"):  # what of the sums did not go on behind the backward
+            self._end()
+
+    def _end(self) -> None:
         while self._next < len(self._buckets):
             self._send()
         self._sum()
