@@ -25,6 +25,7 @@ BENCHMARKS = {
     "grade": "how long grading takes, and whether it judges right",
     "large-batches": "the shipped runs of chapter 7, made again",
     "recovery-accuracy": "the shipped runs of chapter 19 on the quality of the model, made again",
+    "fleet-trials": "the shipped runs of chapter 21 that check the simulator of a failing fleet, made again",
 }
 
 

@@ -17,6 +17,7 @@
     shard_layouts(map)           who computes with each shard, who sums it, and which ones move in between
     shard_board(12, 4, 3)        the same to deal out by hand
     step_breakdown(trace)        where each rank's time went
+    explorer(title, sliders, fn) sliders for a model's assumptions, and what it says of them
     source(fn)                   labkit's own lines
     badge, quoted                marks
     dashboard(job)               a live view of a job, while it runs; of a fault-tolerant run with its replicas
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from labkit.book.cutting import cuts
     from labkit.book.dealing import ShardBoard, shard_board
     from labkit.book.diagnosing import diagnosis
+    from labkit.book.explorers import Explorer, Slider, explorer
     from labkit.book.figure import Figure
     from labkit.book.frontend import live
     from labkit.book.ft_figure import replicas
@@ -64,16 +66,18 @@ if TYPE_CHECKING:
     from labkit.book.watching import Dashboard, dashboard
 
 __all__ = [
-    "CaseFile", "Chapter", "Dashboard", "Figure", "PredictFirst", "Prediction", "Quiz", "Replay", "ShardBoard",
-    "Stepper", "Table", "VerdictFirst", "badge", "bars", "byte_matrix", "case", "cost_curves", "cuts", "dashboard",
-    "diagnosis", "lines", "live", "mesh", "open_chapter", "quoted", "record", "replay", "replicas", "schedule",
-    "shard_board", "shard_layouts", "source", "step_breakdown", "timeline", "topology", "wait_for",
+    "CaseFile", "Chapter", "Dashboard", "Explorer", "Figure", "PredictFirst", "Prediction", "Quiz", "Replay",
+    "ShardBoard", "Slider", "Stepper", "Table", "VerdictFirst", "badge", "bars", "byte_matrix", "case",
+    "cost_curves", "cuts", "dashboard", "diagnosis", "explorer", "lines", "live", "mesh", "open_chapter", "quoted",
+    "record", "replay", "replicas", "schedule", "shard_board", "shard_layouts", "source", "step_breakdown",
+    "timeline", "topology", "wait_for",
 ]  # fmt: skip
 
 # No module is called like a name in this table: importing a submodule would put it in the place of the function.
 _HOME = {
     "CaseFile": "cases.board", "VerdictFirst": "cases.board", "case": "cases.board",
     "Chapter": "chapter", "PredictFirst": "predicting", "Prediction": "predicting", "Quiz": "quizzes",
+    "Explorer": "explorers", "Slider": "explorers", "explorer": "explorers",
     "open_chapter": "chapter", "Figure": "figure", "Replay": "recording", "Stepper": "stepper", "Table": "tables",
     "badge": "marks", "bars": "charts", "cuts": "cutting", "lines": "line_chart", "byte_matrix": "matrix",
     "cost_curves": "curves",

@@ -9,6 +9,7 @@ and Daly's; `replica_runs` and `checkpoint_runs` do parts of the same, one run a
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from .estimates import Estimate
 from .refuse import not_negative, one_of, positive, whole
 
 SPACINGS = ("random", "clock")
+Strikes = Sequence[tuple[float, int]]  # (time, replica)
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ def simulate_fleet(
     time: float | None = None,
     samples: int = 100,
     seed: int = 0,
+    strikes: Sequence[Strikes] | None = None,
 ) -> FleetRuns:
     """`samples` runs of `time` (1,000 times `every` when None). All replicas are there at first.
 
@@ -53,9 +56,14 @@ def simulate_fleet(
     it anew. stall, rejoin: all stand still for so long at a failure, and when a replica is back. interval: training
     between two checkpoints; None: nothing is ever lost. write: all stand still for a checkpoint. spacing: "random",
     at a constant rate; or "clock", at 0, every, 2 every ..., as the paper counts. The replica is drawn in both.
+    strikes: the failures themselves, (time, replica) in rising order, in place of drawn ones: one list for a sample. So
+    a run that was measured can be computed with its own failures.
     """
     positive(every=every)
     not_negative(recovery=recovery, stall=stall, rejoin=rejoin, write=write)
+    if strikes is not None:
+        samples = len(strikes)
+        _check_strikes(strikes, replicas)
     whole(replicas=replicas, samples=samples)
     one_of(SPACINGS, spacing=spacing)
     length = 1000 * every if time is None else time
@@ -64,7 +72,8 @@ def simulate_fleet(
         positive(interval=interval)
     elif write:
         raise ValueError(f"write={write!r} needs an interval after which a checkpoint is written")
-    fleet = _Fleet(every, recovery, stall, replicas, rejoin, interval, write, spacing, length, samples, seed)
+    fleet = _Fleet(every, recovery, stall, replicas, rejoin, interval, write, spacing, length, samples, seed,
+                   strikes)  # fmt: skip
     while fleet.step():
         pass
     parts = {name: values / length for name, values in fleet.spent.items()}
@@ -92,12 +101,14 @@ class _Fleet:
         length: float,
         samples: int,
         seed: int,
+        strikes: Sequence[Strikes] | None = None,
     ) -> None:
         self.every, self.recovery, self.stall, self.rejoin = every, recovery, stall, rejoin
         self.replicas, self.length, self.spacing = replicas, length, spacing
         self.interval, self.write = math.inf if interval is None else interval, write
         self.keeps = interval is None
         self.random = np.random.default_rng(seed)
+        self.strikes = None if strikes is None else [[*one, (math.inf, 0)] for one in strikes]
         self.now = np.zeros(samples)
         self.stalled_until = np.zeros(samples)
         self.back = np.full((samples, replicas), np.inf)  # when a replica is back; infinite: it is there
@@ -158,8 +169,8 @@ class _Fleet:
     def _fail(self, at: np.ndarray) -> None:
         if not len(at):
             return
+        replica = self._struck(at)
         self.failures[at] += 1
-        replica = self.random.integers(self.replicas, size=len(at))
         self.present[at] -= np.isinf(self.back[at, replica])
         self.back[at, replica] = self.now[at] + self.recovery
         self.stalled_until[at] = np.maximum(self.stalled_until[at], self.now[at] + self.stall)
@@ -171,7 +182,25 @@ class _Fleet:
         self.spent["repeated"][lost] += self.unsaved[lost]
         self.unsaved[lost], self.left[lost], self.writing[lost] = 0.0, self.interval, False
 
+    def _struck(self, at: np.ndarray) -> np.ndarray:
+        """The replicas that fail now."""
+        if self.strikes is not None:
+            return np.array([self.strikes[i][self.failures[i]][1] for i in at])
+        return self.random.integers(self.replicas, size=len(at))
+
     def _next_failure(self, at: np.ndarray) -> np.ndarray:
+        if self.strikes is not None:
+            return np.array([self.strikes[i][self.failures[i]][0] for i in at])
         if self.spacing == "clock":
             return self.failures[at] * self.every
         return self.now[at] + self.random.exponential(self.every, len(at))
+
+
+def _check_strikes(strikes: Sequence[Strikes], replicas: int) -> None:
+    for one in strikes:
+        times = [time for time, _ in one]
+        if times != sorted(times) or any(time < 0 for time in times):
+            raise ValueError(f"strikes must be in rising order of time, from 0 on, not at {times!r}")
+        wrong = [replica for _, replica in one if not 0 <= replica < replicas]
+        if wrong:
+            raise ValueError(f"strikes hit replicas 0 to {replicas - 1}, and there is no replica {wrong[0]!r}")

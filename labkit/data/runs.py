@@ -147,6 +147,63 @@ def accuracy_rows(groups: list[dict[str, Any]]) -> list[AccuracyRow]:
     return [AccuracyRow(**row) for row in _each(fixed, "losses", wrap=tuple)]
 
 
+@dataclass(frozen=True)
+class FleetTrial:
+    """A small fleet with failures at random, by the wall clock. Times in seconds. measured: effective part of the time.
+
+    own_step: the median step of this run. load: of the computer before it. strikes: (time, replica) of its failures.
+    replicas, step, repair, time, every: of the setting. usual, recovery, stall, rejoin: measured of the system before.
+    """
+
+    policy: str
+    seed: int
+    measured: float
+    own_step: float
+    load: float
+    strikes: tuple[tuple[float, int], ...]
+    replicas: int
+    step: float
+    repair: float
+    time: float
+    every: float
+    usual: float
+    recovery: float
+    stall: float
+    rejoin: float
+
+
+@dataclass(frozen=True)
+class FleetTrials:
+    """The runs of chapter 21 that check the simulator of a failing fleet."""
+
+    provenance: Provenance
+    runs: list[FleetTrial]
+
+    def of(self, policy: str) -> list[FleetTrial]:
+        """All runs of one policy."""
+        return [run for run in self.runs if run.policy == policy]
+
+
+@cache
+def fleet_trials(path: str | None = None) -> FleetTrials:
+    """The runs of chapter 21, from `labkit bench fleet-trials`. path: another file of the same form."""
+    raw = json.loads((Path(path) if path else FOLDER / "fleet_trials.json").read_text())
+    return FleetTrials(Provenance(**raw["provenance"]), fleet_trial_rows(raw))
+
+
+def fleet_trial_rows(raw: dict[str, Any]) -> list[FleetTrial]:
+    """In the file, setting and times stand once; here each run has them."""
+    times = {row["policy"]: {k: v for k, v in row.items() if k != "policy"} for row in raw["times"]}
+    return [
+        FleetTrial(
+            row["policy"], row["seed"], row["measured"], row["own_step"], row["load"],
+            tuple((at, replica) for at, replica in row["strikes"]),
+            **raw["setting"], **times[row["policy"]],
+        )
+        for row in raw["runs"]
+    ]  # fmt: skip
+
+
 @cache
 def large_batches(path: str | None = None) -> LargeBatches:
     """The runs of chapter 7, from `labkit bench large-batches`. path: another file of the same form."""

@@ -16,6 +16,7 @@ from browser.secrets_of import items_in, plain_run, shown_number, spoilers, told
 from browser.watched import TRAIN
 from labkit.book.cases.board import VERDICT
 from labkit.book.cases.exhibits import MINUTES
+from labkit.book.explorers import SEEN
 from labkit.cost import wires
 from labkit.course.chapter_file import ChapterFile, load_chapter
 from labkit.course.errors import CourseError
@@ -100,6 +101,11 @@ STORIES = {
         ("plain-cut", "loss-goes-on"),
         ("fewest-moves", "name-the-layout", "order-of-a-bucket", "same-curve"),
         {"name-the-layout": ("the compute layout", "the sync layout")},
+    ),
+    "21_hundred_thousand_gpus": Story(
+        ("clock-or-random", "one-in-a-thousand"),
+        ("bias-or-spread", "between-at-scale", "order-of-hops", "name-the-sorting"),
+        {"name-the-sorting": ("more power", "packing")},
     ),
 }
 
@@ -267,6 +273,8 @@ def nothing_is_told(reader: Reader, file: ChapterFile, values: dict[str, Any]) -
     for item in items_in(reader.received):
         if item["id"] in (*MINUTES, VERDICT):  # of a case file
             assert item["id"] == VERDICT or bool(item["feedback"]) == (item["state"] == "done"), item
+            continue
+        if item["kind"] == "slider" or item["id"] == SEEN:  # of an explorer, which asks nothing
             continue
         seen.add(item["id"])
         question = None

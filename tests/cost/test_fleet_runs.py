@@ -134,3 +134,30 @@ def test_drawing_is_seeded():
 def test_what_cannot_be_is_refused_by_name_and_value(call, named):
     with pytest.raises(ValueError, match=named):
         call()
+
+
+def test_failures_may_be_given():
+    """Two samples with failures of their own. The first by hand: 3 of stall, then 7 with one of four away, twice."""
+    apart = [(10.0, 0), (40.0, 3)]
+    nested = [(10.0, 0), (15.0, 0)]  # the recovery begins anew: away until 25, and stalled for 3 twice
+    found = cost.simulate_fleet(1.0, 10, 3, 4, time=100, strikes=[apart, nested])
+    first, second = 100 - 2 * (3 + 7 / 4), 100 - (2 * 3 + 9 / 4)
+    assert found.effective.highest == pytest.approx(second / 100) and found.effective.lowest == pytest.approx(
+        first / 100
+    )
+    assert found.failures == 2
+    alone = cost.simulate_fleet(1.0, 10, 10, time=100, strikes=[[(10.0, 0), (15.0, 0)]] * 2)
+    assert alone.effective.mean == pytest.approx(0.85)  # 10 to 25
+    other = cost.simulate_fleet(1.0, 10, 3, 4, time=100, strikes=[[(10.0, 0), (15.0, 1)]] * 2)  # two are away at once
+    assert other.effective.mean == pytest.approx((100 - (3 + 2 / 4 + 3 + 2 * 2 / 4 + 5 / 4)) / 100)
+    none = cost.simulate_fleet(1.0, 10, 3, 4, time=100, strikes=[[], []])
+    assert none.effective.mean == 1 and none.failures == 0
+
+
+@pytest.mark.parametrize(
+    ("strikes", "words"),
+    [([[(5, 0), (3, 0)]] * 2, "rising order"), ([[(-1, 0)]] * 2, "rising order"), ([[(1, 4)]] * 2, "no replica 4")],
+)
+def test_failures_that_cannot_be_are_refused(strikes, words):
+    with pytest.raises(ValueError, match=words):
+        cost.simulate_fleet(18, 10, 3, 4, time=100, strikes=strikes)

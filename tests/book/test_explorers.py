@@ -1,0 +1,51 @@
+"""An explorer says at once what its model says, by sliders, from Python, and in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit import book
+from labkit.book import Slider
+
+
+def double(size, part):
+    return f"{size} doubled is {2 * size}.", [{"size": size, "twice": 2 * size, "part": part}]
+
+
+def made():
+    sliders = {"size": Slider("GPUs", 8, 64, 16, 8), "part": Slider("share", 0, 1, 0.5, 0.25, "of all")}
+    return book.explorer("Doubling", sliders, double)
+
+
+def test_it_shows_settings_words_and_numbers_without_a_reader():
+    shown = made()._repr_mimebundle_()
+    for words in ("Doubling (simulated)", "GPUs: 16", "share: 0.5 of all", "16 doubled is 32.", "twice"):
+        assert words in shown["text/plain"]
+    assert "16 doubled is 32." in shown["text/html"] and "application/vnd.jupyter.widget-view+json" not in shown
+
+
+def test_a_move_of_a_slider_is_answered_in_the_form():
+    explorer = made()
+    explorer.form.act("size", "change", 40)
+    assert explorer.settings == {"size": 40, "part": 0.5} and explorer.table()[0]["twice"] == 80
+    assert "40 doubled is 80." in explorer.form.item("seen")["feedback"] and explorer.form.item("size")["value"] == 40
+    explorer.form.act("part", "change", 0.7501)  # a page may round
+    assert explorer.settings["part"] == 0.75
+    assert explorer.set(size=8) is explorer and explorer.form.item("size")["value"] == 8
+
+
+@pytest.mark.parametrize(("values", "words"), [({"size": 12}, "8 to 64 in steps of 8"), ({"gpus": 8}, "no slider")])
+def test_what_a_slider_cannot_be_is_refused(values, words):
+    explorer = made()
+    with pytest.raises(ValueError, match=words):
+        explorer.set(**values)
+    assert explorer.settings == {"size": 16, "part": 0.5}
+
+
+def test_a_slider_that_cannot_move_is_refused():
+    with pytest.raises(ValueError, match="low < high"):
+        Slider("GPUs", 8, 8, 8)
+    with pytest.raises(ValueError, match="in steps of"):
+        Slider("GPUs", 8, 64, 9, 8)
+    with pytest.raises(ValueError, match="slider or more"):
+        book.explorer("nothing", {}, double)

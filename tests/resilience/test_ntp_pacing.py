@@ -1,0 +1,60 @@
+"""Real steps of replicas of different width take exactly what `cost.Cluster` and `cost.narrow_speed` say."""
+
+from __future__ import annotations
+
+import pytest
+
+import labkit
+from labkit import cost
+from labkit.models import GPTConfig
+from labkit.resilience.ntp.pacing import paced_step
+from labkit.wire.errors import Refused
+
+MODEL = GPTConfig(vocab=61, context=12, layers=2, heads=12, width=48, expansion=4)
+UNEVEN = GPTConfig(vocab=61, context=12, layers=2, heads=8, width=32, expansion=3)
+PARTS = 0.4
+
+
+def work(config):
+    return ((config.heads, PARTS), (config.width * config.expansion, 1 - PARTS))
+
+
+@pytest.mark.parametrize("config", [MODEL, UNEVEN], ids=["12 heads", "8 heads"])
+@pytest.mark.parametrize("widths", [(1, 1), (2, 1), (4, 4), (4, 3), (4, 2), (3, 2, 4), (7, 8)], ids=str)
+def test_a_step_is_as_long_as_its_slowest_replica(config, widths):
+    full, batch = max(widths), 2
+    step = paced_step(config, widths, [batch] * len(widths), full, attention=PARTS)
+    slowest = max(batch / cost.narrow_speed(width, full, work(config)) for width in widths)
+    assert step.seconds == pytest.approx(slowest, rel=1e-8) and step.samples == batch * len(widths)
+
+
+@pytest.mark.parametrize("failed", [0, 1, 2])
+@pytest.mark.parametrize("method", ["dp-drop", "ntp", "ntp-pw"])
+def test_the_cluster_model_has_the_throughput_of_a_real_step(failed, method):
+    """Two replicas of 8 ranks, one of which has lost some: 16 ranks at most."""
+    config = GPTConfig(vocab=61, context=12, layers=1, heads=56, width=112, expansion=6)
+    cluster = cost.Cluster(domains=2, gpus_per_domain=8, domains_per_replica=1, widths=(8, 7, 6), samples=4)
+    batch, power = cluster.local_batches(method)[failed], cluster.powers(method)[failed]
+    widths, batches, speeds = [8], [4], [1.0]
+    if batch:
+        widths, batches = [8, 8 - failed], [4, batch]
+        speeds = [1.0, cluster.boost.speed(power)]
+    step = paced_step(config, widths, batches, 8, speeds=speeds)
+    pace = 4.0 if failed < 2 else max(4.0, batch / speeds[-1] / cost.narrow_speed(8 - failed, 8, work(config)))
+    assert step.seconds == pytest.approx(pace, rel=1e-6)
+    said = 1 - float(cluster.use([0, failed], method).loss)
+    if failed < 2:  # 56 heads divide by 8 and by 7, and not by 6
+        assert step.throughput / 2 == pytest.approx(said, rel=1e-6)
+
+
+def test_messages_come_on_top():
+    slow = labkit.Network(nodes=1, ranks_per_node=3, intra=labkit.Link(latency=1e-3))
+    free, sends = (paced_step(MODEL, (2, 1), (2, 1), 2, network=network) for network in (None, slow))
+    assert free.seconds == pytest.approx(2.0) and 2.0 < sends.seconds < 2.1
+
+
+def test_each_width_needs_a_batch_and_a_speed():
+    with pytest.raises(Refused, match="a batch and a speed"):
+        paced_step(MODEL, (4, 3), (4,), 4)
+    with pytest.raises(Refused, match="a batch and a speed"):
+        paced_step(MODEL, (4, 3), (4, 3), 4, speeds=[1.0])
