@@ -6,6 +6,7 @@ numbers are the same in every run.
 reshard: the backward of a replica of `--width` ranks beside one that has lost some, over the same beside a whole one;
     by the ratio of communication to computation, as figure 8 of the NTP paper (at most 4 percent slower there).
 naive: the sum of the gradients with a shard map against the one without, between stretches of different length.
+pace: with --wall, the model of a cluster beside steps on the wall clock, which differ from run to run (`ntp_pace.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import labkit
 from labkit.models import GPTConfig
 from labkit.parallel import TensorParallelGPT, kernels
 
+from .ntp_pace import paces
 from .ratios import save, table
 
 SLOWER = 0.04  # figure 8 of the paper: the largest slowdown of a backward
@@ -38,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--latency", type=float, default=5e-6, help="seconds, inside of a replica; between them 3 times"
     )
+    parser.add_argument("--wall", action="store_true", help="and the model of a cluster on the wall clock")
     parser.add_argument("--json")
     options = parser.parse_args(argv)
     rows = [reshard(options.width, lost, ratio, options.latency) for lost in options.lost for ratio in options.ratios]
@@ -51,7 +54,12 @@ def main(argv: list[str] | None = None) -> int:
     print(table(against))
     print(f"a shard map takes {min(row['naive / map'] for row in against):.2f} to "
           f"{max(row['naive / map'] for row in against):.2f} times less time (target {FASTER})")  # fmt: skip
-    save(options.json, {"reshard": rows, "naive": against})
+    result: dict[str, Any] = {"reshard": rows, "naive": against}
+    if options.wall:
+        result["pace"] = [row for full, lost in ((2, 1), (4, 1), (8, 1)) for row in paces(full, lost)]
+        print("\na step over that of two whole replicas: the model of a cluster, and measured (wall clock)")
+        print(table(result["pace"]))
+    save(options.json, result)
     return 0
 
 

@@ -8,12 +8,14 @@ moving.py      parts of tensors that change their ranks
 sync.py        gradients summed over replicas of different width, behind the backward
 naive.py       the same without a shard map, to compare with
 stages.py      activations between pipeline stages of different width
+manager.py     which domain serves which replica, and who borrows what is idle
 state.py       weights and optimizer state that follow when a rank is lost or returns
 trainer.py     what a rank runs, step by step, and why no update is torn
 config.py, run.py   a job in one call
 """
 
 from .config import NtpConfig
+from .manager import Assignment, ResourceManager
 from .naive import NaiveSync
 from .replicas import Replicas
 from .run import NtpFailed, NtpJob, NtpRun, run_ntp, start_ntp
@@ -23,8 +25,8 @@ from .sync import NonuniformSync
 from .trainer import train
 
 __all__ = [
-    "Border",
+    "Assignment", "Border",
     "NaiveSync",
-    "NonuniformSync", "NtpConfig", "NtpFailed", "NtpJob", "NtpRun", "Replicas", "ShardMap", "naive_messages", "run_ntp",
-    "shard_map", "start_ntp", "train",
+    "NonuniformSync", "NtpConfig", "NtpFailed", "NtpJob", "NtpRun", "Replicas", "ResourceManager", "ShardMap",
+    "naive_messages", "run_ntp", "shard_map", "start_ntp", "train",
 ]  # fmt: skip
