@@ -79,7 +79,7 @@ def pays_from(width: int, failed: int, spare: int) -> Number:
     domain = width + spare
     right = 100 * -math.expm1(math.log(width / domain) / domain)
     slips = [
-        (100 * spare / domain, "So much do the spare GPUs cost. How many must have failed until whole domains lose it?"),
+        (100 * spare / domain, "So much do the spare GPUs cost. How many must fail until whole domains lose it?"),
         (100 * spare / domain**2, "Nearly: but wide groups with two failures are lost once only. Use the power."),
         (100 * -math.expm1(math.log(width / domain) / width), "A group of a whole domain has all of its GPUs."),
         (100 * -math.expm1(math.log(1 - spare / width) / domain), "The spare GPUs are a part of the whole domain."),
@@ -176,7 +176,7 @@ def narrowest_link() -> Choice:
 
 # Whole heads, whole samples -------------------------------------------------------------------------------------------
 
-FULL, SAMPLES = 32, 32  # GPUs of a domain; samples that a whole replica trains in a step
+FULL, SAMPLES = 32, 64  # GPUs of a domain; samples that a whole replica trains in a step
 
 
 def most_heads(width: int, heads: int, kv: int, attention: int) -> Number:
@@ -207,7 +207,7 @@ def _longer(width: int, most: int, heads: int, attention: int) -> Fraction:
 
 
 def samples_in_step(width: int, heads: int, kv: int, attention: int) -> Number:
-    """Whole samples of the narrow replica that take no longer than 32 on a whole one; each head has its own keys."""
+    """Whole samples of the narrow replica that take no longer than 64 on a whole one; each head has its own keys."""
     longer = _longer(width, math.ceil(heads / width), heads, attention)
     right = math.floor(SAMPLES / longer)
     groups = math.ceil(kv / width) * (heads // kv)
@@ -223,7 +223,7 @@ def samples_in_step(width: int, heads: int, kv: int, attention: int) -> Number:
 
 
 def speed_for_all(width: int, heads: int, kv: int, attention: int) -> Number:
-    """How many times as fast the GPUs must be to train all 32 samples in time."""
+    """How many times as fast the GPUs must be to train all 64 samples in time."""
     right = float(_longer(width, math.ceil(heads / width), heads, attention))
     slips = [
         (FULL / width, "That is if all work were cut evenly. Heads are not."),
