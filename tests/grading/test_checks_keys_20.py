@@ -23,7 +23,7 @@ IDLE = every_draw(width=[16, 32, 64], failed=[96, 160, 256], spare=[4, 6, 8])
 CUTS = every_draw(wide=[16, 28, 32], lost=[3, 5, 6], billions=[70, 175, 480])
 HEADS = every_draw(width=[28, 29, 30], heads=[128, 192, 256], kv=[32, 64], attention=[30, 35, 40])
 PACKED = every_draw(one=[9, 10, 11], two=[2, 3, 4], gpus=[16, 32])
-RUNS = every_draw(lost=[0, 1, 2, 3, 4, 5], step=[3, 4, 5], heads=[6, 9, 12], batch=[12, 14, 16])
+RUNS = every_draw(lost=[0, 1, 2, 3, 4, 5], step=[2, 3, 4], heads=[6, 9, 12], batch=[12, 14, 16])
 KEYS = {
     **dict.fromkeys(("idle_by_chance", "idle_by_nodes", "idle_at_least", "pays_from"), IDLE),
     **dict.fromkeys(("pairs_of_a_plain_cut", "smallest_part", "over_the_slow_link", "from_an_extra_rank",

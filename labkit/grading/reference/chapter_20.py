@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 WIDTH, IDS, CONTEXT, COLUMNS_OF_A_HEAD, EXPANSION = 3, 256, 16, 4, 4
 STATE_BYTES = 3 * 8  # a weight and the two moments of AdamW, in float64
-REPAIR = 3  # steps that a lost rank is away, at least
+REPAIR = 2  # steps that a lost rank is away, at least
 
 
 def own_model(heads: int) -> GPTConfig:
