@@ -16,6 +16,7 @@ from labkit import Kill, cost
 from labkit.cost.placed_failures import place_failures
 from labkit.grading.keys import find_key
 from labkit.grading.reference import chapter_20 as own
+from labkit.models import GPT
 from labkit.resilience.ntp import NtpConfig, NtpFailed, Replicas, naive_messages, run_ntp, shard_map
 
 CHAPTER = "20_nonuniform_tensor_parallelism"
@@ -222,11 +223,23 @@ def test_the_answers_of_the_explanation_and_wrong_ones():
         assert not key("never_with_the_extra", **given).mark([3 * (lost < 3), 3 * (lost < 3) + 1, *narrow]).right
         assert key("never_with_the_first", **given).mark(narrow[:1]).right
         assert not key("never_with_the_first", **given).mark(narrow[1:]).right
-        wrong("weight_while_narrow", given, [1 / 2, 2 / 5, 3 / 5, 2 / 3])
+        shares = Replicas((tuple(whole), tuple(narrow))).shares(batch)
+        assert key("weight_while_narrow", **given).mark(shares[1] / batch).right
+        wrong("weight_while_narrow", given, [1 / 2, 2 / 5, shares[0] / batch, shares[1] / shares[0]])
         moved = own.state_moved(lost, heads)
         crossed = {a: b for a, b in moved if a // 3 != b // 3}
         assert set(crossed) == {(lost + 3) % 6}  # the rank with the same position, and no other
         wrong("bytes_that_crossed", given, [sum(moved.values()), key("bytes_that_crossed", **given).answer / 3])
+
+
+@pytest.mark.parametrize("heads", [6, 9, 12])
+def test_the_shards_of_the_model_are_all_that_is_cut(heads):
+    whole = ("positions", "norm", "attention.out.bias", "feed_forward.down.bias")
+    model = GPT(own.own_model(heads), 0)
+    cut = sum(p.numel() for name, p in model.named_parameters() if not any(part in name for part in whole))
+    assert sum(count * numel for count, numel in own.sizes_of(heads)) == cut
+    crossed = key("bytes_that_crossed", lost=0, step=2, heads=heads, batch=12).answer
+    assert crossed == pytest.approx(cut / 3 * 24, rel=0.01)  # a third, with weights and two moments in float64
 
 
 def examples(numbers):
@@ -265,7 +278,7 @@ def test_an_arrangement_is_told_by_its_span_and_step():
         return SimpleNamespace(src=src, dst=1, nbytes=8, start=start, collective=collective)
 
     spans = [SimpleNamespace(rank=0, step=0, start=0.0, end=1.0), SimpleNamespace(rank=0, step=2, start=5.0, end=6.0)]
-    sends = [message(0, 0.5), message(0, 5.5), message(0, 5.6, collective=3), message(0, 7.0), message(2, 5.5)]
+    sends = [message(0, 0.5), message(0, 0.6), message(0, 5.5), message(0, 5.6, collective=3), message(0, 7.0), message(2, 5.5)]
     trace = SimpleNamespace(spans=lambda name: spans if name == "arrange" else [], sends=sends)
     attempts = [SimpleNamespace(step=s, loss=loss) for s, loss in ((0, 1.0), (1, 1.0), (2, None), (2, 1.0))]
     run = SimpleNamespace(attempts=attempts, run=SimpleNamespace(trace=trace))
