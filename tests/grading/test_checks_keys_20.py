@@ -278,7 +278,14 @@ def test_an_arrangement_is_told_by_its_span_and_step():
         return SimpleNamespace(src=src, dst=1, nbytes=8, start=start, collective=collective)
 
     spans = [SimpleNamespace(rank=0, step=0, start=0.0, end=1.0), SimpleNamespace(rank=0, step=2, start=5.0, end=6.0)]
-    sends = [message(0, 0.5), message(0, 0.6), message(0, 5.5), message(0, 5.6, collective=3), message(0, 7.0), message(2, 5.5)]
+    sends = [
+        message(0, 0.5),
+        message(0, 0.6),
+        message(0, 5.5),
+        message(0, 5.6, collective=3),
+        message(0, 7.0),
+        message(2, 5.5),
+    ]
     trace = SimpleNamespace(spans=lambda name: spans if name == "arrange" else [], sends=sends)
     attempts = [SimpleNamespace(step=s, loss=loss) for s, loss in ((0, 1.0), (1, 1.0), (2, None), (2, 1.0))]
     run = SimpleNamespace(attempts=attempts, run=SimpleNamespace(trace=trace))
