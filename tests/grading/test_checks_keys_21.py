@@ -220,13 +220,16 @@ def test_gpu_days_add_up_and_what_is_too_many_is_power(given):
 
 
 @pytest.mark.parametrize("given", OWN[::4], ids=str)
-def test_errors_of_the_own_run_are_those_of_its_drawings(given):
+def test_errors_and_accounts_of_the_own_run_are_those_of_its_drawings(given):
     cluster = cost.Cluster(samples=given["samples"])
     kinds = cost.llama3_kinds(given["repair"])
     trace = cost.draw_failures(cluster.gpus, DAYS, given["drawings"], given["seed"], kinds=kinds)
     history = cost.domain_history(trace, cluster)
     losses = 100 * history.mean(cluster.use_of(history.values, "dp-drop").loss)
     assert answer("one_drawing", **given) == pytest.approx(float(losses.std(ddof=1)))
+    narrow = cluster.use_of(history.values, "ntp")
+    mine = [float(history.mean(getattr(narrow, name)).mean()) * DAYS for name in ACCOUNTS]
+    assert [key.answer for key in find_key(CHAPTER, "own_accounts", **given).keys] == pytest.approx(mine)
     needed = answer("drawings_needed", **given)
     assert losses.std(ddof=1) / math.sqrt(needed) == pytest.approx(0.01)
 
