@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import math
+from pathlib import Path
 
+import nbformat
 import numpy as np
 import pytest
 from slips import every_draw, letters_have_reasons, tell_apart
@@ -39,6 +42,19 @@ DERIVED = [
                              "least_constant") for g in POWER),
 ]  # fmt: skip
 NAMES = sorted({name for name, _ in DERIVED})
+
+
+def test_these_are_the_numbers_that_students_get():
+    notebook = nbformat.read(Path(__file__).parents[2] / "solutions" / f"{CHAPTER}.ipynb", 4)
+    (setup,) = (cell.source for cell in notebook.cells if cell.id == "setup")
+    calls = [node for node in ast.walk(ast.parse(setup)) if isinstance(node, ast.Call)]
+    (given,) = (call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "given")
+    drawn = {keyword.arg: ast.literal_eval(keyword.value) for keyword in given.keywords}
+    for exercise, numbers in (("exactly_so_many", FAILED), ("sharp_or_at_random", KEPT), ("whole_samples_only", WHOLE),
+                              ("borrowed_power", POWER)):  # fmt: skip
+        assert every_draw(**drawn[exercise]) == numbers
+    own = drawn["a_cluster_of_your_own"]
+    assert all(given[name] in own[name] for given in OWN for name in ("repair", "samples", "drawings"))
 
 
 @pytest.mark.parametrize("name", NAMES)

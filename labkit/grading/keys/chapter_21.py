@@ -469,6 +469,7 @@ def from_power(repair: int, samples: int, drawings: int, seed: int) -> Number:
     slips = [
         (without, "That is the sum without those in repair."),
         (-days["boosted"], "The sum is more than all GPU-days, not less."),
+        (0.0, "Add up the five of NTP-PW, those in repair too, and compare with all GPU-days."),
     ]
     return Number(days["boosted"], "", 0.01, slips)
 
