@@ -24,10 +24,9 @@ Machine = dict[str, Any]  # plain data: see the statement of the exercise
 NAMES = ("domain", "rack", "building", "campus")
 TOLERANCE = 1e-6  # of a time
 WRONG = {
-    "fits": "Your time is that of a group that stays inside because it is small enough. Units and groups must also begin "
+    "fits": "Your time is that of groups that stay inside because they are small. Units and groups must also begin "
             "together: 4 ranks of 6 fit once, and the next 4 lie in two units.",
-    "no latency": "Your time has no latency in it. A ring of n ranks has steps one after the other, each as late as its "
-                  "wires.",
+    "no latency": "Your time has no latency in it. A ring has steps one after the other, each as late as its wires.",
     "one latency": "Your time has the latency once. Every step of a ring is late by it.",
     "first inside": "Your time is that of an order read from the other end: the last axis changes from one rank to the "
                     "next.",
@@ -37,24 +36,31 @@ WRONG = {
 def some_machines(student: Student, n: int, count: int, odd: bool, none: bool = False) -> list[list[Machine]]:
     """By rank: `count` machines, each with a mesh. odd: units that the axes do not divide. none: the last has no order.
 
-    Of many drawings those are taken in which the most wrong ways lead to another order.
+    Of many drawings those are taken that together expose the most wrong ways.
     """
     random = Random(number_from(student.seed, "chapter 21", "axes", n, count, odd, none))
     found = []
     for _ in range(n):
-        drawn = [_machine(random, odd) for _ in range(5 * count)]
-        drawn = sorted(drawn, key=lambda m: -_interest(m))[:count]
+        drawn = [(m, exposed(m)) for m in (_machine(random, odd) for _ in range(5 * count))]
+        taken: list[Machine] = []
+        shown: set[str] = set()
+        while len(taken) < count:
+            best = max(drawn, key=lambda pair: (len(pair[1] - shown), len(pair[1])))
+            drawn.remove(best)
+            taken.append(best[0])
+            shown |= best[1]
         if none:
-            last = drawn[-1]
+            last = taken[-1]
             last["inside"] = {name: NAMES[0] for name in last["axes"]}
-        found.append(drawn)
+        found.append(taken)
     return found
 
 
 def _machine(random: Random, odd: bool) -> Machine:
     holds = [random.choice((6, 12, 18) if odd else (4, 8, 16)), random.choice((2, 4)), random.choice((2, 3, 4)), 2]
     holds = holds[: random.choice((3, 4))]
-    latency, bandwidth = random.choice((2, 5)) * US, random.choice((200, 450)) * GB
+    latency: float = random.choice((2, 5)) * US
+    bandwidth: float = random.choice((200, 450)) * GB
     levels = []
     for name, units in zip(NAMES, holds, strict=False):
         levels.append({"name": name, "holds": units, "latency": latency, "bandwidth": bandwidth})
@@ -89,16 +95,17 @@ def _traffic(random: Random, name: str) -> dict[str, Any]:
     return {"collective": kind, "bytes": random.choice(megabytes) * MB, "calls": random.choice(calls)}
 
 
-def _interest(machine: Machine) -> int:
-    """How many wrong ways lead to an order that costs more, or is not allowed."""
+def exposed(machine: Machine) -> set[str]:
+    """The wrong ways that lead to an order that costs more, or is not allowed. Nothing where no order is allowed."""
     best = least(machine)
     if best is None:
-        return -1
+        return set()
     orders = list(permutations(machine["axes"]))
-    ways = [min(orders, key=lambda order: order_seconds(machine, order, wrong)) for wrong in WRONG]
-    ways.append(tuple(sorted(machine["axes"], key=lambda a: _bytes(machine, a))))
-    ways.append(min(orders, key=lambda order: order_seconds(machine, order)))
-    return sum(bool(outside(machine, order)) or order_seconds(machine, order) > best * (1 + TOLERANCE) for order in ways)
+    ways = {name: min(orders, key=lambda order: order_seconds(machine, order, name)) for name in WRONG}
+    ways["most bytes inside"] = tuple(sorted(machine["axes"], key=lambda a: _bytes(machine, a)))
+    ways["anywhere"] = min(orders, key=lambda order: order_seconds(machine, order))
+    return {name for name, order in ways.items()
+            if outside(machine, order) or order_seconds(machine, order) > best * (1 + TOLERANCE)}  # fmt: skip
 
 
 def _bytes(machine: Machine, axis: str) -> float:

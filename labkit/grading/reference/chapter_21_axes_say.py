@@ -49,6 +49,8 @@ def _expect_order(student: Student, where: str, mine: Any, machine: Machine) -> 
     axis = outside(machine, order)
     text = "{where}: in {shown} groups of {axis} leave a {level}. {why}"
     why = "Do units and groups begin together? A small group can still lie in two units." if axis else ""
+    if axis and not outside(machine, order[::-1]):
+        why = "Read from the other end it would not: the last axis changes from one rank to the next."
     student.expect(not axis, text, where=where, shown=shown, axis=axis, level=machine["inside"].get(axis), why=why)
     seconds = order_seconds(machine, order)
     given = mine["seconds"]
@@ -86,7 +88,9 @@ def _expect_numbers(student: Student, where: str, mine: dict[str, Any], machine:
         elif isinstance(got, list) and got == _reversed(rank, order, machine, axes) != want:
             why = "The last axis of the order changes from one rank to the next, not the first."
         text = "{where}: rank {rank} is at {got} along {axes}, you say, and is at {want}. {why}"
-        student.expect(got == want, text, where=where, rank=rank, got=repr(got), axes=", ".join(axes), want=want, why=why)
+        student.expect(
+            got == want, text, where=where, rank=rank, got=repr(got), axes=", ".join(axes), want=want, why=why
+        )
         got = mine["groups"][number] if _long(mine["groups"], number) else None
         text = "{where}: you say that rank {rank} is in the {axis} group {got}, and it is in {want}."
         student.expect(got == group, text, where=where, rank=rank, axis=axis, got=repr(got), want=group)

@@ -24,12 +24,12 @@ MONTH = round(30 * DAY)
 WRONG = {
     "queue": "A failure in the stall of another one begins a stall at its own moment. They overlap, and are not added.",
     "no rejoin": "When a replica is back, all stand still for `rejoin` seconds. That is missing.",
+    "back at once": "A replica that fails in the moment of its return was not back: nobody waits for it there.",
     "each returns": "A replica whose repairs overlap is back once: when the last of them is done.",
     "replaced": "Repairs of a replica go on side by side: a later failure does not end an earlier repair.",
     "doubled": "Repairs of one replica overlap, and its GPUs cannot be away twice.",
     "beyond": "What lies behind the end of the run does not count: cut it off there.",
     "all stalled": "GPUs of a replica that is away do not stand still as well: count them once, as away.",
-    "back at once": "A replica that fails in the moment of its return was not back: nobody waits for it there.",
     "one GPU": "A failed GPU takes its whole replica along: all its GPUs are away.",
 }
 
@@ -160,8 +160,9 @@ def expect_hours(student: Student, run: Evidence, fleets: list[list[Fleet]]) -> 
                 continue
             total = fleet["replicas"] * fleet["gpus"] * fleet["length"]
             why = explained(fleet, mine, want)
-            text = "{where}: your parts sum to {got} GPU-hours, and {replicas} replicas of {gpus} GPUs have {want} in " \
-                   "{length} s. {why}"  # fmt: skip
+            text = (
+                "{where}: your parts sum to {got} GPU-hours; {replicas} x {gpus} GPUs have {want} in {length} s. {why}"
+            )
             student.expect(sum(mine.values()) == total, text, where=where, got=hours(sum(mine.values())), why=why,
                            want=hours(total), replicas=fleet["replicas"], gpus=fleet["gpus"],
                            length=fleet["length"])  # fmt: skip

@@ -107,7 +107,7 @@ def expect_shares(student: Student, run: Evidence, plan: Plan, n: int) -> None:
             fine = isinstance(got, list) and len(got) == len(mine)
             text = "With {n} ranks: rank {rank} did not return something for each of its {count} steps."
             student.expect(fine, text, n=n, rank=rank, count=len(mine))
-            for k, one in zip(mine, got, strict=True):
+            for k, one in zip(mine, got or [], strict=True):
                 said[k].append((rank, one))
     for k, attempt in enumerate(plan):
         _expect_one(student, f"With {n} ranks, step {k} (members {attempt['members']})", attempt, said[k], n)
@@ -134,8 +134,8 @@ def _expect_one(student: Student, where: str, attempt: dict[str, Any], said: lis
     first, shares = next(iter(said), (0, []))
     for rank, other in said:
         text = (
-            "{where}: rank {rank} says {other}, and rank {first} {shares}. Both would train by their own list: deal out "
-            "by what *all* know, and break ties by a rule that does not ask who I am."
+            "{where}: rank {rank} says {other}, and rank {first} {shares}. Each would train by its own list: deal "
+            "out by what *all* know, and break ties by a rule that does not ask who I am."
         )
         student.expect(other == shares, text, where=where, rank=rank, other=other, first=first, shares=shares)
     for rank, share in enumerate(shares):
@@ -150,8 +150,8 @@ def _expect_one(student: Student, where: str, attempt: dict[str, Any], said: lis
     last = max(told, key=lambda r: Fraction(shares[r], _rate(told[r])))
     slowest = Fraction(shares[last], _rate(told[last]))
     text = (
-        "{where}: everybody waits for rank {last}, {got:.1f} s for {share} examples on {width} GPUs of {speed} an hour. "
-        "{best:.1f} s are possible. Who would be done first *with* one more example?"
+        "{where}: everybody waits for rank {last}, {got:.1f} s for {share} examples on {width} GPUs of {speed} an "
+        "hour. {best:.1f} s are possible. Who would be done first *with* one more example?"
     )
     student.expect(slowest <= best, text, where=where, last=last, got=float(3600 * slowest), share=shares[last],
                    width=told[last]["width"], speed=told[last]["speed"], best=float(3600 * best))  # fmt: skip
@@ -161,7 +161,9 @@ def expect_small_exchange(student: Student, run: Evidence, plan: Plan, n: int) -
     """No rank sent more than a few numbers to each other one, for each step."""
     for rank, sent in enumerate(run.bytes_sent):
         steps = sum(rank in attempt["members"] for attempt in plan)
-        text = "Rank {rank} sent {sent:bytes} in {steps} steps, and {most:bytes} are allowed: a few numbers, not a plan."
+        text = (
+            "Rank {rank} sent {sent:bytes} in {steps} steps, and {most:bytes} are allowed: a few numbers, not a plan."
+        )
         student.expect(sent <= 64 * n * steps, text, rank=rank, sent=sent, steps=steps, most=64 * n * steps)
 
 
