@@ -52,7 +52,7 @@ def as_if_there_were_no_zones(mine, group):
     return [pack(cluster) for cluster in mine]
 
 
-@mutant("pack-the-failures", "my_packing", says="choose the best replicas over all zones", at=3)
+@mutant("pack-the-failures", "my_packing", says="choose over all zones", at=3)
 def zone_by_zone_until_full(mine, group):
     def pack(cluster):
         size, replicas = cluster["size"], []
@@ -65,7 +65,7 @@ def zone_by_zone_until_full(mine, group):
     return [pack(cluster) for cluster in mine]
 
 
-@mutant("pack-the-failures", "my_packing", says="NTP trains", at=3)
+@mutant("pack-the-failures", "my_packing", says="even if some of them are narrower", at=3)
 def whole_replicas_only(mine, group):
     def pack(cluster):
         size, replicas = cluster["size"], []

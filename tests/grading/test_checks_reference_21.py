@@ -102,7 +102,9 @@ def test_of_three_replicas_the_first_is_lost_and_comes_back():
         plan = shares.some_attempts(Door(seed), 3, 1, 60, True)
         assert [a["dies"] for a in plan if a["dies"] is not None] == [0]
         assert 0 in plan[-1]["members"] and any(0 not in a["members"] for a in plan)
-        assert shares.shortest(plan[1]) is None and shares.shortest(plan[0]) is not None
+        assert [shares.shortest(a) is None for a in plan] == [k == 1 for k in range(len(plan))]
+        room = [sum(x["most"] for x in a["told"].values()) - a["batch"] for a in plan]
+        assert room[1] == -1 and room[-1] == 0 and min(x["most"] for a in plan for x in a["told"].values()) > 0
         assert [len(x["lives"]) for x in shares.lives_of(plan, 3)] == [2, 1, 1]
 
 

@@ -109,35 +109,36 @@ def placed_badly(cluster: Cluster, placement: Any) -> str:
 
 
 def cause(cluster: Cluster, placement: list[list[int]]) -> str:
-    """What could be better in a placement that loses too much."""
-    size, failed, zone, trains = cluster["size"], cluster["failed"], cluster["zone"], cluster["trains"]
+    """What could be better in a placement that loses too much: in a zone by itself, or in the choice over zones."""
+    size, failed, zone = cluster["size"], cluster["failed"], cluster["zone"]
     used = {d for replica in placement for d in replica}
-    best_first = sorted((d for d in range(len(failed)) if d not in used), key=lambda d: failed[d])
-    spare: dict[int, int] = {}  # by zone: its best domain that stands by
-    free: Counter[int] = Counter()  # by zone: domains without a failure that stand by
-    for d in best_first:
-        spare.setdefault(zone[d], d)
-        free[zone[d]] += failed[d] == 0
-    for number, replica in enumerate(placement):
-        worst = max(replica, key=lambda d: failed[d])
-        other = spare.get(zone[worst])
-        if other is not None and failed[other] == 0 and trains[failed[worst]] < trains[0]:
+    for z in sorted(set(zone)):
+        own = [replica for replica in placement if zone[replica[0]] == z]
+        mine = sorted((d for replica in own for d in replica), key=lambda d: failed[d])
+        if _better(cluster, mine, own):
+            broken = sum(failed[d] > 0 for d in mine)
+            hurt = sum(any(failed[d] for d in replica) for replica in own)
             return (
-                f"Domain {other} has no failure and stands by, while replica {number} has domain {worst} of the same "
-                f"zone with {failed[worst]}: leave out the worst, and not the best."
+                f"In zone {z}, {broken} domains with failures lie in {hurt} replicas: a replica is as narrow as its "
+                "worst domain, so put bad ones together."
             )
-        rich = next((z for z, count in free.items() if count >= size), None)
-        if rich is not None and failed[worst] > 0:
+        best = sorted((d for d in range(len(zone)) if zone[d] == z), key=lambda d: failed[d])[: len(mine)]
+        if _better(cluster, best, own):
+            other = next(d for d in best if d not in used)
+            worst = max(mine, key=lambda d: failed[d])
             return (
-                f"Replica {number} of zone {zone[worst]} is hurt, and {free[rich]} domains of zone {rich} without a "
-                f"failure stand by: choose the best replicas over all zones."
+                f"Domain {other} with {failed[other]} failed GPUs stands by, while domain {worst} of the same zone has "
+                f"{failed[worst]} and works: leave out the worst, and not the best."
             )
-    hurt = Counter(zone[r[0]] for r in placement if any(failed[d] for d in r))
-    if not hurt:
-        return "Some replicas are missing that could be made, even if they are narrower."
-    worst_zone, count = hurt.most_common(1)[0]
-    broken = sum(failed[d] > 0 for r in placement if zone[r[0]] == worst_zone for d in r)
-    return (
-        f"In zone {worst_zone}, {broken} domains with failures are spread over {count} replicas: a replica is as "
-        "narrow as its worst domain, so put bad ones together."
-    )
+    could = min(cluster["replicas"], sum(count // size for count in Counter(zone).values()))
+    if len(placement) < could:
+        return f"You return {len(placement)} replicas, and {could} can be made, even if some of them are narrower."
+    return "In each zone you do what is best, but you take too many replicas of a bad one: choose over all zones."
+
+
+def _better(cluster: Cluster, domains: list[int], than: list[list[int]]) -> bool:
+    """Whether replicas cut from `domains` in this order have more whole ones, or train more."""
+    size = cluster["size"]
+    whole, samples = trained_by(cluster, [domains[i : i + size] for i in range(0, len(domains), size)])
+    old_whole, old_samples = trained_by(cluster, than)
+    return whole > old_whole or samples > old_samples

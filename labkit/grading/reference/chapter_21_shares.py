@@ -22,26 +22,26 @@ Plan = list[dict[str, Any]]  # the attempts: {"id", "members", "batch", "dies", 
 def some_attempts(student: Student, n: int, losses: int, batch: int, tight: bool = False) -> Plan:
     """Attempts of a fleet of `n` replicas, of which `losses` are lost on the way, and one comes back.
 
-    batch: about. tight: memory is scarce, and once the batch does not fit. Rank 0 is the first that is lost.
+    batch: about. tight: memory is scarce, once too scarce by one example, and once just enough. Rank 0 is the first that is lost.
     """
     random = Random(number_from(student.seed, "chapter 21", "shares", n, losses, batch, tight))
     here, number, plan = set(range(n)), 1, Plan()
 
-    def attempt(dies: int | None = None, wanted: int = batch, short: bool = False) -> None:
+    def attempt(dies: int | None = None, wanted: int = batch, room: int | None = None) -> None:
         members = sorted(here)
-        base = random.choice((20, 24, 30, 36))
-        told = {}
-        for r in members:
-            width = random.choice((FULL, FULL, FULL - 1, FULL - 2, FULL - 4))
-            speed = base if random.random() < 0.6 else random.choice((base // 2, base - 1, base + 5, 3 * base))
-            most = wanted // len(members) + random.randint(1, 5) if tight else wanted + random.randint(0, 9)
-            told[r] = {"width": width, "speed": speed, "most": most}
-        if short:
-            told[members[0]]["most"] -= sum(x["most"] for x in told.values()) - wanted + 1
+        told = _told(random, members, wanted, tight)
+        for _ in range(10):
+            if _rest_is_late(told, wanted):
+                break
+            told = _told(random, members, wanted, tight)
+        if room is not None:  # memory for `room` examples more than the batch
+            for x in told.values():
+                x["most"] = wanted // len(members)
+            told[members[0]]["most"] += wanted % len(members) + room
         plan.append({"id": number, "members": members, "batch": wanted, "dies": dies, "told": told})
 
     attempt(wanted=batch + random.randint(0, 5))
-    attempt(short=tight)
+    attempt(room=-1 if tight else None)
     away = []
     for k in range(min(losses, n - 1)):
         lost = 0 if k == 0 else random.choice(sorted(here))
@@ -54,8 +54,30 @@ def some_attempts(student: Student, n: int, losses: int, batch: int, tight: bool
         here.add(away[0])
         number += 1
     attempt(wanted=random.randint(1, n + 1))  # fewer examples than replicas, nearly
-    attempt()
+    attempt(room=0 if tight else None)
     return plan
+
+
+def _told(random: Random, members: list[int], batch: int, tight: bool) -> dict[int, dict[str, int]]:
+    """What each member knows about itself in a step."""
+    base, told = random.choice((20, 24, 30, 36)), {}
+    for r in members:
+        width = random.choice((FULL, FULL, FULL - 1, FULL - 2, FULL - 4))
+        speed = base if random.random() < 0.6 else random.choice((base // 2, base - 1, base + 5, 3 * base))
+        most = batch // len(members) + random.randint(1, 5) if tight else batch + random.randint(0, 9)
+        told[r] = {"width": width, "speed": speed, "most": most}
+    return told
+
+
+def _rest_is_late(told: dict[int, dict[str, int]], batch: int) -> bool:
+    """Whether shares in proportion, with what is left over to the largest rests, keep all waiting for too long."""
+    rates = [_rate(x) for x in told.values()]
+    parts = [Fraction(batch * rate, sum(rates)) for rate in rates]
+    shares = [part // 1 for part in parts]
+    for i in sorted(range(len(parts)), key=lambda i: shares[i] - parts[i])[: batch - sum(shares)]:
+        shares[i] += 1
+    slowest = max(Fraction(share, rate) for share, rate in zip(shares, rates, strict=True))
+    return any(Fraction(share + 1, rate) < slowest for share, rate in zip(shares, rates, strict=True))
 
 
 def lives_of(plan: Plan, n: int) -> list[dict[str, Any]]:
