@@ -22,7 +22,8 @@ Plan = list[dict[str, Any]]  # the attempts: {"id", "members", "batch", "dies", 
 def some_attempts(student: Student, n: int, losses: int, batch: int, tight: bool = False) -> Plan:
     """Attempts of a fleet of `n` replicas, of which `losses` are lost on the way, and one comes back.
 
-    batch: about. tight: memory is scarce, once too scarce by one example, and once just enough. Rank 0 is the first that is lost.
+    batch: about. tight: memory is scarce, once too scarce by one example, and once just enough.
+    Rank 0 is the first that is lost.
     """
     random = Random(number_from(student.seed, "chapter 21", "shares", n, losses, batch, tight))
     here, number, plan = set(range(n)), 1, Plan()
