@@ -83,6 +83,11 @@ def test_a_fleet_without_failures_only_trains_and_one_that_is_always_away_never_
     assert runs.counted(fleet) == {"trained": 800, "stalled": 0, "away": 0}
 
 
+def test_the_example_of_the_statement_is_right():
+    fleet = {"replicas": 2, "gpus": 4, "length": 100, "stall": 10, "rejoin": 5, "failures": [[20, 1, 30]]}
+    assert runs.counted(fleet) == {"trained": 600, "stalled": 80, "away": 120}
+
+
 @pytest.mark.parametrize("tight", [False, True])
 def test_the_shortest_step_is_the_shortest_of_all_cuts(tight):
     for seed in range(6):
