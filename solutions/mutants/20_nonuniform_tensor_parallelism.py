@@ -88,7 +88,7 @@ def forgets_what_is_left_over(mine, group):
     return {"sync": sync, "compute": compute}
 
 
-@mutant("the-shard-map", "my_map", says="All wait for the one with", at=4)
+@mutant("the-shard-map", "my_map", says="All wait for who has", at=4)
 def the_last_one_takes_the_rest(mine, group):
     shards, lost = mine["shards"], mine["lost"]
     owners = [rank for rank in range(mine["ranks"]) if rank not in lost]
@@ -280,7 +280,7 @@ def partners_send_first(mine, group):
 
 
 @variant("sum-over-widths", "my_sums", at=5)
-def an_all_reduce_of_two(mine, group):
+def all_at_once_with_handles(mine, group):
     sync, gradients = mine["sync"], mine["gradients"]
     replica = 0 if group.rank in mine["ranks"][0] else 1
     ranks, compute = mine["ranks"][replica], mine["compute"][replica]
@@ -302,8 +302,8 @@ def an_all_reduce_of_two(mine, group):
             total |= dict(zip(shards, () if got is None else got, strict=True))
         if sync[me] and not back:
             stretch = torch.stack([total[shard] for shard in sync[me]])
-            pair = group.subgroup([mine["ranks"][0][me], mine["ranks"][1][me]])
-            collectives.all_reduce(stretch, pair)
+            partner = mine["ranks"][1 - replica][me]
+            stretch += group.exchange(stretch, partner, torch.empty_like(stretch), partner)
             total |= dict(zip(sync[me], stretch, strict=True))
     return torch.stack([total[shard] for shard in compute[me]])
 

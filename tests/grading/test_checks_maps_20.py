@@ -35,7 +35,7 @@ def even_loads(shards, ranks):
 
 @pytest.mark.parametrize("ranks", range(2, 7))
 def test_the_fewest_moves_are_the_fewest_of_all_even_layouts(ranks):
-    """A rank keeps of its stretch what it may compute with; whatever the loads are, and whichever stretches are long."""
+    """A rank keeps of its stretch what it can compute, whatever the loads are, and whichever stretches are long."""
     for lost in range(1, ranks):
         for shards in range(ranks, 4 * ranks + 2):
             for sync in even_loads(shards, ranks - lost):

@@ -87,7 +87,7 @@ def expect_layouts(student: Student, run: Evidence, layers: list[dict[str, Any]]
         owners = [mine for rank, mine in enumerate(found["sync"]) if rank not in layer["lost"]]
         for name, parts in (("sync", owners), ("compute", found["compute"])):
             least, most = min(map(len, parts)), max(map(len, parts))
-            text = "{where}: in the {name} layout ranks have {least} to {most} shards. All wait for the one with {most}."
+            text = "{where}: in the {name} layout ranks have {least} to {most} shards. All wait for who has {most}."
             student.expect(most - least <= 1, text, where=where, name=name, least=least, most=most)
 
 
