@@ -228,7 +228,7 @@ def a_message_for_each_shard(mine, group):
     return torch.stack([total[shard] for shard in compute[me]])
 
 
-@mutant("sum-over-widths", "my_sums", says="is wrong on rank", at=5)
+@mutant("sum-over-widths", "my_sums", says="both ends of a message need the same order", at=5)
 def in_the_order_of_memory(mine, group):
     sync, gradients = mine["sync"], mine["gradients"]
     replica = 0 if group.rank in mine["ranks"][0] else 1

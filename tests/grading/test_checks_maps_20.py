@@ -12,6 +12,7 @@ import torch
 from labkit.grading.checks.fresh import Fresh
 from labkit.grading.checks.student import Evidence, NotRight
 from labkit.grading.reference import chapter_20_maps as maps
+from labkit.grading.reference import chapter_20_widths as widths
 from labkit.resilience.ntp import shard_map
 
 
@@ -71,7 +72,7 @@ def test_layers_are_of_all_kinds(seed):
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7])
 def test_in_a_job_every_shard_is_once_in_each_replica_and_bytes_go_where_the_map_says(seed, n):
-    job = maps.some_job(Seeded(seed), n, 3, 29, even=n == 2)
+    job = widths.some_job(Seeded(seed), n, 3, 29, even=n == 2)
     ranks, sync, compute = (job.inputs[0][name] for name in ("ranks", "sync", "compute"))
     assert sorted(rank for row in ranks for rank in row if rank is not None) == list(range(n))
     assert sorted(sum(sync, [])) == list(range(29))
@@ -86,7 +87,7 @@ def test_in_a_job_every_shard_is_once_in_each_replica_and_bytes_go_where_the_map
 
 
 def test_narrow_replicas_come_first_and_second_and_lose_any_rank():
-    jobs = [maps.some_job(Seeded(seed), 7, 2, 20) for seed in range(40)]
+    jobs = [widths.some_job(Seeded(seed), 7, 2, 20) for seed in range(40)]
     first = [None in job.inputs[0]["ranks"][0] for job in jobs]
     assert 5 < sum(first) < 35
     lost = {row.index(None) for job in jobs for row in job.inputs[0]["ranks"] if None in row}
@@ -94,31 +95,32 @@ def test_narrow_replicas_come_first_and_second_and_lose_any_rank():
 
 
 def wrong_sums(job, rank, row, value):
-    results = maps.sums_of(job)
+    results = widths.sums_of(job)
     results[rank][row] = value
     return Evidence(results)
 
 
 def test_a_wrong_sum_is_said_with_shard_rank_and_cause():
-    job = maps.some_job(Seeded(3), 5, 6, 20)
-    right = maps.sums_of(job)
-    maps.expect_sums(Seeded(0), Evidence(right), job)
+    job = widths.some_job(Seeded(3), 5, 6, 20)
+    right = widths.sums_of(job)
+    widths.expect_sums(Seeded(0), Evidence(right), job)
     own = job.inputs[2]["gradients"][1]
     for value, cause in (
         (own, "never added up"),
         (right[2][1] + own, "added to it twice"),
         (right[2][1] - own, "of the other replica alone"),
         (right[2][0], "rows lie in the order"),
+        (job.inputs[0]["gradients"][0] + job.inputs[4]["gradients"][2], "of replica 0 plus shard"),
         (right[2][1] * 0 + 99, "Which gradients are in it"),
     ):
         with pytest.raises(NotRight, match=cause) as caught:
-            maps.expect_sums(Seeded(0), wrong_sums(job, 2, 1, value), job)
+            widths.expect_sums(Seeded(0), wrong_sums(job, 2, 1, value), job)
         assert re.match(r"With 5 ranks: shard \d+ is wrong on rank 2, ", str(caught.value))
 
 
 def test_sums_are_those_of_the_whole_gradients():
     """Against gradients that are laid out as one tensor for each replica, and added as such."""
-    job = maps.some_job(Seeded(8), 6, 4, 31)
+    job = widths.some_job(Seeded(8), 6, 4, 31)
     wholes = torch.zeros(2, 31, 4)
     for rank, mine in enumerate(job.inputs):
         replica = next(r for r, row in enumerate(mine["ranks"]) if rank in row)
@@ -127,4 +129,4 @@ def test_sums_are_those_of_the_whole_gradients():
     for rank, mine in enumerate(job.inputs):
         replica = next(r for r, row in enumerate(mine["ranks"]) if rank in row)
         held = mine["compute"][replica][mine["ranks"][replica].index(rank)]
-        assert torch.equal(wholes.sum(0)[held], maps.sums_of(job)[rank])
+        assert torch.equal(wholes.sum(0)[held], widths.sums_of(job)[rank])
