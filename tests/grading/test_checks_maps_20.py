@@ -1,5 +1,5 @@
-"""What judges the programs of chapter 20: the fewest moves are the fewest of all, layers are of every kind, and slips
-in a sum are named."""
+"""What judges the programs of chapter 20: the fewest moves are the fewest of all, layers are of every kind, slips are
+named, and nothing passes that is one too many."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 
 from labkit.grading.checks.fresh import Fresh
 from labkit.grading.checks.student import Evidence, NotRight
+from labkit.grading.checks.wording import fill
 from labkit.grading.reference import chapter_20_maps as maps
 from labkit.grading.reference import chapter_20_widths as widths
 from labkit.resilience.ntp import shard_map
@@ -24,7 +25,7 @@ class Seeded(Fresh):
 
     def expect(self, holds, sentence, **values):
         if not holds:
-            raise NotRight(sentence.format(**values))
+            raise NotRight(fill(sentence, values))
 
 
 def even_loads(shards, ranks):
@@ -130,3 +131,82 @@ def test_sums_are_those_of_the_whole_gradients():
         replica = next(r for r, row in enumerate(mine["ranks"]) if rank in row)
         held = mine["compute"][replica][mine["ranks"][replica].index(rank)]
         assert torch.equal(wholes.sum(0)[held], widths.sums_of(job)[rank])
+
+
+LAYER = {"shards": 11, "ranks": 4, "lost": [1]}
+SYNC = [[0, 1, 2, 3], [], [4, 5, 6, 7], [8, 9, 10]]
+COMPUTE = [[0, 1, 2], [3, 7], [6, 5, 4], [8, 9, 10]]
+
+
+def refusal(layer, sync, compute):
+    """What the three checks say of a map, "" if it is right."""
+    run = Evidence([{"sync": sync, "compute": compute}])
+    try:
+        for check in (maps.expect_layouts, maps.expect_few_moves, maps.expect_few_pairs):
+            check(Seeded(0), run, [layer])
+    except NotRight as error:
+        return str(error)
+    return ""
+
+
+def test_a_right_map_is_right():
+    assert refusal(LAYER, SYNC, COMPUTE) == ""
+
+
+@pytest.mark.parametrize(
+    "sync, compute, says",
+    [
+        (SYNC[:3], COMPUTE, "each a list of 4 lists of whole numbers"),
+        (SYNC, [[0, 1, 2], [3, 7.0], [6, 5, 4], [8, 9, 10]], "each a list of 4 lists of whole numbers"),
+        ([*SYNC[:3], [8, 9, 10, 11]], COMPUTE, "no shard 11. They are 0 to 10"),
+        (SYNC, [[0, 1, 2], [3, 7, 6], [6, 5, 4], [8, 9, 10]], "in the compute layout shard 6 is on 2 ranks"),
+        (SYNC, [[0, 1, 2], [3], [6, 5, 4], [8, 9, 10]], "in the compute layout shard 7 is on no rank"),
+        ([[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10]], COMPUTE, "in the sync layout rank 1 has 3 shards. Its partner"),
+        ([[0, 1, 2, 4], [], [3, 5, 6, 7], [8, 9, 10]], COMPUTE, r"rank 0 adds up \[0, 1, 2, 4\]"),
+        ([[4, 5, 6, 7], [], [0, 1, 2, 3], [8, 9, 10]], COMPUTE, "that of rank 0 begins with shard 0"),
+        ([[0, 1, 2, 3, 4], [], [5, 6, 7], [8, 9, 10]], COMPUTE, "in the sync layout ranks have 3 to 5 shards"),
+        (SYNC, [[0, 1, 2, 3], [7], [6, 5, 4], [8, 9, 10]], "in the compute layout ranks have 1 to 4 shards"),
+        (SYNC, [[0, 1, 2], [3, 7, 10], [6, 5, 4], [8, 9]], "3 shards move, and 2 would do. An extra rank has"),
+        (
+            SYNC,
+            [[0, 1, 2], [3, 7], [6, 5, 8], [4, 9, 10]],
+            "4 shards move, and 2 would do. Rank 2 computes with shards",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_map_is_said(sync, compute, says):
+    assert re.search(says, refusal(LAYER, sync, compute)), refusal(LAYER, sync, compute)
+
+
+def test_one_pair_too_many_is_too_many():
+    even = {"shards": 24, "ranks": 6, "lost": [0, 3]}
+    sync = [[], *(list(range(a, a + 6)) for a in (0, 6)), [], *(list(range(a, a + 6)) for a in (12, 18))]
+    rest = [mine[:4] for mine in sync]
+    filled = [[4, 5, 10, 11], *rest[1:3], [16, 17, 22, 23], *rest[4:]]
+    mixed = [[4, 5, 10, 16], *rest[1:3], [11, 17, 22, 23], *rest[4:]]
+    assert refusal(even, sync, filled) == ""
+    assert "6 pairs of ranks exchange something, and 4 would do" in refusal(even, sync, mixed)
+    sync = [list(range(8)), [], [], list(range(8, 16)), list(range(16, 23)), list(range(23, 30))]
+    odd = {"shards": 30, "ranks": 6, "lost": [1, 2]}
+    rest = [mine[:5] for mine in sync]
+    filled = [rest[0], [5, 6, 7, 13, 14], [15, 21, 22, 28, 29], *rest[3:]]  # 5 pairs: 4 owners + 2 - 1
+    mixed = [rest[0], [5, 6, 13, 14, 15], [7, 21, 22, 28, 29], *rest[3:]]  # 5 as well
+    spread = [rest[0], [5, 6, 13, 14, 21], [7, 15, 22, 28, 29], *rest[3:]]
+    assert refusal(odd, sync, filled) == refusal(odd, sync, mixed) == ""
+    assert "7 pairs of ranks exchange something, and 5 would do" in refusal(odd, sync, spread)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_byte_or_message_more_than_needed_is_too_many(seed):
+    job = widths.some_job(Seeded(seed), 5, 6, 24)
+    exact = [[24 * (a + b) for a, b in zip(*rows, strict=True)] for rows in zip(job.inside, job.between, strict=True)]
+    widths.expect_bytes(Seeded(0), Evidence(bytes_between=exact), job)
+    widths.expect_messages(Seeded(0), Evidence(messages=job.messages), job)
+    for a, b in itertools.permutations(range(5), 2):
+        more = [[n + ((a, b) == (i, j)) for j, n in enumerate(row)] for i, row in enumerate(exact)]
+        with pytest.raises(NotRight, match=f"Rank {a} sent .* to rank {b}"):
+            widths.expect_bytes(Seeded(0), Evidence(bytes_between=more), job)
+    for rank in range(5):
+        with pytest.raises(NotRight, match=f"Rank {rank} sent"):
+            more = [n + (i == rank) for i, n in enumerate(job.messages)]
+            widths.expect_messages(Seeded(0), Evidence(messages=more), job)
