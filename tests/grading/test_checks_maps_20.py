@@ -95,6 +95,13 @@ def test_narrow_replicas_come_first_and_second_and_lose_any_rank():
     assert lost == {0, 1, 2}
 
 
+def test_a_rank_holds_its_shards_in_any_order():
+    for seed in range(10):
+        job = widths.some_job(Seeded(seed), 5, 2, 24)
+        held = [mine for layout in job.inputs[0]["compute"] for mine in layout if mine]
+        assert sum(mine != sorted(mine) for mine in held) >= 4
+
+
 def wrong_sums(job, rank, row, value):
     results = widths.sums_of(job)
     results[rank][row] = value
