@@ -1,0 +1,147 @@
+"""What the checks of the programs of chapter 20 compare with: shortest steps, and plans of ranks that are lost."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from labkit.grading.checks.fresh import Fresh
+from labkit.grading.checks.student import Evidence, NotRight
+from labkit.grading.checks.wording import fill
+from labkit.grading.reference import chapter_20_batches as batches
+from labkit.grading.reference import chapter_20_state as states
+from labkit.resilience.ntp.moving import plan as moves_of
+from labkit.resilience.rehearse import KILLED, adamw_step, gradient_of_shards
+from labkit.wire.errors import Refused
+
+STORIES = [
+    (3, ("", "step", "", "")),
+    (4, ("step", "move", "", "back", "")),
+    (5, ("", "step", "step", "", "back step", "")),
+    (6, ("", "move", "", "back move", "")),
+]
+
+
+class Door:
+    """As much of a student as a plan needs."""
+
+    def __init__(self, seed: int):
+        self.seed, self.fresh = seed, Fresh(seed, "any")
+
+    def tensor(self, *shape, dtype=torch.float32):
+        return self.fresh.tensor(*shape, dtype=dtype)
+
+    def expect(self, holds, sentence, **values):
+        if not holds:
+            raise NotRight(fill(sentence, values))
+
+
+def test_the_shortest_step_is_that_of_all_ways_to_deal_a_batch_out() -> None:
+    for widths, shards, batch in (((8, 7), 32, 9), ((8, 8, 7), 32, 8), ((4, 1), 12, 3), ((6, 3, 2), 13, 7)):
+        ways = (x for x in itertools.product(range(batch + 1), repeat=len(widths)) if sum(x) == batch)
+        assert min(batches.step_time(x, widths, shards) for x in ways) == batches.shortest_step(batch, widths, shards)
+
+
+def test_shares_by_gpus_are_too_slow_in_each_draw_and_an_idle_replica_must_be_idle() -> None:
+    for seed, n in itertools.product(range(40), (2, 3, 4, 5)):
+        one = batches.some_batch(Door(seed), n, 5)[0]
+        batch, widths, shards = len(one["samples"]), one["widths"], one["shards"]
+        slow = batches.step_time(batches.by_gpus(batch, widths), widths, shards)
+        assert slow > batches.shortest_step(batch, widths, shards)
+        one = batches.some_batch(Door(seed), n, 5, idle=True)[0]
+        assert batches.shortest_step(len(one["samples"]), one["widths"], one["shards"]) < one["shards"]
+        assert min(one["widths"]) == 1
+
+
+def test_a_step_of_adamw_is_that_of_pytorch_and_leaves_the_state_as_it_was() -> None:
+    generator = torch.Generator().manual_seed(1)
+    state = torch.rand(3, 4, 6, generator=generator, dtype=torch.float64)
+    before, now = state.clone(), state
+    samples = [[3, 8], [1], [0, 5, 9]]
+    for k, mine in enumerate(samples):
+        now = adamw_step(now, 7 + k, gradient_of_shards(now[0], [2, 0, 9, 4], mine))
+    assert torch.allclose(now, states.adamw(before, 7, [2, 0, 9, 4], samples), rtol=0, atol=1e-12)
+    assert torch.equal(state, before) and not torch.allclose(now, before, atol=1e-2)
+
+
+def test_a_gradient_of_a_shard_does_not_depend_on_the_others() -> None:
+    weights = torch.arange(24.0, dtype=torch.float64).view(4, 6)
+    both = gradient_of_shards(weights, [1, 5, 2, 7], [4, 6])
+    assert torch.equal(both[[3, 1]], gradient_of_shards(weights[[3, 1]], [7, 5], [4, 6]))
+    assert not torch.equal(both, gradient_of_shards(weights, [1, 5, 2, 8], [4, 6]))
+
+
+@pytest.mark.parametrize("steps, shape", [(-1, (2, 2)), (True, (2, 2)), (1.0, (2, 2)), (1, (2, 3))])
+def test_a_step_of_adamw_refuses_what_does_not_fit(steps, shape) -> None:
+    with pytest.raises(Refused):
+        adamw_step(torch.zeros(3, 2, 2, dtype=torch.float64), steps, torch.zeros(shape, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("n, story", STORIES)
+def test_no_plan_loses_a_shard_and_each_moves_some(n, story) -> None:
+    for seed in range(30):
+        plan = states.some_plan(Door(seed), n, 9, 60, story)
+        assert [bool(a.lost is not None) for a in plan.attempts] == ["step" in w or "move" in w for w in story]
+        assert len({a.quorum["id"] for a in plan.attempts}) <= 5
+        for a in plan.attempts:
+            have, want, members = (a.quorum[key] for key in ("have", "want", "members"))
+            for number in {plan.replica[r] for r in members}:
+                assert sorted(s for r in members if plan.replica[r] == number for s in want[r]) == list(range(9))
+            there = [have[r] if r in members else [] for r in range(n)]
+            found = moves_of(there, want, near=plan.replica)  # of the library: it refuses where a shard is gone
+            for rank in members:
+                assert sum(row[rank] for row in found.counts()) == len(a.new(rank))
+                far = sum(row[rank] for r, row in enumerate(found.counts()) if plan.replica[r] != plan.replica[rank])
+                assert far == len(states._only_elsewhere(plan, a, rank))
+        assert any(a.new(r) for a in plan.attempts for r in a.quorum["members"])
+
+
+def test_what_is_expected_is_what_whole_ranks_would_have_and_a_wrong_shard_is_named() -> None:
+    plan = states.some_plan(Door(5), 4, 9, 60, ("", "step", "", ""))
+    right = states.expected(plan)
+    assert sum(x == [KILLED] for x in right) == 1
+    states.expect_state(Door(5), Evidence(results=right), plan)
+    alive = next(r for r, x in enumerate(right) if x != [KILLED])
+    state, steps = right[alive][0]
+    for wrong, says in (
+        ([state.flip(1), steps], "in another order"),
+        ([state, steps + 1], "came to nothing was counted"),
+        ([state[:, :1], steps], "is no float64"),
+        ([state + torch.eye(3, dtype=torch.float64)[2][:, None, None], steps], "second moment"),
+    ):
+        results = [[wrong] if r == alive else x for r, x in enumerate(right)]
+        with pytest.raises(NotRight, match=says):
+            states.expect_state(Door(5), Evidence(results=results), plan)
+
+
+def test_a_shard_that_came_without_moments_is_not_the_right_one() -> None:
+    plan = states.some_plan(Door(3), 4, 9, 60, ("", "step", "", ""))
+    want, holds = states.expected(plan), plan.attempts[-1].quorum["want"]
+    came = [(r, s) for r in plan.attempts[-1].quorum["members"] for s in plan.attempts[2].new(r)]
+    assert came
+    for rank, shard in came:
+        right = want[rank][0][0][:, holds[rank].index(shard)]
+        kinds = [states.bare(plan, rank, shard, keep) for keep in (0, 1, 2)] + [states.unfinished(plan, shard)]
+        assert not any(states.near(x, right) for x in kinds)
+
+
+def test_too_many_bytes_are_told_with_the_rank_and_the_replica() -> None:
+    plan = states.some_plan(Door(7), 4, 9, 60, ("", "step", "", "back", ""))
+    one = 24 * 60
+    near, far = torch.zeros(4, 4, dtype=torch.int64), torch.zeros(4, 4, dtype=torch.int64)
+    for a in plan.attempts:
+        members = a.quorum["members"]
+        for rank in members:
+            for shard in a.new(rank):
+                holders = [r for r in members if shard in a.quorum["have"][r]]
+                near[min(holders, key=lambda r: plan.replica[r] != plan.replica[rank]), rank] += one
+                far[min(holders, key=lambda r: plan.replica[r] == plan.replica[rank]), rank] += one
+    states.expect_moved(Door(7), Evidence(bytes_between=near.tolist()), plan)
+    with pytest.raises(NotRight, match="had to come from there"):
+        states.expect_moved(Door(7), Evidence(bytes_between=far.tolist()), plan)
+    more = near.clone()
+    more[0, 1] += one
+    with pytest.raises(NotRight, match="rank 1 received"):
+        states.expect_moved(Door(7), Evidence(bytes_between=more.tolist()), plan)
