@@ -78,7 +78,7 @@ def a_mean_of_means(mine, group):
     return [shares, own.tolist(), gradient]
 
 
-@mutant("uneven-batches", "my_uneven_batch", says="has the weight of its gpus", at=4)
+@mutant("uneven-batches", "my_uneven_batch", says="has the weight of its GPUs", at=4)
 def the_weight_of_its_gpus(mine, group):
     each = [-(-mine["shards"] // width) for width in mine["widths"]]
     batch = len(mine["samples"])
@@ -483,7 +483,7 @@ def asks_a_rank_that_is_lost(mine, group):
     return live(run, mine["lives"], group)
 
 
-@mutant("state-that-follows", "my_following_state", says="keep the old state until the step counts", at=4)
+@mutant("state-that-follows", "my_following_state", says="is out of bounds", at=4)
 def takes_up_what_has_arrived(mine, group):
     def run(life, ranks):
         me, replica = group.rank, mine["replica"]
@@ -582,56 +582,6 @@ def updates_before_it_counts(mine, group):
                 continue
             state = state if have[me] == want[me] else adamw_step(new, count, gradient)
             steps = count + 1
-        return [state, steps]
-
-    return live(run, mine["lives"], group)
-
-
-@mutant("state-that-follows", "my_following_state", says="wait for each other", at=4)
-def sends_all_before_it_receives(mine, group):
-    def run(life, ranks):
-        me, replica = group.rank, mine["replica"]
-        state, steps, ring, number = life["state"], life["steps"], ranks, None
-        for k, quorum in enumerate(life["quorums"]):
-            members, have, want = quorum["members"], quorum["have"], quorum["want"]
-            if quorum["id"] != number:
-                number = quorum["id"]
-                ring = ring.rebuild(members, epoch=number)
-            moves = {}  # by giver and taker, the shards; alike on all ranks
-            for taker in members:
-                for shard in want[taker]:
-                    if shard not in have[taker]:
-                        holders = [r for r in members if shard in have[r]]
-                        giver = min(holders, key=lambda r: replica[r] != replica[taker])
-                        moves.setdefault((giver, taker), []).append(shard)
-            try:
-                reach("move", k, life, ring)
-                new, count = torch.zeros(3, len(want[me]), state.shape[2], dtype=torch.float64), steps
-                for place, shard in enumerate(want[me]):
-                    if shard in have[me]:
-                        new[:, place] = state[:, have[me].index(shard)]
-                waiting, arriving = [], []
-                for (giver, taker), shards in moves.items():
-                    message = torch.zeros(3 * len(shards) * state.shape[2] + 1, dtype=torch.float64)
-                    if me == giver:
-                        message[:-1] = state[:, [have[me].index(shard) for shard in shards]].flatten()
-                        message[-1] = steps
-                        ring.send(message, members.index(taker))
-                    if me == taker:
-                        waiting.append(ring.irecv(message, members.index(giver)))
-                        arriving.append((shards, message))
-                for handle in waiting:
-                    handle.wait()
-                for shards, message in arriving:
-                    new[:, [want[me].index(shard) for shard in shards]] = message[:-1].view(3, len(shards), -1)
-                    count = int(message[-1])
-                gradient = gradient_of_shards(new[0], want[me], quorum["samples"])
-                reach("step", k, life, ring)
-                collectives.barrier(ring)
-            except PeerLost:
-                ring.leave()
-                continue
-            state, steps = adamw_step(new, count, gradient), count + 1
         return [state, steps]
 
     return live(run, mine["lives"], group)

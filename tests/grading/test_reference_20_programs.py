@@ -18,7 +18,7 @@ from labkit.wire.errors import Refused
 
 STORIES = [
     (3, ("", "step", "", "")),
-    (4, ("step", "move", "", "back", "")),
+    (4, ("step", "step", "", "back move", "")),
     (5, ("", "step", "step", "", "back step", "")),
     (6, ("", "move", "", "back move", "")),
 ]
