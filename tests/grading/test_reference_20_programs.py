@@ -7,9 +7,7 @@ import itertools
 import pytest
 import torch
 
-from labkit.grading.checks.fresh import Fresh
-from labkit.grading.checks.student import Evidence, NotRight
-from labkit.grading.checks.wording import fill
+from labkit.grading.checks.student import Evidence, NotRight, Student
 from labkit.grading.reference import chapter_20_batches as batches
 from labkit.grading.reference import chapter_20_state as states
 from labkit.resilience.ntp.moving import plan as moves_of
@@ -24,18 +22,17 @@ STORIES = [
 ]
 
 
-class Door:
-    """As much of a student as a plan needs."""
+class Door(Student):
+    """As much of a student as a plan needs, and what judges evidence."""
 
     def __init__(self, seed: int):
-        self.seed, self.fresh = seed, Fresh(seed, "any")
+        super().__init__(seed, "any")
 
-    def tensor(self, *shape, dtype=torch.float32):
-        return self.fresh.tensor(*shape, dtype=dtype)
+    def _call(self, *_):
+        raise NotImplementedError
 
-    def expect(self, holds, sentence, **values):
-        if not holds:
-            raise NotRight(fill(sentence, values))
+    def _value(self, _):
+        raise NotImplementedError
 
 
 def test_the_shortest_step_is_that_of_all_ways_to_deal_a_batch_out() -> None:
@@ -145,3 +142,62 @@ def test_too_many_bytes_are_told_with_the_rank_and_the_replica() -> None:
     more[0, 1] += one
     with pytest.raises(NotRight, match="rank 1 received"):
         states.expect_moved(Door(7), Evidence(bytes_between=more.tolist()), plan)
+
+
+def right_batch(inputs):
+    """What each rank returns, and the bytes of a ring of messages."""
+    one, n = inputs[0], len(inputs)
+    each = [batches.most_shards(one["shards"], width) for width in one["widths"]]
+    shares = [0] * n
+    for _ in one["samples"]:
+        shares[min(range(n), key=lambda r: (shares[r] + 1) * each[r])] += 1
+    edges = [sum(shares[:r]) for r in range(n + 1)]
+    whole = batches.gradient_of(one["weights"], one["samples"])
+    mine = [one["samples"][a:b].tolist() for a, b in itertools.pairwise(edges)]
+    sent = [2 * (n - 1) * 8 * len(whole) // n + 8] * n
+    return Evidence(results=[[shares, own, whole] for own in mine], bytes_sent=sent)
+
+
+def judge_batch(run, inputs):
+    door = Door(3)
+    trained = batches.expect_shares(door, run, inputs)
+    batches.expect_mean(door, run, inputs, trained)
+    batches.expect_one_sum(door, run, inputs)
+
+
+@pytest.mark.parametrize("idle", [False, True])
+@pytest.mark.parametrize("n", [1, 2, 4, 5])
+def test_right_shares_and_the_mean_over_all_examples_are_accepted(n, idle) -> None:
+    inputs = batches.some_batch(Door(n), n, 30, idle and n > 1)
+    judge_batch(right_batch(inputs), inputs)
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (lambda x: x[0].__setitem__(0, x[0][0] + 1), "add up to"),
+        (lambda x: x.__setitem__(0, [*x[0][1:], x[0][0]]), "deal alike|units of time|examples, and its share"),
+        (lambda x: x[1].pop(), "and its share is"),
+        (lambda x: x[1].__setitem__(0, x[1][1]), "by nobody, or by two"),
+        (lambda x: x.__setitem__(2, x[2] * 2), "entries are wrong"),
+        (lambda x: x.__setitem__(2, x[2] * float("nan")), "has nan in its gradient"),
+        (lambda x: x.pop(), "did not return"),
+    ],
+)
+def test_a_wrong_share_sample_or_gradient_of_one_rank_is_refused(change, says) -> None:
+    inputs = batches.some_batch(Door(2), 3, 30)
+    run = right_batch(inputs)
+    for result in run.results if says == "add up to" else run.results[1:2]:
+        result[0] = list(result[0])
+        change(result)
+    with pytest.raises(NotRight, match=says):
+        judge_batch(run, inputs)
+
+
+@pytest.mark.parametrize("factor, says", [(0.2, "too little for a sum"), (2, "One all-reduce sends")])
+def test_too_few_and_too_many_bytes_of_a_sum_are_refused(factor, says) -> None:
+    inputs = batches.some_batch(Door(2), 4, 300)
+    run = right_batch(inputs)
+    wrong = Evidence(results=run.results, bytes_sent=[int(factor * x) for x in run.bytes_sent])
+    with pytest.raises(NotRight, match=says):
+        judge_batch(wrong, inputs)
