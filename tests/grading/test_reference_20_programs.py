@@ -201,3 +201,41 @@ def test_too_few_and_too_many_bytes_of_a_sum_are_refused(factor, says) -> None:
     wrong = Evidence(results=run.results, bytes_sent=[int(factor * x) for x in run.bytes_sent])
     with pytest.raises(NotRight, match=says):
         judge_batch(wrong, inputs)
+
+
+def test_the_gpu_with_most_whole_shards_sets_the_pace() -> None:
+    assert [batches.most_shards(32, width) for width in (8, 7, 5, 32)] == [4, 5, 7, 1]
+    assert batches.shortest_step(9, [8, 7], 32) == batches.step_time([5, 4], [8, 7], 32) == 20
+    assert batches.step_time([6, 3], [8, 7], 32) == 24
+
+
+def test_shares_by_gpus_and_shares_that_differ_between_ranks_are_told() -> None:
+    inputs = batches.some_batch(Door(2), 3, 30)
+    run = right_batch(inputs)
+    slow = batches.by_gpus(len(inputs[0]["samples"]), inputs[0]["widths"])
+    with pytest.raises(NotRight, match="units of time.*in proportion to the GPUs"):
+        batches.expect_shares(Door(2), Evidence([[slow, own, x] for _, own, x in run.results]), inputs)
+    run.results[1][0] = slow
+    with pytest.raises(NotRight, match="All ranks must deal alike"):
+        batches.expect_shares(Door(2), run, inputs)
+
+
+def test_a_rank_that_is_back_at_once_has_a_new_life_in_a_new_quorum() -> None:
+    plan = states.some_plan(Door(1), 4, 9, 60, ("step", "back", ""))
+    lost = plan.attempts[0].lost
+    assert [a.quorum["id"] for a in plan.attempts] == [1, 2, 2]
+    assert [a.lives[lost] for a in plan.attempts] == [0, 1, 1] and plan.attempts[1].quorum["have"][lost] == []
+
+
+@pytest.mark.parametrize("n, story", STORIES)
+def test_what_is_expected_is_a_whole_model_with_a_step_for_each_attempt_that_counts(n, story) -> None:
+    plan = states.some_plan(Door(9), n, 9, 60, story)
+    state, steps = plan.start, plan.steps
+    for a in plan.attempts:
+        if a.lost is None:
+            gradient = gradient_of_shards(state[0], range(9), a.quorum["samples"])
+            state, steps = adamw_step(state, steps, gradient), steps + 1
+    for rank, lives in enumerate(states.expected(plan)):
+        if lives[-1] != KILLED:
+            assert lives[-1][1] == steps
+            assert states.near(lives[-1][0], state[:, plan.attempts[-1].quorum["want"][rank]])
