@@ -10,6 +10,7 @@ import torch
 from labkit.grading.checks.student import Evidence, NotRight, Student
 from labkit.grading.reference import chapter_20_batches as batches
 from labkit.grading.reference import chapter_20_state as states
+from labkit.grading.reference.chapter_20_plan import some_plan
 from labkit.resilience.ntp.moving import plan as moves_of
 from labkit.resilience.rehearse import KILLED, adamw_step, gradient_of_shards
 from labkit.wire.errors import Refused
@@ -79,7 +80,7 @@ def test_a_step_of_adamw_refuses_what_does_not_fit(steps, shape) -> None:
 @pytest.mark.parametrize("n, story", STORIES)
 def test_no_plan_loses_a_shard_and_each_moves_some(n, story) -> None:
     for seed in range(30):
-        plan = states.some_plan(Door(seed), n, 9, 60, story)
+        plan = some_plan(Door(seed), n, 9, 60, story)
         assert [bool(a.lost is not None) for a in plan.attempts] == ["step" in w or "move" in w for w in story]
         assert len({a.quorum["id"] for a in plan.attempts}) <= 5
         for a in plan.attempts:
@@ -96,7 +97,7 @@ def test_no_plan_loses_a_shard_and_each_moves_some(n, story) -> None:
 
 
 def test_what_is_expected_is_what_whole_ranks_would_have_and_a_wrong_shard_is_named() -> None:
-    plan = states.some_plan(Door(5), 4, 9, 60, ("", "step", "", ""))
+    plan = some_plan(Door(5), 4, 9, 60, ("", "step", "", ""))
     right = states.expected(plan)
     assert sum(x == [KILLED] for x in right) == 1
     states.expect_state(Door(5), Evidence(results=right), plan)
@@ -114,7 +115,7 @@ def test_what_is_expected_is_what_whole_ranks_would_have_and_a_wrong_shard_is_na
 
 
 def test_a_shard_that_came_without_moments_is_not_the_right_one() -> None:
-    plan = states.some_plan(Door(3), 4, 9, 60, ("", "step", "", ""))
+    plan = some_plan(Door(3), 4, 9, 60, ("", "step", "", ""))
     want, holds = states.expected(plan), plan.attempts[-1].quorum["want"]
     came = [(r, s) for r in plan.attempts[-1].quorum["members"] for s in plan.attempts[2].new(r)]
     assert came
@@ -125,7 +126,7 @@ def test_a_shard_that_came_without_moments_is_not_the_right_one() -> None:
 
 
 def test_too_many_bytes_are_told_with_the_rank_and_the_replica() -> None:
-    plan = states.some_plan(Door(7), 4, 9, 60, ("", "step", "", "back", ""))
+    plan = some_plan(Door(7), 4, 9, 60, ("", "step", "", "back", ""))
     one = 24 * 60
     near, far = torch.zeros(4, 4, dtype=torch.int64), torch.zeros(4, 4, dtype=torch.int64)
     for a in plan.attempts:
@@ -221,7 +222,7 @@ def test_shares_by_gpus_and_shares_that_differ_between_ranks_are_told() -> None:
 
 
 def test_a_rank_that_is_back_at_once_has_a_new_life_in_a_new_quorum() -> None:
-    plan = states.some_plan(Door(1), 4, 9, 60, ("step", "back", ""))
+    plan = some_plan(Door(1), 4, 9, 60, ("step", "back", ""))
     lost = plan.attempts[0].lost
     assert [a.quorum["id"] for a in plan.attempts] == [1, 2, 2]
     assert [a.lives[lost] for a in plan.attempts] == [0, 1, 1] and plan.attempts[1].quorum["have"][lost] == []
@@ -229,7 +230,7 @@ def test_a_rank_that_is_back_at_once_has_a_new_life_in_a_new_quorum() -> None:
 
 @pytest.mark.parametrize("n, story", STORIES)
 def test_what_is_expected_is_a_whole_model_with_a_step_for_each_attempt_that_counts(n, story) -> None:
-    plan = states.some_plan(Door(9), n, 9, 60, story)
+    plan = some_plan(Door(9), n, 9, 60, story)
     state, steps = plan.start, plan.steps
     for a in plan.attempts:
         if a.lost is None:
