@@ -190,7 +190,7 @@ class _Fleet:
 
     def _next_failure(self, at: np.ndarray) -> np.ndarray:
         if self.strikes is not None:
-            return np.array([self.strikes[i][self.failures[i]][0] for i in at])
+            return np.array([self.strikes[i][self.failures[i]][0] for i in at], float)  # infinity, after the last
         if self.spacing == "clock":
             return self.failures[at] * self.every
         return self.now[at] + self.random.exponential(self.every, len(at))

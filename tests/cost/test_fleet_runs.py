@@ -146,7 +146,7 @@ def test_failures_may_be_given():
         first / 100
     )
     assert found.failures == 2
-    alone = cost.simulate_fleet(1.0, 10, 10, time=100, strikes=[[(10.0, 0), (15.0, 0)]] * 2)
+    alone = cost.simulate_fleet(1.0, 10, 10, time=100, strikes=[[(10, 0), (15, 0)]] * 2)
     assert alone.effective.mean == pytest.approx(0.85)  # 10 to 25
     other = cost.simulate_fleet(1.0, 10, 3, 4, time=100, strikes=[[(10.0, 0), (15.0, 1)]] * 2)  # two are away at once
     assert other.effective.mean == pytest.approx((100 - (3 + 2 / 4 + 3 + 2 * 2 / 4 + 5 / 4)) / 100)
