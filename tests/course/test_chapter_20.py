@@ -75,6 +75,11 @@ def test_predictions_declare_what_the_chapter_shows() -> None:
 def test_a_failed_gpu_takes_its_group_as_section_1_tells_it() -> None:
     assert round(0.001 * 32_768) == 33 and round(cost.amplification(0.001, 64)) == 62
     assert round((1 - cost.group_availability(0.001, 64)) * 32_768, -3) == 2_000
+    figure = {8: 0.992, 16: 0.985, 32: 0.969, 64: 0.939}  # 001, figure 3
+    by_chance = {wide: round(cost.group_availability(0.001, wide), 3) for wide in figure}
+    counted = {wide: round(cost.group_availability_of(32_768, 32, wide), 3) for wide in figure}
+    assert [wide for wide in figure if by_chance[wide] != figure[wide]] == [16, 32, 64]
+    assert [wide for wide in figure if counted[wide] != figure[wide]] == [16]
     assert f"{cost.group_availability_of(32_768, 32, 16):.2%}" == "98.45%"
     assert [round(math.log(1 - said) / math.log(0.999)) for said in (0.10, 0.19)] == [105, 211]
 
@@ -86,13 +91,15 @@ def test_the_walk_through_32_heads() -> None:
     assert [heads[-1] for heads in m.sync[:4]] == [4, 9, 14, 19]
     forty = shard_map(40, 8, 7)
     assert [len(mine) for mine in forty.sync] == [6, 6, 6, 6, 6, 5, 5] and forty.compute[7] == [5, 11, 17, 23, 29]
-    gives = {n for row in shard_map(12_000, 32, 30).counts for n in row if n}
-    assert gives == {12, 13}
+    gives = shard_map(12_000, 32, 30).counts[30:]
+    assert all({*row[:30]} <= {12, 13} and row[30:] == [0, 0] for row in gives)  # to every rank that sums
 
 
 def test_the_sources_375_400_and_25() -> None:
     shared = [n for row in naive_messages(12_000, 32, 30) for n in row if n]
     assert len(shared) == 60 and (min(shared), max(shared)) == (25, 375)
+    marks = {375 * i for i in range(1, 32)} | {400 * i for i in range(1, 30)}  # of both rulers: one in common
+    assert len(marks) == 31 + 29 - 1 == 59 and 375 * 16 == 400 * 15 == 6_000
     assert {len(mine) for mine in shard_map(12_000, 32, 30).sync} == {400}
     assert 375 / 15 == 25 and 375 + 25 == 400 and 30 + 2 * 15 == 60  # the article's own cut: each of two to 15 ranks
     assert 12_288 / 32 == 384 and 12_288 % 30
@@ -139,7 +146,9 @@ def test_the_stored_run_shows_what_the_text_says_of_it() -> None:
         return "".join(said)
 
     recorded = dict(line.split() for line in shown("record").splitlines()[2:])
-    assert f"{float(recorded['sync_against_plain']):.1f}" == "1.6" and recorded["pairs_of_a_plain_cut"] == "60"
+    assert recorded["pairs_of_a_plain_cut"] == "60"
+    in_turn, planned = float(recorded["in_turn_against_map"]), float(recorded["planned_against_map"])
+    assert in_turn > 6 and 0.9 < planned < 1  # a plan saves as much as the map; without one it is slow
     assert float(recorded["moved_share"]) == 1 - 3 / 4 and float(recorded["furthest_loss"]) < 1e-12
     behind, afterwards = (
         [float(line.split()[i].strip("%")) for line in shown("timed-run").splitlines()[3:]] for i in (3, 5)
