@@ -88,7 +88,7 @@ class ShardBoard:
 
     def figure(self) -> Figure:
         """The board as a picture."""
-        return shard_layouts(self, title="Your layout", sentence=f"{self.verdict} {in_words(self)}")
+        return shard_layouts(self, title="A layout by hand", sentence=f"{self.verdict} {in_words(self)}")
 
     def __repr__(self) -> str:
         return self.figure().text

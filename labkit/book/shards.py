@@ -17,7 +17,7 @@ from labkit.book.units import listing, plural
 
 MOST_RANKS, MOST_DEEP = 16, 16
 LEFT, CELL, GAP = 92.0, 19.0, 26.0
-KEY = "Thick border and arrow: computed on one rank, summed on another. Before the sum the gradient goes to the second."
+KEY = "Frame and arrow: computed on one rank, summed on another. Before the sum the gradient goes to the second."
 
 Shards = Sequence[Sequence[int]]
 
@@ -120,6 +120,8 @@ def _column(
         if moved:
             said += f", which rank {there} {'sums' if name == 'compute' else 'computes'}"
         svg.rect(x + 3, top, wide - 6, CELL - 3, fill=ORANGE if moved else BLUE, stroke=ON_COLOUR, radius=2,
-                 stroke_width=2 if moved else 0.7, hover=said)  # fmt: skip
+                 stroke_width=0.7, hover=said)  # fmt: skip
+        if moved:  # a frame inside of the box: a border would be lost on a dark page
+            svg.rect(x + 5.2, top + 2.2, wide - 10.4, CELL - 7.4, stroke=ON_COLOUR, stroke_width=1.4, radius=1)
         word = f"{shard} {arrow} {there}" if moved else str(shard)
         svg.text(x + wide / 2, top + 12, word, 10.5, "middle", bold=moved, on_colour=True)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import book
+from labkit.book.style import ON_COLOUR
 from labkit.resilience.ntp import shard_map
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -24,6 +25,19 @@ def said(cell: ET.Element) -> str:
     found = cell.find(f"{SVG}title")
     assert found is not None
     return found.text or ""
+
+
+def frames(figure: Any) -> list[ET.Element]:
+    """The frames around shards that move: boxes without words, with an outline and no filling."""
+    boxes = [r for r in ET.fromstring(figure.svg).iter(f"{SVG}rect") if r.find(f"{SVG}title") is None]
+    return [r for r in boxes if r.get("stroke") == ON_COLOUR and r.get("fill") == "none"]
+
+
+def lies_in(frame: ET.Element, cell: ET.Element) -> bool:
+    """Whether the whole frame, with the width of its line, lies on the box."""
+    inner, outer = ([float(box.get(name) or 0) for name in ("x", "y", "width", "height")] for box in (frame, cell))
+    line = float(frame.get("stroke-width") or 1) / 2
+    return all(outer[i] < inner[i] - line and inner[i] + inner[i + 2] + line < outer[i] + outer[i + 2] for i in (0, 1))
 
 
 def test_the_words_say_who_gives_how_many_to_whom() -> None:
@@ -49,16 +63,23 @@ def test_the_table_has_a_row_for_each_shard() -> None:
     assert [row["shard"] for row in rows if row["moves"] == "yes"] == [4, 9, 14, 19]
 
 
-def test_what_moves_is_told_by_border_and_arrow_and_not_by_colour_alone() -> None:
+def test_what_moves_is_told_by_frame_and_arrow_and_not_by_colour_alone() -> None:
     figure = book.shard_layouts(shard_map(32, 8, 7))
     texts = [t.text for t in ET.fromstring(figure.svg).iter(f"{SVG}text")]
     for shard, owner in ((4, 0), (9, 1), (14, 2), (19, 3)):
         assert f"{shard} \u2192 {owner}" in texts and f"{shard} \u2190 7" in texts
-    thick = [said(cell) for cell in cells(figure) if cell.get("stroke-width") == "2"]
-    assert len(thick) == 8 and all(", which rank " in words for words in thick)
-    assert "compute: rank 7 has shard 19, which rank 3 sums" in thick
-    assert "sync: rank 3 has shard 19, which rank 7 computes" in thick
+    framed = [said(cell) for cell in cells(figure) if any(lies_in(frame, cell) for frame in frames(figure))]
+    assert len(framed) == len(frames(figure)) == 8 and all(", which rank " in words for words in framed)
+    assert "compute: rank 7 has shard 19, which rank 3 sums" in framed
+    assert "sync: rank 3 has shard 19, which rank 7 computes" in framed
     assert "sync: rank 7 has no shard" in [said(cell) for cell in cells(figure)]
+    assert any(text is not None and text.startswith("Frame and arrow: ") for text in texts)
+
+
+def test_the_frame_lies_inside_of_its_box_where_a_dark_page_shows_it_too() -> None:
+    for frame in frames(book.shard_layouts(shard_map(12, 4, 3))):
+        assert frame.get("fill") == "none" and frame.get("stroke") == ON_COLOUR
+        assert sum(lies_in(frame, cell) for cell in cells(book.shard_layouts(shard_map(12, 4, 3)))) == 1
 
 
 def test_every_shard_is_drawn_once_in_each_layout() -> None:
