@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from labkit import book
 from labkit.book.style import ON_COLOUR
+from labkit.book.svg import text_width
 from labkit.resilience.ntp import shard_map
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -90,9 +91,19 @@ def test_every_shard_is_drawn_once_in_each_layout() -> None:
         assert len([words for words in drawn if "has shard" in words]) == 61
 
 
-@pytest.mark.parametrize("sizes", [(17, 17, 3), (60, 3, 2)], ids=str)
+def test_the_words_of_a_shard_fit_into_its_frame_also_with_the_most_ranks() -> None:
+    for sizes in ((12, 4, 3), (100, 12, 7)):
+        figure = book.shard_layouts(shard_map(*sizes))
+        words = [t for t in ET.fromstring(figure.svg).iter(f"{SVG}text") if {"\u2190", "\u2192"} & {*(t.text or "")}]
+        room = min(float(frame.get("width") or 0) for frame in frames(figure))
+        assert len(words) == 2 * shard_map(*sizes).moved
+        assert all(8 <= float(t.get("font-size") or 0) <= 10.5 for t in words)
+        assert max(text_width(t.text or "", 1.1 * float(t.get("font-size") or 0)) for t in words) < room
+
+
+@pytest.mark.parametrize("sizes", [(13, 13, 3), (60, 3, 2), (34, 3, 2)], ids=str)
 def test_too_many_to_draw_is_refused(sizes: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="16 ranks with 16 shards can be drawn"):
+    with pytest.raises(ValueError, match="12 ranks with 16 shards can be drawn"):
         book.shard_layouts(shard_map(*sizes))
 
 
