@@ -92,7 +92,7 @@ def test_every_shard_is_drawn_once_in_each_layout() -> None:
 
 
 def test_the_words_of_a_shard_fit_into_its_frame_also_with_the_most_ranks() -> None:
-    for sizes in ((12, 4, 3), (100, 12, 7)):
+    for sizes in ((12, 4, 3), (150, 12, 10)):
         figure = book.shard_layouts(shard_map(*sizes))
         words = [t for t in ET.fromstring(figure.svg).iter(f"{SVG}text") if {"\u2190", "\u2192"} & {*(t.text or "")}]
         room = min(float(frame.get("width") or 0) for frame in frames(figure))
@@ -107,6 +107,11 @@ def test_too_many_to_draw_is_refused(sizes: tuple[int, int, int]) -> None:
         book.shard_layouts(shard_map(*sizes))
 
 
+def test_sixteen_shards_on_a_rank_are_still_drawn() -> None:
+    assert max(map(len, shard_map(32, 3, 2).sync)) == 16
+    assert len(book.shard_layouts(shard_map(32, 3, 2)).table()) == 32
+
+
 # -- the board -----------------------------------------------------------------------------------------------------
 
 
@@ -114,11 +119,29 @@ def test_a_board_says_what_is_wrong_with_a_layout_and_what_is_right() -> None:
     board = book.shard_board(12, healthy=4, reduced=3)
     assert board.verdict == "Rank 3 has nothing to compute with."
     assert board.move([9, 10, 11], to=3).verdict == "Ranks hold 1 to 4 shards: all wait for the one with 4."
+    assert board.move([0, 4], to=3).verdict == "Ranks hold 2 to 4 shards: all wait for the one with 4."
     stretches = book.shard_board(12, 4, 3, compute=[[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]])
     assert stretches.verdict == "Even. But 6 shards move, where 3 would do."
     for three in ([3, 7, 11], [0, 4, 8], [1, 6, 9]):
         assert board.move(three, to=3).verdict == "Even, and no fewer than 3 shards could move."
     assert board.move(3, to=3).compute[3] == (3,) and board.compute[3] == ()  # the first board is as it was
+
+
+def test_a_shard_can_be_given_to_any_rank_also_to_one_before() -> None:
+    board = book.shard_board(12, 4, 3).move(4, to=0)
+    assert board.compute == ((0, 1, 2, 3, 4), (5, 6, 7), (8, 9, 10, 11), ())
+    assert board.moved == 1 and "Rank 0 gives 1 to rank 1." in repr(board)
+    assert board.move(4, to=1) == book.shard_board(12, 4, 3)  # and back
+
+
+def test_shards_of_a_rank_stay_in_order_however_they_came() -> None:
+    assert book.shard_board(12, 4, 3).move(0, to=3).move(4, to=3).compute[3] == (0, 4)
+
+
+def test_ranks_that_wait_for_shards_may_get_them_one_after_the_other() -> None:
+    board = book.shard_board(8, 4, 2).move(3, to=2)
+    assert board.compute == ((0, 1, 2), (4, 5, 6, 7), (3,), ()) and board.verdict.startswith("Rank 3 has nothing")
+    assert book.shard_board(8, 4, 2).verdict == "Ranks 2 and 3 have nothing to compute with."
 
 
 def test_the_row_of_a_board_counts() -> None:

@@ -95,6 +95,16 @@ def test_the_walk_through_32_heads() -> None:
     assert all({*row[:30]} <= {12, 13} and row[30:] == [0, 0] for row in gives)  # to every rank that sums
 
 
+def test_the_choices_about_rank_7_are_its_shards_and_those_of_nobody_else() -> None:
+    forty = shard_map(40, 8, 7)
+    choices = QUESTIONS["which-shards-of-rank-7"].choices  # type: ignore[attr-defined]
+    shards = {choice.right: [int(word) for word in choice.text.split(", ")] for choice in choices if choice.right}
+    assert shards == {True: forty.compute[7]}
+    texts = [choice.text for choice in choices]
+    assert ", ".join(map(str, forty.sync[6])) in texts and forty.sync[6] == forty.compute[6]  # "keeps them all"
+    assert ", ".join(str(mine[0]) for mine in forty.sync[:5]) in texts  # "the first of each stretch"
+
+
 def test_the_sources_375_400_and_25() -> None:
     shared = [n for row in naive_messages(12_000, 32, 30) for n in row if n]
     assert len(shared) == 60 and (min(shared), max(shared)) == (25, 375)
@@ -112,6 +122,23 @@ def test_whole_heads_and_whole_samples_are_coarse() -> None:
     fits = [samples for samples in range(9) if samples * 5 / 4 <= 8]
     assert max(fits) == 6  # of 8; 7 take 8.75 ms, and lose more
     assert 8 * 30 / 32 == 7.5 and math.floor(8 * cost.narrow_speed(30, 32)) == 7
+
+
+def test_the_paper_s_model_at_its_three_widths_with_heads_dealt_out_whole() -> None:
+    hidden, sequence = 20_480, 16_384  # 001 6.2; flops of a token over the hidden size
+    attention, feed_forward = 8 * hidden + 4 * sequence, 16 * hidden
+    part = attention / (attention + feed_forward)
+    for width, speed, samples in ((32, 1.0, 8), (30, 0.875, 7), (28, 0.842, 6)):
+        slower = part * math.ceil(128 / width) / 4 + (1 - part) * math.ceil(81_920 / width) / 2560
+        assert cost.narrow_speed(width, 32, cost.WORK_480B) == pytest.approx(1 / slower)
+        assert math.floor(8 / slower + 1e-9) == samples and round(1 / slower, 3) == pytest.approx(speed, abs=1e-3)
+
+
+def test_the_question_of_policy_tells_numbers_that_decide_it() -> None:
+    question, boost = QUESTIONS["which-policy"], cost.PowerBoost()
+    speed = cost.narrow_speed(28, 32, cost.WORK_480B)
+    assert f"its speed is {speed:.2f}." in question.prompt and f"for {boost.speed(1.3):.3f} times" in question.prompt
+    assert 32 / 28 < boost.speed(1.3) < 1 / speed and "32/28 = 1.143" in question.explanation
 
 
 def test_what_section_8_says_of_power() -> None:
