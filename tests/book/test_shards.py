@@ -92,12 +92,12 @@ def test_every_shard_is_drawn_once_in_each_layout() -> None:
 
 
 def test_the_words_of_a_shard_fit_into_its_frame_also_with_the_most_ranks() -> None:
-    for sizes in ((12, 4, 3), (150, 12, 10)):
+    for sizes in ((12, 4, 3), (160, 12, 10)):
         figure = book.shard_layouts(shard_map(*sizes))
         words = [t for t in ET.fromstring(figure.svg).iter(f"{SVG}text") if {"\u2190", "\u2192"} & {*(t.text or "")}]
         room = min(float(frame.get("width") or 0) for frame in frames(figure))
         assert len(words) == 2 * shard_map(*sizes).moved
-        assert all(8 <= float(t.get("font-size") or 0) <= 10.5 for t in words)
+        assert all(8.5 <= float(t.get("font-size") or 0) <= 10.5 for t in words)
         assert max(text_width(t.text or "", 1.1 * float(t.get("font-size") or 0)) for t in words) < room
 
 
