@@ -14,7 +14,7 @@ from typing import Any
 
 from labkit.book.figure import Figure
 from labkit.book.shards import in_words, moves, places, shard_layouts
-from labkit.book.units import plural
+from labkit.book.units import listing, plural
 
 Layout = tuple[tuple[int, ...], ...]
 
@@ -72,7 +72,9 @@ class ShardBoard:
         """What is good or bad about it, in a sentence."""
         idle = [str(rank) for rank, mine in enumerate(self.compute) if not mine]
         if idle:
-            return f"Rank {' and '.join(idle)} has nothing to compute with."
+            return (
+                f"{f'Rank {idle[0]} has' if len(idle) == 1 else f'Ranks {listing(idle)} have'} nothing to compute with."
+            )
         most, least = (f(map(len, self.compute)) for f in (max, min))
         if most - least > 1:
             return f"Ranks hold {least} to {most} shards: all wait for the one with {most}."
@@ -88,7 +90,7 @@ class ShardBoard:
 
     def figure(self) -> Figure:
         """The board as a picture."""
-        return shard_layouts(self, title="Your layout", sentence=f"{self.verdict} {in_words(self)}")
+        return shard_layouts(self, title="A layout by hand", sentence=f"{self.verdict} {in_words(self)}")
 
     def __repr__(self) -> str:
         return self.figure().text

@@ -11,13 +11,13 @@ from typing import Protocol
 
 from labkit.book.figure import WIDTH, Figure, heading
 from labkit.book.style import BLUE, ON_COLOUR, ORANGE
-from labkit.book.svg import Svg
+from labkit.book.svg import Svg, text_width
 from labkit.book.tables import Row
 from labkit.book.units import listing, plural
 
-MOST_RANKS, MOST_DEEP = 16, 16
-LEFT, CELL, GAP = 92.0, 19.0, 26.0
-KEY = "Thick border and arrow: computed on one rank, summed on another. Before the sum the gradient goes to the second."
+MOST_RANKS, MOST_DEEP = 12, 16
+LEFT, CELL, GAP = 92.0, 20.0, 26.0
+KEY = "Frame and arrow: computed on one rank, summed on another. Before the sum the gradient goes to the second."
 
 Shards = Sequence[Sequence[int]]
 
@@ -38,7 +38,7 @@ def shard_layouts(
 ) -> Figure:
     """Who computes with each shard, who sums its gradient over the replicas, and which shards must move in between.
 
-    layouts: a `ShardMap` of `labkit.resilience.ntp`, or a `ShardBoard`. Up to 16 ranks with 16 shards each are drawn;
+    layouts: a `ShardMap` of `labkit.resilience.ntp`, or a `ShardBoard`. Up to 12 ranks with 16 shards each are drawn;
     raises ValueError for more.
     """
     ranks, deep = len(layouts.compute), max(map(len, [*layouts.compute, *layouts.sync]))
@@ -120,6 +120,9 @@ def _column(
         if moved:
             said += f", which rank {there} {'sums' if name == 'compute' else 'computes'}"
         svg.rect(x + 3, top, wide - 6, CELL - 3, fill=ORANGE if moved else BLUE, stroke=ON_COLOUR, radius=2,
-                 stroke_width=2 if moved else 0.7, hover=said)  # fmt: skip
+                 stroke_width=0.7, hover=said)  # fmt: skip
+        if moved:  # a frame inside of the box: a border would be lost on a dark page
+            svg.rect(x + 5, top + 2, wide - 10, CELL - 7, stroke=ON_COLOUR, stroke_width=1.2, radius=1)
         word = f"{shard} {arrow} {there}" if moved else str(shard)
-        svg.text(x + wide / 2, top + 12, word, 10.5, "middle", bold=moved, on_colour=True)
+        size = min(10.5, (wide - 13) / text_width(word, 1.1))  # bold is wider
+        svg.text(x + wide / 2, top + 12.3, word, size, "middle", bold=moved, on_colour=True)

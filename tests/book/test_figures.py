@@ -65,7 +65,7 @@ FIGURES = {
     "lines of other points": lambda: lines({"a": {1: 2.0, 3: 4.0}, "b": [(0.5, -1.0), (7, 2.0)]}, x="ms", y="error"),
     "shards": lambda: shard_layouts(shard_map(32, 8, 7)),
     "shards of one rank": lambda: shard_layouts(shard_map(1, 1, 1)),
-    "as many shards as can be drawn": lambda: shard_layouts(shard_map(200, 16, 13)),
+    "as many shards as can be drawn": lambda: shard_layouts(shard_map(160, 12, 10)),
     "a board": lambda: shard_board(12, 4, 3).figure(),
     "a line of one point": lambda: lines({"a": [1.0]}),
     "a long line": lambda: lines({"a": list(range(100)), "b": list(range(100))}),
