@@ -47,8 +47,8 @@ class Claim:
     @property
     def ours(self) -> str:
         """`found` with one digit more than the source gives, its error, and the unit."""
-        places = self._decimals + (1 if self.found != round(self.found) or self.error else 0)
-        error = f" ± {self.error:.{places}f}" if self.error else ""
+        places = self._decimals + (self.found != round(self.found))
+        error = f" ± {self.error:.1g}" if self.error else ""
         return f"{self.found:,.{places}f}{error} {self.unit}".rstrip()
 
     @property
