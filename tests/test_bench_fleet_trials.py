@@ -42,6 +42,7 @@ def test_what_it_writes_is_what_the_chapter_reads(pretended, tmp_path, capsys):
     assert bench.main(["--seeds", "3", "--out", str(file)]) == 0
     kept = runs.fleet_trials(str(file))
     assert [(run.policy, run.seed) for run in kept.runs] == [(policy, seed) for policy in POLICIES for seed in range(3)]
+    assert [len(pretended[i][1]) for i in (0, 4)] == [8, 8] and pretended[0][0].apart  # failures that give the times
     assert len(pretended) == 8  # for each policy one run for the times, and three
     assert [trial.time for trial, _ in pretended[:4]] == [pretended[0][0].time, 16.0, 16.0, 16.0]
     one = kept.runs[0]

@@ -6,6 +6,7 @@ digits say how exactly it is meant.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -46,8 +47,10 @@ class Claim:
 
     @property
     def ours(self) -> str:
-        """`found` with one digit more than the source gives, its error, and the unit."""
+        """`found` with one digit more than the source gives, or as many as its error has, that error, and the unit."""
         places = self._decimals + (self.found != round(self.found))
+        if self.error:
+            places = max(places, -math.floor(math.log10(self.error)))
         error = f" ± {self.error:.1g}" if self.error else ""
         return f"{self.found:,.{places}f}{error} {self.unit}".rstrip()
 

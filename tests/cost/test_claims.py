@@ -27,11 +27,14 @@ def test_what_is_no_number_is_refused(said):
 
 def test_a_row_has_one_digit_more_than_the_source_and_says_what_was_put_in():
     claims = [cost.Claim("001", "above", "81", 82.149, "%", 0.104, "the start"),
-              cost.Claim("001", "GPUs", "1048576", 1_048_576.0), cost.Claim("002", "tier", "30", 30.0, given=True),
+              cost.Claim("001", "GPUs", "1048576", 1_048_576.0),
+              cost.Claim("001", "lost", "at most 3", 1.551, "%", 0.0011),
+              cost.Claim("002", "tier", "30", 30.0, given=True),
               cost.Claim("002", "coming back", "", 74.76, "%")]  # fmt: skip
-    above, gpus, tier, back = cost.claim_rows(claims)
+    above, gpus, lost, tier, back = cost.claim_rows(claims)
     assert (above["it says"], above["here"], above["same digits"], above["why"]) == (
         "81 %", "82.1 ± 0.1 %", False, "the start")  # fmt: skip
     assert gpus["here"] == "1,048,576" and gpus["same digits"] is True
+    assert lost["it says"] == "at most 3 %" and lost["here"] == "1.551 ± 0.001 %"
     assert tier["same digits"] == "put in" and back["it says"] == "-" and back["same digits"] is None
-    assert cost.agreement(claims) == (1, 2)
+    assert cost.agreement(claims) == (2, 3)

@@ -107,12 +107,6 @@ def test_the_busy_runs_have_another_bias_that_goes_with_the_failures(policy: str
         assert [at for at, _ in busy.strikes] == pytest.approx([at for at, _ in other.strikes], abs=0.06)
 
 
-def test_dots_below_the_line() -> None:
-    """The figure's sentence and its count come from here as well: most runs are below the line."""
-    runs = [run for policy in POLICIES for run in fleet_trials().of(policy)]
-    assert len(runs) == 32 and sum(run.measured < simulated(run) for run in runs) == 26
-
-
 def test_the_recordings_name_no_computer() -> None:
     for kept in (fleet_trials(), fleet_trials(BUSY_TRIALS)):
         told = f"{kept.provenance}"

@@ -73,6 +73,7 @@ def stored(policy, strikes, **times):
 
 def test_where_all_wait_any_failure_stops_the_fleet():
     assert simulated(stored("all wait", ((1.0, 2),), stall=2.0, rejoin=0.0)) == pytest.approx(0.8)
+    assert simulated(stored("all wait", ((1.0, 2),), stall=0.5, rejoin=0.0)) == pytest.approx(0.8)  # nobody goes on
     assert simulated(stored("all wait", ((1.0, 2), (2.0, 3)), stall=2.0, rejoin=0.0)) == pytest.approx(0.7)  # 1 to 4
 
 
