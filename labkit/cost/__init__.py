@@ -58,6 +58,7 @@ from .checkpoint_runs import CheckpointRuns, simulate_checkpoints
 from .checkpoint_size import checkpoint_bytes, kept_bytes, write_seconds
 from .checkpoint_tax import Tax, checkpoint_tax, first_order_tax, lost_work
 from .choose import best_algorithm, rank_algorithms
+from .claims import Claim, agreement, claim_rows
 from .collectives import *  # noqa: F403  (one list of the closed forms, in collectives/__init__)
 from .collectives import __all__ as _closed_forms
 from .corruption import (
@@ -308,6 +309,7 @@ __all__ = [
     "Bucket",
     "Cause",
     "CheckpointRuns",
+    "Claim",
     "Cluster",
     "ClusterRun",
     "DataParallelStep",
@@ -358,6 +360,7 @@ __all__ = [
     "accumulation_gradient_bytes",
     "accumulation_overhead",
     "activation_bytes",
+    "agreement",
     "algorithm_bandwidth",
     "all_reduces_that_fit",
     "amdahl_ceiling",
@@ -375,6 +378,7 @@ __all__ = [
     "checkpoint_bytes",
     "checkpoint_tax",
     "checkpointed_activation_bytes",
+    "claim_rows",
     "communication_ceiling",
     "communication_growth",
     "communication_ratio",

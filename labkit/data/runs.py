@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent / "runs"
+BUSY_TRIALS = str(FOLDER / "fleet_trials_busy.json")  # for `fleet_trials`
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,10 @@ class FleetTrials:
 
 @cache
 def fleet_trials(path: str | None = None) -> FleetTrials:
-    """The runs of chapter 21, from `labkit bench fleet-trials`. path: another file of the same form."""
+    """The runs of chapter 21, from `labkit bench fleet-trials`, on a quiet computer.
+
+    path: another file of the same form. `BUSY_TRIALS` is an earlier one: 12 runs of each policy while others worked.
+    """
     raw = json.loads((Path(path) if path else FOLDER / "fleet_trials.json").read_text())
     return FleetTrials(Provenance(**raw["provenance"]), fleet_trial_rows(raw))
 

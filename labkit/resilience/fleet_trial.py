@@ -45,13 +45,15 @@ BIRTH = 60.0  # seconds until the first step, at most
 @dataclass(frozen=True)
 class Trial:
     """replicas of one rank each. step, repair: seconds of the two stand-ins. time: seconds of a run, from its first
-    commit on. policy: "others go on" or "all wait"."""
+    commit on. policy: "others go on" or "all wait". apart: a failure waits until the one before is over, and the end
+    of the run until the last is, however slow the computer."""
 
     policy: str = "others go on"
     replicas: int = 4
     step: float = 0.1
     repair: float = 1.0
     time: float = 8.0
+    apart: bool = False
 
     def __post_init__(self) -> None:
         one_of(POLICIES, policy=self.policy)
@@ -119,7 +121,7 @@ def far_apart(trial: Trial, strikes: int = 3) -> tuple[Trial, Strikes]:
     whole(strikes=strikes)
     apart = trial.repair + 9 * trial.step + 1.0
     plan = [((n + 0.2) * apart + n / strikes * trial.step, n % trial.replicas) for n in range(strikes)]
-    return replace(trial, time=strikes * apart), plan
+    return replace(trial, time=strikes * apart, apart=True), plan
 
 
 def times_of(run: Trained) -> Times:
@@ -181,14 +183,19 @@ class TrialJob:
         """Strike at the moments of the plan, and return what was committed until the end."""
         try:
             zero = self._first_commit()
-            done = Strikes()
-            for at, replica in self.strikes:
-                time.sleep(max(0.0, zero + at - time.monotonic()))
+            done, late = Strikes(), 0.0
+            ends = [at for at, _ in self.strikes[1:]] + [self.trial.time]
+            for (at, replica), end in zip(self.strikes, ends, strict=True):
+                time.sleep(max(0.0, zero + at + late - time.monotonic()))
                 with contextlib.suppress(Refused):
                     self._job.job.kill(replica)
                 done.append((time.monotonic() - zero, replica))
-            time.sleep(max(0.0, zero + self.trial.time + 2 * self.trial.step - time.monotonic()))
-            return Trained(self.trial, done, [(at - zero, who) for at, who in self._commits()])
+                if self.trial.apart:
+                    back = self._back(replica, time.monotonic()) + 3 * self.trial.step - zero
+                    late = max(late, back - end)
+            trial = replace(self.trial, time=self.trial.time + late)
+            time.sleep(max(0.0, zero + trial.time + 2 * trial.step - time.monotonic()))
+            return Trained(trial, done, [(at - zero, who) for at, who in self._commits()])
         finally:
             self.stop()
 
@@ -207,6 +214,15 @@ class TrialJob:
             if isinstance(x, Commit) and ((x.step, x.quorum) not in first or x.at < first[x.step, x.quorum].at):
                 first[x.step, x.quorum] = x
         return sorted((x.at, tuple(x.contributors)) for x in first.values())
+
+    def _back(self, replica: int, struck: float) -> float:
+        """When the replica that was struck trained again; `BIRTH` seconds later at most."""
+        while (now := time.monotonic()) < struck + BIRTH and not self._job.job.over:
+            for at, who in self._commits():
+                if at > struck and replica in who:
+                    return at
+            time.sleep(self.trial.step)
+        return now
 
     def _first_commit(self) -> float:
         end = time.monotonic() + BIRTH

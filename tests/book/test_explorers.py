@@ -32,6 +32,28 @@ def test_a_move_of_a_slider_is_answered_in_the_form():
     explorer.form.act("part", "change", 0.7501)  # a page may round
     assert explorer.settings["part"] == 0.75
     assert explorer.set(size=8) is explorer and explorer.form.item("size")["value"] == 8
+    for sent, kept in ((1000, 64), (-5, 8)):  # nor may a page leave the slider
+        explorer.form.act("size", "change", sent)
+        assert explorer.settings["size"] == kept and f"{kept} doubled is {2 * kept}." in explorer.text
+
+
+def test_whole_numbers_reach_the_model_as_such_and_others_do_not():
+    seen = []
+    sliders = {"size": Slider("GPUs", 8, 64, 16, 8), "part": Slider("share", 0, 1, 0.5, 0.25)}
+    explorer = book.explorer("Kinds", sliders, lambda size, part: (seen.append((size, part)) or "-", []))
+    explorer.form.act("size", "change", 24.0)
+    explorer.set(part=1.0)
+    assert seen == [(16, 0.5), (24, 0.5), (24, 1)]
+    assert [[type(x) for x in one] for one in seen] == [[int, float], [int, float], [int, int]]
+
+
+def test_moving_from_python_before_it_is_shown_and_markup_in_its_words():
+    explorer = book.explorer("Marks", {"n": Slider("n", 1, 9, 1)}, lambda n: (f"{n} < 10 & more", [{"n": n}]))
+    explorer.set(n=3)
+    assert explorer.form.item("n")["value"] == 3 and "3 &lt; 10 &amp; more" in explorer.form.item("seen")["feedback"]
+    assert "(simulated)" in explorer.form.item("seen")["feedback"]
+    with pytest.raises(ValueError):
+        book.explorer("Marks", {"n": Slider("n", 1, 9, 1)}, lambda n: ("-", []), badge="guessed")
 
 
 @pytest.mark.parametrize(("values", "words"), [({"size": 12}, "8 to 64 in steps of 8"), ({"gpus": 8}, "no slider")])

@@ -14,6 +14,7 @@ from browser.lab import Lab
 from browser.reader import Cell, Reader
 from browser.secrets_of import items_in, plain_run, shown_number, spoilers, told_too_early
 from browser.watched import TRAIN
+from labkit import cost
 from labkit.book.cases.board import VERDICT
 from labkit.book.cases.exhibits import MINUTES
 from labkit.book.explorers import SEEN
@@ -122,6 +123,8 @@ def test_a_chapter_from_the_first_cell_to_the_last_quiz(copies: Lab, name: str) 
         answer_wrongly_then_rightly(reader, story, file, file.question(id, values, values["seed"]))
     if name == "03_collectives":
         step_through_the_replay(reader)
+    if name == "21_hundred_thousand_gpus":
+        explore_the_fleet(reader)
     for theme in ("light", "dark"):
         reader.theme(theme)
         figures_have_room(reader)
@@ -405,6 +408,20 @@ def step_through_the_replay(reader: Reader) -> None:
     reader.press("Enter")
     stepped(2)
     assert len(set(seen)) == 4 and seen[2] == seen[4]
+
+
+def explore_the_fleet(reader: Reader) -> None:
+    """With arrow keys: failures come less often, and the answer follows in words and in the table."""
+    index = next(i for i, cell in enumerate(reader.cells()) if cell.id == "fleet-explorer")
+    said = reader.cell(index).locator(".lk-feedback").last
+    reader.goto(index)
+    reader.tab_to("input[type=range]", index)
+    for between in (18, 19, 20):  # minutes
+        goes_on = cost.random_fault_tolerant_effective_time(between, 10, 3, 12, 100 / 60)
+        worth = 100 * (goes_on - cost.random_synchronous_effective_time(between, 10))
+        said.get_by_text(f"Going on is worth {worth:.1f} points").wait_for()
+        assert said.locator("td").nth(1).inner_text() == f"{100 * (between - 10) / between:.4g}"
+        reader.press("ArrowRight")
 
 
 BUSY = """

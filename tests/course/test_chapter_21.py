@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
+from statistics import correlation, fmean
 
 import numpy as np
 import pytest
 
+import labkit
 from labkit import cost
 from labkit.cost import topology
 from labkit.cost.clusters import METHODS
 from labkit.course.chapter_file import load_chapter
 from labkit.course.questions import Question
-from labkit.data.runs import fleet_trials
+from labkit.data.runs import BUSY_TRIALS, FleetTrial, fleet_trials
+from labkit.models import GPTConfig
 from labkit.resilience.fleet_trial import POLICIES, simulated
+from labkit.resilience.ntp.pacing import paced_step
 
 CHAPTER = load_chapter("21_hundred_thousand_gpus")
 QUESTIONS: dict[str, Question] = {id: CHAPTER.question(id, {}) for id in CHAPTER.questions}
@@ -69,17 +74,54 @@ def test_predictions_declare_what_the_chapter_shows() -> None:
 # -- sections 2 and 3 ----------------------------------------------------------------------------------------------
 
 
+def difference(runs: list[FleetTrial]) -> tuple[cost.Estimate, cost.Estimate, float]:
+    """Simulated less measured, the same in steps of a run, and how it goes with the number of failures."""
+    more = [simulated(run) - run.measured for run in runs]
+    steps = runs[0].time / runs[0].usual
+    return (cost.Estimate.of(more), cost.Estimate.of(steps * x for x in more),
+            correlation([len(run.strikes) for run in runs], more))  # fmt: skip
+
+
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_simulator_agrees_with_the_stored_runs(policy: str) -> None:
-    """Section 2: within 2 percent on the mean, within about two standard errors, and single runs far apart."""
+def test_the_simulator_is_half_a_step_from_the_quiet_runs(policy: str) -> None:
+    """Section 2: 1 percent of the mean, more than three standard errors, half a step, whatever the failures."""
     runs = fleet_trials().of(policy)
-    assert len(runs) >= 12 and {run.seed for run in runs} == set(range(len(runs)))
+    assert {run.seed for run in runs} == set(range(16)) and max(run.load for run in runs) < 1
     found = cost.Estimate.of(run.measured for run in runs)
-    off = cost.Estimate.of(simulated(run) - run.measured for run in runs)
-    assert abs(off.mean) / found.mean < 0.02 and abs(off.mean) < 2.5 * off.error
-    assert 0.92 < sum(run.own_step / run.usual for run in runs) / len(runs) < 0.96  # 5 to 7 percent longer
-    assert found.deviation > 3 * off.deviation  # luck is larger than the model's fault
-    assert {len(run.strikes) for run in runs} >= {2, 7}
+    off, steps, with_failures = difference(runs)
+    assert 0.005 < off.mean / found.mean < 0.015 and off.mean > 3 * off.error
+    assert abs(steps.mean - 0.5) < 1.5 * steps.error < 0.3 and abs(with_failures) < 0.3
+    assert sum(run.own_step / run.usual for run in runs) / len(runs) == pytest.approx(1, abs=0.005)
+    assert {len(run.strikes) for run in runs} >= {2, 10} and found.deviation > 5 * off.deviation
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_busy_runs_have_another_bias_that_goes_with_the_failures(policy: str) -> None:
+    runs, quiet = fleet_trials(BUSY_TRIALS).of(policy), fleet_trials().of(policy)
+    assert {run.seed for run in runs} == set(range(12)) and min(run.load for run in runs) > 4
+    off, _, with_failures = difference(runs)
+    assert -0.02 < off.mean < 0 and with_failures < -0.5
+    assert 1.055 < fmean(run.usual / run.own_step for run in runs) < 1.085  # 6 to 8 percent longer at first
+    for busy, other in zip(runs, quiet, strict=False):  # the same failures were planned
+        assert [r for _, r in busy.strikes] == [r for _, r in other.strikes]
+        assert [at for at, _ in busy.strikes] == pytest.approx([at for at, _ in other.strikes], abs=0.06)
+
+
+def test_the_recordings_name_no_computer() -> None:
+    for kept in (fleet_trials(), fleet_trials(BUSY_TRIALS)):
+        told = f"{kept.provenance}"
+        assert "/tmp" not in told and "/work" not in told and kept.provenance.machine.startswith("2 shared CPU cores")
+
+
+@pytest.mark.timeout(120)
+def test_what_the_first_trial_breaks() -> None:
+    """Section 1: 8 heads on 3 ranks take 5.6 s and not 5.333; messages of 1 ms add 7 percent to a step of 0.4 s."""
+    model = GPTConfig(vocab=61, context=12, layers=2, heads=12, width=48, expansion=4)
+    assert paced_step(replace(model, heads=8), (4, 3), (4, 4), full=4).seconds == pytest.approx(5.6)
+    assert 4 / cost.narrow_speed(3, 4) == pytest.approx(5.333, abs=5e-4) and round(5.6 / 5.3333, 2) == 1.05
+    slow = labkit.Network(nodes=1, ranks_per_node=7, intra=labkit.Link(bandwidth=1e9, latency=1e-3))
+    sends = paced_step(model, (4, 3), (4, 3), full=4, sample=0.1, network=slow).seconds
+    assert 1.06 < sends / 0.4 < 1.075
 
 
 def test_rates_and_what_32k_gpus_lost() -> None:
@@ -102,7 +144,7 @@ def test_a_month_as_section_3_tells_it() -> None:
         gains.append(100 * (goes.mean - waits.mean))
         prices.append(100 * (goes.mean - back.mean))
     assert 23.5 < gains[0] < 25 and 10.5 < gains[2] < 12  # 24 and 11 points
-    assert all(2.5 < price < 7.5 for price in prices) and all(p < g / 2 for p, g in zip(prices, gains, strict=True))
+    assert all(2.5 < price < 7.5 for price in prices) and all(p < g / 3 for p, g in zip(prices, gains, strict=True))
 
 
 def test_by_the_clock_nothing_is_ever_kept() -> None:
@@ -143,15 +185,18 @@ def test_eighty_one_percent_hangs_on_the_start_and_on_the_repair() -> None:
     assert 0.02 < above.deviation < 0.04
 
 
-def test_three_times_the_rate_does_not_give_80_percent() -> None:
-    peaks = {}
-    for times, repair in ((1, 5), (3, 5), (3, 3)):
-        kinds = cost.llama3_kinds(repair)
-        drawn = cost.draw_failures(GPUS, 15, DRAWN, rate=times * cost.LLAMA3_RATE, kinds=kinds)
-        peaks[times, repair] = drawn.peak().mean
-    at = {key: round(cost.group_availability_of(GPUS, round(peak), 64), 2) for key, peak in peaks.items()}
-    assert at[3, 5] == 0.67 and at[3, 3] == 0.77 and peaks[3, 5] / peaks[1, 5] == pytest.approx(2.8, abs=0.1)
-    assert round((1 - 0.8 ** (1 / 64)) * GPUS) == 114 and 114 / peaks[1, 5] == pytest.approx(1.6, abs=0.1)
+def test_80_percent_at_three_times_the_rate_goes_with_three_days() -> None:
+    """Section 5: between the mean and the peak with 3 days; that peak is where figure 6 ends; 5 days give 67."""
+    peaks, means = {}, {}
+    for key in ((1, 5), (1, 3), (3, 5), (3, 3)):
+        rate, kinds = key[0] * cost.LLAMA3_RATE, cost.llama3_kinds(key[1])
+        peaks[key] = cost.draw_failures(GPUS, 15, DRAWN, rate=rate, kinds=kinds).peak().mean
+        means[key] = cost.group_availability(cost.mean_failed(GPUS, kinds, rate) / GPUS, 64)
+    at = {key: round(cost.group_availability_of(GPUS, round(peak), 64), 3) for key, peak in peaks.items()}
+    assert at[3, 3] < 0.80 < means[3, 3] and round(means[3, 3], 2) == 0.81
+    assert at[3, 3] == pytest.approx(0.775, abs=0.004) and at[3, 5] == pytest.approx(0.67, abs=0.005)
+    assert 1000 * peaks[3, 3] / GPUS == pytest.approx(4, abs=0.05)  # the end of figure 6's axis
+    assert [peaks[3, days] / peaks[1, days] for days in (5, 3)] == pytest.approx([2.79, 2.69], abs=0.05)
 
 
 # -- sections 6 to 8 -----------------------------------------------------------------------------------------------
@@ -165,6 +210,10 @@ def test_figure_6_and_what_packing_is_worth() -> None:
     assert packed["dp-drop"] / packed["ntp"] == pytest.approx(8, abs=0.1)
     whole = cost.Cluster(speeds=tuple(cost.narrow_speed(w, 32, cost.WORK_480B) for w in (32, 30, 28)))
     assert whole.local_batches("ntp") == (8, 7, 6) and whole.local_batches("ntp-pw") == (8, 8, 7)
+    slower = cost.Cluster(speeds=(1.0, *(0.99 * speed for speed in whole.pace[1:])))  # one percent decides
+    assert round(8 * whole.pace[1], 3) == 7.004 and slower.local_batches("ntp") == (8, 6, 6)
+    loss = [cost.loss_at(0.004, cluster, "ntp", samples=DRAWN).mean for cluster in (whole, slower)]
+    assert [round(100 * x, 1) for x in loss] == [1.6, 3.1]
     boosted = CLUSTER.use(cost.place_failures(131, GPUS, 32, DRAWN), "ntp-pw").boosted_domains
     assert boosted.mean() / CLUSTER.domains == pytest.approx(0.12, abs=0.005)
 
@@ -184,7 +233,7 @@ def needed(method: str) -> np.ndarray:
 def test_spare_domains_as_section_7_tells_them() -> None:
     ntp, drop = needed("ntp"), needed("dp-drop")
     assert ntp.max() == 16 and np.median(ntp) == 16 and ntp.min() >= 8 and not needed("ntp-pw").any()
-    assert 73 < drop.mean() < 79 and 86 <= np.percentile(drop, 97.5) <= 93
+    assert abs(drop.mean() - 76) < 1.5 and 86 <= np.percentile(drop, 97.5) <= 93
     assert 0.35 < (drop > 75).mean() < 0.65  # about every second job pauses with 75
     worst = cost.run_cluster(cost.draw_failures(GPUS, 15, DRAWN), CLUSTER, "ntp").worst
     assert worst.mean < 0.01 and worst.highest < 0.012  # a batch that is 1 percent smaller

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from labkit.data.runs import FleetTrial
 from labkit.resilience.fleet_trial import (
     POLICIES,
     Trained,
@@ -12,6 +13,7 @@ from labkit.resilience.fleet_trial import (
     far_apart,
     predict,
     run_trials,
+    simulated,
     times_of,
 )
 
@@ -59,6 +61,37 @@ def test_failures_are_those_of_the_rate_and_the_seed():
     long, plan = far_apart(Trial(step=0.1, repair=1.0), 4)
     gaps = [b - a for (a, _), (b, _) in zip(plan, plan[1:], strict=False)]
     assert min(gaps) > 1.0 + 5 * 0.1 and plan[-1][0] + 1.0 < long.time
+    apart = long.time / 4  # each at another place of a step: first, second, third and last quarter
+    assert [at - n * apart - plan[0][0] for n, (at, _) in enumerate(plan)] == pytest.approx([0, 0.025, 0.05, 0.075])
+    assert [replica for _, replica in plan] == [0, 1, 2, 3] and long.step == 0.1 and long.apart
+
+
+def stored(policy, strikes, **times):
+    given = {"usual": 0.2, "recovery": 2.0, "stall": 0.5, "rejoin": 0.25} | times
+    return FleetTrial(policy, 0, 0.5, 0.2, 0.0, strikes, 4, 0.2, 1.0, 10.0, 3.0, **given)
+
+
+def test_where_all_wait_any_failure_stops_the_fleet():
+    assert simulated(stored("all wait", ((1.0, 2),), stall=2.0, rejoin=0.0)) == pytest.approx(0.8)
+    assert simulated(stored("all wait", ((1.0, 2),), stall=0.5, rejoin=0.0)) == pytest.approx(0.8)  # nobody goes on
+    assert simulated(stored("all wait", ((1.0, 2), (2.0, 3)), stall=2.0, rejoin=0.0)) == pytest.approx(0.7)  # 1 to 4
+
+
+def test_where_others_go_on_it_counts_who_was_struck():
+    """Once: .5 s of all, 1.5 s of one in four, .25 s of all. Another replica a second later: two are away."""
+    once = 0.5 + 1.5 / 4 + 0.25
+    assert simulated(stored("others go on", ((1.0, 2),))) == pytest.approx(1 - once / 10)
+    same = 0.5 + 0.5 / 4 + 0.5 + 1.5 / 4 + 0.25  # struck again while it is away: its repair begins anew
+    assert simulated(stored("others go on", ((1.0, 2), (2.0, 2)))) == pytest.approx(1 - same / 10)
+    both = 0.5 + 0.5 / 4 + 0.5 + 0.5 * 2 / 4 + 0.25 + 0.75 / 4 + 0.25
+    assert simulated(stored("others go on", ((1.0, 2), (2.0, 3)))) == pytest.approx(1 - both / 10)
+
+
+def test_effective_counts_from_the_first_commit_to_the_end_and_in_its_own_step():
+    """Steps of .2 s in a trial that was planned with .1: what counts is the step of the run."""
+    made = commits(0.2, 5.0)
+    assert Trained(Trial(step=0.1, time=4.0), [], made).effective == pytest.approx(1.0)
+    assert Trained(Trial(step=0.1, time=3.9), [], made).effective == pytest.approx(19 * 0.2 / 3.9)  # one is cut
 
 
 @pytest.mark.parametrize("wrong", [{"policy": "hope"}, {"replicas": 1}, {"step": 0}, {"repair": -1}])
@@ -70,7 +103,11 @@ def test_what_cannot_be_run_is_refused(wrong):
 def test_both_policies_really_run_and_the_simulator_knows_the_order():
     """No number of the wall clock is asked for: who waits loses more than who goes on, measured and simulated."""
     trials = [Trial(policy, replicas=3, step=0.05, repair=1.5, time=5.0) for policy in POLICIES]
-    waits, goes_on = run_trials([(trial, [(1.0, 1)]) for trial in trials])
+    tight = Trial("others go on", replicas=3, step=0.05, repair=1.5, time=1.0, apart=True)  # too short, so it is longer
+    waits, goes_on, apart = run_trials([*((trial, [(1.0, 1)]) for trial in trials), (tight, [(0.3, 1), (0.5, 2)])])
+    assert [replica for _, replica in apart.strikes] == [1, 2] and apart.strikes[1][0] > apart.strikes[0][0] + 1.5
+    assert apart.trial.time > apart.strikes[1][0] + 1.5 and times_of(apart).recovery > 1.5
+    assert waits.trial.time == 5.0
     for run in (waits, goes_on):
         assert run.strikes[0][0] == pytest.approx(1.0, abs=0.5) and run.strikes[0][1] == 1
         assert {who for _, who in run.commits} >= {(0, 1, 2)}  # all of them, before it or after

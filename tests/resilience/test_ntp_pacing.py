@@ -58,3 +58,39 @@ def test_each_width_needs_a_batch_and_a_speed():
         paced_step(MODEL, (4, 3), (4,), 4)
     with pytest.raises(Refused, match="a batch and a speed"):
         paced_step(MODEL, (4, 3), (4, 3), 4, speeds=[1.0])
+
+
+@pytest.mark.parametrize("attention", [0.0, 0.25, 1.0])
+def test_attention_is_cut_by_heads_and_the_rest_by_columns(attention):
+    """8 heads on 3 of 4 ranks: the fullest holds 3 where 2 are usual; of 96 columns it holds 32 where 24 are."""
+    step = paced_step(UNEVEN, (4, 3), (1, 1), 4, attention=attention)
+    assert step.seconds == pytest.approx(attention * 3 / 2 + (1 - attention) * 32 / 24)
+
+
+@pytest.mark.parametrize(
+    ("batches", "sample", "speeds", "seconds"),
+    [
+        ((4, 3), 1.0, (1.0, 1.0), 4.0),  # 3 samples on 3 of 4 ranks are done in time
+        ((4, 4), 1.0, (1.0, 1.0), 16 / 3),
+        ((4, 4), 1.0, (1.0, 4 / 3), 4.0),  # with as much more power nobody waits
+        ((4, 4), 1.0, (0.5, 1.0), 8.0),  # the whole replica is the slow one
+        ((1, 3), 0.5, (1.0, 1.0), 2.0),
+    ],
+)
+def test_work_batch_and_speed_make_the_time_and_the_slowest_sets_it(batches, sample, speeds, seconds):
+    step = paced_step(MODEL, (4, 3), batches, 4, sample=sample, speeds=speeds)
+    assert step.seconds == pytest.approx(seconds) and step.samples == sum(batches)
+    assert step.throughput == pytest.approx(sum(batches) / seconds)
+
+
+def test_the_time_of_messages_is_in_proportion_to_their_latency_and_narrow_replicas_send_more():
+    def extra(widths, latency, bandwidth=1e12):
+        link = labkit.Link(bandwidth=bandwidth, latency=latency)
+        network = labkit.Network(nodes=1, ranks_per_node=sum(widths), intra=link)
+        return paced_step(MODEL, widths, [1] * len(widths), 4, network=network).seconds - free[widths]
+
+    free = {widths: paced_step(MODEL, widths, [1] * len(widths), 4).seconds for widths in ((4,), (4, 4), (4, 3))}
+    once, ten_times = extra((4, 3), 1e-4), extra((4, 3), 1e-3)
+    assert once > 10e-4 and ten_times == pytest.approx(10 * once, rel=0.02)
+    assert extra((4, 4), 0.0, 1e6) > 1.2 * extra((4,), 0.0, 1e6)  # gradients of replicas are really added: bytes
+    assert extra((4, 3), 1e-3) > extra((4, 4), 1e-3)  # and shards move before and after

@@ -1,0 +1,74 @@
+"""A number of a source beside our own: is it the same to the digits that the source gives?
+
+A reproduction table is a list of `Claim`s. What a source says stays as it writes it ("0.985", "at most 3"), because its
+digits say how exactly it is meant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+BOUNDS = ("at most", "below")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """said: "81", "0.985", "at most 3", "below 1", or "" where the source says nothing. found: ours, in the same unit.
+
+    error: of `found`, a standard error; 0 for a closed form. given: the number was put in, so it proves nothing.
+    why: in words, why the two differ or what the number hangs on. Raises ValueError for anything else in `said`.
+    """
+
+    source: str
+    what: str
+    said: str
+    found: float
+    unit: str = ""
+    error: float = 0.0
+    why: str = ""
+    given: bool = False
+
+    def __post_init__(self) -> None:
+        bound, _, digits = self.said.rpartition(" ")
+        if bound not in ("", *BOUNDS) or (digits and not digits.replace(".", "", 1).isdigit()):
+            raise ValueError(f"said must be a number, also after {' or '.join(BOUNDS)}, or empty, not {self.said!r}")
+
+    @property
+    def agrees(self) -> bool | None:
+        """Is `found` within the bound, or does it round to the source's digits? None where the source says nothing."""
+        bound, _, digits = self.said.rpartition(" ")
+        if not digits:
+            return None
+        if bound:
+            return self.found <= float(digits) if bound == "at most" else self.found < float(digits)
+        return f"{self.found:.{self._decimals}f}" == digits
+
+    @property
+    def ours(self) -> str:
+        """`found` with one digit more than the source gives, or as many as its error has, that error, and the unit."""
+        places = self._decimals + (self.found != round(self.found))
+        if self.error:
+            places = max(places, -math.floor(math.log10(self.error)))
+        error = f" ± {self.error:.1g}" if self.error else ""
+        return f"{self.found:,.{places}f}{error} {self.unit}".rstrip()
+
+    @property
+    def _decimals(self) -> int:
+        return len(self.said.partition(".")[2])
+
+
+def claim_rows(claims: Iterable[Claim]) -> list[dict[str, object]]:
+    """A row of a table for each."""
+    return [
+        {"source": x.source, "what": x.what, "it says": f"{x.said or '-'} {x.unit if x.said else ''}".rstrip(),
+         "here": x.ours, "same digits": "put in" if x.given else x.agrees, "why": x.why}
+        for x in claims
+    ]  # fmt: skip
+
+
+def agreement(claims: Iterable[Claim]) -> tuple[int, int]:
+    """(that agree, that the source states) of those that were not put in."""
+    judged = [x.agrees for x in claims if x.agrees is not None and not x.given]
+    return sum(judged), len(judged)
