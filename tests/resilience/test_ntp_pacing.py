@@ -94,3 +94,10 @@ def test_the_time_of_messages_is_in_proportion_to_their_latency_and_narrow_repli
     assert once > 10e-4 and ten_times == pytest.approx(10 * once, rel=0.02)
     assert extra((4, 4), 0.0, 1e6) > 1.2 * extra((4,), 0.0, 1e6)  # gradients of replicas are really added: bytes
     assert extra((4, 3), 1e-3) > extra((4, 4), 1e-3)  # and shards move before and after
+
+
+def test_by_a_real_clock_stand_ins_sleep_at_least_as_long():
+    step = paced_step(MODEL, (2, 1), (2, 2), 2, sample=0.02, clock="real", steps=3)
+    assert step.seconds >= 0.02 * 2 / cost.narrow_speed(1, 2, work(MODEL))
+    with pytest.raises(Refused, match="steps=0: one or more"):
+        paced_step(MODEL, (2, 1), (2, 2), 2, steps=0)
