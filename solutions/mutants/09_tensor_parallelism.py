@@ -7,112 +7,70 @@ import torch
 import torch.nn.functional as F
 
 from labkit import collectives
-from labkit.grading.checks.zoo import mutant, variant
+from labkit.grading.checks.zoo import mutant, slip, variant
 from labkit.parallel.announce import announce
 
 # Columns, then rows -------------------------------------------------------------------------------------------
 
 
-@mutant("columns-then-rows", "my_feed_forward", says="Every rank has added the bias b before the sum", at=3)
-def a_bias_from_every_rank(mine, group):
-    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
-    z = x @ A + a
-    h = torch.relu(z)
-    y = collectives.all_reduce(h @ B + b, group, "sum", algorithm="ring")
-    dz = (dy @ B.T) * (z > 0)
-    dx = collectives.all_reduce(dz @ A.T, group, "sum", algorithm="ring")
-    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, dy.sum(0)]
+a_bias_from_every_rank = slip(
+    "columns-then-rows", "my_feed_forward", says="Every rank has added the bias b before the sum", at=3, change="""
+-    y = collectives.all_reduce(h @ B, group, "sum", algorithm="ring") + b
++    y = collectives.all_reduce(h @ B + b, group, "sum", algorithm="ring")
+""")  # fmt: skip
 
 
-@mutant("columns-then-rows", "my_feed_forward", says="the copy of x becomes a sum", at=3)
-def forgets_the_way_back(mine, group):
-    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
-    z = x @ A + a
-    h = torch.relu(z)
-    y = collectives.all_reduce(h @ B, group, "sum", algorithm="ring") + b
-    dz = (dy @ B.T) * (z > 0)
-    dx = dz @ A.T
-    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, dy.sum(0)]
+forgets_the_way_back = slip("columns-then-rows", "my_feed_forward", says="the copy of x becomes a sum", at=3, change="""
+-    dx = collectives.all_reduce(dz @ A.T, group, "sum", algorithm="ring")
++    dx = dz @ A.T
+""")  # fmt: skip
 
 
-@mutant("columns-then-rows", "my_feed_forward", says="nothing was summed", at=3)
-def forgets_the_sum(mine, group):
-    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
-    z = x @ A + a
-    h = torch.relu(z)
-    y = h @ B + b
-    dz = (dy @ B.T) * (z > 0)
-    dx = collectives.all_reduce(dz @ A.T, group, "sum", algorithm="ring")
-    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, dy.sum(0)]
+forgets_the_sum = slip("columns-then-rows", "my_feed_forward", says="nothing was summed", at=3, change="""
+-    y = collectives.all_reduce(h @ B, group, "sum", algorithm="ring") + b
++    y = h @ B + b
+""")  # fmt: skip
 
 
-@mutant("columns-then-rows", "my_feed_forward", says="It is summed too often", at=3)
-def sums_what_is_whole(mine, group):
-    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
-    z = x @ A + a
-    h = torch.relu(z)
-    y = collectives.all_reduce(h @ B, group, "sum", algorithm="ring") + b
-    dy = collectives.all_reduce(dy.clone(), group, "sum", algorithm="ring")
-    dz = (dy @ B.T) * (z > 0)
-    dx = collectives.all_reduce(dz @ A.T, group, "sum", algorithm="ring")
-    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, dy.sum(0)]
+sums_what_is_whole = slip("columns-then-rows", "my_feed_forward", says="It is summed too often", at=3, change="""
+     y = collectives.all_reduce(h @ B, group, "sum", algorithm="ring") + b
++    dy = collectives.all_reduce(dy.clone(), group, "sum", algorithm="ring")
+""")  # fmt: skip
 
 
-@mutant("columns-then-rows", "my_feed_forward", says="The addends are averaged", at=3)
-def averages(mine, group):
-    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
-    z = x @ A + a
-    h = torch.relu(z)
-    y = collectives.all_reduce(h @ B, group, "avg", algorithm="ring") + b
-    dz = (dy @ B.T) * (z > 0)
-    dx = collectives.all_reduce(dz @ A.T, group, "sum", algorithm="ring")
-    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, dy.sum(0)]
+averages = slip("columns-then-rows", "my_feed_forward", says="The addends are averaged", at=3, change="""
+-    y = collectives.all_reduce(h @ B, group, "sum", algorithm="ring") + b
++    y = collectives.all_reduce(h @ B, group, "avg", algorithm="ring") + b
+""")  # fmt: skip
 
 
-@mutant("columns-then-rows", "my_feed_forward", says="The ReLU's mask is missing", at=3)
-def forgets_the_mask(mine, group):
-    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
-    z = x @ A + a
-    h = torch.relu(z)
-    y = collectives.all_reduce(h @ B, group, "sum", algorithm="ring") + b
-    dz = dy @ B.T
-    dx = collectives.all_reduce(dz @ A.T, group, "sum", algorithm="ring")
-    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, dy.sum(0)]
+forgets_the_mask = slip("columns-then-rows", "my_feed_forward", says="The ReLU's mask is missing", at=3, change="""
+-    dz = (dy @ B.T) * (z > 0)
++    dz = dy @ B.T
+""")  # fmt: skip
 
 
-@mutant("columns-then-rows", "my_feed_forward", says="Every rank has the whole gradient of b already", at=3)
-def gradient_of_the_bias_as_in_data_parallelism(mine, group):
-    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
-    z = x @ A + a
-    h = torch.relu(z)
-    y = collectives.all_reduce(h @ B, group, "sum", algorithm="ring") + b
-    dz = (dy @ B.T) * (z > 0)
-    dx = collectives.all_reduce(dz @ A.T, group, "sum", algorithm="ring")
-    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, collectives.all_reduce(dy.sum(0), group, "sum", algorithm="ring")]
+gradient_of_the_bias_as_in_data_parallelism = slip(
+    "columns-then-rows", "my_feed_forward", says="Every rank has the whole gradient of b already", at=3, change="""
+-    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, dy.sum(0)]
++    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, collectives.all_reduce(dy.sum(0), group, "sum", algorithm="ring")]
+""")  # fmt: skip
 
 
-@mutant("columns-then-rows", "my_feed_forward", says="Which of these sums something that is whole already", at=3)
-def averages_what_is_equal(mine, group):
-    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
-    z = x @ A + a
-    h = torch.relu(z)
-    y = collectives.all_reduce(h @ B, group, "sum", algorithm="ring") + b
-    dz = (dy @ B.T) * (z > 0)
-    dx = collectives.all_reduce(dz @ A.T, group, "sum", algorithm="ring")
-    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, collectives.all_reduce(dy.sum(0), group, "avg", algorithm="ring")]
+averages_what_is_equal = slip(
+    "columns-then-rows", "my_feed_forward", says="Which of these sums something that is whole already", at=3, change="""
+-    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, dy.sum(0)]
++    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, collectives.all_reduce(dy.sum(0), group, "avg", algorithm="ring")]
+""")  # fmt: skip
 
 
-@mutant("columns-then-rows", "my_feed_forward", says="What is made whole there", at=3)
-def makes_the_hidden_columns_whole(mine, group):
-    x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
-    z = x @ A + a
-    widths = [int(w) for w in collectives.all_gather(torch.tensor([A.shape[1]]), group, algorithm="ring")]
-    h = collectives.all_gather(torch.relu(z).T.contiguous(), group, widths, algorithm="ring").T
-    h = h.split(widths, 1)[group.rank]
-    y = collectives.all_reduce(h @ B, group, "sum", algorithm="ring") + b
-    dz = (dy @ B.T) * (z > 0)
-    dx = collectives.all_reduce(dz @ A.T, group, "sum", algorithm="ring")
-    return [y, dx, x.T @ dz, dz.sum(0), h.T @ dy, dy.sum(0)]
+makes_the_hidden_columns_whole = slip(
+    "columns-then-rows", "my_feed_forward", says="What is made whole there", at=3, change="""
+-    h = torch.relu(z)
++    widths = [int(w) for w in collectives.all_gather(torch.tensor([A.shape[1]]), group, algorithm="ring")]
++    h = collectives.all_gather(torch.relu(z).T.contiguous(), group, widths, algorithm="ring").T
++    h = h.split(widths, 1)[group.rank]
+""")  # fmt: skip
 
 
 @mutant("columns-then-rows", "my_feed_forward", says="What is made whole there", at=3)
@@ -170,277 +128,121 @@ def the_bias_in_equal_shares(mine, group):
 # The two ends of a region -------------------------------------------------------------------------------------
 
 
-@mutant("two-ends", "my_regions", says="The copy's backward pass does not sum", at=4)
-def no_sum_at_the_beginning(mine, group, both=False):
-    def add_up(x, op="sum"):
-        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+no_sum_at_the_beginning = slip("two-ends", "my_regions", says="The copy's backward pass does not sum", at=4, change="""
+-    copy = total = None  # define both here
++    def add_up(x, op="sum"):
++        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
 
-    class Copy(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.view_as(x)
+-            own = gradient.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return gradient
 
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient
-
-    class Total(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return add_up(x)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient
-
-    copy, total = Copy.apply, Total.apply
-
-    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
-    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
-    stream = x
-    for gain, (A, B) in zip(gains, pairs, strict=True):
-        inside = copy(stream * gain)
-        addend = torch.relu(inside @ A) @ B
-        if both:
-            addend = addend + (inside @ A) @ B
-        stream = stream + total(addend)
-    loss = (stream**2).mean()
-    loss.backward()
-    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+-            own = x.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return add_up(x)
+""")  # fmt: skip
 
 
-@mutant("two-ends", "my_regions", says="Something is summed once too often in the backward pass", at=4)
-def a_sum_at_both_ends(mine, group, both=False):
-    def add_up(x, op="sum"):
-        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+a_sum_at_both_ends = slip(
+    "two-ends", "my_regions", says="Something is summed once too often in the backward pass", at=4, change="""
+-    copy = total = None  # define both here
++    def add_up(x, op="sum"):
++        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
 
-    class Copy(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.view_as(x)
+-            own = gradient.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return add_up(gradient)
 
-        @staticmethod
-        def backward(ctx, gradient):
-            return add_up(gradient)
+-            own = x.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return add_up(x)
 
-    class Total(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return add_up(x)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return add_up(gradient)
-
-    copy, total = Copy.apply, Total.apply
-
-    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
-    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
-    stream = x
-    for gain, (A, B) in zip(gains, pairs, strict=True):
-        inside = copy(stream * gain)
-        addend = torch.relu(inside @ A) @ B
-        if both:
-            addend = addend + (inside @ A) @ B
-        stream = stream + total(addend)
-    loss = (stream**2).mean()
-    loss.backward()
-    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+-            return gradient
++            return add_up(gradient)
+""")  # fmt: skip
 
 
-@mutant("two-ends", "my_regions", says="The two ends are exchanged in the backward pass", at=4)
-def ends_exchanged(mine, group, both=False):
-    def add_up(x, op="sum"):
-        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+ends_exchanged = slip("two-ends", "my_regions", says="The two ends are exchanged in the backward pass", at=4, change="""
+-    copy = total = None  # define both here
++    def add_up(x, op="sum"):
++        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
 
-    class Copy(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.view_as(x)
+-            own = gradient.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return gradient
 
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient
+-            own = x.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return add_up(x)
 
-    class Total(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return add_up(x)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return add_up(gradient)
-
-    copy, total = Copy.apply, Total.apply
-
-    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
-    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
-    stream = x
-    for gain, (A, B) in zip(gains, pairs, strict=True):
-        inside = copy(stream * gain)
-        addend = torch.relu(inside @ A) @ B
-        if both:
-            addend = addend + (inside @ A) @ B
-        stream = stream + total(addend)
-    loss = (stream**2).mean()
-    loss.backward()
-    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+-            return gradient
++            return add_up(gradient)
+""")  # fmt: skip
 
 
-@mutant("two-ends", "my_regions", says="`copy` averages the gradients", at=4)
-def averages_gradients(mine, group, both=False):
-    def add_up(x, op="sum"):
-        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+averages_gradients = slip("two-ends", "my_regions", says="`copy` averages the gradients", at=4, change="""
+-    copy = total = None  # define both here
++    def add_up(x, op="sum"):
++        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
 
-    class Copy(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.view_as(x)
+-            own = gradient.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return add_up(gradient, "avg")
 
-        @staticmethod
-        def backward(ctx, gradient):
-            return add_up(gradient, "avg")
-
-    class Total(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return add_up(x)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient
-
-    copy, total = Copy.apply, Total.apply
-
-    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
-    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
-    stream = x
-    for gain, (A, B) in zip(gains, pairs, strict=True):
-        inside = copy(stream * gain)
-        addend = torch.relu(inside @ A) @ B
-        if both:
-            addend = addend + (inside @ A) @ B
-        stream = stream + total(addend)
-    loss = (stream**2).mean()
-    loss.backward()
-    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+-            own = x.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return add_up(x)
+""")  # fmt: skip
 
 
-@mutant("two-ends", "my_regions", says="`total` averages. It sums.", at=4)
-def averages_addends(mine, group, both=False):
-    def add_up(x, op="sum"):
-        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+averages_addends = slip("two-ends", "my_regions", says="`total` averages. It sums.", at=4, change="""
+-    copy = total = None  # define both here
++    def add_up(x, op="sum"):
++        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
 
-    class Copy(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.view_as(x)
+-            own = gradient.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return add_up(gradient)
 
-        @staticmethod
-        def backward(ctx, gradient):
-            return add_up(gradient)
-
-    class Total(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return add_up(x, "avg")
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient
-
-    copy, total = Copy.apply, Total.apply
-
-    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
-    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
-    stream = x
-    for gain, (A, B) in zip(gains, pairs, strict=True):
-        inside = copy(stream * gain)
-        addend = torch.relu(inside @ A) @ B
-        if both:
-            addend = addend + (inside @ A) @ B
-        stream = stream + total(addend)
-    loss = (stream**2).mean()
-    loss.backward()
-    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+-            own = x.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return add_up(x, "avg")
+""")  # fmt: skip
 
 
-@mutant("two-ends", "my_regions", says="the gradient of a sum goes to every addend whole", at=4)
-def a_share_for_every_rank(mine, group, both=False):
-    def add_up(x, op="sum"):
-        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+a_share_for_every_rank = slip(
+    "two-ends", "my_regions", says="the gradient of a sum goes to every addend whole", at=4, change="""
+-    copy = total = None  # define both here
++    def add_up(x, op="sum"):
++        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
 
-    class Copy(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.view_as(x)
+-            own = gradient.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return add_up(gradient)
 
-        @staticmethod
-        def backward(ctx, gradient):
-            return add_up(gradient)
+-            own = x.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return add_up(x)
 
-    class Total(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return add_up(x)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient / group.size
-
-    copy, total = Copy.apply, Total.apply
-
-    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
-    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
-    stream = x
-    for gain, (A, B) in zip(gains, pairs, strict=True):
-        inside = copy(stream * gain)
-        addend = torch.relu(inside @ A) @ B
-        if both:
-            addend = addend + (inside @ A) @ B
-        stream = stream + total(addend)
-    loss = (stream**2).mean()
-    loss.backward()
-    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+-            return gradient
++            return gradient / group.size
+""")  # fmt: skip
 
 
-@mutant("two-ends", "my_regions", says="`total` does not sum in the forward pass", at=4)
-def nothing_is_summed_forward(mine, group, both=False):
-    def add_up(x, op="sum"):
-        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+nothing_is_summed_forward = slip(
+    "two-ends", "my_regions", says="`total` does not sum in the forward pass", at=4, change="""
+-    copy = total = None  # define both here
++    def add_up(x, op="sum"):
++        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
 
-    class Copy(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.view_as(x)
+-            own = gradient.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return add_up(gradient)
 
-        @staticmethod
-        def backward(ctx, gradient):
-            return add_up(gradient)
-
-    class Total(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.view_as(x)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient
-
-    copy, total = Copy.apply, Total.apply
-
-    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
-    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
-    stream = x
-    for gain, (A, B) in zip(gains, pairs, strict=True):
-        inside = copy(stream * gain)
-        addend = torch.relu(inside @ A) @ B
-        if both:
-            addend = addend + (inside @ A) @ B
-        stream = stream + total(addend)
-    loss = (stream**2).mean()
-    loss.backward()
-    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+-            own = x.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return x.view_as(x)
+""")  # fmt: skip
 
 
 @mutant("two-ends", "my_regions", says="The copy's backward pass does not sum", at=4)
@@ -473,121 +275,57 @@ def a_sum_and_no_copy(mine, group, both=False):
     return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
 
 
-@mutant("two-ends", "my_regions", says="Which of these sums something that is whole already", at=4)
-def averages_what_is_equal_going_in(mine, group, both=False):
-    def add_up(x, op="sum"):
-        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+averages_what_is_equal_going_in = slip(
+    "two-ends", "my_regions", says="Which of these sums something that is whole already", at=4, change="""
+-    copy = total = None  # define both here
++    def add_up(x, op="sum"):
++        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
 
-    class Copy(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return add_up(x, "avg")
+-            return x.view_as(x)
++            return add_up(x, "avg")
 
-        @staticmethod
-        def backward(ctx, gradient):
-            return add_up(gradient)
+-            own = gradient.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return add_up(gradient)
 
-    class Total(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return add_up(x)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient
-
-    copy, total = Copy.apply, Total.apply
-
-    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
-    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
-    stream = x
-    for gain, (A, B) in zip(gains, pairs, strict=True):
-        inside = copy(stream * gain)
-        addend = torch.relu(inside @ A) @ B
-        if both:
-            addend = addend + (inside @ A) @ B
-        stream = stream + total(addend)
-    loss = (stream**2).mean()
-    loss.backward()
-    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+-            own = x.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return add_up(x)
+""")  # fmt: skip
 
 
-@mutant("two-ends", "my_regions", says="Which of these sums something that is whole already", at=4)
-def averages_what_is_equal_going_back(mine, group, both=False):
-    def add_up(x, op="sum"):
-        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+averages_what_is_equal_going_back = slip(
+    "two-ends", "my_regions", says="Which of these sums something that is whole already", at=4, change="""
+-    copy = total = None  # define both here
++    def add_up(x, op="sum"):
++        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
 
-    class Copy(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.view_as(x)
+-            own = gradient.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return add_up(gradient)
 
-        @staticmethod
-        def backward(ctx, gradient):
-            return add_up(gradient)
+-            own = x.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return add_up(x)
 
-    class Total(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return add_up(x)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return add_up(gradient, "avg")
-
-    copy, total = Copy.apply, Total.apply
-
-    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
-    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
-    stream = x
-    for gain, (A, B) in zip(gains, pairs, strict=True):
-        inside = copy(stream * gain)
-        addend = torch.relu(inside @ A) @ B
-        if both:
-            addend = addend + (inside @ A) @ B
-        stream = stream + total(addend)
-    loss = (stream**2).mean()
-    loss.backward()
-    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+-            return gradient
++            return add_up(gradient, "avg")
+""")  # fmt: skip
 
 
-@mutant("two-ends", "my_regions", says="What is made whole there", at=4)
-def gathers_the_addends(mine, group, both=False):
-    def add_up(x, op="sum"):
-        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
+gathers_the_addends = slip("two-ends", "my_regions", says="What is made whole there", at=4, change="""
+-    copy = total = None  # define both here
++    def add_up(x, op="sum"):
++        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
 
-    class Copy(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.view_as(x)
+-            own = gradient.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return add_up(gradient)
 
-        @staticmethod
-        def backward(ctx, gradient):
-            return add_up(gradient)
-
-    class Total(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return collectives.all_gather(x.contiguous()[None], group, algorithm="ring").sum(0)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient
-
-    copy, total = Copy.apply, Total.apply
-
-    x, gains = mine["x"].requires_grad_(), [gain.requires_grad_() for gain in mine["gains"]]
-    pairs = [[matrix.requires_grad_() for matrix in pair] for pair in mine["pairs"]]
-    stream = x
-    for gain, (A, B) in zip(gains, pairs, strict=True):
-        inside = copy(stream * gain)
-        addend = torch.relu(inside @ A) @ B
-        if both:
-            addend = addend + (inside @ A) @ B
-        stream = stream + total(addend)
-    loss = (stream**2).mean()
-    loss.backward()
-    return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
+-            own = x.clone(memory_format=torch.contiguous_format)
+-            return collectives.all_reduce(own, group, "sum", algorithm="ring")
++            return collectives.all_gather(x.contiguous()[None], group, algorithm="ring").sum(0)
+""")  # fmt: skip
 
 
 @variant("two-ends", "my_regions", at=4)
@@ -679,195 +417,73 @@ def gathers_before_the_loss_and_sums_after(mine, group, vocab, ignore):
     return [loss, whole.grad.split(sizes, 1)[group.rank]]
 
 
-@mutant("three-numbers", "my_loss", says="exponentials are too large", at=4)
-def no_largest_score(mine, group, vocab, ignore):
-    scores, targets = mine["scores"], mine["targets"]
-    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
-    column = targets - sum(sizes[: group.rank])
-    kept = targets != ignore
-    here = kept & (column >= 0) & (column < sizes[group.rank])
-    column = torch.where(here, column, 0)[:, None]
-    top = torch.zeros_like(scores[:, 0])
-    below = scores - top[:, None]
-    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
-    both = torch.stack([below.exp().sum(1), of_target])
-    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
-    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
-    gradient = below.exp() / sums[:, None]
-    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
-    return [loss, gradient * kept[:, None] / kept.sum()]
+no_largest_score = slip("three-numbers", "my_loss", says="exponentials are too large", at=4, change="""
+-    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
++    top = torch.zeros_like(scores[:, 0])
+""")  # fmt: skip
 
 
-@mutant("three-numbers", "my_loss", says="Each rank subtracts its own largest score", at=4)
-def its_own_largest_score(mine, group, vocab, ignore):
-    scores, targets = mine["scores"], mine["targets"]
-    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
-    column = targets - sum(sizes[: group.rank])
-    kept = targets != ignore
-    here = kept & (column >= 0) & (column < sizes[group.rank])
-    column = torch.where(here, column, 0)[:, None]
-    top = scores.amax(1)
-    below = scores - top[:, None]
-    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
-    both = torch.stack([below.exp().sum(1), of_target])
-    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
-    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
-    gradient = below.exp() / sums[:, None]
-    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
-    return [loss, gradient * kept[:, None] / kept.sum()]
+its_own_largest_score = slip(
+    "three-numbers", "my_loss", says="Each rank subtracts its own largest score", at=4, change="""
+-    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
++    top = scores.amax(1)
+""")  # fmt: skip
 
 
-@mutant("three-numbers", "my_loss", says="A rank that has not the target adds a score all the same", at=4)
-def a_score_from_every_rank(mine, group, vocab, ignore):
-    scores, targets = mine["scores"], mine["targets"]
-    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
-    column = targets - sum(sizes[: group.rank])
-    kept = targets != ignore
-    here = kept & (column >= 0) & (column < sizes[group.rank])
-    column = torch.where(kept, column, 0 - sum(sizes[: group.rank])).clamp(0, sizes[group.rank] - 1)[:, None]
-    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
-    below = scores - top[:, None]
-    of_target = below.gather(1, column)[:, 0]
-    both = torch.stack([below.exp().sum(1), of_target])
-    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
-    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
-    gradient = below.exp() / sums[:, None]
-    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
-    return [loss, gradient * kept[:, None] / kept.sum()]
+a_score_from_every_rank = slip(
+    "three-numbers", "my_loss", says="A rank that has not the target adds a score all the same", at=4, change="""
+-    column = torch.where(here, column, 0)[:, None]
++    column = torch.where(kept, column, 0 - sum(sizes[: group.rank])).clamp(0, sizes[group.rank] - 1)[:, None]
+
+-    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
++    of_target = below.gather(1, column)[:, 0]
+""")  # fmt: skip
 
 
-@mutant("three-numbers", "my_loss", says="count in the denominator", at=4)
-def ignored_positions_in_the_denominator(mine, group, vocab, ignore):
-    scores, targets = mine["scores"], mine["targets"]
-    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
-    column = targets - sum(sizes[: group.rank])
-    kept = targets != ignore
-    here = kept & (column >= 0) & (column < sizes[group.rank])
-    column = torch.where(here, column, 0)[:, None]
-    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
-    below = scores - top[:, None]
-    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
-    both = torch.stack([below.exp().sum(1), of_target])
-    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
-    loss = torch.where(kept, sums.log() - of_target, 0.0).mean()
-    gradient = below.exp() / sums[:, None]
-    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
-    return [loss, gradient * kept[:, None] / kept.sum()]
+ignored_positions_in_the_denominator = slip(
+    "three-numbers", "my_loss", says="count in the denominator", at=4, change="""
+-    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
++    loss = torch.where(kept, sums.log() - of_target, 0.0).mean()
+""")  # fmt: skip
 
 
-@mutant("three-numbers", "my_loss", says="That is the sum. Take the mean", at=4)
-def a_sum_of_losses(mine, group, vocab, ignore):
-    scores, targets = mine["scores"], mine["targets"]
-    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
-    column = targets - sum(sizes[: group.rank])
-    kept = targets != ignore
-    here = kept & (column >= 0) & (column < sizes[group.rank])
-    column = torch.where(here, column, 0)[:, None]
-    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
-    below = scores - top[:, None]
-    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
-    both = torch.stack([below.exp().sum(1), of_target])
-    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
-    loss = torch.where(kept, sums.log() - of_target, 0.0).sum()
-    gradient = below.exp() / sums[:, None]
-    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
-    return [loss, gradient * kept[:, None] / kept.sum()]
+a_sum_of_losses = slip("three-numbers", "my_loss", says="That is the sum. Take the mean", at=4, change="""
+-    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
++    loss = torch.where(kept, sums.log() - of_target, 0.0).sum()
+""")  # fmt: skip
 
 
-@mutant("three-numbers", "my_loss", says="The softmax has its own sum of exponentials only", at=4)
-def its_own_softmax(mine, group, vocab, ignore):
-    scores, targets = mine["scores"], mine["targets"]
-    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
-    column = targets - sum(sizes[: group.rank])
-    kept = targets != ignore
-    here = kept & (column >= 0) & (column < sizes[group.rank])
-    column = torch.where(here, column, 0)[:, None]
-    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
-    below = scores - top[:, None]
-    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
-    both = torch.stack([below.exp().sum(1), of_target])
-    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
-    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
-    gradient = scores.softmax(1)
-    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
-    return [loss, gradient * kept[:, None] / kept.sum()]
+its_own_softmax = slip(
+    "three-numbers", "my_loss", says="The softmax has its own sum of exponentials only", at=4, change="""
+-    gradient = below.exp() / sums[:, None]
++    gradient = scores.softmax(1)
+""")  # fmt: skip
 
 
-@mutant("three-numbers", "my_loss", says="The target is subtracted on every rank", at=4)
-def a_one_on_every_rank(mine, group, vocab, ignore):
-    scores, targets = mine["scores"], mine["targets"]
-    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
-    column = targets - sum(sizes[: group.rank])
-    kept = targets != ignore
-    here = kept & (column >= 0) & (column < sizes[group.rank])
-    column = torch.where(here, column, 0)[:, None]
-    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
-    below = scores - top[:, None]
-    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
-    both = torch.stack([below.exp().sum(1), of_target])
-    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
-    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
-    gradient = below.exp() / sums[:, None]
-    start = sum(sizes[: group.rank])
-    place = (torch.where(kept, targets, 0) - start).clamp(0, sizes[group.rank] - 1)
-    gradient -= F.one_hot(place, sizes[group.rank])
-    return [loss, gradient * kept[:, None] / kept.sum()]
+a_one_on_every_rank = slip("three-numbers", "my_loss", says="The target is subtracted on every rank", at=4, change="""
+-    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
++    start = sum(sizes[: group.rank])
++    place = (torch.where(kept, targets, 0) - start).clamp(0, sizes[group.rank] - 1)
++    gradient -= F.one_hot(place, sizes[group.rank])
+""")  # fmt: skip
 
 
-@mutant("three-numbers", "my_loss", says="The target is not subtracted", at=4)
-def no_one_at_all(mine, group, vocab, ignore):
-    scores, targets = mine["scores"], mine["targets"]
-    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
-    column = targets - sum(sizes[: group.rank])
-    kept = targets != ignore
-    here = kept & (column >= 0) & (column < sizes[group.rank])
-    column = torch.where(here, column, 0)[:, None]
-    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
-    below = scores - top[:, None]
-    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
-    both = torch.stack([below.exp().sum(1), of_target])
-    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
-    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
-    gradient = below.exp() / sums[:, None]
-    return [loss, gradient * kept[:, None] / kept.sum()]
+no_one_at_all = slip("three-numbers", "my_loss", says="The target is not subtracted", at=4, change="""
+-    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
+""")  # fmt: skip
 
 
-@mutant("three-numbers", "my_loss", says="Positions to be ignored have a gradient", at=4)
-def a_gradient_for_ignored_positions(mine, group, vocab, ignore):
-    scores, targets = mine["scores"], mine["targets"]
-    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
-    column = targets - sum(sizes[: group.rank])
-    kept = targets != ignore
-    here = kept & (column >= 0) & (column < sizes[group.rank])
-    column = torch.where(here, column, 0)[:, None]
-    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
-    below = scores - top[:, None]
-    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
-    both = torch.stack([below.exp().sum(1), of_target])
-    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
-    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
-    gradient = below.exp() / sums[:, None]
-    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
-    return [loss, gradient / kept.sum()]
+a_gradient_for_ignored_positions = slip(
+    "three-numbers", "my_loss", says="Positions to be ignored have a gradient", at=4, change="""
+-    return [loss, gradient * kept[:, None] / kept.sum()]
++    return [loss, gradient / kept.sum()]
+""")  # fmt: skip
 
 
-@mutant("three-numbers", "my_loss", says="That is the gradient of the sum", at=4)
-def gradient_of_the_sum(mine, group, vocab, ignore):
-    scores, targets = mine["scores"], mine["targets"]
-    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
-    column = targets - sum(sizes[: group.rank])
-    kept = targets != ignore
-    here = kept & (column >= 0) & (column < sizes[group.rank])
-    column = torch.where(here, column, 0)[:, None]
-    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
-    below = scores - top[:, None]
-    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
-    both = torch.stack([below.exp().sum(1), of_target])
-    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
-    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
-    gradient = below.exp() / sums[:, None]
-    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
-    return [loss, gradient * kept[:, None]]
+gradient_of_the_sum = slip("three-numbers", "my_loss", says="That is the gradient of the sum", at=4, change="""
+-    return [loss, gradient * kept[:, None] / kept.sum()]
++    return [loss, gradient * kept[:, None]]
+""")  # fmt: skip
 
 
 @mutant("three-numbers", "my_loss", says="Is more than the largest score, the sum and the target's score sent?", at=4)
@@ -891,42 +507,19 @@ def counts_together(mine, group, vocab, ignore):
     return [loss, gradient * kept[:, None] / kept.sum()]
 
 
-@mutant("three-numbers", "my_loss", says="Its own sum of exponentials only", at=4)
-def each_for_itself(mine, group, vocab, ignore):
-    scores, targets = mine["scores"], mine["targets"]
-    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
-    column = targets - sum(sizes[: group.rank])
-    kept = targets != ignore
-    here = kept & (column >= 0) & (column < sizes[group.rank])
-    column = torch.where(here, column, 0)[:, None]
-    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
-    below = scores - top[:, None]
-    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
-    of_target = collectives.all_reduce(of_target, group, "sum", algorithm="ring")
-    sums = below.exp().sum(1)
-    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
-    gradient = below.exp() / sums[:, None]
-    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
-    return [loss, gradient * kept[:, None] / kept.sum()]
+each_for_itself = slip("three-numbers", "my_loss", says="Its own sum of exponentials only", at=4, change="""
+-    both = torch.stack([below.exp().sum(1), of_target])
+-    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
++    of_target = collectives.all_reduce(of_target, group, "sum", algorithm="ring")
++    sums = below.exp().sum(1)
+""")  # fmt: skip
 
 
-@mutant("three-numbers", "my_loss", says="Was something computed in 32 bits on the way?", at=4)
-def loss_in_32_bits(mine, group, vocab, ignore):
-    scores, targets = mine["scores"], mine["targets"]
-    sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
-    column = targets - sum(sizes[: group.rank])
-    kept = targets != ignore
-    here = kept & (column >= 0) & (column < sizes[group.rank])
-    column = torch.where(here, column, 0)[:, None]
-    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
-    below = scores - top[:, None]
-    of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
-    both = torch.stack([below.exp().sum(1), of_target])
-    sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
-    loss = torch.where(kept, sums.log() - of_target, 0.0).sum() / kept.sum()
-    gradient = below.exp() / sums[:, None]
-    gradient -= torch.zeros_like(gradient).scatter_(1, column, here[:, None].to(gradient.dtype))
-    return [loss.float().double(), gradient * kept[:, None] / kept.sum()]
+loss_in_32_bits = slip(
+    "three-numbers", "my_loss", says="Was something computed in 32 bits on the way?", at=4, change="""
+-    return [loss, gradient * kept[:, None] / kept.sum()]
++    return [loss.float().double(), gradient * kept[:, None] / kept.sum()]
+""")  # fmt: skip
 
 
 @variant("three-numbers", "my_loss", at=4)
@@ -999,73 +592,31 @@ def every_second_head(mine, group, heads, kv_heads):
     return [torch.cat(own, 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
 
 
-@mutant("grouped-heads", "my_attention", says="Keys and values are cut, too", at=4)
-def all_keys_on_every_rank(mine, group, heads, kv_heads):
-    def attend(q, k, v):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+all_keys_on_every_rank = slip("grouped-heads", "my_attention", says="Keys and values are cut, too", at=4, change="""
+-    first_key, last_key = first // share, (last - 1) // share + 1
++    first_key, last_key = 0, kv_heads
 
-    k = mine["qkv"].shape[1] // (heads + 2 * kv_heads)
-    first, last = (group.rank * heads) // group.size, ((group.rank + 1) * heads) // group.size
-    share = heads // kv_heads
-    first_key, last_key = 0, kv_heads
-    sections = mine["qkv"].split([heads * k, kv_heads * k, kv_heads * k], dim=1)
-    ends = [(first, last), (first_key, last_key), (first_key, last_key)]
-    own = [section[:, a * k : b * k] for section, (a, b) in zip(sections, ends, strict=True)]
-    q, key, value = ((mine["x"] @ w).unflatten(1, (-1, k)).transpose(0, 1) for w in own)
-    key, value = (z.repeat_interleave(share, 0)[first:last] for z in (key, value))
-    addend = attend(q, key, value).transpose(0, 1).flatten(1) @ mine["out"]
-    return [torch.cat(own, 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
+     q, key, value = ((mine["x"] @ w).unflatten(1, (-1, k)).transpose(0, 1) for w in own)
++    key, value = (z.repeat_interleave(share, 0)[first:last] for z in (key, value))
+""")  # fmt: skip
 
 
-@mutant("grouped-heads", "my_attention", says="Keys and values are exchanged", at=4)
-def values_before_keys(mine, group, heads, kv_heads):
-    def attend(q, k, v):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-
-    k = mine["qkv"].shape[1] // (heads + 2 * kv_heads)
-    first, last = (group.rank * heads) // group.size, ((group.rank + 1) * heads) // group.size
-    share = heads // kv_heads
-    first_key, last_key = first // share, (last - 1) // share + 1
-    sections = mine["qkv"].split([heads * k, kv_heads * k, kv_heads * k], dim=1)
-    ends = [(first, last), (first_key, last_key), (first_key, last_key)]
-    own = [section[:, a * k : b * k] for section, (a, b) in zip(sections, ends, strict=True)]
-    q, key, value = ((mine["x"] @ w).unflatten(1, (-1, k)).transpose(0, 1) for w in own)
-    addend = attend(q, key, value).transpose(0, 1).flatten(1) @ mine["out"]
-    return [torch.cat([own[0], own[2], own[1]], 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
+values_before_keys = slip("grouped-heads", "my_attention", says="Keys and values are exchanged", at=4, change="""
+-    return [torch.cat(own, 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
++    return [torch.cat([own[0], own[2], own[1]], 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
+""")  # fmt: skip
 
 
-@mutant("grouped-heads", "my_attention", says="That is the addend of its own heads", at=4)
-def no_sum(mine, group, heads, kv_heads):
-    def attend(q, k, v):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-
-    k = mine["qkv"].shape[1] // (heads + 2 * kv_heads)
-    first, last = (group.rank * heads) // group.size, ((group.rank + 1) * heads) // group.size
-    share = heads // kv_heads
-    first_key, last_key = first // share, (last - 1) // share + 1
-    sections = mine["qkv"].split([heads * k, kv_heads * k, kv_heads * k], dim=1)
-    ends = [(first, last), (first_key, last_key), (first_key, last_key)]
-    own = [section[:, a * k : b * k] for section, (a, b) in zip(sections, ends, strict=True)]
-    q, key, value = ((mine["x"] @ w).unflatten(1, (-1, k)).transpose(0, 1) for w in own)
-    addend = attend(q, key, value).transpose(0, 1).flatten(1) @ mine["out"]
-    return [torch.cat(own, 1), addend]
+no_sum = slip("grouped-heads", "my_attention", says="That is the addend of its own heads", at=4, change="""
+-    return [torch.cat(own, 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
++    return [torch.cat(own, 1), addend]
+""")  # fmt: skip
 
 
-@mutant("grouped-heads", "my_attention", says="The addends are averaged", at=4)
-def an_average(mine, group, heads, kv_heads):
-    def attend(q, k, v):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-
-    k = mine["qkv"].shape[1] // (heads + 2 * kv_heads)
-    first, last = (group.rank * heads) // group.size, ((group.rank + 1) * heads) // group.size
-    share = heads // kv_heads
-    first_key, last_key = first // share, (last - 1) // share + 1
-    sections = mine["qkv"].split([heads * k, kv_heads * k, kv_heads * k], dim=1)
-    ends = [(first, last), (first_key, last_key), (first_key, last_key)]
-    own = [section[:, a * k : b * k] for section, (a, b) in zip(sections, ends, strict=True)]
-    q, key, value = ((mine["x"] @ w).unflatten(1, (-1, k)).transpose(0, 1) for w in own)
-    addend = attend(q, key, value).transpose(0, 1).flatten(1) @ mine["out"]
-    return [torch.cat(own, 1), collectives.all_reduce(addend, group, "avg", algorithm="ring")]
+an_average = slip("grouped-heads", "my_attention", says="The addends are averaged", at=4, change="""
+-    return [torch.cat(own, 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
++    return [torch.cat(own, 1), collectives.all_reduce(addend, group, "avg", algorithm="ring")]
+""")  # fmt: skip
 
 
 @mutant("grouped-heads", "my_attention", says="Head i reads key i modulo the keys", at=2)
@@ -1087,23 +638,12 @@ def keys_by_turns(mine, group, heads, kv_heads):
     return [torch.cat(own, 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
 
 
-@mutant("grouped-heads", "my_attention", says="These keys are not those that its queries read", at=4)
-def keys_by_rank_modulo(mine, group, heads, kv_heads):
-    def attend(q, k, v):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-
-    k = mine["qkv"].shape[1] // (heads + 2 * kv_heads)
-    first, last = (group.rank * heads) // group.size, ((group.rank + 1) * heads) // group.size
-    share = heads // kv_heads
-    first_key, last_key = first // share, (last - 1) // share + 1
-    if group.size > kv_heads:
-        first_key, last_key = group.rank % kv_heads, group.rank % kv_heads + 1
-    sections = mine["qkv"].split([heads * k, kv_heads * k, kv_heads * k], dim=1)
-    ends = [(first, last), (first_key, last_key), (first_key, last_key)]
-    own = [section[:, a * k : b * k] for section, (a, b) in zip(sections, ends, strict=True)]
-    q, key, value = ((mine["x"] @ w).unflatten(1, (-1, k)).transpose(0, 1) for w in own)
-    addend = attend(q, key, value).transpose(0, 1).flatten(1) @ mine["out"]
-    return [torch.cat(own, 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
+keys_by_rank_modulo = slip(
+    "grouped-heads", "my_attention", says="These keys are not those that its queries read", at=4, change="""
+     first_key, last_key = first // share, (last - 1) // share + 1
++    if group.size > kv_heads:
++        first_key, last_key = group.rank % kv_heads, group.rank % kv_heads + 1
+""")  # fmt: skip
 
 
 @mutant("grouped-heads", "my_attention", says="What is made whole there", at=4)
@@ -1169,29 +709,22 @@ def joined_and_split_once(mine, group, heads, kv_heads):
 # Hide the sum -------------------------------------------------------------------------------------------------
 
 
-@mutant("hide-the-sum", "my_backward", says="Nothing is hidden", at=3)
-def waits_at_once(mine, group):
-    def of_weight(i):
-        announce(group, i + 1)
-        return mine["x"].T @ mine["dz"][i]
+waits_at_once = slip("hide-the-sum", "my_backward", says="Nothing is hidden", at=3, change="""
+-    handle = collectives.all_reduce(addend, group, "sum", algorithm="ring", async_op=True)
++    handle = collectives.all_reduce(addend, group, "sum", algorithm="ring")
 
-    addend = sum(dz @ A.T for dz, A in zip(mine["dz"], mine["A"], strict=True))
-    handle = collectives.all_reduce(addend, group, "sum", algorithm="ring")
-    gradients = [of_weight(i) for i in range(len(mine["A"]))]
-    return [handle, *gradients]
+-    return [handle.wait(), *gradients]
++    return [handle, *gradients]
+""")  # fmt: skip
 
 
-@mutant("hide-the-sum", "my_backward", says="Nothing is hidden", at=3)
-def waits_before_the_weights(mine, group):
-    def of_weight(i):
-        announce(group, i + 1)
-        return mine["x"].T @ mine["dz"][i]
+waits_before_the_weights = slip("hide-the-sum", "my_backward", says="Nothing is hidden", at=3, change="""
+     handle = collectives.all_reduce(addend, group, "sum", algorithm="ring", async_op=True)
++    dx = handle.wait()
 
-    addend = sum(dz @ A.T for dz, A in zip(mine["dz"], mine["A"], strict=True))
-    handle = collectives.all_reduce(addend, group, "sum", algorithm="ring", async_op=True)
-    dx = handle.wait()
-    gradients = [of_weight(i) for i in range(len(mine["A"]))]
-    return [dx, *gradients]
+-    return [handle.wait(), *gradients]
++    return [dx, *gradients]
+""")  # fmt: skip
 
 
 @mutant("hide-the-sum", "my_backward", says="had begun 0 sums", at=3)
@@ -1232,26 +765,19 @@ def one_matrix_after_the_other(mine, group):
     return [handle.wait(), *gradients]
 
 
-@mutant("hide-the-sum", "my_backward", says="the input's gradient is a sum over the ranks", at=3)
-def nothing_is_summed(mine, group):
-    def of_weight(i):
-        announce(group, i + 1)
-        return mine["x"].T @ mine["dz"][i]
+nothing_is_summed = slip(
+    "hide-the-sum", "my_backward", says="the input's gradient is a sum over the ranks", at=3, change="""
+-    handle = collectives.all_reduce(addend, group, "sum", algorithm="ring", async_op=True)
+-    gradients = [of_weight(i) for i in range(len(mine["A"]))]
+-    return [handle.wait(), *gradients]
++    return [addend, *(of_weight(i) for i in range(len(mine["A"])))]
+""")  # fmt: skip
 
-    addend = sum(dz @ A.T for dz, A in zip(mine["dz"], mine["A"], strict=True))
-    return [addend, *(of_weight(i) for i in range(len(mine["A"])))]
 
-
-@mutant("hide-the-sum", "my_backward", says="It has the last matrix alone", at=3)
-def the_last_matrix_alone(mine, group):
-    def of_weight(i):
-        announce(group, i + 1)
-        return mine["x"].T @ mine["dz"][i]
-
-    addend = mine["dz"][-1] @ mine["A"][-1].T
-    handle = collectives.all_reduce(addend, group, "sum", algorithm="ring", async_op=True)
-    gradients = [of_weight(i) for i in range(len(mine["A"]))]
-    return [handle.wait(), *gradients]
+the_last_matrix_alone = slip("hide-the-sum", "my_backward", says="It has the last matrix alone", at=3, change="""
+-    addend = sum(dz @ A.T for dz, A in zip(mine["dz"], mine["A"], strict=True))
++    addend = mine["dz"][-1] @ mine["A"][-1].T
+""")  # fmt: skip
 
 
 @variant("hide-the-sum", "my_backward", at=3)
@@ -1288,155 +814,75 @@ def the_last_weights_first(mine, group):
 # Count everything once ----------------------------------------------------------------------------------------
 
 
-@mutant("count-once", "my_norm", says="is counted once for each of them", at=3)
-def counts_copies_on_every_rank(mine, group):
-    gradients, kinds = mine["gradients"], mine["kinds"]
-    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
-    done = list(gradients)
-    if numbers:
-        flat = torch.cat([gradients[i].flatten() for i in numbers])
-        collectives.all_reduce(flat, group, "sum", algorithm="ring")
-        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
-            done[i] = part.view_as(gradients[i])
-    squares = torch.zeros(1, dtype=torch.float64)
-    for gradient in done:
-        squares += (gradient**2).sum()
-    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
+counts_copies_on_every_rank = slip("count-once", "my_norm", says="is counted once for each of them", at=3, change="""
+-    for kind, gradient in zip(kinds, done, strict=True):
+-        if kind == "cut" or group.rank == 0:
+-            squares += (gradient**2).sum()
++    for gradient in done:
++        squares += (gradient**2).sum()
+""")  # fmt: skip
 
 
-@mutant("count-once", "my_norm", says="The summed addends are counted once for each rank", at=3)
-def counts_addends_on_every_rank(mine, group):
-    gradients, kinds = mine["gradients"], mine["kinds"]
-    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
-    done = list(gradients)
-    if numbers:
-        flat = torch.cat([gradients[i].flatten() for i in numbers])
-        collectives.all_reduce(flat, group, "sum", algorithm="ring")
-        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
-            done[i] = part.view_as(gradients[i])
-    squares = torch.zeros(1, dtype=torch.float64)
-    for kind, gradient in zip(kinds, done, strict=True):
-        if kind != "copy" or group.rank == 0:
-            squares += (gradient**2).sum()
-    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
+counts_addends_on_every_rank = slip(
+    "count-once", "my_norm", says="The summed addends are counted once for each rank", at=3, change="""
+-        if kind == "cut" or group.rank == 0:
++        if kind != "copy" or group.rank == 0:
+""")  # fmt: skip
 
 
-@mutant("count-once", "my_norm", says="does not count at all", at=3)
-def leaves_out_what_all_hold(mine, group):
-    gradients, kinds = mine["gradients"], mine["kinds"]
-    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
-    done = list(gradients)
-    if numbers:
-        flat = torch.cat([gradients[i].flatten() for i in numbers])
-        collectives.all_reduce(flat, group, "sum", algorithm="ring")
-        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
-            done[i] = part.view_as(gradients[i])
-    squares = torch.zeros(1, dtype=torch.float64)
-    for kind, gradient in zip(kinds, done, strict=True):
-        if kind == "cut":
-            squares += (gradient**2).sum()
-    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
+leaves_out_what_all_hold = slip("count-once", "my_norm", says="does not count at all", at=3, change="""
+-        if kind == "cut" or group.rank == 0:
++        if kind == "cut":
+""")  # fmt: skip
 
 
-@mutant("count-once", "my_norm", says="Sum the addends first", at=3)
-def squares_before_sums(mine, group):
-    gradients, kinds = mine["gradients"], mine["kinds"]
-    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
-    done = list(gradients)
-    if numbers:
-        flat = torch.cat([gradients[i].flatten() for i in numbers])
-        collectives.all_reduce(flat, group, "sum", algorithm="ring")
-        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
-            done[i] = part.view_as(gradients[i])
-    squares = torch.zeros(1, dtype=torch.float64)
-    for kind, gradient in zip(kinds, gradients, strict=True):
-        if kind != "copy" or group.rank == 0:
-            squares += (gradient**2).sum()
-    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
+squares_before_sums = slip("count-once", "my_norm", says="Sum the addends first", at=3, change="""
+-    for kind, gradient in zip(kinds, done, strict=True):
+-        if kind == "cut" or group.rank == 0:
++    for kind, gradient in zip(kinds, gradients, strict=True):
++        if kind != "copy" or group.rank == 0:
+""")  # fmt: skip
 
 
-@mutant("count-once", "my_norm", says="the parts of the others are missing", at=3)
-def its_own_norm(mine, group):
-    gradients, kinds = mine["gradients"], mine["kinds"]
-    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
-    done = list(gradients)
-    if numbers:
-        flat = torch.cat([gradients[i].flatten() for i in numbers])
-        collectives.all_reduce(flat, group, "sum", algorithm="ring")
-        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
-            done[i] = part.view_as(gradients[i])
-    squares = torch.zeros(1, dtype=torch.float64)
-    for kind, gradient in zip(kinds, done, strict=True):
-        if kind == "cut" or kind in ("copy", "addend"):
-            squares += (gradient**2).sum()
-    return [*done, squares[0].sqrt()]
+its_own_norm = slip("count-once", "my_norm", says="the parts of the others are missing", at=3, change="""
+-        if kind == "cut" or group.rank == 0:
++        if kind == "cut" or kind in ("copy", "addend"):
+
+-    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
++    return [*done, squares[0].sqrt()]
+""")  # fmt: skip
 
 
-@mutant("count-once", "my_norm", says="The squares are averaged over the ranks", at=3)
-def averages_squares(mine, group):
-    gradients, kinds = mine["gradients"], mine["kinds"]
-    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
-    done = list(gradients)
-    if numbers:
-        flat = torch.cat([gradients[i].flatten() for i in numbers])
-        collectives.all_reduce(flat, group, "sum", algorithm="ring")
-        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
-            done[i] = part.view_as(gradients[i])
-    squares = torch.zeros(1, dtype=torch.float64)
-    for gradient in done:
-        squares += (gradient**2).sum()
-    return [*done, collectives.all_reduce(squares, group, "avg", algorithm="ring")[0].sqrt()]
+averages_squares = slip("count-once", "my_norm", says="The squares are averaged over the ranks", at=3, change="""
+-    for kind, gradient in zip(kinds, done, strict=True):
+-        if kind == "cut" or group.rank == 0:
+-            squares += (gradient**2).sum()
+-    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
++    for gradient in done:
++        squares += (gradient**2).sum()
++    return [*done, collectives.all_reduce(squares, group, "avg", algorithm="ring")[0].sqrt()]
+""")  # fmt: skip
 
 
-@mutant("count-once", "my_norm", says="The addends are averaged", at=3)
-def averages_the_addends(mine, group):
-    gradients, kinds = mine["gradients"], mine["kinds"]
-    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
-    done = list(gradients)
-    if numbers:
-        flat = torch.cat([gradients[i].flatten() for i in numbers])
-        collectives.all_reduce(flat, group, "avg", algorithm="ring")
-        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
-            done[i] = part.view_as(gradients[i])
-    squares = torch.zeros(1, dtype=torch.float64)
-    for kind, gradient in zip(kinds, done, strict=True):
-        if kind == "cut" or group.rank == 0:
-            squares += (gradient**2).sum()
-    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
+averages_the_addends = slip("count-once", "my_norm", says="The addends are averaged", at=3, change="""
+-        collectives.all_reduce(flat, group, "sum", algorithm="ring")
++        collectives.all_reduce(flat, group, "avg", algorithm="ring")
+""")  # fmt: skip
 
 
-@mutant("count-once", "my_norm", says="It is a copy, and was summed", at=3)
-def sums_copies_too(mine, group):
-    gradients, kinds = mine["gradients"], mine["kinds"]
-    numbers = [i for i, kind in enumerate(kinds) if kind != "cut"]
-    done = list(gradients)
-    if numbers:
-        flat = torch.cat([gradients[i].flatten() for i in numbers])
-        collectives.all_reduce(flat, group, "sum", algorithm="ring")
-        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
-            done[i] = part.view_as(gradients[i])
-    squares = torch.zeros(1, dtype=torch.float64)
-    for kind, gradient in zip(kinds, done, strict=True):
-        if kind == "cut" or group.rank == 0:
-            squares += (gradient**2).sum()
-    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
+sums_copies_too = slip("count-once", "my_norm", says="It is a copy, and was summed", at=3, change="""
+-    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
++    numbers = [i for i, kind in enumerate(kinds) if kind != "cut"]
+""")  # fmt: skip
 
 
-@mutant("count-once", "my_norm", says="Is something wider summed than needed", at=3)
-def averages_copies_too(mine, group):
-    gradients, kinds = mine["gradients"], mine["kinds"]
-    numbers = [i for i, kind in enumerate(kinds) if kind != "cut"]
-    done = list(gradients)
-    if numbers:
-        flat = torch.cat([gradients[i].flatten() for i in numbers])
-        collectives.all_reduce(flat, group, "sum", algorithm="ring")
-        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
-            done[i] = part.view_as(gradients[i]) / (group.size if kinds[i] == "copy" else 1)
-    squares = torch.zeros(1, dtype=torch.float64)
-    for kind, gradient in zip(kinds, done, strict=True):
-        if kind == "cut" or group.rank == 0:
-            squares += (gradient**2).sum()
-    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
+averages_copies_too = slip("count-once", "my_norm", says="Is something wider summed than needed", at=3, change="""
+-    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
++    numbers = [i for i, kind in enumerate(kinds) if kind != "cut"]
+
+-            done[i] = part.view_as(gradients[i])
++            done[i] = part.view_as(gradients[i]) / (group.size if kinds[i] == "copy" else 1)
+""")  # fmt: skip
 
 
 @mutant("count-once", "my_norm", says="Does each gradient travel by itself?", at=3)
@@ -1452,20 +898,9 @@ def one_by_one(mine, group):
     return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
 
 
-@mutant("count-once", "my_norm", says="nothing was summed", at=3)
-def forgets_the_addends(mine, group):
-    gradients, kinds = mine["gradients"], mine["kinds"]
-    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
-    done = list(gradients)
-    if numbers:
-        flat = torch.cat([gradients[i].flatten() for i in numbers])
-        for i, part in zip(numbers, flat.split([gradients[i].numel() for i in numbers]), strict=True):
-            done[i] = part.view_as(gradients[i])
-    squares = torch.zeros(1, dtype=torch.float64)
-    for kind, gradient in zip(kinds, done, strict=True):
-        if kind == "cut" or group.rank == 0:
-            squares += (gradient**2).sum()
-    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
+forgets_the_addends = slip("count-once", "my_norm", says="nothing was summed", at=3, change="""
+-        collectives.all_reduce(flat, group, "sum", algorithm="ring")
+""")  # fmt: skip
 
 
 @variant("count-once", "my_norm", at=3)
@@ -1508,54 +943,26 @@ def copies_added_after_the_sum(mine, group):
 # Cut the positions --------------------------------------------------------------------------------------------
 
 
-@mutant("cut-positions", "my_sequence", says="its gradient is summed over all", at=4)
-def the_norm_of_its_own_positions(mine, group, positions):
-    x, gain, shift, A, B = (mine[name].requires_grad_() for name in ("x", "gain", "shift", "A", "B"))
-    dy = mine["dy"]
-    sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
-    own_hat = F.layer_norm(x, x.shape[1:], gain, shift)
-    whole = collectives.all_gather(own_hat.detach(), group, sizes, algorithm="ring").requires_grad_()
-    addend = torch.relu(whole @ A) @ B
-    y = collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
-    whole_dy = collectives.all_gather(dy, group, sizes, algorithm="ring")
-    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], whole_dy)
-    own_back = collectives.reduce_scatter(back, group, "sum", algorithm="ring")
-    dx, dgain, dshift = torch.autograd.grad(own_hat, [x, gain, shift], own_back)
-    return [y, dx, dgain, dshift, dA, dB]
+the_norm_of_its_own_positions = slip(
+    "cut-positions", "my_sequence", says="its gradient is summed over all", at=4, change="""
+-    both = collectives.all_reduce(torch.stack([dgain, dshift]), group, "sum", algorithm="ring")
+-    return [y, dx, both[0], both[1], dA, dB]
++    return [y, dx, dgain, dshift, dA, dB]
+""")  # fmt: skip
 
 
-@mutant("cut-positions", "my_sequence", says="was dy gathered, and the result reduce-scattered?", at=4)
-def keeps_its_own_part_of_the_gradient(mine, group, positions):
-    x, gain, shift, A, B = (mine[name].requires_grad_() for name in ("x", "gain", "shift", "A", "B"))
-    dy = mine["dy"]
-    sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
-    own_hat = F.layer_norm(x, x.shape[1:], gain, shift)
-    whole = collectives.all_gather(own_hat.detach(), group, sizes, algorithm="ring").requires_grad_()
-    addend = torch.relu(whole @ A) @ B
-    y = collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
-    whole_dy = collectives.all_gather(dy, group, sizes, algorithm="ring")
-    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], whole_dy)
-    own_back = back.split(sizes)[group.rank]
-    dx, dgain, dshift = torch.autograd.grad(own_hat, [x, gain, shift], own_back)
-    both = collectives.all_reduce(torch.stack([dgain, dshift]), group, "sum", algorithm="ring")
-    return [y, dx, both[0], both[1], dA, dB]
+keeps_its_own_part_of_the_gradient = slip(
+    "cut-positions", "my_sequence", says="was dy gathered, and the result reduce-scattered?", at=4, change="""
+-    own_back = collectives.reduce_scatter(back, group, "sum", algorithm="ring")
++    own_back = back.split(sizes)[group.rank]
+""")  # fmt: skip
 
 
-@mutant("cut-positions", "my_sequence", says="a reduce-scatter sums, and leaves each rank its positions", at=4)
-def keeps_its_own_part_of_the_output(mine, group, positions):
-    x, gain, shift, A, B = (mine[name].requires_grad_() for name in ("x", "gain", "shift", "A", "B"))
-    dy = mine["dy"]
-    sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
-    own_hat = F.layer_norm(x, x.shape[1:], gain, shift)
-    whole = collectives.all_gather(own_hat.detach(), group, sizes, algorithm="ring").requires_grad_()
-    addend = torch.relu(whole @ A) @ B
-    y = addend.detach().split(sizes)[group.rank].clone()
-    whole_dy = collectives.all_gather(dy, group, sizes, algorithm="ring")
-    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], whole_dy)
-    own_back = collectives.reduce_scatter(back, group, "sum", algorithm="ring")
-    dx, dgain, dshift = torch.autograd.grad(own_hat, [x, gain, shift], own_back)
-    both = collectives.all_reduce(torch.stack([dgain, dshift]), group, "sum", algorithm="ring")
-    return [y, dx, both[0], both[1], dA, dB]
+keeps_its_own_part_of_the_output = slip(
+    "cut-positions", "my_sequence", says="a reduce-scatter sums, and leaves each rank its positions", at=4, change="""
+-    y = collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
++    y = addend.detach().split(sizes)[group.rank].clone()
+""")  # fmt: skip
 
 
 @mutant("cut-positions", "my_sequence", says="Is something all-reduced of which each rank keeps its part only?", at=4)
@@ -1592,57 +999,28 @@ def all_reduces_the_output(mine, group, positions):
     return [y, dx, both[0], both[1], dA, dB]
 
 
-@mutant("cut-positions", "my_sequence", says="side by side in one message", at=4)
-def two_messages_for_the_norm(mine, group, positions):
-    x, gain, shift, A, B = (mine[name].requires_grad_() for name in ("x", "gain", "shift", "A", "B"))
-    dy = mine["dy"]
-    sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
-    own_hat = F.layer_norm(x, x.shape[1:], gain, shift)
-    whole = collectives.all_gather(own_hat.detach(), group, sizes, algorithm="ring").requires_grad_()
-    addend = torch.relu(whole @ A) @ B
-    y = collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
-    whole_dy = collectives.all_gather(dy, group, sizes, algorithm="ring")
-    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], whole_dy)
-    own_back = collectives.reduce_scatter(back, group, "sum", algorithm="ring")
-    dx, dgain, dshift = torch.autograd.grad(own_hat, [x, gain, shift], own_back)
-    for part in (dgain, dshift):
-        collectives.all_reduce(part, group, "sum", algorithm="ring")
-    return [y, dx, dgain, dshift, dA, dB]
+two_messages_for_the_norm = slip("cut-positions", "my_sequence", says="side by side in one message", at=4, change="""
+-    both = collectives.all_reduce(torch.stack([dgain, dshift]), group, "sum", algorithm="ring")
+-    return [y, dx, both[0], both[1], dA, dB]
++    for part in (dgain, dshift):
++        collectives.all_reduce(part, group, "sum", algorithm="ring")
++    return [y, dx, dgain, dshift, dA, dB]
+""")  # fmt: skip
 
 
-@mutant("cut-positions", "my_sequence", says="It is averaged over the ranks. It is summed.", at=4)
-def averages_the_norm(mine, group, positions):
-    x, gain, shift, A, B = (mine[name].requires_grad_() for name in ("x", "gain", "shift", "A", "B"))
-    dy = mine["dy"]
-    sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
-    own_hat = F.layer_norm(x, x.shape[1:], gain, shift)
-    whole = collectives.all_gather(own_hat.detach(), group, sizes, algorithm="ring").requires_grad_()
-    addend = torch.relu(whole @ A) @ B
-    y = collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
-    whole_dy = collectives.all_gather(dy, group, sizes, algorithm="ring")
-    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], whole_dy)
-    own_back = collectives.reduce_scatter(back, group, "sum", algorithm="ring")
-    dx, dgain, dshift = torch.autograd.grad(own_hat, [x, gain, shift], own_back)
-    both = collectives.all_reduce(torch.stack([dgain, dshift]), group, "avg", algorithm="ring")
-    return [y, dx, both[0], both[1], dA, dB]
+averages_the_norm = slip(
+    "cut-positions", "my_sequence", says="It is averaged over the ranks. It is summed.", at=4, change="""
+-    both = collectives.all_reduce(torch.stack([dgain, dshift]), group, "sum", algorithm="ring")
++    both = collectives.all_reduce(torch.stack([dgain, dshift]), group, "avg", algorithm="ring")
+""")  # fmt: skip
 
 
-@mutant("cut-positions", "my_sequence", says="was dy gathered, and the result reduce-scattered?", at=4)
-def its_own_dy(mine, group, positions):
-    x, gain, shift, A, B = (mine[name].requires_grad_() for name in ("x", "gain", "shift", "A", "B"))
-    dy = mine["dy"]
-    sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
-    own_hat = F.layer_norm(x, x.shape[1:], gain, shift)
-    whole = collectives.all_gather(own_hat.detach(), group, sizes, algorithm="ring").requires_grad_()
-    addend = torch.relu(whole @ A) @ B
-    y = collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
-    whole_dy = torch.zeros_like(whole)
-    whole_dy.split(sizes)[group.rank].copy_(dy)
-    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], whole_dy)
-    own_back = collectives.reduce_scatter(back, group, "sum", algorithm="ring")
-    dx, dgain, dshift = torch.autograd.grad(own_hat, [x, gain, shift], own_back)
-    both = collectives.all_reduce(torch.stack([dgain, dshift]), group, "sum", algorithm="ring")
-    return [y, dx, both[0], both[1], dA, dB]
+its_own_dy = slip(
+    "cut-positions", "my_sequence", says="was dy gathered, and the result reduce-scattered?", at=4, change="""
+-    whole_dy = collectives.all_gather(dy, group, sizes, algorithm="ring")
++    whole_dy = torch.zeros_like(whole)
++    whole_dy.split(sizes)[group.rank].copy_(dy)
+""")  # fmt: skip
 
 
 @mutant("cut-positions", "my_sequence", says="does every rank norm all positions?", at=4)

@@ -6,7 +6,7 @@ What a function here may use is what the first cell of the notebook imports.
 import torch
 
 from labkit import collectives
-from labkit.grading.checks.zoo import mutant, variant
+from labkit.grading.checks.zoo import mutant, slip, variant
 
 # Who waits least ----------------------------------------------------------------------------------------------------
 
@@ -29,16 +29,11 @@ def somebody_is_always_slow(mine, group):
     return [spent.index(min(spent))] if group.size > 1 else []
 
 
-@mutant("who-waits-least", "my_stragglers", says="Count no call twice", at=6)
-def calls_inside_calls_count_again(mine, group):
-    two = torch.stack([(mine[:, 3] - mine[:, 2]).sum(), mine[:, 3].max() - mine[:, 2].min()])
-    table = collectives.all_gather(two.view(1, 2), group).tolist()
-    spent, window = [row[0] for row in table], max(row[1] for row in table)
-    order = sorted(range(group.size), key=lambda rank: spent[rank])
-    gaps = [spent[order[k + 1]] - spent[order[k]] for k in range(group.size // 2)]
-    if not gaps or max(gaps) < 0.05 * window:
-        return []
-    return sorted(order[: gaps.index(max(gaps)) + 1])
+calls_inside_calls_count_again = slip("who-waits-least", "my_stragglers", says="Count no call twice", at=6, change="""
+-    own = mine[mine[:, 0] == 0]
+-    two = torch.stack([(own[:, 3] - own[:, 2]).sum(), own[:, 3].max() - own[:, 2].min()])
++    two = torch.stack([(mine[:, 3] - mine[:, 2]).sum(), mine[:, 3].max() - mine[:, 2].min()])
+""")  # fmt: skip
 
 
 @mutant("who-waits-least", "my_stragglers", says="Clocks of different ranks do not agree", at=6)
@@ -68,15 +63,13 @@ def sends_the_whole_trace(mine, group):
     return sorted(order[: gaps.index(max(gaps)) + 1])
 
 
-@mutant("who-waits-least", "my_stragglers", says="all of them below the largest gap", at=5)
-def the_lowest_one_only(mine, group):
-    own = mine[mine[:, 0] == 0]
-    two = torch.stack([(own[:, 3] - own[:, 2]).sum(), own[:, 3].max() - own[:, 2].min()])
-    table = collectives.all_gather(two.view(1, 2), group).tolist()
-    spent, window = [row[0] for row in table], max(row[1] for row in table)
-    order = sorted(range(group.size), key=lambda rank: spent[rank])
-    gaps = [spent[order[k + 1]] - spent[order[k]] for k in range(group.size // 2)]
-    return [] if not gaps or max(gaps) < 0.05 * window else order[:1]
+the_lowest_one_only = slip(
+    "who-waits-least", "my_stragglers", says="all of them below the largest gap", at=5, change="""
+-    if not gaps or max(gaps) < 0.05 * window:
+-        return []
+-    return sorted(order[: gaps.index(max(gaps)) + 1])
++    return [] if not gaps or max(gaps) < 0.05 * window else order[:1]
+""")  # fmt: skip
 
 
 @variant("who-waits-least", "my_stragglers", at=6)
@@ -502,166 +495,77 @@ def decides_by_its_own_sums(mine, group):
     return [right, "transient" if torch.equal(*again) else "persistent", way]
 
 
-@mutant("do-it-again", "my_checked_sum", says="has finished while others wait for it", at=4)
-def some_ranks_repeat_alone(mine, group):
-    def total(way, attempt):
-        place, step = (group.rank, 1) if way == 0 else (group.size - 1 - group.rank, -1)
-        ahead, behind = (group.rank + step) % group.size, (group.rank - step) % group.size
+some_ranks_repeat_alone = slip(
+    "do-it-again", "my_checked_sum", says="has finished while others wait for it", at=4, change="""
+-    def differ(a, b):
+-        own = torch.tensor([int(not torch.equal(a, b))])
+-        return bool(collectives.all_reduce(own, group, op="max"))
 
-        def send(x, phase):
-            x = x.clone()
-            x[0] ^= mine["flips"][way, attempt, phase]
-            group.send(x, to=ahead)
+-    if not differ(*first):
++    if torch.equal(*first):
 
-        held = mine["x"].clone()
-        if place > 0:
-            held += group.recv(torch.empty_like(held), source=behind)
-        if place < group.size - 1:
-            send(held, 0)
-            held = group.recv(torch.empty_like(held), source=behind)
-        if place != group.size - 2:
-            send(held, 1)
-        return held
-
-    first = [total(0, 0), total(1, 0)]
-    if torch.equal(*first):
-        return [first[0], "clean", -1]
-    again = [total(0, 1), total(1, 1)]
-    if torch.equal(*again):
-        return [again[0], "transient", 0 if not torch.equal(first[0], again[0]) else 1]
-    right = collectives.all_gather(mine["x"].view(1, -1), group).sum(0)
-    return [right, "persistent", 0 if not torch.equal(first[0], right) else 1]
+-    if differ(*again):
+-        word, right = "persistent", collectives.all_gather(mine["x"].view(1, -1), group).sum(0)
+-    else:
+-        word, right = "transient", again[0]
+-    return [right, word, 0 if differ(first[0], right) else 1]
++    if torch.equal(*again):
++        return [again[0], "transient", 0 if not torch.equal(first[0], again[0]) else 1]
++    right = collectives.all_gather(mine["x"].view(1, -1), group).sum(0)
++    return [right, "persistent", 0 if not torch.equal(first[0], right) else 1]
+""")  # fmt: skip
 
 
-@mutant("do-it-again", "my_checked_sum", says="it is 'persistent'", at=4)
-def everything_happens_once(mine, group):
-    def total(way, attempt):
-        place, step = (group.rank, 1) if way == 0 else (group.size - 1 - group.rank, -1)
-        ahead, behind = (group.rank + step) % group.size, (group.rank - step) % group.size
-
-        def send(x, phase):
-            x = x.clone()
-            x[0] ^= mine["flips"][way, attempt, phase]
-            group.send(x, to=ahead)
-
-        held = mine["x"].clone()
-        if place > 0:
-            held += group.recv(torch.empty_like(held), source=behind)
-        if place < group.size - 1:
-            send(held, 0)
-            held = group.recv(torch.empty_like(held), source=behind)
-        if place != group.size - 2:
-            send(held, 1)
-        return held
-
-    def differ(a, b):
-        own = torch.tensor([int(not torch.equal(a, b))])
-        return bool(collectives.all_reduce(own, group, op="max"))
-
-    first = [total(0, 0), total(1, 0)]
-    if not differ(*first):
-        return [first[0], "clean", -1]
-    right = collectives.all_gather(mine["x"].view(1, -1), group).sum(0)
-    return [right, "transient", 0 if differ(first[0], right) else 1]
+everything_happens_once = slip("do-it-again", "my_checked_sum", says="it is 'persistent'", at=4, change="""
+-    again = [total(0, 1), total(1, 1)]
+-    if differ(*again):
+-        word, right = "persistent", collectives.all_gather(mine["x"].view(1, -1), group).sum(0)
+-    else:
+-        word, right = "transient", again[0]
+-    return [right, word, 0 if differ(first[0], right) else 1]
++    right = collectives.all_gather(mine["x"].view(1, -1), group).sum(0)
++    return [right, "transient", 0 if differ(first[0], right) else 1]
+""")  # fmt: skip
 
 
-@mutant("do-it-again", "my_checked_sum", says="was wrong on the first attempt; it was", at=4)
-def always_blames_the_second_way(mine, group):
-    def total(way, attempt):
-        place, step = (group.rank, 1) if way == 0 else (group.size - 1 - group.rank, -1)
-        ahead, behind = (group.rank + step) % group.size, (group.rank - step) % group.size
-
-        def send(x, phase):
-            x = x.clone()
-            x[0] ^= mine["flips"][way, attempt, phase]
-            group.send(x, to=ahead)
-
-        held = mine["x"].clone()
-        if place > 0:
-            held += group.recv(torch.empty_like(held), source=behind)
-        if place < group.size - 1:
-            send(held, 0)
-            held = group.recv(torch.empty_like(held), source=behind)
-        if place != group.size - 2:
-            send(held, 1)
-        return held
-
-    def differ(a, b):
-        own = torch.tensor([int(not torch.equal(a, b))])
-        return bool(collectives.all_reduce(own, group, op="max"))
-
-    first = [total(0, 0), total(1, 0)]
-    if not differ(*first):
-        return [first[0], "clean", -1]
-    again = [total(0, 1), total(1, 1)]
-    if differ(*again):
-        return [collectives.all_gather(mine["x"].view(1, -1), group).sum(0), "persistent", 1]
-    return [again[0], "transient", 1]
+always_blames_the_second_way = slip(
+    "do-it-again", "my_checked_sum", says="was wrong on the first attempt; it was", at=4, change="""
+-        word, right = "persistent", collectives.all_gather(mine["x"].view(1, -1), group).sum(0)
+-    else:
+-        word, right = "transient", again[0]
+-    return [right, word, 0 if differ(first[0], right) else 1]
++        return [collectives.all_gather(mine["x"].view(1, -1), group).sum(0), "persistent", 1]
++    return [again[0], "transient", 1]
+""")  # fmt: skip
 
 
-@mutant("do-it-again", "my_checked_sum", says="happened once", at=4)
-def a_single_difference_is_enough(mine, group):
-    def total(way, attempt):
-        place, step = (group.rank, 1) if way == 0 else (group.size - 1 - group.rank, -1)
-        ahead, behind = (group.rank + step) % group.size, (group.rank - step) % group.size
-
-        def send(x, phase):
-            x = x.clone()
-            x[0] ^= mine["flips"][way, attempt, phase]
-            group.send(x, to=ahead)
-
-        held = mine["x"].clone()
-        if place > 0:
-            held += group.recv(torch.empty_like(held), source=behind)
-        if place < group.size - 1:
-            send(held, 0)
-            held = group.recv(torch.empty_like(held), source=behind)
-        if place != group.size - 2:
-            send(held, 1)
-        return held
-
-    def differ(a, b):
-        own = torch.tensor([int(not torch.equal(a, b))])
-        return bool(collectives.all_reduce(own, group, op="max"))
-
-    first = [total(0, 0), total(1, 0)]
-    if not differ(*first):
-        return [first[0], "clean", -1]
-    right = collectives.all_gather(mine["x"].view(1, -1), group).sum(0)
-    return [right, "persistent", 0 if differ(first[0], right) else 1]
+a_single_difference_is_enough = slip("do-it-again", "my_checked_sum", says="happened once", at=4, change="""
+-    again = [total(0, 1), total(1, 1)]
+-    if differ(*again):
+-        word, right = "persistent", collectives.all_gather(mine["x"].view(1, -1), group).sum(0)
+-    else:
+-        word, right = "transient", again[0]
+-    return [right, word, 0 if differ(first[0], right) else 1]
++    right = collectives.all_gather(mine["x"].view(1, -1), group).sum(0)
++    return [right, "persistent", 0 if differ(first[0], right) else 1]
+""")  # fmt: skip
 
 
-@mutant("do-it-again", "my_checked_sum", says="That is more than a clean case needs", at=3)
-def gathers_everything_to_begin_with(mine, group):
-    def total(way, attempt):
-        place, step = (group.rank, 1) if way == 0 else (group.size - 1 - group.rank, -1)
-        ahead, behind = (group.rank + step) % group.size, (group.rank - step) % group.size
+gathers_everything_to_begin_with = slip(
+    "do-it-again", "my_checked_sum", says="That is more than a clean case needs", at=3, change="""
+         return bool(collectives.all_reduce(own, group, op="max"))
++    right = collectives.all_gather(mine["x"].view(1, -1), group).sum(0)
 
-        def send(x, phase):
-            x = x.clone()
-            x[0] ^= mine["flips"][way, attempt, phase]
-            group.send(x, to=ahead)
+-        return [first[0], "clean", -1]
++        return [right, "clean", -1]
 
-        held = mine["x"].clone()
-        if place > 0:
-            held += group.recv(torch.empty_like(held), source=behind)
-        if place < group.size - 1:
-            send(held, 0)
-            held = group.recv(torch.empty_like(held), source=behind)
-        if place != group.size - 2:
-            send(held, 1)
-        return held
-
-    def differ(a, b):
-        own = torch.tensor([int(not torch.equal(a, b))])
-        return bool(collectives.all_reduce(own, group, op="max"))
-
-    right = collectives.all_gather(mine["x"].view(1, -1), group).sum(0)
-    first = [total(0, 0), total(1, 0)]
-    if not differ(*first):
-        return [right, "clean", -1]
-    again = [total(0, 1), total(1, 1)]
-    return [right, "persistent" if differ(*again) else "transient", 0 if differ(first[0], right) else 1]
+-    if differ(*again):
+-        word, right = "persistent", collectives.all_gather(mine["x"].view(1, -1), group).sum(0)
+-    else:
+-        word, right = "transient", again[0]
+-    return [right, word, 0 if differ(first[0], right) else 1]
++    return [right, "persistent" if differ(*again) else "transient", 0 if differ(first[0], right) else 1]
+""")  # fmt: skip
 
 
 @mutant("do-it-again", "my_checked_sum", says="says", at=4)

@@ -9,7 +9,7 @@ import zlib
 import torch
 
 from labkit import collectives
-from labkit.grading.checks.zoo import mutant, variant
+from labkit.grading.checks.zoo import mutant, slip, variant
 
 # Each example once --------------------------------------------------------------------------------------------------
 
@@ -65,18 +65,15 @@ def sorted_for_the_disk(state, group, count, each, seed, steps):
     return [taken, [epoch, seen]]
 
 
-@mutant("each-example-once", "my_batches", says="Which examples does nobody take")
-def the_same_order_in_every_epoch(state, group, count, each, seed, steps):
-    epoch, seen = state or (0, 0)
-    taken = []
-    for _ in range(steps):
-        if seen == count:
-            epoch, seen = epoch + 1, 0
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-        coming = order[seen : seen + each * group.size]
-        seen += len(coming)
-        taken.append(coming.tensor_split(group.size)[group.rank])
-    return [taken, [epoch, seen]]
+the_same_order_in_every_epoch = slip(
+    "each-example-once", "my_batches", says="Which examples does nobody take", change="""
+-    def order_of(epoch):
+-        return torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch))
+
+-        coming = order_of(epoch)[seen : seen + each * group.size]
++        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
++        coming = order[seen : seen + each * group.size]
+""")  # fmt: skip
 
 
 @mutant("each-example-once", "my_batches", says="after 4 steps of 3")
@@ -121,19 +118,15 @@ def a_state_of_its_own(state, group, count, each, seed, steps):
     return [taken, [epoch, seen, group.rank]]
 
 
-@mutant("each-example-once", "my_batches", says="messages were sent. None is needed")
-def rank_0_deals_out(state, group, count, each, seed, steps):
-    epoch, seen = state or (0, 0)
-    taken = []
-    for _ in range(steps):
-        if seen == count:
-            epoch, seen = epoch + 1, 0
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch))
-        order = collectives.broadcast(order, group, root=0)
-        coming = order[seen : seen + each * group.size]
-        seen += len(coming)
-        taken.append(coming.tensor_split(group.size)[group.rank])
-    return [taken, [epoch, seen]]
+rank_0_deals_out = slip("each-example-once", "my_batches", says="messages were sent. None is needed", change="""
+-    def order_of(epoch):
+-        return torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch))
+
+-        coming = order_of(epoch)[seen : seen + each * group.size]
++        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch))
++        order = collectives.broadcast(order, group, root=0)
++        coming = order[seen : seen + each * group.size]
+""")  # fmt: skip
 
 
 @variant("each-example-once", "my_batches")
@@ -193,26 +186,17 @@ def believes_nothing_behind_a_fault(mine, group):
     return sorted(name for name, times in zip(mine["names"], wrong.tolist(), strict=True) if times)
 
 
-@mutant("which-tensor", "my_damaged", says="does not name")
-def trusts_what_is_short(mine, group):
-    wrong = torch.zeros(len(mine["names"]))
-    for name, offset, nbytes, crc in mine["pieces"]:
-        data = bytes(mine["data"][offset : offset + nbytes].tolist())
-        if len(data) == nbytes and zlib.crc32(data) != crc:
-            wrong[mine["names"].index(name)] = 1
-    wrong = collectives.all_reduce(wrong, group, "sum")
-    return sorted(name for name, times in zip(mine["names"], wrong.tolist(), strict=True) if times)
+trusts_what_is_short = slip("which-tensor", "my_damaged", says="does not name", change="""
+-        if zlib.crc32(bytes(mine["data"][offset : offset + nbytes].tolist())) != crc:
++        data = bytes(mine["data"][offset : offset + nbytes].tolist())
++        if len(data) == nbytes and zlib.crc32(data) != crc:
+""")  # fmt: skip
 
 
-@mutant("which-tensor", "my_damaged", says="does not name")
-def stops_at_the_first(mine, group):
-    wrong = torch.zeros(len(mine["names"]))
-    for name, offset, nbytes, crc in mine["pieces"]:
-        if zlib.crc32(bytes(mine["data"][offset : offset + nbytes].tolist())) != crc:
-            wrong[mine["names"].index(name)] = 1
-            break
-    wrong = collectives.all_reduce(wrong, group, "sum")
-    return sorted(name for name, times in zip(mine["names"], wrong.tolist(), strict=True) if times)
+stops_at_the_first = slip("which-tensor", "my_damaged", says="does not name", change="""
+             wrong[mine["names"].index(name)] = 1
++            break
+""")  # fmt: skip
 
 
 @mutant("which-tensor", "my_damaged", says="Sort the names, each once")
@@ -544,27 +528,16 @@ def keeps_what_it_had(x, group, old, new):
     return x
 
 
-@mutant("only-what-they-lack", "my_reshard", says="to columns from below", at=4)
-def sorted_whatever_was_asked_for(x, group, old, new):
-    def places(runs):
-        return torch.cat([torch.arange(0), *(torch.arange(begin, end) for begin, end in runs)])
+sorted_whatever_was_asked_for = slip("only-what-they-lack", "my_reshard", says="to columns from below", at=4, change="""
+-    me, held, wanted = group.rank, places(old[group.rank]), places(new[group.rank])
++    held, wanted = places(old[group.rank]), places(new[group.rank]).sort().values
 
-    held, wanted = places(old[group.rank]), places(new[group.rank]).sort().values
-    whole = torch.empty(max(end for runs in old for _, end in runs), dtype=x.dtype)
-    whole[held] = x
-    sends = []
-    for other in range(group.size):
-        lacked = torch.isin(held, places(new[other]))
-        if other != group.rank and lacked.any():
-            sends.append(group.isend(x[lacked], to=other))
-    for other in range(group.size):
-        theirs = places(old[other])
-        coming = theirs[torch.isin(theirs, wanted)]
-        if other != group.rank and len(coming):
-            whole[coming] = group.recv(torch.empty(len(coming), dtype=x.dtype), source=other)
-    for send in sends:
-        send.wait()
-    return whole[wanted]
+-        if other != me and lacked.any():
++        if other != group.rank and lacked.any():
+
+-        if other != me and len(coming):
++        if other != group.rank and len(coming):
+""")  # fmt: skip
 
 
 @variant("only-what-they-lack", "my_reshard", at=4)

@@ -8,21 +8,17 @@ import json
 import torch
 
 from labkit import collectives
-from labkit.grading.checks.zoo import mutant, variant
+from labkit.grading.checks.zoo import mutant, slip, variant
 from labkit.resilience.rehearse import gradient_of, live, reach
 from labkit.wire.errors import PeerLost
 
 # An average of those that trained ------------------------------------------------------------------------------------
 
 
-@mutant("those-that-trained", "my_average", says="you divided by all", at=3)
-def divides_by_all(mine, group):
-    weighed = torch.zeros(mine["gradient"].numel() + 1)
-    if mine["trained"]:
-        weighed[:-1] = mine["gradient"]
-        weighed[-1] = 1
-    collectives.all_reduce(weighed, group)
-    return weighed[:-1] / group.size if weighed[-1] > 0 else None
+divides_by_all = slip("those-that-trained", "my_average", says="you divided by all", at=3, change="""
+-    return weighed[:-1] / weighed[-1] if weighed[-1] > 0 else None
++    return weighed[:-1] / group.size if weighed[-1] > 0 else None
+""")  # fmt: skip
 
 
 @mutant("those-that-trained", "my_average", says="0 times nan is nan", at=3)
@@ -32,14 +28,10 @@ def zero_times_old_memory(mine, group):
     return weighed[:-1] / weighed[-1] if weighed[-1] > 0 else None
 
 
-@mutant("those-that-trained", "my_average", says="that is their sum", at=3)
-def adds_up_only(mine, group):
-    weighed = torch.zeros(mine["gradient"].numel() + 1)
-    if mine["trained"]:
-        weighed[:-1] = mine["gradient"]
-        weighed[-1] = 1
-    collectives.all_reduce(weighed, group)
-    return weighed[:-1] if weighed[-1] > 0 else None
+adds_up_only = slip("those-that-trained", "my_average", says="that is their sum", at=3, change="""
+-    return weighed[:-1] / weighed[-1] if weighed[-1] > 0 else None
++    return weighed[:-1] if weighed[-1] > 0 else None
+""")  # fmt: skip
 
 
 @mutant("those-that-trained", "my_average", says="instead of collecting all gradients", at=4)
@@ -51,34 +43,22 @@ def everything_to_everybody(mine, group):
     return rows[:, :-1].sum(0) / count if count > 0 else None
 
 
-@mutant("those-that-trained", "my_average", says="There is no average of nothing", at=2)
-def an_average_of_nothing(mine, group):
-    weighed = torch.zeros(mine["gradient"].numel() + 1)
-    if mine["trained"]:
-        weighed[:-1] = mine["gradient"]
-        weighed[-1] = 1
-    collectives.all_reduce(weighed, group)
-    return weighed[:-1] / weighed[-1]
+an_average_of_nothing = slip("those-that-trained", "my_average", says="There is no average of nothing", at=2, change="""
+-    return weighed[:-1] / weighed[-1] if weighed[-1] > 0 else None
++    return weighed[:-1] / weighed[-1]
+""")  # fmt: skip
 
 
-@mutant("those-that-trained", "my_average", says="returned None", at=3)
-def newcomers_get_nothing(mine, group):
-    weighed = torch.zeros(mine["gradient"].numel() + 1)
-    if mine["trained"]:
-        weighed[:-1] = mine["gradient"]
-        weighed[-1] = 1
-    collectives.all_reduce(weighed, group)
-    return weighed[:-1] / weighed[-1] if mine["trained"] else None
+newcomers_get_nothing = slip("those-that-trained", "my_average", says="returned None", at=3, change="""
+-    return weighed[:-1] / weighed[-1] if weighed[-1] > 0 else None
++    return weighed[:-1] / weighed[-1] if mine["trained"] else None
+""")  # fmt: skip
 
 
-@mutant("those-that-trained", "my_average", says="that is their sum", at=3)
-def counts_itself_only(mine, group):
-    weighed = torch.zeros(mine["gradient"].numel() + 1)
-    if mine["trained"]:
-        weighed[:-1] = mine["gradient"]
-        weighed[-1] = 1
-    collectives.all_reduce(weighed, group)
-    return weighed[:-1] / max(1, mine["trained"]) if weighed[-1] > 0 else None
+counts_itself_only = slip("those-that-trained", "my_average", says="that is their sum", at=3, change="""
+-    return weighed[:-1] / weighed[-1] if weighed[-1] > 0 else None
++    return weighed[:-1] / max(1, mine["trained"]) if weighed[-1] > 0 else None
+""")  # fmt: skip
 
 
 @variant("those-that-trained", "my_average", at=4)
@@ -105,267 +85,79 @@ def a_ring_by_name(mine, group):
 # All ranks, or none --------------------------------------------------------------------------------------------------
 
 
-@mutant("all-or-none", "my_replica", says="every rank went by its own exchange", at=4)
-def by_its_own_exchange(mine, group):
-    def run(life, ranks):
-        weights, momentum, history = life["weights"], life["momentum"], []
-        try:
-            for k, (total, well) in enumerate(zip(life["sums"], life["well"], strict=True)):
-                reach("vote", k, life, ranks)
-                votes = collectives.gather(torch.tensor([int(well)]), ranks, root=0)
-                decision = torch.zeros(1, dtype=torch.int64)
-                if ranks.rank == 0:
-                    decision[0] = votes.min()
-                    reach("decide", k, life, ranks)
-                collectives.broadcast(decision, ranks)
-                reach("commit", k, life, ranks)
-                if well:
-                    momentum = momentum / 2 + total
-                    weights = weights - momentum
-                history.append("applied" if well else "discarded")
-        except PeerLost:
-            ranks.leave()
-            history.append("lost")
-        return [weights, momentum, history]
+by_its_own_exchange = slip("all-or-none", "my_replica", says="every rank went by its own exchange", at=4, change="""
+-                if decision.item():
++                if well:
 
-    return live(run, [mine], group)
+-                history.append("applied" if decision.item() else "discarded")
++                history.append("applied" if well else "discarded")
+""")  # fmt: skip
 
 
-@mutant("all-or-none", "my_replica", says="The momentum of a discarded attempt was kept", at=4)
-def the_optimizer_first(mine, group):
-    def run(life, ranks):
-        weights, momentum, history = life["weights"], life["momentum"], []
-        try:
-            for k, (total, well) in enumerate(zip(life["sums"], life["well"], strict=True)):
-                reach("vote", k, life, ranks)
-                momentum = momentum / 2 + total
-                votes = collectives.gather(torch.tensor([int(well)]), ranks, root=0)
-                decision = torch.zeros(1, dtype=torch.int64)
-                if ranks.rank == 0:
-                    decision[0] = votes.min()
-                    reach("decide", k, life, ranks)
-                collectives.broadcast(decision, ranks)
-                reach("commit", k, life, ranks)
-                if decision.item():
-                    weights = weights - momentum
-                history.append("applied" if decision.item() else "discarded")
-        except PeerLost:
-            ranks.leave()
-            history.append("lost")
-        return [weights, momentum, history]
+the_optimizer_first = slip(
+    "all-or-none", "my_replica", says="The momentum of a discarded attempt was kept", at=4, change="""
+                 reach("vote", k, life, ranks)
++                momentum = momentum / 2 + total
 
-    return live(run, [mine], group)
+-                    momentum = momentum / 2 + total
+""")  # fmt: skip
 
 
-@mutant("all-or-none", "my_replica", says="The leader went by its own exchange", at=4)
-def the_leader_asks_itself(mine, group):
-    def run(life, ranks):
-        weights, momentum, history = life["weights"], life["momentum"], []
-        try:
-            for k, (total, well) in enumerate(zip(life["sums"], life["well"], strict=True)):
-                reach("vote", k, life, ranks)
-                votes = collectives.gather(torch.tensor([int(well)]), ranks, root=0)
-                decision = torch.zeros(1, dtype=torch.int64)
-                if ranks.rank == 0:
-                    decision[0] = votes[0]
-                    reach("decide", k, life, ranks)
-                collectives.broadcast(decision, ranks)
-                reach("commit", k, life, ranks)
-                if decision.item():
-                    momentum = momentum / 2 + total
-                    weights = weights - momentum
-                history.append("applied" if decision.item() else "discarded")
-        except PeerLost:
-            ranks.leave()
-            history.append("lost")
-        return [weights, momentum, history]
-
-    return live(run, [mine], group)
+the_leader_asks_itself = slip("all-or-none", "my_replica", says="The leader went by its own exchange", at=4, change="""
+-                    decision[0] = votes.min()
++                    decision[0] = votes[0]
+""")  # fmt: skip
 
 
-@mutant("all-or-none", "my_replica", says="one vote in favour is not enough", at=4)
-def one_yes_is_enough(mine, group):
-    def run(life, ranks):
-        weights, momentum, history = life["weights"], life["momentum"], []
-        try:
-            for k, (total, well) in enumerate(zip(life["sums"], life["well"], strict=True)):
-                reach("vote", k, life, ranks)
-                votes = collectives.gather(torch.tensor([int(well)]), ranks, root=0)
-                decision = torch.zeros(1, dtype=torch.int64)
-                if ranks.rank == 0:
-                    decision[0] = votes.max()
-                    reach("decide", k, life, ranks)
-                collectives.broadcast(decision, ranks)
-                reach("commit", k, life, ranks)
-                if decision.item():
-                    momentum = momentum / 2 + total
-                    weights = weights - momentum
-                history.append("applied" if decision.item() else "discarded")
-        except PeerLost:
-            ranks.leave()
-            history.append("lost")
-        return [weights, momentum, history]
-
-    return live(run, [mine], group)
+one_yes_is_enough = slip("all-or-none", "my_replica", says="one vote in favour is not enough", at=4, change="""
+-                    decision[0] = votes.min()
++                    decision[0] = votes.max()
+""")  # fmt: skip
 
 
-@mutant("all-or-none", "my_replica", says="It cannot know what the others voted", at=3)
-def silence_is_consent(mine, group):
-    def run(life, ranks):
-        weights, momentum, history = life["weights"], life["momentum"], []
-        try:
-            for k, (total, well) in enumerate(zip(life["sums"], life["well"], strict=True)):
-                reach("vote", k, life, ranks)
-                votes = collectives.gather(torch.tensor([int(well)]), ranks, root=0)
-                decision = torch.zeros(1, dtype=torch.int64)
-                if ranks.rank == 0:
-                    decision[0] = votes.min()
-                    reach("decide", k, life, ranks)
-                collectives.broadcast(decision, ranks)
-                reach("commit", k, life, ranks)
-                if decision.item():
-                    momentum = momentum / 2 + total
-                    weights = weights - momentum
-                history.append("applied" if decision.item() else "discarded")
-        except PeerLost:
-            ranks.leave()
-            if well and ranks.rank > 0 and len(history) == k:
-                momentum = momentum / 2 + total
-                weights = weights - momentum
-                history.append("applied")
-            else:
-                history.append("lost")
-        return [weights, momentum, history]
-
-    return live(run, [mine], group)
+silence_is_consent = slip("all-or-none", "my_replica", says="It cannot know what the others voted", at=3, change="""
+-            history.append("lost")
++            if well and ranks.rank > 0 and len(history) == k:
++                momentum = momentum / 2 + total
++                weights = weights - momentum
++                history.append("applied")
++            else:
++                history.append("lost")
+""")  # fmt: skip
 
 
-@mutant("all-or-none", "my_replica", says="wait for each other", at=4)
-def does_not_leave(mine, group):
-    def run(life, ranks):
-        weights, momentum, history = life["weights"], life["momentum"], []
-        try:
-            for k, (total, well) in enumerate(zip(life["sums"], life["well"], strict=True)):
-                reach("vote", k, life, ranks)
-                votes = collectives.gather(torch.tensor([int(well)]), ranks, root=0)
-                decision = torch.zeros(1, dtype=torch.int64)
-                if ranks.rank == 0:
-                    decision[0] = votes.min()
-                    reach("decide", k, life, ranks)
-                collectives.broadcast(decision, ranks)
-                reach("commit", k, life, ranks)
-                if decision.item():
-                    momentum = momentum / 2 + total
-                    weights = weights - momentum
-                history.append("applied" if decision.item() else "discarded")
-        except PeerLost:
-            history.append("lost")
-        return [weights, momentum, history]
-
-    return live(run, [mine], group)
+does_not_leave = slip("all-or-none", "my_replica", says="wait for each other", at=4, change="""
+-            ranks.leave()
+""")  # fmt: skip
 
 
-@mutant("all-or-none", "my_replica", says="Call reach", at=3)
-def says_nowhere_where_it_is(mine, group):
-    def run(life, ranks):
-        weights, momentum, history = life["weights"], life["momentum"], []
-        try:
-            for total, well in zip(life["sums"], life["well"], strict=True):
-                votes = collectives.gather(torch.tensor([int(well)]), ranks, root=0)
-                decision = torch.zeros(1, dtype=torch.int64)
-                if ranks.rank == 0:
-                    decision[0] = votes.min()
-                collectives.broadcast(decision, ranks)
-                if decision.item():
-                    momentum = momentum / 2 + total
-                    weights = weights - momentum
-                history.append("applied" if decision.item() else "discarded")
-        except PeerLost:
-            ranks.leave()
-            history.append("lost")
-        return [weights, momentum, history]
+says_nowhere_where_it_is = slip("all-or-none", "my_replica", says="Call reach", at=3, change="""
+-            for k, (total, well) in enumerate(zip(life["sums"], life["well"], strict=True)):
+-                reach("vote", k, life, ranks)
++            for total, well in zip(life["sums"], life["well"], strict=True):
 
-    return live(run, [mine], group)
+-                    reach("decide", k, life, ranks)
+
+-                reach("commit", k, life, ranks)
+""")  # fmt: skip
 
 
-@mutant("all-or-none", "my_replica", says="Call reach", at=5)
-def commits_before_it_says_so(mine, group):
-    def run(life, ranks):
-        weights, momentum, history = life["weights"], life["momentum"], []
-        try:
-            for k, (total, well) in enumerate(zip(life["sums"], life["well"], strict=True)):
-                reach("vote", k, life, ranks)
-                votes = collectives.gather(torch.tensor([int(well)]), ranks, root=0)
-                decision = torch.zeros(1, dtype=torch.int64)
-                if ranks.rank == 0:
-                    decision[0] = votes.min()
-                    reach("decide", k, life, ranks)
-                collectives.broadcast(decision, ranks)
-                if decision.item():
-                    momentum = momentum / 2 + total
-                    weights = weights - momentum
-                history.append("applied" if decision.item() else "discarded")
-        except PeerLost:
-            ranks.leave()
-            history.append("lost")
-        return [weights, momentum, history]
-
-    return live(run, [mine], group)
+commits_before_it_says_so = slip("all-or-none", "my_replica", says="Call reach", at=5, change="""
+-                reach("commit", k, life, ranks)
+""")  # fmt: skip
 
 
-@mutant("all-or-none", "my_replica", says="A vote is one number", at=4)
-def sends_the_sums_along(mine, group):
-    def run(life, ranks):
-        weights, momentum, history = life["weights"], life["momentum"], []
-        try:
-            for k, (total, well) in enumerate(zip(life["sums"], life["well"], strict=True)):
-                reach("vote", k, life, ranks)
-                votes = collectives.gather(torch.tensor([int(well)]), ranks, root=0)
-                decision = torch.zeros(1, dtype=torch.int64)
-                if ranks.rank == 0:
-                    decision[0] = votes.min()
-                    reach("decide", k, life, ranks)
-                collectives.broadcast(decision, ranks)
-                reach("commit", k, life, ranks)
-                collectives.all_gather(total.repeat(8), ranks)
-                if decision.item():
-                    momentum = momentum / 2 + total
-                    weights = weights - momentum
-                history.append("applied" if decision.item() else "discarded")
-        except PeerLost:
-            ranks.leave()
-            history.append("lost")
-        return [weights, momentum, history]
-
-    return live(run, [mine], group)
+sends_the_sums_along = slip("all-or-none", "my_replica", says="A vote is one number", at=4, change="""
+                 reach("commit", k, life, ranks)
++                collectives.all_gather(total.repeat(8), ranks)
+""")  # fmt: skip
 
 
-@mutant("all-or-none", "my_replica", says="the history of rank", at=4)
-def stops_at_the_first_no(mine, group):
-    def run(life, ranks):
-        weights, momentum, history = life["weights"], life["momentum"], []
-        try:
-            for k, (total, well) in enumerate(zip(life["sums"], life["well"], strict=True)):
-                reach("vote", k, life, ranks)
-                votes = collectives.gather(torch.tensor([int(well)]), ranks, root=0)
-                decision = torch.zeros(1, dtype=torch.int64)
-                if ranks.rank == 0:
-                    decision[0] = votes.min()
-                    reach("decide", k, life, ranks)
-                collectives.broadcast(decision, ranks)
-                reach("commit", k, life, ranks)
-                if decision.item():
-                    momentum = momentum / 2 + total
-                    weights = weights - momentum
-                history.append("applied" if decision.item() else "discarded")
-                if not decision.item():
-                    break
-        except PeerLost:
-            ranks.leave()
-            history.append("lost")
-        return [weights, momentum, history]
-
-    return live(run, [mine], group)
+stops_at_the_first_no = slip("all-or-none", "my_replica", says="the history of rank", at=4, change="""
+                 history.append("applied" if decision.item() else "discarded")
++                if not decision.item():
++                    break
+""")  # fmt: skip
 
 
 @variant("all-or-none", "my_replica", at=4)
@@ -430,282 +222,65 @@ def the_least_vote(mine, group):
 # Read the log --------------------------------------------------------------------------------------------------------
 
 
-@mutant("read-the-log", "my_audit", says="raised JSONDecodeError", at=4)
-def whole_lines_only(mine, group):
-    lines = []
-    for text in mine:
-        lines.append(json.loads(text))
-    first = dict.fromkeys(("no vote", "diverged", "twice", "skipped"))
-
-    def found(kind, step):
-        if first[kind] is None or step < first[kind]:
-            first[kind] = step
-
-    votes = [x for x in lines if x["kind"] == "vote"]
-    commits = [x for x in lines if x["kind"] == "commit"]
-    ranks = {x["rank"] for x in lines}
-    yes = {(x["replica"], x["incarnation"], x["rank"], x["step"], x["quorum"]) for x in votes if x["yes"]}
-    sums = {}
-    for x in commits:
-        if any((x["replica"], x["incarnation"], rank, x["step"], x["quorum"]) not in yes for rank in ranks):
-            found("no vote", x["step"])
-        if sums.setdefault((x["step"], x["quorum"], x["rank"]), x["checksum"]) != x["checksum"]:
-            found("diverged", x["step"])
-    done = {(x["replica"], x["step"], x["quorum"]) for x in commits}
-    taken = {(x["replica"], x["step"]): x["samples"] for x in votes if (x["replica"], x["step"], x["quorum"]) in done}
-    end = {}
-    for (replica, step), (begin, stop) in sorted(taken.items(), key=lambda item: item[0][1]):
-        if begin < stop:
-            if begin != end.get(replica, 0):
-                found("twice" if begin < end.get(replica, 0) else "skipped", step)
-            end[replica] = stop
-    return first
+whole_lines_only = slip("read-the-log", "my_audit", says="raised JSONDecodeError", at=4, change="""
+-        try:
+-            lines.append(json.loads(text))
+-        except ValueError:
+-            continue
++        lines.append(json.loads(text))
+""")  # fmt: skip
 
 
-@mutant("read-the-log", "my_audit", says="An attempt that was discarded is no training", at=4)
-def discarded_samples_count(mine, group):
-    lines = []
-    for text in mine:
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            continue
-    first = dict.fromkeys(("no vote", "diverged", "twice", "skipped"))
+discarded_samples_count = slip(
+    "read-the-log", "my_audit", says="An attempt that was discarded is no training", at=4, change="""
+-    done = {(x["replica"], x["step"], x["quorum"]) for x in commits}
+-    taken = {(x["replica"], x["step"]): x["samples"] for x in votes if (x["replica"], x["step"], x["quorum"]) in done}
++    taken = {(x["replica"], x["step"], x["quorum"]): x["samples"] for x in votes if x["rank"] == 0}
 
-    def found(kind, step):
-        if first[kind] is None or step < first[kind]:
-            first[kind] = step
-
-    votes = [x for x in lines if x["kind"] == "vote"]
-    commits = [x for x in lines if x["kind"] == "commit"]
-    ranks = {x["rank"] for x in lines}
-    yes = {(x["replica"], x["incarnation"], x["rank"], x["step"], x["quorum"]) for x in votes if x["yes"]}
-    sums = {}
-    for x in commits:
-        if any((x["replica"], x["incarnation"], rank, x["step"], x["quorum"]) not in yes for rank in ranks):
-            found("no vote", x["step"])
-        if sums.setdefault((x["step"], x["quorum"], x["rank"]), x["checksum"]) != x["checksum"]:
-            found("diverged", x["step"])
-    taken = {(x["replica"], x["step"], x["quorum"]): x["samples"] for x in votes if x["rank"] == 0}
-    end = {}
-    for (replica, step, _), (begin, stop) in sorted(taken.items(), key=lambda item: item[0][1]):
-        if begin < stop:
-            if begin != end.get(replica, 0):
-                found("twice" if begin < end.get(replica, 0) else "skipped", step)
-            end[replica] = stop
-    return first
+-    for (replica, step), (begin, stop) in sorted(taken.items(), key=lambda item: item[0][1]):
++    for (replica, step, _), (begin, stop) in sorted(taken.items(), key=lambda item: item[0][1]):
+""")  # fmt: skip
 
 
-@mutant("read-the-log", "my_audit", says="each rank has a part", at=4)
-def one_checksum_for_all(mine, group):
-    lines = []
-    for text in mine:
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            continue
-    first = dict.fromkeys(("no vote", "diverged", "twice", "skipped"))
-
-    def found(kind, step):
-        if first[kind] is None or step < first[kind]:
-            first[kind] = step
-
-    votes = [x for x in lines if x["kind"] == "vote"]
-    commits = [x for x in lines if x["kind"] == "commit"]
-    ranks = {x["rank"] for x in lines}
-    yes = {(x["replica"], x["incarnation"], x["rank"], x["step"], x["quorum"]) for x in votes if x["yes"]}
-    sums = {}
-    for x in commits:
-        if any((x["replica"], x["incarnation"], rank, x["step"], x["quorum"]) not in yes for rank in ranks):
-            found("no vote", x["step"])
-        if sums.setdefault((x["step"], x["quorum"]), x["checksum"]) != x["checksum"]:
-            found("diverged", x["step"])
-    done = {(x["replica"], x["step"], x["quorum"]) for x in commits}
-    taken = {(x["replica"], x["step"]): x["samples"] for x in votes if (x["replica"], x["step"], x["quorum"]) in done}
-    end = {}
-    for (replica, step), (begin, stop) in sorted(taken.items(), key=lambda item: item[0][1]):
-        if begin < stop:
-            if begin != end.get(replica, 0):
-                found("twice" if begin < end.get(replica, 0) else "skipped", step)
-            end[replica] = stop
-    return first
+one_checksum_for_all = slip("read-the-log", "my_audit", says="each rank has a part", at=4, change="""
+-        if sums.setdefault((x["step"], x["quorum"], x["rank"]), x["checksum"]) != x["checksum"]:
++        if sums.setdefault((x["step"], x["quorum"]), x["checksum"]) != x["checksum"]:
+""")  # fmt: skip
 
 
-@mutant("read-the-log", "my_audit", says="Every rank of a replica must have voted yes", at=4)
-def asks_who_committed_only(mine, group):
-    lines = []
-    for text in mine:
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            continue
-    first = dict.fromkeys(("no vote", "diverged", "twice", "skipped"))
+asks_who_committed_only = slip(
+    "read-the-log", "my_audit", says="Every rank of a replica must have voted yes", at=4, change="""
+-    ranks = {x["rank"] for x in lines}
 
-    def found(kind, step):
-        if first[kind] is None or step < first[kind]:
-            first[kind] = step
-
-    votes = [x for x in lines if x["kind"] == "vote"]
-    commits = [x for x in lines if x["kind"] == "commit"]
-    yes = {(x["replica"], x["incarnation"], x["rank"], x["step"], x["quorum"]) for x in votes if x["yes"]}
-    sums = {}
-    for x in commits:
-        if any((x["replica"], x["incarnation"], rank, x["step"], x["quorum"]) not in yes for rank in [x["rank"]]):
-            found("no vote", x["step"])
-        if sums.setdefault((x["step"], x["quorum"], x["rank"]), x["checksum"]) != x["checksum"]:
-            found("diverged", x["step"])
-    done = {(x["replica"], x["step"], x["quorum"]) for x in commits}
-    taken = {(x["replica"], x["step"]): x["samples"] for x in votes if (x["replica"], x["step"], x["quorum"]) in done}
-    end = {}
-    for (replica, step), (begin, stop) in sorted(taken.items(), key=lambda item: item[0][1]):
-        if begin < stop:
-            if begin != end.get(replica, 0):
-                found("twice" if begin < end.get(replica, 0) else "skipped", step)
-            end[replica] = stop
-    return first
+-        if any((x["replica"], x["incarnation"], rank, x["step"], x["quorum"]) not in yes for rank in ranks):
++        if any((x["replica"], x["incarnation"], rank, x["step"], x["quorum"]) not in yes for rank in [x["rank"]]):
+""")  # fmt: skip
 
 
-@mutant("read-the-log", "my_audit", says="that is right", at=4)
-def every_no_is_wrong(mine, group):
-    lines = []
-    for text in mine:
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            continue
-    first = dict.fromkeys(("no vote", "diverged", "twice", "skipped"))
-
-    def found(kind, step):
-        if first[kind] is None or step < first[kind]:
-            first[kind] = step
-
-    votes = [x for x in lines if x["kind"] == "vote"]
-    commits = [x for x in lines if x["kind"] == "commit"]
-    ranks = {x["rank"] for x in lines}
-    yes = {(x["replica"], x["incarnation"], x["rank"], x["step"], x["quorum"]) for x in votes if x["yes"]}
-    for x in votes:
-        if not x["yes"]:
-            found("no vote", x["step"])
-    sums = {}
-    for x in commits:
-        if any((x["replica"], x["incarnation"], rank, x["step"], x["quorum"]) not in yes for rank in ranks):
-            found("no vote", x["step"])
-        if sums.setdefault((x["step"], x["quorum"], x["rank"]), x["checksum"]) != x["checksum"]:
-            found("diverged", x["step"])
-    done = {(x["replica"], x["step"], x["quorum"]) for x in commits}
-    taken = {(x["replica"], x["step"]): x["samples"] for x in votes if (x["replica"], x["step"], x["quorum"]) in done}
-    end = {}
-    for (replica, step), (begin, stop) in sorted(taken.items(), key=lambda item: item[0][1]):
-        if begin < stop:
-            if begin != end.get(replica, 0):
-                found("twice" if begin < end.get(replica, 0) else "skipped", step)
-            end[replica] = stop
-    return first
+every_no_is_wrong = slip("read-the-log", "my_audit", says="that is right", at=4, change="""
+     yes = {(x["replica"], x["incarnation"], x["rank"], x["step"], x["quorum"]) for x in votes if x["yes"]}
++    for x in votes:
++        if not x["yes"]:
++            found("no vote", x["step"])
+""")  # fmt: skip
 
 
-@mutant("read-the-log", "my_audit", says="You name a later step", at=4)
-def the_last_step(mine, group):
-    lines = []
-    for text in mine:
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            continue
-    first = dict.fromkeys(("no vote", "diverged", "twice", "skipped"))
-
-    def found(kind, step):
-        if first[kind] is None or step > first[kind]:
-            first[kind] = step
-
-    votes = [x for x in lines if x["kind"] == "vote"]
-    commits = [x for x in lines if x["kind"] == "commit"]
-    ranks = {x["rank"] for x in lines}
-    yes = {(x["replica"], x["incarnation"], x["rank"], x["step"], x["quorum"]) for x in votes if x["yes"]}
-    sums = {}
-    for x in commits:
-        if any((x["replica"], x["incarnation"], rank, x["step"], x["quorum"]) not in yes for rank in ranks):
-            found("no vote", x["step"])
-        if sums.setdefault((x["step"], x["quorum"], x["rank"]), x["checksum"]) != x["checksum"]:
-            found("diverged", x["step"])
-    done = {(x["replica"], x["step"], x["quorum"]) for x in commits}
-    taken = {(x["replica"], x["step"]): x["samples"] for x in votes if (x["replica"], x["step"], x["quorum"]) in done}
-    end = {}
-    for (replica, step), (begin, stop) in sorted(taken.items(), key=lambda item: item[0][1]):
-        if begin < stop:
-            if begin != end.get(replica, 0):
-                found("twice" if begin < end.get(replica, 0) else "skipped", step)
-            end[replica] = stop
-    return first
+the_last_step = slip("read-the-log", "my_audit", says="You name a later step", at=4, change="""
+-        if first[kind] is None or step < first[kind]:
++        if first[kind] is None or step > first[kind]:
+""")  # fmt: skip
 
 
-@mutant("read-the-log", "my_audit", says="'skipped'", at=4)
-def twice_for_both(mine, group):
-    lines = []
-    for text in mine:
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            continue
-    first = dict.fromkeys(("no vote", "diverged", "twice", "skipped"))
-
-    def found(kind, step):
-        if first[kind] is None or step < first[kind]:
-            first[kind] = step
-
-    votes = [x for x in lines if x["kind"] == "vote"]
-    commits = [x for x in lines if x["kind"] == "commit"]
-    ranks = {x["rank"] for x in lines}
-    yes = {(x["replica"], x["incarnation"], x["rank"], x["step"], x["quorum"]) for x in votes if x["yes"]}
-    sums = {}
-    for x in commits:
-        if any((x["replica"], x["incarnation"], rank, x["step"], x["quorum"]) not in yes for rank in ranks):
-            found("no vote", x["step"])
-        if sums.setdefault((x["step"], x["quorum"], x["rank"]), x["checksum"]) != x["checksum"]:
-            found("diverged", x["step"])
-    done = {(x["replica"], x["step"], x["quorum"]) for x in commits}
-    taken = {(x["replica"], x["step"]): x["samples"] for x in votes if (x["replica"], x["step"], x["quorum"]) in done}
-    end = {}
-    for (replica, step), (begin, stop) in sorted(taken.items(), key=lambda item: item[0][1]):
-        if begin < stop:
-            if begin != end.get(replica, 0):
-                found("twice", step)
-            end[replica] = stop
-    return first
+twice_for_both = slip("read-the-log", "my_audit", says="'skipped'", at=4, change="""
+-                found("twice" if begin < end.get(replica, 0) else "skipped", step)
++                found("twice", step)
+""")  # fmt: skip
 
 
-@mutant("read-the-log", "my_audit", says="you find 'skipped'", at=4)
-def forgets_that_zero_is_a_step(mine, group):
-    lines = []
-    for text in mine:
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            continue
-    first = dict.fromkeys(("no vote", "diverged", "twice", "skipped"))
-
-    def found(kind, step):
-        if first[kind] is None or step < first[kind]:
-            first[kind] = step
-
-    votes = [x for x in lines if x["kind"] == "vote"]
-    commits = [x for x in lines if x["kind"] == "commit"]
-    ranks = {x["rank"] for x in lines}
-    yes = {(x["replica"], x["incarnation"], x["rank"], x["step"], x["quorum"]) for x in votes if x["yes"]}
-    sums = {}
-    for x in commits:
-        if any((x["replica"], x["incarnation"], rank, x["step"], x["quorum"]) not in yes for rank in ranks):
-            found("no vote", x["step"])
-        if sums.setdefault((x["step"], x["quorum"], x["rank"]), x["checksum"]) != x["checksum"]:
-            found("diverged", x["step"])
-    done = {(x["replica"], x["step"], x["quorum"]) for x in commits}
-    taken = {(x["replica"], x["step"]): x["samples"] for x in votes if (x["replica"], x["step"], x["quorum"]) in done}
-    end = {}
-    for (replica, step), (begin, stop) in sorted(taken.items(), key=lambda item: item[0][1]):
-        if begin < stop:
-            if begin != end.get(replica, 0):
-                found("twice" if begin < end.get(replica, 0) else "skipped", step)
-            end[replica] = begin
-    return first
+forgets_that_zero_is_a_step = slip("read-the-log", "my_audit", says="you find 'skipped'", at=4, change="""
+-            end[replica] = stop
++            end[replica] = begin
+""")  # fmt: skip
 
 
 @variant("read-the-log", "my_audit", at=4)
@@ -777,349 +352,82 @@ def step_by_step(mine, group):
 # Who takes part ------------------------------------------------------------------------------------------------------
 
 
-@mutant("who-takes-part", "my_decisions", says="a second one beside theirs", at=3)
-def newcomers_begin(mine, group):
-    def decide(moment):
-        latest, living = moment["latest"], [x for x in moment["replicas"] if x["alive"]]
-        lives = sorted(latest["lives"]) if latest else []
-        asking = [x for x in living if x["asks"]]
-        members = [x for x in living if [x["replica"], x["life"]] in lives]
-        awaited = members or living
-        begun = [x for x in awaited if x["asks"]]
-        full = len(begun) == len(awaited)
-        begun = begun or asking
-        if not begun:
-            return None
-        if not full and moment["now"] < min(x["since"] for x in begun) + moment["patience"]:
-            return None
-        shrink = members and any(x["failed"] for x in begun) and len(begun) >= moment["least"]
-        chosen = begun if shrink else asking
-        best = max(x["version"] for x in chosen)
-        held = max([x["version"] for x in living if not x["asks"]], default=best)
-        if len(chosen) < moment["least"] or held > best:
-            return None
-        same = latest and sorted([x["replica"], x["life"]] for x in chosen) == lives
-        same = same and not any(x["failed"] for x in chosen) and best[0] > latest["step"]
-        same = same and all(x["version"] == [best[0], latest["id"]] for x in chosen)
-        return {
-            "id": latest["id"] if same else moment["next_id"],
-            "members": [x["replica"] for x in chosen],
-            "healthy": [x["replica"] for x in chosen if x["version"] == best],
-        }
+newcomers_begin = slip("who-takes-part", "my_decisions", says="a second one beside theirs", at=3, change="""
+         begun = [x for x in awaited if x["asks"]]
++        full = len(begun) == len(awaited)
++        begun = begun or asking
 
-    return [decide(moment) for moment in mine]
+-        full = len(begun) == len(awaited)
+""")  # fmt: skip
 
 
-@mutant("who-takes-part", "my_decisions", says="That is the fast path", at=3)
-def always_waits_for_the_clock(mine, group):
-    def decide(moment):
-        latest, living = moment["latest"], [x for x in moment["replicas"] if x["alive"]]
-        lives = sorted(latest["lives"]) if latest else []
-        asking = [x for x in living if x["asks"]]
-        members = [x for x in living if [x["replica"], x["life"]] in lives]
-        awaited = members or living
-        begun = [x for x in awaited if x["asks"]]
-        if not begun:
-            return None
-        if moment["now"] < min(x["since"] for x in begun) + moment["patience"]:
-            return None
-        shrink = members and any(x["failed"] for x in begun) and len(begun) >= moment["least"]
-        chosen = begun if shrink else asking
-        best = max(x["version"] for x in chosen)
-        held = max([x["version"] for x in living if not x["asks"]], default=best)
-        if len(chosen) < moment["least"] or held > best:
-            return None
-        same = latest and sorted([x["replica"], x["life"]] for x in chosen) == lives
-        same = same and not any(x["failed"] for x in chosen) and best[0] > latest["step"]
-        same = same and all(x["version"] == [best[0], latest["id"]] for x in chosen)
-        return {
-            "id": latest["id"] if same else moment["next_id"],
-            "members": [x["replica"] for x in chosen],
-            "healthy": [x["replica"] for x in chosen if x["version"] == best],
-        }
-
-    return [decide(moment) for moment in mine]
+always_waits_for_the_clock = slip("who-takes-part", "my_decisions", says="That is the fast path", at=3, change="""
+-        full = len(begun) == len(awaited)
+-        if not full and moment["now"] < min(x["since"] for x in begun) + moment["patience"]:
++        if moment["now"] < min(x["since"] for x in begun) + moment["patience"]:
+""")  # fmt: skip
 
 
-@mutant("who-takes-part", "my_decisions", says="That is the fast path", at=3)
-def waits_for_all_the_living(mine, group):
-    def decide(moment):
-        latest, living = moment["latest"], [x for x in moment["replicas"] if x["alive"]]
-        lives = sorted(latest["lives"]) if latest else []
-        asking = [x for x in living if x["asks"]]
-        members = [x for x in living if [x["replica"], x["life"]] in lives]
-        awaited = members or living
-        begun = [x for x in awaited if x["asks"]]
-        if not begun:
-            return None
-        full = len(asking) == len(living)
-        if not full and moment["now"] < min(x["since"] for x in begun) + moment["patience"]:
-            return None
-        shrink = members and any(x["failed"] for x in begun) and len(begun) >= moment["least"]
-        chosen = begun if shrink else asking
-        best = max(x["version"] for x in chosen)
-        held = max([x["version"] for x in living if not x["asks"]], default=best)
-        if len(chosen) < moment["least"] or held > best:
-            return None
-        same = latest and sorted([x["replica"], x["life"]] for x in chosen) == lives
-        same = same and not any(x["failed"] for x in chosen) and best[0] > latest["step"]
-        same = same and all(x["version"] == [best[0], latest["id"]] for x in chosen)
-        return {
-            "id": latest["id"] if same else moment["next_id"],
-            "members": [x["replica"] for x in chosen],
-            "healthy": [x["replica"] for x in chosen if x["version"] == best],
-        }
-
-    return [decide(moment) for moment in mine]
+waits_for_all_the_living = slip("who-takes-part", "my_decisions", says="That is the fast path", at=3, change="""
+-        full = len(begun) == len(awaited)
++        full = len(asking) == len(living)
+""")  # fmt: skip
 
 
-@mutant("who-takes-part", "my_decisions", says="somebody has waited for `patience` seconds", at=3)
-def never_loses_patience(mine, group):
-    def decide(moment):
-        latest, living = moment["latest"], [x for x in moment["replicas"] if x["alive"]]
-        lives = sorted(latest["lives"]) if latest else []
-        asking = [x for x in living if x["asks"]]
-        members = [x for x in living if [x["replica"], x["life"]] in lives]
-        awaited = members or living
-        begun = [x for x in awaited if x["asks"]]
-        if not begun:
-            return None
-        full = len(begun) == len(awaited)
-        if not full:
-            return None
-        shrink = members and any(x["failed"] for x in begun) and len(begun) >= moment["least"]
-        chosen = begun if shrink else asking
-        best = max(x["version"] for x in chosen)
-        held = max([x["version"] for x in living if not x["asks"]], default=best)
-        if len(chosen) < moment["least"] or held > best:
-            return None
-        same = latest and sorted([x["replica"], x["life"]] for x in chosen) == lives
-        same = same and not any(x["failed"] for x in chosen) and best[0] > latest["step"]
-        same = same and all(x["version"] == [best[0], latest["id"]] for x in chosen)
-        return {
-            "id": latest["id"] if same else moment["next_id"],
-            "members": [x["replica"] for x in chosen],
-            "healthy": [x["replica"] for x in chosen if x["version"] == best],
-        }
-
-    return [decide(moment) for moment in mine]
+never_loses_patience = slip(
+    "who-takes-part", "my_decisions", says="somebody has waited for `patience` seconds", at=3, change="""
+-        if not full and moment["now"] < min(x["since"] for x in begun) + moment["patience"]:
++        if not full:
+""")  # fmt: skip
 
 
-@mutant("who-takes-part", "my_decisions", says="a round may only shrink", at=3)
-def takes_newcomers_at_a_failure(mine, group):
-    def decide(moment):
-        latest, living = moment["latest"], [x for x in moment["replicas"] if x["alive"]]
-        lives = sorted(latest["lives"]) if latest else []
-        asking = [x for x in living if x["asks"]]
-        members = [x for x in living if [x["replica"], x["life"]] in lives]
-        awaited = members or living
-        begun = [x for x in awaited if x["asks"]]
-        if not begun:
-            return None
-        full = len(begun) == len(awaited)
-        if not full and moment["now"] < min(x["since"] for x in begun) + moment["patience"]:
-            return None
-        chosen = asking
-        best = max(x["version"] for x in chosen)
-        held = max([x["version"] for x in living if not x["asks"]], default=best)
-        if len(chosen) < moment["least"] or held > best:
-            return None
-        same = latest and sorted([x["replica"], x["life"]] for x in chosen) == lives
-        same = same and not any(x["failed"] for x in chosen) and best[0] > latest["step"]
-        same = same and all(x["version"] == [best[0], latest["id"]] for x in chosen)
-        return {
-            "id": latest["id"] if same else moment["next_id"],
-            "members": [x["replica"] for x in chosen],
-            "healthy": [x["replica"] for x in chosen if x["version"] == best],
-        }
-
-    return [decide(moment) for moment in mine]
+takes_newcomers_at_a_failure = slip("who-takes-part", "my_decisions", says="a round may only shrink", at=3, change="""
+-        shrink = members and any(x["failed"] for x in begun) and len(begun) >= moment["least"]
+-        chosen = begun if shrink else asking
++        chosen = asking
+""")  # fmt: skip
 
 
-@mutant("who-takes-part", "my_decisions", says="Moment", at=3)
-def shrinks_below_the_least(mine, group):
-    def decide(moment):
-        latest, living = moment["latest"], [x for x in moment["replicas"] if x["alive"]]
-        lives = sorted(latest["lives"]) if latest else []
-        asking = [x for x in living if x["asks"]]
-        members = [x for x in living if [x["replica"], x["life"]] in lives]
-        awaited = members or living
-        begun = [x for x in awaited if x["asks"]]
-        if not begun:
-            return None
-        full = len(begun) == len(awaited)
-        if not full and moment["now"] < min(x["since"] for x in begun) + moment["patience"]:
-            return None
-        shrink = members and any(x["failed"] for x in begun)
-        chosen = begun if shrink else asking
-        best = max(x["version"] for x in chosen)
-        held = max([x["version"] for x in living if not x["asks"]], default=best)
-        if len(chosen) < moment["least"] or held > best:
-            return None
-        same = latest and sorted([x["replica"], x["life"]] for x in chosen) == lives
-        same = same and not any(x["failed"] for x in chosen) and best[0] > latest["step"]
-        same = same and all(x["version"] == [best[0], latest["id"]] for x in chosen)
-        return {
-            "id": latest["id"] if same else moment["next_id"],
-            "members": [x["replica"] for x in chosen],
-            "healthy": [x["replica"] for x in chosen if x["version"] == best],
-        }
-
-    return [decide(moment) for moment in mine]
+shrinks_below_the_least = slip("who-takes-part", "my_decisions", says="Moment", at=3, change="""
+-        shrink = members and any(x["failed"] for x in begun) and len(begun) >= moment["least"]
++        shrink = members and any(x["failed"] for x in begun)
+""")  # fmt: skip
 
 
-@mutant("who-takes-part", "my_decisions", says="these are two states", at=3)
-def the_step_alone(mine, group):
-    def decide(moment):
-        latest, living = moment["latest"], [x for x in moment["replicas"] if x["alive"]]
-        lives = sorted(latest["lives"]) if latest else []
-        asking = [x for x in living if x["asks"]]
-        members = [x for x in living if [x["replica"], x["life"]] in lives]
-        awaited = members or living
-        begun = [x for x in awaited if x["asks"]]
-        if not begun:
-            return None
-        full = len(begun) == len(awaited)
-        if not full and moment["now"] < min(x["since"] for x in begun) + moment["patience"]:
-            return None
-        shrink = members and any(x["failed"] for x in begun) and len(begun) >= moment["least"]
-        chosen = begun if shrink else asking
-        best = max(x["version"] for x in chosen)
-        held = max([x["version"] for x in living if not x["asks"]], default=best)
-        if len(chosen) < moment["least"] or held > best:
-            return None
-        same = latest and sorted([x["replica"], x["life"]] for x in chosen) == lives
-        same = same and not any(x["failed"] for x in chosen) and best[0] > latest["step"]
-        same = same and all(x["version"] == [best[0], latest["id"]] for x in chosen)
-        return {
-            "id": latest["id"] if same else moment["next_id"],
-            "members": [x["replica"] for x in chosen],
-            "healthy": [x["replica"] for x in chosen if x["version"][0] == best[0]],
-        }
-
-    return [decide(moment) for moment in mine]
+the_step_alone = slip("who-takes-part", "my_decisions", says="these are two states", at=3, change="""
+-            "healthy": [x["replica"] for x in chosen if x["version"] == best],
++            "healthy": [x["replica"] for x in chosen if x["version"][0] == best[0]],
+""")  # fmt: skip
 
 
-@mutant("who-takes-part", "my_decisions", says="A state is not thrown away", at=3)
-def forgets_who_is_silent(mine, group):
-    def decide(moment):
-        latest, living = moment["latest"], [x for x in moment["replicas"] if x["alive"]]
-        lives = sorted(latest["lives"]) if latest else []
-        asking = [x for x in living if x["asks"]]
-        members = [x for x in living if [x["replica"], x["life"]] in lives]
-        awaited = members or living
-        begun = [x for x in awaited if x["asks"]]
-        if not begun:
-            return None
-        full = len(begun) == len(awaited)
-        if not full and moment["now"] < min(x["since"] for x in begun) + moment["patience"]:
-            return None
-        shrink = members and any(x["failed"] for x in begun) and len(begun) >= moment["least"]
-        chosen = begun if shrink else asking
-        best = max(x["version"] for x in chosen)
-        if len(chosen) < moment["least"]:
-            return None
-        same = latest and sorted([x["replica"], x["life"]] for x in chosen) == lives
-        same = same and not any(x["failed"] for x in chosen) and best[0] > latest["step"]
-        same = same and all(x["version"] == [best[0], latest["id"]] for x in chosen)
-        return {
-            "id": latest["id"] if same else moment["next_id"],
-            "members": [x["replica"] for x in chosen],
-            "healthy": [x["replica"] for x in chosen if x["version"] == best],
-        }
-
-    return [decide(moment) for moment in mine]
+forgets_who_is_silent = slip("who-takes-part", "my_decisions", says="A state is not thrown away", at=3, change="""
+-        held = max([x["version"] for x in living if not x["asks"]], default=best)
+-        if len(chosen) < moment["least"] or held > best:
++        if len(chosen) < moment["least"]:
+""")  # fmt: skip
 
 
-@mutant("who-takes-part", "my_decisions", says="so the id stays", at=3)
-def always_a_new_id(mine, group):
-    def decide(moment):
-        latest, living = moment["latest"], [x for x in moment["replicas"] if x["alive"]]
-        lives = sorted(latest["lives"]) if latest else []
-        asking = [x for x in living if x["asks"]]
-        members = [x for x in living if [x["replica"], x["life"]] in lives]
-        awaited = members or living
-        begun = [x for x in awaited if x["asks"]]
-        if not begun:
-            return None
-        full = len(begun) == len(awaited)
-        if not full and moment["now"] < min(x["since"] for x in begun) + moment["patience"]:
-            return None
-        shrink = members and any(x["failed"] for x in begun) and len(begun) >= moment["least"]
-        chosen = begun if shrink else asking
-        best = max(x["version"] for x in chosen)
-        held = max([x["version"] for x in living if not x["asks"]], default=best)
-        if len(chosen) < moment["least"] or held > best:
-            return None
-        return {
-            "id": moment["next_id"],
-            "members": [x["replica"] for x in chosen],
-            "healthy": [x["replica"] for x in chosen if x["version"] == best],
-        }
+always_a_new_id = slip("who-takes-part", "my_decisions", says="so the id stays", at=3, change="""
+-        same = latest and sorted([x["replica"], x["life"]] for x in chosen) == lives
+-        same = same and not any(x["failed"] for x in chosen) and best[0] > latest["step"]
+-        same = same and all(x["version"] == [best[0], latest["id"]] for x in chosen)
 
-    return [decide(moment) for moment in mine]
+-            "id": latest["id"] if same else moment["next_id"],
++            "id": moment["next_id"],
+""")  # fmt: skip
 
 
-@mutant("who-takes-part", "my_decisions", says="the id stays only for the same lives", at=3)
-def the_old_id_after_a_failure(mine, group):
-    def decide(moment):
-        latest, living = moment["latest"], [x for x in moment["replicas"] if x["alive"]]
-        lives = sorted(latest["lives"]) if latest else []
-        asking = [x for x in living if x["asks"]]
-        members = [x for x in living if [x["replica"], x["life"]] in lives]
-        awaited = members or living
-        begun = [x for x in awaited if x["asks"]]
-        if not begun:
-            return None
-        full = len(begun) == len(awaited)
-        if not full and moment["now"] < min(x["since"] for x in begun) + moment["patience"]:
-            return None
-        shrink = members and any(x["failed"] for x in begun) and len(begun) >= moment["least"]
-        chosen = begun if shrink else asking
-        best = max(x["version"] for x in chosen)
-        held = max([x["version"] for x in living if not x["asks"]], default=best)
-        if len(chosen) < moment["least"] or held > best:
-            return None
-        same = latest and sorted([x["replica"], x["life"]] for x in chosen) == lives
-        return {
-            "id": latest["id"] if same else moment["next_id"],
-            "members": [x["replica"] for x in chosen],
-            "healthy": [x["replica"] for x in chosen if x["version"] == best],
-        }
-
-    return [decide(moment) for moment in mine]
+the_old_id_after_a_failure = slip(
+    "who-takes-part", "my_decisions", says="the id stays only for the same lives", at=3, change="""
+-        same = same and not any(x["failed"] for x in chosen) and best[0] > latest["step"]
+-        same = same and all(x["version"] == [best[0], latest["id"]] for x in chosen)
+""")  # fmt: skip
 
 
-@mutant("who-takes-part", "my_decisions", says="Moment", at=3)
-def a_new_life_is_a_member(mine, group):
-    def decide(moment):
-        latest, living = moment["latest"], [x for x in moment["replicas"] if x["alive"]]
-        lives = sorted(latest["lives"]) if latest else []
-        asking = [x for x in living if x["asks"]]
-        members = [x for x in living if x["replica"] in [r for r, _ in lives]]
-        awaited = members or living
-        begun = [x for x in awaited if x["asks"]]
-        if not begun:
-            return None
-        full = len(begun) == len(awaited)
-        if not full and moment["now"] < min(x["since"] for x in begun) + moment["patience"]:
-            return None
-        shrink = members and any(x["failed"] for x in begun) and len(begun) >= moment["least"]
-        chosen = begun if shrink else asking
-        best = max(x["version"] for x in chosen)
-        held = max([x["version"] for x in living if not x["asks"]], default=best)
-        if len(chosen) < moment["least"] or held > best:
-            return None
-        same = latest and sorted([x["replica"], x["life"]] for x in chosen) == lives
-        same = same and not any(x["failed"] for x in chosen) and best[0] > latest["step"]
-        same = same and all(x["version"] == [best[0], latest["id"]] for x in chosen)
-        return {
-            "id": latest["id"] if same else moment["next_id"],
-            "members": [x["replica"] for x in chosen],
-            "healthy": [x["replica"] for x in chosen if x["version"] == best],
-        }
-
-    return [decide(moment) for moment in mine]
+a_new_life_is_a_member = slip("who-takes-part", "my_decisions", says="Moment", at=3, change="""
+-        members = [x for x in living if [x["replica"], x["life"]] in lives]
++        members = [x for x in living if x["replica"] in [r for r, _ in lives]]
+""")  # fmt: skip
 
 
 @variant("who-takes-part", "my_decisions", at=3)
@@ -1189,189 +497,51 @@ def reasons_to_wait(mine, group):
 # A replica leaves, and returns ---------------------------------------------------------------------------------------
 
 
-@mutant("leaves-and-returns", "my_lives", says="counted its samples by itself", at=3)
-def counts_by_itself(mine, group):
-    def run(life, ranks):
-        me, batch, ring, number = group.rank, mine["batch"], ranks, None
-        weights, trained = life["weights"], []
-        positions = torch.zeros(mine["replicas"], dtype=torch.int64)
-        for k, quorum in enumerate(life["quorums"]):
-            members, healthy = quorum["members"], quorum["healthy"]
-            if quorum["id"] != number:
-                number = quorum["id"]
-                ring = ring.rebuild(members, epoch=number)
-            gradient, samples = torch.zeros_like(weights), torch.zeros(0)
-            try:
-                state = torch.cat([weights, positions.double()])
-                if me == healthy[0]:
-                    for place, member in enumerate(members):
-                        if member not in healthy:
-                            ring.send(state, place)
-                if me in healthy:
-                    samples = me + mine["replicas"] * (positions[me] + torch.arange(batch))
-                    gradient = gradient_of(weights, samples)
-                else:
-                    ring.recv(state, members.index(healthy[0]))
-                    weights = state[: len(weights)]
-                reach("exchange", k, life, ring)
-                collectives.all_reduce(gradient, ring)
-            except PeerLost:
-                ring.leave()
-                continue
-            weights = weights - gradient / len(healthy)
-            positions[healthy] += batch
-            trained += samples.tolist()
-        return [weights, positions, trained]
-
-    return live(run, mine["lives"], group)
+counts_by_itself = slip("leaves-and-returns", "my_lives", says="counted its samples by itself", at=3, change="""
+-                    weights, positions = state[: len(weights)], state[len(weights) :].long()
++                    weights = state[: len(weights)]
+""")  # fmt: skip
 
 
-@mutant("leaves-and-returns", "my_lives", says="those samples are never trained", at=3)
-def moves_at_once(mine, group):
-    def run(life, ranks):
-        me, batch, ring, number = group.rank, mine["batch"], ranks, None
-        weights, trained = life["weights"], []
-        positions = torch.zeros(mine["replicas"], dtype=torch.int64)
-        for k, quorum in enumerate(life["quorums"]):
-            members, healthy = quorum["members"], quorum["healthy"]
-            if quorum["id"] != number:
-                number = quorum["id"]
-                ring = ring.rebuild(members, epoch=number)
-            gradient, samples = torch.zeros_like(weights), torch.zeros(0)
-            try:
-                state = torch.cat([weights, positions.double()])
-                if me == healthy[0]:
-                    for place, member in enumerate(members):
-                        if member not in healthy:
-                            ring.send(state, place)
-                if me in healthy:
-                    samples = me + mine["replicas"] * (positions[me] + torch.arange(batch))
-                    gradient = gradient_of(weights, samples)
-                else:
-                    ring.recv(state, members.index(healthy[0]))
-                    weights, positions = state[: len(weights)], state[len(weights) :].long()
-                positions[healthy] += batch
-                reach("exchange", k, life, ring)
-                collectives.all_reduce(gradient, ring)
-            except PeerLost:
-                ring.leave()
-                continue
-            weights = weights - gradient / len(healthy)
-            trained += samples.tolist()
-        return [weights, positions, trained]
+moves_at_once = slip("leaves-and-returns", "my_lives", says="those samples are never trained", at=3, change="""
+                     weights, positions = state[: len(weights)], state[len(weights) :].long()
++                positions[healthy] += batch
 
-    return live(run, mine["lives"], group)
+-            positions[healthy] += batch
+""")  # fmt: skip
 
 
-@mutant("leaves-and-returns", "my_lives", says="It trained nothing in that step", at=3)
-def moves_everybody(mine, group):
-    def run(life, ranks):
-        me, batch, ring, number = group.rank, mine["batch"], ranks, None
-        weights, trained = life["weights"], []
-        positions = torch.zeros(mine["replicas"], dtype=torch.int64)
-        for k, quorum in enumerate(life["quorums"]):
-            members, healthy = quorum["members"], quorum["healthy"]
-            if quorum["id"] != number:
-                number = quorum["id"]
-                ring = ring.rebuild(members, epoch=number)
-            gradient, samples = torch.zeros_like(weights), torch.zeros(0)
-            try:
-                state = torch.cat([weights, positions.double()])
-                if me == healthy[0]:
-                    for place, member in enumerate(members):
-                        if member not in healthy:
-                            ring.send(state, place)
-                if me in healthy:
-                    samples = me + mine["replicas"] * (positions[me] + torch.arange(batch))
-                    gradient = gradient_of(weights, samples)
-                else:
-                    ring.recv(state, members.index(healthy[0]))
-                    weights, positions = state[: len(weights)], state[len(weights) :].long()
-                reach("exchange", k, life, ring)
-                collectives.all_reduce(gradient, ring)
-            except PeerLost:
-                ring.leave()
-                continue
-            weights = weights - gradient / len(healthy)
-            positions[members] += batch
-            trained += samples.tolist()
-        return [weights, positions, trained]
-
-    return live(run, mine["lives"], group)
+moves_everybody = slip("leaves-and-returns", "my_lives", says="It trained nothing in that step", at=3, change="""
+-            positions[healthy] += batch
++            positions[members] += batch
+""")  # fmt: skip
 
 
-@mutant("leaves-and-returns", "my_lives", says="divided by all members", at=3)
-def divides_by_members(mine, group):
-    def run(life, ranks):
-        me, batch, ring, number = group.rank, mine["batch"], ranks, None
-        weights, trained = life["weights"], []
-        positions = torch.zeros(mine["replicas"], dtype=torch.int64)
-        for k, quorum in enumerate(life["quorums"]):
-            members, healthy = quorum["members"], quorum["healthy"]
-            if quorum["id"] != number:
-                number = quorum["id"]
-                ring = ring.rebuild(members, epoch=number)
-            gradient, samples = torch.zeros_like(weights), torch.zeros(0)
-            try:
-                state = torch.cat([weights, positions.double()])
-                if me == healthy[0]:
-                    for place, member in enumerate(members):
-                        if member not in healthy:
-                            ring.send(state, place)
-                if me in healthy:
-                    samples = me + mine["replicas"] * (positions[me] + torch.arange(batch))
-                    gradient = gradient_of(weights, samples)
-                else:
-                    ring.recv(state, members.index(healthy[0]))
-                    weights, positions = state[: len(weights)], state[len(weights) :].long()
-                reach("exchange", k, life, ring)
-                collectives.all_reduce(gradient, ring)
-            except PeerLost:
-                ring.leave()
-                continue
-            weights = weights - gradient / len(members)
-            positions[healthy] += batch
-            trained += samples.tolist()
-        return [weights, positions, trained]
-
-    return live(run, mine["lives"], group)
+divides_by_members = slip("leaves-and-returns", "my_lives", says="divided by all members", at=3, change="""
+-            weights = weights - gradient / len(healthy)
++            weights = weights - gradient / len(members)
+""")  # fmt: skip
 
 
-@mutant("leaves-and-returns", "my_lives", says="A newcomer took over the state *after* the update", at=3)
-def copies_after_the_update(mine, group):
-    def run(life, ranks):
-        me, batch, ring, number = group.rank, mine["batch"], ranks, None
-        weights, trained = life["weights"], []
-        positions = torch.zeros(mine["replicas"], dtype=torch.int64)
-        for k, quorum in enumerate(life["quorums"]):
-            members, healthy = quorum["members"], quorum["healthy"]
-            if quorum["id"] != number:
-                number = quorum["id"]
-                ring = ring.rebuild(members, epoch=number)
-            gradient, samples = torch.zeros_like(weights), torch.zeros(0)
-            try:
-                if me in healthy:
-                    samples = me + mine["replicas"] * (positions[me] + torch.arange(batch))
-                    gradient = gradient_of(weights, samples)
-                reach("exchange", k, life, ring)
-                collectives.all_reduce(gradient, ring)
-                state = torch.cat([weights - gradient / len(healthy), positions.double()])
-                if me == healthy[0]:
-                    for place, member in enumerate(members):
-                        if member not in healthy:
-                            ring.send(state, place)
-                if me not in healthy:
-                    ring.recv(state, members.index(healthy[0]))
-                    weights, positions = state[: len(weights)], state[len(weights) :].long()
-            except PeerLost:
-                ring.leave()
-                continue
-            weights = weights - gradient / len(healthy)
-            positions[healthy] += batch
-            trained += samples.tolist()
-        return [weights, positions, trained]
+copies_after_the_update = slip(
+    "leaves-and-returns", "my_lives", says="A newcomer took over the state *after* the update", at=3, change="""
+-                state = torch.cat([weights, positions.double()])
++                if me in healthy:
++                    samples = me + mine["replicas"] * (positions[me] + torch.arange(batch))
++                    gradient = gradient_of(weights, samples)
++                reach("exchange", k, life, ring)
++                collectives.all_reduce(gradient, ring)
++                state = torch.cat([weights - gradient / len(healthy), positions.double()])
 
-    return live(run, mine["lives"], group)
+-                if me in healthy:
+-                    samples = me + mine["replicas"] * (positions[me] + torch.arange(batch))
+-                    gradient = gradient_of(weights, samples)
+-                else:
++                if me not in healthy:
+
+-                reach("exchange", k, life, ring)
+-                collectives.all_reduce(gradient, ring)
+""")  # fmt: skip
 
 
 @variant("leaves-and-returns", "my_lives", at=4)
@@ -1410,77 +580,21 @@ def leaves_when_it_builds_the_next(mine, group):
     return live(run, mine["lives"], group)
 
 
-@mutant("leaves-and-returns", "my_lives", says="Call reach before every exchange", at=3)
-def is_never_lost(mine, group):
-    def run(life, ranks):
-        me, batch, ring, number = group.rank, mine["batch"], ranks, None
-        weights, trained = life["weights"], []
-        positions = torch.zeros(mine["replicas"], dtype=torch.int64)
-        for quorum in life["quorums"]:
-            members, healthy = quorum["members"], quorum["healthy"]
-            if quorum["id"] != number:
-                number = quorum["id"]
-                ring = ring.rebuild(members, epoch=number)
-            gradient, samples = torch.zeros_like(weights), torch.zeros(0)
-            try:
-                state = torch.cat([weights, positions.double()])
-                if me == healthy[0]:
-                    for place, member in enumerate(members):
-                        if member not in healthy:
-                            ring.send(state, place)
-                if me in healthy:
-                    samples = me + mine["replicas"] * (positions[me] + torch.arange(batch))
-                    gradient = gradient_of(weights, samples)
-                else:
-                    ring.recv(state, members.index(healthy[0]))
-                    weights, positions = state[: len(weights)], state[len(weights) :].long()
-                collectives.all_reduce(gradient, ring)
-            except PeerLost:
-                ring.leave()
-                continue
-            weights = weights - gradient / len(healthy)
-            positions[healthy] += batch
-            trained += samples.tolist()
-        return [weights, positions, trained]
+is_never_lost = slip("leaves-and-returns", "my_lives", says="Call reach before every exchange", at=3, change="""
+-        for k, quorum in enumerate(life["quorums"]):
++        for quorum in life["quorums"]:
 
-    return live(run, mine["lives"], group)
+-                reach("exchange", k, life, ring)
+""")  # fmt: skip
 
 
-@mutant("leaves-and-returns", "my_lives", says="are in the list. They are trained again later", at=3)
-def lists_discarded_samples(mine, group):
-    def run(life, ranks):
-        me, batch, ring, number = group.rank, mine["batch"], ranks, None
-        weights, trained = life["weights"], []
-        positions = torch.zeros(mine["replicas"], dtype=torch.int64)
-        for k, quorum in enumerate(life["quorums"]):
-            members, healthy = quorum["members"], quorum["healthy"]
-            if quorum["id"] != number:
-                number = quorum["id"]
-                ring = ring.rebuild(members, epoch=number)
-            gradient, samples = torch.zeros_like(weights), torch.zeros(0)
-            try:
-                state = torch.cat([weights, positions.double()])
-                if me == healthy[0]:
-                    for place, member in enumerate(members):
-                        if member not in healthy:
-                            ring.send(state, place)
-                if me in healthy:
-                    samples = me + mine["replicas"] * (positions[me] + torch.arange(batch))
-                    gradient = gradient_of(weights, samples)
-                else:
-                    ring.recv(state, members.index(healthy[0]))
-                    weights, positions = state[: len(weights)], state[len(weights) :].long()
-                trained += samples.tolist()
-                reach("exchange", k, life, ring)
-                collectives.all_reduce(gradient, ring)
-            except PeerLost:
-                ring.leave()
-                continue
-            weights = weights - gradient / len(healthy)
-            positions[healthy] += batch
-        return [weights, positions, trained]
+lists_discarded_samples = slip(
+    "leaves-and-returns", "my_lives", says="are in the list. They are trained again later", at=3, change="""
+                     weights, positions = state[: len(weights)], state[len(weights) :].long()
++                trained += samples.tolist()
 
-    return live(run, mine["lives"], group)
+-            trained += samples.tolist()
+""")  # fmt: skip
 
 
 @variant("leaves-and-returns", "my_lives", at=4)

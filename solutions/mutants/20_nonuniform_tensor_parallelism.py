@@ -6,31 +6,26 @@ What a function here may use is what the first cell of the notebook imports.
 import torch
 
 from labkit import collectives
-from labkit.grading.checks.zoo import mutant, variant
+from labkit.grading.checks.zoo import mutant, slip, variant
 from labkit.resilience.rehearse import adamw_step, gradient_of, gradient_of_shards, live, reach
 from labkit.wire.errors import PeerLost
 
 # A map for ranks that stay -------------------------------------------------------------------------------------------
 
 
-@mutant("the-shard-map", "my_map", says="Fill one extra rank before you begin with the next", at=4)
-def deals_in_turn(mine, group):
-    shards, lost = mine["shards"], mine["lost"]
-    owners = [rank for rank in range(mine["ranks"]) if rank not in lost]
-    sync = [[] for _ in range(mine["ranks"])]
-    for owner, stretch in zip(owners, torch.arange(shards).tensor_split(len(owners)), strict=True):
-        sync[owner] = stretch.tolist()
-    each, over = divmod(shards, mine["ranks"])
-    load = {rank: each + (place < over) for place, rank in enumerate(owners + lost)}
-    compute = [stretch[: load[rank]] for rank, stretch in enumerate(sync)]
-    turn = 0
-    for owner in owners:
-        for shard in sync[owner][load[owner] :]:
-            while len(compute[lost[turn % len(lost)]]) == load[lost[turn % len(lost)]]:
-                turn += 1
-            compute[lost[turn % len(lost)]].append(shard)
-            turn += 1
-    return {"sync": sync, "compute": compute}
+deals_in_turn = slip(
+    "the-shard-map", "my_map", says="Fill one extra rank before you begin with the next", at=4, change="""
+-    given = [shard for owner in owners for shard in sync[owner][load[owner] :]]
+-    for rank in lost:
+-        compute[rank], given = given[: load[rank]], given[load[rank] :]
++    turn = 0
++    for owner in owners:
++        for shard in sync[owner][load[owner] :]:
++            while len(compute[lost[turn % len(lost)]]) == load[lost[turn % len(lost)]]:
++                turn += 1
++            compute[lost[turn % len(lost)]].append(shard)
++            turn += 1
+""")  # fmt: skip
 
 
 @mutant("the-shard-map", "my_map", says="Its partner is lost, so it adds up none", at=4)
@@ -57,21 +52,17 @@ def cuts_anew(mine, group):
     return {"sync": sync, "compute": compute}
 
 
-@mutant("the-shard-map", "my_map", says="what is left over can stay with ranks that add up", at=4)
-def one_more_by_number(mine, group):
-    shards, lost = mine["shards"], mine["lost"]
-    owners = [rank for rank in range(mine["ranks"]) if rank not in lost]
-    sync = [[] for _ in range(mine["ranks"])]
-    for owner, stretch in zip(owners, torch.arange(shards).tensor_split(len(owners)), strict=True):
-        sync[owner] = stretch.tolist()
-    each, over = divmod(shards, mine["ranks"])
-    load = [each + (rank < over) for rank in range(mine["ranks"])]
-    compute = [stretch[: load[rank]] for rank, stretch in enumerate(sync)]
-    given = [shard for owner in owners for shard in sync[owner][load[owner] :]]
-    for rank in range(mine["ranks"]):
-        more = load[rank] - len(compute[rank])
-        compute[rank], given = compute[rank] + given[:more], given[more:]
-    return {"sync": sync, "compute": compute}
+one_more_by_number = slip(
+    "the-shard-map", "my_map", says="what is left over can stay with ranks that add up", at=4, change="""
+-    load = {rank: each + (place < over) for place, rank in enumerate(owners + lost)}
++    load = [each + (rank < over) for rank in range(mine["ranks"])]
+
+-    for rank in lost:
+-        compute[rank], given = given[: load[rank]], given[load[rank] :]
++    for rank in range(mine["ranks"]):
++        more = load[rank] - len(compute[rank])
++        compute[rank], given = compute[rank] + given[:more], given[more:]
+""")  # fmt: skip
 
 
 @mutant("the-shard-map", "my_map", says="is on no rank. Each shard is there once", at=4)
@@ -373,103 +364,52 @@ def rounds_down(mine, group):
     return [shares, own.tolist(), gradient]
 
 
-@mutant("uneven-batches", "my_uneven_batch", says="may have no example at all", at=3)
-def an_example_for_everybody(mine, group):
-    each = [-(-mine["shards"] // width) for width in mine["widths"]]
-    batch = len(mine["samples"])
-    shares = [1] * group.size
-    for _ in range(batch - group.size):
-        soonest = min(range(group.size), key=lambda r: (shares[r] + 1) * each[r])
-        shares[soonest] += 1
-    first = sum(shares[: group.rank])
-    own = mine["samples"][first : first + shares[group.rank]]
-    gradient = torch.zeros_like(mine["weights"])
-    if len(own):
-        gradient = gradient_of(mine["weights"], own) * len(own) / batch
-    collectives.all_reduce(gradient, group)
-    return [shares, own.tolist(), gradient]
+an_example_for_everybody = slip("uneven-batches", "my_uneven_batch", says="may have no example at all", at=3, change="""
+-    shares = [0] * group.size
+-    for _ in range(batch):
++    shares = [1] * group.size
++    for _ in range(batch - group.size):
+""")  # fmt: skip
 
 
-@mutant("uneven-batches", "my_uneven_batch", says="it is a mean of means", at=4)
-def a_mean_of_means(mine, group):
-    each = [-(-mine["shards"] // width) for width in mine["widths"]]
-    batch = len(mine["samples"])
-    shares = [0] * group.size
-    for _ in range(batch):
-        soonest = min(range(group.size), key=lambda r: (shares[r] + 1) * each[r])
-        shares[soonest] += 1
-    first = sum(shares[: group.rank])
-    own = mine["samples"][first : first + shares[group.rank]]
-    gradient = torch.zeros_like(mine["weights"])
-    if len(own):
-        gradient = gradient_of(mine["weights"], own) / group.size
-    collectives.all_reduce(gradient, group)
-    return [shares, own.tolist(), gradient]
+a_mean_of_means = slip("uneven-batches", "my_uneven_batch", says="it is a mean of means", at=4, change="""
+-        gradient = gradient_of(mine["weights"], own) * len(own) / batch
++        gradient = gradient_of(mine["weights"], own) / group.size
+""")  # fmt: skip
 
 
-@mutant("uneven-batches", "my_uneven_batch", says="has the weight of its GPUs", at=4)
-def the_weight_of_its_gpus(mine, group):
-    each = [-(-mine["shards"] // width) for width in mine["widths"]]
-    batch = len(mine["samples"])
-    shares = [0] * group.size
-    for _ in range(batch):
-        soonest = min(range(group.size), key=lambda r: (shares[r] + 1) * each[r])
-        shares[soonest] += 1
-    first = sum(shares[: group.rank])
-    own = mine["samples"][first : first + shares[group.rank]]
-    part = mine["widths"][group.rank] / sum(mine["widths"])
-    gradient = torch.zeros_like(mine["weights"])
-    if len(own):
-        gradient = gradient_of(mine["weights"], own) * part
-    collectives.all_reduce(gradient, group)
-    return [shares, own.tolist(), gradient]
+the_weight_of_its_gpus = slip("uneven-batches", "my_uneven_batch", says="has the weight of its GPUs", at=4, change="""
+     own = mine["samples"][first : first + shares[group.rank]]
++    part = mine["widths"][group.rank] / sum(mine["widths"])
+
+-        gradient = gradient_of(mine["weights"], own) * len(own) / batch
++        gradient = gradient_of(mine["weights"], own) * part
+""")  # fmt: skip
 
 
-@mutant("uneven-batches", "my_uneven_batch", says="their mean is nan", at=3)
-def a_mean_over_nothing(mine, group):
-    each = [-(-mine["shards"] // width) for width in mine["widths"]]
-    batch = len(mine["samples"])
-    shares = [0] * group.size
-    for _ in range(batch):
-        soonest = min(range(group.size), key=lambda r: (shares[r] + 1) * each[r])
-        shares[soonest] += 1
-    first = sum(shares[: group.rank])
-    own = mine["samples"][first : first + shares[group.rank]]
-    gradient = gradient_of(mine["weights"], own) * len(own) / batch
-    collectives.all_reduce(gradient, group)
-    return [shares, own.tolist(), gradient]
+a_mean_over_nothing = slip("uneven-batches", "my_uneven_batch", says="their mean is nan", at=3, change="""
+-    gradient = torch.zeros_like(mine["weights"])
+-    if len(own):
+-        gradient = gradient_of(mine["weights"], own) * len(own) / batch
++    gradient = gradient_of(mine["weights"], own) * len(own) / batch
+""")  # fmt: skip
 
 
-@mutant("uneven-batches", "my_uneven_batch", says="compute with the whole batch", at=4)
-def everybody_trains_all(mine, group):
-    each = [-(-mine["shards"] // width) for width in mine["widths"]]
-    batch = len(mine["samples"])
-    shares = [0] * group.size
-    for _ in range(batch):
-        soonest = min(range(group.size), key=lambda r: (shares[r] + 1) * each[r])
-        shares[soonest] += 1
-    first = sum(shares[: group.rank])
-    own = mine["samples"][first : first + shares[group.rank]]
-    gradient = gradient_of(mine["weights"], mine["samples"])
-    return [shares, own.tolist(), gradient]
+everybody_trains_all = slip("uneven-batches", "my_uneven_batch", says="compute with the whole batch", at=4, change="""
+-    gradient = torch.zeros_like(mine["weights"])
+-    if len(own):
+-        gradient = gradient_of(mine["weights"], own) * len(own) / batch
+-    collectives.all_reduce(gradient, group)
++    gradient = gradient_of(mine["weights"], mine["samples"])
+""")  # fmt: skip
 
 
-@mutant("uneven-batches", "my_uneven_batch", says="Weigh the gradient before it is added up", at=4)
-def all_gradients_to_everybody(mine, group):
-    each = [-(-mine["shards"] // width) for width in mine["widths"]]
-    batch = len(mine["samples"])
-    shares = [0] * group.size
-    for _ in range(batch):
-        soonest = min(range(group.size), key=lambda r: (shares[r] + 1) * each[r])
-        shares[soonest] += 1
-    first = sum(shares[: group.rank])
-    own = mine["samples"][first : first + shares[group.rank]]
-    gradient = torch.zeros_like(mine["weights"])
-    if len(own):
-        gradient = gradient_of(mine["weights"], own) * len(own) / batch
-    rows = collectives.all_gather(gradient, group, algorithm="ring").view(group.size, -1)
-    gradient = collectives.all_gather(rows.sum(0), group, algorithm="ring").view(group.size, -1)[0]
-    return [shares, own.tolist(), gradient]
+all_gradients_to_everybody = slip(
+    "uneven-batches", "my_uneven_batch", says="Weigh the gradient before it is added up", at=4, change="""
+-    collectives.all_reduce(gradient, group)
++    rows = collectives.all_gather(gradient, group, algorithm="ring").view(group.size, -1)
++    gradient = collectives.all_gather(rows.sum(0), group, algorithm="ring").view(group.size, -1)[0]
+""")  # fmt: skip
 
 
 @variant("uneven-batches", "my_uneven_batch", at=4)
@@ -512,408 +452,73 @@ def divides_at_the_end(mine, group):
 # The state that follows --------------------------------------------------------------------------------------------
 
 
-@mutant("state-that-follows", "my_following_state", says="came without their moments", at=4)
-def weights_without_moments(mine, group):
-    def run(life, ranks):
-        me, replica = group.rank, mine["replica"]
-        state, steps, ring, number = life["state"], life["steps"], ranks, None
-        for k, quorum in enumerate(life["quorums"]):
-            members, have, want = quorum["members"], quorum["have"], quorum["want"]
-            if quorum["id"] != number:
-                number = quorum["id"]
-                ring = ring.rebuild(members, epoch=number)
-            moves = {}  # by giver and taker, the shards; alike on all ranks
-            for taker in members:
-                for shard in want[taker]:
-                    if shard not in have[taker]:
-                        holders = [r for r in members if shard in have[r]]
-                        giver = min(holders, key=lambda r: replica[r] != replica[taker])
-                        moves.setdefault((giver, taker), []).append(shard)
-            try:
-                reach("move", k, life, ring)
-                new, count = torch.zeros(3, len(want[me]), state.shape[2], dtype=torch.float64), steps
-                for place, shard in enumerate(want[me]):
-                    if shard in have[me]:
-                        new[:, place] = state[:, have[me].index(shard)]
-                waiting, arriving = [], []
-                for (giver, taker), shards in moves.items():
-                    message = torch.zeros(len(shards) * state.shape[2] + 1, dtype=torch.float64)
-                    if me == giver:
-                        message[:-1] = state[0, [have[me].index(shard) for shard in shards]].flatten()
-                        message[-1] = steps
-                        waiting.append(ring.isend(message, members.index(taker)))
-                    if me == taker:
-                        waiting.append(ring.irecv(message, members.index(giver)))
-                        arriving.append((shards, message))
-                for handle in waiting:
-                    handle.wait()
-                for shards, message in arriving:
-                    new[0, [want[me].index(shard) for shard in shards]] = message[:-1].view(len(shards), -1)
-                    count = int(message[-1])
-                gradient = gradient_of_shards(new[0], want[me], quorum["samples"])
-                reach("step", k, life, ring)
-                collectives.barrier(ring)
-            except PeerLost:
-                ring.leave()
-                continue
-            state, steps = adamw_step(new, count, gradient), count + 1
-        return [state, steps]
+weights_without_moments = slip(
+    "state-that-follows", "my_following_state", says="came without their moments", at=4, change="""
+-                    message = torch.zeros(3 * len(shards) * state.shape[2] + 1, dtype=torch.float64)
++                    message = torch.zeros(len(shards) * state.shape[2] + 1, dtype=torch.float64)
 
-    return live(run, mine["lives"], group)
+-                        message[:-1] = state[:, [have[me].index(shard) for shard in shards]].flatten()
++                        message[:-1] = state[0, [have[me].index(shard) for shard in shards]].flatten()
+
+-                    new[:, [want[me].index(shard) for shard in shards]] = message[:-1].view(3, len(shards), -1)
++                    new[0, [want[me].index(shard) for shard in shards]] = message[:-1].view(len(shards), -1)
+""")  # fmt: skip
 
 
-@mutant("state-that-follows", "my_following_state", says="A rank that comes back has made none", at=4)
-def a_newcomer_counts_from_zero(mine, group):
-    def run(life, ranks):
-        me, replica = group.rank, mine["replica"]
-        state, steps, ring, number = life["state"], life["steps"], ranks, None
-        for k, quorum in enumerate(life["quorums"]):
-            members, have, want = quorum["members"], quorum["have"], quorum["want"]
-            if quorum["id"] != number:
-                number = quorum["id"]
-                ring = ring.rebuild(members, epoch=number)
-            moves = {}  # by giver and taker, the shards; alike on all ranks
-            for taker in members:
-                for shard in want[taker]:
-                    if shard not in have[taker]:
-                        holders = [r for r in members if shard in have[r]]
-                        giver = min(holders, key=lambda r: replica[r] != replica[taker])
-                        moves.setdefault((giver, taker), []).append(shard)
-            try:
-                reach("move", k, life, ring)
-                new, count = torch.zeros(3, len(want[me]), state.shape[2], dtype=torch.float64), steps
-                for place, shard in enumerate(want[me]):
-                    if shard in have[me]:
-                        new[:, place] = state[:, have[me].index(shard)]
-                waiting, arriving = [], []
-                for (giver, taker), shards in moves.items():
-                    message = torch.zeros(3 * len(shards) * state.shape[2] + 1, dtype=torch.float64)
-                    if me == giver:
-                        message[:-1] = state[:, [have[me].index(shard) for shard in shards]].flatten()
-                        message[-1] = steps
-                        waiting.append(ring.isend(message, members.index(taker)))
-                    if me == taker:
-                        waiting.append(ring.irecv(message, members.index(giver)))
-                        arriving.append((shards, message))
-                for handle in waiting:
-                    handle.wait()
-                for shards, message in arriving:
-                    new[:, [want[me].index(shard) for shard in shards]] = message[:-1].view(3, len(shards), -1)
-                gradient = gradient_of_shards(new[0], want[me], quorum["samples"])
-                reach("step", k, life, ring)
-                collectives.barrier(ring)
-            except PeerLost:
-                ring.leave()
-                continue
-            state, steps = adamw_step(new, count, gradient), count + 1
-        return [state, steps]
-
-    return live(run, mine["lives"], group)
+a_newcomer_counts_from_zero = slip(
+    "state-that-follows", "my_following_state", says="A rank that comes back has made none", at=4, change="""
+-                    count = int(message[-1])
+""")  # fmt: skip
 
 
-@mutant("state-that-follows", "my_following_state", says="An attempt that came to nothing was counted", at=4)
-def counts_every_attempt(mine, group):
-    def run(life, ranks):
-        me, replica = group.rank, mine["replica"]
-        state, steps, ring, number = life["state"], life["steps"], ranks, None
-        for k, quorum in enumerate(life["quorums"]):
-            members, have, want = quorum["members"], quorum["have"], quorum["want"]
-            if quorum["id"] != number:
-                number = quorum["id"]
-                ring = ring.rebuild(members, epoch=number)
-            moves = {}  # by giver and taker, the shards; alike on all ranks
-            for taker in members:
-                for shard in want[taker]:
-                    if shard not in have[taker]:
-                        holders = [r for r in members if shard in have[r]]
-                        giver = min(holders, key=lambda r: replica[r] != replica[taker])
-                        moves.setdefault((giver, taker), []).append(shard)
-            try:
-                reach("move", k, life, ring)
-                new, count = torch.zeros(3, len(want[me]), state.shape[2], dtype=torch.float64), steps
-                for place, shard in enumerate(want[me]):
-                    if shard in have[me]:
-                        new[:, place] = state[:, have[me].index(shard)]
-                waiting, arriving = [], []
-                for (giver, taker), shards in moves.items():
-                    message = torch.zeros(3 * len(shards) * state.shape[2] + 1, dtype=torch.float64)
-                    if me == giver:
-                        message[:-1] = state[:, [have[me].index(shard) for shard in shards]].flatten()
-                        message[-1] = steps
-                        waiting.append(ring.isend(message, members.index(taker)))
-                    if me == taker:
-                        waiting.append(ring.irecv(message, members.index(giver)))
-                        arriving.append((shards, message))
-                for handle in waiting:
-                    handle.wait()
-                for shards, message in arriving:
-                    new[:, [want[me].index(shard) for shard in shards]] = message[:-1].view(3, len(shards), -1)
-                    count = int(message[-1])
-                gradient = gradient_of_shards(new[0], want[me], quorum["samples"])
-                steps += 1
-                reach("step", k, life, ring)
-                collectives.barrier(ring)
-            except PeerLost:
-                ring.leave()
-                continue
-            state, steps = adamw_step(new, count, gradient), max(steps, count + 1)
-        return [state, steps]
+counts_every_attempt = slip(
+    "state-that-follows", "my_following_state", says="An attempt that came to nothing was counted", at=4, change="""
+                 gradient = gradient_of_shards(new[0], want[me], quorum["samples"])
++                steps += 1
 
-    return live(run, mine["lives"], group)
+-            state, steps = adamw_step(new, count, gradient), count + 1
++            state, steps = adamw_step(new, count, gradient), max(steps, count + 1)
+""")  # fmt: skip
 
 
-@mutant("state-that-follows", "my_following_state", says="of its own replica has comes from that one", at=4)
-def always_from_the_other_replica(mine, group):
-    def run(life, ranks):
-        me, replica = group.rank, mine["replica"]
-        state, steps, ring, number = life["state"], life["steps"], ranks, None
-        for k, quorum in enumerate(life["quorums"]):
-            members, have, want = quorum["members"], quorum["have"], quorum["want"]
-            if quorum["id"] != number:
-                number = quorum["id"]
-                ring = ring.rebuild(members, epoch=number)
-            moves = {}  # by giver and taker, the shards; alike on all ranks
-            for taker in members:
-                for shard in want[taker]:
-                    if shard not in have[taker]:
-                        holders = [r for r in members if shard in have[r]]
-                        giver = min(holders, key=lambda r: replica[r] == replica[taker])
-                        moves.setdefault((giver, taker), []).append(shard)
-            try:
-                reach("move", k, life, ring)
-                new, count = torch.zeros(3, len(want[me]), state.shape[2], dtype=torch.float64), steps
-                for place, shard in enumerate(want[me]):
-                    if shard in have[me]:
-                        new[:, place] = state[:, have[me].index(shard)]
-                waiting, arriving = [], []
-                for (giver, taker), shards in moves.items():
-                    message = torch.zeros(3 * len(shards) * state.shape[2] + 1, dtype=torch.float64)
-                    if me == giver:
-                        message[:-1] = state[:, [have[me].index(shard) for shard in shards]].flatten()
-                        message[-1] = steps
-                        waiting.append(ring.isend(message, members.index(taker)))
-                    if me == taker:
-                        waiting.append(ring.irecv(message, members.index(giver)))
-                        arriving.append((shards, message))
-                for handle in waiting:
-                    handle.wait()
-                for shards, message in arriving:
-                    new[:, [want[me].index(shard) for shard in shards]] = message[:-1].view(3, len(shards), -1)
-                    count = int(message[-1])
-                gradient = gradient_of_shards(new[0], want[me], quorum["samples"])
-                reach("step", k, life, ring)
-                collectives.barrier(ring)
-            except PeerLost:
-                ring.leave()
-                continue
-            state, steps = adamw_step(new, count, gradient), count + 1
-        return [state, steps]
-
-    return live(run, mine["lives"], group)
+always_from_the_other_replica = slip(
+    "state-that-follows", "my_following_state", says="of its own replica has comes from that one", at=4, change="""
+-                        giver = min(holders, key=lambda r: replica[r] != replica[taker])
++                        giver = min(holders, key=lambda r: replica[r] == replica[taker])
+""")  # fmt: skip
 
 
-@mutant("state-that-follows", "my_following_state", says="What a rank has it keeps", at=4)
-def fetches_all_that_it_wants(mine, group):
-    def run(life, ranks):
-        me, replica = group.rank, mine["replica"]
-        state, steps, ring, number = life["state"], life["steps"], ranks, None
-        for k, quorum in enumerate(life["quorums"]):
-            members, have, want = quorum["members"], quorum["have"], quorum["want"]
-            if quorum["id"] != number:
-                number = quorum["id"]
-                ring = ring.rebuild(members, epoch=number)
-            moves = {}  # by giver and taker, the shards; alike on all ranks
-            for taker in members:
-                for shard in want[taker]:
-                    holders = [r for r in members if shard in have[r] and r != taker]
-                    if holders and want != have:
-                        giver = min(holders, key=lambda r: replica[r] != replica[taker])
-                        moves.setdefault((giver, taker), []).append(shard)
-            try:
-                reach("move", k, life, ring)
-                new, count = torch.zeros(3, len(want[me]), state.shape[2], dtype=torch.float64), steps
-                for place, shard in enumerate(want[me]):
-                    if shard in have[me]:
-                        new[:, place] = state[:, have[me].index(shard)]
-                waiting, arriving = [], []
-                for (giver, taker), shards in moves.items():
-                    message = torch.zeros(3 * len(shards) * state.shape[2] + 1, dtype=torch.float64)
-                    if me == giver:
-                        message[:-1] = state[:, [have[me].index(shard) for shard in shards]].flatten()
-                        message[-1] = steps
-                        waiting.append(ring.isend(message, members.index(taker)))
-                    if me == taker:
-                        waiting.append(ring.irecv(message, members.index(giver)))
-                        arriving.append((shards, message))
-                for handle in waiting:
-                    handle.wait()
-                for shards, message in arriving:
-                    new[:, [want[me].index(shard) for shard in shards]] = message[:-1].view(3, len(shards), -1)
-                    count = int(message[-1])
-                gradient = gradient_of_shards(new[0], want[me], quorum["samples"])
-                reach("step", k, life, ring)
-                collectives.barrier(ring)
-            except PeerLost:
-                ring.leave()
-                continue
-            state, steps = adamw_step(new, count, gradient), count + 1
-        return [state, steps]
-
-    return live(run, mine["lives"], group)
+fetches_all_that_it_wants = slip(
+    "state-that-follows", "my_following_state", says="What a rank has it keeps", at=4, change="""
+-                    if shard not in have[taker]:
+-                        holders = [r for r in members if shard in have[r]]
++                    holders = [r for r in members if shard in have[r] and r != taker]
++                    if holders and want != have:
+""")  # fmt: skip
 
 
-@mutant("state-that-follows", "my_following_state", says="is not in list", at=4)
-def asks_a_rank_that_is_lost(mine, group):
-    def run(life, ranks):
-        me, replica = group.rank, mine["replica"]
-        state, steps, ring, number = life["state"], life["steps"], ranks, None
-        for k, quorum in enumerate(life["quorums"]):
-            members, have, want = quorum["members"], quorum["have"], quorum["want"]
-            if quorum["id"] != number:
-                number = quorum["id"]
-                ring = ring.rebuild(members, epoch=number)
-            moves = {}  # by giver and taker, the shards; alike on all ranks
-            for taker in members:
-                for shard in want[taker]:
-                    if shard not in have[taker]:
-                        holders = [r for r in range(group.size) if shard in have[r]]
-                        giver = min(holders, key=lambda r: replica[r] != replica[taker])
-                        moves.setdefault((giver, taker), []).append(shard)
-            try:
-                reach("move", k, life, ring)
-                new, count = torch.zeros(3, len(want[me]), state.shape[2], dtype=torch.float64), steps
-                for place, shard in enumerate(want[me]):
-                    if shard in have[me]:
-                        new[:, place] = state[:, have[me].index(shard)]
-                waiting, arriving = [], []
-                for (giver, taker), shards in moves.items():
-                    message = torch.zeros(3 * len(shards) * state.shape[2] + 1, dtype=torch.float64)
-                    if me == giver:
-                        message[:-1] = state[:, [have[me].index(shard) for shard in shards]].flatten()
-                        message[-1] = steps
-                        waiting.append(ring.isend(message, members.index(taker)))
-                    if me == taker:
-                        waiting.append(ring.irecv(message, members.index(giver)))
-                        arriving.append((shards, message))
-                for handle in waiting:
-                    handle.wait()
-                for shards, message in arriving:
-                    new[:, [want[me].index(shard) for shard in shards]] = message[:-1].view(3, len(shards), -1)
-                    count = int(message[-1])
-                gradient = gradient_of_shards(new[0], want[me], quorum["samples"])
-                reach("step", k, life, ring)
-                collectives.barrier(ring)
-            except PeerLost:
-                ring.leave()
-                continue
-            state, steps = adamw_step(new, count, gradient), count + 1
-        return [state, steps]
-
-    return live(run, mine["lives"], group)
+asks_a_rank_that_is_lost = slip("state-that-follows", "my_following_state", says="is not in list", at=4, change="""
+-                        holders = [r for r in members if shard in have[r]]
++                        holders = [r for r in range(group.size) if shard in have[r]]
+""")  # fmt: skip
 
 
-@mutant("state-that-follows", "my_following_state", says="is out of bounds", at=4)
-def takes_up_what_has_arrived(mine, group):
-    def run(life, ranks):
-        me, replica = group.rank, mine["replica"]
-        state, steps, ring, number = life["state"], life["steps"], ranks, None
-        for k, quorum in enumerate(life["quorums"]):
-            members, have, want = quorum["members"], quorum["have"], quorum["want"]
-            if quorum["id"] != number:
-                number = quorum["id"]
-                ring = ring.rebuild(members, epoch=number)
-            moves = {}  # by giver and taker, the shards; alike on all ranks
-            for taker in members:
-                for shard in want[taker]:
-                    if shard not in have[taker]:
-                        holders = [r for r in members if shard in have[r]]
-                        giver = min(holders, key=lambda r: replica[r] != replica[taker])
-                        moves.setdefault((giver, taker), []).append(shard)
-            try:
-                reach("move", k, life, ring)
-                new, count = torch.zeros(3, len(want[me]), state.shape[2], dtype=torch.float64), steps
-                for place, shard in enumerate(want[me]):
-                    if shard in have[me]:
-                        new[:, place] = state[:, have[me].index(shard)]
-                waiting, arriving = [], []
-                for (giver, taker), shards in moves.items():
-                    message = torch.zeros(3 * len(shards) * state.shape[2] + 1, dtype=torch.float64)
-                    if me == giver:
-                        message[:-1] = state[:, [have[me].index(shard) for shard in shards]].flatten()
-                        message[-1] = steps
-                        waiting.append(ring.isend(message, members.index(taker)))
-                    if me == taker:
-                        waiting.append(ring.irecv(message, members.index(giver)))
-                        arriving.append((shards, message))
-                for handle in waiting:
-                    handle.wait()
-                for shards, message in arriving:
-                    new[:, [want[me].index(shard) for shard in shards]] = message[:-1].view(3, len(shards), -1)
-                    count = int(message[-1])
-                gradient = gradient_of_shards(new[0], want[me], quorum["samples"])
-                state, steps = new, count
-                reach("step", k, life, ring)
-                collectives.barrier(ring)
-            except PeerLost:
-                ring.leave()
-                continue
-            state, steps = adamw_step(new, count, gradient), count + 1
-        return [state, steps]
-
-    return live(run, mine["lives"], group)
+takes_up_what_has_arrived = slip("state-that-follows", "my_following_state", says="is out of bounds", at=4, change="""
+                 gradient = gradient_of_shards(new[0], want[me], quorum["samples"])
++                state, steps = new, count
+""")  # fmt: skip
 
 
-@mutant("state-that-follows", "my_following_state", says="also made the step of an attempt", at=4)
-def updates_before_it_counts(mine, group):
-    def run(life, ranks):
-        me, replica = group.rank, mine["replica"]
-        state, steps, ring, number = life["state"], life["steps"], ranks, None
-        for k, quorum in enumerate(life["quorums"]):
-            members, have, want = quorum["members"], quorum["have"], quorum["want"]
-            if quorum["id"] != number:
-                number = quorum["id"]
-                ring = ring.rebuild(members, epoch=number)
-            moves = {}  # by giver and taker, the shards; alike on all ranks
-            for taker in members:
-                for shard in want[taker]:
-                    if shard not in have[taker]:
-                        holders = [r for r in members if shard in have[r]]
-                        giver = min(holders, key=lambda r: replica[r] != replica[taker])
-                        moves.setdefault((giver, taker), []).append(shard)
-            try:
-                reach("move", k, life, ring)
-                new, count = torch.zeros(3, len(want[me]), state.shape[2], dtype=torch.float64), steps
-                for place, shard in enumerate(want[me]):
-                    if shard in have[me]:
-                        new[:, place] = state[:, have[me].index(shard)]
-                waiting, arriving = [], []
-                for (giver, taker), shards in moves.items():
-                    message = torch.zeros(3 * len(shards) * state.shape[2] + 1, dtype=torch.float64)
-                    if me == giver:
-                        message[:-1] = state[:, [have[me].index(shard) for shard in shards]].flatten()
-                        message[-1] = steps
-                        waiting.append(ring.isend(message, members.index(taker)))
-                    if me == taker:
-                        waiting.append(ring.irecv(message, members.index(giver)))
-                        arriving.append((shards, message))
-                for handle in waiting:
-                    handle.wait()
-                for shards, message in arriving:
-                    new[:, [want[me].index(shard) for shard in shards]] = message[:-1].view(3, len(shards), -1)
-                    count = int(message[-1])
-                gradient = gradient_of_shards(new[0], want[me], quorum["samples"])
-                if have[me] == want[me]:
-                    state = adamw_step(new, count, gradient)
-                reach("step", k, life, ring)
-                collectives.barrier(ring)
-            except PeerLost:
-                ring.leave()
-                continue
-            state = state if have[me] == want[me] else adamw_step(new, count, gradient)
-            steps = count + 1
-        return [state, steps]
+updates_before_it_counts = slip(
+    "state-that-follows", "my_following_state", says="also made the step of an attempt", at=4, change="""
+                 gradient = gradient_of_shards(new[0], want[me], quorum["samples"])
++                if have[me] == want[me]:
++                    state = adamw_step(new, count, gradient)
 
-    return live(run, mine["lives"], group)
+-            state, steps = adamw_step(new, count, gradient), count + 1
++            state = state if have[me] == want[me] else adamw_step(new, count, gradient)
++            steps = count + 1
+""")  # fmt: skip
 
 
 @variant("state-that-follows", "my_following_state", at=4)

@@ -9,7 +9,7 @@ import math
 import torch
 
 from labkit import collectives
-from labkit.grading.checks.zoo import mutant, variant
+from labkit.grading.checks.zoo import mutant, slip, variant
 from labkit.resilience.rehearse import live, reach
 from labkit.wire.errors import PeerLost
 
@@ -328,176 +328,75 @@ def lines_of_seconds(mine, group):
 # Who asks whom --------------------------------------------------------------------------------------------------------
 
 
-@mutant("who-asks-whom", "my_agreement", says="examples together, and the batch has", at=3)
-def rounds_its_part(mine, group):
-    def run(life, ranks):
-        ring, number, said = ranks, None, []
-        for k, step in enumerate(life["steps"]):
-            if step["id"] != number:
-                number = step["id"]
-                ring = ring.rebuild(step["members"], epoch=number)
-            try:
-                reach("exchange", k, life, ring)
-                own = torch.tensor([[step["width"] * step["speed"], step["most"]]])
-                told = collectives.all_gather(own, ring).tolist()
-            except PeerLost:
-                ring.leave()
-                said.append("lost")
-                continue
-            if sum(most for _, most in told) < step["batch"]:
-                said.append(None)
-                continue
-            shares, speed = [0] * mine["replicas"], sum(rate for rate, _ in told)
-            for r, (rate, most) in zip(step["members"], told, strict=True):
-                shares[r] = min(most, round(step["batch"] * rate / speed))
-            said.append(shares)
-        return said
+rounds_its_part = slip("who-asks-whom", "my_agreement", says="examples together, and the batch has", at=3, change="""
+-                told = dict(zip(step["members"], collectives.all_gather(own, ring).tolist(), strict=True))
++                told = collectives.all_gather(own, ring).tolist()
 
-    return live(run, mine["lives"], group)
+-            if sum(most for _, most in told.values()) < step["batch"]:
++            if sum(most for _, most in told) < step["batch"]:
+
+-            shares = [0] * mine["replicas"]
+-            for _ in range(step["batch"]):
+-                free = [r for r, (_, most) in told.items() if shares[r] < most]
+-                shares[min(free, key=lambda r: (shares[r] + 1) / told[r][0])] += 1
++            shares, speed = [0] * mine["replicas"], sum(rate for rate, _ in told)
++            for r, (rate, most) in zip(step["members"], told, strict=True):
++                shares[r] = min(most, round(step["batch"] * rate / speed))
+""")  # fmt: skip
 
 
-@mutant("who-asks-whom", "my_agreement", says="Who would be done first *with* one more example?", at=3)
-def the_largest_rest(mine, group):
-    def run(life, ranks):
-        ring, number, said = ranks, None, []
-        for k, step in enumerate(life["steps"]):
-            if step["id"] != number:
-                number = step["id"]
-                ring = ring.rebuild(step["members"], epoch=number)
-            try:
-                reach("exchange", k, life, ring)
-                own = torch.tensor([[step["width"] * step["speed"], step["most"]]])
-                told = dict(zip(step["members"], collectives.all_gather(own, ring).tolist(), strict=True))
-            except PeerLost:
-                ring.leave()
-                said.append("lost")
-                continue
-            if sum(most for _, most in told.values()) < step["batch"]:
-                said.append(None)
-                continue
-            shares, speed = [0] * mine["replicas"], sum(rate for rate, _ in told.values())
-            part = {r: step["batch"] * rate / speed for r, (rate, _) in told.items()}
-            for r, (_, most) in told.items():
-                shares[r] = min(most, int(part[r]))
-            while sum(shares) < step["batch"]:
-                free = [r for r, (_, most) in told.items() if shares[r] < most]
-                shares[max(free, key=lambda r: part[r] - shares[r])] += 1
-            said.append(shares)
-        return said
+the_largest_rest = slip(
+    "who-asks-whom", "my_agreement", says="Who would be done first *with* one more example?", at=3, change="""
+-            shares = [0] * mine["replicas"]
+-            for _ in range(step["batch"]):
++            shares, speed = [0] * mine["replicas"], sum(rate for rate, _ in told.values())
++            part = {r: step["batch"] * rate / speed for r, (rate, _) in told.items()}
++            for r, (_, most) in told.items():
++                shares[r] = min(most, int(part[r]))
++            while sum(shares) < step["batch"]:
 
-    return live(run, mine["lives"], group)
+-                shares[min(free, key=lambda r: (shares[r] + 1) / told[r][0])] += 1
++                shares[max(free, key=lambda r: part[r] - shares[r])] += 1
+""")  # fmt: skip
 
 
-@mutant("who-asks-whom", "my_agreement", says="does not ask who I am", at=3)
-def myself_at_a_tie(mine, group):
-    def run(life, ranks):
-        ring, number, said = ranks, None, []
-        for k, step in enumerate(life["steps"]):
-            if step["id"] != number:
-                number = step["id"]
-                ring = ring.rebuild(step["members"], epoch=number)
-            try:
-                reach("exchange", k, life, ring)
-                own = torch.tensor([[step["width"] * step["speed"], step["most"]]])
-                told = dict(zip(step["members"], collectives.all_gather(own, ring).tolist(), strict=True))
-            except PeerLost:
-                ring.leave()
-                said.append("lost")
-                continue
-            if sum(most for _, most in told.values()) < step["batch"]:
-                said.append(None)
-                continue
-            shares = [0] * mine["replicas"]
-            for _ in range(step["batch"]):
-                free = [r for r, (_, most) in told.items() if shares[r] < most]
-                shares[min(free, key=lambda r: ((shares[r] + 1) / told[r][0], r != group.rank))] += 1
-            said.append(shares)
-        return said
-
-    return live(run, mine["lives"], group)
+myself_at_a_tie = slip("who-asks-whom", "my_agreement", says="does not ask who I am", at=3, change="""
+-                shares[min(free, key=lambda r: (shares[r] + 1) / told[r][0])] += 1
++                shares[min(free, key=lambda r: ((shares[r] + 1) / told[r][0], r != group.rank))] += 1
+""")  # fmt: skip
 
 
-@mutant("who-asks-whom", "my_agreement", says="fit into its memory", at=3)
-def memory_without_end(mine, group):
-    def run(life, ranks):
-        ring, number, said = ranks, None, []
-        for k, step in enumerate(life["steps"]):
-            if step["id"] != number:
-                number = step["id"]
-                ring = ring.rebuild(step["members"], epoch=number)
-            try:
-                reach("exchange", k, life, ring)
-                own = torch.tensor([[step["width"] * step["speed"], step["most"]]])
-                told = dict(zip(step["members"], collectives.all_gather(own, ring).tolist(), strict=True))
-            except PeerLost:
-                ring.leave()
-                said.append("lost")
-                continue
-            shares = [0] * mine["replicas"]
-            for _ in range(step["batch"]):
-                shares[min(told, key=lambda r: (shares[r] + 1) / told[r][0])] += 1
-            said.append(shares if sum(most for _, most in told.values()) >= step["batch"] else None)
-        return said
+memory_without_end = slip("who-asks-whom", "my_agreement", says="fit into its memory", at=3, change="""
+-            if sum(most for _, most in told.values()) < step["batch"]:
+-                said.append(None)
+-                continue
 
-    return live(run, mine["lives"], group)
+-                free = [r for r, (_, most) in told.items() if shares[r] < most]
+-                shares[min(free, key=lambda r: (shares[r] + 1) / told[r][0])] += 1
+-            said.append(shares)
++                shares[min(told, key=lambda r: (shares[r] + 1) / told[r][0])] += 1
++            said.append(shares if sum(most for _, most in told.values()) >= step["batch"] else None)
+""")  # fmt: skip
 
 
-@mutant("who-asks-whom", "my_agreement", says="Who would be done first *with* one more example?", at=3)
-def by_width_alone(mine, group):
-    def run(life, ranks):
-        ring, number, said = ranks, None, []
-        for k, step in enumerate(life["steps"]):
-            if step["id"] != number:
-                number = step["id"]
-                ring = ring.rebuild(step["members"], epoch=number)
-            try:
-                reach("exchange", k, life, ring)
-                own = torch.tensor([[step["width"], step["most"]]])
-                told = dict(zip(step["members"], collectives.all_gather(own, ring).tolist(), strict=True))
-            except PeerLost:
-                ring.leave()
-                said.append("lost")
-                continue
-            if sum(most for _, most in told.values()) < step["batch"]:
-                said.append(None)
-                continue
-            shares = [0] * mine["replicas"]
-            for _ in range(step["batch"]):
-                free = [r for r, (_, most) in told.items() if shares[r] < most]
-                shares[min(free, key=lambda r: (shares[r] + 1) / told[r][0])] += 1
-            said.append(shares)
-        return said
-
-    return live(run, mine["lives"], group)
+by_width_alone = slip(
+    "who-asks-whom", "my_agreement", says="Who would be done first *with* one more example?", at=3, change="""
+-                own = torch.tensor([[step["width"] * step["speed"], step["most"]]])
++                own = torch.tensor([[step["width"], step["most"]]])
+""")  # fmt: skip
 
 
-@mutant("who-asks-whom", "my_agreement", says="Shares stand at the numbers of the fleet", at=3)
-def by_place_in_the_ring(mine, group):
-    def run(life, ranks):
-        ring, number, said = ranks, None, []
-        for k, step in enumerate(life["steps"]):
-            if step["id"] != number:
-                number = step["id"]
-                ring = ring.rebuild(step["members"], epoch=number)
-            try:
-                reach("exchange", k, life, ring)
-                own = torch.tensor([[step["width"] * step["speed"], step["most"]]])
-                told = collectives.all_gather(own, ring).tolist()
-            except PeerLost:
-                ring.leave()
-                said.append("lost")
-                continue
-            if sum(most for _, most in told) < step["batch"]:
-                said.append(None)
-                continue
-            shares = [0] * mine["replicas"]
-            for _ in range(step["batch"]):
-                free = [r for r, (_, most) in enumerate(told) if shares[r] < most]
-                shares[min(free, key=lambda r: (shares[r] + 1) / told[r][0])] += 1
-            said.append(shares)
-        return said
+by_place_in_the_ring = slip(
+    "who-asks-whom", "my_agreement", says="Shares stand at the numbers of the fleet", at=3, change="""
+-                told = dict(zip(step["members"], collectives.all_gather(own, ring).tolist(), strict=True))
++                told = collectives.all_gather(own, ring).tolist()
 
-    return live(run, mine["lives"], group)
+-            if sum(most for _, most in told.values()) < step["batch"]:
++            if sum(most for _, most in told) < step["batch"]:
+
+-                free = [r for r, (_, most) in told.items() if shares[r] < most]
++                free = [r for r, (_, most) in enumerate(told) if shares[r] < most]
+""")  # fmt: skip
 
 
 @mutant("who-asks-whom", "my_agreement", says="a few numbers, not a plan", at=4)
