@@ -12,7 +12,7 @@ import torch
 from labkit import Hang, Kill
 from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.resilience.deadlines import Deadlines
-from labkit.resilience.ntp import NtpConfig, NtpFailed, run_ntp
+from labkit.resilience.ntp import NtpConfig, NtpFailed, Replicas, run_ntp
 from labkit.wire.errors import Refused
 
 # 12 heads do not divide by 5, 7 or 8; 61 ids by nothing; 90 columns by no 4 or 7.
@@ -78,7 +78,7 @@ def test_replicas_of_any_widths_train_as_one_device(widths, alone):
     assert run.widths == [widths] * STEPS and not run.incidents
 
 
-@pytest.mark.parametrize("lost", [1, 6])
+@pytest.mark.parametrize("lost", [r if r in (1, 6) else pytest.param(r, marks=pytest.mark.chaos) for r in range(8)])
 def test_any_rank_is_lost_and_comes_back(lost):
     """Steps take a moment, so that a new process is there before the others are through."""
     job = replace(config(4, 4, repair_steps=2), examples=slowly)
@@ -87,6 +87,20 @@ def test_any_rank_is_lost_and_comes_back(lost):
     narrow = (3, 4) if lost < 4 else (4, 3)
     assert run.widths[:4] == [(4, 4), (4, 4), narrow, narrow] and set(run.widths) == {(4, 4), narrow}
     assert run.results[lost].incarnation == 2 and len(run.incidents) == 1
+
+
+def halves(numbers):
+    assert len(numbers) in (4, 5), "as many in each replica"
+    return examples(numbers)
+
+
+def test_stronger_ranks_train_as_many_examples_as_a_whole_replica(alone):
+    job = replace(config(3, 3, stronger=True), examples=halves)
+    narrow = Replicas.of(3, 1)
+    assert job.shares(narrow) == [5, 4] and replace(job, stronger=False).shares(narrow) == [7, 2]
+    run = run_ntp(job, STEPS, faults=[Kill(4, step=2), Kill(5, step=2)]).require()
+    same(run, *alone)
+    assert run.widths[-1] == (3, 1)
 
 
 def test_without_a_repair_it_stays_narrow(alone):

@@ -28,7 +28,8 @@ class NtpConfig:
     seed: of the weights. dtype: of weights and optimizer state. bucket_bytes: gradients that travel together.
     repair_steps: steps that a rank is away after it was lost; None: for good. deadlines: how long each wait may take.
     beat: seconds between two signs of life of a rank. max_attempts: failed tries of one step before a rank gives up.
-    overlap: gradients travel behind the backward.
+    overlap: gradients travel behind the backward. stronger: narrow replicas train as many examples as whole ones, as if
+    their GPUs had so much more power (NTP-PW); else examples go by width (NTP).
     """
 
     model: GPTConfig
@@ -44,11 +45,12 @@ class NtpConfig:
     beat: float = 0.2
     max_attempts: int = 20
     overlap: bool = True
+    stronger: bool = False
 
     def __post_init__(self) -> None:
         home = Replicas.of(*self.widths)
         home.check(self.model)
-        home.shares(self.batch)
+        self.shares(home)
         for name, least in (("seed", 0), ("bucket_bytes", 1), ("max_attempts", 1)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
@@ -63,3 +65,7 @@ class NtpConfig:
     def home(self) -> Replicas:
         """The replicas when all ranks are there."""
         return Replicas.of(*self.widths)
+
+    def shares(self, replicas: Replicas) -> list[int]:
+        """How many examples of a step each of these replicas trains."""
+        return replicas.shares(self.batch, stronger=self.stronger)

@@ -72,7 +72,7 @@ class State:
         optimizer = config.optimizer(list(model.parameters()))
         if held:
             self._carry(model, optimizer, replicas, group, held)
-        share = replicas.shares(config.batch)[replica] / config.batch
+        share = config.shares(replicas)[replica] / config.batch
         sync = NonuniformSync(model, replicas, group, share=share, bucket_bytes=config.bucket_bytes,
                               overlap=config.overlap)  # fmt: skip
         self.pending = Part(quorum, replicas, model, optimizer, sync)

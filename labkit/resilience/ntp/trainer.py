@@ -225,7 +225,7 @@ class _Life:
         assert state.part is not None
         replicas, model = state.part.replicas, state.part.model
         replica, position = replicas.place(self.rank)
-        shares = replicas.shares(config.batch)
+        shares = config.shares(replicas)
         first = quorum.step * config.batch + sum(shares[:replica])
         with self.world.within(config.deadlines.step):
             tokens = config.examples(torch.arange(first, first + shares[replica])).to(self.group.device)
