@@ -38,21 +38,31 @@ class Claim:
     @property
     def agrees(self) -> bool | None:
         """Is `found` within the bound, or does it round to the source's digits? None where the source says nothing."""
-        bound, _, digits = self.said.rpartition(" ")
-        if not digits:
-            return None
-        if bound:
-            return self.found <= float(digits) if bound == "at most" else self.found < float(digits)
-        return f"{self.found:.{self._decimals}f}" == digits
+        return self._fits(self.found) if self.said else None
 
     @property
     def ours(self) -> str:
-        """`found` with one digit more than the source gives, or as many as its error has, that error, and the unit."""
+        """`found` with one digit more than the source gives, or as many as its error has, that error, and the unit.
+
+        With more digits where those would hide that a bound is broken, or show nothing but zeros.
+        """
         places = self._decimals + (self.found != round(self.found))
         if self.error:
             places = max(places, -math.floor(math.log10(self.error)))
+        while places < 9 and self._misleads(round(self.found, places)):
+            places += 1
         error = f" ± {self.error:.1g}" if self.error else ""
         return f"{self.found:,.{places}f}{error} {self.unit}".rstrip()
+
+    def _misleads(self, shown: float) -> bool:
+        zeros = shown == 0 and self.found != 0
+        return zeros or bool(self.said) and not self._fits(self.found) and self._fits(shown)
+
+    def _fits(self, number: float) -> bool:
+        bound, _, digits = self.said.rpartition(" ")
+        if bound:
+            return number <= float(digits) if bound == "at most" else number < float(digits)
+        return f"{number:.{self._decimals}f}" == digits
 
     @property
     def _decimals(self) -> int:

@@ -38,3 +38,9 @@ def test_a_row_has_one_digit_more_than_the_source_and_says_what_was_put_in():
     assert lost["it says"] == "at most 3 %" and lost["here"] == "1.551 ± 0.001 %"
     assert tier["same digits"] == "put in" and back["it says"] == "-" and back["same digits"] is None
     assert cost.agreement(claims) == (2, 3)
+
+
+def test_enough_digits_are_shown_to_see_a_broken_bound_and_what_is_not_zero():
+    assert cost.Claim("001", "power", "at most 1", 1.0274).ours == "1.03"
+    assert cost.Claim("001", "power", "at most 1", 1.27).ours == "1.3" and cost.Claim("s", "w", "1", 1.04).ours == "1.0"
+    assert cost.Claim("001", "share", "below 1", 0.04).ours == "0.04"
