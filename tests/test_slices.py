@@ -14,7 +14,8 @@ def commit(root: Path, file: str, second: int) -> None:
     path = root / file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(str(second))
-    date = {"GIT_COMMITTER_DATE": f"@{1_700_000_000 + second} +0000"}
+    when = f"@{1_700_000_000 + second} +0000"  # both dates, so that the commit has the same name in every run
+    date = {"GIT_COMMITTER_DATE": when, "GIT_AUTHOR_DATE": when}
     who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
     subprocess.run(["git", "add", "."], cwd=root, check=True)
     subprocess.run(["git", *who, "commit", "-qm", file], cwd=root, check=True, env=os.environ | date)
