@@ -37,8 +37,13 @@ class Source:
         from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
         from pygments.lexers import PythonLexer  # type: ignore[import-untyped]
 
-        formatter = HtmlFormatter(style=_style(), noclasses=True, nobackground=True, linenos=False, wrapcode=True)
+        # A notebook would break long lines in the middle of words.
+        formatter = HtmlFormatter(
+            style=_style(), noclasses=True, nobackground=True, linenos=False, wrapcode=True,
+            prestyles="white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere",
+        )  # fmt: skip
         code = highlight(self.code, PythonLexer(), formatter)
+        code = code.replace("<code>", '<code style="white-space: inherit; word-break: inherit">', 1)
         return f'<figure style="margin:0"><figcaption><small>{self.where}</small></figcaption>{code}</figure>'
 
 

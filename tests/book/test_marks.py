@@ -84,3 +84,8 @@ def test_marks_refuse_an_unknown_kind_and_a_number_without_a_source() -> None:
         badge("guessed")
     with pytest.raises(ValueError, match="where the number stands"):
         quoted(1.0, " ")
+
+
+def test_long_lines_are_broken_between_words() -> None:
+    assert '<pre style="white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere;' in source(plain).html()
+    assert '<code style="white-space: inherit; word-break: inherit">' in source(plain).html()
