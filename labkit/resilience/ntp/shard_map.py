@@ -97,12 +97,8 @@ def shard_map(num_shards: int, healthy: int, reduced: int) -> ShardMap:
     compute = [mine[: keeps[rank]] for rank, mine in enumerate(sync)]
     given = [shard for rank, mine in enumerate(sync) for shard in mine[keeps[rank] :]]
     extra: Shards = [[] for _ in range(healthy - reduced)]
-    turn = 0
-    for shard in given:
-        while len(extra[turn % len(extra)]) == keeps[reduced + turn % len(extra)]:
-            turn += 1
+    for turn, shard in enumerate(given):  # in turn: from each rank about as many to every extra one
         extra[turn % len(extra)].append(shard)
-        turn += 1
     return ShardMap(num_shards, healthy, reduced, sync, compute + extra)
 
 
