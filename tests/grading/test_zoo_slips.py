@@ -21,6 +21,8 @@ def test_places_are_those_of_the_solution_in_any_order():
     change = "-    return y\n+    return 0\n\n-    y = x\n+    y = 0\n+    return y"
     assert changed(TEXT, change).split("\n")[1:3] == ["    y = 0", "    return y"]
     assert changed(TEXT, change).endswith("    return 0")
+    upper, lower = reversed(change.split("\n\n"))
+    assert changed(TEXT, f"{upper}\n\n{lower}") == changed(TEXT, change) != TEXT
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ def test_a_file_of_slips_is_read_with_the_solutions_beside_it(tmp_path):
     (one,) = zoo_of(zoo)
     assert (one.name, one.entry, one.at, one.says, one.right) == ("more: twice", "f", 2, "twice", False)
     assert one.body(3) == 10 and one.body.__name__ == "twice"
-    assert one.source.startswith("def f(x):") and "SOLUTION" not in one.source and "return 2 * y" in one.source
+    assert one.source.startswith("def f(x):") and "SOLUTION" not in one.text and "return 2 * y" in one.source
     zoo.write_text(zoo.read_text().replace("-    return y", "-    return z"))
     with pytest.raises(ValueError, match=r"01_x.py, twice: 0 places"):
         zoo_of(zoo)

@@ -98,6 +98,7 @@ def test_the_time_of_messages_is_in_proportion_to_their_latency_and_narrow_repli
 
 def test_by_a_real_clock_stand_ins_sleep_at_least_as_long():
     step = paced_step(MODEL, (2, 1), (2, 2), 2, sample=0.02, clock="real", steps=3)
-    assert step.seconds >= 0.02 * 2 / cost.narrow_speed(1, 2, work(MODEL))
+    kernels = 0.02 * 2 / cost.narrow_speed(1, 2, work(MODEL))
+    assert step.seconds > kernels + 1e-5  # by the virtual clock it would be just that
     with pytest.raises(Refused, match="steps=0: one or more"):
         paced_step(MODEL, (2, 1), (2, 2), 2, steps=0)
