@@ -1,6 +1,8 @@
 # Everything happens in .venv; a second call finds its stamp there and starts at once.
 #   make lab       install, and open JupyterLab on your own copy of the first chapter
-#   make test      install what tests need; lint, type check, tests, and the chapters run in full
+#   make check     lint, types, and every test that starts no process: minutes
+#   make test      that, and real ranks, every chapter run in full, and what changed in a browser: a quarter of an hour
+#   make test-all  everything: chaos, the whole zoo, all chapters in a browser, nbgrader, README's commands; hours
 #   make install   only install
 #   make outputs CHAPTER=3   execute a chapter in place, or all of them: for those who write the book
 #   make course    write the pages that are made from the course file
@@ -10,19 +12,15 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
-PYTEST := $(PY) -m pytest -m "not chaos and not mutants" --nbval-lax --nbval-current-env --nbval-cell-timeout=120
+PYTEST := $(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=120
 INSTALLED := $(VENV)/.installed
 TESTABLE := $(VENV)/.testable
 PLACE := $(VENV)/.place
 NBGRADER := $(VENV)/nbgrader
-CHAPTERS := $(wildcard notebooks)
 CODE := $(wildcard labkit tests notebooks exercises solutions)
-# Tests that look at all processes and all shared memory of this machine run by themselves; the others in two lanes,
-# the longest files first. A file, or a notebook, is never divided.
-ALONE := $(wildcard tests/world tests/wire tests/chaos)
-LONG := $(wildcard tests/browser tests/grading)
-SHORT := $(filter-out $(ALONE) $(LONG) tests/__pycache__ tests/conftest.py tests/leftovers.py,$(wildcard tests/*))
+# Two lanes; a file, or a notebook, is never divided, and the longest begin first.
 LANES := -n 2 --dist loadfile --no-loadscope-reorder
+ALL := $(wildcard tests/browser notebooks tests/grading tests/resilience tests/parallel) tests
 
 # An environment that was moved or copied with its folder still points to the old one: make it anew.
 ifneq ($(wildcard $(PLACE)),)
@@ -33,10 +31,10 @@ endif
 
 .DEFAULT_GOAL := help
 CHAPTER ?=
-.PHONY: help install lab outputs course test again lint format bench browser chaos mutants nbgrader clean
+.PHONY: help install lab outputs course check test test-all again lint format bench nbgrader clean
 
 help:
-	@sed -n '2,7s/^# *//p' Makefile
+	@sed -n '2,9s/^# *//p' Makefile
 
 install: $(INSTALLED)
 
@@ -49,11 +47,17 @@ outputs: $(TESTABLE)
 course: $(INSTALLED)
 	@$(PY) -m labkit.course.build
 
+check: lint
+	$(PYTEST) $(LANES) -m "not ranks and not long" tests
+
 test: lint
 	@rm -f $(VENV)/.outcome
-	@alone=0; $(PYTEST) $(ALONE) || alone=$$?; \
-	  lanes=0; $(PYTEST) $(LANES) $(LONG) $(CHAPTERS) $(SHORT) || lanes=$$?; \
-	  outcome=$$(( alone > lanes ? alone : lanes )); echo $$outcome > $(VENV)/.outcome; exit $$outcome
+	@outcome=0; $(PYTEST) $(LANES) -m "not long" $(ALL) || outcome=$$?; echo $$outcome > $(VENV)/.outcome; exit $$outcome
+
+# ONLY=tests/grading: the long lane of one room.
+ONLY ?= $(ALL)
+test-all: lint nbgrader
+	LABKIT_LONG=1 $(PYTEST) $(LANES) $(ONLY)
 
 again: $(TESTABLE)
 	$(PYTEST) $(FILES)
@@ -66,18 +70,6 @@ lint: $(TESTABLE)
 format: $(TESTABLE)
 	$(PY) -m ruff check --fix $(CODE)
 	$(PY) -m ruff format $(CODE)
-
-# The long list of seeded failures, of which `make test` runs a slice.
-chaos: $(TESTABLE)
-	$(PY) -m pytest -m chaos tests
-
-# Every chapter in JupyterLab; `make test` opens the three that changed last.
-browser: $(TESTABLE)
-	LABKIT_BROWSER=all $(PY) -m pytest tests/browser
-
-# Every wrong and every right answer in the zoo of the exercises, at all world sizes.
-mutants: $(TESTABLE)
-	$(PY) -m pytest -m mutants tests/grading
 
 # The same notebooks in nbgrader itself. It gets an environment of its own, which sees this one's packages through a .pth file.
 nbgrader: $(TESTABLE) $(NBGRADER)/.installed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import cloudpickle
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 from leftovers import eventually, ranks_of, shared_memory, zombies
 
 WATCHED = {"world", "wire", "chaos", "resilience"}
@@ -19,11 +21,30 @@ SHARED = {"resilience"}  # run beside others, whose names in /dev/shm come and g
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a script; some tests press Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# One profile, the same examples in every run; `make test-all` draws many, and new ones each time.
+LONG = "LABKIT_LONG" in os.environ
+settings.register_profile(
+    "labkit", deadline=None, derandomize=not LONG, database=None, max_examples=200 if LONG else 20,
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+settings.load_profile("labkit")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # By reference, every rank would import the test file, and pytest and hypothesis with it.
     for module in {item.module.__name__ for item in items if isinstance(item, pytest.Function)}:
         cloudpickle.register_pickle_by_value(sys.modules[module])
+
+
+@pytest.fixture(autouse=True)
+def only_what_is_marked_starts_ranks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make check` is quick because a test that starts a world without the mark `ranks` fails, everywhere."""
+    if request.node.get_closest_marker("ranks") is None and isinstance(request.node, pytest.Function):
+        monkeypatch.setattr("labkit.world.engine._Zygote.host", _unmarked)
+
+
+def _unmarked(zygote: object) -> None:
+    pytest.fail("this test starts ranks: give it, or its file, the mark `ranks`")
 
 
 @pytest.fixture(autouse=True)

@@ -34,7 +34,7 @@ def healthy():
 
 @pytest.mark.parametrize("cause", hung.CAUSES)
 @pytest.mark.parametrize(
-    "rank", [0, pytest.param(1, marks=pytest.mark.chaos), 2, pytest.param(3, marks=pytest.mark.chaos)]
+    "rank", [0, pytest.param(1, marks=pytest.mark.long), 2, pytest.param(3, marks=pytest.mark.long)]
 )
 def test_every_cause_is_proved_and_by_other_evidence(healthy, cause, rank) -> None:
     step = 1 + rank % 3
@@ -132,7 +132,7 @@ def test_a_hang_is_not_told_and_ends_at_the_border_of_its_group() -> None:
 
 @pytest.mark.parametrize(
     ("axes", "fault", "still"),
-    [(("tp",), Kill(3), (2, 3)), pytest.param(("tp", "dp"), Hang(3), (0, 1, 2, 3), marks=pytest.mark.chaos)],
+    [(("tp",), Kill(3), (2, 3)), pytest.param(("tp", "dp"), Hang(3), (0, 1, 2, 3), marks=pytest.mark.long)],
 )
 def test_the_radius_is_that_of_the_program_whatever_the_fault(axes, fault, still) -> None:
     assert struck.strike(SIZES, axes, fault, quiet=0.5).still == still

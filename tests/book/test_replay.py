@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.book import Stepper, record, replay
@@ -38,7 +38,6 @@ def test_a_correct_collective_ends_as_promised(make: Any) -> None:
     assert "every rank holds what it should" in recording.sentence
 
 
-@settings(max_examples=25, deadline=None)
 @given(size=st.integers(1, 6), count=st.integers(0, 40), skew=st.sampled_from([0.0, 1e-6, 3e-5]))
 def test_after_a_ring_every_chunk_on_every_rank_holds_all_contributions(size: int, count: int, skew: float) -> None:
     recording = record(fake.ring(size, count, skew=skew))

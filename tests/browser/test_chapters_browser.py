@@ -111,7 +111,7 @@ STORIES = {
 }
 
 
-@pytest.mark.parametrize("name", changed_last(STORIES, 3))
+@pytest.mark.parametrize("name", changed_last(STORIES))
 def test_a_chapter_from_the_first_cell_to_the_last_quiz(copies: Lab, name: str) -> None:
     story, file = STORIES[name], load_chapter(name)
     reader = Reader(copies, f"notebooks/{name}.ipynb", width=1100, height=1300)

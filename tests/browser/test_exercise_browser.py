@@ -10,7 +10,11 @@ from browser.lab import WAIT, Lab
 from browser.reader import Reader
 from labkit.grading.checks.marks import MARK
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]  # a loaded machine of two cores takes its time
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.long,
+    pytest.mark.timeout(900),
+]  # a loaded machine of two cores takes its time
 
 NAME, EXERCISE = "exercises/03_collectives.ipynb", "reduce-scatter"
 WHOLE = """def my_reduce_scatter(x, group):

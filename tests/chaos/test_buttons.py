@@ -1,6 +1,6 @@
 """A reader at the dashboard of a fault-tolerant run, who presses its buttons at random instants. The run ends right.
 
-Each run is drawn from its seed, which is its name: `pytest -m chaos -k "buttons and [17]"` runs one again. `make chaos`
+Each run is drawn from its seed, which is its name: `pytest tests/chaos -k "buttons and [17]"` runs one again. `make test-all`
 runs all of them; the ordinary tests two.
 """
 
@@ -25,7 +25,7 @@ from labkit.resilience.supervising.run import RunFailed
 RUNS, SLICE, STEPS = 36, 2, 60
 OURS = ("labkit-dashboard", "labkit-supervisor", "labkit-quorum-watch", "labkit-stop")
 ACTIONS = ("kill", "hang", "slow", "flip")
-SEEDS = [pytest.param(n, marks=[pytest.mark.chaos] if n >= SLICE else []) for n in range(RUNS)]
+SEEDS = [pytest.param(n, marks=[pytest.mark.long] if n >= SLICE else []) for n in range(RUNS)]
 
 
 class Reader:

@@ -1,6 +1,6 @@
 """FT-HSDP under seeded storms: it ends in time, every sample counts once, and the weights are those of a calm run.
 
-Each run is drawn from its seed, which is its name: `pytest -m chaos -k "storm and [137]"` runs one again. `make chaos`
+Each run is drawn from its seed, which is its name: `pytest tests/chaos -k "storm and [137]"` runs one again. `make test-all`
 runs all 500; the ordinary tests a slice in which every shape of failure comes once.
 """
 
@@ -16,7 +16,7 @@ from labkit.resilience.storm import INSTANTS, SHAPES, draw, table
 from labkit.resilience.storm.weather import Verdict, weather
 
 RUNS, SLICE = 500, len(SHAPES)
-SEEDS = [pytest.param(n, marks=[pytest.mark.chaos] if n >= SLICE else []) for n in range(RUNS)]
+SEEDS = [pytest.param(n, marks=[pytest.mark.long] if n >= SLICE else []) for n in range(RUNS)]
 
 
 def services() -> list[int]:

@@ -1,6 +1,6 @@
 """A rank killed at any message of any collective: the right rank is named, at once, and nothing stays behind.
 
-Each case is drawn from its seed, which is its name: `pytest -m chaos -k "[137]"` runs one again. `make chaos` runs all
+Each case is drawn from its seed, which is its name: `pytest tests/chaos -k "[137]"` runs one again. `make test-all` runs all
 of them; the ordinary tests a slice.
 """
 
@@ -19,7 +19,7 @@ from labkit.collectives import ALGORITHMS
 
 CASES, SLICE = 240, 24
 EVERY = sorted((collective, name) for collective, table in ALGORITHMS.items() for name in table)
-SEEDS = [pytest.param(n, marks=[pytest.mark.chaos] if n >= SLICE else []) for n in range(CASES)]
+SEEDS = [pytest.param(n, marks=[pytest.mark.long] if n >= SLICE else []) for n in range(CASES)]
 
 
 def draw(seed: int) -> dict:

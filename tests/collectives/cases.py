@@ -16,7 +16,7 @@ from labkit.collectives import ALGORITHMS
 from labkit.collectives.choose import chain_chunks
 from labkit.cost.collectives import cost_of
 
-WORLD_SIZES = (1, 2, 3, 4, 5, 6, 7, 8)
+WORLD_SIZES = (1, 2, 3, 4, 5, 6, 8)
 ODD_SIZES = (1, 2, 3, 5, 8)
 SHAPES = [(), (0,), (1,), (7,), (64,), (3, 5), (8, 2), (0, 3), (3, 0), (2, 3, 4)]
 ROW_SHAPES = [shape for shape in SHAPES if shape]  # for what cuts the first dimension

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import pickle
-import re
 from types import SimpleNamespace
 
 import pytest
@@ -28,17 +27,6 @@ def test_each_algorithm_is_a_function_of_its_own_name_that_can_be_read(collectiv
     assert f"def {function.__name__}(" in inspect.getsource(function)
     assert "async_op" in inspect.signature(function).parameters
     assert len(inspect.getsource(function).splitlines()) < 60
-
-
-@pytest.mark.parametrize(("collective", "algorithm"), cases.algorithms(*cases.DATA, native=False))
-def test_each_docstring_names_its_bytes_and_states_dtypes_and_order(collective, algorithm):
-    text = " ".join(inspect.getdoc(c.ALGORITHMS[collective][algorithm]).split())
-    named = re.search(r"`cost\.collectives\.(\w+)`", text).group(1)
-    assert named == f"{algorithm}_{collective}_bytes" and callable(getattr(cost, named))
-    if collective in cases.REDUCING:
-        assert re.search(r"Sent (and added up )?in", text) and "added up" in text.lower() and "Order:" in text
-    else:
-        assert "any dtype" in text or "Any dtype" in text
 
 
 def test_the_table_has_what_the_cost_model_has_and_native():

@@ -7,7 +7,7 @@ import time
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from labkit.collectives import ALGORITHMS, all_to_all
 
@@ -69,7 +69,6 @@ def test_hierarchical_is_right_for_any_number_of_nodes(size, ranks_per_node):
         check("all_reduce", "hierarchical", size, shape, ranks_per_node=ranks_per_node, op="avg")
 
 
-@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_every_algorithm_is_right_for_shapes_nobody_thought_of(data):
     collective, algorithm = data.draw(st.sampled_from(cases.algorithms(*cases.DATA)))
@@ -82,7 +81,6 @@ def test_every_algorithm_is_right_for_shapes_nobody_thought_of(data):
     check(collective, algorithm, size, shape, op=op, root=root, ranks_per_node=per_node)
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     rows=st.lists(st.integers(0, 6), min_size=1, max_size=8),
     algorithm=st.sampled_from([a for a in cases.algorithms("all_gather", "gather")]),
@@ -95,7 +93,6 @@ def test_gathered_blocks_may_have_different_lengths(rows, algorithm):
         assert cases.same(result, torch.cat(inputs))
 
 
-@settings(deadline=None, max_examples=40)
 @given(data=st.data(), size=st.integers(1, 6))
 def test_all_to_all_with_uneven_counts_delivers_every_row(data, size):
     row = st.lists(st.integers(0, 4), min_size=size, max_size=size)

@@ -7,7 +7,7 @@ import gc
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from labkit.collectives import ALGORITHMS, pairwise_all_to_all
 from labkit.cost.collectives import cost_of
@@ -46,7 +46,6 @@ def test_the_closed_form_knows_where_the_root_is(collective, algorithm, size):
         check(collective, algorithm, size, (5, 2), root=root)
 
 
-@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_bytes_agree_for_sizes_nobody_thought_of(data):
     collective, algorithm = data.draw(st.sampled_from(cases.algorithms(*cases.DATA, native=False)))
@@ -74,7 +73,6 @@ def test_a_barrier_sends_no_byte_in_the_fewest_rounds(size):
     assert world.messages == cost_of("barrier", "dissemination").messages_by_rank(0, 1, size)
 
 
-@settings(deadline=None, max_examples=30)
 @given(data=st.data(), size=st.integers(1, 6))
 def test_uneven_all_to_all_sends_every_row_once_and_none_to_itself(data, size):
     row = st.lists(st.integers(0, 9), min_size=size, max_size=size)

@@ -4,7 +4,7 @@ import copy
 from collections import Counter
 
 import nbformat
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.commands.merge import NOTE, TAG, cleared, from_edition, merge, same
@@ -189,10 +189,6 @@ def stories(draw):
     return base, draw(edits(base)), draw(editions()), draw(editions())
 
 
-SETTINGS = settings(max_examples=400, deadline=None)
-
-
-@SETTINGS
 @given(stories())
 def test_nothing_the_reader_typed_is_ever_lost(story):
     base, mine, *following = story
@@ -210,7 +206,6 @@ def test_nothing_the_reader_typed_is_ever_lost(story):
         base, mine = new, after
 
 
-@SETTINGS
 @given(stories())
 def test_a_cell_the_reader_wrote_keeps_its_outputs_and_metadata(story):
     base, mine, new, _ = story
@@ -221,14 +216,12 @@ def test_a_cell_the_reader_wrote_keeps_its_outputs_and_metadata(story):
             assert after[cell["id"]] == cell
 
 
-@SETTINGS
 @given(stories())
 def test_an_unchanged_edition_changes_nothing(story):
     base, mine, *_ = story
     assert merge(base, mine, base).notebook == mine
 
 
-@SETTINGS
 @given(stories())
 def test_a_second_time_changes_nothing_even_when_the_base_was_not_noted(story):
     base, mine, new, _ = story
@@ -237,14 +230,12 @@ def test_a_second_time_changes_nothing_even_when_the_base_was_not_noted(story):
     assert merge(base, once, new).notebook == once
 
 
-@SETTINGS
 @given(stories())
 def test_an_untouched_copy_becomes_the_new_edition(story):
     base, _, new, _ = story
     assert merge(base, copy.deepcopy(base), new).notebook == new
 
 
-@SETTINGS
 @given(stories())
 def test_the_result_is_a_notebook_and_the_arguments_are_as_before(story):
     base, mine, new, _ = story

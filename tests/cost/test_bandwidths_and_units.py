@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import cost
@@ -112,7 +112,6 @@ def test_seconds_in_words(seconds, text):
     assert cost.format_seconds(seconds) == text
 
 
-@settings(deadline=None)
 @given(st.floats(1e-9, 1e15), st.integers(1, 6))
 def test_what_is_written_is_what_was_meant(value, digits):
     number, unit = cost.format_bytes(value, digits=digits).split()

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import cost
@@ -233,7 +233,6 @@ def test_what_cannot_be_is_refused_by_name_and_value(call, named):
         call()
 
 
-@settings(max_examples=20)
 @given(failed=placements)
 def test_only_the_full_width_is_dropping(failed):
     narrow = cost.Cluster(12, 8, 3, (8,), samples=5)

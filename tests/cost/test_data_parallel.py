@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import labkit
@@ -104,7 +104,6 @@ def test_real_ranks_take_the_time_of_the_model(bandwidth):
 
 
 @given(per_rank=st.integers(1, 100), size=st.integers(1, 100), accumulation=st.integers(1, 100))
-@settings(max_examples=20)
 def test_the_global_batch(per_rank, size, accumulation):
     batch = cost.global_batch(per_rank, size, accumulation)
     assert batch == sum(per_rank for _ in range(size) for _ in range(accumulation))

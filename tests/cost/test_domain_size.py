@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import cost
@@ -99,7 +99,6 @@ def test_memory_is_state_and_activations_of_the_fullest_rank() -> None:
 # Limits
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from([8, 16, 32, 64]),
     st.sampled_from([1, 2, 4, 8, 16]),

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import cost
@@ -49,7 +49,6 @@ def test_a_gpu_in_repair_does_not_fail():
 
 
 @given(seed=st.integers(0, 10**6), rate=st.floats(0, 3), start=st.sampled_from(["empty", "steady"]))
-@settings(max_examples=30, deadline=None)
 def test_no_gpu_is_out_twice_and_gpu_days_add_up(seed, rate, start):
     trace = cost.draw_failures(48, 4, 3, seed, rate=rate, kinds=MIXED, start=start)
     order = np.lexsort((trace.start, trace.gpu, trace.sample))

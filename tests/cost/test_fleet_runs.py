@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import cost
@@ -15,7 +15,6 @@ from labkit import cost
     every=st.floats(1, 50), recovery=st.floats(0, 1), stall=st.floats(0, 1), rejoin=st.floats(0, 0.5),
     replicas=st.integers(1, 20),
 )  # fmt: skip
-@settings(max_examples=25, deadline=None)
 def test_by_the_clock_it_is_the_closed_form(every, recovery, stall, rejoin, replicas):
     recovery *= every / 2
     stall, rejoin = (recovery, 0.0) if replicas == 1 else (stall * recovery, rejoin * every)
@@ -74,7 +73,6 @@ def test_the_best_interval_of_one_replica_is_youngs_and_dalys():
     recovery=st.floats(0, 40), stall=st.floats(0, 5), rejoin=st.floats(0, 5), replicas=st.integers(1, 5),
     interval=st.one_of(st.none(), st.floats(1, 30)), spacing=st.sampled_from(["random", "clock"]),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
 def test_time_adds_up(recovery, stall, rejoin, replicas, interval, spacing):
     drawn = cost.simulate_fleet(
         10, recovery, stall, replicas, rejoin, interval=interval, write=0.5 if interval else 0, spacing=spacing,

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import cost
@@ -30,7 +30,6 @@ class Bare:
     end: float
 
 
-@settings(deadline=None)
 @given(alpha=st.floats(1e-7, 1e-2), beta=st.floats(1e-12, 1e-8))
 def test_exact_times_give_the_link_back(alpha, beta):
     fit = cost.fit_alpha_beta((n, alpha + n * beta) for n in SIZES)

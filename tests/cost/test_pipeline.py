@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import cost
@@ -25,7 +25,6 @@ def sizes(data, schedule):
 
 
 @each
-@settings(max_examples=80, deadline=None)
 @given(data=st.data(), f=seconds, b=seconds, w=seconds)
 def test_idle_time_of_every_schedule(schedule, data, f, b, w):
     p, m, v = sizes(data, schedule)
@@ -38,7 +37,6 @@ def test_idle_time_of_every_schedule(schedule, data, f, b, w):
 
 
 @each
-@settings(max_examples=80, deadline=None)
 @given(data=st.data(), f=seconds, b=seconds, w=seconds)
 def test_step_time_of_every_schedule(schedule, data, f, b, w):
     p, m, v = sizes(data, schedule)
@@ -52,7 +50,6 @@ def test_step_time_of_every_schedule(schedule, data, f, b, w):
 
 
 @each
-@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_what_every_rank_holds(schedule, data):
     p, m, v = sizes(data, schedule)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.cost import topology as T
@@ -45,7 +45,6 @@ def crossing_by_search(machine: Topology, ranks: list[int]) -> str:
     raise AssertionError("the whole machine is one unit")
 
 
-@settings(deadline=None)
 @given(topologies(), st.data())
 def test_ranks_cross_the_innermost_level_that_has_them_all(machine: Topology, data: st.DataObject) -> None:
     if machine.gpus == 1:
@@ -54,7 +53,6 @@ def test_ranks_cross_the_innermost_level_that_has_them_all(machine: Topology, da
     assert machine.crossing(ranks).name == crossing_by_search(machine, ranks)
 
 
-@settings(deadline=None)
 @given(topologies(), st.data())
 def test_no_pair_is_nearer_than_a_pair_inside_its_unit(machine: Topology, data: st.DataObject) -> None:
     """Latency between GPUs is an ultrametric: of three GPUs the two largest latencies are equal."""

@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import cost
@@ -33,7 +33,6 @@ def large_enough(machine: Topology, ranks: int) -> Topology:
     return Topology("drawn", (*machine.levels, Level("outermost", more, 10.0, 9.0, 9.0)))
 
 
-@settings(deadline=None)
 @given(machines, sizes_of_meshes)
 def test_members_and_leavers_are_those_of_the_layouts_own_groups(machine: Topology, sizes: dict[str, int]) -> None:
     layout = Layout(sizes)
@@ -54,7 +53,6 @@ def test_members_and_leavers_are_those_of_the_layouts_own_groups(machine: Topolo
             assert axis.crosses == needed
 
 
-@settings(deadline=None)
 @given(machines, sizes_of_meshes)
 def test_regular_is_the_same_number_everywhere(machine: Topology, sizes: dict[str, int]) -> None:
     layout = Layout(sizes)
@@ -77,7 +75,6 @@ def test_a_layout_is_placed_as_it_is() -> None:
     assert T.axis_of(placed, "tp") is placed["tp"]
 
 
-@settings(deadline=None)
 @given(st.floats(0, 1e9), st.sampled_from([2, 4, 8]), st.sampled_from(["all_reduce", "reduce_scatter", "all_gather"]))
 def test_hierarchical_on_two_levels_is_the_known_closed_form(nbytes: float, inside: int, collective: str) -> None:
     machine = T.dgx_node(4)
@@ -115,7 +112,6 @@ def test_oversubscription_slows_a_ring_down_only_as_far_as_all_send() -> None:
         assert T.hierarchical_seconds(axis, "all_reduce", 1000) == pytest.approx(expected)
 
 
-@settings(deadline=None)
 @given(machines, sizes_of_meshes, st.floats(0, 1e6))
 def test_nothing_is_faster_because_others_send_too(machine: Topology, sizes: dict[str, int], nbytes: float) -> None:
     machine = large_enough(machine, math.prod(sizes.values()))
@@ -140,7 +136,6 @@ def test_the_axis_that_sends_most_belongs_inside() -> None:
     assert orders[0].by_axis["tp"] == pytest.approx(400 * fastest)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.permutations(["dp", "pp", "ep", "tp"]), st.integers(0, 10**9), st.integers(0, 10**9))
 def test_the_cheapest_order_is_no_dearer_than_any(names: list[str], first: int, second: int) -> None:
     sizes = {name: size for name, size in zip(names, (2, 2, 4, 2), strict=True)}

@@ -1,13 +1,11 @@
 """Stubs count as unattempted, solutions and other right answers get full marks, and every mutant is rejected.
 
-Ordinary runs take every other animal, at one world size, of the chapters that changed last and of some others in turn,
-and every sixth of the rest; `make mutants` takes all of them at all world sizes.
+`make test` takes one wrong answer of each program, at one world size; `make test-all` all answers at all world sizes.
 """
 
 from __future__ import annotations
 
 import pytest
-from slices import worked_on
 from zoo_runs import CHAPTERS, animals, answers_of, judged, sentences, source
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -15,8 +13,7 @@ pytestmark = pytest.mark.usefixtures("patient")
 AUTOMATIC = [(c, e.id) for c in CHAPTERS for e in source(c).exercises if e.kind != "explanation"]
 PROGRAMS = [(c, e.id) for c in CHAPTERS for e in source(c).exercises if e.kind == "program"]
 ANIMALS = [(c, animal) for c in CHAPTERS for animal in animals(c)]
-SLICE = worked_on(CHAPTERS)
-CHEAP = [(c, animal) for n, (c, animal) in enumerate(ANIMALS) if n % (2 if c in SLICE else 6) == 0]
+ONE_EACH = list({(c, a.exercise): (c, a) for c, a in reversed(ANIMALS) if not a.right}.values())
 
 
 @pytest.fixture
@@ -37,11 +34,9 @@ def test_a_stub_is_unattempted_and_the_solution_gets_full_marks(chapter, exercis
     assert (solved.state, solved.points) == ("right", source(chapter).exercise(exercise).points), sentences(solved)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("does_nothing", [lambda *args, **kwargs: None, lambda x, *args, **kwargs: x])
-@pytest.mark.parametrize(
-    "chapter, exercise",
-    [p if p[0] in SLICE else pytest.param(*p, marks=pytest.mark.mutants) for p in PROGRAMS],
-)
+@pytest.mark.parametrize("chapter, exercise", PROGRAMS)
 def test_doing_nothing_earns_nothing(chapter, exercise, does_nothing):
     outcome = judged(chapter, exercise, dict.fromkeys(source(chapter).exercise(exercise).names, does_nothing))
     assert outcome.points == 0 and outcome.state in ("wrong", "error"), sentences(outcome)
@@ -56,12 +51,12 @@ def check(chapter, animal, worlds):
         assert animal.says in sentences(outcome), sentences(outcome)
 
 
-@pytest.mark.parametrize("chapter, animal", CHEAP, ids=name)
-def test_a_part_of_the_zoo_at_one_world_size(chapter, animal):
+@pytest.mark.parametrize("chapter, animal", ONE_EACH, ids=name)
+def test_a_wrong_answer_of_each_program_is_rejected(chapter, animal):
     check(chapter, animal, [animal.at])
 
 
-@pytest.mark.mutants
+@pytest.mark.long
 @pytest.mark.parametrize("chapter, animal", ANIMALS, ids=name)
 def test_the_whole_zoo_at_all_world_sizes(chapter, animal):
     check(chapter, animal, None)

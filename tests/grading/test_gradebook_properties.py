@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sample_class import graded, result, small_class
 
@@ -35,7 +35,6 @@ def test_a_guarded_text_comes_back_and_is_no_formula(text):
 
 
 @given(st.lists(st.fixed_dictionaries({"student": texts, "b": texts, "c": st.one_of(st.none(), st.floats(0, 100))})))
-@settings(deadline=None)
 def test_what_is_written_is_read(tmp_path_factory, rows):
     path = tmp_path_factory.getbasetemp() / "sheet.csv"
     path.write_text(written(["student", "b", "c"], rows), encoding="utf-8", newline="")
@@ -48,7 +47,6 @@ def test_what_is_written_is_read(tmp_path_factory, rows):
 
 
 @given(texts)
-@settings(max_examples=50, deadline=None)
 def test_no_cell_of_any_sheet_is_a_formula(text):
     one = result(text, graded("ring", "wrong", sentence=text), graded("why", TO_MARK, text=text), problems=[text])
     book = make_book([one], GradebookOptions(), Names({}, False))
@@ -76,7 +74,6 @@ def report(points):
 
 
 @given(marks, marks)
-@settings(max_examples=60, deadline=None)
 def test_differences_add_up_to_what_the_scores_changed_by(before, after):
     a, b = report(before), report(after)
     found = differences(a, b)

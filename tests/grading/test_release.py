@@ -7,7 +7,7 @@ import json
 
 import nbformat
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sample_source import NAME, cell, sample, sources
 
@@ -129,7 +129,6 @@ def with_extras(cells):
     return notebook, {c.id: c for c in added}
 
 
-@settings(max_examples=40, deadline=None)
 @given(extras)
 def test_cells_of_any_text_outside_exercises_stay_as_they_are(cells):
     notebook, added = with_extras(cells)
@@ -140,7 +139,6 @@ def test_cells_of_any_text_outside_exercises_stay_as_they_are(cells):
     assert len(got) == len(notebook.cells) - 1
 
 
-@settings(max_examples=40, deadline=None)
 @given(extras)
 def test_releasing_what_was_released_changes_nothing(cells):
     once = release(with_extras(cells)[0])
@@ -154,7 +152,6 @@ lines = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(lines, lines)
 def test_no_line_of_any_solution_or_hidden_check_reaches_a_student(solution, check):
     notebook = sample()

@@ -9,7 +9,7 @@ import struct
 
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from labkit.grading.sandbox.plain_data import (
@@ -69,7 +69,7 @@ def bits(x):
     return x.reshape(-1).view(torch.uint8)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 @given(data)
 @example(float("inf"))
 @example(-0.0)
@@ -78,7 +78,7 @@ def test_what_goes_in_comes_out(value):
     assert equal(decode(encode(value)), value)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.binary(max_size=200))
 @example(pickle.dumps(print))
 def test_any_bytes_are_data_or_one_kind_of_error(raw):
@@ -95,7 +95,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(json_values, st.binary(max_size=30))
 @example({"x": ["float32", [1 << 62, 0, 1 << 62]]}, b"")
 @example({"x": ["float32", [1 << 31, 1 << 31, 1 << 31]]}, b"")
@@ -109,7 +109,7 @@ def test_any_tree_is_data_or_one_kind_of_error(tree, body):
     readable(PREFIX.pack(b"LKD1", len(header), len(body)) + header + body)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200)
 @given(data, st.data())
 def test_a_cut_or_changed_message_is_data_or_one_kind_of_error(value, draw):
     raw = bytearray(encode(value))

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.parallel.tensor.cut import Cut
@@ -45,7 +45,6 @@ def places(part):
     return [found[k] for k in range(len(found))]
 
 
-@settings(max_examples=200, deadline=None)
 @given(two_parts())
 def test_two_parts_share_exactly_the_elements_that_both_have(case):
     shape, a, b = case

@@ -103,7 +103,7 @@ def test_the_culprit_is_named(kind) -> None:
     assert kind in AMBIGUOUS or not wrong(cases, True), "\n".join(wrong(cases, True))
 
 
-@pytest.mark.chaos
+@pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_of_all_cases_as_many_as_in_the_paper_are_exact() -> None:
     found = defaultdict(list)
@@ -128,7 +128,7 @@ def test_two_replicas_that_differ_are_both_suspects() -> None:
     assert all(c.exact for c in cases if "transient" in c.what or "clean" in c.what)
 
 
-@pytest.mark.parametrize("size", [2, 4, pytest.param(7, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("size", [2, 4, pytest.param(7, marks=pytest.mark.long)])
 def test_a_flipped_bit_is_traced_to_the_message_that_it_hit(size) -> None:
     for way, found in flipped_messages(size, cases=8):
         if found is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import labkit
@@ -113,7 +113,6 @@ def test_replays_that_would_show_nothing_are_refused(options) -> None:
 # -- flips ---------------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
 @given(n=st.integers(2, 8), seed=st.integers(0, 999), bit=st.integers(0, 31), data=st.data())
 def test_the_message_that_was_hit_is_always_among_the_explanations(n, seed, bit, data) -> None:
     brought = torch.randn(n, generator=torch.Generator().manual_seed(seed))

@@ -205,7 +205,7 @@ def test_torchruns_agent_starts_the_world_again(how, tmp_path):
     assert torch.equal(weights(tmp_path / "run", 8), weights(tmp_path / "smooth", 8))
 
 
-@pytest.mark.chaos
+@pytest.mark.long
 def test_torchruns_agent_goes_on_with_the_nodes_that_are_left(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

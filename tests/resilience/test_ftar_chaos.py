@@ -21,7 +21,7 @@ from labkit.resilience.errors import Fatal
 from labkit.resilience.ftar.queued import Ftar
 
 CASES, SLICE = 200, 16
-SEEDS = [pytest.param(n, marks=[pytest.mark.chaos] if n >= SLICE else []) for n in range(CASES)]
+SEEDS = [pytest.param(n, marks=[pytest.mark.long] if n >= SLICE else []) for n in range(CASES)]
 
 
 def draw(seed: int) -> dict:

@@ -78,7 +78,7 @@ def test_replicas_of_any_widths_train_as_one_device(widths, alone):
     assert run.widths == [widths] * STEPS and not run.incidents
 
 
-@pytest.mark.parametrize("lost", [r if r in (1, 6) else pytest.param(r, marks=pytest.mark.chaos) for r in range(8)])
+@pytest.mark.parametrize("lost", [r if r in (1, 6) else pytest.param(r, marks=pytest.mark.long) for r in range(8)])
 def test_any_rank_is_lost_and_comes_back(lost):
     """Steps take a moment, so that a new process is there before the others are through."""
     job = replace(config(4, 4, repair_steps=2), examples=slowly)
@@ -153,7 +153,7 @@ CHAOS, SLICE = 60, 4
 
 
 @pytest.mark.parametrize(
-    "seed", [pytest.param(n, marks=[pytest.mark.chaos] if n >= SLICE else []) for n in range(CHAOS)]
+    "seed", [pytest.param(n, marks=[pytest.mark.long] if n >= SLICE else []) for n in range(CHAOS)]
 )
 def test_ranks_are_lost_at_random(seed, alone):
     """Ranks of all replicas but the first, which keeps every shard; any number at a time, anywhere."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from .quorum_world import OPERATIONS, World
@@ -11,7 +11,6 @@ from .quorum_world import OPERATIONS, World
 OPERATION = st.tuples(st.sampled_from(sorted(set(OPERATIONS))), st.integers(0, 3), st.integers(0, 7))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(OPERATION, max_size=120), st.integers(1, 3), st.booleans())
 def test_no_order_of_events_gives_two_quorums_at_once_or_mixes_states(operations, least, explicit) -> None:
     World(min_replicas=least, explicit=explicit).run(operations)

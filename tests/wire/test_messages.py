@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import labkit
@@ -14,7 +14,7 @@ from labkit.wire.dtypes import DTYPES
 
 TRANSPORTS = ["local", "gloo"]
 PIECE = 1 << 18  # bytes that a sum is done in on `local`
-FEW = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+FEW = settings(max_examples=6)
 
 
 def values(n, dtype, seed):

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import labkit
@@ -39,7 +39,7 @@ PLANS = st.lists(
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=8)
 @given(plan=PLANS)
 def test_counts_are_those_of_the_plan(transport, plan) -> None:
     trace = labkit.launch(by_plan, 3, plan, transport=transport).trace
