@@ -43,7 +43,7 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     assert eventually(lambda: not ranks_of(worker)), f"still there: {ranks_of(worker)}"
     assert eventually(lambda: not zombies()), f"not buried: {zombies()}"
     if room not in SHARED:
-        assert eventually(lambda: shared_memory() <= before, 2), f"in /dev/shm: {shared_memory() - before}"
+        assert eventually(lambda: shared_memory() <= before), f"in /dev/shm: {shared_memory() - before}"
 
 
 def _nothing(group: object) -> None: ...

@@ -1,4 +1,4 @@
-"""Ranks that wait for each other are named within a second, with who waits for whom. Ranks that only wait are not."""
+"""Ranks that wait for each other are named before any limit, with who waits for whom. Ranks that only wait are not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from leftovers import soon
+from leftovers import NEVER
 
 import labkit
 from labkit import RankFailed, collectives
@@ -66,8 +66,7 @@ def deadlock_in_a_subgroup_while_others_work(group):
     if group.rank < 2:
         group.subgroup([0, 1]).recv(torch.zeros(1), 1 - group.rank)
     pair = group.subgroup([2, 3])
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
+    while True:
         pair.exchange(torch.zeros(4), 1 - pair.rank, torch.zeros(4), 1 - pair.rank)
         time.sleep(0.001)
 
@@ -105,12 +104,10 @@ DEADLOCKS: list[tuple[Callable[..., Any], int, str]] = [
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("work,size,text", DEADLOCKS, ids=[d[0].__name__ for d in DEADLOCKS])
-def test_a_deadlock_is_named_within_a_second(work, size, text, transport) -> None:
-    begin = time.monotonic()
+def test_a_deadlock_is_named_while_everybody_would_wait_on(work, size, text, transport) -> None:
     with pytest.raises(RankFailed, match="Deadlock: " + text) as caught:
-        labkit.launch(work, size, transport=transport)
+        labkit.launch(work, size, transport=transport, timeout=NEVER)
     assert caught.value.failure.kind == "deadlock"
-    assert time.monotonic() - begin < soon(1.2)
 
 
 def test_one_rank_that_left_is_a_deadlock_only_for_those_who_need_it() -> None:
@@ -125,10 +122,9 @@ def test_one_rank_that_left_is_a_deadlock_only_for_those_who_need_it() -> None:
 
 
 def test_without_the_check_a_deadlock_hangs_until_the_time_limit() -> None:
-    begin = time.monotonic()
-    with pytest.raises(RankFailed, match="WaitTimeout"):
-        labkit.launch(both_receive, 2, check=False, timeout=1.5)
-    assert time.monotonic() - begin > 1.4
+    with pytest.raises(RankFailed, match="WaitTimeout") as caught:
+        labkit.launch(both_receive, 2, check=False, timeout=0.8)  # eight looks at the pages, of which two would do
+    assert caught.value.failure.seconds > 0.8
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

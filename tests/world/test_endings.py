@@ -10,7 +10,7 @@ import textwrap
 import time
 
 import pytest
-from leftovers import alive, eventually, processes, soon
+from leftovers import NEVER, alive, eventually, processes
 
 import labkit
 from labkit import RankFailed
@@ -109,7 +109,7 @@ def test_a_child_of_the_kernel_does_not_keep_its_ranks_alive() -> None:
 def test_a_worker_that_is_killed_is_replaced() -> None:
     from labkit.world.engine import _zygote
 
-    job = labkit.start(lambda group: time.sleep(60), 2)
+    job = labkit.start(lambda group: time.sleep(NEVER), 2)
     assert eventually(lambda: len(job.pids) == 2)
     worker = _zygote._process.pid
     os.kill(worker, signal.SIGKILL)
@@ -121,14 +121,12 @@ def test_a_worker_that_is_killed_is_replaced() -> None:
 
 
 def test_a_host_that_is_killed_takes_its_ranks_with_it() -> None:
-    job = labkit.start(lambda group: os.getppid() if group.rank == 0 else time.sleep(60), 2, on_failure="continue")
+    job = labkit.start(lambda group: os.getppid() if group.rank == 0 else time.sleep(NEVER), 2, on_failure="continue")
     assert eventually(lambda: len(job.pids) == 2)
     with open(f"/proc/{job.pids[0]}/stat") as f:
         host = int(f.read().rpartition(")")[2].split()[1])
-    begin = time.monotonic()
     os.kill(host, signal.SIGKILL)
-    run = job.wait()
-    assert run.failures[0].error == "HostDied" and time.monotonic() - begin < soon()
+    assert job.wait().failures[0].error == "HostDied"
     assert eventually(lambda: not any(alive(p) for p in job.pids))
 
 
@@ -205,7 +203,7 @@ def test_what_a_rank_started_ends_with_its_world(ending, tmp_path) -> None:
 
     other = labkit.start(lambda group: time.sleep(3) or "unharmed", 1) if ending != "worker killed" else None
     job = labkit.start(work, 1, str(tmp_path), on_failure="return")
-    assert eventually((tmp_path / "pids").exists, 20)
+    assert eventually((tmp_path / "pids").exists)
     pids = [int(p) for p in (tmp_path / "pids").read_text().split()]
     if ending == "stopped":
         job.stop()

@@ -1,4 +1,4 @@
-"""Ranks that disagree about dtype, shape, operation, order, root or algorithm: who called what, within a second."""
+"""Ranks that disagree about dtype, shape, operation, order, root or algorithm: who called what, before any limit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from leftovers import soon
+from leftovers import NEVER
 
 import labkit
 from labkit import RankFailed, collectives
@@ -23,11 +23,9 @@ TRANSPORTS = ["local", "gloo"]
 
 
 def named(text, work, size=2, **options) -> None:
-    begin = time.monotonic()
     with pytest.raises(RankFailed, match=text) as caught:
-        labkit.launch(work, size, **options)
+        labkit.launch(work, size, timeout=NEVER, **options)
     assert caught.value.failure.error == "Mismatch"
-    assert time.monotonic() - begin < soon(1.2)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -66,7 +64,7 @@ def test_a_mismatch_is_named_while_the_ranks_go_on(transport) -> None:
     def work(group):
         x = torch.ones(4, dtype=torch.int32 if group.rank else torch.float32)
         group.exchange(x, 1 - group.rank, x.clone(), 1 - group.rank)
-        for _ in range(20_000):
+        while True:
             group.exchange(x[:0].float(), 1 - group.rank, x[:0].float(), 1 - group.rank)
             time.sleep(0.001)
 
