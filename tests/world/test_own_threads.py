@@ -26,7 +26,7 @@ def helped_by_a_thread(group):
     pair = group.subgroup([0, 1])
 
     def later():
-        time.sleep(1.2)
+        time.sleep(0.6)
         pair.send(torch.ones(1), 1)
 
     thread = threading.Thread(target=later)
@@ -86,8 +86,8 @@ def test_threads_without_a_slot_count_too() -> None:
     def work(group):
         if group.rank == 0:
             for _ in range(33):
-                threading.Thread(target=time.sleep, args=(0.4,)).start()
-            threading.Timer(1.5, group.isend, (torch.ones(1), 1)).start()
+                threading.Thread(target=time.sleep, args=(0.3,)).start()
+            threading.Timer(1.0, group.isend, (torch.ones(1), 1)).start()
             group.recv(torch.zeros(1), 1)
         else:
             group.recv(torch.zeros(1), 0)
