@@ -62,7 +62,8 @@ def test_a_slow_link_makes_nobody_wait_for_longer_than_it_takes() -> None:
     run = labkit.launch(work, 2, network=net)
     begin = min(m.start for m in run.trace.sends)
     assert all(0 < asked <= 5 * once for asked in run.results) and run.trace.duration - begin >= 5 * once
-    assert [m.arrived - m.end for m in run.trace.sends] == [pytest.approx(20e-3)] * 10  # the last byte, on its way
+    for m in run.trace.sends:  # its last byte is on its way for as long, unless nobody wanted it yet
+        assert m.arrived == pytest.approx(max(m.end + 20e-3, m.recv_start), abs=1e-6)
 
 
 def test_compute_takes_its_time() -> None:

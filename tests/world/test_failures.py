@@ -81,9 +81,11 @@ def test_a_death_explains_the_errors_it_causes_and_comes_first() -> None:
     def work(group):
         group.barrier()
         if group.rank == 2:
-            time.sleep(0.01)  # those who lose it may well be heard first
             os.kill(os.getpid(), signal.SIGKILL)
-        raise RuntimeError("cannot go on")
+        try:
+            receive_from(group, 2)
+        except labkit.PeerLost:  # those who lose it may well be heard first
+            raise RuntimeError("cannot go on") from None
 
     run = labkit.launch(work, 3, transport="local", on_failure="return")
     assert (run.failures[0].rank, run.failures[0].kind) == (2, "died")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 
 import pytest
@@ -27,12 +28,17 @@ def named(text, work, size=2, **options) -> None:
 
 
 def all_named(cases, size=2, **options) -> None:
-    """Text -> work, all at a time."""
+    """Text -> work, all at a time. Again where the host spoke, rightly, before the last rank had called anything."""
     jobs = {text: labkit.start(work, size, timeout=NEVER, **options) for text, work in cases.items()}
     for text, job in jobs.items():
-        with pytest.raises(RankFailed, match=text) as caught:
-            job.wait()
-        assert caught.value.failure.error == "Mismatch"
+        for _ in range(10):
+            with pytest.raises(RankFailed) as caught:
+                job.wait()
+            assert caught.value.failure.error == "Mismatch"
+            if re.search(text, said := str(caught.value)) or "outside any message" not in said:
+                break
+            job = labkit.start(cases[text], size, timeout=NEVER, **options)
+        assert re.search(text, said), said
 
 
 MESSAGES = [
