@@ -172,7 +172,7 @@ def times_of(run: Trained) -> Times:
 
 
 def times_or_recorded(run: Trained) -> tuple[Times, str]:
-    """`times_of`, or the times of the recorded runs of this policy where the run lacks them; and where they are from."""
+    """`times_of`, or the recorded times of this policy where the run lacks them; and where they are from, in words."""
     if not (problem := lacks(run)):
         return times_of(run), "this run"
     x = fleet_trials().of(run.trial.policy)[0]

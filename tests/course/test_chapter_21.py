@@ -171,7 +171,7 @@ def test_the_third_digit_of_tp16() -> None:
 
 
 def test_availability_and_throughput_are_two_answers() -> None:
-    """Sections 4 of chapter 21 and 1 of chapter 20: 94 % of the groups are whole; 10 and 19 % can be throughput only."""
+    """Section 4, and 1 of chapter 20: 94 % of the groups are whole; 10 and 19 % can be throughput only."""
     lost = 1 - cost.group_availability_of(GPUS, 32, 64)
     assert round(lost, 2) == 0.06 and round(math.log(0.81) / math.log(0.999)) == 211
     fell, packed = ([cost.loss_at(0.001, cost.Cluster(512, 64, groups, widths=(64,)), "dp-drop", packed=how,

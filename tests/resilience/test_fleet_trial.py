@@ -96,11 +96,11 @@ def test_a_run_on_a_busy_computer_is_said_to_lack_what_it_lacks(monkeypatch):
     good = Trained(trial, [(1.01, 1)], commits(0.1, 4.0, [(11, 0.3, (0, 2, 3), 10)]))
     assert times_or_recorded(good) == (times_of(good), "this run")
     assert compared(one, good)[3] == "recorded: here only 1 step was committed"
-    assert compared(away, good) == (1, away.effective, predict(trial, times_of(good), [away.strikes] * 2).effective.mean,
-                                    "this run")  # fmt: skip
+    said = predict(trial, times_of(good), [away.strikes] * 2).effective.mean
+    assert compared(away, good) == (1, away.effective, said, "this run")
     made = [one, good]  # the second try goes well
-    monkeypatch.setattr(fleet_trial, "TrialJob", type("Busy", (), {
-        "__init__": lambda self, trial, strikes: None, "stop": lambda self: None, "wait": lambda self: made.pop(0)}))  # fmt: skip
+    busy = {"__init__": lambda *_: None, "stop": lambda _: None, "wait": lambda _: made.pop(0)}
+    monkeypatch.setattr(fleet_trial, "TrialJob", type("Busy", (), busy))
     assert run_trials([(trial, [])], tries=2) == [good] and made == []
 
 
