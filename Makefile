@@ -33,7 +33,7 @@ endif
 
 .DEFAULT_GOAL := help
 CHAPTER ?=
-.PHONY: help install lab outputs course test again lint format bench browser chaos mutants nbgrader clean
+.PHONY: help install lab outputs course test again lint format bench browser chaos mutants newcomer nbgrader clean
 
 help:
 	@sed -n '2,7s/^# *//p' Makefile
@@ -78,6 +78,10 @@ browser: $(TESTABLE)
 # Every wrong and every right answer in the zoo of the exercises, at all world sizes.
 mutants: $(TESTABLE)
 	$(PY) -m pytest -m mutants tests/grading
+
+# Every command of README.md and INSTRUCTORS.md, on a fresh clone of what is committed.
+newcomer: $(TESTABLE)
+	$(PY) -m pytest -m newcomer --durations=0 -v tests/newcomer
 
 # The same notebooks in nbgrader itself. It gets an environment of its own, which sees this one's packages through a .pth file.
 nbgrader: $(TESTABLE) $(NBGRADER)/.installed

@@ -214,7 +214,12 @@ def test_lines_that_the_author_shows_and_short_ones_are_no_secrets():
     assert not [line for line in found if line.startswith("###")]
 
 
-COMMON = ["for row in handles.values():", "    if group.rank == 0:", "        row.wait(group)", "        rows.append(row)"]
+COMMON = [
+    "for row in handles.values():",
+    "    if group.rank == 0:",
+    "        row.wait(group)",
+    "        rows.append(row)",
+]
 SOLVED = [*COMMON, "kept_for_later = 7", "ring_megabytes = 3 * kept_for_later + size // 2"]
 
 
