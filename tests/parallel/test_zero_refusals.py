@@ -99,6 +99,33 @@ def test_arguments_that_cannot_work():
     says("AdamW(betas=(0.9, 1.0))", lambda g: AdamW(betas=(0.9, 1.0)))
 
 
+class Forked(nn.Module):
+    """Two blocks of equal shapes; the caller says in which order they run."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True) for _ in range(2))
+
+    def forward(self, x, order):
+        for block in order:
+            x = self.blocks[block](x)
+        return x
+
+
+@pytest.mark.parametrize("order", [lambda rank: [rank], lambda rank: [rank, 1 - rank]], ids=["other", "swapped"])
+@pytest.mark.parametrize("transport", ["local", "gloo"])
+def test_ranks_that_gather_different_blocks_of_equal_shapes_are_refused(order, transport):
+    def work(group):
+        zero = ZeRO3(Forked(), group, AdamW(), "single", find_unused=True)
+        zero(torch.ones(2, 3, 8), order(group.rank)).sum().backward()
+
+    with pytest.raises(labkit.RankFailed) as caught:
+        labkit.launch(work, 2, transport=transport, timeout=20)
+    said = str(caught.value)
+    assert "rank 0 called all_gather of 'blocks.0'" in said and "rank 1 called all_gather of 'blocks.1'" in said
+
+
 def test_a_parameter_resized_after_wrapping_is_refused():
     def work(group):
         zero = ZeRO2(mlp(), group, AdamW(), "single")

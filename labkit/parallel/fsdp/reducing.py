@@ -85,16 +85,17 @@ class Reducer:
     def _reduction(self, shard: Shard, flat: Tensor) -> Iterator[None]:
         """Reduce-scatter where the unit is cut, all-reduce of the stretch across its copies; a yield where it waits."""
         within, across, algorithm = self.sharding.shard, self.sharding.replicate, self.sharding.algorithm
+        of = shard.unit or "root"
         if within.size > 1:
             if flat.dtype in SIXTEEN_BIT and algorithm == "ring":
                 algorithm = "pairwise"  # the bytes of the ring, but added up in 32 bits
-            handle = reduce_scatter(flat, within, "avg", algorithm, async_op=True)
+            handle = reduce_scatter(flat, within, "avg", algorithm, async_op=True, of=of)
             del flat
             yield
             flat = handle.wait()
             del handle
         if across.size > 1:
-            handle = all_reduce(flat, across, "avg", self.sharding.algorithm, async_op=True)
+            handle = all_reduce(flat, across, "avg", self.sharding.algorithm, async_op=True, of=of)
             yield
             flat = handle.wait()
         if within.size == across.size == 1:

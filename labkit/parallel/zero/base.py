@@ -60,13 +60,13 @@ class ZeRO(Inspect):
         self._make_state = partial(kind, dtype=torch.float32 if precision == "mixed" else own)
         self.units: list[Unit] = []
 
-    def _add(self, named: Named, cut: bool) -> list[Unit]:
+    def _add(self, named: Named, cut: bool, of: str = "") -> list[Unit]:
         """Make units of these parameters, with those that are trained apart from those that are frozen."""
         made = []
         for trained in (True, False):
             some = [(name, p) for name, p in named if p.requires_grad == trained]
             if some:
-                made.append(Unit(some, self.group, self.dtype, self._make_state, cut))
+                made.append(Unit(some, self.group, self.dtype, self._make_state, cut, of))
         for unit in made:
             for index, p in enumerate(unit.parameters if unit.trained else ()):
                 p.register_post_accumulate_grad_hook(lambda _, unit=unit, index=index: self._arrived(unit, index))

@@ -35,7 +35,7 @@ class ZeRO3(Scattered):
         self._blocks: list[Block] = []
         self._block_of: dict[Unit, Block] = {}
         for name, named in reversed(divide(module, names)):  # the order in which backward comes by; "" is the last
-            block = Block(self, module.get_submodule(name), self._add(named, cut=True))
+            block = Block(self, module.get_submodule(name), self._add(named, True, name or "root"))
             self._blocks.append(block)
             self._block_of |= dict.fromkeys(block.units, block)
 

@@ -33,12 +33,14 @@ class Unit:
     state: master, momentum and variance of the stretch; None where nothing is trained.
     whole_gradient: this rank's own gradient of all elements, or None.
     gradient: the stretch of the mean gradient over ranks, or None.
+    of: the block that it belongs to, which all ranks must name alike when they gather it.
     """
 
     def __init__(
-        self, named: Named, group: Group, dtype: torch.dtype, make_state: Callable[[Tensor, Tensor], State], cut: bool
-    ) -> None:
-        self.group, self.flat, self.cut = group, Flat(named, group.size), cut
+        self, named: Named, group: Group, dtype: torch.dtype, make_state: Callable[[Tensor, Tensor], State], cut: bool,
+        of: str = "",
+    ) -> None:  # fmt: skip
+        self.group, self.flat, self.cut, self.of = group, Flat(named, group.size), cut, of
         self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
         self.trained = self.parameters[0].requires_grad
         first = self.parameters[0].data
@@ -78,7 +80,9 @@ class Unit:
 
     def stretches(self, async_op: bool = False) -> Any:
         """All-gather the stretches of all ranks; a handle with `async_op`."""
-        return collectives.all_gather(self.stretch, self.group, self.flat.counts, algorithm="ring", async_op=async_op)
+        return collectives.all_gather(
+            self.stretch, self.group, self.flat.counts, algorithm="ring", async_op=async_op, of=self.of
+        )
 
     @torch.no_grad()
     def publish(self, values: Tensor) -> None:
