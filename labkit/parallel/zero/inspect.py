@@ -76,8 +76,8 @@ class Inspect(nn.Module):
         """
         agree(self.group, states.problem(self, state))
         states.load(self, state)
+        self.zero_grad()
         for unit in self.units:
-            unit.forget()
             if not unit.cut:
                 unit.publish(unit.stretches())
 
