@@ -80,6 +80,16 @@ class Made:
 
 
 @dataclass(frozen=True)
+class Odd:
+    """A step of a rank in which it did something else than in another one, from its nth call on. how: in words."""
+
+    step: int
+    other: int
+    nth: int
+    how: str
+
+
+@dataclass(frozen=True)
 class Report:
     """One rank at one moment.
 
@@ -88,7 +98,7 @@ class Report:
     begun, whole: see `labkit.world.begun`. under_way: messages that it has begun and not ended, as (kind, peer, group,
     lane, number). sent: messages that left it, by receiver. spent: seconds in
     communication (see `spent`) and the number of calls, by group. made: its last collective calls and messages of its
-    own, oldest first. odd: for each step that was like no other of its steps, the nth of what was different, in words.
+    own, oldest first. steps: its last complete ones. odd: where its latest steps differ from those.
     """
 
     rank: int
@@ -106,7 +116,8 @@ class Report:
     sent: Mapping[int, int] = field(default_factory=dict)
     spent: Mapping[int, tuple[float, int]] = field(default_factory=dict)
     made: tuple[Made, ...] = ()
-    odd: tuple[tuple[int, str], ...] = ()
+    steps: tuple[int, ...] = ()
+    odd: tuple[Odd, ...] = ()
     transport: str = ""
 
     @property
@@ -157,7 +168,7 @@ class Report:
             raw["sent"] = {int(rank): n for rank, n in raw["sent"].items()}
             raw["spent"] = {int(key): tuple(both) for key, both in raw["spent"].items()}
             raw["made"] = tuple(Made(**{**m, "call": tuple(m["call"]), "ends": tuple(m["ends"])}) for m in raw["made"])
-            raw["odd"] = tuple((int(nth), str(how)) for nth, how in raw["odd"])
+            raw["steps"], raw["odd"] = tuple(raw["steps"]), tuple(Odd(**o) for o in raw["odd"])
             return cls(**raw)
         except (KeyError, TypeError, AttributeError, ValueError) as why:
             raise ValueError(f"this is no report of a rank: {type(why).__name__}: {why}") from why
