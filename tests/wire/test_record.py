@@ -19,11 +19,12 @@ def test_a_word_that_is_written_again_and_again_is_never_seen_as_another() -> No
     page.count = 7
     writer = os.fork()
     if writer == 0:
-        while True:
+        for _ in range(10**7):  # until it is killed
             page.count = 7
             recorder.slot(rec.MAIN_SLOT, 5)
+        os._exit(0)
     try:
-        seen = {(page.count, page.slots()[0][1] if page.slots() else 0) for _ in range(READS)}
+        seen = {(page.count, *(slot[1] for slot in page.slots())) for _ in range(READS)}
     finally:
         os.kill(writer, signal.SIGKILL)
         os.waitpid(writer, 0)

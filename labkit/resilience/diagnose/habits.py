@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 from .report import Odd, Report
 
-KEPT = 16  # steps of a rank that others are compared with
-LATEST = 3  # steps that are compared with them
+KEPT = 8  # steps of a rank that are compared
+NEW = 3  # of a pair that did something for the first time, one may have had to: not before so many like steps
 
 
 class Habits:
@@ -50,20 +50,20 @@ class Habits:
         self._now, self._start, self._number = [], nth, self._number + 1
 
     def odd(self, over: bool) -> tuple[tuple[int, ...], tuple[Odd, ...]]:
-        """(the numbers of its complete steps, where the latest steps differ from those). over: the last is complete."""
+        """(the numbers of its complete steps, where its steps differ from those). over: the last one is complete."""
         steps, now = list(self._steps), (self._number, self._start, tuple(self._now))
         if over and self._now:
             steps.append(now)
-        latest = steps[-LATEST:] if over else [*steps[-LATEST + 1 :], now]
         found = []
-        for number, start, did in latest:
+        for number, start, did in steps if over else [*steps, now]:
             for other, _, does in steps:
                 both = min(len(did), len(does))
                 at = next((i for i in range(both) if did[i] != does[i]), both)
                 whole = over or number != self._number  # else it may do the rest yet
                 if other != number and (at < len(did) or (whole and at < len(does))):
                     here, there = (what[at] if at < len(what) else "the end of the step" for what in (did, does))
-                    found.append(Odd(number, other, start + at, f"{here} instead of {there}"))
+                    new = at < len(did) and all(here not in what for n, _, what in steps if n != number)
+                    found.append(Odd(number, other, start + at, f"{here} instead of {there}", new))
         return tuple(number for number, _, _ in steps), tuple(found)
 
 
@@ -80,8 +80,18 @@ def strange(reports: Mapping[int, Report]) -> dict[int, Odd]:
         known = [set(report.steps) for report in reports.values() if step in report.steps or step == _next(report)]
         rows = [differ.get((step, other), {}) for other in set.intersection(*known) - {step}]
         if rows and min(map(len, rows)) == 1:
-            return {rank: odd for row in rows if len(row) == 1 for rank, odd in row.items()}
+            found = {rank: odd for row in rows if len(row) == 1 for rank, odd in row.items()}
+            often = {rank: sum(row.keys() == {rank} for row in rows) for rank in found}
+            return {rank: odd for rank, odd in found.items()
+                    if not (odd.new and (often[rank] < NEW or _behind(reports, rank, odd)))}  # fmt: skip
     return {}
+
+
+def _behind(reports: Mapping[int, Report], rank: int, odd: Odd) -> bool:
+    """Whether those with whom the rank did it have not come to that step yet, and might have done it, too."""
+    made = next((m for m in reports[rank].made if m.nth == odd.nth), None)
+    with_whom = () if made is None else made.ends or reports[rank].groups.get(made.call[0], ())
+    return any(r in reports and _next(reports[r]) < odd.step for r in with_whom)
 
 
 def _next(report: Report) -> int:

@@ -132,13 +132,12 @@ def sent_less(reports: Mapping[int, Report], source: int, to: int, own: bool = F
     this one. The call need not be the one that `to` is in: where messages carry no numbers, it took a later one for the
     lost one.
     """
-    calls = [m for m in reports[source].made
-             if m.ended and m.sent >= 0 and not m.ends and to in reports[source].groups.get(m.call[0], ())]  # fmt: skip
+    done = {r: [m for m in report.made if m.ended and m.sent >= 0 and not m.ends] for r, report in reports.items()}
+    calls = [m for m in done[source] if to in reports[source].groups.get(m.call[0], ())]
     for made in calls:
         usual = {m.sent for m in calls if m.words == made.words and m.call != made.call}
         if not usual and not own:
-            usual = {m.sent for r, report in reports.items() if r not in (source, to)
-                     for m in report.made if m.call == made.call and m.ended and m.sent >= 0 and not m.ends}  # fmt: skip
+            usual = {m.sent for r in done.keys() - {source, to} for m in done[r] if m.call == made.call}
         if len(usual) == 1 and made.sent < min(usual):
             return True
     return False

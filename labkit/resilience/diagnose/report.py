@@ -63,9 +63,9 @@ class Made:
     or both ends, must have said alike.
 
     role: the same with the shape of the group in place of its number, and places in it for ranks: what ranks with the
-    same part in the program have in common. nth: how many calls and messages of its own the rank had begun before, in
-    `step`; past: a number that says which, by their roles. sent: messages that it has begun to send in it. ends: (sender,
-    receiver) of a message; then `call` has its number between them, and `sent` its bytes.
+    same part in the program have in common. nth: how many calls and messages of its own the rank had begun before;
+    past: a number that says which, by their roles. sent: messages that it has begun to send in it, -1 if it failed.
+    ends: (sender, receiver) of a message; then `call` has its number between them, and `sent` its bytes.
     """
 
     call: CallId
@@ -81,12 +81,16 @@ class Made:
 
 @dataclass(frozen=True)
 class Odd:
-    """A step of a rank in which it did something else than in another one, from its nth call on. how: in words."""
+    """A step of a rank in which it did something else than in another one, from its nth call on. how: in words.
+
+    new: what it did there it has done in no other step.
+    """
 
     step: int
     other: int
     nth: int
     how: str
+    new: bool = False
 
 
 @dataclass(frozen=True)
