@@ -3,7 +3,8 @@
 A secret is a line between solution markers, of a hidden cell or a rubric, or between hidden-test markers, that nobody
 would write without having seen it. What it says decides: `if group.rank == 0:` stands in half of all programs and is
 no secret by itself, but several such lines in a row are one. Secrets are looked for in every string of a notebook
-(cells, outputs, metadata, attachments, decoded where they are base64), in any text file, and in archives inside archives, with all white space taken out first.
+(cells, outputs, metadata, attachments, decoded where they are base64), in any text file, and in archives inside
+archives, with all white space taken out first.
 """
 
 from __future__ import annotations
