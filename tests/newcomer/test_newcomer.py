@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import csv
 import re
+import signal
 import socket
 import sys
 import tomllib
@@ -232,8 +233,10 @@ WAYS = {
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     made = Place(tmp_path_factory.mktemp("newcomer"))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside, we still clear up
     yield made
     made.end()
+    signal.signal(signal.SIGTERM, before)
 
 
 def test_every_command_of_the_pages_is_run_and_no_other() -> None:

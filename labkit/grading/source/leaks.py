@@ -116,7 +116,7 @@ def _distinctive(lines: list[str], shown: set[str]) -> Iterator[str]:
             if end <= len(stretch) and len(_words(joined)) >= 2 * DISTINCT:
                 told = True
                 yield joined
-    whole = "\n".join(max(stretches, key=lambda stretch: len(stretch)))
+    whole = max(("\n".join(stretch) for stretch in stretches), key=len)
     if not told and len(bare(whole)) >= TRIVIAL:
         yield whole
 
