@@ -207,8 +207,8 @@ class Group(Messenger):
     ) -> Any:  # fmt: skip
         """Run `body(x, lane, *args, **kwargs)` as one collective: recorded, in order, on the collectives' lane.
 
-        first_row: where the rows of `x` begin in the collective's tensor, for one that joins rows. of: what `x` is a part
-        of, by name; ranks whose names differ in one call are a mismatch, found on the status pages. It is not sent.
+        first_row: where the rows of `x` begin in the collective's tensor, for one that joins rows. of: what `x` is a
+        part of, by name; ranks whose names differ in one call are a mismatch, found on the status pages. Not sent.
         """
         context = self.context
         recorder, clock = context.recorder, context.clock_here()
