@@ -265,6 +265,35 @@ class Chosen(nn.Module):
         return x
 
 
+def test_parameter_groups_are_those_of_the_plain_model():
+    x = torch.randn(4, 3, 8, generator=torch.Generator().manual_seed(1)).double()
+
+    def groups(model):
+        one = [p for p in model.parameters() if p.dim() == 1]
+        return [{"params": one, "weight_decay": 0.0, "lr": 0.05}]  # the others are in no group
+
+    def trained(model, optimizer, x):
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(x, [0, 1]).sin().mean().backward()
+            optimizer.step()
+        return model.state_dict()
+
+    def on_rank(group):
+        plain = Chosen()
+        model = FullyShard(plain, group, param_groups=groups(plain))
+        given = torch.optim.AdamW(model.param_groups, lr=1e-2, weight_decay=0.3)
+        mine = x.tensor_split(group.size)[group.rank]
+        return [len(g["params"]) for g in given.param_groups], trained(model, given, mine)
+
+    plain = Chosen()
+    rest = [p for p in plain.parameters() if p.dim() > 1]
+    optimizer = torch.optim.AdamW([*groups(plain), {"params": rest}], lr=1e-2, weight_decay=0.3)
+    expected = trained(plain, optimizer, x)
+    for stretches, weights in launch(on_rank, 2).results:
+        assert furthest(weights, expected) < 1e-9 and stretches == [2, 2]  # one of each kind in each of two blocks
+
+
 def test_no_sync_reduces_units_that_the_last_microbatch_did_not_use_as_fully_shard_does():
     x = torch.randn(4, 3, 8, generator=torch.Generator().manual_seed(1)).double()
     microbatches = [[0], [1, 0], [1]]  # the units of each; only the last one reduces

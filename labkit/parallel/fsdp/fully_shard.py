@@ -31,6 +31,7 @@ from labkit.parallel.fsdp.schedule import Schedule, Unit
 from labkit.parallel.fsdp.shard import Shard
 from labkit.parallel.fsdp.strategies import sharding
 from labkit.parallel.fsdp.units import Choice
+from labkit.parallel.groups import Grouped, ParamGroups
 from labkit.parallel.reach import tensors_in
 from labkit.parallel.unfit import refuse_empty_batch, watch_steps
 from labkit.wire.errors import Refused
@@ -40,7 +41,9 @@ from labkit.wire.group import Group
 class FullyShard(nn.Module):
     """`module`, cut unit by unit among the ranks of `group`. Its own parameters are gone; the stretches replace them.
 
-    units: what is gathered together, see `units.choose_units`. strategy, replicate_group: see `strategies.py`.
+    units: what is gathered together, see `units.choose_units`. param_groups: as for a torch optimizer, over the
+    module's own parameters (`labkit/parallel/groups.py`); no stretch then belongs to two of them, and
+    `model.param_groups` is what to give the optimizer. strategy, replicate_group: see `strategies.py`.
     reshard_after_forward: let a unit go between forward and backward; None for the strategy's own habit. prefetch: how
     many units are fetched before their turn, forward and backward; 0 for none. param_dtype: in which units are
     gathered and computed; floating-point inputs are cast to it. reduce_dtype: of gradients on the wire, param_dtype
@@ -53,13 +56,14 @@ class FullyShard(nn.Module):
     of which a forward made no use has a gradient of zeros if its unit was used; a unit that no rank used has none.
     What is checkpointed in a unit is computed again while the unit is gathered for its backward.
     Buffers stay whole, and each rank's own. All ranks must use the same units in the same order.
-    Bytes that a rank sends in a step: `cost.zero_bytes_per_step_by_rank([u.numel for u in model.units], N, stage=3)`.
+    Bytes that a rank sends in a step: `cost.zero_bytes_per_step_by_rank([s.flat.numel for s in model.shards], N, 3)`.
     Raises Refused, on every rank, if the ranks bring different models (values too), units or options.
     """
 
     def __init__(
-        self, module: nn.Module, group: Group, *, units: Choice = None, strategy: str = "full_shard",
-        replicate_group: Group | None = None, reshard_after_forward: bool | None = None, prefetch: int = 1,
+        self, module: nn.Module, group: Group, *, units: Choice = None, param_groups: ParamGroups = None,
+        strategy: str = "full_shard", replicate_group: Group | None = None,
+        reshard_after_forward: bool | None = None, prefetch: int = 1,
         param_dtype: torch.dtype | None = None, reduce_dtype: torch.dtype | None = None,
         output_dtype: torch.dtype | None = None, average: str = "ranks", check_nan: bool = False,
         algorithm: str = "ring",
@@ -72,7 +76,9 @@ class FullyShard(nn.Module):
         self._weight, self._in_backward = math.nan, False
         self._claims = Claims()
         options = f"{strategy}, reshard={self.sharding.reshard}, prefetch={prefetch}, {param_dtype}, {reduce_dtype}"
-        built = build(module, units, self.sharding, param_dtype, self._claims.lent, f"{options}, {average}")
+        self._groups = Grouped(module, param_groups)
+        lent = self._claims.lent
+        built = build(module, units, self.sharding, param_dtype, lent, f"{options}, {average}", self._groups)
         self.units: list[Unit] = built.units
         self.keys = built.keys  # of the plain model's state dict, with the name of the parameter or buffer behind each
         self._reducer = Reducer(self.sharding, reduce_dtype, check_nan, self._begin_backward)
@@ -82,8 +88,16 @@ class FullyShard(nn.Module):
             unit.module.forward = functools.partial(self._forward_of, unit, unit.module.forward)
 
     @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The stretches of this rank in the groups that were asked for, for any elementwise torch optimizer."""
+        return [
+            {"params": [s.stretch for s in self.shards if s.group == number and s.stretch.requires_grad], **settings}
+            for number, settings in enumerate(self._groups.settings)
+        ]
+
+    @property
     def shards(self) -> list[Shard]:
-        """The shards of all units. A unit has one, or one for each dtype and for what is trained and what is frozen."""
+        """The shards of all units. A unit has one, or one for each dtype, group, and what is trained or frozen."""
         return [shard for unit in self.units for shard in unit.shards]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
