@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from labkit import Network, launch
 from labkit.models import CNN, GPT, MLP, CNNConfig, GPTConfig, MLPConfig, next_token_loss
-from labkit.parallel import FullyShard, checkpoint_blocks
+from labkit.parallel import DataParallel, FullyShard, checkpoint_blocks
 
 CONFIG = GPTConfig(context=16, layers=3, width=36, heads=4, vocab=61)  # 61 * 36 and others do not divide by 4
 ROWS = 12  # a multiple of every world size here
@@ -374,6 +374,55 @@ def test_weights_count_examples_and_an_empty_batch_counts_nothing():
     results = launch(on_rank, 3, transport="local").results
     assert results[1][0] != results[1][0]
     assert all(furthest(found, wanted) < 1e-6 for _, found in results)
+
+
+class SmallCNN(nn.Module):
+    """As one would write it, with nothing of this repository: convolutions, group norms, and a linear head."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.features = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.ReLU())
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, x):
+        return self.head(self.features(x).mean((2, 3)))
+
+
+@pytest.mark.parametrize("average", ["examples", "ranks"])
+@pytest.mark.parametrize("wrap", [FullyShard, DataParallel])
+def test_uneven_batches_count_by_their_examples_and_ranks_end_at_different_steps(average, wrap):
+    rows = [[4, 3, 1], [2], [1, 5]]  # of each rank, by step
+    made = torch.Generator().manual_seed(3)
+    data = [[torch.randn(n, 1, 8, 8, generator=made).double() for n in mine] for mine in rows]
+
+    def step(model, optimizer, loss=None):
+        if loss is not None:
+            optimizer.zero_grad()
+            loss.backward()
+        optimizer.step()
+
+    def answers(x):
+        return x.sum((1, 2, 3)).abs().long() % 5
+
+    def on_rank(group):
+        model = wrap(SmallCNN().double(), group, average=average)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-5)
+        with model.join(lambda: step(model, optimizer)):
+            for x in data[group.rank]:
+                step(model, optimizer, F.cross_entropy(model(x), answers(x)))
+        return (model if wrap is FullyShard else model.module).state_dict()
+
+    plain = SmallCNN().double()
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, eps=1e-5)
+    for number in range(3):
+        batches = [mine[number] for mine in data if number < len(mine)]
+        losses = [F.cross_entropy(plain(x), answers(x)) for x in batches]
+        everything = torch.cat(batches)
+        whole = F.cross_entropy(plain(everything), answers(everything))
+        step(plain, optimizer, whole if average == "examples" else sum(losses) / len(rows))
+    for weights in launch(on_rank, 3).results:
+        assert furthest(weights, plain.state_dict()) < 1e-10
 
 
 def test_gradients_of_a_rank_that_counts_nothing_are_zeros_whatever_they_were():

@@ -17,6 +17,7 @@ from labkit.parallel.fsdp.strategies import Sharding
 from labkit.parallel.fsdp.units import Choice, Owned, choose_units, owned_by
 from labkit.parallel.groups import Grouped
 from labkit.parallel.same import check_same
+from labkit.parallel.unfit import AVERAGES, AVERAGES_SAID
 from labkit.wire.errors import Refused
 
 
@@ -130,8 +131,8 @@ def check_options(module: Any, prefetch: Any, average: Any, *dtypes: Any) -> Non
         raise Refused("this module has no parameters: there is nothing to shard")
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
         raise Refused(f"prefetch={prefetch!r}: the number of units to fetch ahead, 0 or more")
-    if average not in ("ranks", "weights"):
-        raise Refused(f"average={average!r}: 'ranks' (all count the same) or 'weights' (with model.weighted(n))")
+    if average not in AVERAGES:
+        raise Refused(f"average={average!r}: {AVERAGES_SAID}")
     for name, dtype in zip(("param_dtype", "reduce_dtype", "output_dtype"), dtypes, strict=True):
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise Refused(f"{name}={dtype!r}: a floating-point dtype such as torch.bfloat16, or None")

@@ -26,13 +26,14 @@ from labkit.parallel.fsdp.building import build, check_options
 from labkit.parallel.fsdp.claims import Claims
 from labkit.parallel.fsdp.clipping import clip_by_norm
 from labkit.parallel.fsdp.guards import refuse_unreduced
+from labkit.parallel.fsdp.join import Join
 from labkit.parallel.fsdp.reducing import Reducer
 from labkit.parallel.fsdp.schedule import Schedule, Unit
 from labkit.parallel.fsdp.shard import Shard
 from labkit.parallel.fsdp.strategies import sharding
 from labkit.parallel.fsdp.units import Choice
 from labkit.parallel.groups import Grouped, ParamGroups
-from labkit.parallel.reach import tensors_in
+from labkit.parallel.reach import examples_in, tensors_in
 from labkit.parallel.unfit import refuse_empty_batch, watch_steps
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
@@ -48,7 +49,8 @@ class FullyShard(nn.Module):
     many units are fetched before their turn, forward and backward; 0 for none. param_dtype: in which units are
     gathered and computed; floating-point inputs are cast to it. reduce_dtype: of gradients on the wire, param_dtype
     if None. output_dtype: to which floating-point outputs are cast. average: every rank counts the same ("ranks"), or
-    as much as it says ("weights"). check_nan: refuse a gradient that is not finite, by rank and name, before it is
+    as much as it says ("weights"), or as its batch has examples ("examples": the first dimension of the first tensor in
+    the inputs). check_nan: refuse a gradient that is not finite, by rank and name, before it is
     sent. algorithm: of the collectives; a ring's reduce-scatter of 16-bit gradients becomes pairwise, which adds them
     up in 32 bits.
 
@@ -74,6 +76,7 @@ class FullyShard(nn.Module):
         self.module, self.group = module, group
         self._average, self._param_dtype, self._output_dtype = average, param_dtype, output_dtype
         self._weight, self._in_backward = math.nan, False
+        self._join: Join | None = None
         self._claims = Claims()
         options = f"{strategy}, reshard={self.sharding.reshard}, prefetch={prefetch}, {param_dtype}, {reduce_dtype}"
         self._groups = Grouped(module, param_groups)
@@ -105,11 +108,13 @@ class FullyShard(nn.Module):
         self._reducer.abandon()  # of a backward that was broken off; else there is nothing
         self._in_backward = False
         if torch.is_grad_enabled():
-            self._reducer.share = self._share_of_weight() if self._average == "weights" else 1.0
+            if self._join is not None:
+                self._join.begin((args, kwargs))
+            self._reducer.share = self._share((args, kwargs))
             if self._reducer.share:
                 refuse_empty_batch(self.group.context.rank, tensors_in((args, kwargs)) or (),
-                                   "build the model with average='weights', and run this step in "
-                                   "`with model.weighted(0):` here and model.weighted(n) elsewhere")  # fmt: skip
+                                   "build the model with average='examples', or with 'weights' and run this "
+                                   "step in `with model.weighted(0):`")  # fmt: skip
         args, kwargs = _cast((args, kwargs), self._param_dtype)
         self._schedule.begin()
         with self._claims.instead_of_weights() if self.sharding.reshard else contextlib.nullcontext():
@@ -142,6 +147,9 @@ class FullyShard(nn.Module):
         For accumulation with fewer bytes, at the price of memory: the gradients of the whole model. Without it every
         microbatch reduces its own, and only stretches are summed. `optimizer.step()` refuses what was not reduced.
         """
+        if self._join is not None:
+            raise Refused("no_sync() inside of join(): a rank without data could not know which microbatch the others "
+                          "reduce. Without no_sync every microbatch reduces its own")  # fmt: skip
         watch_steps(self)
         before, self._reducer.sync = self._reducer.sync, False
         try:
@@ -179,6 +187,10 @@ class FullyShard(nn.Module):
         if not 0 <= n < math.inf:
             raise Refused(f"weight({n!r}): the number of samples or tokens of this rank's batch, 0 or more")
         self._weight = float(n)
+
+    def join(self, step: Callable[[], object], divide: str = "world") -> Join:
+        """A context around an epoch in which ranks may have different numbers of steps: see `join.py`."""
+        return Join(self, step, divide)
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale all gradients so that their norm over the whole model is at most `max_norm`; returns what it was."""
@@ -227,8 +239,14 @@ class FullyShard(nn.Module):
         self._schedule.release()
         self._in_backward = False
 
-    def _share_of_weight(self) -> float:
+    def _share(self, inputs: Any) -> float:
         """What this rank's gradient counts, times the number of ranks (the plain average divides by it)."""
+        if self._average == "ranks":
+            return 1.0 if self._join is None else self._join.share()
+        if self._join is not None and self._join.standing_in:
+            self._weight = 0.0
+        elif self._average == "examples":
+            self._weight = float(examples_in(inputs))
         weight, self._weight = self._weight, math.nan
         if math.isnan(weight):
             raise Refused(f"rank {self.group.context.rank}: average='weights', and nobody said what this batch counts: "
