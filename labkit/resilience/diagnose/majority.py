@@ -41,8 +41,8 @@ def mismatches(reports: Mapping[int, Report]) -> list[Clue]:
         if len(place) == 4:
             source, to = place[2:]
             told = {r: text[place][words] for words, some in them.items() for r in some}
-            why = (f"rank {source} sent rank {to} {told[source]}, but rank {to} receives {told[to]} (message {place[1]} "
-                   "between them)")  # fmt: skip
+            why = (f"rank {source} sent rank {to} {told[source]}, but rank {to} receives {told[to]} "
+                   f"(message {place[1]} between them)")  # fmt: skip
             found.append(Clue(frozenset(ranks), "mismatch", why, (source, to)))
         else:
             many = [some for some in them.values() if len(some) > 1]
