@@ -11,8 +11,6 @@ from labkit.book.cases import hung, numbers, struck
 from labkit.course.casefile import Suspect
 from labkit.world.engine import _zygote
 
-pytestmark = pytest.mark.ranks
-
 SIZES = {"dp": 2, "tp": 2}
 # What in hindsight is enough: it differs from cause to cause, so no purchase is always the right one.
 ENOUGH = {

@@ -1,7 +1,7 @@
 """FT-HSDP under seeded storms: it ends in time, every sample counts once, and the weights are those of a calm run.
 
-Each run is drawn from its seed, which is its name: `pytest tests/chaos -k "storm and [137]"` runs one again. `make
-test-all` runs all 500; the ordinary tests a slice in which every shape of failure comes once.
+Each run is drawn from its seed, which is its name: `pytest tests/chaos -k "storm and [137]"` runs one again. `make test-all`
+runs all 500; the ordinary tests a slice in which every shape of failure comes once.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from leftovers import alive, eventually
 
 from labkit.resilience.storm import INSTANTS, SHAPES, draw, table
 from labkit.resilience.storm.weather import Verdict, weather
-
-pytestmark = pytest.mark.ranks
 
 RUNS, SLICE = 500, len(SHAPES)
 SEEDS = [pytest.param(n, marks=[pytest.mark.long] if n >= SLICE else []) for n in range(RUNS)]
@@ -34,7 +32,7 @@ def test_a_storm(seed, request) -> None:
     request.node.user_properties.append(("storm", str(verdict)))
     assert verdict.ok, f"{verdict}\n{plan}\n" + "\n".join(map(str, verdict.run.incidents if verdict.run else []))
     assert verdict.replayed and verdict.run is not None
-    assert eventually(lambda: not any(alive(p) for p in verdict.run.pids)) and services() == []
+    assert eventually(lambda: not any(alive(p) for p in verdict.run.pids), 2) and services() == []
 
 
 def test_the_storms_cover_what_there_is() -> None:

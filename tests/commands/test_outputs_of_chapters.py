@@ -5,8 +5,6 @@ from small_books import cell, read, write
 
 from labkit.commands.outputs import main
 
-pytestmark = pytest.mark.ranks
-
 
 @pytest.fixture
 def outputs(notebooks, capfd):

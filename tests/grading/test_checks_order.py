@@ -22,8 +22,6 @@ from labkit.grading.sandbox import open_sandbox
 from labkit.models import MLP, MLPConfig
 from labkit.parallel.announce import announce_backward
 
-pytestmark = pytest.mark.ranks
-
 CHAPTER = "04_data_parallelism"
 BOTH = (
     "waits_for_each_bucket", "blocks_in_the_hook", "only_the_first_bucket", "begins_when_the_next_does_not_fit",

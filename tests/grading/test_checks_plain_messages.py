@@ -12,8 +12,6 @@ from labkit.grading.grader import memory
 from labkit.grading.grader.door import Pace, SandboxStudent
 from labkit.grading.sandbox import open_sandbox
 
-pytestmark = pytest.mark.ranks
-
 CHAPTER = "10_pipeline_parallelism"
 BOTH = (
     "fills_and_drains_whatever_the_list_says", "handles_of_everything", "receives_posted_ahead",

@@ -23,8 +23,6 @@ from labkit.grading.checks.show import bundle, html, text
 from labkit.grading.checks.student import NotRight, StudentError, same
 from labkit.grading.checks.wording import cleaned
 
-pytestmark = pytest.mark.ranks
-
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
@@ -194,11 +192,10 @@ def test_a_failure_is_a_sentence_and_the_students_own_lines(fn, said, detail):
     assert "messenger.py" not in caught.value.detail and "labkit/wire" not in caught.value.detail
 
 
-def test_a_loop_that_never_ends_costs_one_limit_and_no_more(monkeypatch, tmp_path):
+def test_a_loop_that_never_ends_costs_one_limit_and_no_more(monkeypatch):
     monkeypatch.setenv("LABKIT_SLOW_MACHINE", "1")
 
     def forever(x, group):
-        (tmp_path / f"{group.rank}-{time.monotonic_ns()}").touch()
         while True:
             pass
 
@@ -208,8 +205,9 @@ def test_a_loop_that_never_ends_costs_one_limit_and_no_more(monkeypatch, tmp_pat
     def another_run(student):
         student.run("my_fn", 5, [student.tensor(6)] * 5)
 
+    begin = time.monotonic()
     outcome = opened.judge("an-exercise")
-    assert len(list(tmp_path.glob("0-*"))) <= 1, "it was run again"
+    assert time.monotonic() - begin < 2 + 6  # one limit, and a slow machine's start
     assert [mark.state for mark in outcome.marks] == ["error"] * 3
     assert "did not end within 2 s" in outcome.marks[0].sentence and "Not run" in outcome.marks[2].sentence
 

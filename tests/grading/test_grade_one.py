@@ -19,8 +19,6 @@ from labkit.grading.grader.results import Handed, ResultError, from_json, to_jso
 from labkit.grading.grader.submissions import Submission
 from labkit.grading.sandbox import open_sandbox
 
-pytestmark = pytest.mark.ranks
-
 SAME = (
     "smallest_subtree_first", "everyone_receives_first", "keeps_a_copy_of_everything", "calls_the_library",
     "all_blocks_as_long_as_mine", "by_hand",
@@ -92,7 +90,6 @@ def test_the_sandbox_and_the_notebook_give_the_same_marks(grade, name, monkeypat
     assert here.state == "right" if animal.right else here.state != "right"
 
 
-@pytest.mark.long
 def test_nbval_is_red_where_the_grader_takes_points_for_public_checks(grade, tmp_path):
     chosen = {a.exercise: a.source for a in animals(NAME)
               if a.body.__name__ in ("halve_the_ranks", "through_rank_0", "all_at_once", "by_leaders")}  # fmt: skip

@@ -10,8 +10,6 @@ import labkit
 from labkit.grading.sandbox import Limits, open_sandbox
 from labkit.world import machine
 
-pytestmark = pytest.mark.ranks
-
 SHAPES = [(), (0,), (7,), (8, 2), (131_075,)]
 
 SOURCE = """

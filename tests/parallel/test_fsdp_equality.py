@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from functools import partial
 
 import pytest
@@ -13,9 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from labkit import Network, launch
 from labkit.models import CNN, GPT, MLP, CNNConfig, GPTConfig, MLPConfig, next_token_loss
-from labkit.parallel import DataParallel, FullyShard, checkpoint_blocks
-
-pytestmark = pytest.mark.ranks
+from labkit.parallel import FullyShard, checkpoint_blocks
 
 CONFIG = GPTConfig(context=16, layers=3, width=36, heads=4, vocab=61)  # 61 * 36 and others do not divide by 4
 ROWS = 12  # a multiple of every world size here
@@ -252,77 +249,6 @@ def test_against_fully_shard_of_pytorch(size):
         assert norms[:3] == pytest.approx(norms[3:], rel=1e-9) and min(norms) > 0.1
 
 
-class Chosen(nn.Module):
-    """Encoder layers of PyTorch; each forward runs those that it is told."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        layer = lambda: nn.TransformerEncoderLayer(8, 2, 12, 0.0, batch_first=True)  # noqa: E731
-        self.blocks = nn.ModuleList(layer().double() for _ in range(2))
-
-    def forward(self, x, which):
-        for i in which:
-            x = self.blocks[i](x)
-        return x
-
-
-def test_parameter_groups_are_those_of_the_plain_model():
-    x = torch.randn(4, 3, 8, generator=torch.Generator().manual_seed(1)).double()
-
-    def groups(model):
-        one = [p for p in model.parameters() if p.dim() == 1]
-        return [{"params": one, "weight_decay": 0.0, "lr": 0.05}]  # the others are in no group
-
-    def trained(model, optimizer, x):
-        for _ in range(3):
-            optimizer.zero_grad()
-            model(x, [0, 1]).sin().mean().backward()
-            optimizer.step()
-        return model.state_dict()
-
-    def on_rank(group):
-        plain = Chosen()
-        model = FullyShard(plain, group, param_groups=groups(plain))
-        given = torch.optim.AdamW(model.param_groups, lr=1e-2, weight_decay=0.3)
-        mine = x.tensor_split(group.size)[group.rank]
-        return [len(g["params"]) for g in given.param_groups], trained(model, given, mine)
-
-    plain = Chosen()
-    rest = [p for p in plain.parameters() if p.dim() > 1]
-    optimizer = torch.optim.AdamW([*groups(plain), {"params": rest}], lr=1e-2, weight_decay=0.3)
-    expected = trained(plain, optimizer, x)
-    for stretches, weights in launch(on_rank, 2).results:
-        assert furthest(weights, expected) < 1e-9 and stretches == [2, 2]  # one of each kind in each of two blocks
-
-
-def test_no_sync_reduces_units_that_the_last_microbatch_did_not_use_as_fully_shard_does():
-    x = torch.randn(4, 3, 8, generator=torch.Generator().manual_seed(1)).double()
-    microbatches = [[0], [1, 0], [1]]  # the units of each; only the last one reduces
-
-    def on_rank(group):
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
-        mine = x.tensor_split(group.size)[group.rank]
-        theirs, mesh = Chosen(), init_device_mesh("cpu", (group.size,))
-        for part in (*theirs.blocks, theirs):
-            fully_shard(part, mesh=mesh)
-        ours = FullyShard(Chosen(), group)
-        for i, which in enumerate(microbatches):
-            last = i == len(microbatches) - 1
-            theirs.set_requires_gradient_sync(last)
-            theirs.set_is_last_backward(last)
-            theirs(mine, which).square().sum().backward()
-            with contextlib.nullcontext() if last else ours.no_sync():
-                ours(mine, which).square().sum().backward()
-        torch.optim.SGD(ours.parameters(), lr=0.1).step()
-        return {n: p.grad.full_tensor() for n, p in theirs.named_parameters()}, ours.gradients()
-
-    for theirs, ours in launch(on_rank, 2, transport="gloo").results:
-        assert furthest(ours, theirs) < 1e-12
-
-
 def test_16_bits_on_the_wire_are_added_up_in_32():
     """256 on one rank, 1 on the others: who rounds 256 + 1 to 16 bits has 256 again, and never comes to 259."""
 
@@ -376,55 +302,6 @@ def test_weights_count_examples_and_an_empty_batch_counts_nothing():
     results = launch(on_rank, 3, transport="local").results
     assert results[1][0] != results[1][0]
     assert all(furthest(found, wanted) < 1e-6 for _, found in results)
-
-
-class SmallCNN(nn.Module):
-    """As one would write it, with nothing of this repository: convolutions, group norms, and a linear head."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.features = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.ReLU())
-        self.head = nn.Linear(6, 5)
-
-    def forward(self, x):
-        return self.head(self.features(x).mean((2, 3)))
-
-
-@pytest.mark.parametrize("average", ["examples", "ranks"])
-@pytest.mark.parametrize("wrap", [FullyShard, DataParallel])
-def test_uneven_batches_count_by_their_examples_and_ranks_end_at_different_steps(average, wrap):
-    rows = [[4, 3, 1], [2], [1, 5]]  # of each rank, by step
-    made = torch.Generator().manual_seed(3)
-    data = [[torch.randn(n, 1, 8, 8, generator=made).double() for n in mine] for mine in rows]
-
-    def step(model, optimizer, loss=None):
-        if loss is not None:
-            optimizer.zero_grad()
-            loss.backward()
-        optimizer.step()
-
-    def answers(x):
-        return x.sum((1, 2, 3)).abs().long() % 5
-
-    def on_rank(group):
-        model = wrap(SmallCNN().double(), group, average=average)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-5)
-        with model.join(lambda: step(model, optimizer)):
-            for x in data[group.rank]:
-                step(model, optimizer, F.cross_entropy(model(x), answers(x)))
-        return (model if wrap is FullyShard else model.module).state_dict()
-
-    plain = SmallCNN().double()
-    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, eps=1e-5)
-    for number in range(3):
-        batches = [mine[number] for mine in data if number < len(mine)]
-        losses = [F.cross_entropy(plain(x), answers(x)) for x in batches]
-        everything = torch.cat(batches)
-        whole = F.cross_entropy(plain(everything), answers(everything))
-        step(plain, optimizer, whole if average == "examples" else sum(losses) / len(rows))
-    for weights in launch(on_rank, 3).results:
-        assert furthest(weights, plain.state_dict()) < 1e-10
 
 
 def test_gradients_of_a_rank_that_counts_nothing_are_zeros_whatever_they_were():

@@ -16,8 +16,6 @@ from labkit.parallel.tensor.regions import (
     scatter_to_region,
 )
 
-pytestmark = pytest.mark.ranks
-
 SIZES = [1, 2, 3, 4]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import time
 
 import cloudpickle
 import torch
@@ -42,16 +43,16 @@ def raised(kinds, call):
 
 
 def until_it_breaks(group, numel, rounds=200, **options):
-    """All-reduces of ones until one fails: (right ones before it, the error)."""
+    """All-reduces of ones until one fails: (right ones before it, the error, when it was raised)."""
     for n in range(rounds):
         x = torch.ones(numel)
         try:
             ft_all_reduce(x, group, **options)
         except Recoverable as error:
-            return n, error
+            return n, error, time.perf_counter()
         if not (x == group.size).all():
             raise AssertionError(f"a wrong sum: {x.unique().tolist()}")
-    return rounds, None
+    return rounds, None, time.perf_counter()
 
 
 def sum_of_ones(group, numel, **options) -> list[float]:

@@ -16,8 +16,6 @@ from torch import nn
 from labkit import launch
 from labkit.resilience.checkpoint import Checkpointer, NotSaved, available, check, read
 
-pytestmark = pytest.mark.ranks
-
 CALLS = ("mkdir", "open", "write", "fsync", "rename", "unlink", "rmdir")
 
 

@@ -1,11 +1,7 @@
 """alpha and beta: measured once, kept, and mended when the file is not ours."""
 
-import pytest
-
 import labkit
 from labkit.world import machine
-
-pytestmark = pytest.mark.ranks
 
 
 def test_the_model_is_measured_once_and_kept(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from labkit.wire.errors import Refused
 
 
 class Shard:
-    """The parameters `owned` of unit `unit`, all of one dtype and parameter group, and all trained or all frozen.
+    """The parameters `owned` of unit `unit`, all of one dtype, and all trained or all frozen.
 
     flat: their layout, and who owns what. stretch: what this rank owns, in the parameters' own dtype. whole: all of
     them while they are gathered, in `dtype` (that of computing and of the wire), else None. Nothing is padded: the
@@ -29,11 +29,10 @@ class Shard:
     """
 
     def __init__(
-        self, unit: str, owned: list[Owned], sharding: Sharding, dtype: torch.dtype | None, lent: dict[int, Shard],
-        group: int = 0,
-    ):  # fmt: skip
+        self, unit: str, owned: list[Owned], sharding: Sharding, dtype: torch.dtype | None, lent: dict[int, Shard]
+    ):
         first = owned[0].tensor
-        self.unit, self.owned, self.sharding, self.group = unit, owned, sharding, group
+        self.unit, self.owned, self.sharding = unit, owned, sharding
         self.flat = Flat(((o.name, o.tensor) for o in owned), sharding.shard.size)
         self.rank, self.count = sharding.shard.rank, self.flat.counts[sharding.shard.rank]
         device = sharding.shard.device
@@ -64,8 +63,7 @@ class Shard:
             self.whole = mine
             return
         uneven = self.flat.counts if self.flat.counts[0] != self.flat.counts[-1] else None
-        ways = self.sharding.algorithm
-        self._coming = all_gather(mine, self.sharding.shard, uneven, ways, async_op=True, of=self.unit or "root")
+        self._coming = all_gather(mine, self.sharding.shard, uneven, self.sharding.algorithm, async_op=True)
 
     def settle(self) -> Tensor:
         """The whole (1-D): waits for it; gathers it now if nobody fetched it."""

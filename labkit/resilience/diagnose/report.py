@@ -59,13 +59,11 @@ class Thread:
 
 @dataclass(frozen=True)
 class Made:
-    """An outermost collective call that a rank has made, or a message of its own. words: what all members of the group,
-    or both ends, must have said alike.
+    """An outermost collective call that a rank has made. words: what all members must have said alike.
 
     role: the same with the shape of the group in place of its number, and places in it for ranks: what ranks with the
-    same part in the program have in common. nth: how many calls and messages of its own the rank had begun before;
-    past: a number that says which, by their roles. sent: messages that it has begun to send in it, -1 if it failed.
-    ends: (sender, receiver) of a message; then `call` has its number between them, and `sent` its bytes.
+    same part in the program have in common. nth: how many such calls the rank had made before. sent: messages that it
+    has begun to send in it.
     """
 
     call: CallId
@@ -74,23 +72,6 @@ class Made:
     nth: int
     ended: bool
     sent: int = 0
-    step: int = -1
-    past: int = 0
-    ends: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Odd:
-    """A step of a rank in which it did something else than in another one, from its nth call on. how: in words.
-
-    new: what it did there it has done in no other step.
-    """
-
-    step: int
-    other: int
-    nth: int
-    how: str
-    new: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,8 +82,7 @@ class Report:
     thread of its function, and how many other threads of its own, are outside any message. doing: in words.
     begun, whole: see `labkit.world.begun`. under_way: messages that it has begun and not ended, as (kind, peer, group,
     lane, number). sent: messages that left it, by receiver. spent: seconds in
-    communication (see `spent`) and the number of calls, by group. made: its last collective calls and messages of its
-    own, oldest first. steps: its last complete ones. odd: where its latest steps differ from those.
+    communication (see `spent`) and the number of calls, by group. made: its last collective calls, oldest first.
     """
 
     rank: int
@@ -120,8 +100,6 @@ class Report:
     sent: Mapping[int, int] = field(default_factory=dict)
     spent: Mapping[int, tuple[float, int]] = field(default_factory=dict)
     made: tuple[Made, ...] = ()
-    steps: tuple[int, ...] = ()
-    odd: tuple[Odd, ...] = ()
     transport: str = ""
 
     @property
@@ -171,8 +149,7 @@ class Report:
             raw["under_way"] = tuple(tuple(row) for row in raw["under_way"])
             raw["sent"] = {int(rank): n for rank, n in raw["sent"].items()}
             raw["spent"] = {int(key): tuple(both) for key, both in raw["spent"].items()}
-            raw["made"] = tuple(Made(**{**m, "call": tuple(m["call"]), "ends": tuple(m["ends"])}) for m in raw["made"])
-            raw["steps"], raw["odd"] = tuple(raw["steps"]), tuple(Odd(**o) for o in raw["odd"])
+            raw["made"] = tuple(Made(**{**m, "call": tuple(m["call"])}) for m in raw["made"])
             return cls(**raw)
         except (KeyError, TypeError, AttributeError, ValueError) as why:
             raise ValueError(f"this is no report of a rank: {type(why).__name__}: {why}") from why

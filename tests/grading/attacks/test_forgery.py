@@ -5,13 +5,10 @@ from __future__ import annotations
 import builtins
 import os
 
-import pytest
 import torch
 
 from labkit.grading.sandbox import plain_data
 from labkit.wire.messenger import Messenger
-
-pytestmark = pytest.mark.ranks
 
 HONEST = """
 from labkit.collectives import ring_all_reduce
@@ -68,6 +65,7 @@ from labkit.wire import record
 record.Recorder.message = lambda self, *a: 1
 record.Recorder.count = lambda self, *a: None
 def attack(x, group):
+    group.context.recorder._counts.clear()
     group.context.recorder.map[:8192] = bytes(8192)
     out = x.clone()
     for other in range(group.size):

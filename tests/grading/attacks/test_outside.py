@@ -9,8 +9,6 @@ import pytest
 
 from .conftest import DAEMON, RANK, files_of, named
 
-pytestmark = pytest.mark.ranks
-
 
 def test_signals(run, victim):
     e = run("""
