@@ -13,10 +13,9 @@ import cloudpickle
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
-from leftovers import eventually, ranks_of, shared_memory, zombies
+from leftovers import eventually, left_in_memory, ranks_of, shared_memory, zombies
 
 WATCHED = {"world", "wire", "chaos", "resilience"}
-SHARED = {"resilience"}  # run beside others, whose names in /dev/shm come and go
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a script; some tests press Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -50,8 +49,7 @@ def _unmarked(zygote: object) -> None:
 @pytest.fixture(autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """After each test of real processes: no rank, no host, no zombie, no name in /dev/shm."""
-    room = request.path.parent.name
-    if room not in WATCHED:
+    if request.path.parent.name not in WATCHED:
         yield
         return
     from labkit.world.engine import _zygote, launch
@@ -63,8 +61,7 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     worker = _zygote._process.pid if _zygote._process is not None else -1
     assert eventually(lambda: not ranks_of(worker)), f"still there: {ranks_of(worker)}"
     assert eventually(lambda: not zombies()), f"not buried: {zombies()}"
-    if room not in SHARED:
-        assert eventually(lambda: shared_memory() <= before, 2), f"in /dev/shm: {shared_memory() - before}"
+    assert eventually(lambda: not left_in_memory(before, worker)), f"in /dev/shm: {left_in_memory(before, worker)}"
 
 
 def _nothing(group: object) -> None: ...

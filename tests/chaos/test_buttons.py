@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from leftovers import alive, eventually, soon
+from leftovers import alive, eventually
 
 import labkit
 from labkit import book
@@ -49,7 +49,7 @@ class Reader:
         return replica * self.config.ranks + self.dice.randrange(self.config.ranks)
 
     def until(self, true: Callable[[], bool], seconds: float = 60.0) -> bool:
-        end = time.monotonic() + soon(seconds)
+        end = time.monotonic() + seconds
         while not true():
             if self.over or time.monotonic() > end:
                 return False
@@ -143,7 +143,7 @@ def test_buttons(seed: int, request: pytest.FixtureRequest) -> None:
         assert reader.until(lambda: len(reader.board.story.steps) >= 3)
         reader.a_while(1.0)
         scene(reader)
-        run = job.wait(soon(120))
+        run = job.wait(120)
     said = f"{scene.__name__} {job.config.replicas} x {ranks} {inside}: {reader.pressed}; {run}"
     request.node.user_properties.append(("buttons", said))
     run.require()
@@ -151,7 +151,7 @@ def test_buttons(seed: int, request: pytest.FixtureRequest) -> None:
     assert len(run.audit.lineage) == STEPS and len({x.state for each in run.finished.values() for x in each}) <= ranks
     view = reader.board.widget
     assert eventually(lambda: view.over) and f"came to the end of its {STEPS} steps" in view.headline, said
-    assert eventually(lambda: not any(alive(p) for p in run.pids), 2)
+    assert eventually(lambda: not any(alive(p) for p in run.pids))
     if not any(action == "flip" for _, action, _ in reader.pressed):
         steps = [Step(u.step, u.members, u.contributors) for u in run.audit.lineage]
         again = labkit.launch(replay, ranks, run.config, MODELS[inside], steps, transport="local").results
@@ -165,11 +165,11 @@ def test_a_run_that_nobody_can_go_on_with_says_why_and_leaves_nothing() -> None:
         assert reader.until(lambda: len(reader.board.story.steps) >= 3)
         for victim in range(job.config.replicas):
             reader.press("kill", victim)
-        run = job.wait(soon(60))
+        run = job.wait(60)
     with pytest.raises(RunFailed, match=r"no replica came to the end of the run:(.|\n)*given up after 0 restarts"):
         run.require()
     assert "was killed by SIGKILL" in reader.board.headline and "came to the end" not in reader.board.headline
-    assert eventually(lambda: reader.board.widget.over and not any(alive(p) for p in run.pids), 2)
+    assert eventually(lambda: reader.board.widget.over and not any(alive(p) for p in run.pids))
 
 
 def test_a_run_that_is_stopped_says_so_and_leaves_nothing() -> None:
@@ -177,8 +177,8 @@ def test_a_run_that_is_stopped_says_so_and_leaves_nothing() -> None:
     with reader.board.run as job:
         assert reader.until(lambda: len(reader.board.story.steps) >= 3)
         reader.board.widget._handle_custom_msg({"action": "stop"}, [])
-        run = job.wait(soon(60))
+        run = job.wait(60)
     with pytest.raises(RunFailed, match="no replica came to the end of the run:(.|\n)*stopped"):
         run.require()
     assert "was stopped" in reader.board.headline and len(reader.board.story.steps) >= 3
-    assert eventually(lambda: reader.board.widget.over and not any(alive(p) for p in run.pids), 2)
+    assert eventually(lambda: reader.board.widget.over and not any(alive(p) for p in run.pids))

@@ -32,7 +32,7 @@ def test_a_storm(seed, request) -> None:
     request.node.user_properties.append(("storm", str(verdict)))
     assert verdict.ok, f"{verdict}\n{plan}\n" + "\n".join(map(str, verdict.run.incidents if verdict.run else []))
     assert verdict.replayed and verdict.run is not None
-    assert eventually(lambda: not any(alive(p) for p in verdict.run.pids), 2) and services() == []
+    assert eventually(lambda: not any(alive(p) for p in verdict.run.pids)) and services() == []
 
 
 def test_the_storms_cover_what_there_is() -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 import torch
-from leftovers import alive, eventually, soon
+from leftovers import NEVER, alive, eventually
 
 import labkit
 from labkit import Kill, RankFailed, collectives
@@ -69,16 +69,15 @@ def storm(group, case):
 def test_a_rank_killed_at_any_message(seed) -> None:
     case = draw(seed)
     job = labkit.start(storm, case["size"], case, transport=case["transport"], network=case["network"],
-                       faults=[case["fault"]], deadline=60)  # fmt: skip
+                       faults=[case["fault"]], timeout=NEVER)  # fmt: skip
     with pytest.raises(RankFailed) as caught:
         job.wait()
     failure, run = caught.value.failure, caught.value.run
     assert (failure.rank, failure.kind) == (case["fault"].rank, "died"), (case, str(caught.value))
     assert set(failure.waiting) == set(range(case["size"])) - {failure.rank}
-    (struck,) = [at for at, _, text in run.events if text.startswith("fault: Kill")]
-    assert run.seconds - struck < soon(), case
+    assert [text[:11] for _, _, text in run.events if text.startswith("fault: ")] == ["fault: Kill"], case
     assert run.unfired == []
-    assert eventually(lambda: not any(alive(p) for p in job.pids), 2)
+    assert eventually(lambda: not any(alive(p) for p in job.pids))
 
 
 def test_the_cases_cover_what_there_is() -> None:

@@ -114,7 +114,6 @@ def test_no_attack_gains_anything_and_nothing_of_it_stays(graded):
         assert not is_trouble(exercise), (name, exercise)
         assert not any(word in exercise.output for word in LOOT), (name, exercise.output)
         assert all(g.state == "unattempted" for g in found[name].exercises if g.exercise not in (*CHEAP, "late-rank"))
-        assert found[name].seconds < 60
     assert found["unpickles"].points == 0 and found["patches"].points == 0
     assert found["forges"].exercise("broadcast").output.count("application/vnd.labkit.mark+json") >= 1
     assert found["forges"].points == 0, "it sends nothing, and that few rounds follow earns nothing"

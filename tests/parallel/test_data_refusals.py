@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
+from leftovers import NEVER
 from torch import nn
 
 import labkit
@@ -28,11 +27,9 @@ def refused(work, size=3, **options):
 
 
 def fails(work, size=2, **options):
-    """The message of the run that one rank's error ends, within seconds."""
-    begin = time.perf_counter()
+    """The message of the run that one rank's error ends: no limit could."""
     with pytest.raises(RankFailed) as caught:
-        labkit.launch(work, size, timeout=60, **options)
-    assert time.perf_counter() - begin < 15
+        labkit.launch(work, size, timeout=NEVER, **options)
     return str(caught.value)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
+from leftovers import NEVER
 from torch import nn
 
 from labkit import RankFailed, launch
@@ -24,11 +23,9 @@ def refused(call):
 
 
 def ends(on_rank, size=3):
-    """The error of a run that must end by itself, and soon."""
-    begun = time.monotonic()
+    """The error of a run that must end by itself: no limit could end it."""
     with pytest.raises(RankFailed) as failure:
-        launch(on_rank, size, transport="local", timeout=30)
-    assert time.monotonic() - begun < 20
+        launch(on_rank, size, transport="local", timeout=NEVER)
     return str(failure.value)
 
 

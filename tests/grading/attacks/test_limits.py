@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
+from leftovers import NEVER
 
 LOOPS = ["while True: pass", "import time; time.sleep(1000)", "10 ** 10 ** 9",
          "import threading; threading.Event().wait()", "import signal; signal.pause()"]  # fmt: skip
@@ -23,16 +23,13 @@ def attack():
             pass
     {loop}
 """
-    begin = time.monotonic()
     e = run(source, seconds=1.0)
     assert e.failure is not None and e.failure.kind == "time", e
-    assert time.monotonic() - begin < 6
 
 
 def test_a_loop_in_the_answer_cell_itself(sandbox):
-    begin = time.monotonic()
     e = sandbox("x = 1\nwhile True: x += 1", seconds=1.0).value("x")
-    assert e.failure is not None and e.failure.kind == "time" and time.monotonic() - begin < 6
+    assert e.failure is not None and e.failure.kind == "time"
 
 
 MEMORY = """
@@ -148,10 +145,8 @@ def attack():
 
 @pytest.mark.parametrize("by", ["os.write(1, b'x' * 65536)", "print('x' * 1000)", "os.write(2, b'x' * 65536)"])
 def test_ten_gigabytes_of_output(run, by):
-    begin = time.monotonic()
-    e = run(f"import os\ndef attack():\n    for _ in range(10_000_000): {by}", seconds=20.0)
+    e = run(f"import os\ndef attack():\n    for _ in range(10_000_000): {by}", seconds=NEVER)
     assert e.failure is not None and e.failure.kind == "output" and len(e.output) <= 100_000
-    assert time.monotonic() - begin < 10
 
 
 def test_results_that_are_too_large(run):
@@ -163,7 +158,6 @@ def test_results_that_are_too_large(run):
 
 def test_an_answer_that_never_ends(run):
     """It announces what is allowed, and then drips."""
-    begin = time.monotonic()
     e = run("""
 import os, time
 def attack():
@@ -173,7 +167,7 @@ def attack():
         os.write(3, b" ")
         time.sleep(0.001)
 """, seconds=1.0)  # fmt: skip
-    assert e.failure is not None and e.failure.kind == "time" and time.monotonic() - begin < 6
+    assert e.failure is not None and e.failure.kind == "time"
 
 
 RUBBISH = [
