@@ -1,7 +1,7 @@
 """What the sources ask, warn of and name, and where the book answers: `coverage.toml`, read and checked.
 
 coverage()                              all rows
-problems(course, coverage(), notebooks) references that lead nowhere, each in a sentence
+problems(course, coverage(), notebooks) what does not hold of them, each in a sentence
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from labkit.course.errors import CourseError
 from labkit.course.file import HERE, Chapter, Course, Source, load, read_toml
+from labkit.course.started import evidence
 
 KINDS = {  # kind of row, and what its rows are
     "goal": "Goals",
@@ -25,7 +26,12 @@ KINDS = {  # kind of row, and what its rows are
     "checkpoint": "Checkpoints",
     "challenge": "Challenges",
     "system": "Named systems",
+    "formula": "Formulas",
+    "table": "Tables",
+    "figure": "Figures",
+    "scenario": "Failure scenarios",
 }
+WAYS = ("real", "simulated", "explained", "mentioned")  # how a written chapter answers, the strongest first
 REFERENCE = re.compile(
     r"(?P<kind>chapter|quiz|exercise|planned):(?P<number>\d\d)(?:[#/](?P<target>[a-z0-9][a-z0-9_-]*))?"
 )
@@ -46,12 +52,13 @@ class Reference:
 
 @dataclass(frozen=True)
 class Row:
-    """One thing of one source, in our words, and the places that answer it."""
+    """One thing of one source, in our words, and the places that answer it. how: one of WAYS, or "" while planned."""
 
     kind: str
     source: Source
     what: str
     covered_by: tuple[Reference, ...]
+    how: str = ""
 
 
 def parse_reference(text: str) -> Reference:
@@ -79,18 +86,45 @@ def coverage() -> tuple[Row, ...]:
                 raise CourseError(f"coverage: {entry['what']!r} cites {source}, which is no section of a source")
             if not entry["covered_by"]:
                 raise CourseError(f"coverage: nothing covers {entry['what']!r} ({source}): plan an answer")
-            rows.append(Row(kind, source, entry["what"], tuple(map(parse_reference, entry["covered_by"]))))
+            references = tuple(map(parse_reference, entry["covered_by"]))
+            rows.append(Row(kind, source, entry["what"], references, entry.get("how", "")))
+            _check_how(rows[-1])
     return tuple(rows)
 
 
+def _check_how(row: Row) -> None:
+    """Raise CourseError unless a row says how it is answered exactly where it is."""
+    if all(reference.kind == "planned" for reference in row.covered_by):
+        if row.how:
+            raise CourseError(f"coverage: {row.what!r} ({row.source}) is only planned, so it cannot be {row.how!r} yet")
+    elif row.how not in WAYS:
+        raise CourseError(f"coverage: how is {row.what!r} ({row.source}) answered? {row.how!r} is none of {WAYS}")
+
+
 def problems(course: Course, rows: tuple[Row, ...], notebooks: Path) -> list[str]:
-    """A sentence for each reference that leads nowhere, given the folder of the chapters."""
-    return [
-        f"{row.kind} of {row.source}, {row.what!r}: {wrong}"
-        for row in rows
-        for reference in row.covered_by
-        if (wrong := _wrong(course, reference, notebooks))
-    ]
+    """A sentence for each reference that leads nowhere, and for each row that is called real without a cell that is.
+
+    notebooks: the folder of the chapters.
+    """
+    found = []
+    for row in rows:
+        wrong = [_wrong(course, reference, notebooks) for reference in row.covered_by]
+        if row.how == "real" and not any(_on_ranks(course, x, notebooks) for x in row.covered_by):
+            wrong.append("it is called real, but none of its places is a cell that starts ranks or shows what they did")
+        found += [f"{row.kind} of {row.source}, {row.what!r}: {one}" for one in wrong if one]
+    return found
+
+
+def _on_ranks(course: Course, reference: Reference, notebooks: Path) -> bool:
+    if reference.kind not in ("chapter", "exercise") or reference.number >= len(course.chapters):
+        return False
+    path = _notebook(course.chapter(reference.number), reference, notebooks)
+    return path.exists() and reference.target in evidence(path)
+
+
+def _notebook(chapter: Chapter, reference: Reference, notebooks: Path) -> Path:
+    folder = notebooks if reference.kind == "chapter" else notebooks.parent / "exercises"
+    return folder / f"{chapter.name}.ipynb"
 
 
 def _wrong(course: Course, reference: Reference, notebooks: Path) -> str:
@@ -107,8 +141,7 @@ def _wrong(course: Course, reference: Reference, notebooks: Path) -> str:
     elif reference.kind == "quiz":
         known = quiz_ids(chapter)
     else:
-        folder = notebooks if reference.kind == "chapter" else notebooks.parent / "exercises"
-        known = set(places(folder / f"{chapter.name}.ipynb"))
+        known = set(places(_notebook(chapter, reference, notebooks)))
     if reference.target is None or reference.target not in known:
         return f"{reference} leads nowhere: chapter {chapter.number} has {', '.join(sorted(known)) or 'nothing there'}"
     return ""

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from labkit.cost.fleet_runs import FleetRuns, simulate_fleet
 from labkit.cost.refuse import not_negative, one_of, positive, whole
-from labkit.data.runs import FleetTrial
+from labkit.data.runs import FleetTrial, fleet_trials
 from labkit.resilience.audit import Commit, read
 from labkit.wire.errors import Refused
 
@@ -39,14 +39,15 @@ from .supervising.run import FtJob, start_ft_hsdp
 POLICIES = ("all wait", "others go on")
 Strikes = list[tuple[float, int]]
 GLANCE = 0.02  # seconds between two looks at the log before the first step
-BIRTH = 60.0  # seconds until the first step, at most
+LEAST = 3  # commits that a step's usual time is taken from
 
 
 @dataclass(frozen=True)
 class Trial:
     """replicas of one rank each. step, repair: seconds of the two stand-ins. time: seconds of a run, from its first
     commit on. policy: "others go on" or "all wait". apart: a failure waits until the one before is over, and the end
-    of the run until the last is, however slow the computer."""
+    of the run until the last is. patience: seconds that the first commit and each of these returns are waited for, at
+    most: a computer that is too busy ends the run without them, and not with an error (`lacks`)."""
 
     policy: str = "others go on"
     replicas: int = 4
@@ -54,10 +55,11 @@ class Trial:
     repair: float = 1.0
     time: float = 8.0
     apart: bool = False
+    patience: float = 60.0
 
     def __post_init__(self) -> None:
         one_of(POLICIES, policy=self.policy)
-        positive(step=self.step, time=self.time)
+        positive(step=self.step, time=self.time, patience=self.patience)
         not_negative(repair=self.repair)
         whole(replicas=self.replicas)
         if self.replicas < 2:
@@ -85,8 +87,16 @@ class Trained:
     commits: list[tuple[float, tuple[int, ...]]]
 
     @property
+    def idle(self) -> str:
+        """Why nothing can be counted here, as a clause; "" where it can."""
+        count = len(self.commits)
+        return "" if count >= LEAST else f"only {count} {'step was' if count == 1 else 'steps were'} committed"
+
+    @property
     def usual(self) -> float:
-        """The median time of a step, in seconds."""
+        """The median time of a step, in seconds. Raises ValueError where the run has too few steps for one."""
+        if self.idle:
+            raise ValueError(self.idle)
         times = [at for at, _ in self.commits]
         return statistics.median(b - a for a, b in zip(times, times[1:], strict=False))
 
@@ -106,14 +116,23 @@ def draw_strikes(trial: Trial, every: float, seed: int = 0) -> Strikes:
     return found
 
 
-def run_trials(plans: Sequence[tuple[Trial, Strikes]]) -> list[Trained]:
-    """Runs with these failures, side by side; each from its first commit on, for `trial.time` seconds."""
+def run_trials(plans: Sequence[tuple[Trial, Strikes]], tries: int = 1) -> list[Trained]:
+    """Runs with these failures, side by side; each from its first commit on, for `trial.time` seconds.
+
+    tries: how often a run is made in which too little happened, because the computer was busy with other things: after
+    the first time by itself. What the last try lacks, `Trained.idle` and `lacks` say.
+    """
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(max(1, len(plans))) as pool:
         jobs = []
         for trial, strikes in plans:
             jobs.append(TrialJob(trial, strikes))
             stack.callback(jobs[-1].stop)
-        return list(pool.map(TrialJob.wait, jobs))
+        runs = list(pool.map(TrialJob.wait, jobs))
+    for _ in range(tries - 1):
+        wanting = [n for n, run in enumerate(runs) if (lacks(run) if run.trial.apart else run.idle)]
+        for n in wanting:
+            runs[n] = TrialJob(*plans[n]).wait()
+    return runs
 
 
 def far_apart(trial: Trial, strikes: int = 3) -> tuple[Trial, Strikes]:
@@ -124,17 +143,25 @@ def far_apart(trial: Trial, strikes: int = 3) -> tuple[Trial, Strikes]:
     return replace(trial, time=strikes * apart, apart=True), plan
 
 
+def lacks(run: Trained) -> str:
+    """Why `times_of` cannot read this run, as a clause; "" where it can."""
+    if run.idle or not run.strikes:
+        return run.idle or "nobody was struck"
+    gone = ((at, replica) for at, replica in run.strikes if _return(run.commits, at, replica) is None)
+    return next((f"replica {r}, struck at {at:.2f} s, did not come back within the run" for at, r in gone), "")
+
+
 def times_of(run: Trained) -> Times:
-    """From a run with failures far apart. Means over its failures; raises ValueError if one did not come back."""
+    """From a run with failures far apart. Means over its failures; raises ValueError with what it `lacks`."""
+    if problem := lacks(run):
+        raise ValueError(problem)
     usual = run.usual
     recovered, stalled, rejoined = [], [], []
-    gaps = [(a, b, who) for (a, _), (b, who) in zip(run.commits, run.commits[1:], strict=False)]
+    gaps = [(a, b) for (a, _), (b, _) in zip(run.commits, run.commits[1:], strict=False)]
     for at, replica in run.strikes:
-        back = next((b for a, b, who in gaps if a > at and replica in who), None)
-        if back is None:
-            raise ValueError(f"replica {replica}, struck at {at:.2f} s, did not come back within the run")
+        back = _return(run.commits, at, replica) or 0.0
         recovered.append(back - usual - at)
-        around = [(b - a - usual) for a, b, _ in gaps if b > at and a < back]
+        around = [(b - a - usual) for a, b in gaps if b > at and a < back]
         stalled.append(around[0])
         rejoined.append(sum(around[1:]))
     if run.trial.policy == "all wait":
@@ -142,6 +169,32 @@ def times_of(run: Trained) -> Times:
         return Times(usual, recovery, recovery, 0.0)
     mean = statistics.fmean
     return Times(usual, mean(recovered), max(0.0, mean(stalled)), max(0.0, mean(rejoined)))
+
+
+def times_or_recorded(run: Trained) -> tuple[Times, str]:
+    """`times_of`, or the recorded times of this policy where the run lacks them; and where they are from, in words."""
+    if not (problem := lacks(run)):
+        return times_of(run), "this run"
+    x = fleet_trials().of(run.trial.policy)[0]
+    return Times(x.usual, x.recovery, x.stall, x.rejoin), f"recorded, steps of {x.step:g} s: here {problem}"
+
+
+def compared(run: Trained, apart: Trained) -> tuple[int, float, float, str]:
+    """(failures, effective part as measured, the same as simulated with the times of `apart`, where they are from).
+
+    Where one of the two lacks something, a recorded run of this policy takes their place.
+    """
+    if problem := run.idle or lacks(apart):
+        x = fleet_trials().of(run.trial.policy)[0]
+        return len(x.strikes), x.measured, simulated(x), f"recorded: here {problem}"
+    said = predict(run.trial, times_of(apart), [run.strikes] * 2).effective.mean  # an estimate needs two
+    return len(run.strikes), run.effective, said, "this run"
+
+
+def _return(commits: Sequence[tuple[float, tuple[int, ...]]], at: float, replica: int) -> float | None:
+    """When a replica that was struck at `at` had trained again: not by the step that was on its way just then."""
+    gaps = zip(commits, commits[1:], strict=False)
+    return next((b for (a, _), (b, who) in gaps if a > at and replica in who), None)
 
 
 def predict(trial: Trial, times: Times, strikes: Sequence[Strikes]) -> FleetRuns:
@@ -180,9 +233,13 @@ class TrialJob:
             self._owned = stack.pop_all()
 
     def wait(self) -> Trained:
-        """Strike at the moments of the plan, and return what was committed until the end."""
+        """Strike at the moments of the plan, and return what was committed until the end.
+
+        Raises RuntimeError if the job ends before its first commit."""
         try:
             zero = self._first_commit()
+            if zero is None:
+                return Trained(self.trial, [], [])
             done, late = Strikes(), 0.0
             ends = [at for at, _ in self.strikes[1:]] + [self.trial.time]
             for (at, replica), end in zip(self.strikes, ends, strict=True):
@@ -191,7 +248,7 @@ class TrialJob:
                     self._job.job.kill(replica)
                 done.append((time.monotonic() - zero, replica))
                 if self.trial.apart:
-                    back = self._back(replica, time.monotonic()) + 3 * self.trial.step - zero
+                    back = self._back(replica, done[-1][0] + zero) + 3 * self.trial.step - zero
                     late = max(late, back - end)
             trial = replace(self.trial, time=self.trial.time + late)
             time.sleep(max(0.0, zero + trial.time + 2 * trial.step - time.monotonic()))
@@ -216,19 +273,21 @@ class TrialJob:
         return sorted((x.at, tuple(x.contributors)) for x in first.values())
 
     def _back(self, replica: int, struck: float) -> float:
-        """When the replica that was struck trained again; `BIRTH` seconds later at most."""
-        while (now := time.monotonic()) < struck + BIRTH and not self._job.job.over:
-            for at, who in self._commits():
-                if at > struck and replica in who:
-                    return at
+        """When the replica that was struck trained again; `patience` seconds later at most."""
+        while (now := time.monotonic()) < struck + self.trial.patience and not self._job.job.over:
+            if (at := _return(self._commits(), struck, replica)) is not None:
+                return at
             time.sleep(self.trial.step)
         return now
 
-    def _first_commit(self) -> float:
-        end = time.monotonic() + BIRTH
+    def _first_commit(self) -> float | None:
+        """When it was; None if `patience` ran out."""
+        end = time.monotonic() + self.trial.patience
         while not (found := self._commits()):
-            if time.monotonic() > end or self._job.job.over:
-                raise RuntimeError(f"no step was committed: {self._job.supervisor.errors or 'it took too long'}")
+            if self._job.job.over:
+                raise RuntimeError(f"no step was committed: {self._job.supervisor.errors}")
+            if time.monotonic() > end:
+                return None
             time.sleep(GLANCE)
         return found[0][0]
 

@@ -55,6 +55,8 @@ def test_the_tax_over_useful_time_is_priced_as_if_it_were_over_all_time():
     gpu_hours = 1024 * 24
     over_useful = (often.of_useful - best.of_useful) * gpu_hours
     assert round(2 * over_useful) == 13_638
+    # The only price of a GPU-hour that it states is $3, in its section 1.3: then it would be about $20,460.
+    assert round(3 * over_useful, -1) == 20_460
     # A day is time that passes. Of it the short interval takes 25.1 percent and the best one 5.5: $9,646 at that price.
     over_elapsed = (often.of_elapsed - best.of_elapsed) * gpu_hours
     assert (round(100 * often.of_elapsed, 1), round(100 * best.of_elapsed, 1)) == (25.1, 5.5)

@@ -16,6 +16,7 @@ from labkit.course.questions import Choices, Order, Question
 from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.resilience.checkpoint.random_state import random_state
 from labkit.resilience.ft_hsdp.state import TrainingState
+from labkit.resilience.quorum import Member, Quorum
 
 CHAPTER = load_chapter("18_checkpoints")
 QUESTIONS: dict[str, Question] = {id: CHAPTER.question(id, {}) for id in CHAPTER.questions}
@@ -86,6 +87,12 @@ def test_a_tenth_of_the_stall_leaves_more_than_two_fifths_of_the_loss() -> None:
 def test_the_stretches_that_a_rank_needs_lie_in_two_files() -> None:
     need = set(range(400, 800))
     assert sum(bool(need & set(range(300 * r, 300 * (r + 1)))) for r in range(4)) == 2
+
+
+def test_ranks_of_a_newcomer_ask_healthy_replicas_in_turn() -> None:
+    """Section 8: with three healthy replicas rank 0 asks the first, rank 1 the second, and so on."""
+    quorum = Quorum(1, 5, 0, tuple(Member(r, 1, 5 if r < 3 else 0, 0) for r in range(4)))
+    assert [quorum.source_of(3, rank).replica for rank in range(4)] == [0, 1, 2, 0]
 
 
 def test_kinds_of_questions() -> None:

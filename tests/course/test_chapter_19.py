@@ -12,7 +12,8 @@ from labkit.course.questions import Question
 from labkit.data.runs import recovery_accuracy
 from labkit.resilience import classify
 from labkit.resilience.accuracy.claims import Shift, at_end, during, shift
-from labkit.resilience.accuracy.experiment import FIRST, LONG, SHORT, STEPS
+from labkit.resilience.accuracy.experiment import BATCH, FIRST, LONG, REPLICAS, SHORT, STEPS
+from labkit.resilience.accuracy.stacked import Stacked
 from labkit.resilience.quorum import Member, Quorum
 from labkit.resilience.quorum.rules import Rules
 from labkit.wire.errors import PeerLost, WaitTimeout
@@ -140,3 +141,11 @@ def test_what_section_9_says_of_the_stored_runs() -> None:
     gone = [1 - away(*x, "sqrt") / away(*x, "none") for x in ((1, 150), (1, 600), (3, 150), (3, 600))]
     assert (round(100 * min(gone)), round(100 * max(gone))) == (38, 51)
     assert away(3, 150, "none") > away(1, 150, "none") and away(3, 600, "none") > away(1, 600, "none")
+
+
+def test_how_far_the_accuracy_study_is_from_the_paper_s() -> None:
+    """Section 9: 3 billion active parameters and 500 billion tokens there (section 6.2)."""
+    params, predicted = sum(p.numel() for p in Stacked([0]).parameters()), REPLICAS * BATCH * STEPS
+    assert (params, predicted) == (28_992, 39_600)
+    assert recovery_accuracy().planned == STEPS and recovery_accuracy().replicas == REPLICAS  # of the stored runs, too
+    assert round(3e9 / params, -3) == 103_000 and round(500e9 / predicted, -5) == 12_600_000

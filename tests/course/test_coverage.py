@@ -1,15 +1,18 @@
 """Every question, fallacy, pitfall and system of the sources has an answer, and the answer is where we say."""
 
+import importlib
 import json
+import re
 from collections import Counter
 
 import pytest
 
-from labkit.course import coverage, load
+from labkit.course import coverage, covered, load
 from labkit.course.build import NOTEBOOKS
-from labkit.course.covered import KINDS, Reference, Row, parse_reference, places, problems, questions
+from labkit.course.covered import KINDS, WAYS, Reference, Row, parse_reference, places, problems, questions
 from labkit.course.errors import CourseError
 from labkit.course.file import HERE, Source, from_table, read_toml
+from labkit.course.started import DOORS, evidence
 
 # Counted by reading the answers of source 003 ("Self-Check: Answer", one "Learning Objective:" after each answer),
 # block by block: the blocks close sections 1.1 to 1.11.
@@ -53,9 +56,32 @@ def test_a_system_that_the_sources_name_is_there(name):
     assert any(name in row.what for row in coverage() if row.kind == "system"), name
 
 
+@pytest.mark.parametrize(("kind", "count"), [("table", 10), ("figure", 18)])
+def test_every_numbered_table_and_figure_of_the_textbook_is_there(kind, count):
+    """003 numbers its tables from 1 to 10 and its figures from 1 to 18."""
+    found = [row.what for row in coverage() if row.kind == kind and row.source.seed == "003"]
+    assert [re.match(rf"{kind} (\d+): ", what)[1] for what in found] == [str(n) for n in range(1, count + 1)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ({"covered_by": ["chapter:03#the-ring"]}, "how is 'a ring' .* answered"),
+        ({"covered_by": ["chapter:03#the-ring"], "how": "half"}, "'half' is none of"),
+        ({"covered_by": ["planned:08/staleness"], "how": "real"}, "only planned"),
+        ({"covered_by": [], "how": "real"}, "nothing covers"),
+    ],
+)
+def test_a_row_that_does_not_say_how_it_is_answered_is_refused(monkeypatch, entry, why):
+    row = {"source": "003 1.1", "what": "a ring"} | entry
+    monkeypatch.setattr(covered, "read_toml", lambda path: {"system": [row]})
+    with pytest.raises(CourseError, match=why):
+        coverage.__wrapped__()
+
+
 def test_all_sources_name_systems_and_no_row_stands_twice():
     assert {row.source.seed for row in coverage() if row.kind == "system"} == {seed.id for seed in load().seeds}
-    twice = [key for key, count in Counter((row.source, row.what) for row in coverage()).items() if count > 1]
+    twice = [key for key, count in Counter((row.kind, row.source, row.what) for row in coverage()).items() if count > 1]
     assert not twice
     for row in coverage():
         assert len(row.what.split()) <= 22 and not row.what.endswith("."), row.what
@@ -98,8 +124,8 @@ def small(tmp_path):
     for chapter in table["chapter"]:
         chapter["state"] = "written" if chapter["number"] == 3 else "planned"
     cells = [
-        {"id": "s4", "cell_type": "markdown", "source": ["text\n", "## 4 The ring\n", "more"]},
-        {"id": "run-ring", "cell_type": "code", "source": ["# not a heading"]},
+        {"id": "s4", "cell_type": "markdown", "metadata": {}, "source": ["text\n", "## 4 The ring\n", "more"]},
+        {"id": "run-ring", "cell_type": "code", "metadata": {}, "source": ["# not a heading"]},
     ]
     for folder, content in (("notebooks", cells), ("exercises", cells[1:])):
         (tmp_path / folder).mkdir()
@@ -137,6 +163,59 @@ def test_a_reference_that_leads_nowhere_is_a_problem(small, text, problem):
     row = Row("system", Source("003", "1.1"), "a thing", (parse_reference(text),))
     (said,) = problems(course, (row,), notebooks)
     assert said.startswith(f"system of 003 1.1, 'a thing': {text}") and problem in said
+
+
+def test_a_row_that_is_called_real_needs_a_cell_that_ranks_have_run_for(small):
+    course, notebooks = small
+    source, where = (
+        Source("003", "1.1"),
+        (parse_reference("chapter:03#the-ring"), parse_reference("chapter:03#run-ring")),
+    )
+    assert problems(course, (Row("system", source, "a ring", where, "simulated"),), notebooks) == []
+    (said,) = problems(course, (Row("system", source, "a ring", where, "real"),), notebooks)
+    assert "is called real" in said
+    path = notebooks / "03_collectives.ipynb"
+    cells = json.loads(path.read_text())["cells"]
+    cells[1]["source"] = ["run = labkit.launch(ring, 4)"]
+    path.write_text(json.dumps({"cells": cells}))
+    evidence.cache_clear()
+    assert problems(course, (Row("system", source, "a ring", where, "real"),), notebooks) == []
+    (said,) = problems(course, (Row("system", source, "a ring", where[:1], "real"),), notebooks)
+    assert "is called real" in said
+
+
+def test_a_cell_is_evidence_if_what_it_shows_came_from_ranks(tmp_path):
+    """By statements: what a cell makes anew has nothing to do with a run, though an earlier cell used its name."""
+    sources = {
+        "setup": "launch, n = partial(labkit.launch, transport='local'), 4",
+        "plain": "rows = [n, labkit.cost.launch_pad]\nlabkit.warm()",
+        "run": "def job(x):\n    return launch(f, x)\n\n\nfound = [job(k) for k in range(n)]",
+        "table": "rows = []\nfor x in found:\n    rows.append(x.results)\nbook.Table(rows)",
+        "again": "rows = [row for row in range(n)]\nfor x in rows:\n    rows[x] = 1",
+        "later": "book.Table(rows)",
+        "case": "scene = hung.investigate('A', n)",
+        "filled": "best = {}\nbest['a'] = scene.seconds",
+        "shown": "print(best)",
+    }
+    cells = [{"id": id, "cell_type": "code", "metadata": {}, "source": [text]} for id, text in sources.items()]
+    for role, text in (("statement", "Write a ring."), ("public", "@check\ndef ring(student):\n    student.run(x)")):
+        about = {"labkit": {"exercise": "ring", "role": role}}
+        kind = "markdown" if role == "statement" else "code"
+        cells.append({"id": f"ring-{role}", "cell_type": kind, "metadata": about, "source": [text]})
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    assert evidence(tmp_path / "a.ipynb") == {"run", "table", "case", "filled", "shown", "ring-statement"}
+
+
+def test_what_starts_ranks_is_where_the_list_says():
+    for name, module in DOORS.items():
+        assert callable(getattr(importlib.import_module(module), name)), name
+
+
+def test_the_page_counts_each_way_of_an_answer_apart():
+    page = (NOTEBOOKS / "coverage.md").read_text(encoding="utf-8")
+    found = Counter(row.how or "planned" for row in coverage())
+    numbers = " | ".join(str(found[way]) for way in (*WAYS, "planned"))
+    assert f"| all |  | {len(coverage())} | {numbers} |" in page and min(found[way] for way in WAYS) > 0
 
 
 def test_only_one_of_several_references_is_wrong(small):

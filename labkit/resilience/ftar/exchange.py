@@ -16,8 +16,8 @@ from labkit.wire.relay import relay
 
 from .plan import make_plan
 
-# S x C as in the paper (8 MiB x 4) in half as many messages: where the processors are short, each one costs them about
-# 0.1 ms, because its code is out of their caches by then.
+# S x C = 32 MiB may be on their way. The paper has S = 8 MB and names no C; this is four of its chunks in two messages:
+# where the processors are short, each one costs them about 0.1 ms, because its code is out of their caches by then.
 CHUNK_BYTES, CHUNKS = 16 << 20, 2
 MOST_CHUNKS = 64
 
