@@ -31,7 +31,7 @@ endif
 
 .DEFAULT_GOAL := help
 CHAPTER ?=
-.PHONY: help install lab outputs course check test test-all again lint format bench nbgrader clean
+.PHONY: help install lab outputs course check test test-all again lint format newcomer bench nbgrader clean
 
 help:
 	@sed -n '2,9s/^# *//p' Makefile
@@ -70,6 +70,10 @@ lint: $(TESTABLE)
 format: $(TESTABLE)
 	$(PY) -m ruff check --fix $(CODE)
 	$(PY) -m ruff format $(CODE)
+
+# Every command of README.md and INSTRUCTORS.md, on a fresh clone of what is committed.
+newcomer: $(TESTABLE)
+	$(PY) -m pytest --durations=0 -v tests/newcomer
 
 # The same notebooks in nbgrader itself. It gets an environment of its own, which sees this one's packages through a .pth file.
 nbgrader: $(TESTABLE) $(NBGRADER)/.installed

@@ -211,6 +211,42 @@ def test_lines_that_the_author_shows_and_short_ones_are_no_secrets():
     assert not [line for line in found if line.startswith("###")]
 
 
+COMMON = [
+    "for row in handles.values():",
+    "    if group.rank == 0:",
+    "        row.wait(group)",
+    "        rows.append(row)",
+]
+SOLVED = [*COMMON, "kept_for_later = 7", "ring_megabytes = 3 * kept_for_later + size // 2"]
+
+
+@pytest.mark.parametrize(
+    ("shown", "leaking"),
+    [
+        *((line, False) for line in COMMON),
+        ("\n".join(COMMON[:2]), False),
+        ("\n".join(COMMON[:3]), True),
+        ("    " + "\n\n    ".join(COMMON[1:]), True),
+        (SOLVED[-2], True),  # the answer to a question
+        (SOLVED[-1], True),
+    ],
+)
+def test_what_stands_in_half_of_all_programs_is_secret_only_together(shown, leaking):
+    notebook = sample()
+    c = cell(notebook, "ring-megabytes-answer")
+    c.source = "### BEGIN SOLUTION\n" + "\n".join(SOLVED) + "\n### END SOLUTION"
+    received = release(notebook)
+    cell(received, "between").source = shown
+    assert bool(leaks(notebook, received)) is leaking
+
+
+def test_a_solution_that_says_little_is_secret_as_a_whole():
+    notebook = sample()
+    c = cell(notebook, "ring-megabytes-answer")
+    c.source = "### BEGIN SOLUTION\nreturn x.view_as(y)\n### END SOLUTION"
+    assert [s.line for s in secrets_of(notebook) if s.cell == c.id] == ["return x.view_as(y)"]
+
+
 def test_an_attachment_stays_only_where_the_released_cell_shows_it():
     notebook = sample()
     cell(notebook, "between").source = "![a](attachment:a.png)"

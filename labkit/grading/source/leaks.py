@@ -1,7 +1,8 @@
 """Does anything of a solution or of a hidden check stand in what a student receives?
 
-A secret is a line between solution markers, of a hidden cell or a rubric, or between hidden-test markers, that is long
-enough to mean something. It is looked for in every string of a notebook (cells, outputs, metadata, attachments,
+A secret is a line between solution markers, of a hidden cell or a rubric, or between hidden-test markers, that nobody
+would write without having seen it. What it says decides: `if group.rank == 0:` stands in half of all programs and is
+no secret by itself, but several such lines in a row are one. Secrets are looked for in every string of a notebook (cells, outputs, metadata, attachments,
 decoded where they are base64), in any text file, and in archives inside archives, with all white space taken out first.
 """
 
@@ -9,8 +10,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import bisect
 import io
 import json
+import keyword
+import re
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,11 +23,16 @@ from labkit.grading.source.exercise import PRIVATE, Notebook, label, role
 from labkit.grading.source.markers import HIDDEN_TESTS, SOLUTION, inside, without
 
 TRIVIAL = 16  # characters without white space: shorter lines, such as `return total`, say nothing by themselves
+DISTINCT = 5  # words (see `_words`) that make a line distinctive; a stretch of lines that are not needs twice as many
+ANSWER = re.compile(r"""\s*\w+\s*=\s*([-+.\d_e]+|(["']).*\2)\s*(#.*)?""")  # `why_one_more = "b"` is short and says all
 
 
 @dataclass(frozen=True)
 class Secret:
-    """A line that a student must not see, as it stands in the source, and where. hidden: of a check, not a solution."""
+    """A line, or a stretch of lines, that a student must not see, as it stands in the source, and where.
+
+    hidden: of a check, not of a solution.
+    """
 
     exercise: str
     cell: str
@@ -71,8 +80,8 @@ def secrets_of(source: Notebook) -> list[Secret]:
         hidden = inside(cell.source, HIDDEN_TESTS) if role(cell) == "public" else []
         if role(cell) in PRIVATE:
             hidden = cell.source.split("\n")
-        found += [Secret(*told, line) for line in solved if _matters(line) and bare(line) not in given]
-        found += [Secret(*told, line, True) for line in hidden if _matters(line) and bare(line) not in given | public]
+        found += [Secret(*told, line) for line in _distinctive(solved, given)]
+        found += [Secret(*told, line, True) for line in _distinctive(hidden, given | public)]
     return found
 
 
@@ -80,8 +89,40 @@ def _bare_lines(text: str) -> set[str]:
     return {bare(line) for line in text.split("\n")}
 
 
-def _matters(line: str) -> bool:
-    return len(bare(line)) >= TRIVIAL and not SOLUTION.mentioned(line) and not HIDDEN_TESTS.mentioned(line)
+def _distinctive(lines: list[str], shown: set[str]) -> Iterator[str]:
+    """The lines that say something by themselves, and the shortest stretches of the others that do so together.
+
+    shown: what the author shows on purpose, without white space; it is in no stretch. Where everything together says
+    little, as `return x.view_as(x)`, all of it is one stretch.
+    """
+    stretches: list[list[str]] = [[]]
+    told = False
+    for line in lines:
+        if bare(line) in shown or SOLUTION.mentioned(line) or HIDDEN_TESTS.mentioned(line):
+            stretches.append([])
+        elif len(bare(line)) >= TRIVIAL and (len(_words(line)) >= DISTINCT or ANSWER.fullmatch(line)):
+            stretches.append([])
+            told = True
+            yield line
+        elif bare(line):
+            stretches[-1].append(line)
+    for stretch in stretches:
+        for begin in range(len(stretch)):
+            end = begin + 2
+            while end < len(stretch) and len(_words("\n".join(stretch[begin:end]))) < 2 * DISTINCT:
+                end += 1
+            joined = "\n".join(stretch[begin:end])
+            if end <= len(stretch) and len(_words(joined)) >= 2 * DISTINCT:
+                told = True
+                yield joined
+    whole = "\n".join(max(stretches, key=len))
+    if not told and len(bare(whole)) >= TRIVIAL:
+        yield whole
+
+
+def _words(text: str) -> list[str]:
+    """Names, cut at their underscores, numbers and operators: what is left without Python's keywords and brackets."""
+    return [word for word in re.findall(r"[^\W_]+|[-+*/%@=<>!&|^~]+", text) if not keyword.iskeyword(word)]
 
 
 def leaks(source: Notebook, received: Notebook) -> list[Leak]:
@@ -110,12 +151,16 @@ def _solution_of(cell: str, secrets: list[Secret]) -> set[Secret]:
 
 
 def _search(secrets: Iterable[Secret], texts: Iterable[tuple[str, str]]) -> Iterator[Leak]:
-    lines = [(secret, secret.bare) for secret in secrets]
+    lines = sorted(((secret.bare, secret) for secret in secrets), key=lambda each: len(each[0]))
+    lengths = [len(line) for line, _ in lines]
+    found: dict[str, list[Secret]] = {}  # most texts of a notebook are short, and there many times
     for where, text in texts:
         squeezed = bare(text)
-        for secret, line in lines:
-            if line in squeezed:
-                yield Leak(secret, where)
+        if squeezed not in found:
+            fit = lines[: bisect.bisect_right(lengths, len(squeezed))]
+            found[squeezed] = [secret for line, secret in fit if line in squeezed]
+        for secret in found[squeezed]:
+            yield Leak(secret, where)
 
 
 def notebook_texts(notebook: Notebook, name: str = "") -> Iterator[tuple[str, str]]:
