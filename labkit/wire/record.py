@@ -72,11 +72,9 @@ _STRIDE = np.dtype({"names": EVENT.names, "formats": [EVENT.fields[n][0] for n i
                     "offsets": [EVENT.fields[n][1] for n in EVENT.names], "itemsize": RECORD_BYTES})  # type: ignore  # fmt: skip
 
 _Q = struct.Struct("<q")
-_SLOT = struct.Struct("<qqqq")
-_COUNT = struct.Struct("<qq")
 _TIMES = struct.Struct("<qq")
 _T0, _T1 = (EVENT.fields[name][1] for name in ("t0", "t1"))  # type: ignore
-_PUT = _Q.pack_into
+_PUT = _Q.pack_into  # clears its bytes before it writes them: only for what nobody reads meanwhile
 _PID, _STATE, _STEP, _COUNTED, _STRINGS, _FAULT, _DROPPED, _NOW, _THREADS, _SLOTS_AT = (
     8,
     16,
@@ -118,15 +116,17 @@ class Page:
         self._counters = HEADER_BYTES
         self._strings = HEADER_BYTES + 16 * size
         self._records = self._strings + STRING_BYTES
+        # Header and counters by words of 8 bytes: whoever reads one while it is written sees the old or the new one.
+        self.words = memoryview(self.map)[: self._strings].cast("q")
 
     # -- header words ------------------------------------------------------------------------------------------
 
     def _word(at: int) -> Any:  # type: ignore[misc]
         def get(self: Any) -> int:
-            return _Q.unpack_from(self.map, at)[0]
+            return self.words[at >> 3]
 
         def put(self: Any, value: int) -> None:
-            _Q.pack_into(self.map, at, value)
+            self.words[at >> 3] = value
 
         return property(get, put)
 
@@ -154,20 +154,25 @@ class Page:
 
     def counters(self) -> list[tuple[int, int]]:
         """(payload bytes, messages) that this rank sent to each rank."""
-        return [_COUNT.unpack_from(self.map, self._counters + 16 * r) for r in range(self.size)]
+        both = self.words[self._counters >> 3 :].tolist()
+        return list(zip(both[::2], both[1::2], strict=True))
 
     def slots(self) -> list[tuple[int, int, int, int]]:
         """For each thread of the rank, main first: (in use, collective, send, recv); record numbers + 1, 0 for none."""
-        found = [_SLOT.unpack_from(self.map, _SLOTS_AT + 32 * s) for s in range(SLOTS)]
-        return [s for s in found if s[0]]
+        return [s for s in self._slots() if s[0]]
+
+    def _slots(self) -> list[tuple[int, int, int, int]]:
+        words = iter(self.words[_SLOTS_AT >> 3 : (_SLOTS_AT >> 3) + 4 * SLOTS].tolist())
+        return list(zip(words, words, words, words, strict=True))
 
     def own_threads(self) -> list[bool]:
         """For each living thread that the reader started: whether it is inside labkit."""
         bits = self.threads
-        inside = [any(_SLOT.unpack_from(self.map, _SLOTS_AT + 32 * n)[1:]) for n in range(SLOTS)]
+        inside = [any(slot[1:]) for slot in self._slots()]
         return [n != MAIN_SLOT and inside[n] for n in range(SLOTS) if bits >> n & 1]
 
     def close(self) -> None:
+        self.words.release()
         self.map.close()
 
 
@@ -181,11 +186,10 @@ class Recorder:
     """The writing side of a page. One a process; its methods may be called from any thread."""
 
     def __init__(self, page: Page):
-        self.page, self.map = page, page.map
+        self.page, self.map, self.words = page, page.map, page.words
         self._lock = threading.Lock()
         self._next = page.count
         self._names: dict[str, int] = {name: i for i, name in enumerate(page.strings())}
-        self._counts: dict[int, list[int]] = {r: list(c) for r, c in enumerate(page.counters())}
         for number in range(SLOTS):  # a rank that is restarted finds those of its former life
             self.slot(number, 0, used=0)
         self.slot(MAIN_SLOT, 0)
@@ -249,14 +253,11 @@ class Recorder:
             index = self._next
             self._next = index + 1
             if index < self._capacity:
-                _PUT(self.map, _COUNTED, index + 1)
+                self.words[_COUNTED >> 3] = index + 1
             else:
                 index = self._overwritten(index)
             if kind == SEND:
-                counter = self._counts[peer]
-                counter[0] += nbytes
-                counter[1] += 1
-                _COUNT.pack_into(self.map, HEADER_BYTES + 16 * peer, *counter)
+                self._add(peer, nbytes)
         _MESSAGE.pack_into(
             self.map, self._base + index * RECORD_BYTES, peer, self.step, group, lane, seq, 0, -1, parent,
             nbytes, offset, now, 0, 0, packed, dtype, len(shape), flags, kind,
@@ -291,10 +292,12 @@ class Recorder:
     def count(self, to: int, nbytes: int) -> None:
         """Count one message of `nbytes` payload bytes to world rank `to`."""
         with self._lock:
-            c = self._counts[to]
-            c[0] += nbytes
-            c[1] += 1
-            _COUNT.pack_into(self.map, self.page._counters + 16 * to, c[0], c[1])
+            self._add(to, nbytes)
+
+    def _add(self, to: int, nbytes: int) -> None:
+        at = (HEADER_BYTES >> 3) + 2 * to
+        self.words[at] += nbytes
+        self.words[at + 1] += 1
 
     def claim_slot(self) -> int:
         """A slot for one more thread; -1 when all are taken."""
@@ -303,10 +306,12 @@ class Recorder:
     def slot(self, slot: int, collective: int, send: int = 0, recv: int = 0, used: int = BLOCKED) -> None:
         """Say what the thread of `slot` is blocked on, and how (0: it is outside labkit)."""
         if slot >= 0:
-            _SLOT.pack_into(self.map, _SLOTS_AT + 32 * slot, used, collective, send, recv)
+            at = (_SLOTS_AT >> 3) + 4 * slot
+            words = self.words
+            words[at + 1], words[at + 2], words[at + 3], words[at] = collective, send, recv, used
 
     def free_slot(self, slot: int) -> None:
         """Give a slot back: its thread is outside labkit."""
         if slot >= 0:
-            _SLOT.pack_into(self.map, _SLOTS_AT + 32 * slot, 0, 0, 0, 0)
+            self.slot(slot, 0, used=0)
             self._free_slots.append(slot)

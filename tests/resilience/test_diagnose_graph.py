@@ -167,7 +167,8 @@ def test_of_two_members_one_has_finished_what_the_others_did_decides() -> None:
     for rank in (0, 1, 3):
         desk.pages[rank].state = rec.FINISHED
     verdict = diagnose(desk.look())
-    assert (verdict.kind, verdict.culprit) == ("finished", 2)
+    assert (verdict.kind, verdict.suspects, verdict.exact) == ("finished", (2,), False)
+    assert str(verdict).startswith("probably rank 2")
     alone = Desk(2)
     alone.enter(0, (0, 1))
     alone.pages[1].state = rec.FINISHED
@@ -188,7 +189,8 @@ def test_a_mismatch_of_two_is_decided_by_the_groups_beside_them() -> None:
     for pair in ((0, 1), (2, 3)):
         for rank in pair:
             desk.enter(rank, pair, name="all_gather" if rank == 3 else "all_reduce")
-    assert diagnose(desk.look()).culprit == 3
+    verdict = diagnose(desk.look())
+    assert (verdict.suspects, verdict.exact) == ((3,), False)  # they need not do the same
     alone = Desk(2)
     alone.enter(0, (0, 1))
     alone.enter(1, (0, 1), dtype=2)
@@ -204,7 +206,7 @@ def test_groups_in_another_order() -> None:
     desk.enter(2, (2, 3))
     desk.enter(3, WORLD)
     verdict = diagnose(desk.look())
-    assert (verdict.kind, verdict.culprit) == ("circle", 3)
+    assert (verdict.kind, verdict.suspects, verdict.exact) == ("circle", (3,), False)
 
 
 def test_two_groups_of_the_same_ranks_in_another_order() -> None:

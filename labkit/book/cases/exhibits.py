@@ -108,7 +108,7 @@ def ping(reports: Reports, stopped: Collection[int]) -> Evidence:
 
 def calls(reports: Reports) -> Evidence:
     """The collective calls of each rank, in order: where one did something else than most, for the first time."""
-    odd = majority.odd_roles(reports, set(reports))  # who only came further has made more calls, not other ones
+    odd = majority.odd_ones(reports, set(reports))  # who only came further has made more calls, not other ones
     lines: list[str] = []
     leaves: frozenset[Suspect] = frozenset()
     for rank in sorted(odd):

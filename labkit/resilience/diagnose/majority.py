@@ -1,90 +1,135 @@
-"""Who is the odd one: calls that differ, orders that differ, messages that were numbered and never sent.
+"""Who is the odd one: calls that differ, steps that are like no other, messages that were numbered and never sent.
 
-Ranks of a training job do the same things: where a few of them differ from the rest, those few are suspected. Where
-there is no majority, all that disagree are.
+Members of a call must say the same, so where one of them differs from several that agree, it is the one. Beyond that, a
+rank is compared with itself (`habits`: it does in a step what it did in its other steps) and with its equals: ranks of
+groups of the same shapes that have done the same so far. Ranks whose part in the program differs are never compared.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 
 from labkit.wire import record as rec
 from labkit.world.explain import ranks_text
 
-from .report import CallId, Made, Report
+from .report import Made, Report
 from .waits import Clue
 
+MOST_TOLD = 4  # mismatches: what comes later follows from what came first
+END = "the end"
 
-def mismatch(reports: Mapping[int, Report]) -> Clue | None:
-    """The first collective call whose members did not call the same thing, and who of them is the odd one."""
-    said: dict[CallId, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    first: dict[CallId, int] = {}
+
+def mismatches(reports: Mapping[int, Report]) -> list[Clue]:
+    """The first collective calls whose members called different things, and messages that are not what is received."""
+    said: dict[tuple[int, ...], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    first: dict[tuple[int, ...], int] = {}
+    text: dict[tuple[int, ...], dict[str, str]] = defaultdict(dict)
     for rank, report in reports.items():
         for made in report.made:
-            said[made.call][made.words].append(rank)
-            first[made.call] = min(first.get(made.call, made.nth), made.nth)
-    for call in sorted(said, key=lambda c: (first[c], c)):
-        words = said[call]
-        if len(words) == 1:
-            continue
-        told = "; ".join(f"{ranks_text(ranks)} called {text}" for text, ranks in words.items())
+            place = (*made.call, *made.ends)
+            words = f"{made.sent} bytes" if made.ends else made.words
+            said[place][words].append(rank)
+            text[place][words] = made.words
+            first[place] = min(first.get(place, made.nth), made.nth)
+    found = []
+    for place in sorted((p for p in said if len(said[p]) > 1), key=lambda p: (first[p], p))[:MOST_TOLD]:
+        words = said[place]
         ranks = {r for them in words.values() for r in them}
-        odd = _minority(words) or odd_roles(reports, ranks, upto=first[call]) or ranks
-        return Clue(frozenset(odd), "mismatch", f"{told} (call {call[1]} of the group)")
+        many = [them for them in words.values() if len(them) > 1]
+        odd = ranks - set(many[0]) if len(many) == 1 else set()
+        if len(place) == 4:
+            (one,), (other,) = words.values()
+            source, to = place[2:]
+            told = {(one,): text[place][a] for (a, (one,)) in words.items()}
+            why = (f"rank {source} sent rank {to} {told[(source,)]}, but rank {to} receives {told[(to,)]} (message "
+                   f"{place[1]} between them)")  # fmt: skip
+            found.append(Clue(frozenset({one, other}), "mismatch", why, (source, to)))
+        else:
+            why = "; ".join(f"{ranks_text(them)} called {what}" for what, them in words.items())
+            found.append(Clue(frozenset(odd if len(odd) == 1 else ranks), "mismatch",
+                              f"{why} (call {place[1]} of the group)"))  # fmt: skip
+    return found
+
+
+def judge(reports: Mapping[int, Report], among: Collection[int]) -> tuple[int, bool, str] | None:
+    """Which of `among`, where one of them is at fault and evidence has not told which: (the rank, whether it is sure,
+    why). Sure is only who did what it did in none of its other steps and none of its equals did. None: it stays open.
+    """
+    strange = {r: how for r in among for nth, how in reports[r].odd[-1:] if _alike(reports, r, nth) is not True}
+    odd = odd_ones(reports, set(among))
+    if len(strange) == 1 and (not odd or odd == set(strange)):
+        ((rank, how),) = strange.items()
+        sure = _alike(reports, rank, reports[rank].odd[-1][0]) is False
+        return rank, sure, f"rank {rank} {how}" + (", and none of its equals did so" if sure else "")
+    if len(odd) == 1 and (not strange or odd <= set(strange)):
+        (rank,) = odd
+        return rank, False, f"rank {rank} did not do as those that had done the same until then"
     return None
 
 
-def odd_roles(reports: Mapping[int, Report], among: set[int], upto: int | None = None) -> set[int]:
-    """Ranks of `among` that did something else than most ranks of the job where `among` first differ from them.
-
-    Compared is the n-th collective call of each rank by its words and the shape of its group, so that groups along the
-    same axis of a mesh count as alike. Empty where no role has a majority.
-    """
-    return _odd_at(reports, among, lambda made: made.role, upto)
-
-
-def odd_order(reports: Mapping[int, Report], among: set[int]) -> set[int]:
-    """Ranks of `among` that came to their groups in another order than most of `among`: the groups themselves."""
-    return _odd_at({r: reports[r] for r in among}, among, lambda made: str(made.call))
-
-
-def _odd_at(
-    reports: Mapping[int, Report], among: set[int], name: Callable[[Made], str], upto: int | None = None
-) -> set[int]:  # fmt: skip
-    by_nth: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for rank, report in reports.items():
-        for made in report.made:
-            by_nth[made.nth][name(made)].append(rank)
-    for nth in sorted(by_nth):
-        if upto is not None and nth > upto:
-            break
-        odd = _minority(by_nth[nth]) & among
-        if odd:
+def odd_ones(reports: Mapping[int, Report], among: Collection[int]) -> set[int]:
+    """Ranks of `among` that did something else than most of their equals, where they first differ from them."""
+    for (nth, past, _), said in sorted(_classes(reports).items()):
+        most = max(said.values(), key=len)
+        everyone = {r for ranks in said.values() for r in ranks}
+        known = past or nth or not any(" rank +" in what for what in said)
+        odd = (everyone - set(most)) & set(among)
+        if odd and known and len(most) > 1 and 2 * len(most) > len(everyone):
             return odd
     return set()
 
 
-def odd_count(reports: Mapping[int, Report], among: set[int]) -> set[int]:
-    """Ranks of `among` that made another number of collective calls than most ranks of the job."""
-    totals: dict[str, list[int]] = defaultdict(list)
+def _alike(reports: Mapping[int, Report], rank: int, nth: int) -> bool | None:
+    """Whether an equal of `rank` did what it did at its nth call; None where it has no equal that came so far."""
+    for place, said in _classes(reports).items():
+        if place[0] == nth:
+            for ranks in said.values():
+                if rank in ranks:
+                    return len(ranks) > 1 if len(said) > 1 or len(ranks) > 1 else None
+    return None
+
+
+def _classes(reports: Mapping[int, Report]) -> dict[tuple[int, int, str], dict[str, list[int]]]:
+    """(nth call, what was done before, shapes of the groups) -> what was done then -> the ranks."""
+    found: dict[tuple[int, int, str], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank, report in reports.items():
-        totals[str(report.made[-1].nth + 1 if report.made else 0)].append(rank)
-    return _minority(totals) & among
+        shapes = " ".join(sorted(shape(ranks) for ranks in report.groups.values()))
+        for made in report.made:
+            found[made.nth, made.past, shapes][f"{made.step} {made.role}"].append(rank)
+        if report.state == rec.FINISHED:
+            last = report.made[-1] if report.made else None
+            place = (0, 0) if last is None else (last.nth + 1, after(last))
+            found[(*place, shapes)][END].append(rank)
+    return found
 
 
-def sent_less(reports: Mapping[int, Report], source: int, to: int) -> bool:
+def after(made: Made) -> int:
+    """A number for all that a rank has done until then, this call included: equal where that is."""
+    return zlib.crc32(f"{made.step} {made.role}".encode(), made.past)
+
+
+def shape(ranks: tuple[int, ...]) -> str:
+    """A group without the numbers of its ranks: others along the same axis of a mesh have the same."""
+    apart = sorted({b - a for a, b in zip(ranks, ranks[1:], strict=False)})
+    return f"{len(ranks)} ranks" + (f" {'/'.join(map(str, apart))} apart" if apart else "")
+
+
+def sent_less(reports: Mapping[int, Report], source: int, to: int, own: bool = False) -> bool:
     """Whether `source` sent fewer messages than usual in a call that it has left, of a group that `to` is in.
 
-    Usual is what it sent itself in its other calls with the same words, or else what the others sent in this one. The
-    call need not be the one that `to` is in: where messages carry no numbers, it took a later one for the lost one.
+    Usual is what it sent itself in its other calls with the same words, or else, unless `own`, what the others sent in
+    this one. The call need not be the one that `to` is in: where messages carry no numbers, it took a later one for the
+    lost one.
     """
-    calls = [m for m in reports[source].made if m.ended and to in reports[source].groups.get(m.call[0], ())]
+    calls = [m for m in reports[source].made
+             if m.ended and not m.ends and to in reports[source].groups.get(m.call[0], ())]  # fmt: skip
     for made in calls:
-        own = {m.sent for m in calls if m.words == made.words and m.call != made.call}
-        others = {m.sent for r, report in reports.items() if r not in (source, to)
-                  for m in report.made if m.call == made.call and m.ended}  # fmt: skip
-        usual = own or others
+        usual = {m.sent for m in calls if m.words == made.words and m.call != made.call}
+        if not usual and not own:
+            usual = {m.sent for r, report in reports.items() if r not in (source, to)
+                     for m in report.made if m.call == made.call and m.ended and not m.ends}  # fmt: skip
         if len(usual) == 1 and made.sent < min(usual):
             return True
     return False
@@ -108,10 +153,3 @@ def unsent(reports: Mapping[int, Report]) -> dict[tuple[int, int], int]:
             if n > report.sent.get(peer, 0):
                 found[rank, peer] = n - report.sent.get(peer, 0)
     return found
-
-
-def _minority(said: Mapping[str, list[int]]) -> set[int]:
-    """All that did not say what more than half of them did; empty where nothing was said by so many."""
-    everyone = [r for ranks in said.values() for r in ranks]
-    most = max(said.values(), key=len)
-    return set(everyone) - set(most) if 2 * len(most) > len(everyone) else set()

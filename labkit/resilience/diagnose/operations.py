@@ -64,7 +64,7 @@ class Operations:
                     ranks = inside.setdefault(key, [])
                     if thread.own is None and rank not in ranks[-1:]:
                         ranks.append(rank)
-        self._words = {m.call: m.words for report in reports.values() for m in report.made}
+        self._words = {m.call: m.words for report in reports.values() for m in report.made if not m.ends}
         self.found = {key: self._operation(key, ranks) for key, ranks in inside.items()}
 
     def main(self, rank: int) -> list[Key]:
@@ -106,7 +106,7 @@ class Operations:
         if key[0] == "call":
             begun = self.begun.has(rank, rec.COLLECTIVE, -1, key[1], COLLECTIVES, key[2])
             waits = any(t.own == key[1:] for t in self.reports[rank].threads)
-            ended = next((m.ended for m in self.reports[rank].made if m.call == key[1:]), not waits)
+            ended = next((m.ended for m in self.reports[rank].made if m.call == key[1:] and not m.ends), not waits)
         else:
             _, source, to, group, lane, seq = key
             kind, peer = (rec.SEND, to) if rank == source else (rec.RECV, source)

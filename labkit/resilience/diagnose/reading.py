@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Collection, Sequence
 
@@ -9,16 +10,19 @@ import numpy as np
 
 from labkit.wire import record as rec
 from labkit.wire.dtypes import describe
+from labkit.wire.messenger import USER
 from labkit.wire.trace import shape_of
 from labkit.world.begun import Begun
 from labkit.world.diagnose import Reader
-from labkit.world.explain import call_text, name_text
+from labkit.world.explain import call_text, name_text, ranks_text
 from labkit.world.mismatch import signature
 
+from .habits import Habits
+from .majority import after, shape
 from .report import CallId, Made, Post, Report, Thread
 from .spent import communication
 
-KEPT_CALLS = 48  # of the last collective calls, a report carries so many
+KEPT_CALLS = 48  # of the last collective calls and messages of its own, a report carries so many
 KEPT_MESSAGES = 256  # of those that are under way
 LOOK_BACK = 64  # records that are searched for a span that is still open
 
@@ -51,9 +55,9 @@ class _Rank:
         self._pid = page.pid
         self._seen = -1  # end of the last collective that was counted, in nanoseconds of the run's clock
         self._spent: dict[int, list[float]] = {}
-        self._calls = 0
-        self._made: deque[tuple[int, CallId, str, str, int]] = deque(maxlen=KEPT_CALLS)  # place, ..., how many before
+        self._made: deque[tuple[int, Made]] = deque(maxlen=KEPT_CALLS)  # with the places of their records
         self._last_made = (-1, -1)
+        self._habits = Habits()
 
     def look(self, ended: bool) -> Report:
         page = self.page
@@ -64,7 +68,8 @@ class _Rank:
         rows = self._reader.records(0)
         names = page.strings()
         groups = self._groups(names)
-        self._count_calls(rows, names, groups)
+        self._add_up(rows)
+        self._take_note(rows, names, groups)
         ring = page.capacity - rec.RING if page.dropped else len(rows)
         found = (_thread(s, rows, names, ring, n == rec.MAIN_SLOT) for n, s in enumerate(slots) if any(s[1:]))
         inside = tuple(thread for thread in found if thread is not None)
@@ -78,9 +83,11 @@ class _Rank:
             sent={r: n for r, (_, n) in enumerate(page.counters()) if n},
             spent={g: (s, int(n)) for g, (s, n) in self._spent.items()},
             made=tuple(
-                Made(call, words, role, nth, _has_ended(rows[at], call), sent.get(at + 1, 0))
-                for at, call, words, role, nth in self._made
+                m if m.ends else dataclasses.replace(m, ended=_has_ended(rows[at], m.call), sent=sent.get(at + 1, 0))
+                for at, m in self._made
             ),
+            # Threads of its own may come in any order.
+            odd=() if page.own_threads() else self._habits.odd(state == rec.FINISHED),
             transport=self.transport,
         )  # fmt: skip
 
@@ -88,9 +95,8 @@ class _Rank:
         words = [text.split() for text in names if text.startswith("group ")]
         return {int(key): tuple(map(int, ranks)) for _, key, *ranks in words}
 
-    def _count_calls(self, rows: np.ndarray, names: list[str], groups: dict[int, tuple[int, ...]]) -> None:
-        """Take note of collectives that are new, and add up the time of what has ended."""
-        outer = (rows["kind"] == rec.COLLECTIVE) & ((rows["flags"] & rec.NESTED) == 0)
+    def _add_up(self, rows: np.ndarray) -> None:
+        """The time of what has ended."""
         waits = np.flatnonzero(communication(rows) & (rows["t1"] > max(self._seen, 0)))
         for e in rows[waits]:
             group = int(rows[int(e["detail"]) - 1]["group"]) if e["kind"] == rec.WAIT else int(e["group"])
@@ -99,17 +105,60 @@ class _Rank:
             spent[1] += 1
         if len(waits):
             self._seen = int(rows["t1"][waits].max())
-        places = np.flatnonzero(outer & (rows["t0"] >= self._last_made[0]))
-        order = places[np.lexsort((places, rows["t0"][places]))]
-        new = [at for at in order.tolist() if (int(rows["t0"][at]), at) > self._last_made]
-        for nth, at in list(enumerate(new, self._calls))[-KEPT_CALLS:]:
-            e = rows[at]
-            words = signature(e, names)
-            role = _role(words, int(e["peer"]), groups.get(int(e["group"]), ()))
-            self._made.append((at, (int(e["group"]), int(e["seq"])), words, role, nth))
-        if new:
-            self._calls += len(new)
-            self._last_made = int(rows["t0"][new[-1]]), new[-1]
+
+    def _take_note(self, rows: np.ndarray, names: list[str], groups: dict[int, tuple[int, ...]]) -> None:
+        """Of collectives, messages of the program's own, and marks of steps that are new."""
+        kind = rows["kind"]
+        chosen = (kind == rec.COLLECTIVE) & ((rows["flags"] & rec.NESTED) == 0)
+        chosen |= ((kind == rec.SEND) | (kind == rec.RECV)) & (rows["lane"] == USER)
+        chosen |= kind == rec.STEP
+        at = np.flatnonzero(chosen)
+        if self.page.dropped:  # places are used again: their order says nothing
+            at = at[rows["t0"][at] >= self._last_made[0]]
+            at = at[np.lexsort((at, rows["t0"][at]))]
+            at = at[[(int(rows["t0"][i]), i) > self._last_made for i in at.tolist()]]
+        else:
+            at = at[at > self._last_made[1]]
+        if not len(at):
+            return
+        self._last_made = int(rows["t0"][at[-1]]), int(at[-1])
+        new = rows[at]
+        # Most are like others: each kind is described once.
+        _, first, kinds = np.unique(new[_DESCRIBED], return_index=True, return_inverse=True)
+        texts = [_describe(new[i], self.page.rank, names, groups) for i in first]
+        columns = zip(at.tolist(), kinds.ravel().tolist(), *(new[c].tolist() for c in _COUNTED), strict=True)
+        last = self._made[-1][1] if self._made else None
+        nth, past = (0, 0) if last is None else (last.nth + 1, after(last))
+        for place, which, group, seq, step, nbytes in columns:
+            words, role, text, ends = texts[which]
+            if not text:
+                self._habits.mark(step, nth)
+                continue
+            self._habits.act(text, nth)
+            made = Made((group, seq), words, role, nth, False, nbytes if ends else 0, step, past, ends)
+            self._made.append((place, made))
+            nth, past = nth + 1, after(made)
+
+
+_DESCRIBED = ["kind", "peer", "group", "name", "detail", "dtype", "ndim", "shape"]
+_COUNTED = ["group", "seq", "step", "nbytes"]
+
+
+def _describe(
+    e: np.void, rank: int, names: list[str], groups: dict[int, tuple[int, ...]]
+) -> tuple[str, str, str, tuple[int, ...]]:
+    """(words, role, what it is for this rank alone, sender and receiver); empty for the mark of a step."""
+    ranks, peer = groups.get(int(e["group"]), ()), int(e["peer"])
+    if e["kind"] == rec.STEP:
+        return "", "", "", ()
+    if e["kind"] == rec.COLLECTIVE:
+        words = signature(e, names)
+        role = words.replace(f"root {peer} ", f"root at place {ranks.index(peer)} ") if peer in ranks else words
+        return words, f"{role} on {shape(ranks)}", f"{words} of {ranks_text(ranks) if ranks else 'a group'}", ()
+    words = describe(int(e["dtype"]), shape_of(e))
+    way, ends = ("send to", (rank, peer)) if e["kind"] == rec.SEND else ("receive from", (peer, rank))
+    away = (ranks.index(peer) - ranks.index(rank)) % len(ranks) if {peer, rank} <= set(ranks) else 0
+    return words, f"{words} {way} rank +{away} of {shape(ranks)}", f"{words} {way} rank {peer}", ends
 
 
 def _under_way(rows: np.ndarray) -> tuple[tuple[int, ...], ...]:
@@ -135,14 +184,6 @@ def _sent_in(rows: np.ndarray, start: int) -> dict[int, int]:
         parents[inner] = rows["parent"][parents[inner] - 1]
     numbers, counts = np.unique(parents[parents > 0], return_counts=True)
     return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-
-
-def _role(words: str, root: int, ranks: tuple[int, ...]) -> str:
-    """What a rank called, without the numbers of ranks: those of another group along the same axis say the same."""
-    apart = sorted({b - a for a, b in zip(ranks, ranks[1:], strict=False)})
-    if root in ranks:
-        words = words.replace(f"root {root} ", f"root at place {ranks.index(root)} ")
-    return f"{words} on {len(ranks)} ranks" + (f" {'/'.join(map(str, apart))} apart" if apart else "")
 
 
 def _thread(

@@ -59,11 +59,13 @@ class Thread:
 
 @dataclass(frozen=True)
 class Made:
-    """An outermost collective call that a rank has made. words: what all members must have said alike.
+    """An outermost collective call that a rank has made, or a message of its own. words: what all members of the group,
+    or both ends, must have said alike.
 
     role: the same with the shape of the group in place of its number, and places in it for ranks: what ranks with the
-    same part in the program have in common. nth: how many such calls the rank had made before. sent: messages that it
-    has begun to send in it.
+    same part in the program have in common. nth: how many calls and messages of its own the rank had begun before, in
+    `step`; past: a number that says which, by their roles. sent: messages that it has begun to send in it. ends: (sender,
+    receiver) of a message; then `call` has its number between them, and `sent` its bytes.
     """
 
     call: CallId
@@ -72,6 +74,9 @@ class Made:
     nth: int
     ended: bool
     sent: int = 0
+    step: int = -1
+    past: int = 0
+    ends: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,8 @@ class Report:
     thread of its function, and how many other threads of its own, are outside any message. doing: in words.
     begun, whole: see `labkit.world.begun`. under_way: messages that it has begun and not ended, as (kind, peer, group,
     lane, number). sent: messages that left it, by receiver. spent: seconds in
-    communication (see `spent`) and the number of calls, by group. made: its last collective calls, oldest first.
+    communication (see `spent`) and the number of calls, by group. made: its last collective calls and messages of its
+    own, oldest first. odd: for each step that was like no other of its steps, the nth of what was different, in words.
     """
 
     rank: int
@@ -100,6 +106,7 @@ class Report:
     sent: Mapping[int, int] = field(default_factory=dict)
     spent: Mapping[int, tuple[float, int]] = field(default_factory=dict)
     made: tuple[Made, ...] = ()
+    odd: tuple[tuple[int, str], ...] = ()
     transport: str = ""
 
     @property
@@ -149,7 +156,8 @@ class Report:
             raw["under_way"] = tuple(tuple(row) for row in raw["under_way"])
             raw["sent"] = {int(rank): n for rank, n in raw["sent"].items()}
             raw["spent"] = {int(key): tuple(both) for key, both in raw["spent"].items()}
-            raw["made"] = tuple(Made(**{**m, "call": tuple(m["call"])}) for m in raw["made"])
+            raw["made"] = tuple(Made(**{**m, "call": tuple(m["call"]), "ends": tuple(m["ends"])}) for m in raw["made"])
+            raw["odd"] = tuple((int(nth), str(how)) for nth, how in raw["odd"])
             return cls(**raw)
         except (KeyError, TypeError, AttributeError, ValueError) as why:
             raise ValueError(f"this is no report of a rank: {type(why).__name__}: {why}") from why

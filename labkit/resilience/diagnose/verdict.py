@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
+from labkit.wire import record as rec
 from labkit.world.explain import ranks_text
 
 from . import majority
@@ -42,7 +43,8 @@ KINDS = {
 class Verdict:
     """What a diagnosis found.
 
-    kind: a key of `KINDS`. suspects: the culprits if `exact`, else the smallest set of ranks that is sure to hold them.
+    kind: a key of `KINDS`. suspects: the culprits if `exact`, else the smallest set of ranks that is sure to hold them,
+    or one of these that did otherwise than in its other steps, or than its equals, which is a guess.
     way: (sender, receiver), where a message between them is what went wrong. clues: the evidence. waits: both levels of
     the wait-for graph, to draw.
     """
@@ -64,7 +66,7 @@ class Verdict:
             why = self.clues[0].why if self.clues else "no rank waits for one that makes no progress"
             return f"Nothing is wrong: {why}."
         who = ranks_text(self.suspects)
-        head = who if self.exact else f"one of {who}" if len(self.suspects) > 1 else who
+        head = who if self.exact else f"one of {who}" if len(self.suspects) > 1 else f"probably {who}"
         return f"{head}: {KINDS[self.kind]}.\n" + "\n".join(f"  {clue.why}" for clue in self.clues)
 
     def draw(self) -> Any:
@@ -86,14 +88,19 @@ def diagnose(
     """
     waits = Waits(reports)
     clues = roots(failures) or [c for c in waits.clues if not c.ranks.issubset(moving)]
-    wrong = majority.mismatch(reports)
-    if wrong is not None and not any(c.kind == "dead" and "SIGABRT" not in c.why for c in clues):
-        clues = [wrong]  # which may well have been why a rank raised, or why a library ended it
-    clues = [_refined(clue, reports) for clue in clues]
+    clues = [_aborted(c, reports) for c in clues]
+    wrong = majority.mismatches(reports)
+    if wrong and not any(c.kind == "dead" and "SIGABRT" not in c.why for c in clues):
+        clues = wrong  # which may well have been why a rank raised, or why a library ended it
+    clues = [_counted(clue, reports) for clue in clues]
     if not clues:
         return Verdict("nothing", (), True, (), None, waits)
     suspects, exact = fewest([c.ranks for c in clues], frozenset(silent))
     telling = [c for c in clues if c.ranks & suspects] or clues
+    if not exact and (judged := majority.judge(reports, suspects)) is not None:
+        rank, exact, why = judged
+        suspects = frozenset({rank})
+        telling = [replace(c, why=f"{c.why}; {why}") for c in telling if rank in c.ranks][:1]
     return Verdict(telling[0].kind, tuple(sorted(suspects)), exact, tuple(telling),
                    next((c.way for c in telling if c.way), None), waits)  # fmt: skip
 
@@ -122,24 +129,26 @@ def _choices(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
     return []
 
 
-def _refined(clue: Clue, reports: Mapping[int, Report]) -> Clue:
-    """The same clue with fewer ranks, where a count or what most ranks did tells more."""
-    if len(clue.ranks) == 1:
+def _aborted(clue: Clue, reports: Mapping[int, Report]) -> Clue:
+    """A library ends a process that receives something else than it expects: then its senders are suspected, too."""
+    if clue.kind != "dead" or "SIGABRT" not in clue.why:
         return clue
-    vanished = {pair for pair in majority.unsent(reports) if clue.ranks.issuperset(pair)}
-    if vanished and clue.kind in ("lost", "circle", "between", "mismatch", "finished"):
+    (rank,) = clue.ranks
+    senders = {peer for kind, peer, *_ in reports[rank].under_way if kind == rec.RECV} if rank in reports else set()
+    return replace(clue, ranks=clue.ranks | senders)
+
+
+def _counted(clue: Clue, reports: Mapping[int, Report]) -> Clue:
+    """The same clue with the one rank that did not send a message, where a count tells that."""
+    pairs = [pair for pair in permutations(sorted(clue.ranks), 2) if clue.kind != "native"]
+    vanished = [pair for pair in majority.unsent(reports) if pair in pairs]
+    if vanished:
         source, to = min(vanished)
         return Clue(frozenset({source}), "lost", f"{clue.why}; rank {source} has numbered a message to rank {to} that "
                     "it never sent", (source, to))  # fmt: skip
-    if clue.kind == "lost" and clue.way is not None and majority.sent_less(reports, *clue.way):
-        source = clue.way[0]
+    fewer = [pair for pair in pairs if majority.sent_less(reports, *pair, own=pair != clue.way)]
+    if len({source for source, _ in fewer}) == 1:
+        source, to = clue.way if clue.way in fewer else fewer[0]
         return Clue(frozenset({source}), "lost", f"{clue.why}; rank {source} sent fewer messages in it than is usual",
-                    clue.way)  # fmt: skip
-    odd: set[int] = set()
-    if clue.kind == "circle":
-        odd = majority.odd_order(reports, set(clue.ranks)) or majority.odd_roles(reports, set(clue.ranks))
-    elif clue.kind == "finished":
-        odd = majority.odd_count(reports, set(clue.ranks))
-    if odd:
-        return replace(clue, ranks=frozenset(odd), why=f"{clue.why}; {ranks_text(sorted(odd))} did not do as the rest")
+                    (source, to))  # fmt: skip
     return clue

@@ -8,7 +8,7 @@ such a chain makes no progress. Every such place is a `Clue`: a set of ranks of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,17 +88,11 @@ class Waits:
         finished = [r for r in gone if r not in dead]
         for rank in dead:
             self._clue({rank}, "dead", f"rank {rank} is gone, and {op.name} waits for it")
-        if finished and 2 * len(finished) <= len(op.members):
-            suspects = {*finished, *op.inside} if 2 * len(finished) == len(op.members) else {*finished}
-            for rank in finished if len(suspects) == len(finished) else ():
-                self._clue({rank}, "finished", f"rank {rank} has finished without joining {op.name}")
-            if len(suspects) > len(finished):
-                self._clue(suspects, "finished", f"{ranks_text(finished)} finished, while {ranks_text(op.inside)} "
-                                                 f"went on to {op.name}")  # fmt: skip
-        elif finished:  # most have finished: those that went on are the odd ones
-            for rank in op.inside:
-                self._clue({rank}, "finished", f"rank {rank} went on to {op.name}, and most of its members have "
-                                               "finished without it")  # fmt: skip
+        if finished:  # of two that agree neither is the one at fault
+            one = finished if len(finished) == 1 < len(op.inside) else []
+            one = op.inside if len(op.inside) == 1 < len(finished) else one
+            self._clue({*one} or {*finished, *op.inside}, "finished", f"{ranks_text(finished)} finished, while "
+                       f"{ranks_text(op.inside)} went on to {op.name}")  # fmt: skip
         return edges
 
     # -- ranks inside one ------------------------------------------------------------------------------------------
@@ -158,14 +152,18 @@ class Waits:
     # -- circles ---------------------------------------------------------------------------------------------------
 
     def _circles(self) -> Iterator[Clue]:
-        """Operations that wait for each other: ranks came to them in different orders."""
-        onward: dict[Key, list[Edge]] = {}
+        """Operations that wait for each other: ranks came to them in different orders. For each rank that is part of such
+        a circle the shortest one: somebody of each circle is at fault, and the smaller it is, the more that says."""
+        onward: dict[Key, dict[Key, list[int]]] = {}
         for edge in self.edges:
-            onward.setdefault(edge.of, []).append(edge)
-        for circle in _circles({key: {e.on for e in edges} for key, edges in onward.items()}):
-            ranks = {e.rank for key in circle for e in onward[key] if e.on in circle}
-            names = " and ".join(sorted(self.operations[key].name for key in circle))
-            yield Clue(frozenset(ranks), "circle", f"{names} wait for each other, through {ranks_text(sorted(ranks))}")
+            onward.setdefault(edge.of, {}).setdefault(edge.on, []).append(edge.rank)
+        for edge in self.edges:
+            back = _shortest(onward, edge.on, edge.of)
+            if back is not None:
+                ranks = {edge.rank, *(onward[a][b][0] for a, b in zip(back, back[1:], strict=False))}
+                names = " and ".join(sorted(self.operations[key].name for key in back))
+                yield Clue(frozenset(ranks), "circle", f"{names} wait for each other, through "
+                           f"{ranks_text(sorted(ranks))}")  # fmt: skip
 
     def _clue(self, ranks: set[int], kind: str, why: str) -> None:
         self.clues.append(Clue(frozenset(ranks), kind, why))
@@ -183,6 +181,20 @@ def _ring(edges: Mapping[int, set[int]], op: Operation) -> Iterator[Clue]:
         ranks = sorted(r for r in circle if isinstance(r, int))
         if all(edges[r] <= circle for r in ranks):  # nobody in it waits for anybody else
             yield Clue(frozenset(ranks), "circle", f"{ranks_text(ranks)} wait for each other inside {op.name}")
+
+
+def _shortest(onward: Mapping[Any, Collection[Any]], start: Any, end: Any) -> list[Any] | None:
+    """The shortest way from one node to another; None for no way."""
+    ways = [[start]]
+    seen = {start}
+    for way in ways:
+        if way[-1] == end:
+            return way
+        for node in onward.get(way[-1], ()):
+            if node not in seen:
+                seen.add(node)
+                ways.append([*way, node])
+    return None
 
 
 def _circles(edges: Mapping[Any, set[Any]]) -> list[set[Any]]:
