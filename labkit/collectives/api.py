@@ -12,6 +12,8 @@ what each of them promises and costs stands in its own docstring (`ring_all_redu
 - `async_op=True` returns a handle at once. Its `wait()` returns what the call would have returned; `x` must
   not be touched before. Asynchronous collectives of a group run one after the other, in the order they were
   called.
+- `of`: what `x` is a part of, by name ("blocks.3"). Nothing of it is sent; but a run in which ranks name different
+  things in the same call is refused as a mismatch, where equal shapes would let it pass for a result.
 """
 
 from __future__ import annotations
@@ -32,10 +34,15 @@ from labkit.wire.ops import ReduceOp
 
 
 def all_reduce(
-    x: Tensor, group: Group, op: str | ReduceOp = "sum", algorithm: str = "auto", async_op: bool = False
+    x: Tensor,
+    group: Group,
+    op: str | ReduceOp = "sum",
+    algorithm: str = "auto",
+    async_op: bool = False,
+    of: str = "",
 ) -> Any:
     """Reduce `x` over all ranks, in place on every rank, and return it. `x`: the same shape on every rank."""
-    return _pick("all_reduce", algorithm, x, group)(x, group, op, async_op=async_op)
+    return _pick("all_reduce", algorithm, x, group)(x, group, op, async_op=async_op, of=of)
 
 
 def reduce(
@@ -59,10 +66,15 @@ def broadcast(x: Tensor, group: Group, root: int = 0, algorithm: str = "auto", a
 
 
 def reduce_scatter(
-    x: Tensor, group: Group, op: str | ReduceOp = "sum", algorithm: str = "auto", async_op: bool = False
+    x: Tensor,
+    group: Group,
+    op: str | ReduceOp = "sum",
+    algorithm: str = "auto",
+    async_op: bool = False,
+    of: str = "",
 ) -> Any:
     """Return rows `torch.tensor_split(x, N)[rank]` of the reduction of `x` over all ranks, a new tensor."""
-    return _pick("reduce_scatter", algorithm, x, group)(x, group, op, async_op=async_op)
+    return _pick("reduce_scatter", algorithm, x, group)(x, group, op, async_op=async_op, of=of)
 
 
 def all_gather(
@@ -71,12 +83,13 @@ def all_gather(
     sizes: Sequence[int] | None = None,
     algorithm: str = "auto",
     async_op: bool = False,
+    of: str = "",
 ) -> Any:
     """Return the `x` of all ranks, joined along the first dimension in rank order, a new tensor.
 
     `sizes`: rows of each rank's `x`, the same list on every rank; needed only if they differ.
     """
-    return _pick("all_gather", algorithm, x, group, sizes)(x, group, sizes, async_op=async_op)
+    return _pick("all_gather", algorithm, x, group, sizes)(x, group, sizes, async_op=async_op, of=of)
 
 
 def scatter(

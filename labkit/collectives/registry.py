@@ -41,7 +41,7 @@ def algorithm(
         signature = inspect.signature(body)
 
         @functools.wraps(body)
-        def call(*args: Any, async_op: bool = False, **kwargs: Any) -> Any:
+        def call(*args: Any, async_op: bool = False, of: str = "", **kwargs: Any) -> Any:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             options = dict(bound.arguments)
@@ -54,10 +54,10 @@ def algorithm(
             return group.run_collective(
                 collective, name, work, x, (), options,
                 op=op.name if op else "", root=options.get("root", -1), async_op=async_op,
-                first_row=first_row(collective, x, group, options),
+                first_row=first_row(collective, x, group, options), of=of,
             )  # fmt: skip
 
-        call.__signature__ = _with_async_op(signature)  # type: ignore[attr-defined]
+        call.__signature__ = _with_common(signature)  # type: ignore[attr-defined]
         ALGORITHMS.setdefault(collective, {})[name] = call
         return call
 
@@ -74,6 +74,7 @@ def find(collective: str, name: str) -> Callable[..., Any]:
     return known[name]
 
 
-def _with_async_op(signature: inspect.Signature) -> inspect.Signature:
+def _with_common(signature: inspect.Signature) -> inspect.Signature:
     flag = inspect.Parameter("async_op", inspect.Parameter.KEYWORD_ONLY, default=False, annotation="bool")
-    return signature.replace(parameters=[*signature.parameters.values(), flag])
+    of = inspect.Parameter("of", inspect.Parameter.KEYWORD_ONLY, default="", annotation="str")
+    return signature.replace(parameters=[*signature.parameters.values(), flag, of])

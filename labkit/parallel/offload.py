@@ -34,11 +34,11 @@ class HostState(State):
         self.copies = Copies(0, 0)
 
     @torch.no_grad()
-    def update(self, optimizer: AdamW, gradient: Tensor, stretch: Tensor, runs: Sequence[Run]) -> None:
+    def update(self, groups: Sequence[AdamW], gradient: Tensor, stretch: Tensor, runs: Sequence[Run]) -> None:
         """Copy the gradient to the host, step there, and copy the new values back."""
         here = torch.empty(len(gradient), dtype=gradient.dtype, pin_memory=gradient.is_cuda).copy_(gradient)
         self.copies = Copies(self.copies.to_host + here.nbytes, self.copies.to_device)
-        super().update(optimizer, here, stretch, runs)
+        super().update(groups, here, stretch, runs)
 
     def publish(self, stretch: Tensor) -> None:
         """Copy the master's values into `stretch`, rounded to its dtype before they travel."""

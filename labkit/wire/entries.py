@@ -125,7 +125,7 @@ class Entries:
         place: dict[int, int] = {}
         for n in np.flatnonzero(self.events["kind"] == rec.COLLECTIVE):
             e = self.events[n]
-            algorithm, _, op = self.name(e["detail"]).partition(" ")
+            algorithm, op, _ = rec.call_words(self.name(e["detail"]))
             place[int(n)] = len(found)
             flags = int(e["flags"])
             found.append(

@@ -203,11 +203,12 @@ class Group(Messenger):
     def run_collective(
         self, name: str, algorithm: str, body: Callable[..., Any], x: Tensor | None, args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None, *, op: str = "", root: int = -1, async_op: bool = False,
-        first_row: int = 0,
+        first_row: int = 0, of: str = "",
     ) -> Any:  # fmt: skip
         """Run `body(x, lane, *args, **kwargs)` as one collective: recorded, in order, on the collectives' lane.
 
-        first_row: where the rows of `x` begin in the collective's tensor, for one that joins rows.
+        first_row: where the rows of `x` begin in the collective's tensor, for one that joins rows. of: what `x` is a
+        part of, by name; ranks whose names differ in one call are a mismatch, found on the status pages. Not sent.
         """
         context = self.context
         recorder, clock = context.recorder, context.clock_here()
@@ -220,7 +221,8 @@ class Group(Messenger):
         tensor = x if isinstance(x, Tensor) else None
         number = recorder.begin(
             rec.COLLECTIVE, clock.now(), peer=-1 if root < 0 else self.global_ranks[root], group=self.key,
-            lane=COLLECTIVES, seq=call, name=recorder.intern(name), detail=recorder.intern(f"{algorithm} {op}"),
+            lane=COLLECTIVES, seq=call, name=recorder.intern(name),
+            detail=recorder.intern(f"{algorithm} {op} {of}" if of else f"{algorithm} {op}"),
             parent=context.enclosing(), nbytes=0 if tensor is None else tensor.nbytes,
             shape=() if tensor is None else tuple(tensor.shape), flags=flags,
             dtype=0 if tensor is None else CODES.get(tensor.dtype, 0),

@@ -89,6 +89,12 @@ _PID, _STATE, _STEP, _COUNTED, _STRINGS, _FAULT, _DROPPED, _NOW, _THREADS, _SLOT
 )
 
 
+def call_words(detail: str) -> tuple[str, str, str]:
+    """Algorithm, op and what it is of, from the detail of a COLLECTIVE record; the last two may be empty."""
+    algorithm, op, of = f"{detail}  ".split(" ", 2)
+    return algorithm, op, of.strip()
+
+
 def page_bytes(size: int, capacity: int = CAPACITY) -> int:
     """Bytes of one rank's page in a world of `size` ranks (a multiple of the memory page)."""
     raw = HEADER_BYTES + 16 * size + STRING_BYTES + RECORD_BYTES * capacity

@@ -32,7 +32,13 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 def call_text(e: np.void, names: list[str]) -> str:
     tensor = describe(int(e["dtype"]), shape_of(e)) if e["dtype"] else ""
-    return f"{name_text(names, e['name'])}({tensor}), call {int(e['seq'])}"
+    return f"{name_text(names, e['name'])}{of_text(e, names)}({tensor}), call {int(e['seq'])}"
+
+
+def of_text(e: np.void, names: list[str]) -> str:
+    """` of 'blocks.3'`, where the call said what it is of."""
+    of = rec.call_words(name_text(names, e["detail"]) if e["detail"] >= 0 else "")[2]
+    return f" of {of!r}" if of else ""
 
 
 def name_text(names: list[str], number: int) -> str:

@@ -11,7 +11,7 @@ from labkit.wire.dtypes import describe
 from labkit.wire.messenger import COLLECTIVES
 from labkit.wire.trace import ROW, match, shape_of
 
-from .explain import name_text, ranks_text
+from .explain import name_text, of_text, ranks_text
 
 
 def collective_mismatch(
@@ -49,7 +49,7 @@ _SAME_SHAPE = {"all_reduce", "reduce", "reduce_scatter", "broadcast"}
 def signature(e: np.void, names: list[str]) -> str:
     """What all members of a group must have said alike in this call."""
     name = name_text(names, e["name"])
-    algorithm, _, op = name_text(names, e["detail"]).partition(" ") if e["detail"] >= 0 else ("", "", "")
+    algorithm, op, _ = rec.call_words(name_text(names, e["detail"]) if e["detail"] >= 0 else "")
     if not e["dtype"] or name in ("scatter", "gather", "barrier", "all_to_all"):
         tensor = ""
     elif name in _SAME_SHAPE:
@@ -57,7 +57,7 @@ def signature(e: np.void, names: list[str]) -> str:
     else:
         tensor = f" on {describe(int(e['dtype']), ('any', *shape_of(e)[1:]))}"  # type: ignore[arg-type]
     root = f", root {int(e['peer'])}" if e["peer"] >= 0 else ""
-    return f"{name}{tensor}{f' ({op})' if op and op != 'sum' else ''}{root} by {algorithm!r}"
+    return f"{name}{of_text(e, names)}{tensor}{f' ({op})' if op and op != 'sum' else ''}{root} by {algorithm!r}"
 
 
 def in_step(new: np.ndarray, whole: np.ndarray) -> np.ndarray:

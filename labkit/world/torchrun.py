@@ -24,8 +24,9 @@ from labkit.wire.context import Context
 from labkit.wire.errors import PeerLost, Refused, WireError
 from labkit.wire.faults import RankFaults
 from labkit.wire.group import Group
-from labkit.wire.trace import Trace, from_pages
+from labkit.wire.trace import from_pages
 
+from .diagnose import Reader
 from .equip import make_context, make_transport
 from .job import Failure, RankFailed, Run
 from .memory_limit import allowance, is_shortage, limited, remedy
@@ -154,8 +155,8 @@ class _Run:
         results[rank] = report["result"]
         failures = [report["failure"]] if report["failure"] else []
         if rank != 0:
-            with contextlib.suppress(Exception):
-                self.store.get("read")  # stay until rank 0 has it all: torchrun ends the store with the first to leave
+            with contextlib.suppress(Exception):  # stay until rank 0 has it all: torchrun ends the store with the first
+                failures = failures or self._mismatch(self.store.get("read").decode(), seconds)
             return Run(spec, results, failures, [""] * spec.world_size, None, seconds, [], [])
         reports = [report]
         for r in range(1, spec.world_size):
@@ -165,23 +166,29 @@ class _Run:
                 text = f"rank {r} left no report within {spec.timeout:g} s: it died or hangs"
                 failures.append(Failure("died", r, "Died", text, "", -1, seconds, {}))
                 reports.append({"result": None, "failure": None, "page": None, "peak": 0})
-        self.store.set("read", "yes")
         results = [r["result"] for r in reports]
         failures = sorted([*failures, *(r["failure"] for r in reports[1:] if r["failure"])], key=_cause)
-        trace = self._trace(reports)
+        pages = self._pages(reports)
+        wrong = Reader(pages).picture().mismatch or "" if spec.check and not failures else ""
+        self.store.set("read", wrong)
+        peaks = [r["peak"] for r in reports] if spec.memory else ()
+        trace = from_pages(pages, clock=spec.clock, transport=spec.transport, emulated=spec.network is not None,
+                           peaks=peaks, memory=spec.memory or "")  # fmt: skip
+        failures = failures or self._mismatch(wrong, seconds)
         return Run(spec, results, failures, [""] * spec.world_size, trace, seconds, [], [])
 
-    def _trace(self, reports: list[dict[str, Any]]) -> Trace:
+    def _mismatch(self, wrong: str, seconds: float) -> list[Failure]:
+        """What all pages together showed to rank 0, as a failure of every rank; nothing if they agree."""
+        return [Failure("mismatch", -1, "Mismatch", wrong, "", -1, seconds)] if wrong else []
+
+    def _pages(self, reports: list[dict[str, Any]]) -> list[rec.Page]:
         fd = rec.create_pages(self.spec.world_size)
         pages = [rec.Page(fd, r, self.spec.world_size) for r in range(self.spec.world_size)]
         os.close(fd)
         for page, report in zip(pages, reports, strict=True):
             if report["page"] is not None:
                 page.map[: len(report["page"])] = report["page"]
-        peaks = [r["peak"] for r in reports] if self.spec.memory else ()
-        spec = self.spec
-        return from_pages(pages, clock=spec.clock, transport=spec.transport, emulated=spec.network is not None,
-                          peaks=peaks, memory=spec.memory or "")  # fmt: skip
+        return pages
 
 
 class _Addresses:

@@ -210,7 +210,7 @@ class ThreadGroup:
     def run_collective(
         self, name: str, algorithm: str, body: Callable[..., Any], x: Any, args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None, *, op: str = "", root: int = -1, async_op: bool = False,
-        first_row: int = 0,
+        first_row: int = 0, of: str = "",
     ) -> Any:  # fmt: skip
         me = self.global_ranks[self.rank]
         self.world.calls.append(Call(me, name, algorithm, op, root, self.inner, async_op))

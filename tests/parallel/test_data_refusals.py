@@ -161,7 +161,7 @@ class Half(nn.Module):
 
 def test_a_parameter_without_gradient():
     for message in refused(lambda group: DataParallel(Half(), group)(torch.ones(2, 3)).sum().backward(), 2):
-        assert "'second.weight'" in message and "'second.bias'" in message and "find_unused=True" in message
+        assert "'second.weight'" in message and "'second.bias'" in message and "find_unused_parameters=True" in message
 
 
 def test_a_graph_that_is_not_static():
@@ -172,12 +172,12 @@ def test_a_graph_that_is_not_static():
 
     for then in (False, True):
         for message in refused(lambda group, then=then: work(group, then), 2):
-            assert "'second." in message and "static_graph=True" in message and "find_unused=True" in message
+            assert "'second." in message and "static_graph=True" in message and "find_unused_parameters=True" in message
 
 
 def test_a_loss_made_of_something_that_was_not_returned():
     def work(group):
-        model = DataParallel(Half(), group, find_unused=True)
+        model = DataParallel(Half(), group, find_unused_parameters=True)
         x = torch.ones(2, 3)
         (model(x).sum() + model.module.second(x).sum()).backward()
 

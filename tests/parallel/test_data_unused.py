@@ -56,7 +56,7 @@ def test_no_gradient_is_not_a_gradient_of_zero(way):
     used_by = [[0], [0, 1], [0, 1, 3]]
 
     def work(group):
-        model = DataParallel(Branches(), group, find_unused=True, **TINY)
+        model = DataParallel(Branches(), group, find_unused_parameters=True, **TINY)
         found = []
         x = inputs(6).tensor_split(group.size)[group.rank]
         for shift in range(3):
@@ -85,7 +85,7 @@ def test_unused_parameters_found_early_do_not_hold_their_bucket_back():
     """Branch 3 is the first bucket. Known to be unused, it leaves at the first gradient, and not at the end."""
 
     def work(group, wrap):
-        model = DataParallel(Branches(), group, find_unused=True, rebuild=False, **TINY)
+        model = DataParallel(Branches(), group, find_unused_parameters=True, rebuild=False, **TINY)
         left = []
         model.module.branches[0].weight.register_post_accumulate_grad_hook(lambda _: left.append(model._reducer._sent))
         output = model(inputs(2), [0, 1, 2], wrap)
@@ -128,7 +128,7 @@ def test_a_static_graph_is_learned_in_the_first_step_and_costs_nothing_after():
 @pytest.mark.parametrize("none", [True, False])
 def test_a_parameter_used_only_in_an_accumulated_microbatch_is_averaged(none):
     def work(group):
-        model = DataParallel(Branches(), group, find_unused=True, **TINY)
+        model = DataParallel(Branches(), group, find_unused_parameters=True, **TINY)
         x = inputs(4).tensor_split(group.size)[group.rank]
         for _ in range(2):
             model.zero_grad(set_to_none=none)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 
 import pytest
@@ -247,6 +248,48 @@ def test_against_fully_shard_of_pytorch(size):
     for theirs, ours, norms in launch(on_rank, size, transport="gloo").results:
         assert furthest(theirs, ours) < 1e-10
         assert norms[:3] == pytest.approx(norms[3:], rel=1e-9) and min(norms) > 0.1
+
+
+class Chosen(nn.Module):
+    """Encoder layers of PyTorch; each forward runs those that it is told."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        layer = lambda: nn.TransformerEncoderLayer(8, 2, 12, 0.0, batch_first=True)  # noqa: E731
+        self.blocks = nn.ModuleList(layer().double() for _ in range(2))
+
+    def forward(self, x, which):
+        for i in which:
+            x = self.blocks[i](x)
+        return x
+
+
+def test_no_sync_reduces_units_that_the_last_microbatch_did_not_use_as_fully_shard_does():
+    x = torch.randn(4, 3, 8, generator=torch.Generator().manual_seed(1)).double()
+    microbatches = [[0], [1, 0], [1]]  # the units of each; only the last one reduces
+
+    def on_rank(group):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mine = x.tensor_split(group.size)[group.rank]
+        theirs, mesh = Chosen(), init_device_mesh("cpu", (group.size,))
+        for part in (*theirs.blocks, theirs):
+            fully_shard(part, mesh=mesh)
+        ours = FullyShard(Chosen(), group)
+        for i, which in enumerate(microbatches):
+            last = i == len(microbatches) - 1
+            theirs.set_requires_gradient_sync(last)
+            theirs.set_is_last_backward(last)
+            theirs(mine, which).square().sum().backward()
+            with contextlib.nullcontext() if last else ours.no_sync():
+                ours(mine, which).square().sum().backward()
+        torch.optim.SGD(ours.parameters(), lr=0.1).step()
+        return {n: p.grad.full_tensor() for n, p in theirs.named_parameters()}, ours.gradients()
+
+    for theirs, ours in launch(on_rank, 2, transport="gloo").results:
+        assert furthest(ours, theirs) < 1e-12
 
 
 def test_16_bits_on_the_wire_are_added_up_in_32():

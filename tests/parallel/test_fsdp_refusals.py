@@ -22,10 +22,10 @@ def refused(call):
     return None
 
 
-def ends(on_rank, size=3):
+def ends(on_rank, size=3, transport="local"):
     """The error of a run that must end by itself: no limit could end it."""
     with pytest.raises(RankFailed) as failure:
-        launch(on_rank, size, transport="local", timeout=NEVER)
+        launch(on_rank, size, transport=transport, timeout=NEVER)
     return str(failure.value)
 
 
@@ -138,18 +138,23 @@ def test_a_forward_that_raises_on_one_rank_ends_the_run_and_leaves_the_model_as_
         assert all(torch.allclose(gradients[n], p.grad, atol=1e-6) for n, p in plain.named_parameters())
 
 
-def test_a_rank_that_goes_another_way_is_named():
+@pytest.mark.parametrize("bias", [False, True], ids=["other shapes", "equal shapes"])
+@pytest.mark.parametrize("transport", ["local", "gloo"])
+def test_a_rank_that_goes_another_way_is_named(bias, transport):
     class Forked(nn.Module):
         def __init__(self):
             super().__init__()
             torch.manual_seed(0)
-            self.layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8, bias=False)])
+            self.layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8, bias=bias)])
 
         def forward(self, x, way):
             return self.layers[way](x)
 
-    text = ends(lambda group: FullyShard(Forked(), group, prefetch=0)(torch.ones(1, 8), int(group.rank == 1)))
-    assert "rank 1" in text and "all_gather" in text
+    text = ends(
+        lambda group: FullyShard(Forked(), group, prefetch=0)(torch.ones(1, 8), int(group.rank == 1)),
+        transport=transport,
+    )
+    assert "rank 1 called all_gather of 'layers.1'" in text and "ranks 0 and 2 called all_gather of 'layers.0'" in text
 
 
 def test_a_backward_that_raises_can_be_followed_by_another_step():

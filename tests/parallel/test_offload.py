@@ -23,7 +23,7 @@ def test_the_same_weights_with_12_of_16_bytes_in_host_memory_and_4_bytes_an_elem
             next_token_loss(zero(x[:, :-1]), x[:, 1:]).backward()
             zero.step()
         own = sum(unit.flat.counts[group.rank] for unit in zero.units)
-        return zero.state_dict(), zero.state_bytes(), zero.host_bytes(), zero.copied_bytes(), own, [
+        return zero.training_state(), zero.state_bytes(), zero.host_bytes(), zero.copied_bytes(), own, [
             unit.flat.numel for unit in zero.units]  # fmt: skip
 
     for size, stage, precision in [
@@ -48,7 +48,7 @@ def test_the_same_weights_with_12_of_16_bytes_in_host_memory_and_4_bytes_an_elem
 
 def test_a_resident_sample_on_a_cpu_shows_host_and_device_together():
     def work(group):
-        zero = ZeRO3(GPT(CONFIG), group, offload=True)
+        zero = ZeRO3(GPT(CONFIG), group, precision="mixed", offload=True)
         with group.span("look"):
             pass
         return zero.state_bytes().total + zero.host_bytes()

@@ -12,7 +12,7 @@ from labkit.cost.units import MB
 from labkit.cost.zero import zero_bytes_per_step_by_rank, zero_state_bytes, zero_state_bytes_by_rank
 from labkit.data import batches, text
 from labkit.models import GPT, GPTConfig, flat_gradient, next_token_loss
-from labkit.parallel import AdamW, DataParallel, ZeRO1, ZeRO2, ZeRO3, checkpoint, checkpoint_blocks
+from labkit.parallel import DataParallel, ZeRO1, ZeRO2, ZeRO3, checkpoint, checkpoint_blocks
 
 STAGES = {1: ZeRO1, 2: ZeRO2, 3: ZeRO3}
 CONFIG = GPTConfig(context=16, width=64, layers=2)
@@ -87,7 +87,7 @@ def test_a_step_sends_what_the_formula_says_by_rank(size, stage, precision):
 
 def test_zero_2_frees_a_bucket_of_gradients_while_backward_still_runs():
     def work(group, stage):
-        zero = wrap(stage, GPT(CONFIG), group)
+        zero = wrap(stage, GPT(CONFIG), group, precision="mixed")
         held = []
         for p in zero.module.parameters():
             p.register_hook(lambda _: held.append(zero.state_bytes().gradients))
@@ -114,7 +114,7 @@ def test_a_sum_in_16_bits_must_be_made_in_32():
         exact = total.bfloat16().tensor_split(group.size)[group.rank]
         wrong = [float((reduce_scatter(mine, group, algorithm=name) != exact).float().mean())
                  for name in ("pairwise", "ring")]  # fmt: skip
-        zero = ZeRO2(GPT(CONFIG), group, bucket_bytes=100_000)
+        zero = ZeRO2(GPT(CONFIG), group, precision="mixed", bucket_bytes=100_000)
         next_token_loss(zero(x), y).backward()
         found = zero.gradients()
         mean = torch.cat([found[name].flatten() for name, _ in zero.module.named_parameters()])
@@ -144,7 +144,7 @@ def test_a_model_too_large_to_replicate_trains_under_zero_3():
         return step(group, model, torch.optim.AdamW(model.parameters()))
 
     def sharded(group):
-        model = ZeRO3(GPT(config), group, AdamW())
+        model = ZeRO3(GPT(config), group, precision="mixed")
         return step(group, model, model)
 
     with pytest.raises(labkit.RankFailed, match=r"allocate memory(?s:.*)memory_limit=400000000"):

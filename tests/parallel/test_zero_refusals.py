@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
 import labkit
 from labkit.models import GPT, MLP, GPTConfig, MLPConfig
+from labkit.optim import LARS
 from labkit.parallel import AdamW, ZeRO1, ZeRO2, ZeRO3
 
 STAGES = [ZeRO1, ZeRO2, ZeRO3]
@@ -32,7 +35,7 @@ def test_a_nan_is_named_by_rank_and_parameter_before_it_spreads(stage):
             out.register_hook(lambda g: g * torch.tensor([1.0, float("nan"), 1.0, 1.0]))
         out.sum().backward()
         zero.step()
-        return torch.stack([p.isnan().any() for p in zero.state_dict()["parameters"].values()]).any()
+        return torch.stack([p.isnan().any() for p in zero.training_state()["parameters"].values()]).any()
 
     said = refused(lambda group: work(group, True))
     assert "rank 1: " in said and "the gradient of 'layers.1." in said and "NaN or infinite" in said
@@ -88,15 +91,53 @@ def test_arguments_that_cannot_work():
 
     two_kinds = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2).double()])
     says("precision='half': choose 'mixed'", lambda g: ZeRO1(mlp(), g, precision="half"))
-    says("pass settings, as labkit.parallel.AdamW", lambda g: ZeRO2(mlp(), g, torch.optim.AdamW))
+    ready = torch.optim.SGD(mlp().parameters(), lr=0.1)
+    says("pass settings, as labkit.parallel.AdamW", lambda g: ZeRO2(mlp(), g, ready))
+    says("LBFGS cannot train pieces of parameters", lambda g: ZeRO1(mlp(), g, torch.optim.LBFGS))
+    says("Adafactor keeps 'row_var' for each parameter", lambda g: ZeRO3(mlp(), g, torch.optim.Adafactor))
+    says("LARS does not treat every element by itself", lambda g: ZeRO3(mlp(), g, partial(LARS, lr=0.1)))
+    says("works with labkit.parallel.AdamW", lambda g: ZeRO3(mlp(), g, torch.optim.Adam, offload=True))
+    says("'momentum'", lambda g: ZeRO1(mlp(), g, param_groups=[{"params": [], "momentum": 0.9}]))
+    model = mlp()
+    twice = [{"params": list(model.parameters())}, {"params": [model.layers[0].bias]}]
+    says("'layers.0.bias' is in two of param_groups (0 and 1)", lambda g: ZeRO1(model, g, param_groups=twice))
+    says("no parameter of this module", lambda g: ZeRO1(mlp(), g, param_groups=twice[1:]))
+    says("each is a dict", lambda g: ZeRO1(mlp(), g, param_groups=list(mlp().parameters())))
     says("one floating dtype is needed", lambda g: ZeRO3(two_kinds, g))
     says("one floating dtype is needed", lambda g: ZeRO3(nn.Identity(), g))
     says("bucket_bytes=0", lambda g: ZeRO2(mlp(), g, bucket_bytes=0))
     says("no submodule 'layer.0'", lambda g: ZeRO3(mlp(), g, blocks=["layer.0"]))
     says("lies inside another", lambda g: ZeRO3(GPT(GPTConfig()), g, blocks=["blocks.0", "blocks.0.norm1"]))
-    says("kind is 'full' or 'shard'", lambda g: ZeRO1(mlp(), g).state_dict("sharded"))
+    says("kind is 'full' or 'shard'", lambda g: ZeRO1(mlp(), g).training_state("sharded"))
     says("AdamW(lr=-1)", lambda g: AdamW(lr=-1))
     says("AdamW(betas=(0.9, 1.0))", lambda g: AdamW(betas=(0.9, 1.0)))
+
+
+class Forked(nn.Module):
+    """Two blocks of equal shapes; the caller says in which order they run."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True) for _ in range(2))
+
+    def forward(self, x, order):
+        for block in order:
+            x = self.blocks[block](x)
+        return x
+
+
+@pytest.mark.parametrize("order", [lambda rank: [rank], lambda rank: [rank, 1 - rank]], ids=["other", "swapped"])
+@pytest.mark.parametrize("transport", ["local", "gloo"])
+def test_ranks_that_gather_different_blocks_of_equal_shapes_are_refused(order, transport):
+    def work(group):
+        zero = ZeRO3(Forked(), group, AdamW(), "single", find_unused_parameters=True)
+        zero(torch.ones(2, 3, 8), order(group.rank)).sum().backward()
+
+    with pytest.raises(labkit.RankFailed) as caught:
+        labkit.launch(work, 2, transport=transport, timeout=20)
+    said = str(caught.value)
+    assert "rank 0 called all_gather of 'blocks.0'" in said and "rank 1 called all_gather of 'blocks.1'" in said
 
 
 def test_a_parameter_resized_after_wrapping_is_refused():

@@ -48,15 +48,15 @@ def train(group, zero, steps):
 def begin(group, stage, precision="single"):
     zero = wrap(group, stage, precision)
     train(group, zero, range(2))
-    return zero.state_dict(), zero.state_dict("shard")
+    return zero.training_state(), zero.training_state("shard")
 
 
 def go_on(group, stage, state, precision="single"):
     zero = wrap(group, stage, precision)
-    zero.load_state_dict(state)
-    loaded = zero.state_dict()
+    zero.load_training_state(state)
+    loaded = zero.training_state()
     train(group, zero, range(2, 4))
-    return loaded, zero.state_dict()
+    return loaded, zero.training_state()
 
 
 def largest(a, b):
@@ -70,7 +70,7 @@ def test_training_goes_on_at_another_world_size_and_stage_from_either_kind(stage
     def straight(group):
         zero = wrap(group, stage, "single")
         train(group, zero, range(4))
-        return zero.state_dict()
+        return zero.training_state()
 
     expected = labkit.launch(straight, size).results[0]
     results = labkit.launch(begin, size, stage).results
@@ -93,6 +93,31 @@ def test_mixed_precision_keeps_the_master_and_one_full_dict_serves_single_precis
     for precision in ("mixed", "single"):
         loaded, _ = labkit.launch(go_on, 3, 3, full, precision).results[2]
         assert torch.equal(loaded["parameters"]["gpt.tokens.weight"], weights)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_weights_come_and_go_as_the_plain_modules_state_dict(stage):
+    saved = Model(CONFIG).state_dict()
+    saved |= {key: torch.randn_like(x) for key, x in saved.items() if "blocks" in key}
+
+    def work(group):
+        zero = wrap(group, stage, "mixed")
+        zero.load_state_dict(saved)
+        found = zero.state_dict()
+        y = zero(torch.zeros(1, 4, dtype=torch.long))
+        try:
+            zero.load_state_dict({key: x for key, x in saved.items() if key != "gpt.norm.bias" or group.rank == 0})
+        except labkit.Refused as error:
+            return found, y, str(error)
+
+    plain = Model(CONFIG)
+    plain.load_state_dict(saved)
+    expected = plain.bfloat16()(torch.zeros(1, 4, dtype=torch.long)).float()
+    for found, y, said in labkit.launch(work, 2).results:
+        assert found.keys() == saved.keys()
+        assert all(torch.equal(found[k], saved[k]) for k in saved if k not in ("seen", "gpt.positions.weight"))
+        assert torch.equal(y, expected)
+        assert "on rank 1" in said and "'gpt.norm.bias' is not there in it, and (32,) in this one" in said
 
 
 def test_a_state_dict_that_does_not_fit_is_refused_on_every_rank_and_changes_nothing():
@@ -118,11 +143,11 @@ def test_a_state_dict_that_does_not_fit_is_refused_on_every_rank_and_changes_not
 
     def work(group, state):
         zero = wrap(group, 3)
-        before = zero.state_dict()
+        before = zero.training_state()
         try:
-            zero.load_state_dict(state if group.rank == 1 else full)  # wrong on one rank only
+            zero.load_training_state(state if group.rank == 1 else full)  # wrong on one rank only
         except labkit.Refused as error:
-            return str(error), largest(zero.state_dict(), before)
+            return str(error), largest(zero.training_state(), before)
 
     for state, words in bad:
         for said, moved in labkit.launch(work, 3, state).results:

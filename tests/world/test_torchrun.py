@@ -46,6 +46,10 @@ SCRIPT = textwrap.dedent(
         if handle is not None:
             handle.wait()
 
+    def crossed(group):
+        mine = torch.full((4,), float(group.rank))
+        return collectives.all_gather(mine, group, algorithm="ring", of=f"block {group.rank // 3}")
+
     def hungry(group):
         return len(torch.ones(400 << 18)) if group.rank == 2 else None
 
@@ -81,6 +85,10 @@ SCRIPT = textwrap.dedent(
             seen["everyone"] = [(f.rank, f.kind) for f in error.run.failures]
         kept = labkit.launch(bad, 4, transport=transport, timeout=250, on_failure="return")
         seen["kept"] = [f.rank for f in kept.failures][:1]
+        try:
+            labkit.launch(crossed, 4, transport=transport, timeout=250)
+        except labkit.RankFailed as error:
+            seen["crossed"] = error.failure.message
         try:
             labkit.launch(hungry, 4, transport=transport, timeout=250, memory_limit=200 << 20)
         except labkit.RankFailed as error:
@@ -138,6 +146,9 @@ def judge(transport, seen):
     assert seen[0]["times"] == sorted(seen[0]["times"])
     assert seen[0]["everyone"][0] == [3, "raised"] and len(seen[0]["everyone"]) == 4
     assert seen[0]["kept"] == [3]
+    for rank in range(4):  # equal shapes, other blocks: every rank is told, although none of them saw it
+        assert "rank 3 called all_gather of 'block 1'" in seen[rank]["crossed"]
+        assert "ranks 0 to 2 called all_gather of 'block 0'" in seen[rank]["crossed"]
     assert "memory_limit=209715200): hold less" in seen[0]["hungry"]
     assert seen[0]["bytes"] == [6000] * 4 and seen[0]["messages"] == [6] * 4 and seen[0]["matched"]
     assert seen[0]["failed"].startswith("rank 3 raised ValueError: rank three is unwell")

@@ -25,7 +25,7 @@ def came_again(rank: int, name: str, had_gradient: bool, static: bool) -> Refuse
     if static:
         return Refused(
             f"rank {rank}: {name!r} got a gradient, but it had none in the first step, and static_graph=True "
-            "promises that all steps use the same parameters: use find_unused=True"
+            "promises that all steps use the same parameters: use find_unused_parameters=True"
         )
     return Refused(
         f"rank {rank}: {name!r} got a gradient, although no output of the forward depends on it: return every tensor "
@@ -39,11 +39,11 @@ def never_came(rank: int, names: Sequence[str], static: bool) -> Refused:
     if static:
         return Refused(
             f"rank {rank}: backward ended without a gradient for {shown}, which had one in the first step, and "
-            "static_graph=True promises that all steps use the same parameters: use find_unused=True"
+            "static_graph=True promises that all steps use the same parameters: use find_unused_parameters=True"
         )
     return Refused(
         f"rank {rank}: backward ended without a gradient for {shown}, and the bucket they lie in would wait for ever: "
-        "pass find_unused=True, or freeze them with requires_grad_(False) before wrapping"
+        "pass find_unused_parameters=True, or freeze them with requires_grad_(False) before wrapping"
     )
 
 

@@ -35,20 +35,20 @@ class DataParallel(nn.Module):
 
     bucket_bytes, first_bucket_bytes: see `buckets.py`. rebuild: after the first step, buckets follow the order in
     which gradients arrived. broadcast_buffers: before each step with communication, buffers become those of rank 0.
-    find_unused: parameters may be left out of a forward (not all of them); they get the average if another rank had a
-    gradient, else None.
-    static_graph: as find_unused, but the first step shows once and for all which. hook: see `hooks.py`.
+    find_unused_parameters: some may be left out of a forward (not all of them); they get the average if another rank
+    had a gradient, else None.
+    static_graph: the same, but the first step shows once and for all which. hook: see `hooks.py`.
     algorithm: of the all-reduce. average: every rank counts the same ("ranks"), or as much as it says ("weights").
     check_nan: refuse a gradient that is not finite, by rank and name, before it is sent.
 
-    Bytes that a rank sends in a step (from the second one on, without buffers, weights and find_unused): those of one
+    Bytes that a rank sends in a step (not the first one; without buffers, weights and unused parameters): those of one
     all-reduce of each of `.buckets`. Together about 2 (N - 1) / N of the gradients' bytes with a ring.
     Raises Refused, on every rank, if the ranks bring different models or options.
     """
 
     def __init__(
         self, module: nn.Module, group: Group, *, bucket_bytes: int = 25 * MiB, first_bucket_bytes: int = 1 * MiB,
-        broadcast_buffers: bool = True, find_unused: bool = False, static_graph: bool = False,
+        broadcast_buffers: bool = True, find_unused_parameters: bool = False, static_graph: bool = False,
         hook: Hook | None = None, algorithm: str = "auto", rebuild: bool = True, average: str = "ranks",
         check_nan: bool = False,
     ):  # fmt: skip
@@ -58,12 +58,13 @@ class DataParallel(nn.Module):
         if min(bucket_bytes, first_bucket_bytes) < 1:
             raise Refused(f"bucket_bytes={bucket_bytes}, first_bucket_bytes={first_bucket_bytes}: at least 1")
         self.module, self.group = module, group
-        self._broadcast_buffers, self._find, self._average = broadcast_buffers, find_unused, average
+        self._broadcast_buffers, self._find, self._average = broadcast_buffers, find_unused_parameters, average
         self._syncing, self._weight = True, math.nan
         self._join: Join | None = None
 
         options = {"bucket_bytes": bucket_bytes, "first_bucket_bytes": first_bucket_bytes, "rebuild": rebuild,
-                   "broadcast_buffers": broadcast_buffers, "find_unused": find_unused, "static_graph": static_graph,
+                   "broadcast_buffers": broadcast_buffers, "find_unused_parameters": find_unused_parameters,
+                   "static_graph": static_graph,
                    "algorithm": algorithm, "average": average, "check_nan": check_nan,
                    "hook": getattr(hook, "__name__", type(hook).__name__)}  # fmt: skip
         check_same(describe(module) | {f"option {k}": repr(v) for k, v in options.items()}, group)
@@ -76,10 +77,10 @@ class DataParallel(nn.Module):
         self._reducer = Reducer(
             trained, group, hook or functools.partial(all_reduce_hook, algorithm=algorithm),
             first_bytes=first_bucket_bytes, bucket_bytes=bucket_bytes, rebuild=rebuild,
-            missing="learn" if static_graph else "find" if find_unused else "refuse",
+            missing="learn" if static_graph else "find" if find_unused_parameters else "refuse",
             check_nan=check_nan,
         )  # fmt: skip
-        self._find = find_unused and not static_graph
+        self._find = find_unused_parameters and not static_graph
 
     @property
     def buckets(self) -> list[Bucket]:

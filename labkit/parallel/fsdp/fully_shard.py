@@ -123,7 +123,7 @@ class FullyShard(nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward inside adds up gradients on this rank only, of whole units; the first one outside reduces the sum.
+        """Backward inside adds up gradients on this rank only, of whole units; the first one outside reduces all sums.
 
         For accumulation with fewer bytes, at the price of memory: the gradients of the whole model. Without it every
         microbatch reduces its own, and only stretches are summed. `optimizer.step()` refuses what was not reduced.
@@ -209,7 +209,7 @@ class FullyShard(nn.Module):
             torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
 
     def _after_backward(self) -> None:
-        self._reducer.finish()
+        self._reducer.finish(self.shards)
         self._schedule.release()
         self._in_backward = False
 

@@ -8,12 +8,13 @@ same order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from labkit.collectives import all_reduce, reduce_scatter
+from labkit.parallel.fsdp.guards import unreduced
 from labkit.parallel.fsdp.shard import Shard
 from labkit.parallel.fsdp.strategies import Sharding
 from labkit.parallel.unfit import refuse_nan
@@ -41,18 +42,29 @@ class Reducer:
         with self.sharding.shard.span(f"reduce {shard.unit or 'root'}", kind="fsdp"):
             self._advance()  # before a new flat gradient takes memory, the one before gives its own back
             flat = self._pack(shard, gradients)
-            if not self.sync:
-                shard.unreduced = flat
-                return
-            shard.unreduced = None
-            if self.check_nan:
-                refuse_nan(self.sharding.shard.context.rank, flat, shard.flat.names, shard.flat.views(flat))
-            self._under_way.append(self._reduction(shard, flat))
+            shard.unreduced = flat
             del flat
-            next(self._under_way[-1])
+            if self.sync:
+                self._send(shard)
 
-    def finish(self) -> None:
-        """Wait for all reductions, in order."""
+    def _send(self, shard: Shard) -> None:
+        """Start to reduce what was summed up."""
+        flat, shard.unreduced = shard.unreduced, None
+        assert flat is not None
+        if self.check_nan:
+            refuse_nan(self.sharding.shard.context.rank, flat, shard.flat.names, shard.flat.views(flat))
+        self._under_way.append(self._reduction(shard, flat))
+        del flat
+        next(self._under_way[-1])
+
+    def finish(self, shards: Iterable[Shard]) -> None:
+        """Reduce what earlier microbatches left in units that this one did not use; wait for all reductions, in order.
+
+        shards: all of them. Every rank used the same units in each microbatch, and so has the same ones left.
+        """
+        for shard in unreduced(shards) if self.sync else ():
+            self._advance()
+            self._send(shard)
         while self._under_way:
             self._advance()
 
@@ -85,16 +97,17 @@ class Reducer:
     def _reduction(self, shard: Shard, flat: Tensor) -> Iterator[None]:
         """Reduce-scatter where the unit is cut, all-reduce of the stretch across its copies; a yield where it waits."""
         within, across, algorithm = self.sharding.shard, self.sharding.replicate, self.sharding.algorithm
+        of = shard.unit or "root"
         if within.size > 1:
             if flat.dtype in SIXTEEN_BIT and algorithm == "ring":
                 algorithm = "pairwise"  # the bytes of the ring, but added up in 32 bits
-            handle = reduce_scatter(flat, within, "avg", algorithm, async_op=True)
+            handle = reduce_scatter(flat, within, "avg", algorithm, async_op=True, of=of)
             del flat
             yield
             flat = handle.wait()
             del handle
         if across.size > 1:
-            handle = all_reduce(flat, across, "avg", self.sharding.algorithm, async_op=True)
+            handle = all_reduce(flat, across, "avg", self.sharding.algorithm, async_op=True, of=of)
             yield
             flat = handle.wait()
         if within.size == across.size == 1:

@@ -63,7 +63,8 @@ class Shard:
             self.whole = mine
             return
         uneven = self.flat.counts if self.flat.counts[0] != self.flat.counts[-1] else None
-        self._coming = all_gather(mine, self.sharding.shard, uneven, self.sharding.algorithm, async_op=True)
+        ways = self.sharding.algorithm
+        self._coming = all_gather(mine, self.sharding.shard, uneven, ways, async_op=True, of=self.unit or "root")
 
     def settle(self) -> Tensor:
         """The whole (1-D): waits for it; gathers it now if nobody fetched it."""

@@ -5,7 +5,9 @@ Source: Rajbhandari, Rasley, Ruwase & He 2020, "ZeRO: Memory Optimizations Towar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,11 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from labkit import collectives
+from labkit.parallel.groups import Grouped, ParamGroups
 from labkit.parallel.same import broadcast_all, check_same, describe
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
 from .adamw import AdamW
+from .elementwise import Pieces, over_pieces, state_keys
 from .inspect import Inspect
 from .state import State
 from .unit import Named, Unit
@@ -28,13 +32,17 @@ class ZeRO(Inspect):
 
     module: the same on every rank (checked); rank 0's values count. Every rank calls forward, backward and `step`
         alike, each on its part of the global batch; gradients are averaged over ranks.
-    optimizer: settings of AdamW.
-    precision: "mixed" holds parameters and gradients in bfloat16, and with the optimizer's state a float32 master copy:
-        2 + 2 + 12 bytes a parameter. Losses need no scaling: bfloat16 has the range of float32. Floating inputs are
-        rounded to bfloat16, floating outputs come back in float32. Gradients of several backward passes are added
-        in bfloat16. "single" leaves all in the dtype of the model: 4 + 4 + 8 bytes with float32.
+    optimizer: settings of AdamW; or what makes a torch optimizer of parameter groups, such as torch.optim.SGD or
+        functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9), whose state is then made here, for this rank's
+        pieces of the parameters (`elementwise.py`). `model.optimizer` is what a schedule of learning rates works on.
+    param_groups: as for a torch optimizer, over the module's own parameters (`labkit/parallel/groups.py`), whose
+        settings override the optimizer's. What is in no group has the optimizer's own.
+    precision: "single" leaves all in the dtype of the model: 4 + 4 + 8 bytes a parameter with float32. "mixed" holds
+        parameters and gradients in bfloat16, and with the optimizer's state a float32 master copy: 2 + 2 + 12 bytes.
+        Losses need no scaling: bfloat16 has the range of float32. Floating inputs are rounded to bfloat16, floating
+        outputs come back in float32. Gradients of several backward passes are added in bfloat16.
     offload: keep master, momentum and variance in host memory (labkit/parallel/offload.py).
-    find_unused: allow parameters that get no gradient in a step. Ranks then tell each other which, at one byte a
+    find_unused_parameters: allow some that get no gradient in a step. Ranks then tell each other which, at one byte a
         parameter and step; one that no rank reached stays as it is. Without it such a parameter is refused by name.
     check_nan: look at each gradient before it is sent (one sum), and refuse NaN and infinity by rank and name.
 
@@ -42,36 +50,59 @@ class ZeRO(Inspect):
     """
 
     def __init__(
-        self, module: nn.Module, group: Group, optimizer: AdamW | None = None, precision: str = "mixed", *,
-        offload: bool = False, find_unused: bool = False, check_nan: bool = True,
+        self, module: nn.Module, group: Group, optimizer: AdamW | Callable[..., torch.optim.Optimizer] | None = None,
+        precision: str = "single", *, param_groups: ParamGroups = None, offload: bool = False,
+        find_unused_parameters: bool = False, check_nan: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
-        _check(module, optimizer, precision)
+        _check(module, optimizer, precision, offload)
         self.module, self.group, self.precision = module, group, precision
-        self.optimizer = AdamW() if optimizer is None else optimizer
-        self.find_unused, self.check_nan = find_unused, check_nan
-        check_same(describe(module), group)
+        self._made_of = AdamW() if optimizer is None else optimizer
+        self.groups = Grouped(module, param_groups)
+        self.find_unused_parameters, self.check_nan = find_unused_parameters, check_nan
+        check_same(describe(module) | self.groups.words, group)
         broadcast_all(module.buffers(), group)
         own = next(module.parameters()).dtype
         self.dtype = torch.bfloat16 if precision == "mixed" else own  # of parameters, gradients and messages
-        kind = State
+        kind: Any = State
         if offload:
             from labkit.parallel.offload import HostState as kind  # it is written with State
+        elif not isinstance(self._made_of, AdamW):
+            kind = partial(Pieces, keys=state_keys(self._made_of, self.groups.settings))
         self._make_state = partial(kind, dtype=torch.float32 if precision == "mixed" else own)
+        self._settings()  # refuses what AdamW has not
         self.units: list[Unit] = []
 
-    def _add(self, named: Named, cut: bool) -> list[Unit]:
+    def _add(self, named: Named, cut: bool, of: str = "") -> list[Unit]:
         """Make units of these parameters, with those that are trained apart from those that are frozen."""
         made = []
         for trained in (True, False):
             some = [(name, p) for name, p in named if p.requires_grad == trained]
             if some:
-                made.append(Unit(some, self.group, self.dtype, self._make_state, cut))
+                groups = [self.groups.of[id(p)] for _, p in some]
+                made.append(Unit(some, self.group, self.dtype, self._make_state, cut, groups, of))
         for unit in made:
             for index, p in enumerate(unit.parameters if unit.trained else ()):
                 p.register_post_accumulate_grad_hook(lambda _, unit=unit, index=index: self._arrived(unit, index))
         self.units += made
         return made
+
+    @functools.cached_property
+    def optimizer(self) -> Any:
+        """AdamW's settings, to be changed between steps; or the torch optimizer over this rank's pieces."""
+        if isinstance(self._made_of, AdamW):
+            return self._made_of
+        trained = [unit for unit in self.units if unit.trained]
+        return over_pieces(self._made_of, trained, self.groups.settings)
+
+    def _settings(self) -> list[AdamW]:
+        """AdamW for each parameter group; none under a torch optimizer, which has groups of its own."""
+        if not isinstance(self._made_of, AdamW):
+            return []
+        try:
+            return [dataclasses.replace(self._made_of, **settings) for settings in self.groups.settings]
+        except TypeError as error:
+            raise Refused(f"param_groups: {error}. AdamW has lr, betas, eps and weight_decay") from None
 
     # -- where the stages differ -------------------------------------------------------------------------------
 
@@ -101,8 +132,9 @@ class ZeRO(Inspect):
         self._reduced()
         self._agree_on_used()
         under_way: list[tuple[Unit, Any]] = []
+        optimizer = self._settings() or self.optimizer
         for unit in self.units:
-            unit.update(self.optimizer)
+            unit.update(optimizer)
             if unit.trained and not unit.cut:
                 under_way.append((unit, unit.stretches(async_op=True)))
             if len(under_way) > 1:
@@ -134,7 +166,7 @@ class ZeRO(Inspect):
     def _agree_on_used(self) -> None:
         trained = [unit for unit in self.units if unit.trained]
         here = [(unit, i, i in unit.used) for unit in trained for i in range(len(unit.names))]
-        if self.find_unused:
+        if self.find_unused_parameters:
             flags = torch.tensor([used for *_, used in here], dtype=torch.uint8, device=self.group.device)
             anywhere = collectives.all_reduce(flags, self.group, "max").tolist()
             for (unit, i, _), used in zip(here, anywhere, strict=True):
@@ -145,7 +177,8 @@ class ZeRO(Inspect):
         if missing:
             raise Refused(f"rank {self.group.rank}: no gradient for {', '.join(missing[:3])}"
                           f"{f' and {len(missing) - 3} others' if len(missing) > 3 else ''} since zero_grad(). Call "
-                          "backward() before step(), freeze what is not trained, or pass find_unused=True")  # fmt: skip
+                          "backward() before step(), freeze what is not trained, or pass "
+                          "find_unused_parameters=True")  # fmt: skip
 
 
 def _land(unit: Unit, handle: Any) -> None:
@@ -159,12 +192,16 @@ def _cast(x: Any, dtype: torch.dtype) -> Any:
     return x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
-def _check(module: nn.Module, optimizer: Any, precision: str) -> None:
+def _check(module: nn.Module, optimizer: Any, precision: str, offload: bool) -> None:
     if precision not in ("mixed", "single"):
         raise Refused(f"precision={precision!r}: choose 'mixed' (2 + 2 + 12 bytes a parameter) or 'single' (4 + 4 + 8)")
     if optimizer is not None and not isinstance(optimizer, AdamW):
-        raise Refused(f"optimizer is a {type(optimizer).__name__}: pass settings, as labkit.parallel.AdamW(lr=1e-3). "
-                      "The optimizer's state is made here, for a stretch of the parameters")  # fmt: skip
+        if not callable(optimizer) or isinstance(optimizer, torch.optim.Optimizer):
+            raise Refused(f"optimizer={type(optimizer).__name__}: pass settings, as labkit.parallel.AdamW(lr=1e-3), "
+                          "or what makes one, as functools.partial(torch.optim.SGD, lr=0.1). The optimizer's "
+                          "state is made here, for a stretch of the parameters")  # fmt: skip
+        if offload:
+            raise Refused("offload=True works with labkit.parallel.AdamW, not with a torch optimizer")
     kinds: Sequence[str] = sorted({str(p.dtype) for p in module.parameters()})
     if len(kinds) != 1 or not next(module.parameters()).is_floating_point():
         raise Refused(f"the parameters have dtypes {kinds}, and one floating dtype is needed: call module.float()")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ class Inspect(nn.Module):
     units: list[Unit]
     group: Group
     module: nn.Module
+    optimizer: Any
 
     def state_bytes(self) -> StateBytes:
         """Bytes of training state on this rank's device now: parameters, gradients, optimizer. Whole numbers.
@@ -57,27 +58,49 @@ class Inspect(nn.Module):
                 found.update(zip(unit.names, unit.flat.views(whole), strict=True))
         return found
 
-    def state_dict(self, kind: str = "full") -> dict[str, Any]:  # type: ignore[override]
-        """The training state, to keep. kind: "full", all of it on every rank; or "shard", what this rank owns.
+    @torch.no_grad()
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+        """The plain module's state dict under its own names, whole, on every rank. Every rank calls it.
+
+        Of what is trained the master's values, in full precision. Sent: one all-gather of the model in their dtype.
+        """
+        return states.weights(self)
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, assign: bool = False) -> None:  # type: ignore[override]
+        """Load a state dict of the plain module. Every rank calls it, and refuses one of another model with all others.
+
+        Weights and buffers only: momentum and step numbers stay (`load_training_state` has them).
+        """
+        agree(self.group, states.not_weights(self, state))
+        states.load_weights(self, state)
+        self._loaded()
+
+    def training_state(self, kind: str = "full") -> dict[str, Any]:
+        """All that training goes on from. kind: "full", all of it on every rank; or "shard", what this rank owns.
 
         Both formats stand in labkit/parallel/zero/states.py. Every rank calls it for "full"; "shard" sends nothing.
         """
         if kind not in ("full", "shard"):
-            raise Refused(f"state_dict({kind!r}): kind is 'full' or 'shard'")
+            raise Refused(f"training_state({kind!r}): kind is 'full' or 'shard'")
+        assert self.optimizer is not None  # a torch optimizer is made when it is first asked for
         return states.full(self) if kind == "full" else states.shard(self)
 
     @torch.no_grad()
-    def load_state_dict(  # type: ignore[override]
-        self, state: dict[str, Any] | Sequence[dict[str, Any]]
-    ) -> None:
-        """Load a full state dict, or the list of the shards of all ranks, saved at any world size and by any stage.
+    def load_training_state(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
+        """Load a full training state, or the list of all ranks' shards, saved at any world size and by any stage.
 
         Every rank calls it. If it does not fit on one rank, every rank raises Refused and nothing has changed.
         """
+        assert self.optimizer is not None
         agree(self.group, states.problem(self, state))
         states.load(self, state)
+        self._loaded()
+
+    def _loaded(self) -> None:
+        """Forget gradients of the weights before, and have the new ones wherever they are whole."""
+        self.zero_grad()
         for unit in self.units:
-            unit.forget()
             if not unit.cut:
                 unit.publish(unit.stretches())
 

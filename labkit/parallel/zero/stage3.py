@@ -24,6 +24,9 @@ class ZeRO3(Scattered):
 
     A block is all-gathered before its forward pass and freed after it, gathered again before its backward pass and
     freed when that is over; gradients are reduce-scattered as in stage 2. Nothing is fetched ahead (`FullyShard` can).
+    All ranks must run the same blocks in the same order, `find_unused_parameters` or not: others are a mismatch.
+    A pass with `create_graph=True` (a gradient penalty) leaves a graph that needs the weights again, and nobody can
+    tell when: blocks that it used stay whole until `step()` or `zero_grad()`.
     Between passes the parameters are empty: look at values with `state_dict()`, at gradients with `gradients()`.
     """
 
@@ -35,7 +38,7 @@ class ZeRO3(Scattered):
         self._blocks: list[Block] = []
         self._block_of: dict[Unit, Block] = {}
         for name, named in reversed(divide(module, names)):  # the order in which backward comes by; "" is the last
-            block = Block(self, module.get_submodule(name), self._add(named, cut=True))
+            block = Block(self, module.get_submodule(name), self._add(named, True, name or "root"))
             self._blocks.append(block)
             self._block_of |= dict.fromkeys(block.units, block)
 
@@ -51,6 +54,23 @@ class ZeRO3(Scattered):
         block.due -= 1
         block.free_if_over()
 
+    @torch.no_grad()
+    def step(self) -> None:
+        """As for `ZeRO`."""
+        self._let_go()
+        super().step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients, and give their memory back."""
+        self._let_go()
+        super().zero_grad(set_to_none)
+
+    def _let_go(self) -> None:
+        """Free what a graph of gradients has kept whole."""
+        for block in self._blocks:
+            block.held = False
+            block.free()
+
     def _end_backward(self) -> None:
         super()._end_backward()
         for block in self._blocks:
@@ -63,17 +83,18 @@ class Block:
 
     due: gradients of its parameters that this backward pass still has to make. calls: forward passes whose inputs
     have no gradient yet. When there are none of either, nothing in backward needs the parameters any more.
+    held: a graph of gradients (create_graph=True) needs them again, so they are not freed.
     """
 
     def __init__(self, model: ZeRO3, module: nn.Module, units: list[Unit]) -> None:
-        self.units, self.due, self.calls, self._told_by_inputs = units, 0, 0, False
+        self.units, self.due, self.calls, self.held, self._told_by_inputs = units, 0, 0, False, False
         self._model = [model]  # in a list: a module is not to be found in its own parts
         module.register_forward_pre_hook(self._before_forward, with_kwargs=True)
         module.register_forward_hook(self._after_forward)
 
     def free(self) -> None:
-        """Free all parameters."""
-        for unit in self.units:
+        """Free all parameters, unless they are held."""
+        for unit in () if self.held else self.units:
             unit.free()
 
     def free_if_over(self) -> None:
@@ -82,7 +103,7 @@ class Block:
         A frozen weight makes no gradient whose arrival could tell: it waits for that of the inputs, or else for the
         end of the pass.
         """
-        if self.due == 0 and self.calls == 0:
+        if self.due == 0 and self.calls == 0 and not self.held:
             for unit in self.units:
                 if unit.trained or self._told_by_inputs:
                     unit.free()
@@ -93,7 +114,8 @@ class Block:
 
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self._gather()
-        inputs = [x for x in tensors((args, kwargs)) if x.requires_grad]
+        # not leaves: where their gradient is asked for by torch.autograd.grad, PyTorch cannot say whether it will come
+        inputs = [x for x in tensors((args, kwargs)) if x.requires_grad and not x.is_leaf]
         if inputs and torch.is_grad_enabled() and not self._model[0]._running:
             self.calls, self._told_by_inputs = self.calls + 1, True
             register_multi_grad_hook(inputs, self._after_backward)
@@ -109,6 +131,7 @@ class Block:
     def _before_backward(self, gradient: Tensor) -> None:
         self._model[0]._begin_backward()
         self._gather()
+        self.held = self.held or torch.is_grad_enabled()  # create_graph=True
 
     def _after_backward(self, gradients: Any) -> None:
         self.calls -= 1

@@ -74,12 +74,14 @@ class Scattered(ZeRO):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._running = False  # in a backward pass
+        self._running = self._arriving = False  # in a backward pass; and gradients of parameters have come
         self._waiting: deque[Unit] = deque()
         self._under_way: deque[tuple[Unit, Any]] = deque()
 
     def _arrived(self, unit: Unit, index: int) -> None:
         self._begin_backward()
+        if not self._arriving:  # torch.autograd.grad for the inputs has none, and sends none
+            self._arriving, self._waiting = True, deque(unit for unit in self.units if unit.trained)
         unit.take(index)
         while self._waiting and self._waiting[0].complete:
             self._reduce(self._waiting.popleft())
@@ -100,8 +102,7 @@ class Scattered(ZeRO):
 
     def _begin_backward(self) -> None:
         if not self._running:
-            self._running = True
-            self._waiting = deque(unit for unit in self.units if unit.trained)
+            self._running, self._arriving, self._waiting = True, False, deque()
             Variable._execution_engine.queue_callback(self._end_backward)
 
     def _end_backward(self) -> None:

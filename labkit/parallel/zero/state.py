@@ -15,7 +15,8 @@ from torch import Tensor
 
 from .adamw import AdamW
 
-Run = tuple[int, int, int]  # elements `start` to `stop` of the stretch, and their step
+Run = tuple[int, int, int, int]  # elements `start` to `stop` of the stretch, their step, their parameter group
+KEYS = ("parameters", "momentum", "variance")
 
 
 class Copies(NamedTuple):
@@ -40,11 +41,14 @@ class State:
         self.variance = torch.zeros_like(self.momentum)
 
     @torch.no_grad()
-    def update(self, optimizer: AdamW, gradient: Tensor, stretch: Tensor, runs: Sequence[Run]) -> None:
-        """One step on the elements of `runs`; then `stretch` holds the new values, rounded to its dtype."""
-        for start, stop, step in runs:
+    def update(self, groups: Sequence[AdamW], gradient: Tensor, stretch: Tensor, runs: Sequence[Run]) -> None:
+        """One step on the elements of `runs`; then `stretch` holds the new values, rounded to its dtype.
+
+        groups: the settings of each parameter group.
+        """
+        for start, stop, step, group in runs:
             values, g, m, v = (t[start:stop] for t in (self.master, gradient, self.momentum, self.variance))
-            optimizer.update(values, g, m, v, step)
+            groups[group].update(values, g, m, v, step)
         self.publish(stretch)
 
     def publish(self, stretch: Tensor) -> None:
@@ -55,6 +59,13 @@ class State:
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         """master, momentum, variance."""
         return self.master, self.momentum, self.variance
+
+    def named(self) -> dict[str, Tensor]:
+        """The same by name. What is written into them counts when `restore` has been called."""
+        return dict(zip(KEYS, self.tensors(), strict=True))
+
+    def restore(self, named: dict[str, Tensor], steps: Sequence[int]) -> None:
+        """Go on from `named`, which was written to. steps: of each parameter of the unit."""
 
     def device_bytes(self, stretch: Tensor) -> int:
         """Bytes on the device beside `stretch`: 12 an element, or 8 where the stretch is the master."""

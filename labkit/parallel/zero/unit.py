@@ -18,7 +18,6 @@ from labkit.parallel.unfit import refuse_nan
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
-from .adamw import AdamW
 from .state import Run, State
 
 Named = Sequence[tuple[str, nn.Parameter]]
@@ -33,13 +32,16 @@ class Unit:
     state: master, momentum and variance of the stretch; None where nothing is trained.
     whole_gradient: this rank's own gradient of all elements, or None.
     gradient: the stretch of the mean gradient over ranks, or None.
+    groups: the number of the parameter group of each of them.
+    of: the block that it belongs to, which all ranks must name alike when they gather it.
     """
 
     def __init__(
-        self, named: Named, group: Group, dtype: torch.dtype, make_state: Callable[[Tensor, Tensor], State], cut: bool
-    ) -> None:
-        self.group, self.flat, self.cut = group, Flat(named, group.size), cut
-        self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
+        self, named: Named, group: Group, dtype: torch.dtype, make_state: Callable[[Tensor, Tensor], State], cut: bool,
+        groups: Sequence[int], of: str = "",
+    ) -> None:  # fmt: skip
+        self.group, self.flat, self.cut, self.of = group, Flat(named, group.size), cut, of
+        self.names, self.parameters, self.groups = [name for name, _ in named], [p for _, p in named], groups
         self.trained = self.parameters[0].requires_grad
         first = self.parameters[0].data
         values = self.flat.pack((p.data for p in self.parameters), first.new_empty(self.flat.numel))
@@ -78,7 +80,9 @@ class Unit:
 
     def stretches(self, async_op: bool = False) -> Any:
         """All-gather the stretches of all ranks; a handle with `async_op`."""
-        return collectives.all_gather(self.stretch, self.group, self.flat.counts, algorithm="ring", async_op=async_op)
+        return collectives.all_gather(
+            self.stretch, self.group, self.flat.counts, algorithm="ring", async_op=async_op, of=self.of
+        )
 
     @torch.no_grad()
     def publish(self, values: Tensor) -> None:
@@ -156,8 +160,11 @@ class Unit:
 
     # -- the step ----------------------------------------------------------------------------------------------
 
-    def update(self, optimizer: AdamW) -> None:
-        """Update this rank's stretch. A parameter without gradient stays as it is, as in torch's optimizers."""
+    def update(self, optimizer: Any) -> None:
+        """Update this rank's stretch. A parameter without gradient stays as it is, as in torch's optimizers.
+
+        optimizer: AdamW's settings for each parameter group, or a torch optimizer over this rank's pieces.
+        """
         if self.state is None or self.gradient is None:
             return
         for index in self.used:
@@ -165,8 +172,9 @@ class Unit:
         runs: list[Run] = []
         for index, _, start, length in self.owned:
             if index in self.used:
-                joins = bool(runs) and runs[-1][1:] == (start, self.steps[index])  # neighbours at one step: one run
-                runs.append((runs.pop()[0] if joins else start, start + length, self.steps[index]))
+                alike = self.steps[index], self.groups[index]
+                joins = bool(runs) and runs[-1][1:] == (start, *alike)  # neighbours that are alike: one run
+                runs.append((runs.pop()[0] if joins else start, start + length, *alike))
         self.state.update(optimizer, self.gradient, self.stretch, runs)
 
     def nbytes(self) -> tuple[int, int, int]:

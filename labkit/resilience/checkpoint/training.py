@@ -15,6 +15,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from labkit.parallel.zero.adamw import AdamW
 from labkit.parallel.zero.base import ZeRO
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
@@ -47,6 +48,9 @@ class Training:
         given = [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
         if self.zero is not None and given:
             raise Refused("a model under ZeRO has its optimizer inside: pass the model alone")
+        if self.zero is not None and (not isinstance(self.zero.optimizer, AdamW) or len(self.zero.groups.settings) > 1):
+            raise Refused("a checkpoint of ZeRO holds the state of labkit's AdamW in one parameter group: keep that of "
+                          "others with torch.save(model.training_state('shard'), ...)")  # fmt: skip
         if not all(isinstance(o, Optimizer) for o in given):
             raise Refused(f"optimizer is a {type(optimizer).__name__}: pass a torch.optim.Optimizer, or several")
         self.optimizers: list[Optimizer] = given
