@@ -20,6 +20,7 @@
     explorer(title, sliders, fn) sliders for a model's assumptions, and what it says of them
     source(fn)                   labkit's own lines
     badge, quoted                marks
+    conclude(sentence, x=1)      a sentence that follows the result, kept with its numbers
     dashboard(job)               a live view of a job, while it runs; of a fault-tolerant run with its replicas
     replicas(run)                what happened to the replicas of a fault-tolerant run
     live()                       whether a reader is there to press buttons
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from labkit.book.cases.board import CaseFile, VerdictFirst, case
     from labkit.book.chapter import Chapter, open_chapter
     from labkit.book.charts import bars
+    from labkit.book.conclusions import Conclusion, conclude
     from labkit.book.curves import cost_curves
     from labkit.book.cutting import cuts
     from labkit.book.dealing import ShardBoard, shard_board
@@ -66,10 +68,10 @@ if TYPE_CHECKING:
     from labkit.book.watching import Dashboard, dashboard
 
 __all__ = [
-    "CaseFile", "Chapter", "Dashboard", "Explorer", "Figure", "PredictFirst", "Prediction", "Quiz", "Replay",
-    "ShardBoard", "Slider", "Stepper", "Table", "VerdictFirst", "badge", "bars", "byte_matrix", "case",
-    "cost_curves", "cuts", "dashboard", "diagnosis", "explorer", "lines", "live", "mesh", "open_chapter", "quoted",
-    "record", "replay", "replicas", "schedule", "shard_board", "shard_layouts", "source", "step_breakdown",
+    "CaseFile", "Chapter", "Conclusion", "Dashboard", "Explorer", "Figure", "PredictFirst", "Prediction", "Quiz",
+    "Replay", "ShardBoard", "Slider", "Stepper", "Table", "VerdictFirst", "badge", "bars", "byte_matrix", "case",
+    "conclude", "cost_curves", "cuts", "dashboard", "diagnosis", "explorer", "lines", "live", "mesh", "open_chapter",
+    "quoted", "record", "replay", "replicas", "schedule", "shard_board", "shard_layouts", "source", "step_breakdown",
     "timeline", "topology", "wait_for",
 ]  # fmt: skip
 
@@ -79,6 +81,7 @@ _HOME = {
     "Chapter": "chapter", "PredictFirst": "predicting", "Prediction": "predicting", "Quiz": "quizzes",
     "Explorer": "explorers", "Slider": "explorers", "explorer": "explorers",
     "open_chapter": "chapter", "Figure": "figure", "Replay": "recording", "Stepper": "stepper", "Table": "tables",
+    "Conclusion": "conclusions", "conclude": "conclusions",
     "badge": "marks", "bars": "charts", "cuts": "cutting", "lines": "line_chart", "byte_matrix": "matrix",
     "cost_curves": "curves",
     "quoted": "marks", "record": "recorder", "replay": "stepper", "source": "listing", "step_breakdown": "breakdown",

@@ -66,10 +66,11 @@ def cost_curves(
     lines = {name: [(n, float(curve(n))) for n in grid] for name, curve in curves.items()}
     plot = Plot(names, lines, measured, envelope(curves, grid), (first, last))
     mark = badge or ("measured" if measured else "simulated")
-    sentence = _sentence(plot)
+    seen = "Measured" if mark == "measured" else "In the runs"
+    sentence = _sentence(plot, seen)
     decades = [float(10**k) for k in range(math.ceil(math.log10(first)), math.floor(math.log10(last)) + 1)]
     return Figure(
-        title, mark, sentence, _rows(plot, curves, known or decades or [first, last]),
+        title, mark, sentence, _rows(plot, curves, known or decades or [first, last], seen.lower()),
         svg=picture(plot, title, mark, sentence), spec=_spec(plot, title, mark, sentence),
     )  # fmt: skip
 
@@ -98,9 +99,9 @@ def envelope(curves: Mapping[str, Curve], grid: Sequence[float]) -> list[tuple[f
     return [(start, end, name) for (start, name), end in zip(pieces, edges[1:], strict=True)]
 
 
-def _sentence(plot: Plot) -> str:
+def _sentence(plot: Plot, seen: str) -> str:
     if len(plot.names) == 1:
-        return _alone(plot)
+        return _alone(plot, seen)
     told = []
     if plot.fastest:
         first, *rest = plot.fastest
@@ -113,18 +114,18 @@ def _sentence(plot: Plot) -> str:
         for size, name in won.items():
             if not runs or runs[-1][0] != name:
                 runs.append((name, size))
-        text = f"Measured, {runs[0][0]} is fastest"
+        text = f"{seen}, {runs[0][0]} is fastest" if seen == "Measured" else f"{seen} {runs[0][0]} is fastest"
         told.append(text + (" at every size" if len(runs) == 1 else f" at {bytes_text(runs[0][1])}") +
                     "".join(f", {name} from {bytes_text(size)}" for name, size in runs[1:]))  # fmt: skip
     return ". ".join(told) + "."
 
 
-def _alone(plot: Plot) -> str:
-    """Where there is nothing to compare: the smallest and the largest size, by the model and as measured."""
+def _alone(plot: Plot, seen: str) -> str:
+    """Where there is nothing to compare: the smallest and the largest size, by the model and as seen."""
     (name,) = plot.names
     told = []
     line, runs = plot.lines.get(name, ()), plot.points.get(name, ())
-    for what, ends in (("By the model", line), ("Measured", runs)):
+    for what, ends in (("By the model", line), (seen, runs)):
         if ends:
             (n, t, *_), (m, s, *_) = ends[0], ends[-1]
             told.append(f"{what} {bytes_text(n)} take {seconds_text(t)}, {bytes_text(m)} take {seconds_text(s)}")
@@ -140,7 +141,7 @@ def _measured_winners(plot: Plot) -> dict[int, str]:
     return {size: min(t, key=lambda n: t[n]) for size, t in sorted(at.items()) if len(t) > 1}
 
 
-def _rows(plot: Plot, curves: Mapping[str, Curve], sizes: Sequence[float]) -> list[Row]:
+def _rows(plot: Plot, curves: Mapping[str, Curve], sizes: Sequence[float], seen: str) -> list[Row]:
     won = _measured_winners(plot)
     rows: list[Row] = []
     for size in sizes:
@@ -149,7 +150,7 @@ def _rows(plot: Plot, curves: Mapping[str, Curve], sizes: Sequence[float]) -> li
             point = next((p for p in plot.points.get(name, ()) if p[0] == size), None)
             if point is None and name not in curves:
                 continue
-            by = [who for who, winner in (("model", model), ("measured", won.get(int(size)))) if winner == name]
+            by = [who for who, winner in (("model", model), (seen, won.get(int(size)))) if winner == name]
             row: dict[str, object] = {"bytes": int(size), "algorithm": name}
             row["model (ms)"] = 1e3 * float(curves[name](size)) if name in curves else None
             if plot.points:

@@ -21,17 +21,17 @@ def record_bundle(chapter: str, numbers: dict[str, Any]) -> dict[str, Any]:
     return {RECORD: {"schema": 1, "chapter": chapter, "values": values}, "text/plain": text}
 
 
-def plain(name: str, value: Any) -> Any:
-    """`value` as JSON has it; scalars of torch and numpy become Python's numbers."""
+def plain(name: str, value: Any, door: str = "record") -> Any:
+    """`value` as JSON has it; scalars of torch and numpy become Python's numbers. door: who was asked, for errors."""
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"record({name}={value}): a recorded number is finite; record None where there is none")
+        raise ValueError(f"{door}({name}={value}): a recorded number is finite; record None where there is none")
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
         kind = type(value).__name__
-        raise ValueError(f"record({name}=...): a {kind} cannot be recorded: give a number, a text, or a list") from None
+        raise ValueError(f"{door}({name}=...): a {kind} cannot be recorded: give a number, a text, or a list") from None
     return value
 
 

@@ -1,23 +1,23 @@
 """Closed forms of the book: what things send and how long they take. Imports no torch.
 
-`collectives` has the bytes, messages, rounds and time of every algorithm of every collective; `fit` finds
-alpha and beta of a link from measured messages; `crossover` and `choose` compare algorithms; `bandwidth` is
-the field's way to report a measured collective; `textbook` and `slow_sync` recompute numbers of the sources;
-`shapes` has the transformers that all this is computed for, `memory` the bytes that training holds, `zero` and
-`hybrid_shard` what of them each rank holds and sends; `data_parallel` the buckets of a step, `accumulation` a
-step of several microbatches; `fleet` the time of a step on N devices, `scaling` its efficiency, `extrapolate` what two
-measured sizes say about a third, `straggler` the wait for the slowest; `batch` the critical batch, `energy` the energy
-and the price; `tensor` what tensor parallelism sends and `tensor_memory` what it holds, `vocabulary` its
-loss, `layers` one layer's work, `placement` which axis belongs on which link; `pipeline` the bubble of each schedule,
-`pipeline_memory` what its ranks hold, `pipeline_traffic` what they send, `depth` how many stages; `signals` when one
-machine is not enough, `reliability` how often a large job fails, `failure_tables` of what; `checkpoint_interval` when
-to save, `checkpoint_size` how much, `checkpoint_tax` what that and failures cost, `checkpoint_runs` the same by drawing
-failures, `async_checkpoints` what writing in the background saves, `elastic` when to go on smaller; `recovery` the
-time that trains when all stop or one replica does (`replica_runs` by drawing), `stalls` a standstill taken apart;
-`detection`, `spares`, `corruption`, `interventions` what else a failure asks for, `ftar` the all-reduce that survives
-it; `failure_kinds` how many GPUs are in repair, `availability` what that leaves of wide groups, `narrowing` and `boost`
-how fast a replica is without some GPUs, and with more power; `topology` the machines of the sources, what is where on
-them, and how well large ones are used; `units` writes numbers down.
+`collectives` has the bytes, messages, rounds and time of every algorithm of every collective; `fit` finds alpha and
+beta of a link from measured messages; `crossover` and `choose` compare algorithms; `bandwidth` is the field's way to
+report a measured collective; `textbook` and `slow_sync` recompute numbers of the sources; `shapes` has the
+transformers that all this is computed for, `memory` the bytes that training holds, `zero` and `hybrid_shard` what of
+them each rank holds and sends; `data_parallel` the buckets of a step, `accumulation` a step of several microbatches;
+`fleet` the time of a step on N devices, `scaling` its efficiency, `extrapolate` what two measured sizes say about a
+third, `straggler` the wait for the slowest; `batch` the critical batch, `energy` the energy and the price, `roofline`
+what a kernel's memory lets it reach; `tensor` what tensor parallelism sends and `tensor_memory` what it holds,
+`vocabulary` its loss, `layers` one layer's work, `placement` which axis belongs on which link; `pipeline` the bubble
+of each schedule, `pipeline_memory` what its ranks hold, `pipeline_traffic` what they send, `depth` how many stages;
+`signals` when one machine is not enough, `reliability` how often a large job fails, `failure_tables` of what;
+`checkpoint_interval` when to save, `checkpoint_size` how much, `checkpoint_tax` what that and failures cost,
+`checkpoint_runs` the same by drawing failures, `async_checkpoints` what writing in the background saves, `elastic`
+when to go on smaller; `recovery` the time that trains when all stop or one replica does (`replica_runs` by drawing),
+`stalls` a standstill taken apart; `detection`, `spares`, `corruption`, `interventions` what else a failure asks for,
+`ftar` the all-reduce that survives it; `failure_kinds` how many GPUs are in repair, `availability` what that leaves
+of wide groups, `narrowing` and `boost` how fast a replica is without some GPUs, and with more power; `topology` the
+machines of the sources, what is where on them, and how well large ones are used; `units` writes numbers down.
 
 What draws many samples at once needs NumPy, and is loaded when it is first used: `failure_traces` who fails when,
 `histories` numbers that change now and then, `clusters` (with `cluster_use`) what failures leave of a cluster,
@@ -199,6 +199,7 @@ from .recovery import (
 )
 from .reliability import mtbf_from_survival, mtbf_of, observed_mtbf, survival, survival_hours, unit_mtbf_of
 from .replica_runs import ReplicaRuns, simulate_replicas
+from .roofline import elementwise_intensity, machine_balance, product_intensity, roofline_share
 from .scaling import (
     amdahl_speedup,
     equivalent_ranks,
@@ -214,6 +215,7 @@ from .spares import in_repair, poisson_tail, spares_needed
 from .stalls import Growth, Restart, fit_growth, kill_stall_seconds, rejoin_stall_seconds
 from .straggler import (
     Exponential,
+    Lomax,
     Normal,
     RareDelay,
     expected_maximum_of,
@@ -334,6 +336,7 @@ __all__ = [
     "LayerFlops",
     "LinkFit",
     "Links",
+    "Lomax",
     "Machine",
     "Measured",
     "NVLINK_PICOJOULES",
@@ -398,6 +401,7 @@ __all__ = [
     "distribution_signals",
     "domain_history",
     "draw_failures",
+    "elementwise_intensity",
     "equivalent_ranks",
     "exchanges_saved",
     "expected_maximum_of",
@@ -449,6 +453,7 @@ __all__ = [
     "llama3_kinds",
     "loss_at",
     "lost_work",
+    "machine_balance",
     "mean_failed",
     "mfu",
     "microbatches_for",
@@ -476,6 +481,7 @@ __all__ = [
     "poisson_tail",
     "price",
     "price_per_gpu_hour",
+    "product_intensity",
     "random_fault_tolerant_effective_time",
     "random_synchronous_effective_time",
     "rank_algorithms",
@@ -487,6 +493,7 @@ __all__ = [
     "replicated_layer_parameters",
     "ring_recursive_doubling_crossover",
     "ring_tree_crossover",
+    "roofline_share",
     "run_cluster",
     "run_unpacked",
     "runs_to_clear",

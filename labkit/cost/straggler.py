@@ -4,6 +4,7 @@ Each rank's time is drawn by itself from one distribution. How the maximum grows
 
     Normal          about sqrt(2 ln N) deviations above the mean
     Exponential     base + delay (1 + 1/2 + ... + 1/N): like ln N
+    Lomax           a power of N, N^(1/tail): smooth, with a tail so heavy that one long delay dwarfs all others
     RareDelay       linear in N while stalls are rare, then not at all: some rank stalls in every step
 
 No distribution makes it grow faster than N: the maximum of N positive times is at most their sum.
@@ -109,6 +110,58 @@ class Exponential:
 
 
 @dataclass(frozen=True)
+class Lomax:
+    """A shortest possible time, and a random delay that is longer than x with probability (1 + x/scale)^-tail.
+
+    A power law (Lomax 1954, also Pareto II). scale in seconds; tail above 1, since with less there is no mean.
+    """
+
+    base: float
+    scale: float
+    tail: float
+
+    def __post_init__(self) -> None:
+        not_negative(base=self.base, scale=self.scale)
+        if not 1 < self.tail < math.inf:
+            raise ValueError(f"tail must be above 1 and finite, not {self.tail!r}: with less the mean is infinite")
+
+    @property
+    def mean(self) -> float:
+        """base + scale / (tail - 1)."""
+        return self.base + self.scale / (self.tail - 1)
+
+    def expected_maximum(self, size: int) -> float:
+        """base + scale (G - 1) with G = Gamma(N + 1) Gamma(1 - 1/tail) / Gamma(N + 1 - 1/tail): exact."""
+        return self.base + self.scale * (_lomax_maximum(self.tail, size) - 1)
+
+    def quantile_of_maximum(self, size: int, q: float) -> float:
+        """The time that the slowest of `size` ranks stays below in a part `q` of the steps."""
+        return self.base + self.scale * (_upper_tail(size, q) ** (-1 / self.tail) - 1)
+
+    @classmethod
+    def fitted(cls, mean: float, mean_maximum: float, slow: float, size: int, q: float = 0.99) -> Lomax:
+        """The one with this mean, this expected maximum of `size` ranks, and this q-quantile of it.
+
+        Looked for among tails from 1.5 on. Raises ValueError if none of them has the three, or base is below 0.
+        """
+        _check_fit(mean, mean_maximum, size)
+
+        def above(tail: float) -> float:  # what the quantile exceeds the mean by, in units of what the maximum does
+            free, up = 1 / (tail - 1), _upper_tail(size, q) ** (-1 / tail)
+            return (up - 1 - free) / (_lomax_maximum(tail, size) - 1 - free)
+
+        low, high, wanted = 1.5, 1e3, (slow - mean) / (mean_maximum - mean)
+        if not above(high) < wanted < above(low):
+            raise ValueError(f"slow={slow:g} s: no power law with a mean of {mean:g} s and a mean maximum of "
+                             f"{mean_maximum:g} s on {size} ranks has it")  # fmt: skip
+        for _ in range(100):
+            middle = (low + high) / 2
+            low, high = (middle, high) if above(middle) > wanted else (low, middle)
+        scale = (mean_maximum - mean) / (_lomax_maximum(low, size) - 1 - 1 / (low - 1))
+        return cls(mean - scale / (low - 1), scale, low)
+
+
+@dataclass(frozen=True)
 class RareDelay:
     """The same time each step, but with probability `chance` a stall of `delay` seconds on top."""
 
@@ -159,6 +212,12 @@ def expected_maximum_of(samples: Iterable[float], size: int) -> float:
     whole(size=size, samples=len(ordered))
     n = len(ordered)
     return math.fsum(x * (((i + 1) / n) ** size - (i / n) ** size) for i, x in enumerate(ordered))
+
+
+def _lomax_maximum(tail: float, size: int) -> float:
+    """1 + the expected maximum of `size` delays of scale 1."""
+    whole(size=size)
+    return math.exp(math.lgamma(size + 1) + math.lgamma(1 - 1 / tail) - math.lgamma(size + 1 - 1 / tail))
 
 
 def _upper_tail(size: int, q: float) -> float:

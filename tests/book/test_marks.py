@@ -1,13 +1,16 @@
-"""Badges, quoted numbers, boxes and source listings."""
+"""Badges, quoted numbers, boxes, source listings, and sentences that follow a result."""
 
 from __future__ import annotations
 
 import functools
+import json
 from typing import Any
 
 import pytest
 
+from labkit import book
 from labkit.book import badge, quoted, source
+from labkit.book.conclusions import holds
 from labkit.book.marks import Box
 from labkit.book.tables import Table
 
@@ -89,3 +92,43 @@ def test_marks_refuse_an_unknown_kind_and_a_number_without_a_source() -> None:
 def test_long_lines_are_broken_between_words() -> None:
     assert '<pre style="white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere;' in source(plain).html()
     assert '<code style="white-space: inherit; word-break: inherit">' in source(plain).html()
+
+
+def test_a_conclusion_is_chosen_by_its_numbers_and_keeps_them() -> None:
+    def said(far: float) -> book.Conclusion:
+        return book.conclude(
+            "Inside a node {near:.0%}.",
+            {"far > 0.5": "Across nodes most, {far:.0%}.", "far > near": "Across nodes {far:.0%}."},
+            {"far < 1": ""},
+            near=0.16, far=far,
+        )  # fmt: skip
+
+    assert repr(said(0.63)) == "Inside a node 16%. Across nodes most, 63%."
+    assert repr(said(0.35)) == "Inside a node 16%. Across nodes 35%."
+    bundle = said(0.35)._repr_mimebundle_()
+    assert bundle["text/markdown"] == bundle["text/plain"] == repr(said(0.35))
+    kept = json.loads(json.dumps(bundle))["application/vnd.labkit.conclusion+json"]
+    assert kept["claims"] == ["far > near", "far < 1"] and kept["numbers"] == {"near": 0.16, "far": 0.35}
+    assert all(holds(claim, kept["numbers"]) for claim in kept["claims"])
+    assert not holds("far > near", kept["numbers"] | {"far": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("sentences", "numbers", "why"),
+    [
+        ([{"x > 1": "more", "x == 1": "one"}], {"x": 0}, "none of .*'x > 1'.* holds with x=0"),
+        (["{x}"], {"x": float("nan")}, "finite"),
+        (["{x}"], {"x": object()}, "cannot be recorded"),
+    ],
+)
+def test_a_conclusion_that_nobody_thought_of_is_refused(
+    sentences: list[Any], numbers: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        book.conclude(*sentences, **numbers)
+
+
+def test_a_claim_knows_its_numbers_only() -> None:
+    with pytest.raises(NameError, match="open"):
+        holds("open('/etc/passwd')", {})
+    assert holds("max(found) - min(found) < 2 and all(n > m for n in found)", {"found": [3, 4], "m": 2})

@@ -25,3 +25,9 @@ def test_two_curves_are_compared_as_before():
     curves = {"slow": lambda n: 2e-9 * n, "quick": lambda n: 1e-9 * n}
     assert book.cost_curves(curves).sentence == "By the model quick is fastest throughout."
     assert "fastest" in book.cost_curves(curves).text
+
+
+def test_what_a_clock_counted_is_not_called_measured():
+    curves, points = {"a": lambda n: 1e-9 * n, "b": lambda n: 2e-9 * n}, {"a": {10: [1e-8]}, "b": {10: [2e-8]}}
+    figure = book.cost_curves(curves, points, sizes=(1, 100), badge="emulated")
+    assert figure.sentence.endswith("In the runs a is fastest at every size.") and "easured" not in figure.text

@@ -180,3 +180,19 @@ def test_measured_from_repeats():
 def test_what_cannot_be_is_refused_by_name_and_value(call, named):
     with pytest.raises(ValueError, match=named):
         call()
+
+
+def test_what_memory_lets_a_kernel_reach():
+    """The roofline: 295 operations a byte balance an H100; a product of one row has one, an addition a sixth."""
+    assert round(cost.machine_balance()) == 295
+    assert round(cost.product_intensity(8192, 4096, 4096)) == 1638
+    square = 4096  # n / 3 for numbers of 2 bytes: 2 n^3 operations, 3 n^2 numbers
+    assert cost.product_intensity(square, square, square) == pytest.approx(square / 3)
+    assert cost.product_intensity(1, square, square) == pytest.approx(1, rel=1e-3)
+    assert cost.elementwise_intensity(1, reads=2, writes=1) == pytest.approx(1 / 6)
+    assert cost.roofline_share(1638) == 1 and cost.roofline_share(1 / 6) == pytest.approx(1 / 6 / 295.22, rel=1e-4)
+    assert cost.roofline_share(10, peak_flops=40, memory_bandwidth=2) == 0.5
+    rows = next(n for n in range(1, 4096) if cost.roofline_share(cost.product_intensity(n, 4096, 4096)) == 1)
+    assert rows == 345  # not 295, since the two other matrices move as well
+    with pytest.raises(ValueError, match="intensity .*0"):
+        cost.roofline_share(0)

@@ -48,6 +48,14 @@ def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
     assert CHAPTER.forecast("granularity", {"n": 4, "layers": 4}).declared == (9, 45)
 
 
+def test_where_a_float16_vanishes() -> None:
+    """Section 1: its smallest number is about 6e-8. What is below half of that becomes zero; what is above does not."""
+    smallest = torch.finfo(torch.float16).smallest_normal * torch.finfo(torch.float16).eps
+    assert smallest == pytest.approx(6e-8, rel=0.01)
+    rounded = [torch.tensor(x).half().item() for x in (4e-8, 0.501 * smallest, 0.499 * smallest)]
+    assert rounded == [smallest, smallest, 0] and 0.5 * smallest == pytest.approx(3e-8, rel=0.01)
+
+
 def test_an_update_below_half_the_gap_is_lost_in_bfloat16() -> None:
     question = QUESTIONS["swallowed"]
     weight = torch.tensor(0.5, dtype=torch.bfloat16)

@@ -64,3 +64,13 @@ def test_another_word_is_told_apart(typed: str) -> None:
 def test_what_is_said_of_which_scaling_is_so() -> None:
     assert cost.strong_efficiency(2.0, 0.8, 4) == pytest.approx(0.625)
     assert cost.strong_efficiency(2.0, 0.8, 32) == pytest.approx(0.078, abs=0.0005)
+
+
+def test_two_causes_have_the_three_times_and_part_at_another_size() -> None:
+    """Section 5: a stall in nearly every step of 8,192 GPUs, which then hardly grows; a power law that goes on."""
+    stall, law = (kind.fitted(0.180, 0.340, 0.720, 1024) for kind in (cost.RareDelay, cost.Lomax))
+    assert stall.stalled_steps(8192) > 0.9
+    grown = [kind.expected_maximum(65_536) / kind.expected_maximum(8192) for kind in (stall, law)]
+    assert grown[0] < 1.06 and grown[1] > 1.5
+    late = (1 + 0.1 / law.scale) ** -law.tail  # of one GPU, by more than 100 ms: on time in nearly every step
+    assert late < 0.002 and stall.chance < 0.001

@@ -80,9 +80,11 @@ def test_the_numbers_of_the_textbook_that_the_chapter_quotes() -> None:
 
 def test_what_is_said_of_widths_and_of_utilization_is_so() -> None:
     reached, wires = 0.5 * 989e12, cost.wires
-    for wire, size in ((wires.NVLINK, 64), (wires.INFINIBAND, 8)):
-        assert cost.least_hidden_size(size, reached, wire) < 16384 < cost.least_hidden_size(2 * size, reached, wire)
-    assert cost.least_hidden_size(2, reached, wires.ETHERNET) > 16384
+    palm, mt_nlg = 18_432, 20_480
+    for width in (palm, mt_nlg):
+        for wire, size in ((wires.NVLINK, 64), (wires.INFINIBAND, 8)):
+            assert cost.least_hidden_size(size, reached, wire) < width < cost.least_hidden_size(2 * size, reached, wire)
+        assert cost.least_hidden_size(2, reached, wires.ETHERNET) > width
     layer = cost.tensor_parallel_layer(4, 2048, 12288, 8, reached, wires.INFINIBAND)
     kept = [0.5 * layer.compute / (layer.compute + ports * layer.communication) for ports in (1, 8)]
     assert kept[0] == pytest.approx(0.2, abs=0.03) and kept[1] < 0.1

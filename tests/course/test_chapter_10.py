@@ -6,6 +6,7 @@ from itertools import permutations
 
 import pytest
 
+from labkit import cost
 from labkit.course.chapter_file import load_chapter
 from labkit.course.questions import Choices, Order, Question
 from labkit.parallel import pipeline as pp
@@ -193,3 +194,31 @@ def _one_at_a_time(order: tuple[Forward | Backward, ...]) -> bool:
         if kept > 1 or (isinstance(step, Backward) and Forward(step.microbatch) not in order[:position]):
             return False
     return True
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 7])
+def test_what_is_said_of_borders_and_of_stale_weights(p: int) -> None:
+    """A microbatch crosses v p - 1 borders each way. On rank 0 its weights get p - 1 updates before it is back."""
+    for v in (1, 2, 4):
+        assert len(simulate(pp.interleaved(p, 2 * p, v), UNIT).messages) == 2 * p * 2 * (v * p - 1)
+    row = [label[1:] for label in labels(pp.pipedream(p, 3 * p))[0]]
+    for k in range(p - 1, 3 * p):
+        between = row[row.index(f"F{k}") : row.index(f"B{k}")]
+        assert sum(label.startswith("U") for label in between) == p - 1
+
+
+def test_the_slowest_stage_is_not_all_that_counts() -> None:
+    """Section 8 with 3 ranks: the shortest step is not that of the cut whose slowest stage is fastest."""
+    layer, scores = cost.layer_flops(1, 8192, 4096), 2 * 8192 * 4096 * 128_256
+    passes = (layer.forward, layer.input_gradient, layer.weight_gradient)
+
+    def step(cut: list[int]) -> tuple[float, float]:
+        heads = [0] * (len(cut) - 1) + [scores]
+        times = Costs(*([(n * one + head) / 400e12 for n, head in zip(cut, heads, strict=True)] for one in passes))
+        line = simulate(pp.one_f_one_b(len(cut), 2 * len(cut)), times)
+        return line.seconds, max(line.busy)
+
+    (even, even_slowest), (fewer, fewer_slowest) = step([11, 11, 10]), step([12, 11, 9])
+    assert fewer < even and fewer_slowest > even_slowest
+    (even, even_slowest), (fewer, fewer_slowest) = step([8, 8, 8, 8]), step([9, 9, 8, 6])
+    assert fewer < 0.92 * even and fewer_slowest < even_slowest
