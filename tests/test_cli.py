@@ -126,6 +126,7 @@ def test_a_kernel_that_dies_is_reported(labkit, notebooks, tmp_path):
     assert "`import os; os._exit(3)` lost its kernel" in err
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupting_ends_the_kernel_and_keeps_the_notebook(notebooks, tmp_path, number):
     ready = tmp_path / "ready"

@@ -18,6 +18,8 @@ from nbclient import NotebookClient
 from labkit.book.frontend import VIEW
 from labkit.book.records import RECORD
 
+pytestmark = pytest.mark.ranks
+
 CELLS = [
     "from labkit import book\nchapter = book.open_chapter('03_collectives', world_size=4, seed=0)",
     "ring = chapter.predict('ring-bytes', nbytes=4_000_000)\nring",

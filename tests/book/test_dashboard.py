@@ -16,6 +16,8 @@ from labkit.book import dashboard, watching
 from labkit.book.frontend import VIEW
 from labkit.world import Job
 
+pytestmark = pytest.mark.ranks
+
 
 def pause(group: Any) -> int:
     """Rank 0 works for a long time; the others wait for it."""

@@ -163,6 +163,7 @@ def a_run(group: Any) -> None:
             group.compute(0.001)
 
 
+@pytest.mark.ranks
 def test_a_run_is_drawn_from_the_names_of_its_spans() -> None:
     trace = labkit.launch(a_run, 2, clock="virtual", transport="local").trace
     figure = schedule(trace, step=1)

@@ -9,7 +9,7 @@ import pytest
 from browser.lab import Lab
 from browser.reader import Reader
 
-pytestmark = [pytest.mark.browser, pytest.mark.long]
+pytestmark = [pytest.mark.ranks, pytest.mark.browser, pytest.mark.long]
 
 CASE = """
 from labkit import book

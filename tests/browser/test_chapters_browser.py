@@ -23,7 +23,11 @@ from labkit.course.chapter_file import ChapterFile, load_chapter
 from labkit.course.errors import CourseError
 from labkit.course.questions import Choices, Numeric, Order, Question
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(1800)]  # a loaded machine of two cores takes its time
+pytestmark = [
+    pytest.mark.ranks,
+    pytest.mark.browser,
+    pytest.mark.timeout(1800),
+]  # a loaded machine of two cores takes its time
 
 VIEW, PLOTLY = "application/vnd.jupyter.widget-view+json", "application/vnd.plotly.v1+json"
 PREDICTION = re.compile(r"\.predict\(\s*\"([a-z0-9-]+)\"")

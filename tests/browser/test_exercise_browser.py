@@ -11,6 +11,7 @@ from browser.reader import Reader
 from labkit.grading.checks.marks import MARK
 
 pytestmark = [
+    pytest.mark.ranks,
     pytest.mark.browser,
     pytest.mark.long,
     pytest.mark.timeout(900),

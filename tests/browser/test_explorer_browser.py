@@ -6,7 +6,7 @@ import pytest
 
 from browser.lab import Lab
 
-pytestmark = [pytest.mark.browser, pytest.mark.long]
+pytestmark = [pytest.mark.ranks, pytest.mark.browser, pytest.mark.long]
 
 EXPLORER = """
 from labkit import book

@@ -9,7 +9,7 @@ import pytest
 from browser.lab import Lab
 from browser.reader import LATE_WORDS
 
-pytestmark = [pytest.mark.browser, pytest.mark.long]
+pytestmark = [pytest.mark.ranks, pytest.mark.browser, pytest.mark.long]
 
 CELL = """
 from labkit.book.forms import Form, to_html

@@ -9,7 +9,7 @@ import pytest
 from browser.lab import WAIT, Lab
 from browser.watched import REPLICAS
 
-pytestmark = [pytest.mark.browser, pytest.mark.long]
+pytestmark = [pytest.mark.ranks, pytest.mark.browser, pytest.mark.long]
 
 THREADS = 'import threading; print("threads:", [t.name for t in threading.enumerate() if "dashboard" in t.name])'
 COUNT = """() => {

@@ -9,7 +9,7 @@ import pytest
 from browser.lab import WAIT, Lab
 from browser.watched import TRAIN
 
-pytestmark = [pytest.mark.browser, pytest.mark.long]
+pytestmark = [pytest.mark.ranks, pytest.mark.browser, pytest.mark.long]
 
 STEPPER = """
 import torch, labkit

@@ -1,7 +1,7 @@
 """A reader at the dashboard of a fault-tolerant run, who presses its buttons at random instants. The run ends right.
 
-Each run is drawn from its seed, which is its name: `pytest tests/chaos -k "buttons and [17]"` runs one again. `make test-all`
-runs all of them; the ordinary tests two.
+Each run is drawn from its seed, which is its name: `pytest tests/chaos -k "buttons and [17]"` runs one again. `make
+test-all` runs all of them; the ordinary tests two.
 """
 
 from __future__ import annotations
@@ -134,6 +134,7 @@ def begin(seed: int, ranks: int, dice: random.Random, **options: object) -> tupl
     return Reader(book.dashboard(job, controls=True), dice), inside  # type: ignore[arg-type]
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("seed", SEEDS)
 def test_buttons(seed: int, request: pytest.FixtureRequest) -> None:
     dice = random.Random(seed)

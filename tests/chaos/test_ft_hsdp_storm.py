@@ -1,7 +1,7 @@
 """FT-HSDP under seeded storms: it ends in time, every sample counts once, and the weights are those of a calm run.
 
-Each run is drawn from its seed, which is its name: `pytest tests/chaos -k "storm and [137]"` runs one again. `make test-all`
-runs all 500; the ordinary tests a slice in which every shape of failure comes once.
+Each run is drawn from its seed, which is its name: `pytest tests/chaos -k "storm and [137]"` runs one again. `make
+test-all` runs all 500; the ordinary tests a slice in which every shape of failure comes once.
 """
 
 from __future__ import annotations

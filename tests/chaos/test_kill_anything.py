@@ -1,7 +1,7 @@
 """A rank killed at any message of any collective: the right rank is named, at once, and nothing stays behind.
 
-Each case is drawn from its seed, which is its name: `pytest tests/chaos -k "[137]"` runs one again. `make test-all` runs all
-of them; the ordinary tests a slice.
+Each case is drawn from its seed, which is its name: `pytest tests/chaos -k "[137]"` runs one again. `make test-all`
+runs all of them; the ordinary tests a slice.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def storm(group, case):
         handle.wait()
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_rank_killed_at_any_message(seed) -> None:
     case = draw(seed)

@@ -12,6 +12,8 @@ from leftovers import NEVER, alive, eventually
 import labkit
 from labkit import RankFailed, collectives
 
+pytestmark = pytest.mark.ranks
+
 
 def large(group):
     while True:

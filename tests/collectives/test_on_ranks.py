@@ -16,6 +16,8 @@ from labkit.world import machine
 
 from . import cases
 
+pytestmark = pytest.mark.ranks
+
 TRANSPORTS = ("local", "gloo")
 SHAPES = [(), (0,), (7,), (8, 2), (131_075,)]  # the last one is cut in pieces by the local transport
 

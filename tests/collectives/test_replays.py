@@ -15,6 +15,8 @@ from labkit.wire.ops import SUM
 
 from . import cases
 
+pytestmark = pytest.mark.ranks
+
 FOLLOWED = [pair for pair in cases.algorithms(*cases.DATA, native=False) if pair[0] != "all_to_all"]
 LENGTHS = (24, 7, 2)  # divides, does not divide, fewer than ranks
 

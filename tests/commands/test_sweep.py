@@ -120,6 +120,7 @@ def test_only_a_run_that_ended_well_under_the_same_key_is_taken_over(tmp_path):
     assert [recalled(NOTES | change) for change in STALE] == [(False, "waiting", {})] * len(STALE)
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupt_leaves_no_kernel(notebooks, tmp_path, number):
     ready = tmp_path / "ready"

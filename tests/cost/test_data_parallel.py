@@ -87,6 +87,7 @@ def run_buckets(group, backward, numels):
     return [float(gradient[0]) for gradient in gradients]
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("bandwidth", [1e7, 1e8, 1e9])
 def test_real_ranks_take_the_time_of_the_model(bandwidth):
     # 1e7: the wire is the bottleneck; 1e9: the backward pass is. Sizes divide by 4.

@@ -15,6 +15,7 @@ from labkit import cost
 # Restarts and growth
 
 
+@pytest.mark.ranks
 def test_a_restart_is_the_sum_of_its_parts_and_a_warm_one_saves_the_allocation():
     cold = cost.Restart(allocation=300, connections=200, loading=60, first_step=200)
     assert cold.total == 760

@@ -47,6 +47,7 @@ def one_step(group, numel, ranks_per_node, split_only=False):
     return float(part[0])
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize(("k", "m"), [(2, 2), (3, 2), (2, 4)])
 def test_real_ranks_send_so_much(k, m):
     numel = 48 * k * m
@@ -62,6 +63,7 @@ def test_real_ranks_send_so_much(k, m):
         assert (inside, across) == (round(sent.inside), round(sent.across))
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("strategy", ["full_shard", "no_shard"])
 def test_a_ring_leaves_each_node_once(strategy):
     k, m, numel = 2, 3, 600

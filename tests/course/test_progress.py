@@ -190,6 +190,7 @@ def test_a_write_that_is_cut_short_leaves_the_old_file(
     assert progress.question(CH, "q")["right"] and progress.question(CH, "r")["right"]
 
 
+@pytest.mark.ranks
 def test_kernels_that_write_at_once_lose_nothing(path: Path) -> None:
     write = (
         "import sys; from pathlib import Path; from labkit.course.progress import Progress\n"

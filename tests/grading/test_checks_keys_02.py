@@ -85,6 +85,7 @@ LINK = labkit.Network(intra=labkit.Link(bandwidth=1 * GB, latency=1 * MS))
 NUMBERS = {"a": 6, "b": 40, "c": 5, "MB": 9}
 
 
+@pytest.mark.ranks
 def test_the_virtual_clock_says_what_the_keys_say():
     trace = labkit.launch(question_and_answer, 2, *NUMBERS.values(), clock="virtual", network=LINK).trace
     (question,), (answer,) = [[m for m in trace.sends if m.src == rank] for rank in (0, 1)]
@@ -92,6 +93,7 @@ def test_the_virtual_clock_says_what_the_keys_say():
     assert find_key(CHAPTER, "ends_at", **NUMBERS).mark(answer.arrived / MS).right
 
 
+@pytest.mark.ranks
 def test_in_real_time_the_send_returns_when_the_receiver_has_computed():
     """Ranks do not begin at the same moment, so the end of rank 1's computing stands for its `b` ms."""
     trace = labkit.launch(question_and_answer, 2, *NUMBERS.values(), network=LINK).trace
@@ -113,6 +115,7 @@ def around(group, compute):
     group.compute(compute)
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("c", [3, 8])
 def test_blocks_in_a_ring_take_the_time_of_the_formula(c):
     """A block of 4 MB takes 5 ms on this link."""
@@ -133,6 +136,7 @@ def relay(group, nbytes, pieces):
         handle.wait()
 
 
+@pytest.mark.ranks
 def test_pieces_along_a_chain_take_the_time_of_the_formula_and_the_best_number_is_best():
     size, nbytes, alpha, beta = 5, 1_200_000, 20 * US, 1e-9
     network = labkit.Network(intra=labkit.Link(bandwidth=1 / beta, latency=alpha))

@@ -82,6 +82,7 @@ def step(group, ready, takes):
 FREE = labkit.Network(intra=labkit.Link(bandwidth=1 * GB, latency=0))
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("numbers", HIDDEN[::4])
 def test_what_sticks_out_on_the_virtual_clock(numbers):
     first, others = numbers["first"], numbers["others"]
@@ -89,6 +90,7 @@ def test_what_sticks_out_on_the_virtual_clock(numbers):
     assert find_key(CHAPTER, "exposed_ms", **numbers).mark((run.trace.duration / MS) - 60).right
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("T, B, c", [(40, 4, 3), (40, 4, 15), (40, 4, 10), (30, 5, 8)])
 def test_the_end_of_equal_buckets_on_the_virtual_clock(T, B, c):
     run = labkit.launch(step, 4, [T / B * (i + 1) for i in range(B)], [c] * B, clock="virtual", network=FREE)

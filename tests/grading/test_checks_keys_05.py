@@ -121,6 +121,7 @@ def passes(group, k, numbers):
     collectives.reduce_scatter(torch.zeros(numbers), group, algorithm="ring")
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("N, k", [(2, 1), (4, 3)])
 def test_accumulated_passes_on_real_ranks(N, k):
     run = labkit.launch(passes, N, k, 24)
@@ -140,6 +141,7 @@ def nodes(group, k, numbers):
     collectives.all_reduce(stretch, peers, algorithm="ring")
 
 
+@pytest.mark.ranks
 def test_hybrid_on_real_ranks():
     k, m, numbers = 2, 3, 24
     run = labkit.launch(nodes, k * m, k, numbers)

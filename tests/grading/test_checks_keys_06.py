@@ -104,6 +104,7 @@ def step_of_one(group, compute, numel):
     collectives.all_reduce(torch.ones(numel), group, "sum", algorithm="ring")
 
 
+@pytest.mark.ranks
 def test_weak_and_strong_efficiency_are_those_of_runs():
     n, compute, messages = 4, 0.040, 0.006  # a ring of n ranks at 1 GB/s takes `messages`
     numel = round(messages * 1e9 / 4 * n / (2 * (n - 1)))
@@ -118,6 +119,7 @@ def divided(group, part, serial):
     group.compute(part / group.size + serial)
 
 
+@pytest.mark.ranks
 def test_amdahls_part_in_a_divided_step():
     n, s = 8, 0.04
     one, many = (timed(divided, size, 0.1 * (1 - s), 0.1 * s).trace.duration for size in (1, n))
@@ -134,6 +136,7 @@ def doubling(group, compute):
     collectives.all_reduce(torch.ones(1), group, "sum", algorithm="recursive_doubling")
 
 
+@pytest.mark.ranks
 def test_the_best_power_of_two_is_the_best_in_runs():
     link = labkit.Link(bandwidth=100 * GB, latency=400 * US)
     took = {n: timed(doubling, n, 0.008, intra=link).trace.duration for n in (2, 4, 8, 16, 32)}
@@ -143,6 +146,7 @@ def test_the_best_power_of_two_is_the_best_in_runs():
     assert best / 2 < peak < 2 * best and key("best_size").mark("A/c*ln(2)").right
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_joules_are_those_of_the_bytes_of_a_run(nodes):
     def ring(group):
@@ -186,6 +190,7 @@ def a_step(group):
         handle.wait()
 
 
+@pytest.mark.ranks
 def test_efficiency_and_hidden_part_of_a_real_trace():
     run = timed(a_step, 4)
     busy = run.trace.step_breakdown()
@@ -210,6 +215,7 @@ def late(group, steps):
         collectives.all_reduce(torch.ones(3000), group, "sum", algorithm="ring")
 
 
+@pytest.mark.ranks
 def test_waiting_and_the_guilty_rank_of_a_real_trace():
     run = timed(late, 3, 12)
     true = torch.tensor(
@@ -288,6 +294,7 @@ EVIDENCE = (
 )  # fmt: skip
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("animal", [a for a in animals(CHAPTER) if a.body.__name__ in EVIDENCE], ids=lambda a: a.name)
 def test_both_doors_give_the_same_marks_and_sentences(animal, monkeypatch):
     monkeypatch.setenv("LABKIT_SLOW_MACHINE", "5")

@@ -137,6 +137,7 @@ def units_of(ways, e, n=4, rows=12, d=8):
     return sent / cost.ring_all_gather_bytes(4 * rows * d, n)
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("e", [2, 6])
 def test_units_of_cuts_are_those_of_real_layers(e):
     wide = 8 * e
@@ -158,6 +159,7 @@ def test_three_ranks_by_autograd(n):
     assert answer("dx_of_rank_1", **n) == float(x.grad)
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("n", HEADS[::7])
 def test_degrees_by_search(n):
     def fits(t, copies):
@@ -235,6 +237,7 @@ def tell_wrong(right, causes, names):
             assert not all(same(w, mine[place]) for w, mine in zip(wrong, right, strict=True)), cause
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("both", [False, True])
 def test_regions_are_those_of_one_device_and_of_the_library(both):
     torch.manual_seed(3)
@@ -265,6 +268,7 @@ def test_regions_are_those_of_one_device_and_of_the_library(both):
     assert all(same(w, m[0]) for w, m in zip(causes["the loss"][pairs.NO_COPY], right, strict=True))
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("n", [1, 3, 4])
 def test_the_loss_is_that_of_the_library(n):
     torch.manual_seed(n)
@@ -316,6 +320,7 @@ def test_the_norm_is_that_of_the_whole_model():
     assert math.isclose(float(right[0][-1]), float(expected))
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_positions_are_cut_as_in_the_library(n):
     torch.manual_seed(n)
@@ -406,6 +411,7 @@ def test_calls_must_fit_to_the_byte_and_halves_count_as_a_whole():
 # Behind walls -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("name", ["the_last_weights_first", "waits_at_once", "weights_first", "a_sum_for_each_matrix"])
 def test_a_hidden_sum_has_the_same_marks_behind_walls(name, monkeypatch):
     """Rounds of a switch and records of a program agree on what had begun, and what was over."""

@@ -254,6 +254,7 @@ def job(heads=6, batch=12, **options):
     return NtpConfig(own.own_model(heads), examples, adamw, (3, 3), batch, dtype=torch.float64, **options)
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("lost, heads", [(0, 9), (5, 12)])
 def test_a_real_run_moves_what_the_paper_says(lost, heads):
     run = run_ntp(job(heads), 4, faults=[Kill(lost, at="backward", nth=3)]).require()
@@ -261,6 +262,7 @@ def test_a_real_run_moves_what_the_paper_says(lost, heads):
     assert [a.step for a in run.attempts if a.loss is None] == [2]
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("first, second, ends", [(3, 0, True), (3, 2, False), (5, 2, True)])
 def test_the_pairs_that_a_real_run_cannot_lose_are_those_of_the_key(first, second, ends):
     """Rank 1 is lost, and two steps later two others: 3 is the first of the whole replica, and 5 the last."""

@@ -12,6 +12,8 @@ import pytest
 from slices import changed_last
 from zoo_runs import CHAPTERS, ROOT, source
 
+pytestmark = pytest.mark.ranks
+
 
 def nbval(notebook: Path) -> subprocess.CompletedProcess[str]:
     """`pytest --nbval-lax` on a notebook, in a process of its own, without this run's own options."""

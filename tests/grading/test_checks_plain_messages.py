@@ -86,6 +86,7 @@ def test_what_was_never_waited_for_was_never_taken():
     assert not order.had(order.sent[0], 1, 0) and order.had(order.sent[0], 1, 1) and not order.had(order.sent[0], 1, 2)
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("name", BOTH)
 def test_the_sandbox_and_the_notebook_give_the_same_marks(name):
     animal = next(a for a in animals(CHAPTER) if a.body.__name__ == name)

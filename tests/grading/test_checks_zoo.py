@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from zoo_runs import CHAPTERS, animals, answers_of, judged, sentences, source
 
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("patient")]
 
 AUTOMATIC = [(c, e.id) for c in CHAPTERS for e in source(c).exercises if e.kind != "explanation"]
 PROGRAMS = [(c, e.id) for c in CHAPTERS for e in source(c).exercises if e.kind == "program"]

@@ -180,6 +180,7 @@ def test_file_names_are_plain_and_never_the_same(names):
     assert all(re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._@+-]*\.html", name) and name != "index.html" for name in found)
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1000), ("dark", 360)])
 def test_axe_finds_nothing_and_no_page_scrolls_sideways(chromium, pages, scheme, width):
     from axe_playwright_python.sync_playwright import Axe

@@ -28,6 +28,8 @@ from labkit.grading.grader.pristine import Pristine
 from labkit.grading.grader.results import from_json
 from labkit.grading.sandbox import open_sandbox
 
+pytestmark = pytest.mark.ranks
+
 ATTACKS = (
     "steals", "forges", "patches", "unpickles", "kills", "forks", "daemons", "fills-disk", "fills-memory", "loops",
     "prints", "exits",

@@ -79,6 +79,7 @@ def test_the_untouched_notebook_is_unattempted_and_the_solution_has_full_marks(g
     assert from_json(to_json(solved)) == solved
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("name", SAME)
 def test_the_sandbox_and_the_notebook_give_the_same_marks(grade, name, monkeypatch):
     monkeypatch.setenv("LABKIT_SLOW_MACHINE", "5")
@@ -90,6 +91,7 @@ def test_the_sandbox_and_the_notebook_give_the_same_marks(grade, name, monkeypat
     assert here.state == "right" if animal.right else here.state != "right"
 
 
+@pytest.mark.ranks
 def test_nbval_is_red_where_the_grader_takes_points_for_public_checks(grade, tmp_path):
     chosen = {a.exercise: a.source for a in animals(NAME)
               if a.body.__name__ in ("halve_the_ranks", "through_rank_0", "all_at_once", "by_leaders")}  # fmt: skip

@@ -52,6 +52,7 @@ def test_every_stub_is_unattempted(path):
     }
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("chapter", changed_last(path.stem for path in SOURCES))
 def test_every_solution_is_right(chapter, tmp_path):
     """As notebooks: all checks of all solutions are in test_checks_zoo."""

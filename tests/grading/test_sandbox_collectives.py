@@ -71,6 +71,7 @@ def locally(group, mine, plan):
     return names["everything"](mine[group.rank], group, plan)
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_results_bytes_and_messages_are_those_of_local(box, size):
     plan = plan_for(size)

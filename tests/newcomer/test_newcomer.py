@@ -20,6 +20,8 @@ import pytest
 
 from newcomer.place import ROOT, Place
 
+pytestmark = pytest.mark.ranks
+
 PROGRAMS = (
     "labkit ",
     "make ",

@@ -142,6 +142,7 @@ def _train(group, steps, per_rank, images):
     return pairs, watch.noise.estimate(), flat_gradient(model)
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_the_norms_of_a_data_parallel_run_are_those_of_one_device(ranks):
     steps, per_rank = 6, 32
@@ -186,12 +187,14 @@ def _train_in_buckets(group, steps, per_rank, images):
     return [(w.noise.signal, w.noise.noise, w.noise.steps) for w in (watch, again)]
 
 
+@pytest.mark.ranks
 def test_the_hook_of_data_parallel_takes_the_same_norms_bucket_by_bucket():
     for in_buckets, at_once in labkit.launch(_train_in_buckets, 3, 4, 16, digits()[0]).results:
         assert in_buckets == pytest.approx(at_once, rel=1e-4)
         assert in_buckets[2] == 4
 
 
+@pytest.mark.ranks
 def test_a_world_of_one_and_a_forgotten_norm_are_refused():
     def alone(group):
         with pytest.raises(Refused, match="two ranks or more"):

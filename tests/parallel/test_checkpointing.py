@@ -154,6 +154,7 @@ def test_a_function_that_does_something_else_the_second_time_is_refused():
         checkpoint_blocks(GPT(GPTConfig(layers=1)), ["blocks.7"])
 
 
+@pytest.mark.ranks
 def test_under_data_parallelism_and_zero_gradients_are_those_without_it():
     config = GPTConfig(context=16, width=32, layers=2)
     x = torch.randint(0, 256, (4, 17), generator=torch.Generator().manual_seed(0))

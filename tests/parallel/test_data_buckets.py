@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,6 +67,7 @@ class Odd(nn.Module):
         return y + (self.wide * x[0]).sum() + (self.narrow.float() * x.sum()).sum()
 
 
+@pytest.mark.ranks
 def test_odd_parameters():
     def work(group, tiny):
         model = DataParallel(Odd(), group, **({"bucket_bytes": 1, "first_bucket_bytes": 1} if tiny else {}))

@@ -13,6 +13,8 @@ from labkit.data import digits
 from labkit.models import CNN, GPT, MLP, GPTConfig, flat_gradient, next_token_loss
 from labkit.parallel import DataParallel, bf16_hook
 
+pytestmark = pytest.mark.ranks
+
 SIZES = [1, 2, 3, 4]
 SMALL = {"bucket_bytes": 20_000, "first_bucket_bytes": 2_000}
 

@@ -11,6 +11,8 @@ from labkit import Link, Network, cost
 from labkit.models import GPT, MLP, GPTConfig, MLPConfig, next_token_loss
 from labkit.parallel import DataParallel, kernels
 
+pytestmark = pytest.mark.ranks
+
 SMALL = {"bucket_bytes": 20_000, "first_bucket_bytes": 2_000}
 
 

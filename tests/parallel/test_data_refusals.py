@@ -12,6 +12,8 @@ from labkit import RankFailed
 from labkit.parallel import DataParallel
 from labkit.wire.errors import Refused
 
+pytestmark = pytest.mark.ranks
+
 
 def refused(work, size=3, **options):
     """The refusals of all ranks: `work` must raise Refused on each of them."""

@@ -13,6 +13,8 @@ from labkit.models import flat_gradient
 from labkit.parallel import DataParallel, Sampler
 from labkit.parallel.reach import reached, tensors_in
 
+pytestmark = pytest.mark.ranks
+
 TINY = {"bucket_bytes": 40, "first_bucket_bytes": 40}
 
 

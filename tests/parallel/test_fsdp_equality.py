@@ -15,6 +15,8 @@ from labkit import Network, launch
 from labkit.models import CNN, GPT, MLP, CNNConfig, GPTConfig, MLPConfig, next_token_loss
 from labkit.parallel import FullyShard, checkpoint_blocks
 
+pytestmark = pytest.mark.ranks
+
 CONFIG = GPTConfig(context=16, layers=3, width=36, heads=4, vocab=61)  # 61 * 36 and others do not divide by 4
 ROWS = 12  # a multiple of every world size here
 STRATEGIES = ("full_shard", "shard_grad_op", "no_shard")

@@ -13,6 +13,8 @@ from labkit.parallel import FullyShard, checkpoint_blocks
 from labkit.parallel.fsdp.memory import peak_bytes
 from labkit.wire.sampler import resident_bytes
 
+pytestmark = pytest.mark.ranks
+
 CONFIG = GPTConfig(context=16, layers=3, width=36, heads=4, vocab=61)
 TOKENS = torch.arange(2 * 17).reshape(2, 17) % 61
 

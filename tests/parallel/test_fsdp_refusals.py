@@ -11,6 +11,8 @@ from labkit import RankFailed, launch
 from labkit.models import GPT, MLP, GPTConfig, MLPConfig
 from labkit.parallel import FullyShard
 
+pytestmark = pytest.mark.ranks
+
 WIDTHS = MLPConfig((8, 6, 5))
 
 

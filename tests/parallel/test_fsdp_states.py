@@ -13,6 +13,8 @@ from labkit.models import GPT, MLP, GPTConfig, next_token_loss
 from labkit.parallel import FullyShard, deferred
 from labkit.wire.sampler import resident_bytes
 
+pytestmark = pytest.mark.ranks
+
 CONFIG = GPTConfig(context=16, layers=3, width=36, heads=4, vocab=61)
 TOKENS = torch.arange(12 * 17).reshape(12, 17) * 7 % 61
 

@@ -138,6 +138,7 @@ def test_the_nearest_sizes_that_fit():
 # -- the mesh: real ranks ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize(
     "sizes", [{"pp": 3}, {"dp": 2, "tp": 3}, {"tp": 3, "cp": 1, "dp": 2}, {"a": 2, "b": 2, "c": 2, "d": 1}]
 )
@@ -166,6 +167,7 @@ def test_groups_of_real_ranks_are_those_of_the_layout(sizes):
             assert total == sum(2**r for r in members)
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("transport", ["local", "gloo"])
 def test_bytes_stay_inside_the_axis(transport):
     numbers = {"dp": 600, "pp": 60, "tp": 6}
@@ -190,6 +192,7 @@ def test_bytes_stay_inside_the_axis(transport):
             assert matrix[a][b] - made[a][b] == expected, (axes, a, b)
 
 
+@pytest.mark.ranks
 def test_a_mesh_of_a_part_of_the_world_and_the_nodes_of_its_run():
     def on_rank(group):
         half = group.split(group.rank // 6)
@@ -217,6 +220,7 @@ def refusals(work, size):
     return launch(caught, size, transport="local", timeout=20).results
 
 
+@pytest.mark.ranks
 def test_sizes_that_do_not_fit_are_refused_on_every_rank_with_the_nearest_that_do():
     said = refusals(lambda group: Mesh(group, {"dp": 2, "tp": 2}), 6)
     assert len(set(said)) == 1
@@ -224,6 +228,7 @@ def test_sizes_that_do_not_fit_are_refused_on_every_rank_with_the_nearest_that_d
         assert words in said[0]
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize(
     "of_rank, words",
     [
@@ -238,6 +243,7 @@ def test_what_one_rank_brings_all_hear_of(of_rank, words):
     assert len(set(said)) == 1 and all(word in said[0] for word in words), said[0]
 
 
+@pytest.mark.ranks
 def test_an_axis_that_is_not_there():
     said = refusals(lambda group: Mesh(group, {"dp": 2})["tp"], 2)
     assert "no axis 'tp'" in said[0] and "'dp'" in said[0]

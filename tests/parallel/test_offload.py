@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import labkit
 from labkit.cost.zero import zero_state_bytes_by_rank
 from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.parallel import AdamW, ZeRO1, ZeRO2, ZeRO3
+
+pytestmark = pytest.mark.ranks
 
 CONFIG = GPTConfig(context=16, width=32, layers=2)
 STEPS = 3

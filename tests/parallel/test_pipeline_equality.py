@@ -28,6 +28,8 @@ from labkit.parallel.pipeline import (
     zb_v,
 )
 
+pytestmark = pytest.mark.ranks
+
 CONFIG = GPTConfig(context=8, layers=8, width=12, heads=2, vocab=31)
 TOKENS = torch.arange(26 * 9).reshape(26, 9) * 7 % 31
 SCHEDULES = (naive, gpipe, one_f_one_b, interleaved, zb_h1, zb_h2, zb_v)

@@ -34,6 +34,8 @@ from labkit.parallel.pipeline import (
 from labkit.parallel.pipeline.costs import Costs
 from labkit.parallel.pipeline.traffic import incoming, made_by, needed_by
 
+pytestmark = pytest.mark.ranks
+
 WIDE = 400_000  # numbers: 1.6 MB, more than a socket holds
 
 

@@ -31,6 +31,8 @@ from labkit.parallel.pipeline import (
 )
 from labkit.wire.errors import Refused
 
+pytestmark = pytest.mark.ranks
+
 X, Y = torch.ones(6, 4), torch.ones(6, 4)
 GPT_4 = GPTConfig(layers=4, width=8, heads=2)
 

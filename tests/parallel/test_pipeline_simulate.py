@@ -189,6 +189,7 @@ def several(group, cases):
     return results
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("name", LINKS)
 def test_the_simulator_is_the_virtual_clock_of_a_real_run_to_the_nanosecond(name):
     link, network = LINKS[name]

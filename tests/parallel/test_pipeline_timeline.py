@@ -23,6 +23,8 @@ from labkit.parallel.pipeline import (
     zb_v,
 )
 
+pytestmark = pytest.mark.ranks
+
 GRID = ((2, 4), (4, 4), (4, 8), (4, 16), (8, 16))
 SCHEDULES = (naive, gpipe, one_f_one_b, interleaved, zb_h1, zb_h2, zb_v)
 WIDTH = 3  # numbers that cross a boundary for one example

@@ -10,6 +10,8 @@ from labkit import launch
 from labkit.models import GPTConfig, next_token_loss
 from labkit.parallel.pipeline import Pipeline, gpipe, gpt_stages, interleaved, one_f_one_b, zb_h1, zb_v
 
+pytestmark = pytest.mark.ranks
+
 CONFIG = GPTConfig(context=8, layers=8, width=12, heads=2, vocab=31, tied=False)
 TOKENS = torch.arange(16 * 9).reshape(16, 9) * 7 % 31
 COUNT = 8

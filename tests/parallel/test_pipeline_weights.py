@@ -12,6 +12,8 @@ from labkit.models import GPTConfig, next_token_loss
 from labkit.parallel.pipeline import Pipeline, gpt_stages, pipedream
 from labkit.parallel.pipeline.running.weights import Stash
 
+pytestmark = pytest.mark.ranks
+
 CONFIG = GPTConfig(context=8, layers=4, width=12, heads=2, vocab=31, tied=False, dropout=0.0)
 TOKENS = torch.arange(12 * 9).reshape(12, 9) * 7 % 31
 OPTIMIZERS = {

@@ -67,6 +67,7 @@ def test_side_by_side_the_ranks_of_a_step_are_one_rank_with_a_larger_batch(count
     assert steps == one
 
 
+@pytest.mark.ranks
 def test_an_epoch_is_a_function_of_seed_and_number():
     def epoch(seed, number, shuffle=True):
         return torch.cat(list(Sampler(100, (0, 1), batch=7, seed=seed, shuffle=shuffle).epoch(number))).tolist()
@@ -77,6 +78,7 @@ def test_an_epoch_is_a_function_of_seed_and_number():
     assert everywhere == [epoch(0, 3)] * 2
 
 
+@pytest.mark.ranks
 def test_it_takes_its_place_from_a_group():
     def work(group):
         return [b.tolist() for b in Sampler(10, group, batch=2, shuffle=False).epoch(0)]

@@ -11,6 +11,8 @@ from labkit.models import GPT, GPTConfig
 from labkit.parallel import kernels
 from labkit.wire.errors import Refused
 
+pytestmark = pytest.mark.ranks
+
 
 def net():
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))

@@ -12,6 +12,8 @@ from labkit import cost
 from labkit.models import GPTConfig
 from labkit.parallel.tensor.gpt import TensorParallelGPT
 
+pytestmark = pytest.mark.ranks
+
 CONFIG = GPTConfig(context=12, layers=3, heads=4, width=32, vocab=37)
 BATCH, POSITIONS = 2, 11
 WAYS = {1: (False, False), 2: (True, True), 3: (True, False)}  # step: (sequence, gather_again)

@@ -12,6 +12,8 @@ from labkit.models import GPTConfig
 from labkit.parallel import TensorParallelBlock, TensorParallelGPT, kernels
 from labkit.parallel.tensor.cut import cuts_of
 
+pytestmark = pytest.mark.ranks
+
 B, T = 2, 8
 CONFIG = GPTConfig(vocab=61, context=16, layers=2, heads=12, width=48)
 D = CONFIG.width

@@ -11,6 +11,8 @@ from labkit import Network, launch
 from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.parallel import DataParallel, Mesh, TensorParallelGPT, checkpoint_blocks
 
+pytestmark = pytest.mark.ranks
+
 # 61 symbols divide by no degree here; 15 positions by 3 only. Heads, keys and columns divide by 2, 3 and 4.
 CONFIG = GPTConfig(vocab=61, context=16, layers=2, heads=12, width=48, expansion=3)
 CASES = {

@@ -10,6 +10,8 @@ from labkit import Link, Network, RankFailed, cost, launch
 from labkit.parallel import ColumnParallelLinear, RowParallelLinear, kernels
 from labkit.parallel.tensor.whole import whole_gradients, whole_state
 
+pytestmark = pytest.mark.ranks
+
 B, T, I, O = 2, 7, 12, 24  # noqa: E741
 SIZES = [1, 2, 3, 4]
 

@@ -15,6 +15,8 @@ from labkit.parallel import (
     vocab_parallel_cross_entropy,
 )
 
+pytestmark = pytest.mark.ranks
+
 SIZES = [2, 3, 4]
 B, T, D, HIDDEN, VOCAB = 2, 12, 12, 24, 60  # 2, 3 and 4 divide all of them but B
 DTYPES = (torch.float32, torch.float64)

@@ -15,6 +15,8 @@ from labkit.parallel.tensor.gradients import clip_grad_norm_
 from labkit.parallel.tensor.random import check_random_state, different_inside
 from labkit.parallel.tensor.whole import load_whole, whole_state
 
+pytestmark = pytest.mark.ranks
+
 CONFIG = GPTConfig(vocab=61, context=16, layers=2, heads=12, width=48)
 IDS = torch.zeros(2, 8, dtype=torch.int64)
 

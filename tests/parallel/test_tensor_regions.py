@@ -16,6 +16,8 @@ from labkit.parallel.tensor.regions import (
     scatter_to_region,
 )
 
+pytestmark = pytest.mark.ranks
+
 SIZES = [1, 2, 3, 4]
 
 

@@ -22,6 +22,8 @@ from labkit.world import RankFailed
 
 from .test_tensor_gpt import CASES, WAYS, batch, furthest, parts, plain, trained
 
+pytestmark = pytest.mark.ranks
+
 
 def scattered(config: GPTConfig, size: int, seed: int = 0) -> Spread:
     """Every kind of shard dealt out in any order, one rank with many more than the others."""

@@ -15,6 +15,8 @@ from labkit.cost import cost_of, vocabulary_parallel_loss_bytes_by_rank
 from labkit.parallel import VocabParallelEmbedding, vocab_parallel_cross_entropy
 from labkit.wire.errors import Refused
 
+pytestmark = pytest.mark.ranks
+
 SIZES = [1, 2, 3, 4]
 SHAPE = (3, 5)
 

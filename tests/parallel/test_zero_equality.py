@@ -12,6 +12,8 @@ import labkit
 from labkit.models import GPT, GPTConfig, next_token_loss, state
 from labkit.parallel import AdamW, ZeRO1, ZeRO2, ZeRO3, checkpoint_blocks
 
+pytestmark = pytest.mark.ranks
+
 STAGES = {1: ZeRO1, 2: ZeRO2, 3: ZeRO3}
 SIZES = [1, 2, 3, 4]
 STEPS = 4

@@ -14,6 +14,8 @@ from labkit.data import batches, text
 from labkit.models import GPT, GPTConfig, flat_gradient, next_token_loss
 from labkit.parallel import DataParallel, ZeRO1, ZeRO2, ZeRO3, checkpoint, checkpoint_blocks
 
+pytestmark = pytest.mark.ranks
+
 STAGES = {1: ZeRO1, 2: ZeRO2, 3: ZeRO3}
 CONFIG = GPTConfig(context=16, width=64, layers=2)
 CASES = [(1, 2, "mixed"), (2, 1, "mixed"), (2, 2, "single"), (3, 1, "single"), (3, 2, "mixed"), (3, 3, "mixed"),

@@ -13,6 +13,8 @@ from labkit.models import GPT, MLP, GPTConfig, MLPConfig
 from labkit.optim import LARS
 from labkit.parallel import AdamW, ZeRO1, ZeRO2, ZeRO3
 
+pytestmark = pytest.mark.ranks
+
 STAGES = [ZeRO1, ZeRO2, ZeRO3]
 
 

@@ -13,6 +13,8 @@ import labkit
 from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.parallel import AdamW, ZeRO1, ZeRO2, ZeRO3
 
+pytestmark = pytest.mark.ranks
+
 CONFIG = GPTConfig(context=16, width=32, layers=2)
 STAGES = {1: ZeRO1, 2: ZeRO2, 3: ZeRO3}
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections import Counter
 from dataclasses import dataclass, replace
 
 import cloudpickle
@@ -24,7 +23,22 @@ from .diagnose_worlds import QUIET, settle
 
 STEPS = 6
 FAMILIES = ("nodes", "mesh", "pipeline", "ring", "star", "uneven")
-FAULTS = ("skip", "extra", "recv", "send", "shape", "dtype", "op", "peer", "order", "hang", "sleep", "kill", "raise", "drop")
+FAULTS = (
+    "skip",
+    "extra",
+    "recv",
+    "send",
+    "shape",
+    "dtype",
+    "op",
+    "peer",
+    "order",
+    "hang",
+    "sleep",
+    "kill",
+    "raise",
+    "drop",
+)
 REDUCE = ("all_reduce", "reduce_scatter", "reduce")
 
 

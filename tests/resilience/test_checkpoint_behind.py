@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
+import pytest
 import torch
 from leftovers import NEVER
 from torch import nn
@@ -13,6 +14,8 @@ from labkit import launch
 from labkit.resilience.checkpoint import Checkpointer, Feed, NotSaved, available, read
 from labkit.resilience.checkpoint.staging import Staging
 from labkit.wire.errors import Refused
+
+pytestmark = pytest.mark.ranks
 
 
 class Gate:

@@ -16,6 +16,8 @@ from torch import nn
 from labkit import launch
 from labkit.resilience.checkpoint import Checkpointer, NotSaved, available, check, read
 
+pytestmark = pytest.mark.ranks
+
 CALLS = ("mkdir", "open", "write", "fsync", "rename", "unlink", "rmdir")
 
 

@@ -27,6 +27,8 @@ from labkit.resilience.checkpoint import (
     read,
 )
 
+pytestmark = pytest.mark.ranks
+
 CONFIG = GPTConfig(context=8, layers=1, width=16, heads=4, vocab=11)
 
 

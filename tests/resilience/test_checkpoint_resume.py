@@ -16,6 +16,8 @@ from labkit.parallel.pipeline import one_f_one_b
 from labkit.parallel.pipeline.running.stages import gpt_stages
 from labkit.resilience.checkpoint import Checkpointer, Feed, NotSaved, read
 
+pytestmark = pytest.mark.ranks
+
 CONFIG = GPTConfig(context=8, layers=2, width=24, heads=6, vocab=31)
 TOKENS = torch.arange(48 * 9).reshape(48, 9) * 7 % 31
 

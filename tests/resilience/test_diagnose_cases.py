@@ -17,6 +17,8 @@ from .diagnose_ends import disagreements, drops, kills, raises
 from .diagnose_slow import stragglers_of
 from .diagnose_worlds import any_moment, hangs, mesh_program, overlapped_program, pipeline_program
 
+pytestmark = pytest.mark.ranks
+
 AIM = 0.978  # the FT-HSDP paper, section 2.3
 M, P, A = mesh_program, pipeline_program, overlapped_program
 

@@ -114,6 +114,7 @@ def reporting(group, address, token):
     agent.close()
 
 
+@pytest.mark.ranks
 def test_a_rank_that_hangs_inside_the_library_is_told_by_its_silence(collector) -> None:
     """All ranks have joined a native collective, and the records say no more: the one that is not heard of is it."""
     job = labkit.start(reporting, 3, collector.address, collector.token, transport="gloo", on_failure="continue")

@@ -39,6 +39,7 @@ def state(group, odd):
     return compare(w, group)
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("size, odd, suspects, exact", [
     (3, [1], (1,), True), (5, [0, 3], (0, 3), True), (2, [1], (0, 1), False), (4, [2, 3], (0, 1, 2, 3), False),
 ])  # fmt: skip
@@ -50,6 +51,7 @@ def test_which_replica_differs_and_where(size, odd, suspects, exact) -> None:
     assert "'b' from element 32 to 63" in str(found.verdict)
 
 
+@pytest.mark.ranks
 def test_replicas_that_agree() -> None:
     assert labkit.launch(state, 3, [], transport="local").results == [None] * 3
 
@@ -58,6 +60,7 @@ def uneven(group):
     return compare({str(n): torch.zeros(1) for n in range(1 + group.rank)}, group)
 
 
+@pytest.mark.ranks
 def test_ranks_that_bring_other_tensors_are_told_so() -> None:
     with pytest.raises(labkit.RankFailed, match=r"brought \[1, 2\] tensors"):
         labkit.launch(uneven, 2, transport="local")

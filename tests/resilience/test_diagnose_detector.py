@@ -11,6 +11,8 @@ from labkit.resilience.diagnose import Detector
 
 from .diagnose_worlds import told
 
+pytestmark = pytest.mark.ranks
+
 
 def steps(group, n):
     for step in range(n):

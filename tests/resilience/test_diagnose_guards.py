@@ -12,6 +12,8 @@ import labkit
 from labkit import Refused, collectives
 from labkit.resilience.diagnose import FiniteGuard, ForwardWatch, SpikeGuard
 
+pytestmark = pytest.mark.ranks
+
 
 def guarded(group, bad, value, where):
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))

@@ -52,6 +52,7 @@ def test_what_counts_as_time_in_communication() -> None:
     assert desk.look()[0].seconds == pytest.approx((3000 + 1000) / 1e9)  # and not twice
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("sizes", [{"dp": 2, "tp": 2}, {"dp": 3}])
 def test_on_real_clocks(sizes) -> None:
     size = 4 if "tp" in sizes else 3
@@ -74,12 +75,14 @@ def slow_program(group, sizes, steps):
             collectives.all_reduce(torch.ones(50), mesh[axis], algorithm="ring")
 
 
+@pytest.mark.ranks
 def test_without_a_slow_rank_none_is_named_on_the_virtual_clock() -> None:
     for program, sizes in ((mesh_program, {"dp": 2, "tp": 2}), (pipeline_program, {"dp": 2, "pp": 2})):
         run = labkit.launch(program, 4, sizes, 6, "ring", 50, clock="virtual", transport="local")
         assert stragglers(run.trace).slow == ()
 
 
+@pytest.mark.ranks
 def test_between_two_looks_at_a_running_job() -> None:
     job = labkit.start(slow_program, 4, {"dp": 2, "tp": 2}, 10**6, transport="local",
                        faults=[Slow(2, step=0, factor=3)], on_failure="continue")  # fmt: skip

@@ -19,6 +19,8 @@ from labkit import Kill, Raise, RankFailed, Refused, collectives, launch
 from labkit.resilience.checkpoint import Checkpointer, Feed, NotLoaded, read
 from labkit.resilience.elastic import GaveUp, restarts, run_elastic
 
+pytestmark = pytest.mark.ranks
+
 DATA = torch.randn(240, 4, generator=torch.Generator().manual_seed(1))
 
 

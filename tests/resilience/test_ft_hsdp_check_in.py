@@ -37,6 +37,7 @@ def test_roles_rings_and_sources_follow_from_the_quorum():
     assert Decision.from_json(Decision(quorum).to_json()) == Decision(quorum)
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("size", [1, 3])
 def test_ranks_hear_what_their_leader_says_and_vote(size):
     def on_rank(group):
@@ -50,6 +51,7 @@ def test_ranks_hear_what_their_leader_says_and_vote(size):
         assert heard and votes == [-1, size - 1, 1 if size > 1 else -1, 0]
 
 
+@pytest.mark.ranks
 def test_a_vote_without_a_voter_is_an_error_in_time():
     """The leader does not wait for a rank that is gone; and not for ever for one that is silent."""
 
@@ -83,6 +85,7 @@ def test_who_waits_for_its_peers_says_whom_it_misses():
         first_step.wait_for_peers(group, [2, 3, 4], 0.01)
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize(
     ("size", "options", "words"),
     [
@@ -103,6 +106,7 @@ def test_a_world_that_does_not_fit_is_refused(size, options, words, tmp_path):
         assert words in said
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("wrong", ["address", "token", "code"])
 def test_a_service_that_is_not_ours_is_named(wrong, tmp_path):
     service = QuorumService.start(2, first=0.2)

@@ -12,6 +12,8 @@ from labkit.resilience.supervising.run import run_ft_hsdp
 
 from .ft_hsdp_cases import BUILDS, build_mlp, config
 
+pytestmark = pytest.mark.ranks
+
 STEPS = 5
 
 

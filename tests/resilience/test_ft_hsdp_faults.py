@@ -19,6 +19,8 @@ from labkit.resilience.supervising.run import run_ft_hsdp
 
 from .ft_hsdp_cases import BUILDS, build_mlp, config
 
+pytestmark = pytest.mark.ranks
+
 STEPS = 8
 
 

@@ -64,6 +64,7 @@ def storm(group, case):
     return right, ftar.finish(), bool((x == group.size - len(victims)).all())
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_others_go_on(seed) -> None:
     case = draw(seed)

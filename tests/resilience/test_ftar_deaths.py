@@ -17,6 +17,8 @@ from labkit.resilience.ftar.exchange import ft_all_reduce
 
 from .ftar_cases import raised, sum_of_ones, until_it_breaks
 
+pytestmark = pytest.mark.ranks
+
 CUT = {"chunk_bytes": 4000, "chunks": 2}  # of 12,000 floats: 4 ranks send 3 chunks of each part, 18 messages each
 
 

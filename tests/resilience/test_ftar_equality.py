@@ -14,6 +14,8 @@ from labkit.resilience.ftar.plan import make_plan
 
 from .ftar_cases import ADDING, digest, values
 
+pytestmark = pytest.mark.ranks
+
 SIZES = [0, 1, 2, 7, 8, 63, 1000, 4096, 10_007]
 CUTS = [(64, 1), (64, 3), (1000, 2), (4096, 4), (1 << 20, 4)]  # the first three make many partitions of the larger
 

@@ -18,6 +18,8 @@ from labkit.resilience.ftar.queued import Ftar
 
 from .ftar_cases import raised
 
+pytestmark = pytest.mark.ranks
+
 LIMITS = {"message": 2.0, "exchange": 4.0, "vote": 5.0, "step": 10.0, "join": 12.0, "hang": 15.0}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 import torch
 from leftovers import NEVER
 
@@ -15,6 +16,8 @@ from labkit.resilience.ftar.plan import make_plan
 from labkit.wire import record as rec
 
 from .ftar_cases import raised
+
+pytestmark = pytest.mark.ranks
 
 
 def test_a_neighbour_that_leaves_when_it_has_everything_is_no_movement(tmp_path) -> None:

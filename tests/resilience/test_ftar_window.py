@@ -13,6 +13,8 @@ import labkit
 from labkit.resilience.ftar.exchange import ft_all_reduce
 from labkit.wire import record as rec
 
+pytestmark = pytest.mark.ranks
+
 
 def most_in_flight(trace) -> dict[tuple[int, int], int]:
     """For each pair of neighbours the most bytes that had left the one and not yet been taken by the other."""

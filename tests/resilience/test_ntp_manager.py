@@ -186,6 +186,7 @@ def gpu(group, now, state):
     return stage, whole_gradients(block, inner)
 
 
+@pytest.mark.ranks
 def test_a_narrowed_replica_trains_while_its_idle_gpu_works_for_another_job():
     manager = ResourceManager(SMALL)
     now = manager.fail([1])

@@ -15,6 +15,8 @@ from labkit.resilience.ntp import Border, shard_map
 from labkit.wire.errors import Refused
 from labkit.world import RankFailed
 
+pytestmark = pytest.mark.ranks
+
 CONFIG = GPTConfig(vocab=8, context=8, layers=2, heads=4, width=16)
 
 

@@ -13,6 +13,8 @@ from labkit.wire import record as rec
 from labkit.wire.errors import Refused
 from labkit.wire.messenger import USER
 
+pytestmark = pytest.mark.ranks
+
 # 12 heads do not divide by 5, 7 or 8; 61 ids by nothing; 90 columns by no 4 or 7.
 CONFIG = GPTConfig(vocab=61, context=12, layers=2, heads=12, width=36, expansion=5)
 GROUPED = GPTConfig(vocab=61, context=12, layers=1, heads=16, kv_heads=8, width=32, tied=False)

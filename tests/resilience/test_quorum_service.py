@@ -33,6 +33,8 @@ from labkit.resilience.quorum.connection import Connection, parse
 
 from .quorum_processes import ROOT, Leader
 
+pytestmark = pytest.mark.ranks
+
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., QuorumService]]:

@@ -17,6 +17,8 @@ from labkit.resilience.supervising.incidents import Incident, follow_up, stalls
 from labkit.resilience.supervising.supervisor import Supervisor
 from labkit.wire.errors import Refused
 
+pytestmark = pytest.mark.ranks
+
 
 class Service:
     """Stands for the client of the quorum service: counts incarnations and keeps what it was told."""

@@ -11,6 +11,8 @@ from leftovers import NEVER
 import labkit
 from labkit import RankFailed, collectives
 
+pytestmark = pytest.mark.ranks
+
 TRANSPORTS = ["local", "gloo"]
 
 

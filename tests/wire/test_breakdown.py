@@ -8,6 +8,8 @@ import torch
 import labkit
 from labkit.wire.breakdown import length, subtract, union
 
+pytestmark = pytest.mark.ranks
+
 LINK = labkit.Network(intra=labkit.Link(bandwidth=1e6, latency=0.5))  # 1 MB/s, half a second
 
 

@@ -8,6 +8,8 @@ import torch
 import labkit
 from labkit.collectives import all_reduce, broadcast
 
+pytestmark = pytest.mark.ranks
+
 
 def late_last_rank(group):
     for step in range(2):

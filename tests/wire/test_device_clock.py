@@ -121,6 +121,7 @@ def test_only_a_gpu_in_real_time_has_one(monkeypatch) -> None:
     assert device.waits == 3
 
 
+@pytest.mark.ranks
 def test_spans_compute_and_collectives_take_their_times_from_the_device() -> None:
     def work(group):
         from labkit import collectives

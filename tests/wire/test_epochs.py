@@ -15,6 +15,8 @@ from labkit import Drop, Kill, PeerLost, RankFailed, WaitTimeout, collectives
 from labkit.wire.errors import MessageLost
 from labkit.wire.transports.epoch import Epoch
 
+pytestmark = pytest.mark.ranks
+
 
 def around(group, value):
     """What the left neighbour holds."""

@@ -9,7 +9,7 @@ import labkit
 from labkit import collectives, cost
 from labkit.world.devices import gpu_count
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(gpu_count() < 1, reason="needs a CUDA device")]
+pytestmark = [pytest.mark.ranks, pytest.mark.gpu, pytest.mark.skipif(gpu_count() < 1, reason="needs a CUDA device")]
 
 
 def on_the_gpu(group):

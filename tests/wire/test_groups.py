@@ -9,6 +9,8 @@ from leftovers import NEVER
 import labkit
 from labkit import Kill, RankFailed, collectives
 
+pytestmark = pytest.mark.ranks
+
 TRANSPORTS = ["local", "gloo"]
 
 

@@ -8,6 +8,8 @@ from labkit import Link, Network, collectives
 from labkit.cost import Links
 from labkit.wire.network import emulated_links
 
+pytestmark = pytest.mark.ranks
+
 
 def test_an_emulated_link_is_never_faster_than_the_machine():
     network = Network(nodes=2, intra=Link(bandwidth=1e12, latency=1e-3), inter=Link(bandwidth=1e6, latency=1e-9))

@@ -14,6 +14,8 @@ from labkit import RankFailed, Refused
 from labkit.wire import AVG, MAX, MIN, PROD, SUM
 from labkit.wire.dtypes import DTYPES
 
+pytestmark = pytest.mark.ranks
+
 TRANSPORTS = ["local", "gloo"]
 PIECE = 1 << 18  # bytes that a sum is done in on `local`
 FEW = settings(max_examples=4)

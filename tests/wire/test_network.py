@@ -11,6 +11,8 @@ import torch
 import labkit
 from labkit import Link, Network, collectives
 
+pytestmark = pytest.mark.ranks
+
 TRANSPORTS = ["local", "gloo"]
 
 

@@ -1,5 +1,6 @@
 """Where buffers lie in the tensor of a collective, as records say it."""
 
+import pytest
 import torch
 
 import labkit
@@ -43,6 +44,7 @@ def test_a_collective_inside_another_begins_where_its_input_lies():
     assert places.find(stranger) == -1
 
 
+@pytest.mark.ranks
 def test_after_a_nested_collective_the_outer_one_goes_on_where_it_was():
     @algorithm("all_reduce", "outer")
     def outer(x, group, op=SUM):

@@ -7,6 +7,8 @@ from leftovers import NEVER
 
 import labkit
 
+pytestmark = pytest.mark.ranks
+
 
 def failure(fn, size=2):
     with pytest.raises(labkit.RankFailed) as caught:

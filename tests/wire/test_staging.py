@@ -14,6 +14,8 @@ from labkit import RankFailed, collectives
 from labkit.book import record
 from labkit.wire.ops import MAX, SUM
 
+pytestmark = pytest.mark.ranks
+
 TRANSPORTS = ("local", "gloo")
 
 

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 import labkit
 from labkit import collectives
 
+pytestmark = pytest.mark.ranks
+
 TRANSPORTS = ["local", "gloo"]
 
 

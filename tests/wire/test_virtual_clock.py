@@ -11,6 +11,8 @@ import torch
 import labkit
 from labkit import Link, Network, collectives
 
+pytestmark = pytest.mark.ranks
+
 TRANSPORTS = ["local", "gloo"]
 ALPHA, BETA = 5e-6, 1e-9
 LINK = Link(bandwidth=1 / BETA, latency=ALPHA)

@@ -17,6 +17,8 @@ from labkit import RankFailed, collectives
 from labkit.wire import record as rec
 from labkit.world.diagnose import Wait, _both, _stuck
 
+pytestmark = pytest.mark.ranks
+
 TRANSPORTS = ["local", "gloo"]
 
 

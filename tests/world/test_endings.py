@@ -15,6 +15,8 @@ from leftovers import NEVER, alive, eventually, processes
 import labkit
 from labkit import RankFailed
 
+pytestmark = pytest.mark.ranks
+
 PROGRAM = """
 import os, subprocess, sys, threading, time, signal
 import labkit

@@ -15,6 +15,8 @@ from leftovers import NEVER, eventually
 import labkit
 from labkit import RankFailed
 
+pytestmark = pytest.mark.ranks
+
 
 def receive_from(group, source):
     return group.recv(torch.zeros(3), source)

@@ -9,6 +9,8 @@ from leftovers import NEVER
 import labkit
 from labkit import Corrupt, Drop, Hang, Kill, Raise, RankFailed, Refused, Slow
 
+pytestmark = pytest.mark.ranks
+
 
 def train(group):
     """Three steps of three exchanges around the ring; each returns what it received."""

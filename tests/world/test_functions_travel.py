@@ -7,10 +7,13 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+import pytest
 import torch
 
 import labkit
 from labkit.wire.dtypes import DTYPES
+
+pytestmark = pytest.mark.ranks
 
 
 def test_results_come_by_rank() -> None:

@@ -13,6 +13,8 @@ from leftovers import NEVER, alive, descriptors, eventually
 import labkit
 from labkit import Kill, Raise, RankFailed, Refused, Slow
 
+pytestmark = pytest.mark.ranks
+
 
 def wait_for(path) -> None:
     while not os.path.exists(path):

@@ -1,5 +1,7 @@
 """alpha and beta: measured once, kept, and mended when the file is not ours."""
 
+import pytest
+
 import labkit
 from labkit.world import machine
 
@@ -24,6 +26,7 @@ def test_a_file_that_is_not_ours_is_written_anew(tmp_path, monkeypatch):
     assert list(machine._load().values()) == [(1e-5, 1e-9)]
 
 
+@pytest.mark.ranks
 def test_every_rank_gets_the_same_model():
     def model(group):
         return group.link_model.alpha, group.link_model.beta

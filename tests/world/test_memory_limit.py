@@ -16,6 +16,8 @@ from labkit.cost.units import GB, GiB, MiB
 from labkit.world import doctor
 from labkit.world.memory_limit import LEAST, allowance, parse_bytes
 
+pytestmark = pytest.mark.ranks
+
 TRANSPORTS = ["local", "gloo"]
 
 

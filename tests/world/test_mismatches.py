@@ -20,6 +20,8 @@ from labkit.world.mismatch import message_mismatch
 from labkit.world.process import is_ending
 from labkit.world.spec import make_spec
 
+pytestmark = pytest.mark.ranks
+
 TRANSPORTS = ["local", "gloo"]
 
 

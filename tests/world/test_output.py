@@ -7,9 +7,12 @@ import subprocess
 import sys
 import time
 
+import pytest
 from leftovers import eventually
 
 import labkit
+
+pytestmark = pytest.mark.ranks
 
 
 def test_lines_are_whole_and_marked(capfd) -> None:

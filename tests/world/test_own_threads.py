@@ -13,6 +13,8 @@ from leftovers import NEVER
 import labkit
 from labkit import RankFailed
 
+pytestmark = pytest.mark.ranks
+
 TRANSPORTS = ["local", "gloo"]
 
 

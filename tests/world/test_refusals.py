@@ -11,6 +11,8 @@ import labkit
 from labkit import Link, Network, RankFailed, Refused
 from labkit.world import engine
 
+pytestmark = pytest.mark.ranks
+
 
 def nothing(group):
     return None

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import time
 
+import pytest
 from leftovers import NEVER, alive, eventually
 
 import labkit
+
+pytestmark = pytest.mark.ranks
 
 
 def wait_for(path: str) -> None:

@@ -13,6 +13,8 @@ from leftovers import NEVER, eventually
 import labkit
 from labkit import Hang, RankFailed
 
+pytestmark = pytest.mark.ranks
+
 TRANSPORTS = ["local", "gloo"]
 TOO_LONG = 0.5  # seconds
 

@@ -11,6 +11,8 @@ import numpy
 import pytest
 import torch
 
+pytestmark = pytest.mark.ranks
+
 SCRIPT = textwrap.dedent(
     """
     import json, os, sys, time

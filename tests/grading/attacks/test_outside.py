@@ -171,6 +171,7 @@ def attack(x, group):
     assert not named(RANK)
 
 
+@pytest.mark.ranks
 def test_a_sandbox_ends_with_its_grader(tier):
     """A grader that is killed in the middle of a call leaves no rank."""
     import signal
