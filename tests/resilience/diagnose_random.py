@@ -1,8 +1,8 @@
 """Programs drawn by a seed whose ranks have unequal roles, one fault in each, and whom the diagnosis names.
 
-A program is data: what happens in a step, in an order that all ranks follow, so it cannot stand still by itself. A fault
-changes what one rank does at one place. What the verdict must say is that rank; where two ranks disagree and nothing
-else tells who is right, it may say both, but never that it is sure of the other one.
+A program is data: what happens in a step, in an order that all ranks follow, so it cannot stand still by itself. A
+fault changes what one rank does at one place. What the verdict must say is that rank; where two ranks disagree and
+nothing else tells who is right, it may say both, but never that it is sure of the other one.
 """
 
 from __future__ import annotations
@@ -23,22 +23,8 @@ from .diagnose_worlds import QUIET, settle
 
 STEPS = 6
 FAMILIES = ("nodes", "mesh", "pipeline", "ring", "star", "uneven")
-FAULTS = (
-    "skip",
-    "extra",
-    "recv",
-    "send",
-    "shape",
-    "dtype",
-    "op",
-    "peer",
-    "order",
-    "hang",
-    "sleep",
-    "kill",
-    "raise",
-    "drop",
-)
+FAULTS = ("skip", "extra", "recv", "send", "shape", "dtype", "op", "peer", "order", "hang", "sleep", "kill", "raise",
+          "drop")  # fmt: skip
 REDUCE = ("all_reduce", "reduce_scatter", "reduce")
 
 

@@ -38,6 +38,11 @@ class Desk:
         self.time += 1000
         return self.time
 
+    def step(self, rank, n) -> None:
+        """`rank` marks step n."""
+        self.recorders[rank].step = n
+        self.recorders[rank].begin(rec.STEP, self.tick(), end=self.time)
+
     def enter(self, rank, ranks, name="all_reduce", algorithm="ring", shape=(8,), dtype=1, flags=0) -> int:
         """`rank` calls a collective of the group of `ranks`, and is in it from here on."""
         group, r = self.key(ranks), self.recorders[rank]

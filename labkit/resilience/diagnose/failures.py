@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from .waits import Clue
@@ -26,11 +26,12 @@ class Failed(Protocol):
     def message(self) -> str: ...
 
 
-def roots(failures: Iterable[Failed]) -> list[Clue]:
+def roots(failures: Iterable[Failed], finished: Collection[int] = ()) -> list[Clue]:
     """What the failures of a run say about who began: nothing for a run whose ranks all failed for no reason of theirs.
 
     A rank that lost another one, or waited for it in vain, points to it; what these pointers lead to is the root. A
-    message that arrived as another than expected leaves sender and receiver.
+    message that arrived as another than expected leaves sender and receiver. Of a rank that has finished, and one that
+    still waited for it, either may be wrong.
     """
     by_rank = {f.rank: f for f in reversed(list(failures)) if f.rank >= 0}
     own = [f for f in by_rank.values() if f.kind in OWN]
@@ -48,9 +49,11 @@ def roots(failures: Iterable[Failed]) -> list[Clue]:
     points = {f.rank: int(m[1]) for f in by_rank.values() if (m := _NAMES.search(f.message))}
     ends_at = {rank: _follow(rank, points) for rank in points}
     return [
+        Clue(frozenset({rank, last}), "finished", f"{_words(by_rank[rank])}, and rank {last} has finished")
+        if last in finished else
         Clue(frozenset({last}), "absent", f"{_words(by_rank[rank])}, and rank {last} waits for nobody")
         for rank, last in ends_at.items()
-        if last is not None
+        if last is not None and (last not in finished or points[rank] == last)
     ]  # fmt: skip
 
 

@@ -1,33 +1,40 @@
 """What a rank does in every step, and the steps in which it did something else.
 
 A program of a training job does the same in each step, or one of a few things. So a rank's own steps say what its part
-is, whatever the parts of the others are; a step that is like none of its others is odd. Without `group.step` a step is
-taken to begin wherever the first call that comes again is made.
+is, whatever the parts of the others are. Communication takes two: where a step of the whole job is like an earlier one
+but for a single rank, that rank is odd; where several differ, the program wanted it so.
+
+Without `group.step` a step is taken to begin wherever the first call that comes again is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping
 
-MOST_ODD = 3  # steps: who has more of them has no habits
+from .report import Odd, Report
+
+KEPT = 8  # steps of a rank that are compared
+NEW = 3  # of a pair that did something for the first time, one may have had to: not before so many like steps
 
 
 class Habits:
-    """Of one rank. `act` and `mark` take note of what it does, in its order; `odd` tells of the steps like no other."""
+    """Of one rank. `act` and `mark` take note of what it does, in its order; `odd` tells where its steps differ."""
 
     def __init__(self) -> None:
-        self._steps: dict[tuple[str, ...], list[int]] = {}  # what was done -> how often, first act and step of the last
+        self._steps: deque[tuple[int, int, tuple[str, ...]]] = deque(maxlen=KEPT)  # number, first act, what was done
         self._now: list[str] = []
         self._marked, self._opener = False, ""
-        self._start, self._step = 0, -1  # the first act of the step, and its number
+        self._start = self._number = 0  # of the step that goes on
 
-    def mark(self, step: int, nth: int) -> None:
+    def mark(self, number: int, nth: int) -> None:
         """A step begins, before act `nth`."""
         if self._marked:
             self._close(nth)
         else:
-            self._marked, self._steps, self._now, self._start = True, {}, [], nth
-        self._step = step
+            self._marked, self._now, self._start = True, [], nth
+            self._steps.clear()
+        self._number = number
 
     def act(self, what: str, nth: int) -> None:
         """The rank did this as act `nth`."""
@@ -39,29 +46,54 @@ class Habits:
         self._now.append(what)
 
     def _close(self, nth: int) -> None:
-        self._steps[tuple(self._now)] = [self._steps.get(tuple(self._now), [0])[0] + 1, self._start, self._step]
-        self._now, self._start = [], nth
+        self._steps.append((self._number, self._start, tuple(self._now)))
+        self._now, self._start, self._number = [], nth, self._number + 1
 
-    def odd(self, over: bool) -> tuple[tuple[int, str], ...]:
-        """(the first act that is otherwise, in words) for each odd step. over: whether the last step is complete."""
-        steps, now = dict(self._steps), tuple(self._now)
-        if over and (now or self._marked):
-            steps[now] = [steps.get(now, [0])[0] + 1, self._start, self._step]
-        elif not any(step[: len(now)] == now for step in steps):
-            steps[now] = [1, self._start, self._step]
-        usual = {step: n for step, (n, _, _) in steps.items() if n > 1} or {step: 1 for step in list(steps)[:1]}
-        strange = [(start, number, step) for step, (_, start, number) in steps.items() if step not in usual]
-        if len(strange) > min(MOST_ODD, sum(usual.values())):
-            return ()
-        return tuple(_words(start, number, step, list(usual)) for start, number, step in sorted(strange))
-
-
-def _words(start: int, number: int, step: tuple[str, ...], usual: Sequence[tuple[str, ...]]) -> tuple[int, str]:
-    at, like = max((_common(step, other), other) for other in usual)
-    did, does = (what[at] if at < len(what) else "went on" for what in (step, like))
-    where = f"in step {number} " if number >= 0 else ""
-    return start + at, f"{where}did otherwise than in its other steps: {did} instead of {does}"
+    def odd(self, over: bool) -> tuple[tuple[int, ...], tuple[Odd, ...]]:
+        """(the numbers of its complete steps, where its steps differ from those). over: the last one is complete."""
+        steps, now = list(self._steps), (self._number, self._start, tuple(self._now))
+        if over and self._now:
+            steps.append(now)
+        found = []
+        for number, start, did in steps if over else [*steps, now]:
+            for other, _, does in steps:
+                both = min(len(did), len(does))
+                at = next((i for i in range(both) if did[i] != does[i]), both)
+                whole = over or number != self._number  # else it may do the rest yet
+                if other != number and (at < len(did) or (whole and at < len(does))):
+                    here, there = (what[at] if at < len(what) else "the end of the step" for what in (did, does))
+                    new = at < len(did) and all(here not in what for n, _, what in steps if n != number)
+                    found.append(Odd(number, other, start + at, f"{here} instead of {there}", new))
+        return tuple(number for number, _, _ in steps), tuple(found)
 
 
-def _common(a: Sequence[str], b: Sequence[str]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+def strange(reports: Mapping[int, Report]) -> dict[int, Odd]:
+    """Ranks that were alone in doing something else than in another step, in the first such step of the latest ones.
+
+    Several where the step is as near to one other step as to another, and it is not the same rank that differs.
+    """
+    differ: dict[tuple[int, int], dict[int, Odd]] = {}
+    for rank, report in reports.items():
+        for odd in report.odd:
+            differ.setdefault((odd.step, odd.other), {})[rank] = odd
+    for step in sorted({step for step, _ in differ}):
+        known = [set(report.steps) for report in reports.values() if step in report.steps or step == _next(report)]
+        rows = [differ.get((step, other), {}) for other in set.intersection(*known) - {step}]
+        if rows and min(map(len, rows)) == 1:
+            found = {rank: odd for row in rows if len(row) == 1 for rank, odd in row.items()}
+            often = {rank: sum(row.keys() == {rank} for row in rows) for rank in found}
+            return {rank: odd for rank, odd in found.items()
+                    if not (odd.new and (often[rank] < NEW or _behind(reports, rank, odd)))}  # fmt: skip
+    return {}
+
+
+def _behind(reports: Mapping[int, Report], rank: int, odd: Odd) -> bool:
+    """Whether those with whom the rank did it have not come to that step yet, and might have done it, too."""
+    made = next((m for m in reports[rank].made if m.nth == odd.nth), None)
+    with_whom = () if made is None else made.ends or reports[rank].groups.get(made.call[0], ())
+    return any(r in reports and _next(reports[r]) < odd.step for r in with_whom)
+
+
+def _next(report: Report) -> int:
+    """The step that the rank is in."""
+    return report.steps[-1] + 1 if report.steps else 0

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from labkit.wire import record as rec
 from labkit.world.explain import ranks_text
 
+from . import habits
 from .report import Made, Report
 from .waits import Clue
 
@@ -57,28 +58,36 @@ def judge(reports: Mapping[int, Report], among: Collection[int]) -> tuple[int, b
     """Which of `among`, where one of them is at fault and evidence has not told which: (the rank, whether it is sure,
     why). Sure is only who did what it did in none of its other steps and none of its equals did. None: it stays open.
     """
-    strange = {r: how for r in among for nth, how in reports[r].odd[-1:] if _alike(reports, r, nth) is not True}
-    odd = odd_ones(reports, set(among))
-    if len(strange) == 1 and (not odd or odd == set(strange)):
-        ((rank, how),) = strange.items()
-        sure = _alike(reports, rank, reports[rank].odd[-1][0]) is False
-        return rank, sure, f"rank {rank} {how}" + (", and none of its equals did so" if sure else "")
-    if len(odd) == 1 and (not strange or odd <= set(strange)):
-        (rank,) = odd
+    alone = {r: odd for r, odd in habits.strange(reports).items() if _alike(reports, r, odd.nth) is not True}
+    alone = {r: odd for r, odd in alone.items() if r in among}
+    unlike = odd_ones(reports, set(among))
+    if len(alone) == 1 and unlike <= set(alone):
+        ((rank, odd),) = alone.items()
+        sure = _alike(reports, rank, odd.nth) is False
+        why = f"rank {rank} did otherwise in step {odd.step} than in step {odd.other}: {odd.how}"
+        return rank, sure, why + (", and none of its equals did so" if sure else "")
+    if len(unlike) == 1 and (not alone or unlike <= set(alone)):
+        (rank,) = unlike
         return rank, False, f"rank {rank} did not do as those that had done the same until then"
     return None
 
 
 def odd_ones(reports: Mapping[int, Report], among: Collection[int]) -> set[int]:
     """Ranks of `among` that did something else than most of their equals, where they first differ from them."""
-    for (nth, past, _), said in sorted(_classes(reports).items()):
+    for (nth, _, _), said in sorted(_classes(reports).items()):
         most = max(said.values(), key=len)
         everyone = {r for ranks in said.values() for r in ranks}
-        known = past or nth or not any(" rank +" in what for what in said)
+        # Who sends first and who receives first is nobody's fault, until it was the same for a whole step.
+        known = not any(" rank +" in what for what in said) or all(_has_history(reports[r], nth) for r in everyone)
         odd = (everyone - set(most)) & set(among)
         if odd and known and len(most) > 1 and 2 * len(most) > len(everyone):
             return odd
     return set()
+
+
+def _has_history(report: Report, nth: int) -> bool:
+    made = next((m for m in report.made if m.nth == nth), report.made[-1])
+    return report.made[0].step < made.step
 
 
 def _alike(reports: Mapping[int, Report], rank: int, nth: int) -> bool | None:
@@ -123,13 +132,12 @@ def sent_less(reports: Mapping[int, Report], source: int, to: int, own: bool = F
     this one. The call need not be the one that `to` is in: where messages carry no numbers, it took a later one for the
     lost one.
     """
-    calls = [m for m in reports[source].made
-             if m.ended and not m.ends and to in reports[source].groups.get(m.call[0], ())]  # fmt: skip
+    done = {r: [m for m in report.made if m.ended and m.sent >= 0 and not m.ends] for r, report in reports.items()}
+    calls = [m for m in done[source] if to in reports[source].groups.get(m.call[0], ())]
     for made in calls:
         usual = {m.sent for m in calls if m.words == made.words and m.call != made.call}
         if not usual and not own:
-            usual = {m.sent for r, report in reports.items() if r not in (source, to)
-                     for m in report.made if m.call == made.call and m.ended and not m.ends}  # fmt: skip
+            usual = {m.sent for r in done.keys() - {source, to} for m in done[r] if m.call == made.call}
         if len(usual) == 1 and made.sent < min(usual):
             return True
     return False

@@ -74,6 +74,7 @@ class _Rank:
         found = (_thread(s, rows, names, ring, n == rec.MAIN_SLOT) for n, s in enumerate(slots) if any(s[1:]))
         inside = tuple(thread for thread in found if thread is not None)
         begun, whole = self._reader.begun.table(0)
+        steps, odd = self._habits.odd(state == rec.FINISHED)
         sent = _sent_in(rows, self._made[0][0]) if self._made else {}
         return Report(
             page.rank, state, page.step, count, main_free=not any(thread.main for thread in inside),
@@ -83,11 +84,11 @@ class _Rank:
             sent={r: n for r, (_, n) in enumerate(page.counters()) if n},
             spent={g: (s, int(n)) for g, (s, n) in self._spent.items()},
             made=tuple(
-                m if m.ends else dataclasses.replace(m, ended=_has_ended(rows[at], m.call), sent=sent.get(at + 1, 0))
+                m if m.ends else dataclasses.replace(m, ended=_has_ended(rows[at], m.call),
+                                                     sent=-1 if _failed(rows[at]) else sent.get(at + 1, 0))
                 for at, m in self._made
             ),
-            # Threads of its own may come in any order.
-            odd=() if page.own_threads() else self._habits.odd(state == rec.FINISHED),
+            steps=steps, odd=() if page.own_threads() else odd,  # threads of its own may come in any order
             transport=self.transport,
         )  # fmt: skip
 
@@ -171,6 +172,10 @@ def _under_way(rows: np.ndarray) -> tuple[tuple[int, ...], ...]:
 def _has_ended(e: np.void, call: CallId) -> bool:
     """Whether a call is over, by the record at its place: another one has overwritten it, or it says so."""
     return bool(e["t1"] or (int(e["group"]), int(e["seq"])) != call or e["kind"] != rec.COLLECTIVE)
+
+
+def _failed(e: np.void) -> bool:
+    return bool(e["flags"] & rec.ERROR)
 
 
 def _sent_in(rows: np.ndarray, start: int) -> dict[int, int]:

@@ -63,9 +63,9 @@ class Made:
     or both ends, must have said alike.
 
     role: the same with the shape of the group in place of its number, and places in it for ranks: what ranks with the
-    same part in the program have in common. nth: how many calls and messages of its own the rank had begun before, in
-    `step`; past: a number that says which, by their roles. sent: messages that it has begun to send in it. ends: (sender,
-    receiver) of a message; then `call` has its number between them, and `sent` its bytes.
+    same part in the program have in common. nth: how many calls and messages of its own the rank had begun before;
+    past: a number that says which, by their roles. sent: messages that it has begun to send in it, -1 if it failed.
+    ends: (sender, receiver) of a message; then `call` has its number between them, and `sent` its bytes.
     """
 
     call: CallId
@@ -80,6 +80,20 @@ class Made:
 
 
 @dataclass(frozen=True)
+class Odd:
+    """A step of a rank in which it did something else than in another one, from its nth call on. how: in words.
+
+    new: what it did there it has done in no other step.
+    """
+
+    step: int
+    other: int
+    nth: int
+    how: str
+    new: bool = False
+
+
+@dataclass(frozen=True)
 class Report:
     """One rank at one moment.
 
@@ -88,7 +102,7 @@ class Report:
     begun, whole: see `labkit.world.begun`. under_way: messages that it has begun and not ended, as (kind, peer, group,
     lane, number). sent: messages that left it, by receiver. spent: seconds in
     communication (see `spent`) and the number of calls, by group. made: its last collective calls and messages of its
-    own, oldest first. odd: for each step that was like no other of its steps, the nth of what was different, in words.
+    own, oldest first. steps: its last complete ones. odd: where its latest steps differ from those.
     """
 
     rank: int
@@ -106,7 +120,8 @@ class Report:
     sent: Mapping[int, int] = field(default_factory=dict)
     spent: Mapping[int, tuple[float, int]] = field(default_factory=dict)
     made: tuple[Made, ...] = ()
-    odd: tuple[tuple[int, str], ...] = ()
+    steps: tuple[int, ...] = ()
+    odd: tuple[Odd, ...] = ()
     transport: str = ""
 
     @property
@@ -157,7 +172,7 @@ class Report:
             raw["sent"] = {int(rank): n for rank, n in raw["sent"].items()}
             raw["spent"] = {int(key): tuple(both) for key, both in raw["spent"].items()}
             raw["made"] = tuple(Made(**{**m, "call": tuple(m["call"]), "ends": tuple(m["ends"])}) for m in raw["made"])
-            raw["odd"] = tuple((int(nth), str(how)) for nth, how in raw["odd"])
+            raw["steps"], raw["odd"] = tuple(raw["steps"]), tuple(Odd(**o) for o in raw["odd"])
             return cls(**raw)
         except (KeyError, TypeError, AttributeError, ValueError) as why:
             raise ValueError(f"this is no report of a rank: {type(why).__name__}: {why}") from why

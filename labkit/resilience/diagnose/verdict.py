@@ -20,6 +20,7 @@ from .report import Report
 from .waits import Clue, Waits
 
 MOST_CULPRITS, MOST_TRIED = 3, 40  # culprits that are looked for at once, among so many: else everybody is suspected
+MOST_TOLD = 4  # clues, in words
 KINDS = {
     "absent": "has not joined",
     "finished": "has finished too early or too late",
@@ -67,7 +68,8 @@ class Verdict:
             return f"Nothing is wrong: {why}."
         who = ranks_text(self.suspects)
         head = who if self.exact else f"one of {who}" if len(self.suspects) > 1 else f"probably {who}"
-        return f"{head}: {KINDS[self.kind]}.\n" + "\n".join(f"  {clue.why}" for clue in self.clues)
+        more = f"\n  and {len(self.clues) - MOST_TOLD} more like these" if len(self.clues) > MOST_TOLD else ""
+        return f"{head}: {KINDS[self.kind]}.\n" + "\n".join(f"  {clue.why}" for clue in self.clues[:MOST_TOLD]) + more
 
     def draw(self) -> Any:
         """The two-level graph as a figure: `labkit.book.diagnosis`."""
@@ -87,7 +89,8 @@ def diagnose(
     between ranks that are suspected alike. moving: ranks that make progress, and are not suspected.
     """
     waits = Waits(reports)
-    clues = roots(failures) or [c for c in waits.clues if not c.ranks.issubset(moving)]
+    finished = [rank for rank, report in reports.items() if report.state == rec.FINISHED]
+    clues = roots(failures, finished) or [c for c in waits.clues if not c.ranks.issubset(moving)]
     clues = [_aborted(c, reports) for c in clues]
     wrong = majority.mismatches(reports)
     if wrong and not any(c.kind == "dead" and "SIGABRT" not in c.why for c in clues):
@@ -146,6 +149,8 @@ def _counted(clue: Clue, reports: Mapping[int, Report]) -> Clue:
         source, to = min(vanished)
         return Clue(frozenset({source}), "lost", f"{clue.why}; rank {source} has numbered a message to rank {to} that "
                     "it never sent", (source, to))  # fmt: skip
+    if clue.kind == "mismatch":
+        return clue
     fewer = [pair for pair in pairs if majority.sent_less(reports, *pair, own=pair != clue.way)]
     if len({source for source, _ in fewer}) == 1:
         source, to = clue.way if clue.way in fewer else fewer[0]

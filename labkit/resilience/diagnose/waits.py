@@ -152,8 +152,10 @@ class Waits:
     # -- circles ---------------------------------------------------------------------------------------------------
 
     def _circles(self) -> Iterator[Clue]:
-        """Operations that wait for each other: ranks came to them in different orders. For each rank that is part of such
-        a circle the shortest one: somebody of each circle is at fault, and the smaller it is, the more that says."""
+        """Operations that wait for each other: ranks came to them in different orders.
+
+        In every circle one rank is at fault; the smaller it is, the more that says. So of each rank the shortest one.
+        """
         onward: dict[Key, dict[Key, list[int]]] = {}
         for edge in self.edges:
             onward.setdefault(edge.of, {}).setdefault(edge.on, []).append(edge.rank)
