@@ -13,22 +13,26 @@ from .refuse import whole
 NUMBERS_PER_POSITION = 3  # the largest score, the sum of exponentials, the target's score
 
 
-def vocabulary_parallel_loss_bytes(batch: int, sequence: int, size: int, itemsize: int = 4) -> float:
+def vocabulary_parallel_loss_bytes(
+    batch: int, sequence: int, size: int, itemsize: int = 4, smoothed: bool = False
+) -> float:
     """Bytes of the loss: three all-reduces of b s numbers, whatever the vocabulary is; 0 in the backward pass.
 
-    itemsize: 4, since the loss is reckoned in 32 bits. b = 4, s = 2048, t = 8: 172 kB.
+    itemsize: 4, since the loss is reckoned in 32 bits. smoothed: with label smoothing, for which the sum of the scores
+    travels too, a fourth. b = 4, s = 2048, t = 8: 172 kB.
     """
     whole(batch=batch, sequence=sequence, size=size, itemsize=itemsize)
-    return NUMBERS_PER_POSITION * ring_all_reduce_bytes(batch * sequence * itemsize, size)
+    return (NUMBERS_PER_POSITION + smoothed) * ring_all_reduce_bytes(batch * sequence * itemsize, size)
 
 
 def vocabulary_parallel_loss_bytes_by_rank(
     batch: int, sequence: int, size: int, itemsize: int = 4, *, messages: tuple[int, ...] = (1, 1, 1)
 ) -> list[int]:
-    """The same by rank, exact. messages: how many of the three numbers travel in each all-reduce, such as (1, 2)."""
+    """The same by rank, exact. messages: how many of the numbers travel in each all-reduce; (1, 2), smoothed (1, 3)."""
     whole(batch=batch, sequence=sequence, size=size, itemsize=itemsize)
-    if sum(messages) != NUMBERS_PER_POSITION or min(messages) < 1:
-        raise ValueError(f"messages must share out {NUMBERS_PER_POSITION} numbers a position, not {messages!r}")
+    if sum(messages) - NUMBERS_PER_POSITION not in (0, 1) or min(messages) < 1:
+        raise ValueError(f"messages must share out {NUMBERS_PER_POSITION} numbers a position (4 with label smoothing), "
+                         f"not {messages!r}")  # fmt: skip
     parts = [ring_all_reduce_bytes_by_rank(n * batch * sequence, itemsize, size) for n in messages]
     return [sum(column) for column in zip(*parts, strict=True)]
 

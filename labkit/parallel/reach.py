@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
+from labkit.wire.errors import Refused
+
 
 def tensors_in(output: Any) -> list[Tensor] | None:
     """The tensors in `output`: itself, or inside lists, tuples, mappings and dataclasses, nested.
@@ -37,6 +39,15 @@ def _tensors(output: Any) -> Iterator[Tensor]:
             yield from _tensors(getattr(output, field.name))
     elif not isinstance(output, (int, float, complex, str, bytes, type(None))):
         raise TypeError(f"tensors cannot be looked for in {type(output).__name__}")
+
+
+def examples_in(inputs: Any) -> int:
+    """How many examples a batch has: the first dimension of the first tensor in `inputs`. Refused if there is none."""
+    found = next((x for x in tensors_in(inputs) or () if x.dim()), None)
+    if found is None:
+        raise Refused("average='examples' counts the first dimension of the first tensor in the inputs, and there is "
+                      "none in these: build the model with average='weights', and say model.weight(n)")  # fmt: skip
+    return len(found)
 
 
 def reached(tensors: Iterable[Tensor]) -> set[int]:

@@ -12,6 +12,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from labkit.wire.errors import Refused
 
+AVERAGES = ("ranks", "weights", "examples")
+AVERAGES_SAID = "'ranks' (all count the same), 'examples' (by the batch), or 'weights' (with model.weighted(n))"
+
 
 def refuse_nan(rank: int, flat: Tensor, names: Sequence[str], views: Sequence[Tensor]) -> None:
     """Name the parameter whose gradient is not finite, before a sum carries it to every rank.

@@ -7,6 +7,8 @@ With scores x_j of a position, target y and M the largest score, the loss is
 M is a maximum over ranks, the sum a sum over ranks, and x_y - M is known to one rank and 0 on the others. So three
 numbers a position travel, whatever the vocabulary is (Shoeybi et al. 2019, "Megatron-LM", section 3). The gradient of
 a rank's scores, softmax minus one-hot, needs nothing more: the backward pass sends nothing.
+With label smoothing e the one-hot becomes 1 - e for the target and e / V for each of all V ids more, so that the sum of
+x_j - M over ranks is a fourth number (Szegedy et al. 2016, "Rethinking the Inception architecture", section 7).
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ REDUCTIONS = ("mean", "sum", "none")
 
 def vocab_parallel_cross_entropy(
     scores_part: Tensor, targets: Tensor, group: Group, ignore_index: int = -100, *, vocab: int | None = None,
-    ids: Sequence[Sequence[int]] | None = None, reduction: str = "mean", algorithm: str = "auto",
+    ids: Sequence[Sequence[int]] | None = None, reduction: str = "mean", label_smoothing: float = 0.0,
+    algorithm: str = "auto",
 ) -> Tensor:  # fmt: skip
     """The loss of `F.cross_entropy(scores, targets)`, the same on every rank, from this rank's part of the scores.
 
@@ -40,12 +43,16 @@ def vocab_parallel_cross_entropy(
         each other how many columns they have, and check that they have the same targets: 16 bytes a rank more.
     ids: with `vocab`, the ids of each rank's columns, where these are no equal stretches (see `tensor/spread.py`).
     reduction: "mean" over the targets that count (NaN if there are none), "sum", or "none" for a loss a target.
+    label_smoothing: the part of a target that is shared out among all ids, from 0 to 1, as in `F.cross_entropy`.
 
-    Two all-reduces by `algorithm`: the maximum (1 number a target), then sum and target's score (2 numbers).
+    Two all-reduces by `algorithm`: the maximum (1 number a target), then sum and target's score (2 numbers; 3 with
+    label smoothing).
     Bytes: `cost.vocabulary_parallel_loss_bytes`. Beside the scores and their gradient one more tensor of their size
     exists, for a moment. Raises Refused, before anything is sent, for a target that is not in the vocabulary.
     """
     part = _checked(scores_part, targets, reduction)
+    if not 0 <= label_smoothing <= 1:
+        raise Refused(f"label_smoothing={label_smoothing!r}: the part of a target that goes to all ids, from 0 to 1")
     wanted = targets.reshape(-1).long()
     if ids is not None:
         sizes = [len(mine) for mine in ids]
@@ -62,7 +69,9 @@ def vocab_parallel_cross_entropy(
         places = wanted - start
     else:
         places = places_of(torch.where(kept, wanted, 0), sum(sizes), group, ids)
-    loss: Tensor = _Loss.apply(scores_part.reshape(-1, part), places, kept, group, algorithm)
+    loss: Tensor = _Loss.apply(
+        scores_part.reshape(-1, part), places, kept, group, algorithm, label_smoothing, sum(sizes)
+    )
     if reduction == "none":
         return loss.view(targets.shape)
     return loss.sum() / kept.sum() if reduction == "mean" else loss.sum()
@@ -84,7 +93,9 @@ class _Loss(torch.autograd.Function):
     """(n, part) scores -> (n,) losses. places: of the targets among this rank's columns, outside of them elsewhere."""
 
     @staticmethod
-    def forward(ctx: Any, x_nv: Tensor, places: Tensor, kept: Tensor, group: Group, algorithm: str) -> Tensor:
+    def forward(
+        ctx: Any, x_nv: Tensor, places: Tensor, kept: Tensor, group: Group, algorithm: str, smooth: float, vocab: int
+    ) -> Tensor:
         dtype = torch.promote_types(x_nv.dtype, torch.float32)
         mine = kept & (places >= 0) & (places < x_nv.shape[1])
         column = torch.where(mine, places, 0)[:, None]
@@ -92,12 +103,17 @@ class _Loss(torch.autograd.Function):
         top_n = x_nv.amax(1).to(dtype)
         all_reduce(top_n, group, "max", algorithm)
         below_nv = x_nv.to(dtype, copy=True).sub_(top_n[:, None])
-        sum_n, target_n = shares = torch.empty(2, len(x_nv), dtype=dtype, device=x_nv.device)
+        shares = torch.empty(3 if smooth else 2, len(x_nv), dtype=dtype, device=x_nv.device)
+        sum_n, target_n = shares[:2]
+        torch.sum(below_nv, 1, out=shares[2]) if smooth else None
         target_n.copy_(below_nv.gather(1, column)[:, 0].masked_fill_(~mine, 0))
         torch.sum(below_nv.exp_(), 1, out=sum_n)
         all_reduce(shares, group, "sum", algorithm)
 
         ctx.save_for_backward(x_nv, top_n, sum_n, column, mine, kept)
+        ctx.smooth, ctx.vocab = smooth, vocab
+        if smooth:
+            target_n = (1 - smooth) * target_n + smooth / vocab * shares[2]
         return (sum_n.log() - target_n).masked_fill_(~kept, 0)
 
     @staticmethod
@@ -106,10 +122,11 @@ class _Loss(torch.autograd.Function):
         of_loss = grad_n.masked_fill(~kept, 0)[:, None]
         gradient = x_nv.to(top_n.dtype, copy=True).sub_(top_n[:, None]).exp_()
         gradient.mul_(of_loss / sum_n[:, None])  # the softmax, times the gradient of the loss
-        gradient.scatter_add_(
-            1, column, of_loss.masked_fill(~mine[:, None], 0).neg()
-        )  # minus one-hot, where it is mine
-        return gradient.to(x_nv.dtype), None, None, None, None
+        of_target = of_loss.masked_fill(~mine[:, None], 0)
+        gradient.scatter_add_(1, column, of_target.mul_(ctx.smooth - 1))  # minus one-hot, where it is mine
+        if ctx.smooth:
+            gradient.sub_(of_loss, alpha=ctx.smooth / ctx.vocab)
+        return gradient.to(x_nv.dtype), None, None, None, None, None, None
 
 
 def _checked(scores: Tensor, targets: Tensor, reduction: str) -> int:

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from labkit import Network, launch
 from labkit.models import CNN, GPT, MLP, CNNConfig, GPTConfig, MLPConfig, next_token_loss
-from labkit.parallel import FullyShard, checkpoint_blocks
+from labkit.parallel import DataParallel, FullyShard, checkpoint_blocks
 
 pytestmark = pytest.mark.ranks
 
@@ -267,6 +267,35 @@ class Chosen(nn.Module):
         return x
 
 
+def test_parameter_groups_are_those_of_the_plain_model():
+    x = torch.randn(4, 3, 8, generator=torch.Generator().manual_seed(1)).double()
+
+    def groups(model):
+        one = [p for p in model.parameters() if p.dim() == 1]
+        return [{"params": one, "weight_decay": 0.0, "lr": 0.05}]  # the others are in no group
+
+    def trained(model, optimizer, x):
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(x, [0, 1]).sin().mean().backward()
+            optimizer.step()
+        return model.state_dict()
+
+    def on_rank(group):
+        plain = Chosen()
+        model = FullyShard(plain, group, param_groups=groups(plain))
+        given = torch.optim.AdamW(model.param_groups, lr=1e-2, weight_decay=0.3)
+        mine = x.tensor_split(group.size)[group.rank]
+        return [len(g["params"]) for g in given.param_groups], trained(model, given, mine)
+
+    plain = Chosen()
+    rest = [p for p in plain.parameters() if p.dim() > 1]
+    optimizer = torch.optim.AdamW([*groups(plain), {"params": rest}], lr=1e-2, weight_decay=0.3)
+    expected = trained(plain, optimizer, x)
+    for stretches, weights in launch(on_rank, 2).results:
+        assert furthest(weights, expected) < 1e-9 and stretches == [2, 2]  # one of each kind in each of two blocks
+
+
 def test_no_sync_reduces_units_that_the_last_microbatch_did_not_use_as_fully_shard_does():
     x = torch.randn(4, 3, 8, generator=torch.Generator().manual_seed(1)).double()
     microbatches = [[0], [1, 0], [1]]  # the units of each; only the last one reduces
@@ -347,6 +376,55 @@ def test_weights_count_examples_and_an_empty_batch_counts_nothing():
     results = launch(on_rank, 3, transport="local").results
     assert results[1][0] != results[1][0]
     assert all(furthest(found, wanted) < 1e-6 for _, found in results)
+
+
+class SmallCNN(nn.Module):
+    """As one would write it, with nothing of this repository: convolutions, group norms, and a linear head."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.features = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.ReLU())
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, x):
+        return self.head(self.features(x).mean((2, 3)))
+
+
+@pytest.mark.parametrize("average", ["examples", "ranks"])
+@pytest.mark.parametrize("wrap", [FullyShard, DataParallel])
+def test_uneven_batches_count_by_their_examples_and_ranks_end_at_different_steps(average, wrap):
+    rows = [[4, 3, 1], [2], [1, 5]]  # of each rank, by step
+    made = torch.Generator().manual_seed(3)
+    data = [[torch.randn(n, 1, 8, 8, generator=made).double() for n in mine] for mine in rows]
+
+    def step(model, optimizer, loss=None):
+        if loss is not None:
+            optimizer.zero_grad()
+            loss.backward()
+        optimizer.step()
+
+    def answers(x):
+        return x.sum((1, 2, 3)).abs().long() % 5
+
+    def on_rank(group):
+        model = wrap(SmallCNN().double(), group, average=average)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-5)
+        with model.join(lambda: step(model, optimizer)):
+            for x in data[group.rank]:
+                step(model, optimizer, F.cross_entropy(model(x), answers(x)))
+        return (model if wrap is FullyShard else model.module).state_dict()
+
+    plain = SmallCNN().double()
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, eps=1e-5)
+    for number in range(3):
+        batches = [mine[number] for mine in data if number < len(mine)]
+        losses = [F.cross_entropy(plain(x), answers(x)) for x in batches]
+        everything = torch.cat(batches)
+        whole = F.cross_entropy(plain(everything), answers(everything))
+        step(plain, optimizer, whole if average == "examples" else sum(losses) / len(rows))
+    for weights in launch(on_rank, 3).results:
+        assert furthest(weights, plain.state_dict()) < 1e-10
 
 
 def test_gradients_of_a_rank_that_counts_nothing_are_zeros_whatever_they_were():

@@ -230,6 +230,26 @@ def test_an_empty_batch_is_refused_where_it_would_count():
     assert "rank 2: this batch is empty (shape (0, 8))" in text and "weighted" in text
 
 
+def test_join_says_what_it_needs():
+    def on_rank(group):
+        model = FullyShard(MLP(WIDTHS), group)
+        with model.join(lambda: None):
+            found = refused(lambda: model.no_sync().__enter__()), refused(lambda: model.join(print).__enter__())
+        return *found, refused(lambda: model.join(None)), refused(lambda: model.join(print, "ranks"))
+
+    words = "no_sync() inside of join()", "inside of join() already", "such as optimizer.step", "divide='ranks'"
+    for found in launch(on_rank, 2, transport="local").results:
+        assert all(word in text for word, text in zip(words, found, strict=True)), found
+
+    def without_a_batch(group):
+        model = FullyShard(MLP(WIDTHS), group)
+        with model.join(lambda: None):
+            for _ in range(group.rank):
+                model(torch.ones(1, 8)).sum().backward()
+
+    assert "rank 0 had no batch at all inside of join()" in ends(without_a_batch, 2)
+
+
 def test_weights_changed_between_forward_and_backward_are_noticed():
     def on_rank(group):
         model = FullyShard(MLP(WIDTHS), group)

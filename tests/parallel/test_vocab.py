@@ -60,6 +60,8 @@ CASES = {
     "an id in the vocabulary is ignored": (lambda: (scores(61), targets(61)), {"ignore_index": 7}),
     "summed": (lambda: (scores(61), targets(61, ignored=-1)), {"ignore_index": -1, "reduction": "sum"}),
     "a loss a target": (lambda: (scores(61), targets(61, ignored=-100)), {"reduction": "none"}),
+    "smoothed": (lambda: (scores(61), targets(61, ignored=-100)), {"label_smoothing": 0.1}),
+    "smoothed, each": (lambda: (scores(61), targets(61)), {"label_smoothing": 1.0, "reduction": "none"}),
     "scores in the thousands": (lambda: (scores(61, 3000.0), targets(61)), {}),
     "all scores shifted": (lambda: (scores(61) - 5e4, targets(61)), {}),
     "masked scores": (lambda: (scores(61).index_fill(-1, torch.arange(31, 61), float("-inf")), targets(31)), {}),
@@ -206,6 +208,12 @@ def test_bytes_are_the_closed_form_at_any_size(size):
     assert [(c.name, c.shape) for c in run.trace.collectives()] == size * len(cases) * [
         ("all_reduce", (rows,)), ("all_reduce", (2, rows)),
     ]  # fmt: skip
+
+
+def test_label_smoothing_sends_one_number_a_position_more():
+    options = {"vocab": 61, "label_smoothing": 0.1, "algorithm": "ring"}
+    run = launch(lambda group: of_part(scores(61), targets(61), group, **options)[0], 3, transport="local")
+    assert run.trace.bytes_sent() == vocabulary_parallel_loss_bytes_by_rank(3, 5, 3, messages=(1, 3))
 
 
 def test_without_the_size_of_the_vocabulary_16_bytes_a_rank_are_gathered_first():
@@ -359,6 +367,7 @@ def test_parts_that_are_not_those_of_tensor_split():
 @pytest.mark.parametrize(
     "change, words",
     [
+        ({"label_smoothing": 1.5}, "label_smoothing=1.5"),
         ({"reduction": "average"}, "reduction='average'"),
         ({"scores_part": torch.zeros(3, 5, 61, dtype=torch.int64)}, "torch.int64"),
         ({"targets": torch.zeros(3, 5)}, "torch.float32"),

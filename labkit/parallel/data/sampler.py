@@ -8,7 +8,7 @@ steps. What to do with the last examples, where they do not fill a step, is the 
                    seen a second time. Every rank takes equal steps.
     last="drop"    they are left out of this epoch. Every batch is full.
     last="exact"   they are shared out as `torch.tensor_split` does: each example once. Ranks may get batches of
-                   different sizes, and some none at all: use weights and `join`.
+                   different sizes, and some none at all: use average="examples" and `join`.
 """
 
 from __future__ import annotations

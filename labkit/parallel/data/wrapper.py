@@ -21,9 +21,9 @@ from labkit.parallel.data.guards import Unchanged, refuse_sparse
 from labkit.parallel.data.hooks import Hook, all_reduce_hook
 from labkit.parallel.data.join import Join
 from labkit.parallel.data.reducer import Reducer
-from labkit.parallel.reach import reached, tensors_in
+from labkit.parallel.reach import examples_in, reached, tensors_in
 from labkit.parallel.same import broadcast_all, check_same, describe
-from labkit.parallel.unfit import refuse_empty_batch, watch_steps
+from labkit.parallel.unfit import AVERAGES, AVERAGES_SAID, refuse_empty_batch, watch_steps
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
@@ -38,7 +38,9 @@ class DataParallel(nn.Module):
     find_unused_parameters: some may be left out of a forward (not all of them); they get the average if another rank
     had a gradient, else None.
     static_graph: the same, but the first step shows once and for all which. hook: see `hooks.py`.
-    algorithm: of the all-reduce. average: every rank counts the same ("ranks"), or as much as it says ("weights").
+    algorithm: of the all-reduce. average: every rank counts the same ("ranks"), or as much as it says ("weights"), or
+    as its batch has examples ("examples": the first dimension of the first tensor in the inputs, of the microbatch that
+    is sent). The last is what a loss that is a mean over examples needs where batches are uneven.
     check_nan: refuse a gradient that is not finite, by rank and name, before it is sent.
 
     Bytes that a rank sends in a step (not the first one; without buffers, weights and unused parameters): those of one
@@ -53,8 +55,8 @@ class DataParallel(nn.Module):
         check_nan: bool = False,
     ):  # fmt: skip
         super().__init__()
-        if average not in ("ranks", "weights"):
-            raise Refused(f"average={average!r}: 'ranks' (all count the same) or 'weights' (with model.weighted(n))")
+        if average not in AVERAGES:
+            raise Refused(f"average={average!r}: {AVERAGES_SAID}")
         if min(bucket_bytes, first_bucket_bytes) < 1:
             raise Refused(f"bucket_bytes={bucket_bytes}, first_bucket_bytes={first_bucket_bytes}: at least 1")
         self.module, self.group = module, group
@@ -95,9 +97,11 @@ class DataParallel(nn.Module):
             self._reducer.disarm()
             return self.module(*args, **kwargs)
         self._unchanged.check(self.module)
+        if self._average == "examples":
+            self._weight = float(examples_in((args, kwargs)))
         if self._average == "ranks" or self._weight:
             refuse_empty_batch(self.group.rank, (*args, *kwargs.values()),
-                               "use average='weights' and model.weighted(0), or model.join()")  # fmt: skip
+                               "use average='examples', or average='weights' and weighted(0), or join()")  # fmt: skip
         if self._join is not None:
             self._join.announce(True)
         self._prepare(1 / self.group.size if self._join is None else self._join.share())
@@ -152,7 +156,7 @@ class DataParallel(nn.Module):
         """All that ranks exchange before a step, in the same order on each."""
         if self._broadcast_buffers:
             broadcast_all(self.module.buffers(), self.group, root=0 if self._join is None else self._join.root)
-        self._reducer.arm(self._share_of_weight() if self._average == "weights" else lambda: share)
+        self._reducer.arm(self._share_of_weight() if self._average != "ranks" else lambda: share)
 
     def _share_of_weight(self) -> Callable[[], float]:
         """Start to add up the weights of all ranks; the function returned waits for the sum."""

@@ -13,6 +13,7 @@ one block's weights hides behind computing another. Read in this order:
     building.py     from a plain module to units and stretches, the same on every rank
     fully_shard.py  `FullyShard`, the door
     memory.py       what is held at the worst moment beside the stretches
+    join.py         ranks whose data ends at different steps
     clipping.py     the norm of all gradients, and clipping by it
     guards.py       what is refused; agreement.py: by all ranks alike
     states.py       state dicts, whole and in parts, for a world of any size

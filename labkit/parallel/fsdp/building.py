@@ -15,7 +15,9 @@ from labkit.parallel.fsdp.schedule import Unit
 from labkit.parallel.fsdp.shard import Shard
 from labkit.parallel.fsdp.strategies import Sharding
 from labkit.parallel.fsdp.units import Choice, Owned, choose_units, owned_by
+from labkit.parallel.groups import Grouped
 from labkit.parallel.same import check_same
+from labkit.parallel.unfit import AVERAGES, AVERAGES_SAID
 from labkit.wire.errors import Refused
 
 
@@ -29,7 +31,7 @@ class Built:
 
 def build(
     module: nn.Module, choice: Choice, sharding: Sharding, dtype: torch.dtype | None, lent: dict[int, Shard],
-    options: str,
+    options: str, groups: Grouped,
 ) -> Built:  # fmt: skip
     """Cut the parameters of `module`, and take them out of it.
 
@@ -41,11 +43,11 @@ def build(
     recipe = module.__dict__.pop("recipe", None)
     if recipe is None:
         _refuse_meta(module)
-    words = {"options": options} | _describe(module, table, recipe is not None)
+    words = {"options": options} | _describe(module, table, recipe is not None) | groups.words
     check_all(sharding, functools.partial(check_same, words))
 
     keys = _keys(module)
-    units = [Unit(name, modules[name], _shards(name, table[name], sharding, dtype, lent)) for name in modules]
+    units = [Unit(name, modules[name], _shards(name, table[name], sharding, dtype, lent, groups)) for name in modules]
     home = {id(o.tensor): (shard, o.name) for unit in units for shard in unit.shards for o in shard.owned}
 
     def deliver(values: Tensor, of: Tensor) -> None:
@@ -67,11 +69,13 @@ def build(
     return Built(units, keys)
 
 
-def _shards(name: str, owned: list[Owned], sharding: Sharding, dtype: Any, lent: dict[int, Shard]) -> list[Shard]:
-    kinds: dict[tuple[torch.dtype, bool], list[Owned]] = {}
+def _shards(
+    name: str, owned: list[Owned], sharding: Sharding, dtype: Any, lent: dict[int, Shard], groups: Grouped
+) -> list[Shard]:
+    kinds: dict[tuple[torch.dtype, bool, int], list[Owned]] = {}
     for o in owned:
-        kinds.setdefault((o.tensor.dtype, o.tensor.requires_grad), []).append(o)
-    return [Shard(name, alike, sharding, dtype, lent) for alike in kinds.values()]
+        kinds.setdefault((o.tensor.dtype, o.tensor.requires_grad, groups.of[id(o.tensor)]), []).append(o)
+    return [Shard(name, alike, sharding, dtype, lent, group) for (*_, group), alike in kinds.items()]
 
 
 def _swap(unit: Unit) -> None:
@@ -127,8 +131,8 @@ def check_options(module: Any, prefetch: Any, average: Any, *dtypes: Any) -> Non
         raise Refused("this module has no parameters: there is nothing to shard")
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
         raise Refused(f"prefetch={prefetch!r}: the number of units to fetch ahead, 0 or more")
-    if average not in ("ranks", "weights"):
-        raise Refused(f"average={average!r}: 'ranks' (all count the same) or 'weights' (with model.weighted(n))")
+    if average not in AVERAGES:
+        raise Refused(f"average={average!r}: {AVERAGES_SAID}")
     for name, dtype in zip(("param_dtype", "reduce_dtype", "output_dtype"), dtypes, strict=True):
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise Refused(f"{name}={dtype!r}: a floating-point dtype such as torch.bfloat16, or None")

@@ -26,12 +26,14 @@ from labkit.parallel.fsdp.building import build, check_options
 from labkit.parallel.fsdp.claims import Claims
 from labkit.parallel.fsdp.clipping import clip_by_norm
 from labkit.parallel.fsdp.guards import refuse_unreduced
+from labkit.parallel.fsdp.join import Join
 from labkit.parallel.fsdp.reducing import Reducer
 from labkit.parallel.fsdp.schedule import Schedule, Unit
 from labkit.parallel.fsdp.shard import Shard
 from labkit.parallel.fsdp.strategies import sharding
 from labkit.parallel.fsdp.units import Choice
-from labkit.parallel.reach import tensors_in
+from labkit.parallel.groups import Grouped, ParamGroups
+from labkit.parallel.reach import examples_in, tensors_in
 from labkit.parallel.unfit import refuse_empty_batch, watch_steps
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
@@ -40,12 +42,15 @@ from labkit.wire.group import Group
 class FullyShard(nn.Module):
     """`module`, cut unit by unit among the ranks of `group`. Its own parameters are gone; the stretches replace them.
 
-    units: what is gathered together, see `units.choose_units`. strategy, replicate_group: see `strategies.py`.
+    units: what is gathered together, see `units.choose_units`. param_groups: as for a torch optimizer, over the
+    module's own parameters (`labkit/parallel/groups.py`); no stretch then belongs to two of them, and
+    `model.param_groups` is what to give the optimizer. strategy, replicate_group: see `strategies.py`.
     reshard_after_forward: let a unit go between forward and backward; None for the strategy's own habit. prefetch: how
     many units are fetched before their turn, forward and backward; 0 for none. param_dtype: in which units are
     gathered and computed; floating-point inputs are cast to it. reduce_dtype: of gradients on the wire, param_dtype
     if None. output_dtype: to which floating-point outputs are cast. average: every rank counts the same ("ranks"), or
-    as much as it says ("weights"). check_nan: refuse a gradient that is not finite, by rank and name, before it is
+    as much as it says ("weights"), or as its batch has examples ("examples": the first dimension of the first tensor in
+    the inputs). check_nan: refuse a gradient that is not finite, by rank and name, before it is
     sent. algorithm: of the collectives; a ring's reduce-scatter of 16-bit gradients becomes pairwise, which adds them
     up in 32 bits.
 
@@ -53,13 +58,14 @@ class FullyShard(nn.Module):
     of which a forward made no use has a gradient of zeros if its unit was used; a unit that no rank used has none.
     What is checkpointed in a unit is computed again while the unit is gathered for its backward.
     Buffers stay whole, and each rank's own. All ranks must use the same units in the same order.
-    Bytes that a rank sends in a step: `cost.zero_bytes_per_step_by_rank([u.numel for u in model.units], N, stage=3)`.
+    Bytes that a rank sends in a step: `cost.zero_bytes_per_step_by_rank([s.flat.numel for s in model.shards], N, 3)`.
     Raises Refused, on every rank, if the ranks bring different models (values too), units or options.
     """
 
     def __init__(
-        self, module: nn.Module, group: Group, *, units: Choice = None, strategy: str = "full_shard",
-        replicate_group: Group | None = None, reshard_after_forward: bool | None = None, prefetch: int = 1,
+        self, module: nn.Module, group: Group, *, units: Choice = None, param_groups: ParamGroups = None,
+        strategy: str = "full_shard", replicate_group: Group | None = None,
+        reshard_after_forward: bool | None = None, prefetch: int = 1,
         param_dtype: torch.dtype | None = None, reduce_dtype: torch.dtype | None = None,
         output_dtype: torch.dtype | None = None, average: str = "ranks", check_nan: bool = False,
         algorithm: str = "ring",
@@ -70,9 +76,12 @@ class FullyShard(nn.Module):
         self.module, self.group = module, group
         self._average, self._param_dtype, self._output_dtype = average, param_dtype, output_dtype
         self._weight, self._in_backward = math.nan, False
+        self._join: Join | None = None
         self._claims = Claims()
         options = f"{strategy}, reshard={self.sharding.reshard}, prefetch={prefetch}, {param_dtype}, {reduce_dtype}"
-        built = build(module, units, self.sharding, param_dtype, self._claims.lent, f"{options}, {average}")
+        self._groups = Grouped(module, param_groups)
+        lent = self._claims.lent
+        built = build(module, units, self.sharding, param_dtype, lent, f"{options}, {average}", self._groups)
         self.units: list[Unit] = built.units
         self.keys = built.keys  # of the plain model's state dict, with the name of the parameter or buffer behind each
         self._reducer = Reducer(self.sharding, reduce_dtype, check_nan, self._begin_backward)
@@ -82,8 +91,16 @@ class FullyShard(nn.Module):
             unit.module.forward = functools.partial(self._forward_of, unit, unit.module.forward)
 
     @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The stretches of this rank in the groups that were asked for, for any elementwise torch optimizer."""
+        return [
+            {"params": [s.stretch for s in self.shards if s.group == number and s.stretch.requires_grad], **settings}
+            for number, settings in enumerate(self._groups.settings)
+        ]
+
+    @property
     def shards(self) -> list[Shard]:
-        """The shards of all units. A unit has one, or one for each dtype and for what is trained and what is frozen."""
+        """The shards of all units. A unit has one, or one for each dtype, group, and what is trained or frozen."""
         return [shard for unit in self.units for shard in unit.shards]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -91,11 +108,13 @@ class FullyShard(nn.Module):
         self._reducer.abandon()  # of a backward that was broken off; else there is nothing
         self._in_backward = False
         if torch.is_grad_enabled():
-            self._reducer.share = self._share_of_weight() if self._average == "weights" else 1.0
+            if self._join is not None:
+                self._join.begin((args, kwargs))
+            self._reducer.share = self._share((args, kwargs))
             if self._reducer.share:
                 refuse_empty_batch(self.group.context.rank, tensors_in((args, kwargs)) or (),
-                                   "build the model with average='weights', and run this step in "
-                                   "`with model.weighted(0):` here and model.weighted(n) elsewhere")  # fmt: skip
+                                   "build the model with average='examples', or with 'weights' and run this "
+                                   "step in `with model.weighted(0):`")  # fmt: skip
         args, kwargs = _cast((args, kwargs), self._param_dtype)
         self._schedule.begin()
         with self._claims.instead_of_weights() if self.sharding.reshard else contextlib.nullcontext():
@@ -128,6 +147,9 @@ class FullyShard(nn.Module):
         For accumulation with fewer bytes, at the price of memory: the gradients of the whole model. Without it every
         microbatch reduces its own, and only stretches are summed. `optimizer.step()` refuses what was not reduced.
         """
+        if self._join is not None:
+            raise Refused("no_sync() inside of join(): a rank without data could not know which microbatch the others "
+                          "reduce. Without no_sync every microbatch reduces its own")  # fmt: skip
         watch_steps(self)
         before, self._reducer.sync = self._reducer.sync, False
         try:
@@ -165,6 +187,10 @@ class FullyShard(nn.Module):
         if not 0 <= n < math.inf:
             raise Refused(f"weight({n!r}): the number of samples or tokens of this rank's batch, 0 or more")
         self._weight = float(n)
+
+    def join(self, step: Callable[[], object], divide: str = "world") -> Join:
+        """A context around an epoch in which ranks may have different numbers of steps: see `join.py`."""
+        return Join(self, step, divide)
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale all gradients so that their norm over the whole model is at most `max_norm`; returns what it was."""
@@ -213,8 +239,14 @@ class FullyShard(nn.Module):
         self._schedule.release()
         self._in_backward = False
 
-    def _share_of_weight(self) -> float:
+    def _share(self, inputs: Any) -> float:
         """What this rank's gradient counts, times the number of ranks (the plain average divides by it)."""
+        if self._average == "ranks":
+            return 1.0 if self._join is None else self._join.share()
+        if self._join is not None and self._join.standing_in:
+            self._weight = 0.0
+        elif self._average == "examples":
+            self._weight = float(examples_in(inputs))
         weight, self._weight = self._weight, math.nan
         if math.isnan(weight):
             raise Refused(f"rank {self.group.context.rank}: average='weights', and nobody said what this batch counts: "

@@ -18,7 +18,10 @@ from labkit.parallel.fsdp.shard import Shard
 
 
 class Unit:
-    """A module whose parameters come and go together. shards: one for each kind (dtype, trained or frozen)."""
+    """A module whose parameters come and go together.
+
+    shards: one for each kind (dtype, parameter group, trained or frozen).
+    """
 
     def __init__(self, name: str, module: nn.Module, shards: list[Shard]):
         self.name, self.module, self.shards = name, module, shards

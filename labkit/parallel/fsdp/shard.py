@@ -21,7 +21,7 @@ from labkit.wire.errors import Refused
 
 
 class Shard:
-    """The parameters `owned` of unit `unit`, all of one dtype, and all trained or all frozen.
+    """The parameters `owned` of unit `unit`, all of one dtype and parameter group, and all trained or all frozen.
 
     flat: their layout, and who owns what. stretch: what this rank owns, in the parameters' own dtype. whole: all of
     them while they are gathered, in `dtype` (that of computing and of the wire), else None. Nothing is padded: the
@@ -29,10 +29,11 @@ class Shard:
     """
 
     def __init__(
-        self, unit: str, owned: list[Owned], sharding: Sharding, dtype: torch.dtype | None, lent: dict[int, Shard]
-    ):
+        self, unit: str, owned: list[Owned], sharding: Sharding, dtype: torch.dtype | None, lent: dict[int, Shard],
+        group: int = 0,
+    ):  # fmt: skip
         first = owned[0].tensor
-        self.unit, self.owned, self.sharding = unit, owned, sharding
+        self.unit, self.owned, self.sharding, self.group = unit, owned, sharding, group
         self.flat = Flat(((o.name, o.tensor) for o in owned), sharding.shard.size)
         self.rank, self.count = sharding.shard.rank, self.flat.counts[sharding.shard.rank]
         device = sharding.shard.device

@@ -67,7 +67,7 @@ class Inspect(nn.Module):
         return states.weights(self)
 
     @torch.no_grad()
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, assign: bool = False) -> None:  # type: ignore[override]
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, assign: bool = False) -> None:
         """Load a state dict of the plain module. Every rank calls it, and refuses one of another model with all others.
 
         Weights and buffers only: momentum and step numbers stay (`load_training_state` has them).

@@ -57,6 +57,11 @@ class QuorumClient:
         as built. None: the service works it out from what it handed out, right unless a state came from elsewhere.
         failed: the last exchange failed; the new quorum has a new id whoever is in it.
         shrink_only: no replica may be added in this round. data: plain data that the other members get to see.
+
+        Called again when it has returned, it asks for the next quorum, whose other members must ask too; it has the
+        same id only if the same lives come back one step further, having committed under it, and nobody says `failed`.
+        Called again while the first call still waits (from another thread, or after its time-out), the second question
+        takes the place of the first, and the first raises NoQuorum.
         """
         wait = self.timeout if timeout is None else timeout
         found = self._call(
