@@ -41,10 +41,11 @@ def conclude(*sentences: str | Mapping[str, str], **numbers: object) -> Conclusi
     """A paragraph for the reader, to show as the last expression of a cell.
 
     sentences: text with fields as in `str.format`, such as "{ratio:.1f} times", or {claim: text}, of which the first
-    is said whose claim holds. A claim is an expression over `numbers`, which are numbers, texts, lists or None.
+    is said whose claim holds. A claim is an expression over `numbers`: numbers, texts, None, lists and dicts,
+    kept with six significant digits.
     Raises ValueError if none of several claims holds: the author has not thought of such a result.
     """
-    kept = {name: plain(name, value, "conclude") for name, value in numbers.items()}
+    kept = {name: _six(plain(name, value, "conclude")) for name, value in numbers.items()}
     said, claims = [], []
     for sentence in sentences:
         if isinstance(sentence, Mapping):
@@ -56,6 +57,15 @@ def conclude(*sentences: str | Mapping[str, str], **numbers: object) -> Conclusi
             sentence = sentence[claim]
         said.append(sentence.format(**kept))
     return Conclusion(" ".join(text for text in said if text), tuple(claims), kept)
+
+
+def _six(value: Any) -> Any:
+    """Floats to six significant digits, so that the last bits of another machine make no other notebook."""
+    if isinstance(value, dict):
+        return {name: _six(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_six(one) for one in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def holds(claim: str, numbers: Mapping[str, Any]) -> bool:

@@ -111,6 +111,7 @@ def test_a_conclusion_is_chosen_by_its_numbers_and_keeps_them() -> None:
     assert kept["claims"] == ["far > near", "far < 1"] and kept["numbers"] == {"near": 0.16, "far": 0.35}
     assert all(holds(claim, kept["numbers"]) for claim in kept["claims"])
     assert not holds("far > near", kept["numbers"] | {"far": 0.1})
+    assert book.conclude("{x[0]}", x=[1 / 3], y={"a": 2e9 / 3}).numbers == {"x": [0.333333], "y": {"a": 666667000.0}}
 
 
 @pytest.mark.parametrize(

@@ -74,3 +74,15 @@ def test_two_causes_have_the_three_times_and_part_at_another_size() -> None:
     assert grown[0] < 1.06 and grown[1] > 1.5
     late = (1 + 0.1 / law.scale) ** -law.tail  # of one GPU, by more than 100 ms: on time in nearly every step
     assert late < 0.002 and stall.chance < 0.001
+
+
+def test_the_four_causes_of_the_case_file_cost_about_the_same() -> None:
+    """Section 8: each makes the step about 10 ms longer, so the time alone tells nothing."""
+    slow, bad, fast = (cost.units.GB * x for x in (0.5, 0.084, 5))
+
+    def layered(nbytes: float, between: float) -> float:
+        return cost.hierarchical_all_reduce_time(nbytes, 8, 10e-6, 1 / fast, 4, 40e-6, 1 / between)
+
+    flat = cost.flat_ring_all_reduce_time(4e6, 8, 10e-6, 1 / fast, 4, 40e-6, 1 / slow)
+    longer = [t - layered(4e6, slow) for t in (flat, 80 * layered(50_000, slow), layered(4e6, bad))]
+    assert all(0.0095 < seconds < 0.0115 for seconds in [*longer, 0.5 * 0.020])
