@@ -22,7 +22,7 @@ SYMPTOM = (
 )
 STEPS = 8
 QUIET = 0.4  # seconds without a record, until everybody is taken to stand still
-PATIENCE = 30.0  # seconds
+PATIENCE = 60.0  # seconds; less than the job has
 SALT = 92  # with it, seed 0 does not strike the same rank again and again in the chapter
 WRONG = 10.0  # minutes: a restart of the fleet (the FT-HSDP paper, up to 10 at 100,000 GPUs)
 

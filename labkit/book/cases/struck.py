@@ -18,7 +18,7 @@ from labkit.wire.group import Group
 
 COMPUTE = 0.005  # seconds of a step
 ENOUGH = 3  # steps before the fault
-PATIENCE = 30.0
+PATIENCE = 60.0  # seconds; less than the job has
 
 
 @dataclass(frozen=True)
