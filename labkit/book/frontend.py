@@ -6,35 +6,9 @@ import os
 import sys
 import time
 
+from labkit.world.telling import live as live
+
 VIEW = "application/vnd.jupyter.widget-view+json"
-
-
-def live() -> bool:
-    """True in a notebook kernel with a reader in front of it; False in scripts and in runs that only check.
-
-    `LABKIT_HEADLESS=1` (or 0) decides, where it is set. Otherwise nobody is there under nbval (recognised by the
-    variable pytest sets), without a kernel, and when the request to run the cell says that nobody will answer a
-    question (`allow_stdin` false, as nbclient, papermill and nbconvert say; JupyterLab says true).
-    """
-    told = os.environ.get("LABKIT_HEADLESS")
-    if told is not None:
-        return told in ("", "0")
-    if "PYTEST_CURRENT_TEST" in os.environ or "IPython" not in sys.modules:
-        return False
-    from IPython import get_ipython
-
-    shell = get_ipython()
-    kernel = getattr(shell, "kernel", None)
-    return kernel is not None and _asks(kernel)
-
-
-def _asks(kernel: object) -> bool:
-    """Whether the request being served lets the kernel ask questions; true for requests that do not say."""
-    try:
-        request = kernel.get_parent("shell")  # type: ignore[attr-defined]
-        return bool(request["content"].get("allow_stdin", True))
-    except (AttributeError, KeyError, LookupError, TypeError):
-        return True
 
 
 def await_run_all(seconds: float = 0.5) -> None:

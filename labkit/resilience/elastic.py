@@ -28,7 +28,7 @@ from typing import Any
 
 from labkit.wire.errors import Refused
 from labkit.world.engine import start
-from labkit.world.job import Failure, RankFailed, Run
+from labkit.world.job import Failure, RankFailed, Run, plainly
 from labkit.world.spec import make_spec
 from labkit.world.torchrun import is_torchrun, run_here
 
@@ -80,6 +80,7 @@ def restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", os.environ.get(_COUNT, "0")))
 
 
+@plainly
 def run_elastic(
     fn: Callable[..., Any], world_size: int, *args: Any, smaller: Smaller = None, max_restarts: int = 3,
     faults: Any = None, **options: Any,

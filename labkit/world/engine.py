@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import select
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,9 @@ from typing import Any
 from labkit.wire.errors import Refused
 
 from .channel import Channel, Closed
-from .job import Job, Run
-from .spec import make_spec
+from .job import Job, Run, plainly
+from .spec import make_spec, needs, refuse_many, sensible_ranks
+from .telling import Telling
 
 IDLE_SECONDS = 1800.0
 
@@ -31,12 +34,12 @@ class _Zygote:
         self._owner = -1
         self._retired: list[subprocess.Popen[bytes] | None] = []
 
-    def host(self) -> Channel:
+    def host(self, telling: Telling) -> Channel:
         """A new host process, and the channel to it."""
         with self._lock:
             mine, theirs = Channel.pair()
             for attempt in (1, 2):
-                self._ensure()
+                self._ensure(telling)
                 assert self._sock is not None
                 try:
                     socket.send_fds(self._sock, [b"j"], [theirs.fileno()])
@@ -52,9 +55,9 @@ class _Zygote:
     def warm(self) -> None:
         """Have it ready for the first launch."""
         with self._lock:
-            self._ensure()
+            self._ensure(Telling(False))
 
-    def _ensure(self) -> None:
+    def _ensure(self, telling: Telling) -> None:
         if self._owner != os.getpid():
             self._process = self._sock = None  # a fork of the process that owned it
         if self._process is not None and self._process.poll() is None:
@@ -69,7 +72,10 @@ class _Zygote:
             stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         theirs.close()
-        mine.settimeout(120)
+        end = time.monotonic() + 120
+        while not select.select([mine], [], [], 0.5)[0] and time.monotonic() < end:
+            telling.tell(lambda: "PyTorch is being loaded for the ranks, once")
+        mine.settimeout(0.1)
         try:
             ready = mine.recv(1)
         except TimeoutError:
@@ -105,6 +111,7 @@ _zygote = _Zygote()
 atexit.register(_zygote.close)
 
 
+@plainly
 def start(fn: Callable[..., Any], world_size: int, *args: Any, **options: Any) -> Job:
     """Start `fn(group, *args)` on `world_size` ranks and return at once with the `Job`.
 
@@ -120,10 +127,14 @@ def start(fn: Callable[..., Any], world_size: int, *args: Any, **options: Any) -
     if not callable(fn):
         raise Refused(f"launch needs a function fn(group, *args), not {type(fn).__name__}")
     spec = make_spec(world_size, options)
+    refuse_many(spec)
     call = pack(fn, args)
+    telling = Telling(spec.progress)
+    if world_size > sensible_ranks():
+        telling.say(needs(world_size))
     from .machine import link_model
 
-    channel = _zygote.host()
+    channel = _zygote.host(telling)
     path = [p or os.getcwd() for p in sys.path]
     try:
         channel.send(
@@ -138,9 +149,10 @@ def start(fn: Callable[..., Any], world_size: int, *args: Any, **options: Any) -
         )
     except Closed as why:
         raise RuntimeError("labkit's worker process ended before it could start the ranks") from why
-    return Job(spec, channel)
+    return Job(spec, channel, telling)
 
 
+@plainly
 def launch(fn: Callable[..., Any], world_size: int, *args: Any, **options: Any) -> Run:
     """Run `fn(group, *args)` on `world_size` ranks and return the `Run` (see `start`).
 

@@ -61,9 +61,13 @@ class Host:
             listener, address = abstract_listener()
             listeners.append(listener)
             self.board[rank] = address
+        told = time.monotonic()
         for rank, listener in enumerate(listeners):
             self.fork(rank, listener, listeners[rank + 1 :])
             listener.close()
+            if time.monotonic() - told > LOOK:
+                told = time.monotonic()
+                self.caller.send(("born", rank + 1))
 
     def fork(self, rank: int, listener: socket.socket, others: list[socket.socket]) -> None:
         """Start one rank."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from labkit.wire import record as rec
 from labkit.wire.errors import Refused
@@ -19,6 +21,10 @@ from labkit.wire.trace import Trace, from_pages
 from .channel import Channel, Closed
 from .look import Watch
 from .spec import Spec
+from .telling import Telling
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,23 @@ class RankFailed(RuntimeError):
     @property
     def rank(self) -> int:
         return self.failure.rank
+
+
+def plainly(fn: Callable[P, T]) -> Callable[P, T]:
+    """A function that readers call: what it raises for them has the line of their cell, and no frame of labkit.
+
+    IPython and pytest leave out frames with `__tracebackhide__`. An error of another kind is a bug, and keeps all.
+    """
+
+    @functools.wraps(fn)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        __tracebackhide__ = True
+        try:
+            return fn(*args, **kwargs)
+        except (RankFailed, Refused, TimeoutError, KeyboardInterrupt) as error:
+            raise error.with_traceback(None) from None  # its message says what there is to say
+
+    return call
 
 
 def explain(failure: Failure) -> str:
@@ -96,8 +119,11 @@ def _host_failure(kind: str, rank: int, error: str, seconds: float, message: str
 class Job:
     """A world that runs. It belongs to the process that started it and dies with it."""
 
-    def __init__(self, spec: Spec, channel: Channel):
+    def __init__(self, spec: Spec, channel: Channel, telling: Telling | None = None):
         self.spec = spec
+        self._telling = telling or Telling(False)
+        self._born = 0
+        self._watch: Watch | None = None
         self.events: list[tuple[float, int, str]] = []
         self.pids: list[int] = []
         self._channel = channel
@@ -123,8 +149,12 @@ class Job:
 
     # -- what a caller does --------------------------------------------------------------------------------------
 
+    @plainly
     def wait(self, timeout: float | None = None) -> Run:
-        """Until the run is over. Interrupting it (Ctrl-C, the stop button) ends every rank."""
+        """Until the run is over. Interrupting it (Ctrl-C, the stop button) ends every rank.
+
+        Where somebody looks, a line says after two seconds what the ranks do (see `progress` in `Spec`).
+        """
         try:
             end = None if timeout is None else time.monotonic() + timeout
             while not self._over.wait(0.2 if end is None else min(0.2, max(0.0, end - time.monotonic()))):
@@ -132,9 +162,13 @@ class Job:
                     raise TimeoutError(
                         f"the run is not over after {timeout:g} s; it goes on: call wait() again or stop()"
                     )
+                self._telling.tell(self._doing)
         except KeyboardInterrupt:
             self.stop()
-            raise
+            ended = "all ranks have ended" if self.over else "the ranks are being ended, which takes longer than usual"
+            raise KeyboardInterrupt(ended) from None
+        finally:
+            self._telling.clear()
         run = self._finished()
         if run.failures and self.spec.on_failure == "raise":
             raise RankFailed(run.failures[0], run)
@@ -225,6 +259,24 @@ class Job:
             raise Refused(f"rank {rank!r}: this world has ranks 0 to {self.spec.world_size - 1}")
         return rank
 
+    def _doing(self) -> str:
+        """How many ranks are up, and what they wait for."""
+        size = self.spec.world_size
+        if not self._started.is_set():
+            return f"{self._born} of {size} ranks have begun"
+        self._watch = self._watch or self.watch()
+        seen = self._watch.look()
+        if starting := sum(now.state == "starting" for now in seen):
+            return f"{size - starting} of {size} ranks are up"
+        waiting = [now for now in seen if now.state == "waiting"]
+        step = max(now.step for now in seen)
+        words = [f"all {size} ranks are up"] + ([f"step {step}"] if step > 0 else [])
+        if over := sum(now.state in ("finished", "failed", "ended") for now in seen):
+            words.append(f"{over} are over")
+        if waiting:
+            words.append(f"{len(waiting)} wait (rank {waiting[0].rank}: {waiting[0].doing})")
+        return ", ".join(words)
+
     def _order(self, *order: Any) -> None:
         if self._over.is_set():
             raise Refused("this run is over")
@@ -247,6 +299,8 @@ class Job:
                     with self._news:
                         self._done.add(rest[0])
                         self._news.notify_all()
+                elif what == "born":
+                    self._born = rest[0]
                 elif what == "event":
                     self._event(*rest)
                 elif what == "failed":
@@ -291,6 +345,7 @@ class Job:
         self._logs[rank] += text
         mark = f"[rank {rank}] "
         lines = text[: -text.endswith("\n") or None].split("\n")  # not splitlines(): a bare "\r" ends no line
+        self._telling.clear()
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more; the run goes on
             sys.stdout.write("".join(f"{mark}{line}\n" for line in lines))
             sys.stdout.flush()

@@ -37,7 +37,9 @@ class Spec:
     network: a `Network` of emulated links. faults: a list of faults. timeout: seconds, the longest single wait.
     deadline: seconds for the whole run. memory: None, "resident" (tensors alive) or "peak" (of the process).
     on_failure: "raise", "return" (a Run with failures) or "continue" (the other ranks go on).
-    progress: print each training step as it begins. seed: of torch, numpy and random, the same on every rank.
+    progress: True prints each training step as it begins; None says what is going on, in one line, when a run takes
+    longer than two seconds and somebody looks; False says nothing.
+    force: start more ranks than are sensible here. seed: of torch, numpy and random, the same on every rank.
     check: False switches the supervisor's checks for mismatch and deadlock off, to see what the bare library does.
     max_result_bytes: the largest result a rank may return.
     memory_limit: bytes that each rank may take above what it is born with, or None (Linux; see `memory_limit.py`).
@@ -53,7 +55,8 @@ class Spec:
     deadline: float | None = None
     memory: str | None = None
     on_failure: str = "raise"
-    progress: bool = False
+    progress: bool | None = None
+    force: bool = False
     seed: int = 0
     check: bool = True
     max_result_bytes: int = 1 << 30
@@ -85,9 +88,10 @@ def make_spec(world_size: Any, options: dict[str, Any]) -> Spec:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10**7:
             raise Refused(f"{name}={value!r}: needs a number of seconds above 0")
-    for name in ("check", "progress"):
-        if not isinstance(getattr(spec, name), bool):
-            raise Refused(f"{name}={getattr(spec, name)!r}: needs True or False")
+    for name in ("check", "force", "progress"):
+        value = getattr(spec, name)
+        if not isinstance(value, bool) and not (name == "progress" and value is None):
+            raise Refused(f"{name}={value!r}: needs True or False")
     _whole("seed", spec.seed, 0, 2**63)
     _whole("max_result_bytes", spec.max_result_bytes, 1)
     if spec.memory_limit is not None:
@@ -137,6 +141,31 @@ def rank_cap() -> int | None:
     if cap is not None and not cap.isdecimal():
         raise Refused(f"LABKIT_MAX_RANKS={cap!r} in the environment is no whole number")
     return None if cap is None else int(cap)
+
+
+def sensible_ranks() -> int:
+    """How many ranks start here unasked: 32 for each core, and half of the memory that is free, but never below 64."""
+    free = memory_available()
+    by_memory = free // 2 // RANK_BYTES if free is not None else 1 << 30
+    return max(64, min(32 * _cores(), by_memory))
+
+
+def needs(world_size: int) -> str:
+    """What a world will take of this machine, in words."""
+    memory = f"about {world_size * RANK_BYTES / 1e9:.1f} GB of memory at the least"
+    return f"{world_size} ranks need {memory}, and {world_size} processes take turns on {_cores()} cores"
+
+
+def refuse_many(spec: Spec) -> None:
+    """Raises Refused for more ranks than are sensible here, unless spec.force says that they are wanted."""
+    most = sensible_ranks()
+    if spec.world_size > most and not spec.force:
+        raise Refused(f"world_size={spec.world_size}: {needs(spec.world_size)}. Up to {most} start here without being "
+                      "asked for; take fewer, or say force=True and expect to wait for them")  # fmt: skip
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _check_room(world_size: int) -> None:

@@ -38,12 +38,12 @@ def explained():
 class Course:
     """A course of nbgrader's in a folder, with one assignment."""
 
-    def __init__(self, root):
-        self.root = root
+    def __init__(self, root, name=NAME):
+        self.root, self.name = root, name
         config = Config()
         config.CourseDirectory.root = str(root)
         config.CourseDirectory.course_id = "sample"
-        config.Execute.timeout = 120
+        config.Execute.timeout = 300
         config.OverwriteCells.add_missing_cells = True  # hidden check cells, which labkit's release leaves out
         self.url = f"sqlite:///{root / 'gradebook.db'}"
         self.api = NbGraderAPI(config=config)
@@ -53,7 +53,7 @@ class Course:
         self.write(self.root / "source" / "ps1", source)
         done = self.api.generate_assignment("ps1", force=True)
         assert done["success"], done["log"]
-        return nbformat.read(self.root / "release" / "ps1" / f"{NAME}.ipynb", 4)
+        return nbformat.read(self.root / "release" / "ps1" / f"{self.name}.ipynb", 4)
 
     def grade(self, student, notebook):
         """Points by grade cell, as nbgrader's autograder gives them."""
@@ -62,18 +62,22 @@ class Course:
             done = self.api.autograde("ps1", student)
         assert done["success"], done["log"]
         with Gradebook(self.url) as book:
-            submission = book.find_submission_notebook(NAME, "ps1", student)
+            submission = book.find_submission_notebook(self.name, "ps1", student)
             return {grade.name: grade.auto_score for grade in submission.grades}
 
     def write(self, folder, notebook):
         folder.mkdir(parents=True, exist_ok=True)
-        nbformat.write(notebook, folder / f"{NAME}.ipynb")
+        nbformat.write(notebook, folder / f"{self.name}.ipynb")
 
 
 @pytest.fixture
-def course(tmp_path, monkeypatch):
+def programs(monkeypatch):
     programs = Path(sys.executable).parent  # nbgrader calls alembic by its bare name
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.fixture
+def course(tmp_path, programs):
     return Course(tmp_path)
 
 
@@ -125,3 +129,29 @@ def test_nbgrader_undoes_what_a_student_did_to_the_checks(course):
     cell(cheated, "reduce-scatter-public").source = "2.0"
     cell(cheated, "ring-megabytes-public").source = "2.0"
     assert course.grade("cheat", cheated) == NONE
+
+
+SOURCES = sorted((Path(__file__).parents[2] / "solutions").glob("[0-9][0-9]_*.ipynb"))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_nbgrader_takes_every_chapter_and_gives_its_solutions_all_points(path, tmp_path, programs):
+    """nbgrader's release shows no solution and no hidden check; right answers, in our release, get all points of them.
+
+    It does show the rubrics, which are plain text to it: README.md says to hand out ours.
+    """
+    source = nbformat.read(path, 4)
+    course = Course(tmp_path, path.stem)
+    rubrics = {c.id for c in source.cells if c.metadata.get("labkit", {}).get("role") == "rubric"}
+    found = leaks_in_file(secrets_of(source), "a.ipynb", json.dumps(course.generate(source)).encode())
+    assert not [leak for leak in found if leak.secret.cell not in rubrics]
+    handed_in = release(source)
+    answers = {c.id: c.source for c in source.cells if c.metadata.get("labkit", {}).get("role") == "answer"}
+    for c in handed_in.cells:
+        if c.id in answers:
+            c.source = "\n".join(line for line in answers[c.id].split("\n") if "### " not in line)
+    checks = [c.metadata.nbgrader for c in source.cells if c.cell_type == "code" and "nbgrader" in c.metadata]
+    right = {check.grade_id: check.points for check in checks if check.get("grade")}
+    got = course.grade("ada", handed_in)
+    assert len(right) > 5 and {name: got[name] for name in right} == right

@@ -1,4 +1,4 @@
-"""A fresh clone of this repository, with a home and an environment of its own, in which a newcomer's commands are run."""
+"""A fresh clone of this repository, with a home and an environment of its own, where a newcomer's commands are run."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import csv
 import re
+import signal
 import socket
 import sys
 import tomllib
@@ -118,6 +119,11 @@ def graded(place: Place) -> None:
     assert float(rows["bob"]["score"]) == 0 < float(rows["bob"]["max_score"]), rows["bob"]
 
 
+def handed_in(student: str) -> Way:
+    """A listing: the file is there, under the name that it had."""
+    return Way(lambda place: (place.submissions / student / "03_collectives.ipynb").stat(), 60)
+
+
 def graded_again(command: str) -> Way:
     def does(place: Place) -> None:
         if not (place.clone / "grades" / "grades.csv").exists():
@@ -198,10 +204,10 @@ WAYS = {
     ".venv/bin/labkit lab": page_of(".venv/bin/labkit lab", "unpacked"),
     "pytest --nbval-lax NOTEBOOK": Way(nbval_on_homework, 3000),
     "labkit grade trial --out trial-grades": Way(trial, 700),
-    "submissions/ada/03_collectives.ipynb": Way(lambda place: (place.submissions / "ada/03_collectives.ipynb").stat(), 60),
-    "submissions/bob/03_collectives.ipynb": Way(lambda place: (place.submissions / "bob/03_collectives.ipynb").stat(), 60),
+    "submissions/ada/03_collectives.ipynb": handed_in("ada"),
+    "submissions/bob/03_collectives.ipynb": handed_in("bob"),
     ALL: Way(graded, 2500),
-    "labkit grade": Way(lambda place: None, 1),  # the line above
+    "labkit grade": typed("labkit grade --help"),  # the line above
     "labkit grade submissions --out grades --only reduce-scatter": graded_again(
         "labkit grade submissions --out grades --only reduce-scatter"
     ),
@@ -229,8 +235,10 @@ WAYS = {
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     made = Place(tmp_path_factory.mktemp("newcomer"))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside, we still clear up
     yield made
     made.end()
+    signal.signal(signal.SIGTERM, before)
 
 
 def test_every_command_of_the_pages_is_run_and_no_other() -> None:

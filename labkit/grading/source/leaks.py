@@ -2,8 +2,9 @@
 
 A secret is a line between solution markers, of a hidden cell or a rubric, or between hidden-test markers, that nobody
 would write without having seen it. What it says decides: `if group.rank == 0:` stands in half of all programs and is
-no secret by itself, but several such lines in a row are one. Secrets are looked for in every string of a notebook (cells, outputs, metadata, attachments,
-decoded where they are base64), in any text file, and in archives inside archives, with all white space taken out first.
+no secret by itself, but several such lines in a row are one. Secrets are looked for in every string of a notebook
+(cells, outputs, metadata, attachments, decoded where they are base64), in any text file, and in archives inside
+archives, with all white space taken out first.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def _distinctive(lines: list[str], shown: set[str]) -> Iterator[str]:
             if end <= len(stretch) and len(_words(joined)) >= 2 * DISTINCT:
                 told = True
                 yield joined
-    whole = "\n".join(max(stretches, key=len))
+    whole = max(("\n".join(stretch) for stretch in stretches), key=len)
     if not told and len(bare(whole)) >= TRIVIAL:
         yield whole
 

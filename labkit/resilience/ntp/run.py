@@ -14,6 +14,7 @@ from labkit.resilience.supervising.quorum_watch import QuorumWatch
 from labkit.resilience.supervising.service_guard import GuardedService
 from labkit.resilience.supervising.supervisor import Supervisor
 from labkit.wire.faults import Fault
+from labkit.world.job import plainly
 
 from .config import NtpConfig
 from .trainer import Attempt, Result, train
@@ -116,6 +117,7 @@ class NtpJob:
         self.stop()
 
 
+@plainly
 def start_ntp(config: NtpConfig, steps: int, *, faults: Sequence[Fault] = (), **options: Any) -> NtpJob:
     """Start a process for each rank, which train `steps` steps, and what looks after them.
 
@@ -149,6 +151,7 @@ def start_ntp(config: NtpConfig, steps: int, *, faults: Sequence[Fault] = (), **
     raise AssertionError("not reached")
 
 
+@plainly
 def run_ntp(config: NtpConfig, steps: int, *, faults: Sequence[Fault] = (), **options: Any) -> NtpRun:
     """Train to the end with whoever is there. The run is returned as it is; `.require()` raises if it failed."""
     with start_ntp(config, steps, faults=faults, **options) as job:

@@ -12,6 +12,7 @@ from labkit.resilience.audit import Commit, Line, check, read
 from labkit.resilience.ft_hsdp.data import read_quorums
 from labkit.wire.errors import Refused
 from labkit.wire.faults import Fault
+from labkit.world.job import plainly
 
 from .incidents import Incident, follow_up, stalls
 from .outcome import FtRun, RunFailed
@@ -112,6 +113,7 @@ def _writable(folder: Path) -> Path:
     return folder
 
 
+@plainly
 def start_ft_hsdp(
     config: FtConfig, build: Callable[..., Any], steps: int, *, log_dir: str | Path | None = None,
     faults: Sequence[Fault] = (), restarts: int = 20, birth: float = BIRTH,
@@ -164,6 +166,7 @@ def start_ft_hsdp(
     raise AssertionError("not reached")
 
 
+@plainly
 def run_ft_hsdp(config: FtConfig, build: Callable[..., Any], steps: int, **options: Any) -> FtRun:
     """Train to the end through whatever breaks, and prove it. For the options see `start_ft_hsdp`.
 
