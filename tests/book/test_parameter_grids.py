@@ -16,7 +16,7 @@ import pytest
 from labkit.book.conclusions import CONCLUSION, holds
 from labkit.commands.run import execute
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 GLOO = {"world_size": 3, "transport": "gloo"}

@@ -56,7 +56,7 @@ def test_of_drawn_faults_nobody_else_is_accused(first) -> None:
     assert not any(t.sure_and_wrong for t in found)
 
 
-@pytest.mark.chaos
+@pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_of_six_hundred_drawn_faults_nearly_all_culprits_are_named_and_nobody_else_for_sure() -> None:
     found = [tell(case(seed)) for seed in range(660)]
