@@ -67,10 +67,11 @@ class Habits:
         return tuple(number for number, _, _ in steps), tuple(found)
 
 
-def strange(reports: Mapping[int, Report]) -> dict[int, Odd]:
+def strange(reports: Mapping[int, Report]) -> dict[int, tuple[Odd, bool]]:
     """Ranks that were alone in doing something else than in another step, in the first such step of the latest ones.
 
-    Several where the step is as near to one other step as to another, and it is not the same rank that differs.
+    Several where the step is as near to one other step as to another, and it is not the same rank that differs. With
+    each whether that alone says something: others may have had to do the same, and not have done it.
     """
     differ: dict[tuple[int, int], dict[int, Odd]] = {}
     for rank, report in reports.items():
@@ -82,8 +83,8 @@ def strange(reports: Mapping[int, Report]) -> dict[int, Odd]:
         if rows and min(map(len, rows)) == 1:
             found = {rank: odd for row in rows if len(row) == 1 for rank, odd in row.items()}
             often = {rank: sum(row.keys() == {rank} for row in rows) for rank in found}
-            return {rank: odd for rank, odd in found.items()
-                    if not (odd.new and (often[rank] < NEW or _behind(reports, rank, odd)))}  # fmt: skip
+            return {rank: (odd, not odd.new or (often[rank] >= NEW and not _behind(reports, rank, odd)))
+                    for rank, odd in found.items()}  # fmt: skip
     return {}
 
 

@@ -58,12 +58,14 @@ def judge(reports: Mapping[int, Report], among: Collection[int]) -> tuple[int, b
     """Which of `among`, where one of them is at fault and evidence has not told which: (the rank, whether it is sure,
     why). Sure is only who did what it did in none of its other steps and none of its equals did. None: it stays open.
     """
-    alone = {r: odd for r, odd in habits.strange(reports).items() if _alike(reports, r, odd.nth) is not True}
-    alone = {r: odd for r, odd in alone.items() if r in among}
+    alone: dict[int, tuple[habits.Odd, bool]] = {}
+    for rank, (odd, telling) in habits.strange(reports).items():
+        alike = _alike(reports, rank, odd.nth, among) if rank in among else True
+        if alike is False or (alike is None and telling):
+            alone[rank] = odd, alike is False
     unlike = odd_ones(reports, set(among))
     if len(alone) == 1 and unlike <= set(alone):
-        ((rank, odd),) = alone.items()
-        sure = _alike(reports, rank, odd.nth) is False
+        ((rank, (odd, sure)),) = alone.items()
         why = f"rank {rank} did otherwise in step {odd.step} than in step {odd.other}: {odd.how}"
         return rank, sure, why + (", and none of its equals did so" if sure else "")
     if len(unlike) == 1 and (not alone or unlike <= set(alone)):
@@ -90,13 +92,14 @@ def _has_history(report: Report, nth: int) -> bool:
     return report.made[0].step < made.step
 
 
-def _alike(reports: Mapping[int, Report], rank: int, nth: int) -> bool | None:
-    """Whether an equal of `rank` did what it did at its nth call; None where it has no equal that came so far."""
+def _alike(reports: Mapping[int, Report], rank: int, nth: int, among: Collection[int]) -> bool | None:
+    """Whether an equal of `rank` did what it did at its nth call; None where it has no equal, outside of `among`."""
     for place, said in _classes(reports).items():
-        if place[0] == nth:
-            for ranks in said.values():
-                if rank in ranks:
-                    return len(ranks) > 1 if len(said) > 1 or len(ranks) > 1 else None
+        mine = next((ranks for ranks in said.values() if place[0] == nth and rank in ranks), None)
+        if mine is not None:
+            if not set(mine) <= set(among):
+                return True
+            return None if all(r in among for ranks in said.values() for r in ranks) else False
     return None
 
 
