@@ -56,6 +56,9 @@ class Habits:
             steps.append(now)
         found = []
         for number, start, did in steps if over else [*steps, now]:
+            part = len(did) if number == self._number and not over else None
+            if not self._marked and any(n != number and what[:part] == did for n, _, what in steps):
+                continue  # steps that were guessed are not the same steps for all ranks
             for other, _, does in steps:
                 both = min(len(did), len(does))
                 at = next((i for i in range(both) if did[i] != does[i]), both)

@@ -36,19 +36,18 @@ def mismatches(reports: Mapping[int, Report]) -> list[Clue]:
             first[place] = min(first.get(place, made.nth), made.nth)
     found = []
     for place in sorted((p for p in said if len(said[p]) > 1), key=lambda p: (first[p], p))[:MOST_TOLD]:
-        words = said[place]
-        ranks = {r for them in words.values() for r in them}
-        many = [them for them in words.values() if len(them) > 1]
-        odd = ranks - set(many[0]) if len(many) == 1 else set()
+        them = said[place]
+        ranks = {r for some in them.values() for r in some}
         if len(place) == 4:
-            (one,), (other,) = words.values()
             source, to = place[2:]
-            told = {(one,): text[place][a] for (a, (one,)) in words.items()}
-            why = (f"rank {source} sent rank {to} {told[(source,)]}, but rank {to} receives {told[(to,)]} (message "
-                   f"{place[1]} between them)")  # fmt: skip
-            found.append(Clue(frozenset({one, other}), "mismatch", why, (source, to)))
+            told = {r: text[place][words] for words, some in them.items() for r in some}
+            why = (f"rank {source} sent rank {to} {told[source]}, but rank {to} receives {told[to]} "
+                   f"(message {place[1]} between them)")  # fmt: skip
+            found.append(Clue(frozenset(ranks), "mismatch", why, (source, to)))
         else:
-            why = "; ".join(f"{ranks_text(them)} called {what}" for what, them in words.items())
+            many = [some for some in them.values() if len(some) > 1]
+            odd = ranks - set(many[0]) if len(many) == 1 else set()
+            why = "; ".join(f"{ranks_text(some)} called {words}" for words, some in them.items())
             found.append(Clue(frozenset(odd if len(odd) == 1 else ranks), "mismatch",
                               f"{why} (call {place[1]} of the group)"))  # fmt: skip
     return found
