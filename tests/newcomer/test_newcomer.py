@@ -83,7 +83,7 @@ def unchanged(command: str, seconds: int, *, of: str) -> Way:
 
     def does(place: Place) -> None:
         place.run(command, place.clone, seconds)
-        assert place.run(f"git status --porcelain -- {of}", place.clone, 60) == ""
+        assert place.run(f"git status --porcelain --untracked-files=no -- {of}", place.clone, 60) == ""
 
     return Way(does, seconds)
 
