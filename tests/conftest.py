@@ -42,7 +42,7 @@ def only_what_is_marked_starts_ranks(request: pytest.FixtureRequest, monkeypatch
         monkeypatch.setattr("labkit.world.engine._Zygote.host", _unmarked)
 
 
-def _unmarked(zygote: object) -> None:
+def _unmarked(*call: object) -> None:
     pytest.fail("this test starts ranks: give it, or its file, the mark `ranks`")
 
 

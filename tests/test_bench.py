@@ -4,6 +4,8 @@ import pytest
 
 from labkit.bench import ratios
 
+pytestmark = pytest.mark.ranks
+
 
 def test_ratios_are_medians_of_pairs():
     assert ratios.ratio([2, 20, 6], [1, 10, 1]) == 2

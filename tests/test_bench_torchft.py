@@ -17,6 +17,8 @@ from labkit.bench.rivals import LabkitJob, Processes
 from labkit.bench.side_by_side import Broken, episode
 from labkit.resilience.audit import read
 
+pytestmark = pytest.mark.ranks
+
 
 def options(*words):
     parser = argparse.ArgumentParser()

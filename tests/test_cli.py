@@ -17,6 +17,8 @@ from leftovers import NEVER
 from labkit.commands.environment import jupyter_environment
 from labkit.commands.lab import can_show_a_browser, lab_command
 
+pytestmark = pytest.mark.ranks
+
 PARAMETERS = """\
 world_size: int = 4  # ranks
 rate: float = 0.5
@@ -126,7 +128,6 @@ def test_a_kernel_that_dies_is_reported(labkit, notebooks, tmp_path):
     assert "`import os; os._exit(3)` lost its kernel" in err
 
 
-@pytest.mark.ranks
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupting_ends_the_kernel_and_keeps_the_notebook(notebooks, tmp_path, number):
     ready = tmp_path / "ready"

@@ -11,6 +11,8 @@ from labkit.book.cases import hung, numbers, struck
 from labkit.course.casefile import Suspect
 from labkit.world.engine import _zygote
 
+pytestmark = pytest.mark.ranks
+
 SIZES = {"dp": 2, "tp": 2}
 # What in hindsight is enough: it differs from cause to cause, so no purchase is always the right one.
 ENOUGH = {
@@ -32,7 +34,6 @@ def healthy():
     return labkit.launch(hung.training, 4, SIZES, 4, 0, transport="local").trace
 
 
-@pytest.mark.ranks
 @pytest.mark.parametrize("cause", hung.CAUSES)
 @pytest.mark.parametrize(
     "rank", [0, pytest.param(1, marks=pytest.mark.long), 2, pytest.param(3, marks=pytest.mark.long)]
@@ -84,7 +85,6 @@ def test_more_cases_than_causes_are_refused(cases) -> None:
 # -- numbers -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.ranks
 def test_a_nan_is_on_all_ranks_at_once_unless_somebody_looks() -> None:
     run = labkit.launch(numbers.poisoned, 3, 0, 1, 2, False, transport="local")
     assert all(count == run.results[0][1] > 1000 for _, count, _ in run.results)
@@ -94,7 +94,6 @@ def test_a_nan_is_on_all_ranks_at_once_unless_somebody_looks() -> None:
     assert all(said.ranks == (1,) and "'blocks.1'" in said.where[1] for _, _, said in guarded.results)
 
 
-@pytest.mark.ranks
 @pytest.mark.parametrize(("size", "rank"), [(3, 0), (3, 1), (4, 3)])
 def test_a_flipped_bit_is_seen_by_the_repeated_all_reduce_alone(size, rank) -> None:
     right = labkit.launch(numbers.flipped, size, 0, 4, transport="local")
@@ -109,7 +108,6 @@ def test_a_flipped_bit_is_seen_by_the_repeated_all_reduce_alone(size, rank) -> N
     assert abs(right.results[0][-1][0] - wrong.results[0][-1][0]) < 0.1  # and the loss goes on as before
 
 
-@pytest.mark.ranks
 def test_patterns_of_a_rank_that_miscalculates() -> None:
     plan = [("transient", 2), ("persistent", 0), ("intermittent", 1), ("clean", 0)]
     for (pattern, bad), (differs, replayed) in zip(

@@ -193,6 +193,7 @@ def small(inner: Any, seed: int) -> tuple[Any, Any, Any]:
     return model, torch.optim.SGD(model.parameters(), lr=0.01), loss
 
 
+@pytest.mark.ranks
 def test_a_real_run_is_seen_and_struck_through_its_dashboard() -> None:
     config = FtConfig(2, 1, deadlines=Deadlines.for_step(0.2, least=0.6), join_wait=1.0, beat=0.1)
     with start_ft_hsdp(config, small, 40) as job:

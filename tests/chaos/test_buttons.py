@@ -22,6 +22,8 @@ from labkit.resilience.ft_hsdp.replaying import Step, replay
 from labkit.resilience.storm.models import MODELS, Paced
 from labkit.resilience.supervising.run import RunFailed
 
+pytestmark = pytest.mark.ranks
+
 RUNS, SLICE, STEPS = 36, 2, 60
 OURS = ("labkit-dashboard", "labkit-supervisor", "labkit-quorum-watch", "labkit-stop")
 ACTIONS = ("kill", "hang", "slow", "flip")
@@ -134,7 +136,6 @@ def begin(seed: int, ranks: int, dice: random.Random, **options: object) -> tupl
     return Reader(book.dashboard(job, controls=True), dice), inside  # type: ignore[arg-type]
 
 
-@pytest.mark.ranks
 @pytest.mark.parametrize("seed", SEEDS)
 def test_buttons(seed: int, request: pytest.FixtureRequest) -> None:
     dice = random.Random(seed)

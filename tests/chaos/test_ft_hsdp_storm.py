@@ -15,6 +15,8 @@ from leftovers import alive, eventually
 from labkit.resilience.storm import INSTANTS, SHAPES, draw, table
 from labkit.resilience.storm.weather import Verdict, weather
 
+pytestmark = pytest.mark.ranks
+
 RUNS, SLICE = 500, len(SHAPES)
 SEEDS = [pytest.param(n, marks=[pytest.mark.long] if n >= SLICE else []) for n in range(RUNS)]
 

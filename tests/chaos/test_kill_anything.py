@@ -17,6 +17,8 @@ import labkit
 from labkit import Kill, RankFailed, collectives
 from labkit.collectives import ALGORITHMS
 
+pytestmark = pytest.mark.ranks
+
 CASES, SLICE = 240, 24
 EVERY = sorted((collective, name) for collective, table in ALGORITHMS.items() for name in table)
 SEEDS = [pytest.param(n, marks=[pytest.mark.long] if n >= SLICE else []) for n in range(CASES)]
@@ -65,7 +67,6 @@ def storm(group, case):
         handle.wait()
 
 
-@pytest.mark.ranks
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_rank_killed_at_any_message(seed) -> None:
     case = draw(seed)

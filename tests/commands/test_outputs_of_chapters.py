@@ -5,6 +5,8 @@ from small_books import cell, read, write
 
 from labkit.commands.outputs import main
 
+pytestmark = pytest.mark.ranks
+
 
 @pytest.fixture
 def outputs(notebooks, capfd):

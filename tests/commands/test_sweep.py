@@ -17,6 +17,8 @@ from labkit.commands.grid import grid, split_values
 from labkit.commands.sweep_figure import draw, nice_ticks
 from labkit.commands.sweep_run import SweepRun, notebook_hash
 
+pytestmark = pytest.mark.ranks
+
 RECORDING = """\
 from IPython.display import display
 if world_size == 3:
@@ -120,7 +122,6 @@ def test_only_a_run_that_ended_well_under_the_same_key_is_taken_over(tmp_path):
     assert [recalled(NOTES | change) for change in STALE] == [(False, "waiting", {})] * len(STALE)
 
 
-@pytest.mark.ranks
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupt_leaves_no_kernel(notebooks, tmp_path, number):
     ready = tmp_path / "ready"

@@ -113,6 +113,7 @@ def test_the_recordings_name_no_computer() -> None:
         assert "/tmp" not in told and "/work" not in told and kept.provenance.machine.startswith("2 shared CPU cores")
 
 
+@pytest.mark.ranks
 @pytest.mark.timeout(120)
 def test_what_the_first_trial_breaks() -> None:
     """Section 1: 8 heads on 3 ranks take 5.6 s and not 5.333; messages of 1 ms add 7 percent to a step of 0.4 s."""

@@ -22,6 +22,8 @@ from labkit.grading.sandbox import open_sandbox
 from labkit.models import MLP, MLPConfig
 from labkit.parallel.announce import announce_backward
 
+pytestmark = pytest.mark.ranks
+
 CHAPTER = "04_data_parallelism"
 BOTH = (
     "waits_for_each_bucket", "blocks_in_the_hook", "only_the_first_bucket", "begins_when_the_next_does_not_fit",
@@ -104,7 +106,6 @@ def test_a_call_that_just_began_is_not_over_behind_a_switch():
                 assert order.over_by(2) == []
 
 
-@pytest.mark.ranks
 @pytest.mark.parametrize("name", BOTH)
 def test_the_sandbox_and_the_notebook_give_the_same_marks(name):
     animal = next(a for a in animals(CHAPTER) if a.body.__name__ == name)
@@ -120,7 +121,6 @@ def test_the_sandbox_and_the_notebook_give_the_same_marks(name):
     assert animal.right == (here.state == "right") and animal.says in sentences(here)
 
 
-@pytest.mark.ranks
 def test_a_right_answer_is_no_matter_of_luck_when_threads_come_late(monkeypatch):
     """The stream's thread may sleep as long as it likes before it sends: the evidence stays."""
     animal = next(a for a in animals(CHAPTER) if a.body.__name__ == "gradients_live_in_their_buckets")
@@ -142,7 +142,6 @@ def test_a_right_answer_is_no_matter_of_luck_when_threads_come_late(monkeypatch)
     assert outcome.state == "right", sentences(outcome)
 
 
-@pytest.mark.ranks
 def test_announcements_come_before_the_gradients_of_their_layer():
     def backward(group, widths):
         model = announce_backward(MLP(MLPConfig(tuple(widths))), group)

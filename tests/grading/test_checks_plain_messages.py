@@ -12,6 +12,8 @@ from labkit.grading.grader import memory
 from labkit.grading.grader.door import Pace, SandboxStudent
 from labkit.grading.sandbox import open_sandbox
 
+pytestmark = pytest.mark.ranks
+
 CHAPTER = "10_pipeline_parallelism"
 BOTH = (
     "fills_and_drains_whatever_the_list_says", "handles_of_everything", "receives_posted_ahead",
@@ -86,7 +88,6 @@ def test_what_was_never_waited_for_was_never_taken():
     assert not order.had(order.sent[0], 1, 0) and order.had(order.sent[0], 1, 1) and not order.had(order.sent[0], 1, 2)
 
 
-@pytest.mark.ranks
 @pytest.mark.parametrize("name", BOTH)
 def test_the_sandbox_and_the_notebook_give_the_same_marks(name):
     animal = next(a for a in animals(CHAPTER) if a.body.__name__ == name)

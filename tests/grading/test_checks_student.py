@@ -23,6 +23,8 @@ from labkit.grading.checks.show import bundle, html, text
 from labkit.grading.checks.student import NotRight, StudentError, same
 from labkit.grading.checks.wording import cleaned
 
+pytestmark = pytest.mark.ranks
+
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):

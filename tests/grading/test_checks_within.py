@@ -9,6 +9,8 @@ from labkit import collectives
 from labkit.grading.checks.notebook import NotebookStudent
 from labkit.grading.checks.student import Evidence, NotRight, near_is_equal
 
+pytestmark = pytest.mark.ranks
+
 WANT = torch.tensor([1.0, -2000.0])
 
 
@@ -21,7 +23,6 @@ def judged(result, within, slips=None):
     return ""
 
 
-@pytest.mark.ranks
 def test_entries_may_be_off_by_a_part_of_the_largest():
     assert judged(WANT + torch.tensor([0.1, 0.1]), 1e-4) == ""
     assert "1 of 2 entries are wrong" in judged(WANT + torch.tensor([0.3, 0.1]), 1e-4)
@@ -30,7 +31,6 @@ def test_entries_may_be_off_by_a_part_of_the_largest():
     assert "nan" in judged(torch.tensor([float("nan"), -2000.0]), 1e-4)
 
 
-@pytest.mark.ranks
 def test_a_slip_is_recognized_within_the_same_room():
     slips = {"That is the double.": [2 * WANT]}
     assert judged(2 * WANT + 0.1, 1e-4, slips) == "That is the double."

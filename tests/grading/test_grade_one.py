@@ -19,6 +19,8 @@ from labkit.grading.grader.results import Handed, ResultError, from_json, to_jso
 from labkit.grading.grader.submissions import Submission
 from labkit.grading.sandbox import open_sandbox
 
+pytestmark = pytest.mark.ranks
+
 SAME = (
     "smallest_subtree_first", "everyone_receives_first", "keeps_a_copy_of_everything", "calls_the_library",
     "all_blocks_as_long_as_mine", "by_hand",
@@ -79,7 +81,6 @@ def test_the_untouched_notebook_is_unattempted_and_the_solution_has_full_marks(g
     assert from_json(to_json(solved)) == solved
 
 
-@pytest.mark.ranks
 @pytest.mark.parametrize("name", SAME)
 def test_the_sandbox_and_the_notebook_give_the_same_marks(grade, name, monkeypatch):
     monkeypatch.setenv("LABKIT_SLOW_MACHINE", "5")
@@ -91,7 +92,6 @@ def test_the_sandbox_and_the_notebook_give_the_same_marks(grade, name, monkeypat
     assert here.state == "right" if animal.right else here.state != "right"
 
 
-@pytest.mark.ranks
 def test_nbval_is_red_where_the_grader_takes_points_for_public_checks(grade, tmp_path):
     chosen = {a.exercise: a.source for a in animals(NAME)
               if a.body.__name__ in ("halve_the_ranks", "through_rank_0", "all_at_once", "by_leaders")}  # fmt: skip

@@ -17,6 +17,8 @@ from labkit.commands.stub_outputs import StubRunFailed, with_stub_outputs
 from labkit.grading.source import release, secrets_of
 from labkit.grading.source.leaks import leaks_in_file
 
+pytestmark = pytest.mark.ranks
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -10,6 +10,8 @@ import labkit
 from labkit.grading.sandbox import Limits, open_sandbox
 from labkit.world import machine
 
+pytestmark = pytest.mark.ranks
+
 SHAPES = [(), (0,), (7,), (8, 2), (131_075,)]
 
 SOURCE = """
@@ -71,7 +73,6 @@ def locally(group, mine, plan):
     return names["everything"](mine[group.rank], group, plan)
 
 
-@pytest.mark.ranks
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_results_bytes_and_messages_are_those_of_local(box, size):
     plan = plan_for(size)

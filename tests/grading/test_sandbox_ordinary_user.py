@@ -8,6 +8,8 @@ import sys
 import pytest
 import unprivileged
 
+pytestmark = pytest.mark.ranks
+
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root has to become an ordinary user")
 @pytest.mark.parametrize("tier", ["userns", "landlock"])

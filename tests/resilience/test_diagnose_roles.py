@@ -12,6 +12,8 @@ from labkit.resilience.diagnose import diagnose
 from .diagnose_random import Act, Case, Program, case, table, tell
 from .pages_by_hand import Desk
 
+pytestmark = pytest.mark.ranks
+
 HERE, LEADERS, ALL = ((0, 1, 2), (3, 4, 5)), (0, 3), tuple(range(6))
 
 

@@ -157,6 +157,7 @@ def test_what_cannot_be_run_is_refused(wrong):
         Trial(**wrong)
 
 
+@pytest.mark.ranks
 def test_both_policies_really_run_and_the_simulator_knows_the_order():
     """No number of the wall clock is asked for: who waits loses more than who goes on, measured and simulated."""
     trials = [Trial(policy, replicas=3, step=0.05, repair=1.5, time=5.0, apart=True) for policy in POLICIES]

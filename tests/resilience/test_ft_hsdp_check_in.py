@@ -141,6 +141,7 @@ def test_a_service_that_is_not_ours_is_named(wrong, tmp_path):
     assert named in run.results, run.results
 
 
+@pytest.mark.ranks
 def test_a_spare_takes_the_place_of_a_replica_that_died(tmp_path):
     c = config(2, 2, spares=1)
     run = run_ft_hsdp(c, slow_fsdp, 25, log_dir=tmp_path, faults=[Kill(3, at="forward", nth=3)])
@@ -165,6 +166,7 @@ def slow_fsdp(inner, seed):
     return model, optimizer, slow
 
 
+@pytest.mark.ranks
 def test_spares_that_nobody_needs_end_with_the_others(tmp_path):
     run = run_ft_hsdp(config(2, spares=1), build_slow, 3, log_dir=tmp_path).require()
     assert [r.finished for r in run.results] == [True, True, False] and run.results[2].first_step > 0

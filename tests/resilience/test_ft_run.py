@@ -20,6 +20,8 @@ from labkit.resilience.storm.models import MODELS
 from labkit.resilience.supervising.run import RunFailed, run_ft_hsdp, start_ft_hsdp
 from labkit.wire.errors import Refused
 
+pytestmark = pytest.mark.ranks
+
 CONFIG = FtConfig(2, deadlines=Deadlines.for_step(0.2), batch=4, join_wait=0.5)
 
 

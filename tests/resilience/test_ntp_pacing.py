@@ -10,6 +10,8 @@ from labkit.models import GPTConfig
 from labkit.resilience.ntp.pacing import paced_step
 from labkit.wire.errors import Refused
 
+pytestmark = pytest.mark.ranks
+
 MODEL = GPTConfig(vocab=61, context=12, layers=2, heads=12, width=48, expansion=4)
 UNEVEN = GPTConfig(vocab=61, context=12, layers=2, heads=8, width=32, expansion=3)
 PARTS = 0.4

@@ -5,6 +5,8 @@ import pytest
 import labkit
 from labkit.world import machine
 
+pytestmark = pytest.mark.ranks
+
 
 def test_the_model_is_measured_once_and_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -26,7 +28,6 @@ def test_a_file_that_is_not_ours_is_written_anew(tmp_path, monkeypatch):
     assert list(machine._load().values()) == [(1e-5, 1e-9)]
 
 
-@pytest.mark.ranks
 def test_every_rank_gets_the_same_model():
     def model(group):
         return group.link_model.alpha, group.link_model.beta

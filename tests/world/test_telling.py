@@ -17,6 +17,8 @@ import labkit
 from labkit.wire.errors import Refused
 from labkit.world import RankFailed, spec, telling
 
+pytestmark = pytest.mark.ranks
+
 PACKAGE = str(Path(labkit.__file__).parent)
 
 

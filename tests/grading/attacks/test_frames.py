@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.ranks
+
 TOOLS = """
 import os, socket, time, torch
 from labkit.wire.message import HEADER, MAGIC

@@ -7,6 +7,8 @@ import os
 import pytest
 from leftovers import NEVER
 
+pytestmark = pytest.mark.ranks
+
 LOOPS = ["while True: pass", "import time; time.sleep(1000)", "10 ** 10 ** 9",
          "import threading; threading.Event().wait()", "import signal; signal.pause()"]  # fmt: skip
 

@@ -9,6 +9,8 @@ import pytest
 
 from .conftest import DAEMON, RANK, files_of, named
 
+pytestmark = pytest.mark.ranks
+
 
 def test_signals(run, victim):
     e = run("""
@@ -171,7 +173,6 @@ def attack(x, group):
     assert not named(RANK)
 
 
-@pytest.mark.ranks
 def test_a_sandbox_ends_with_its_grader(tier):
     """A grader that is killed in the middle of a call leaves no rank."""
     import signal

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 
+import pytest
+
 from .conftest import SECRET
+
+pytestmark = pytest.mark.ranks
 
 READ = """
 def attack(path):
