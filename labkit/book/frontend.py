@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from labkit.world.telling import live as live
+from labkit.telling import live as live
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 

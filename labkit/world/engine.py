@@ -14,12 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from labkit.telling import Telling
 from labkit.wire.errors import Refused
 
 from .channel import Channel, Closed
 from .job import Job, Run, plainly
 from .spec import make_spec, needs, refuse_many, sensible_ranks
-from .telling import Telling
 
 IDLE_SECONDS = 1800.0
 

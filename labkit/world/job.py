@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
+from labkit.telling import Telling
 from labkit.wire import record as rec
 from labkit.wire.errors import Refused
 from labkit.wire.faults import Fault, check_faults
@@ -21,7 +22,6 @@ from labkit.wire.trace import Trace, from_pages
 from .channel import Channel, Closed
 from .look import Watch
 from .spec import Spec
-from .telling import Telling
 
 P = ParamSpec("P")
 T = TypeVar("T")

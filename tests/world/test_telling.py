@@ -14,8 +14,9 @@ from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
 import labkit
+from labkit import telling
 from labkit.wire.errors import Refused
-from labkit.world import RankFailed, spec, telling
+from labkit.world import RankFailed, spec
 
 pytestmark = pytest.mark.ranks
 
@@ -61,8 +62,8 @@ def test_silence_where_nobody_looks_or_it_is_over_soon(terminal, monkeypatch, wh
 
 
 CELL = """
-import time, labkit, labkit.world.telling
-labkit.world.telling.AFTER = 0.1
+import time, labkit, labkit.telling
+labkit.telling.AFTER = 0.1
 labkit.launch(lambda group: time.sleep(1), 2)
 """
 
