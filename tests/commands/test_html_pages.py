@@ -209,6 +209,7 @@ def whole_site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.ranks
 @pytest.mark.parametrize("scheme, width", [("light", 320), ("dark", 1000)])
 def test_axe_finds_nothing_and_the_page_does_not_scroll_sideways(chromium, whole_site, scheme, width):

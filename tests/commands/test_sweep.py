@@ -122,7 +122,9 @@ def test_only_a_run_that_ended_well_under_the_same_key_is_taken_over(tmp_path):
     assert [recalled(NOTES | change) for change in STALE] == [(False, "waiting", {})] * len(STALE)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, *(pytest.param(n, marks=pytest.mark.long) for n in (signal.SIGTERM, signal.SIGKILL))]
+)
 def test_an_interrupt_leaves_no_kernel(notebooks, tmp_path, number):
     ready = tmp_path / "ready"
     ready.mkdir()

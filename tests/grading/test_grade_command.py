@@ -135,6 +135,7 @@ def test_the_seed_is_private_and_nowhere_else(graded):
         assert other == path or not other.is_file() or seed not in other.read_text(errors="replace"), other
 
 
+@pytest.mark.long
 def test_what_did_not_change_is_kept_and_only_what_was_asked_is_regraded(graded, capsys):
     folder, out, _ = graded
     before = results_in(out)
@@ -174,6 +175,7 @@ def test_a_wrong_word_is_said_before_anything_runs(graded, tmp_path):
             grade(wanted)
 
 
+@pytest.mark.long
 def test_a_grader_that_dies_is_replaced_and_its_exercise_alone_put_aside(small, tmp_path, tier, monkeypatch):
     pristine = {NAME: Pristine(ROOT / "solutions" / f"{NAME}.ipynb")}
     watch = Grader._watch
@@ -196,6 +198,7 @@ def test_a_grader_that_dies_is_replaced_and_its_exercise_alone_put_aside(small, 
     assert Batch(small, tmp_path / "out", pristine, How(2, tier))._kept(Task("few", NAME, 3.0)) is None
 
 
+@pytest.mark.long
 def test_control_c_keeps_what_is_finished_and_leaves_no_process(small, tmp_path):
     command = [sys.executable, "-m", "labkit.cli", "grade", str(small), "--out", str(tmp_path / "out"), "--jobs", "1"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -257,6 +260,7 @@ def test_the_benchmark_counts_what_is_judged_wrongly(graded):
     assert "attacks that gained: 4 (must be 0)" in words(counted | {"jobs": 2, "tier": "root"})
 
 
+@pytest.mark.long
 def test_a_slice_of_the_benchmark_judges_right(capsys, tmp_path):
     code = main(["--every", "20", "--json", str(tmp_path / "numbers.json")])
     said = capsys.readouterr().out

@@ -92,6 +92,7 @@ def test_the_sandbox_and_the_notebook_give_the_same_marks(grade, name, monkeypat
     assert here.state == "right" if animal.right else here.state != "right"
 
 
+@pytest.mark.long
 def test_nbval_is_red_where_the_grader_takes_points_for_public_checks(grade, tmp_path):
     chosen = {a.exercise: a.source for a in animals(NAME)
               if a.body.__name__ in ("halve_the_ranks", "through_rank_0", "all_at_once", "by_leaders")}  # fmt: skip

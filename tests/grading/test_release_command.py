@@ -148,6 +148,7 @@ def test_wrong_questions_are_refused_with_a_remedy(book, labkit, tmp_path):
     assert code == 2 and "only a clone of the repository" in err
 
 
+@pytest.mark.long
 def test_the_stubs_are_run_and_what_is_the_same_everywhere_is_kept(book, labkit):
     assert labkit("release")[0] == 0
     path = book / "exercises" / f"{NAME}.ipynb"
@@ -192,6 +193,7 @@ def test_a_setup_cell_that_fails_is_no_stub():
         with_stub_outputs(plain("1 / 0", "1"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["stub", "solution"])
 def test_under_nbval_stubs_fail_and_solutions_pass(tmp_path, which):
     """nbval-lax does not compare the marks: a check cell raises there unless all is right."""
@@ -292,6 +294,7 @@ def test_a_wheel_that_would_tell_is_not_packed(book, exercise, tmp_path, capfd):
         assert next(iter(files)) in capfd.readouterr().err
 
 
+@pytest.mark.long
 def test_an_archive_with_wheels_installs_without_a_network(book, exercise, tmp_path):
     wheels = tmp_path / "wheels"
     wheels.mkdir()
@@ -340,6 +343,7 @@ def test_no_solution_is_packed_into_a_wheel_or_a_source_archive():
     assert not [name for name in told["targets"]["sdist"]["include"] if "solution" in name or name == "/"]
 
 
+@pytest.mark.long
 def test_the_build_system_obeys(tmp_path):
     pytest.importorskip("hatchling", reason="packs the archives: pip install hatchling")
     project = tmp_path / "project"

@@ -11,6 +11,7 @@ import unprivileged
 pytestmark = pytest.mark.ranks
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root has to become an ordinary user")
 @pytest.mark.parametrize("tier", ["userns", "landlock"])
 def test_the_attacks_as_an_ordinary_user(tier):
