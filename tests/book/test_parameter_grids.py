@@ -1,4 +1,4 @@
-"""Every chapter over a grid of its parameters, by `pytest -m chaos`: nothing raises, and what is concluded holds.
+"""Every chapter over a grid of its parameters, in the long lane: nothing raises, and what is concluded holds.
 
 Three things are conclusions. A sentence of `book.conclude` keeps its claim and its numbers, and the claim is evaluated
 again. A line "...: True", and a table's "yes", hold with other parameters too if they hold in the committed outputs.

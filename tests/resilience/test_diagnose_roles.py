@@ -1,6 +1,6 @@
 """Ranks with parts of their own in the program are not taken for culprits: small cases by name, and drawn ones.
 
-A sample of what `diagnose_random` draws runs in the ordinary tests, six hundred faults by `-m chaos`.
+A sample of what `diagnose_random` draws runs in the ordinary tests, six hundred faults in the long lane.
 """
 
 from __future__ import annotations

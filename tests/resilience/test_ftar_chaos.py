@@ -1,6 +1,6 @@
 """Faults at random messages, one or two at once, in exchanges of any shape: the others always go on, and sum right.
 
-Each case is drawn from its seed, which is its name: `pytest -m chaos -k "[137]"` runs one again.
+Each case is drawn from its seed, which is its name: `pytest tests/resilience -k "[137]"` runs one again.
 """
 
 from __future__ import annotations
