@@ -1,4 +1,4 @@
-"""Over three hundred injected faults, and whom the diagnosis names: a slice in the ordinary tests, all in the long lane.
+"""Over three hundred injected faults, and whom the diagnosis names: a slice in ordinary tests, all in the long lane.
 
 What can be told exactly is asserted to be; what cannot (whether the sender or the receiver of a message that stands
 still is at fault) must be among the suspects. `records` is the verdict from records alone, `heard` the one that also
