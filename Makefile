@@ -18,9 +18,9 @@ TESTABLE := $(VENV)/.testable
 PLACE := $(VENV)/.place
 NBGRADER := $(VENV)/nbgrader
 CODE := $(wildcard labkit tests notebooks exercises solutions)
-# Two lanes; a file, or a notebook, is never divided, and the longest begin first.
+# Two lanes; a file, or a notebook, is never divided.
 LANES := -n 2 --dist loadfile --no-loadscope-reorder
-ALL := $(wildcard tests/browser notebooks tests/grading tests/resilience tests/parallel) tests
+ALL := $(wildcard notebooks) tests
 
 # An environment that was moved or copied with its folder still points to the old one: make it anew.
 ifneq ($(wildcard $(PLACE)),)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 from leftovers import eventually, left_in_memory, ranks_of, shared_memory, zombies
+from slices import LONG
 
 WATCHED = {"world", "wire", "chaos", "resilience"}
 
@@ -21,7 +21,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # One profile, the same examples in every run; `make test-all` draws many, and new ones each time.
-LONG = "LABKIT_LONG" in os.environ
 settings.register_profile(
     "labkit", deadline=None, derandomize=not LONG, database=None, max_examples=200 if LONG else 20,
     suppress_health_check=list(HealthCheck),
@@ -29,7 +28,11 @@ settings.register_profile(
 settings.load_profile("labkit")
 
 
+LONGEST = ("browser", "notebooks", "grading", "resilience", "parallel")  # these files begin first
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: next((n for n, room in enumerate(LONGEST) if room in item.path.parts), len(LONGEST)))
     # By reference, every rank would import the test file, and pytest and hypothesis with it.
     for module in {item.module.__name__ for item in items if isinstance(item, pytest.Function)}:
         cloudpickle.register_pickle_by_value(sys.modules[module])

@@ -4,8 +4,8 @@
     python tests/mutation.py try --into DIR -- -n 2 -m "not long" tests     wake them, one at a time
 
 All slips stand in one copy, each behind a switch, so that one run of the lane (the words behind `--`) tells which tests
-reach which slip. Each is then tried against the tests that reach it, those first that reach few. DIR/slips.json has
-the outcome of each.
+reach which slip, and how long each takes. Each slip is then tried against the tests that reach it, the shortest first.
+DIR/slips.json has the outcome of each.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import random
 import shutil
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -30,15 +30,29 @@ from pathlib import Path
 _HERE = Path(__file__).parent
 _AWAKE = int((_HERE / "_awake").read_text())
 _REACHED = set()
+os.register_at_fork(after_in_child=_REACHED.clear)
 def slip(number):
-    if (number, os.getpid()) not in _REACHED:
-        _REACHED.add((number, os.getpid()))
+    if number not in _REACHED:
+        _REACHED.add(number)
         try:
             with open(_HERE / "_reached", "a") as log:
                 log.write(f"{number}\\t{os.environ.get('PYTEST_CURRENT_TEST', '')}\\n")
         except OSError:
             pass
     return number == _AWAKE
+"""
+LISTENING = """
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    from labkit import _slips
+
+    _slips._REACHED.clear()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" and "PYTEST_XDIST_WORKER" not in os.environ:
+        with open(Path(__file__).parents[1] / "labkit" / "_took", "a") as log:
+            log.write(f"{report.duration:.3f}\\t{report.outcome}\\t{report.nodeid}\\n")
 """
 OTHER = {
     "==": "!=", "!=": "==", "<": "<=", "<=": "<", ">": ">=", ">=": ">", "is": "is not", "is not": "is", "in": "not in",
@@ -137,6 +151,8 @@ def plant(sample: int, seed: int, into: Path) -> None:
         path.write_text(text)
     (package / "_slips.py").write_text(SWITCH)
     (package / "_awake").write_text("-1")
+    with open(into / "tests" / "conftest.py", "a") as conftest:
+        conftest.write(LISTENING)
     (into / "slips.json").write_text(json.dumps(slips, indent=1))
     print(f"{sample} of {len(places)} possible slips in {into}")
 
@@ -158,60 +174,54 @@ def run(where: Path, *words: str, seconds: float) -> int | None:
             call.wait()
 
 
-def reached(where: Path) -> dict[int, list[str]]:
-    """For each slip the tests that reach it, those that reach fewest slips first."""
+def reached(where: Path) -> tuple[dict[int, list[str]], dict[str, float]]:
+    """For each slip the tests that reach it and pass while all are asleep, and how long each test takes."""
+    took: dict[str, float] = defaultdict(float)
+    red = set()
+    for line in (where / "labkit" / "_took").read_text().splitlines():
+        seconds, outcome, test = line.split("\t")
+        took[test.split("::")[0] if ".ipynb" in test else test] += float(seconds)
+        if outcome == "failed":
+            red.add(test)
     tests: dict[int, set[str]] = defaultdict(set)
     for line in (where / "labkit" / "_reached").read_text().splitlines():
         number, _, test = line.partition("\t")
         test = test.rsplit(" (", 1)[0]
-        if test:
-            tests[int(number)].add(test.split("::")[0] if ".ipynb" in test else test)
-    return {number: sorted(those) for number, those in tests.items()}
+        test = test.split("::")[0] if ".ipynb" in test else test
+        if test in took and test not in red:
+            tests[int(number)].add(test)
+    return {number: sorted(those, key=lambda t: took[t]) for number, those in tests.items()}, took
 
 
-def wake(where: Path, words: list[str], most: int) -> None:
-    """Run the lane once with all asleep, then each slip against the tests that reach it."""
+def wake(where: Path, words: list[str], budget: float) -> None:
+    """Run the lane once with all asleep, then each slip against the tests that reach it, the shortest first."""
     package, told = where / "labkit", where / "slips.json"
-    if not (where / "asleep.txt").exists():
+    if not (package / "_took").exists():
         (package / "_reached").write_text("")
-        with open(where / "asleep.txt", "w") as out:
-            env = {**os.environ, "PYTHONPATH": str(where)}
-            subprocess.run([sys.executable, "-m", "pytest", "-q", "-rfE", *words], cwd=where, env=env, stdout=out)
-    red = {
-        line.split(" ")[1]
-        for line in (where / "asleep.txt").read_text().splitlines()
-        if line[:6] in ("FAILED", "ERROR ")
-    }
-    tests, slips = reached(where), json.loads(told.read_text())
-    shared: dict[str, int] = defaultdict(int)
-    for those in tests.values():
-        for test in those:
-            shared[test] += 1
+        env = {**os.environ, "PYTHONPATH": str(where)}
+        subprocess.run([sys.executable, "-m", "pytest", "-q", "-rfE", *words], cwd=where, env=env)
+    tests, took = reached(where)
+    slips = json.loads(told.read_text())
     for number, slip in enumerate(slips):
         if "outcome" in slip:
             continue
-        those = sorted((t for t in tests.get(number, []) if t not in red), key=lambda t: (".ipynb" in t, shared[t], t))
-        code: int | None = 0
+        those, left, outcome = tests.get(number, []), budget, "survived"
         (package / "_awake").write_text(str(number))
-        for begin in range(0, min(len(those), most), 25):
-            code = run(
-                where,
-                "-x",
-                *([] if ".ipynb" not in str(those) else ["--nbval-lax", "--nbval-current-env"]),
-                *those[begin : begin + 25],
-                seconds=400,
-            )
-            if code != 0:
+        for chunk in (those[begin : begin + 25] for begin in range(0, len(those), 25)):
+            nbval = ["--nbval-lax", "--nbval-current-env"] if ".ipynb" in str(chunk) else []
+            if run(where, "-x", *nbval, *chunk, seconds=120 + 3 * sum(took[t] for t in chunk)) != 0:
+                outcome = "killed"
+                break
+            left -= 1 + sum(took[t] for t in chunk)
+            if left < 0:
+                outcome = "survived its share"
                 break
         slip["reached"] = len(those)
-        slip["outcome"] = "no test reaches it" if not those else "survived" if code == 0 else "killed"
+        slip["outcome"] = outcome if those else "no test reaches it"
         told.write_text(json.dumps(slips, indent=1))
         print(number, slip["outcome"], slip["file"], slip["line"], f"{slip['was']!r} -> {slip['is']!r}", flush=True)
     (package / "_awake").write_text("-1")
-    count = defaultdict(int)
-    for slip in slips:
-        count[slip["outcome"]] += 1
-    print(dict(count))
+    print(dict(Counter(slip["outcome"] for slip in slips)))
 
 
 def main() -> None:
@@ -219,14 +229,14 @@ def main() -> None:
     parser.add_argument("what", choices=["plant", "try"])
     parser.add_argument("--sample", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--most", type=int, default=150, help="tests that are tried on a slip, at most")
+    parser.add_argument("--budget", type=float, default=300, help="seconds of tests that are tried on a slip")
     parser.add_argument("--into", type=Path, required=True)
     parser.add_argument("words", nargs="*", help="of pytest, for the lane (after --)")
     told = parser.parse_args()
     if told.what == "plant":
         plant(told.sample, told.seed, told.into.resolve())
     else:
-        wake(told.into.resolve(), told.words, told.most)
+        wake(told.into.resolve(), told.words, told.budget)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Which chapter the expensive tests of `make test` take: the one that changed last. `make test-all` takes all."""
+"""What the expensive tests of `make test` take: the chapter that changed last, a few of many; `make test-all`: all."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+LONG = "LABKIT_LONG" in os.environ  # `make test-all`
 ROOT = Path(__file__).parents[1]
 FILES = (
     "notebooks/{name}.ipynb",
@@ -24,6 +26,15 @@ def changed_last(names: Iterable[str], root: Path = ROOT) -> list[Any]:
     names = sorted(names)
     latest = max(names, key=lambda name: (_changed(name, root), name), default="")
     return [name if name == latest else pytest.param(name, marks=pytest.mark.long) for name in names]
+
+
+def few(values: Iterable[Any], keep: int = 1, one: bool = False) -> list[Any]:
+    """Parameters of a test that costs much for each: all but the first `keep` are `long`.
+
+    A tuple is one value for each argument, or with `one` a value itself.
+    """
+    spread = [v if isinstance(v, tuple) and not one else (v,) for v in values]
+    return [pytest.param(*v, marks=[pytest.mark.long] if n >= keep else []) for n, v in enumerate(spread)]
 
 
 def _changed(name: str, root: Path) -> int:

@@ -1,6 +1,7 @@
 """Benchmarks run, and their arithmetic is right. What they measure is never asserted."""
 
 import pytest
+from slices import few
 
 from labkit.bench import ratios
 
@@ -21,14 +22,16 @@ def test_the_order_alternates():
 
 @pytest.mark.parametrize(
     ("name", "arguments"),
-    [
-        ("trace", ["--pairs", "2"]),
-        ("collectives", ["--ranks", "2", "--mib", "1", "--pairs", "2"]),
-        (
-            "model-parallel",
-            ["--parts", "tensor,pipeline", "--ranks", "2", "--batches", "1", "--microbatch", "1", "--pairs", "2"],
-        ),
-    ],
+    few(
+        [
+            ("collectives", ["--ranks", "2", "--mib", "1", "--pairs", "2"]),
+            ("trace", ["--pairs", "2"]),
+            (
+                "model-parallel",
+                ["--parts", "tensor,pipeline", "--ranks", "2", "--batches", "1", "--microbatch", "1", "--pairs", "2"],
+            ),
+        ]
+    ),  # fmt: skip
 )
 def test_a_small_benchmark_runs_and_prints_its_ratio(name, arguments, capsys, tmp_path):
     from labkit.cli import main

@@ -1,4 +1,4 @@
-"""The slice of an ordinary run: the chapter that changed last."""
+"""The slices of an ordinary run: the chapter that changed last, a few of many."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from slices import changed_last
+from slices import changed_last, few
 
 
 def commit(root: Path, file: str, second: int) -> None:
@@ -35,3 +35,9 @@ def test_one_chapter_is_taken_and_the_others_are_long(tmp_path):
     assert taken() == ["00_a"]
     (long,) = {mark.name for p in changed_last(names, tmp_path) if not isinstance(p, str) for mark in p.marks}
     assert long == "long"
+
+
+def test_a_few_are_taken_and_the_others_are_long():
+    many = few([3, (1, 2), 5], 2)
+    assert [p.values for p in many] == [(3,), (1, 2), (5,)] and [bool(p.marks) for p in many] == [False, False, True]
+    assert [p.values for p in few([(1, 2)], one=True)] == [((1, 2),)]

@@ -24,10 +24,9 @@ from labkit.resilience.supervising.run import RunFailed
 
 pytestmark = pytest.mark.ranks
 
-RUNS, SLICE, STEPS = 36, 2, 60
+RUNS, STEPS = 36, 60
 OURS = ("labkit-dashboard", "labkit-supervisor", "labkit-quorum-watch", "labkit-stop")
 ACTIONS = ("kill", "hang", "slow", "flip")
-SEEDS = [pytest.param(n, marks=[pytest.mark.long] if n >= SLICE else []) for n in range(RUNS)]
 
 
 class Reader:
@@ -136,7 +135,8 @@ def begin(seed: int, ranks: int, dice: random.Random, **options: object) -> tupl
     return Reader(book.dashboard(job, controls=True), dice), inside  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(RUNS))
 def test_buttons(seed: int, request: pytest.FixtureRequest) -> None:
     dice = random.Random(seed)
     scene, ranks = SCENES[seed % len(SCENES)], 1 + (seed // len(SCENES) + seed) % 2

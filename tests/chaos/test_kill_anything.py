@@ -12,6 +12,7 @@ from collections import Counter
 import pytest
 import torch
 from leftovers import NEVER, alive, eventually
+from slices import few
 
 import labkit
 from labkit import Kill, RankFailed, collectives
@@ -19,9 +20,8 @@ from labkit.collectives import ALGORITHMS
 
 pytestmark = pytest.mark.ranks
 
-CASES, SLICE = 240, 24
+CASES, SLICE = 240, 10
 EVERY = sorted((collective, name) for collective, table in ALGORITHMS.items() for name in table)
-SEEDS = [pytest.param(n, marks=[pytest.mark.long] if n >= SLICE else []) for n in range(CASES)]
 
 
 def draw(seed: int) -> dict:
@@ -67,7 +67,7 @@ def storm(group, case):
         handle.wait()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", few(range(CASES), SLICE))
 def test_a_rank_killed_at_any_message(seed) -> None:
     case = draw(seed)
     job = labkit.start(storm, case["size"], case, transport=case["transport"], network=case["network"],

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given
+from slices import few
 
 from labkit.collectives import ALGORITHMS, pairwise_all_to_all
 from labkit.cost.collectives import cost_of
@@ -113,17 +114,20 @@ def live_tensors():
 
 @pytest.mark.parametrize(
     ("collective", "algorithm", "most"),
-    [
-        ("all_reduce", "ring", 0),
-        ("all_reduce", "halving_doubling", 0),
-        ("all_reduce", "tree", 0),
-        ("all_reduce", "recursive_doubling", 1),
-        ("all_reduce", "everyone", 8),
-        ("reduce_scatter", "ring", 2 / 8),
-        ("reduce_scatter", "pairwise", 2 / 8),
-        ("reduce_scatter", "halving", 1),
-        ("broadcast", "chain", 0),
-    ],
+    few(
+        [
+            ("all_reduce", "recursive_doubling", 1),
+            ("reduce_scatter", "ring", 2 / 8),
+            ("all_reduce", "ring", 0),
+            ("all_reduce", "halving_doubling", 0),
+            ("all_reduce", "tree", 0),
+            ("all_reduce", "everyone", 8),
+            ("reduce_scatter", "pairwise", 2 / 8),
+            ("reduce_scatter", "halving", 1),
+            ("broadcast", "chain", 0),
+        ],
+        3,
+    ),  # fmt: skip
 )
 def test_what_is_kept_in_memory_beside_x_is_what_the_docstring_says(collective, algorithm, most):
     gc.collect()

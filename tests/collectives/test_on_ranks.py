@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from slices import few
 
 import labkit
 from labkit import collectives, cost
@@ -61,7 +62,7 @@ def plan_for(size):
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("size", cases.ODD_SIZES)
+@pytest.mark.parametrize("size", few([3, *(n for n in cases.ODD_SIZES if n != 3)]))
 def test_every_algorithm_gives_the_right_result_with_the_stated_bytes(size, transport):
     plan = plan_for(size)
     run = labkit.launch(everything, size, plan, transport=transport)
@@ -104,7 +105,7 @@ def test_asynchronous_collectives_keep_their_order_and_their_results(transport):
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("algorithm", ["ring", "halving_doubling", "recursive_doubling", "tree"])
-@pytest.mark.parametrize("size", [2, 4, 8])
+@pytest.mark.parametrize("size", few([4, 2, 8]))
 def test_virtual_time_is_the_alpha_beta_model_to_the_nanosecond(algorithm, size, transport):
     link = labkit.Link(bandwidth=1e9, latency=1e-4)
     numel = 8 * 1000

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 import torch
+from slices import few
 from slips import every_draw, letters_have_reasons
 from zoo_runs import animals, exercises, judged, sentences, source
 
@@ -295,7 +296,9 @@ EVIDENCE = (
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("animal", [a for a in animals(CHAPTER) if a.body.__name__ in EVIDENCE], ids=lambda a: a.name)
+@pytest.mark.parametrize(
+    "animal", few(a for a in animals(CHAPTER) if a.body.__name__ in EVIDENCE), ids=lambda a: a.name
+)
 def test_both_doors_give_the_same_marks_and_sentences(animal, monkeypatch):
     monkeypatch.setenv("LABKIT_SLOW_MACHINE", "5")
     here = judged(CHAPTER, animal.exercise, {animal.entry: animal.body})

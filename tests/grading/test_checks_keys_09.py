@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from slices import few
 from slips import every_draw, tell_apart
 from torch import nn
 from zoo_runs import animals, exercises, judged, source
@@ -412,7 +413,9 @@ def test_calls_must_fit_to_the_byte_and_halves_count_as_a_whole():
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("name", ["the_last_weights_first", "waits_at_once", "weights_first", "a_sum_for_each_matrix"])
+@pytest.mark.parametrize(
+    "name", few(["the_last_weights_first", "waits_at_once", "weights_first", "a_sum_for_each_matrix"])
+)
 def test_a_hidden_sum_has_the_same_marks_behind_walls(name, monkeypatch):
     """Rounds of a switch and records of a program agree on what had begun, and what was over."""
     monkeypatch.setenv("LABKIT_SLOW_MACHINE", "5")

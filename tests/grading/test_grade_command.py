@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from attacks.conftest import named
+from slices import LONG
 
 from labkit.bench.grade import LOOT, judged, main, words
 from labkit.bench.grade_class import NAME, ROOT, SECRET, filled, hand_in, members, programs, source
@@ -31,9 +32,9 @@ from labkit.grading.sandbox import open_sandbox
 pytestmark = pytest.mark.ranks
 
 ATTACKS = (
-    "steals", "forges", "patches", "unpickles", "kills", "forks", "daemons", "fills-disk", "fills-memory", "loops",
-    "prints", "exits",
-)  # fmt: skip
+    "forges", "unpickles", "kills", "patches", "prints", "steals", "forks", "daemons", "fills-disk", "fills-memory",
+    "loops", "exits",
+)[: None if LONG else 3]  # fmt: skip
 CHEAP = ("broadcast",)  # the exercise that attackers attack here; the benchmark has them attack all
 
 
@@ -116,7 +117,7 @@ def test_no_attack_gains_anything_and_nothing_of_it_stays(graded):
         assert not is_trouble(exercise), (name, exercise)
         assert not any(word in exercise.output for word in LOOT), (name, exercise.output)
         assert all(g.state == "unattempted" for g in found[name].exercises if g.exercise not in (*CHEAP, "late-rank"))
-    assert found["unpickles"].points == 0 and found["patches"].points == 0
+    assert all(found[name].points == 0 for name in ATTACKS if name in ("unpickles", "patches"))
     assert found["forges"].exercise("broadcast").output.count("application/vnd.labkit.mark+json") >= 1
     assert found["forges"].points == 0, "it sends nothing, and that few rounds follow earns nothing"
     end = time.monotonic() + 5
@@ -241,7 +242,9 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere_without_names_if_asked(graded):
         progress.tell(Done(result))
         progress.tell(Done(result, True))
         progress.close()
-    shown = os.read(master, 10_000).decode()
+    shown = ""
+    while " 2/2 " not in shown:  # a terminal gives what is there
+        shown += os.read(master, 10_000).decode()
     assert re.search(r"\r\[#{10}\.{10}\] 1/2  ada .*\r\[#{20}\] 2/2  ada ", shown, re.S)
     os.close(master)
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from slices import changed_last
 
 from labkit.cli import main
 from labkit.commands.stub_outputs import run_notebook
@@ -28,9 +27,11 @@ def records(notebook):
     return {o.data[MARK]["exercise"]: o.data[MARK] for o in outputs if MARK in o.data}
 
 
+@pytest.mark.parametrize("run", [False, pytest.param(True, marks=pytest.mark.long)], ids=["as it is", "run again"])
 @chapters
-def test_exercises_are_what_their_source_generates_and_show_nothing_secret(path, capfd):
-    assert main(["release", "--check", path.stem], notebooks=ROOT / "notebooks") == 0, capfd.readouterr().err
+def test_exercises_are_what_their_source_generates_and_show_nothing_secret(path, run, capfd):
+    words = ["release", "--check", path.stem] + ([] if run else ["--no-run"])
+    assert main(words, notebooks=ROOT / "notebooks") == 0, capfd.readouterr().err
     source = read_source(path, ROOT / "notebooks" / path.name)
     assert leaks(source.notebook, nbformat.read(ROOT / "exercises" / path.name, 4)) == []
 
@@ -45,7 +46,7 @@ def test_no_exercise_shows_a_secret_of_any_chapter():
 
 @chapters
 def test_every_stub_is_unattempted(path):
-    """The marks in exercises/ were made by running the stubs, and the test above made them again."""
+    """The marks in exercises/ were made by running the stubs; the long test above makes them again."""
     got = records(nbformat.read(ROOT / "exercises" / path.name, 4))
     public = [exercise.id for exercise in read_source(path).exercises if exercise.by_role("public")]
     assert {id: (mark["state"], mark["points"]) for id, mark in got.items()} == {
@@ -53,10 +54,10 @@ def test_every_stub_is_unattempted(path):
     }
 
 
-@pytest.mark.parametrize("chapter", changed_last(path.stem for path in SOURCES))
-def test_every_solution_is_right(chapter, tmp_path):
+@pytest.mark.long
+@chapters
+def test_every_solution_is_right(path, tmp_path):
     """As notebooks: all checks of all solutions are in test_checks_zoo."""
-    path = ROOT / "solutions" / f"{chapter}.ipynb"
     source = read_source(path)
     got = records(run_notebook(nbformat.read(path, 4), tmp_path))
     for exercise in source.exercises:

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from slices import few
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -43,7 +44,7 @@ def furthest(a, b):
     return max(float((a[k].double() - b[k].double()).abs().max()) for k in a)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", few([3, 1, 2, 4]))
 def test_gradients_and_weights_are_those_of_the_plain_model(size):
     def on_rank(group):
         found = {}
@@ -77,7 +78,7 @@ def test_gradients_and_weights_are_those_of_the_plain_model(size):
             assert furthest(weights, plain.state_dict()) < 1e-10, case
 
 
-@pytest.mark.parametrize("transport", ["local", "gloo"])
+@pytest.mark.parametrize("transport", few(["gloo", "local"]))
 def test_hybrid_shards_in_a_node_and_copies_across(transport):
     def on_rank(group):
         by_node = FullyShard(GPT(CONFIG), group, strategy="hybrid")
@@ -96,7 +97,7 @@ def test_hybrid_shards_in_a_node_and_copies_across(transport):
         assert abs(sum(sizes) - CONFIG.num_parameters / 2) <= len(sizes)
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", few([3, 2]))
 def test_other_models_other_units_and_more_ranks_than_elements(size):
     def tiny():
         torch.manual_seed(5)
@@ -220,7 +221,7 @@ def test_two_forwards_before_backward_and_no_forward_changes_the_weights():
         assert torch.equal(before, plain(x))
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", few([3, 2]))
 def test_against_fully_shard_of_pytorch(size):
     def on_rank(group):
         from torch.distributed.device_mesh import init_device_mesh
@@ -456,7 +457,7 @@ def test_a_forward_without_backward_leaves_no_old_weights_behind(strategy):
     assert max(launch(on_rank, 2, transport="local").results) < 1e-5
 
 
-@pytest.mark.parametrize("units", [None, [], ["blocks.*.attention"]])
+@pytest.mark.parametrize("units", few([["blocks.*.attention"], None, []]))
 @pytest.mark.parametrize("theirs", [False, True])
 def test_blocks_that_were_checkpointed_before_wrapping_are_computed_again_with_gathered_weights(units, theirs):
     def on_rank(group):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from slices import few
 from torch import nn
 
 from labkit import Link, Network, cost, launch
@@ -34,7 +35,7 @@ def sent(trace, step):
 
 
 @pytest.mark.parametrize("transport", ["local", "gloo"])
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", few([3, 1, 2, 4]))
 def test_bytes_of_a_step_are_3_2_and_2_times_the_parameters(size, transport):
     cases = [("full_shard", None, 3), ("shard_grad_op", None, 1), ("no_shard", None, 0), ("full_shard", False, 1),
              ("shard_grad_op", True, 3)]  # fmt: skip
@@ -126,7 +127,7 @@ def test_16_bit_parameters_halve_the_bytes():
     assert sent(run.trace, 1) == [3 * CONFIG.num_parameters * 2 // 2] * 2
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 2])
+@pytest.mark.parametrize("prefetch", few([1, 0, 2]))
 def test_all_ranks_call_the_same_collectives_in_the_same_order(prefetch):
     def on_rank(group):
         model = FullyShard(GPT(CONFIG), group, prefetch=prefetch)
@@ -172,7 +173,7 @@ def test_state_at_rest_is_16_bytes_a_parameter_over_the_ranks(size):
     assert [held for held, _ in results] == wanted
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 2])
+@pytest.mark.parametrize("prefetch", few([1, 0, 2]))
 @pytest.mark.parametrize("strategy", ["full_shard", "shard_grad_op"])
 def test_the_peak_is_the_stretches_and_the_units_gathered_at_once(strategy, prefetch):
     size = 2

@@ -6,6 +6,7 @@ import io
 
 import pytest
 import torch
+from slices import few
 from torch import nn
 
 from labkit import Network, launch
@@ -43,7 +44,7 @@ def same(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 3), (4, 2), (3, 4), (2, 1)])
+@pytest.mark.parametrize(("before", "after"), few([(3, 2), (1, 3), (3, 4), (2, 1)]))
 def test_training_goes_on_in_a_world_of_another_size(before, after):
     def begin(group):
         model = FullyShard(GPT(CONFIG).double(), group)
@@ -242,7 +243,7 @@ def test_what_cannot_be_drawn_later_is_refused():
 # -- clipping ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [1.0, 2.0, 3.0, float("inf")])
+@pytest.mark.parametrize("kind", few([2.0, float("inf"), 1.0, 3.0], 2))
 def test_gradients_are_clipped_by_the_norm_over_all_ranks(kind):
     def on_rank(group):
         found = []

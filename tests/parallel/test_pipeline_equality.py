@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from slices import few
 from torch import nn
 
 from labkit import launch
@@ -75,7 +76,7 @@ def float_or_none(loss):
     return None if loss is None else float(loss)
 
 
-@pytest.mark.parametrize(("size", "counts"), [(2, (1, 4)), (3, (6, 7)), (4, (8,)), (8, (16,))])
+@pytest.mark.parametrize(("size", "counts"), few([(2, (1, 4)), (3, (6, 7)), (4, (8,)), (8, (16,))], 2))
 def test_loss_and_all_gradients_are_those_of_the_plain_model(size, counts):
     """Batches of 26 do not divide by most counts, and the last of them are smaller; both ends of the model are tied."""
 

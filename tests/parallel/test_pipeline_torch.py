@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from slices import few
 from torch import nn
 
 from labkit import launch
@@ -46,7 +47,7 @@ PAIRS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", few([2, 4]))
 def test_gradients_and_losses_are_those_of_torch_distributed_pipelining(size):
     def on_rank(group):
         found = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from slices import few
 from torch import nn
 
 from labkit import launch
@@ -17,7 +18,7 @@ from labkit.parallel import (
 
 pytestmark = pytest.mark.ranks
 
-SIZES = [2, 3, 4]
+SIZES = few([3, 2, 4])
 B, T, D, HIDDEN, VOCAB = 2, 12, 12, 24, 60  # 2, 3 and 4 divide all of them but B
 DTYPES = (torch.float32, torch.float64)
 FURTHEST = {torch.float32: 1e-6, torch.float64: 1e-13}

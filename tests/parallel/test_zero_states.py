@@ -7,6 +7,7 @@ import re
 
 import pytest
 import torch
+from slices import few
 from torch import nn
 
 import labkit
@@ -66,7 +67,8 @@ def largest(a, b):
 
 
 @pytest.mark.parametrize(
-    ("stage", "size", "then", "new_size"), [(1, 3, 3, 2), (2, 2, 1, 4), (3, 4, 2, 1), (3, 2, 3, 3)]
+    ("stage", "size", "then", "new_size"),
+    few([(3, 2, 2, 3), (1, 3, 3, 2), (2, 2, 1, 4), (3, 4, 2, 1), (3, 2, 3, 3)], 2),
 )
 def test_training_goes_on_at_another_world_size_and_stage_from_either_kind(stage, size, then, new_size):
     def straight(group):

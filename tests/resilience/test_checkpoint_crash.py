@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from slices import few
 from torch import nn
 
 from labkit import launch
@@ -98,7 +99,7 @@ def loads(group, directory):
     return step
 
 
-@pytest.mark.parametrize("way", ["kill", "half"])
+@pytest.mark.parametrize("way", few(["half", "kill"]))
 def test_killed_at_every_call(way, tmp_path):
     def every_call(group):
         steps = []
@@ -128,7 +129,7 @@ def test_killed_at_every_call(way, tmp_path):
     assert 10 < first < len(steps) - 3  # and some calls come after it counts: what is old is removed
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", few([1, 0]))
 def test_a_rank_of_two_killed_at_every_call(victim, tmp_path):
     def save_both(group, directory, at):
         with Checkpointer(directory, group, model_at(1), random=False) as checkpoints:
@@ -155,7 +156,7 @@ def test_a_rank_of_two_killed_at_every_call(victim, tmp_path):
     assert launch(loads, 2, tmp_path / "0", transport="local").results == [1, 1]
 
 
-@pytest.mark.parametrize("why", [errno.ENOSPC, errno.EROFS, errno.EIO], ids=errno.errorcode.get)
+@pytest.mark.parametrize("why", few([errno.ENOSPC, errno.EROFS, errno.EIO]), ids=errno.errorcode.get)
 def test_an_error_at_every_call(why, tmp_path):
     def every_call(group):
         refusals = []

@@ -7,6 +7,7 @@ import random
 import numpy
 import pytest
 import torch
+from slices import few
 from torch import nn
 
 from labkit import collectives, launch
@@ -163,7 +164,9 @@ def smooth(tmp_path_factory):
     return read(directory)
 
 
-@pytest.mark.parametrize(("before", "n", "after", "m"), MOVES, ids=lambda x: getattr(x, "__name__", x))
+@pytest.mark.parametrize(
+    ("before", "n", "after", "m"), few(MOVES[2:] + MOVES[:2], 4), ids=lambda x: getattr(x, "__name__", x)
+)
 def test_it_goes_on_in_another_world_cut_in_another_way(before, n, after, m, tmp_path, smooth):
     directory = tmp_path / "runs"
     launch(run, n, before, directory, 0, 2, transport="local")

@@ -6,6 +6,7 @@ A sample of what `diagnose_random` draws runs in the ordinary tests, six hundred
 from __future__ import annotations
 
 import pytest
+from slices import few
 
 from labkit.resilience.diagnose import diagnose
 
@@ -50,7 +51,7 @@ def test_not_the_leader_but_who_did_otherwise_is_named(acts, rank, change) -> No
     assert told.named, told.verdict
 
 
-@pytest.mark.parametrize("first", [0, 25])
+@pytest.mark.parametrize("first", few([0, 25]))
 def test_of_drawn_faults_nobody_else_is_accused(first) -> None:
     found = [tell(case(seed)) for seed in range(first, first + 5)]
     assert sum(t.verdict is not None for t in found) >= 4

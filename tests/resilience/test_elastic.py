@@ -192,6 +192,7 @@ def free_port():
         return s.getsockname()[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["kill", "raise"])
 def test_torchruns_agent_starts_the_world_again(how, tmp_path):
     script = tmp_path / "train.py"

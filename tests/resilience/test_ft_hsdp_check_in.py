@@ -141,6 +141,7 @@ def test_a_service_that_is_not_ours_is_named(wrong, tmp_path):
     assert named in run.results, run.results
 
 
+@pytest.mark.long
 @pytest.mark.ranks
 def test_a_spare_takes_the_place_of_a_replica_that_died(tmp_path):
     c = config(2, 2, spares=1)

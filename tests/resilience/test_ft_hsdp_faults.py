@@ -9,6 +9,7 @@ import functools
 
 import pytest
 import torch
+from slices import few
 
 import labkit
 from labkit import Kill
@@ -69,7 +70,7 @@ def same_by_hand(run):
 
 
 @pytest.mark.parametrize("at", ["quorum", "forward", "exchange", "vote", "commit"])
-@pytest.mark.parametrize(("inside", "rank"), [("plain", 0), ("fsdp", 0), ("tp", 1)])
+@pytest.mark.parametrize(("inside", "rank"), few([("plain", 0), ("fsdp", 0), ("tp", 1)]))
 def test_a_rank_killed_anywhere_in_a_step(at, inside, rank, tmp_path):
     """Leader or not: its replica starts again, the others lose nothing, and in the end it is one of them again."""
     ranks = 1 if inside == "plain" else 2
@@ -146,7 +147,7 @@ def force_forever(inner, seed):
     return build_mlp(inner, seed)
 
 
-@pytest.mark.parametrize("intervention", ["linear", "sqrt"])
+@pytest.mark.parametrize("intervention", few(["sqrt", "linear"]))
 def test_the_rate_follows_the_number_of_healthy_replicas(intervention, tmp_path):
     c = config(2, intervention=intervention, learning_rate=lambda n: 0.02, keep_weights=True)
     run = run_ft_hsdp(c, force_failures({(1, 1), (1, 3)}), 6, log_dir=tmp_path)
@@ -212,6 +213,7 @@ def test_the_source_of_a_transfer_is_killed(tmp_path):
     assert any(line.kind == "fetch" and line.replica == 2 and line.source == 1 for line in run.lines)
 
 
+@pytest.mark.long
 def test_a_transfer_that_takes_too_long_does_not_hold_up_the_others(tmp_path):
     """The others wait for join_wait at the most; then the replica tries again."""
     c = config(2, join_wait=0.2)

@@ -65,6 +65,7 @@ def test_a_calm_run(tmp_path) -> None:
     assert "audit ok" in repr(run)
 
 
+@pytest.mark.long
 def test_a_rank_slower_than_the_deadlines_is_started_anew_and_the_others_go_on() -> None:
     limits = CONFIG.deadlines
     factor = (0.5 * limits.message + 0.5 * limits.hang) / 0.1  # late for the others, not late enough to be hung

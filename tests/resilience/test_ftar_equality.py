@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from slices import few
 
 import labkit
 from labkit import RankFailed, collectives, cost
@@ -32,7 +33,7 @@ def many(group, sizes, cuts):
     return found
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("ranks", few([3, 1, 2, 4, 5, 8], 2))
 def test_the_same_bits_as_the_ring_on_every_rank_and_in_every_run(ranks) -> None:
     sizes = SIZES if ranks < 5 else [0, 1, 1000, 10_007]
     first, again = (labkit.launch(many, ranks, sizes, CUTS, transport="local", timeout=30).results for _ in range(2))

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from slices import few
 
 from labkit import Hang, Kill
 from labkit.models import GPT, GPTConfig, next_token_loss
@@ -73,14 +74,14 @@ def alone():
     return single_device(MODEL)
 
 
-@pytest.mark.parametrize("widths", [(4, 4), (4, 3), (4, 2), (3, 2, 4), (3,)], ids=str)
+@pytest.mark.parametrize("widths", few([(4, 3), (3, 2, 4), (3,), (4, 4), (4, 2)], one=True), ids=str)
 def test_replicas_of_any_widths_train_as_one_device(widths, alone):
     run = run_ntp(config(*widths), STEPS).require()
     same(run, *alone)
     assert run.widths == [widths] * STEPS and not run.incidents
 
 
-@pytest.mark.parametrize("lost", [r if r in (1, 6) else pytest.param(r, marks=pytest.mark.long) for r in range(8)])
+@pytest.mark.parametrize("lost", few([6, *range(6), 7]))
 def test_any_rank_is_lost_and_comes_back(lost):
     """Steps take a moment, so that a new process is there before the others are through."""
     job = replace(config(4, 4, repair_steps=2), examples=slowly)
@@ -118,13 +119,14 @@ def test_a_replica_that_is_lost_whole_is_left_out(alone):
     assert (2,) in run.widths and run.widths[:2] == [(2, 2)] * 2, (run.attempts, run.incidents)
 
 
-@pytest.mark.parametrize("place", ["forward", "backward", "agree", "update", "arrange"])
+@pytest.mark.parametrize("place", few(["agree", "forward", "backward", "update", "arrange"]))
 def test_it_may_happen_anywhere(place, alone):
     """In "agree" and "update" some ranks may have all that is needed for the update, and some may have made it."""
     run = run_ntp(config(3, 3, repair_steps=2), STEPS, faults=[Kill(4, at=place, nth=1 if place == "arrange" else 3)])
     same(run.require(), *alone)
 
 
+@pytest.mark.long
 def test_grouped_heads_untied_and_momentum():
     def sgd(parameters):
         return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
@@ -151,12 +153,10 @@ def test_what_is_on_no_rank_any_more_is_said_on_all(alone):
     assert not run.finished
 
 
-CHAOS, SLICE = 60, 4
+CHAOS = 60
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(n, marks=[pytest.mark.long] if n >= SLICE else []) for n in range(CHAOS)]
-)
+@pytest.mark.parametrize("seed", few(range(CHAOS)))
 def test_ranks_are_lost_at_random(seed, alone):
     """Ranks of all replicas but the first, which keeps every shard; any number at a time, anywhere."""
     draw = random.Random(seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from slices import few
 
 from labkit import launch
 from labkit.models import GPTConfig
@@ -33,7 +34,7 @@ def input_btd():
     return torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("widths", [(4, 3), (3, 4), (1, 3), (2, 2), (4, 1)], ids=str)
+@pytest.mark.parametrize("widths", few([(4, 3), (1, 3), (3, 4), (2, 2), (4, 1)], 2, one=True), ids=str)
 def test_two_stages_have_the_gradients_of_one_device(widths):
     def ranks(group):
         first, second = stages(*widths)

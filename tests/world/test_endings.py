@@ -146,6 +146,7 @@ def test_ranks_left_by_a_killed_host_end_even_in_deep_sleep() -> None:
         job.wait()
 
 
+@pytest.mark.long
 def test_an_idle_worker_is_replaced_a_fork_gets_its_own_and_an_end_takes_what_runs() -> None:
     ending = """
     os.environ["LABKIT_IDLE_SECONDS"] = "0.3"
