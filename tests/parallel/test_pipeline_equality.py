@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -22,6 +23,7 @@ from labkit.parallel.pipeline import (
     interleaved,
     naive,
     one_f_one_b,
+    pipedream,
     validate,
     with_messages,
     zb_h1,
@@ -279,3 +281,108 @@ def test_a_list_by_hand_is_a_schedule():
     x, _ = batch()
     assert results[0][""][2] is None
     assert torch.allclose(results[1][""][2], GPT(CONFIG)(x), atol=1e-6)
+
+
+class Part(nn.Module):
+    """A stage as one writes it with PyTorch's own layers: activations, a mask, positions, a skip go on."""
+
+    def __init__(self, index, parts):
+        super().__init__()
+        torch.manual_seed(index)
+        self.first, self.last = index == 0, index == parts - 1
+        self.layer = nn.TransformerEncoderLayer(8, 2, 12, 0.0, batch_first=True)
+        self.embed = nn.Embedding(31, 8) if self.first else None
+        self.scores = nn.Linear(8, 31) if self.last else None
+        self.double()
+
+    def forward(self, x, padding, positions, skip=None):
+        if self.first:
+            x = self.embed(x) + positions[..., None] / 100
+            skip = x.tanh()
+        x = self.layer(x, src_key_padding_mask=padding) + positions[..., None].sin()
+        return (self.scores(x + skip), padding) if self.last else (x, padding, positions, skip)
+
+
+def masked_mean(output, targets):
+    scores, padding = output
+    return F.cross_entropy(scores[~padding], targets[~padding], reduction="sum") / targets.numel()
+
+
+@pytest.mark.parametrize("transport", ["local", "gloo"])
+def test_stages_that_pass_masks_positions_and_a_skip_connection(transport):
+    (x, y), options = batch(8), {"zb_h1": {"checkpoint": True}}
+    padding = torch.arange(8) >= torch.tensor([8, 5, 3, 8, 7, 1, 8, 6])[:, None]
+    positions = torch.arange(8).expand(8, 8).contiguous()
+    schedules = [make(2, 4) for make in SCHEDULES] + [with_messages(one_f_one_b(2, 4)), pipedream(2, 1)]
+    names = [f"{number} {schedule.name}" for number, schedule in enumerate(schedules)]
+
+    def on_rank(group):
+        found = {}
+        for name, schedule in zip(names, schedules, strict=True):
+            parts = [Part(schedule.stage(group.rank, c), schedule.stages) for c in range(schedule.chunks)]
+            more = dict(options.get(schedule.name, {}))
+            if schedule.name == "pipedream":
+                more["optimizers"] = [torch.optim.SGD(part.parameters(), lr=1.0) for part in parts]
+            before = [{n: p.detach().clone() for n, p in part.named_parameters()} for part in parts]
+            pipeline = Pipeline(parts, group, masked_mean, **more)
+            group.step(names.index(name))
+            step = pipeline.execute(schedule, (x, padding, positions), y, outputs=True)
+            found[name] = float_or_none(step.loss), step.outputs, {}
+            for chunk, part in enumerate(parts):
+                for n, p in part.named_parameters():
+                    gradient = before[chunk][n] - p.detach() if p.grad is None else p.grad
+                    found[name][2][schedule.stage(group.rank, chunk), n] = gradient
+        return found
+
+    run = launch(on_rank, 2, transport=transport)
+    for number, (name, schedule) in enumerate(zip(names, schedules, strict=True)):
+        model = [Part(i, schedule.stages) for i in range(schedule.stages)]
+        value = (x, padding, positions)
+        for part in model:
+            value = part(*value)
+        loss = masked_mean(value, y)
+        loss.backward()
+        loss = loss.detach()
+        (there,) = [r[name] for r in run.results if r[name][0] is not None]
+        assert abs(there[0] - float(loss)) < 1e-12, name
+        assert torch.allclose(there[1][0], value[0]) and torch.equal(there[1][1], padding), name
+        gradients = run.results[0][name][2] | run.results[1][name][2]
+        for i, part in enumerate(model):
+            for n, p in part.named_parameters():
+                assert float((gradients[i, n] - p.grad).abs().max()) < 1e-12, (name, i, n)
+        if (
+            schedule.stages == 2
+        ):  # tensors of 8 x 8 x 8 doubles: activations and skip, and back; mask and positions go on
+            sent = [sum(m.nbytes for m in run.trace.sends if m.step == number and m.src == r) for r in (0, 1)]
+            assert sent[0] - sent[1] == padding.nbytes + positions.nbytes, name
+
+
+def test_a_tensor_that_is_passed_on_as_it_came_has_its_gradient_too():
+    class Passes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(1)
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x, other=None):
+            return (self.layer(x), x) if other is None else (self.layer(x), other)
+
+    def on_rank(group):
+        found = []
+        for make, checkpoint in itertools.product((one_f_one_b, zb_h1), (False, True)):
+            part = Passes()
+            Pipeline(part, group, product, checkpoint=checkpoint).execute(make(3, 2), x, x)
+            found.append(part.layer.weight.grad)
+        return found
+
+    def product(output, target):
+        return (output[0] * output[1] * target).mean()
+
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
+    model = [Passes() for _ in range(3)]
+    value = (x,)
+    for part in model:
+        value = part(*value)
+    product(value, x).backward()
+    for part, found in zip(model, launch(on_rank, 3).results, strict=True):
+        assert all(torch.allclose(g, part.layer.weight.grad) for g in found)

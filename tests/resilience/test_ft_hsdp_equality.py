@@ -91,3 +91,16 @@ def test_the_sum_of_a_ring_is_added_up_in_its_order(n):
     got = ring_sum(xs, torch.empty(103))
     assert torch.equal(got, labkit.launch(on_rank, n, transport="local").results[0])
     assert all(torch.equal(a, b) for a, b in zip(xs, before, strict=True))
+
+
+def test_a_build_may_ask_for_its_replica_and_a_spare_has_none(tmp_path):
+    def noting(inner, seed, *, replica):
+        (tmp_path / f"{inner.context.rank}-{replica}").touch()
+        return build_mlp(inner, seed)
+
+    c = config(2, spares=1)
+    run = run_ft_hsdp(c, noting, 2, log_dir=tmp_path / "logs").require()
+    assert sorted(p.name for p in tmp_path.glob("?-*")) == ["0-0", "1-1", "2-None"]
+    assert states(run.results[:2]) == states(plain(config(2), noting, 2))
+    labkit.launch(lambda g: replay(g, c, noting, []), 1)
+    assert sorted(p.name for p in tmp_path.glob("?-*")) == ["0-0", "0-None", "1-1", "2-None"]

@@ -8,10 +8,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from slices import few
+from torch import nn
 
 from labkit import Hang, Kill
 from labkit.models import GPT, GPTConfig, next_token_loss
+from labkit.parallel import ColumnParallelLinear, RowParallelLinear
 from labkit.resilience.deadlines import Deadlines
 from labkit.resilience.ntp import NtpConfig, NtpFailed, Replicas, run_ntp
 from labkit.wire.errors import Refused
@@ -186,3 +189,50 @@ def test_what_cannot_be_is_refused(case):
     make, words = REFUSALS[case]
     with pytest.raises(Refused, match=words):
         make()
+
+
+class Own(nn.Module):
+    """Not a GPT: layers of PyTorch, two of which are cut into 10 shards; alone they are whole."""
+
+    def __init__(self, group=None, shards=None):
+        super().__init__()
+        self.scale = nn.Linear(6, 6)  # every rank holds all of it
+        up, down, self.norm = nn.Linear(6, 20), nn.Linear(20, 3), nn.LayerNorm(6)
+        self.up = up if group is None else ColumnParallelLinear.of(up, group, shards=shards(10))
+        self.down = down if group is None else RowParallelLinear.of(down, group, shards=shards(10))
+
+    def forward(self, x, y):
+        return F.cross_entropy(self.down(self.up(self.norm(self.scale(x)).tanh()).relu()), y)
+
+
+def pairs(numbers):
+    x = torch.stack([torch.sin(numbers * (k + 1.0)) for k in range(6)], 1).double()
+    return x, numbers % 3
+
+
+@pytest.mark.parametrize("widths", [(3, 2), (5,)], ids=str)
+def test_a_model_of_ones_own_trains_as_on_one_device(widths):
+    torch.manual_seed(7)
+    model, losses = Own().double(), []
+    optimizer = adamw(model.parameters())
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(*pairs(torch.arange(step * BATCH, (step + 1) * BATCH)))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    job = replace(config(*widths, model=Own, seed=7, repair_steps=2), examples=pairs)
+    run = run_ntp(job, STEPS, faults=[Kill(1, step=2)]).require()
+    same(run, losses, {n: p.detach() for n, p in model.named_parameters()})
+    narrow = (2, 2) if len(widths) > 1 else (4,)
+    assert narrow in run.widths and run.widths[:2] == [widths] * 2
+
+
+def test_a_model_that_is_no_function_or_too_narrow_is_refused():
+    with pytest.raises(Refused, match="makes a module"):
+        config(2, 2, model=nn.Linear(3, 3))
+    with pytest.raises(NtpFailed, match="10 shards for 11 ranks"):
+        run_ntp(replace(config(11, model=Own), examples=pairs), 2).require()
+    even = replace(config(2, 1, model=lambda group, shards: ColumnParallelLinear(4, 4, group)), examples=pairs)
+    with pytest.raises(NtpFailed, match="weight is cut evenly: give its layer the shards"):
+        run_ntp(even, 2).require()

@@ -106,7 +106,7 @@ def test_what_does_not_fit_is_refused_on_every_rank():
         return told
 
     for told in launch(ranks, 3, transport="local").results:
-        assert any("is cut evenly: build the model with spread=" in text for text in told)
+        assert any("is cut evenly: give its layer the shards" in text for text in told)
 
 
 def test_without_overlap_the_gradients_are_the_same_bits():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -9,8 +10,12 @@ from typing import Any
 
 from labkit.resilience.deadlines import Deadlines
 from labkit.wire.errors import Refused
+from labkit.wire.group import Group
 
 from .learning_rate import INTERVENTIONS
+
+# (group of the replica's ranks, seed), and the keyword `replica` if it is taken -> (model, optimizer, loss)
+Build = Callable[..., tuple[Any, Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -83,3 +88,10 @@ class FtConfig:
     @property
     def world_size(self) -> int:
         return (self.replicas + self.spares) * self.ranks
+
+
+def built(build: Build, inner: Group, config: FtConfig, replica: int | None) -> tuple[Any, Any, Any]:
+    """What `build` makes; told the replica if it has a parameter of that name."""
+    parameters = inspect.signature(build).parameters.values()
+    told = any(p.name == "replica" or p.kind is p.VAR_KEYWORD for p in parameters)
+    return build(inner, config.seed, **({"replica": replica} if told else {}))

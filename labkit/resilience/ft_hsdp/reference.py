@@ -6,14 +6,13 @@ through the same buckets, and are added up in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from labkit import collectives
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
-from .config import FtConfig
+from .config import Build, FtConfig, built
 from .gradients import Gradients
 from .life import Phases
 from .offload import Offload
@@ -23,10 +22,7 @@ from .state import TrainingState
 from .update import apply_update, train_batch
 
 
-def plain_hsdp(
-    group: Group, config: FtConfig, build: Callable[[Group, int], tuple[Any, Any, Any]], steps: int, *,
-    algorithm: str = "ring",
-) -> Result:  # fmt: skip
+def plain_hsdp(group: Group, config: FtConfig, build: Build, steps: int, *, algorithm: str = "ring") -> Result:
     """Train `steps` steps on the world `group` as `train` would, if nothing ever broke. Arguments as there.
 
     algorithm: of the all-reduce between replicas. "ring" adds up in the order of FTAR; others round otherwise.
@@ -36,7 +32,7 @@ def plain_hsdp(
     replica, rank = divmod(group.rank, config.ranks)
     inner = group.subgroup([replica * config.ranks + i for i in range(config.ranks)])
     across = group.subgroup([r * config.ranks + rank for r in range(config.replicas)])
-    model, optimizer, loss_of = build(inner, config.seed)
+    model, optimizer, loss_of = built(build, inner, config, replica)
     state = TrainingState(model, optimizer, config.replicas)
     pending: list[Any] = []
 

@@ -7,7 +7,7 @@ checksum: the run lost no sample, used none twice, and applied nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from labkit.collectives.chunks import split_evenly
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
-from .config import FtConfig
+from .config import Build, FtConfig, built
 from .data import read_quorums
 from .gradients import Gradients
 from .offload import Offload
@@ -48,16 +48,14 @@ def steps_of(lineage: Sequence[Any], folder: str | Path) -> list[Step]:
     return found
 
 
-def replay(
-    inner: Group, config: FtConfig, build: Callable[[Group, int], tuple[Any, Any, Any]], steps: Sequence[Step]
-) -> Result:
+def replay(inner: Group, config: FtConfig, build: Build, steps: Sequence[Step]) -> Result:
     """Repeat `steps` on the ranks of one replica (`inner`; a group of one for config.ranks = 1); see `train`.
 
     Bitwise: `Result.state` of rank i is the checksum that rank i of every replica had after the last of the steps.
     """
     if inner.size != config.ranks:
         raise Refused(f"replay needs the {config.ranks} ranks of one replica, and this group has {inner.size}")
-    model, optimizer, loss_of = build(inner, config.seed)
+    model, optimizer, loss_of = built(build, inner, config, None)
     state = TrainingState(model, optimizer, config.replicas)
     gradients = Gradients(state.parameters, config.bucket_bytes, lambda bucket: None)
     offload = Offload(optimizer, on=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from labkit.resilience.quorum import NoQuorum, QuorumClient
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
-from .config import FtConfig
+from .config import Build, FtConfig, built
 from .data import is_finished, write_finished
 from .first_step import wait_for_peers, warm_up
 from .gradients import Gradients
@@ -32,18 +31,18 @@ from .staging import Stager
 from .state import TrainingState
 from .step import attempt, persist
 
-Build = Callable[[Group, int], tuple[Any, Any, Any]]
-
 
 def train(
     group: Group, config: FtConfig, quorum_address: Any, token: str, build: Build, steps: int, *, log_dir: str | Path
 ) -> Result:
     """Train `steps` steps as one rank of the world `group`, and go on when other replicas break.
 
-    build(inner_group, seed) -> (model, optimizer, loss): the same weights for the same seed, whatever the replica. The
-    model may be plain (one rank), or cut over the inner group. loss(model, numbers) -> the mean loss of these samples
-    (int64, all of the replica's batch; what part of it a rank computes is up to the model), and nothing of it may
-    depend on anything but the weights, the numbers, and torch's random numbers. The optimizer is over all of
+    build(inner_group, seed) -> (model, optimizer, loss): the same weights for the same seed, whatever the replica. A
+    third parameter, if it is named `replica`, is told which one it is (to write a log, to choose a device): None for a
+    spare, which does not know yet, and in `replay`, which does the steps of all. What is trained may not depend on it.
+    The model may be plain (one rank), or cut over the inner group. loss(model, numbers) -> the mean loss of these
+    samples (int64, all of the replica's batch; what part of it a rank computes is up to the model), and nothing of it
+    may depend on anything but the weights, the numbers, and torch's random numbers. The optimizer is over all of
     `model.parameters()`; `optimizer.step()` must not communicate.
     quorum_address, token: of the quorum service; states are given only to who knows the token. log_dir: a folder that
     all replicas share, for audit logs, loader states, and the mark that the run is over.
@@ -87,7 +86,8 @@ def _prepare(
 ) -> Life:  # fmt: skip
     """All that can be done before anybody waits for this replica."""
     with group.span("first step"):
-        model, optimizer, loss = build(inner, config.seed)
+        unit = group.rank // config.ranks
+        model, optimizer, loss = built(build, inner, config, unit if unit < config.replicas else None)
         state = TrainingState(model, optimizer, config.replicas)
         # a group of this rank alone: what `ftar` leaves must not be the inner group's
         ftar = Ftar(
@@ -101,7 +101,6 @@ def _prepare(
             config.checkpoint.restore(inner, state)
         offload.to_host()
         if config.warm_up:
-            unit = group.rank // config.ranks
             warm_up(config, state, gradients, loss, offload, unit % config.replicas)
         server = StateServer(token, patience=0.8 * config.deadlines.message, around=lambda: group.span("serve"))
         stack.callback(server.close)

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from labkit.collectives import all_gather
 from labkit.parallel.agree import gather_texts
 from labkit.parallel.tensor.cut import Cut, cuts_of
-from labkit.parallel.tensor.gpt import TensorParallelGPT
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
@@ -32,11 +31,12 @@ from .sync import NonuniformSync
 
 @dataclass
 class Part:
-    """What a rank holds under one quorum. replicas: in whose layouts."""
+    """What a rank holds under one quorum. replicas: in whose layouts. inner: the ranks of its own."""
 
     quorum: int
     replicas: Replicas
-    model: TensorParallelGPT
+    inner: Group
+    model: nn.Module
     optimizer: torch.optim.Optimizer
     sync: NonuniformSync
 
@@ -67,15 +67,14 @@ class State:
         config, rank = self.config, group.context.rank
         replica, _ = replicas.place(rank)
         inner = group.subgroup(positions_of(replicas.members[replica], group.global_ranks))
-        spread = replicas.computes(config.model, replica)
-        model = TensorParallelGPT(config.model, inner, seed=config.seed, spread=spread).to(config.dtype)
+        model = config.build(replicas, replica, inner)
         optimizer = config.optimizer(list(model.parameters()))
         if held:
             self._carry(model, optimizer, replicas, group, held)
         share = config.shares(replicas)[replica] / config.batch
         sync = NonuniformSync(model, replicas, group, share=share, bucket_bytes=config.bucket_bytes,
                               overlap=config.overlap)  # fmt: skip
-        self.pending = Part(quorum, replicas, model, optimizer, sync)
+        self.pending = Part(quorum, replicas, inner, model, optimizer, sync)
 
     def take_up(self, step: int, lineage: int) -> None:
         """What was prepared is what this rank holds from now on: the state before step `step`."""
@@ -89,7 +88,7 @@ class State:
 
     @torch.no_grad()
     def _carry(
-        self, model: TensorParallelGPT, optimizer: torch.optim.Optimizer, replicas: Replicas, group: Group,
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, replicas: Replicas, group: Group,
         held: Mapping[int, Replicas],
     ) -> None:  # fmt: skip
         """Fill the new model and optimizer with the state that ranks hold."""

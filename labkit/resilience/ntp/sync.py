@@ -102,7 +102,8 @@ class NonuniformSync:
             compute, sync, dim = [every] * width, [every] * narrow + [list[int]()] * (width - narrow), 0
         else:
             if not cut.count:
-                raise Refused(f"{name} is cut evenly: build the model with spread=replicas.computes(config, replica)")
+                raise Refused(f"{name} is cut evenly: give its layer the shards of this replica, "
+                              "`shards=shards(count)` (a GPT: spread=replicas.computes(config, replica))")  # fmt: skip
             layouts = self.replicas.map_of(self.replica, cut.count)
             dim = cut.dim
             wanted = cut.other(layouts.compute)

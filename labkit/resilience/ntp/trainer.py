@@ -38,6 +38,8 @@ import torch
 from torch import Tensor
 
 from labkit.collectives import all_reduce, barrier
+from labkit.models.gpt import GPTConfig
+from labkit.parallel.tensor.whole import whole_state
 from labkit.resilience.errors import RECOVERABLE, Fatal, NoQuorum
 from labkit.resilience.ft_hsdp.data import is_finished, write_finished
 from labkit.resilience.quorum import Member, Quorum, QuorumClient
@@ -228,11 +230,11 @@ class _Life:
         shares = config.shares(replicas)
         first = quorum.step * config.batch + sum(shares[:replica])
         with self.world.within(config.deadlines.step):
-            tokens = config.examples(torch.arange(first, first + shares[replica])).to(self.group.device)
+            numbers = torch.arange(first, first + shares[replica])
             for p in model.parameters():
                 p.grad = None
             with self.group.span("forward"):
-                loss = model(tokens[:, :-1], tokens[:, 1:])
+                loss = config.loss(model, numbers, self.group.device)
             with self.group.span("backward"):
                 loss.backward()
             mine = float(loss.detach()) * shares[replica] / config.batch if position == 0 else 0.0
@@ -255,7 +257,7 @@ class _Life:
     def _finish(self) -> None:
         part = self.state.part
         assert part is not None
-        weights = part.model.whole_state()
+        weights = whole_state(part.model, part.inner)
         self.weights = weights if part.replicas.place(self.rank)[1] == 0 else None
         write_finished(self.folder, self.run, self.steps)
         self.over = self.finished = True
@@ -293,5 +295,6 @@ def _held(quorum: Quorum) -> dict[int, Replicas]:
 
 
 def _code(config: NtpConfig, steps: int) -> str:
-    words = (config.model, config.widths, config.batch, config.seed, str(config.dtype), config.bucket_bytes, steps)
+    model = config.model if isinstance(config.model, GPTConfig) else ""  # a function has no name that all must agree on
+    words = (model, config.widths, config.batch, config.seed, str(config.dtype), config.bucket_bytes, steps)
     return hashlib.sha256(repr(words).encode()).hexdigest()[:16]

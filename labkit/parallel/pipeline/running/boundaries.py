@@ -1,7 +1,7 @@
 """What crosses each boundary between stages: learned by running every stage once, before the first step.
 
-Nothing is declared and nothing guessed. Stage 0 runs on its first microbatch; each later one on zeros of the shape
-and dtype that the stage before has given. So a stage that does not take what it will be sent is found before the
+Nothing is declared and nothing guessed. Stage 0 runs on its first microbatch; each later one on zeros of the shapes
+and dtypes that the stage before has given. So a stage that does not take what it will be sent is found before the
 schedule begins, and every rank hears of it. No gradients, no random numbers and no buffers change by it.
 """
 
@@ -14,70 +14,69 @@ from torch import Tensor, nn
 
 from labkit.collectives import broadcast
 from labkit.parallel.pipeline.running.agreement import refuse_together
-from labkit.parallel.pipeline.running.stage import Head
+from labkit.parallel.pipeline.running.stage import Head, Tensors, have_gradients
 from labkit.parallel.pipeline.schedule import Schedule
 from labkit.wire.dtypes import CODES, DTYPES, describe
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
-Shape = tuple[tuple[int, ...], torch.dtype]
-DIMENSIONS = 14
+Shapes = tuple[tuple[tuple[int, ...], torch.dtype], ...]  # of each tensor that crosses
+DIMENSIONS, TENSORS = 14, 16
 
 
 def learn(
-    schedule: Schedule, modules: Sequence[nn.Module], group: Group, samples: dict[int, tuple[int, Tensor | None]],
+    schedule: Schedule, modules: Sequence[nn.Module], group: Group, samples: dict[int, tuple[int, Tensors | None]],
     head: Head,
-) -> list[dict[int, Shape]]:  # fmt: skip
-    """For each boundary of the model: {examples in a microbatch: (shape, dtype) of what crosses it}.
+) -> list[dict[int, Shapes]]:  # fmt: skip
+    """For each boundary of the model: {examples in a microbatch: (shape, dtype) of each tensor that crosses it}.
 
     samples: {examples: (a microbatch of so many, its inputs on the rank of the first stage)}, on every rank.
     head: the loss, for the last stage. Every rank calls it, with the same schedule and the same keys.
-    Raises Refused on every rank for a stage that fails, or that gives anything but one tensor of real numbers.
+    Raises Refused on every rank for a stage that fails, or returns anything but tensors, one of them of real numbers.
     """
     last = schedule.stages - 1
-    found: list[dict[int, Shape]] = [{} for _ in range(last)]
+    found: list[dict[int, Shapes]] = [{} for _ in range(last)]
     for examples, (microbatch, sample) in samples.items():
-        shape: Shape | None = None
+        shapes: Shapes = ()
         for stage in range(last + 1):
             rank, chunk = schedule.where(stage)
             problem: Exception | None = None
-            row = torch.zeros(DIMENSIONS + 2, dtype=torch.int64, device=group.device)
+            rows = torch.zeros(TENSORS, DIMENSIONS + 2, dtype=torch.int64, device=group.device)
             if rank == group.rank:
                 if stage == 0:
                     assert sample is not None
-                    x = sample
+                    inputs = sample
                 else:
-                    assert shape is not None
-                    x = torch.zeros(shape[0], dtype=shape[1], device=group.device)
+                    inputs = tuple(torch.zeros(shape, dtype=dtype, device=group.device) for shape, dtype in shapes)
                 try:
-                    y = _try(modules[chunk], x, stage, None if stage < last else head, microbatch, shape)
-                    if stage < last:
+                    outputs = _try(modules[chunk], inputs, stage, None if stage < last else head, microbatch)
+                    for row, y in zip(rows, outputs, strict=False):
                         row[: 2 + y.dim()] = torch.tensor([CODES[y.dtype], y.dim(), *y.shape])
                 except Exception as why:
                     problem = why
-                row[0] = -1 if problem is not None else row[0]
+                    rows[0, 0] = -1
             if group.size > 1:
-                broadcast(row, group, rank)
-            code, dims, *sizes = row.tolist()
-            if code < 0:
+                broadcast(rows, group, rank)
+            told = rows.tolist()
+            if told[0][0] < 0:
                 refuse_together(group, problem)
             if stage < last:
-                shape = tuple(sizes[:dims]), DTYPES[code - 1]
-                found[stage][examples] = shape
+                shapes = tuple((tuple(sizes[:dims]), DTYPES[code - 1]) for code, dims, *sizes in told if code)
+                found[stage][examples] = shapes
     return found
 
 
-def _try(
-    module: nn.Module, x: Tensor, stage: int, head: Head | None, microbatch: int, came: Shape | None
-) -> Tensor:  # fmt: skip
-    """One forward without traces; Refused in words that name the stage."""
-    takes = describe(CODES[x.dtype], tuple(x.shape))
+def _try(module: nn.Module, inputs: Tensors, stage: int, head: Head | None, microbatch: int) -> Tensors:
+    """One forward without traces; what goes on to the next stage. Refused in words that name the stage."""
+    takes = _named(inputs)
     buffers = [(b, b.clone()) for b in module.buffers()]
-    devices = [x.device] if x.device.type == "cuda" else []
+    devices = [inputs[0].device] if inputs[0].device.type == "cuda" else []
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
-            y = module(x)
-            if isinstance(y, Tensor) and head is not None:
+            y = module(*inputs)
+            if y is None:
+                raise Refused(f"stage {stage} returns None, where the next stage, or the loss, needs a tensor")
+            if head is not None:
                 loss = head(y, microbatch)
                 if not isinstance(loss, Tensor) or loss.dim():
                     got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
@@ -87,7 +86,7 @@ def _try(
     except Exception as why:
         said = str(why).strip().splitlines()[0] if str(why).strip() else ""
         error = f"{type(why).__name__}: {said}"
-        if came is None:
+        if stage == 0:
             raise Refused(f"stage {stage} raised on a microbatch of {takes}: {error}") from why
         what = "or the loss of it " if head is not None else ""
         raise Refused(f"what stage {stage - 1} sends is not what stage {stage} takes: it sends {takes}, and stage "
@@ -95,18 +94,23 @@ def _try(
     finally:
         for b, value in buffers:
             b.copy_(value)
-    if not isinstance(y, Tensor):
-        raise Refused(f"stage {stage} returns {_name(y)}: a stage of a pipeline takes one tensor and returns one. "
-                      "Join them, or cut the model elsewhere")  # fmt: skip
-    if head is None and not y.is_floating_point():
-        raise Refused(f"stage {stage} returns {describe(CODES[y.dtype], tuple(y.shape))}: a gradient comes back for "
-                      "what it sends, so it must be floating-point numbers")  # fmt: skip
-    if y.dim() > DIMENSIONS:
-        raise Refused(f"stage {stage} returns a tensor of {y.dim()} dimensions: at most {DIMENSIONS} can be sent")
-    return y
+    if head is not None:
+        return ()
+    outputs = y if isinstance(y, tuple) else (y,)
+    if not outputs or not all(isinstance(x, Tensor) for x in outputs):
+        kinds = ", ".join(type(x).__name__ for x in outputs)
+        raise Refused(f"stage {stage} returns {f'a tuple of ({kinds})' if isinstance(y, tuple) else kinds}: a stage of "
+                      "a pipeline returns a tensor, or a tuple of tensors, which the next one takes in that "
+                      "order")  # fmt: skip
+    if not have_gradients(outputs):
+        raise Refused(f"stage {stage} returns {_named(outputs)}: a gradient comes back for what it sends, so one of "
+                      "them must be floating-point numbers")  # fmt: skip
+    most = max(x.dim() for x in outputs)
+    if most > DIMENSIONS or len(outputs) > TENSORS:
+        what = f"a tensor of {most} dimensions" if most > DIMENSIONS else f"{len(outputs)} tensors"
+        raise Refused(f"stage {stage} returns {what}: at most {TENSORS} tensors of {DIMENSIONS} dimensions can be sent")
+    return outputs
 
 
-def _name(y: object) -> str:
-    if isinstance(y, (list, tuple)):
-        return f"a {type(y).__name__} of {len(y)}"
-    return "None" if y is None else f"a {type(y).__name__}"
+def _named(tensors: Tensors) -> str:
+    return " and ".join(describe(CODES[x.dtype], tuple(x.shape)) for x in tensors)

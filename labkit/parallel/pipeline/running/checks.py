@@ -19,8 +19,8 @@ from labkit.parallel.pipeline.running.agreement import (
     table,
     words,
 )  # fmt: skip
-from labkit.parallel.pipeline.running.boundaries import Shape, learn
-from labkit.parallel.pipeline.running.microbatches import shares, sizes_of
+from labkit.parallel.pipeline.running.boundaries import Shapes, learn
+from labkit.parallel.pipeline.running.microbatches import pieces_of, shares, sizes_of
 from labkit.parallel.pipeline.schedule import Schedule, labels
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
@@ -34,7 +34,7 @@ class Plan:
     """What the ranks agreed on: examples in each microbatch, and the shapes that cross each boundary."""
 
     sizes: list[int]
-    boundaries: list[dict[int, Shape]]
+    boundaries: list[dict[int, Shapes]]
 
 
 def agree_on_options(
@@ -75,9 +75,9 @@ def agree_on_step(
     is_one = isinstance(schedule, Schedule)
     number = digest(_rows(pipeline, schedule), schedule.placement, seconds, check, sizes) if is_one else 0
     first, last = _ends(schedule, group) if is_one and schedule.size == group.size else (False, False)
-    row = [problem is not None, number, len(inputs) if first and problem is None else -1,
+    row = [problem is not None, number, len(inputs[0]) if first and problem is None else -1,
            len(targets) if last and problem is None else -1,
-           digest(tuple(inputs.shape[1:]), inputs.dtype) if first and problem is None else 0]  # fmt: skip
+           digest([(tuple(x.shape[1:]), x.dtype) for x in inputs]) if first and problem is None else 0]  # fmt: skip
     rows = table(group, row)
     if any(r[1] != rows[0][1] for r in rows) and all(r[1] for r in rows):  # every rank has one
         refuse_different_schedules(group, schedule)
@@ -91,7 +91,7 @@ def agree_on_step(
     key = (max(r[4] for r in rows), tuple(sorted(set(cut))), schedule.placement, schedule.size)
     if key not in pipeline.known:
         head = pipeline.head(targets.split(cut), [1.0] * len(cut), {}) if last else _no_head
-        pieces = inputs.split(cut) if first else None
+        pieces = pieces_of(inputs, cut) if first else None
         samples = {n: (cut.index(n), pieces[cut.index(n)] if pieces is not None else None) for n in sorted(set(cut))}
         pipeline.known[key] = learn(schedule, pipeline.modules, group, samples, head)
     return Plan(cut, pipeline.known[key])
@@ -154,12 +154,24 @@ def _look(
             raise Refused(f"{schedule.name or 'this schedule'} updates weights after every microbatch, and the tied "
                           "weights of two ranks would no longer be equal: use a model with tied=False")  # fmt: skip
     first, last = _ends(schedule, group)
-    for wanted, name, batch in ((first, "inputs", inputs), (last, "targets", targets)):
-        if wanted and (not isinstance(batch, Tensor) or not batch.dim()):
-            end = "first" if name == "inputs" else "last"
-            raise Refused(f"execute({name}={type(batch).__name__}): this rank has the {end} stage, and needs the "
-                          "batch as a tensor, first dimension examples")  # fmt: skip
-        if wanted:
-            cut = sizes_of(len(batch), schedule.microbatches, sizes)
-            if name == "targets":
-                shares(batch.split(cut), pipeline.count)
+    if first:
+        if not isinstance(inputs, tuple | list) or not inputs:
+            raise _no_batch("inputs", inputs, "first")
+        for x in inputs:
+            if not isinstance(x, Tensor) or not x.dim():
+                raise _no_batch("inputs", x, "first")
+        counts = [len(x) for x in inputs]
+        if len(set(counts)) > 1:
+            raise Refused(f"execute(inputs=...): tensors of {' and '.join(map(str, counts))} examples: the first "
+                          "dimension of each is the examples of the batch. Expand one that is the same for "
+                          "all")  # fmt: skip
+        sizes_of(counts[0], schedule.microbatches, sizes)
+    if last:
+        if not isinstance(targets, Tensor) or not targets.dim():
+            raise _no_batch("targets", targets, "last")
+        shares(targets.split(sizes_of(len(targets), schedule.microbatches, sizes)), pipeline.count)
+
+
+def _no_batch(name: str, given: object, end: str) -> Refused:
+    return Refused(f"execute({name}={type(given).__name__}): this rank has the {end} stage, and needs the batch as a "
+                   "tensor, first dimension examples")  # fmt: skip

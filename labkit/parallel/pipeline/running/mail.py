@@ -1,5 +1,7 @@
 """Activations and gradients between the ranks of a pipeline: sent without waiting, or as the schedule says.
 
+What crosses a boundary for one microbatch may be several tensors: each is a message, in their order.
+
 `Mail` is for schedules of computations only. A send is begun as soon as there is something to send, and the tensor is
 kept until its receiver has it. Receives are posted in the order in which the other rank will send, `ahead` of the one
 that is needed. So a rank only ever waits for something that it needs, and no order of arrival can deadlock.
@@ -12,19 +14,19 @@ ever: labkit's own report then names them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
-from torch import Tensor
 
 from labkit.parallel.pipeline.instructions import Message
+from labkit.parallel.pipeline.running.stage import Tensors
 from labkit.parallel.pipeline.schedule import Schedule
 from labkit.parallel.pipeline.traffic import Parcel, carried, incoming, sends
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 from labkit.wire.handle import MessageHandle
 
-Room = Callable[[Parcel], Tensor]  # an empty tensor for what comes
+Room = Callable[[Parcel], Tensors]  # empty tensors for what comes
 
 
 class Mail:
@@ -33,38 +35,38 @@ class Mail:
     def __init__(self, schedule: Schedule, group: Group, room: Room, ahead: int = 2) -> None:
         self.group, self._room, self._ahead = group, room, ahead
         self._due = {source: deque(parcels) for source, parcels in incoming(schedule, group.rank).items()}
-        self._posted: dict[int, dict[Parcel, MessageHandle]] = {source: {} for source in self._due}
-        self._here: dict[Parcel, Tensor] = {}  # from a stage on this same rank
+        self._posted: dict[int, dict[Parcel, list[MessageHandle]]] = {source: {} for source in self._due}
+        self._here: dict[Parcel, Tensors] = {}  # from a stage on this same rank
         self._leaving: list[MessageHandle] = []
         self._sent: list[MessageHandle] = []
         for source in self._due:
             self._post(source, self._ahead)
 
-    def give(self, parcel: Parcel, x: Tensor, to: int) -> None:
-        """Begin to send `x`, which is not changed any more; a stage on this rank gets it without a message."""
+    def give(self, parcel: Parcel, tensors: Tensors, to: int) -> None:
+        """Begin to send what is not changed any more; a stage on this rank gets it without a message."""
         if to == self.group.rank:
-            self._here[parcel] = x
+            self._here[parcel] = tensors
             return
-        self._leaving.append(self.group.isend(x.detach().contiguous(), to))
+        self._leaving += [self.group.isend(x.detach().contiguous(), to) for x in tensors]
         self._let_go()
 
-    def take(self, parcel: Parcel, source: int) -> Tensor:
+    def take(self, parcel: Parcel, source: int) -> Tensors:
         """Wait for `parcel` and return it."""
         if source == self.group.rank:
             return self._here.pop(parcel)
         posted = self._posted[source]
         while parcel not in posted:
             self._post(source, len(posted) + 1)
-        handle = posted.pop(parcel)
+        handles = posted.pop(parcel)
         self._post(source, self._ahead)  # before the wait: the next one may arrive meanwhile
-        return handle.wait()
+        return tuple(handle.wait() for handle in handles)
 
     def _post(self, source: int, count: int) -> None:
         """Have `count` receives from `source` under way, if so many are left."""
         due, posted = self._due[source], self._posted[source]
         while due and len(posted) < count:
             parcel = due.popleft()
-            posted[parcel] = self.group.irecv(self._room(parcel), source)
+            posted[parcel] = [self.group.irecv(x, source) for x in self._room(parcel)]
 
     def _let_go(self) -> None:
         """Free the tensors that have been taken. Nothing is waited for: that would take time on the virtual clock."""
@@ -89,14 +91,14 @@ class Letters:
 
     def __init__(self, schedule: Schedule, group: Group, room: Room) -> None:
         self.schedule, self.group, self._room = schedule, group, room
-        self._out: dict[Parcel, Tensor] = {}
-        self._in: dict[Parcel, Tensor] = {}
+        self._out: dict[Parcel, Tensors] = {}
+        self._in: dict[Parcel, Tensors] = {}
 
-    def give(self, parcel: Parcel, x: Tensor, to: int) -> None:
-        """Put `x` where the send that the schedule has for it finds it."""
-        (self._in if to == self.group.rank else self._out)[parcel] = x.detach().contiguous()
+    def give(self, parcel: Parcel, tensors: Tensors, to: int) -> None:
+        """Put it where the send that the schedule has for it finds it."""
+        (self._in if to == self.group.rank else self._out)[parcel] = tuple(x.detach().contiguous() for x in tensors)
 
-    def take(self, parcel: Parcel, source: int) -> Tensor:
+    def take(self, parcel: Parcel, source: int) -> Tensors:
         """What an earlier receive has brought."""
         return _found(self._in, parcel, "is used before the schedule receives it")
 
@@ -108,26 +110,26 @@ class Letters:
         if other == group.rank:
             return  # both stages are here
         if sends(message):
-            group.send(_found(self._out, parcel, "is sent before the schedule computes it"), other)
+            for x in _found(self._out, parcel, "is sent before the schedule computes it"):
+                group.send(x, other)
         else:
-            self._in[parcel] = group.recv(self._room(parcel), other)
+            self._in[parcel] = tuple(group.recv(x, other) for x in self._room(parcel))
 
     def finish(self) -> None:
         """Nothing is under way between two instructions."""
 
 
-def _found(tensors: dict[Parcel, Tensor], parcel: Parcel, wrong: str) -> Tensor:
+def _found(tensors: dict[Parcel, Tensors], parcel: Parcel, wrong: str) -> Tensors:
     if parcel not in tensors:
         raise Refused(f"the {parcel.kind} between stages {parcel.boundary} and {parcel.boundary + 1} of microbatch "
                       f"{parcel.microbatch} {wrong}")  # fmt: skip
     return tensors.pop(parcel)
 
 
-def room_for(shapes: Callable[[Parcel], tuple[tuple[int, ...], torch.dtype]], device: torch.device) -> Room:
-    """Makes empty tensors of the shape that a parcel has."""
+def room_for(shapes: Callable[[Parcel], Iterable[tuple[tuple[int, ...], torch.dtype]]], device: torch.device) -> Room:
+    """Makes empty tensors of the shapes that a parcel has."""
 
-    def room(parcel: Parcel) -> Tensor:
-        shape, dtype = shapes(parcel)
-        return torch.empty(shape, dtype=dtype, device=device)
+    def room(parcel: Parcel) -> Tensors:
+        return tuple(torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes(parcel))
 
     return room

@@ -11,6 +11,11 @@ from labkit.wire.errors import Refused
 Count = Callable[[Tensor], int]
 
 
+def pieces_of(inputs: Sequence[Tensor], sizes: Sequence[int]) -> list[tuple[Tensor, ...]]:
+    """The inputs of each microbatch."""
+    return list(zip(*(x.split(list(sizes)) for x in inputs), strict=True))
+
+
 def sizes_of(examples: int, microbatches: int, sizes: Sequence[int] | None = None) -> list[int]:
     """Examples in each microbatch: as even as can be, the first ones larger, or the given `sizes`.
 

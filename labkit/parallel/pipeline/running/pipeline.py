@@ -20,21 +20,23 @@ from labkit.parallel.pipeline.costs import Costs
 from labkit.parallel.pipeline.running.agreement import outside_time
 from labkit.parallel.pipeline.running.checks import agree_on_options, agree_on_step
 from labkit.parallel.pipeline.running.microbatches import Count
-from labkit.parallel.pipeline.running.stage import Head
+from labkit.parallel.pipeline.running.stage import Head, Tensors
 from labkit.parallel.pipeline.running.step import Step, StepResult
 from labkit.parallel.pipeline.running.tied import Tied
 from labkit.parallel.pipeline.running.weights import Stash
 from labkit.parallel.pipeline.schedule import Schedule
 from labkit.wire.group import Group
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Tensor], Tensor]
 
 
 class Pipeline:
     """This rank's stages of a model, ready to be run by any schedule that fits them.
 
-    stages: a module for each chunk of this rank, from chunk 0; or one module. Each takes one tensor and returns one.
-    loss: (output, target) of a microbatch -> its mean loss. Used where the last stage is.
+    stages: a module for each chunk of this rank, from chunk 0; or one module. Each returns a tensor, or a tuple of
+        tensors, which the next one is called with: `stage(x, mask)`. Gradients come back for those of floating-point
+        numbers; others (masks, positions, lengths) cost their bytes in the forward direction only.
+    loss: (output, target) of a microbatch -> its mean loss. Used where the last stage is; `output` is what it returns.
     checkpoint: keep a stage's input only, and compute the rest again when its backward comes.
     seed: of dropout and the like. Every step, stage and microbatch draws its own numbers, so results do not depend on
         the schedule; the caller's random numbers stay as they were. Give replicas of a pipeline different seeds.
@@ -62,34 +64,38 @@ class Pipeline:
         self.known: dict[Any, Any] = {}  # what was learned about schedules and boundaries (checks.py)
 
     def execute(
-        self, schedule: Schedule, inputs: Tensor | None = None, targets: Tensor | None = None, *,
+        self, schedule: Schedule, inputs: Tensor | Sequence[Tensor] | None = None, targets: Tensor | None = None, *,
         seconds: Costs | None = None, sizes: Sequence[int] | None = None, check: bool = True, outputs: bool = False,
     ) -> StepResult:  # fmt: skip
         """One step: add the gradients of the mean loss over the batch to `.grad` of this rank's weights.
 
-        inputs, targets: the batch, first dimension examples; `inputs` is used where the first stage is, `targets` where
-            the last one is. They are cut into `schedule.microbatches`, as even as can be, or by `sizes`.
+        inputs, targets: the batch, first dimension examples. `inputs` is used where the first stage is: one tensor, or
+            several for a stage that takes several, `(tokens, mask)`. `targets` is used where the last one is. They are
+            cut into `schedule.microbatches`, as even as can be, or by `sizes`.
         seconds: what each instruction takes on the virtual clock (`group.compute`); None: what the modules take.
         check: refuse what `validate` refuses. False runs the lists as they are, a deadlock included.
         A schedule with explicit messages is done as written, with blocking sends and receives.
         Raises Refused on every rank before anything is computed, if ranks or tensors do not fit together.
         """
+        if isinstance(inputs, Tensor):
+            inputs = (inputs,)
         with outside_time(self.group):
             plan = agree_on_step(self, schedule, inputs, targets, seconds, sizes, check)
-        result = Step(self, schedule, plan, inputs, targets, seconds, outputs).run()
+        given = None if inputs is None else tuple(inputs)
+        result = Step(self, schedule, plan, given, targets, seconds, outputs).run()
         self.steps += 1
         return result
 
     def head(
         self, targets: Sequence[Tensor], shares: Sequence[float], losses: dict[int, Tensor],
-        outputs: dict[int, Tensor] | None = None,
+        outputs: dict[int, Tensors] | None = None,
     ) -> Head:  # fmt: skip
         """What the last stage does with an output: its loss, times its share; both are noted by microbatch."""
 
-        def head(y: Tensor, microbatch: int) -> Tensor:
+        def head(y: Any, microbatch: int) -> Tensor:
             loss = self.loss(y, targets[microbatch])
             if outputs is not None:
-                outputs[microbatch] = y.detach()
+                outputs[microbatch] = tuple(x.detach() for x in (y if isinstance(y, tuple) else (y,)))
             if isinstance(loss, Tensor):
                 losses[microbatch] = loss.detach()
             return loss * shares[microbatch]
@@ -98,9 +104,9 @@ class Pipeline:
 
 
 def execute(
-    schedule: Schedule, modules: nn.Module | Sequence[nn.Module], group: Group, inputs: Tensor | None,
-    targets: Tensor | None, loss: Loss, *, seconds: Costs | None = None, sizes: Sequence[int] | None = None,
-    check: bool = True, outputs: bool = False, **options: Any,
+    schedule: Schedule, modules: nn.Module | Sequence[nn.Module], group: Group,
+    inputs: Tensor | Sequence[Tensor] | None, targets: Tensor | None, loss: Loss, *, seconds: Costs | None = None,
+    sizes: Sequence[int] | None = None, check: bool = True, outputs: bool = False, **options: Any,
 ) -> StepResult:  # fmt: skip
     """One step of `schedule` on this rank's `modules`: `Pipeline(modules, group, loss, **options).execute(...)`."""
     pipeline = Pipeline(modules, group, loss, **options)

@@ -77,16 +77,19 @@ class Islands:
         self._edges += edges
         self._gradients += gradients
 
-    def input_gradient(self, root: GradientEdge, gradient: Tensor | None, x: Tensor | None) -> Tensor | None:
-        """Backward from `root` to the input `x` of the stage and to the islands; returns the gradient of `x`.
+    def input_gradient(
+        self, begin: Sequence[tuple[GradientEdge, Tensor | None]], inputs: Sequence[Tensor]
+    ) -> Sequence[Tensor | None]:
+        """Backward from where it begins to the stage's `inputs` and to the islands; returns the inputs' gradients.
 
         A weight that is used outside its own module is no island: its gradient is computed now, and kept.
         """
-        targets = [self.anchor, *self.weights, *([] if x is None else [x])]
-        found = torch.autograd.grad([root], targets, [gradient], allow_unused=True)
-        pairs = zip(self.weights, found[1 : 1 + len(self.weights)], strict=True)
-        self._loose = [(p, g) for p, g in pairs if g is not None]
-        return None if x is None else found[-1]
+        targets = [self.anchor, *self.weights, *inputs]
+        roots, gradients = zip(*begin, strict=True)
+        found = torch.autograd.grad(roots, targets, gradients, allow_unused=True)
+        behind = 1 + len(self.weights)
+        self._loose = [(p, g) for p, g in zip(self.weights, found[1:behind], strict=True) if g is not None]
+        return found[behind:]
 
     def weight_gradient(self) -> None:
         """Add the gradients of the weights to their `.grad`; nothing is kept after it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +13,24 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from labkit.parallel.pipeline.running.split import Islands, owners
 
-Head = Callable[[Tensor, int], Tensor]  # the last stage: (output, microbatch) -> its share of the loss
+Tensors = tuple[Tensor, ...]  # what crosses a boundary, or comes back: one tensor, or several
+Head = Callable[[Any, int], Tensor]  # the last stage: (what it returns, microbatch) -> its share of the loss
+
+
+def have_gradients(tensors: Iterable[Tensor]) -> Tensors:
+    """Those of which a gradient comes back: floating-point ones. Masks and positions only travel forward."""
+    return tuple(x for x in tensors if x.is_floating_point())
 
 
 @dataclass
 class Kept:
-    """What one microbatch leaves behind: the input, and where backward begins. With checkpointing the input alone."""
+    """What one microbatch leaves behind: its inputs, and where backward begins. With checkpointing the inputs alone.
 
-    x: Tensor | None
-    root: GradientEdge | None = None
+    roots: of each output that has a gradient; None where nothing with a gradient went into it.
+    """
+
+    inputs: Tensors
+    roots: Sequence[GradientEdge | None] = ()
     islands: Islands | None = None
 
 
@@ -43,35 +52,38 @@ class Stage:
         self.waiting: dict[int, Islands] = {}  # between the gradient of the input and that of the weights
         self._owners = owners(module) if split else []
 
-    def forward(self, microbatch: int, x: Tensor) -> Tensor:
-        """Run forward; returns the output, or the last stage's share of the loss, without a graph."""
+    def forward(self, microbatch: int, inputs: Tensors) -> Tensors:
+        """Run forward; returns the outputs, or the last stage's share of the loss, without a graph."""
         if self.index > 0:
-            x = x.detach().requires_grad_()
+            inputs = tuple(x.detach().requires_grad_(x.is_floating_point()) for x in inputs)
         if self.checkpoint:
             with torch.no_grad():
-                y = self._run(microbatch, x)
-            self.kept[microbatch] = Kept(x)
-            return y
-        kept, y = self._with_graph(microbatch, x)
+                outputs = self._run(microbatch, inputs)
+            self.kept[microbatch] = Kept(inputs)
+            return outputs
+        kept, outputs = self._with_graph(microbatch, inputs)
         self.kept[microbatch] = kept
-        return y
+        return outputs
 
-    def backward(self, microbatch: int, gradient: Tensor | None) -> Tensor | None:
-        """Add the gradients of the weights to `.grad`, and return that of the input (None for the first stage)."""
+    def backward(self, microbatch: int, gradients: Tensors | None) -> Tensors:
+        """Add the gradients of the weights to `.grad`, and return those of the inputs (none for the first stage).
+
+        gradients: of the outputs that have one, in their order; None for the last stage, whose loss begins with 1.
+        """
         kept = self._take(microbatch)
-        x = kept.x
-        if kept.root is not None:
-            torch.autograd.backward([kept.root], [gradient])
-        return self._of_input(x, None if x is None else x.grad)
+        begin = _begin(kept.roots, gradients)
+        if begin:
+            torch.autograd.backward([root for root, _ in begin], [g for _, g in begin])
+        return self._of_inputs(kept, [x.grad for x in have_gradients(kept.inputs)])
 
-    def input_gradient(self, microbatch: int, gradient: Tensor | None) -> Tensor | None:
-        """Return the gradient of the input; what the weights' gradients are made of is kept."""
+    def input_gradient(self, microbatch: int, gradients: Tensors | None) -> Tensors:
+        """Return the gradients of the inputs; what the weights' gradients are made of is kept."""
         kept = self._take(microbatch)
         assert kept.islands is not None
         self.waiting[microbatch] = kept.islands
-        if kept.root is None:
-            return self._of_input(kept.x, None)
-        return self._of_input(kept.x, kept.islands.input_gradient(kept.root, gradient, kept.x))
+        targets = have_gradients(kept.inputs)
+        begin = _begin(kept.roots, gradients)
+        return self._of_inputs(kept, kept.islands.input_gradient(begin, targets) if begin else [None] * len(targets))
 
     def weight_gradient(self, microbatch: int) -> None:
         """Add the gradients of the weights to `.grad`."""
@@ -89,31 +101,38 @@ class Stage:
     def _take(self, microbatch: int) -> Kept:
         kept = self.kept.pop(microbatch)
         if self.checkpoint:
-            assert kept.x is not None
-            kept, _ = self._with_graph(microbatch, kept.x)
-        return Kept(kept.x if self.index > 0 else None, kept.root, kept.islands)
+            kept, _ = self._with_graph(microbatch, kept.inputs)
+        return kept
 
-    def _with_graph(self, microbatch: int, x: Tensor) -> tuple[Kept, Tensor]:
+    def _with_graph(self, microbatch: int, inputs: Tensors) -> tuple[Kept, Tensors]:
         islands = Islands(self.module) if microbatch in self.split else None
         with contextlib.nullcontext() if islands is None else islands.around(self._owners):
-            y = self._run(microbatch, x)
-        # The place in the graph is enough for backward: what the next stage got need not be kept here.
-        root = get_gradient_edge(y) if y.requires_grad else None
-        return Kept(x if self.index > 0 else None, root, islands), y.detach()
+            outputs = self._run(microbatch, inputs)
+        # The places in the graph are enough for backward: what the next stage got need not be kept here.
+        roots = [get_gradient_edge(y) if y.requires_grad else None for y in have_gradients(outputs)]
+        return Kept(inputs if self.index > 0 else (), roots, islands), tuple(y.detach() for y in outputs)
 
-    def _run(self, microbatch: int, x: Tensor) -> Tensor:
-        with drawing(self.seed, self.index, microbatch, x.device):
-            y = self._call(microbatch, x)
-            return y if self.head is None else self.head(y, microbatch)
+    def _run(self, microbatch: int, inputs: Tensors) -> Tensors:
+        with drawing(self.seed, self.index, microbatch, inputs[0].device):
+            y = self._call(microbatch, inputs)
+            if self.head is not None:
+                return (self.head(y, microbatch),)
+            return y if isinstance(y, tuple) else (y,)
 
-    def _call(self, microbatch: int, x: Tensor) -> Tensor:
-        y: Tensor = self.module(x)
-        return y
+    def _call(self, microbatch: int, inputs: Tensors) -> Any:
+        return self.module(*inputs)
 
-    def _of_input(self, x: Tensor | None, gradient: Tensor | None) -> Tensor | None:
-        if x is None:
-            return None
-        return torch.zeros_like(x) if gradient is None else gradient  # zeros: nothing here depends on the input
+    def _of_inputs(self, kept: Kept, gradients: Sequence[Tensor | None]) -> Tensors:
+        pairs = zip(have_gradients(kept.inputs), gradients, strict=True)
+        return tuple(torch.zeros_like(x) if g is None else g for x, g in pairs)  # zeros: nothing depends on this one
+
+
+Begin = list[tuple[GradientEdge, Tensor | None]]  # where backward starts, with what; None is the 1 of a loss
+
+
+def _begin(roots: Sequence[GradientEdge | None], gradients: Tensors | None) -> Begin:
+    given = [None] * len(roots) if gradients is None else gradients
+    return [(root, g) for root, g in zip(roots, given, strict=True) if root is not None]
 
 
 @contextlib.contextmanager

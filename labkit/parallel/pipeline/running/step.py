@@ -20,13 +20,13 @@ from labkit.parallel.pipeline.instructions import (
     Update,
     WeightGradient,
 )
-from labkit.parallel.pipeline.running.boundaries import Shape
+from labkit.parallel.pipeline.running.boundaries import Shapes
 from labkit.parallel.pipeline.running.mail import Letters, Mail, room_for
-from labkit.parallel.pipeline.running.microbatches import shares
-from labkit.parallel.pipeline.running.stage import Head, Stage
+from labkit.parallel.pipeline.running.microbatches import pieces_of, shares
+from labkit.parallel.pipeline.running.stage import Head, Stage, Tensors
 from labkit.parallel.pipeline.running.weights import StashingStage
 from labkit.parallel.pipeline.schedule import Schedule, label
-from labkit.parallel.pipeline.traffic import Parcel, is_explicit, made_by, needed_by
+from labkit.parallel.pipeline.traffic import ACTIVATION, Parcel, is_explicit, made_by, needed_by
 
 if TYPE_CHECKING:
     from labkit.parallel.pipeline.running.checks import Plan
@@ -41,7 +41,7 @@ class StepResult:
     in_flight: the most activations that this rank kept at once: microbatches of a chunk, from forward to the end of
         the backward. by_chunk: the same of each chunk alone.
     versions: the most versions of the weights held so far, by chunk (PipeDream).
-    outputs: of the last stage, joined, if they were asked for.
+    outputs: of the last stage, joined, if they were asked for; a tuple, if it returns several.
     """
 
     loss: Tensor | None = None
@@ -49,26 +49,26 @@ class StepResult:
     in_flight: int = 0
     by_chunk: list[int] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
-    outputs: Tensor | None = None
+    outputs: Tensor | Tensors | None = None
 
 
 class Step:
     """The state of one step of one rank."""
 
     def __init__(
-        self, pipeline: Pipeline, schedule: Schedule, plan: Plan, inputs: Tensor | None, targets: Tensor | None,
+        self, pipeline: Pipeline, schedule: Schedule, plan: Plan, inputs: Tensors | None, targets: Tensor | None,
         seconds: Costs | None, outputs: bool,
     ) -> None:  # fmt: skip
         self.pipeline, self.schedule, self.group, self.seconds = pipeline, schedule, pipeline.group, seconds
         rank, last, cut = self.group.rank, schedule.stages - 1, plan.sizes
         self.mine = schedule.ranks[rank]
         self.updates = any(isinstance(i, Update) for i in self.mine)
-        self.inputs: Sequence[Tensor] = ()
+        self.inputs: Sequence[Tensors] = ()
         if schedule.where(0)[0] == rank:
             assert inputs is not None
-            self.inputs = inputs.split(cut)
+            self.inputs = pieces_of(inputs, cut)
         self.losses: dict[int, Tensor] = {}
-        self.outputs: dict[int, Tensor] | None = {} if outputs else None
+        self.outputs: dict[int, Tensors] | None = {} if outputs else None
         self.shares: list[float] = []
         head: Head | None = None
         if schedule.where(last)[0] == rank:
@@ -78,10 +78,11 @@ class Step:
             head = pipeline.head(pieces, self.shares, self.losses, self.outputs)
         self.stages = [self._stage(chunk, head) for chunk in range(schedule.chunks)]
 
-        def shape(parcel: Parcel) -> Shape:
-            return plan.boundaries[parcel.boundary][cut[parcel.microbatch]]
+        def shapes(parcel: Parcel) -> Shapes:
+            both = plan.boundaries[parcel.boundary][cut[parcel.microbatch]]
+            return both if parcel.kind == ACTIVATION else tuple(s for s in both if s[1].is_floating_point)
 
-        room = room_for(shape, self.group.device)
+        room = room_for(shapes, self.group.device)
         self.mail: Mail | Letters = (
             Letters(schedule, self.group, room)
             if is_explicit(schedule)
@@ -128,7 +129,9 @@ class Step:
             parts = [1 / len(result.losses)] * len(result.losses) if self.updates else self.shares
             result.loss = torch.stack([loss * s for loss, s in zip(result.losses, parts, strict=True)]).sum()
         if self.outputs:
-            result.outputs = torch.cat([self.outputs[k] for k in sorted(self.outputs)])
+            each = zip(*(self.outputs[k] for k in sorted(self.outputs)), strict=True)
+            joined = tuple(torch.cat(tensors) for tensors in each)
+            result.outputs = joined if len(joined) > 1 else joined[0]
         if self.updates:
             result.versions = [stash.most for stash in self.pipeline.stashes]
 
@@ -138,7 +141,7 @@ class Step:
         stage = self.stages[instruction.chunk]
         needs = needed_by(self.schedule, rank, instruction)
         came = None if needs is None else self.mail.take(*needs)
-        made: Tensor | None = None
+        made: Tensors | None = None
         with self._named(instruction):
             if isinstance(instruction, Forward):
                 made = stage.forward(k, self.inputs[k] if came is None else came)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
 
-from labkit.parallel.pipeline.running.stage import Stage
+from labkit.parallel.pipeline.running.stage import Stage, Tensors
 
 Version = dict[str, Tensor]
 
@@ -73,13 +73,12 @@ class StashingStage(Stage):
         super().__init__(module, index, head, set(), **options)
         self.stash = stash
 
-    def _call(self, microbatch: int, x: Tensor) -> Tensor:
-        y: Tensor = functional_call(self.module, self.stash.of(microbatch), (x,))
-        return y
+    def _call(self, microbatch: int, inputs: Tensors) -> Any:
+        return functional_call(self.module, self.stash.of(microbatch), inputs)
 
-    def backward(self, microbatch: int, gradient: Tensor | None) -> Tensor | None:
+    def backward(self, microbatch: int, gradients: Tensors | None) -> Tensors:
         """As `Stage.backward`; gradients of the weights are kept for the update."""
-        found = super().backward(microbatch, gradient)
+        found = super().backward(microbatch, gradients)
         self.stash.done(microbatch)
         return found
 
