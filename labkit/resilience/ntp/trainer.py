@@ -216,7 +216,11 @@ class _Life:
         self.quorum, state = None, self.state
         self.world = self.world.rebuild(list(quorum.replicas), epoch=quorum.id)
         with self.world.within(self.config.deadlines.step), self.group.span("arrange"):
-            state.prepare(quorum.id, self.config.home.only(quorum.replicas), self.world, _held(quorum))
+            try:
+                state.prepare(quorum.id, self.config.home.only(quorum.replicas), self.world, _held(quorum))
+            except Refused:  # what is on no rank any more does not come back with one: nobody need wait for it
+                write_finished(self.folder, self.run, state.step)
+                raise
             barrier(self.world)
         state.take_up(quorum.step, quorum.lineage)
         self.quorum = quorum
