@@ -2,10 +2,11 @@
 
     python tests/mutation.py plant --sample 200 --seed 1 --into DIR     a copy of the tree with all slips, each asleep
     python tests/mutation.py try --into DIR -- -n 2 -m "not long" tests     wake them, one at a time
+    python tests/mutation.py try --into DIR --lane IDS     those of the lane IDS (node ids, one a line) before others
 
 All slips stand in one copy, each behind a switch, so that one run of the lane (the words behind `--`) tells which tests
 reach which slip, and how long each takes. Each slip is then tried against the tests that reach it, the shortest first.
-DIR/slips.json has the outcome of each.
+DIR/slips.json has the outcome of each: with a lane, also whether only tests outside of it notice.
 """
 
 from __future__ import annotations
@@ -193,8 +194,8 @@ def reached(where: Path) -> tuple[dict[int, list[str]], dict[str, float]]:
     return {number: sorted(those, key=lambda t: took[t]) for number, those in tests.items()}, took
 
 
-def wake(where: Path, words: list[str], budget: float) -> None:
-    """Run the lane once with all asleep, then each slip against the tests that reach it, the shortest first."""
+def wake(where: Path, words: list[str], lane: set[str] | None, budget: float) -> None:
+    """Run the tests once with all asleep, then each slip against the tests that reach it, the shortest first."""
     package, told = where / "labkit", where / "slips.json"
     if not (package / "_took").exists():
         (package / "_reached").write_text("")
@@ -205,23 +206,32 @@ def wake(where: Path, words: list[str], budget: float) -> None:
     for number, slip in enumerate(slips):
         if "outcome" in slip:
             continue
-        those, left, outcome = tests.get(number, []), budget, "survived"
+        those = tests.get(number, [])
+        inside = [t for t in those if lane is None or t in lane]
         (package / "_awake").write_text(str(number))
-        for chunk in (those[begin : begin + 25] for begin in range(0, len(those), 25)):
-            nbval = ["--nbval-lax", "--nbval-current-env"] if ".ipynb" in str(chunk) else []
-            if run(where, "-x", *nbval, *chunk, seconds=120 + 3 * sum(took[t] for t in chunk)) != 0:
-                outcome = "killed"
-                break
-            left -= 1 + sum(took[t] for t in chunk)
-            if left < 0:
-                outcome = "survived its share"
-                break
-        slip["reached"] = len(those)
-        slip["outcome"] = outcome if those else "no test reaches it"
+        slip["outcome"] = noticed(where, inside, took, budget) if inside else "no test reaches it"
+        if slip["outcome"] != "killed" and len(inside) < len(those):
+            outside = noticed(where, [t for t in those if t not in inside], took, budget)
+            slip["outcome"] = "killed by others only" if outside == "killed" else outside
+        slip["reached"] = len(inside), len(those)
         told.write_text(json.dumps(slips, indent=1))
         print(number, slip["outcome"], slip["file"], slip["line"], f"{slip['was']!r} -> {slip['is']!r}", flush=True)
     (package / "_awake").write_text("-1")
     print(dict(Counter(slip["outcome"] for slip in slips)))
+
+
+def noticed(where: Path, those: list[str], took: dict[str, float], budget: float) -> str:
+    """Whether one of these tests fails; no more of them are tried than fit into `budget` seconds."""
+    for begin in range(0, len(those), 25):
+        chunk = those[begin : begin + 25]
+        nbval = ["--nbval-lax", "--nbval-current-env"] if ".ipynb" in str(chunk) else []
+        seconds = sum(took[t] for t in chunk)
+        if run(where, "-x", *nbval, *chunk, seconds=120 + 3 * seconds) != 0:
+            return "killed"
+        budget -= 1 + seconds
+        if budget < 0:
+            return "survived its share"
+    return "survived"
 
 
 def main() -> None:
@@ -231,12 +241,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--budget", type=float, default=300, help="seconds of tests that are tried on a slip")
     parser.add_argument("--into", type=Path, required=True)
+    parser.add_argument("--lane", type=Path, help="a file of node ids, as `pytest --collect-only -q` prints them")
     parser.add_argument("words", nargs="*", help="of pytest, for the lane (after --)")
     told = parser.parse_args()
     if told.what == "plant":
         plant(told.sample, told.seed, told.into.resolve())
     else:
-        wake(told.into.resolve(), told.words, told.budget)
+        lane = None
+        if told.lane is not None:
+            ids = told.lane.read_text().splitlines()
+            lane = {line.split("::")[0] if ".ipynb" in line else line for line in ids}
+        wake(told.into.resolve(), told.words, lane, told.budget)
 
 
 if __name__ == "__main__":
