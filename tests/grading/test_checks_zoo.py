@@ -16,7 +16,7 @@ AUTOMATIC = [(c, e.id) for c in CHAPTERS for e in source(c).exercises if e.kind 
 PROGRAMS = [(c, e.id) for c in CHAPTERS for e in source(c).exercises if e.kind == "program"]
 CHANGED = {c for c in changed_last(CHAPTERS) if isinstance(c, str)}
 FIRST = dict(reversed(PROGRAMS))  # of each chapter
-QUICK = [(c, id, [3]) for c, id in AUTOMATIC if (c, id) not in PROGRAMS or c in CHANGED or FIRST[c] == id]
+QUICK = [(c, id) for c, id in AUTOMATIC if (c, id) not in PROGRAMS or c in CHANGED or FIRST[c] == id]
 ANIMALS = [(c, animal) for c in CHAPTERS for animal in animals(c)]
 ONE_EACH = list({(c, a.exercise if c in CHANGED else ""): (c, a) for c, a in reversed(ANIMALS) if not a.right}.values())
 
@@ -31,10 +31,18 @@ def name(value):
     return getattr(value, "name", str(value)).replace(": ", "-")
 
 
-@pytest.mark.parametrize(
-    "chapter, exercise, worlds", [*QUICK, *(pytest.param(*one, None, marks=pytest.mark.long) for one in AUTOMATIC)]
-)
-def test_a_stub_is_unattempted_and_the_solution_gets_full_marks(chapter, exercise, worlds):
+@pytest.mark.parametrize("chapter, exercise", QUICK)
+def test_at_one_world_size_a_stub_is_unattempted_and_the_solution_gets_full_marks(chapter, exercise):
+    stub_and_solution(chapter, exercise, [3])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("chapter, exercise", AUTOMATIC)
+def test_a_stub_is_unattempted_and_the_solution_gets_full_marks(chapter, exercise):
+    stub_and_solution(chapter, exercise, None)
+
+
+def stub_and_solution(chapter, exercise, worlds):
     stub = judged(chapter, exercise, answers_of(chapter, exercise, stub=True), worlds)
     assert (stub.state, stub.points) == ("unattempted", 0), sentences(stub)
     solved = judged(chapter, exercise, answers_of(chapter, exercise), worlds)
