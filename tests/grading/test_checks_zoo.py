@@ -1,13 +1,13 @@
 """Stubs count as unattempted, solutions and other right answers get full marks, and every mutant is rejected.
 
-`make test` takes the derivations, and of each chapter one program at one world size with one wrong answer (all programs
-of the chapter that changed last); `make test-all` takes all answers, at all world sizes.
+`make test` takes the solutions at one world size, and of each chapter one stub and one wrong answer (one of each
+program of the chapter that changed last); `make test-all` takes all answers, at all world sizes.
 """
 
 from __future__ import annotations
 
 import pytest
-from slices import changed_last
+from slices import changed_last, few
 from zoo_runs import CHAPTERS, animals, answers_of, judged, sentences, source
 
 pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("patient")]
@@ -16,7 +16,7 @@ AUTOMATIC = [(c, e.id) for c in CHAPTERS for e in source(c).exercises if e.kind 
 PROGRAMS = [(c, e.id) for c in CHAPTERS for e in source(c).exercises if e.kind == "program"]
 CHANGED = {c for c in changed_last(CHAPTERS) if isinstance(c, str)}
 FIRST = dict(reversed(PROGRAMS))  # of each chapter
-QUICK = [(c, id) for c, id in AUTOMATIC if (c, id) not in PROGRAMS or c in CHANGED or FIRST[c] == id]
+STUBS = sorted(AUTOMATIC, key=lambda one: FIRST.get(one[0]) != one[1])
 ANIMALS = [(c, animal) for c in CHAPTERS for animal in animals(c)]
 ONE_EACH = list({(c, a.exercise if c in CHANGED else ""): (c, a) for c, a in reversed(ANIMALS) if not a.right}.values())
 
@@ -31,20 +31,15 @@ def name(value):
     return getattr(value, "name", str(value)).replace(": ", "-")
 
 
-@pytest.mark.parametrize("chapter, exercise", QUICK)
-def test_at_one_world_size_a_stub_is_unattempted_and_the_solution_gets_full_marks(chapter, exercise):
-    stub_and_solution(chapter, exercise, [3])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("chapter, exercise", AUTOMATIC)
-def test_a_stub_is_unattempted_and_the_solution_gets_full_marks(chapter, exercise):
-    stub_and_solution(chapter, exercise, None)
-
-
-def stub_and_solution(chapter, exercise, worlds):
-    stub = judged(chapter, exercise, answers_of(chapter, exercise, stub=True), worlds)
+@pytest.mark.parametrize("chapter, exercise", few(STUBS, len(FIRST)))
+def test_a_stub_is_unattempted(chapter, exercise):
+    stub = judged(chapter, exercise, answers_of(chapter, exercise, stub=True))
     assert (stub.state, stub.points) == ("unattempted", 0), sentences(stub)
+
+
+@pytest.mark.parametrize("worlds", few([[3], None]), ids=["one world", "all"])
+@pytest.mark.parametrize("chapter, exercise", AUTOMATIC)
+def test_a_solution_gets_full_marks(chapter, exercise, worlds):
     solved = judged(chapter, exercise, answers_of(chapter, exercise), worlds)
     assert (solved.state, solved.points) == ("right", source(chapter).exercise(exercise).points), sentences(solved)
 
