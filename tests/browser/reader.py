@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
@@ -101,9 +102,16 @@ class Reader:
             self.page.keyboard.press("Shift+Tab")  # out of a form, back to its cell
             here = self.page.evaluate(FOCUS) or {"inside": True}
         assert not here["inside"], "Shift+Tab does not lead out of this cell"
-        for _ in range(abs(index - here["cell"])):
-            self.page.keyboard.press("ArrowDown" if index > here["cell"] else "ArrowUp")
-        self.page.wait_for_function(f"({FOCUS})()?.cell === {index}")
+        from playwright.sync_api import TimeoutError as Late
+
+        for _ in range(10):  # a busy page may miss a key among many: look where it is, and go on from there
+            for _ in range(abs(index - here["cell"])):
+                self.page.keyboard.press("ArrowDown" if index > here["cell"] else "ArrowUp")
+            with contextlib.suppress(Late):
+                self.page.wait_for_function(f"({FOCUS})()?.cell === {index}", timeout=WAIT / 10)
+                return
+            here = self.page.evaluate(FOCUS) or here
+        raise AssertionError(f"{self.name}: arrow keys lead to cell {here['cell']}, and not to {index}")
 
     def tab_to(self, selector: str, cell: int, most: int = 80) -> None:
         """Press Tab until an element of `selector` in cell `cell` has the focus."""
