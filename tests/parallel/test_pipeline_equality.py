@@ -386,3 +386,32 @@ def test_a_tensor_that_is_passed_on_as_it_came_has_its_gradient_too():
     product(value, x).backward()
     for part, found in zip(model, launch(on_rank, 3).results, strict=True):
         assert all(torch.allclose(g, part.layer.weight.grad) for g in found)
+
+
+def test_complex_activations_have_their_gradients():
+    class Turns(nn.Module):
+        def __init__(self, last):
+            super().__init__()
+            torch.manual_seed(2)
+            self.layer, self.last = nn.Linear(4, 4).double(), last
+
+        def forward(self, x, turned=None):
+            x = self.layer(x)
+            if self.last:
+                return x + torch.view_as_real(turned).flatten(1)
+            return x, torch.view_as_complex(x.unflatten(1, (2, 2)).contiguous()) * 1j
+
+    def on_rank(group):
+        found = []
+        for make in (one_f_one_b, zb_h1):
+            part = Turns(group.rank == 1)
+            Pipeline(part, group, F.mse_loss).execute(make(2, 2), x, x)
+            found.append(part.layer.weight.grad)
+        return found
+
+    x = torch.randn(4, 4, generator=torch.Generator().manual_seed(1)).double()
+    model = [Turns(False), Turns(True)]
+    F.mse_loss(model[1](*model[0](x)), x).backward()
+    for transport in ("local", "gloo"):
+        for part, found in zip(model, launch(on_rank, 2, transport=transport).results, strict=True):
+            assert all(torch.allclose(g, part.layer.weight.grad) for g in found)

@@ -35,7 +35,7 @@ class Pipeline:
 
     stages: a module for each chunk of this rank, from chunk 0; or one module. Each returns a tensor, or a tuple of
         tensors, which the next one is called with: `stage(x, mask)`. Gradients come back for those of floating-point
-        numbers; others (masks, positions, lengths) cost their bytes in the forward direction only.
+        or complex numbers; others (masks, positions, lengths) cost their bytes in the forward direction only.
     loss: (output, target) of a microbatch -> its mean loss. Used where the last stage is; `output` is what it returns.
     checkpoint: keep a stage's input only, and compute the rest again when its backward comes.
     seed: of dropout and the like. Every step, stage and microbatch draws its own numbers, so results do not depend on

@@ -17,9 +17,14 @@ Tensors = tuple[Tensor, ...]  # what crosses a boundary, or comes back: one tens
 Head = Callable[[Any, int], Tensor]  # the last stage: (what it returns, microbatch) -> its share of the loss
 
 
+def comes_back(dtype: torch.dtype) -> bool:
+    """Whether numbers of this kind have a gradient: floating-point and complex ones. Masks only travel forward."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
 def have_gradients(tensors: Iterable[Tensor]) -> Tensors:
-    """Those of which a gradient comes back: floating-point ones. Masks and positions only travel forward."""
-    return tuple(x for x in tensors if x.is_floating_point())
+    """Those of which a gradient comes back."""
+    return tuple(x for x in tensors if comes_back(x.dtype))
 
 
 @dataclass
@@ -55,7 +60,7 @@ class Stage:
     def forward(self, microbatch: int, inputs: Tensors) -> Tensors:
         """Run forward; returns the outputs, or the last stage's share of the loss, without a graph."""
         if self.index > 0:
-            inputs = tuple(x.detach().requires_grad_(x.is_floating_point()) for x in inputs)
+            inputs = tuple(x.detach().requires_grad_(comes_back(x.dtype)) for x in inputs)
         if self.checkpoint:
             with torch.no_grad():
                 outputs = self._run(microbatch, inputs)

@@ -23,7 +23,7 @@ from labkit.parallel.pipeline.instructions import (
 from labkit.parallel.pipeline.running.boundaries import Shapes
 from labkit.parallel.pipeline.running.mail import Letters, Mail, room_for
 from labkit.parallel.pipeline.running.microbatches import pieces_of, shares
-from labkit.parallel.pipeline.running.stage import Head, Stage, Tensors
+from labkit.parallel.pipeline.running.stage import Head, Stage, Tensors, comes_back
 from labkit.parallel.pipeline.running.weights import StashingStage
 from labkit.parallel.pipeline.schedule import Schedule, label
 from labkit.parallel.pipeline.traffic import ACTIVATION, Parcel, is_explicit, made_by, needed_by
@@ -80,7 +80,7 @@ class Step:
 
         def shapes(parcel: Parcel) -> Shapes:
             both = plan.boundaries[parcel.boundary][cut[parcel.microbatch]]
-            return both if parcel.kind == ACTIVATION else tuple(s for s in both if s[1].is_floating_point)
+            return both if parcel.kind == ACTIVATION else tuple(s for s in both if comes_back(s[1]))
 
         room = room_for(shapes, self.group.device)
         self.mail: Mail | Letters = (
