@@ -233,6 +233,8 @@ def test_a_model_that_is_no_function_or_too_narrow_is_refused():
         config(2, 2, model=nn.Linear(3, 3))
     with pytest.raises(NtpFailed, match="10 shards for 11 ranks"):
         run_ntp(replace(config(11, model=Own), examples=pairs), 2).require()
+    with pytest.raises(NtpFailed, match="the buffer running_mean would not follow"):
+        run_ntp(replace(config(1, 1, model=lambda group, shards: nn.BatchNorm1d(6)), examples=pairs), 2).require()
     even = replace(config(2, 1, model=lambda group, shards: ColumnParallelLinear(4, 4, group)), examples=pairs)
     with pytest.raises(NtpFailed, match="weight is cut evenly: give its layer the shards"):
         run_ntp(even, 2).require()

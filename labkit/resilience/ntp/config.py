@@ -29,7 +29,8 @@ class NtpConfig:
     that are cut by shards: `ColumnParallelLinear.of(nn.Linear(8, 60), group, shards=shards(60))`. `shards(count)` tells
     which of `count` equal parts each rank holds; what the shards of one layer make, those of the next must read. It is
     called anew whenever the replicas change, with the same random numbers (`seed`) on every rank, and draws whole
-    layers, of which each rank keeps its parts. The module is called with a batch and returns its mean loss, 0-d.
+    layers, of which each rank keeps its parts; it has no buffers that change. The module is called with a batch and
+    returns its mean loss, 0-d.
     widths: ranks of each replica when all are there. batch: examples of a step, over all replicas.
     examples: numbers of examples (n,) int64 -> their tokens (n, positions + 1) int64, or for a module of your own the
     tensor, or the tuple of tensors, that it is called with; step s trains the numbers s * batch to (s + 1) * batch - 1,
@@ -89,6 +90,11 @@ class NtpConfig:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             made = self.model(group, lambda count: replicas.map_of(replica, count).compute)
+        known = dict(made.named_parameters(remove_duplicate=False))
+        if stray := [name for name in made.state_dict() if name not in known]:
+            raise Refused(f"the buffer {stray[0]} would not follow when a rank is lost: only parameters and the "
+                          "optimizer's state do. One that never changes is registered with "
+                          "persistent=False")  # fmt: skip
         return made.to(group.device, self.dtype)
 
     def loss(self, model: nn.Module, numbers: Tensor, device: torch.device) -> Tensor:
