@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from labkit.wire.transports import kinds
+
 LONG = "LABKIT_LONG" in os.environ  # `make test-all`
 ROOT = Path(__file__).parents[1]
+TRANSPORTS = [name for name, kind in kinds().items() if kind.device == "cpu"]  # those that run on every machine
 FILES = (
     "notebooks/{name}.ipynb",
     "labkit/course/chapters/{name}.toml",

@@ -16,6 +16,7 @@ from .clock import Clock
 from .device_clock import DeviceClock
 from .network import Network, emulated_links
 from .record import MAIN_SLOT, Recorder
+from .transports import FOREVER, Transport
 
 LinkModel = Links  # of this machine, measured; `Context.links` has those of the run
 
@@ -28,7 +29,7 @@ class Context:
     size: int
     recorder: Recorder
     clock: Clock
-    transport: Any
+    transport: Transport
     timeout: float = 300.0
     backend: str = "gloo"
     device: torch.device = torch.device("cpu")
@@ -74,10 +75,10 @@ class Context:
             return None
         return DeviceClock(self.recorder, self.clock.now, lambda: torch.cuda.synchronize(self.device))
 
-    def limit(self) -> dict[str, float]:
-        """For a lane: seconds that a wait of the calling thread may still take (`Messenger.within`), if limited."""
+    def limit(self) -> float:
+        """Seconds that a wait of the calling thread may still take (`Messenger.within`); FOREVER if not limited."""
         until = getattr(self.local, "until", None)
-        return {} if until is None else {"limit": max(0.0, until - time.monotonic())}
+        return FOREVER if until is None else max(0.0, until - time.monotonic())
 
     def close_books(self, failed: bool = False) -> None:
         """Write down what is known only at the end of a run: times of the GPU, bytes of native collectives.

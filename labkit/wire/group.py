@@ -100,9 +100,7 @@ class Group(Messenger):
         it ranks meet that have failed differently often; without it, those that have rebuilt equally often.
         """
         context = self.context
-        if not context.transport.rebuildable:
-            raise Refused(f"transport={self.transport!r} cannot be rebuilt: a failed wait closes its pairs. "
-                          "Use transport='local'")  # fmt: skip
+        context.transport.must_be_rebuildable("rebuild()")
         members = list(members)
         size = context.size
         if len(set(members)) != len(members) or not all(type(r) is int and 0 <= r < size for r in members):
@@ -132,8 +130,7 @@ class Group(Messenger):
 
         For transport="local". The group is of no more use, except for `rebuild`. Leaving again does nothing.
         """
-        if not self.context.transport.rebuildable:
-            raise Refused(f"a group on transport={self.transport!r} cannot be left. Use transport='local'")
+        self.context.transport.must_be_rebuildable("leave()")
         self._leave()
 
     def _leave(self) -> None:

@@ -71,7 +71,7 @@ class WorkHandle:
         if not self._over.is_set():
             recorder.slot(slot, number)
         try:
-            limit = min(context.timeout, context.limit().get("limit", context.timeout))
+            limit = min(context.timeout, context.limit())
             if not self._over.wait(limit):
                 raise WaitTimeout(f"rank {context.rank} waited {limit:.3g} s for a collective to end")
             clock.reach(self._ended)
@@ -84,7 +84,7 @@ class WorkHandle:
 
     def limited(self) -> bool:
         """Whether the calling thread may wait no longer (`Messenger.within`)."""
-        return self._group.context.limit().get("limit") == 0.0
+        return self._group.context.limit() == 0.0
 
     def _finish(self, result: Any, error: BaseException | None, ended: int) -> None:
         self._result, self._error, self._ended = result, error, ended

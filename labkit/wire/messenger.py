@@ -42,10 +42,7 @@ class Messenger:
         self.global_ranks = tuple(members)
         self.rank, self.size = self.global_ranks.index(context.rank), len(self.global_ranks)
         self._lane_number = lane
-        more = {} if epoch is None else {"epoch": epoch}
-        self._lane = context.transport.lane(key, lane, context.timeout, **more)
-        self._host_memory = getattr(context.transport, "host_memory", True)
-        self._numbers = getattr(context.transport, "numbers_messages", False)
+        self._lane = context.transport.lane(key, lane, context.timeout, epoch)
         self._sequence: dict[tuple[str, int], int] = {}
         self._operation = (0, 0)  # the collective that messages belong to: (number of its name, its call)
         self._places: Places | None = None  # where buffers lie in the tensor that the collective works on
@@ -157,9 +154,7 @@ class Messenger:
         """
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
             raise Refused(f"within({seconds!r}): needs a number of seconds above 0")
-        if not self.context.transport.rebuildable:
-            raise Refused(f"transport={self.transport!r} cannot limit a single wait: one that ran out closes its pair. "
-                          "Use transport='local', or `timeout=` for the whole run")  # fmt: skip
+        self.context.transport.must_be_rebuildable("within()")
         local = self.context.local
         before = getattr(local, "until", None)
         until = time.monotonic() + seconds
@@ -202,7 +197,7 @@ class Messenger:
         peer = self.global_ranks[other]
         faults = self.context.faults
         sent = faults.at_message(x, peer) if faults is not None and way == "send" else x
-        if sent is None and not self._numbers:
+        if sent is None and not self.context.transport.numbers_messages:
             return None  # to a wire without headers it never existed
         seq = self._number(way, peer)
         if sent is None:
@@ -218,7 +213,7 @@ class Messenger:
         staged = staging.needs_staging(x)
         if staged and x.is_meta:
             raise Refused(f"{way} needs a tensor with values, and this one is on the meta device")
-        if not self._host_memory:
+        if not self.context.transport.host_memory:
             if not staged:
                 raise Refused(f"{way} over {self.transport} needs a tensor on {self.device}, and this one is on "
                               f"{x.device}: call .to(group.device) first")  # fmt: skip
@@ -265,7 +260,7 @@ class Messenger:
         recorder.slot(slot, parent, send, recv)
         for m in staged:
             staging.leave(m) if m.record == send else staging.expect(m)
-        self._lane.run(*messages, **context.limit())
+        self._lane.run(*messages, limit=context.limit())
         for m in staged:
             staging.land(m)
         recorder.slot(slot, parent)
@@ -299,7 +294,7 @@ class Messenger:
         number = recorder.begin(rec.WAIT, clock.now(), name=recorder.intern("wait"), detail=m.record,
                                 parent=context.enclosing())  # fmt: skip
         recorder.slot(slot, context.enclosing(), *((m.record, 0) if way == "send" else (0, m.record)))
-        self._lane.wait(m, **context.limit())
+        self._lane.wait(m, limit=context.limit())
         staging.land(m)
         if m.then is None:
             if way == "send":

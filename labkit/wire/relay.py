@@ -25,11 +25,12 @@ from torch import Tensor
 
 from . import record as rec
 from . import staging
-from .errors import WaitTimeout
+from .errors import Refused, WaitTimeout
 from .message import CREDIT, Message
 from .ops import ReduceOp
 from .parts import Parts
 from .transports.background import LOOK
+from .transports.lane import LocalLane
 
 if TYPE_CHECKING:
     from .messenger import Messenger
@@ -59,6 +60,8 @@ class _Relay:
         self, group: Messenger, x: Tensor, outs: Sequence[Out], to: int, intos: Sequence[Into], source: int,
         window: int, quiet: float, limit: float,
     ):  # fmt: skip
+        if not isinstance(group._lane, LocalLane):
+            raise Refused(f"a relay needs the framed sockets of transport='local', not {group.transport!r}")
         self.lane, self.context, self.parts = group._lane, group.context, Parts(group, x)
         self.recorder, self.clock = self.context.recorder, self.context.clock_here()
         self.outs, self.intos, self.window = outs, intos, window
@@ -86,10 +89,10 @@ class _Relay:
         try:
             while self.sent < outs or self.landed < intos:
                 moved = False
-                if self.can_send and self._departs() and push(self.out):
+                if self.can_send and self._departs() and push(self.out):  # type: ignore[arg-type]
                     moved = True
                     self._sent()
-                if self.can_receive and self._expects() and pull(self.into):
+                if self.can_receive and self._expects() and pull(self.into):  # type: ignore[arg-type]
                     moved = True
                     self._landed()
                 if moved:

@@ -18,6 +18,7 @@ def gpu_count() -> int:
     return torch.cuda.device_count()
 
 
+CPU, GPU = "gloo", "nccl"  # the backends of torch.distributed, by where tensors are
 MULTI_RANK = (2, 30)  # the first NCCL that lets several ranks of a communicator share a GPU, if told to
 
 
@@ -38,7 +39,7 @@ class Placement(NamedTuple):
         return len(set(self.devices)) < len(self.devices) and None not in self.devices
 
 
-ON_CPU = Placement("gloo", {}, ())
+ON_CPU = Placement(CPU, {}, ())
 
 
 def place(ranks: int, gpus: int, nccl: tuple[int, ...]) -> Placement:
@@ -48,11 +49,16 @@ def place(ranks: int, gpus: int, nccl: tuple[int, ...]) -> Placement:
     one refuses two ranks on a GPU, and the messages go by way of host memory over gloo (`labkit.wire.staging`).
     """
     if gpus < 1:
-        return Placement("gloo", {}, (None,) * ranks)
+        return Placement(CPU, {}, (None,) * ranks)
     devices = tuple(rank % gpus for rank in range(ranks))
     if not nccl or (ranks > gpus and nccl[:2] < MULTI_RANK):
-        return Placement("gloo", {}, devices)
-    return Placement("nccl", {"NCCL_MULTI_RANK_GPU_ENABLE": "1"} if ranks > gpus else {}, devices)
+        return Placement(CPU, {}, devices)
+    return Placement(GPU, {"NCCL_MULTI_RANK_GPU_ENABLE": "1"} if ranks > gpus else {}, devices)
+
+
+def process_group_backend(backend: str) -> str:
+    """What `torch.distributed.init_process_group` is asked for: with GPUs one for the tensors of each place."""
+    return f"cpu:{CPU},cuda:{GPU}" if backend == GPU else backend
 
 
 def nccl_version() -> tuple[int, ...]:

@@ -11,31 +11,19 @@ from labkit.wire.clock import Clock, VirtualClock
 from labkit.wire.context import Context, LinkModel
 from labkit.wire.faults import RankFaults
 from labkit.wire.sampler import Sampler
+from labkit.wire.transports import Site, Sockets, Transport, kinds
 
 from .spec import Spec
 
 
-def make_transport(spec: Spec, rank: int, store: Any, sockets: Callable[[], Any], gloo_limit: float) -> Any:
-    """The transport that the spec asks for.
-
-    store: where gloo's ranks find each other. sockets: makes the local transport, whose addresses depend on the
-    engine. gloo_limit: seconds after which gloo itself gives up on a peer.
-    """
-    timed = spec.clock == "virtual" or spec.network is not None
-    if spec.transport == "local":
-        return sockets()
-    if spec.transport == "nccl":
-        from labkit.wire.transports.nccl import NcclTransport
-
-        return NcclTransport(rank, timed)
-    from labkit.wire.transports.gloo import GlooTransport
-
-    return GlooTransport(rank, spec.world_size, store, gloo_limit, timed)
+def make_transport(spec: Spec, rank: int, store: Any, sockets: Callable[[], Sockets], limit: float) -> Transport:
+    """The transport that the spec asks for; the rest is what its `Site` needs and the engine knows."""
+    return kinds()[spec.transport].make(Site(rank, spec.world_size, store, sockets, spec.timed, limit))
 
 
 def make_context(
-    spec: Spec, rank: int, page: rec.Page, *, transport: Any, timeout: float, epoch: int, per_node: int, device: Any,
-    link_model: LinkModel | None, faults: RankFaults,
+    spec: Spec, rank: int, page: rec.Page, *, transport: Transport, timeout: float, epoch: int, per_node: int,
+    device: Any, link_model: LinkModel | None, faults: RankFaults,
 ) -> Context:  # fmt: skip
     """Seed everything and put the rank's parts together.
 

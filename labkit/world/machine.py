@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.wire.context import LinkModel
+from labkit.wire.transports import kinds
 
 SIZES = (4, 4096, 65536, 1 << 20, 1 << 22)  # bytes
 REPEAT = 9
@@ -28,7 +29,7 @@ _lock = threading.RLock()
 def link_model(transport: str) -> LinkModel | None:
     """This machine's model for a transport, measured now if it never was; None where that cannot be done."""
     with _lock:
-        if transport not in ("local", "gloo"):
+        if kinds()[transport].device != "cpu":
             return None
         if transport not in _known:
             found = _load().get(_key(transport))

@@ -18,9 +18,10 @@ from labkit.wire.errors import PeerLost, WireError
 from labkit.wire.faults import Fault, RankFaults
 from labkit.wire.group import Group
 from labkit.wire.plain import record_plain_calls
-from labkit.wire.transports.local import LocalTransport
+from labkit.wire.transports import Sockets, kinds
 
 from .channel import Channel, Closed
+from .devices import process_group_backend
 from .equip import make_context, make_transport
 from .memory_limit import allowance, is_shortage, limited, remedy
 from .output import LineWriter
@@ -165,15 +166,15 @@ def _make_context(birth: Birth, page: rec.Page) -> Context:
     if goes_on:  # a rank that comes back finds peers that will not connect to it again before it talks to them
         os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if spec.backend == "nccl" else "gloo", store=dist.PrefixStore("world", store), rank=rank,
+        process_group_backend(spec.backend), store=dist.PrefixStore("world", store), rank=rank,
         world_size=spec.world_size, timeout=timedelta(seconds=spec.timeout + 3600),
     )  # fmt: skip
     limit = spec.timeout + (0 if goes_on else GRACE)
 
-    def sockets() -> LocalTransport:
-        return LocalTransport(rank, birth.listener, birth.board, birth.secret, _alive(birth) if goes_on else None)
+    def sockets() -> Sockets:
+        return Sockets(birth.listener, birth.board, birth.secret, _alive(birth) if goes_on else None)
 
-    if spec.transport == "gloo":
+    if not kinds()[spec.transport].own_sockets:
         birth.listener.close()
     transport = make_transport(spec, rank, store, sockets, limit + 3600)
     context = make_context(

@@ -11,16 +11,17 @@ from labkit.wire.errors import Refused
 from labkit.wire.faults import Fault, check_faults
 from labkit.wire.hostspeed import refuse_faster_links
 from labkit.wire.network import Network
+from labkit.wire.transports import kinds
 
 from . import devices
-from .devices import ON_CPU, Placement
+from .devices import CPU, GPU, ON_CPU, Placement
 from .memory_limit import allowance
 from .process import memory_available, processes_available
 
 RANK_BYTES = 40 << 20  # what one more rank takes at the least, for the check that a world can fit
 _CHOICES = {
-    "backend": ("auto", "gloo", "nccl"),
-    "transport": ("auto", "gloo", "nccl", "local"),
+    "backend": ("auto", CPU, GPU),
+    "transport": ("auto", *kinds()),
     "clock": ("real", "virtual"),
     "memory": (None, "resident", "peak"),
     "on_failure": ("raise", "return", "continue"),
@@ -33,7 +34,7 @@ class Spec:
 
     backend: "auto" (nccl where every rank has a GPU of its own, else gloo), "gloo" or "nccl" (ranks may share a GPU;
     where NCCL cannot, their tensors stay on it and messages go by way of host memory).
-    transport: "auto", "gloo", "nccl" or "local". clock: "real" or "virtual".
+    transport: "auto" (the backend's own) or one of `labkit.wire.transports`. clock: "real" or "virtual".
     network: a `Network` of emulated links. faults: a list of faults. timeout: seconds, the longest single wait.
     deadline: seconds for the whole run. memory: None, "resident" (tensors alive) or "peak" (of the process).
     on_failure: "raise", "return" (a Run with failures) or "continue" (the other ranks go on).
@@ -62,6 +63,11 @@ class Spec:
     max_result_bytes: int = 1 << 30
     memory_limit: int | None = None
     gpus: Placement = field(default=ON_CPU, init=False)  # no option: worked out from the backend and this machine
+
+    @property
+    def timed(self) -> bool:
+        """Whether messages carry their sender's time."""
+        return self.clock == "virtual" or self.network is not None
 
     @property
     def per_node(self) -> int:
@@ -117,22 +123,31 @@ def _whole(name: str, value: Any, least: int, below: float = float("inf")) -> No
 
 
 def _resolve_backend(spec: Spec) -> None:
+    """Fill in what "auto" stands for, and which rank has which GPU."""
     gpus = devices.gpu_count()
-    if "nccl" in (spec.backend, spec.transport) and gpus == 0:
+    kind = kinds().get(spec.transport)
+    for_gpus = kind is not None and kind.device == "cuda"
+    if (for_gpus or spec.backend == GPU) and gpus == 0:
         raise Refused("nccl needs an NVIDIA GPU and a CUDA build of PyTorch, and this machine has none: "
                       "use backend='gloo' (`labkit doctor` says more)")  # fmt: skip
-    if spec.backend == "gloo" and spec.transport == "nccl":
-        raise Refused("transport='nccl' needs backend='nccl' or 'auto'")
+    if for_gpus and spec.backend == CPU:
+        raise Refused(f"transport={spec.transport!r} needs backend={GPU!r} or 'auto'")
     if spec.backend == "auto":
-        spec.backend = "nccl" if gpus >= spec.world_size and spec.transport in ("auto", "nccl") else "gloo"
-    if spec.backend == "nccl":
+        spec.backend = GPU if gpus >= spec.world_size and (kind is None or for_gpus) else CPU
+    if spec.backend == GPU:
         spec.gpus = devices.place(spec.world_size, gpus, devices.nccl_version())
         spec.backend = spec.gpus.backend  # gloo, by way of host memory, where NCCL does not let ranks share a GPU
-        if spec.backend == "gloo" and spec.transport == "nccl":
-            raise Refused(f"transport='nccl' with {spec.world_size} ranks on {gpus} GPUs: this NCCL does not let ranks "
-                          "share a GPU; leave transport out, and messages go by way of host memory")  # fmt: skip
+        if for_gpus and spec.backend == CPU:
+            raise Refused(
+                f"transport={spec.transport!r} with {spec.world_size} ranks on {gpus} GPUs: this NCCL does not let "
+                "ranks share a GPU; leave transport out, and messages go by way of host memory"
+            )
     if spec.transport == "auto":
-        spec.transport = "nccl" if spec.backend == "nccl" else "gloo"
+        own = spec.backend
+        spec.transport = own if kinds()[own].carries_time or not spec.timed else CPU
+    if spec.timed and not kinds()[spec.transport].carries_time:
+        raise Refused(f"transport={spec.transport!r} cannot carry the times of a virtual clock or of emulated links: "
+                      "leave transport out, and messages go by way of host memory")  # fmt: skip
 
 
 def rank_cap() -> int | None:

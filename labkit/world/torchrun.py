@@ -25,6 +25,7 @@ from labkit.wire.errors import PeerLost, Refused, WireError
 from labkit.wire.faults import RankFaults
 from labkit.wire.group import Group
 from labkit.wire.trace import from_pages
+from labkit.wire.transports import Sockets, kinds
 
 from .diagnose import Reader
 from .equip import make_context, make_transport
@@ -110,7 +111,7 @@ class _Run:
             raise Refused("faults= needs ranks that labkit started itself: under torchrun nobody can strike them")
         epoch = int(time.perf_counter_ns() - self._since_start())  # before the transport, which may wait for every rank
         device = torch.device("cpu")
-        if spec.transport == "nccl":
+        if kinds()[spec.transport].device == "cuda":
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
             torch.cuda.set_device(device)
         return make_context(
@@ -125,17 +126,15 @@ class _Run:
             self.store.set("epoch", str(time.time_ns()))
         return time.time_ns() - int(self.store.get("epoch"))
 
-    def _sockets(self) -> Any:
+    def _sockets(self) -> Sockets:
         """TCP sockets on the address that this host is reached at, announced through the store."""
-        from labkit.wire.transports.local import LocalTransport
-
         host = _own_address()
         listener = socket.create_server((host, 0), backlog=4096)
         if self.rank == 0:
             self.store.set("secret", secrets.token_bytes(16).hex())
         secret = bytes.fromhex(self.store.get("secret").decode())
         self.store.set(f"address-{self.rank}", f"{host} {listener.getsockname()[1]}")
-        return LocalTransport(self.rank, listener, _Addresses(self.store), secret, self._runs)
+        return Sockets(listener, _Addresses(self.store), secret, self._runs)
 
     def _runs(self, peer: int) -> bool:
         """Whether another rank is still at work: one that is through has left its report."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from slices import few
+from slices import TRANSPORTS, few
 
 import labkit
 from labkit import collectives, cost
@@ -19,7 +19,6 @@ from . import cases
 
 pytestmark = pytest.mark.ranks
 
-TRANSPORTS = ("local", "gloo")
 SHAPES = [(), (0,), (7,), (8, 2), (131_075,)]  # the last one is cut in pieces by the local transport
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from leftovers import NEVER
+from slices import TRANSPORTS
 from torch import nn
 
 import labkit
@@ -47,7 +48,7 @@ class Wide(nn.Module):
         self.a.bias.requires_grad_(not frozen)
 
 
-@pytest.mark.parametrize("transport", ["local", "gloo"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_models_that_differ_are_named_on_every_rank(transport):
     cases = [
         (lambda r: net(5 if r == 2 else 4), ["rank 2", "'0.weight'", "(5, 3)", "(4, 3)"]),

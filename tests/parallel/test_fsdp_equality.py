@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from slices import few
+from slices import TRANSPORTS, few
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -78,7 +78,7 @@ def test_gradients_and_weights_are_those_of_the_plain_model(size):
             assert furthest(weights, plain.state_dict()) < 1e-10, case
 
 
-@pytest.mark.parametrize("transport", few(["gloo", "local"]))
+@pytest.mark.parametrize("transport", few(TRANSPORTS))
 def test_hybrid_shards_in_a_node_and_copies_across(transport):
     def on_rank(group):
         by_node = FullyShard(GPT(CONFIG), group, strategy="hybrid")

@@ -10,6 +10,7 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
+from slices import TRANSPORTS
 from torch import nn
 
 from labkit import launch
@@ -54,7 +55,7 @@ class Late(nn.Module):
         return y
 
 
-@pytest.mark.parametrize("transport", ["local", "gloo"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_no_order_of_arrival_deadlocks_and_messages_may_be_larger_than_what_a_socket_holds(transport):
     def on_rank(group):
         found = []
@@ -111,7 +112,7 @@ def test_tensors_are_let_go_of_when_they_were_taken():
         assert max(alive) <= 2, "a tensor goes when the next one is sent, if it has been taken by then"
 
 
-@pytest.mark.parametrize("transport", ["local", "gloo"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_handle_may_let_go_before_it_is_waited_for(transport):
     def on_rank(group):
         if group.rank == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from slices import few
+from slices import TRANSPORTS, few
 from torch import nn
 
 from labkit import Network, launch
@@ -246,7 +246,7 @@ def test_data_parallel_over_tensor_parallel_is_the_plain_model_on_the_whole_batc
         assert [furthest(g, wanted) < 1e-6 for g in found] == [True, True]
 
 
-@pytest.mark.parametrize("transport", few(["gloo", "local"]))
+@pytest.mark.parametrize("transport", few(TRANSPORTS))
 def test_on_either_clock_and_wire_with_accumulated_gradients(transport):
     def on_rank(group):
         model = parts(CONFIG, group, sequence=True)

@@ -7,13 +7,12 @@ import time
 import pytest
 import torch
 from leftovers import NEVER
+from slices import TRANSPORTS
 
 import labkit
 from labkit import RankFailed, collectives
 
 pytestmark = pytest.mark.ranks
-
-TRANSPORTS = ["local", "gloo"]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

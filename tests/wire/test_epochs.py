@@ -177,7 +177,7 @@ def test_leaving_wakes_who_waits(tmp_path) -> None:
         return (tmp_path / "0").exists()
 
     assert labkit.launch(work, 3, transport="local", timeout=NEVER).results == [None, True, True]
-    with pytest.raises(RankFailed, match="transport='gloo' cannot be left"):
+    with pytest.raises(RankFailed, match="leave\\(\\) needs transport='local'"):
         labkit.launch(lambda group: group.leave(), 2, transport="gloo")
 
 
@@ -238,7 +238,7 @@ def test_limits_that_are_none() -> None:
     for seconds in (0, -1, True, "1", float("nan")):
         with pytest.raises(RankFailed, match="raised Refused: within.*needs a number of seconds above 0"):
             labkit.launch(work, 1, seconds, transport="local")
-    with pytest.raises(RankFailed, match="transport='gloo' cannot limit a single wait"):
+    with pytest.raises(RankFailed, match="within\\(\\) needs transport='local'"):
         labkit.launch(work, 1, 1.0, transport="gloo")
 
 

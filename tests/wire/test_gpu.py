@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from slices import TRANSPORTS
 
 import labkit
 from labkit import collectives, cost
@@ -20,7 +21,7 @@ def on_the_gpu(group):
     return y.device.type, y.unique().tolist(), handle.wait().unique().tolist()
 
 
-@pytest.mark.parametrize("transport", ["gloo", "local"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_staged_all_reduce_of_cuda_tensors(transport: str) -> None:
     run = labkit.launch(on_the_gpu, 2, backend="gloo", transport=transport)
     assert run.results == [("cuda", [6.0], [3.0])] * 2

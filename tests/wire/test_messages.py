@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slices import TRANSPORTS
 
 import labkit
 from labkit import RankFailed, Refused
@@ -16,7 +17,6 @@ from labkit.wire.dtypes import DTYPES
 
 pytestmark = pytest.mark.ranks
 
-TRANSPORTS = ["local", "gloo"]
 PIECE = 1 << 18  # bytes that a sum is done in on `local`
 FEW = settings(max_examples=4)
 

@@ -7,13 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from slices import TRANSPORTS
 
 import labkit
 from labkit import Link, Network, collectives
 
 pytestmark = pytest.mark.ranks
-
-TRANSPORTS = ["local", "gloo"]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

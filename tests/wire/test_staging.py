@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from slices import TRANSPORTS
 
 import labkit
 from labkit import RankFailed, collectives
@@ -15,8 +16,6 @@ from labkit.book import record
 from labkit.wire.ops import MAX, SUM
 
 pytestmark = pytest.mark.ranks
-
-TRANSPORTS = ("local", "gloo")
 
 
 def stage_everything() -> list[int]:
@@ -37,11 +36,11 @@ def stage_everything() -> list[int]:
     def checked(self, send, recv, *messages):
         run = self._lane.run
 
-        def look(*messages):
+        def look(*messages, **limits):
             for _, m in messages:  # neither the bytes nor the sum may touch the tensor's own memory
                 assert m.nbytes == 0 or m.raw.data_ptr() != m.x.data_ptr()
                 assert m.op is None
-            return run(*messages)
+            return run(*messages, **limits)
 
         self._lane.run = look
         try:
@@ -110,7 +109,7 @@ def test_empty_messages_arrive() -> None:
 
 def test_a_wire_between_gpus_refuses_a_tensor_of_the_cpu() -> None:
     def work(group):
-        group._host_memory = False  # as over nccl
+        group.context.transport.host_memory = False  # as over nccl
         group.send(torch.zeros(2), 1 - group.rank)
 
     with pytest.raises(RankFailed, match="needs a tensor on cpu, and this one is on cpu: call .to.group.device."):

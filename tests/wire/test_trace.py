@@ -11,13 +11,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slices import TRANSPORTS
 
 import labkit
 from labkit import collectives
 
 pytestmark = pytest.mark.ranks
-
-TRANSPORTS = ["local", "gloo"]
 
 
 def by_plan(group, plan):

@@ -7,13 +7,13 @@ import time
 
 import pytest
 import torch
+from slices import TRANSPORTS
 
 import labkit
 from labkit import Link, Network, collectives
 
 pytestmark = pytest.mark.ranks
 
-TRANSPORTS = ["local", "gloo"]
 ALPHA, BETA = 5e-6, 1e-9
 LINK = Link(bandwidth=1 / BETA, latency=ALPHA)
 ONE = Network(intra=LINK)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from leftovers import NEVER
+from slices import TRANSPORTS
 
 import labkit
 from labkit import RankFailed, collectives
@@ -18,8 +19,6 @@ from labkit.wire import record as rec
 from labkit.world.diagnose import Wait, _both, _stuck
 
 pytestmark = pytest.mark.ranks
-
-TRANSPORTS = ["local", "gloo"]
 
 
 def both_send(group):

@@ -11,6 +11,7 @@ import time
 import pytest
 import torch
 from leftovers import NEVER, eventually
+from slices import TRANSPORTS
 
 import labkit
 from labkit import RankFailed
@@ -56,7 +57,7 @@ def test_a_rank_that_takes_long_to_say_why_it_failed_is_heard_all_the_same() -> 
         labkit.launch(work, 2)
 
 
-@pytest.mark.parametrize("transport", ["local", "gloo"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_rank_that_raises_ends_the_world_though_nobody_waits_for_it(transport) -> None:
     def work(group):
         if group.rank == 2:
@@ -67,7 +68,7 @@ def test_a_rank_that_raises_ends_the_world_though_nobody_waits_for_it(transport)
         labkit.launch(work, 4, transport=transport, timeout=NEVER)
 
 
-@pytest.mark.parametrize("transport", ["local", "gloo"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_rank_that_dies_is_named_and_not_those_that_lost_it(transport) -> None:
     def work(group):
         if group.rank == 1:

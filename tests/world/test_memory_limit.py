@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 from leftovers import alive, eventually
+from slices import TRANSPORTS
 
 import labkit
 from labkit import RankFailed, Refused, collectives
@@ -17,8 +18,6 @@ from labkit.world import doctor
 from labkit.world.memory_limit import LEAST, allowance, parse_bytes
 
 pytestmark = pytest.mark.ranks
-
-TRANSPORTS = ["local", "gloo"]
 
 
 def hold(group, nbytes):

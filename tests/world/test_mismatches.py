@@ -9,6 +9,7 @@ import time
 import pytest
 import torch
 from leftovers import NEVER
+from slices import TRANSPORTS
 
 import labkit
 from labkit import RankFailed, collectives
@@ -21,8 +22,6 @@ from labkit.world.process import is_ending
 from labkit.world.spec import make_spec
 
 pytestmark = pytest.mark.ranks
-
-TRANSPORTS = ["local", "gloo"]
 
 
 def named(text, work, size=2, **options) -> None:

@@ -9,13 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from leftovers import NEVER
+from slices import TRANSPORTS
 
 import labkit
 from labkit import RankFailed
 
 pytestmark = pytest.mark.ranks
-
-TRANSPORTS = ["local", "gloo"]
 
 
 def wait_for_each_other(group):

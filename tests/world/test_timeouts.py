@@ -9,13 +9,13 @@ import time
 import pytest
 import torch
 from leftovers import NEVER, eventually
+from slices import TRANSPORTS
 
 import labkit
 from labkit import Hang, RankFailed
 
 pytestmark = pytest.mark.ranks
 
-TRANSPORTS = ["local", "gloo"]
 TOO_LONG = 0.5  # seconds
 
 

@@ -15,6 +15,7 @@ import struct
 import threading
 
 from labkit.wire.errors import PeerLost
+from labkit.wire.transports import Sockets
 from labkit.wire.transports.epoch import Epoch
 from labkit.wire.transports.lane import LocalLane
 from labkit.wire.transports.local import BUFFER, LocalTransport
@@ -30,7 +31,7 @@ class SwitchTransport(LocalTransport):
     """
 
     def __init__(self, rank: int, size: int, talk: socket.socket, bell: socket.socket):
-        super().__init__(rank, bell, list(range(size)), b"", self._lives)
+        super().__init__(rank, Sockets(bell, list(range(size)), b"", self._lives))
         self._talk, self._asking = talk, threading.Lock()
         self._gone: set[int] = set()
 

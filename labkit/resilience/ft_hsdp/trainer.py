@@ -74,8 +74,7 @@ def _check(group: Group, config: FtConfig, steps: int) -> None:
     if group.size != config.world_size or list(group.global_ranks) != list(range(group.size)):
         raise Refused(f"train needs the world: {config.replicas} replicas and {config.spares} spares of {config.ranks} "
                       f"ranks are {config.world_size} processes, and this group has {group.size}")  # fmt: skip
-    if not group.context.transport.rebuildable:
-        raise Refused(f"FT-HSDP needs transport='local', not {group.transport!r}: its groups are formed anew")
+    group.context.transport.must_be_rebuildable("FT-HSDP")
     if type(steps) is not int or steps < 0:
         raise Refused(f"steps={steps!r}: needs a whole number, 0 or more")
 

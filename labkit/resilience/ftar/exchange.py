@@ -66,8 +66,7 @@ def _body(
 
 def check_limits(group: Any, chunk_bytes: int, chunks: int, deadline: float | None, quiet: float | None) -> float:
     """Refuse what cannot work before anything is sent; the deadline in seconds."""
-    if not group.context.transport.rebuildable:
-        raise Refused(f"FTAR needs transport='local', not {group.transport!r}: there a failed wait spoils nothing")
+    group.context.transport.must_be_rebuildable("FTAR")
     for name, value, most in (("chunk_bytes", chunk_bytes, 1 << 40), ("chunks", chunks, MOST_CHUNKS)):
         if type(value) is not int or not 1 <= value <= most:
             raise Refused(f"{name}={value!r}: needs a whole number from 1 to {most}")

@@ -102,9 +102,7 @@ def train(group: Group, config: NtpConfig, address: Any, token: str, steps: int,
 def _check(group: Group, config: NtpConfig, steps: int) -> None:
     if group.size != sum(config.widths):
         raise Refused(f"widths {list(config.widths)} are {sum(config.widths)} ranks, and this world has {group.size}")
-    if not group.context.transport.rebuildable:
-        raise Refused(f"nonuniform training needs transport='local', not {group.transport!r}: its groups are formed "
-                      "anew")  # fmt: skip
+    group.context.transport.must_be_rebuildable("nonuniform training")
     if type(steps) is not int or steps < 0:
         raise Refused(f"steps={steps!r}: needs a whole number, 0 or more")
 

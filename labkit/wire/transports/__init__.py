@@ -1,1 +1,161 @@
-"""Ways to move a message between two ranks."""
+"""Ways to move messages between ranks: what a transport is, and which there are.
+
+A transport is one file of this folder: a `Transport` and its `Lane`, and one function under `@kind(...)` that makes a
+rank's own from its `Site`. `kinds()` finds the files by itself; options, refusals, and the tests of every transport go
+by what it says.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ..errors import Refused
+
+if TYPE_CHECKING:
+    from ..message import Message
+    from .epoch import Epoch
+
+FOREVER = float("inf")
+
+
+class Lane(Protocol):
+    """The messages of one lane of one group: of the reader's own, or of collectives.
+
+    `push` and `pull` say what to do with a message, and are only handed back: to `run`, which does it, and to `post`,
+    which begins it. A lane raises PeerLost, WaitTimeout and, if its messages have headers, Mismatch.
+    """
+
+    @property
+    def push(self) -> Callable[[Message], Any]:
+        """To send a message."""
+
+    @property
+    def pull(self) -> Callable[[Message], Any]:
+        """To receive one; with `m.op` what arrives is combined with what lies there."""
+
+    def run(self, *messages: tuple[Callable[[Message], Any], Message], limit: float = FOREVER) -> None:
+        """Move the messages, at the same time, and return when all are done. limit: seconds, if below the lane's."""
+
+    def post(self, advance: Callable[[Message], Any], m: Message) -> None:
+        """Begin a message; `m.finish()` is called when it is over, in any thread, with `m.error` set if it failed."""
+
+    def wait(self, m: Message, limit: float = FOREVER) -> None:
+        """Wait for a message that was begun, and raise what went wrong with it."""
+
+    def close(self) -> None:
+        """Give back what the lane holds."""
+
+    # of a transport that is `rebuildable`
+
+    def leave(self, peers: list[int]) -> None:
+        """Wake whoever waits for this rank on this lane, now or later: nothing more will come."""
+        raise Refused("a lane of this transport cannot be left")
+
+    def idle(self) -> bool:
+        """Whether no message is under way in the background."""
+        return True
+
+
+class Transport(Protocol):
+    """A rank's way to every other rank. Ranks are world ranks here.
+
+    rebuildable: a wait that ran out spoils nothing, groups can be left and formed anew, and `limit` is kept.
+    numbers_messages: a message has a header by which the receiver sees that one before it is missing.
+    host_memory: it moves bytes from and to host memory only; tensors elsewhere go by way of it (`staging`).
+    """
+
+    rank: int
+    name: str
+    rebuildable: bool = False
+    numbers_messages: bool = False
+    host_memory: bool = True
+
+    def lane(self, key: int, lane: int, timeout: float, epoch: Epoch | None = None) -> Lane:
+        """One lane of the group `key`. timeout: seconds, the longest single wait."""
+        ...
+
+    def close(self) -> None:
+        """The rank is through, or failed: whoever waits for it shall learn that it is gone."""
+
+    def address(self, peer: int) -> Any:
+        """Where `peer` is reached; another place after a restart. Of a transport that is `rebuildable`."""
+        raise Refused(f"transport={self.name!r} cannot tell the lives of a rank apart")
+
+    def must_be_rebuildable(self, what: str) -> None:
+        """Refuse `what`, which forms groups anew or gives up a single wait, on a transport that cannot."""
+        if not self.rebuildable:
+            raise Refused(
+                f"{what} needs transport='local', not {self.name!r}: there a failed wait spoils nothing, and groups "
+                "can be formed anew"
+            )
+
+    def forget(self, lane: Any) -> None:
+        """Close a lane before the end of the run. Of a transport that is `rebuildable`."""
+        lane.close()
+
+
+class Sockets(NamedTuple):
+    """labkit's own way between processes: a listener, where everybody else listens, and what only ranks know."""
+
+    listener: socket.socket
+    addresses: Any  # by world rank
+    secret: bytes
+    alive: Callable[[int], bool] | None = None  # whether a rank still runs, where that can change
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a rank has when its transport is made.
+
+    store: of torch.distributed, where its process groups meet. sockets: how to get labkit's own. timed: messages carry
+    their sender's time (virtual clock, emulated links). limit: seconds, later than every other time-out of the run.
+    """
+
+    rank: int
+    size: int
+    store: Any
+    sockets: Callable[[], Sockets]
+    timed: bool
+    limit: float
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A transport that can be asked for.
+
+    device: of the tensors that it moves. own_sockets: it uses `Site.sockets`. carries_time: its messages can carry
+    their sender's time, which a virtual clock and emulated links ask for.
+    """
+
+    name: str
+    make: Callable[[Site], Transport]
+    device: str = "cpu"
+    own_sockets: bool = False
+    carries_time: bool = True
+
+
+_kinds: dict[str, Kind] = {}
+
+
+def kind(name: str, **of_it: Any) -> Callable[[Callable[[Site], Transport]], Callable[[Site], Transport]]:
+    """Register a function that makes a rank's transport of this name."""
+
+    def register(make: Callable[[Site], Transport]) -> Callable[[Site], Transport]:
+        _kinds[name] = Kind(name, make, **of_it)
+        return make
+
+    return register
+
+
+@functools.cache
+def kinds() -> dict[str, Kind]:
+    """Every transport, by name: what the files of this folder have registered."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return dict(sorted(_kinds.items()))

@@ -19,9 +19,11 @@ import torch.distributed as dist
 
 from ..errors import PeerLost, WaitTimeout
 from ..message import Message
+from . import FOREVER, Lane, Site, Transport, kind
+from .epoch import Epoch
 
 
-class GlooTransport:
+class GlooTransport(Transport):
     """Point-to-point over a gloo process group of its own, so that native collectives have their sockets alone.
 
     limit: seconds after which gloo itself gives up on connecting; later than every other time-out where there is
@@ -29,11 +31,9 @@ class GlooTransport:
     """
 
     name = "gloo"
-    rebuildable = False
-    numbers_messages = False  # gloo sends no header of ours
 
     def __init__(self, rank: int, size: int, store: dist.Store, limit: float, timed: bool):
-        self.rank, self.size, self.timed = rank, size, timed
+        self.rank, self.timed = rank, timed
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = timedelta(seconds=limit)
         # Every pair is connected now. Connected at its first message, half of the pairs would make whoever speaks
@@ -41,7 +41,7 @@ class GlooTransport:
         options._devices = [dist.ProcessGroupGloo.create_default_device(lazy_init=False)]
         self.pg: Any = dist.ProcessGroupGloo(dist.PrefixStore("labkit-p2p", store), rank, size, options)
 
-    def lane(self, key: int, lane: int, timeout: float) -> GlooLane:
+    def lane(self, key: int, lane: int, timeout: float, epoch: Epoch | None = None) -> GlooLane:
         """A tag of its own for one lane of one group."""
         return GlooLane(self, (key * 2 + lane) & 0x3FFFFFFF, timeout)
 
@@ -49,7 +49,7 @@ class GlooTransport:
         self.pg = None
 
 
-class GlooLane:
+class GlooLane(Lane):
     """Sends and receives under one tag."""
 
     def __init__(self, transport: GlooTransport, tag: int, timeout: float):
@@ -80,7 +80,7 @@ class GlooLane:
             begun.append(pg.recv([m.scratch], m.peer, self.tag))
         return begun
 
-    def run(self, *messages: tuple[Any, Message]) -> None:
+    def run(self, *messages: tuple[Any, Message], limit: float = FOREVER) -> None:
         """Move the messages now and return when all are done."""
         # receives first: a gloo sender waits to hear that its receiver is ready
         begun = [(m, self._begin(advance, m)) for advance, m in reversed(messages)]
@@ -104,7 +104,7 @@ class GlooLane:
 
         self._waiters.submit(wait)
 
-    def wait(self, m: Message) -> None:
+    def wait(self, m: Message, limit: float = FOREVER) -> None:
         """Wait for a posted message and raise what went wrong with it."""
         assert m.done is not None
         if not m.done.wait(self.timeout):
@@ -147,6 +147,11 @@ class GlooLane:
 
     def close(self) -> None:
         """gloo closes its sockets with the process."""
+
+
+@kind("gloo")
+def _gloo(site: Site) -> GlooTransport:
+    return GlooTransport(site.rank, site.size, site.store, site.limit, site.timed)
 
 
 _NOTHING = torch.zeros(1, dtype=torch.uint8)

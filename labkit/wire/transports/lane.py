@@ -17,18 +17,18 @@ import torch
 
 from ..errors import PeerLost, WaitTimeout
 from ..message import ACK, CREDIT, HEADER, Message
+from . import FOREVER, Lane
 from .background import LOOK, Background
 from .epoch import Epoch
 
 if TYPE_CHECKING:
     from .local import LocalTransport
 
-FOREVER = float("inf")
 PIECE = 1 << 18  # bytes added at a time: small enough for the second-level cache
 WRITE = 1 << 20  # bytes offered to one send call
 
 
-class LocalLane:
+class LocalLane(Lane):
     """The sockets of one lane of one group, and the loop that moves messages over them."""
 
     def __init__(self, transport: LocalTransport, key: int, lane: int, timeout: float, epoch: Epoch | None = None):

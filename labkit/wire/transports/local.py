@@ -16,10 +16,10 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from ..errors import PeerLost
+from . import Site, Sockets, Transport, kind
 from .epoch import Epoch
 from .lane import LocalLane
 
@@ -40,28 +40,22 @@ def abstract_listener() -> tuple[socket.socket, Any]:
     return sock, sock.getsockname()
 
 
-class LocalTransport:
+class LocalTransport(Transport):
     """A rank's sockets: its listener, and the way to everyone else's."""
 
     name = "local"
     rebuildable = True
     numbers_messages = True
 
-    def __init__(
-        self,
-        rank: int,
-        listener: socket.socket,
-        addresses: Any,
-        secret: bytes,
-        alive: Callable[[int], bool] | None = None,
-    ):
-        self.rank, self.listener, self.addresses, self.secret = rank, listener, addresses, secret
+    def __init__(self, rank: int, sockets: Sockets):
+        self.rank = rank
+        self.listener, self.addresses, self.secret, alive = sockets
         self.alive = alive or (lambda peer: True)
         self._accepted: dict[tuple[int, int, int, int], tuple[socket.socket, int]] = {}
         self._left: set[tuple[int, int, int]] = set()  # lanes that this rank has left
         self._lock = threading.Lock()
         self._lanes: list[LocalLane] = []
-        listener.setblocking(False)
+        self.listener.setblocking(False)
 
     def lane(self, key: int, lane: int, timeout: float, epoch: Epoch | None = None) -> LocalLane:
         """A set of sockets of its own for one lane of one group."""
@@ -73,7 +67,7 @@ class LocalTransport:
         """This rank left a lane: who comes for it later is turned away."""
         self._left.add((lane.key, 0 if lane.epoch is None else lane.epoch.number, lane.lane))
 
-    def forget(self, lane: LocalLane) -> None:
+    def forget(self, lane: Any) -> None:
         """A lane was closed before the end of the run."""
         lane.close()
         if lane in self._lanes:
@@ -142,6 +136,11 @@ class LocalTransport:
             lane.close()
         for sock, _ in self._accepted.values():
             sock.close()
+
+
+@kind("local", own_sockets=True)
+def _local(site: Site) -> LocalTransport:
+    return LocalTransport(site.rank, site.sockets())
 
 
 def _of_this_user(sock: socket.socket) -> bool:

@@ -19,19 +19,20 @@ import torch.distributed as dist
 
 from ..errors import PeerLost, WaitTimeout
 from ..message import Message
+from . import FOREVER, Lane, Site, Transport, kind
+from .epoch import Epoch
 
 
-class NcclTransport:
+class NcclTransport(Transport):
     """Lanes over NCCL communicators."""
 
     name = "nccl"
-    rebuildable = False
     host_memory = False
 
-    def __init__(self, rank: int, timed: bool):
-        self.rank, self.timed = rank, timed
+    def __init__(self, rank: int):
+        self.rank = rank
 
-    def lane(self, key: int, lane: int, timeout: float) -> NcclLane:
+    def lane(self, key: int, lane: int, timeout: float, epoch: Epoch | None = None) -> NcclLane:
         """A lane; its communicator is made with its first message."""
         return NcclLane(self, timeout)
 
@@ -43,7 +44,7 @@ class NcclTransport:
                 backend.abort()
 
 
-class NcclLane:
+class NcclLane(Lane):
     """Sends and receives of one lane, on a stream of its own."""
 
     def __init__(self, transport: NcclTransport, timeout: float):
@@ -54,7 +55,7 @@ class NcclLane:
     push = staticmethod(lambda m: dist.P2POp(dist.isend, m.raw, m.peer))
     pull = staticmethod(lambda m: dist.P2POp(dist.irecv, m.raw if m.op is None else m.scratch, m.peer))
 
-    def run(self, *messages: tuple[Any, Message]) -> None:
+    def run(self, *messages: tuple[Any, Message], limit: float = FOREVER) -> None:
         """Move the messages and return when the GPU has."""
         self._finish([m for _, m in messages], self._begin(messages))
         torch.cuda.current_stream().wait_stream(self._stream)
@@ -73,7 +74,7 @@ class NcclLane:
 
         threading.Thread(target=wait, name="labkit-waiter", daemon=True).start()
 
-    def wait(self, m: Message) -> None:
+    def wait(self, m: Message, limit: float = FOREVER) -> None:
         """Wait for an issued message and raise what went wrong with it."""
         assert m.done is not None
         if not m.done.wait(self.timeout):
@@ -120,3 +121,8 @@ class NcclLane:
 
     def close(self) -> None:
         """Communicators are closed with the process."""
+
+
+@kind("nccl", device="cuda", carries_time=False)
+def _nccl(site: Site) -> NcclTransport:
+    return NcclTransport(site.rank)
