@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from . import pictures
+
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -23,6 +25,10 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(importlib.import_module(f"labkit.{_HOME[name]}"), name)
     raise AttributeError(f"module 'labkit' has no attribute {name!r}")
+
+
+# What lies below the book, and has a picture, does not know where pictures are made: this file does.
+pictures.ask_first(lambda: importlib.import_module("labkit.book.pictures"))
 
 
 def __dir__() -> list[str]:

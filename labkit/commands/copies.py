@@ -17,8 +17,8 @@ import nbformat
 
 from labkit.commands import UsageError
 from labkit.commands.chapters import Chapter
-from labkit.commands.files import write_atomically
 from labkit.commands.merge import Notebook, cleared
+from labkit.files import write_atomically
 
 HIDDEN = ".labkit"
 WINDOW = ("execution", "papermill", "trusted", "collapsed", "scrolled")  # metadata of a run or a window, not of a text

@@ -13,8 +13,8 @@ import nbformat
 from labkit.book.page import page
 from labkit.commands import UsageError
 from labkit.commands.chapters import Chapter, all_chapters, find_chapter, notebooks_dir
-from labkit.commands.files import write_atomically
 from labkit.commands.html_cells import STYLE, cell_html, code_style, ordered_headings
+from labkit.files import write_atomically
 
 
 class Entry(NamedTuple):

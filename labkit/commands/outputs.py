@@ -17,8 +17,8 @@ import nbformat
 from labkit.commands import UsageError
 from labkit.commands.chapters import Chapter, all_chapters, find_chapter, notebooks_dir
 from labkit.commands.environment import using_our_kernel
-from labkit.commands.files import write_atomically
 from labkit.commands.kept import short
+from labkit.files import write_atomically
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 WIDGET = "application/vnd.jupyter.widget-view+json"

@@ -9,9 +9,9 @@ from pathlib import Path
 from labkit.book.page import page
 from labkit.book.tables import Table
 from labkit.commands.chapters import Chapter
-from labkit.commands.files import write_atomically
 from labkit.commands.sweep_figure import draw
 from labkit.commands.sweep_run import SweepRun, jsonable
+from labkit.files import write_atomically
 
 
 def report(chapter: Chapter, runs: list[SweepRun], folder: Path) -> None:

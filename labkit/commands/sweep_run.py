@@ -10,8 +10,8 @@ from typing import Any
 
 import nbformat
 
-from labkit.commands.files import write_atomically
 from labkit.commands.grid import Values
+from labkit.files import write_atomically
 
 RECORD = "application/vnd.labkit.record+json"
 NOTES = "run.json"

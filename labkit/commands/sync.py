@@ -26,8 +26,8 @@ from labkit.commands.copies import (
     work_folder,
     written,
 )
-from labkit.commands.files import write_atomically
 from labkit.commands.merge import Merged, Notebook, merge
+from labkit.files import write_atomically
 
 OLDEST = (4, 5)  # the first notebook format whose cells have ids
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from labkit import pictures
 from labkit.parallel.fitting import checked_sizes
 from labkit.wire.errors import Refused
 
@@ -98,9 +99,7 @@ class Layout:
 
     def draw(self, ranks_per_node: int | None = None, **options: Any) -> Any:
         """The mapping onto nodes as a figure: `labkit.book.mesh`."""
-        from labkit.book import mesh
-
-        return mesh(self, ranks_per_node, **options)
+        return pictures.draw(self, ranks_per_node, **options)
 
     # -- inside ------------------------------------------------------------------------------------------------
 

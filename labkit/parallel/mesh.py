@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from labkit import collectives
+from labkit import collectives, pictures
 from labkit.parallel.agree import gather_texts
 from labkit.parallel.fitting import check_fits, named
 from labkit.parallel.layout import Layout
@@ -74,9 +74,7 @@ class Mesh:
 
     def draw(self, **options: Any) -> Any:
         """The mapping onto the nodes of this run as a figure: `labkit.book.mesh`."""
-        from labkit.book import mesh
-
-        return mesh(self, **options)
+        return pictures.draw(self, **options)
 
     def __repr__(self) -> str:
         return f"Mesh({named(self.sizes)}; rank {self.group.rank} is {named(self.coordinates)})"

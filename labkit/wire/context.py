@@ -6,7 +6,7 @@ import functools
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -21,6 +21,14 @@ from .transports import FOREVER, Transport
 LinkModel = Links  # of this machine, measured; `Context.links` has those of the run
 
 
+class Collectives(Protocol):
+    """What a group offers of the room above it, which every rank is given: the module `labkit.collectives`."""
+
+    def barrier(self, group: Any) -> Any: ...
+
+    def all_gather(self, x: torch.Tensor, group: Any, *, algorithm: str) -> Any: ...
+
+
 @dataclass
 class Context:
     """One a process. `timeout` is the longest single wait, in seconds."""
@@ -30,6 +38,7 @@ class Context:
     recorder: Recorder
     clock: Clock
     transport: Transport
+    collectives: Collectives
     timeout: float = 300.0
     backend: str = "gloo"
     device: torch.device = torch.device("cpu")

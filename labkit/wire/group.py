@@ -60,9 +60,7 @@ class Group(Messenger):
 
     def barrier(self) -> None:
         """Return when every member has called it (Hensgen, Finkel & Manber 1988: log2 N rounds of empty messages)."""
-        from labkit import collectives
-
-        collectives.barrier(self)
+        self.context.collectives.barrier(self)
 
     # -- groups ------------------------------------------------------------------------------------------------
 
@@ -84,10 +82,8 @@ class Group(Messenger):
 
     def split(self, color: int, key: int | None = None) -> Group:
         """Groups of equal `color`, ordered by `key` (then by rank), as MPI_Comm_split. Every member calls it."""
-        from labkit import collectives
-
         mine = torch.tensor([[color, self.rank if key is None else key, self.rank]], dtype=torch.int64)
-        table = collectives.all_gather(mine.to(self.device), self, algorithm="bruck").tolist()
+        table = self.context.collectives.all_gather(mine.to(self.device), self, algorithm="bruck").tolist()
         return self.subgroup([r for c, _, r in sorted(table, key=lambda t: (t[1], t[2])) if c == color])
 
     def rebuild(self, members: Sequence[int], epoch: int | None = None) -> Group:

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from labkit import pictures
+
 from . import record as rec
 from .calls import Call, calls, step_window
 from .entries import Collective, Entries, Message, Span
@@ -153,9 +155,7 @@ class Trace:
 
     def timeline(self, **options: Any) -> Any:
         """The timeline as a figure."""
-        from labkit.book import timeline
-
-        return timeline(self, **options)
+        return pictures.draw(self, **options)
 
     def __repr__(self) -> str:
         sent, messages = sum(self.bytes_sent()), sum(self.messages())

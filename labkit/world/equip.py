@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from labkit import collectives
 from labkit.wire import record as rec
 from labkit.wire.clock import Clock, VirtualClock
 from labkit.wire.context import Context, LinkModel
@@ -42,6 +43,6 @@ def make_context(
     clock = (VirtualClock if spec.clock == "virtual" else Clock)(epoch, link_to)
     sampler = Sampler(spec.memory) if spec.memory else None
     return Context(
-        rank, spec.world_size, rec.Recorder(page), clock, transport, timeout, spec.backend, device, network, per_node,
-        link_model, faults, sampler, spec.check,
+        rank, spec.world_size, rec.Recorder(page), clock, transport, collectives, timeout, spec.backend, device,
+        network, per_node, link_model, faults, sampler, spec.check,
     )  # fmt: skip

@@ -109,7 +109,7 @@ def test_only_a_gpu_in_real_time_has_one(monkeypatch) -> None:
     recorder = rec.Recorder(rec.Page(rec.create_pages(1), 0, 1))
 
     def context(device: str, clock: type) -> Context:
-        return Context(0, 1, recorder, clock(0), None, device=torch.device(device))
+        return Context(0, 1, recorder, clock(0), None, None, device=torch.device(device))
 
     assert context("cpu", Clock).device_clock is None and context("cuda", VirtualClock).device_clock is None
     device = Device()

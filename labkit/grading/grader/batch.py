@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit.commands.files import write_atomically
+from labkit.files import write_atomically
 from labkit.grading.grader import reading
 from labkit.grading.grader.door import Pace
 from labkit.grading.grader.one import How, could_not, info, is_trouble

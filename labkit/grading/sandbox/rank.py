@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from labkit import collectives
 from labkit.wire import record as rec
 from labkit.wire.clock import Clock
 from labkit.wire.context import Context
@@ -106,7 +107,9 @@ def _group(job: dict[str, Any], talk: socket.socket) -> Group:
     transport = SwitchTransport(rank, size, talk, socket.socket(fileno=BELL))
     clock = Clock(time.perf_counter_ns())
     recorder = rec.Recorder(page)
-    return Group(Context(rank, size, recorder, clock, transport, job["wait"], ranks_per_node=size), range(size))
+    return Group(
+        Context(rank, size, recorder, clock, transport, collectives, job["wait"], ranks_per_node=size), range(size)
+    )
 
 
 def _let_go() -> None:

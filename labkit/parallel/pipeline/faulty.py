@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from labkit import pictures
 from labkit.wire.errors import Refused
-
-if TYPE_CHECKING:
-    from labkit.book.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -39,11 +37,9 @@ class ScheduleError(Refused):
     def __reduce__(self) -> Any:
         return type(self), (self.args[0], self.waits, self.cycle)
 
-    def draw(self) -> Figure:
+    def draw(self) -> Any:
         """The wait-for picture: a circle for each rank that waits, an arrow to the rank that it waits for."""
-        from labkit.book.waits import wait_for
-
-        return wait_for(self)
+        return pictures.draw(self)
 
 
 def deadlock(waits: Sequence[Wait]) -> ScheduleError:

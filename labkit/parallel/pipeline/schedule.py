@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from labkit import pictures
 from labkit.parallel.pipeline.instructions import Instruction
 from labkit.wire.errors import Refused
 
 if TYPE_CHECKING:
-    from labkit.book.figure import Figure
     from labkit.parallel.pipeline.costs import Costs
 
 PLACEMENTS = ("loop", "v")
@@ -73,11 +73,9 @@ class Schedule:
         back = self.placement == "v" and chunk % 2 == 1
         return (self.size - 1 - position if back else position), chunk
 
-    def draw(self, costs: Costs | None = None) -> Figure:
+    def draw(self, costs: Costs | None = None) -> Any:
         """A row per rank and a box per instruction (`labkit.book.schedule`): at equal costs, or at those given."""
-        from labkit.book.schedules import schedule
-
-        return schedule(self, costs=costs)
+        return pictures.draw(self, costs=costs)
 
 
 def labels(schedule: Schedule) -> list[list[str]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, permutations
 from typing import Any
 
+from labkit import pictures
 from labkit.wire import record as rec
 from labkit.world.explain import ranks_text
 
@@ -73,9 +74,7 @@ class Verdict:
 
     def draw(self) -> Any:
         """The two-level graph as a figure: `labkit.book.diagnosis`."""
-        from labkit.book import diagnosis
-
-        return diagnosis(self)
+        return pictures.draw(self)
 
 
 def diagnose(

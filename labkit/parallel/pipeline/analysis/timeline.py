@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
+from labkit import pictures
 from labkit.parallel.pipeline.schedule import Schedule
-
-if TYPE_CHECKING:
-    from labkit.book.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -88,11 +86,9 @@ class Timeline:
         """The step in seconds."""
         return self.makespan / 1e9
 
-    def draw(self) -> Figure:
+    def draw(self) -> Any:
         """A row per rank and a box per instruction: `labkit.book.schedule`."""
-        from labkit.book.schedules import schedule
-
-        return schedule(self)
+        return pictures.draw(self)
 
     def __repr__(self) -> str:
         name, size = self.schedule.name or "schedule", self.schedule.size
