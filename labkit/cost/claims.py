@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+__all__ = ["Claim", "agreement", "claim_rows"]
+
 BOUNDS = ("at most", "below")
 
 

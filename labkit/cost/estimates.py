@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+__all__ = ["Estimate"]
+
 
 @dataclass(frozen=True)
 class Estimate:

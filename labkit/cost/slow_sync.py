@@ -38,10 +38,10 @@ What is wrong or missing there:
 
 from __future__ import annotations
 
-from .collectives.checks import check
-from .collectives.hierarchical import flat_ring_all_reduce_time, hierarchical_all_reduce_time
-from .collectives.ring import ring_all_reduce_time, ring_reduce_scatter_time
-from .units import GB, Gb
+from labkit.cost.collectives.checks import check
+from labkit.cost.collectives.hierarchical import flat_ring_all_reduce_time, hierarchical_all_reduce_time
+from labkit.cost.collectives.ring import ring_all_reduce_time, ring_reduce_scatter_time
+from labkit.cost.units import GB, Gb
 
 NODES, RANKS_PER_NODE = 128, 8
 SIZE = NODES * RANKS_PER_NODE

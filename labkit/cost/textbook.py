@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .collectives.checks import check
-from .collectives.ring import ring_all_reduce_bytes, ring_all_reduce_time
-from .tensor import tensor_parallel_payload_bytes as tensor_parallel_payload_bytes  # chapter 3 knows it from here
-from .units import GB
+from labkit.cost.collectives.checks import check
+from labkit.cost.collectives.ring import ring_all_reduce_bytes, ring_all_reduce_time
+from labkit.cost.links.wires import NVLINK_ONE_DIRECTION as NVLINK_ONE_DIRECTION
+from labkit.cost.links.wires import TEN_GIGABIT as TEN_GIGABIT
+from labkit.cost.parallel.tensor import (
+    tensor_parallel_payload_bytes as tensor_parallel_payload_bytes,  # chapter 3 knows it from here
+)
+from labkit.cost.units import GB
 
 GPT2_GRADIENT = 3 * GB  # 1.5e9 parameters of 2 bytes
-NVLINK_ONE_DIRECTION = 450 * GB  # bytes per second
-TEN_GIGABIT = 1.25 * GB
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+__all__ = ["format_bandwidth", "format_bytes", "format_seconds"]
+
 KB, MB, GB, TB, PB = 10**3, 10**6, 10**9, 10**12, 10**15
 KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
 Kb, Mb, Gb, Tb = 125, 125 * 10**3, 125 * 10**6, 125 * 10**9  # bits, counted in bytes

@@ -5,7 +5,7 @@ McCandlish et al. 2018 (section 2.3): with the best rate for each batch size B, 
 
     S(B) = S_min (1 + B_crit / B),    B_crit = E_min / S_min
 
-which is a straight line in 1 / B. `labkit.cost.batch` has what follows from it.
+which is a straight line in 1 / B. `labkit.cost.training.batch` has what follows from it.
 """
 
 from __future__ import annotations

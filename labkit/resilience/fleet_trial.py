@@ -26,8 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.cost.fleet_runs import FleetRuns, simulate_fleet
 from labkit.cost.refuse import not_negative, one_of, positive, whole
+from labkit.cost.simulators.fleet_runs import FleetRuns, simulate_fleet
 from labkit.data.runs import FleetTrial, fleet_trials
 from labkit.resilience.audit import Commit, read
 from labkit.wire.errors import Refused

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from labkit.cost.links import Links
+from labkit.cost.collectives.links import Links
 
 from .clock import Clock
 from .device_clock import DeviceClock

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.cost.links import Links
+from labkit.cost.collectives.links import Links
 
 from . import record as rec
 from . import staging

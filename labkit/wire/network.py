@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labkit.cost.links import Links
+from labkit.cost.collectives.links import Links
 
 from .errors import Refused
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from labkit import cost
-from labkit.cost.clusters import METHODS
+from labkit.cost.simulators.clusters import METHODS
 
 CLUSTER = cost.Cluster(domains=24, gpus_per_domain=8, domains_per_replica=3, widths=(8, 7, 6), samples=8)
 KINDS = (

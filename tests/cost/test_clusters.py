@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import cost
-from labkit.cost.clusters import METHODS
+from labkit.cost.simulators.clusters import METHODS
 
 SMALL = cost.Cluster(12, 8, 3, (8, 7, 5), samples=5)
 UNEVEN = cost.Cluster(12, 8, 3, (8, 7, 5), samples=5, speeds=(1, 0.75, 0.6))

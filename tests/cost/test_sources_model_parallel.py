@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from labkit import cost
+from labkit.cost.links.wires import INFINIBAND, NVLINK
 from labkit.cost.units import GB, MB, MiB
-from labkit.cost.wires import INFINIBAND, NVLINK
 
 GPT3 = cost.SHAPES["175B"]
 S, H = GPT3.sequence, GPT3.hidden

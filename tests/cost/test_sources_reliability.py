@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from labkit import cost
-from labkit.cost.clusters import METHODS
+from labkit.cost.simulators.clusters import METHODS
 from labkit.cost.units import DAY, MINUTE
 
 GPUS, HIT = 32_768, 131  # 131 GPUs are 4e-3 of them

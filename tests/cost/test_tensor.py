@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import cost
+from labkit.cost.links.wires import ETHERNET, INFINIBAND, NVLINK
 from labkit.cost.units import GB, MB
-from labkit.cost.wires import ETHERNET, INFINIBAND, NVLINK
 
 degrees = st.integers(1, 9)
 few = st.integers(1, 6)

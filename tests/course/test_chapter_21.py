@@ -13,7 +13,7 @@ import pytest
 import labkit
 from labkit import cost
 from labkit.cost import topology
-from labkit.cost.clusters import METHODS
+from labkit.cost.simulators.clusters import METHODS
 from labkit.course.chapter_file import load_chapter
 from labkit.course.questions import Question
 from labkit.data.runs import BUSY_TRIALS, FleetTrial, fleet_trials

@@ -13,7 +13,7 @@ import torch
 from slips import every_draw, letters_have_reasons, tell_apart
 
 from labkit import Kill, cost
-from labkit.cost.placed_failures import place_failures
+from labkit.cost.simulators.placed_failures import place_failures
 from labkit.grading.keys import find_key
 from labkit.grading.reference import chapter_20 as own
 from labkit.models import GPT

@@ -6,7 +6,7 @@ from statistics import median
 import pytest
 
 from labkit import cost
-from labkit.cost.batch import samples_to_target, steps_to_target
+from labkit.cost.training.batch import samples_to_target, steps_to_target
 from labkit.optim import critical_batch_interval, fit_critical_batch
 from labkit.wire.errors import Refused
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import labkit
-from labkit.cost.zero import zero_state_bytes_by_rank
+from labkit.cost.parallel.zero import zero_state_bytes_by_rank
 from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.parallel import AdamW, ZeRO1, ZeRO2, ZeRO3
 

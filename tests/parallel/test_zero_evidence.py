@@ -8,8 +8,8 @@ import torch
 import labkit
 from labkit import cost
 from labkit.collectives import all_gather, reduce_scatter
+from labkit.cost.parallel.zero import zero_bytes_per_step_by_rank, zero_state_bytes, zero_state_bytes_by_rank
 from labkit.cost.units import MB
-from labkit.cost.zero import zero_bytes_per_step_by_rank, zero_state_bytes, zero_state_bytes_by_rank
 from labkit.data import batches, text
 from labkit.models import GPT, GPTConfig, flat_gradient, next_token_loss
 from labkit.parallel import DataParallel, ZeRO1, ZeRO2, ZeRO3, checkpoint, checkpoint_blocks

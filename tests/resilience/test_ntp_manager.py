@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from labkit import cost, launch
 from labkit.collectives import all_reduce
-from labkit.cost.clusters import METHODS
+from labkit.cost.simulators.clusters import METHODS
 from labkit.models import GPTConfig
 from labkit.models.gpt import Block
 from labkit.parallel.tensor.block import TensorParallelBlock

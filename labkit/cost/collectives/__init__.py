@@ -14,7 +14,7 @@ seconds a byte takes; a rank sends one message and receives one at the same time
 Rabenseifner & Gropp 2005).
 """
 
-from .bruck import (
+from labkit.cost.collectives.bruck import (
     bruck_all_gather_bytes,
     bruck_all_gather_bytes_by_rank,
     bruck_all_gather_messages_by_rank,
@@ -26,7 +26,7 @@ from .bruck import (
     bruck_all_to_all_rounds,
     bruck_all_to_all_time,
 )
-from .chain import (
+from labkit.cost.collectives.chain import (
     chain_broadcast_best_chunks,
     chain_broadcast_bytes,
     chain_broadcast_bytes_by_rank,
@@ -34,14 +34,14 @@ from .chain import (
     chain_broadcast_rounds,
     chain_broadcast_time,
 )
-from .dissemination import (
+from labkit.cost.collectives.dissemination import (
     dissemination_barrier_bytes,
     dissemination_barrier_bytes_by_rank,
     dissemination_barrier_messages_by_rank,
     dissemination_barrier_rounds,
     dissemination_barrier_time,
 )
-from .doubling import (
+from labkit.cost.collectives.doubling import (
     halving_doubling_all_reduce_bytes,
     halving_doubling_all_reduce_bytes_by_rank,
     halving_doubling_all_reduce_messages_by_rank,
@@ -58,7 +58,7 @@ from .doubling import (
     recursive_doubling_all_reduce_rounds,
     recursive_doubling_all_reduce_time,
 )
-from .hierarchical import (
+from labkit.cost.collectives.hierarchical import (
     flat_ring_all_reduce_time,
     hierarchical_all_reduce_bytes,
     hierarchical_all_reduce_bytes_by_rank,
@@ -67,7 +67,7 @@ from .hierarchical import (
     hierarchical_all_reduce_rounds,
     hierarchical_all_reduce_time,
 )
-from .linear import (
+from labkit.cost.collectives.linear import (
     everyone_all_reduce_bytes,
     everyone_all_reduce_bytes_by_rank,
     everyone_all_reduce_messages_by_rank,
@@ -89,7 +89,8 @@ from .linear import (
     naive_reduce_rounds,
     naive_reduce_time,
 )
-from .pairwise import (
+from labkit.cost.collectives.links import Links
+from labkit.cost.collectives.pairwise import (
     pairwise_all_to_all_bytes,
     pairwise_all_to_all_bytes_by_rank,
     pairwise_all_to_all_messages_by_rank,
@@ -102,9 +103,9 @@ from .pairwise import (
     pairwise_reduce_scatter_rounds,
     pairwise_reduce_scatter_time,
 )
-from .parts import split_sizes
-from .registry import ALGORITHMS, COLLECTIVES, CollectiveCost, all_costs, cost_of
-from .ring import (
+from labkit.cost.collectives.parts import split_sizes
+from labkit.cost.collectives.registry import ALGORITHMS, COLLECTIVES, CollectiveCost, all_costs, cost_of
+from labkit.cost.collectives.ring import (
     ring_all_gather_bytes,
     ring_all_gather_bytes_by_rank,
     ring_all_gather_messages_by_rank,
@@ -121,7 +122,7 @@ from .ring import (
     ring_reduce_scatter_rounds,
     ring_reduce_scatter_time,
 )
-from .rooted import (
+from labkit.cost.collectives.rooted import (
     naive_gather_bytes,
     naive_gather_bytes_by_rank,
     naive_gather_messages_by_rank,
@@ -133,7 +134,7 @@ from .rooted import (
     naive_scatter_rounds,
     naive_scatter_time,
 )
-from .tree import (
+from labkit.cost.collectives.tree import (
     tree_all_reduce_bytes,
     tree_all_reduce_bytes_by_rank,
     tree_all_reduce_messages_by_rank,
@@ -156,6 +157,7 @@ __all__ = [
     "ALGORITHMS",
     "COLLECTIVES",
     "CollectiveCost",
+    "Links",
     "all_costs",
     "bruck_all_gather_bytes",
     "bruck_all_gather_bytes_by_rank",

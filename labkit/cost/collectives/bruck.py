@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .checks import check, check_counts, check_matrix
-from .parts import ceil_log2, split_sizes
+from labkit.cost.collectives.checks import check, check_counts, check_matrix
+from labkit.cost.collectives.parts import ceil_log2, split_sizes
 
 # All-gather: `nbytes` and `numel` are those of the whole result, p blocks long.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from .checks import check
+from labkit.cost.collectives.checks import check
 
 
 def chain_broadcast_rounds(size: int, chunks: int) -> int:

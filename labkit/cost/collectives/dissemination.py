@@ -6,8 +6,8 @@ Manber 1988). Messages carry no payload. Time is alpha-beta time (Hockney 1994):
 
 from __future__ import annotations
 
-from .checks import check
-from .parts import ceil_log2
+from labkit.cost.collectives.checks import check
+from labkit.cost.collectives.parts import ceil_log2
 
 
 def dissemination_barrier_rounds(size: int) -> int:

@@ -8,8 +8,8 @@ rounds of a tree. Its first half, on its own, is the reduce-scatter. All as in T
 
 from __future__ import annotations
 
-from .checks import check
-from .parts import active_index, fold, split_offset, split_sizes
+from labkit.cost.collectives.checks import check
+from labkit.cost.collectives.parts import active_index, fold, split_offset, split_sizes
 
 
 def _rounds(size: int) -> int:

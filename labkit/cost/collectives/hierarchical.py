@@ -9,10 +9,10 @@ link: (alpha, beta) inside a node, (inter_alpha, inter_beta) between nodes.
 
 from __future__ import annotations
 
-from ..links import Links
-from .checks import check
-from .parts import split_sizes
-from .ring import (
+from labkit.cost.collectives.checks import check
+from labkit.cost.collectives.links import Links
+from labkit.cost.collectives.parts import split_sizes
+from labkit.cost.collectives.ring import (
     ring_all_gather_bytes_by_rank,
     ring_all_reduce_bytes,
     ring_all_reduce_bytes_by_rank,

@@ -7,7 +7,7 @@ sending and one receiving port, so its messages follow one another.
 
 from __future__ import annotations
 
-from .checks import check
+from labkit.cost.collectives.checks import check
 
 
 def _steps(size: int) -> int:

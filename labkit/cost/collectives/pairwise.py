@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .checks import check, check_matrix
-from .parts import split_sizes
+from labkit.cost.collectives.checks import check, check_matrix
+from labkit.cost.collectives.parts import split_sizes
 
 # Reduce-scatter: `nbytes` and `numel` are those of the whole tensor that each rank brings.
 

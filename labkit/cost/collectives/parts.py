@@ -5,7 +5,7 @@ Parts are those of `torch.tensor_split`: the first `numel % parts` of them are o
 
 from __future__ import annotations
 
-from .checks import check
+from labkit.cost.collectives.checks import check
 
 
 def split_sizes(numel: int, parts: int) -> list[int]:

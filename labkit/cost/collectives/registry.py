@@ -8,9 +8,20 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from ..links import Links
-from . import bruck, chain, dissemination, doubling, hierarchical, linear, pairwise, ring, rooted, tree
-from .checks import check
+from labkit.cost.collectives import (
+    bruck,
+    chain,
+    dissemination,
+    doubling,
+    hierarchical,
+    linear,
+    pairwise,
+    ring,
+    rooted,
+    tree,
+)
+from labkit.cost.collectives.checks import check
+from labkit.cost.collectives.links import Links
 
 # The first of two algorithms that cost the same is the one that `best_algorithm` takes.
 _HOMES: dict[str, dict[str, ModuleType]] = {

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .checks import check, check_counts
-from .parts import split_sizes
+from labkit.cost.collectives.checks import check, check_counts
+from labkit.cost.collectives.parts import split_sizes
 
 # All-reduce
 

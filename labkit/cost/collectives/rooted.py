@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .checks import check, check_counts
-from .linear import naive_broadcast_messages_by_rank, naive_broadcast_rounds, naive_reduce_messages_by_rank
-from .parts import split_sizes
+from labkit.cost.collectives.checks import check, check_counts
+from labkit.cost.collectives.linear import (
+    naive_broadcast_messages_by_rank,
+    naive_broadcast_rounds,
+    naive_reduce_messages_by_rank,
+)
+from labkit.cost.collectives.parts import split_sizes
 
 
 def naive_scatter_rounds(size: int) -> int:

@@ -8,8 +8,8 @@ messages (Thakur, Rabenseifner & Gropp 2005). Time is alpha-beta time (Hockney 1
 
 from __future__ import annotations
 
-from .checks import check
-from .parts import ceil_log2
+from labkit.cost.collectives.checks import check
+from labkit.cost.collectives.parts import ceil_log2
 
 
 def tree_children(virtual_rank: int, size: int) -> int:

@@ -5,9 +5,9 @@ one, `times` has what its collectives take there, `orders` which order of the ax
 article's Figure 2: how well GPUs are used by the size of the NVLink domain (`domain_job` is the model behind it).
 """
 
-from .axes import Axis, axis_of, mesh_sizes, place
-from .buildings import LATENCY_TIERS, OVERSUBSCRIPTION, clos_buildings
-from .domain_job import (
+from labkit.cost.topology.axes import Axis, axis_of, mesh_sizes, place
+from labkit.cost.topology.buildings import LATENCY_TIERS, OVERSUBSCRIPTION, clos_buildings
+from labkit.cost.topology.domain_job import (
     ARTICLE_SHAPE,
     ARTICLE_TOKENS,
     B200_MEMORY,
@@ -18,7 +18,7 @@ from .domain_job import (
     configuration,
     pipeline_rounds,
 )
-from .domain_size import (
+from labkit.cost.topology.domain_size import (
     QUOTED,
     best_configuration,
     concurrency_limit,
@@ -26,11 +26,11 @@ from .domain_size import (
     utilisation,
     utilisation_rows,
 )
-from .hpn import HpnPorts, hpn_first, hpn_paper
-from .levels import Level, Topology
-from .machines import NodeParts, cloudmatrix384, dgx_node, nvl72, scale_up
-from .orders import Order, Traffic, cheapest_order, order_seconds, rank_orders
-from .times import COLLECTIVES, SEND, collective_seconds, hierarchical_seconds, pace
+from labkit.cost.topology.hpn import HpnPorts, hpn_first, hpn_paper
+from labkit.cost.topology.levels import Level, Topology
+from labkit.cost.topology.machines import NodeParts, cloudmatrix384, dgx_node, nvl72, scale_up
+from labkit.cost.topology.orders import Order, Traffic, cheapest_order, order_seconds, rank_orders
+from labkit.cost.topology.times import COLLECTIVES, SEND, collective_seconds, hierarchical_seconds, pace
 
 __all__ = [
     "ARTICLE_SHAPE", "ARTICLE_TOKENS", "Assumptions", "Axis", "B200_MEMORY", "B200_PEAK", "COLLECTIVES",

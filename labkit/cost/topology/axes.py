@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..refuse import one_of, whole
-from .levels import Level, Topology
+from labkit.cost.refuse import one_of, whole
+from labkit.cost.topology.levels import Level, Topology
 
 
 @dataclass(frozen=True)

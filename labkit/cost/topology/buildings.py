@@ -8,11 +8,10 @@ read as 7 times).
 
 from __future__ import annotations
 
-from ..refuse import divides, positive, whole
-from ..textbook import NVLINK_ONE_DIRECTION
-from ..wires import INFINIBAND, NVLINK
-from .levels import Level, Topology
-from .machines import H100_NIC, NCCL_LATENCY
+from labkit.cost.links.wires import INFINIBAND, NVLINK, NVLINK_ONE_DIRECTION
+from labkit.cost.refuse import divides, positive, whole
+from labkit.cost.topology.levels import Level, Topology
+from labkit.cost.topology.machines import H100_NIC, NCCL_LATENCY
 
 FT_HSDP = "FT-HSDP (arXiv 2602.00277), 2.1"
 LATENCY_TIERS = {"rack": 1, "zone": 7, "building": 15, "campus": 30}  # of two GPUs that share no smaller unit

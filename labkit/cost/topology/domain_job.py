@@ -18,17 +18,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..layers import layer_flops
-from ..pipeline_memory import pipeline_activation_bytes_by_rank
-from ..placement import TensorParallelLayer
-from ..refuse import divides, one_of, positive, whole
-from ..shapes import Shape
-from ..tensor import tensor_parallel_payload_bytes
-from ..units import GB
-from ..zero import STAGES, zero_state_bytes
-from .axes import Axis, place
-from .levels import Topology
-from .times import SEND, collective_seconds
+from labkit.cost.parallel.layers import layer_flops
+from labkit.cost.parallel.pipeline_memory import pipeline_activation_bytes_by_rank
+from labkit.cost.parallel.placement import TensorParallelLayer
+from labkit.cost.parallel.tensor import tensor_parallel_payload_bytes
+from labkit.cost.parallel.zero import STAGES, zero_state_bytes
+from labkit.cost.refuse import divides, one_of, positive, whole
+from labkit.cost.shapes import Shape
+from labkit.cost.topology.axes import Axis, place
+from labkit.cost.topology.levels import Topology
+from labkit.cost.topology.times import SEND, collective_seconds
+from labkit.cost.units import GB
 
 # The article's model (section 6.2: hidden 20,480, 128 heads, 100 layers, feed-forward 4 times as wide). It calls it
 # "480B"; by this shape its layers have 12 * 100 * 20480^2 = 503.3e9 weights, and those are what is computed with here.

@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterable
 from itertools import product
 
-from ..refuse import whole
-from ..shapes import Shape
-from .domain_job import ARTICLE_SHAPE, ARTICLE_TOKENS, Assumptions, Configuration, configuration
-from .levels import Topology
-from .machines import scale_up
+from labkit.cost.refuse import whole
+from labkit.cost.shapes import Shape
+from labkit.cost.topology.domain_job import ARTICLE_SHAPE, ARTICLE_TOKENS, Assumptions, Configuration, configuration
+from labkit.cost.topology.levels import Topology
+from labkit.cost.topology.machines import scale_up
 
 QUOTED = {8: 0.68, 32: 0.87}  # section 3.5.4: utilisation of a GPU by NVLink domain, 32K GPUs
 

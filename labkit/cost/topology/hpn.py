@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..refuse import divides, not_negative, whole
-from ..textbook import NVLINK_ONE_DIRECTION
-from ..units import Gb
-from ..wires import INFINIBAND, NVLINK
-from .levels import Level, Topology
-from .machines import ARTICLE, NCCL_LATENCY, SWITCH_LATENCY
+from labkit.cost.links.wires import INFINIBAND, NVLINK, NVLINK_ONE_DIRECTION
+from labkit.cost.refuse import divides, not_negative, whole
+from labkit.cost.topology.levels import Level, Topology
+from labkit.cost.topology.machines import ARTICLE, NCCL_LATENCY, SWITCH_LATENCY
+from labkit.cost.units import Gb
 
 GPU_PORT = 2 * 200 * Gb  # bytes per second, one direction
 _ASSUMED = f"{NCCL_LATENCY}, and 1 µs for each further switch on the way"

@@ -14,8 +14,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..refuse import not_negative, one_of, positive, whole
-from ..wires import Wire
+from labkit.cost.links.wires import Wire
+from labkit.cost.refuse import not_negative, one_of, positive, whole
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,18 @@
 """Machines that are one scale-up domain: an 8-GPU node, NVL72, CloudMatrix 384; and clusters of such domains.
 
 Counts are those of the article on nonuniform tensor parallelism (sections 3.1 to 3.3 and 6.2), which gives few
-bandwidths and no latencies. A latency here is one hop in NCCL's own cost model (`labkit.cost.wires`), for want of a
-better source; every such number is an argument. Bandwidths are in bytes per second and one direction.
+bandwidths and no latencies. A latency here is one hop in NCCL's own cost model (`links.wires`), for want of a better
+source; every such number is an argument. Bandwidths are in bytes per second and one direction.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..refuse import divides, whole
-from ..textbook import NVLINK_ONE_DIRECTION
-from ..units import GB, TB, US, Gb
-from ..wires import INFINIBAND, NVLINK
-from .levels import Level, Topology
+from labkit.cost.links.wires import INFINIBAND, NVLINK, NVLINK_ONE_DIRECTION
+from labkit.cost.refuse import divides, whole
+from labkit.cost.topology.levels import Level, Topology
+from labkit.cost.units import GB, TB, US, Gb
 
 ARTICLE = "article on nonuniform tensor parallelism"
 NCCL_LATENCY = "latency: a hop in NCCL's cost model"

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
-from ..refuse import not_negative, one_of
-from .axes import mesh_sizes, place
-from .levels import Topology
-from .times import COLLECTIVES, collective_seconds
+from labkit.cost.refuse import not_negative, one_of
+from labkit.cost.topology.axes import mesh_sizes, place
+from labkit.cost.topology.levels import Topology
+from labkit.cost.topology.times import COLLECTIVES, collective_seconds
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..collectives.registry import ALGORITHMS, cost_of
-from ..collectives.ring import ring_all_gather_time, ring_all_reduce_time, ring_reduce_scatter_time
-from ..refuse import not_negative, one_of
-from .axes import Axis
+from labkit.cost.collectives.registry import ALGORITHMS, cost_of
+from labkit.cost.collectives.ring import ring_all_gather_time, ring_all_reduce_time, ring_reduce_scatter_time
+from labkit.cost.refuse import not_negative, one_of
+from labkit.cost.topology.axes import Axis
 
 SEND = "send"  # one message to the next rank along the axis
 ONE_OF_A_UNIT = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from labkit import cost
+from labkit.cost.links.wires import INFINIBAND, NVLINK
 from labkit.cost.units import GB, MB, MS
-from labkit.cost.wires import INFINIBAND, NVLINK
 from labkit.grading.answers import Choice, Number, Several, Symbolic
 
 # Bytes of a layer ---------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from labkit.cost.boost import PAPER_POINTS
+from labkit.cost.failures.boost import PAPER_POINTS
 from labkit.grading.answers import Choice, Key, Listing, Number, Several
 from labkit.grading.reference import chapter_20 as own
 

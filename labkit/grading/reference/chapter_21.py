@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from labkit import cost
-from labkit.cost.cluster_runs import ClusterRun
 from labkit.cost.estimates import Estimate
+from labkit.cost.simulators.cluster_runs import ClusterRun
 
 DAYS = 15
 ACCOUNTS = ("useful", "waiting", "idle", "stranded", "failed")  # what a GPU may do; "boosted" is no GPU

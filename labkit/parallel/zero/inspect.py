@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit import collectives
-from labkit.cost.memory import StateBytes
+from labkit.cost.training.memory import StateBytes
 from labkit.parallel.agree import agree
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from labkit.cost.clusters import METHODS, Cluster
+from labkit.cost.simulators.clusters import METHODS, Cluster
 from labkit.wire.errors import Refused
 
 Gpus = tuple[int, ...]

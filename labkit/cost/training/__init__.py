@@ -1,0 +1,17 @@
+"""A training step, on one device and on N: memory, batch, time, energy.
+
+`memory` has the bytes that training holds, `batch` the critical batch,
+`energy` the energy and the price, `roofline` what a kernel's memory lets it reach; `fleet` the time of a step on N
+devices, `scaling` its efficiency, `extrapolate` what two measured sizes say about a third, `straggler` the wait for the
+slowest; `signals` when one machine is not enough.
+"""
+
+from .batch import *
+from .energy import *
+from .extrapolate import *
+from .fleet import *
+from .memory import *
+from .roofline import *
+from .scaling import *
+from .signals import *
+from .straggler import *
