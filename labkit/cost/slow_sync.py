@@ -39,8 +39,8 @@ What is wrong or missing there:
 from __future__ import annotations
 
 from labkit.cost.collectives.checks import check
-from labkit.cost.collectives.hierarchical import flat_ring_all_reduce_time, hierarchical_all_reduce_time
-from labkit.cost.collectives.ring import ring_all_reduce_time, ring_reduce_scatter_time
+from labkit.cost.collectives.hierarchical import flat_ring_all_reduce_time, hierarchical_all_reduce
+from labkit.cost.collectives.ring import ring_all_reduce, ring_reduce_scatter
 from labkit.cost.units import GB, Gb
 
 NODES, RANKS_PER_NODE = 128, 8
@@ -54,7 +54,7 @@ UPLINK_FRACTION = 0.60
 
 def message_bytes(flat_seconds: float) -> float:
     """The message that one flat ring reduces in `flat_seconds`: 0.2398 s needs 3.00 GB."""
-    return flat_seconds / ring_all_reduce_time(1, SIZE, 0, 1 / PORT)
+    return flat_seconds / ring_all_reduce.time(1, SIZE, 0, 1 / PORT)
 
 
 def flat_seconds(nbytes: float = GRADIENT) -> float:
@@ -72,7 +72,7 @@ def _between_nodes(nbytes: float, fraction: float = 1.0, ports_per_node: int = R
     if ports_per_node < 1:
         raise ValueError(f"a node needs at least one port, not {ports_per_node!r}")
     sharing = max(1.0, RANKS_PER_NODE / ports_per_node)
-    return ring_all_reduce_time(nbytes / RANKS_PER_NODE, NODES, 0, sharing / (PORT * fraction))
+    return ring_all_reduce.time(nbytes / RANKS_PER_NODE, NODES, 0, sharing / (PORT * fraction))
 
 
 def stated_hierarchical_seconds(nbytes: float = GRADIENT, fraction: float = 1.0) -> float:
@@ -81,7 +81,7 @@ def stated_hierarchical_seconds(nbytes: float = GRADIENT, fraction: float = 1.0)
     Reduce-scatter in the node, all-reduce of the share between nodes, broadcast of the whole in the node,
     with NVLink at the sum of both directions. `fraction` of the throughput of the ports.
     """
-    inside = ring_reduce_scatter_time(nbytes, RANKS_PER_NODE, 0, 1 / NVLINK_BOTH_DIRECTIONS)
+    inside = ring_reduce_scatter.time(nbytes, RANKS_PER_NODE, 0, 1 / NVLINK_BOTH_DIRECTIONS)
     return inside + _between_nodes(nbytes, fraction) + nbytes / NVLINK_BOTH_DIRECTIONS
 
 
@@ -97,7 +97,7 @@ def hierarchical_seconds(
     ports that the 8 GPUs of a node share. `fraction` of their throughput.
     """
     nvlink = NVLINK_BOTH_DIRECTIONS / (1 if both_directions else 2)
-    inside = hierarchical_all_reduce_time(nbytes, RANKS_PER_NODE, 0, 1 / nvlink, RANKS_PER_NODE)
+    inside = hierarchical_all_reduce.time(nbytes, RANKS_PER_NODE, 0, 1 / nvlink, RANKS_PER_NODE)
     return inside + _between_nodes(nbytes, fraction, ports_per_node)
 
 
@@ -109,10 +109,10 @@ def rings_seconds(nbytes: float = GRADIENT, rings: int = RANKS_PER_NODE) -> floa
     """
     if not 1 <= rings <= RANKS_PER_NODE:
         raise ValueError(f"a node has a port for each of 1 to {RANKS_PER_NODE} rings, not {rings!r}")
-    port = ring_all_reduce_time(nbytes / rings, SIZE, 0, 1 / PORT)
+    port = ring_all_reduce.time(nbytes / rings, SIZE, 0, 1 / PORT)
     # With fewer rings than GPUs some GPU passes on all of them.
     inside = min(rings, RANKS_PER_NODE - 1) / rings
-    nvlink = ring_all_reduce_time(nbytes, SIZE, 0, 2 / NVLINK_BOTH_DIRECTIONS) * inside
+    nvlink = ring_all_reduce.time(nbytes, SIZE, 0, 2 / NVLINK_BOTH_DIRECTIONS) * inside
     return max(port, nvlink)
 
 

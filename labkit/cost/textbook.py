@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from labkit.cost.collectives.checks import check
-from labkit.cost.collectives.ring import ring_all_reduce_bytes, ring_all_reduce_time
+from labkit.cost.collectives.ring import ring_all_reduce
 from labkit.cost.links.wires import NVLINK_ONE_DIRECTION as NVLINK_ONE_DIRECTION
 from labkit.cost.links.wires import TEN_GIGABIT as TEN_GIGABIT
 from labkit.cost.parallel.tensor import (
@@ -38,7 +38,7 @@ def ring_at(nbytes: float, size: int, bandwidth: float) -> Stated:
     """
     if not bandwidth > 0:
         raise ValueError(f"bandwidth (bytes per second) must be above 0, not {bandwidth!r}")
-    return Stated(ring_all_reduce_bytes(nbytes, size), ring_all_reduce_time(nbytes, size, 0, 1 / bandwidth))
+    return Stated(ring_all_reduce.bytes(nbytes, size), ring_all_reduce.time(nbytes, size, 0, 1 / bandwidth))
 
 
 def tensor_parallel_traffic_bytes(payload: float, size: int, layers: int, all_reduces_per_layer: int = 2) -> float:
@@ -50,4 +50,4 @@ def tensor_parallel_traffic_bytes(payload: float, size: int, layers: int, all_re
     """
     check(numel=layers)
     check(numel=all_reduces_per_layer)
-    return layers * all_reduces_per_layer * ring_all_reduce_bytes(payload, size)
+    return layers * all_reduces_per_layer * ring_all_reduce.bytes(payload, size)

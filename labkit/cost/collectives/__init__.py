@@ -8,272 +8,40 @@ For each algorithm of each collective there are five functions, by the names `{a
     ..._rounds(size)                             messages that must follow one another
     ..._time(nbytes, size, alpha, beta)          seconds in the alpha-beta model
 
-with `root`, `counts`, `chunks` or `ranks_per_node` where the algorithm has them; `cost_of(collective,
-algorithm)` is one door to all. Bytes are payload. alpha is the latency of a message in seconds, beta the
-seconds a byte takes; a rank sends one message and receives one at the same time (Hockney 1994; Thakur,
-Rabenseifner & Gropp 2005).
+with `root`, `counts`, `chunks` or `ranks_per_node` where the algorithm has them: the methods of one class an algorithm
+(forms.py). `cost_of(collective, algorithm)` is one door to all. Bytes are payload. alpha is the latency of a message in
+seconds, beta the seconds a byte takes; a rank sends one message and receives one at the same time (Hockney 1994;
+Thakur, Rabenseifner & Gropp 2005).
 """
 
-from labkit.cost.collectives.bruck import (
-    bruck_all_gather_bytes,
-    bruck_all_gather_bytes_by_rank,
-    bruck_all_gather_messages_by_rank,
-    bruck_all_gather_rounds,
-    bruck_all_gather_time,
-    bruck_all_to_all_bytes,
-    bruck_all_to_all_bytes_by_rank,
-    bruck_all_to_all_messages_by_rank,
-    bruck_all_to_all_rounds,
-    bruck_all_to_all_time,
-)
-from labkit.cost.collectives.chain import (
-    chain_broadcast_best_chunks,
-    chain_broadcast_bytes,
-    chain_broadcast_bytes_by_rank,
-    chain_broadcast_messages_by_rank,
-    chain_broadcast_rounds,
-    chain_broadcast_time,
-)
-from labkit.cost.collectives.dissemination import (
-    dissemination_barrier_bytes,
-    dissemination_barrier_bytes_by_rank,
-    dissemination_barrier_messages_by_rank,
-    dissemination_barrier_rounds,
-    dissemination_barrier_time,
-)
-from labkit.cost.collectives.doubling import (
-    halving_doubling_all_reduce_bytes,
-    halving_doubling_all_reduce_bytes_by_rank,
-    halving_doubling_all_reduce_messages_by_rank,
-    halving_doubling_all_reduce_rounds,
-    halving_doubling_all_reduce_time,
-    halving_reduce_scatter_bytes,
-    halving_reduce_scatter_bytes_by_rank,
-    halving_reduce_scatter_messages_by_rank,
-    halving_reduce_scatter_rounds,
-    halving_reduce_scatter_time,
-    recursive_doubling_all_reduce_bytes,
-    recursive_doubling_all_reduce_bytes_by_rank,
-    recursive_doubling_all_reduce_messages_by_rank,
-    recursive_doubling_all_reduce_rounds,
-    recursive_doubling_all_reduce_time,
-)
-from labkit.cost.collectives.hierarchical import (
-    flat_ring_all_reduce_time,
-    hierarchical_all_reduce_bytes,
-    hierarchical_all_reduce_bytes_by_rank,
-    hierarchical_all_reduce_inter_bytes_by_rank,
-    hierarchical_all_reduce_messages_by_rank,
-    hierarchical_all_reduce_rounds,
-    hierarchical_all_reduce_time,
-)
-from labkit.cost.collectives.linear import (
-    everyone_all_reduce_bytes,
-    everyone_all_reduce_bytes_by_rank,
-    everyone_all_reduce_messages_by_rank,
-    everyone_all_reduce_rounds,
-    everyone_all_reduce_time,
-    naive_all_reduce_bytes,
-    naive_all_reduce_bytes_by_rank,
-    naive_all_reduce_messages_by_rank,
-    naive_all_reduce_rounds,
-    naive_all_reduce_time,
-    naive_broadcast_bytes,
-    naive_broadcast_bytes_by_rank,
-    naive_broadcast_messages_by_rank,
-    naive_broadcast_rounds,
-    naive_broadcast_time,
-    naive_reduce_bytes,
-    naive_reduce_bytes_by_rank,
-    naive_reduce_messages_by_rank,
-    naive_reduce_rounds,
-    naive_reduce_time,
-)
-from labkit.cost.collectives.links import Links
-from labkit.cost.collectives.pairwise import (
-    pairwise_all_to_all_bytes,
-    pairwise_all_to_all_bytes_by_rank,
-    pairwise_all_to_all_messages_by_rank,
-    pairwise_all_to_all_rounds,
-    pairwise_all_to_all_time,
-    pairwise_all_to_all_time_of_counts,
-    pairwise_reduce_scatter_bytes,
-    pairwise_reduce_scatter_bytes_by_rank,
-    pairwise_reduce_scatter_messages_by_rank,
-    pairwise_reduce_scatter_rounds,
-    pairwise_reduce_scatter_time,
-)
-from labkit.cost.collectives.parts import split_sizes
-from labkit.cost.collectives.registry import ALGORITHMS, COLLECTIVES, CollectiveCost, all_costs, cost_of
-from labkit.cost.collectives.ring import (
-    ring_all_gather_bytes,
-    ring_all_gather_bytes_by_rank,
-    ring_all_gather_messages_by_rank,
-    ring_all_gather_rounds,
-    ring_all_gather_time,
-    ring_all_reduce_bytes,
-    ring_all_reduce_bytes_by_rank,
-    ring_all_reduce_messages_by_rank,
-    ring_all_reduce_rounds,
-    ring_all_reduce_time,
-    ring_reduce_scatter_bytes,
-    ring_reduce_scatter_bytes_by_rank,
-    ring_reduce_scatter_messages_by_rank,
-    ring_reduce_scatter_rounds,
-    ring_reduce_scatter_time,
-)
-from labkit.cost.collectives.rooted import (
-    naive_gather_bytes,
-    naive_gather_bytes_by_rank,
-    naive_gather_messages_by_rank,
-    naive_gather_rounds,
-    naive_gather_time,
-    naive_scatter_bytes,
-    naive_scatter_bytes_by_rank,
-    naive_scatter_messages_by_rank,
-    naive_scatter_rounds,
-    naive_scatter_time,
-)
-from labkit.cost.collectives.tree import (
-    tree_all_reduce_bytes,
-    tree_all_reduce_bytes_by_rank,
-    tree_all_reduce_messages_by_rank,
-    tree_all_reduce_rounds,
-    tree_all_reduce_time,
-    tree_broadcast_bytes,
-    tree_broadcast_bytes_by_rank,
-    tree_broadcast_messages_by_rank,
-    tree_broadcast_rounds,
-    tree_broadcast_time,
-    tree_children,
-    tree_reduce_bytes,
-    tree_reduce_bytes_by_rank,
-    tree_reduce_messages_by_rank,
-    tree_reduce_rounds,
-    tree_reduce_time,
-)
+from __future__ import annotations
 
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
+
+from .forms import COLLECTIVES, FORMS, offered
+from .links import Links
+from .parts import split_sizes
+from .registry import CollectiveCost, all_costs, cost_of
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """The methods of the forms."""
+
+
+# Every file is looked into. Of two algorithms that cost the same `best_algorithm` takes the one that was there first.
+_FIRST = ("ring", "doubling", "tree", "chain", "hierarchical", "pairwise")
+for _name in (*_FIRST, *sorted({module.name for module in iter_modules(__path__)} - {*_FIRST})):
+    import_module(f"{__name__}.{_name}")
+
+from .hierarchical import flat_ring_all_reduce_time  # noqa: E402
+from .tree import tree_children  # noqa: E402
+
+ALGORITHMS: dict[str, tuple[str, ...]] = {collective: tuple(forms) for collective, forms in FORMS.items()}
+globals().update(offered())
 __all__ = [
-    "ALGORITHMS",
-    "COLLECTIVES",
-    "CollectiveCost",
-    "Links",
-    "all_costs",
-    "bruck_all_gather_bytes",
-    "bruck_all_gather_bytes_by_rank",
-    "bruck_all_gather_messages_by_rank",
-    "bruck_all_gather_rounds",
-    "bruck_all_gather_time",
-    "bruck_all_to_all_bytes",
-    "bruck_all_to_all_bytes_by_rank",
-    "bruck_all_to_all_messages_by_rank",
-    "bruck_all_to_all_rounds",
-    "bruck_all_to_all_time",
-    "chain_broadcast_best_chunks",
-    "chain_broadcast_bytes",
-    "chain_broadcast_bytes_by_rank",
-    "chain_broadcast_messages_by_rank",
-    "chain_broadcast_rounds",
-    "chain_broadcast_time",
-    "cost_of",
-    "dissemination_barrier_bytes",
-    "dissemination_barrier_bytes_by_rank",
-    "dissemination_barrier_messages_by_rank",
-    "dissemination_barrier_rounds",
-    "dissemination_barrier_time",
-    "everyone_all_reduce_bytes",
-    "everyone_all_reduce_bytes_by_rank",
-    "everyone_all_reduce_messages_by_rank",
-    "everyone_all_reduce_rounds",
-    "everyone_all_reduce_time",
-    "flat_ring_all_reduce_time",
-    "halving_doubling_all_reduce_bytes",
-    "halving_doubling_all_reduce_bytes_by_rank",
-    "halving_doubling_all_reduce_messages_by_rank",
-    "halving_doubling_all_reduce_rounds",
-    "halving_doubling_all_reduce_time",
-    "halving_reduce_scatter_bytes",
-    "halving_reduce_scatter_bytes_by_rank",
-    "halving_reduce_scatter_messages_by_rank",
-    "halving_reduce_scatter_rounds",
-    "halving_reduce_scatter_time",
-    "hierarchical_all_reduce_bytes",
-    "hierarchical_all_reduce_bytes_by_rank",
-    "hierarchical_all_reduce_inter_bytes_by_rank",
-    "hierarchical_all_reduce_messages_by_rank",
-    "hierarchical_all_reduce_rounds",
-    "hierarchical_all_reduce_time",
-    "naive_all_reduce_bytes",
-    "naive_all_reduce_bytes_by_rank",
-    "naive_all_reduce_messages_by_rank",
-    "naive_all_reduce_rounds",
-    "naive_all_reduce_time",
-    "naive_broadcast_bytes",
-    "naive_broadcast_bytes_by_rank",
-    "naive_broadcast_messages_by_rank",
-    "naive_broadcast_rounds",
-    "naive_broadcast_time",
-    "naive_gather_bytes",
-    "naive_gather_bytes_by_rank",
-    "naive_gather_messages_by_rank",
-    "naive_gather_rounds",
-    "naive_gather_time",
-    "naive_reduce_bytes",
-    "naive_reduce_bytes_by_rank",
-    "naive_reduce_messages_by_rank",
-    "naive_reduce_rounds",
-    "naive_reduce_time",
-    "naive_scatter_bytes",
-    "naive_scatter_bytes_by_rank",
-    "naive_scatter_messages_by_rank",
-    "naive_scatter_rounds",
-    "naive_scatter_time",
-    "pairwise_all_to_all_bytes",
-    "pairwise_all_to_all_bytes_by_rank",
-    "pairwise_all_to_all_messages_by_rank",
-    "pairwise_all_to_all_rounds",
-    "pairwise_all_to_all_time",
-    "pairwise_all_to_all_time_of_counts",
-    "pairwise_reduce_scatter_bytes",
-    "pairwise_reduce_scatter_bytes_by_rank",
-    "pairwise_reduce_scatter_messages_by_rank",
-    "pairwise_reduce_scatter_rounds",
-    "pairwise_reduce_scatter_time",
-    "recursive_doubling_all_reduce_bytes",
-    "recursive_doubling_all_reduce_bytes_by_rank",
-    "recursive_doubling_all_reduce_messages_by_rank",
-    "recursive_doubling_all_reduce_rounds",
-    "recursive_doubling_all_reduce_time",
-    "ring_all_gather_bytes",
-    "ring_all_gather_bytes_by_rank",
-    "ring_all_gather_messages_by_rank",
-    "ring_all_gather_rounds",
-    "ring_all_gather_time",
-    "ring_all_reduce_bytes",
-    "ring_all_reduce_bytes_by_rank",
-    "ring_all_reduce_messages_by_rank",
-    "ring_all_reduce_rounds",
-    "ring_all_reduce_time",
-    "ring_reduce_scatter_bytes",
-    "ring_reduce_scatter_bytes_by_rank",
-    "ring_reduce_scatter_messages_by_rank",
-    "ring_reduce_scatter_rounds",
-    "ring_reduce_scatter_time",
-    "split_sizes",
-    "tree_all_reduce_bytes",
-    "tree_all_reduce_bytes_by_rank",
-    "tree_all_reduce_messages_by_rank",
-    "tree_all_reduce_rounds",
-    "tree_all_reduce_time",
-    "tree_broadcast_bytes",
-    "tree_broadcast_bytes_by_rank",
-    "tree_broadcast_messages_by_rank",
-    "tree_broadcast_rounds",
-    "tree_broadcast_time",
-    "tree_children",
-    "tree_reduce_bytes",
-    "tree_reduce_bytes_by_rank",
-    "tree_reduce_messages_by_rank",
-    "tree_reduce_rounds",
-    "tree_reduce_time",
-]
+    "ALGORITHMS", "COLLECTIVES", "CollectiveCost", "Links", "all_costs", "cost_of", "flat_ring_all_reduce_time",
+    "split_sizes", "tree_children", *offered(),
+]  # fmt: skip

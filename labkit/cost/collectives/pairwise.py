@@ -10,88 +10,73 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from labkit.cost.collectives.checks import check, check_matrix
+from labkit.cost.collectives.forms import Form
 from labkit.cost.collectives.parts import split_sizes
 
-# Reduce-scatter: `nbytes` and `numel` are those of the whole tensor that each rank brings.
 
+class PairwiseReduceScatter(Form):
+    """Reduce-scatter: `nbytes` and `numel` are those of the whole tensor that each rank brings.
 
-def pairwise_reduce_scatter_rounds(size: int) -> int:
-    """p - 1."""
-    check(size=size)
-    return size - 1
-
-
-def pairwise_reduce_scatter_bytes(nbytes: float, size: int) -> float:
-    """Bytes that each rank sends, when `nbytes` divides evenly: (p - 1) / p * nbytes."""
-    check(nbytes=nbytes, size=size)
-    return (size - 1) / size * nbytes
-
-
-def pairwise_reduce_scatter_bytes_by_rank(numel: int, itemsize: int, size: int) -> list[int]:
-    """Bytes sent by each rank: every part but its own, exact for any element count."""
-    check(numel=numel, itemsize=itemsize, size=size)
-    return [(numel - part) * itemsize for part in split_sizes(numel, size)]
-
-
-def pairwise_reduce_scatter_messages_by_rank(size: int) -> list[int]:
-    """p - 1 from every rank."""
-    return [pairwise_reduce_scatter_rounds(size)] * size
-
-
-def pairwise_reduce_scatter_time(nbytes: float, size: int, alpha: float, beta: float) -> float:
-    """(p - 1) alpha + (p - 1) / p * nbytes * beta seconds."""
-    check(alpha=alpha, beta=beta)
-    return pairwise_reduce_scatter_rounds(size) * alpha + pairwise_reduce_scatter_bytes(nbytes, size) * beta
-
-
-# All-to-all: `nbytes` and `numel` are those of the tensor that each rank brings, its own part included.
-
-
-def pairwise_all_to_all_rounds(size: int) -> int:
-    """p - 1."""
-    check(size=size)
-    return size - 1
-
-
-def pairwise_all_to_all_bytes(nbytes: float, size: int) -> float:
-    """Bytes that each rank sends, when parts are equal: (p - 1) / p * nbytes."""
-    check(nbytes=nbytes, size=size)
-    return (size - 1) / size * nbytes
-
-
-def pairwise_all_to_all_bytes_by_rank(
-    numel: int, itemsize: int, size: int, counts: Sequence[Sequence[int]] | None = None
-) -> list[int]:
-    """Bytes sent by each rank: all it has for others.
-
-    numel: elements that each rank brings, in parts as `torch.tensor_split` makes them; `counts[r][q]` gives
-    the elements that rank r has for rank q instead (`numel` is then not used).
+    Time: (p - 1) alpha + (p - 1) / p * nbytes * beta seconds.
     """
-    check(numel=numel, itemsize=itemsize, size=size)
-    rows = [split_sizes(numel, size)] * size if counts is None else check_matrix(counts, size)
-    return [(sum(row) - row[r]) * itemsize for r, row in enumerate(rows)]
+
+    def rounds(self, size: int) -> int:
+        """p - 1."""
+        check(size=size)
+        return size - 1
+
+    def bytes(self, nbytes: float, size: int) -> float:
+        """Bytes that each rank sends, when `nbytes` divides evenly: (p - 1) / p * nbytes."""
+        check(nbytes=nbytes, size=size)
+        return (size - 1) / size * nbytes
+
+    def bytes_by_rank(self, numel: int, itemsize: int, size: int) -> list[int]:
+        """Bytes sent by each rank: every part but its own, exact for any element count."""
+        check(numel=numel, itemsize=itemsize, size=size)
+        return [(numel - part) * itemsize for part in split_sizes(numel, size)]
 
 
-def pairwise_all_to_all_messages_by_rank(size: int) -> list[int]:
-    """p - 1 from every rank; an empty part is still a message."""
-    return [pairwise_all_to_all_rounds(size)] * size
+pairwise_reduce_scatter = PairwiseReduceScatter("reduce_scatter", "pairwise")
 
 
-def pairwise_all_to_all_time(nbytes: float, size: int, alpha: float, beta: float) -> float:
-    """(p - 1) alpha + (p - 1) / p * nbytes * beta seconds."""
-    check(alpha=alpha, beta=beta)
-    return pairwise_all_to_all_rounds(size) * alpha + pairwise_all_to_all_bytes(nbytes, size) * beta
+class PairwiseAllToAll(Form):
+    """All-to-all: `nbytes` and `numel` are those of the tensor that each rank brings, its own part included.
 
-
-def pairwise_all_to_all_time_of_counts(
-    counts: Sequence[Sequence[int]], itemsize: int, alpha: float, beta: float
-) -> float:
-    """Seconds for uneven `counts[r][q]` if every round waits for its largest message: an upper bound.
-
-    One crowded rank (a popular expert) is in every round, so the bound is near the truth where it matters.
+    Time: (p - 1) alpha + (p - 1) / p * nbytes * beta seconds.
     """
-    size = len(counts)
-    check(size=size, itemsize=itemsize, alpha=alpha, beta=beta)
-    rows = check_matrix(counts, size)
-    largest = [max(rows[r][(r + i) % size] for r in range(size)) for i in range(1, size)]
-    return sum(alpha + elements * itemsize * beta for elements in largest)
+
+    def rounds(self, size: int) -> int:
+        """p - 1."""
+        check(size=size)
+        return size - 1
+
+    def bytes(self, nbytes: float, size: int) -> float:
+        """Bytes that each rank sends, when parts are equal: (p - 1) / p * nbytes."""
+        check(nbytes=nbytes, size=size)
+        return (size - 1) / size * nbytes
+
+    def bytes_by_rank(
+        self, numel: int, itemsize: int, size: int, counts: Sequence[Sequence[int]] | None = None
+    ) -> list[int]:
+        """Bytes sent by each rank: all it has for others.
+
+        numel: elements that each rank brings, in parts as `torch.tensor_split` makes them; `counts[r][q]` gives
+        the elements that rank r has for rank q instead (`numel` is then not used).
+        """
+        check(numel=numel, itemsize=itemsize, size=size)
+        rows = [split_sizes(numel, size)] * size if counts is None else check_matrix(counts, size)
+        return [(sum(row) - row[r]) * itemsize for r, row in enumerate(rows)]
+
+    def time_of_counts(self, counts: Sequence[Sequence[int]], itemsize: int, alpha: float, beta: float) -> float:
+        """Seconds for uneven `counts[r][q]` if every round waits for its largest message: an upper bound.
+
+        One crowded rank (a popular expert) is in every round, so the bound is near the truth where it matters.
+        """
+        size = len(counts)
+        check(size=size, itemsize=itemsize, alpha=alpha, beta=beta)
+        rows = check_matrix(counts, size)
+        largest = [max(rows[r][(r + i) % size] for r in range(size)) for i in range(1, size)]
+        return sum(alpha + elements * itemsize * beta for elements in largest)
+
+
+pairwise_all_to_all = PairwiseAllToAll("all_to_all", "pairwise")

@@ -5,47 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
-from labkit.cost.collectives import (
-    bruck,
-    chain,
-    dissemination,
-    doubling,
-    hierarchical,
-    linear,
-    pairwise,
-    ring,
-    rooted,
-    tree,
-)
 from labkit.cost.collectives.checks import check
+from labkit.cost.collectives.forms import FORMS, Form
 from labkit.cost.collectives.links import Links
-
-# The first of two algorithms that cost the same is the one that `best_algorithm` takes.
-_HOMES: dict[str, dict[str, ModuleType]] = {
-    "broadcast": {"tree": tree, "chain": chain, "naive": linear},
-    "reduce": {"tree": tree, "naive": linear},
-    "all_reduce": {
-        "ring": ring,
-        "recursive_doubling": doubling,
-        "halving_doubling": doubling,
-        "tree": tree,
-        "hierarchical": hierarchical,
-        "naive": linear,
-        "everyone": linear,
-    },
-    "reduce_scatter": {"ring": ring, "halving": doubling, "pairwise": pairwise},
-    "all_gather": {"ring": ring, "bruck": bruck},
-    "scatter": {"naive": rooted},
-    "gather": {"naive": rooted},
-    "all_to_all": {"pairwise": pairwise, "bruck": bruck},
-    "barrier": {"dissemination": dissemination},
-}
-
-COLLECTIVES: tuple[str, ...] = tuple(_HOMES)
-ALGORITHMS: dict[str, tuple[str, ...]] = {name: tuple(home) for name, home in _HOMES.items()}
 
 # What the field also calls them.
 _ALSO = {
@@ -82,11 +46,7 @@ class CollectiveCost:
 
     collective: str
     algorithm: str
-    home: ModuleType
-
-    def _function(self, what: str) -> Callable[..., Any]:
-        function: Callable[..., Any] = getattr(self.home, f"{self.algorithm}_{self.collective}_{what}")
-        return function
+    form: Form
 
     def _needs_chunks(self, chunks: int | None) -> None:
         if self.algorithm == "chain" and chunks is None:
@@ -104,7 +64,7 @@ class CollectiveCost:
         """Payload bytes sent by each rank, exact for any element count."""
         check(size=size, root=root)
         options = {"root": root, "ranks_per_node": ranks_per_node, "counts": counts}
-        sent: list[int] = _call(self._function("bytes_by_rank"), numel, itemsize, size, **options)
+        sent: list[int] = _call(self.form.bytes_by_rank, numel, itemsize, size, **options)
         return sent
 
     def total_bytes(
@@ -133,18 +93,18 @@ class CollectiveCost:
         check(numel=numel, itemsize=itemsize, size=size, root=root)
         self._needs_chunks(chunks)
         options = {"root": root, "ranks_per_node": ranks_per_node, "chunks": chunks}
-        sent: list[int] = _call(self._function("messages_by_rank"), size, **options)
+        sent: list[int] = _call(self.form.messages_by_rank, size, **options)
         return sent
 
     def rounds(self, size: int, ranks_per_node: int | None = None, chunks: int | None = None) -> int:
         """Messages that must follow one another: the factor of alpha in `seconds`."""
         self._needs_chunks(chunks)
-        count: int = _call(self._function("rounds"), size, ranks_per_node=ranks_per_node, chunks=chunks)
+        count: int = _call(self.form.rounds, size, ranks_per_node=ranks_per_node, chunks=chunks)
         return count
 
     def bytes(self, nbytes: float, size: int, ranks_per_node: int | None = None) -> float:
         """Bytes that the busiest rank sends, for `nbytes` that divide evenly."""
-        sent: float = _call(self._function("bytes"), nbytes, size, ranks_per_node=ranks_per_node)
+        sent: float = _call(self.form.bytes, nbytes, size, ranks_per_node=ranks_per_node)
         return sent
 
     def seconds(self, nbytes: float, size: int, alpha: float, beta: float, chunks: int | None = None) -> float:
@@ -163,8 +123,8 @@ class CollectiveCost:
         """
         if self.algorithm == "hierarchical":
             options: dict[str, object] = vars(links)
-            return float(_call(self._function("time"), nbytes, size, **options))
-        return float(_call(self._function("time"), nbytes, size, *links.slowest(size), chunks=chunks))
+            return float(_call(self.form.time, nbytes, size, **options))
+        return float(_call(self.form.time, nbytes, size, *links.slowest(size), chunks=chunks))
 
 
 def cost_of(collective: str, algorithm: str) -> CollectiveCost:
@@ -172,15 +132,15 @@ def cost_of(collective: str, algorithm: str) -> CollectiveCost:
 
     Raises ValueError for a name that is not there; `native` is not, for what a library sends is measured.
     """
-    if collective not in _HOMES:
-        raise ValueError(f"no collective {collective!r}; there are {', '.join(_HOMES)}")
-    homes = _HOMES[collective]
-    name = algorithm if algorithm in homes else _ALSO.get(algorithm, algorithm)
-    if name not in homes:
-        raise ValueError(f"no closed form for {collective} by {algorithm!r}; there are {', '.join(homes)}")
-    return CollectiveCost(collective, name, homes[name])
+    if collective not in FORMS:
+        raise ValueError(f"no collective {collective!r}; there are {', '.join(FORMS)}")
+    forms = FORMS[collective]
+    name = algorithm if algorithm in forms else _ALSO.get(algorithm, algorithm)
+    if name not in forms:
+        raise ValueError(f"no closed form for {collective} by {algorithm!r}; there are {', '.join(forms)}")
+    return CollectiveCost(collective, name, forms[name])
 
 
 def all_costs() -> list[CollectiveCost]:
     """Every algorithm of every collective."""
-    return [cost_of(collective, name) for collective, home in _HOMES.items() for name in home]
+    return [cost_of(collective, name) for collective, forms in FORMS.items() for name in forms]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from labkit.cost.collectives import ALGORITHMS, cost_of
 from labkit.cost.collectives.links import Links
-from labkit.cost.collectives.registry import ALGORITHMS, cost_of
 
 __all__ = ["best_algorithm", "rank_algorithms"]
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from labkit.cost.collectives.checks import check
 from labkit.cost.collectives.registry import cost_of
-from labkit.cost.collectives.ring import ring_all_reduce_rounds
-from labkit.cost.collectives.tree import tree_all_reduce_rounds
+from labkit.cost.collectives.ring import ring_all_reduce
+from labkit.cost.collectives.tree import tree_all_reduce
 
 __all__ = [
     "crossover",
@@ -61,8 +61,8 @@ def ring_tree_crossover(size: int, alpha: float, beta: float) -> float:
 
     (p - 1 - ceil(log2 p)) alpha / ((ceil(log2 p) - (p - 1) / p) beta).
     """
-    lg = tree_all_reduce_rounds(size) / 2
-    return line_crossing(2 * lg, 2 * lg, ring_all_reduce_rounds(size), 2 * (size - 1) / size, alpha, beta)
+    lg = tree_all_reduce.rounds(size) / 2
+    return line_crossing(2 * lg, 2 * lg, ring_all_reduce.rounds(size), 2 * (size - 1) / size, alpha, beta)
 
 
 def ring_recursive_doubling_crossover(size: int, alpha: float, beta: float) -> float:

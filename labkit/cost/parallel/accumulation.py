@@ -7,7 +7,7 @@ whole on every rank. Times in seconds; N ranks, M bytes of parameters.
 
 from __future__ import annotations
 
-from labkit.cost.collectives.ring import ring_all_gather_bytes, ring_all_reduce_bytes, ring_reduce_scatter_bytes
+from labkit.cost.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from labkit.cost.parallel.zero import STAGES
 from labkit.cost.refuse import not_negative, one_of, positive, whole
 
@@ -60,9 +60,9 @@ def accumulation_bytes_per_step(
     one_of(STAGES, stage=stage)
     nbytes, exchanges = params * itemsize, microbatches if exchange_each else 1
     if stage == 0:
-        return exchanges * ring_all_reduce_bytes(nbytes, size)
+        return exchanges * ring_all_reduce.bytes(nbytes, size)
     gathers = 2 * microbatches if stage == 3 else 1
-    return exchanges * ring_reduce_scatter_bytes(nbytes, size) + gathers * ring_all_gather_bytes(nbytes, size)
+    return exchanges * ring_reduce_scatter.bytes(nbytes, size) + gathers * ring_all_gather.bytes(nbytes, size)
 
 
 def accumulation_gradient_bytes(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labkit.cost.collectives.ring import ring_all_gather_bytes, ring_all_reduce_bytes, ring_reduce_scatter_bytes
+from labkit.cost.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from labkit.cost.parallel.zero import zero_bytes_per_step, zero_state_bytes
 from labkit.cost.refuse import not_negative, one_of, whole
 
@@ -46,8 +46,8 @@ def hybrid_bytes_per_step(params: float, ranks_per_node: int, nodes: int, itemsi
     not_negative(params=params)
     whole(ranks_per_node=ranks_per_node, nodes=nodes, itemsize=itemsize)
     nbytes = params * itemsize
-    inside = 2 * ring_all_gather_bytes(nbytes, ranks_per_node) + ring_reduce_scatter_bytes(nbytes, ranks_per_node)
-    return Sent(inside, ring_all_reduce_bytes(nbytes / ranks_per_node, nodes))
+    inside = 2 * ring_all_gather.bytes(nbytes, ranks_per_node) + ring_reduce_scatter.bytes(nbytes, ranks_per_node)
+    return Sent(inside, ring_all_reduce.bytes(nbytes / ranks_per_node, nodes))
 
 
 def node_egress_bytes(params: float, ranks_per_node: int, nodes: int, strategy: str, itemsize: int = 2) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from labkit.cost.collectives.ring import ring_all_reduce_time
+from labkit.cost.collectives.ring import ring_all_reduce
 from labkit.cost.links.wires import Wire
 from labkit.cost.parallel.layers import layer_flops
 from labkit.cost.parallel.tensor import tensor_parallel_payload_bytes
@@ -26,7 +26,7 @@ def all_reduces_that_fit(seconds: float, nbytes: float, size: int, wire: Wire) -
     whole(size=size)
     if size == 1:
         raise ValueError("size must be at least 2: one rank has nothing to reduce")
-    return math.floor(seconds / ring_all_reduce_time(nbytes, size, wire.alpha, wire.beta))
+    return math.floor(seconds / ring_all_reduce.time(nbytes, size, wire.alpha, wire.beta))
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def tensor_parallel_layer(
     flops = layer_flops(batch, sequence, hidden)
     payload = tensor_parallel_payload_bytes(batch, sequence, hidden, itemsize)
     rate = size * flops_per_second
-    communication = 4 * ring_all_reduce_time(payload, size, wire.alpha, wire.beta)
+    communication = 4 * ring_all_reduce.time(payload, size, wire.alpha, wire.beta)
     return TensorParallelLayer(flops.total / rate, communication, flops.weight_gradient * 7 / 12 / rate)
 
 

@@ -12,13 +12,7 @@ from dataclasses import dataclass
 
 from labkit.cost.collectives.links import Links
 from labkit.cost.collectives.registry import cost_of
-from labkit.cost.collectives.ring import (
-    ring_all_gather_bytes,
-    ring_all_gather_bytes_by_rank,
-    ring_all_reduce_bytes,
-    ring_all_reduce_bytes_by_rank,
-    ring_reduce_scatter_bytes_by_rank,
-)
+from labkit.cost.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from labkit.cost.refuse import one_of, whole
 
 __all__ = [
@@ -106,7 +100,7 @@ def tensor_parallel_bytes(
         recompute=recompute,
     )  # fmt: skip
     halves = calls.all_gather + calls.reduce_scatter
-    return calls.all_reduce * ring_all_reduce_bytes(payload, size) + halves * ring_all_gather_bytes(payload, size)
+    return calls.all_reduce * ring_all_reduce.bytes(payload, size) + halves * ring_all_gather.bytes(payload, size)
 
 
 def tensor_parallel_bytes_by_rank(
@@ -134,9 +128,9 @@ def tensor_parallel_bytes_by_rank(
         recompute=recompute,
     )  # fmt: skip
     position = batch * hidden * itemsize
-    reduced = ring_all_reduce_bytes_by_rank(batch * sequence * hidden, itemsize, size)
-    gathered = ring_all_gather_bytes_by_rank(sequence, position, size)
-    scattered = ring_reduce_scatter_bytes_by_rank(sequence, position, size)
+    reduced = ring_all_reduce.bytes_by_rank(batch * sequence * hidden, itemsize, size)
+    gathered = ring_all_gather.bytes_by_rank(sequence, position, size)
+    scattered = ring_reduce_scatter.bytes_by_rank(sequence, position, size)
     return [
         calls.all_reduce * reduced[r] + calls.all_gather * gathered[r] + calls.reduce_scatter * scattered[r]
         for r in range(size)

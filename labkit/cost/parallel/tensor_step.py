@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from labkit.cost.collectives.ring import (
-    ring_all_gather_bytes_by_rank,
-    ring_all_reduce_bytes_by_rank,
-    ring_reduce_scatter_bytes_by_rank,
-)
+from labkit.cost.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from labkit.cost.parallel.layers import replicated_layer_parameters
 from labkit.cost.parallel.tensor import tensor_parallel_bytes_by_rank
 from labkit.cost.parallel.vocabulary import vocabulary_parallel_loss_bytes_by_rank
@@ -23,7 +19,7 @@ def replicated_gradient_bytes_by_rank(hidden: int, layers: int, size: int, items
     """
     whole(hidden=hidden, layers=layers, size=size, itemsize=itemsize)
     return [
-        layers * sent for sent in ring_all_reduce_bytes_by_rank(replicated_layer_parameters(hidden), itemsize, size)
+        layers * sent for sent in ring_all_reduce.bytes_by_rank(replicated_layer_parameters(hidden), itemsize, size)
     ]
 
 
@@ -59,10 +55,10 @@ def tensor_parallel_model_bytes_by_rank(
     ]  # fmt: skip
     if sequence_parallel:
         row = batch * hidden * itemsize
-        parts += [ring_all_gather_bytes_by_rank(sequence, row, size)] * (3 if gather_again else 2)
-        parts += [ring_reduce_scatter_bytes_by_rank(sequence, row, size)] * 2
+        parts += [ring_all_gather.bytes_by_rank(sequence, row, size)] * (3 if gather_again else 2)
+        parts += [ring_reduce_scatter.bytes_by_rank(sequence, row, size)] * 2
         parts += [replicated_gradient_bytes_by_rank(hidden, layers, size, itemsize)]
-        parts += [ring_all_reduce_bytes_by_rank((2 + table) * hidden, itemsize, size)]
+        parts += [ring_all_reduce.bytes_by_rank((2 + table) * hidden, itemsize, size)]
     else:
-        parts += [ring_all_reduce_bytes_by_rank(batch * sequence * hidden, itemsize, size)] * 2
+        parts += [ring_all_reduce.bytes_by_rank(batch * sequence * hidden, itemsize, size)] * 2
     return [sum(column) for column in zip(*parts, strict=True)]

@@ -7,7 +7,7 @@ section 3). Bytes are those that a rank sends, by ring all-reduce.
 
 from __future__ import annotations
 
-from labkit.cost.collectives.ring import ring_all_gather_bytes, ring_all_reduce_bytes, ring_all_reduce_bytes_by_rank
+from labkit.cost.collectives.ring import ring_all_gather, ring_all_reduce
 from labkit.cost.refuse import whole
 
 __all__ = [
@@ -29,7 +29,7 @@ def vocabulary_parallel_loss_bytes(
     travels too, a fourth. b = 4, s = 2048, t = 8: 172 kB.
     """
     whole(batch=batch, sequence=sequence, size=size, itemsize=itemsize)
-    return (NUMBERS_PER_POSITION + smoothed) * ring_all_reduce_bytes(batch * sequence * itemsize, size)
+    return (NUMBERS_PER_POSITION + smoothed) * ring_all_reduce.bytes(batch * sequence * itemsize, size)
 
 
 def vocabulary_parallel_loss_bytes_by_rank(
@@ -40,7 +40,7 @@ def vocabulary_parallel_loss_bytes_by_rank(
     if sum(messages) - NUMBERS_PER_POSITION not in (0, 1) or min(messages) < 1:
         raise ValueError(f"messages must share out {NUMBERS_PER_POSITION} numbers a position (4 with label smoothing), "
                          f"not {messages!r}")  # fmt: skip
-    parts = [ring_all_reduce_bytes_by_rank(n * batch * sequence, itemsize, size) for n in messages]
+    parts = [ring_all_reduce.bytes_by_rank(n * batch * sequence, itemsize, size) for n in messages]
     return [sum(column) for column in zip(*parts, strict=True)]
 
 
@@ -50,7 +50,7 @@ def gathered_scores_bytes(batch: int, sequence: int, vocabulary: int, size: int,
     b = 4, s = 2048, v = 51200, t = 8: 734 MB in 16 bits, thousands of times the loss. And every rank holds all scores.
     """
     whole(batch=batch, sequence=sequence, vocabulary=vocabulary, size=size, itemsize=itemsize)
-    return ring_all_gather_bytes(batch * sequence * vocabulary * itemsize, size)
+    return ring_all_gather.bytes(batch * sequence * vocabulary * itemsize, size)
 
 
 def vocabulary_parallel_embedding_bytes(batch: int, sequence: int, hidden: int, size: int, itemsize: int = 2) -> float:
@@ -59,4 +59,4 @@ def vocabulary_parallel_embedding_bytes(batch: int, sequence: int, hidden: int, 
     Computing scores from the last activation has its counterpart: one all-reduce of s b h in the backward pass only.
     """
     whole(batch=batch, sequence=sequence, hidden=hidden, size=size, itemsize=itemsize)
-    return ring_all_reduce_bytes(batch * sequence * hidden * itemsize, size)
+    return ring_all_reduce.bytes(batch * sequence * hidden * itemsize, size)

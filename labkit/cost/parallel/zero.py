@@ -17,14 +17,7 @@ from collections.abc import Sequence
 from numbers import Integral
 
 from labkit.cost.collectives.parts import split_sizes
-from labkit.cost.collectives.ring import (
-    ring_all_gather_bytes,
-    ring_all_gather_bytes_by_rank,
-    ring_all_reduce_bytes,
-    ring_all_reduce_bytes_by_rank,
-    ring_reduce_scatter_bytes,
-    ring_reduce_scatter_bytes_by_rank,
-)
+from labkit.cost.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from labkit.cost.refuse import not_negative, one_of, whole
 from labkit.cost.training.memory import StateBytes, state_parts
 
@@ -117,9 +110,9 @@ def zero_bytes_per_step(params: float, size: int, stage: int, itemsize: int = 2)
     one_of(STAGES, stage=stage)
     nbytes = params * itemsize
     if stage == 0:
-        return ring_all_reduce_bytes(nbytes, size)
+        return ring_all_reduce.bytes(nbytes, size)
     gathers = 2 if stage == 3 else 1
-    return ring_reduce_scatter_bytes(nbytes, size) + gathers * ring_all_gather_bytes(nbytes, size)
+    return ring_reduce_scatter.bytes(nbytes, size) + gathers * ring_all_gather.bytes(nbytes, size)
 
 
 def zero_bytes_per_step_by_rank(
@@ -137,10 +130,10 @@ def zero_bytes_per_step_by_rank(
     sent = [0] * size
     for unit in _units(params):
         if stage == 0:
-            parts = [ring_all_reduce_bytes_by_rank(unit, grad, size)]
+            parts = [ring_all_reduce.bytes_by_rank(unit, grad, size)]
         else:
-            parts = [ring_reduce_scatter_bytes_by_rank(unit, grad, size)]
-            parts += [ring_all_gather_bytes_by_rank(unit, itemsize, size)] * (2 if stage == 3 else 1)
+            parts = [ring_reduce_scatter.bytes_by_rank(unit, grad, size)]
+            parts += [ring_all_gather.bytes_by_rank(unit, itemsize, size)] * (2 if stage == 3 else 1)
         sent = [sum(column) for column in zip(sent, *parts, strict=True)]
     return sent
 
@@ -155,7 +148,7 @@ def zero1_by_all_reduce_bytes(params: float, size: int, itemsize: int = 2) -> fl
     not_negative(params=params)
     whole(size=size, itemsize=itemsize)
     nbytes = params * itemsize
-    return ring_all_reduce_bytes(nbytes, size) + ring_all_gather_bytes(nbytes, size)
+    return ring_all_reduce.bytes(nbytes, size) + ring_all_gather.bytes(nbytes, size)
 
 
 def _units(params: int | Sequence[int]) -> list[int]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from labkit.cost.collectives.registry import ALGORITHMS, cost_of
-from labkit.cost.collectives.ring import ring_all_gather_time, ring_all_reduce_time, ring_reduce_scatter_time
+from labkit.cost.collectives import ALGORITHMS, cost_of
+from labkit.cost.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from labkit.cost.refuse import not_negative, one_of
 from labkit.cost.topology.axes import Axis
 
@@ -24,9 +24,9 @@ ONE_OF_A_UNIT = (
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", SEND)
 _FLAT = {"all_reduce": "ring", "reduce_scatter": "ring", "all_gather": "ring", "all_to_all": "pairwise"}
 _RINGS: dict[str, Callable[[float, int, float, float], float]] = {
-    "all_reduce": ring_all_reduce_time,
-    "reduce_scatter": ring_reduce_scatter_time,
-    "all_gather": ring_all_gather_time,
+    "all_reduce": ring_all_reduce.time,
+    "reduce_scatter": ring_reduce_scatter.time,
+    "all_gather": ring_all_gather.time,
 }
 
 
