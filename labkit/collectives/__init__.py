@@ -24,6 +24,12 @@ In the docstrings N is the number of ranks (`n` in the code) and M the bytes of 
 the joined one where blocks are gathered).
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
+
 from labkit.collectives.api import (
     all_gather,
     all_reduce,
@@ -34,72 +40,22 @@ from labkit.collectives.api import (
     reduce,
     reduce_scatter,
     scatter,
-)
-from labkit.collectives.bruck import bruck_all_gather, bruck_all_to_all
-from labkit.collectives.chain import chain_broadcast
+)  # fmt: skip
 from labkit.collectives.choose import choose, explain
-from labkit.collectives.dissemination import dissemination_barrier
-from labkit.collectives.everyone import everyone_all_reduce
-from labkit.collectives.halving_doubling import halving_doubling_all_reduce, halving_reduce_scatter
-from labkit.collectives.hierarchical import hierarchical_all_reduce
-from labkit.collectives.naive import naive_all_reduce, naive_broadcast, naive_reduce
-from labkit.collectives.native import (
-    native_all_gather,
-    native_all_reduce,
-    native_all_to_all,
-    native_barrier,
-    native_broadcast,
-    native_reduce,
-    native_reduce_scatter,
-)
-from labkit.collectives.pairwise import pairwise_all_to_all, pairwise_reduce_scatter
-from labkit.collectives.recursive_doubling import recursive_doubling_all_reduce
 from labkit.collectives.registry import ALGORITHMS, algorithm
-from labkit.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from labkit.collectives.rooted import naive_gather, naive_scatter
-from labkit.collectives.tree import tree_all_reduce, tree_broadcast, tree_reduce
 
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """An algorithm: a function of any file here that has `@algorithm` above it."""
+
+
+for _file in iter_modules(__path__):
+    import_module(f"{__name__}.{_file.name}")
+
+_algorithms = {one.__name__: one for of_collective in ALGORITHMS.values() for one in of_collective.values()}
+globals().update(_algorithms)
 __all__ = [
-    "ALGORITHMS",
-    "algorithm",
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "barrier",
-    "broadcast",
-    "bruck_all_gather",
-    "bruck_all_to_all",
-    "chain_broadcast",
-    "choose",
-    "dissemination_barrier",
-    "everyone_all_reduce",
-    "explain",
-    "gather",
-    "halving_doubling_all_reduce",
-    "halving_reduce_scatter",
-    "hierarchical_all_reduce",
-    "naive_all_reduce",
-    "naive_broadcast",
-    "naive_gather",
-    "naive_reduce",
-    "naive_scatter",
-    "native_all_gather",
-    "native_all_reduce",
-    "native_all_to_all",
-    "native_barrier",
-    "native_broadcast",
-    "native_reduce",
-    "native_reduce_scatter",
-    "pairwise_all_to_all",
-    "pairwise_reduce_scatter",
-    "recursive_doubling_all_reduce",
-    "reduce",
-    "reduce_scatter",
-    "ring_all_gather",
-    "ring_all_reduce",
-    "ring_reduce_scatter",
-    "scatter",
-    "tree_all_reduce",
-    "tree_broadcast",
-    "tree_reduce",
-]
+    "ALGORITHMS", "algorithm", "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "choose", "explain",
+    "gather", "reduce", "reduce_scatter", "scatter", *_algorithms,
+]  # fmt: skip
