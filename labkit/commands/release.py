@@ -13,8 +13,7 @@ from labkit.commands import UsageError
 from labkit.commands.chapters import Chapter, all_chapters, find_chapter, notebooks_dir
 from labkit.commands.stub_outputs import StubRunFailed, keeping, stub_outputs, with_stub_outputs
 from labkit.files import write_atomically
-from labkit.grading.source import Source, SourceError, leaks, read_source
-from labkit.grading.source import release as released
+from labkit.grading.source import Source, SourceError, leaks, read_source, release as released
 from labkit.grading.source.exercise import Notebook, role
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from labkit.cost.collectives.checks import check
 from labkit.cost.collectives.ring import ring_all_reduce
-from labkit.cost.links.wires import NVLINK_ONE_DIRECTION as NVLINK_ONE_DIRECTION
-from labkit.cost.links.wires import TEN_GIGABIT as TEN_GIGABIT
+from labkit.cost.links.wires import NVLINK_ONE_DIRECTION as NVLINK_ONE_DIRECTION, TEN_GIGABIT as TEN_GIGABIT
 from labkit.cost.parallel.tensor import (
     tensor_parallel_payload_bytes as tensor_parallel_payload_bytes,  # chapter 3 knows it from here
 )

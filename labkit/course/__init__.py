@@ -9,24 +9,6 @@
 Names load when first used.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from importlib import import_module
-from typing import Any
-
-# No module is called like a name in this table: importing a submodule would put it in the place of the function.
-_HOME = {
-    "Chapter": "file", "Course": "file", "CourseError": "errors", "load": "file", "header": "headers",
-    "glossary": "words", "notation": "words", "coverage": "covered",
-}  # fmt: skip
-__all__ = [*_HOME]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -10,20 +10,6 @@
 Names load when first used.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from importlib import import_module
-from typing import Any
-
-_HOME = {"Exercises": "checks.exercises", "open_exercises": "checks.exercises"}
-__all__ = ["Exercises", "open_exercises"]  # noqa: F822  (loaded on first use)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"labkit.grading.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'labkit.grading' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -20,65 +20,6 @@ Below them: `flat` (many tensors side by side), `same` and `agree` (ranks that b
 Names load when first used.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from labkit.parallel.checkpointing import checkpoint, checkpoint_blocks
-    from labkit.parallel.data.buckets import Bucket
-    from labkit.parallel.data.hooks import all_reduce_hook, bf16_hook
-    from labkit.parallel.data.sampler import Sampler
-    from labkit.parallel.data.wrapper import DataParallel
-    from labkit.parallel.flat import Flat, Piece
-    from labkit.parallel.fsdp.deferred import deferred
-    from labkit.parallel.fsdp.fully_shard import FullyShard
-    from labkit.parallel.layout import Layout
-    from labkit.parallel.mesh import Mesh
-    from labkit.parallel.pipeline.running.pipeline import Pipeline
-    from labkit.parallel.stand_in import Kernels, kernels
-    from labkit.parallel.tensor.block import TensorParallelBlock
-    from labkit.parallel.tensor.gpt import TensorParallelGPT
-    from labkit.parallel.tensor.linear import ColumnParallelLinear, RowParallelLinear
-    from labkit.parallel.vocab import VocabParallelEmbedding
-    from labkit.parallel.vocab_loss import vocab_parallel_cross_entropy
-    from labkit.parallel.zero.adamw import AdamW
-    from labkit.parallel.zero.stage3 import ZeRO3
-    from labkit.parallel.zero.stages import ZeRO1, ZeRO2
-
-__all__ = [
-    "AdamW", "Bucket", "ColumnParallelLinear", "DataParallel", "Flat", "FullyShard", "Kernels", "Layout", "Mesh",
-    "Piece", "Pipeline", "RowParallelLinear", "Sampler", "TensorParallelBlock", "TensorParallelGPT",
-    "VocabParallelEmbedding", "ZeRO1", "ZeRO2", "ZeRO3",
-    "all_reduce_hook", "bf16_hook", "checkpoint", "checkpoint_blocks", "deferred", "kernels",
-    "vocab_parallel_cross_entropy",
-]  # fmt: skip
-
-# No module is called like a name in this table: importing a submodule would put it in the place of the function.
-_HOME = {
-    "Bucket": "data.buckets", "DataParallel": "data.wrapper", "Sampler": "data.sampler",
-    "all_reduce_hook": "data.hooks", "bf16_hook": "data.hooks",
-    "Flat": "flat", "Piece": "flat",
-    "AdamW": "zero.adamw", "ZeRO1": "zero.stages", "ZeRO2": "zero.stages", "ZeRO3": "zero.stage3",
-    "checkpoint": "checkpointing", "checkpoint_blocks": "checkpointing",
-    "Layout": "layout", "Mesh": "mesh",
-    "ColumnParallelLinear": "tensor.linear", "RowParallelLinear": "tensor.linear",
-    "TensorParallelBlock": "tensor.block", "TensorParallelGPT": "tensor.gpt",
-    "VocabParallelEmbedding": "vocab", "vocab_parallel_cross_entropy": "vocab_loss",
-    "FullyShard": "fsdp.fully_shard", "deferred": "fsdp.deferred",
-    "Pipeline": "pipeline.running.pipeline",
-    "Kernels": "stand_in", "kernels": "stand_in",
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from labkit.cost.collectives.links import Links
 
-from . import record as rec
-from . import staging
+from . import record as rec, staging
 from .clock import Clock
 from .context import Context
 from .dtypes import CODES

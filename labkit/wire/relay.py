@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from . import record as rec
-from . import staging
+from . import record as rec, staging
 from .errors import Refused, WaitTimeout
 from .message import CREDIT, Message
 from .ops import ReduceOp

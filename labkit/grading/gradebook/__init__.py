@@ -18,32 +18,6 @@ What a person decides is stronger than what a check found: an override over a ma
 Names load when first used.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from labkit.grading.gradebook.errors import PolicyError
-    from labkit.grading.gradebook.options import GradebookOptions, read_options
-    from labkit.grading.gradebook.policy import Accommodation, read_accommodations
-    from labkit.grading.gradebook.writing import Written, write
-
-# No module is called like a name in this table: importing a submodule would put it in the place of the function.
-_HOME = {
-    "Accommodation": "policy", "GradebookOptions": "options", "PolicyError": "errors", "Written": "writing",
-    "read_accommodations": "policy", "read_options": "options", "write": "writing",
-}  # fmt: skip
-__all__ = [
-    "Accommodation", "GradebookOptions", "PolicyError", "Written", "read_accommodations", "read_options", "write",
-]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

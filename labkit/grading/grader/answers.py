@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from labkit.grading.grader.reading import LONGEST_CELL, Cell
 from labkit.grading.source.code import defined
-from labkit.grading.source.exercise import PRIVATE, Exercise, Source, label, role
-from labkit.grading.source.exercise import Cell as SourceCell
+from labkit.grading.source.exercise import PRIVATE, Cell as SourceCell, Exercise, Source, label, role
 from labkit.grading.source.stub import stubbed
 
 

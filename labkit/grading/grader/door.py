@@ -26,8 +26,7 @@ from labkit.grading.checks.notebook import RUN_SECONDS
 from labkit.grading.checks.order import order_of_rounds
 from labkit.grading.checks.student import Evidence, Failed, Student, StudentError, Unattempted
 from labkit.grading.grader import memory as peaks
-from labkit.grading.sandbox import Evidence as Seen
-from labkit.grading.sandbox import Failure, Limits, NotData, Sandbox
+from labkit.grading.sandbox import Evidence as Seen, Failure, Limits, NotData, Sandbox
 from labkit.wire.message import name_operation
 
 PATIENCE = 2.0  # times the notebook's limit for one run

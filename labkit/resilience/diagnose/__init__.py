@@ -12,32 +12,6 @@
 Names load when first used.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from importlib import import_module
-from typing import Any
-
-# No module is called like a name in this table: importing a submodule would put it in the place of the function.
-_HOME = {
-    "Agent": "channel", "Collector": "channel", "report_to": "channel",
-    "Report": "report", "Pages": "reading", "Waits": "waits", "Clue": "waits",
-    "Verdict": "verdict", "diagnose": "verdict", "Detector": "detector",
-    "Speeds": "slowness", "stragglers": "slowness", "since": "slowness", "find_slow": "slowness",
-    "FiniteGuard": "guards", "ForwardWatch": "guards", "NotFinite": "guards", "SpikeGuard": "spikes", "Spike": "spikes",
-    "checksum": "replicas", "compare": "replicas", "Differs": "replicas",
-    "replay": "replays", "Replayed": "replays", "find_flip": "flips", "Flip": "flips",
-}  # fmt: skip
-
-__all__ = sorted(_HOME)  # noqa: PLE0605
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
