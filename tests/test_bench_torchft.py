@@ -7,8 +7,7 @@ import os
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from leftovers import eventually, zombies
 
 from labkit.bench import diaries, failures, failures_stall, failures_torchft, ratios, rivals, torchft_process

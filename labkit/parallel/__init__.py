@@ -2,7 +2,7 @@
 
     DataParallel(module, group)      every rank holds the model, and a part of the batch: `labkit.parallel.data`
     Sampler(count, group, batch=8)   which examples a rank sees
-    FullyShard(module, group)        every rank holds a stretch of each block: `labkit.parallel.fsdp`
+    FullyShard(module, group)        every rank holds a shard of each block: `labkit.parallel.fsdp`
     ZeRO1, ZeRO2, ZeRO3              the same with the training state cut among ranks: `labkit.parallel.zero`
     Mesh(group, {"dp": 2, "tp": 2})  names for the axes along which ranks work together, a group for each
     Layout({"dp": 2, "tp": 2})       the same as numbers only: coordinates, groups, nodes

@@ -1,8 +1,8 @@
-"""Many tensors side by side in one: `Flat` knows where each lies, and which stretch of them each rank owns.
+"""Many tensors side by side in one: `Flat` knows where each lies, and which shard of them each rank owns.
 
 Buckets, ZeRO and FSDP all send, cut and free such flat tensors: one message instead of a hundred, and one cut
-that need not respect where a parameter ends. Rank r owns `torch.tensor_split(whole, N)[r]`: stretches differ by at
-most one element, and nothing is padded. (PyTorch's FSDP pads each parameter instead, so that all stretches are equal.)
+that need not respect where a parameter ends. Rank r owns `torch.tensor_split(whole, N)[r]`: shards differ by at
+most one element, and nothing is padded. (PyTorch's FSDP pads each parameter instead, so that all shards are equal.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from labkit.collectives.chunks import even_sizes
 
 @dataclass(frozen=True)
 class Piece:
-    """Elements `start` to `stop` of tensor `name`, flattened, which lie at `offset` of their owner's stretch."""
+    """Elements `start` to `stop` of tensor `name`, flattened, which lie at `offset` of their owner's shard."""
 
     name: str
     start: int
@@ -32,7 +32,7 @@ class Flat:
     """The layout of named tensors in one 1-D tensor, cut among `size` ranks. It holds no data.
 
     names, shapes: as given, in order. edges: tensor i takes elements edges[i] to edges[i + 1]. numel: of all.
-    counts: elements that each rank owns. starts: where each rank's stretch begins.
+    counts: elements that each rank owns. starts: where each rank's shard begins.
     """
 
     def __init__(self, named: Iterable[tuple[str, Tensor | torch.Size | Sequence[int]]], size: int = 1):
@@ -59,7 +59,7 @@ class Flat:
         return out
 
     def pieces(self, rank: int) -> list[Piece]:
-        """Which elements of which tensors `rank` owns, in the order in which they lie in its stretch."""
+        """Which elements of which tensors `rank` owns, in the order in which they lie in its shard."""
         first, last = self.starts[rank], self.starts[rank] + self.counts[rank]
         found = []
         for name, (start, stop) in zip(self.names, pairwise(self.edges), strict=True):

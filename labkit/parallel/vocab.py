@@ -29,7 +29,7 @@ class VocabParallelEmbedding(nn.Module):
 
     weight: this rank's rows: (part, width). They are drawn as nn.Embedding draws them, all of them on every rank, so
         that ranks with the same random state hold parts of the same matrix.
-    shards: the ids that each rank holds, in place of equal stretches of them: see `tensor/spread.py`.
+    shards: the ids that each rank holds, in place of equal ranges of them: see `tensor/spread.py`.
     sequence: what comes out is this rank's part of dimension 1 (a reduce-scatter in place of the all-reduce), and what
         `scores` takes too (an all-gather, and a reduce-scatter in backward).
     overlap: backward of `scores` sums the input's gradient while it computes the weight's.

@@ -41,7 +41,7 @@ def vocab_parallel_cross_entropy(
     targets: (...), ids in the whole vocabulary, the same on every rank. Those equal to `ignore_index` count nothing.
     vocab: size of the whole vocabulary. Parts are then those of `torch.tensor_split`. Without it the ranks first tell
         each other how many columns they have, and check that they have the same targets: 16 bytes a rank more.
-    ids: with `vocab`, the ids of each rank's columns, where these are no equal stretches (see `tensor/spread.py`).
+    ids: with `vocab`, the ids of each rank's columns, where these are no equal ranges (see `tensor/spread.py`).
     reduction: "mean" over the targets that count (NaN if there are none), "sum", or "none" for a loss a target.
     label_smoothing: the part of a target that is shared out among all ids, from 0 to 1, as in `F.cross_entropy`.
 
@@ -79,7 +79,7 @@ def vocab_parallel_cross_entropy(
 
 def places_of(ids: Tensor, vocab: int, group: Group, held: Sequence[Sequence[int]] | None) -> Tensor:
     """Where each of `ids` is among those of this rank, -1 if another rank has it. held: the ids of each rank, in order;
-    None for equal stretches, as `torch.tensor_split` cuts them."""
+    None for equal ranges, as `torch.tensor_split` cuts them."""
     if held is None:
         sizes = even_sizes(vocab, group.size)
         start = sum(sizes[: group.rank])

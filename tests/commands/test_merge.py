@@ -4,8 +4,7 @@ import copy
 from collections import Counter
 
 import nbformat
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from labkit.commands.merge import NOTE, TAG, cleared, from_edition, merge, same
 

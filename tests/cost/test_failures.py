@@ -7,8 +7,7 @@ from random import Random
 from statistics import NormalDist, fmean
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from labkit import cost
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import pytest
 
 from labkit import cost
-from labkit.cost import ftar
-from labkit.cost import topology as T
+from labkit.cost import ftar, topology as T
 from labkit.cost.units import GB, Gb, Tb
 
 PORTS = T.HpnPorts()

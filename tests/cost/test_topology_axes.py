@@ -7,8 +7,7 @@ from collections import Counter
 from itertools import permutations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from labkit import cost
 from labkit.cost import topology as T

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from labkit.course.case_plan import best_plan
 from labkit.course.casefile import Case, Evidence, Suspect

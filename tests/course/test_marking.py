@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from course.sample import SAMPLE, VALUES, chapter
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from labkit.course.questions import Choices, Feedback, Order, Question
 

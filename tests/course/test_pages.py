@@ -5,8 +5,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from labkit.course import coverage, glossary, load, notation
-from labkit.course import graph as graph_module
+from labkit.course import coverage, glossary, graph as graph_module, load, notation
 from labkit.course.build import NOTEBOOKS, main, outdated
 from labkit.course.graph import in_words, svg
 from labkit.course.layers import crossings, layered

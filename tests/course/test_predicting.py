@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from course.sample import VALUES, chapter
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from labkit.course.predicting import Forecast, ratio
 

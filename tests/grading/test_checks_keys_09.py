@@ -21,10 +21,12 @@ from labkit.grading.checks.wording import fill
 from labkit.grading.grader import memory
 from labkit.grading.grader.door import Pace, SandboxStudent
 from labkit.grading.keys import find_key
-from labkit.grading.reference import chapter_09 as pairs
-from labkit.grading.reference import chapter_09_heads as parts
-from labkit.grading.reference import chapter_09_say as say
-from labkit.grading.reference import chapter_09_whole as whole
+from labkit.grading.reference import (
+    chapter_09 as pairs,
+    chapter_09_heads as parts,
+    chapter_09_say as say,
+    chapter_09_whole as whole,
+)
 from labkit.grading.sandbox import open_sandbox
 from labkit.models.gpt import attend
 from labkit.parallel import ColumnParallelLinear, RowParallelLinear, vocab_parallel_cross_entropy

@@ -10,10 +10,8 @@ import torch
 from slips import every_draw, letters_have_reasons, tell_apart
 
 from labkit import cost
-from labkit.grading.keys import chapter_10 as keys
-from labkit.grading.keys import find_key
-from labkit.grading.reference import chapter_10 as reference
-from labkit.grading.reference import chapter_10_runs as runs
+from labkit.grading.keys import chapter_10 as keys, find_key
+from labkit.grading.reference import chapter_10 as reference, chapter_10_runs as runs
 from labkit.parallel.pipeline import (
     Costs,
     gpipe,

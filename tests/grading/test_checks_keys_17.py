@@ -10,10 +10,8 @@ import torch
 from slips import every_draw, tell_apart
 
 from labkit import cost
-from labkit.grading.keys import chapter_17 as keys
-from labkit.grading.keys import find_key
-from labkit.grading.reference import chapter_17 as reference
-from labkit.grading.reference import chapter_17_numbers as numbers
+from labkit.grading.keys import chapter_17 as keys, find_key
+from labkit.grading.reference import chapter_17 as reference, chapter_17_numbers as numbers
 from labkit.resilience.diagnose import find_slow
 
 CHAPTER = "17_when_things_break"

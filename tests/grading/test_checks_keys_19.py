@@ -13,9 +13,7 @@ from labkit import cost
 from labkit.grading.checks.fresh import Fresh
 from labkit.grading.checks.student import Evidence, NotRight
 from labkit.grading.keys import find_key
-from labkit.grading.reference import chapter_19 as reference
-from labkit.grading.reference import chapter_19_audit as logs
-from labkit.grading.reference import chapter_19_quorum as quorums
+from labkit.grading.reference import chapter_19 as reference, chapter_19_audit as logs, chapter_19_quorum as quorums
 from labkit.resilience.audit import check
 from labkit.resilience.audit.records import parse
 from labkit.resilience.ft_hsdp import numbers

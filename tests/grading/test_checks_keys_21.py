@@ -12,8 +12,7 @@ import pytest
 from slips import every_draw, letters_have_reasons, tell_apart
 
 from labkit import cost
-from labkit.grading.keys import chapter_21 as keys
-from labkit.grading.keys import find_key
+from labkit.grading.keys import chapter_21 as keys, find_key
 from labkit.grading.reference.chapter_21 import ACCOUNTS, DAYS, expected_out, own_cluster
 
 CHAPTER = "21_hundred_thousand_gpus"

@@ -12,8 +12,7 @@ import torch
 from labkit.grading.checks.fresh import Fresh
 from labkit.grading.checks.student import Evidence, NotRight
 from labkit.grading.checks.wording import fill
-from labkit.grading.reference import chapter_20_maps as maps
-from labkit.grading.reference import chapter_20_widths as widths
+from labkit.grading.reference import chapter_20_maps as maps, chapter_20_widths as widths
 from labkit.resilience.ntp import shard_map
 
 

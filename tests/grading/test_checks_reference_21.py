@@ -8,10 +8,12 @@ import pytest
 
 from labkit import cost
 from labkit.cost import topology
-from labkit.grading.reference import chapter_21_axes as axes
-from labkit.grading.reference import chapter_21_packing as packing
-from labkit.grading.reference import chapter_21_runs as runs
-from labkit.grading.reference import chapter_21_shares as shares
+from labkit.grading.reference import (
+    chapter_21_axes as axes,
+    chapter_21_packing as packing,
+    chapter_21_runs as runs,
+    chapter_21_shares as shares,
+)
 
 
 @dataclass

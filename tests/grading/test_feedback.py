@@ -5,8 +5,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from sample_class import EVIL, TRACE, graded, result, small_class
 
 from labkit.grading.feedback.folder import file_names

@@ -6,8 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from sample_class import graded, result, small_class
 
 from labkit.grading.gradebook import GradebookOptions, write

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from labkit.grading.checks.student import Evidence, NotRight, Student
-from labkit.grading.reference import chapter_20_batches as batches
-from labkit.grading.reference import chapter_20_state as states
+from labkit.grading.reference import chapter_20_batches as batches, chapter_20_state as states
 from labkit.grading.reference.chapter_20_plan import some_plan
 from labkit.resilience.ntp.moving import plan as moves_of
 from labkit.resilience.rehearse import KILLED, adamw_step, gradient_of_shards

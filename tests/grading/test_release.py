@@ -7,8 +7,7 @@ import json
 
 import nbformat
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from sample_source import NAME, cell, sample, sources
 
 from labkit.grading.source import leaks, read_notebook, release, secrets_of

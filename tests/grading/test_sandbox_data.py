@@ -9,8 +9,7 @@ import struct
 
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from labkit.grading.sandbox.plain_data import (
     DTYPES,

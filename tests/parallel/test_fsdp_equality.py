@@ -172,7 +172,7 @@ def test_frozen_parameters_units_used_twice_and_units_not_used(strategy):
         for _ in range(2):  # in the second step the first one's order is known
             model.zero_grad()
             model(x.tensor_split(group.size)[group.rank]).square().mean().backward()
-        gathered = [shard.whole is not None for shard in model.shards if shard.flat.size > 1]
+        gathered = [flat.whole is not None for flat in model.flat_params if flat.flat.size > 1]
         return model.gradients(), [n for n, p in model.named_parameters() if not p.requires_grad], any(gathered)
 
     wanted = plain_gradients(Odd(), lambda m: m(x).square().mean())
@@ -293,8 +293,8 @@ def test_parameter_groups_are_those_of_the_plain_model():
     rest = [p for p in plain.parameters() if p.dim() > 1]
     optimizer = torch.optim.AdamW([*groups(plain), {"params": rest}], lr=1e-2, weight_decay=0.3)
     expected = trained(plain, optimizer, x)
-    for stretches, weights in launch(on_rank, 2).results:
-        assert furthest(weights, expected) < 1e-9 and stretches == [2, 2]  # one of each kind in each of two blocks
+    for shards, weights in launch(on_rank, 2).results:
+        assert furthest(weights, expected) < 1e-9 and shards == [2, 2]  # one of each kind in each of two blocks
 
 
 def test_no_sync_reduces_units_that_the_last_microbatch_did_not_use_as_fully_shard_does():
@@ -471,7 +471,7 @@ def test_blocks_that_were_checkpointed_before_wrapping_are_computed_again_with_g
         model = FullyShard(plain, group, units=units)
         next_token_loss(model(x), y).backward()
         gone = all(p.is_meta for m in model.module.modules() for p in vars(m).values() if isinstance(p, torch.Tensor))
-        return model.gradients(), gone and not any(s.whole is not None for s in model.shards)
+        return model.gradients(), gone and not any(s.whole is not None for s in model.flat_params)
 
     x, y = batch()
     wanted = plain_gradients(GPT(CONFIG), lambda m: next_token_loss(m(x), y))

@@ -76,20 +76,20 @@ def test_blocks_that_are_computed_again_are_not_gathered_once_more():
         assert sent(run.trace, step) == cost.zero_bytes_per_step_by_rank(run.results[0], 3, 3, 4), step
 
 
-def test_hybrid_sends_only_the_stretch_across():
+def test_hybrid_sends_only_the_shard_across():
     def on_rank(group):
         model = FullyShard(GPT(CONFIG), group, strategy="hybrid")
         steps(model, group)
         return [u.numel for u in model.units], [p.numel() for p in model.parameters()]
 
     run = launch(on_rank, 4, transport="local", network=Network(2, 2), clock="virtual")
-    units, stretches = run.results[0]
+    units, shards = run.results[0]
     within, across = [0] * 4, [0] * 4
     for m in run.trace.sends:
         if m.step == 1:
             (within if m.src // 2 == m.dst // 2 else across)[m.src] += m.nbytes
     assert within == cost.zero_bytes_per_step_by_rank(units, 2, 3, 4) * 2
-    each = cost.zero_bytes_per_step_by_rank(stretches, 2, 0, 4)  # the all-reduce of a stretch between two replicas
+    each = cost.zero_bytes_per_step_by_rank(shards, 2, 0, 4)  # the all-reduce of a shard between two replicas
     assert [across[0], across[2]] == each
 
 
@@ -105,11 +105,11 @@ def test_no_sync_sends_gradients_once_and_its_absence_each_time():
                     with model.no_sync():
                         loss.backward()
                     assert all(p.grad is None for p in model.parameters())
-                    assert all(s.unreduced.numel() == s.flat.numel for s in model.shards)
+                    assert all(s.unreduced.numel() == s.flat.numel for s in model.flat_params)
                 else:
                     loss.backward()
             group.step(1000)
-            assert all(s.unreduced is None for s in model.shards)
+            assert all(s.unreduced is None for s in model.flat_params)
             found.append(model.gradients())
         return max(float((g - found[1][name]).abs().max()) for name, g in found[0].items())
 
@@ -132,7 +132,7 @@ def test_all_ranks_call_the_same_collectives_in_the_same_order(prefetch):
     def on_rank(group):
         model = FullyShard(GPT(CONFIG), group, prefetch=prefetch)
         steps(model, group)
-        return [s.flat.numel for s in model.shards]
+        return [s.flat.numel for s in model.flat_params]
 
     run = launch(on_rank, 3, transport="local")
     by_rank = [[(c.name, c.shape) for c in run.trace.collectives() if c.rank == r and c.step == 1] for r in range(3)]
@@ -165,7 +165,7 @@ def test_state_at_rest_is_16_bytes_a_parameter_over_the_ranks(size):
         optimizer = torch.optim.AdamW(model.parameters())
         model(torch.randn(3, 32)).sum().backward()
         optimizer.step()
-        counters = 4 * len(model.shards)  # AdamW's own, a number for each stretch
+        counters = 4 * len(model.flat_params)  # AdamW's own, a number for each shard
         return resident_bytes() - before - counters, [u.numel for u in model.units]
 
     results = launch(on_rank, size, transport="local", memory="resident").results
@@ -175,7 +175,7 @@ def test_state_at_rest_is_16_bytes_a_parameter_over_the_ranks(size):
 
 @pytest.mark.parametrize("prefetch", few([1, 0, 2]))
 @pytest.mark.parametrize("strategy", ["full_shard", "shard_grad_op"])
-def test_the_peak_is_the_stretches_and_the_units_gathered_at_once(strategy, prefetch):
+def test_the_peak_is_the_shards_and_the_units_gathered_at_once(strategy, prefetch):
     size = 2
 
     def on_rank(group, train):

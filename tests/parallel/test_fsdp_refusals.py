@@ -36,7 +36,7 @@ def test_bad_options_are_refused_on_every_rank():
     def on_rank(group):
         make = lambda: MLP(WIDTHS)  # noqa: E731
         taken = MLP(WIDTHS)
-        taken.stretch = 1
+        taken.shard = 1
         return [
             refused(lambda: FullyShard(make(), group, strategy="full-shard")),
             refused(lambda: FullyShard(make(), group, strategy="hybrid")),
@@ -57,7 +57,7 @@ def test_bad_options_are_refused_on_every_rank():
 
     wanted = ["did you mean 'full_shard'", "all on one node", "goes with strategy='hybrid'", "no submodule 'layers.7'",
               "no forward of its own", "prefetch=-1", "average='mean'", "param_dtype=torch.int32", "no parameters",
-              "sharded already", "not list", "attribute 'stretch' of its own", "average='weights'",
+              "sharded already", "not list", "attribute 'shard' of its own", "average='weights'",
               "nobody said what this batch counts", "above 0"]  # fmt: skip
     for found in launch(on_rank, 2, transport="local").results:
         for text, words in zip(found, wanted, strict=True):
@@ -89,7 +89,7 @@ def test_models_that_differ_are_refused_on_every_rank_and_the_difference_is_name
         assert "unit" in found[3] and "prefetch=2" in found[4]
 
 
-def test_parameters_replaced_or_stretches_resized_after_wrapping_are_named():
+def test_parameters_replaced_or_shards_resized_after_wrapping_are_named():
     def on_rank(group):
         replaced = FullyShard(MLP(WIDTHS), group)
         replaced.module.layers[0].weight = nn.Parameter(torch.zeros(9, 8))
@@ -101,11 +101,11 @@ def test_parameters_replaced_or_stretches_resized_after_wrapping_are_named():
     def resized(group):
         model = FullyShard(MLP(WIDTHS), group)
         if group.rank == 1:
-            model.module.layers[0].stretch.data = torch.zeros(4)
+            model.module.layers[0].shard.data = torch.zeros(4)
         model(torch.ones(1, 8))
 
     text = ends(resized)
-    assert "rank 1: the stretch of unit 'layers.0' was resized from 18 elements to [4]" in text
+    assert "rank 1: the shard of unit 'layers.0' was resized from 18 elements to [4]" in text
 
 
 def test_a_forward_that_raises_on_one_rank_ends_the_run_and_leaves_the_model_as_it_was():
@@ -273,4 +273,4 @@ def test_weights_read_outside_of_forward_have_a_shape_and_no_values():
 
     shape, meta, names = launch(on_rank, 2, transport="local").results[0]
     assert shape == (192, 64) and meta
-    assert names == ["module.stretch", "module.blocks.0.stretch", "module.blocks.1.stretch"]
+    assert names == ["module.shard", "module.blocks.0.shard", "module.blocks.1.shard"]

@@ -119,7 +119,7 @@ def test_a_state_dict_of_another_model_or_number_of_shards_is_refused_by_all(hyb
         model = FullyShard(GPT(CONFIG), group, strategy="hybrid" if hybrid else "full_shard")
         before = model.state_dict()
         mine = model.sharded_state_dict()
-        place = model.sharding.shard
+        place = model.sharding.shard_group
         every = [None] * place.size
         every[place.rank] = mine
         other = GPT(GPTConfig(context=16, layers=3, width=40, heads=4, vocab=61)).state_dict()
@@ -219,9 +219,9 @@ def test_a_deferred_model_is_never_whole_and_trains_like_the_plain_one():
             train(m, adamw(m), group, 1)
         return most[0], sum(p.nbytes for p in model.parameters()), same(model.state_dict(), plain.state_dict())
 
-    for most, stretches, equal in launch(on_rank, 4, transport="local", memory="resident").results:
+    for most, shards, equal in launch(on_rank, 4, transport="local", memory="resident").results:
         assert equal
-        assert 0 < most <= stretches + 2 * largest < config.num_parameters * 4 / 2
+        assert 0 < most <= shards + 2 * largest < config.num_parameters * 4 / 2
 
 
 def test_what_cannot_be_drawn_later_is_refused():

@@ -6,8 +6,7 @@ from itertools import zip_longest
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import labkit
 from labkit.parallel import Sampler

@@ -108,7 +108,7 @@ def test_a_model_keeps_its_own_precision_unless_another_is_asked_for(stage):
     def work(group):
         zero = STAGES[stage](Critic(False), group)
         zero(torch.ones(2, 5)).sum().backward()
-        return [t.dtype for t in zero.gradients().values()] + [u.stretch.dtype for u in zero.units]
+        return [t.dtype for t in zero.gradients().values()] + [u.shard.dtype for u in zero.units]
 
     assert set(labkit.launch(work, 1).results[0]) == {torch.float32}
 

@@ -6,8 +6,7 @@ import itertools
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from labkit.resilience.deadlines import FACTORS, Deadlines, Limit
 from labkit.wire.errors import Refused, WaitTimeout

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from leftovers import NEVER, eventually, zombies
 
 from labkit.resilience.quorum import Aggregator, BadCall, QuorumClient, QuorumService

@@ -1,7 +1,7 @@
 """Buckets: gradients that travel together.
 
 One all-reduce for each parameter pays a latency for each. One all-reduce for all of them cannot begin before
-backward ends. A bucket is the way between: a stretch of memory for several gradients, sent when the last of them is
+backward ends. A bucket is the way between: a piece of memory for several gradients, sent when the last of them is
 there (Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", section 3.2).
 
 Backward makes gradients from the last layer to the first, so buckets are filled in reverse order of the parameters.

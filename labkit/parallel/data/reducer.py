@@ -129,7 +129,7 @@ class Reducer:
             self._sent += 1
 
     def _put(self, i: int, factor: float) -> None:
-        """The bucket's stretch for parameter i = factor * gradient; `.grad` becomes that stretch. One copy at most."""
+        """The bucket's part for parameter i = factor * gradient; `.grad` becomes that part. One copy at most."""
         p, view = self.parameters[i], self._view_of[i]
         grad = p.grad
         if grad is None or factor == 0:  # not 0 * gradient: what does not count may be NaN

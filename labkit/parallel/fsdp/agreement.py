@@ -20,7 +20,7 @@ def check_all(sharding: Sharding, check: Callable[[Group], None]) -> None:
 
     A rank that fails in one group still takes part in the other: its peers there wait for it.
     """
-    groups = [g for g in (sharding.shard, sharding.replicate) if g.size > 1] or [sharding.shard]
+    groups = [g for g in (sharding.shard_group, sharding.replicate_group) if g.size > 1] or [sharding.shard_group]
     if len(groups) == 1:
         check(groups[0])
         return

@@ -1,4 +1,4 @@
-"""From a plain module to units, shards and stretches, alike on every rank."""
+"""From a plain module to units and flat parameters, alike on every rank."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from labkit.parallel.fsdp.agreement import check_all
+from labkit.parallel.fsdp.flat_parameter import FlatParameter
 from labkit.parallel.fsdp.guards import checksum
 from labkit.parallel.fsdp.schedule import Unit
-from labkit.parallel.fsdp.shard import Shard
 from labkit.parallel.fsdp.strategies import Sharding
 from labkit.parallel.fsdp.units import Choice, Owned, choose_units, owned_by
 from labkit.parallel.groups import Grouped
@@ -30,7 +30,7 @@ class Built:
 
 
 def build(
-    module: nn.Module, choice: Choice, sharding: Sharding, dtype: torch.dtype | None, lent: dict[int, Shard],
+    module: nn.Module, choice: Choice, sharding: Sharding, dtype: torch.dtype | None, lent: dict[int, FlatParameter],
     options: str, groups: Grouped,
 ) -> Built:  # fmt: skip
     """Cut the parameters of `module`, and take them out of it.
@@ -47,49 +47,54 @@ def build(
     check_all(sharding, functools.partial(check_same, words))
 
     keys = _keys(module)
-    units = [Unit(name, modules[name], _shards(name, table[name], sharding, dtype, lent, groups)) for name in modules]
-    home = {id(o.tensor): (shard, o.name) for unit in units for shard in unit.shards for o in shard.owned}
+    units = [Unit(name, modules[name], _flat_params(name, table[name], sharding, dtype, lent, groups)) for name in modules]
+    home = {
+        id(o.tensor): (flat_param, o.name)
+        for unit in units
+        for flat_param in unit.flat_params
+        for o in flat_param.owned
+    }
 
     def deliver(values: Tensor, of: Tensor) -> None:
-        shard, name = home[id(of)]
-        shard.take(name, 0, values.detach().flatten())
+        flat_param, name = home[id(of)]
+        flat_param.take(name, 0, values.detach().flatten())
 
     if recipe is not None:
-        recipe.replay(deliver, module, sharding.shard.device)
+        recipe.replay(deliver, module, sharding.shard_group.device)
     else:
         for unit in units:
-            for shard in unit.shards:
-                for o in shard.owned:
+            for flat_param in unit.flat_params:
+                for o in flat_param.owned:
                     deliver(o.tensor, o.tensor)
         for m in module.modules():
             for name, b in m._buffers.items():
-                m._buffers[name] = b.to(sharding.shard.device) if b is not None else None
+                m._buffers[name] = b.to(sharding.shard_group.device) if b is not None else None
     for unit in units:
         _swap(unit)
     return Built(units, keys)
 
 
-def _shards(
-    name: str, owned: list[Owned], sharding: Sharding, dtype: Any, lent: dict[int, Shard], groups: Grouped
-) -> list[Shard]:
+def _flat_params(
+    name: str, owned: list[Owned], sharding: Sharding, dtype: Any, lent: dict[int, FlatParameter], groups: Grouped
+) -> list[FlatParameter]:
     kinds: dict[tuple[torch.dtype, bool, int], list[Owned]] = {}
     for o in owned:
         kinds.setdefault((o.tensor.dtype, o.tensor.requires_grad, groups.of[id(o.tensor)]), []).append(o)
-    return [Shard(name, alike, sharding, dtype, lent, group) for (*_, group), alike in kinds.items()]
+    return [FlatParameter(name, alike, sharding, dtype, lent, group) for (*_, group), alike in kinds.items()]
 
 
 def _swap(unit: Unit) -> None:
-    """Take the parameters out of the unit's modules, and register the stretches in their place."""
-    for shard in unit.shards:
-        for o in shard.owned:
+    """Take the parameters out of the unit's modules, and register the shards in their place."""
+    for flat_param in unit.flat_params:
+        for o in flat_param.owned:
             for module, attribute in o.places:
                 del module._parameters[attribute]
             o.tensor = nn.Parameter(o.tensor.detach().to("meta"), requires_grad=False)  # only its shape is left
-    for i, shard in enumerate(unit.shards):
-        name = f"stretch_{i}" if i else "stretch"
+    for i, flat_param in enumerate(unit.flat_params):
+        name = f"shard_{i}" if i else "shard"
         if hasattr(unit.module, name):
-            raise Refused(f"unit {unit.name!r} has an attribute {name!r} of its own, where its stretch goes: rename it")
-        unit.module.register_parameter(name, shard.stretch)
+            raise Refused(f"unit {unit.name!r} has an attribute {name!r} of its own, where its shard goes: rename it")
+        unit.module.register_parameter(name, flat_param.shard)
 
 
 def _keys(module: nn.Module) -> dict[str, str]:

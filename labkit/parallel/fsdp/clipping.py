@@ -1,4 +1,4 @@
-"""The norm of all gradients of a sharded model. A norm of one stretch says nothing: ranks would scale differently."""
+"""The norm of all gradients of a sharded model. A norm of one shard says nothing: ranks would scale differently."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import torch
 from torch import Tensor
 
 from labkit.collectives import all_reduce
-from labkit.parallel.fsdp.shard import Shard
+from labkit.parallel.fsdp.flat_parameter import FlatParameter
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
 
 @torch.no_grad()
-def clip_by_norm(shards: Sequence[Shard], group: Group, max_norm: float, norm_type: float = 2.0) -> Tensor:
-    """Scale the gradients of `shards` in place so that their norm is at most `max_norm`; returns it, float64, 0-d.
+def clip_by_norm(flat_params: Sequence[FlatParameter], group: Group, max_norm: float, norm_type: float = 2.0) -> Tensor:
+    """Scale the gradients of `flat_params` in place so that their norm is at most `max_norm`; returns it, float64, 0-d.
 
-    The stretches of all ranks hold every element once, so the p-norm of the model is (sum over ranks of sum |g|^p)
+    The shards of all ranks hold every element once, so the p-norm of the model is (sum over ranks of sum |g|^p)
     to the power 1/p; for p = inf the largest |g|. Sent: one number, all-reduced. As `torch.nn.utils.clip_grad_norm_`
     on the plain model: scaled by max_norm / (norm + 1e-6) if that is below 1.
     """
     if not max_norm > 0 or not norm_type > 0:
         raise Refused(f"clip_grad_norm_({max_norm!r}, {norm_type!r}): needs a largest norm and a kind of norm above 0")
-    gradients = [s.stretch.grad for s in shards if s.stretch.grad is not None]
+    gradients = [s.shard.grad for s in flat_params if s.shard.grad is not None]
     norms = [float(torch.linalg.vector_norm(g, norm_type, dtype=_wide(g))) for g in gradients if g.numel()]
     if math.isinf(norm_type):
         total = torch.tensor([max(norms, default=0.0)], dtype=torch.float64, device=group.device)

@@ -7,9 +7,9 @@ where tensors have shapes and no values, and every operation that would have mad
 rank runs the same operations in the same order, with the same random numbers, on one tensor at a time: as soon as
 nothing more happens to a parameter, the rank copies what it owns of it and lets it go.
 
-What it costs: every rank draws all random numbers of the model, those of other ranks' stretches too, since the
+What it costs: every rank draws all random numbers of the model, those of other ranks' shards too, since the
 sequence cannot be entered in the middle. That is the time of building the model once; nothing is sent. At its peak a
-rank holds its stretches, and the few tensors that the constructor works on at once: for a GPT its largest parameter.
+rank holds its shards, and the few tensors that the constructor works on at once: for a GPT its largest parameter.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`FullyShard`: train a model of which every rank keeps one part in N, weights, gradients and optimizer state alike.
 
 model = FullyShard(GPT(config), group)
-optimizer = torch.optim.AdamW(model.parameters())       # over this rank's stretches
+optimizer = torch.optim.AdamW(model.parameters())       # over this rank's shards
 loss = next_token_loss(model(tokens), targets)          # gathers block after block, and lets each go again
 loss.backward()                                         # gathers them again, reduce-scatters the gradients
 model.clip_grad_norm_(1.0)
@@ -23,13 +23,13 @@ from torch.utils._pytree import tree_map
 from labkit.collectives import all_reduce
 from labkit.parallel.fsdp import states
 from labkit.parallel.fsdp.building import build, check_options
-from labkit.parallel.fsdp.claims import Claims
 from labkit.parallel.fsdp.clipping import clip_by_norm
+from labkit.parallel.fsdp.flat_parameter import FlatParameter
 from labkit.parallel.fsdp.guards import refuse_unreduced
 from labkit.parallel.fsdp.join import Join
 from labkit.parallel.fsdp.reducing import Reducer
+from labkit.parallel.fsdp.saved import SavedReferences
 from labkit.parallel.fsdp.schedule import Schedule, Unit
-from labkit.parallel.fsdp.shard import Shard
 from labkit.parallel.fsdp.strategies import sharding
 from labkit.parallel.fsdp.units import Choice
 from labkit.parallel.groups import Grouped, ParamGroups
@@ -40,10 +40,10 @@ from labkit.wire.group import Group
 
 
 class FullyShard(nn.Module):
-    """`module`, cut unit by unit among the ranks of `group`. Its own parameters are gone; the stretches replace them.
+    """`module`, cut unit by unit among the ranks of `group`. Its own parameters are gone; the shards replace them.
 
     units: what is gathered together, see `units.choose_units`. param_groups: as for a torch optimizer, over the
-    module's own parameters (`labkit/parallel/groups.py`); no stretch then belongs to two of them, and
+    module's own parameters (`labkit/parallel/groups.py`); no shard then belongs to two of them, and
     `model.param_groups` is what to give the optimizer. strategy, replicate_group: see `strategies.py`.
     reshard_after_forward: let a unit go between forward and backward; None for the strategy's own habit. prefetch: how
     many units are fetched before their turn, forward and backward; 0 for none. param_dtype: in which units are
@@ -58,7 +58,7 @@ class FullyShard(nn.Module):
     of which a forward made no use has a gradient of zeros if its unit was used; a unit that no rank used has none.
     What is checkpointed in a unit is computed again while the unit is gathered for its backward.
     Buffers stay whole, and each rank's own. All ranks must use the same units in the same order.
-    Bytes that a rank sends in a step: `cost.zero_bytes_per_step_by_rank([s.flat.numel for s in model.shards], N, 3)`.
+    Bytes that a rank sends in a step: `cost.zero_bytes_per_step_by_rank(numels, N, 3)`, numels of `model.flat_params`.
     Raises Refused, on every rank, if the ranks bring different models (values too), units or options.
     """
 
@@ -77,7 +77,7 @@ class FullyShard(nn.Module):
         self._average, self._param_dtype, self._output_dtype = average, param_dtype, output_dtype
         self._weight, self._in_backward = math.nan, False
         self._join: Join | None = None
-        self._claims = Claims()
+        self._claims = SavedReferences()
         options = f"{strategy}, reshard={self.sharding.reshard}, prefetch={prefetch}, {param_dtype}, {reduce_dtype}"
         self._groups = Grouped(module, param_groups)
         lent = self._claims.lent
@@ -92,16 +92,16 @@ class FullyShard(nn.Module):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The stretches of this rank in the groups that were asked for, for any elementwise torch optimizer."""
+        """The shards of this rank in the groups that were asked for, for any elementwise torch optimizer."""
         return [
-            {"params": [s.stretch for s in self.shards if s.group == number and s.stretch.requires_grad], **settings}
+            {"params": [s.shard for s in self.flat_params if s.group == number and s.shard.requires_grad], **settings}
             for number, settings in enumerate(self._groups.settings)
         ]
 
     @property
-    def shards(self) -> list[Shard]:
-        """The shards of all units. A unit has one, or one for each dtype, group, and what is trained or frozen."""
-        return [shard for unit in self.units for shard in unit.shards]
+    def flat_params(self) -> list[FlatParameter]:
+        """Those of all units. A unit has one, or one for each dtype, parameter group, and what is trained or frozen."""
+        return [flat_param for unit in self.units for flat_param in unit.flat_params]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What `module` returns. Every rank calls it equally often."""
@@ -145,7 +145,7 @@ class FullyShard(nn.Module):
         """Backward inside adds up gradients on this rank only, of whole units; the first one outside reduces all sums.
 
         For accumulation with fewer bytes, at the price of memory: the gradients of the whole model. Without it every
-        microbatch reduces its own, and only stretches are summed. `optimizer.step()` refuses what was not reduced.
+        microbatch reduces its own, and only shards are summed. `optimizer.step()` refuses what was not reduced.
         """
         if self._join is not None:
             raise Refused("no_sync() inside of join(): a rank without data could not know which microbatch the others "
@@ -159,13 +159,13 @@ class FullyShard(nn.Module):
 
     def refuse_step(self, parameters: set[int]) -> None:
         """Raise Refused if one of these (by `id`) waits for gradients that were never reduced (`unfit.py`)."""
-        refuse_unreduced(self.shards, parameters)
+        refuse_unreduced(self.flat_params, parameters)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients, those of no_sync that were never reduced too."""
         super().zero_grad(set_to_none)
-        for shard in self.shards:
-            shard.unreduced = None
+        for flat_param in self.flat_params:
+            flat_param.unreduced = None
 
     @contextlib.contextmanager
     def weighted(self, n: float) -> Iterator[None]:
@@ -194,7 +194,7 @@ class FullyShard(nn.Module):
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale all gradients so that their norm over the whole model is at most `max_norm`; returns what it was."""
-        return clip_by_norm(self.shards, self.sharding.shard, max_norm, norm_type)
+        return clip_by_norm(self.flat_params, self.sharding.shard_group, max_norm, norm_type)
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradients of the plain model, whole, by name: to look at and to compare. See `states.gradients`."""
@@ -207,7 +207,7 @@ class FullyShard(nn.Module):
         return states.whole(self)
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, assign: bool = False) -> None:
-        """Take this rank's stretches out of a state dict of the plain model. Refused, on every rank, for another."""
+        """Take this rank's shards out of a state dict of the plain model. Refused, on every rank, for another."""
         states.load_whole(self, state)
 
     def sharded_state_dict(self, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
@@ -217,7 +217,7 @@ class FullyShard(nn.Module):
     def load_sharded_state_dict(
         self, parts: Sequence[Mapping[str, Any]], optimizer: torch.optim.Optimizer | None = None
     ) -> None:
-        """Take this rank's stretches out of the parts of all ranks of the world that saved, of whatever size it was."""
+        """Take this rank's shards out of the parts of all ranks of the world that saved, of whatever size it was."""
         states.load_parts(self, parts, optimizer)
 
     # -- inside ------------------------------------------------------------------------------------------------
@@ -235,8 +235,8 @@ class FullyShard(nn.Module):
             torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
 
     def _after_backward(self) -> None:
-        self._reducer.finish(self.shards)
-        self._schedule.release()
+        self._reducer.finish(self.flat_params)
+        self._schedule.reshard_all()
         self._in_backward = False
 
     def _share(self, inputs: Any) -> float:
@@ -252,7 +252,7 @@ class FullyShard(nn.Module):
             raise Refused(f"rank {self.group.context.rank}: average='weights', and nobody said what this batch counts: "
                           "call model.weight(n) before the forward, or use `with model.weighted(n):`")  # fmt: skip
         total = torch.tensor([weight], dtype=torch.float64, device=self.group.device)
-        for group in (self.sharding.shard, self.sharding.replicate):
+        for group in (self.sharding.shard_group, self.sharding.replicate_group):
             all_reduce(total, group)
         if not total:
             raise Refused("the weights of all ranks are 0: this step has no example to average over")

@@ -11,22 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labkit.parallel.fsdp.flat_parameter import FlatParameter
 from labkit.parallel.fsdp.reducing import Reducer
-from labkit.parallel.fsdp.shard import Shard
 
 
 class Gather(torch.autograd.Function):
-    """From this rank's stretch to the parameters of the unit, and from their gradients to that of the stretch."""
+    """From this rank's shard to the parameters of the unit, and from their gradients to that of the shard."""
 
     @staticmethod
-    def forward(ctx: Any, stretch: Tensor, shard: Shard, reducer: Reducer) -> tuple[Tensor, ...]:
-        """The parameters in their shapes. `stretch` is an argument so that autograd knows what they came from."""
-        ctx.shard, ctx.reducer = shard, reducer
+    def forward(ctx: Any, shard: Tensor, flat_param: FlatParameter, reducer: Reducer) -> tuple[Tensor, ...]:
+        """The parameters in their shapes. `shard` is an argument so that autograd knows what they came from."""
+        ctx.flat_param, ctx.reducer = flat_param, reducer
         ctx.set_materialize_grads(False)  # a parameter without gradient is None here, not a tensor of zeros
-        return tuple(shard.views())
+        return tuple(flat_param.views())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, None, None]:
-        """Hand the gradients over. That of the stretch is None for autograd: it comes later, when it is reduced."""
-        ctx.reducer.add(ctx.shard, gradients)
+        """Hand the gradients over. That of the shard is None for autograd: it comes later, when it is reduced."""
+        ctx.reducer.add(ctx.flat_param, gradients)
         return None, None, None

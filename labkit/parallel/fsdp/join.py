@@ -1,8 +1,8 @@
 """Join: ranks whose data ends at different steps, of a model of which every rank keeps a part.
 
-A rank that leaves its loop early would leave the others waiting for its stretches. Inside of `model.join(step)` it runs
+A rank that leaves its loop early would leave the others waiting for its shards. Inside of `model.join(step)` it runs
 its last batch again in each step of the others, with gradients that count nothing, and takes the optimizer's step: its
-stretches learn from the others' gradients. So its last inputs stay in memory, and it computes what nobody needs.
+shards learn from the others' gradients. So its last inputs stay in memory, and it computes what nobody needs.
 
 Before each step every rank says whether it has data (an all-reduce of one number).
 """
@@ -37,7 +37,7 @@ class Join:
             raise Refused(f"join(divide={divide!r}): 'world' or 'active'")
         if not callable(step):
             raise Refused(f"join({step!r}): needs what a rank without data does after each backward, such as "
-                          "optimizer.step: its stretches go on learning")  # fmt: skip
+                          "optimizer.step: its shards go on learning")  # fmt: skip
         self._model, self._step, self._divide = model, step, divide
         self._last: Any = None
         self._active, self.standing_in = 0, False
@@ -89,7 +89,7 @@ class Join:
     def _announce(self, here: bool) -> int:
         """Say whether this rank has data for the step that begins. Returns how many ranks have."""
         active = torch.tensor([int(here)], device=self._model.group.device)
-        for group in (self._model.sharding.shard, self._model.sharding.replicate):
+        for group in (self._model.sharding.shard_group, self._model.sharding.replicate_group):
             all_reduce(active, group)
         self._active = int(active)
         return self._active

@@ -1,4 +1,4 @@
-"""From a unit's gradients to the gradient of this rank's stretch, while backward goes on.
+"""From a unit's gradients to the gradient of this rank's shard, while backward goes on.
 
 Gradients of a unit are packed into one flat tensor and reduce-scattered in the background. While that travels, the
 next unit runs backward; when it is through, the one before is collected. So at most one flat gradient (two across
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from labkit.collectives import all_reduce, reduce_scatter
+from labkit.parallel.fsdp.flat_parameter import FlatParameter
 from labkit.parallel.fsdp.guards import unreduced
-from labkit.parallel.fsdp.shard import Shard
 from labkit.parallel.fsdp.strategies import Sharding
 from labkit.parallel.unfit import refuse_nan
 
@@ -35,36 +35,36 @@ class Reducer:
         self.sync, self.share = True, 1.0
         self._under_way: list[Iterator[None]] = []
 
-    def add(self, shard: Shard, gradients: Sequence[Tensor | None]) -> None:
+    def add(self, flat_param: FlatParameter, gradients: Sequence[Tensor | None]) -> None:
         """Backward of a unit is through: let its weights go, and reduce its gradients (or only sum them up)."""
         self._begin()
-        shard.release()
-        with self.sharding.shard.span(f"reduce {shard.unit or 'root'}", kind="fsdp"):
+        flat_param.reshard()
+        with self.sharding.shard_group.span(f"reduce {flat_param.unit or 'root'}", kind="fsdp"):
             self._advance()  # before a new flat gradient takes memory, the one before gives its own back
-            flat = self._pack(shard, gradients)
-            shard.unreduced = flat
+            flat = self._pack(flat_param, gradients)
+            flat_param.unreduced = flat
             del flat
             if self.sync:
-                self._send(shard)
+                self._send(flat_param)
 
-    def _send(self, shard: Shard) -> None:
+    def _send(self, flat_param: FlatParameter) -> None:
         """Start to reduce what was summed up."""
-        flat, shard.unreduced = shard.unreduced, None
+        flat, flat_param.unreduced = flat_param.unreduced, None
         assert flat is not None
         if self.check_nan:
-            refuse_nan(self.sharding.shard.context.rank, flat, shard.flat.names, shard.flat.views(flat))
-        self._under_way.append(self._reduction(shard, flat))
+            refuse_nan(self.sharding.shard_group.context.rank, flat, flat_param.flat.names, flat_param.flat.views(flat))
+        self._under_way.append(self._reduction(flat_param, flat))
         del flat
         next(self._under_way[-1])
 
-    def finish(self, shards: Iterable[Shard]) -> None:
+    def finish(self, flat_params: Iterable[FlatParameter]) -> None:
         """Reduce what earlier microbatches left in units that this one did not use; wait for all reductions, in order.
 
-        shards: all of them. Every rank used the same units in each microbatch, and so has the same ones left.
+        flat_params: all of them. Every rank used the same units in each microbatch, and so has the same ones left.
         """
-        for shard in unreduced(shards) if self.sync else ():
+        for flat_param in unreduced(flat_params) if self.sync else ():
             self._advance()
-            self._send(shard)
+            self._send(flat_param)
         while self._under_way:
             self._advance()
 
@@ -79,12 +79,14 @@ class Reducer:
             if next(reduction, self) is not self:
                 self._under_way.append(reduction)
 
-    def _pack(self, shard: Shard, gradients: Sequence[Tensor | None]) -> Tensor:
+    def _pack(self, flat_param: FlatParameter, gradients: Sequence[Tensor | None]) -> Tensor:
         """The gradients side by side, added to those of earlier microbatches; zeros for a parameter without."""
-        flat, first = shard.unreduced, shard.unreduced is None
+        flat, first = flat_param.unreduced, flat_param.unreduced is None
         if flat is None:
-            flat = torch.empty(shard.flat.numel, dtype=self.dtype or shard.dtype, device=shard.stretch.device)
-        for view, gradient in zip(shard.flat.views(flat), gradients, strict=True):
+            flat = torch.empty(
+                flat_param.flat.numel, dtype=self.dtype or flat_param.dtype, device=flat_param.shard.device
+            )
+        for view, gradient in zip(flat_param.flat.views(flat), gradients, strict=True):
             if gradient is None or not self.share:  # a share of 0 is zeros, whatever an empty batch gave
                 view.zero_() if first else None
             elif first:
@@ -94,10 +96,10 @@ class Reducer:
                 view.add_(gradient, alpha=self.share)
         return flat
 
-    def _reduction(self, shard: Shard, flat: Tensor) -> Iterator[None]:
-        """Reduce-scatter where the unit is cut, all-reduce of the stretch across its copies; a yield where it waits."""
-        within, across, algorithm = self.sharding.shard, self.sharding.replicate, self.sharding.algorithm
-        of = shard.unit or "root"
+    def _reduction(self, flat_param: FlatParameter, flat: Tensor) -> Iterator[None]:
+        """Reduce-scatter where the unit is cut, all-reduce of the shard across its copies; a yield where it waits."""
+        within, across, algorithm = self.sharding.shard_group, self.sharding.replicate_group, self.sharding.algorithm
+        of = flat_param.unit or "root"
         if within.size > 1:
             if flat.dtype in SIXTEEN_BIT and algorithm == "ring":
                 algorithm = "pairwise"  # the bytes of the ring, but added up in 32 bits
@@ -112,8 +114,8 @@ class Reducer:
             flat = handle.wait()
         if within.size == across.size == 1:
             yield
-        gradient = flat.to(shard.stretch.dtype)
-        if shard.stretch.grad is None:
-            shard.stretch.grad = gradient
+        gradient = flat.to(flat_param.shard.dtype)
+        if flat_param.shard.grad is None:
+            flat_param.shard.grad = gradient
         else:
-            shard.stretch.grad += gradient
+            flat_param.shard.grad += gradient

@@ -12,19 +12,19 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from labkit.parallel.fsdp.flat_parameter import FlatParameter
 from labkit.parallel.fsdp.gather import Gather
 from labkit.parallel.fsdp.reducing import Reducer
-from labkit.parallel.fsdp.shard import Shard
 
 
 class Unit:
     """A module whose parameters come and go together.
 
-    shards: one for each kind (dtype, parameter group, trained or frozen).
+    flat_params: one for each kind (dtype, parameter group, trained or frozen).
     """
 
-    def __init__(self, name: str, module: nn.Module, shards: list[Shard]):
-        self.name, self.module, self.shards = name, module, shards
+    def __init__(self, name: str, module: nn.Module, flat_params: list[FlatParameter]):
+        self.name, self.module, self.flat_params = name, module, flat_params
 
     def __repr__(self) -> str:
         return f"Unit({self.name or 'root'}, {self.numel} elements)"
@@ -32,38 +32,38 @@ class Unit:
     @property
     def numel(self) -> int:
         """Elements of all its parameters, over all ranks."""
-        return sum(s.flat.numel for s in self.shards)
+        return sum(s.flat.numel for s in self.flat_params)
 
     @property
     def nbytes(self) -> int:
         """Bytes that it takes while it is gathered."""
-        return sum(s.flat.numel * s.dtype.itemsize for s in self.shards)
+        return sum(s.flat.numel * s.dtype.itemsize for s in self.flat_params)
 
-    def fetch(self) -> None:
+    def unshard(self) -> None:
         """Start to gather."""
-        for shard in self.shards:
-            shard.fetch()
+        for flat_param in self.flat_params:
+            flat_param.unshard()
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait until it is whole."""
-        for shard in self.shards:
-            shard.settle()
+        for flat_param in self.flat_params:
+            flat_param.wait()
 
-    def release(self) -> None:
+    def reshard(self) -> None:
         """Let go."""
-        for shard in self.shards:
-            shard.release()
+        for flat_param in self.flat_params:
+            flat_param.reshard()
 
     def install(self, reducer: Reducer) -> None:
         """Put the gathered parameters where the module looks for them."""
-        for shard in self.shards:
-            trained = shard.stretch.requires_grad and torch.is_grad_enabled()
-            shard.show(Gather.apply(shard.stretch, shard, reducer) if trained else shard.views())
+        for flat_param in self.flat_params:
+            trained = flat_param.shard.requires_grad and torch.is_grad_enabled()
+            flat_param.show(Gather.apply(flat_param.shard, flat_param, reducer) if trained else flat_param.views())
 
     def uninstall(self) -> None:
         """Leave shapes in their place: the parameters are gone, or not to be used until the next forward."""
-        for shard in self.shards:
-            shard.hide()
+        for flat_param in self.flat_params:
+            flat_param.hide()
 
 
 class Schedule:
@@ -81,24 +81,24 @@ class Schedule:
 
     def begin(self) -> None:
         """A new forward of the whole model. What an earlier one left gathered may be out of date."""
-        self.release()
+        self.reshard_all()
         self.starts, self.ends = [], []
 
     def end(self) -> None:
         """Forward is over: what was fetched and not used goes, and the next one is expected to go the same way."""
         for unit in {id(u): u for u in self._expected}.values():
             if unit not in self.starts:
-                unit.release()
+                unit.reshard()
         self._expected = self.starts
 
     def before_forward(self, unit: Unit) -> None:
         """Fetch `unit`, and those that follow."""
-        unit.fetch()
+        unit.unshard()
         if not in_backward():  # else activations are computed again, and the schedule is backward's
             self.starts.append(unit)
             done = len(self.starts)
             for following in self._expected[done : done + self.ahead]:
-                following.fetch()
+                following.unshard()
 
     def after_forward(self, unit: Unit) -> tuple[list[Unit], int] | None:
         """Let `unit` go, if it can be gathered again for backward, or if there will be none.
@@ -109,7 +109,7 @@ class Schedule:
             return None
         self.ends.append(unit)
         if self.reshard or not torch.is_grad_enabled():
-            unit.release()
+            unit.reshard()
         return self.ends, len(self.ends) - 1
 
     def before_backward(self, ends: list[Unit], place: int) -> None:
@@ -117,15 +117,15 @@ class Schedule:
         unit = ends[place]
         for later in ends[place + 1 : place + 2]:  # its backward is over; what is trained of it is gone already
             if later.name and not unit.name.startswith(f"{later.name}."):
-                later.release()
+                later.reshard()
         for following in ends[max(0, place - self.ahead) : place + 1][::-1]:
-            following.fetch()
-        unit.settle()
+            following.unshard()
+        unit.wait()
 
-    def release(self) -> None:
+    def reshard_all(self) -> None:
         """Let everything go."""
         for unit in self.units:
-            unit.release()
+            unit.reshard()
 
 
 def in_backward() -> bool:

@@ -1,6 +1,6 @@
 """State dicts of a sharded model: whole, as the plain model would write it, or in one part for each rank.
 
-Both fit a world of any size. A whole one names parameters; a part names stretches of parameters, each with its place.
+Both fit a world of any size. A whole one names parameters; a part names shards of parameters, each with its place.
 Loading is the same for both: every rank copies what it owns of whatever it is given. What does not fit is refused
 before anything is written, by all ranks alike.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from labkit.collectives import all_gather
 from labkit.parallel.fsdp.agreement import agree_all
-from labkit.parallel.fsdp.shard import Shard
+from labkit.parallel.fsdp.flat_parameter import FlatParameter
 
 if TYPE_CHECKING:
     from labkit.parallel.fsdp.fully_shard import FullyShard
@@ -27,11 +27,11 @@ FORMAT = "labkit fsdp 1"
 def whole(model: FullyShard) -> dict[str, Tensor]:
     """The plain model's state dict, with the same keys, on the CPU of every rank. Every rank calls it.
 
-    Sent: one all-gather of the model, in the dtype of its stretches. Held at once: what is returned, and one unit.
+    Sent: one all-gather of the model, in the dtype of its shards. Held at once: what is returned, and one unit.
     """
     found = {name: b.detach().to("cpu", copy=True) for name, b in model.module.named_buffers()}
-    for shard in model.shards:
-        found |= _gathered(shard, shard.stretch)
+    for flat_param in model.flat_params:
+        found |= _gathered(flat_param, flat_param.shard)
     return {key: found[name] for key, name in model.keys.items()}
 
 
@@ -39,16 +39,16 @@ def whole(model: FullyShard) -> dict[str, Tensor]:
 def gradients(model: FullyShard) -> dict[str, Tensor]:
     """The plain model's gradients by the names of its parameters, on the CPU of every rank. Every rank calls it."""
     found: dict[str, Tensor] = {}
-    for shard in model.shards:
-        if shard.stretch.grad is not None:
-            found |= _gathered(shard, shard.stretch.grad)
+    for flat_param in model.flat_params:
+        if flat_param.shard.grad is not None:
+            found |= _gathered(flat_param, flat_param.shard.grad)
     return found
 
 
-def _gathered(shard: Shard, stretch: Tensor) -> dict[str, Tensor]:
-    flat = all_gather(stretch.detach(), shard.sharding.shard, shard.flat.counts, "ring")
-    views = [view.to("cpu", copy=True) for view in shard.flat.views(flat)]
-    return dict(zip(shard.flat.names, views, strict=True))
+def _gathered(flat_param: FlatParameter, shard: Tensor) -> dict[str, Tensor]:
+    flat = all_gather(shard.detach(), flat_param.sharding.shard_group, flat_param.flat.counts, "ring")
+    views = [view.to("cpu", copy=True) for view in flat_param.flat.views(flat)]
+    return dict(zip(flat_param.flat.names, views, strict=True))
 
 
 def load_whole(model: FullyShard, state: Mapping[str, Any]) -> None:
@@ -62,29 +62,29 @@ def load_whole(model: FullyShard, state: Mapping[str, Any]) -> None:
             if name in buffers:
                 buffers[name].copy_(state[key])
         named = {name: key for key, name in reversed(list(model.keys.items()))}
-        for shard in model.shards:
-            for name in shard.flat.names:
-                shard.take(name, 0, state[named[name]].detach().flatten())
+        for flat_param in model.flat_params:
+            for name in flat_param.flat.names:
+                flat_param.take(name, 0, state[named[name]].detach().flatten())
 
 
 def part(model: FullyShard, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
-    """This rank's stretches, copied, with their places in the parameters; nothing is sent. Plain data, for torch.save.
+    """This rank's shards, copied, with their places in the parameters; nothing is sent. Plain data, for torch.save.
 
-    optimizer: its state of the stretches goes along (not its settings, such as the learning rate). With hybrid, the
+    optimizer: its state of the shards goes along (not its settings, such as the learning rate). With hybrid, the
     ranks of one replica hold it all; the others hold the same again.
     """
     state = {} if optimizer is None else optimizer.state
-    stretches = [
+    shards = [
         {
-            "pieces": [[p.name, p.start, p.stop, p.offset] for p in shard.pieces],
-            "values": shard.stretch.detach().to("cpu", copy=True),
-            "optimizer": {k: _copy(v) for k, v in state.get(shard.stretch, {}).items()},
+            "pieces": [[p.name, p.start, p.stop, p.offset] for p in flat_param.pieces],
+            "values": flat_param.shard.detach().to("cpu", copy=True),
+            "optimizer": {k: _copy(v) for k, v in state.get(flat_param.shard, {}).items()},
         }
-        for shard in model.shards
+        for flat_param in model.flat_params
     ]
     buffers = {name: b.detach().to("cpu", copy=True) for name, b in model.module.named_buffers()}
-    place = model.sharding.shard
-    return {"format": FORMAT, "rank": place.rank, "size": place.size, "shapes": _shapes(model), "stretches": stretches,
+    place = model.sharding.shard_group
+    return {"format": FORMAT, "rank": place.rank, "size": place.size, "shapes": _shapes(model), "shards": shards,
             "buffers": buffers, "with_optimizer": optimizer is not None}  # fmt: skip
 
 
@@ -99,24 +99,24 @@ def load_parts(
     agree_all(model.sharding, _problem(_shapes(model), parts, optimizer is not None))
     for name, b in model.module.named_buffers():
         b.copy_(parts[0]["buffers"][name])
-    for shard in model.shards:
+    for flat_param in model.flat_params:
         state: dict[str, Any] = {}
-        for saved in (stretch for p in parts for stretch in p["stretches"]):
+        for saved in (shard for p in parts for shard in p["shards"]):
             for name, start, stop, offset in saved["pieces"]:
                 here = slice(offset, offset + stop - start)
-                if shard.take(name, start, saved["values"][here]) and optimizer is not None:
-                    _take_state(shard, state, saved, name, start, here)
+                if flat_param.take(name, start, saved["values"][here]) and optimizer is not None:
+                    _take_state(flat_param, state, saved, name, start, here)
         if optimizer is not None and state:
-            optimizer.state[shard.stretch] = state
+            optimizer.state[flat_param.shard] = state
 
 
 def _take_state(
-    shard: Shard, state: dict[str, Any], saved: Mapping[str, Any], name: str, start: int, here: slice
+    flat_param: FlatParameter, state: dict[str, Any], saved: Mapping[str, Any], name: str, start: int, here: slice
 ) -> None:
     for key, value in saved["optimizer"].items():
         if isinstance(value, Tensor) and value.shape == saved["values"].shape:  # one number for each weight
-            mine = state.setdefault(key, torch.zeros_like(shard.stretch, dtype=value.dtype))
-            shard.take(name, start, value[here], into=mine)
+            mine = state.setdefault(key, torch.zeros_like(flat_param.shard, dtype=value.dtype))
+            flat_param.take(name, start, value[here], into=mine)
         else:  # one for all of them, such as the number of steps
             state[key] = _copy(value)
 
@@ -128,8 +128,8 @@ def _copy(value: Any) -> Any:
 def _shapes(model: FullyShard) -> dict[str, tuple[int, ...]]:
     """The shapes of all parameters and buffers, by name."""
     shapes = {name: tuple(b.shape) for name, b in model.module.named_buffers()}
-    for shard in model.shards:
-        shapes |= dict(zip(shard.flat.names, shard.flat.shapes, strict=True))
+    for flat_param in model.flat_params:
+        shapes |= dict(zip(flat_param.flat.names, flat_param.flat.shapes, strict=True))
     return shapes
 
 
@@ -149,9 +149,9 @@ def _problem(shapes: dict[str, tuple[int, ...]], parts: Sequence[Mapping[str, An
         problem = _difference(shapes, {name: tuple(shape) for name, shape in p["shapes"].items()})
         if problem is not None:
             return problem
-        for stretch in p["stretches"]:
-            if sum(stop - start for _, start, stop, _ in stretch["pieces"]) != len(stretch["values"]):
-                return f"the part of rank {p['rank']} is damaged: a stretch is not as long as its pieces"
+        for shard in p["shards"]:
+            if sum(stop - start for _, start, stop, _ in shard["pieces"]) != len(shard["values"]):
+                return f"the part of rank {p['rank']} is damaged: a shard is not as long as its pieces"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Who shards with whom. Two groups say it all: ranks that cut a unit among them, and ranks that hold the same stretch.
+"""Who shards with whom. Two groups say it all: ranks that cut a unit among them, and ranks that hold the same shard.
 
     strategy        cut among        copied across     freed after forward    bytes sent in a step, M = parameters
     full_shard      all N ranks      nobody            yes                    3 (N-1)/N M
@@ -22,18 +22,21 @@ STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid")
 
 @dataclass(frozen=True)
 class Sharding:
-    """shard: the ranks among which units are cut. replicate: those that hold this rank's stretch too. reshard: whether
-    a unit is let go between forward and backward. algorithm: of all-gather, reduce-scatter and all-reduce."""
+    """shard_group: the ranks among which units are cut. replicate_group: those that hold this rank's shard too.
 
-    shard: Group
-    replicate: Group
+    reshard: whether a unit is let go between forward and backward. algorithm: of all-gather, reduce-scatter and
+    all-reduce.
+    """
+
+    shard_group: Group
+    replicate_group: Group
     reshard: bool
     algorithm: str
 
     @property
     def ranks(self) -> int:
         """Over how many ranks gradients are averaged."""
-        return self.shard.size * self.replicate.size
+        return self.shard_group.size * self.replicate_group.size
 
 
 def sharding(
@@ -69,7 +72,7 @@ def _by_node(group: Group) -> tuple[Group, Group]:
             f"strategy='hybrid' shards in a node and replicates across nodes, and the {group.size} ranks of this group "
             f"are {'all on one node' if each == group.size else f'not whole nodes of {each}'}: launch with "
             "network=Network(nodes=2, ranks_per_node=...), or pass the ranks that shard as `group` and those that hold "
-            "the same stretch as `replicate_group`"
+            "the same shard as `replicate_group`"
         )
     node, place = divmod(group.rank, each)
     mine = group.subgroup(range(node * each, (node + 1) * each))

@@ -1,6 +1,6 @@
-"""AdamW on a stretch of a flat tensor: what the owner of a stretch does with it in `step()`.
+"""AdamW on a shard of a flat tensor: what the owner of a shard does with it in `step()`.
 
-Adam treats every element by itself (Kingma & Ba 2015), so a stretch may begin and end in the middle of a parameter.
+Adam treats every element by itself (Kingma & Ba 2015), so a shard may begin and end in the middle of a parameter.
 That is what lets ZeRO cut the optimizer's state anywhere. An optimizer that needs the norm of a whole layer
 (LARS, LAMB) could not be cut like this.
 """

@@ -1,4 +1,4 @@
-"""What the three stages of ZeRO share: a model in units, and a step that updates the stretches that a rank owns.
+"""What the three stages of ZeRO share: a model in units, and a step that updates the shards that a rank owns.
 
 Source: Rajbhandari, Rasley, Ruwase & He 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models".
 """
@@ -136,7 +136,7 @@ class ZeRO(Inspect):
         for unit in self.units:
             unit.update(optimizer)
             if unit.trained and not unit.cut:
-                under_way.append((unit, unit.stretches(async_op=True)))
+                under_way.append((unit, unit.all_gather(async_op=True)))
             if len(under_way) > 1:
                 _land(*under_way.pop(0))
         for unit, handle in under_way:
@@ -151,7 +151,7 @@ class ZeRO(Inspect):
     def clip_grad_norm_(self, max_norm: float) -> float:
         """Scale the mean gradient down to the norm `max_norm`; returns the norm it had, that of the whole model.
 
-        Every rank adds up the squares of its stretches, and 8 bytes are summed over the ranks. Once before a step.
+        Every rank adds up the squares of its shards, and 8 bytes are summed over the ranks. Once before a step.
         """
         self._reduced()
         mine = [unit.gradient for unit in self.units if unit.gradient is not None]
@@ -199,7 +199,7 @@ def _check(module: nn.Module, optimizer: Any, precision: str, offload: bool) -> 
         if not callable(optimizer) or isinstance(optimizer, torch.optim.Optimizer):
             raise Refused(f"optimizer={type(optimizer).__name__}: pass settings, as labkit.parallel.AdamW(lr=1e-3), "
                           "or what makes one, as functools.partial(torch.optim.SGD, lr=0.1). The optimizer's "
-                          "state is made here, for a stretch of the parameters")  # fmt: skip
+                          "state is made here, for a shard of the parameters")  # fmt: skip
         if offload:
             raise Refused("offload=True works with labkit.parallel.AdamW, not with a torch optimizer")
     kinds: Sequence[str] = sorted({str(p.dtype) for p in module.parameters()})

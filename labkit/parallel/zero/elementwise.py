@@ -83,22 +83,22 @@ def over_pieces(make: Make, units: Sequence[Unit], settings: Sequence[dict[str, 
 
 
 class Pieces(State):
-    """The master of one stretch, and a torch optimizer's state of its pieces.
+    """The master of one shard, and a torch optimizer's state of its pieces.
 
-    pieces: (number of the parameter in the unit, start in the stretch, the piece).
+    pieces: (number of the parameter in the unit, start in the shard, the piece).
     """
 
     optimizer: Optimizer
 
-    def __init__(self, values: Tensor, stretch: Tensor, keys: Sequence[str], dtype: torch.dtype) -> None:
-        self.master = stretch if stretch.dtype == dtype else values.to(dtype, copy=True)
+    def __init__(self, values: Tensor, shard: Tensor, keys: Sequence[str], dtype: torch.dtype) -> None:
+        self.master = shard if shard.dtype == dtype else values.to(dtype, copy=True)
         self.keys = [key for key in keys if key != "step"]
         self.counts = "step" in keys
         self.pieces: list[tuple[int, int, nn.Parameter]] = []
         self.fresh: list[dict[str, Any]] = []  # the state of each piece before the first step
 
     @torch.no_grad()
-    def update(self, groups: Any, gradient: Tensor, stretch: Tensor, runs: Sequence[Run]) -> None:
+    def update(self, groups: Any, gradient: Tensor, shard: Tensor, runs: Sequence[Run]) -> None:
         """One step of the optimizer (`groups`) on the pieces inside of `runs`."""
         for _, start, p in self.pieces:
             if any(first <= start < stop for first, stop, *_ in runs):
@@ -106,14 +106,14 @@ class Pieces(State):
         groups.step()
         for *_, p in self.pieces:
             p.grad = None
-        self.publish(stretch)
+        self.publish(shard)
 
     def tensors(self) -> tuple[Tensor, ...]:  # type: ignore[override]
         """The master, and what the optimizer keeps for its elements."""
         return self.master, *(x for p in self._state() for key, x in p.items() if key in self.keys and x is not None)
 
     def named(self) -> dict[str, Tensor]:
-        """Master and state as stretches by the optimizer's own names, copied; zeros where there is nothing yet."""
+        """Master and state as shards by the optimizer's own names, copied; zeros where there is nothing yet."""
         found = {"parameters": self.master} | {key: torch.zeros_like(self.master) for key in self.keys}
         for (_, start, p), state in zip(self.pieces, self._state(), strict=True):
             for key in self.keys:

@@ -102,7 +102,7 @@ class Inspect(nn.Module):
         self.zero_grad()
         for unit in self.units:
             if not unit.cut:
-                unit.publish(unit.stretches())
+                unit.publish(unit.all_gather())
 
     def _reduced(self) -> None:
         raise NotImplementedError

@@ -94,7 +94,7 @@ class Scattered(ZeRO):
         self._under_way.append((unit, unit.reduce()))
 
     def _settle(self) -> None:
-        """Wait for the oldest reduction; keep the stretch, free the rest."""
+        """Wait for the oldest reduction; keep the shard, free the rest."""
         unit, handle = self._under_way.popleft()
         mean = handle.wait()
         unit.gradient = mean if unit.gradient is None else unit.gradient.add_(mean)

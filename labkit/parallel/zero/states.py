@@ -4,7 +4,7 @@ weights as the plain module's `state_dict()` has them, under its own names: the 
 full    {"kind": "full", "parameters": {name: tensor}, "momentum": {...}, "variance": {...}, "steps": {name: int},
          "buffers": {...}}: parameters are the master's values; nothing in it depends on ranks, units or stage. Under a
          torch optimizer its own names ("momentum_buffer") stand in place of momentum and variance.
-shard   {"kind": "shard", "rank": r, "size": N, "units": [{"shapes": {name: shape}, "parameters": this rank's stretch,
+shard   {"kind": "shard", "rank": r, "size": N, "units": [{"shapes": {name: shape}, "parameters": this rank's shard,
          "momentum": ..., "variance": ...}, ...], "steps": ..., "buffers": ...}.
 
 The shards of all ranks, as a list, can be loaded at another world size and into another stage. Frozen parameters have
@@ -33,7 +33,7 @@ BESIDE = {"kind", "rank", "size", "units", "shapes", "steps", "buffers"}  # in a
 def held(unit: Unit) -> dict[str, Tensor]:
     """What this rank owns of a unit, by key."""
     if unit.state is None:
-        return {"parameters": unit.stretch}
+        return {"parameters": unit.shard}
     return unit.state.named()
 
 
@@ -50,7 +50,7 @@ def weights(model: Inspect) -> dict[str, Tensor]:
     """What the plain module's `state_dict()` would return, on the device of this rank."""
     found = {name: b.clone() for name, b in model.module.named_buffers()}
     for unit in model.units:
-        found |= _whole(model, unit, unit.stretch if unit.state is None else unit.state.tensors()[0])
+        found |= _whole(model, unit, unit.shard if unit.state is None else unit.state.tensors()[0])
     return {key: found[name] for key, name in _keys(model).items()}
 
 
@@ -73,11 +73,11 @@ def load_weights(model: Inspect, state: Mapping[str, Tensor]) -> None:
     """Copy what this rank owns out of a state dict of the plain module, in which there was nothing wrong."""
     keys = {name: key for key, name in reversed(_keys(model).items())}
     for unit in model.units:
-        into = unit.stretch if unit.state is None else unit.state.tensors()[0]
+        into = unit.shard if unit.state is None else unit.state.tensors()[0]
         for index, begin, start, length in unit.owned:
             into[start : start + length].copy_(state[keys[unit.names[index]]].reshape(-1)[begin : begin + length])
         if unit.state is not None:
-            unit.state.publish(unit.stretch)
+            unit.state.publish(unit.shard)
     for name, buffer in model.module.named_buffers():
         if name in keys:
             buffer.copy_(state[keys[name]])
@@ -91,7 +91,7 @@ def _keys(model: Inspect) -> dict[str, str]:
 
 
 def _whole(model: Inspect, unit: Unit, own: Tensor) -> dict[str, Tensor]:
-    own = own.to(unit.stretch.device)
+    own = own.to(unit.shard.device)
     whole = collectives.all_gather(own, model.group, unit.flat.counts, algorithm="ring")
     return dict(zip(unit.names, unit.flat.views(whole), strict=True))
 
@@ -156,7 +156,7 @@ def load(model: Inspect, state: Any) -> None:
         unit.steps = [first["steps"][name] for name in unit.names]
         if unit.state is not None:
             unit.state.restore(named[unit], unit.steps)
-            unit.state.publish(unit.stretch)
+            unit.state.publish(unit.shard)
     for name, buffer in model.module.named_buffers():
         buffer.copy_(first["buffers"][name])
 

@@ -1,4 +1,4 @@
-"""A unit: parameters that are sent, cut and updated together, and this rank's stretch of them.
+"""A unit: parameters that are sent, cut and updated together, and this rank's shard of them.
 
 All stages of ZeRO are written with units. For stages 1 and 2 a unit is a bucket of neighbouring parameters, for stage 3
 a block of the model. A unit knows how to do each thing; the stages differ in what they keep and when they let it go.
@@ -27,11 +27,11 @@ class Unit:
     """Some parameters of a model as one flat tensor, of which rank r owns `torch.tensor_split(whole, N)[r]`.
 
     whole: all elements, in the dtype that the model computes in; the parameters are views of it.
-    stretch: this rank's part: a view of `whole`, or with `cut` a tensor of its own, and then `whole` has memory only
+    shard: this rank's part: a view of `whole`, or with `cut` a tensor of its own, and then `whole` has memory only
         between `gather` and `free`.
-    state: master, momentum and variance of the stretch; None where nothing is trained.
+    state: master, momentum and variance of the shard; None where nothing is trained.
     whole_gradient: this rank's own gradient of all elements, or None.
-    gradient: the stretch of the mean gradient over ranks, or None.
+    gradient: the shard of the mean gradient over ranks, or None.
     groups: the number of the parameter group of each of them.
     of: the block that it belongs to, which all ranks must name alike when they gather it.
     """
@@ -47,10 +47,10 @@ class Unit:
         values = self.flat.pack((p.data for p in self.parameters), first.new_empty(self.flat.numel))
         collectives.broadcast(values, group)  # all start from rank 0's
         self.whole = values.to(dtype, copy=True)  # never sent itself: memory that a wire has seen cannot be resized
-        self.stretch = self.flat.part(self.whole, group.rank)
+        self.shard = self.flat.part(self.whole, group.rank)
         if cut:
-            self.stretch = self.stretch.clone()
-        self.state = make_state(self.flat.part(values, group.rank), self.stretch) if self.trained else None
+            self.shard = self.shard.clone()
+        self.state = make_state(self.flat.part(values, group.rank), self.shard) if self.trained else None
         self.steps = [0] * len(named)  # updates of each parameter so far: one that lacked a gradient has fewer
         index = {name: i for i, name in enumerate(self.names)}
         self.owned = [(index[p.name], p.start, p.offset, p.stop - p.start) for p in self.flat.pieces(group.rank)]
@@ -61,9 +61,9 @@ class Unit:
     # -- parameters --------------------------------------------------------------------------------------------
 
     def gather(self) -> None:
-        """All-gather the parameters from the stretches of all ranks, if they are cut; whole until `free`."""
+        """All-gather the parameters from the shards of all ranks, if they are cut; whole until `free`."""
         if self.cut and not self.whole.untyped_storage().nbytes():
-            values = self.stretches()
+            values = self.all_gather()
             self.whole.untyped_storage().resize_(self.whole.nbytes)
             self.publish(values)
             self._show()
@@ -76,12 +76,12 @@ class Unit:
         if self.cut:
             self.whole.untyped_storage().resize_(0)
             for p in self.parameters:
-                p.data = self.stretch[:0]
+                p.data = self.shard[:0]
 
-    def stretches(self, async_op: bool = False) -> Any:
-        """All-gather the stretches of all ranks; a handle with `async_op`."""
+    def all_gather(self, async_op: bool = False) -> Any:
+        """All-gather the shards of all ranks; a handle with `async_op`."""
         return collectives.all_gather(
-            self.stretch, self.group, self.flat.counts, algorithm="ring", async_op=async_op, of=self.of
+            self.shard, self.group, self.flat.counts, algorithm="ring", async_op=async_op, of=self.of
         )
 
     @torch.no_grad()
@@ -118,7 +118,7 @@ class Unit:
 
     @torch.no_grad()
     def reduce(self) -> Any:
-        """Start to reduce-scatter the mean of `whole_gradient` over ranks; a handle, whose result is this stretch.
+        """Start to reduce-scatter the mean of `whole_gradient` over ranks; a handle, whose result is this shard.
 
         A parameter that got no gradient on this rank counts as zero here. 16-bit gradients are added in 32 bits and
         rounded once: that is what the algorithm "pairwise" does, at the bytes of the ring.
@@ -140,7 +140,7 @@ class Unit:
         return self.whole_gradient
 
     def drop_whole_gradient(self) -> None:
-        """Free this rank's own gradient; the reduced stretch stays."""
+        """Free this rank's own gradient; the reduced shard stays."""
         self.whole_gradient: Tensor | None = None
         self._views: list[Tensor] = []
         self.arrived: set[int] = set()  # parameters whose gradient is in it
@@ -161,7 +161,7 @@ class Unit:
     # -- the step ----------------------------------------------------------------------------------------------
 
     def update(self, optimizer: Any) -> None:
-        """Update this rank's stretch. A parameter without gradient stays as it is, as in torch's optimizers.
+        """Update this rank's shard. A parameter without gradient stays as it is, as in torch's optimizers.
 
         optimizer: AdamW's settings for each parameter group, or a torch optimizer over this rank's pieces.
         """
@@ -175,11 +175,11 @@ class Unit:
                 alike = self.steps[index], self.groups[index]
                 joins = bool(runs) and runs[-1][1:] == (start, *alike)  # neighbours that are alike: one run
                 runs.append((runs.pop()[0] if joins else start, start + length, *alike))
-        self.state.update(optimizer, self.gradient, self.stretch, runs)
+        self.state.update(optimizer, self.gradient, self.shard, runs)
 
     def nbytes(self) -> tuple[int, int, int]:
         """Bytes held on the device now: parameters, gradients, optimizer's state."""
-        parameters = self.whole.untyped_storage().nbytes() + (self.stretch.nbytes if self.cut else 0)
-        own = self.whole_gradient is None and self.gradient is not None  # else the stretch is a view, or for a moment
+        parameters = self.whole.untyped_storage().nbytes() + (self.shard.nbytes if self.cut else 0)
+        own = self.whole_gradient is None and self.gradient is not None  # else the shard is a view, or for a moment
         gradients = [g.nbytes for g in (self.whole_gradient, self.gradient if own else None) if g is not None]
-        return parameters, sum(gradients), 0 if self.state is None else self.state.device_bytes(self.stretch)
+        return parameters, sum(gradients), 0 if self.state is None else self.state.device_bytes(self.shard)

@@ -96,13 +96,15 @@ def _inner(module: nn.Module) -> nn.Module:
 
 
 def _sharded(model: FullyShard) -> Iterator[Holding]:
-    for shard in model.shards:
-        owned = {one.name: one for one in shard.owned}
-        for piece in shard.pieces:
+    for flat_param in model.flat_params:
+        owned = {one.name: one for one in flat_param.owned}
+        for piece in flat_param.pieces:
             layer, attribute = owned[piece.name].places[0]
             shape, held = _cut(layer, attribute, owned[piece.name].tensor)
             stop = piece.offset + piece.stop - piece.start
-            yield Holding(piece.name, shape, within(held, piece.start, piece.stop), shard.stretch, piece.offset, stop)
+            yield Holding(
+                piece.name, shape, within(held, piece.start, piece.stop), flat_param.shard, piece.offset, stop
+            )
 
 
 def _direct(module: nn.Module) -> Iterator[Holding]:

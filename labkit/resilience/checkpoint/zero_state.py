@@ -57,10 +57,10 @@ def put_zero(model: ZeRO, read: dict[str, Tensor], groups: Groups) -> None:
                     tensor[start : start + length].copy_(torch.zeros(length) if values is None else values)
             if unit.state is not None:
                 unit.steps = [int(read.get(f"optimizer/step/{name}", torch.zeros(1)).item()) for name in unit.names]
-                unit.state.publish(unit.stretch)
+                unit.state.publish(unit.shard)
             unit.forget()
             if not unit.cut:
-                unit.publish(unit.stretches())
+                unit.publish(unit.all_gather())
 
 
 def refuse_other_settings(model: ZeRO, saved: Any, groups: Groups) -> None:

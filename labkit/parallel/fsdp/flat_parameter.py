@@ -1,7 +1,7 @@
-"""`Shard`: the parameters of a unit side by side, cut among the ranks, of which this rank keeps one stretch.
+"""`FlatParameter`: the parameters of a unit side by side, cut among the ranks, of which this rank keeps one shard.
 
-The stretch is an ordinary 1-D `nn.Parameter`: an optimizer trains it without knowing what it is a part of. `fetch`
-starts to gather the whole, `settle` waits for it, `release` lets it go again.
+The shard is an ordinary 1-D `nn.Parameter`: an optimizer trains it without knowing what it is a part of. `unshard`
+starts to gather the whole, `wait` waits for it, `reshard` lets it go again.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from labkit.parallel.fsdp.units import Owned
 from labkit.wire.errors import Refused
 
 
-class Shard:
+class FlatParameter:
     """The parameters `owned` of unit `unit`, all of one dtype and parameter group, and all trained or all frozen.
 
-    flat: their layout, and who owns what. stretch: what this rank owns, in the parameters' own dtype. whole: all of
+    flat: their layout, and who owns what. shard: what this rank owns, in the parameters' own dtype. whole: all of
     them while they are gathered, in `dtype` (that of computing and of the wire), else None. Nothing is padded: the
-    stretches of two ranks may differ by one element. lent: see `claims.py`.
+    shards of two ranks may differ by one element. lent: see `saved.py`.
     """
 
     def __init__(
-        self, unit: str, owned: list[Owned], sharding: Sharding, dtype: torch.dtype | None, lent: dict[int, Shard],
-        group: int = 0,
+        self, unit: str, owned: list[Owned], sharding: Sharding, dtype: torch.dtype | None,
+        lent: dict[int, FlatParameter], group: int = 0,
     ):  # fmt: skip
         first = owned[0].tensor
         self.unit, self.owned, self.sharding, self.group = unit, owned, sharding, group
-        self.flat = Flat(((o.name, o.tensor) for o in owned), sharding.shard.size)
-        self.rank, self.count = sharding.shard.rank, self.flat.counts[sharding.shard.rank]
-        device = sharding.shard.device
-        self.stretch = nn.Parameter(torch.empty(self.count, dtype=first.dtype, device=device), first.requires_grad)
+        self.flat = Flat(((o.name, o.tensor) for o in owned), sharding.shard_group.size)
+        self.rank, self.count = sharding.shard_group.rank, self.flat.counts[sharding.shard_group.rank]
+        device = sharding.shard_group.device
+        self.shard = nn.Parameter(torch.empty(self.count, dtype=first.dtype, device=device), first.requires_grad)
         self.dtype = dtype if dtype is not None and first.is_floating_point() else first.dtype
         self.pieces = self.flat.pieces(self.rank)
         self.whole: Tensor | None = None
@@ -47,47 +47,48 @@ class Shard:
         self._shown = False
 
     def __repr__(self) -> str:
-        return f"Shard(unit {self.unit!r}, {self.count} of {self.flat.numel} elements, {len(self.owned)} parameters)"
+        mine = f"{self.count} of {self.flat.numel} elements"
+        return f"FlatParameter(unit {self.unit!r}, {mine}, {len(self.owned)} parameters)"
 
     # -- whole for a while -------------------------------------------------------------------------------------
 
-    def fetch(self) -> None:
+    def unshard(self) -> None:
         """Start to gather the whole, unless it is here or under way. Sends what a ring all-gather sends."""
         if self.whole is not None or self._coming is not None:
             return
-        if self.stretch.shape != (self.count,):
-            raise Refused(f"rank {self.rank}: the stretch of unit {self.unit or 'root'!r} was resized from "
-                          f"{self.count} elements to {list(self.stretch.shape)} after wrapping: the other ranks know "
+        if self.shard.shape != (self.count,):
+            raise Refused(f"rank {self.rank}: the shard of unit {self.unit or 'root'!r} was resized from "
+                          f"{self.count} elements to {list(self.shard.shape)} after wrapping: the other ranks know "
                           "nothing of it. Change the model first, then wrap it")  # fmt: skip
-        mine = self.stretch.detach().to(self.dtype)
+        mine = self.shard.detach().to(self.dtype)
         if self.flat.size == 1:
             self.whole = mine
             return
         uneven = self.flat.counts if self.flat.counts[0] != self.flat.counts[-1] else None
         ways = self.sharding.algorithm
-        self._coming = all_gather(mine, self.sharding.shard, uneven, ways, async_op=True, of=self.unit or "root")
+        self._coming = all_gather(mine, self.sharding.shard_group, uneven, ways, async_op=True, of=self.unit or "root")
 
-    def settle(self) -> Tensor:
-        """The whole (1-D): waits for it; gathers it now if nobody fetched it."""
-        self.fetch()
+    def wait(self) -> Tensor:
+        """The whole (1-D): waits for it; gathers it now if nobody has begun to."""
+        self.unshard()
         if self.whole is None:
             self.whole, self._coming = self._coming.wait(), None
             self._lent[self.whole.untyped_storage()._cdata] = self
         return self.whole
 
-    def release(self) -> None:
+    def reshard(self) -> None:
         """Let the whole go. The memory is free as soon as nobody computes with it."""
         if self._shown:
             self.hide()
         if self._coming is not None:
-            self.settle()
+            self.wait()
         if self.whole is not None:
             self._lent.pop(self.whole.untyped_storage()._cdata, None)
             self.whole = None
 
     def views(self) -> list[Tensor]:
         """The parameters, in their shapes, as views of the whole."""
-        return self.flat.views(self.settle())
+        return self.flat.views(self.wait())
 
     def show(self, views: Sequence[Tensor]) -> None:
         """Put the gathered parameters where the modules look for them."""
@@ -110,9 +111,9 @@ class Shard:
     def take(self, name: str, start: int, values: Tensor, into: Tensor | None = None) -> int:
         """Copy what this rank owns of `values`, elements `start` ... of parameter `name`; returns how many.
 
-        into: the stretch, if not given; or a tensor like it, such as the optimizer's momentum.
+        into: the shard, if not given; or a tensor like it, such as the optimizer's momentum.
         """
-        into, taken = self.stretch if into is None else into, 0
+        into, taken = self.shard if into is None else into, 0
         for piece in self.pieces:
             if piece.name == name:
                 begin, end = max(piece.start, start), min(piece.stop, start + len(values))
