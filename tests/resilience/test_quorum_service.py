@@ -82,7 +82,7 @@ def test_the_service_and_its_client_import_no_pytorch() -> None:
         "labkit.resilience.quorum.service, labkit.resilience.quorum.aggregator, labkit.resilience.quorum.emulate; "
         "print(sorted({'torch', 'numpy', 'asyncio', 'multiprocessing'} & set(sys.modules)))"
     )
-    found = subprocess.run([sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(ROOT)}, capture_output=True)
+    found = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, capture_output=True)
     assert found.stdout.decode().strip() == "[]", found.stderr.decode()
 
 

@@ -47,7 +47,10 @@ def build(
     check_all(sharding, functools.partial(check_same, words))
 
     keys = _keys(module)
-    units = [Unit(name, modules[name], _flat_params(name, table[name], sharding, dtype, lent, groups)) for name in modules]
+    units = [
+        Unit(name, unit, _flat_params(name, table[name], sharding, dtype, lent, groups))
+        for name, unit in modules.items()
+    ]
     home = {
         id(o.tensor): (flat_param, o.name)
         for unit in units

@@ -80,12 +80,9 @@ class QuorumService:
 
 
 def interpreter(module: str, *arguments: str) -> list[str]:
-    """The command that runs `main(arguments)` of a module here, of this labkit, whatever lies in the working directory.
-
-    Without the packages of the environment (-S), which are not needed and take a while to find.
-    """
+    """The command that runs `main(arguments)` of a module here, whatever lies in the working directory."""
     code = f"import sys; sys.path[0] = {str(ROOT)!r}; from labkit.resilience.quorum.{module} import main; "
-    return [sys.executable, "-S", "-c", f"{code}sys.exit(main({list(arguments)!r}))"]
+    return [sys.executable, "-c", f"{code}sys.exit(main({list(arguments)!r}))"]
 
 
 def _address(process: subprocess.Popen[bytes], asked: bytes) -> str:
