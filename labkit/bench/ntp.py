@@ -107,7 +107,7 @@ def _backward(width: int, lost: int, ratio: float, latency: float) -> dict[str, 
         group = world.subgroup(replicas.ranks)
         replica, _ = replicas.place(world.rank)
         inner = group.subgroup([group.global_ranks.index(r) for r in replicas.members[replica]])
-        model = TensorParallelGPT(config, inner, spread=replicas.computes(config, replica))
+        model = TensorParallelGPT(config, inner, placement=replicas.computes(config, replica))
         sync = NonuniformSync(model, replicas, group, share=0.5, bucket_bytes=1 << 16)  # noqa: F841  held while it works
         # The narrow replica trains fewer examples, so that it is as fast: what it computes is not what is measured.
         speed = flops * width / replicas.widths[replica]
@@ -142,8 +142,8 @@ def _sum(width: int, lost: int, latency: float, way: str) -> float:
         group = world.subgroup(replicas.ranks)
         replica, _ = replicas.place(world.rank)
         inner = group.subgroup([group.global_ranks.index(r) for r in replicas.members[replica]])
-        spread = replicas.computes(config, replica) if way == "map" else None
-        model = TensorParallelGPT(config, inner, spread=spread)
+        placement = replicas.computes(config, replica) if way == "map" else None
+        model = TensorParallelGPT(config, inner, placement=placement)
         for p in model.parameters():
             p.grad = torch.zeros_like(p)
         sync: Any = (

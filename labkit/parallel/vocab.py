@@ -14,9 +14,9 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labkit.parallel.tensor.products import Way, column_product
+from labkit.parallel.tensor.placement import Shards, check_shards, shard_spec_of
+from labkit.parallel.tensor.products import CommOptions, column_product
 from labkit.parallel.tensor.regions import reduce_from_region, reduce_scatter_sequence
-from labkit.parallel.tensor.spread import Shards, check_shards, cut_of
 from labkit.parallel.vocab_loss import places_of, vocab_parallel_cross_entropy
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
@@ -29,7 +29,7 @@ class VocabParallelEmbedding(nn.Module):
 
     weight: this rank's rows: (part, width). They are drawn as nn.Embedding draws them, all of them on every rank, so
         that ranks with the same random state hold parts of the same matrix.
-    shards: the ids that each rank holds, in place of equal ranges of them: see `tensor/spread.py`.
+    shards: the ids that each rank holds, in place of equal ranges of them: see `tensor/placement.py`.
     sequence: what comes out is this rank's part of dimension 1 (a reduce-scatter in place of the all-reduce), and what
         `scores` takes too (an all-gather, and a reduce-scatter in backward).
     overlap: backward of `scores` sums the input's gradient while it computes the weight's.
@@ -66,8 +66,8 @@ class VocabParallelEmbedding(nn.Module):
         if shards is not None:
             check_shards({"vocab": self.vocab}, shards, group.size)
         self.ids = None if shards is None else [list(mine) for mine in shards]
-        self.cuts = {"weight": cut_of(0, [self.vocab], group.size, shards)}
-        self.weight = nn.Parameter(self.cuts["weight"].take(weight.detach(), group.rank).to(group.device))
+        self.shard_specs = {"weight": shard_spec_of(0, [self.vocab], group.size, shards)}
+        self.weight = nn.Parameter(self.shard_specs["weight"].take(weight.detach(), group.rank).to(group.device))
 
     def forward(self, ids: Tensor) -> Tensor:
         """(b, t) ids -> (b, t, width); `ids` must be the same on every rank.
@@ -98,8 +98,8 @@ class VocabParallelEmbedding(nn.Module):
         x: the same on every rank; its gradient is summed over the ranks in backward, and forward sends nothing. With
         `sequence` this rank's positions, of `length` in all where the ranks have not equally many.
         """
-        way = Way(self.group, self.sequence, self.overlap, self.algorithm, length)
-        return column_product(x, self.weight, None, way)
+        comm = CommOptions(self.group, self.sequence, self.overlap, self.algorithm, length)
+        return column_product(x, self.weight, None, comm)
 
     def extra_repr(self) -> str:
         return f"{self.vocab}, {self.width}, {len(self.weight)} ids of rank {self.group.rank}"

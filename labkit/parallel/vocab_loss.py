@@ -41,7 +41,7 @@ def vocab_parallel_cross_entropy(
     targets: (...), ids in the whole vocabulary, the same on every rank. Those equal to `ignore_index` count nothing.
     vocab: size of the whole vocabulary. Parts are then those of `torch.tensor_split`. Without it the ranks first tell
         each other how many columns they have, and check that they have the same targets: 16 bytes a rank more.
-    ids: with `vocab`, the ids of each rank's columns, where these are no equal ranges (see `tensor/spread.py`).
+    ids: with `vocab`, the ids of each rank's columns, where these are no equal ranges (see `tensor/placement.py`).
     reduction: "mean" over the targets that count (NaN if there are none), "sum", or "none" for a loss a target.
     label_smoothing: the part of a target that is shared out among all ids, from 0 to 1, as in `F.cross_entropy`.
 

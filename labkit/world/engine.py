@@ -171,10 +171,10 @@ def warm() -> None:
 
 
 def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """The function and its arguments as bytes (see `parcel`)."""
+    """The function and its arguments as bytes (see `serialization`)."""
     import io
 
-    from .parcel import Pickler
+    from .serialization import Pickler
 
     out = io.BytesIO()
     try:

@@ -2,7 +2,8 @@
 
 It is a process of its own, between the zygote and the ranks, with one thread and one loop. So it sees a rank die within
 milliseconds, whatever the caller is doing; and if the caller dies, it takes the ranks with it. What went wrong, and
-who is to blame, is decided in `judge`; `striker` strikes the faults; `host_main` is how such a process begins and ends.
+who is to blame, is decided in `judge`; `fault_injector` strikes the faults; `host_main` is how such a process begins
+and ends.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from typing import Any
 from labkit.wire import record as rec
 from labkit.wire.transports.local import abstract_listener
 
-from .board import Board
+from .address_table import AddressTable
 from .channel import Channel, Closed
+from .fault_injector import FaultInjector
 from .judge import LOOK, SETTLE, Judge
 from .life import Life
 from .memory_limit import allowance, remedy
 from .process import describe_exit
 from .rank import Birth, live
 from .spec import Spec
-from .striker import Striker
 
 
 class Host:
@@ -41,13 +42,13 @@ class Host:
         size = self.spec.world_size
         self.pages_fd = rec.create_pages(size)
         self.pages = [rec.Page(self.pages_fd, r, size) for r in range(size)]
-        self.board = Board(size)
+        self.addresses = AddressTable(size)
         self.store = _store_path()
         self.secret = secrets.token_bytes(16)
         self.epoch = time.perf_counter_ns()
         self.lives = [Life(r) for r in range(size)]
         self.judge = Judge(self.spec, self.pages, self.lives, self.epoch, self.kill_all)
-        self.striker = Striker(self.spec.faults, self.pages, self.lives, self.event)
+        self.injector = FaultInjector(self.spec.faults, self.pages, self.lives, self.event)
         self._looked = time.monotonic()
         self._steps = [-1] * size
         self.held = False  # the run goes on though no rank may be left: somebody is about to restart one
@@ -60,7 +61,7 @@ class Host:
         for rank in range(self.spec.world_size):
             listener, address = abstract_listener()
             listeners.append(listener)
-            self.board[rank] = address
+            self.addresses[rank] = address
         told = time.monotonic()
         for rank, listener in enumerate(listeners):
             self.fork(rank, listener, listeners[rank + 1 :])
@@ -88,8 +89,8 @@ class Host:
                 os.environ.update(self.spec.gpus.environ)
                 live(
                     Birth(
-                        rank, self.spec, self.function, self.args, self.pages_fd, self.board, listener, self.store,
-                        self.secret, self.epoch, theirs, write, self.striker.due(rank), self.link_model,
+                        rank, self.spec, self.function, self.args, self.pages_fd, self.addresses, listener, self.store,
+                        self.secret, self.epoch, theirs, write, self.injector.due(rank), self.link_model,
                         self.spec.gpus.device_of(rank),
                     ),
                     host,
@@ -112,7 +113,7 @@ class Host:
             os.close(life.output)
             life.output = -1
         listener, address = abstract_listener()
-        self.board[rank] = address
+        self.addresses[rank] = address
         self.pages[rank].state = rec.UNBORN
         self.fork(rank, listener, [])
         listener.close()
@@ -140,7 +141,7 @@ class Host:
             self.flush(life)
         if not self.store.startswith("/proc"):
             os.unlink(self.store)
-        self.caller.send(("ended", self.judge.verdict, self.judge.failures, self.striker.unfired()))
+        self.caller.send(("ended", self.judge.verdict, self.judge.failures, self.injector.unfired()))
 
     def listen(self, bell: int) -> None:
         """Wait for something to happen, a tenth of a second at most, and hear it."""
@@ -208,7 +209,7 @@ class Host:
                 elif order == "kill":
                     self.lives[rest[0]].signal(signal.SIGKILL)
                 elif order == "inject":
-                    self.striker.inject(rest[0])
+                    self.injector.inject(rest[0])
                 elif order == "restart":
                     self.restart(rest[0])
                 elif order == "hold":
@@ -245,7 +246,7 @@ class Host:
                     kind, name, text, trace = rest
                     self.failed(kind, life.rank, name, text, trace)
                 elif what == "fault":
-                    self.striker.strike(life, rest[0])
+                    self.injector.strike(life, rest[0])
         except Closed:
             life.close_control()
 

@@ -42,7 +42,7 @@ class Birth:
     function: Any
     args: tuple[Any, ...]
     pages: int
-    board: Any
+    addresses: Any
     listener: socket.socket
     store: str
     secret: bytes
@@ -172,7 +172,7 @@ def _make_context(birth: Birth, page: rec.Page) -> Context:
     limit = spec.timeout + (0 if goes_on else GRACE)
 
     def sockets() -> Sockets:
-        return Sockets(birth.listener, birth.board, birth.secret, _alive(birth) if goes_on else None)
+        return Sockets(birth.listener, birth.addresses, birth.secret, _alive(birth) if goes_on else None)
 
     if not kinds()[spec.transport].own_sockets:
         birth.listener.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 from labkit.wire.errors import Refused
 
-from .parcel import Pickler
+from .serialization import Pickler
 
 
 def store_result(result: Any, rank: int, limit: int) -> tuple[int, int]:

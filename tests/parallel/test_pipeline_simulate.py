@@ -151,8 +151,8 @@ def really(group, schedule, cost, nbytes):
     for step in schedule.ranks[rank]:
         if isinstance(step, Message):
             begin.append(now())
-            parcel, stage = carried(schedule, rank, step)
-            x, (other, _) = tensor(parcel.boundary), schedule.where(stage)
+            payload, stage = carried(schedule, rank, step)
+            x, (other, _) = tensor(payload.boundary), schedule.where(stage)
             group.send(x, other) if sends(step) else group.recv(x, other)
             end.append(now())
             continue

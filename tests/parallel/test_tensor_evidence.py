@@ -10,7 +10,7 @@ import torch
 from labkit import Link, Network, cost, launch
 from labkit.models import GPTConfig
 from labkit.parallel import TensorParallelBlock, TensorParallelGPT, kernels
-from labkit.parallel.tensor.cut import cuts_of
+from labkit.parallel.tensor.shard_spec import shard_specs_of
 
 pytestmark = pytest.mark.ranks
 
@@ -138,8 +138,8 @@ def test_a_rank_keeps_the_closed_forms_activations_and_parameters(size):
 def test_each_rank_holds_its_share_of_the_parameters():
     def on_rank(group):
         model = TensorParallelGPT(CONFIG, group)
-        return sum(p.numel() for _, p, cut in cuts_of(model) if cut), sum(
-            p.numel() for _, p, cut in cuts_of(model) if not cut
+        return sum(p.numel() for _, p, cut in shard_specs_of(model) if cut), sum(
+            p.numel() for _, p, cut in shard_specs_of(model) if not cut
         )
 
     results = launch(on_rank, 3, transport="local").results

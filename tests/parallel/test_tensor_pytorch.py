@@ -54,7 +54,7 @@ def gradients(ours, theirs, rank):
     for name, layer in ours.items():
         for kind, p in layer.named_parameters():
             whole = getattr(theirs[name], kind).grad.full_tensor()
-            cut = layer.cuts.get(kind)
+            cut = layer.shard_specs.get(kind)
             yield f"{name}.{kind}", p.grad, whole if cut is None else cut.take(whole, rank)
 
 
@@ -150,7 +150,7 @@ def test_embedding_and_loss_of_a_cut_vocabulary(size):
         far = [float((loss - other.full_tensor()).detach().abs())]
         for layer, name in zip(ours, ("tokens", "scores"), strict=True):
             mine, local = layer.weight.grad, theirs[name].weight.grad.full_tensor()
-            far.append(float((mine - layer.cuts["weight"].take(local, group.rank)).abs().max()))
+            far.append(float((mine - layer.shard_specs["weight"].take(local, group.rank)).abs().max()))
             assert mine.any()
         return far
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from labkit.parallel.tensor.cut import Cut
+from labkit.parallel.tensor.shard_spec import ShardSpec
 from labkit.resilience.checkpoint.pieces import Piece, copy_common, covered
 from labkit.resilience.checkpoint.stretches import along, common, everything, numel, within
 
@@ -61,10 +61,10 @@ def test_two_parts_share_exactly_the_elements_that_both_have(case):
 @pytest.mark.parametrize("dim", [0, 1])
 def test_the_parts_of_tensor_parallelism_are_what_cut_takes(dim, size):
     whole = torch.arange(12 * 9).reshape(12, 9)
-    cut = Cut.even(dim, [4, 4, 4] if dim == 0 else [9], size)
+    cut = ShardSpec.even(dim, [4, 4, 4] if dim == 0 else [9], size)
     parts = []
     for rank in range(size):
-        held = along(whole.shape, dim, cut.stretches[rank])
+        held = along(whole.shape, dim, cut.ranges[rank])
         assert torch.equal(whole.flatten()[torch.tensor(places(held))], cut.take(whole, rank).flatten())
         parts.append(held)
     assert covered(whole.shape, parts) is None

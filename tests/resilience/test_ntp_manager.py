@@ -170,7 +170,7 @@ def gpu(group, now, state):
     border = Border(line, *([line.global_ranks.index(g) for g in ranks] for ranks in now.members[replica]))
     replicas = Replicas(tuple(stages[stage] for stages in now.members))
     inner = group.subgroup(now.members[replica][stage])
-    block = TensorParallelBlock(MODEL, inner, spread=replicas.computes(MODEL, replica)).double()
+    block = TensorParallelBlock(MODEL, inner, placement=replicas.computes(MODEL, replica)).double()
     load_whole(block, inner, state[stage])
     sync = NonuniformSync(block, replicas, group.subgroup(replicas.ranks), share=0.5)
     if stage == 0:

@@ -10,7 +10,7 @@ from labkit import launch
 from labkit.models import GPTConfig
 from labkit.models.gpt import Block
 from labkit.parallel.tensor.block import TensorParallelBlock
-from labkit.parallel.tensor.spread import Spread
+from labkit.parallel.tensor.placement import Placement
 from labkit.parallel.tensor.whole import load_whole, whole_gradients
 from labkit.resilience.ntp import Border, shard_map
 from labkit.wire.errors import Refused
@@ -40,8 +40,8 @@ def test_two_stages_have_the_gradients_of_one_device(widths):
         first, second = stages(*widths)
         border, mine = Border(group, first, second), first if group.rank in first else second
         inner = group.subgroup(mine)
-        spread = Spread.by(CONFIG, lambda count: shard_map(count, len(mine), len(mine)).compute)
-        block = TensorParallelBlock(CONFIG, inner, spread=spread).double()
+        placement = Placement.by(CONFIG, lambda count: shard_map(count, len(mine), len(mine)).compute)
+        block = TensorParallelBlock(CONFIG, inner, placement=placement).double()
         load_whole(block, inner, blocks()[mine is second].state_dict())
         x = input_btd()
         if mine is first:

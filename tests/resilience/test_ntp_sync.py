@@ -42,7 +42,7 @@ def whole_model(config: GPTConfig) -> GPT:
 def on_rank(group, config, replicas, **options):
     replica, position = replicas.place(group.rank)
     inner = group.subgroup(list(replicas.members[replica]))
-    model = TensorParallelGPT(config, inner, spread=replicas.computes(config, replica)).double()
+    model = TensorParallelGPT(config, inner, placement=replicas.computes(config, replica)).double()
     model.load_whole(whole_model(config).state_dict())
     mine = TOKENS[slices(replicas)[replica]]
     sync = NonuniformSync(model, replicas, group, share=len(mine) / BATCH, **options)
@@ -97,9 +97,9 @@ def test_what_does_not_fit_is_refused_on_every_rank():
         replica, _ = replicas.place(group.rank)
         inner = group.subgroup(list(replicas.members[replica]))
         told = []
-        for spread in (None, replicas.computes(CONFIG, 1 - replica) if replica == 0 else None):
+        for placement in (None, replicas.computes(CONFIG, 1 - replica) if replica == 0 else None):
             try:
-                model = TensorParallelGPT(CONFIG, inner, spread=spread)
+                model = TensorParallelGPT(CONFIG, inner, placement=placement)
                 NonuniformSync(model, replicas, group, share=0.5)
             except Refused as why:
                 told.append(str(why))

@@ -33,7 +33,7 @@ RECEIVES: dict[type[Instruction], type[Message]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class Payload:
     """What crosses a boundary once: an activation forward, or its gradient back.
 
     boundary: the stage before it, so boundary s lies between stages s and s + 1.
@@ -44,23 +44,23 @@ class Parcel:
     microbatch: int
 
 
-def made_by(schedule: Schedule, rank: int, instruction: Instruction) -> tuple[Parcel, int] | None:
+def made_by(schedule: Schedule, rank: int, instruction: Instruction) -> tuple[Payload, int] | None:
     """(what the instruction makes for a neighbouring stage, the rank of that stage); None if nothing."""
     stage = schedule.stage(rank, instruction.chunk)
     if isinstance(instruction, Forward) and stage + 1 < schedule.stages:
-        return Parcel(ACTIVATION, stage, instruction.microbatch), schedule.where(stage + 1)[0]
+        return Payload(ACTIVATION, stage, instruction.microbatch), schedule.where(stage + 1)[0]
     if isinstance(instruction, (Backward, InputGradient)) and stage > 0:
-        return Parcel(GRADIENT, stage - 1, instruction.microbatch), schedule.where(stage - 1)[0]
+        return Payload(GRADIENT, stage - 1, instruction.microbatch), schedule.where(stage - 1)[0]
     return None
 
 
-def needed_by(schedule: Schedule, rank: int, instruction: Instruction) -> tuple[Parcel, int] | None:
+def needed_by(schedule: Schedule, rank: int, instruction: Instruction) -> tuple[Payload, int] | None:
     """(what the instruction needs from a neighbouring stage, the rank of that stage); None if nothing."""
     stage = schedule.stage(rank, instruction.chunk)
     if isinstance(instruction, Forward) and stage > 0:
-        return Parcel(ACTIVATION, stage - 1, instruction.microbatch), schedule.where(stage - 1)[0]
+        return Payload(ACTIVATION, stage - 1, instruction.microbatch), schedule.where(stage - 1)[0]
     if isinstance(instruction, (Backward, InputGradient)) and stage + 1 < schedule.stages:
-        return Parcel(GRADIENT, stage, instruction.microbatch), schedule.where(stage + 1)[0]
+        return Payload(GRADIENT, stage, instruction.microbatch), schedule.where(stage + 1)[0]
     return None
 
 
@@ -78,17 +78,17 @@ def sends(message: Instruction) -> bool:
     return isinstance(message, (SendActivation, SendGradient))
 
 
-def carried(schedule: Schedule, rank: int, message: Message) -> tuple[Parcel, int]:
+def carried(schedule: Schedule, rank: int, message: Message) -> tuple[Payload, int]:
     """(what a message of `rank` carries, the stage at its other end)."""
     stage = schedule.stage(rank, message.chunk)
     forward = isinstance(message, (SendActivation, RecvActivation))
     other = stage + (1 if forward == sends(message) else -1)
-    return Parcel(ACTIVATION if forward else GRADIENT, min(stage, other), message.microbatch), other
+    return Payload(ACTIVATION if forward else GRADIENT, min(stage, other), message.microbatch), other
 
 
-def incoming(schedule: Schedule, rank: int) -> dict[int, list[Parcel]]:
+def incoming(schedule: Schedule, rank: int) -> dict[int, list[Payload]]:
     """What each other rank will send to `rank`, in the order in which it will be sent."""
-    found: dict[int, list[Parcel]] = {}
+    found: dict[int, list[Payload]] = {}
     for source, instructions in enumerate(schedule.ranks):
         if source != rank:
             for instruction in instructions:

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from labkit.models.gpt import GPTConfig, attend
 from labkit.parallel.tensor.linear import ColumnParallelLinear, RowParallelLinear
+from labkit.parallel.tensor.placement import Shards
 from labkit.parallel.tensor.random import different_inside
-from labkit.parallel.tensor.spread import Shards
 from labkit.wire.group import Group
 
 

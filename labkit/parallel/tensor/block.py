@@ -16,9 +16,9 @@ from labkit.parallel.same import check_same
 from labkit.parallel.tensor.attention import TensorParallelAttention
 from labkit.parallel.tensor.degrees import check_divides
 from labkit.parallel.tensor.feed_forward import TensorParallelFeedForward
+from labkit.parallel.tensor.placement import Placement
 from labkit.parallel.tensor.random import different_inside
 from labkit.parallel.tensor.regions import copy_all_to_region
-from labkit.parallel.tensor.spread import Spread
 from labkit.wire.group import Group
 
 
@@ -51,20 +51,22 @@ class TensorParallelBlock(nn.Module):
 
     def __init__(
         self, config: GPTConfig, group: Group, *, sequence: bool = False, overlap: bool = True,
-        gather_again: bool = True, algorithm: str = "auto", spread: Spread | None = None, check: bool = True,
+        gather_again: bool = True, algorithm: str = "auto", placement: Placement | None = None, check: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
         ways: dict[str, Any] = {"sequence": sequence, "overlap": overlap, "gather_again": gather_again,
                                 "algorithm": algorithm}  # fmt: skip
         if check:
-            check_alike(config, ways | {"spread": spread}, group)
-        if spread is None:
+            check_alike(config, ways | {"placement": placement}, group)
+        if placement is None:
             check_config(config, group)
         self.group, self.sequence, self.algorithm, self.dropout = group, sequence, algorithm, config.dropout
         self.norm1 = nn.LayerNorm(config.width)
-        self.attention = TensorParallelAttention(config, group, shards=spread.heads if spread else None, **ways)
+        self.attention = TensorParallelAttention(config, group, shards=placement.heads if placement else None, **ways)
         self.norm2 = nn.LayerNorm(config.width)
-        self.feed_forward = TensorParallelFeedForward(config, group, shards=spread.hidden if spread else None, **ways)
+        self.feed_forward = TensorParallelFeedForward(
+            config, group, shards=placement.hidden if placement else None, **ways
+        )
 
     def forward(self, x_btd: Tensor, length: int | None = None) -> Tensor:
         """(b, t, d) -> (b, t, d); with `sequence` this rank's part of t, of `length` positions in all."""

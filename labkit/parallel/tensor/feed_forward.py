@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from labkit.models.gpt import GPTConfig
 from labkit.parallel.tensor.linear import ColumnParallelLinear, RowParallelLinear
-from labkit.parallel.tensor.spread import Shards
+from labkit.parallel.tensor.placement import Shards
 from labkit.wire.group import Group
 
 

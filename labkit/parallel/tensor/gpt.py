@@ -21,17 +21,17 @@ from torch import Tensor, nn
 from labkit.models.gpt import GPT, GPTConfig, check_positions, next_token_loss
 from labkit.parallel.fsdp.deferred import deferred
 from labkit.parallel.tensor.block import TensorParallelBlock, check_alike, check_config, drop, layer_norm
-from labkit.parallel.tensor.cut import cuts_of
 from labkit.parallel.tensor.gradients import clip_grad_norm_, grad_norm
 from labkit.parallel.tensor.linear import ColumnParallelLinear
 from labkit.parallel.tensor.moves import own_part
+from labkit.parallel.tensor.placement import Placement
 from labkit.parallel.tensor.random import check_random_state
 from labkit.parallel.tensor.regions import (
     copy_all_to_region,
     gather_from_region,
     scatter_to_region,
 )
-from labkit.parallel.tensor.spread import Spread
+from labkit.parallel.tensor.shard_spec import shard_specs_of
 from labkit.parallel.tensor.whole import load_whole, whole_gradients, whole_state
 from labkit.parallel.vocab import VocabParallelEmbedding
 from labkit.parallel.vocab_loss import vocab_parallel_cross_entropy
@@ -65,15 +65,15 @@ class TensorParallelGPT(nn.Module):
     def __init__(
         self, config: GPTConfig, group: Group, *, sequence: bool = False, overlap: bool = True, seed: int = 0,
         split_vocabulary: bool = True, gather_again: bool = True, algorithm: str = "auto",
-        spread: Spread | None = None,
+        placement: Placement | None = None,
     ):  # fmt: skip
         super().__init__()
         ways: dict[str, Any] = {"sequence": sequence, "overlap": overlap, "gather_again": gather_again,
                                 "algorithm": algorithm}  # fmt: skip
-        check_alike(config, {"seed": seed, "split_vocabulary": split_vocabulary, "spread": spread} | ways, group)
-        if spread is None:
+        check_alike(config, {"seed": seed, "split_vocabulary": split_vocabulary, "placement": placement} | ways, group)
+        if placement is None:
             check_config(config, group)
-        self.spread = spread
+        self.placement = placement
         self.config, self.group, self.sequence = config, group, sequence
         self.split_vocabulary, self.algorithm = split_vocabulary, algorithm
         self._build(ways)
@@ -85,19 +85,24 @@ class TensorParallelGPT(nn.Module):
         unset = nn.Embedding.from_pretrained(torch.empty(config.vocab, config.width), freeze=False)
         self.tokens: nn.Module = unset
         if self.split_vocabulary:
-            self.tokens = VocabParallelEmbedding.of(unset, group, sequence=self.sequence, algorithm=self.algorithm,
-                                                    shards=self.spread.vocab if self.spread else None)  # fmt: skip
+            self.tokens = VocabParallelEmbedding.of(
+                unset,
+                group,
+                sequence=self.sequence,
+                algorithm=self.algorithm,
+                shards=self.placement.vocab if self.placement else None,
+            )
         with torch.device("meta"):
             self.positions = nn.Embedding(config.context, config.width)
             self.blocks = nn.ModuleList(
-                TensorParallelBlock(config, group, spread=self.spread, check=False, **ways)
+                TensorParallelBlock(config, group, placement=self.placement, check=False, **ways)
                 for _ in range(config.layers)
             )
             self.norm = nn.LayerNorm(config.width)
             if self.split_vocabulary:
                 self.scores: nn.Module = ColumnParallelLinear(
                     config.width, config.vocab, group, bias=False, uneven=True, check=False,
-                    shards=self.spread.vocab if self.spread else None, **ways
+                    shards=self.placement.vocab if self.placement else None, **ways
                 )  # fmt: skip
             else:
                 self.scores = nn.Linear(config.width, config.vocab, bias=False)
@@ -109,7 +114,7 @@ class TensorParallelGPT(nn.Module):
         """This rank's parts of the values of GPT(config, seed)."""
         whole: Any = deferred(GPT, self.config, seed=seed)
         names = {id(p): name for name, p in whole.named_parameters()}
-        mine = {name: (p, cut) for name, p, cut in cuts_of(self)}
+        mine = {name: (p, cut) for name, p, cut in shard_specs_of(self)}
 
         @torch.no_grad()
         def deliver(values: Tensor, parameter: Tensor) -> None:
@@ -129,16 +134,16 @@ class TensorParallelGPT(nn.Module):
         if not self.split_vocabulary:
             return part_btv if targets_bt is None else next_token_loss(part_btv, targets_bt)
         if targets_bt is not None:
-            ids = None if self.spread is None else self.spread.vocab
+            ids = None if self.placement is None else self.placement.vocab
             return vocab_parallel_cross_entropy(part_btv, targets_bt, self.group, vocab=self.config.vocab, ids=ids,
                                                 algorithm=self.algorithm)  # fmt: skip
         return self._whole_scores(part_btv)
 
     def _whole_scores(self, part_btv: Tensor) -> Tensor:
         """The columns of all ranks, in the order of the ids: (b, t, part) -> (b, t, v)."""
-        if self.spread is None:
+        if self.placement is None:
             return gather_from_region(part_btv, self.group, -1, length=self.config.vocab, algorithm=self.algorithm)
-        held = self.spread.vocab
+        held = self.placement.vocab
         most = max(map(len, held))
         padded = F.pad(part_btv, (0, most - part_btv.shape[-1]))
         columns = {i: rank * most + at for rank, mine in enumerate(held) for at, i in enumerate(mine)}

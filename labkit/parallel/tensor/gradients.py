@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.collectives import all_reduce
-from labkit.parallel.tensor.cut import cuts_of
+from labkit.parallel.tensor.shard_spec import shard_specs_of
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
@@ -26,7 +26,9 @@ def grad_norm(model: nn.Module, group: Group, norm_type: float = 2.0) -> Tensor:
     """
     if not norm_type > 0:
         raise Refused(f"grad_norm(norm_type={norm_type!r}): needs a kind of norm above 0")
-    counted = [p.grad for _, p, cut in cuts_of(model) if p.grad is not None and (cut is not None or group.rank == 0)]
+    counted = [
+        p.grad for _, p, cut in shard_specs_of(model) if p.grad is not None and (cut is not None or group.rank == 0)
+    ]
     norms = [float(torch.linalg.vector_norm(g, norm_type, dtype=_wide(g))) for g in counted if g.numel()]
     if math.isinf(norm_type):
         total = torch.tensor([max(norms, default=0.0)], dtype=torch.float64, device=group.device)

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from labkit.parallel.same import check_same, describe
 from labkit.parallel.stand_in import Product
-from labkit.parallel.tensor.cut import Cut
 from labkit.parallel.tensor.degrees import check_divides
-from labkit.parallel.tensor.products import Way, column_product, row_product
+from labkit.parallel.tensor.placement import Shards, check_shards, shard_spec_of
+from labkit.parallel.tensor.products import CommOptions, column_product, row_product
 from labkit.parallel.tensor.regions import copy_to_region, gather_from_region, scatter_to_region
-from labkit.parallel.tensor.spread import Shards, check_shards, cut_of
+from labkit.parallel.tensor.shard_spec import ShardSpec
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
@@ -43,18 +43,20 @@ class _Part(nn.Module):
         options |= {"sequence": self.sequence, "overlap": self.overlap, "algorithm": self.algorithm}
         check_same(describe(linear) | {f"option {k}": repr(v) for k, v in options.items()}, self.group)
 
-    def _take(self, linear: nn.Linear, cuts: dict[str, Cut]) -> None:
+    def _take(self, linear: nn.Linear, shard_specs: dict[str, ShardSpec]) -> None:
         """Keep this rank's part of weight and bias."""
-        self.in_features, self.out_features, self.cuts = linear.in_features, linear.out_features, cuts
+        self.in_features, self.out_features, self.shard_specs = linear.in_features, linear.out_features, shard_specs
         for name, p in linear.named_parameters():
-            part = cuts[name].take(p.detach(), self.group.rank) if name in cuts else p.detach().clone()
+            part = shard_specs[name].take(p.detach(), self.group.rank) if name in shard_specs else p.detach().clone()
             part = part if part.is_meta else part.to(self.group.device)
             self.register_parameter(name, nn.Parameter(part, requires_grad=p.requires_grad))
         if linear.bias is None:
             self.register_parameter("bias", None)
 
-    def _way(self, length: int | None = None) -> Way:
-        return Way(self.group, self.sequence, self.overlap, self.algorithm, length, self.product, self.gather_again)
+    def _comm(self, length: int | None = None) -> CommOptions:
+        return CommOptions(
+            self.group, self.sequence, self.overlap, self.algorithm, length, self.product, self.gather_again
+        )
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, part {self.group.rank} of {self.group.size}"
@@ -120,7 +122,7 @@ class ColumnParallelLinear(_Part):
         elif not uneven:
             names = ["out_features"] if len(sections) == 1 else [f"section {i}" for i in range(len(sections))]
             check_divides("ColumnParallelLinear", dict(zip(names, sections, strict=True)), self.group.size)
-        cut = cut_of(0, sections, self.group.size, shards)
+        cut = shard_spec_of(0, sections, self.group.size, shards)
         self.gather_output = gather_output
         self._take(linear, {"weight": cut, "bias": cut})
 
@@ -129,7 +131,7 @@ class ColumnParallelLinear(_Part):
 
         length: with `sequence`, positions of the whole input, needed only if N does not divide them.
         """
-        y = column_product(x, self.weight, self.bias, self._way(length))
+        y = column_product(x, self.weight, self.bias, self._comm(length))
         if self.gather_output:
             y = gather_from_region(y, self.group, -1, length=self.out_features, algorithm=self.algorithm)
         return y
@@ -178,7 +180,7 @@ class RowParallelLinear(_Part):
         else:
             check_shards(inputs, shards, self.group.size)
         self.input_is_split = input_is_split
-        self._take(linear, {"weight": cut_of(1, [linear.in_features], self.group.size, shards)})
+        self._take(linear, {"weight": shard_spec_of(1, [linear.in_features], self.group.size, shards)})
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """(..., in_features / N) -> (..., out_features), or this rank's part of dimension 1 of it.
@@ -187,7 +189,7 @@ class RowParallelLinear(_Part):
         """
         if not self.input_is_split:
             x = scatter_to_region(x, self.group, -1, algorithm=self.algorithm)
-        y = row_product(x, self.weight, self._way())
+        y = row_product(x, self.weight, self._comm())
         if bias is None and self.bias is not None:
             bias = self.bias
             if self.sequence and torch.is_grad_enabled():

@@ -23,12 +23,12 @@ def own_part(x: Tensor, group: Group, dim: int) -> Tensor:
     return x.tensor_split(group.size, dim)[group.rank]
 
 
-def begin_sum(x: Tensor, group: Group, algorithm: str = "auto", *, later: bool = False) -> Finish:
+def async_all_reduce(x: Tensor, group: Group, algorithm: str = "auto", *, later: bool = False) -> Finish:
     """All-reduce `x`, contiguous, in place. later: in the background, until the function returned is called."""
     return _finish(all_reduce(x, group, algorithm=algorithm, async_op=later), later)
 
 
-def begin_gather(
+def async_all_gather(
     x: Tensor, group: Group, dim: int, length: int | None = None, algorithm: str = "auto", *, later: bool = False
 ) -> Finish:
     """Join the parts of all ranks along `dim`. length: of the whole; without it all parts must be equally long."""
@@ -37,7 +37,7 @@ def begin_gather(
     return _finish(all_gather(rows, group, sizes, algorithm=algorithm, async_op=later), later, dim)
 
 
-def begin_sum_scatter(x: Tensor, group: Group, dim: int, algorithm: str = "auto", *, later: bool = False) -> Finish:
+def async_reduce_scatter(x: Tensor, group: Group, dim: int, algorithm: str = "auto", *, later: bool = False) -> Finish:
     """Own part along `dim` of the sum of all ranks' `x`."""
     rows = x.movedim(dim, 0).contiguous()
     return _finish(reduce_scatter(rows, group, algorithm=algorithm, async_op=later), later, dim)

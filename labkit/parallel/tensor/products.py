@@ -23,12 +23,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from labkit.parallel.stand_in import Product
-from labkit.parallel.tensor.moves import begin_gather, begin_sum, begin_sum_scatter
+from labkit.parallel.tensor.moves import async_all_gather, async_all_reduce, async_reduce_scatter
 from labkit.wire.group import Group
 
 
 @dataclass(frozen=True)
-class Way:
+class CommOptions:
     """How a product communicates. sequence: parts of dimension 1 outside; length: of the whole one (None: equal parts).
 
     gather_again: what `sequence` gathers is gathered again in backward, in place of being kept.
@@ -44,46 +44,46 @@ class Way:
     gather_again: bool = True
 
 
-def column_product(x: Tensor, weight: Tensor, bias: Tensor | None, way: Way) -> Tensor:
+def column_product(x: Tensor, weight: Tensor, bias: Tensor | None, comm: CommOptions) -> Tensor:
     """x (..., i), or this rank's part of its dimension 1; weight (o / N, i), bias (o / N) -> (..., o / N)."""
-    return _Column.apply(x, weight, bias, way)
+    return _Column.apply(x, weight, bias, comm)
 
 
-def row_product(x: Tensor, weight: Tensor, way: Way) -> Tensor:
+def row_product(x: Tensor, weight: Tensor, comm: CommOptions) -> Tensor:
     """x (..., i / N), weight (o, i / N) -> (..., o), summed over the ranks, or this rank's part of its dimension 1."""
-    return _Row.apply(x, weight, way)
+    return _Row.apply(x, weight, comm)
 
 
 class _Column(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, way: Way) -> Tensor:
-        whole = begin_gather(x, way.group, 1, way.length, way.algorithm)() if way.sequence else x
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, comm: CommOptions) -> Tensor:
+        whole = async_all_gather(x, comm.group, 1, comm.length, comm.algorithm)() if comm.sequence else x
         y = F.linear(whole, weight, bias)
-        ctx.way, ctx.seconds = way, way.product.forward(y, weight) if way.product else None
-        ctx.again = way.sequence and way.gather_again
+        ctx.comm, ctx.seconds = comm, comm.product.forward(y, weight) if comm.product else None
+        ctx.again = comm.sequence and comm.gather_again
         ctx.save_for_backward(x if ctx.again else whole, weight)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        (x, weight), way = ctx.saved_tensors, ctx.way
+        (x, weight), comm = ctx.saved_tensors, ctx.comm
         need_x, need_weight, need_bias, _ = ctx.needs_input_grad
         of_x = of_weight = summed = None
         if ctx.again and need_weight:
-            gathered = begin_gather(x, way.group, 1, way.length, way.algorithm, later=way.overlap)
+            gathered = async_all_gather(x, comm.group, 1, comm.length, comm.algorithm, later=comm.overlap)
         if need_x:
             term = gradient @ weight
             if ctx.seconds:
-                way.product.backward(ctx.seconds.input_gradient)
-            if way.sequence:
-                summed = begin_sum_scatter(term, way.group, 1, way.algorithm, later=way.overlap)
+                comm.product.backward(ctx.seconds.input_gradient)
+            if comm.sequence:
+                summed = async_reduce_scatter(term, comm.group, 1, comm.algorithm, later=comm.overlap)
             else:
-                summed = begin_sum(term, way.group, way.algorithm, later=way.overlap)
+                summed = async_all_reduce(term, comm.group, comm.algorithm, later=comm.overlap)
         if need_weight:
             of_weight = _of_weight(gradient, gathered() if ctx.again else x)
             if ctx.seconds:
-                way.product.backward(ctx.seconds.weight_gradient)
+                comm.product.backward(ctx.seconds.weight_gradient)
         of_bias = gradient.reshape(-1, gradient.shape[-1]).sum(0) if need_bias else None
         if summed is not None:
             of_x = summed()
@@ -92,30 +92,30 @@ class _Column(torch.autograd.Function):
 
 class _Row(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, way: Way) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, comm: CommOptions) -> Tensor:
         term = F.linear(x, weight)
-        ctx.way, ctx.seconds = way, way.product.forward(term, weight) if way.product else None
-        ctx.length = term.shape[1] if way.sequence else None
+        ctx.comm, ctx.seconds = comm, comm.product.forward(term, weight) if comm.product else None
+        ctx.length = term.shape[1] if comm.sequence else None
         ctx.save_for_backward(x, weight)
-        if way.sequence:
-            return begin_sum_scatter(term, way.group, 1, way.algorithm)()
-        return begin_sum(term, way.group, way.algorithm)()
+        if comm.sequence:
+            return async_reduce_scatter(term, comm.group, 1, comm.algorithm)()
+        return async_all_reduce(term, comm.group, comm.algorithm)()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        (x, weight), way = ctx.saved_tensors, ctx.way
+        (x, weight), comm = ctx.saved_tensors, ctx.comm
         of_x = of_weight = None
-        if way.sequence:
-            gradient = begin_gather(gradient, way.group, 1, ctx.length, way.algorithm)()
+        if comm.sequence:
+            gradient = async_all_gather(gradient, comm.group, 1, ctx.length, comm.algorithm)()
         if ctx.needs_input_grad[0]:
             of_x = gradient @ weight
             if ctx.seconds:
-                way.product.backward(ctx.seconds.input_gradient)
+                comm.product.backward(ctx.seconds.input_gradient)
         if ctx.needs_input_grad[1]:
             of_weight = _of_weight(gradient, x)
             if ctx.seconds:
-                way.product.backward(ctx.seconds.weight_gradient)
+                comm.product.backward(ctx.seconds.weight_gradient)
         return of_x, of_weight, None
 
 

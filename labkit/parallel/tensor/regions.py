@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from labkit.parallel.tensor.moves import begin_gather, begin_sum, begin_sum_scatter, own_part
+from labkit.parallel.tensor.moves import async_all_gather, async_all_reduce, async_reduce_scatter, own_part
 from labkit.wire.group import Group
 
 
@@ -84,7 +84,7 @@ class _Copy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         flat = torch.cat([g.reshape(-1) for g in gradients])
-        begin_sum(flat, ctx.group, ctx.algorithm)()
+        async_all_reduce(flat, ctx.group, ctx.algorithm)()
         parts = flat.split([g.numel() for g in gradients])
         return None, None, *(part.view(g.shape) for part, g in zip(parts, gradients, strict=True))
 
@@ -92,7 +92,7 @@ class _Copy(torch.autograd.Function):
 class _Reduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group, algorithm: str) -> Tensor:
-        return begin_sum(x.clone(memory_format=torch.contiguous_format), group, algorithm)()
+        return async_all_reduce(x.clone(memory_format=torch.contiguous_format), group, algorithm)()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
@@ -108,7 +108,7 @@ class _Scatter(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        return begin_gather(gradient, ctx.group, ctx.dim, ctx.length, ctx.algorithm)(), None, None, None
+        return async_all_gather(gradient, ctx.group, ctx.dim, ctx.length, ctx.algorithm)(), None, None, None
 
 
 class _Gather(torch.autograd.Function):
@@ -117,13 +117,13 @@ class _Gather(torch.autograd.Function):
         ctx: Any, x: Tensor, group: Group, dim: int, length: int | None, algorithm: str, summed: bool
     ) -> Tensor:
         ctx.group, ctx.dim, ctx.algorithm, ctx.summed = group, dim, algorithm, summed
-        return begin_gather(x, group, dim, length, algorithm)()
+        return async_all_gather(x, group, dim, length, algorithm)()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
         if ctx.summed:
-            mine = begin_sum_scatter(gradient, ctx.group, ctx.dim, ctx.algorithm)()
+            mine = async_reduce_scatter(gradient, ctx.group, ctx.dim, ctx.algorithm)()
         else:
             mine = own_part(gradient, ctx.group, ctx.dim)
         return mine, None, None, None, None, None
@@ -133,9 +133,9 @@ class _ReduceScatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group, dim: int, algorithm: str) -> Tensor:
         ctx.group, ctx.dim, ctx.length, ctx.algorithm = group, dim, x.shape[dim], algorithm
-        return begin_sum_scatter(x, group, dim, algorithm)()
+        return async_reduce_scatter(x, group, dim, algorithm)()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        return begin_gather(gradient, ctx.group, ctx.dim, ctx.length, ctx.algorithm)(), None, None, None
+        return async_all_gather(gradient, ctx.group, ctx.dim, ctx.length, ctx.algorithm)(), None, None, None

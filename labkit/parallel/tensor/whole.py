@@ -1,6 +1,6 @@
 """A model's parameters and gradients put together again: the unsharded names and tensors, for tests and checkpoints.
 
-Works on any module whose layers say in `cuts` which of their parameters are cut. Every rank of the group calls these.
+Works on any module whose layers say in `shard_specs` how their parameters are cut. Every rank of the group calls these.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from labkit.collectives import all_gather
 from labkit.parallel.agree import agree
-from labkit.parallel.tensor.cut import Cut, cuts_of
+from labkit.parallel.tensor.shard_spec import ShardSpec, shard_specs_of
 from labkit.wire.group import Group
 
 
@@ -21,12 +21,12 @@ def whole_state(model: nn.Module, group: Group) -> dict[str, Tensor]:
 
     Sent: one all-gather of every parameter that is cut.
     """
-    return {name: _whole(p.detach(), cut, group) for name, p, cut in cuts_of(model)}
+    return {name: _whole(p.detach(), cut, group) for name, p, cut in shard_specs_of(model)}
 
 
 def whole_gradients(model: nn.Module, group: Group) -> dict[str, Tensor]:
     """All gradients by name, whole, on the CPU of every rank: copies. Parameters without a gradient are left out."""
-    return {name: _whole(p.grad, cut, group) for name, p, cut in cuts_of(model) if p.grad is not None}
+    return {name: _whole(p.grad, cut, group) for name, p, cut in shard_specs_of(model) if p.grad is not None}
 
 
 @torch.no_grad()
@@ -36,14 +36,17 @@ def load_whole(model: nn.Module, group: Group, state: Mapping[str, Tensor]) -> N
     Names that are not parameters of the model are passed over if they repeat one that is: `scores.weight` of a model
     that ties it. Raises Refused on every rank: a name that is missing or unknown, another shape.
     """
-    known = {name: (p, cut) for name, p, cut in cuts_of(model)}
+    known = {name: (p, cut) for name, p, cut in shard_specs_of(model)}
     agree(group, next(_problems(model, known, state, group), None))
     for name, (p, cut) in known.items():
         p.copy_(state[name] if cut is None else cut.take(state[name], group.rank))
 
 
 def _problems(
-    model: nn.Module, known: Mapping[str, tuple[nn.Parameter, Cut | None]], state: Mapping[str, Tensor], group: Group
+    model: nn.Module,
+    known: Mapping[str, tuple[nn.Parameter, ShardSpec | None]],
+    state: Mapping[str, Tensor],
+    group: Group,
 ) -> Iterator[str]:
     every = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     for name, (p, cut) in known.items():
@@ -60,7 +63,7 @@ def _problems(
             yield f"load_whole: this model has no parameter {name!r}"
 
 
-def _whole(part: Tensor, cut: Cut | None, group: Group) -> Tensor:
+def _whole(part: Tensor, cut: ShardSpec | None, group: Group) -> Tensor:
     if cut is None:
         return part.to("cpu", copy=True)
     rows = part.movedim(cut.dim, 0).contiguous()

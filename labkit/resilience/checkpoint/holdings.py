@@ -86,7 +86,7 @@ def stream_of(model: Any, group: Group) -> str:
     for module in modules_of(model):
         for layer in _inner(module).modules():
             inside = getattr(layer, "group", None)
-            if getattr(layer, "cuts", None) and isinstance(inside, Group):
+            if getattr(layer, "shard_specs", None) and isinstance(inside, Group):
                 return str(min(r for r, world in enumerate(group.global_ranks) if world in inside.global_ranks))
     return str(group.rank)
 
@@ -121,11 +121,11 @@ def _direct(module: nn.Module) -> Iterator[Holding]:
 
 
 def _cut(layer: nn.Module, name: str, p: Tensor) -> tuple[tuple[int, ...], tuple[Stretch, ...]]:
-    """Whole shape of a layer's parameter, and what is held of it: layers say in `cuts` which are cut, and how."""
-    cuts: Any = getattr(layer, "cuts", {})
-    cut, shape = cuts.get(name), list(p.shape)
-    if cut is None:
+    """Whole shape of a layer's parameter, and what is held of it: layers say in `shard_specs` how they are cut."""
+    specs: Any = getattr(layer, "shard_specs", {})
+    spec, shape = specs.get(name), list(p.shape)
+    if spec is None:
         return tuple(shape), everything(p.numel())
-    shape[cut.dim] = sum(cut.sizes)
+    shape[spec.dim] = sum(spec.sizes)
     group: Any = layer.group
-    return tuple(shape), along(shape, cut.dim, cut.stretches[group.rank])
+    return tuple(shape), along(shape, spec.dim, spec.ranges[group.rank])

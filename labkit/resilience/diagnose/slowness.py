@@ -69,8 +69,8 @@ def find_slow(seconds: Mapping[int, float], window: float, least: float = LEAST,
     if gaps and window > 0:
         at = int(np.argmax(gaps))
         rest = values[at + 1 :]
-        spread = max((b - a for a, b in zip(rest, rest[1:], strict=False)), default=0.0)
-        if gaps[at] >= least * window and gaps[at] > CLEAR * spread:
+        placement = max((b - a for a, b in zip(rest, rest[1:], strict=False)), default=0.0)
+        if gaps[at] >= least * window and gaps[at] > CLEAR * placement:
             slow, cost = tuple(sorted(order[: at + 1])), float(np.median(rest)) - values[at]
     return Speeds(dict(seconds), window, slow, cost, steps, least)
 

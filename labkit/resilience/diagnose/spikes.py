@@ -89,8 +89,8 @@ class SpikeGuard:
 
     def _jumps(self, value: float, past: deque[float]) -> bool:
         usual = _median(past)
-        spread = SIGMA * _median(deque(abs(x - usual) for x in past))
-        return not value <= usual + max(self.factor * spread, self.least * abs(usual))
+        placement = SIGMA * _median(deque(abs(x - usual) for x in past))
+        return not value <= usual + max(self.factor * placement, self.least * abs(usual))
 
 
 def _median(values: deque[float]) -> float:

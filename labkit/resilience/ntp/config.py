@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from labkit.models.gpt import GPTConfig
 from labkit.parallel.tensor.gpt import TensorParallelGPT
-from labkit.parallel.tensor.spread import Shards
+from labkit.parallel.tensor.placement import Shards
 from labkit.resilience.deadlines import Deadlines
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
@@ -85,8 +85,8 @@ class NtpConfig:
     def build(self, replicas: Replicas, replica: int, group: Group) -> nn.Module:
         """The model as the ranks of a replica, `group`, hold it: this rank's parts, with the values of `seed`."""
         if isinstance(self.model, GPTConfig):
-            spread = replicas.computes(self.model, replica)
-            return TensorParallelGPT(self.model, group, seed=self.seed, spread=spread).to(self.dtype)
+            placement = replicas.computes(self.model, replica)
+            return TensorParallelGPT(self.model, group, seed=self.seed, placement=placement).to(self.dtype)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             made = self.model(group, lambda count: replicas.map_of(replica, count).compute)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from labkit.parallel.tensor.cut import Cut, cuts_of
+from labkit.parallel.tensor.shard_spec import ShardSpec, shard_specs_of
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
@@ -20,7 +20,7 @@ from .replicas import Replicas, positions_of
 
 
 class NaiveSync:
-    """Sums the gradients of two replicas whose models are cut evenly (no `spread`), each by its own width.
+    """Sums the gradients of two replicas whose models are cut evenly (no `placement`), each by its own width.
 
     joined: one message for each pair of ranks, of all parameters together; else one for each parameter and pair.
     What all ranks of a replica have goes between ranks of the same position, and to extra ranks from the first one.
@@ -36,17 +36,19 @@ class NaiveSync:
         other = replicas.members[1 - self.replica]
         self._others = positions_of(other, group.global_ranks)
         self._mates = positions_of(replicas.members[self.replica], group.global_ranks)
-        self._parts = [(p, cut, self._shared(cut, len(other))) for _, p, cut in cuts_of(model) if p.requires_grad]
+        self._parts = [
+            (p, cut, self._shared(cut, len(other))) for _, p, cut in shard_specs_of(model) if p.requires_grad
+        ]
 
-    def _shared(self, cut: Cut | None, width: int) -> dict[int, Tensor]:
+    def _shared(self, cut: ShardSpec | None, width: int) -> dict[int, Tensor]:
         """Position in the other replica -> which of this rank's places it has too, ascending in the whole tensor."""
         if cut is None:
             return {}
         if cut.count:
-            raise Refused("NaiveSync is for models that are cut evenly: leave out `spread`")
+            raise Refused("NaiveSync is for models that are cut evenly: leave out `placement`")
         mine = cut.places(self.position)
         here = {int(place): i for i, place in enumerate(mine)}
-        theirs = Cut.even(cut.dim, cut.sections, width)
+        theirs = ShardSpec.even(cut.dim, cut.sections, width)
         found = {r: [here[p] for p in sorted(theirs.places(r).tolist()) if p in here] for r in range(width)}
         return {r: torch.tensor(places) for r, places in found.items() if places}
 

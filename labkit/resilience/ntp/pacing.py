@@ -74,7 +74,7 @@ def _step(
     replicas = Replicas.of(*widths)
     replica, _ = replicas.place(group.rank)
     inner = group.subgroup(list(replicas.members[replica]))
-    model = TensorParallelGPT(config, inner, spread=replicas.computes(config, replica))
+    model = TensorParallelGPT(config, inner, placement=replicas.computes(config, replica))
     _stand_in(group, inner, model, replicas, replica, full, attention, sample * batches[replica] / speeds[replica])
     sync = NonuniformSync(model, replicas, group, share=batches[replica] / sum(batches))
     tokens = torch.arange(batches[replica] * (config.context + 1)).view(batches[replica], -1) % config.vocab

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from labkit.models.gpt import GPTConfig
-from labkit.parallel.tensor.spread import Spread, counts
+from labkit.parallel.tensor.placement import Placement, counts
 from labkit.wire.errors import Refused
 
 from .shard_map import ShardMap, shard_map
@@ -74,9 +74,9 @@ class Replicas:
         """The layouts of a layer of so many shards in this replica."""
         return shard_map(num_shards, self.widths[replica], self.narrowest)
 
-    def computes(self, config: GPTConfig, replica: int) -> Spread:
+    def computes(self, config: GPTConfig, replica: int) -> Placement:
         """What the ranks of this replica hold and compute with."""
-        return Spread.by(config, lambda count: self.map_of(replica, count).compute)
+        return Placement.by(config, lambda count: self.map_of(replica, count).compute)
 
     def check(self, config: GPTConfig) -> None:
         """Raise Refused if a replica is too wide for this model: each of its ranks needs a shard of every kind."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from labkit.collectives import all_gather
 from labkit.parallel.agree import gather_texts
-from labkit.parallel.tensor.cut import Cut, cuts_of
+from labkit.parallel.tensor.shard_spec import ShardSpec, shard_specs_of
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
@@ -96,7 +96,7 @@ class State:
         before = dict(part.model.named_parameters()) if part else {}
         keys = self._keys(group, held, part)
         moves, parts, targets = list[Moves](), list[Tensor](), list[tuple[Tensor, str | None]]()
-        for name, p, cut in cuts_of(model):
+        for name, p, cut in shard_specs_of(model):
             m = _moves(name, p, cut, replicas, group, held)
             nothing = p.new_empty([*p.shape[: m.dim], 0, *p.shape[m.dim + 1 :]])
             kept = part.optimizer.state[before[name]] if part else {}
@@ -137,7 +137,7 @@ class State:
 
 
 def _moves(
-    name: str, p: Tensor, cut: Cut | None, replicas: Replicas, group: Group, held: Mapping[int, Replicas]
+    name: str, p: Tensor, cut: ShardSpec | None, replicas: Replicas, group: Group, held: Mapping[int, Replicas]
 ) -> Moves:
     """From where ranks hold parameter `name` to where `replicas` want it."""
     have, want, near = list[Sequence[int]](), list[Sequence[int]](), []
@@ -157,7 +157,7 @@ def _moves(
         raise Refused(f"a part of {name} is on no rank any more: {why}. Begin again from a checkpoint") from None
 
 
-def _places(cut: Cut, replicas: Replicas, replica: int, position: int) -> list[int]:
+def _places(cut: ShardSpec, replicas: Replicas, replica: int, position: int) -> list[int]:
     """Which places of a parameter a position of a replica holds."""
     layouts = replicas.map_of(replica, cut.count)
     return [int(i) for i in cut.other(layouts.compute).places(position)]

@@ -22,7 +22,7 @@ from torch.autograd import Variable
 
 from labkit.collectives import all_reduce
 from labkit.parallel.data.buckets import plan as plan_buckets
-from labkit.parallel.tensor.cut import Cut, cuts_of
+from labkit.parallel.tensor.shard_spec import ShardSpec, shard_specs_of
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
@@ -43,7 +43,7 @@ class Held:
 class NonuniformSync:
     """Sums the gradients of `model` over all replicas, weighted, at the end of each backward.
 
-    model: its layers say in `cuts` which of their parameters are cut, by the compute layouts of `replicas`. group: all
+    model: its layers say in `shard_specs` how parameters are cut, by the compute layouts of `replicas`. group: all
     ranks of all replicas. share: what this replica's gradients are multiplied by first, its part of the batch.
     bucket_bytes: gradients that travel together. overlap: behind the backward; else all of it comes at its end.
 
@@ -60,7 +60,7 @@ class NonuniformSync:
         self.replica, self.position = replicas.place(group.global_ranks[group.rank])
         self.inner = group.subgroup(positions_of(replicas.members[self.replica], group.global_ranks))
         self.pairs = self._pairs()
-        self.held = [self._hold(name, p, cut) for name, p, cut in cuts_of(model) if p.requires_grad]
+        self.held = [self._hold(name, p, cut) for name, p, cut in shard_specs_of(model) if p.requires_grad]
         parameters = [h.parameter for h in self.held]
         order = list(reversed(range(len(parameters))))
         whole = [_stand_in(h) for h in self.held]  # buckets must be the same on every rank, whatever it holds
@@ -95,15 +95,17 @@ class NonuniformSync:
                 found = self.group.subgroup(members)
         return found
 
-    def _hold(self, name: str, parameter: nn.Parameter, cut: Cut | None) -> Held:
+    def _hold(self, name: str, parameter: nn.Parameter, cut: ShardSpec | None) -> Held:
         width, narrow = self.inner.size, self.replicas.narrowest
         if cut is None:  # every rank has all of it, and its gradient is the same on each
             every = list(range(parameter.shape[0]))
             compute, sync, dim = [every] * width, [every] * narrow + [list[int]()] * (width - narrow), 0
         else:
             if not cut.count:
-                raise Refused(f"{name} is cut evenly: give its layer the shards of this replica, "
-                              "`shards=shards(count)` (a GPT: spread=replicas.computes(config, replica))")  # fmt: skip
+                raise Refused(
+                    f"{name} is cut evenly: give its layer the shards of this replica, `shards=shards(count)` (a GPT: "
+                    "placement=replicas.computes(config, replica))"
+                )
             layouts = self.replicas.map_of(self.replica, cut.count)
             dim = cut.dim
             wanted = cut.other(layouts.compute)

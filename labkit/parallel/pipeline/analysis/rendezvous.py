@@ -21,7 +21,7 @@ from labkit.parallel.pipeline.instructions import (
 )
 from labkit.parallel.pipeline.schedule import Schedule, label
 from labkit.parallel.pipeline.traffic import (
-    Parcel,
+    Payload,
     carried,
     made_by,
     messages_of,
@@ -63,11 +63,11 @@ def walk_blocking(
     links, size = link_of or (lambda a, b: FREE), schedule.size
     walked = Walked([[] for _ in range(size)], [[] for _ in range(size)], [0] * size)
     clocks, ports = walked.finish, dict[tuple[int, str, Link], int]()
-    offered, taken, made = dict[Parcel, tuple[int, int]](), set[Parcel](), set[Parcel]()
+    offered, taken, made = dict[Payload, tuple[int, int]](), set[Payload](), set[Payload]()
     ready = deque(range(size))
 
-    def transfer(link: Link, parcel: Parcel) -> int:
-        return round((nbytes[parcel.boundary] if nbytes else 0) / link.bandwidth * 1e9)
+    def transfer(link: Link, payload: Payload) -> int:
+        return round((nbytes[payload.boundary] if nbytes else 0) / link.bandwidth * 1e9)
 
     def do(rank: int, step: Instruction) -> bool:
         """Do one instruction, or as much of it as is possible now; whether it is over."""
@@ -82,27 +82,27 @@ def walk_blocking(
                 made.add(makes[0])
             clocks[rank] += round(costs.seconds(step, schedule.stage(rank, step.chunk)) * 1e9)
             return True
-        parcel, stage = carried(schedule, rank, step)
+        payload, stage = carried(schedule, rank, step)
         other, _ = schedule.where(stage)
         link = links(rank, other)
         if sends(step):
-            if parcel not in offered:
+            if payload not in offered:
                 departs = max(now, ports.get((rank, "out", link), 0))
-                ports[rank, "out", link] = departs + transfer(link, parcel)
-                offered[parcel] = departs, ports[rank, "out", link]
+                ports[rank, "out", link] = departs + transfer(link, payload)
+                offered[payload] = departs, ports[rank, "out", link]
                 ready.append(other)
-            if parcel not in taken:
+            if payload not in taken:
                 return False
-            clocks[rank] = max(now, offered[parcel][1])
+            clocks[rank] = max(now, offered[payload][1])
             return True
-        if parcel not in offered:
+        if payload not in offered:
             return False
-        departs = offered[parcel][0]
-        arrives = max(departs + round(link.latency * 1e9), ports.get((rank, "in", link), 0)) + transfer(link, parcel)
+        departs = offered[payload][0]
+        arrives = max(departs + round(link.latency * 1e9), ports.get((rank, "in", link), 0)) + transfer(link, payload)
         ports[rank, "in", link] = arrives
-        walked.hops += (other, rank, departs, arrives, parcel.boundary)
+        walked.hops += (other, rank, departs, arrives, payload.boundary)
         clocks[rank] = max(now, arrives)
-        taken.add(parcel)
+        taken.add(payload)
         ready.append(other)
         return True
 

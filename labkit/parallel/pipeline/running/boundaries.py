@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from labkit.collectives import broadcast
 from labkit.parallel.pipeline.running.agreement import refuse_together
-from labkit.parallel.pipeline.running.stage import Head, Tensors, have_gradients
+from labkit.parallel.pipeline.running.stage import LossFn, Tensors, have_gradients
 from labkit.parallel.pipeline.schedule import Schedule
 from labkit.wire.dtypes import CODES, DTYPES, describe
 from labkit.wire.errors import Refused
@@ -26,7 +26,7 @@ DIMENSIONS, TENSORS = 14, 16
 
 def learn(
     schedule: Schedule, modules: Sequence[nn.Module], group: Group, samples: dict[int, tuple[int, Tensors | None]],
-    head: Head,
+    loss_fn: LossFn,
 ) -> list[dict[int, Shapes]]:  # fmt: skip
     """For each boundary of the model: {examples in a microbatch: (shape, dtype) of each tensor that crosses it}.
 
@@ -49,7 +49,7 @@ def learn(
                 else:
                     inputs = tuple(torch.zeros(shape, dtype=dtype, device=group.device) for shape, dtype in shapes)
                 try:
-                    outputs = _try(modules[chunk], inputs, stage, None if stage < last else head, microbatch)
+                    outputs = _try(modules[chunk], inputs, stage, None if stage < last else loss_fn, microbatch)
                     for row, y in zip(rows, outputs, strict=False):
                         row[: 2 + y.dim()] = torch.tensor([CODES[y.dtype], y.dim(), *y.shape])
                 except Exception as why:
@@ -66,7 +66,7 @@ def learn(
     return found
 
 
-def _try(module: nn.Module, inputs: Tensors, stage: int, head: Head | None, microbatch: int) -> Tensors:
+def _try(module: nn.Module, inputs: Tensors, stage: int, loss_fn: LossFn | None, microbatch: int) -> Tensors:
     """One forward without traces; what goes on to the next stage. Refused in words that name the stage."""
     takes = _named(inputs)
     buffers = [(b, b.clone()) for b in module.buffers()]
@@ -76,8 +76,8 @@ def _try(module: nn.Module, inputs: Tensors, stage: int, head: Head | None, micr
             y = module(*inputs)
             if y is None:
                 raise Refused(f"stage {stage} returns None, where the next stage, or the loss, needs a tensor")
-            if head is not None:
-                loss = head(y, microbatch)
+            if loss_fn is not None:
+                loss = loss_fn(y, microbatch)
                 if not isinstance(loss, Tensor) or loss.dim():
                     got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
                     raise Refused(f"the loss of a microbatch must be one number, and this one is {got}: take its mean")
@@ -88,13 +88,13 @@ def _try(module: nn.Module, inputs: Tensors, stage: int, head: Head | None, micr
         error = f"{type(why).__name__}: {said}"
         if stage == 0:
             raise Refused(f"stage {stage} raised on a microbatch of {takes}: {error}") from why
-        what = "or the loss of it " if head is not None else ""
+        what = "or the loss of it " if loss_fn is not None else ""
         raise Refused(f"what stage {stage - 1} sends is not what stage {stage} takes: it sends {takes}, and stage "
                       f"{stage} {what}raised {error}. Cut the model so that the two fit") from why  # fmt: skip
     finally:
         for b, value in buffers:
             b.copy_(value)
-    if head is not None:
+    if loss_fn is not None:
         return ()
     outputs = y if isinstance(y, tuple) else (y,)
     if not outputs or not all(isinstance(x, Tensor) for x in outputs):

@@ -90,10 +90,10 @@ def agree_on_step(
     cut = sizes_of(examples, schedule.microbatches, sizes)
     key = (max(r[4] for r in rows), tuple(sorted(set(cut))), schedule.placement, schedule.size)
     if key not in pipeline.known:
-        head = pipeline.head(targets.split(cut), [1.0] * len(cut), {}) if last else _no_head
+        loss_fn = pipeline.loss_fn(targets.split(cut), [1.0] * len(cut), {}) if last else _no_head
         pieces = pieces_of(inputs, cut) if first else None
         samples = {n: (cut.index(n), pieces[cut.index(n)] if pieces is not None else None) for n in sorted(set(cut))}
-        pipeline.known[key] = learn(schedule, pipeline.modules, group, samples, head)
+        pipeline.known[key] = learn(schedule, pipeline.modules, group, samples, loss_fn)
     return Plan(cut, pipeline.known[key])
 
 

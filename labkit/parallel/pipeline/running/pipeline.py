@@ -20,7 +20,7 @@ from labkit.parallel.pipeline.costs import Costs
 from labkit.parallel.pipeline.running.agreement import outside_time
 from labkit.parallel.pipeline.running.checks import agree_on_options, agree_on_step
 from labkit.parallel.pipeline.running.microbatches import Count
-from labkit.parallel.pipeline.running.stage import Head, Tensors
+from labkit.parallel.pipeline.running.stage import LossFn, Tensors
 from labkit.parallel.pipeline.running.step import Step, StepResult
 from labkit.parallel.pipeline.running.tied import Tied
 from labkit.parallel.pipeline.running.weights import Stash
@@ -86,13 +86,13 @@ class Pipeline:
         self.steps += 1
         return result
 
-    def head(
+    def loss_fn(
         self, targets: Sequence[Tensor], shares: Sequence[float], losses: dict[int, Tensor],
         outputs: dict[int, Tensors] | None = None,
-    ) -> Head:  # fmt: skip
+    ) -> LossFn:  # fmt: skip
         """What the last stage does with an output: its loss, times its share; both are noted by microbatch."""
 
-        def head(y: Any, microbatch: int) -> Tensor:
+        def loss_fn(y: Any, microbatch: int) -> Tensor:
             loss = self.loss(y, targets[microbatch])
             if outputs is not None:
                 outputs[microbatch] = tuple(x.detach() for x in (y if isinstance(y, tuple) else (y,)))
@@ -100,7 +100,7 @@ class Pipeline:
                 losses[microbatch] = loss.detach()
             return loss * shares[microbatch]
 
-        return head
+        return loss_fn
 
 
 def execute(

@@ -14,7 +14,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from labkit.parallel.pipeline.running.split import Islands, owners
 
 Tensors = tuple[Tensor, ...]  # what crosses a boundary, or comes back: one tensor, or several
-Head = Callable[[Any, int], Tensor]  # the last stage: (what it returns, microbatch) -> its share of the loss
+LossFn = Callable[[Any, int], Tensor]  # the last stage: (what it returns, microbatch) -> its share of the loss
 
 
 def comes_back(dtype: torch.dtype) -> bool:
@@ -28,7 +28,7 @@ def have_gradients(tensors: Iterable[Tensor]) -> Tensors:
 
 
 @dataclass
-class Kept:
+class SavedActivations:
     """What one microbatch leaves behind: its inputs, and where backward begins. With checkpointing the inputs alone.
 
     roots: of each output that has a gradient; None where nothing with a gradient went into it.
@@ -49,11 +49,11 @@ class Stage:
     """
 
     def __init__(
-        self, module: nn.Module, index: int, head: Head | None, split: set[int], *, checkpoint: bool, seed: int
+        self, module: nn.Module, index: int, loss_fn: LossFn | None, split: set[int], *, checkpoint: bool, seed: int
     ) -> None:
-        self.module, self.index, self.head = module, index, head
+        self.module, self.index, self.loss_fn = module, index, loss_fn
         self.split, self.checkpoint, self.seed = split, checkpoint, seed
-        self.kept: dict[int, Kept] = {}  # between forward and the gradient of the input
+        self.saved: dict[int, SavedActivations] = {}  # between forward and the gradient of the input
         self.waiting: dict[int, Islands] = {}  # between the gradient of the input and that of the weights
         self._owners = owners(module) if split else []
 
@@ -64,10 +64,10 @@ class Stage:
         if self.checkpoint:
             with torch.no_grad():
                 outputs = self._run(microbatch, inputs)
-            self.kept[microbatch] = Kept(inputs)
+            self.saved[microbatch] = SavedActivations(inputs)
             return outputs
-        kept, outputs = self._with_graph(microbatch, inputs)
-        self.kept[microbatch] = kept
+        saved, outputs = self._with_graph(microbatch, inputs)
+        self.saved[microbatch] = saved
         return outputs
 
     def backward(self, microbatch: int, gradients: Tensors | None) -> Tensors:
@@ -75,20 +75,20 @@ class Stage:
 
         gradients: of the outputs that have one, in their order; None for the last stage, whose loss begins with 1.
         """
-        kept = self._take(microbatch)
-        begin = _begin(kept.roots, gradients)
+        saved = self._take(microbatch)
+        begin = _begin(saved.roots, gradients)
         if begin:
             torch.autograd.backward([root for root, _ in begin], [g for _, g in begin])
-        return self._of_inputs(kept, [x.grad for x in have_gradients(kept.inputs)])
+        return self._of_inputs(saved, [x.grad for x in have_gradients(saved.inputs)])
 
     def input_gradient(self, microbatch: int, gradients: Tensors | None) -> Tensors:
         """Return the gradients of the inputs; what the weights' gradients are made of is kept."""
-        kept = self._take(microbatch)
-        assert kept.islands is not None
-        self.waiting[microbatch] = kept.islands
-        targets = have_gradients(kept.inputs)
-        begin = _begin(kept.roots, gradients)
-        return self._of_inputs(kept, kept.islands.input_gradient(begin, targets) if begin else [None] * len(targets))
+        saved = self._take(microbatch)
+        assert saved.islands is not None
+        self.waiting[microbatch] = saved.islands
+        targets = have_gradients(saved.inputs)
+        begin = _begin(saved.roots, gradients)
+        return self._of_inputs(saved, saved.islands.input_gradient(begin, targets) if begin else [None] * len(targets))
 
     def weight_gradient(self, microbatch: int) -> None:
         """Add the gradients of the weights to `.grad`."""
@@ -101,34 +101,34 @@ class Stage:
     @property
     def in_flight(self) -> int:
         """Microbatches of which something is kept, from forward to the end of the backward."""
-        return len(self.kept) + len(self.waiting)
+        return len(self.saved) + len(self.waiting)
 
-    def _take(self, microbatch: int) -> Kept:
-        kept = self.kept.pop(microbatch)
+    def _take(self, microbatch: int) -> SavedActivations:
+        saved = self.saved.pop(microbatch)
         if self.checkpoint:
-            kept, _ = self._with_graph(microbatch, kept.inputs)
-        return kept
+            saved, _ = self._with_graph(microbatch, saved.inputs)
+        return saved
 
-    def _with_graph(self, microbatch: int, inputs: Tensors) -> tuple[Kept, Tensors]:
+    def _with_graph(self, microbatch: int, inputs: Tensors) -> tuple[SavedActivations, Tensors]:
         islands = Islands(self.module) if microbatch in self.split else None
         with contextlib.nullcontext() if islands is None else islands.around(self._owners):
             outputs = self._run(microbatch, inputs)
         # The places in the graph are enough for backward: what the next stage got need not be kept here.
         roots = [get_gradient_edge(y) if y.requires_grad else None for y in have_gradients(outputs)]
-        return Kept(inputs if self.index > 0 else (), roots, islands), tuple(y.detach() for y in outputs)
+        return SavedActivations(inputs if self.index > 0 else (), roots, islands), tuple(y.detach() for y in outputs)
 
     def _run(self, microbatch: int, inputs: Tensors) -> Tensors:
         with drawing(self.seed, self.index, microbatch, inputs[0].device):
             y = self._call(microbatch, inputs)
-            if self.head is not None:
-                return (self.head(y, microbatch),)
+            if self.loss_fn is not None:
+                return (self.loss_fn(y, microbatch),)
             return y if isinstance(y, tuple) else (y,)
 
     def _call(self, microbatch: int, inputs: Tensors) -> Any:
         return self.module(*inputs)
 
-    def _of_inputs(self, kept: Kept, gradients: Sequence[Tensor | None]) -> Tensors:
-        pairs = zip(have_gradients(kept.inputs), gradients, strict=True)
+    def _of_inputs(self, saved: SavedActivations, gradients: Sequence[Tensor | None]) -> Tensors:
+        pairs = zip(have_gradients(saved.inputs), gradients, strict=True)
         return tuple(torch.zeros_like(x) if g is None else g for x, g in pairs)  # zeros: nothing depends on this one
 
 

@@ -21,12 +21,12 @@ from labkit.parallel.pipeline.instructions import (
     WeightGradient,
 )
 from labkit.parallel.pipeline.running.boundaries import Shapes
-from labkit.parallel.pipeline.running.mail import Letters, Mail, room_for
 from labkit.parallel.pipeline.running.microbatches import pieces_of, shares
-from labkit.parallel.pipeline.running.stage import Head, Stage, Tensors, comes_back
+from labkit.parallel.pipeline.running.point_to_point import AsyncPointToPoint, BlockingPointToPoint, room_for
+from labkit.parallel.pipeline.running.stage import LossFn, Stage, Tensors, comes_back
 from labkit.parallel.pipeline.running.weights import StashingStage
 from labkit.parallel.pipeline.schedule import Schedule, label
-from labkit.parallel.pipeline.traffic import ACTIVATION, Parcel, is_explicit, made_by, needed_by
+from labkit.parallel.pipeline.traffic import ACTIVATION, Payload, is_explicit, made_by, needed_by
 
 if TYPE_CHECKING:
     from labkit.parallel.pipeline.running.checks import Plan
@@ -70,36 +70,36 @@ class Step:
         self.losses: dict[int, Tensor] = {}
         self.outputs: dict[int, Tensors] | None = {} if outputs else None
         self.shares: list[float] = []
-        head: Head | None = None
+        loss_fn: LossFn | None = None
         if schedule.where(last)[0] == rank:
             assert targets is not None
             pieces = targets.split(cut)
             self.shares = [1.0] * len(cut) if self.updates else shares(pieces, pipeline.count)
-            head = pipeline.head(pieces, self.shares, self.losses, self.outputs)
-        self.stages = [self._stage(chunk, head) for chunk in range(schedule.chunks)]
+            loss_fn = pipeline.loss_fn(pieces, self.shares, self.losses, self.outputs)
+        self.stages = [self._stage(chunk, loss_fn) for chunk in range(schedule.chunks)]
 
-        def shapes(parcel: Parcel) -> Shapes:
-            both = plan.boundaries[parcel.boundary][cut[parcel.microbatch]]
-            return both if parcel.kind == ACTIVATION else tuple(s for s in both if comes_back(s[1]))
+        def shapes(payload: Payload) -> Shapes:
+            both = plan.boundaries[payload.boundary][cut[payload.microbatch]]
+            return both if payload.kind == ACTIVATION else tuple(s for s in both if comes_back(s[1]))
 
         room = room_for(shapes, self.group.device)
-        self.mail: Mail | Letters = (
-            Letters(schedule, self.group, room)
+        self.messages: AsyncPointToPoint | BlockingPointToPoint = (
+            BlockingPointToPoint(schedule, self.group, room)
             if is_explicit(schedule)
-            else Mail(schedule, self.group, room, pipeline.ahead)
+            else AsyncPointToPoint(schedule, self.group, room, pipeline.ahead)
         )
 
-    def _stage(self, chunk: int, head: Head | None) -> Stage:
+    def _stage(self, chunk: int, loss_fn: LossFn | None) -> Stage:
         pipeline = self.pipeline
         index = self.schedule.stage(self.group.rank, chunk)
-        head = head if index == self.schedule.stages - 1 else None
+        loss_fn = loss_fn if index == self.schedule.stages - 1 else None
         seed = pipeline.seed * 1_000_003 + pipeline.steps
         options: dict[str, Any] = {"checkpoint": pipeline.checkpoint, "seed": seed}
         module = pipeline.modules[chunk]
         if self.updates:
-            return StashingStage(module, index, head, pipeline.stashes[chunk], **options)
+            return StashingStage(module, index, loss_fn, pipeline.stashes[chunk], **options)
         split = {i.microbatch for i in self.mine if isinstance(i, InputGradient) and i.chunk == chunk}
-        return Stage(module, index, head, split, **options)
+        return Stage(module, index, loss_fn, split, **options)
 
     def run(self) -> StepResult:
         """Do the rank's list, from first to last."""
@@ -109,15 +109,15 @@ class Step:
         for instruction in self.mine:
             if isinstance(instruction, Message):
                 with self._named(instruction):
-                    assert isinstance(self.mail, Letters)
-                    self.mail.do(instruction)
+                    assert isinstance(self.messages, BlockingPointToPoint)
+                    self.messages.do(instruction)
                 continue
             self._compute(instruction)
             if isinstance(instruction, Forward):
                 each = [stage.in_flight for stage in self.stages]
                 result.in_flight = max(result.in_flight, sum(each))
                 result.by_chunk = [max(pair) for pair in zip(each, result.by_chunk, strict=True)]
-        self.mail.finish()
+        self.messages.finish()
         if not self.updates:
             tied.finish()
         self._report(result)
@@ -140,7 +140,7 @@ class Step:
         rank, k = self.group.rank, instruction.microbatch
         stage = self.stages[instruction.chunk]
         needs = needed_by(self.schedule, rank, instruction)
-        came = None if needs is None else self.mail.take(*needs)
+        came = None if needs is None else self.messages.take(*needs)
         made: Tensors | None = None
         with self._named(instruction):
             if isinstance(instruction, Forward):
@@ -156,7 +156,7 @@ class Step:
         gives = made_by(self.schedule, rank, instruction)
         if gives is not None:
             assert made is not None
-            self.mail.give(gives[0], made, gives[1])
+            self.messages.give(gives[0], made, gives[1])
 
     @contextlib.contextmanager
     def _named(self, instruction: Instruction) -> Iterator[None]:

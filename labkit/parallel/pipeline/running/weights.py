@@ -69,8 +69,8 @@ class Stash:
 class StashingStage(Stage):
     """A stage whose microbatches each use the version of the weights that their forward began with."""
 
-    def __init__(self, module: nn.Module, index: int, head: Any, stash: Stash, **options: Any) -> None:
-        super().__init__(module, index, head, set(), **options)
+    def __init__(self, module: nn.Module, index: int, loss_fn: Any, stash: Stash, **options: Any) -> None:
+        super().__init__(module, index, loss_fn, set(), **options)
         self.stash = stash
 
     def _call(self, microbatch: int, inputs: Tensors) -> Any:

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from labkit.models.gpt import GPTConfig
-from labkit.parallel.tensor.cut import Cut
+from labkit.parallel.tensor.shard_spec import ShardSpec
 from labkit.wire.errors import Refused
 
 Shards = Sequence[Sequence[int]]  # shards[r]: the numbers of the shards that rank r holds, in their order there
 
 
 @dataclass(frozen=True)
-class Spread:
+class Placement:
     """The shards of a GPT by rank: groups of heads, hidden columns of the feed-forward pair, ids of the vocabulary."""
 
     heads: Shards
@@ -26,7 +26,7 @@ class Spread:
     vocab: Shards
 
     @classmethod
-    def by(cls, config: GPTConfig, layout: Callable[[int], Shards]) -> Spread:
+    def by(cls, config: GPTConfig, layout: Callable[[int], Shards]) -> Placement:
         """Each kind of shard laid out by `layout(count)`."""
         return cls(*(layout(count) for count in counts(config).values()))
 
@@ -36,9 +36,9 @@ def counts(config: GPTConfig) -> dict[str, int]:
     return {"heads": config.groups, "hidden": config.expansion * config.width, "vocab": config.vocab}
 
 
-def cut_of(dim: int, sections: Sequence[int], size: int, shards: Shards | None) -> Cut:
+def shard_spec_of(dim: int, sections: Sequence[int], size: int, shards: Shards | None) -> ShardSpec:
     """The cut along `dim` by `shards`, or an even one where there are none."""
-    return Cut.even(dim, sections, size) if shards is None else Cut.of_shards(dim, sections, shards)
+    return ShardSpec.even(dim, sections, size) if shards is None else ShardSpec.of_shards(dim, sections, shards)
 
 
 def check_shards(lengths: Mapping[str, int], shards: Shards, size: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 _ENTRY = 128
 
 
-class Board:
+class AddressTable:
     """Addresses by rank; a rank that is restarted gets a new line."""
 
     def __init__(self, size: int):

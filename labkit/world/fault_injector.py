@@ -11,7 +11,7 @@ from labkit.wire.faults import Fault, Hang, Kill
 from .life import Life
 
 
-class Striker:
+class FaultInjector:
     """The faults of one job, by number, those injected later included. `tell(rank, text)` reports an event."""
 
     def __init__(self, faults: Sequence[Fault], pages: Sequence[rec.Page], lives: Sequence[Life],

@@ -2,13 +2,14 @@
 
 What crosses a boundary for one microbatch may be several tensors: each is a message, in their order.
 
-`Mail` is for schedules of computations only. A send is begun as soon as there is something to send, and the tensor is
-kept until its receiver has it. Receives are posted in the order in which the other rank will send, `ahead` of the one
-that is needed. So a rank only ever waits for something that it needs, and no order of arrival can deadlock.
+`AsyncPointToPoint` is for schedules of computations only. A send is begun as soon as there is something to send, and
+the tensor is kept until its receiver has it. Receives are posted in the order in which the other rank will send,
+`ahead` of the one that is needed. So a rank only ever waits for something that it needs, and no order of arrival can
+deadlock.
 
-`Letters` is for schedules with explicit messages: each is a blocking send or receive, where the schedule has it.
-A send returns when the receiver has taken it (a rendezvous, as in gloo), and two ranks that both send first wait for
-ever: labkit's own report then names them.
+`BlockingPointToPoint` is for schedules with explicit messages: each is a blocking send or receive, where the schedule
+has it. A send returns when the receiver has taken it (a rendezvous, as in gloo), and two ranks that both send first
+wait for ever: labkit's own report then names them.
 """
 
 from __future__ import annotations
@@ -21,43 +22,43 @@ import torch
 from labkit.parallel.pipeline.instructions import Message
 from labkit.parallel.pipeline.running.stage import Tensors
 from labkit.parallel.pipeline.schedule import Schedule
-from labkit.parallel.pipeline.traffic import Parcel, carried, incoming, sends
+from labkit.parallel.pipeline.traffic import Payload, carried, incoming, sends
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 from labkit.wire.handle import MessageHandle
 
-Room = Callable[[Parcel], Tensors]  # empty tensors for what comes
+Room = Callable[[Payload], Tensors]  # empty tensors for what comes
 
 
-class Mail:
+class AsyncPointToPoint:
     """The messages of one step of one rank, asynchronous."""
 
     def __init__(self, schedule: Schedule, group: Group, room: Room, ahead: int = 2) -> None:
         self.group, self._room, self._ahead = group, room, ahead
-        self._due = {source: deque(parcels) for source, parcels in incoming(schedule, group.rank).items()}
-        self._posted: dict[int, dict[Parcel, list[MessageHandle]]] = {source: {} for source in self._due}
-        self._here: dict[Parcel, Tensors] = {}  # from a stage on this same rank
+        self._due = {source: deque(payloads) for source, payloads in incoming(schedule, group.rank).items()}
+        self._posted: dict[int, dict[Payload, list[MessageHandle]]] = {source: {} for source in self._due}
+        self._here: dict[Payload, Tensors] = {}  # from a stage on this same rank
         self._leaving: list[MessageHandle] = []
         self._sent: list[MessageHandle] = []
         for source in self._due:
             self._post(source, self._ahead)
 
-    def give(self, parcel: Parcel, tensors: Tensors, to: int) -> None:
+    def give(self, payload: Payload, tensors: Tensors, to: int) -> None:
         """Begin to send what is not changed any more; a stage on this rank gets it without a message."""
         if to == self.group.rank:
-            self._here[parcel] = tensors
+            self._here[payload] = tensors
             return
         self._leaving += [self.group.isend(x.detach().contiguous(), to) for x in tensors]
         self._let_go()
 
-    def take(self, parcel: Parcel, source: int) -> Tensors:
-        """Wait for `parcel` and return it."""
+    def take(self, payload: Payload, source: int) -> Tensors:
+        """Wait for `payload` and return it."""
         if source == self.group.rank:
-            return self._here.pop(parcel)
+            return self._here.pop(payload)
         posted = self._posted[source]
-        while parcel not in posted:
+        while payload not in posted:
             self._post(source, len(posted) + 1)
-        handles = posted.pop(parcel)
+        handles = posted.pop(payload)
         self._post(source, self._ahead)  # before the wait: the next one may arrive meanwhile
         return tuple(handle.wait() for handle in handles)
 
@@ -65,8 +66,8 @@ class Mail:
         """Have `count` receives from `source` under way, if so many are left."""
         due, posted = self._due[source], self._posted[source]
         while due and len(posted) < count:
-            parcel = due.popleft()
-            posted[parcel] = [self.group.irecv(x, source) for x in self._room(parcel)]
+            payload = due.popleft()
+            posted[payload] = [self.group.irecv(x, source) for x in self._room(payload)]
 
     def _let_go(self) -> None:
         """Free the tensors that have been taken. Nothing is waited for: that would take time on the virtual clock."""
@@ -86,50 +87,50 @@ class Mail:
         self._sent, self._leaving = [], []
 
 
-class Letters:
+class BlockingPointToPoint:
     """The messages of one step of one rank, sent and received where the schedule says so."""
 
     def __init__(self, schedule: Schedule, group: Group, room: Room) -> None:
         self.schedule, self.group, self._room = schedule, group, room
-        self._out: dict[Parcel, Tensors] = {}
-        self._in: dict[Parcel, Tensors] = {}
+        self._out: dict[Payload, Tensors] = {}
+        self._in: dict[Payload, Tensors] = {}
 
-    def give(self, parcel: Parcel, tensors: Tensors, to: int) -> None:
+    def give(self, payload: Payload, tensors: Tensors, to: int) -> None:
         """Put it where the send that the schedule has for it finds it."""
-        (self._in if to == self.group.rank else self._out)[parcel] = tuple(x.detach().contiguous() for x in tensors)
+        (self._in if to == self.group.rank else self._out)[payload] = tuple(x.detach().contiguous() for x in tensors)
 
-    def take(self, parcel: Parcel, source: int) -> Tensors:
+    def take(self, payload: Payload, source: int) -> Tensors:
         """What an earlier receive has brought."""
-        return _found(self._in, parcel, "is used before the schedule receives it")
+        return _found(self._in, payload, "is used before the schedule receives it")
 
     def do(self, message: Message) -> None:
         """Carry out one message; returns when it is over."""
         group = self.group
-        parcel, stage = carried(self.schedule, group.rank, message)
+        payload, stage = carried(self.schedule, group.rank, message)
         other, _ = self.schedule.where(stage)
         if other == group.rank:
             return  # both stages are here
         if sends(message):
-            for x in _found(self._out, parcel, "is sent before the schedule computes it"):
+            for x in _found(self._out, payload, "is sent before the schedule computes it"):
                 group.send(x, other)
         else:
-            self._in[parcel] = tuple(group.recv(x, other) for x in self._room(parcel))
+            self._in[payload] = tuple(group.recv(x, other) for x in self._room(payload))
 
     def finish(self) -> None:
         """Nothing is under way between two instructions."""
 
 
-def _found(tensors: dict[Parcel, Tensors], parcel: Parcel, wrong: str) -> Tensors:
-    if parcel not in tensors:
-        raise Refused(f"the {parcel.kind} between stages {parcel.boundary} and {parcel.boundary + 1} of microbatch "
-                      f"{parcel.microbatch} {wrong}")  # fmt: skip
-    return tensors.pop(parcel)
+def _found(tensors: dict[Payload, Tensors], payload: Payload, wrong: str) -> Tensors:
+    if payload not in tensors:
+        raise Refused(f"the {payload.kind} between stages {payload.boundary} and {payload.boundary + 1} of microbatch "
+                      f"{payload.microbatch} {wrong}")  # fmt: skip
+    return tensors.pop(payload)
 
 
-def room_for(shapes: Callable[[Parcel], Iterable[tuple[tuple[int, ...], torch.dtype]]], device: torch.device) -> Room:
-    """Makes empty tensors of the shapes that a parcel has."""
+def room_for(shapes: Callable[[Payload], Iterable[tuple[tuple[int, ...], torch.dtype]]], device: torch.device) -> Room:
+    """Makes empty tensors of the shapes that a payload has."""
 
-    def room(parcel: Parcel) -> Tensors:
-        return tuple(torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes(parcel))
+    def room(payload: Payload) -> Tensors:
+        return tuple(torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes(payload))
 
     return room

@@ -14,9 +14,9 @@ from slices import few
 from labkit import launch
 from labkit.models import GPTConfig
 from labkit.parallel.tensor.attention import TensorParallelAttention
-from labkit.parallel.tensor.cut import Cut
 from labkit.parallel.tensor.linear import ColumnParallelLinear, RowParallelLinear
-from labkit.parallel.tensor.spread import Spread, counts
+from labkit.parallel.tensor.placement import Placement, counts
+from labkit.parallel.tensor.shard_spec import ShardSpec
 from labkit.parallel.vocab import VocabParallelEmbedding
 from labkit.wire.errors import Refused
 from labkit.world import RankFailed
@@ -26,7 +26,7 @@ from .test_tensor_gpt import CASES, WAYS, batch, furthest, parts, plain, trained
 pytestmark = pytest.mark.ranks
 
 
-def scattered(config: GPTConfig, size: int, seed: int = 0) -> Spread:
+def scattered(config: GPTConfig, size: int, seed: int = 0) -> Placement:
     """Every kind of shard dealt out in any order, one rank with many more than the others."""
 
     def layout(count: int) -> list[list[int]]:
@@ -38,7 +38,7 @@ def scattered(config: GPTConfig, size: int, seed: int = 0) -> Spread:
             mine[draw.choice([0, *range(size)])].append(shard)
         return mine
 
-    return Spread.by(config, layout)
+    return Placement.by(config, layout)
 
 
 @pytest.mark.parametrize("size", few([3, 2, 5]))
@@ -46,10 +46,10 @@ def scattered(config: GPTConfig, size: int, seed: int = 0) -> Spread:
 @pytest.mark.parametrize("case", CASES)
 def test_a_spread_gpt_is_the_plain_one(case: str, way: str, size: int) -> None:
     config, (x, y) = CASES[case], batch()
-    spread = scattered(config, size)
+    placement = scattered(config, size)
 
     def ranks(group):
-        model = parts(config, group, torch.float64, spread=spread, **WAYS.get(way, {}))
+        model = parts(config, group, torch.float64, placement=placement, **WAYS.get(way, {}))
         loss = model(x, y)
         loss.backward()
         gradients, state = model.whole_gradients(), model.whole_state()
@@ -67,16 +67,16 @@ def test_a_spread_gpt_is_the_plain_one(case: str, way: str, size: int) -> None:
 
 def test_a_rank_holds_what_the_spread_says_and_no_more() -> None:
     config = CASES["grouped"]
-    spread = scattered(config, 3)
+    placement = scattered(config, 3)
 
     def ranks(group):
-        model = parts(config, group, spread=spread)
+        model = parts(config, group, placement=placement)
         b = model.blocks[0]
         return [list(p.shape) for p in (b.attention.qkv.weight, b.attention.out.weight, b.feed_forward.up.weight,
                                         b.feed_forward.down.weight, model.tokens.weight)]  # fmt: skip
 
     for rank, shapes in enumerate(launch(ranks, 3, transport="local").results):
-        heads, hidden, vocab = (len(kind[rank]) for kind in (spread.heads, spread.hidden, spread.vocab))
+        heads, hidden, vocab = (len(kind[rank]) for kind in (placement.heads, placement.hidden, placement.vocab))
         d, k = config.width, config.width // config.heads
         assert shapes == [[heads * 4 * k, d], [d, heads * 2 * k], [hidden, d], [d, hidden], [vocab, d]]
 
@@ -84,9 +84,9 @@ def test_a_rank_holds_what_the_spread_says_and_no_more() -> None:
 def test_a_cut_by_shards_in_order_is_the_even_cut() -> None:
     assert counts(CASES["grouped"]) == {"heads": 12, "hidden": 192, "vocab": 61}
     in_order = [[0, 1], [2, 3], [4, 5]]
-    assert Cut.of_shards(0, [12, 6, 6], in_order) == Cut.even(0, [12, 6, 6], 3)
-    cut = Cut.of_shards(0, [6, 3], [[2, 0], [1]])
-    assert cut.stretches == (((4, 6), (0, 2), (8, 9), (6, 7)), ((2, 4), (7, 8)))
+    assert ShardSpec.of_shards(0, [12, 6, 6], in_order) == ShardSpec.even(0, [12, 6, 6], 3)
+    cut = ShardSpec.of_shards(0, [6, 3], [[2, 0], [1]])
+    assert cut.ranges == (((4, 6), (0, 2), (8, 9), (6, 7)), ((2, 4), (7, 8)))
     assert cut.places(0).tolist() == [4, 5, 0, 1, 8, 6]
     assert cut.take(torch.arange(9), 0).tolist() == cut.places(0).tolist()
 
@@ -136,7 +136,7 @@ def test_ranks_with_different_spreads_are_told() -> None:
 
     def ranks(group):
         TensorParallelAttention(config, group, shards=[[0], list(range(1, 12))])
-        parts(config, group, spread=scattered(config, 2, seed=group.rank))
+        parts(config, group, placement=scattered(config, 2, seed=group.rank))
 
-    with pytest.raises(RankFailed, match="spread"):
+    with pytest.raises(RankFailed, match="placement"):
         launch(ranks, 2, transport="local")
