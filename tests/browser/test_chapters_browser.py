@@ -278,7 +278,7 @@ def nothing_is_told(reader: Reader, file: ChapterFile, values: dict[str, Any]) -
     assert {run: where for run, where in secrets.items() if run in all} == {}
     seen = set()
     for item in items_in(reader.received):
-        if item["id"] in {*MINUTES, VERDICT} - {*file.questions}:  # of a case file
+        if item["id"] in {*MINUTES, VERDICT} - {*file.questions, *file.predictions}:  # of a case file
             assert item["id"] == VERDICT or bool(item["feedback"]) == (item["state"] == "done"), item
             continue
         if item["kind"] == "slider" or item["id"] == SEEN:  # of an explorer, which asks nothing
