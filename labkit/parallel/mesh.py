@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from labkit import collectives, pictures
-from labkit.parallel.agree import gather_texts
 from labkit.parallel.fitting import check_fits, named
 from labkit.parallel.layout import Layout
+from labkit.parallel.refusals.agreement import gather_texts
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 

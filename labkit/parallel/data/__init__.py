@@ -4,8 +4,6 @@ wrapper.py    `DataParallel`: what a training loop talks to
 buckets.py    which parameters travel together
 reducer.py    gradients arrive, buckets fill and leave, while backward still runs
 hooks.py      how a full bucket is summed: plainly, in 16 bits, or your own way
-guards.py     which modules are refused
-refusals.py   the words in which a backward or a step is refused
 join.py       ranks whose data ends earlier than that of others
 sampler.py    which examples a rank sees
 """

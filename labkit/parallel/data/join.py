@@ -15,43 +15,27 @@ from typing import TYPE_CHECKING
 import torch
 
 from labkit.collectives import all_gather
-from labkit.parallel.same import broadcast_all
+from labkit.parallel.joining import Joining
+from labkit.parallel.refusals.same_model import broadcast_all
 from labkit.wire.errors import Refused
 
 if TYPE_CHECKING:
     from labkit.parallel.data.wrapper import DataParallel
 
 
-class Join:
-    """A context around the loop over one epoch; every rank enters it, and leaves it at the same step.
+class Join(Joining):
+    """See `Joining`.
 
     step: what a rank without data does after each step of the others, usually `optimizer.step`. Then weights and
     the optimizer's state stay the same everywhere. Without it, weights and buffers are copied at the end from a rank
     that ran to the end; the optimizer's state of the others is old.
-    divide: with average="ranks", the sum is divided by all ranks ("world", as in PyTorch) or by those that still
-    have data ("active").
     """
 
     def __init__(self, model: DataParallel, step: Callable[[], object] | None, divide: str):
-        if divide not in ("world", "active"):
-            raise Refused(f"join(divide={divide!r}): 'world' or 'active'")
-        self._model, self._step, self._divide = model, step, divide
+        super().__init__(model, step, divide)
         self._active: list[int] = []
 
-    def __enter__(self) -> Join:
-        if self._model._join is not None:
-            raise Refused("this model is inside of join() already")
-        self._model._join = self
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        try:
-            if kind is None:  # otherwise the world is ending
-                self._accompany()
-        finally:
-            self._model._join = None
-
-    def _accompany(self) -> None:
+    def accompany(self) -> None:
         """Take part in the steps of those who still have data, then end as they do."""
         reducer, group = self._model._reducer, self._model.group
         if reducer.unsent:

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 
 from labkit.collectives import all_reduce, broadcast
-from labkit.parallel.data import refusals
 from labkit.parallel.data.buckets import Buffer, plan
 from labkit.parallel.data.hooks import Handle, Hook
-from labkit.parallel.unfit import refuse_nan
+from labkit.parallel.refusals import gradients as refusals
+from labkit.parallel.refusals.gradients import refuse_nan
 from labkit.wire.group import Group
 
 

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from labkit.collectives import all_reduce
 from labkit.parallel.data.buckets import Bucket
-from labkit.parallel.data.guards import Unchanged, refuse_sparse
 from labkit.parallel.data.hooks import Hook, all_reduce_hook
 from labkit.parallel.data.join import Join
 from labkit.parallel.data.reducer import Reducer
 from labkit.parallel.reach import examples_in, reached, tensors_in
-from labkit.parallel.same import broadcast_all, check_same, describe
-from labkit.parallel.unfit import AVERAGES, AVERAGES_SAID, refuse_empty_batch, watch_steps
+from labkit.parallel.refusals.changed_model import Unchanged, refuse_sparse
+from labkit.parallel.refusals.gradients import AVERAGES, AVERAGES_SAID, refuse_empty_batch, watch_steps
+from labkit.parallel.refusals.same_model import broadcast_all, check_same, describe
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 

@@ -9,15 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.parallel.fsdp.agreement import check_all
 from labkit.parallel.fsdp.flat_parameter import FlatParameter
-from labkit.parallel.fsdp.guards import checksum
 from labkit.parallel.fsdp.schedule import Unit
 from labkit.parallel.fsdp.strategies import Sharding
 from labkit.parallel.fsdp.units import Choice, Owned, choose_units, owned_by
 from labkit.parallel.groups import Grouped
-from labkit.parallel.same import check_same
-from labkit.parallel.unfit import AVERAGES, AVERAGES_SAID
+from labkit.parallel.refusals.agreement import check_all
+from labkit.parallel.refusals.gradients import AVERAGES, AVERAGES_SAID
+from labkit.parallel.refusals.same_model import check_same, checksum
 from labkit.wire.errors import Refused
 
 
@@ -44,7 +43,7 @@ def build(
     if recipe is None:
         _refuse_meta(module)
     words = {"options": options} | _describe(module, table, recipe is not None) | groups.words
-    check_all(sharding, functools.partial(check_same, words))
+    check_all(sharding.groups, functools.partial(check_same, words))
 
     keys = _keys(module)
     units = [

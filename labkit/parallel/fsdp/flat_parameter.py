@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from labkit.collectives import all_gather
 from labkit.parallel.flat import Flat
-from labkit.parallel.fsdp.guards import refuse_replaced
 from labkit.parallel.fsdp.strategies import Sharding
 from labkit.parallel.fsdp.units import Owned
+from labkit.parallel.refusals.changed_model import refuse_replaced
 from labkit.wire.errors import Refused
 
 
@@ -45,6 +45,11 @@ class FlatParameter:
         self._coming: Any = None
         self._lent = lent
         self._shown = False
+
+    @property
+    def world_rank(self) -> int:
+        """Of this process, for messages."""
+        return self.sharding.shard_group.context.rank
 
     def __repr__(self) -> str:
         mine = f"{self.count} of {self.flat.numel} elements"

@@ -25,7 +25,6 @@ from labkit.parallel.fsdp import states
 from labkit.parallel.fsdp.building import build, check_options
 from labkit.parallel.fsdp.clipping import clip_by_norm
 from labkit.parallel.fsdp.flat_parameter import FlatParameter
-from labkit.parallel.fsdp.guards import refuse_unreduced
 from labkit.parallel.fsdp.join import Join
 from labkit.parallel.fsdp.reducing import Reducer
 from labkit.parallel.fsdp.saved import SavedReferences
@@ -34,7 +33,7 @@ from labkit.parallel.fsdp.strategies import sharding
 from labkit.parallel.fsdp.units import Choice
 from labkit.parallel.groups import Grouped, ParamGroups
 from labkit.parallel.reach import examples_in, tensors_in
-from labkit.parallel.unfit import refuse_empty_batch, watch_steps
+from labkit.parallel.refusals.gradients import refuse_empty_batch, refuse_unreduced, watch_steps
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 

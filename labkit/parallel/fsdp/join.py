@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from labkit.collectives import all_reduce
+from labkit.parallel.joining import Joining
 from labkit.parallel.reach import tensors_in
 from labkit.wire.errors import Refused
 
@@ -24,36 +25,22 @@ if TYPE_CHECKING:
     from labkit.parallel.fsdp.fully_shard import FullyShard
 
 
-class Join:
-    """A context around the loop over one epoch; every rank enters it, and leaves it at the same step.
+class Join(Joining):
+    """See `Joining`.
 
     step: what a rank without data does after each backward of the others: all that they do, such as clipping and
-    `optimizer.step`. divide: with average="ranks", the sum is divided by all ranks ("world", as in PyTorch) or by
-    those that still have data ("active").
+    `optimizer.step`.
     """
 
+    _step: Callable[[], object]
+
     def __init__(self, model: FullyShard, step: Callable[[], object], divide: str):
-        if divide not in ("world", "active"):
-            raise Refused(f"join(divide={divide!r}): 'world' or 'active'")
+        super().__init__(model, step, divide)
         if not callable(step):
             raise Refused(f"join({step!r}): needs what a rank without data does after each backward, such as "
                           "optimizer.step: its shards go on learning")  # fmt: skip
-        self._model, self._step, self._divide = model, step, divide
         self._last: Any = None
         self._active, self.standing_in = 0, False
-
-    def __enter__(self) -> Join:
-        if self._model._join is not None:
-            raise Refused("this model is inside of join() already")
-        self._model._join = self
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        try:
-            if kind is None:  # otherwise the world is ending
-                self._accompany()
-        finally:
-            self._model._join = None
 
     def begin(self, inputs: Any) -> None:
         """A forward of this rank begins: tell the others, unless it stands in, and they have been told."""
@@ -67,7 +54,7 @@ class Join:
             0.0 if self.standing_in else 1.0 if self._divide == "world" else self._model.sharding.ranks / self._active
         )
 
-    def _accompany(self) -> None:
+    def accompany(self) -> None:
         """Take part in the steps of those who still have data."""
         model = self._model
         self.standing_in = True

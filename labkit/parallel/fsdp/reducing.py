@@ -15,9 +15,8 @@ from torch import Tensor
 
 from labkit.collectives import all_reduce, reduce_scatter
 from labkit.parallel.fsdp.flat_parameter import FlatParameter
-from labkit.parallel.fsdp.guards import unreduced
 from labkit.parallel.fsdp.strategies import Sharding
-from labkit.parallel.unfit import refuse_nan
+from labkit.parallel.refusals.gradients import refuse_nan, unreduced
 
 SIXTEEN_BIT = (torch.float16, torch.bfloat16)
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from labkit.collectives import all_gather
-from labkit.parallel.fsdp.agreement import agree_all
 from labkit.parallel.fsdp.flat_parameter import FlatParameter
+from labkit.parallel.refusals.agreement import agree_all
 
 if TYPE_CHECKING:
     from labkit.parallel.fsdp.fully_shard import FullyShard
@@ -55,7 +55,7 @@ def load_whole(model: FullyShard, state: Mapping[str, Any]) -> None:
     """Take what this rank owns out of a plain state dict. Sends nothing but the agreement that it fits."""
     shapes = _shapes(model)
     given = {key: tuple(x.shape) for key, x in state.items() if isinstance(x, Tensor)}
-    agree_all(model.sharding, _difference({key: shapes[name] for key, name in model.keys.items()}, given))
+    agree_all(model.sharding.groups, _difference({key: shapes[name] for key, name in model.keys.items()}, given))
     buffers = dict(model.module.named_buffers())
     with torch.no_grad():
         for key, name in model.keys.items():
@@ -96,7 +96,7 @@ def load_parts(
     parts: of one shard group, one for each rank. Neither the number of ranks nor the units need be the same as then.
     Open files with `torch.load(..., mmap=True)`, and only what overlaps is read.
     """
-    agree_all(model.sharding, _problem(_shapes(model), parts, optimizer is not None))
+    agree_all(model.sharding.groups, _problem(_shapes(model), parts, optimizer is not None))
     for name, b in model.module.named_buffers():
         b.copy_(parts[0]["buffers"][name])
     for flat_param in model.flat_params:

@@ -34,6 +34,11 @@ class Sharding:
     algorithm: str
 
     @property
+    def groups(self) -> list[Group]:
+        """The groups of more than one rank that this rank is in; one at least."""
+        return [g for g in (self.shard_group, self.replicate_group) if g.size > 1] or [self.shard_group]
+
+    @property
     def ranks(self) -> int:
         """Over how many ranks gradients are averaged."""
         return self.shard_group.size * self.replicate_group.size

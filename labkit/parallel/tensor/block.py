@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit.models.gpt import GPTConfig
-from labkit.parallel.same import check_same
+from labkit.parallel.refusals.same_model import check_same
 from labkit.parallel.tensor.attention import TensorParallelAttention
 from labkit.parallel.tensor.degrees import check_divides
 from labkit.parallel.tensor.feed_forward import TensorParallelFeedForward

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from labkit.parallel.same import check_same, describe
+from labkit.parallel.refusals.same_model import check_same, describe
 from labkit.parallel.stand_in import Product
 from labkit.parallel.tensor.degrees import check_divides
 from labkit.parallel.tensor.placement import Shards, check_shards, shard_spec_of

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.collectives import all_gather
-from labkit.parallel.agree import agree
+from labkit.parallel.refusals.agreement import agree
 from labkit.parallel.tensor.shard_spec import ShardSpec, shard_specs_of
 from labkit.wire.group import Group
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from labkit import collectives
 from labkit.parallel.groups import Grouped, ParamGroups
-from labkit.parallel.same import broadcast_all, check_same, describe
+from labkit.parallel.refusals.same_model import broadcast_all, check_same, describe
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 

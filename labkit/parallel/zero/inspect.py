@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from labkit import collectives
 from labkit.cost.training.memory import StateBytes
-from labkit.parallel.agree import agree
+from labkit.parallel.refusals.agreement import agree
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 

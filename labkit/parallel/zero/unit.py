@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from labkit import collectives
 from labkit.parallel.flat import Flat
-from labkit.parallel.unfit import refuse_nan
+from labkit.parallel.refusals.gradients import refuse_nan
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from labkit.parallel.agree import agree
+from labkit.parallel.refusals.agreement import agree
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from labkit import collectives
-from labkit.parallel.agree import agree
+from labkit.parallel.refusals.agreement import agree
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 

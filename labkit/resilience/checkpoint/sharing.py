@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from labkit import collectives
-from labkit.parallel.agree import gather_texts
+from labkit.parallel.refusals.agreement import gather_texts
 from labkit.wire.group import Group
 
 from .errors import NotSaved

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit import collectives
-from labkit.parallel.agree import gather_texts
+from labkit.parallel.refusals.agreement import gather_texts
 from labkit.wire.group import Group
 from labkit.world.explain import ranks_text
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.collectives import all_gather
-from labkit.parallel.agree import gather_texts
+from labkit.parallel.refusals.agreement import gather_texts
 from labkit.parallel.tensor.shard_spec import ShardSpec, shard_specs_of
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group

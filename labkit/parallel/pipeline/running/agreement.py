@@ -13,8 +13,8 @@ from itertools import zip_longest
 import torch
 
 from labkit.collectives import all_gather
-from labkit.parallel.agree import gather_texts
 from labkit.parallel.pipeline.schedule import Schedule, labels
+from labkit.parallel.refusals.agreement import gather_texts
 from labkit.wire.clock import VirtualClock
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group

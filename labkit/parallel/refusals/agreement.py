@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -29,3 +29,31 @@ def gather_texts(group: Group, text: str, lengths: Sequence[int]) -> list[str]:
     letters = torch.tensor(list(text.encode()), dtype=torch.uint8, device=group.device)
     parts = collectives.all_gather(letters, group, sizes=lengths).split(list(lengths))
     return [bytes(part.tolist()).decode() for part in parts]
+
+
+def agree_all(groups: Sequence[Group], problem: str | None) -> None:
+    """Raise `Refused` on every rank of groups that cross (rows and columns) if any of them has a problem."""
+    check_all(groups, lambda group: agree(group, problem))
+
+
+def check_all(groups: Sequence[Group], check: Callable[[Group], None]) -> None:
+    """`check(group)` in each of this rank's groups, which cross those of others; all ranks raise, or none.
+
+    A rank that fails in one group still takes part in the other: its peers there wait for it.
+    """
+    if len(groups) == 1:
+        check(groups[0])
+        return
+    problem = None
+    for group in groups:
+        try:
+            check(group)
+        except Refused as refusal:
+            problem = problem or str(refusal)
+    for group in groups:  # every row tells its rows, then every column its columns: everybody knows
+        try:
+            agree(group, problem)
+        except Refused as refusal:
+            problem = problem or str(refusal)
+    if problem is not None:
+        raise Refused(problem)

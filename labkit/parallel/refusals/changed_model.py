@@ -1,12 +1,16 @@
-"""What `DataParallel` refuses, because it would be wrong without anybody noticing."""
+"""Models that were changed after wrapping, or cannot be wrapped: what would be wrong without anybody noticing."""
 
 from __future__ import annotations
 
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from labkit.wire.errors import Refused
+
+if TYPE_CHECKING:
+    from labkit.parallel.fsdp.flat_parameter import FlatParameter
 
 
 class Unchanged:
@@ -36,3 +40,11 @@ def refuse_sparse(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if getattr(part, "sparse", False) is True:
             raise Refused(f"{name!r} makes sparse gradients, which cannot lie in a bucket: build it with sparse=False")
+
+
+def refuse_replaced(flat_param: FlatParameter, module: nn.Module, attribute: str, name: str) -> None:
+    """A module may not hold a parameter of its own where a gathered one goes."""
+    if attribute in module._parameters:
+        raise Refused(f"rank {flat_param.world_rank}: parameter {name!r} was replaced or resized after wrapping (now "
+                      f"{list(module._parameters[attribute].shape)}): the optimizer and the other ranks know nothing "  # type: ignore[union-attr]
+                      "of it. Change the model first, then wrap it")  # fmt: skip

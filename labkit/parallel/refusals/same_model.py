@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from labkit.collectives import all_gather, broadcast
-from labkit.parallel.agree import gather_texts
 from labkit.parallel.flat import Flat
+from labkit.parallel.refusals.agreement import gather_texts
 from labkit.wire.errors import Refused
 from labkit.wire.group import Group
 
@@ -81,3 +82,9 @@ def broadcast_all(tensors: Iterable[Tensor], group: Group, root: int = 0) -> Non
         if group.rank != root:
             for x, view in zip(alike, layout.views(packed), strict=True):
                 x.copy_(view)
+
+
+def checksum(x: Tensor) -> str:
+    """Eight digits that differ if the values do."""
+    data = x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    return f"{zlib.crc32(data.tobytes() if not data.size else data.data):08x}"
