@@ -10,7 +10,7 @@ from typing import Any
 
 from . import pictures
 
-__version__ = "0.2.0"
+__version__ = "0.1.0"
 
 _HOMES = {
     "world": ["Failure", "Job", "RankFailed", "Run", "launch", "start", "warm"],
