@@ -52,3 +52,7 @@ def test_the_spec_of_a_world_says_which_gpu_each_rank_has(monkeypatch):
         on(1, (2, 29, 0), 4, backend="nccl", transport="nccl")
     with pytest.raises(Refused, match="has no option 'gpus'"):
         make_spec(4, {"gpus": 2})
+    timed = on(4, (2, 27, 3), 4, clock="virtual")  # NCCL's messages cannot carry times: by way of host memory
+    assert (timed.backend, timed.transport, timed.gpus.device_of(3)) == ("nccl", "gloo", 3)
+    with pytest.raises(Refused, match="transport='nccl' cannot carry the times"):
+        on(4, (2, 27, 3), 4, transport="nccl", clock="virtual")
