@@ -72,7 +72,7 @@ def test_what_fills_the_memory_may_be_named_in_many_ways(typed: str) -> None:
 
 @pytest.mark.parametrize(
     ("typed", "word"),
-    [("optimizer state", "not touched"), ("gradients", "none yet"), ("the parameters", "stretches"), ("batch", "Near")],
+    [("optimizer state", "not touched"), ("gradients", "none yet"), ("the parameters", "shards"), ("batch", "Near")],
 )
 def test_what_else_is_in_memory_is_no_answer(typed: str, word: str) -> None:
     told = QUESTIONS["still-out-of-memory"].mark(typed)

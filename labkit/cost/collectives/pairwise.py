@@ -12,28 +12,11 @@ from collections.abc import Sequence
 from labkit.cost.collectives.checks import check, check_matrix
 from labkit.cost.collectives.forms import Form
 from labkit.cost.collectives.parts import split_sizes
+from labkit.cost.collectives.ring import RingReduceScatter
 
 
-class PairwiseReduceScatter(Form):
-    """Reduce-scatter: `nbytes` and `numel` are those of the whole tensor that each rank brings.
-
-    Time: (p - 1) alpha + (p - 1) / p * nbytes * beta seconds.
-    """
-
-    def rounds(self, size: int) -> int:
-        """p - 1."""
-        check(size=size)
-        return size - 1
-
-    def bytes(self, nbytes: float, size: int) -> float:
-        """Bytes that each rank sends, when `nbytes` divides evenly: (p - 1) / p * nbytes."""
-        check(nbytes=nbytes, size=size)
-        return (size - 1) / size * nbytes
-
-    def bytes_by_rank(self, numel: int, itemsize: int, size: int) -> list[int]:
-        """Bytes sent by each rank: every part but its own, exact for any element count."""
-        check(numel=numel, itemsize=itemsize, size=size)
-        return [(numel - part) * itemsize for part in split_sizes(numel, size)]
+class PairwiseReduceScatter(RingReduceScatter):
+    """Reduce-scatter: rounds, bytes and time of the ring's; each part goes straight to its owner."""
 
 
 pairwise_reduce_scatter = PairwiseReduceScatter("reduce_scatter", "pairwise")
