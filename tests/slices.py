@@ -17,9 +17,9 @@ ROOT = Path(__file__).parents[1]
 TRANSPORTS = [name for name, kind in kinds().items() if kind.device == "cpu"]  # those that run on every machine
 FILES = (
     "notebooks/{name}.ipynb",
-    "labkit/course/chapters/{name}.toml",
+    "labkit/chapters/c{name}",
     "solutions/{name}.ipynb",
-    "solutions/mutants/{name}.py",
+    "solutions/{name}",
 )
 
 

@@ -31,7 +31,7 @@ def test_one_chapter_is_taken_and_the_others_are_long(tmp_path):
     for second, name in enumerate(names):
         commit(tmp_path, f"notebooks/{name}.ipynb", second)
     assert taken() == ["01_b"]
-    commit(tmp_path, "labkit/course/chapters/00_a.toml", 9)  # questions count as the chapter
+    commit(tmp_path, "labkit/chapters/c00_a/chapter.toml", 9)  # questions count as the chapter
     assert taken() == ["00_a"]
     (long,) = {mark.name for p in changed_last(names, tmp_path) if not isinstance(p, str) for mark in p.marks}
     assert long == "long"

@@ -32,7 +32,7 @@ def source() -> Source:
 
 
 def zoo() -> list[Animal]:
-    return zoo_of(ROOT / "solutions" / "mutants" / f"{NAME}.py")
+    return zoo_of(ROOT / "solutions" / NAME / "mutants.py")
 
 
 def programs(book: Source) -> list[str]:

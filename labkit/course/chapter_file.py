@@ -1,23 +1,21 @@
-"""Loads `labkit/course/chapters/NN_name.toml`: the predictions and the questions of one chapter.
+"""Loads the predictions and the questions of a chapter from its room, `labkit/chapters/cNN_name/questions.toml`.
 
 The file lies in the package and not beside the notebook, so that nobody reads the answers by accident.
 """
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labkit.course.errors import CourseError, did_you_mean
+from labkit.course.file import ROOMS, read_toml
 from labkit.course.predicting import Forecast, forecast
 from labkit.course.questions import Question, ask
 from labkit.course.rules import check_chapter
 from labkit.course.wording import Words
-
-CHAPTERS = Path(__file__).with_name("chapters")
 
 
 @dataclass(frozen=True)
@@ -39,30 +37,27 @@ class ChapterFile:
         return ask(entry, self._words(entry, values), f"{self.name} {id} {seed}")
 
     def _words(self, entry: Mapping[str, Any], values: Mapping[str, Any]) -> Words:
-        return Words(values, f"{self.name}.toml, {entry['id']}").using(entry.get("with", {}))
+        return Words(values, f"{self.name}, {entry['id']}").using(entry.get("with", {}))
 
     def _entry(self, entries: Mapping[str, Mapping[str, Any]], id: str, noun: str) -> Mapping[str, Any]:
         if id not in entries:
             known = ", ".join(entries) or "none"
-            raise CourseError(f"{self.name}.toml has no {noun} {id!r}{did_you_mean(id, entries)}. It has: {known}")
+            raise CourseError(f"{self.name} has no {noun} {id!r}{did_you_mean(id, entries)}. It has: {known}")
         return entries[id]
 
 
 def load_chapter(name: str) -> ChapterFile:
     """The data file of chapter `name`, such as "03_collectives". Raises CourseError."""
-    path = CHAPTERS / f"{name}.toml"
+    path = ROOMS / f"c{name}" / "questions.toml"
     if not path.is_file():
-        known = sorted(p.stem for p in CHAPTERS.glob("*.toml"))
+        known = sorted(room.parent.name[1:] for room in ROOMS.glob("c*/questions.toml"))
         raise CourseError(f"there is no chapter {name!r}{did_you_mean(name, known)}. There is: {', '.join(known)}")
     return read_chapter(path)
 
 
 def read_chapter(path: Path) -> ChapterFile:
-    """The data file at `path`. Raises CourseError that names file, entry and rule."""
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CourseError(f"{path.name}: is no TOML: {error}") from None
-    check_chapter(data, path.name)
+    """The questions in the room of a chapter. Raises CourseError that names room, entry and rule."""
+    data, name = read_toml(path), path.parent.name.removeprefix("c")
+    check_chapter(data, name)
     predictions, questions = ({e["id"]: e for e in data.get(table, [])} for table in ("prediction", "quiz"))
-    return ChapterFile(path.stem, predictions, questions)
+    return ChapterFile(name, predictions, questions)

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from labkit.course.errors import CourseError
-from labkit.course.file import HERE, Chapter, Course, Source, load, read_toml
+from labkit.course.file import HERE, ROOMS, Chapter, Course, Source, load, read_toml
 from labkit.course.started import evidence
 
 KINDS = {  # kind of row, and what its rows are
@@ -148,13 +148,13 @@ def _wrong(course: Course, reference: Reference, notebooks: Path) -> str:
 
 
 def quiz_ids(chapter: Chapter) -> set[str]:
-    """The ids of the questions in the chapter's data file; none where there is no file."""
+    """The ids of the questions in the chapter's room."""
     return {question["id"] for question in questions(chapter)}
 
 
 def questions(chapter: Chapter) -> list[dict[str, str]]:
-    """The quiz items of a chapter as its data file has them."""
-    path = HERE / "chapters" / f"{chapter.name}.toml"
+    """The quiz items of a chapter as its room has them."""
+    path = ROOMS / f"c{chapter.name}" / "questions.toml"
     return list(read_toml(path).get("quiz", [])) if path.exists() else []
 
 

@@ -1,9 +1,9 @@
-"""The course file, `course.toml`, read and checked.
+"""The course: `course.toml`, and what each chapter says of itself in its room, read and checked.
 
     load()          the whole course
     load().chapter(3), load().written(), load().core()
 
-A file that breaks a rule is refused with the chapter, the field and the remedy.
+What breaks a rule is refused with the chapter, the field and the remedy.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from labkit.course.errors import CourseError
 from labkit.course.file_rules import check
 
 HERE = Path(__file__).parent
+ROOMS = HERE.parent / "chapters"  # cNN_name/chapter.toml
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Seed:
 
 @dataclass(frozen=True)
 class Chapter:
-    """One chapter as the course file describes it. Minutes are whole numbers, weights are percent."""
+    """One chapter as its room describes it. Minutes are whole numbers, weights are percent."""
 
     number: int
     name: str
@@ -146,7 +147,7 @@ class Course:
 
 
 def from_table(table: dict[str, Any]) -> Course:
-    """The course that a parsed course file describes. Raises CourseError where it breaks a rule."""
+    """The course that such a table (`course_table`) describes. Raises CourseError where it breaks a rule."""
     check(table)
     seeds = tuple(Seed(**{**seed, "sections": tuple(seed["sections"])}) for seed in table["seed"])
     return Course(table["title"], tuple(map(_chapter, table["chapter"])), seeds)
@@ -167,11 +168,23 @@ def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as a dictionary. Raises CourseError, with the place, if it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise CourseError(f"{path.name} is not valid TOML: {error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CourseError(f"{path.parent.name}/{path.name} is not valid TOML: {error}") from None
+
+
+def course_table() -> dict[str, Any]:
+    """`course.toml`, with lists `chapter`, `term` and `symbol` of what all rooms say."""
+    table: dict[str, Any] = read_toml(HERE / "course.toml") | {"chapter": [], "term": [], "symbol": []}
+    for path in sorted(ROOMS.glob("c*/chapter.toml")):
+        room, name = read_toml(path), path.parent.name.removeprefix("c")
+        number = int(name[:2]) if name[:2].isdecimal() else -1
+        table["chapter"].append({"number": number, "name": name} | room.get("chapter", {}))
+        for kind in ("term", "symbol"):
+            table[kind] += [row | {"chapter": number} for row in room.get(kind, [])]
+    return table
 
 
 @cache
 def load() -> Course:
-    """The course of this installation. Read once; a change of the file needs a new process."""
-    return from_table(read_toml(HERE / "course.toml"))
+    """The course of this installation. Read once; a change of a file needs a new process."""
+    return from_table(course_table())

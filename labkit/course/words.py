@@ -1,4 +1,4 @@
-"""The book's words and letters: `glossary.toml` and `notation.toml`, read and checked.
+"""The book's words and letters, from `course.toml` and the rooms of the chapters, read and checked.
 
 glossary()      Terms, in alphabetical order; glossary().find("ring") is the term of that name or spelling
 notation()      symbols and units of the formulas, and where a source uses a letter otherwise
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from labkit.course.errors import CourseError
-from labkit.course.file import HERE, Source, load, read_toml
+from labkit.course.file import Source, course_table, load
 
 LONGEST_SENTENCE = 25  # words
 NO_TERM_BEGINS = frozenset("a an the each every no not never look follow compare predict".split())
@@ -85,10 +85,9 @@ class Notation:
 @cache
 def glossary() -> Glossary:
     """The glossary of this installation. Raises CourseError where its file breaks a rule."""
-    table = read_toml(HERE / "glossary.toml")
+    table = course_table()
     terms = [Term(**{**row, "also": tuple(row.get("also", ()))}) for row in table["term"]]
     for term in terms:
-        load().chapter(term.chapter)
         check_sentences(f"glossary: {term.en}", term.text, most=2)
     _each_once("glossary", (spelling.casefold() for term in terms for spelling in term.spellings))
     return Glossary(tuple(sorted(terms, key=lambda term: term.en.casefold())), tuple(table["emphasis"]))
@@ -97,11 +96,9 @@ def glossary() -> Glossary:
 @cache
 def notation() -> Notation:
     """The notation of this installation. Raises CourseError where its file breaks a rule."""
-    table = read_toml(HERE / "notation.toml")
+    table = course_table()
     symbols = tuple(Symbol(**row) for row in table["symbol"])
     conflicts = tuple(Conflict(**row) for row in table["conflict"])
-    for symbol in symbols:
-        load().chapter(symbol.chapter)
     _each_once("notation", (symbol.symbol for symbol in symbols))
     for conflict in conflicts:
         if not load().cites(Source.parse(conflict.source)):

@@ -29,6 +29,12 @@ class Collectives(Protocol):
     def all_gather(self, x: torch.Tensor, group: Any, *, algorithm: str) -> Any: ...
 
 
+class Settles(Protocol):
+    """Work that goes on beside the reader's function, and is waited for when that ends."""
+
+    def settle(self) -> None: ...
+
+
 @dataclass
 class Context:
     """One a process. `timeout` is the longest single wait, in seconds."""
@@ -53,6 +59,7 @@ class Context:
     rebuilt: dict[Any, int] = field(default_factory=dict)  # how often, by members and their addresses
     local: threading.local = field(default_factory=threading.local)
     main: int = field(default_factory=threading.get_ident)  # the thread that runs the reader's function
+    streams: list[Settles] = field(default_factory=list)  # of all its groups
 
     def clock_here(self) -> Clock:
         """The clock of the calling thread: the run's own in the main thread, a stream's in its thread."""
@@ -88,6 +95,11 @@ class Context:
         """Seconds that a wait of the calling thread may still take (`Messenger.within`); FOREVER if not limited."""
         until = getattr(self.local, "until", None)
         return FOREVER if until is None else max(0.0, until - time.monotonic())
+
+    def settle(self) -> None:
+        """Wait for the asynchronous collectives for which the reader's function did not: others still need them."""
+        for stream in self.streams:
+            stream.settle()
 
     def close_books(self, failed: bool = False) -> None:
         """Write down what is known only at the end of a run: times of the GPU, bytes of native collectives.

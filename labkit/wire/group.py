@@ -257,6 +257,7 @@ class Group(Messenger):
             return work()
         if self._stream is None:
             self._stream = Stream(context, f"labkit-stream-{self.key}")
+            context.streams.append(self._stream)
         handle = WorkHandle(self, number)
         self._stream.submit(work, handle, clock.now())
         return handle if async_op else handle.wait()

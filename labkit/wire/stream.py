@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .context import Context
+from .errors import WireError
 from .handle import WorkHandle
 
 
@@ -22,6 +23,7 @@ class Stream:
         self.context = context
         self._work: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._pending = 0
+        self._last: WorkHandle | None = None
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
@@ -34,7 +36,18 @@ class Stream:
         """Queue `work`; `handle` gets what it returns or raises. It starts at `now` or later."""
         with self._lock:
             self._pending += 1
+            self._last = handle
         self._work.put((work, handle, now))
+
+    def settle(self) -> None:
+        """Wait for all that is queued, as its callers would have; what it raises is nobody's. Raises WaitTimeout."""
+        last = self._last
+        if last is not None and not last.done():
+            try:
+                last.wait()
+            except WireError:
+                if not last.done():
+                    raise
 
     def stop(self) -> None:
         """End the thread when everything that is queued has run."""

@@ -102,6 +102,7 @@ def _run(birth: Birth) -> int:
             if context.faults is not None:
                 context.faults.start()
             result = birth.function(group, *birth.args)
+            context.settle()
             if context.sampler is not None:
                 context.sampler.sample()
             context.close_books()

@@ -83,6 +83,7 @@ class _Run:
         try:
             with limited(allowed):
                 result = self.fn(Group(context, range(spec.world_size)), *self.args)
+                context.settle()
             context.close_books()
             report["result"] = result
             page.state = rec.FINISHED

@@ -41,9 +41,9 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("LABKIT_HEADLESS", "1")
     folder = tmp_path / "chapters"
-    folder.mkdir()
-    (folder / f"{NAME}.toml").write_text(SAMPLE)
-    monkeypatch.setattr(chapter_file, "CHAPTERS", folder)
+    (folder / f"c{NAME}").mkdir(parents=True)
+    (folder / f"c{NAME}" / "questions.toml").write_text(SAMPLE)
+    monkeypatch.setattr(chapter_file, "ROOMS", folder)
     return tmp_path / "home"
 
 
@@ -166,7 +166,7 @@ def test_running_the_cell_again_shows_what_was_answered() -> None:
 def test_an_answer_to_a_question_that_changed_is_asked_anew(tmp_path: Path) -> None:
     opened().predict("bytes").answer(500, 14)
     text = SAMPLE.replace(', { label = "messages", answer = "2 * world_size - 2" }', "")
-    (tmp_path / "chapters" / f"{NAME}.toml").write_text(text)
+    (tmp_path / "chapters" / f"c{NAME}" / "questions.toml").write_text(text)
     with pytest.raises(book.PredictFirst):
         opened().predict("bytes").require()
 
@@ -248,7 +248,7 @@ def test_what_is_shown_is_the_same_whichever_answer_is_right(
     ]:
         assert old in other
         other = other.replace(old, new)
-    (tmp_path / "chapters" / f"{NAME}.toml").write_text(other)
+    (tmp_path / "chapters" / f"c{NAME}" / "questions.toml").write_text(other)
     assert pages() == before
 
 
@@ -322,5 +322,5 @@ def test_the_end_says_what_was_done_and_what_to_read_next(monkeypatch: pytest.Mo
 
 def test_a_value_that_nobody_passed_is_named_where_it_is_needed() -> None:
     chapter = book.open_chapter(NAME, world_size=8)
-    with pytest.raises(ValueError, match="99_sample.toml, bytes: .*needs 'nbytes', which nobody passed"):
+    with pytest.raises(ValueError, match="99_sample, bytes: .*needs 'nbytes', which nobody passed"):
         chapter.predict("bytes")

@@ -34,7 +34,7 @@ def spoilers(file: ChapterFile, but: Iterable[str] = ()) -> dict[str, str]:
         texts += [slip["why"] for slip in entry.get("slips", [])] + list(entry.get("accept", []))
         for text in texts if id not in but else ():
             if (run := plain_run(text)) and run not in asked:
-                found[run] = f"{file.name}.toml, {id}"
+                found[run] = f"{file.name}, {id}"
     return found
 
 

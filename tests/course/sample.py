@@ -97,6 +97,7 @@ slips = [ { match = "^scatter$", why = "WHY-SCATTER" } ]
 
 def chapter(tmp_path: Path, text: str = SAMPLE, name: str = "99_sample") -> ChapterFile:
     """The sample as a loaded file; `text` in place of it."""
-    path = tmp_path / f"{name}.toml"
+    path = tmp_path / f"c{name}" / "questions.toml"
+    path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     return read_chapter(path)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from labkit.cost import wires
-from labkit.course.chapter_file import CHAPTERS, load_chapter
+from labkit.course import load
+from labkit.course.chapter_file import load_chapter
 from labkit.course.questions import Choices, Numeric, Order, Question
 
-CHAPTER_FILES = {path.stem: load_chapter(path.stem) for path in sorted(CHAPTERS.glob("*.toml"))}
+CHAPTER_FILES = {chapter.name: load_chapter(chapter.name) for chapter in load().written()}
 # Of a run, for the questions that need them.
 VALUES = {"world_size": 8, "sum_of_parameters": 111_104, "wires": wires, "alpha": 60e-6, "beta": 1 / 5e9}
 QUESTIONS = {

@@ -1,6 +1,5 @@
 """The course file: what it must say, what is refused, and that the notebooks agree with it."""
 
-import copy
 import json
 import re
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 from labkit.course import header, load
 from labkit.course.covered import questions, slug
 from labkit.course.errors import CourseError
-from labkit.course.file import HERE, from_table, read_toml
+from labkit.course.file import course_table, from_table, read_toml
 from labkit.course.headers import chapter_header, duration, listed
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -122,7 +121,7 @@ def test_the_header_says_what_on_what_and_how_long():
 
 
 def test_one_optional_section_is_in_the_singular():
-    table = read_toml(HERE / "course.toml")
+    table = course_table()
     table["chapter"][3]["optional"] = [{"number": 8, "heading": "Two nodes", "minutes": 8}]
     course = from_table(table)
     assert duration(course.chapter(3)).endswith("Section 8 is optional and takes 8 more.")
@@ -188,7 +187,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("message", BROKEN)
 def test_a_broken_rule_is_refused_with_the_chapter_and_the_rule(message):
-    table = copy.deepcopy(read_toml(HERE / "course.toml"))
+    table = course_table()
     from_table(table)
     BROKEN[message](table)
     with pytest.raises(CourseError, match=re.escape(message)):

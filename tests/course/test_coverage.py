@@ -11,7 +11,7 @@ from labkit.course import coverage, covered, load
 from labkit.course.build import NOTEBOOKS
 from labkit.course.covered import KINDS, WAYS, Reference, Row, parse_reference, places, problems, questions
 from labkit.course.errors import CourseError
-from labkit.course.file import HERE, Source, from_table, read_toml
+from labkit.course.file import Source, course_table, from_table
 from labkit.course.started import DOORS, evidence
 
 # Counted by reading the answers of source 003 ("Self-Check: Answer", one "Learning Objective:" after each answer),
@@ -120,7 +120,7 @@ def test_a_reference_is_written_as_it_was_read(text):
 @pytest.fixture
 def small(tmp_path):
     """A course in which chapter 3 is the only one written, with a notebook of one section and an exercise."""
-    table = read_toml(HERE / "course.toml")
+    table = course_table()
     for chapter in table["chapter"]:
         chapter["state"] = "written" if chapter["number"] == 3 else "planned"
     cells = [

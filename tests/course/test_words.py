@@ -37,7 +37,10 @@ def test_every_bold_term_of_a_written_chapter_is_in_the_glossary(chapter):
         for phrase in bold_terms("".join(cell["source"]))
         if words.find(phrase) is None and phrase.casefold() not in words.emphasis
     ]
-    assert not unknown, "add these to labkit/course/glossary.toml, as a term or under `emphasis`: " + "; ".join(unknown)
+    assert not unknown, (
+        "add these to `term` in a labkit/chapters/c*/chapter.toml, or to `emphasis` in course.toml: "
+        + "; ".join(unknown)
+    )
 
 
 def test_bold_terms_are_short_phrases_that_do_not_instruct():

@@ -8,8 +8,7 @@ import time
 import pytest
 import torch
 
-from labkit.grading.answers import Choice, Listing, Number, Several, Symbolic
-from labkit.grading.keys import find_key
+from labkit.grading.answers import Choice, Listing, Number, Several, Symbolic, find_key
 
 RING = Symbolic("2*(N-1)*alpha + 2*(N-1)/N*M*beta", "N M alpha beta", [("2*M*beta", "the limit")])
 
@@ -128,5 +127,5 @@ def test_the_numbers_of_the_sources_are_what_the_keys_compute():
 
 
 def test_a_key_that_is_not_there_is_an_error():
-    with pytest.raises(ValueError, match="chapter_03 has no key 'nothing'"):
+    with pytest.raises(ValueError, match="c03_collectives.keys has no key 'nothing'"):
         find_key("03_collectives", "nothing")

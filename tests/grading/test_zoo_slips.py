@@ -41,12 +41,12 @@ def test_lines_that_are_not_there_once_are_refused(change, words):
 
 
 def test_a_file_of_slips_is_read_with_the_solutions_beside_it(tmp_path):
-    (tmp_path / "mutants").mkdir()
+    (tmp_path / "01_x").mkdir()
     answer = TEXT.replace("    y = x", "    ### BEGIN SOLUTION\n    y = x * ONE") + "\n    ### END SOLUTION\n\n\ng = 1"
     told = {"labkit": {"exercise": "more", "role": "answer"}}
     cells = [{"cell_type": "code", "metadata": told, "source": answer.splitlines(keepends=True)}]
     (tmp_path / "01_x.ipynb").write_text(json.dumps({"cells": cells}))
-    zoo = tmp_path / "mutants" / "01_x.py"
+    zoo = tmp_path / "01_x" / "mutants.py"
     zoo.write_text(
         "from labkit.grading.checks.zoo import slip\n\nONE = 1\n\ntwice = slip(\n"
         '    "more", "f", says="twice", at=2, change="""\n-    return y\n+    return 2 * y\n""")\n'
@@ -56,7 +56,7 @@ def test_a_file_of_slips_is_read_with_the_solutions_beside_it(tmp_path):
     assert one.body(3) == 10 and one.body.__name__ == "twice"
     assert one.source.startswith("def f(x):") and "SOLUTION" not in one.text and "return 2 * y" in one.source
     zoo.write_text(zoo.read_text().replace("-    return y", "-    return z"))
-    with pytest.raises(ValueError, match=r"01_x.py, twice: 0 places"):
+    with pytest.raises(ValueError, match=r"01_x/mutants.py, twice: 0 places"):
         zoo_of(zoo)
     with pytest.raises(ValueError, match="no answer g in an exercise more"):
         solution(tmp_path / "01_x.ipynb", "more", "g")

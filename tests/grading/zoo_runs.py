@@ -26,7 +26,7 @@ def source(chapter: str) -> Source:
 
 @cache
 def animals(chapter: str) -> list[Animal]:
-    path = ROOT / "solutions" / "mutants" / f"{chapter}.py"
+    path = ROOT / "solutions" / chapter / "mutants.py"
     return zoo_of(path) if path.exists() else []
 
 

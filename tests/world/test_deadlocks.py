@@ -88,6 +88,11 @@ def irecv_from_one_that_left(group):
         group.irecv(torch.zeros(4), 1).wait()
 
 
+def forget_to_wait_for_a_collective_of_its_own(group):
+    if group.rank == 0:
+        collectives.all_reduce(torch.zeros(8), group, algorithm="ring", async_op=True)
+
+
 DEADLOCKS: list[tuple[Callable[..., Any], int, str]] = [
     (both_send, 2, r"ranks 0 and 1 wait for each other\n  rank 0: send float32\[4\] to rank 1 \(waits for rank 1\)"),
     (both_receive, 2, r"ranks 0 and 1 wait for each other\n  rank 0: receive float32\[4\] from rank 1"),
@@ -100,6 +105,7 @@ DEADLOCKS: list[tuple[Callable[..., Any], int, str]] = [
     (deadlock_in_a_subgroup_while_others_work, 4, r"ranks 0 and 1 wait for each other"),
     (isend_to_one_that_left, 2, r"rank 1 has finished while others wait for it\n  rank 0: send float32\[4\] to rank 1"),
     (irecv_from_one_that_left, 2, r"rank 1 has finished while others wait for it\n  rank 0: receive float32\[4\] from"),
+    (forget_to_wait_for_a_collective_of_its_own, 2, r"rank 1 has finished while others wait .*(\n.*)*call 1"),
     (native_without_one, 3, r"rank 2 has finished while others wait .*(\n.*)*the native all_reduce\(float32\[8\]\)"),
 ]
 
@@ -115,6 +121,18 @@ def test_a_deadlock_is_named_while_everybody_would_wait_on(some, transport) -> N
             job.wait()
         assert caught.value.failure.kind == "deadlock", work.__name__
         assert re.match("Deadlock: " + text, str(caught.value)), (work.__name__, str(caught.value))
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_collective_that_nobody_waits_for_is_finished_before_the_ranks_leave(transport) -> None:
+    def work(group):
+        x = torch.ones(1000)
+        time.sleep(0.3 * (group.rank == 1))
+        collectives.all_reduce(x, group, algorithm="ring", async_op=True)
+        return x
+
+    for x in labkit.launch(work, 3, transport=transport, timeout=NEVER).results:
+        assert torch.equal(x, torch.full((1000,), 3.0))
 
 
 def test_one_rank_that_left_is_a_deadlock_only_for_those_who_need_it() -> None:

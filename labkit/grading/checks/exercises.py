@@ -24,14 +24,13 @@ from random import Random
 from typing import Any
 
 from labkit.book.tables import Table
-from labkit.grading.answers import Key
+from labkit.grading.answers import Key, find_key
 from labkit.grading.checks.fresh import number_from
 from labkit.grading.checks.judge import Check, judge
 from labkit.grading.checks.marks import Outcome
 from labkit.grading.checks.notebook import NotebookStudent
 from labkit.grading.checks.show import headline, show, text
 from labkit.grading.checks.student import Student
-from labkit.grading.keys import find_key
 
 STUDENT, SEED = "LABKIT_STUDENT", "LABKIT_GRADING_SEED"
 Body = Callable[[Student], Any]
@@ -90,7 +89,7 @@ class Exercises:
         return found
 
     def key(self, name: str, **numbers: float) -> Key:
-        """The key of an answer of this chapter for a student's numbers: see `labkit.grading.keys`."""
+        """The key of an answer of this chapter for a student's numbers: see `labkit.grading.answers`."""
         return find_key(self.name, name, **numbers)
 
     def check(self, exercise: str, *, evidence: str, points: float) -> Callable[[Body], Body]:

@@ -125,7 +125,7 @@ def changed(text: str, change: str) -> str:
 
 
 def zoo_of(path: str | Path) -> list[Animal]:
-    """The animals of a file of `solutions/mutants`, in its order; the solutions are beside that folder."""
+    """The animals of `solutions/NN_name/mutants.py`, in its order; the solutions are beside that folder."""
     path = Path(path)
     names = runpy.run_path(str(path))
     found = []
@@ -138,11 +138,12 @@ def zoo_of(path: str | Path) -> list[Animal]:
 
 
 def _slipped(name: str, one: Slip, path: Path, names: dict[str, Any]) -> Animal:
+    chapter = path.parent.name
     try:
-        text = changed(solution(path.parents[1] / f"{path.stem}.ipynb", one.exercise, one.entry), one.change)
+        text = changed(solution(path.parents[1] / f"{chapter}.ipynb", one.exercise, one.entry), one.change)
     except ValueError as problem:
-        raise ValueError(f"{path.name}, {name}: {problem}") from None
-    file = f"<{path.stem}: {name}>"
+        raise ValueError(f"{chapter}/{path.name}, {name}: {problem}") from None
+    file = f"<{chapter}: {name}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     space = {key: value for key, value in names.items() if not isinstance(value, Slip)}
     exec(compile(text, file, "exec"), space)

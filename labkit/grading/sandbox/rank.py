@@ -126,6 +126,8 @@ def _work(job: dict[str, Any], group: Group | None) -> list[Any]:
     """Run the answer cells and the call; the answer as buffers."""
     try:
         value = _call(job, group)
+        if group is not None:
+            group.context.settle()
         del job
         sys.stdout.flush()
         return [b"R", *plain_data.parts(value)]

@@ -96,7 +96,7 @@ def _references(
     if exercise.objective not in objectives:
         known = ", ".join(objectives) or "no objectives: is the notebook named as its chapter?"
         near = did_you_mean(exercise.objective, objectives)
-        yield place, f"course.toml has no objective {exercise.objective!r}{near}; it has {known}", exercise.id
+        yield place, f"the chapter has no objective {exercise.objective!r}{near}; it has {known}", exercise.id
     if sections is not None and exercise.section not in sections:
         near = did_you_mean(exercise.section, sections)
         yield place, f"the chapter has no section {exercise.section!r}{near}; write a heading with hyphens", exercise.id
