@@ -96,9 +96,11 @@ def _pristine(wanted: Wanted, students: Sequence[str], notebooks: Path | None) -
     """The sources to grade against, by notebook: those asked for, or those of which anybody handed in something."""
     from labkit.grading.grader.pristine import OverlayError, Pristine
     from labkit.grading.grader.submissions import find_notebook
+    from labkit.grading.known import SOLUTIONS
     from labkit.grading.source import SourceError
 
     folder = (notebooks or notebooks_dir()).parent / "solutions"
+    os.environ[SOLUTIONS] = str(folder)
     if not folder.is_dir():
         raise UsageError(f"there is no {folder}: only a clone of the repository has the sources of exercises")
     chapters = [find_chapter(folder, name) for name in wanted.chapters]

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ def release(
         raise UsageError("--check writes nothing: leave it out, or leave out --bundle")
     directory = notebooks or notebooks_dir()
     sources = directory.parent / "solutions"
+    os.environ["LABKIT_SOLUTIONS"] = str(sources)
     if not sources.is_dir():
         raise UsageError(f"there is no {sources}: only a clone of the repository has the sources of exercises")
     chapters = [find_chapter(sources, name) for name in wanted] or all_chapters(sources)
@@ -53,6 +55,8 @@ def _one(chapter: Chapter, notebooks: Path, exercises: Path, check: bool, run: b
         source = read(chapter, notebooks)
         made = made_from(source)
         before = _read(path)
+        if not _recorded(source, check):
+            return False
         if run and check:
             ran = [stub_outputs(made)]
             if _compare(path, keeping(made, ran), last=False):
@@ -77,6 +81,31 @@ def _one(chapter: Chapter, notebooks: Path, exercises: Path, check: bool, run: b
         return False
     points = f"{source.points:g} points"
     print(f"exercises/{path.name}: {len(source.exercises)} exercises, {points}", flush=True)
+    return True
+
+
+def _recorded(source: Source, check: bool) -> bool:
+    """Bring the record of the chapter's answers up to date, or say that it is not."""
+    from labkit.grading import known
+    from labkit.grading.checks.recording import NotRecorded, digest, record
+
+    now = digest(source)
+    if now == known.recorded_digest(source.name):
+        return True
+    path = known.record_path(source.name)
+    if check:
+        print(
+            f"{path.parent.name}/{path.name}: its answers or checks have changed: run labkit release", file=sys.stderr
+        )
+        return False
+    try:
+        if now:
+            path.write_bytes(record(source))
+        else:
+            path.unlink()
+    except NotRecorded as error:
+        print(f"{path.parent.name}/{path.name}: not written: {error}", file=sys.stderr)
+        return False
     return True
 
 

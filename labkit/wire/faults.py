@@ -9,9 +9,10 @@ is killed is killed from outside, in the middle of whatever it was doing.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,7 +23,13 @@ from .record import Page
 
 @dataclass(frozen=True)
 class Fault:
-    """Base of all faults. rank: the world rank it strikes. At most one of step, message and at is given."""
+    """Base of all faults. rank: the world rank it strikes. At most one of step, message and at is given.
+
+    A kind of fault has a `signal`, which the parent sends to the process, or the rank carries it out itself:
+    `carry_out`, and for those on messages `on_message`.
+    """
+
+    signal: ClassVar[int] = 0
 
     rank: int
     step: int | None = None
@@ -41,6 +48,9 @@ class Fault:
         """Whether it strikes at once."""
         return self.step is None and self.message is None and self.at is None
 
+    def carry_out(self, rank: RankFaults) -> None:
+        """Strike, in the rank itself."""
+
     def where(self) -> str:
         """When it strikes, in words."""
         if self.step is not None:
@@ -54,10 +64,14 @@ class Fault:
 class Kill(Fault):
     """The process dies at once (SIGKILL), as when the machine loses power."""
 
+    signal = signal.SIGKILL
+
 
 @dataclass(frozen=True)
 class Hang(Fault):
     """The process stops (SIGSTOP): alive, silent, holding its sockets open."""
+
+    signal = signal.SIGSTOP
 
 
 @dataclass(frozen=True)
@@ -66,17 +80,41 @@ class Slow(Fault):
 
     factor: float = 2.0
 
+    def carry_out(self, rank: RankFaults) -> None:
+        rank.slow *= self.factor
+
+
+class MessageFault(Fault):
+    """One that strikes the next message which the rank sends."""
+
+    def carry_out(self, rank: RankFaults) -> None:
+        rank.next_messages.append(self)
+
+    def on_message(self, x: Tensor) -> Tensor | None:
+        """What is sent in place of `x`; None for nothing."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
-class Corrupt(Fault):
+class Corrupt(MessageFault):
     """One bit of the message flips on the way: bit `bit` of the last byte (sign and exponent) of its middle element."""
 
     bit: int = 6
 
+    def on_message(self, x: Tensor) -> Tensor:
+        x = x.clone()
+        if x.numel():
+            raw = x.as_strided((x.numel(),), (1,)).view(torch.uint8)  # a single entry may have any stride
+            raw[raw.numel() // 2 | (x.element_size() - 1)] ^= 1 << self.bit
+        return x
+
 
 @dataclass(frozen=True)
-class Drop(Fault):
+class Drop(MessageFault):
     """The message is never sent."""
+
+    def on_message(self, x: Tensor) -> None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -84,6 +122,12 @@ class Raise(Fault):
     """The rank's code raises RuntimeError(text)."""
 
     text: str = "injected fault"
+
+    def carry_out(self, rank: RankFaults) -> None:
+        raise RuntimeError(self.text)
+
+
+KINDS = [k.__name__ for k in (*Fault.__subclasses__(), *MessageFault.__subclasses__()) if k is not MessageFault]
 
 
 def check_faults(faults: Any, size: int) -> list[Fault]:
@@ -93,7 +137,7 @@ def check_faults(faults: Any, size: int) -> list[Fault]:
     faults = list(faults or [])
     for f in faults:
         if not isinstance(f, Fault) or type(f) is Fault:
-            raise Refused(f"faults= takes Kill, Hang, Slow, Corrupt, Drop and Raise, not {f!r}")
+            raise Refused(f"faults= takes {', '.join(KINDS[:-1])} and {KINDS[-1]}, not {f!r}")
         if not isinstance(f.rank, int) or not 0 <= f.rank < size:
             raise Refused(f"{f}: the world has ranks 0 to {size - 1}")
     return faults
@@ -102,16 +146,16 @@ def check_faults(faults: Any, size: int) -> list[Fault]:
 class RankFaults:
     """The faults of one rank, watched from inside it.
 
-    ask(number) tells the parent that fault `number` is due and returns whether it is to be carried out here
-    (Slow, Corrupt, Drop, Raise; Kill and Hang are carried out by the parent while `ask` waits), and any faults
-    that were injected meanwhile. ask(-1) only asks for those.
+    ask(number) tells the parent that fault `number` is due and returns whether it is to be carried out here (what has a
+    signal is carried out by the parent while `ask` waits), and any faults that were injected meanwhile. ask(-1) only
+    asks for those.
     """
 
     def __init__(self, faults: dict[int, Fault], page: Page, ask: Callable[[int], tuple[bool, dict[int, Fault]]]):
         self._waiting, self._page, self._ask = dict(faults), page, ask
         self._messages, self._spans = 0, {}  # type: int, dict[str, int]
         self._before: dict[int, int] = {}  # fault that came later -> how often its place had been passed by then
-        self._next: list[Fault] = []
+        self.next_messages: list[MessageFault] = []
         self.slow = 1.0
 
     def start(self) -> None:
@@ -130,17 +174,7 @@ class RankFaults:
         """The tensor to send in place of `x`; None to send nothing."""
         self._messages += 1
         self._strike(lambda f, _: f.message == self._messages)
-        if not self._next:
-            return x
-        fault = self._next.pop(0)
-        if isinstance(fault, Drop):
-            return None
-        assert isinstance(fault, Corrupt)
-        x = x.clone()
-        if x.numel():
-            raw = x.as_strided((x.numel(),), (1,)).view(torch.uint8)  # a single entry may have any stride
-            raw[raw.numel() // 2 | (x.element_size() - 1)] ^= 1 << fault.bit
-        return x
+        return self.next_messages.pop(0).on_message(x) if self.next_messages else x
 
     def _listen(self) -> None:
         if self._page.fault:  # the parent has something for us
@@ -159,12 +193,4 @@ class RankFaults:
                 go, more = self._ask(number)
                 self._take(more)
                 if go:
-                    self._carry_out(fault)
-
-    def _carry_out(self, fault: Fault) -> None:
-        if isinstance(fault, Slow):
-            self.slow *= fault.factor
-        elif isinstance(fault, Raise):
-            raise RuntimeError(fault.text)
-        elif isinstance(fault, Corrupt | Drop):
-            self._next.append(fault)
+                    fault.carry_out(self)

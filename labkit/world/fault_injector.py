@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Sequence
 
 from labkit.wire import record as rec
-from labkit.wire.faults import Fault, Hang, Kill
+from labkit.wire.faults import Fault
 
 from .life import Life
 
@@ -38,22 +38,19 @@ class FaultInjector:
         fault = self.faults[number]
         self.fired.add(number)
         self.tell(life.rank, f"fault: {type(fault).__name__} {fault.where()}")
-        if isinstance(fault, Kill):
-            life.signal(signal.SIGKILL)
-        elif isinstance(fault, Hang):
-            life.signal(signal.SIGSTOP)
-            life.tell(("go", False, more))  # for the day when it is continued
-        else:
-            life.tell(("go", True, more))
+        if fault.signal:
+            life.signal(fault.signal)
+        if fault.signal != signal.SIGKILL:  # one that is stopped reads it on the day when it is continued
+            life.tell(("go", not fault.signal, more))
 
     def inject(self, fault: Fault) -> None:
         """A fault into the running job."""
         number = len(self.faults)
         self.faults[number] = fault
-        if fault.immediate and isinstance(fault, Kill | Hang):
+        if fault.immediate and fault.signal:
             self.fired.add(number)
             self.tell(fault.rank, f"fault: {type(fault).__name__} at once")
-            self.lives[fault.rank].signal(signal.SIGKILL if isinstance(fault, Kill) else signal.SIGSTOP)
+            self.lives[fault.rank].signal(fault.signal)
             return
         self.injected.setdefault(fault.rank, {})[number] = fault
         self.pages[fault.rank].fault = 1

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from labkit import collectives
-from labkit.grading.checks.zoo import mutant, variant
+from labkit.grading.checks.zoo import mutant, slip, variant
 
 # Every sample once ----------------------------------------------------------------------------------------------
 
@@ -203,14 +203,10 @@ def gathers_the_gradients(samples, group, weights):
     return total[:-1] / total[-1]
 
 
-@mutant("uneven-batch", "my_gradient", says="and so is the result", at=3)
-def always_in_single_precision(samples, group, weights):
-    x, y = samples
-    w = weights.clone().requires_grad_()
-    F.mse_loss(x @ w, y, reduction="sum").backward()
-    message = torch.cat([w.grad.float(), torch.tensor([float(len(x))])])
-    collectives.all_reduce(message, group, algorithm="ring")
-    return message[:-1] / message[-1]
+always_in_single_precision = slip("uneven-batch", "my_gradient", says="and so is the result", at=3, change="""
+-    message = torch.cat([w.grad, w.grad.new_tensor([len(x)])])  # the sum over my samples, and how many they are
++    message = torch.cat([w.grad.float(), torch.tensor([float(len(x))])])
+""")  # fmt: skip
 
 
 @variant("uneven-batch", "my_gradient", at=5)
@@ -492,23 +488,21 @@ def sums_and_no_averages(gradients, group, bucket_bytes):
     return gradients
 
 
-@mutant("buckets", "my_average", says="Are the averages put back into them?", at=3)
-def into_a_copy(gradients, group, bucket_bytes):
-    def average(bucket):
-        flat = torch.cat([b.flatten() for b in bucket])
-        collectives.all_reduce(flat, group, algorithm="ring")
-        for b, part in zip(bucket, flat.split([b.numel() for b in bucket]), strict=True):
-            b = part.view_as(b) / group.size  # a new tensor: the list still has the old one
+into_a_copy = slip("buckets", "my_average", says="Are the averages put back into them?", at=3, change="""
+-        if bucket:
+-            flat = torch.cat([g.flatten() for g in bucket])
+-            collectives.all_reduce(flat, group, algorithm="ring")
+-            flat /= group.size
+-            for g, part in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
+-                g.copy_(part.view_as(g))
++        flat = torch.cat([b.flatten() for b in bucket])
++        collectives.all_reduce(flat, group, algorithm="ring")
++        for b, part in zip(bucket, flat.split([b.numel() for b in bucket]), strict=True):
++            b = part.view_as(b) / group.size  # a new tensor: the list still has the old one
 
-    bucket, filled = [], 0
-    for g in gradients:
-        if bucket and (filled + g.nbytes > bucket_bytes or g.dtype != bucket[0].dtype):
-            average(bucket)
-            bucket, filled = [], 0
-        bucket.append(g)
-        filled += g.nbytes
-    average(bucket)
-    return gradients
+-    average(bucket)  # the one that is still open
++    average(bucket)
+""")  # fmt: skip
 
 
 @mutant("buckets", "my_average", says="When is a bucket closed?", at=3)

@@ -5,7 +5,7 @@ What a function here may use is what the first cell of the notebook imports.
 
 import torch
 
-from labkit.grading.checks.zoo import mutant, variant
+from labkit.grading.checks.zoo import mutant, slip, variant
 
 # Trade ----------------------------------------------------------------------------------------------------------
 
@@ -201,16 +201,13 @@ def a_ring_cut_at_the_end(x, group, width):
     return torch.cat([above] * (me > 0) + [x] + [below] * (me < n - 1))
 
 
-@mutant("halo", "my_halo", says="The borders come from the wrong end", at=3)
-def borders_of_the_wrong_end(x, group, width):
-    above, below, handles = [], [], []
-    for other, border, room in ((group.rank - 1, x[len(x) - width :], above), (group.rank + 1, x[:width], below)):
-        if 0 <= other < group.size:
-            room.append(x.new_empty((width, *x.shape[1:])))
-            handles += [group.isend(border, to=other), group.irecv(room[0], source=other)]
-    for handle in handles:
-        handle.wait()
-    return torch.cat([*above, x, *below])
+borders_of_the_wrong_end = slip("halo", "my_halo", says="The borders come from the wrong end", at=3, change="""
+-    for other, border, room in (
+-        (group.rank - 1, x[:width], above),
+-        (group.rank + 1, x[len(x) - width :], below),
+-    ):
++    for other, border, room in ((group.rank - 1, x[len(x) - width :], above), (group.rank + 1, x[:width], below)):
+""")  # fmt: skip
 
 
 @mutant("halo", "my_halo", says="You send the whole block", at=3)
@@ -242,16 +239,13 @@ def into_its_own_rows(x, group, width):
     return x
 
 
-@mutant("halo", "my_halo", says="float64[0, 3]", at=3)
-def minus_zero_rows(x, group, width):
-    above, below, handles = [], [], []
-    for other, border, room in ((group.rank - 1, x[:width], above), (group.rank + 1, x[-width:], below)):
-        if 0 <= other < group.size:
-            room.append(x.new_empty((width, *x.shape[1:])))
-            handles += [group.isend(border, to=other), group.irecv(room[0], source=other)]
-    for handle in handles:
-        handle.wait()
-    return torch.cat([*above, x, *below])
+minus_zero_rows = slip("halo", "my_halo", says="float64[0, 3]", at=3, change="""
+-    for other, border, room in (
+-        (group.rank - 1, x[:width], above),
+-        (group.rank + 1, x[len(x) - width :], below),
+-    ):
++    for other, border, room in ((group.rank - 1, x[:width], above), (group.rank + 1, x[-width:], below)):
+""")  # fmt: skip
 
 
 @mutant("halo", "my_halo", says="is not in this group", at=3)

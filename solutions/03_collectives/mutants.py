@@ -6,7 +6,7 @@ What a function here may use is what the first cell of the notebook imports.
 import torch
 
 from labkit import collectives
-from labkit.grading.checks.zoo import mutant, variant
+from labkit.grading.checks.zoo import mutant, slip, variant
 
 # Broadcast ------------------------------------------------------------------------------------------------------
 
@@ -408,17 +408,15 @@ def all_reduce_inside_first(x, group, ranks_per_node):
     return collectives.ring_all_reduce(x, group.subgroup(list(range(local, group.size, k))))
 
 
-@mutant("two-nodes", "my_two_level", says="is it inside the node?", at=6)
-def inside_and_across_swapped(x, group, ranks_per_node):
-    k = ranks_per_node
-    node, local = divmod(group.rank, k)
-    inside = group.subgroup([local + k * m for m in range(group.size // k)])
-    across = group.subgroup([node * k + i for i in range(k)])
-    flat = x.flatten()
-    sizes = [len(part) for part in flat.tensor_split(inside.size)]
-    part = collectives.ring_reduce_scatter(flat, inside)
-    collectives.ring_all_reduce(part, across)
-    return collectives.ring_all_gather(part, inside, sizes=sizes).view(x.shape)
+inside_and_across_swapped = slip("two-nodes", "my_two_level", says="is it inside the node?", at=6, change="""
+-    inside = group.subgroup([node * k + i for i in range(k)])
+-    across = group.subgroup([local + k * m for m in range(group.size // k)])
++    inside = group.subgroup([local + k * m for m in range(group.size // k)])
++    across = group.subgroup([node * k + i for i in range(k)])
+
+-    sizes = [len(part) for part in flat.tensor_split(k)]
++    sizes = [len(part) for part in flat.tensor_split(inside.size)]
+""")  # fmt: skip
 
 
 @mutant("two-nodes", "my_two_level", says="the step between the nodes is missing", at=4)
@@ -447,16 +445,14 @@ def parts_of_equal_length(x, group, ranks_per_node):
     return collectives.ring_all_gather(part, inside).view(x.shape)
 
 
-@mutant("two-nodes", "my_two_level", says="moves whole tensors", at=4)
-def whole_tensors_inside(x, group, ranks_per_node):
-    k = ranks_per_node
-    node, local = divmod(group.rank, k)
-    inside = group.subgroup([node * k + i for i in range(k)])
-    flat = x.flatten()
-    sizes = [len(part) for part in flat.tensor_split(k)]
-    part = collectives.ring_all_reduce(flat, inside).tensor_split(k)[local].clone()
-    collectives.ring_all_reduce(part, group.subgroup([local + k * m for m in range(group.size // k)]))
-    return collectives.ring_all_gather(part, inside, sizes=sizes).view(x.shape)
+whole_tensors_inside = slip("two-nodes", "my_two_level", says="moves whole tensors", at=4, change="""
+-    across = group.subgroup([local + k * m for m in range(group.size // k)])
+
+-    part = collectives.ring_reduce_scatter(flat, inside)
+-    collectives.ring_all_reduce(part, across)
++    part = collectives.ring_all_reduce(flat, inside).tensor_split(k)[local].clone()
++    collectives.ring_all_reduce(part, group.subgroup([local + k * m for m in range(group.size // k)]))
+""")  # fmt: skip
 
 
 @variant("two-nodes", "my_two_level", at=4)

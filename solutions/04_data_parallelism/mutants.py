@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from labkit import collectives
-from labkit.grading.checks.zoo import mutant, variant
+from labkit.grading.checks.zoo import mutant, slip, variant
 from labkit.models import MLP, MLPConfig
 from labkit.parallel.announce import announce_backward
 
@@ -518,34 +518,30 @@ def only_the_first_bucket(batch, group, widths, bucket_bytes):
     return [p.grad for p in parameters]
 
 
-@mutant("overlap", "my_step", says="waited for bucket")
-def waits_for_each_bucket(batch, group, widths, bucket_bytes):
-    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)
-    parameters = list(model.parameters())
-    x, y = batch
-    plan = [[]]
-    for p in reversed(parameters):
-        if plan[-1] and sum(q.nbytes for q in plan[-1]) + p.nbytes > bucket_bytes:
-            plan.append([])
-        plan[-1].append(p)
-    place = {p: b for b, bucket in enumerate(plan) for p in bucket}
-    missing, flats, handles = [len(bucket) for bucket in plan], [], []
+waits_for_each_bucket = slip("overlap", "my_step", says="waited for bucket", change="""
+-    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)  # the same on every rank
++    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)
 
-    def there(p):
-        missing[place[p]] -= 1
-        while len(handles) < len(plan) and not missing[len(handles)]:
-            flats.append(torch.cat([q.grad.flatten() for q in plan[len(handles)]]))
-            handles.append(collectives.all_reduce(flats[-1], group, "sum", algorithm="ring", async_op=True))
-            handles[-1].wait()
+-    place = {p: number for number, bucket in enumerate(plan) for p in bucket}
+-    missing = [len(bucket) for bucket in plan]
+-    flats, handles = [], []
++    place = {p: b for b, bucket in enumerate(plan) for p in bucket}
++    missing, flats, handles = [len(bucket) for bucket in plan], [], []
 
-    for p in parameters:
-        p.register_post_accumulate_grad_hook(there)
-    F.mse_loss(model(x), y).backward()
-    for bucket, flat, handle in zip(plan, flats, handles, strict=True):
-        handle.wait()
-        for p, part in zip(bucket, flat.split([q.numel() for q in bucket]), strict=True):
-            p.grad = part.view_as(p) / group.size
-    return [p.grad for p in parameters]
+-    def gradient_is_there(p):
++    def there(p):
+
+             handles.append(collectives.all_reduce(flats[-1], group, "sum", algorithm="ring", async_op=True))
++            handles[-1].wait()
+
+-        p.register_post_accumulate_grad_hook(gradient_is_there)
++        p.register_post_accumulate_grad_hook(there)
+
+-        flat /= group.size
+
+-            p.grad = part.view_as(p)
++            p.grad = part.view_as(p) / group.size
+""")  # fmt: skip
 
 
 @mutant("overlap", "my_step", says="waited for bucket", at=2)
@@ -594,33 +590,30 @@ def every_gradient_by_itself(batch, group, widths, bucket_bytes):
     return [p.grad / group.size for p in parameters]
 
 
-@mutant("overlap", "my_step", says="divided by the number of ranks twice")
-def divides_twice(batch, group, widths, bucket_bytes):
-    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)
-    parameters = list(model.parameters())
-    x, y = batch
-    plan = [[]]
-    for p in reversed(parameters):
-        if plan[-1] and sum(q.nbytes for q in plan[-1]) + p.nbytes > bucket_bytes:
-            plan.append([])
-        plan[-1].append(p)
-    place = {p: b for b, bucket in enumerate(plan) for p in bucket}
-    missing, flats, handles = [len(bucket) for bucket in plan], [], []
+divides_twice = slip("overlap", "my_step", says="divided by the number of ranks twice", change="""
+-    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)  # the same on every rank
++    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)
 
-    def there(p):
-        missing[place[p]] -= 1
-        while len(handles) < len(plan) and not missing[len(handles)]:
-            flats.append(torch.cat([q.grad.flatten() for q in plan[len(handles)]]))
-            handles.append(collectives.all_reduce(flats[-1], group, "avg", algorithm="ring", async_op=True))
+-    place = {p: number for number, bucket in enumerate(plan) for p in bucket}
+-    missing = [len(bucket) for bucket in plan]
+-    flats, handles = [], []
++    place = {p: b for b, bucket in enumerate(plan) for p in bucket}
++    missing, flats, handles = [len(bucket) for bucket in plan], [], []
 
-    for p in parameters:
-        p.register_post_accumulate_grad_hook(there)
-    F.mse_loss(model(x), y).backward()
-    for bucket, flat, handle in zip(plan, flats, handles, strict=True):
-        handle.wait()
-        for p, part in zip(bucket, flat.split([q.numel() for q in bucket]), strict=True):
-            p.grad = part.view_as(p) / group.size
-    return [p.grad for p in parameters]
+-    def gradient_is_there(p):
++    def there(p):
+
+-            handles.append(collectives.all_reduce(flats[-1], group, "sum", algorithm="ring", async_op=True))
++            handles.append(collectives.all_reduce(flats[-1], group, "avg", algorithm="ring", async_op=True))
+
+-        p.register_post_accumulate_grad_hook(gradient_is_there)
++        p.register_post_accumulate_grad_hook(there)
+
+-        flat /= group.size
+
+-            p.grad = part.view_as(p)
++            p.grad = part.view_as(p) / group.size
+""")  # fmt: skip
 
 
 @mutant("overlap", "my_step", says="The last bucket, with the first parameters")
@@ -677,33 +670,30 @@ def begins_when_the_next_does_not_fit(batch, group, widths, bucket_bytes):
     return [p.grad for p in parameters]
 
 
-@mutant("overlap", "my_step", says="Fill from the last one", at=2)
-def first_parameters_first(batch, group, widths, bucket_bytes):
-    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)
-    parameters = list(model.parameters())
-    x, y = batch
-    plan = [[]]
-    for p in parameters:
-        if plan[-1] and sum(q.nbytes for q in plan[-1]) + p.nbytes > bucket_bytes:
-            plan.append([])
-        plan[-1].append(p)
-    place = {p: b for b, bucket in enumerate(plan) for p in bucket}
-    missing, flats, handles = [len(bucket) for bucket in plan], [], []
+first_parameters_first = slip("overlap", "my_step", says="Fill from the last one", at=2, change="""
+-    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)  # the same on every rank
++    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)
 
-    def there(p):
-        missing[place[p]] -= 1
-        while len(handles) < len(plan) and not missing[len(handles)]:
-            flats.append(torch.cat([q.grad.flatten() for q in plan[len(handles)]]))
-            handles.append(collectives.all_reduce(flats[-1], group, "sum", algorithm="ring", async_op=True))
+-    for p in reversed(parameters):
++    for p in parameters:
 
-    for p in parameters:
-        p.register_post_accumulate_grad_hook(there)
-    F.mse_loss(model(x), y).backward()
-    for bucket, flat, handle in zip(plan, flats, handles, strict=True):
-        handle.wait()
-        for p, part in zip(bucket, flat.split([q.numel() for q in bucket]), strict=True):
-            p.grad = part.view_as(p) / group.size
-    return [p.grad for p in parameters]
+-    place = {p: number for number, bucket in enumerate(plan) for p in bucket}
+-    missing = [len(bucket) for bucket in plan]
+-    flats, handles = [], []
++    place = {p: b for b, bucket in enumerate(plan) for p in bucket}
++    missing, flats, handles = [len(bucket) for bucket in plan], [], []
+
+-    def gradient_is_there(p):
++    def there(p):
+
+-        p.register_post_accumulate_grad_hook(gradient_is_there)
++        p.register_post_accumulate_grad_hook(there)
+
+-        flat /= group.size
+
+-            p.grad = part.view_as(p)
++            p.grad = part.view_as(p) / group.size
+""")  # fmt: skip
 
 
 @mutant("overlap", "my_step", says="Everything travels in one bucket")
@@ -731,32 +721,28 @@ def one_bucket_for_everything(batch, group, widths, bucket_bytes):
     return [p.grad for p in parameters]
 
 
-@mutant("overlap", "my_step", says="the averages did not come back")
-def the_averages_stay_in_the_buckets(batch, group, widths, bucket_bytes):
-    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)
-    parameters = list(model.parameters())
-    x, y = batch
-    plan = [[]]
-    for p in reversed(parameters):
-        if plan[-1] and sum(q.nbytes for q in plan[-1]) + p.nbytes > bucket_bytes:
-            plan.append([])
-        plan[-1].append(p)
-    place = {p: b for b, bucket in enumerate(plan) for p in bucket}
-    missing, flats, handles = [len(bucket) for bucket in plan], [], []
+the_averages_stay_in_the_buckets = slip("overlap", "my_step", says="the averages did not come back", change="""
+-    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)  # the same on every rank
++    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)
 
-    def there(p):
-        missing[place[p]] -= 1
-        while len(handles) < len(plan) and not missing[len(handles)]:
-            flats.append(torch.cat([q.grad.flatten() for q in plan[len(handles)]]))
-            handles.append(collectives.all_reduce(flats[-1], group, "sum", algorithm="ring", async_op=True))
+-    place = {p: number for number, bucket in enumerate(plan) for p in bucket}
+-    missing = [len(bucket) for bucket in plan]
+-    flats, handles = [], []
++    place = {p: b for b, bucket in enumerate(plan) for p in bucket}
++    missing, flats, handles = [len(bucket) for bucket in plan], [], []
 
-    for p in parameters:
-        p.register_post_accumulate_grad_hook(there)
-    F.mse_loss(model(x), y).backward()
-    for flat, handle in zip(flats, handles, strict=True):
-        handle.wait()
-        flat /= group.size
-    return [p.grad for p in parameters]
+-    def gradient_is_there(p):
++    def there(p):
+
+-        p.register_post_accumulate_grad_hook(gradient_is_there)
++        p.register_post_accumulate_grad_hook(there)
+
+-    for bucket, flat, handle in zip(plan, flats, handles, strict=True):
++    for flat, handle in zip(flats, handles, strict=True):
+
+-        for p, part in zip(bucket, flat.split([q.numel() for q in bucket]), strict=True):
+-            p.grad = part.view_as(p)
+""")  # fmt: skip
 
 
 @variant("overlap", "my_step")
@@ -848,73 +834,56 @@ def an_all_reduce_for_each_piece(batches, group, widths, bucket_bytes):
     return total
 
 
-@mutant("accumulate", "my_update", says="The pieces are summed")
-def sums_the_pieces(batches, group, widths, bucket_bytes):
-    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)
-    parameters = list(model.parameters())
-    x, y = batches
-    plan = [[]]
-    for p in reversed(parameters):
-        if plan[-1] and sum(q.nbytes for q in plan[-1]) + p.nbytes > bucket_bytes:
-            plan.append([])
-        plan[-1].append(p)
-    place = {p: b for b, bucket in enumerate(plan) for p in bucket}
-    missing, flats, handles = [len(bucket) for bucket in plan], [], []
-    last = False
+sums_the_pieces = slip("accumulate", "my_update", says="The pieces are summed", change="""
+-    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)  # the same on every rank
++    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)
 
-    def there(p):
-        if not last:
-            return
-        missing[place[p]] -= 1
-        while len(handles) < len(plan) and not missing[len(handles)]:
-            flats.append(torch.cat([q.grad.flatten() for q in plan[len(handles)]]))
-            handles.append(collectives.all_reduce(flats[-1], group, "sum", algorithm="ring", async_op=True))
+-    place = {p: number for number, bucket in enumerate(plan) for p in bucket}
+-    missing = [len(bucket) for bucket in plan]
+-    flats, handles = [], []
++    place = {p: b for b, bucket in enumerate(plan) for p in bucket}
++    missing, flats, handles = [len(bucket) for bucket in plan], [], []
 
-    for p in parameters:
-        p.register_post_accumulate_grad_hook(there)
-    for k in range(len(x)):
-        last = k == len(x) - 1
-        F.mse_loss(model(x[k]), y[k]).backward()
-    for bucket, flat, handle in zip(plan, flats, handles, strict=True):
-        handle.wait()
-        for p, part in zip(bucket, flat.split([q.numel() for q in bucket]), strict=True):
-            p.grad = part.view_as(p) / group.size
-    return [p.grad for p in parameters]
+-    def gradient_is_there(p):
++    def there(p):
+
+-        p.register_post_accumulate_grad_hook(gradient_is_there)
++        p.register_post_accumulate_grad_hook(there)
+
+-        (F.mse_loss(model(x[k]), y[k]) / len(x)).backward()
++        F.mse_loss(model(x[k]), y[k]).backward()
+
+-        flat /= group.size
+
+-            p.grad = part.view_as(p)
++            p.grad = part.view_as(p) / group.size
+""")  # fmt: skip
 
 
-@mutant("accumulate", "my_update", says="Only the last piece counts")
-def keeps_only_the_last_piece(batches, group, widths, bucket_bytes):
-    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)
-    parameters = list(model.parameters())
-    x, y = batches
-    plan = [[]]
-    for p in reversed(parameters):
-        if plan[-1] and sum(q.nbytes for q in plan[-1]) + p.nbytes > bucket_bytes:
-            plan.append([])
-        plan[-1].append(p)
-    place = {p: b for b, bucket in enumerate(plan) for p in bucket}
-    missing, flats, handles = [len(bucket) for bucket in plan], [], []
-    last = False
+keeps_only_the_last_piece = slip("accumulate", "my_update", says="Only the last piece counts", change="""
+-    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)  # the same on every rank
++    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)
 
-    def there(p):
-        if not last:
-            return
-        missing[place[p]] -= 1
-        while len(handles) < len(plan) and not missing[len(handles)]:
-            flats.append(torch.cat([q.grad.flatten() for q in plan[len(handles)]]))
-            handles.append(collectives.all_reduce(flats[-1], group, "sum", algorithm="ring", async_op=True))
+-    place = {p: number for number, bucket in enumerate(plan) for p in bucket}
+-    missing = [len(bucket) for bucket in plan]
+-    flats, handles = [], []
++    place = {p: b for b, bucket in enumerate(plan) for p in bucket}
++    missing, flats, handles = [len(bucket) for bucket in plan], [], []
 
-    for p in parameters:
-        p.register_post_accumulate_grad_hook(there)
-    for k in range(len(x)):
-        last = k == len(x) - 1
-        model.zero_grad()
-        (F.mse_loss(model(x[k]), y[k]) / len(x)).backward()
-    for bucket, flat, handle in zip(plan, flats, handles, strict=True):
-        handle.wait()
-        for p, part in zip(bucket, flat.split([q.numel() for q in bucket]), strict=True):
-            p.grad = part.view_as(p) / group.size
-    return [p.grad for p in parameters]
+-    def gradient_is_there(p):
++    def there(p):
+
+-        p.register_post_accumulate_grad_hook(gradient_is_there)
++        p.register_post_accumulate_grad_hook(there)
+
+         last = k == len(x) - 1
++        model.zero_grad()
+
+-        flat /= group.size
+
+-            p.grad = part.view_as(p)
++            p.grad = part.view_as(p) / group.size
+""")  # fmt: skip
 
 
 @mutant("accumulate", "my_update", says="Only the first piece counts")
@@ -970,39 +939,30 @@ def sends_when_all_is_over(batches, group, widths, bucket_bytes):
     return [p.grad for p in parameters]
 
 
-@mutant("accumulate", "my_update", says="waited for bucket", at=2)
-def waits_for_each_bucket_of_the_last_piece(batches, group, widths, bucket_bytes):
-    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)
-    parameters = list(model.parameters())
-    x, y = batches
-    plan = [[]]
-    for p in reversed(parameters):
-        if plan[-1] and sum(q.nbytes for q in plan[-1]) + p.nbytes > bucket_bytes:
-            plan.append([])
-        plan[-1].append(p)
-    place = {p: b for b, bucket in enumerate(plan) for p in bucket}
-    missing, flats, handles = [len(bucket) for bucket in plan], [], []
-    last = False
+waits_for_each_bucket_of_the_last_piece = slip("accumulate", "my_update", says="waited for bucket", at=2, change="""
+-    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)  # the same on every rank
++    model = announce_backward(MLP(MLPConfig(tuple(widths))).double(), group)
 
-    def there(p):
-        if not last:
-            return
-        missing[place[p]] -= 1
-        while len(handles) < len(plan) and not missing[len(handles)]:
-            flats.append(torch.cat([q.grad.flatten() for q in plan[len(handles)]]))
-            handles.append(collectives.all_reduce(flats[-1], group, "sum", algorithm="ring", async_op=True))
-            handles[-1].wait()
+-    place = {p: number for number, bucket in enumerate(plan) for p in bucket}
+-    missing = [len(bucket) for bucket in plan]
+-    flats, handles = [], []
++    place = {p: b for b, bucket in enumerate(plan) for p in bucket}
++    missing, flats, handles = [len(bucket) for bucket in plan], [], []
 
-    for p in parameters:
-        p.register_post_accumulate_grad_hook(there)
-    for k in range(len(x)):
-        last = k == len(x) - 1
-        (F.mse_loss(model(x[k]), y[k]) / len(x)).backward()
-    for bucket, flat, handle in zip(plan, flats, handles, strict=True):
-        handle.wait()
-        for p, part in zip(bucket, flat.split([q.numel() for q in bucket]), strict=True):
-            p.grad = part.view_as(p) / group.size
-    return [p.grad for p in parameters]
+-    def gradient_is_there(p):
++    def there(p):
+
+             handles.append(collectives.all_reduce(flats[-1], group, "sum", algorithm="ring", async_op=True))
++            handles[-1].wait()
+
+-        p.register_post_accumulate_grad_hook(gradient_is_there)
++        p.register_post_accumulate_grad_hook(there)
+
+-        flat /= group.size
+
+-            p.grad = part.view_as(p)
++            p.grad = part.view_as(p) / group.size
+""")  # fmt: skip
 
 
 @mutant("accumulate", "my_update", says="The layers were not announced")

@@ -8,7 +8,7 @@ import math
 import torch
 
 from labkit import collectives, cost
-from labkit.grading.checks.zoo import mutant, variant
+from labkit.grading.checks.zoo import mutant, slip, variant
 
 # Efficiency from profiles ---------------------------------------------------------------------------------------
 
@@ -26,19 +26,11 @@ def mean_of_the_ranks_own_efficiencies(records, group):
     return torch.stack([sums[0] / group.size, sums[2] / sums[1] if sums[1] else torch.ones_like(own)])
 
 
-@mutant("efficiency-from-profiles", "my_efficiency", says="counts messages as work")
-def busy_is_not_useful(records, group):
-    boxes = torch.cat([records["computing"], records["messages"]])
-    ends = torch.stack([boxes.max(), -boxes.min()])
-    lines = torch.zeros(2, int(boxes.max()), dtype=torch.bool)
-    for line, kind in zip(lines, ("computing", "messages"), strict=True):
-        for begin, end in records[kind].tolist():
-            line[begin:end] = True
-    sums = torch.stack([(lines[0] | lines[1]).sum(), lines[1].sum(), (lines[0] & lines[1]).sum()]).double()
-    collectives.all_reduce(sums, group, "sum", algorithm="ring")
-    collectives.all_reduce(ends, group, "max", algorithm="ring")
-    hidden = sums[2] / sums[1] if sums[1] else torch.ones_like(sums[1])
-    return torch.stack([sums[0] / group.size / ends.sum(), hidden])
+busy_is_not_useful = slip("efficiency-from-profiles", "my_efficiency", says="counts messages as work", change="""
+-    computing, sending = lines
+-    sums = torch.stack([computing.sum(), sending.sum(), (computing & sending).sum()]).double()
++    sums = torch.stack([(lines[0] | lines[1]).sum(), lines[1].sum(), (lines[0] & lines[1]).sum()]).double()
+""")  # fmt: skip
 
 
 @mutant("efficiency-from-profiles", "my_efficiency", says="a microsecond is counted twice")
@@ -68,19 +60,17 @@ def each_rank_for_itself(records, group):
     return torch.stack([computing / (boxes.max() - boxes.min()), hidden])
 
 
-@mutant("efficiency-from-profiles", "my_efficiency", says="mean of the ranks' parts", at=4)
-def mean_of_the_hidden_parts(records, group):
-    boxes = torch.cat([records["computing"], records["messages"]])
-    ends = torch.stack([boxes.max(), -boxes.min()])
-    lines = torch.zeros(2, int(boxes.max()), dtype=torch.bool)
-    for line, kind in zip(lines, ("computing", "messages"), strict=True):
-        for begin, end in records[kind].tolist():
-            line[begin:end] = True
-    computing, sending, both = lines[0].sum().double(), lines[1].sum(), (lines[0] & lines[1]).sum()
-    sums = torch.stack([computing, both / sending.double() if sending else torch.ones_like(computing)])
-    collectives.all_reduce(sums, group, "sum", algorithm="ring")
-    collectives.all_reduce(ends, group, "max", algorithm="ring")
-    return torch.stack([sums[0] / ends.sum(), sums[1]]) / group.size
+mean_of_the_hidden_parts = slip(
+    "efficiency-from-profiles", "my_efficiency", says="mean of the ranks' parts", at=4, change="""
+-    computing, sending = lines
+-    sums = torch.stack([computing.sum(), sending.sum(), (computing & sending).sum()]).double()
++    computing, sending, both = lines[0].sum().double(), lines[1].sum(), (lines[0] & lines[1]).sum()
++    sums = torch.stack([computing, both / sending.double() if sending else torch.ones_like(computing)])
+
+-    hidden = sums[2] / sums[1] if sums[1] else torch.ones_like(sums[1])
+-    return torch.stack([sums[0] / group.size / ends.sum(), hidden])
++    return torch.stack([sums[0] / ends.sum(), sums[1]]) / group.size
+""")  # fmt: skip
 
 
 @mutant("efficiency-from-profiles", "my_efficiency", says="does not begin at 0 of the clock")
@@ -160,15 +150,10 @@ def sweeps_over_the_ends(records, group):
 # Waiting or moving ----------------------------------------------------------------------------------------------
 
 
-@mutant("waiting-or-moving", "my_waiting", says="The clocks do not agree")
-def believes_the_clocks(records, group):
-    begin, end = records["all_reduce"].unbind(1)
-    begins = collectives.all_gather(begin[None].clone(), group, algorithm="ring")
-    last = begins.max(0).values
-    latest = begins.topk(min(2, group.size), dim=0)
-    lost = torch.zeros(group.size, dtype=torch.int64)
-    lost.index_add_(0, latest.indices[0], latest.values[0] - latest.values[-1])
-    return torch.stack([(last - begin).sum(), (end - last).sum(), lost.argmax()])
+believes_the_clocks = slip("waiting-or-moving", "my_waiting", says="The clocks do not agree", change="""
+-    begin, end = (records["all_reduce"] - records["barrier"]).unbind(1)
++    begin, end = records["all_reduce"].unbind(1)
+""")  # fmt: skip
 
 
 @mutant("waiting-or-moving", "my_waiting", says="Waiting is over when the last one has begun")
@@ -194,15 +179,10 @@ def later_than_the_first(records, group):
     return torch.stack([(begin - first).sum(), (end - begin).sum(), lost.argmax()])
 
 
-@mutant("waiting-or-moving", "my_waiting", says="with the waiting in it")
-def all_of_it_is_moving(records, group):
-    begin, end = (records["all_reduce"] - records["barrier"]).unbind(1)
-    begins = collectives.all_gather(begin[None].clone(), group, algorithm="ring")
-    last = begins.max(0).values
-    latest = begins.topk(min(2, group.size), dim=0)
-    lost = torch.zeros(group.size, dtype=torch.int64)
-    lost.index_add_(0, latest.indices[0], latest.values[0] - latest.values[-1])
-    return torch.stack([(last - begin).sum(), (end - begin).sum(), lost.argmax()])
+all_of_it_is_moving = slip("waiting-or-moving", "my_waiting", says="with the waiting in it", change="""
+-    return torch.stack([(last - begin).sum(), (end - last).sum(), lost.argmax()])
++    return torch.stack([(last - begin).sum(), (end - begin).sum(), lost.argmax()])
+""")  # fmt: skip
 
 
 @mutant("waiting-or-moving", "my_waiting", says="began last most often, but by little")

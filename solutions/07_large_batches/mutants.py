@@ -8,7 +8,7 @@ import math
 import torch
 
 from labkit import collectives
-from labkit.grading.checks.zoo import mutant, variant
+from labkit.grading.checks.zoo import mutant, slip, variant
 from labkit.optim import signal_and_noise
 
 # The schedule ---------------------------------------------------------------------------------------------------
@@ -22,48 +22,31 @@ def begins_at_zero(group, steps, lr, base_batch, per_rank, passes, warm, decay_a
     return torch.tensor(found, dtype=torch.float64)
 
 
-@mutant("schedule", "my_rates", says="Update 0 is a step too high")
-def counts_updates_from_one(group, steps, lr, base_batch, per_rank, passes, warm, decay_at):
-    batch = group.size * per_rank * passes
-    full = lr * batch / base_batch
-    found = []
-    for t in range(steps):
-        rate = full if t + 1 >= warm else lr + (full - lr) * (t + 1) / warm
-        found.append(rate / 10 if t * batch >= decay_at else rate)
-    return torch.tensor(found, dtype=torch.float64)
+counts_updates_from_one = slip("schedule", "my_rates", says="Update 0 is a step too high", change="""
+-        rate = full if t >= warm else lr + (full - lr) * t / warm
++        rate = full if t + 1 >= warm else lr + (full - lr) * (t + 1) / warm
+""")  # fmt: skip
 
 
-@mutant("schedule", "my_rates", says="The ranks count twice")
-def scales_by_the_ranks_once_more(group, steps, lr, base_batch, per_rank, passes, warm, decay_at):
-    batch = group.size * per_rank * passes
-    full = lr * batch / base_batch * group.size
-    found = []
-    for t in range(steps):
-        rate = full if t >= warm else lr + (full - lr) * t / warm
-        found.append(rate / 10 if t * batch >= decay_at else rate)
-    return torch.tensor(found, dtype=torch.float64)
+scales_by_the_ranks_once_more = slip("schedule", "my_rates", says="The ranks count twice", change="""
+-    full = lr * batch / base_batch
++    full = lr * batch / base_batch * group.size
+""")  # fmt: skip
 
 
-@mutant("schedule", "my_rates", says="The passes do not count")
-def forgets_the_passes(group, steps, lr, base_batch, per_rank, passes, warm, decay_at):
-    batch = group.size * per_rank
-    full = lr * batch / base_batch
-    found = []
-    for t in range(steps):
-        rate = full if t >= warm else lr + (full - lr) * t / warm
-        found.append(rate / 10 if t * batch * passes >= decay_at else rate)
-    return torch.tensor(found, dtype=torch.float64)
+forgets_the_passes = slip("schedule", "my_rates", says="The passes do not count", change="""
+-    batch = group.size * per_rank * passes
++    batch = group.size * per_rank
+
+-        found.append(rate / 10 if t * batch >= decay_at else rate)
++        found.append(rate / 10 if t * batch * passes >= decay_at else rate)
+""")  # fmt: skip
 
 
-@mutant("schedule", "my_rates", says="That is the square root rule")
-def takes_the_root(group, steps, lr, base_batch, per_rank, passes, warm, decay_at):
-    batch = group.size * per_rank * passes
-    full = lr * math.sqrt(batch / base_batch)
-    found = []
-    for t in range(steps):
-        rate = full if t >= warm else lr + (full - lr) * t / warm
-        found.append(rate / 10 if t * batch >= decay_at else rate)
-    return torch.tensor(found, dtype=torch.float64)
+takes_the_root = slip("schedule", "my_rates", says="That is the square root rule", change="""
+-    full = lr * batch / base_batch
++    full = lr * math.sqrt(batch / base_batch)
+""")  # fmt: skip
 
 
 @mutant("schedule", "my_rates", says="There is no warmup")
@@ -271,16 +254,13 @@ def lengths_of_my_shard(layers, group, lr, trust, decay):
     return new
 
 
-@mutant("lars-shards", "my_lars", says="The lengths of the shards are added up")
-def adds_up_lengths(layers, group, lr, trust, decay):
-    lengths = torch.stack([torch.stack([x.norm() for x in layers[name]]) for name in ("w", "g")])
-    collectives.all_reduce(lengths, group, "sum", algorithm="ring")
-    new = []
-    for w, g, length, slope in zip(layers["w"], layers["g"], *lengths, strict=True):
-        below = slope + decay * length
-        local = trust * length / below if length > 0 and below > 0 else 1.0
-        new.append(w - lr * local * (g + decay * w))
-    return new
+adds_up_lengths = slip("lars-shards", "my_lars", says="The lengths of the shards are added up", change="""
+-    squares = torch.stack([torch.stack([x.square().sum() for x in layers[name]]) for name in ("w", "g")])
+-    collectives.all_reduce(squares, group, "sum", algorithm="ring")
+-    lengths = squares.sqrt()
++    lengths = torch.stack([torch.stack([x.norm() for x in layers[name]]) for name in ("w", "g")])
++    collectives.all_reduce(lengths, group, "sum", algorithm="ring")
+""")  # fmt: skip
 
 
 @mutant("lars-shards", "my_lars", says="The weight decay is missing at the bottom")
@@ -537,21 +517,16 @@ def in_place(state, group, t, lr, decay, adapt):
 # A batch that grows ---------------------------------------------------------------------------------------------
 
 
-@mutant("growing-batch", "my_growing_batch", says="has passes")
-def looks_at_one_update(pieces, group, per_piece, first, most):
-    told, updates, begin, passes = [], [], 0, first
-    while begin + passes <= len(pieces):
-        mine = pieces[begin : begin + passes]
-        flat = torch.cat([mine.mean(0), mine.square().sum(1).mean().view(1)])
-        collectives.all_reduce(flat, group, "avg", algorithm="ring")
-        batch = group.size * passes * per_piece
-        signal, noise = signal_and_noise(float(flat[-1]), float(flat[:-1].square().sum()), per_piece, batch)
-        told.append(passes)
-        updates.append(flat[:-1])
-        begin += passes
-        if noise > batch * signal:
-            passes = min(2 * passes, most)
-    return {"passes": told, "updates": updates}
+looks_at_one_update = slip("growing-batch", "my_growing_batch", says="has passes", change="""
+-    told, updates, signals, noises = [], [], 0.0, 0.0
+-    begin, passes = 0, first
++    told, updates, begin, passes = [], [], 0, first
+
+-        begin, signals, noises = begin + passes, signals + signal, noises + noise
+-        if noises > batch * signals:
++        begin += passes
++        if noise > batch * signal:
+""")  # fmt: skip
 
 
 @mutant("growing-batch", "my_growing_batch", says="has finished while others wait for it", at=2)
@@ -588,72 +563,51 @@ def sends_every_piece(pieces, group, per_piece, first, most):
     return {"passes": told, "updates": updates}
 
 
-@mutant("growing-batch", "my_growing_batch", says="The pieces are summed")
-def sums_the_pieces(pieces, group, per_piece, first, most):
-    told, updates, signals, noises, begin, passes = [], [], 0.0, 0.0, 0, first
-    while begin + passes <= len(pieces):
-        mine = pieces[begin : begin + passes]
-        flat = torch.cat([mine.sum(0), mine.square().sum(1).mean().view(1)])
-        collectives.all_reduce(flat, group, "avg", algorithm="ring")
-        batch, average = group.size * passes * per_piece, flat[:-1] / passes
-        signal, noise = signal_and_noise(float(flat[-1]), float(average.square().sum()), per_piece, batch)
-        told.append(passes)
-        updates.append(flat[:-1])
-        begin, signals, noises = begin + passes, signals + signal, noises + noise
-        if noises > batch * signals:
-            passes = min(2 * passes, most)
-    return {"passes": told, "updates": updates}
+sums_the_pieces = slip("growing-batch", "my_growing_batch", says="The pieces are summed", change="""
+-    told, updates, signals, noises = [], [], 0.0, 0.0
+-    begin, passes = 0, first
++    told, updates, signals, noises, begin, passes = [], [], 0.0, 0.0, 0, first
+
+-        flat = torch.cat([mine.mean(0), mine.square().sum(1).mean().view(1)])
++        flat = torch.cat([mine.sum(0), mine.square().sum(1).mean().view(1)])
+
+-        batch = group.size * passes * per_piece
+-        signal, noise = signal_and_noise(float(flat[-1]), float(flat[:-1].square().sum()), per_piece, batch)
++        batch, average = group.size * passes * per_piece, flat[:-1] / passes
++        signal, noise = signal_and_noise(float(flat[-1]), float(average.square().sum()), per_piece, batch)
+""")  # fmt: skip
 
 
-@mutant("growing-batch", "my_growing_batch", says="has passes")
-def takes_the_ranks_gradient_for_a_piece(pieces, group, per_piece, first, most):
-    told, updates, signals, noises, begin, passes = [], [], 0.0, 0.0, 0, first
-    while begin + passes <= len(pieces):
-        own = pieces[begin : begin + passes].mean(0)  # of passes x per_piece samples
-        flat = torch.cat([own, own.square().sum().view(1)])
-        collectives.all_reduce(flat, group, "avg", algorithm="ring")
-        batch = group.size * passes * per_piece
-        signal, noise = signal_and_noise(float(flat[-1]), float(flat[:-1].square().sum()), per_piece, batch)
-        told.append(passes)
-        updates.append(flat[:-1])
-        begin, signals, noises = begin + passes, signals + signal, noises + noise
-        if noises > batch * signals:
-            passes = min(2 * passes, most)
-    return {"passes": told, "updates": updates}
+takes_the_ranks_gradient_for_a_piece = slip("growing-batch", "my_growing_batch", says="has passes", change="""
+-    told, updates, signals, noises = [], [], 0.0, 0.0
+-    begin, passes = 0, first
++    told, updates, signals, noises, begin, passes = [], [], 0.0, 0.0, 0, first
+
+-        mine = pieces[begin : begin + passes]
+-        flat = torch.cat([mine.mean(0), mine.square().sum(1).mean().view(1)])
++        own = pieces[begin : begin + passes].mean(0)  # of passes x per_piece samples
++        flat = torch.cat([own, own.square().sum().view(1)])
+""")  # fmt: skip
 
 
-@mutant("growing-batch", "my_growing_batch", says="has passes [2, 4, 8", at=2)
-def grows_without_end(pieces, group, per_piece, first, most):
-    told, updates, signals, noises, begin, passes = [], [], 0.0, 0.0, 0, first
-    while begin + passes <= len(pieces):
-        mine = pieces[begin : begin + passes]
-        flat = torch.cat([mine.mean(0), mine.square().sum(1).mean().view(1)])
-        collectives.all_reduce(flat, group, "avg", algorithm="ring")
-        batch = group.size * passes * per_piece
-        signal, noise = signal_and_noise(float(flat[-1]), float(flat[:-1].square().sum()), per_piece, batch)
-        told.append(passes)
-        updates.append(flat[:-1])
-        begin, signals, noises = begin + passes, signals + signal, noises + noise
-        if noises > batch * signals:
-            passes *= 2
-    return {"passes": told, "updates": updates}
+grows_without_end = slip("growing-batch", "my_growing_batch", says="has passes [2, 4, 8", at=2, change="""
+-    told, updates, signals, noises = [], [], 0.0, 0.0
+-    begin, passes = 0, first
++    told, updates, signals, noises, begin, passes = [], [], 0.0, 0.0, 0, first
+
+-            passes = min(2 * passes, most)
++            passes *= 2
+""")  # fmt: skip
 
 
-@mutant("growing-batch", "my_growing_batch", says="has passes")
-def forgets_the_ranks_in_the_batch(pieces, group, per_piece, first, most):
-    told, updates, signals, noises, begin, passes = [], [], 0.0, 0.0, 0, first
-    while begin + passes <= len(pieces):
-        mine = pieces[begin : begin + passes]
-        flat = torch.cat([mine.mean(0), mine.square().sum(1).mean().view(1)])
-        collectives.all_reduce(flat, group, "avg", algorithm="ring")
-        batch = passes * per_piece
-        signal, noise = signal_and_noise(float(flat[-1]), float(flat[:-1].square().sum()), per_piece, batch)
-        told.append(passes)
-        updates.append(flat[:-1])
-        begin, signals, noises = begin + passes, signals + signal, noises + noise
-        if noises > batch * signals:
-            passes = min(2 * passes, most)
-    return {"passes": told, "updates": updates}
+forgets_the_ranks_in_the_batch = slip("growing-batch", "my_growing_batch", says="has passes", change="""
+-    told, updates, signals, noises = [], [], 0.0, 0.0
+-    begin, passes = 0, first
++    told, updates, signals, noises, begin, passes = [], [], 0.0, 0.0, 0, first
+
+-        batch = group.size * passes * per_piece
++        batch = passes * per_piece
+""")  # fmt: skip
 
 
 @variant("growing-batch", "my_growing_batch")

@@ -579,17 +579,15 @@ def one_stretch_of_the_joined_matrix(mine, group, heads, kv_heads):
     return [own, collectives.all_reduce(addend, group, "sum", algorithm="ring")]
 
 
-@mutant("grouped-heads", "my_attention", says="every n-th one is taken", at=2)
-def every_second_head(mine, group, heads, kv_heads):
-    def attend(q, k, v):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+every_second_head = slip("grouped-heads", "my_attention", says="every n-th one is taken", at=2, change="""
+-    first, last = (group.rank * heads) // group.size, ((group.rank + 1) * heads) // group.size
+-    share = heads // kv_heads
+-    first_key, last_key = first // share, (last - 1) // share + 1
 
-    k = mine["qkv"].shape[1] // (heads + 2 * kv_heads)
-    sections = mine["qkv"].split([heads * k, kv_heads * k, kv_heads * k], dim=1)
-    own = [s.unflatten(1, (-1, k))[:, group.rank :: group.size].flatten(1) for s in sections]
-    q, key, value = ((mine["x"] @ w).unflatten(1, (-1, k)).transpose(0, 1) for w in own)
-    addend = attend(q, key, value).transpose(0, 1).flatten(1) @ mine["out"]
-    return [torch.cat(own, 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
+-    ends = [(first, last), (first_key, last_key), (first_key, last_key)]
+-    own = [section[:, a * k : b * k] for section, (a, b) in zip(sections, ends, strict=True)]
++    own = [s.unflatten(1, (-1, k))[:, group.rank :: group.size].flatten(1) for s in sections]
+""")  # fmt: skip
 
 
 all_keys_on_every_rank = slip("grouped-heads", "my_attention", says="Keys and values are cut, too", at=4, change="""
@@ -619,23 +617,18 @@ an_average = slip("grouped-heads", "my_attention", says="The addends are average
 """)  # fmt: skip
 
 
-@mutant("grouped-heads", "my_attention", says="Head i reads key i modulo the keys", at=2)
-def keys_by_turns(mine, group, heads, kv_heads):
-    def attend(q, k, v):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+keys_by_turns = slip("grouped-heads", "my_attention", says="Head i reads key i modulo the keys", at=2, change="""
+-    first_key, last_key = first // share, (last - 1) // share + 1
++    ends = [(first, last), *[(first // share, (last - 1) // share + 1)] * 2]
 
-    k = mine["qkv"].shape[1] // (heads + 2 * kv_heads)
-    first, last = (group.rank * heads) // group.size, ((group.rank + 1) * heads) // group.size
-    share = heads // kv_heads
-    ends = [(first, last), *[(first // share, (last - 1) // share + 1)] * 2]
-    sections = mine["qkv"].split([heads * k, kv_heads * k, kv_heads * k], dim=1)
-    own = [section[:, a * k : b * k] for section, (a, b) in zip(sections, ends, strict=True)]
-    q = (mine["x"] @ own[0]).unflatten(1, (-1, k)).transpose(0, 1)
-    key, value = (
-        (mine["x"] @ s).unflatten(1, (-1, k)).transpose(0, 1).repeat(share, 1, 1)[first:last] for s in sections[1:]
-    )
-    addend = attend(q, key, value).transpose(0, 1).flatten(1) @ mine["out"]
-    return [torch.cat(own, 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
+-    ends = [(first, last), (first_key, last_key), (first_key, last_key)]
+
+-    q, key, value = ((mine["x"] @ w).unflatten(1, (-1, k)).transpose(0, 1) for w in own)
++    q = (mine["x"] @ own[0]).unflatten(1, (-1, k)).transpose(0, 1)
++    key, value = (
++        (mine["x"] @ s).unflatten(1, (-1, k)).transpose(0, 1).repeat(share, 1, 1)[first:last] for s in sections[1:]
++    )
+""")  # fmt: skip
 
 
 keys_by_rank_modulo = slip(
@@ -751,18 +744,15 @@ def a_sum_for_each_matrix(mine, group):
     return [sum(handle.wait() for handle in handles), *gradients]
 
 
-@mutant("hide-the-sum", "my_backward", says="had begun 0 sums", at=3)
-def one_matrix_after_the_other(mine, group):
-    def of_weight(i):
-        announce(group, i + 1)
-        return mine["x"].T @ mine["dz"][i]
+one_matrix_after_the_other = slip("hide-the-sum", "my_backward", says="had begun 0 sums", at=3, change="""
+-    addend = sum(dz @ A.T for dz, A in zip(mine["dz"], mine["A"], strict=True))
++    addend, gradients = 0, []
++    for i, (dz, A) in enumerate(zip(mine["dz"], mine["A"], strict=True)):
++        addend = addend + dz @ A.T
++        gradients.append(of_weight(i))
 
-    addend, gradients = 0, []
-    for i, (dz, A) in enumerate(zip(mine["dz"], mine["A"], strict=True)):
-        addend = addend + dz @ A.T
-        gradients.append(of_weight(i))
-    handle = collectives.all_reduce(addend, group, "sum", algorithm="ring", async_op=True)
-    return [handle.wait(), *gradients]
+-    gradients = [of_weight(i) for i in range(len(mine["A"]))]
+""")  # fmt: skip
 
 
 nothing_is_summed = slip(

@@ -271,22 +271,20 @@ def begins_when_the_message_is_there(mine, group, latency):
     return torch.tensor(boxes)
 
 
-@mutant("a-clock-that-travels", "my_clock", says="sending costs the sender nothing", at=4)
-def the_sender_pays(mine, group, latency):
-    now, boxes, sends = 0, [], []
-    for label in mine["row"]:
-        action = re.fullmatch(r"\d+([FBIW])\d+", label)[1]
-        step = {"F": 1, "B": -1, "I": -1, "W": 0}[action]
-        if step and 0 <= group.rank - step < group.size:
-            now = max(now, int(group.recv(torch.empty(1, dtype=torch.int64), source=group.rank - step)))
-        boxes.append((now, now + mine["us"][action]))
-        now = boxes[-1][1]
-        if step and 0 <= group.rank + step < group.size:
-            now += latency
-            sends.append(group.isend(torch.tensor([now]), to=group.rank + step))
-    for send in sends:
-        send.wait()
-    return torch.tensor(boxes)
+the_sender_pays = slip("a-clock-that-travels", "my_clock", says="sending costs the sender nothing", at=4, change="""
+-        source, to = group.rank - step, group.rank + step
+-        if step and 0 <= source < group.size:
+-            left = int(group.recv(torch.empty(1, dtype=torch.int64), source=source))
+-            now = max(now, left + latency)
++        if step and 0 <= group.rank - step < group.size:
++            now = max(now, int(group.recv(torch.empty(1, dtype=torch.int64), source=group.rank - step)))
+
+-        if step and 0 <= to < group.size:
+-            sends.append(group.isend(torch.tensor([now]), to=to))
++        if step and 0 <= group.rank + step < group.size:
++            now += latency
++            sends.append(group.isend(torch.tensor([now]), to=group.rank + step))
+""")  # fmt: skip
 
 
 @mutant("a-clock-that-travels", "my_clock", says="What else travels?", at=4)

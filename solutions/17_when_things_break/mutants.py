@@ -182,39 +182,32 @@ def no_arrows_and_only_ranks(mine, group, members):
     return [[], sorted(ends)]
 
 
-@mutant("the-leaf", "my_leaf", says="wait for each other in a circle", at=6)
-def a_circle_is_a_leaf_too(mine, group, members):
-    row = torch.cat([torch.tensor([mine["inside"], mine["waits_for"]]), mine["calls"]])
-    table = collectives.all_gather(row.view(1, -1), group).tolist()
-    inside, begun = [look[0] for look in table], [look[2:] for look in table]
-    absent = {}
-    for g in set(inside) - {-1}:
-        most = max(begun[rank][g] for rank in members[g])
-        absent[g] = [rank for rank in members[g] if begun[rank][g] < most]
-    waits = {(g, inside[rank]) for g in absent for rank in absent[g] if inside[rank] >= 0}
-    leaves = set(absent) - {of for of, _ in waits} or set(absent)
-    culprits = set()
-    for g in leaves:
-        stuck = [rank for rank in members[g] if inside[rank] == g and table[rank][1] < 0]
-        culprits.update(absent[g] or stuck)
-    return [[list(edge) for edge in sorted(waits)], sorted(culprits)]
+a_circle_is_a_leaf_too = slip("the-leaf", "my_leaf", says="wait for each other in a circle", at=6, change="""
+-    inside, waits_for = [look[0] for look in table], [look[1] for look in table]
+-    begun = [look[2:] for look in table]
++    inside, begun = [look[0] for look in table], [look[2:] for look in table]
+
+     waits = {(g, inside[rank]) for g in absent for rank in absent[g] if inside[rank] >= 0}
++    leaves = set(absent) - {of for of, _ in waits} or set(absent)
+
+-    for g in set(absent) - {of for of, _ in waits}:
+-        stuck = [rank for rank in members[g] if inside[rank] == g and waits_for[rank] < 0]
++    for g in leaves:
++        stuck = [rank for rank in members[g] if inside[rank] == g and table[rank][1] < 0]
+""")  # fmt: skip
 
 
-@mutant("the-leaf", "my_leaf", says="at fault is", at=6)
-def one_culprit_is_enough(mine, group, members):
-    row = torch.cat([torch.tensor([mine["inside"], mine["waits_for"]]), mine["calls"]])
-    table = collectives.all_gather(row.view(1, -1), group).tolist()
-    inside, begun = [look[0] for look in table], [look[2:] for look in table]
-    absent = {}
-    for g in set(inside) - {-1}:
-        most = max(begun[rank][g] for rank in members[g])
-        absent[g] = [rank for rank in members[g] if begun[rank][g] < most]
-    waits = {(g, inside[rank]) for g in absent for rank in absent[g] if inside[rank] >= 0}
-    culprits = set()
-    for g in set(absent) - {of for of, _ in waits}:
-        stuck = [rank for rank in members[g] if inside[rank] == g and table[rank][1] < 0]
-        culprits.update(absent[g] or stuck)
-    return [[list(edge) for edge in sorted(waits)], sorted(culprits)[:1]]
+one_culprit_is_enough = slip("the-leaf", "my_leaf", says="at fault is", at=6, change="""
+-    inside, waits_for = [look[0] for look in table], [look[1] for look in table]
+-    begun = [look[2:] for look in table]
++    inside, begun = [look[0] for look in table], [look[2:] for look in table]
+
+-        stuck = [rank for rank in members[g] if inside[rank] == g and waits_for[rank] < 0]
++        stuck = [rank for rank in members[g] if inside[rank] == g and table[rank][1] < 0]
+
+-    return [[list(edge) for edge in sorted(waits)], sorted(culprits)]
++    return [[list(edge) for edge in sorted(waits)], sorted(culprits)[:1]]
+""")  # fmt: skip
 
 
 @variant("the-leaf", "my_leaf", at=6)

@@ -481,26 +481,23 @@ def an_empty_message_to_the_others(x, group, old, new):
     return whole[wanted]
 
 
-@mutant("only-what-they-lack", "my_reshard", says="messages;", at=2)
-def a_message_for_each_element(x, group, old, new):
-    def places(runs):
-        return torch.cat([torch.arange(0), *(torch.arange(begin, end) for begin, end in runs)])
+a_message_for_each_element = slip("only-what-they-lack", "my_reshard", says="messages;", at=2, change="""
+-    me, held, wanted = group.rank, places(old[group.rank]), places(new[group.rank])
+-    whole = torch.empty(max(end for runs in old for _, end in runs), dtype=x.dtype)  # where places are filled in
++    held, wanted = places(old[group.rank]), places(new[group.rank])
++    whole = torch.empty(max(end for runs in old for _, end in runs), dtype=x.dtype)
 
-    held, wanted = places(old[group.rank]), places(new[group.rank])
-    whole = torch.empty(max(end for runs in old for _, end in runs), dtype=x.dtype)
-    whole[held] = x
-    sends = []
-    for other in range(group.size):
-        lacked = torch.isin(held, places(new[other]))
-        if other != group.rank:
-            sends += [group.isend(element.reshape(1), to=other) for element in x[lacked]]
-    for other in range(group.size):
-        theirs = places(old[other])
-        for place in theirs[torch.isin(theirs, wanted)] if other != group.rank else []:
-            whole[place] = group.recv(torch.empty(1, dtype=x.dtype), source=other)[0]
-    for send in sends:
-        send.wait()
-    return whole[wanted]
+-        if other != me and lacked.any():
+-            sends.append(group.isend(x[lacked], to=other))
++        if other != group.rank:
++            sends += [group.isend(element.reshape(1), to=other) for element in x[lacked]]
+
+-        coming = theirs[torch.isin(theirs, wanted)]
+-        if other != me and len(coming):
+-            whole[coming] = group.recv(torch.empty(len(coming), dtype=x.dtype), source=other)
++        for place in theirs[torch.isin(theirs, wanted)] if other != group.rank else []:
++            whole[place] = group.recv(torch.empty(1, dtype=x.dtype), source=other)[0]
+""")  # fmt: skip
 
 
 @mutant("only-what-they-lack", "my_reshard", says="elements are wrong", at=4)

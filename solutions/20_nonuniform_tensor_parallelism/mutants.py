@@ -333,35 +333,31 @@ def the_second_replica_adds(mine, group):
 # Uneven batches --------------------------------------------------------------------------------------------------
 
 
-@mutant("uneven-batches", "my_uneven_batch", says="in proportion to the GPUs", at=4)
-def in_proportion_to_the_gpus(mine, group):
-    exact = [len(mine["samples"]) * width / sum(mine["widths"]) for width in mine["widths"]]
-    batch = len(mine["samples"])
-    shares = [int(x) for x in exact]
-    by_need = sorted(range(group.size), key=lambda r: (shares[r] - exact[r], r))
-    for r in by_need[: batch - sum(shares)]:
-        shares[r] += 1
-    first = sum(shares[: group.rank])
-    own = mine["samples"][first : first + shares[group.rank]]
-    gradient = torch.zeros_like(mine["weights"])
-    if len(own):
-        gradient = gradient_of(mine["weights"], own) * len(own) / batch
-    collectives.all_reduce(gradient, group)
-    return [shares, own.tolist(), gradient]
+in_proportion_to_the_gpus = slip("uneven-batches", "my_uneven_batch", says="in proportion to the GPUs", at=4, change="""
+-    each = [-(-mine["shards"] // width) for width in mine["widths"]]
++    exact = [len(mine["samples"]) * width / sum(mine["widths"]) for width in mine["widths"]]
+
+-    shares = [0] * group.size
+-    for _ in range(batch):
+-        soonest = min(range(group.size), key=lambda r: (shares[r] + 1) * each[r])
+-        shares[soonest] += 1
++    shares = [int(x) for x in exact]
++    by_need = sorted(range(group.size), key=lambda r: (shares[r] - exact[r], r))
++    for r in by_need[: batch - sum(shares)]:
++        shares[r] += 1
+""")  # fmt: skip
 
 
-@mutant("uneven-batches", "my_uneven_batch", says="add up to", at=4)
-def rounds_down(mine, group):
-    every = sum(mine["widths"])
-    batch = len(mine["samples"])
-    shares = [batch * width // every for width in mine["widths"]]
-    first = sum(shares[: group.rank])
-    own = mine["samples"][first : first + shares[group.rank]]
-    gradient = torch.zeros_like(mine["weights"])
-    if len(own):
-        gradient = gradient_of(mine["weights"], own) * len(own) / batch
-    collectives.all_reduce(gradient, group)
-    return [shares, own.tolist(), gradient]
+rounds_down = slip("uneven-batches", "my_uneven_batch", says="add up to", at=4, change="""
+-    each = [-(-mine["shards"] // width) for width in mine["widths"]]
++    every = sum(mine["widths"])
+
+-    shares = [0] * group.size
+-    for _ in range(batch):
+-        soonest = min(range(group.size), key=lambda r: (shares[r] + 1) * each[r])
+-        shares[soonest] += 1
++    shares = [batch * width // every for width in mine["widths"]]
+""")  # fmt: skip
 
 
 an_example_for_everybody = slip("uneven-batches", "my_uneven_batch", says="may have no example at all", at=3, change="""

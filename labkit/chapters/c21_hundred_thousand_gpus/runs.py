@@ -10,11 +10,13 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-import numpy as np
-
 from labkit.cost.units import DAY
 from labkit.grading.checks.fresh import number_from
 from labkit.grading.checks.student import Evidence, Student
+from labkit.grading.known import Answers
+
+answers = Answers("21_hundred_thousand_gpus")  # what only instructors can compute
+
 
 Fleet = dict[str, Any]  # plain data: see the statement of the exercise
 PARTS = ("trained", "stalled", "away")
@@ -89,60 +91,7 @@ def a_month(student: Student, every: float = 1080.0) -> list[list[Fleet]]:
     return [[{"replicas": 12, "gpus": 8192, "length": MONTH, "stall": 180, "rejoin": 100, "failures": failures}]]
 
 
-def counted(fleet: Fleet, wrong: str = "") -> dict[str, int]:
-    """GPU-seconds that are trained, stalled and away, second by second. wrong: a known slip, a key of WRONG."""
-    length, gpus, stall, rejoin = fleet["length"], fleet["gpus"], fleet["stall"], fleet["rejoin"]
-    seconds = length + (5000 if wrong == "beyond" else 0)  # long enough for every repair
-    here = np.full(seconds, fleet["replicas"], np.int32)
-    still = np.zeros(seconds + 1, np.int32)
-    away = doubled = 0
-    until = 0  # the end of the last stall, where they are wrongly put one after the other
-    begun = sorted((time, gpu // gpus, repair) for time, gpu, repair in fleet["failures"] if time < length)
-    for time, _, _ in begun:
-        begins = max(time, until) if wrong == "queue" else time
-        until = begins + stall
-        _mark(still, begins, until)
-    for replica in range(fleet["replicas"]):
-        repairs = np.zeros(seconds + 1, np.int32)
-        end = 0
-        for time, of, repair in begun:
-            if of != replica:
-                continue
-            if wrong == "replaced" and end > time:
-                _mark(repairs, time, end, -1)
-            end = time + repair
-            _mark(repairs, time, end)
-            doubled += gpus * (min(end, length) - time)
-            if wrong == "each returns" and end < length:
-                _mark(still, end, end + rejoin)
-        gone = np.cumsum(repairs[:-1]) > 0
-        if wrong != "no rejoin":
-            for back in np.flatnonzero(gone[:-1] & ~gone[1:]) + 1:
-                if back < length:
-                    _mark(still, int(back), int(back) + rejoin)
-        if wrong == "back at once":
-            own = [(time, repair) for time, of, repair in begun if of == replica]
-            for back in {time + repair for time, repair in own} & {time for time, _ in own}:
-                _mark(still, back, back + rejoin)
-        here -= gone
-        away += int(gone.sum()) * gpus
-    standing = np.cumsum(still[:-1]) > 0
-    stalled = gpus * int(here[standing].sum())
-    trained = fleet["replicas"] * gpus * length - stalled - away
-    if wrong == "doubled":
-        trained, away = trained - (doubled - away), doubled
-    if wrong == "all stalled":
-        stalled = gpus * fleet["replicas"] * int(standing.sum())
-    if wrong == "one GPU":
-        trained, away = trained + away - away // gpus, away // gpus
-    return {"trained": trained, "stalled": stalled, "away": away}
-
-
-def _mark(line: np.ndarray, begin: int, end: int, by: int = 1) -> None:
-    """Add `by` to what the seconds from `begin` to `end` will sum up to; beyond the end of the line nothing."""
-    last = len(line) - 1
-    line[min(begin, last)] += by
-    line[min(end, last)] -= by
+counted = answers.counted
 
 
 def expect_hours(student: Student, run: Evidence, fleets: list[list[Fleet]]) -> None:
@@ -155,11 +104,11 @@ def expect_hours(student: Student, run: Evidence, fleets: list[list[Fleet]]) -> 
             fine = isinstance(mine, dict) and set(mine) == set(PARTS) and all(type(x) is int for x in mine.values())
             text = "{where}: return whole GPU-seconds by {parts}, and no float."
             student.expect(fine, text, where=where, parts=", ".join(PARTS))
-            want = counted(fleet)
+            want, slips = counted(fleet), slips_of(fleet)  # both, whatever the student says: they may be recorded
             if mine == want:
                 continue
             total = fleet["replicas"] * fleet["gpus"] * fleet["length"]
-            why = explained(fleet, mine, want)
+            why = explained(slips, mine, want)
             text = (
                 "{where}: your parts sum to {got} GPU-hours; {replicas} x {gpus} GPUs have {want} in {length} s. {why}"
             )
@@ -171,9 +120,13 @@ def expect_hours(student: Student, run: Evidence, fleets: list[list[Fleet]]) -> 
             student.expect(False, text, where=where, part=part, got=hours(mine[part]), want=hours(want[part]), why=why)
 
 
-def explained(fleet: Fleet, mine: dict[str, int], want: dict[str, int]) -> str:
+def slips_of(fleet: Fleet) -> dict[str, dict[str, int]]:
+    """What the known slips make of a fleet that is not too large."""
+    return {name: counted(fleet, name) for name in WRONG} if len(fleet["failures"]) < 100 else {}
+
+
+def explained(slips: dict[str, dict[str, int]], mine: dict[str, int], want: dict[str, int]) -> str:
     """A likely cause: the slip that gives these numbers, or else those of one part."""
-    slips = {name: counted(fleet, name) for name in WRONG} if len(fleet["failures"]) < 100 else {}
     slips = {name: parts for name, parts in slips.items() if parts != want}
     for name, parts in slips.items():
         if parts == mine:

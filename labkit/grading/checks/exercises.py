@@ -31,6 +31,7 @@ from labkit.grading.checks.marks import Outcome
 from labkit.grading.checks.notebook import NotebookStudent
 from labkit.grading.checks.show import headline, show, text
 from labkit.grading.checks.student import Student
+from labkit.grading.known import seeds
 
 STUDENT, SEED = "LABKIT_STUDENT", "LABKIT_GRADING_SEED"
 Body = Callable[[Student], Any]
@@ -128,7 +129,7 @@ class Exercises:
             known = ", ".join(self._checks) or "none yet"
             raise ValueError(f"no check of {exercise!r} is defined here (exercises with checks: {known})")
         if student is None:
-            student = NotebookStudent(self.namespace, self.next_seed(), exercise, self.worlds)
+            student = NotebookStudent(self.namespace, self.next_seed(exercise), exercise, self.worlds)
         outcome = judge(exercise, checks.values(), student, self.student)
         self.outcomes[exercise] = outcome
         return outcome
@@ -138,8 +139,11 @@ class Exercises:
         names = self._checks if exercise is None else [exercise]
         return [check for name in names for check in self._checks.get(name, {}).values()]
 
-    def next_seed(self) -> int:
-        """The seed of the next run: a new one, unless one was asked for."""
+    def next_seed(self, exercise: str) -> int:
+        """The seed of the next run: a new one, unless one was asked for; where answers are recorded, one of theirs."""
+        recorded = seeds(self.name, exercise)
+        if recorded:
+            return recorded[secrets.randbelow(len(recorded)) if self._seed is None else self._seed % len(recorded)]
         return secrets.randbelow(2**31) if self._seed is None else self._seed
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import labkit
 from labkit.grading.checks.marks import KINDS, Mark, Outcome
 from labkit.grading.checks.student import NotRight, Student, StudentError, Unattempted
+from labkit.grading.known import NotKnown
 
 FINE = "Right."
 UNEARNED = "This holds, but it counts only when a result is right."
@@ -81,6 +82,8 @@ def _mark(check: Check, student: Student, shown: set[str]) -> Mark:
         return lost(str(error), "unattempted")
     except StudentError as error:
         return lost(str(error), "error", "" if error.detail in shown else error.detail)
+    except NotKnown:
+        raise  # no fault of the student's
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         return lost(f"This check could not use what your answer gave ({what}). Is it what the task asks for?", "error")

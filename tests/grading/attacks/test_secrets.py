@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
+from pathlib import Path
 
 import pytest
+
+from labkit.grading.known import Answers
 
 from .conftest import SECRET
 
@@ -46,6 +49,28 @@ def attack(name, secret):
     return found
 """, hidden.name, "", seconds=150.0)  # fmt: skip  # disks differ, and the walk must come to its end
     assert e.failure is None and e.results == [[]], e
+
+
+def test_what_programs_are_compared_with(run):
+    path = Path(__file__).parents[3] / "solutions" / "10_pipeline_parallelism" / "answers.py"
+    assert path.is_file() and Answers("10_pipeline_parallelism").limited_1f1b(2, 977, 2)
+    e = run("""
+import os, sys
+def attack(path):
+    found = [name for name in sys.modules if "answers_" in name]
+    os.environ["LABKIT_SOLUTIONS"] = os.path.dirname(os.path.dirname(path))
+    try:
+        found.append(open(path).read())
+    except OSError:
+        pass
+    try:
+        from labkit.grading.known import Answers
+        found.append(Answers("10_pipeline_parallelism").limited_1f1b(2, 977, 2))
+    except Exception as error:
+        found.append(type(error).__name__)
+    return found
+""", str(path))  # fmt: skip
+    assert e.results == [["NotKnown"]], e
 
 
 def test_the_mode_of_a_file_cannot_be_changed(run, hidden):
