@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "world": ["Failure", "Job", "RankFailed", "Run", "launch", "start", "warm"],
     "wire": ["Corrupt", "Drop", "Fault", "Group", "Hang", "Kill", "Link", "Mismatch", "Network", "PeerLost", "Raise",
-             "Refused", "Slow", "Trace", "WaitTimeout", "WireError"],
+             "RefusedError", "Slow", "Trace", "WaitTimeout", "WireError"],
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [*_HOME, "__version__"]

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from leftovers import eventually, zombies
 
 from labkit.bench import diaries, failures, failures_stall, failures_torchft, ratios, rivals, torchft_process
-from labkit.bench.diaries import Life, cost
+from labkit.bench.diaries import ProcessDiary, cost
 from labkit.bench.rivals import LabkitJob, Processes
 from labkit.bench.side_by_side import Broken, episode
 from labkit.resilience.audit import read
@@ -44,7 +44,7 @@ def lives(rejoin=1.0, kill=3.5, scale=1.0, shift=0.0):
 
     def life(replica, pid, ready, committed):
         moved = [shift + scale * t for t in committed]
-        return Life(replica, pid, shift + scale * ready, moved, moved)
+        return ProcessDiary(replica, pid, shift + scale * ready, moved, moved)
 
     return [life(0, 10, -1.0, others), life(1, 11, -1.0, at), life(2, 12, -1.0, at[1:] + others[6:]),
             life(1, 13, 7.0, back)], shift + scale * 5.5  # fmt: skip

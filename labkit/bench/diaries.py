@@ -56,7 +56,7 @@ class Watched:
 
 
 @dataclass
-class Life:
+class ProcessDiary:
     """One process of one replica, as its diary tells. error: what ended it, in its own words."""
 
     replica: int
@@ -67,12 +67,12 @@ class Life:
     error: str = ""
 
 
-def read(folder: str | Path) -> list[Life]:
+def read(folder: str | Path) -> list[ProcessDiary]:
     """All lives so far, in the order in which they were ready. A line that is being written is left for later."""
     found = []
     for path in Path(folder).glob("*.diary"):
         replica, pid = map(int, path.stem.split("-"))
-        life = Life(replica, pid)
+        life = ProcessDiary(replica, pid)
         for line in path.read_text().split("\n")[:-1]:
             what, at, text = line.split(" ", 2)
             if what == "ready":
@@ -85,19 +85,19 @@ def read(folder: str | Path) -> list[Life]:
     return sorted(found, key=lambda life: life.ready)
 
 
-def together(lives: Sequence[Life], replicas: int) -> float:
+def together(lives: Sequence[ProcessDiary], replicas: int) -> float:
     """When the last of the replicas had applied its first update; infinite before."""
     first = [min((t for x in lives if x.replica == r for t in x.committed), default=math.inf) for r in range(replicas)]
     return max(first)
 
 
-def ordinary(life: Life, since: float, until: float = math.inf) -> float:
+def ordinary(life: ProcessDiary, since: float, until: float = math.inf) -> float:
     """Median seconds between two updates of this life, of those in this time; NaN if there are none."""
     gaps = [b - a for a, b in pairwise(life.committed) if since <= a and b <= until]
     return statistics.median(gaps) if gaps else math.nan
 
 
-def cost(lives: Sequence[Life], replicas: int, victim: int, killed: float) -> dict[str, float]:
+def cost(lives: Sequence[ProcessDiary], replicas: int, victim: int, killed: float) -> dict[str, float]:
     """What it cost the others that `victim` was killed; the survivor that it cost most counts. NaN: did not happen.
 
     kill stall: the gap between two updates in which the kill fell, in ordinary steps beyond one. rejoin stall: the same

@@ -25,7 +25,7 @@ from typing import Any
 
 from labkit.resilience.ft_hsdp import FtConfig
 
-from .diaries import Life, cost, ordinary, together
+from .diaries import ProcessDiary, cost, ordinary, together
 from .failures_stall import configuration
 from .ratios import ratio, self_ratio, table
 from .rivals import LabkitJob, Processes, Torchft
@@ -152,7 +152,7 @@ def calm(options: argparse.Namespace) -> list[dict[str, Any]]:
     return made
 
 
-def slowest(lives: Sequence[Life], replicas: int) -> float:
+def slowest(lives: Sequence[ProcessDiary], replicas: int) -> float:
     """Median seconds of a step on the slowest replica, from when all were there."""
     since = together(lives, replicas)
     return max(ordinary(life, since) for life in lives)

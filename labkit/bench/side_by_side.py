@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
-from .diaries import Life, read, together
+from .diaries import ProcessDiary, read, together
 
 LOOK = 0.01  # seconds between two looks at the diaries and the processes
 
@@ -40,7 +40,7 @@ class Job(Protocol):
 class Episode:
     """What was seen of one run. killed: when; NaN without a kill. error: why it was broken off, if it was."""
 
-    lives: list[Life] = field(default_factory=list)
+    lives: list[ProcessDiary] = field(default_factory=list)
     killed: float = math.nan
     error: str = ""
 
@@ -74,7 +74,7 @@ def episode(
 
 
 def _until(job: Job, found: Episode, folder: Path, patience: float, struck: int | None, otherwise: str,
-           done: Callable[[Sequence[Life]], bool]) -> None:  # fmt: skip
+           done: Callable[[Sequence[ProcessDiary]], bool]) -> None:  # fmt: skip
     end = time.monotonic() + patience
     while True:
         found.lives = read(folder)
@@ -86,14 +86,14 @@ def _until(job: Job, found: Episode, folder: Path, patience: float, struck: int 
         time.sleep(LOOK)
 
 
-def _made(lives: Sequence[Life], replicas: int, steps: int) -> bool:
+def _made(lives: Sequence[ProcessDiary], replicas: int, steps: int) -> bool:
     """Whether all replicas have made so many steps since the last of them had made its first."""
     since = together(lives, replicas)
     counts = [sum(t > since for x in lives if x.replica == r for t in x.committed) for r in range(replicas)]
     return math.isfinite(since) and min(counts) >= steps
 
 
-def _again(lives: Sequence[Life], victim: int, killed: float, steps: int) -> bool:
+def _again(lives: Sequence[ProcessDiary], victim: int, killed: float, steps: int) -> bool:
     """Whether the others have made so many steps since the new process made its first."""
     back = [x.committed[0] for x in lives if x.replica == victim and x.ready > killed and x.committed]
     others = [x for x in lives if x.replica != victim]
@@ -103,7 +103,7 @@ def _again(lives: Sequence[Life], victim: int, killed: float, steps: int) -> boo
 def _strike(job: Job, found: Episode, folder: Path, victim: int, patience: float) -> None:
     """SIGKILL for the victim, half a step after it has begun the next one."""
 
-    def mine(lives: Sequence[Life]) -> Life:
+    def mine(lives: Sequence[ProcessDiary]) -> ProcessDiary:
         return next(x for x in lives if x.replica == victim)
 
     begun = len(mine(found.lives).begun)

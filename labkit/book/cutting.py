@@ -20,11 +20,11 @@ WAYS = {
     "whole": "whole, on every rank",
     "columns": "by columns",
     "rows": "by rows",
-    "sum": "sum: an addend on each",
+    "sum": "sum: a partial sum on each",
 }
 MOST = 8  # ranks that get a colour and a strip of their own
 TALLEST, WIDEST = 118.0, 150.0
-KEY = "Strips: a part for each rank. Cards: full size on each rank, all alike or, with +, addends of a sum."
+KEY = "Strips: a part for each rank. Cards: full size on each rank, all alike or, with +, partial sums of a sum."
 ALIKE = "#e3e3e3"  # what all ranks hold
 CARD = 5.0  # how far a card stands out behind the one before it
 

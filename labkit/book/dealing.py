@@ -111,8 +111,10 @@ def shard_board(
         if type(value) is not int or value < 1:
             raise ValueError(f"{name}={value!r}: a whole number, 1 or more")
     if reduced > healthy or num_shards < healthy:
-        raise ValueError(f"{num_shards} shards, {healthy} ranks, {reduced} of them left in the other replica: there "
-                         "must be a shard for each rank, and no more ranks left than there were")  # fmt: skip
+        raise ValueError(
+            f"{num_shards} shards, {healthy} ranks, {reduced} of them left in the other replica: there "
+            "must be a shard for each rank, and no more ranks left than there were"
+        )
     each, over = divmod(num_shards, reduced)
     edges = [rank * each + min(rank, over) for rank in range(reduced + 1)]
     sync = tuple(tuple(range(a, b)) for a, b in zip(edges, edges[1:], strict=False))

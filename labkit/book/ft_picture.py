@@ -90,12 +90,12 @@ def _band(
 def _lane(svg: Svg, story: Story, replica: int, y: float, across: Callable[[float], float]) -> None:
     """What one replica did: a box for each stretch of steps."""
     svg.text(LEFT - 6, y + 14, str(replica), 11.5, "end")
-    for role, first, last in story.lost_stretches(replica):
+    for role, first, last in story.lost_phases(replica):
         x = across(first.at - (first.seconds or story.usual or 0.0))
         if role == TRAINS:
             svg.rect(x, y + 2, across(last.at) - x, LANE - 4, hatch="\\",
                      hover=f"replica {replica} trained steps {first.step} to {last.step}, which are lost")  # fmt: skip
-    for role, first, last in story.stretches(replica):
+    for role, first, last in story.phases(replica):
         begin = first.at - (first.seconds or story.usual or 0.0)
         said = f"replica {replica} {role}: steps {first.step} to {last.step}"
         if role not in (TRAINS, ZEROS):

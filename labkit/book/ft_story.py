@@ -43,7 +43,7 @@ class Told:
         return TRAINS if replica in self.trained else ZEROS if replica in self.zeros else AWAY
 
 
-Stretch = tuple[str, Told, Told]  # what a replica did from one step to another
+Phase = tuple[str, Told, Told]  # what a replica did from one step to another
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,13 @@ class Story:
     def samples(self) -> int:
         return sum(s.samples for s in self.steps)
 
-    def stretches(self, replica: int) -> list[Stretch]:
+    def phases(self, replica: int) -> list[Phase]:
         """(role, first step, last step) of what this replica did, in order."""
-        return _stretches(self.steps, replica)
+        return _phases(self.steps, replica)
 
-    def lost_stretches(self, replica: int) -> list[Stretch]:
+    def lost_phases(self, replica: int) -> list[Phase]:
         """The same of the steps that are lost."""
-        return _stretches(self.lost, replica)
+        return _phases(self.lost, replica)
 
     def memberships(self) -> list[tuple[int, int, tuple[int, ...], tuple[int, ...]]]:
         """(first step, last step, who trained, who gave zeros) of each stretch of steps with the same members."""
@@ -157,7 +157,7 @@ def _told(commits: Sequence[Commit], batch: int, zero: float) -> list[Told]:
     return told
 
 
-def _stretches(steps: Sequence[Told], replica: int) -> list[Stretch]:
+def _phases(steps: Sequence[Told], replica: int) -> list[Phase]:
     found = []
     for (role, _), group in groupby(enumerate(steps), key=lambda x: (x[1].role(replica), x[1].step - x[0])):
         mine = [s for _, s in group]

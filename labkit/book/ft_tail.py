@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from labkit.resilience.audit.records import Line, parse
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 class Tail:
@@ -33,6 +33,6 @@ class Tail:
             for text in raw[:whole].decode(errors="replace").splitlines():
                 try:
                     self.lines.append(parse(text))
-                except Refused:  # its rank was killed in the middle of it
+                except RefusedError:  # its rank was killed in the middle of it
                     continue
         return self.lines

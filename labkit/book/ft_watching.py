@@ -18,7 +18,7 @@ from labkit.book.tables import Table
 from labkit.book.units import plural, seconds_text
 from labkit.book.watching import MARKS, MOST_EVENTS, SLOWER, Dashboard, heard_while_busy, in_short
 from labkit.resilience.supervising.run import FtJob
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.faults import Corrupt, Fault, Hang, Kill, Slow
 
 TITLE = "The run so far"
@@ -121,15 +121,15 @@ class ReplicaDashboard(Dashboard):
         if action not in STRIKES:
             raise ValueError(f"action {action!r} does not exist: use {', '.join(STRIKES)}")
         if self.ranks()[rank].state in GONE:
-            raise Refused(f"rank {rank} has no process now")
+            raise RefusedError(f"rank {rank} has no process now")
         if action == "slow":
             if self._slowed.get(rank) == self.job.pids[rank]:
-                raise Refused(f"rank {rank} is slow already")
+                raise RefusedError(f"rank {rank} is slow already")
             self._slowed[rank] = self.job.pids[rank]
         if action == "flip":
             done = sum(r == rank and text.startswith("fault: Corrupt") for _, r, text in list(self.job.events))
             if self._flips[rank] > done:
-                raise Refused(f"the last flip still waits for rank {rank} to send a gradient")
+                raise RefusedError(f"the last flip still waits for rank {rank} to send a gradient")
             self._flips[rank] = done + 1
         self.job.inject(STRIKES[action](rank))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from labkit.book.ft_story import Story, Stretch
+from labkit.book.ft_story import Phase, Story
 from labkit.book.tables import Row
 from labkit.book.units import listing, plural, seconds_text, short
 
@@ -82,6 +82,6 @@ def happenings(story: Story) -> list[str]:
     return [text for _, text in sorted(told)]
 
 
-def _turns(story: Story, replica: int) -> list[tuple[Stretch, Stretch]]:
-    found = story.stretches(replica)
+def _turns(story: Story, replica: int) -> list[tuple[Phase, Phase]]:
+    found = story.phases(replica)
     return list(zip(found, found[1:], strict=False))

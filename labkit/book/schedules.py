@@ -152,8 +152,10 @@ def _of_run(trace: Any, step: int | None) -> list[Box]:
         if (match := LABEL.fullmatch(span.name)) and (step is None or span.step == step)
     ]  # fmt: skip
     if not found:
-        raise ValueError("this trace has no spans named like 2F0: run a schedule with labkit.parallel.pipeline.execute"
-                         + ("" if step is None else f", or look at another step than {step}"))  # fmt: skip
+        raise ValueError(
+            "this trace has no spans named like 2F0: run a schedule with labkit.parallel.pipeline.execute"
+            + ("" if step is None else f", or look at another step than {step}")
+        )
     stages: dict[int, list[int]] = {}
     for span, match in found:
         stages.setdefault(span.rank, []).append(int(match[1]))

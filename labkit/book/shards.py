@@ -43,8 +43,10 @@ def shard_layouts(
     """
     ranks, deep = len(layouts.compute), max(map(len, [*layouts.compute, *layouts.sync]))
     if ranks > MOST_RANKS or deep > MOST_DEEP:
-        raise ValueError(f"{ranks} ranks with up to {deep} shards: {MOST_RANKS} ranks with {MOST_DEEP} shards can be "
-                         "drawn; `gives` and `counts` of the shard map say the same for more")  # fmt: skip
+        raise ValueError(
+            f"{ranks} ranks with up to {deep} shards: {MOST_RANKS} ranks with {MOST_DEEP} shards can be "
+            "drawn; `gives` and `counts` of the shard map say the same for more"
+        )
     said = sentence if sentence is not None else in_words(layouts)
     return Figure(title, badge, said, _rows(layouts), svg=_picture(layouts, title, badge, said))
 

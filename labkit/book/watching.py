@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from labkit.book.frontend import VIEW, cell_id, live
 from labkit.book.tables import Table
 from labkit.book.units import bytes_text, plural, seconds_text
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.faults import Hang, Slow
 from labkit.world.explain import ranks_text
 from labkit.world.job import Job
@@ -118,7 +118,7 @@ class Dashboard:
         elif self.controls and isinstance(rank, int):
             try:
                 self.strike(str(action), rank)
-            except (Refused, ValueError) as why:
+            except (RefusedError, ValueError) as why:
                 if self._view is not None:
                     self._view.said = str(why)
 

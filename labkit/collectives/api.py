@@ -28,7 +28,7 @@ from labkit.collectives.checks import check_group, check_rows, check_tensor
 from labkit.collectives.choose import choose
 from labkit.collectives.frame import JOINING
 from labkit.collectives.registry import find
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 from labkit.wire.ops import ReduceOp
 
@@ -141,7 +141,7 @@ def all_to_all(
         return _pick("all_to_all", algorithm, x, group)(x, group, async_op=async_op)
     if algorithm not in ("auto", "pairwise"):
         find("all_to_all", algorithm)
-        raise Refused(f"all_to_all with counts works with algorithm='pairwise', not {algorithm!r}")
+        raise RefusedError(f"all_to_all with counts works with algorithm='pairwise', not {algorithm!r}")
     return find("all_to_all", "pairwise")(x, group, send_counts, recv_counts, async_op=async_op)
 
 

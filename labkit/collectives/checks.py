@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from labkit.collectives.frame import IN_PLACE
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 from labkit.wire.ops import ReduceOp
 
@@ -27,7 +27,7 @@ def check_group(collective: str, group: Any) -> None:
 
 
 def check_call(collective: str, x: Any, group: Any, op: ReduceOp | None, options: dict[str, Any]) -> None:
-    """All that must hold for this call on this rank. Raises TypeError or Refused (a ValueError)."""
+    """All that must hold for this call on this rank. Raises TypeError or RefusedError (a ValueError)."""
     check_group(collective, group)
     if "root" in options:
         _check_root(options["root"], group)
@@ -45,12 +45,14 @@ def check_call(collective: str, x: Any, group: Any, op: ReduceOp | None, options
     if collective in IN_PLACE:
         _check_writable(collective, x)
     if collective in ("reduce_scatter", "scatter", "all_to_all") and x.dim() == 0:
-        raise Refused(f"{collective} cuts the first dimension in parts, and x is a scalar: use x.view(1)")
+        raise RefusedError(f"{collective} cuts the first dimension in parts, and x is a scalar: use x.view(1)")
     if options.get("sizes") is not None:
         rows = len(x) if x.dim() else 1
         check_rows("sizes", options["sizes"], group.size)
         if options["sizes"][group.rank] != rows:
-            raise Refused(f"sizes[{group.rank}] is {options['sizes'][group.rank]}, but x of this rank has {rows} rows")
+            raise RefusedError(
+                f"sizes[{group.rank}] is {options['sizes'][group.rank]}, but x of this rank has {rows} rows"
+            )
     if "send_counts" in options:
         _check_send_and_receive(x, group, options["send_counts"], options["recv_counts"])
 
@@ -66,7 +68,7 @@ def check_tensor(collective: str, x: Any) -> None:
 def check_rows(name: str, counts: Any, size: int) -> Sequence[int]:
     """`counts` is a list of row numbers, one for each of `size` ranks. Returns it."""
     if isinstance(counts, (str, bytes)) or not isinstance(counts, Sequence) or len(counts) != size:
-        raise Refused(f"{name} needs a list with one number of rows for each of the {size} ranks, not {counts!r}")
+        raise RefusedError(f"{name} needs a list with one number of rows for each of the {size} ranks, not {counts!r}")
     for count in counts:
         _check_count(name, count, least=0)
     return counts
@@ -76,7 +78,7 @@ def whole_nodes(group: Group, x: Tensor, op: ReduceOp | None) -> None:
     """The ranks of `group` fill whole nodes, all with the same number of ranks."""
     k = group.ranks_per_node
     if group.size % k:
-        raise Refused(
+        raise RefusedError(
             f"hierarchical needs the same number of ranks on every node: {group.size} ranks do not divide "
             f"into nodes of {k}. Use algorithm='ring', or a world size that is a multiple of {k}"
         )
@@ -85,7 +87,7 @@ def whole_nodes(group: Group, x: Tensor, op: ReduceOp | None) -> None:
 def native_library(group: Group, x: Tensor | None, op: ReduceOp | None) -> None:
     """The transport of `group` has collectives of its own, which can do this reduction."""
     if group.native is None:
-        raise Refused(
+        raise RefusedError(
             f"transport={group.transport!r} has no native collectives. Use another algorithm ('auto' chooses "
             "one), or launch with transport='gloo'"
         )
@@ -99,12 +101,14 @@ def native_library(group: Group, x: Tensor | None, op: ReduceOp | None) -> None:
 
 def _check_writable(what: str, x: Tensor) -> None:
     if x.requires_grad and torch.is_grad_enabled():
-        raise Refused(
+        raise RefusedError(
             f"{what} writes into its tensor, which requires grad: call it under `with torch.no_grad():`, "
             "or pass x.detach(). (To reduce a gradient, pass p.grad.)"
         )
     if any(stride == 0 and length > 1 for stride, length in zip(x.stride(), x.shape, strict=True)):
-        raise Refused(f"{what} writes into its tensor, and elements of this one share memory (expand): pass x.clone()")
+        raise RefusedError(
+            f"{what} writes into its tensor, and elements of this one share memory (expand): pass x.clone()"
+        )
 
 
 def _check_scatter(x: Any, group: Any, options: dict[str, Any]) -> None:
@@ -114,14 +118,14 @@ def _check_scatter(x: Any, group: Any, options: dict[str, Any]) -> None:
         _check_writable("scatter", like)
     if group.rank != options["root"]:
         if like is None:
-            raise Refused(
+            raise RefusedError(
                 f"rank {group.rank} is not the root, so scatter needs like=, a tensor of the shape and "
                 "dtype of the part that it will get; the part is written into it"
             )
     elif like is not None and isinstance(x, Tensor) and x.dim():
         part = torch.tensor_split(x, group.size)[group.rank]
         if part.shape != like.shape or part.dtype != like.dtype:
-            raise Refused(
+            raise RefusedError(
                 f"scatter: the root's part is {part.dtype} of shape {list(part.shape)}, but like is "
                 f"{like.dtype} of shape {list(like.shape)}"
             )
@@ -130,7 +134,7 @@ def _check_scatter(x: Any, group: Any, options: dict[str, Any]) -> None:
 def _check_send_and_receive(x: Tensor, group: Any, send: Sequence[int] | None, recv: Sequence[int] | None) -> None:
     if (send is None) != (recv is None):
         given, missing = ("recv_counts", "send_counts") if send is None else ("send_counts", "recv_counts")
-        raise Refused(
+        raise RefusedError(
             f"all_to_all got {given} but not {missing}: give both, or neither for equal parts. "
             "(To learn what the others send you, all_to_all the counts first.)"
         )
@@ -139,9 +143,9 @@ def _check_send_and_receive(x: Tensor, group: Any, send: Sequence[int] | None, r
     check_rows("send_counts", send, group.size)
     check_rows("recv_counts", recv, group.size)
     if sum(send) != len(x):
-        raise Refused(f"send_counts add up to {sum(send)} rows, but x has {len(x)}")
+        raise RefusedError(f"send_counts add up to {sum(send)} rows, but x has {len(x)}")
     if send[group.rank] != recv[group.rank]:
-        raise Refused(
+        raise RefusedError(
             f"rank {group.rank} sends itself {send[group.rank]} rows (send_counts) and expects "
             f"{recv[group.rank]} (recv_counts)"
         )
@@ -151,11 +155,13 @@ def _check_count(name: str, count: Any, least: int) -> None:
     if isinstance(count, bool) or not isinstance(count, int):
         raise TypeError(f"{name} needs whole numbers, not {count!r}")
     if count < least:
-        raise Refused(f"{name} must be at least {least}, not {count}")
+        raise RefusedError(f"{name} must be at least {least}, not {count}")
 
 
 def _check_root(root: Any, group: Any) -> None:
     if isinstance(root, bool) or not isinstance(root, int):
         raise TypeError(f"root must be a rank, a whole number, not {root!r}")
     if not 0 <= root < group.size:
-        raise Refused(f"root={root} is not a rank of this group of {group.size}: ranks go from 0 to {group.size - 1}")
+        raise RefusedError(
+            f"root={root} is not a rank of this group of {group.size}: ranks go from 0 to {group.size - 1}"
+        )

@@ -23,7 +23,7 @@ from typing import Any
 
 from labkit.collectives.checks import check_call
 from labkit.collectives.frame import first_row, framed
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.ops import resolve
 
 ALGORITHMS: dict[str, dict[str, Callable[..., Any]]] = {}
@@ -70,7 +70,7 @@ def find(collective: str, name: str) -> Callable[..., Any]:
     if name not in known:
         guess = get_close_matches(str(name), known, n=1)
         hint = f" Did you mean {guess[0]!r}?" if guess else ""
-        raise Refused(f"{collective} has no algorithm {name!r}. Known: auto, {', '.join(sorted(known))}.{hint}")
+        raise RefusedError(f"{collective} has no algorithm {name!r}. Known: auto, {', '.join(sorted(known))}.{hint}")
     return known[name]
 
 

@@ -129,12 +129,12 @@ def _pristine(wanted: Wanted, students: Sequence[str], notebooks: Path | None) -
 def _tier(wanted: Wanted) -> str:
     """The tier that will be in force, by name; says it. Raises UsageError where no wall stands."""
     from labkit.grading.sandbox import Unavailable, open_sandbox, tier_report
-    from labkit.wire.errors import Refused
+    from labkit.wire.errors import RefusedError
 
     try:
         with open_sandbox([], tier=wanted.tier, untrusted_ok=wanted.untrusted_ok) as box:
             tier = box.tier
-    except (Unavailable, Refused) as error:
+    except (Unavailable, RefusedError) as error:
         raise UsageError(str(error)) from None
     print(tier_report(tier), flush=True)
     return tier

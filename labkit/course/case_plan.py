@@ -16,7 +16,7 @@ from labkit.course.errors import CourseError
 
 
 @dataclass(frozen=True)
-class Plan:
+class CasePlan:
     """Buy `buy` (None: nothing more, the verdict is clear), then go on by which cases still look alike.
 
     cases: that look alike so far, by number. minutes: of all of them together, from here on. ranks: that may
@@ -26,7 +26,7 @@ class Plan:
     cases: tuple[int, ...]
     buy: str | None
     minutes: float
-    then: tuple[Plan, ...] = ()
+    then: tuple[CasePlan, ...] = ()
     ranks: int = 1
 
     @property
@@ -45,7 +45,7 @@ class Plan:
         return [f"{'  ' * depth}{who}: buy {(evidence or {}).get(self.buy, self.buy)!r}", *told]
 
 
-def best_plan(cases: Sequence[Case]) -> Plan:
+def best_plan(cases: Sequence[Case]) -> CasePlan:
     """The plan with the least mean minutes. cases: closed ones, all with the same evidence at the same prices."""
     if not cases:
         raise CourseError("best_plan: give at least one case")
@@ -68,10 +68,10 @@ def best_plan(cases: Sequence[Case]) -> Plan:
         return len({s.rank for s in left(n, bought) if s.cause == truths[n].cause})
 
     @cache
-    def best(alike: tuple[int, ...], bought: frozenset[str]) -> Plan:
+    def best(alike: tuple[int, ...], bought: frozenset[str]) -> CasePlan:
         if len(alike) == 1 and left(alike[0], bought) == {truths[alike[0]]}:
-            return Plan(alike, None, 0.0)
-        found: Plan | None = None
+            return CasePlan(alike, None, 0.0)
+        found: CasePlan | None = None
         for id, price in prices.items():
             if id in bought:
                 continue
@@ -79,7 +79,7 @@ def best_plan(cases: Sequence[Case]) -> Plan:
             then = tuple(best(part, now) for part in parts(alike, now))
             minutes = price * len(alike) + sum(plan.minutes for plan in then)
             if found is None or minutes < found.minutes:
-                found = Plan(alike, id, minutes, then, max(possible(n, bought) for n in alike))
+                found = CasePlan(alike, id, minutes, then, max(possible(n, bought) for n in alike))
         if found is None:
             raise CourseError("best_plan: all evidence together does not tell these cases apart")
         return found

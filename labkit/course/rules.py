@@ -135,8 +135,10 @@ def _check_choices(entry: Entry, where: str) -> None:
                 raise CourseError(f"{where}: choice {choice['text']!r} is wrong: nobody can miss it")
         right = sum(bool(c.get("right")) for c in choices)
         if right == 0 or (right > 1 and entry["kind"] == "choice"):
-            raise CourseError(f"{where}: {right} choices are right; kind {entry['kind']!r} needs "
-                              f"{'exactly' if entry['kind'] == 'choice' else 'at least'} one")  # fmt: skip
+            raise CourseError(
+                f"{where}: {right} choices are right; kind {entry['kind']!r} needs "
+                f"{'exactly' if entry['kind'] == 'choice' else 'at least'} one"
+            )
         texts = [c["text"] for c in choices]
     if len(set(texts)) < len(texts):
         raise CourseError(f"{where}: two choices are the same")

@@ -60,7 +60,7 @@ class Symbol:
 
 
 @dataclass(frozen=True)
-class Unit:
+class UnitName:
     unit: str
     meaning: str
 
@@ -78,7 +78,7 @@ class Conflict:
 @dataclass(frozen=True)
 class Notation:
     symbols: tuple[Symbol, ...]
-    units: tuple[Unit, ...]
+    units: tuple[UnitName, ...]
     conflicts: tuple[Conflict, ...]
 
 
@@ -103,7 +103,7 @@ def notation() -> Notation:
     for conflict in conflicts:
         if not load().cites(Source.parse(conflict.source)):
             raise CourseError(f"notation: a conflict cites {conflict.source!r}, which is no section of a source")
-    return Notation(symbols, tuple(Unit(**row) for row in table["unit"]), conflicts)
+    return Notation(symbols, tuple(UnitName(**row) for row in table["unit"]), conflicts)
 
 
 def check_sentences(where: str, text: str, most: int) -> None:

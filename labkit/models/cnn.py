@@ -49,10 +49,10 @@ class CNN(nn.Module):
         with seeded(seed):
             self.conv1 = nn.Conv2d(config.colours, c, kernel_size=3, padding=1)
             self.conv2 = nn.Conv2d(c, 2 * c, kernel_size=3, padding=1)
-            self.scores = nn.Linear(2 * c * (config.side // 2) ** 2, config.classes)
+            self.head = nn.Linear(2 * c * (config.side // 2) ** 2, config.classes)
 
     def forward(self, x_bchw: Tensor) -> Tensor:
-        """(b, colours, side, side) -> scores (b, classes)."""
+        """(b, colours, side, side) -> logits (b, classes)."""
         x_bchw = F.relu(self.conv1(x_bchw))
         x_bchw = F.max_pool2d(F.relu(self.conv2(x_bchw)), 2)
-        return self.scores(x_bchw.flatten(1))
+        return self.head(x_bchw.flatten(1))

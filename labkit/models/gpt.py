@@ -70,8 +70,8 @@ class GPTConfig:
         d, e, n = self.width, self.expansion, self.qkv_sections[1]
         embeddings = (self.vocab + self.context) * d
         layer = (2 + 2 * e) * d * d + 2 * d * n + (7 + e) * d + 2 * n
-        scores = 0 if self.tied else self.vocab * d
-        return embeddings + self.layers * layer + 2 * d + scores
+        logits = 0 if self.tied else self.vocab * d
+        return embeddings + self.layers * layer + 2 * d + logits
 
 
 def attend(qkv_btn: Tensor, heads: int, groups: int, dropout: float = 0.0) -> Tensor:
@@ -158,10 +158,10 @@ class GPT(nn.Module):
             self.positions = nn.Embedding(config.context, config.width)
             self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
             self.norm = nn.LayerNorm(config.width)
-            self.scores = nn.Linear(config.width, config.vocab, bias=False)
+            self.lm_head = nn.Linear(config.width, config.vocab, bias=False)
             self._draw_weights()
         if config.tied:
-            self.scores.weight = self.tokens.weight
+            self.lm_head.weight = self.tokens.weight
 
     def _draw_weights(self) -> None:
         """Normal weights as in GPT-2, where 0.02 suits a width of 768; a narrower model needs larger ones.
@@ -182,7 +182,7 @@ class GPT(nn.Module):
                 nn.init.normal_(p, std=std / scale)
 
     def forward(self, tokens_bt: Tensor) -> Tensor:
-        """Scores (logits) of the next symbol at each position: (b, t) int64 -> (b, t, v).
+        """Logits of the next token at each position: (b, t) int64 -> (b, t, v).
 
         Raises ValueError when t is beyond the context: no position embedding exists for it.
         """
@@ -193,7 +193,7 @@ class GPT(nn.Module):
         x_btd = F.dropout(x_btd, self.config.dropout, self.training)
         for block in self.blocks:
             x_btd = block(x_btd)
-        return self.scores(self.norm(x_btd))
+        return self.lm_head(self.norm(x_btd))
 
 
 def check_positions(t: int, config: GPTConfig) -> None:

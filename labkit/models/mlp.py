@@ -38,7 +38,7 @@ class MLP(nn.Module):
             self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(config.widths))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, ...) with widths[0] numbers an example, so images too -> scores (b, widths[-1])."""
+        """(b, ...) with widths[0] numbers an example, so images too -> logits (b, widths[-1])."""
         x_bd = x.flatten(1)
         for layer in self.layers[:-1]:
             x_bd = F.relu(layer(x_bd))

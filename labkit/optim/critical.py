@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from random import Random
 from statistics import median
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 @dataclass(frozen=True)
@@ -42,19 +42,22 @@ class CriticalBatch:
 def fit_critical_batch(points: Sequence[tuple[float, float]]) -> CriticalBatch:
     """S_min and E_min from (batch, steps) pairs, with the least squares of *relative* errors, in closed form.
 
-    Raises Refused for fewer than two batch sizes, and for points that no such law gives (more steps with more batch).
+    Raises RefusedError for fewer than two batch sizes, and for points that no such law gives (a larger batch that takes
+    more steps).
     """
     if len({batch for batch, _ in points}) < 2:
-        raise Refused(f"{len(points)} points: two numbers are fitted, so runs at two batch sizes or more are needed")
+        raise RefusedError(
+            f"{len(points)} points: two numbers are fitted, so runs at two batch sizes or more are needed"
+        )
     if min(min(point) for point in points) <= 0:
-        raise Refused("batch sizes and steps must be above zero; leave out runs that never reached the target")
+        raise RefusedError("batch sizes and steps must be above zero; leave out runs that never reached the target")
     rows = [(1 / steps, 1 / (batch * steps)) for batch, steps in points]  # (a + e / B) / S should be 1
     aa, ae, ee = (sum(row[i] * row[j] for row in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
     a1, e1 = sum(row[0] for row in rows), sum(row[1] for row in rows)
     bottom = aa * ee - ae * ae
     a, e = (a1 * ee - e1 * ae) / bottom, (e1 * aa - a1 * ae) / bottom
     if a <= 0 or e <= 0:
-        raise Refused(
+        raise RefusedError(
             "these points have no critical batch: steps do not fall like S_min + E_min / B. Tune the learning rate "
             "for each batch size, and include batches small enough to be noisy and large enough not to be"
         )
@@ -75,10 +78,10 @@ def critical_batch_interval(
         points = [(batch, median(random.choices(steps, k=len(steps)))) for batch, steps in runs.items()]
         try:
             found.append(fit_critical_batch(points).critical)
-        except Refused:
+        except RefusedError:
             continue
     if not found:
-        raise Refused("no resample of these runs admits a critical batch: see fit_critical_batch")
+        raise RefusedError("no resample of these runs admits a critical batch: see fit_critical_batch")
     found.sort()
     cut = round((1 - confidence) / 2 * (len(found) - 1))
     return found[cut], found[len(found) - 1 - cut]

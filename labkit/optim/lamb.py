@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from labkit.optim.layers import check_settings, dense, norm
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 class LAMB(Optimizer):
@@ -45,9 +45,9 @@ class LAMB(Optimizer):
     ) -> None:
         check_settings(lr=lr, eps=eps, weight_decay=weight_decay)
         if not all(0 <= beta < 1 for beta in betas):
-            raise Refused(f"betas={betas}: both must be at least 0 and below 1")
+            raise RefusedError(f"betas={betas}: both must be at least 0 and below 1")
         if not 0 <= bounds[0] <= bounds[1]:
-            raise Refused(f"bounds={bounds}: give the least and the greatest phi, in this order")
+            raise RefusedError(f"bounds={bounds}: give the least and the greatest phi, in this order")
         super().__init__(
             params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, bounds=bounds, adapt=adapt)
         )

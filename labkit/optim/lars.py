@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from labkit.optim.layers import check_settings, dense, norm
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 class LARS(Optimizer):
@@ -44,7 +44,7 @@ class LARS(Optimizer):
     ) -> None:
         check_settings(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust)
         if momentum >= 1:
-            raise Refused(f"momentum={momentum}: it must be below 1, or old gradients never fade")
+            raise RefusedError(f"momentum={momentum}: it must be below 1, or old gradients never fade")
         super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust, adapt=adapt))
 
     @torch.no_grad()

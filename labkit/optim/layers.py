@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.linalg import vector_norm
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 def layer_groups(model: nn.Module, weight_decay: float = 0.0) -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ def dense(p: Tensor) -> Tensor:
     """The gradient of `p`, refused if it is sparse: a norm over the rows of this batch is not the layer's."""
     assert p.grad is not None
     if p.grad.is_sparse:
-        raise Refused(
+        raise RefusedError(
             "a sparse gradient: LARS and LAMB need the whole layer's norm. Build the embedding with sparse=False"
         )
     return p.grad
@@ -50,4 +50,4 @@ def check_settings(**values: float) -> None:
     """Refuse a negative (or NaN) setting by name."""
     for name, value in values.items():
         if not value >= 0:
-            raise Refused(f"{name}={value}: it must not be negative")
+            raise RefusedError(f"{name}={value}: it must not be negative")

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 NO_SIGNAL = "no signal: the mean of G2 is not above zero. Take more steps, or a larger batch"
 NO_NOISE = "no noise: the mean of S is not above zero. Are the small gradients of different examples?"
@@ -28,7 +28,7 @@ def signal_and_noise(small_norm2: float, large_norm2: float, small: int, large: 
     """(G2, S): unbiased estimates of |G|^2 and tr(Sigma) from one pair of squared gradient norms.
 
     small_norm2: |G_b|^2 at `small` examples, or a mean of several. large_norm2: |G_B|^2 at `large` examples.
-    Either result may be negative. Raises Refused unless 0 < small < large.
+    Either result may be negative. Raises RefusedError unless 0 < small < large.
     """
     check_sizes(small, large)
     signal = (large * large_norm2 - small * small_norm2) / (large - small)
@@ -39,7 +39,7 @@ def signal_and_noise(small_norm2: float, large_norm2: float, small: int, large: 
 def check_sizes(small: int, large: int) -> None:
     """Refuse batch sizes from which nothing can be estimated."""
     if not 0 < small < large:
-        raise Refused(
+        raise RefusedError(
             f"small={small}, large={large}: the noise scale needs two batch sizes, the small one at least 1. "
             f"With one rank there is one size only: use two ranks, or two microbatches"
         )
@@ -85,7 +85,7 @@ class NoiseScale:
     def __init__(self, small: int, large: int, fade: float = 1.0) -> None:
         check_sizes(small, large)
         if not 0 < fade <= 1:
-            raise Refused(f"fade={fade}: what a step keeps of its weight at the next one, above 0 and at most 1")
+            raise RefusedError(f"fade={fade}: what a step keeps of its weight at the next one, above 0 and at most 1")
         self.small, self.large, self.fade = small, large, fade
         self.steps = 0
         self.weight = self.weight2 = 0.0  # sum of weights, sum of their squares
@@ -96,7 +96,7 @@ class NoiseScale:
     def add(self, small_norm2: float, large_norm2: float) -> None:
         """Count one step: the mean over ranks of |G_b|^2, and |G_B|^2 of the average. NaN and infinity are refused."""
         if not (math.isfinite(small_norm2) and math.isfinite(large_norm2)):
-            raise Refused(
+            raise RefusedError(
                 f"step {self.steps}: squared gradient norms {small_norm2} and {large_norm2}. "
                 f"Skip a step that overflowed: one such number would spoil the mean for good"
             )
@@ -113,11 +113,11 @@ class NoiseScale:
         self._squares = [x + product for x, product in zip(self._squares, products, strict=True)]
 
     def estimate(self, confidence: float = 0.95) -> Estimate:
-        """The noise scale so far. Raises Refused before the first step."""
+        """The noise scale so far. Raises RefusedError before the first step."""
         if not self.steps:
-            raise Refused("no step was counted yet: call add(small_norm2, large_norm2) at each step first")
+            raise RefusedError("no step was counted yet: call add(small_norm2, large_norm2) at each step first")
         if not 0 < confidence < 1:
-            raise Refused(f"confidence={confidence}: give a part of one, such as 0.95")
+            raise RefusedError(f"confidence={confidence}: give a part of one, such as 0.95")
         effective = self.weight**2 / self.weight2
         low, high, word = self._interval(effective, confidence)
         if self.signal <= 0:

@@ -10,7 +10,7 @@ normalised already, go better with the square root (Malladi et al. 2022).
 
 import math
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 def linear_scaled(lr: float, batch: int, base_batch: int) -> float:
@@ -26,5 +26,5 @@ def sqrt_scaled(lr: float, batch: int, base_batch: int) -> float:
 def _times(lr: float, batch: int, base_batch: int) -> float:
     for name, value in (("lr", lr), ("batch", batch), ("base_batch", base_batch)):
         if not value > 0:
-            raise Refused(f"{name}={value}: a learning rate and a batch size are more than zero")
+            raise RefusedError(f"{name}={value}: a learning rate and a batch size are more than zero")
     return batch / base_batch

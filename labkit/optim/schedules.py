@@ -7,7 +7,7 @@ cosine(1000, begin=100))`. They fit `torch.optim.lr_scheduler.LambdaLR(optimizer
 import math
 from collections.abc import Callable, Sequence
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 Schedule = Callable[[int], float]
 
@@ -26,7 +26,7 @@ def warmup(steps: int, start: float = 0.0) -> Schedule:
     """
     _check("steps", steps, 0)
     if not 0 <= start <= 1:
-        raise Refused(f"start={start}: a warmup begins at a part of the full rate, from 0 to 1")
+        raise RefusedError(f"start={start}: a warmup begins at a part of the full rate, from 0 to 1")
 
     def factor(step: int) -> float:
         return 1.0 if step >= steps else start + (1 - start) * step / steps
@@ -69,10 +69,12 @@ def combined(*schedules: Schedule) -> Schedule:
 
 def _check(name: str, value: int, least: int) -> None:
     if value < least:
-        raise Refused(f"{name}={value}: it must be at least {least}")
+        raise RefusedError(f"{name}={value}: it must be at least {least}")
 
 
 def _span(steps: int, begin: int) -> None:
     _check("begin", begin, 0)
     if steps <= begin:
-        raise Refused(f"steps={steps}, begin={begin}: the decay ends at step `steps`, which must come after `begin`")
+        raise RefusedError(
+            f"steps={steps}, begin={begin}: the decay ends at step `steps`, which must come after `begin`"
+        )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from labkit.collectives import all_reduce
 from labkit.optim.noise_scale import NoiseScale
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 
@@ -74,7 +74,7 @@ class TwoBatches:
 
     def __init__(self, group: Group, per_rank: int, fade: float = 1.0) -> None:
         if group.size < 2:
-            raise Refused(
+            raise RefusedError(
                 "the noise scale needs two batch sizes, and in a world of one rank its own gradient is the average: "
                 "launch two ranks or more, or feed NoiseScale from two microbatches"
             )
@@ -98,7 +98,7 @@ class TwoBatches:
     def count(self) -> None:
         """Count the step whose buckets went through `hook`. Every rank must call it: it holds an all-reduce."""
         if not self._buckets:
-            raise Refused(
+            raise RefusedError(
                 "count() without a bucket: build DataParallel(model, group, hook=watch.hook), and call backward"
             )
         small, large = sum(b.own for b in self._buckets), sum(b.average for b in self._buckets)
@@ -112,7 +112,7 @@ class TwoBatches:
     def after(self, parameters: Iterable[Tensor]) -> None:
         """Count the step: the gradients are averaged now. Every rank must call it: it holds an all-reduce."""
         if self._small is None:
-            raise Refused("after() without before(): the own gradient's norm was not taken in this step")
+            raise RefusedError("after() without before(): the own gradient's norm was not taken in this step")
         large = squared_norm(p.grad for p in parameters if p.grad is not None)
         self.noise.add(mean_over_ranks(self._small, self.group), large)
         self._small = None

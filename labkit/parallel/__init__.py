@@ -8,7 +8,7 @@
     Layout({"dp": 2, "tp": 2})       the same as numbers only: coordinates, groups, nodes
     TensorParallelGPT(config, group) every rank holds a part of each matrix: `labkit.parallel.tensor`, whose layers are
     ColumnParallelLinear, RowParallelLinear, TensorParallelBlock
-    VocabParallelEmbedding(...)      a vocabulary cut among ranks, and the loss of scores that are cut along it,
+    VocabParallelEmbedding(...)      a vocabulary cut among ranks, and the loss of logits that are cut along it,
     vocab_parallel_cross_entropy     which no rank ever holds as a whole
     Pipeline(modules, group, loss)   every rank holds some layers, and runs a schedule: `labkit.parallel.pipeline`
     checkpoint(function, *inputs)    activations computed again in backward, in place of kept

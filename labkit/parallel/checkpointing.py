@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -51,7 +51,7 @@ def checkpoint_blocks(module: nn.Module, blocks: Sequence[str] | None = None) ->
     known = dict(module.named_modules())
     for name in blocks:
         if name not in known:
-            raise Refused(f"blocks={list(blocks)!r}: the model has no submodule {name!r}")
+            raise RefusedError(f"blocks={list(blocks)!r}: the model has no submodule {name!r}")
         known[name].forward = functools.partial(checkpoint, known[name].forward)
     return module
 
@@ -112,8 +112,10 @@ class _Region:
         finally:
             _set_random_state(before)
         if len(saved) != self.count:
-            raise Refused(f"a checkpointed function saved {self.count} tensors at first and {len(saved)} when it was "
-                          "computed again: it must do the same with the same inputs")  # fmt: skip
+            raise RefusedError(
+                f"a checkpointed function saved {self.count} tensors at first and {len(saved)} when it was "
+                "computed again: it must do the same with the same inputs"
+            )
         self.again = dict(enumerate(saved))
 
 

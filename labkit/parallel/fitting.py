@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 MOST_NAMED = 3
 
@@ -14,23 +14,23 @@ MOST_NAMED = 3
 def checked_sizes(sizes: Any) -> dict[str, int]:
     """`sizes` as a dict, if it names one axis or more, each with a whole number of ranks."""
     if not isinstance(sizes, Mapping) or not sizes:
-        raise Refused(f'mesh sizes {sizes!r}: needs ranks by axis, such as {{"dp": 2, "tp": 4}}')
+        raise RefusedError(f'mesh sizes {sizes!r}: needs ranks by axis, such as {{"dp": 2, "tp": 4}}')
     for axis, size in sizes.items():
         if not isinstance(axis, str) or not axis.isidentifier():
-            raise Refused(f"mesh axis {axis!r}: needs a name of letters and digits, such as 'dp' or 'tp'")
+            raise RefusedError(f"mesh axis {axis!r}: needs a name of letters and digits, such as 'dp' or 'tp'")
         if type(size) is not int or size < 1:
-            raise Refused(f"mesh axis {axis!r} has size {size!r}: needs a whole number of ranks, 1 or more")
+            raise RefusedError(f"mesh axis {axis!r} has size {size!r}: needs a whole number of ranks, 1 or more")
     return dict(sizes)
 
 
 def check_fits(sizes: Mapping[str, int], world_size: int) -> None:
-    """Raise `Refused` unless the product of `sizes` is `world_size`; names the nearest sizes that would do."""
+    """Raise `RefusedError` unless the product of `sizes` is `world_size`; names the nearest sizes that would do."""
     product = math.prod(sizes.values())
     if product == world_size:
         return
     written = " x ".join(map(str, sizes.values()))
     near = " or ".join(named(found) for found in nearest(sizes, world_size))
-    raise Refused(
+    raise RefusedError(
         f"mesh {named(sizes)} has {written} = {product} places, and the group has {world_size} "
         f"rank{'' if world_size == 1 else 's'}. The nearest that fits: {near}; or use {product} "
         f"rank{'' if product == 1 else 's'}"

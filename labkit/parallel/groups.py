@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 ParamGroups = Sequence[Mapping[str, Any]] | None
 
@@ -21,7 +21,7 @@ class Grouped:
     """settings: of each group, without its parameters. One without any is the last, if it has parameters: all others.
 
     of: the number of the group of each parameter of `module`, by its `id`. words: the same, for ranks to compare.
-    Raises Refused for a parameter that is not the module's, or that is in two groups.
+    Raises RefusedError for a parameter that is not the module's, or that is in two groups.
     """
 
     def __init__(self, module: nn.Module, param_groups: ParamGroups) -> None:
@@ -31,15 +31,19 @@ class Grouped:
         self.of: dict[int, int] = {}
         for number, group in enumerate(given):
             if not isinstance(group, Mapping) or "params" not in group:
-                raise Refused(f"param_groups[{number}] is {group!r:.60}: each is a dict as for a torch optimizer, "
-                              "such as {'params': [...], 'weight_decay': 0.0}")  # fmt: skip
+                raise RefusedError(
+                    f"param_groups[{number}] is {group!r:.60}: each is a dict as for a torch optimizer, "
+                    "such as {'params': [...], 'weight_decay': 0.0}"
+                )
             self.settings.append({key: value for key, value in group.items() if key != "params"})
             for p in [group["params"]] if isinstance(group["params"], nn.Parameter) else group["params"]:
                 if id(p) not in names:
-                    raise Refused(f"param_groups[{number}] has a tensor that is no parameter of this module: take them "
-                                  "from module.named_parameters(), before the module is wrapped")  # fmt: skip
+                    raise RefusedError(
+                        f"param_groups[{number}] has a tensor that is no parameter of this module: take them "
+                        "from module.named_parameters(), before the module is wrapped"
+                    )
                 if id(p) in self.of:
-                    raise Refused(f"{names[id(p)]!r} is in two of param_groups ({self.of[id(p)]} and {number})")
+                    raise RefusedError(f"{names[id(p)]!r} is in two of param_groups ({self.of[id(p)]} and {number})")
                 self.of[id(p)] = number
         if len(self.of) < len(names):
             self.settings.append({})

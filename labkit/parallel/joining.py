@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 class Joining:
@@ -17,12 +17,12 @@ class Joining:
 
     def __init__(self, model: Any, step: Callable[[], object] | None, divide: str):
         if divide not in ("world", "active"):
-            raise Refused(f"join(divide={divide!r}): 'world' or 'active'")
+            raise RefusedError(f"join(divide={divide!r}): 'world' or 'active'")
         self._model, self._step, self._divide = model, step, divide
 
     def __enter__(self) -> Self:
         if self._model._join is not None:
-            raise Refused("this model is inside of join() already")
+            raise RefusedError("this model is inside of join() already")
         self._model._join = self
         return self
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from labkit import pictures
 from labkit.parallel.fitting import checked_sizes
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 class Layout:
@@ -62,7 +62,7 @@ class Layout:
         self._known(coordinates)
         missing = [axis for axis in self.axes if axis not in coordinates]
         if missing:
-            raise Refused(f"{self!r}.rank(...) needs a coordinate for each axis: {', '.join(missing)} missing")
+            raise RefusedError(f"{self!r}.rank(...) needs a coordinate for each axis: {', '.join(missing)} missing")
         for axis, place in coordinates.items():
             self._in_range(axis, place, self._sizes[axis])
         return sum(place * self.stride(axis) for axis, place in coordinates.items())
@@ -86,7 +86,7 @@ class Layout:
         """The node of `rank`, if nodes hold `ranks_per_node` neighbouring ranks each."""
         self._in_range("rank", rank, self.size)
         if type(ranks_per_node) is not int or ranks_per_node < 1:
-            raise Refused(f"ranks_per_node={ranks_per_node!r}: needs a whole number, 1 or more")
+            raise RefusedError(f"ranks_per_node={ranks_per_node!r}: needs a whole number, 1 or more")
         return rank // ranks_per_node
 
     def crossing(self, axis: str, ranks_per_node: int) -> list[list[int]]:
@@ -116,9 +116,9 @@ class Layout:
         unknown = [axis for axis in names if axis not in self._sizes]
         if unknown or not names or len(set(names)) < len(names):
             said = f"no axis {unknown[0]!r}" if unknown else "an axis twice" if names else "no axis was named"
-            raise Refused(f"{said}: {self!r} has {', '.join(map(repr, self.axes))}, each once")
+            raise RefusedError(f"{said}: {self!r} has {', '.join(map(repr, self.axes))}, each once")
         return names
 
     def _in_range(self, name: str, value: Any, below: int) -> None:
         if type(value) is not int or not 0 <= value < below:
-            raise Refused(f"{name}={value!r} is not in {self!r}: it goes from 0 to {below - 1}")
+            raise RefusedError(f"{name}={value!r} is not in {self!r}: it goes from 0 to {below - 1}")

@@ -18,7 +18,7 @@ from labkit import collectives, pictures
 from labkit.parallel.fitting import check_fits, named
 from labkit.parallel.layout import Layout
 from labkit.parallel.refusals.agreement import gather_texts
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 __all__ = ["Layout", "Mesh"]
@@ -38,7 +38,7 @@ class Mesh:
         try:
             layout = Layout(sizes)
             check_fits(layout.sizes, group.size)
-        except Refused as refusal:
+        except RefusedError as refusal:
             problem = str(refusal)
         _agree_on(group, problem, problem or named(layout.sizes if layout else {}))
         assert layout is not None
@@ -81,16 +81,18 @@ class Mesh:
 
 
 def _agree_on(group: Group, problem: str, text: str) -> None:
-    """Raise `Refused` on every rank if one has a problem, or if they do not all bring the same text."""
+    """Raise `RefusedError` on every rank if one has a problem, or if they do not all bring the same text."""
     data = text.encode()
     digest = int.from_bytes(hashlib.sha256(data).digest()[:7], "big")
     table = collectives.all_gather(torch.tensor([[digest, len(data)]], device=group.device), group).tolist()
     if all(row == table[0] for row in table):
         if problem:
-            raise Refused(problem)
+            raise RefusedError(problem)
         return
     lengths = [length for _, length in table]
     texts = gather_texts(group, text, lengths)
     other = next(rank for rank, theirs in enumerate(texts) if theirs != texts[0])
-    raise Refused(f"the ranks did not bring the same mesh: rank 0 has ({texts[0]}), rank {other} ({texts[other]}). "
-                  "Give every rank the same axes, in the same order")  # fmt: skip
+    raise RefusedError(
+        f"the ranks did not bring the same mesh: rank 0 has ({texts[0]}), rank {other} ({texts[other]}). "
+        "Give every rank the same axes, in the same order"
+    )

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 def tensors_in(output: Any) -> list[Tensor] | None:
@@ -45,8 +45,10 @@ def examples_in(inputs: Any) -> int:
     """How many examples a batch has: the first dimension of the first tensor in `inputs`. Refused if there is none."""
     found = next((x for x in tensors_in(inputs) or () if x.dim()), None)
     if found is None:
-        raise Refused("average='examples' counts the first dimension of the first tensor in the inputs, and there is "
-                      "none in these: build the model with average='weights', and say model.weight(n)")  # fmt: skip
+        raise RefusedError(
+            "average='examples' counts the first dimension of the first tensor in the inputs, and there is "
+            "none in these: build the model with average='weights', and say model.weight(n)"
+        )
     return len(found)
 
 

@@ -6,19 +6,20 @@ ready. So one laptop shows how communication hides behind the backward of a devi
 
 A layer that communicates inside its backward (a tensor-parallel one) must take its time in two steps, since what it
 sends hides behind the second: the gradient of its inputs, then that of its weights. Such a layer has an attribute
-`product`, which is None or a `Product`, and calls it where the time is due.
+`product` that makes both, and here gets a `TimedProduct`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from labkit.wire.errors import Refused
+from labkit.parallel.tensor.products import Product
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 Times = tuple[float, float] | tuple[float, float, float]
@@ -43,9 +44,9 @@ class Kernels:
 
     def __init__(self, module: nn.Module, group: Group, seconds: Seconds, flops: float | None):
         if (seconds is None) == (flops is None):
-            raise Refused("kernels needs either seconds, by layer, or flops (operations a second of the device)")
+            raise RefusedError("kernels needs either seconds, by layer, or flops (operations a second of the device)")
         if flops is not None and not flops > 0:
-            raise Refused(f"kernels(flops={flops}): operations a second, more than 0")
+            raise RefusedError(f"kernels(flops={flops}): operations a second, more than 0")
         self._group, self._flops, self._handles = group, flops, list[RemovableHandle]()
         self._told = list[nn.Module]()
         for layer, times in self._layers(module, seconds):
@@ -56,8 +57,10 @@ class Kernels:
             known = dict(module.named_modules())
             unknown = [name for name in seconds if name not in known]
             if unknown:
-                raise Refused(f"kernels: this module has no part called {unknown[0]!r}. "
-                              f"It has {', '.join(repr(n) for n in list(known)[1:6])} ...")  # fmt: skip
+                raise RefusedError(
+                    f"kernels: this module has no part called {unknown[0]!r}. "
+                    f"It has {', '.join(repr(n) for n in list(known)[1:6])} ..."
+                )
             return [(known[name], times) for name, times in seconds.items()]
         leaves = [m for m in module.modules() if not any(m.children())]
         if seconds is None:
@@ -66,13 +69,14 @@ class Kernels:
 
     def _time(self, layer: nn.Module, times: Times | None) -> None:
         if hasattr(layer, "product"):
-            layer.product = Product(self._group, times, self._flops)  # type: ignore[assignment]
+            layer.product = TimedProduct(self._group, times, self._flops)  # type: ignore[assignment]
             self._told.append(layer)
             return
         calls: list[float] = []  # backward seconds of calls whose backward is to come; the last call is first
 
         def after_forward(layer: nn.Module, inputs: Any, output: Any) -> None:
-            seconds = taken(times, layer.weight if times is None else None, output, self._flops)
+            inputs = cast(Tensor, layer.weight)[0].numel() if times is None else 0
+            seconds = taken(times, inputs, output, self._flops)
             if isinstance(output, Tensor) and output.requires_grad:
                 calls.append(seconds.backward)
             self._group.compute(seconds.forward)
@@ -88,7 +92,7 @@ class Kernels:
         while self._handles:
             self._handles.pop().remove()
         while self._told:
-            self._told.pop().product = None  # type: ignore[assignment]
+            self._told.pop().product = Product()  # type: ignore[assignment]
 
     def __enter__(self) -> Kernels:
         return self
@@ -111,31 +115,41 @@ class Taken:
         return self.input_gradient + self.weight_gradient
 
 
-def taken(times: Times | None, weight: Any, output: Any, flops: float | None) -> Taken:
-    """What was said (two numbers or three); or, with `flops`, the time of the product or convolution that it is."""
+def taken(times: Times | None, inputs: int, output: Any, flops: float | None) -> Taken:
+    """What was said (two numbers or three); or, with `flops`, the time of the product or convolution that it is.
+
+    inputs: of each number of the `output`.
+    """
     if times is None:
         assert flops is not None
-        assert isinstance(weight, Tensor)
-        seconds = 2 * output.numel() * (weight.numel() // len(weight)) / flops
+        seconds = 2 * output.numel() * inputs / flops
         return Taken(seconds, seconds, seconds)
     return Taken(times[0], times[1] / 2, times[1] / 2) if len(times) == 2 else Taken(*times)
 
 
-class Product:
-    """The stand-in for the products of a layer that calls it in the middle of its work: see the module."""
+class TimedProduct(Product):
+    """The products of a layer, each of which takes its time when it is there (and before it is communicated)."""
 
     def __init__(self, group: Group, times: Times | None, flops: float | None):
         self._group, self._times, self._flops = group, times, flops
 
-    def forward(self, output: Tensor, weight: Tensor) -> Taken:
-        """Take the forward time of a call with this `output` (before it is communicated); returns all its times."""
-        seconds = taken(self._times, weight, output, self._flops)
-        self._group.compute(seconds.forward)
-        return seconds
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        y = super().forward(x, weight, bias)
+        self._group.compute(self._taken(y, x.shape[-1]).forward)
+        return y
 
-    def backward(self, seconds: float) -> None:
-        """Take that long."""
-        self._group.compute(seconds)
+    def input_gradient(self, gradient: Tensor, weight: Tensor) -> Tensor:
+        found = super().input_gradient(gradient, weight)
+        self._group.compute(self._taken(gradient, weight.shape[1]).input_gradient)
+        return found
+
+    def weight_gradient(self, gradient: Tensor, x: Tensor) -> Tensor:
+        found = super().weight_gradient(gradient, x)
+        self._group.compute(self._taken(gradient, x.shape[-1]).weight_gradient)
+        return found
+
+    def _taken(self, output: Tensor, inputs: int) -> Taken:
+        return taken(self._times, inputs, output, self._flops)
 
 
 def multiplies(layer: nn.Module) -> bool:

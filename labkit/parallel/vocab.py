@@ -1,11 +1,11 @@
-"""A vocabulary cut among ranks: the embedding that reads it, and the scores and the loss that come out of it.
+"""A vocabulary cut among ranks: the embedding that reads it, and the logits and the loss that come out of it.
 
 Rank r holds rows `torch.tensor_split(weight, N)[r]` of the matrix, so any vocabulary can be cut. The matrix that embeds
 tokens can score them too (tied weights: Press & Wolf 2017), since both uses need the same rows.
 
     tokens   = VocabParallelEmbedding(vocab, width, group)
     x_btd    = tokens(ids_bt)                    one all-reduce, forward
-    part_btv = tokens.scores(x_btd)              one all-reduce, backward; this rank's columns of the scores
+    part_btv = tokens.logits(x_btd)              one all-reduce, backward; this rank's columns of the logits
     loss     = vocab_parallel_cross_entropy(part_btv, targets_bt, group, vocab=vocab)
 """
 
@@ -18,7 +18,7 @@ from labkit.parallel.tensor.placement import Shards, check_shards, shard_spec_of
 from labkit.parallel.tensor.products import CommOptions, column_product
 from labkit.parallel.tensor.regions import reduce_from_region, reduce_scatter_sequence
 from labkit.parallel.vocab_loss import places_of, vocab_parallel_cross_entropy
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 __all__ = ["VocabParallelEmbedding", "vocab_parallel_cross_entropy"]
@@ -31,8 +31,8 @@ class VocabParallelEmbedding(nn.Module):
         that ranks with the same random state hold parts of the same matrix.
     shards: the ids that each rank holds, in place of equal ranges of them: see `tensor/placement.py`.
     sequence: what comes out is this rank's part of dimension 1 (a reduce-scatter in place of the all-reduce), and what
-        `scores` takes too (an all-gather, and a reduce-scatter in backward).
-    overlap: backward of `scores` sums the input's gradient while it computes the weight's.
+        `logits` takes too (an all-gather, and a reduce-scatter in backward).
+    overlap: backward of `logits` sums the input's gradient while it computes the weight's.
     algorithm: of all these collectives.
     """
 
@@ -82,17 +82,19 @@ class VocabParallelEmbedding(nn.Module):
     def partial(self, ids: Tensor) -> Tensor:
         """The rows of ids that this rank holds, and zeros in place of the others: the sum over ranks is the embedding.
 
-        Raises Refused, on every rank alike, for an id outside the vocabulary.
+        Raises RefusedError, on every rank alike, for an id outside the vocabulary.
         """
         bad = (ids < 0) | (ids >= self.vocab)
         if bad.any():
-            raise Refused(f"id {int(ids[bad][0])} is not in the vocabulary of {self.vocab} ids, 0 to {self.vocab - 1} "
-                          f"({int(bad.sum())} such in all)")  # fmt: skip
+            raise RefusedError(
+                f"id {int(ids[bad][0])} is not in the vocabulary of {self.vocab} ids, 0 to {self.vocab - 1} "
+                f"({int(bad.sum())} such in all)"
+            )
         places = places_of(ids, self.vocab, self.group, self.ids)
         rows = F.embedding(places.clamp_min(0), self.weight)
         return rows.masked_fill((places < 0)[..., None], 0)
 
-    def scores(self, x: Tensor, *, length: int | None = None) -> Tensor:
+    def logits(self, x: Tensor, *, length: int | None = None) -> Tensor:
         """(b, t, width) -> (b, t, part): this rank's columns of `x @ weight.T`, by the same matrix.
 
         x: the same on every rank; its gradient is summed over the ranks in backward, and forward sends nothing. With
@@ -108,7 +110,9 @@ class VocabParallelEmbedding(nn.Module):
 def _check(vocab: int, width: int, group: Group) -> None:
     for name, value in (("vocab", vocab), ("width", width)):
         if type(value) is not int or value < 1:
-            raise Refused(f"VocabParallelEmbedding({name}={value!r}): needs a whole number, 1 or more")
+            raise RefusedError(f"VocabParallelEmbedding({name}={value!r}): needs a whole number, 1 or more")
     if vocab < group.size:
-        raise Refused(f"VocabParallelEmbedding(vocab={vocab}) on {group.size} ranks: every rank needs one id or more, "
-                      f"so the nearest degree of tensor parallelism that works is {vocab}")  # fmt: skip
+        raise RefusedError(
+            f"VocabParallelEmbedding(vocab={vocab}) on {group.size} ranks: every rank needs one id or more, "
+            f"so the nearest degree of tensor parallelism that works is {vocab}"
+        )

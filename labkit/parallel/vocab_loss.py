@@ -1,12 +1,12 @@
-"""Cross-entropy of scores that are cut along the vocabulary: no rank ever sees the scores of another.
+"""Cross-entropy of logits that are cut along the vocabulary: no rank ever sees the logits of another.
 
-With scores x_j of a position, target y and M the largest score, the loss is
+With logits x_j of a position, target y and M the largest score, the loss is
 
     log(sum_j exp(x_j - M)) - (x_y - M)
 
 M is a maximum over ranks, the sum a sum over ranks, and x_y - M is known to one rank and 0 on the others. So three
 numbers a position travel, whatever the vocabulary is (Shoeybi et al. 2019, "Megatron-LM", section 3). The gradient of
-a rank's scores, softmax minus one-hot, needs nothing more: the backward pass sends nothing.
+a rank's logits, softmax minus one-hot, needs nothing more: the backward pass sends nothing.
 With label smoothing e the one-hot becomes 1 - e for the target and e / V for each of all V ids more, so that the sum of
 x_j - M over ranks is a fourth number (Szegedy et al. 2016, "Rethinking the Inception architecture", section 7).
 """
@@ -23,20 +23,20 @@ from torch import Tensor
 
 from labkit.collectives import all_gather, all_reduce
 from labkit.collectives.chunks import even_sizes
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 REDUCTIONS = ("mean", "sum", "none")
 
 
 def vocab_parallel_cross_entropy(
-    scores_part: Tensor, targets: Tensor, group: Group, ignore_index: int = -100, *, vocab: int | None = None,
+    logits_part: Tensor, targets: Tensor, group: Group, ignore_index: int = -100, *, vocab: int | None = None,
     ids: Sequence[Sequence[int]] | None = None, reduction: str = "mean", label_smoothing: float = 0.0,
     algorithm: str = "auto",
 ) -> Tensor:  # fmt: skip
-    """The loss of `F.cross_entropy(scores, targets)`, the same on every rank, from this rank's part of the scores.
+    """The loss of `F.cross_entropy(logits, targets)`, the same on every rank, from this rank's part of the logits.
 
-    scores_part: (..., part), this rank's columns of the scores (..., vocab), in the order of the ranks. float32 or
+    logits_part: (..., part), this rank's columns of the logits (..., vocab), in the order of the ranks. float32 or
         float64; 16-bit floats are reckoned with in 32 bits, and their gradient is rounded once, at the end.
     targets: (...), ids in the whole vocabulary, the same on every rank. Those equal to `ignore_index` count nothing.
     vocab: size of the whole vocabulary. Parts are then those of `torch.tensor_split`. Without it the ranks first tell
@@ -47,21 +47,25 @@ def vocab_parallel_cross_entropy(
 
     Two all-reduces by `algorithm`: the maximum (1 number a target), then sum and target's score (2 numbers; 3 with
     label smoothing).
-    Bytes: `cost.vocabulary_parallel_loss_bytes`. Beside the scores and their gradient one more tensor of their size
-    exists, for a moment. Raises Refused, before anything is sent, for a target that is not in the vocabulary.
+    Bytes: `cost.vocabulary_parallel_loss_bytes`. Beside the logits and their gradient one more tensor of their size
+    exists, for a moment. Raises RefusedError, before anything is sent, for a target that is not in the vocabulary.
     """
-    part = _checked(scores_part, targets, reduction)
+    part = _checked(logits_part, targets, reduction)
     if not 0 <= label_smoothing <= 1:
-        raise Refused(f"label_smoothing={label_smoothing!r}: the part of a target that goes to all ids, from 0 to 1")
+        raise RefusedError(
+            f"label_smoothing={label_smoothing!r}: the part of a target that goes to all ids, from 0 to 1"
+        )
     wanted = targets.reshape(-1).long()
     if ids is not None:
         sizes = [len(mine) for mine in ids]
     else:
         sizes = _parts(part, wanted, group) if vocab is None else even_sizes(vocab, group.size)
     if sizes[group.rank] != part or not all(sizes):
-        raise Refused(f"rank {group.rank} has the scores of {part} ids, but {sum(sizes)} ids on {group.size} ranks "
-                      f"are {' + '.join(map(str, sizes))}: cut the vocabulary as torch.tensor_split does, one id a "
-                      "rank or more")  # fmt: skip
+        raise RefusedError(
+            f"rank {group.rank} has the logits of {part} ids, but {sum(sizes)} ids on {group.size} ranks "
+            f"are {' + '.join(map(str, sizes))}: cut the vocabulary as torch.tensor_split does, one id a "
+            "rank or more"
+        )
     kept = wanted != ignore_index
     _check_targets(wanted, kept, sum(sizes), targets.shape, ignore_index)
     if ids is None:
@@ -70,7 +74,7 @@ def vocab_parallel_cross_entropy(
     else:
         places = places_of(torch.where(kept, wanted, 0), sum(sizes), group, ids)
     loss: Tensor = _Loss.apply(
-        scores_part.reshape(-1, part), places, kept, group, algorithm, label_smoothing, sum(sizes)
+        logits_part.reshape(-1, part), places, kept, group, algorithm, label_smoothing, sum(sizes)
     )
     if reduction == "none":
         return loss.view(targets.shape)
@@ -90,7 +94,7 @@ def places_of(ids: Tensor, vocab: int, group: Group, held: Sequence[Sequence[int
 
 
 class _Loss(torch.autograd.Function):
-    """(n, part) scores -> (n,) losses. places: of the targets among this rank's columns, outside of them elsewhere."""
+    """(n, part) logits -> (n,) losses. places: of the targets among this rank's columns, outside of them elsewhere."""
 
     @staticmethod
     def forward(
@@ -129,19 +133,23 @@ class _Loss(torch.autograd.Function):
         return gradient.to(x_nv.dtype), None, None, None, None, None, None
 
 
-def _checked(scores: Tensor, targets: Tensor, reduction: str) -> int:
+def _checked(logits: Tensor, targets: Tensor, reduction: str) -> int:
     """This rank's number of columns."""
     if reduction not in REDUCTIONS:
-        raise Refused(f"reduction={reduction!r} is not one of {', '.join(map(repr, REDUCTIONS))}")
-    if not scores.is_floating_point() or scores.dim() == 0:
-        raise Refused(f"scores must be floating-point numbers of shape (..., part), not {scores.dtype} of shape "
-                      f"{list(scores.shape)}")  # fmt: skip
+        raise RefusedError(f"reduction={reduction!r} is not one of {', '.join(map(repr, REDUCTIONS))}")
+    if not logits.is_floating_point() or logits.dim() == 0:
+        raise RefusedError(
+            f"logits must be floating-point numbers of shape (..., part), not {logits.dtype} of shape "
+            f"{list(logits.shape)}"
+        )
     if targets.is_floating_point() or targets.dtype == torch.bool or targets.is_complex():
-        raise Refused(f"targets must be whole numbers (ids in the vocabulary), not {targets.dtype}")
-    if targets.shape != scores.shape[:-1]:
-        raise Refused(f"scores of shape {list(scores.shape)} need targets of shape {list(scores.shape[:-1])}, not "
-                      f"{list(targets.shape)}")  # fmt: skip
-    return scores.shape[-1]
+        raise RefusedError(f"targets must be whole numbers (ids in the vocabulary), not {targets.dtype}")
+    if targets.shape != logits.shape[:-1]:
+        raise RefusedError(
+            f"logits of shape {list(logits.shape)} need targets of shape {list(logits.shape[:-1])}, not "
+            f"{list(targets.shape)}"
+        )
+    return logits.shape[-1]
 
 
 def _parts(part: int, ids: Tensor, group: Group) -> list[int]:
@@ -150,8 +158,9 @@ def _parts(part: int, ids: Tensor, group: Group) -> list[int]:
     table = all_gather(torch.tensor([[part, digest]], device=group.device), group).tolist()
     others = [rank for rank, (_, theirs) in enumerate(table) if theirs != table[0][1]]
     if others:
-        raise Refused(f"rank {others[0]} has other targets than rank 0: all ranks that share a vocabulary work on the "
-                      "same batch")  # fmt: skip
+        raise RefusedError(
+            f"rank {others[0]} has other targets than rank 0: all ranks that share a vocabulary work on the same batch"
+        )
     return [columns for columns, _ in table]
 
 
@@ -161,6 +170,8 @@ def _check_targets(ids: Tensor, kept: Tensor, vocab: int, shape: torch.Size, ign
     if bad.any():
         first = int(bad.nonzero()[0])
         at = [int(i) for i in torch.unravel_index(torch.tensor(first), shape)]
-        raise Refused(f"target {int(ids[first])} at {at} is not in the vocabulary of {vocab} ids, 0 to {vocab - 1} "
-                      f"({int(bad.sum())} such in all): give what should not count the id {ignore_index}, which is "
-                      "ignore_index")  # fmt: skip
+        raise RefusedError(
+            f"target {int(ids[first])} at {at} is not in the vocabulary of {vocab} ids, 0 to {vocab - 1} "
+            f"({int(bad.sum())} such in all): give what should not count the id {ignore_index}, which is "
+            "ignore_index"
+        )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, fields
 
-from labkit.wire.errors import Refused, WaitTimeout
+from labkit.wire.errors import RefusedError, WaitTimeout
 
 FACTORS = {"message": 3.0, "exchange": 4.0, "vote": 5.0, "step": 10.0, "join": 12.0, "hang": 15.0}
 LEAST = 1.0  # seconds: on a busy machine a healthy process may get no processor for about as long
@@ -37,12 +37,14 @@ class Deadlines:
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10**7:
-                raise Refused(f"Deadlines({f.name}={value!r}): needs a number of seconds above 0")
+                raise RefusedError(f"Deadlines({f.name}={value!r}): needs a number of seconds above 0")
         for inner, outer, why in _RULES:
             needed, given = sum(getattr(self, name) for name in inner), getattr(self, outer)
             if not needed < given:
-                raise Refused(f"Deadlines: {outer}={given:g} s must be longer than {' and '.join(inner)} "
-                              f"({needed:g} s){' together' if len(inner) > 1 else ''}: {why}")  # fmt: skip
+                raise RefusedError(
+                    f"Deadlines: {outer}={given:g} s must be longer than {' and '.join(inner)} "
+                    f"({needed:g} s){' together' if len(inner) > 1 else ''}: {why}"
+                )
 
     @classmethod
     def for_step(cls, seconds: float, least: float = LEAST) -> Deadlines:
@@ -52,14 +54,14 @@ class Deadlines:
         """
         for name, value in (("seconds", seconds), ("least", least)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10**5:
-                raise Refused(f"Deadlines.for_step({name}={value!r}): needs a number of seconds above 0")
+                raise RefusedError(f"Deadlines.for_step({name}={value!r}): needs a number of seconds above 0")
         unit = max(float(seconds), least / FACTORS["message"])
         return cls(**{name: factor * unit for name, factor in FACTORS.items()})
 
     def start(self, name: str, outer: Limit | None = None) -> Limit:
         """Let the limit called `name` run from now on, inside `outer`."""
         if name not in FACTORS:
-            raise Refused(f"there is no deadline {name!r}: they are {', '.join(FACTORS)}")
+            raise RefusedError(f"there is no deadline {name!r}: they are {', '.join(FACTORS)}")
         return Limit(name, getattr(self, name), outer)
 
 

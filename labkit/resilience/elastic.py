@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.world.engine import start
 from labkit.world.job import Failure, RankFailed, Run, plainly
 from labkit.world.spec import make_spec
@@ -36,7 +36,7 @@ Smaller = Sequence[int] | Callable[[int, Sequence[Failure]], int] | None
 _COUNT = "LABKIT_RESTARTS"
 # A world that was refused something, or whose ranks did different things, would end in the same way again.
 _FINAL_KINDS = {"mismatch", "stopped"}
-_FINAL_ERRORS = {"Refused", "NotSaved", "NotLoaded", "Damaged"}
+_FINAL_ERRORS = {"RefusedError", "NotSaved", "NotLoaded", "Damaged"}
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ def run_elastic(
     Raises GaveUp, a RankFailed, with all attempts.
     """
     if type(max_restarts) is not int or max_restarts < 0:
-        raise Refused(f"max_restarts={max_restarts!r}: a whole number, 0 or more")
+        raise RefusedError(f"max_restarts={max_restarts!r}: a whole number, 0 or more")
     if "on_failure" in options:
-        raise Refused("run_elastic decides what a failure leads to: leave on_failure out")
+        raise RefusedError("run_elastic decides what a failure leads to: leave on_failure out")
     if is_torchrun():
         begun = time.perf_counter()
         _join(options)
@@ -154,7 +154,7 @@ def _sizes(world_size: int, smaller: Smaller) -> list[int]:
         return []
     sizes = list(smaller)
     if not sizes or not all(type(n) is int and 1 <= n < world_size for n in sizes):
-        raise Refused(f"smaller={sizes}: sizes between 1 and {world_size - 1}, or leave it out")
+        raise RefusedError(f"smaller={sizes}: sizes between 1 and {world_size - 1}, or leave it out")
     return sorted({*sizes, world_size}, reverse=True)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.wire.errors import MessageLost, PeerLost, Refused, WaitTimeout, WireError
+from labkit.wire.errors import MessageLost, PeerLost, RefusedError, WaitTimeout, WireError
 
 
 class Recoverable(WireError):
@@ -41,15 +41,15 @@ class NoQuorum(Recoverable):
     """The quorum service did not answer, or not in time."""
 
 
-class WrongToken(Refused):
+class WrongToken(RefusedError):
     """A request without the token of this run."""
 
 
-class WrongVersion(Refused):
+class WrongVersion(RefusedError):
     """The other side runs another version of the code."""
 
 
-class OldIncarnation(Refused):
+class OldIncarnation(RefusedError):
     """A request of a life of a replica that is over: a newer one has begun."""
 
 

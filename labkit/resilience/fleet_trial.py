@@ -30,7 +30,7 @@ from labkit.cost.refuse import not_negative, one_of, positive, whole
 from labkit.cost.simulators.fleet_runs import FleetRuns, simulate_fleet
 from labkit.data.runs import FleetTrial, fleet_trials
 from labkit.resilience.audit import Commit, read
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 from .deadlines import Deadlines
 from .ft_hsdp import FtConfig
@@ -244,7 +244,7 @@ class TrialJob:
             ends = [at for at, _ in self.strikes[1:]] + [self.trial.time]
             for (at, replica), end in zip(self.strikes, ends, strict=True):
                 time.sleep(max(0.0, zero + at + late - time.monotonic()))
-                with contextlib.suppress(Refused):
+                with contextlib.suppress(RefusedError):
                     self._job.job.kill(replica)
                 done.append((time.monotonic() - zero, replica))
                 if self.trial.apart:
@@ -264,7 +264,7 @@ class TrialJob:
         """(time, replicas that trained) of each committed step, by the replica that was the first to commit it."""
         try:
             lines, _ = read(f"{self._folder}/log")
-        except Refused:
+        except RefusedError:
             return []  # nobody has begun to write
         first: dict[tuple[int, int], Commit] = {}
         for x in lines:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from labkit import collectives
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 Life = dict[str, Any]
@@ -72,13 +72,15 @@ def adamw_step(state: Tensor, steps: int, gradient: Tensor) -> Tensor:
     """The state after one more step of AdamW, which has made `steps` steps before (Loshchilov & Hutter 2019).
 
     state: float64[3, ...], weights and both moments. gradient: like the weights. `state` stays as it is.
-    Raises Refused if the shapes do not fit together, or `steps` is no count.
+    Raises RefusedError if the shapes do not fit together, or `steps` is no count.
     """
     if state.dim() < 1 or state.shape[0] != 3 or state.shape[1:] != gradient.shape:
-        raise Refused(f"adamw_step: a state of shape {list(state.shape)} and a gradient of {list(gradient.shape)}. It "
-                      "needs weights and two moments, [3, ...], and a gradient like the weights")  # fmt: skip
+        raise RefusedError(
+            f"adamw_step: a state of shape {list(state.shape)} and a gradient of {list(gradient.shape)}. It "
+            "needs weights and two moments, [3, ...], and a gradient like the weights"
+        )
     if type(steps) is not int or steps < 0:
-        raise Refused(f"adamw_step: {steps!r} steps were made before; it needs a whole number, 0 or more")
+        raise RefusedError(f"adamw_step: {steps!r} steps were made before; it needs a whole number, 0 or more")
     rate, first_decay, second_decay, eps, decay = ADAMW.values()
     first = first_decay * state[1] + (1 - first_decay) * gradient
     second = second_decay * state[2] + (1 - second_decay) * gradient**2

@@ -2,7 +2,7 @@
 from .errors import (
     Mismatch as Mismatch,
     PeerLost as PeerLost,
-    Refused as Refused,
+    RefusedError as RefusedError,
     WaitTimeout as WaitTimeout,
     WireError as WireError,
 )

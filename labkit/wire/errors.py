@@ -34,5 +34,5 @@ class WaitTimeout(WireError, TimeoutError):
     peer = -1
 
 
-class Refused(ValueError):
+class RefusedError(ValueError):
     """A request that cannot work, refused before anything was started."""

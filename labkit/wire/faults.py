@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from .errors import Refused
+from .errors import RefusedError
 from .record import Page
 
 
@@ -39,9 +39,9 @@ class Fault:
 
     def __post_init__(self) -> None:
         if sum(w is not None for w in (self.step, self.message, self.at)) > 1:
-            raise Refused(f"{self}: give one of step=, message= and at=, not several")
+            raise RefusedError(f"{self}: give one of step=, message= and at=, not several")
         if self.nth < 1 or (self.message is not None and self.message < 1):
-            raise Refused(f"{self}: nth= and message= count from 1")
+            raise RefusedError(f"{self}: nth= and message= count from 1")
 
     @property
     def immediate(self) -> bool:
@@ -133,13 +133,13 @@ KINDS = [k.__name__ for k in (*Fault.__subclasses__(), *MessageFault.__subclasse
 def check_faults(faults: Any, size: int) -> list[Fault]:
     """The faults as a list; refuses what is no fault or names a rank outside the world."""
     if faults is not None and not isinstance(faults, list | tuple):
-        raise Refused(f"faults={faults!r}: needs a list of faults, such as [Kill(1, step=3)]")
+        raise RefusedError(f"faults={faults!r}: needs a list of faults, such as [Kill(1, step=3)]")
     faults = list(faults or [])
     for f in faults:
         if not isinstance(f, Fault) or type(f) is Fault:
-            raise Refused(f"faults= takes {', '.join(KINDS[:-1])} and {KINDS[-1]}, not {f!r}")
+            raise RefusedError(f"faults= takes {', '.join(KINDS[:-1])} and {KINDS[-1]}, not {f!r}")
         if not isinstance(f.rank, int) or not 0 <= f.rank < size:
-            raise Refused(f"{f}: the world has ranks 0 to {size - 1}")
+            raise RefusedError(f"{f}: the world has ranks 0 to {size - 1}")
     return faults
 
 

@@ -19,7 +19,7 @@ from . import record as rec
 from .compute import Compute
 from .context import Context
 from .dtypes import CODES
-from .errors import Refused
+from .errors import RefusedError
 from .handle import WorkHandle
 from .message import number_operation
 from .messenger import COLLECTIVES, USER, Messenger
@@ -68,9 +68,9 @@ class Group(Messenger):
         """A group of these ranks of mine, without communication. Every one of them must call it; the result is kept."""
         ranks = tuple(ranks)
         if len(set(ranks)) != len(ranks) or not all(isinstance(r, int) and 0 <= r < self.size for r in ranks):
-            raise Refused(f"subgroup({list(ranks)}): needs different ranks between 0 and {self.size - 1}")
+            raise RefusedError(f"subgroup({list(ranks)}): needs different ranks between 0 and {self.size - 1}")
         if self.rank not in ranks:
-            raise Refused(f"subgroup({list(ranks)}): rank {self.rank}, which calls it, is not in it")
+            raise RefusedError(f"subgroup({list(ranks)}): rank {self.rank}, which calls it, is not in it")
         found = self._subgroups.get(ranks)
         if found is None:
             members = [self.global_ranks[r] for r in ranks]
@@ -100,9 +100,9 @@ class Group(Messenger):
         members = list(members)
         size = context.size
         if len(set(members)) != len(members) or not all(type(r) is int and 0 <= r < size for r in members):
-            raise Refused(f"rebuild({members}): needs different world ranks between 0 and {size - 1}")
+            raise RefusedError(f"rebuild({members}): needs different world ranks between 0 and {size - 1}")
         if context.rank not in members:
-            raise Refused(f"rebuild({members}): rank {context.rank}, which calls it, is not in it")
+            raise RefusedError(f"rebuild({members}): rank {context.rank}, which calls it, is not in it")
         if epoch is None:
             self._leave()
             # A restarted rank knows nothing of earlier rebuilds, but it has a new address: so all agree on the number.
@@ -112,8 +112,10 @@ class Group(Messenger):
             return Group(context, members, key)
         new = epoch_of(epoch, members, context.transport.address)
         if (tuple(members), epoch) in context.rebuilt:
-            raise Refused(f"rebuild({members}, epoch={epoch}): rank {context.rank} has been in this epoch before, and "
-                          "what is left of it could reach the new group: agree on another number")  # fmt: skip
+            raise RefusedError(
+                f"rebuild({members}, epoch={epoch}): rank {context.rank} has been in this epoch before, and "
+                "what is left of it could reach the new group: agree on another number"
+            )
         self._leave()
         self._close()
         context.rebuilt[tuple(members), epoch] = 1
@@ -188,7 +190,7 @@ class Group(Messenger):
     def compute(self, seconds: float) -> Compute:
         """Stand for a kernel of `seconds`. As a context manager it pads the real work inside to that length."""
         if not 0 <= seconds < float("inf"):
-            raise Refused(f"compute({seconds}): needs a finite number of seconds, 0 or more")
+            raise RefusedError(f"compute({seconds}): needs a finite number of seconds, 0 or more")
         return Compute(self, seconds)
 
     # -- collectives (called by labkit.collectives) ------------------------------------------------------------

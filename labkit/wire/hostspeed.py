@@ -13,7 +13,7 @@ import time
 
 from labkit.cost.units import format_bandwidth, format_seconds
 
-from .errors import Refused
+from .errors import RefusedError
 from .network import Link, Network
 
 MARGIN = 2.0  # refuse only what is faster by this factor: the measurement is a rough one
@@ -58,7 +58,7 @@ def _echo(sock: socket.socket) -> None:
 
 
 def refuse_faster_links(network: Network) -> None:
-    """Raise `Refused` if a link asks for more than this machine can do.
+    """Raise `RefusedError` if a link asks for more than this machine can do.
 
     Infinite bandwidth and no latency, as a `Link()` has them, ask for nothing: they stand for the wire as it is.
     """
@@ -69,7 +69,7 @@ def refuse_faster_links(network: Network) -> None:
             (f"a latency of {format_seconds(link.latency)}", -link.latency, -host.latency / MARGIN),
         ):
             if asked > best and asked not in (float("inf"), 0.0):
-                raise Refused(
+                raise RefusedError(
                     f"network: the {name} link has {what}, which is faster than this machine "
                     f"(about {format_bandwidth(host.bandwidth, 2)}, {format_seconds(host.latency, 2)} a hop). "
                     "A real run can only be slowed down: use clock='virtual' for faster links"

@@ -23,7 +23,7 @@ from . import record as rec, staging
 from .clock import Clock
 from .context import Context
 from .dtypes import CODES
-from .errors import Refused
+from .errors import RefusedError
 from .handle import MessageHandle
 from .message import ACK, Message
 from .ops import ReduceOp
@@ -152,7 +152,7 @@ class Messenger:
         be longer. After a wait that ran out the group is of no more use to its members, except for `rebuild`.
         """
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-            raise Refused(f"within({seconds!r}): needs a number of seconds above 0")
+            raise RefusedError(f"within({seconds!r}): needs a number of seconds above 0")
         self.context.transport.must_be_rebuildable("within()")
         local = self.context.local
         before = getattr(local, "until", None)
@@ -189,9 +189,11 @@ class Messenger:
     def _message(self, way: str, x: Tensor, other: int, op: ReduceOp | None, flags: int) -> Message | None:
         """The message, checked and numbered; None for one that a fault makes vanish."""
         if type(other) is not int or not 0 <= other < self.size:
-            raise Refused(f"rank {other!r} is not in this group of {self.size}: ranks go from 0 to {self.size - 1}")
+            raise RefusedError(
+                f"rank {other!r} is not in this group of {self.size}: ranks go from 0 to {self.size - 1}"
+            )
         if other == self.rank:
-            raise Refused(f"rank {self.rank} cannot {way} {'to' if way == 'send' else 'from'} itself")
+            raise RefusedError(f"rank {self.rank} cannot {way} {'to' if way == 'send' else 'from'} itself")
         staged = self._check(way, x)
         peer = self.global_ranks[other]
         faults = self.context.faults
@@ -208,24 +210,28 @@ class Messenger:
     def _check(self, way: str, x: Tensor) -> bool:
         """Refuse a tensor that cannot be moved; whether it goes by way of host memory."""
         if not isinstance(x, Tensor):
-            raise Refused(f"only tensors can be sent and received, not {type(x).__name__}")
+            raise RefusedError(f"only tensors can be sent and received, not {type(x).__name__}")
         staged = staging.needs_staging(x)
         if staged and x.is_meta:
-            raise Refused(f"{way} needs a tensor with values, and this one is on the meta device")
+            raise RefusedError(f"{way} needs a tensor with values, and this one is on the meta device")
         if not self.context.transport.host_memory:
             if not staged:
-                raise Refused(f"{way} over {self.transport} needs a tensor on {self.device}, and this one is on "
-                              f"{x.device}: call .to(group.device) first")  # fmt: skip
+                raise RefusedError(
+                    f"{way} over {self.transport} needs a tensor on {self.device}, and this one is on "
+                    f"{x.device}: call .to(group.device) first"
+                )
             staged = False
         if not x.is_contiguous():
-            raise Refused(
+            raise RefusedError(
                 f"{way} needs a contiguous tensor; call .contiguous() first "
                 f"(shape {tuple(x.shape)}, strides {x.stride()})"
             )
         if x.dtype not in CODES:
-            raise Refused(f"labkit cannot send dtype {x.dtype}")
+            raise RefusedError(f"labkit cannot send dtype {x.dtype}")
         if x.is_conj() or x.is_neg():
-            raise Refused(f"{way} needs the values as they lie in memory; call .resolve_conj().resolve_neg() first")
+            raise RefusedError(
+                f"{way} needs the values as they lie in memory; call .resolve_conj().resolve_neg() first"
+            )
         return staged
 
     def _number(self, way: str, peer: int) -> int:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .errors import PeerLost, Refused, WaitTimeout
+from .errors import PeerLost, RefusedError, WaitTimeout
 from .record import Recorder
 from .sockets import TcpMeter
 
@@ -33,7 +33,7 @@ def native_of(group: Group) -> NativeCollectives | None:
     if not dist.is_initialized():
         return None
     if group.context.clock.virtual:
-        raise Refused("a native collective takes no virtual time: use clock='real', or another algorithm")
+        raise RefusedError("a native collective takes no virtual time: use clock='real', or another algorithm")
     made = group.context.natives
     key = group.global_ranks
     if key not in made:

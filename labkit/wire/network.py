@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from labkit.cost.collectives.links import Links
 
-from .errors import Refused
+from .errors import RefusedError
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Link:
 
     def __post_init__(self) -> None:
         if not self.bandwidth > 0:
-            raise Refused(f"a link's bandwidth must be above 0 bytes/s, not {self.bandwidth}")
+            raise RefusedError(f"a link's bandwidth must be above 0 bytes/s, not {self.bandwidth}")
         if not 0 <= self.latency < float("inf"):
-            raise Refused(f"a link's latency must be 0 s or more, not {self.latency}")
+            raise RefusedError(f"a link's latency must be 0 s or more, not {self.latency}")
 
     def seconds(self, nbytes: int) -> float:
         """Time for one message of `nbytes` on an idle link."""
@@ -45,16 +45,16 @@ class Network:
         for name in ("nodes", "ranks_per_node"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
-                raise Refused(f"Network({name}={value!r}): must be a whole number of at least 1")
+                raise RefusedError(f"Network({name}={value!r}): must be a whole number of at least 1")
         for name in ("intra", "inter"):
             if not isinstance(getattr(self, name), Link):
-                raise Refused(f"Network({name}={getattr(self, name)!r}): must be a labkit.Link")
+                raise RefusedError(f"Network({name}={getattr(self, name)!r}): must be a labkit.Link")
 
     def per_node(self, world_size: int) -> int:
         """Ranks on each node for a world of `world_size`; refuses a world that does not fit."""
         k = self.ranks_per_node or -(-world_size // self.nodes)
         if k * self.nodes != world_size:
-            raise Refused(
+            raise RefusedError(
                 f"Network(nodes={self.nodes}, ranks_per_node={k}) holds {k * self.nodes} ranks, "
                 f"but the world has {world_size}: make nodes * ranks_per_node equal to world_size"
             )

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from . import record as rec, staging
-from .errors import Refused, WaitTimeout
+from .errors import RefusedError, WaitTimeout
 from .message import CREDIT, Message
 from .ops import ReduceOp
 from .parts import Parts
@@ -60,7 +60,7 @@ class _Relay:
         window: int, quiet: float, limit: float,
     ):  # fmt: skip
         if not isinstance(group._lane, LocalLane):
-            raise Refused(f"a relay needs the framed sockets of transport='local', not {group.transport!r}")
+            raise RefusedError(f"a relay needs the framed sockets of transport='local', not {group.transport!r}")
         self.lane, self.context, self.parts = group._lane, group.context, Parts(group, x)
         self.recorder, self.clock = self.context.recorder, self.context.clock_here()
         self.outs, self.intos, self.window = outs, intos, window

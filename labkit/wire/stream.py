@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ class Stream:
         self.context = context
         self._work: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._pending = 0
-        self._last: WorkHandle | None = None
+        self._last: Callable[[], WorkHandle | None] = lambda: None  # weakly: its result is the caller's alone
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
@@ -36,12 +37,12 @@ class Stream:
         """Queue `work`; `handle` gets what it returns or raises. It starts at `now` or later."""
         with self._lock:
             self._pending += 1
-            self._last = handle
+            self._last = weakref.ref(handle)
         self._work.put((work, handle, now))
 
     def settle(self) -> None:
         """Wait for all that is queued, as its callers would have; what it raises is nobody's. Raises WaitTimeout."""
-        last = self._last
+        last = self._last()
         if last is not None and not last.done():
             try:
                 last.wait()

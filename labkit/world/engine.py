@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.telling import Telling
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 from .channel import Channel, Closed
 from .job import Job, Run, plainly
@@ -116,16 +116,16 @@ def start(fn: Callable[..., Any], world_size: int, *args: Any, **options: Any) -
     """Start `fn(group, *args)` on `world_size` ranks and return at once with the `Job`.
 
     fn may be defined in a cell; closures, lambdas and classes of the notebook travel with it. For the options
-    see `labkit.world.Spec`. Raises `Refused` (a ValueError) for anything that cannot work, before a rank starts.
+    see `labkit.world.Spec`. Raises `RefusedError` (a ValueError) for anything that cannot work, before a rank starts.
     """
     from .torchrun import is_torchrun
 
     if is_torchrun():
-        raise Refused("under torchrun the ranks exist already: use launch(), which runs on them")
+        raise RefusedError("under torchrun the ranks exist already: use launch(), which runs on them")
     if os.environ.get("LABKIT_RANK") is not None:
-        raise Refused("launch was called inside a rank: a rank cannot start a world of its own")
+        raise RefusedError("launch was called inside a rank: a rank cannot start a world of its own")
     if not callable(fn):
-        raise Refused(f"launch needs a function fn(group, *args), not {type(fn).__name__}")
+        raise RefusedError(f"launch needs a function fn(group, *args), not {type(fn).__name__}")
     spec = make_spec(world_size, options)
     refuse_many(spec)
     call = pack(fn, args)
@@ -181,7 +181,7 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
         Pickler(out, protocol=5).dump((fn, args))
     except Exception as why:
         name = getattr(fn, "__qualname__", repr(fn))
-        raise Refused(
+        raise RefusedError(
             f"{name} cannot be sent to the ranks: {why}. It may hold an open file, a lock, a widget or a Run; "
             "create such things inside the function"
         ) from why

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from labkit.wire import record as rec
 from labkit.wire.faults import Fault
 
-from .life import Life
+from .life import RankProcess
 
 
 class FaultInjector:
     """The faults of one job, by number, those injected later included. `tell(rank, text)` reports an event."""
 
-    def __init__(self, faults: Sequence[Fault], pages: Sequence[rec.Page], lives: Sequence[Life],
+    def __init__(self, faults: Sequence[Fault], pages: Sequence[rec.Page], lives: Sequence[RankProcess],
                  tell: Callable[[int, str], None]):  # fmt: skip
         self.faults: dict[int, Fault] = dict(enumerate(faults))
         self.pages, self.lives, self.tell = pages, lives, tell
@@ -29,7 +29,7 @@ class FaultInjector:
         """The faults that never came about, as text."""
         return [str(self.faults[n]) for n in self.faults if n not in self.fired]
 
-    def strike(self, life: Life, number: int) -> None:
+    def strike(self, life: RankProcess, number: int) -> None:
         """A rank has come to the place of a fault: strike it, once in the job."""
         more = self.injected.pop(life.rank, {})
         if number < 0 or number in self.fired:

@@ -24,7 +24,7 @@ from .address_table import AddressTable
 from .channel import Channel, Closed
 from .fault_injector import FaultInjector
 from .judge import LOOK, SETTLE, Judge
-from .life import Life
+from .life import RankProcess
 from .memory_limit import allowance, remedy
 from .process import describe_exit
 from .rank import Birth, live
@@ -46,7 +46,7 @@ class Host:
         self.store = _store_path()
         self.secret = secrets.token_bytes(16)
         self.epoch = time.perf_counter_ns()
-        self.lives = [Life(r) for r in range(size)]
+        self.lives = [RankProcess(r) for r in range(size)]
         self.judge = Judge(self.spec, self.pages, self.lives, self.epoch, self.kill_all)
         self.injector = FaultInjector(self.spec.faults, self.pages, self.lives, self.event)
         self._looked = time.monotonic()
@@ -222,17 +222,17 @@ class Host:
         """Tell the caller what happened to a rank."""
         self.caller.send(("event", rank, text))
 
-    def hear_output(self, life: Life) -> None:
+    def hear_output(self, life: RankProcess) -> None:
         """Pass on whole lines."""
         if text := life.lines():
             self.caller.send(("output", life.rank, text))
 
-    def flush(self, life: Life) -> None:
+    def flush(self, life: RankProcess) -> None:
         """Pass on the unfinished last line of a rank that is gone."""
         if text := life.rest():
             self.caller.send(("output", life.rank, text))
 
-    def hear_rank(self, life: Life) -> None:
+    def hear_rank(self, life: RankProcess) -> None:
         assert life.control is not None
         try:
             for (what, *rest), fds in life.control.ready():

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from labkit.telling import Telling
 from labkit.wire import record as rec
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.faults import Fault, check_faults
 from labkit.wire.trace import Trace, from_pages
 
@@ -68,7 +68,7 @@ def plainly(fn: Callable[P, T]) -> Callable[P, T]:
         __tracebackhide__ = True
         try:
             return fn(*args, **kwargs)
-        except (RankFailed, Refused, TimeoutError, KeyboardInterrupt) as error:
+        except (RankFailed, RefusedError, TimeoutError, KeyboardInterrupt) as error:
             raise error.with_traceback(None) from None  # its message says what there is to say
 
     return call
@@ -190,13 +190,13 @@ class Job:
     def restart(self, rank: int) -> None:
         """Start a rank anew that is gone, or was killed and will be (needs on_failure='continue')."""
         if self.spec.on_failure != "continue":
-            raise Refused("restart needs a job started with on_failure='continue'")
+            raise RefusedError("restart needs a job started with on_failure='continue'")
         self._order("restart", self._rank(rank))
 
     def hold(self, on: bool) -> None:
         """Hold the run open though all ranks may be over, so that they can be restarted; False lets it end again."""
         if on and self.spec.on_failure != "continue":
-            raise Refused("hold needs a job started with on_failure='continue'")
+            raise RefusedError("hold needs a job started with on_failure='continue'")
         self._order("hold", bool(on))
 
     def await_events(self, seen: int, timeout: float) -> list[tuple[float, int, str]]:
@@ -222,10 +222,10 @@ class Job:
 
     def stop(self) -> None:
         """End every rank and wait until they are gone."""
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(RefusedError):
             self._order("stop")
         if self._over.wait(5):
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(RefusedError):
                 self._finished()
 
     def trace(self) -> Trace:
@@ -256,7 +256,7 @@ class Job:
 
     def _rank(self, rank: int) -> int:
         if not isinstance(rank, int) or not 0 <= rank < self.spec.world_size:
-            raise Refused(f"rank {rank!r}: this world has ranks 0 to {self.spec.world_size - 1}")
+            raise RefusedError(f"rank {rank!r}: this world has ranks 0 to {self.spec.world_size - 1}")
         return rank
 
     def _doing(self) -> str:
@@ -279,7 +279,7 @@ class Job:
 
     def _order(self, *order: Any) -> None:
         if self._over.is_set():
-            raise Refused("this run is over")
+            raise RefusedError("this run is over")
         with self._lock:
             try:
                 self._channel.send(order)
@@ -358,7 +358,7 @@ class Job:
 
     def _collect(self) -> Run:
         if self._refused is not None:
-            raise Refused(self._refused)
+            raise RefusedError(self._refused)
         assert self._end is not None
         _, failures, unfired = self._end
         while self._blobs:

@@ -15,7 +15,7 @@ from labkit.wire import record as rec
 
 from .diagnose import Picture, Reader, find_unreceived
 from .explain import culprit, explain_stuck, explain_timeout
-from .life import Life
+from .life import RankProcess
 from .spec import Spec
 
 SETTLE = 0.06  # seconds between the first sign of trouble and the verdict
@@ -35,7 +35,12 @@ class Judge:
     """
 
     def __init__(
-        self, spec: Spec, pages: Sequence[rec.Page], lives: Sequence[Life], epoch: int, end_world: Callable[[], None]
+        self,
+        spec: Spec,
+        pages: Sequence[rec.Page],
+        lives: Sequence[RankProcess],
+        epoch: int,
+        end_world: Callable[[], None],
     ):
         self.spec, self.pages, self.lives, self.epoch, self.end_world = spec, pages, lives, epoch, end_world
         self.reader = Reader(pages)

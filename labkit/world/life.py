@@ -10,7 +10,7 @@ from .channel import Channel, Closed
 from .process import is_ending
 
 
-class Life:
+class RankProcess:
     """A rank from its fork to its burial; one that is restarted is `born` again."""
 
     def __init__(self, rank: int):

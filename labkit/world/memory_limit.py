@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labkit.cost.units import GB, KB, MB, TB, GiB, KiB, MiB, TiB, format_bytes
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 VARIABLE = "LABKIT_MAX_MEMORY"
 LEAST = 128 * MiB  # connections of a rank and the modules of one training step take about 100 MiB
@@ -51,32 +51,34 @@ def parse_bytes(text: str) -> int | None:
 
 
 def world_cap() -> int | None:
-    """What the ranks of one world may hold together here, in bytes; None without a cap. Raises `Refused`."""
+    """What the ranks of one world may hold together here, in bytes; None without a cap. Raises `RefusedError`."""
     text = os.environ.get(VARIABLE)
     if text is None:
         return None
     cap = parse_bytes(text)
     if not cap:
-        raise Refused(
+        raise RefusedError(
             f"{VARIABLE}={text!r} in the environment is no amount of memory: write 4GB, 512MiB or plain bytes"
         )
     return cap
 
 
 def allowance(memory_limit: int | None, world_size: int) -> Allowance | None:
-    """What each rank may take; None if nothing limits it. Raises `Refused` where no rank could live on it."""
+    """What each rank may take; None if nothing limits it. Raises `RefusedError` where no rank could live on it."""
     cap = world_cap()
     if cap is None and memory_limit is None:
         return None
     if sys.platform != "linux":
-        raise Refused(f"memory_limit= and {VARIABLE} need Linux: this system cannot keep a rank to them")
+        raise RefusedError(f"memory_limit= and {VARIABLE} need Linux: this system cannot keep a rank to them")
     if memory_limit is not None and memory_limit < LEAST:
-        raise Refused(f"memory_limit={memory_limit}: a rank needs at least {LEAST} bytes ({_amount(LEAST)})")
+        raise RefusedError(f"memory_limit={memory_limit}: a rank needs at least {LEAST} bytes ({_amount(LEAST)})")
     if cap is not None and cap // world_size < LEAST:
         fit = cap // LEAST
         room = f"at most {fit} ranks fit" if fit else "not even one fits"
-        raise Refused(f"world_size={world_size}: the ranks of a world may take {_amount(cap)} together here "
-                      f"({VARIABLE}), and each needs at least {_amount(LEAST)}: {room}")  # fmt: skip
+        raise RefusedError(
+            f"world_size={world_size}: the ranks of a world may take {_amount(cap)} together here "
+            f"({VARIABLE}), and each needs at least {_amount(LEAST)}: {room}"
+        )
     if cap is None or (memory_limit is not None and memory_limit <= cap // world_size):
         assert memory_limit is not None
         return Allowance(memory_limit, f"memory_limit={memory_limit}")

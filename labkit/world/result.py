@@ -8,7 +8,7 @@ import pickle
 import tempfile
 from typing import Any
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 from .serialization import Pickler
 
@@ -24,10 +24,12 @@ def store_result(result: Any, rank: int, limit: int) -> tuple[int, int]:
         try:
             Pickler(_Limited(f, limit), protocol=5).dump(result)
         except _TooLarge:
-            raise Refused(f"rank {rank} returned more than {limit / 1e9:.3g} GB: return what you need to look at "
-                          "(a norm, a slice), or raise max_result_bytes=") from None  # fmt: skip
+            raise RefusedError(
+                f"rank {rank} returned more than {limit / 1e9:.3g} GB: return what you need to look at "
+                "(a norm, a slice), or raise max_result_bytes="
+            ) from None
         except (pickle.PicklingError, TypeError, AttributeError, RuntimeError, ValueError) as why:
-            raise Refused(
+            raise RefusedError(
                 f"rank {rank} returned a {type(result).__name__} that cannot be sent to the notebook: {why}. "
                 "Return numbers, tensors, or plain containers of them"
             ) from why

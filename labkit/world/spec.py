@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.faults import Fault, check_faults
 from labkit.wire.hostspeed import refuse_faster_links
 from labkit.wire.network import Network
@@ -75,36 +75,36 @@ class Spec:
 
 
 def make_spec(world_size: Any, options: dict[str, Any]) -> Spec:
-    """The checked spec; raises `Refused` naming the value and the remedy."""
+    """The checked spec; raises `RefusedError` naming the value and the remedy."""
     known = {f.name for f in fields(Spec) if f.init} - {"world_size"}
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]!r}" if near else ""
-            raise Refused(f"launch has no option {name!r}{hint}. Options are: {', '.join(sorted(known))}")
+            raise RefusedError(f"launch has no option {name!r}{hint}. Options are: {', '.join(sorted(known))}")
     _whole("world_size", world_size, 1)
     spec = Spec(world_size, **{k: v for k, v in options.items() if k != "faults"})
     for name, choices in _CHOICES.items():
         value = getattr(spec, name)
         if value not in choices:
-            raise Refused(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}")
+            raise RefusedError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}")
     for name in ("timeout", "deadline"):
         value = getattr(spec, name)
         if value is None and name == "deadline":
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10**7:
-            raise Refused(f"{name}={value!r}: needs a number of seconds above 0")
+            raise RefusedError(f"{name}={value!r}: needs a number of seconds above 0")
     for name in ("check", "force", "progress"):
         value = getattr(spec, name)
         if not isinstance(value, bool) and not (name == "progress" and value is None):
-            raise Refused(f"{name}={value!r}: needs True or False")
+            raise RefusedError(f"{name}={value!r}: needs True or False")
     _whole("seed", spec.seed, 0, 2**63)
     _whole("max_result_bytes", spec.max_result_bytes, 1)
     if spec.memory_limit is not None:
         _whole("memory_limit", spec.memory_limit, 1, 2**60)
     if spec.network is not None:
         if not isinstance(spec.network, Network):
-            raise Refused(f"network={spec.network!r}: needs a labkit.Network")
+            raise RefusedError(f"network={spec.network!r}: needs a labkit.Network")
         spec.network.per_node(world_size)
         if spec.clock == "real":
             refuse_faster_links(spec.network)
@@ -117,9 +117,9 @@ def make_spec(world_size: Any, options: dict[str, Any]) -> Spec:
 
 def _whole(name: str, value: Any, least: int, below: float = float("inf")) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise Refused(f"{name}={value!r}: needs a whole number of at least {least}")
+        raise RefusedError(f"{name}={value!r}: needs a whole number of at least {least}")
     if value >= below:
-        raise Refused(f"{name}={value!r}: needs a whole number below {below}")
+        raise RefusedError(f"{name}={value!r}: needs a whole number below {below}")
 
 
 def _resolve_backend(spec: Spec) -> None:
@@ -128,17 +128,19 @@ def _resolve_backend(spec: Spec) -> None:
     kind = kinds().get(spec.transport)
     for_gpus = kind is not None and kind.device == "cuda"
     if (for_gpus or spec.backend == GPU) and gpus == 0:
-        raise Refused("nccl needs an NVIDIA GPU and a CUDA build of PyTorch, and this machine has none: "
-                      "use backend='gloo' (`labkit doctor` says more)")  # fmt: skip
+        raise RefusedError(
+            "nccl needs an NVIDIA GPU and a CUDA build of PyTorch, and this machine has none: "
+            "use backend='gloo' (`labkit doctor` says more)"
+        )
     if for_gpus and spec.backend == CPU:
-        raise Refused(f"transport={spec.transport!r} needs backend={GPU!r} or 'auto'")
+        raise RefusedError(f"transport={spec.transport!r} needs backend={GPU!r} or 'auto'")
     if spec.backend == "auto":
         spec.backend = GPU if gpus >= spec.world_size and (kind is None or for_gpus) else CPU
     if spec.backend == GPU:
         spec.gpus = devices.place(spec.world_size, gpus, devices.nccl_version())
         spec.backend = spec.gpus.backend  # gloo, by way of host memory, where NCCL does not let ranks share a GPU
         if for_gpus and spec.backend == CPU:
-            raise Refused(
+            raise RefusedError(
                 f"transport={spec.transport!r} with {spec.world_size} ranks on {gpus} GPUs: this NCCL does not let "
                 "ranks share a GPU; leave transport out, and messages go by way of host memory"
             )
@@ -146,15 +148,17 @@ def _resolve_backend(spec: Spec) -> None:
         own = spec.backend
         spec.transport = own if kinds()[own].carries_time or not spec.timed else CPU
     if spec.timed and not kinds()[spec.transport].carries_time:
-        raise Refused(f"transport={spec.transport!r} cannot carry the times of a virtual clock or of emulated links: "
-                      "leave transport out, and messages go by way of host memory")  # fmt: skip
+        raise RefusedError(
+            f"transport={spec.transport!r} cannot carry the times of a virtual clock or of emulated links: "
+            "leave transport out, and messages go by way of host memory"
+        )
 
 
 def rank_cap() -> int | None:
     """How many ranks a reader may start in one world here (LABKIT_MAX_RANKS); None without a cap."""
     cap = os.environ.get("LABKIT_MAX_RANKS")
     if cap is not None and not cap.isdecimal():
-        raise Refused(f"LABKIT_MAX_RANKS={cap!r} in the environment is no whole number")
+        raise RefusedError(f"LABKIT_MAX_RANKS={cap!r} in the environment is no whole number")
     return None if cap is None else int(cap)
 
 
@@ -172,11 +176,13 @@ def needs(world_size: int) -> str:
 
 
 def refuse_many(spec: Spec) -> None:
-    """Raises Refused for more ranks than are sensible here, unless spec.force says that they are wanted."""
+    """Raises RefusedError for more ranks than are sensible here, unless spec.force says that they are wanted."""
     most = sensible_ranks()
     if spec.world_size > most and not spec.force:
-        raise Refused(f"world_size={spec.world_size}: {needs(spec.world_size)}. Up to {most} start here without being "
-                      "asked for; take fewer, or say force=True and expect to wait for them")  # fmt: skip
+        raise RefusedError(
+            f"world_size={spec.world_size}: {needs(spec.world_size)}. Up to {most} start here without being "
+            "asked for; take fewer, or say force=True and expect to wait for them"
+        )
 
 
 def _cores() -> int:
@@ -186,12 +192,16 @@ def _cores() -> int:
 def _check_room(world_size: int) -> None:
     cap = rank_cap()
     if cap is not None and world_size > cap:
-        raise Refused(f"world_size={world_size}: this machine allows at most {cap} ranks a reader (LABKIT_MAX_RANKS)")
+        raise RefusedError(
+            f"world_size={world_size}: this machine allows at most {cap} ranks a reader (LABKIT_MAX_RANKS)"
+        )
     free = memory_available()
     if free is not None and world_size * RANK_BYTES > free:
         need = world_size * RANK_BYTES / 1e9
-        raise Refused(f"world_size={world_size} needs about {need:.1f} GB and {free / 1e9:.1f} GB are free: "
-                      f"at most {free // RANK_BYTES} ranks fit here")  # fmt: skip
+        raise RefusedError(
+            f"world_size={world_size} needs about {need:.1f} GB and {free / 1e9:.1f} GB are free: "
+            f"at most {free // RANK_BYTES} ranks fit here"
+        )
     room = processes_available()
     if room is not None and world_size + 4 > room:
-        raise Refused(f"world_size={world_size}: this container may start only {room} more processes")
+        raise RefusedError(f"world_size={world_size}: this container may start only {room} more processes")

@@ -21,7 +21,7 @@ from typing import Any
 
 from labkit.wire import record as rec
 from labkit.wire.context import Context
-from labkit.wire.errors import PeerLost, Refused, WireError
+from labkit.wire.errors import PeerLost, RefusedError, WireError
 from labkit.wire.faults import RankFaults
 from labkit.wire.group import Group
 from labkit.wire.trace import from_pages
@@ -109,7 +109,7 @@ class _Run:
 
         spec, rank = self.spec, self.rank
         if any(f.rank == rank for f in spec.faults):
-            raise Refused("faults= needs ranks that labkit started itself: under torchrun nobody can strike them")
+            raise RefusedError("faults= needs ranks that labkit started itself: under torchrun nobody can strike them")
         epoch = int(time.perf_counter_ns() - self._since_start())  # before the transport, which may wait for every rank
         device = torch.device("cpu")
         if kinds()[spec.transport].device == "cuda":
@@ -149,7 +149,7 @@ class _Run:
         raw = cloudpickle.dumps(report)
         if len(raw) > spec.max_result_bytes:
             limit = f"{spec.max_result_bytes / 1e9:.3g} GB"
-            raise Refused(f"rank {rank} returned more than {limit}: return less, or raise max_result_bytes=")
+            raise RefusedError(f"rank {rank} returned more than {limit}: return less, or raise max_result_bytes=")
         self.store.set(f"report-{rank}", raw)
         results: list[Any] = [None] * spec.world_size
         results[rank] = report["result"]

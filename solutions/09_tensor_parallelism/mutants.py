@@ -38,7 +38,7 @@ sums_what_is_whole = slip("columns-then-rows", "my_feed_forward", says="It is su
 """)  # fmt: skip
 
 
-averages = slip("columns-then-rows", "my_feed_forward", says="The addends are averaged", at=3, change="""
+averages = slip("columns-then-rows", "my_feed_forward", says="The partial sums are averaged", at=3, change="""
 -    y = collectives.all_reduce(h @ B, group, "sum", algorithm="ring") + b
 +    y = collectives.all_reduce(h @ B, group, "avg", algorithm="ring") + b
 """)  # fmt: skip
@@ -91,9 +91,9 @@ def gathers_the_weights(mine, group):
 def by_autograd(mine, group):
     x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
     x, A, a, B = (tensor.requires_grad_() for tensor in (x, A, a, B))
-    addend = torch.relu(x @ A + a) @ B
-    y = collectives.all_reduce(addend.detach().clone(), group, "sum", algorithm="ring")
-    dx, dA, da, dB = torch.autograd.grad(addend, [x, A, a, B], dy)
+    partial = torch.relu(x @ A + a) @ B
+    y = collectives.all_reduce(partial.detach().clone(), group, "sum", algorithm="ring")
+    dx, dA, da, dB = torch.autograd.grad(partial, [x, A, a, B], dy)
     collectives.all_reduce(dx, group, "sum", algorithm="ring")
     return [y + b, dx, dA, da, dB, dy.sum(0)]
 
@@ -103,10 +103,10 @@ def an_all_reduce_in_two_halves(mine, group):
     x, A, a, B, b, dy = (mine[name] for name in ("x", "A", "a", "B", "b", "dy"))
     h = (x @ A + a).clamp(min=0)
 
-    def add_up(addend):
-        sizes = [len(part) for part in addend.flatten().tensor_split(group.size)]
-        mine = collectives.reduce_scatter(addend.flatten(), group, "sum", algorithm="ring")
-        return collectives.all_gather(mine, group, sizes, algorithm="ring").view_as(addend)
+    def add_up(partial):
+        sizes = [len(part) for part in partial.flatten().tensor_split(group.size)]
+        mine = collectives.reduce_scatter(partial.flatten(), group, "sum", algorithm="ring")
+        return collectives.all_gather(mine, group, sizes, algorithm="ring").view_as(partial)
 
     y = add_up(h @ B + b * (group.rank == 0))
     dz = torch.where(h > 0, dy @ B.T, 0.0)
@@ -195,7 +195,7 @@ averages_gradients = slip("two-ends", "my_regions", says="`copy` averages the gr
 """)  # fmt: skip
 
 
-averages_addends = slip("two-ends", "my_regions", says="`total` averages. It sums.", at=4, change="""
+averages_partial_sums = slip("two-ends", "my_regions", says="`total` averages. It sums.", at=4, change="""
 -    copy = total = None  # define both here
 +    def add_up(x, op="sum"):
 +        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
@@ -211,7 +211,7 @@ averages_addends = slip("two-ends", "my_regions", says="`total` averages. It sum
 
 
 a_share_for_every_rank = slip(
-    "two-ends", "my_regions", says="the gradient of a sum goes to every addend whole", at=4, change="""
+    "two-ends", "my_regions", says="the gradient of a sum goes to every partial sum whole", at=4, change="""
 -    copy = total = None  # define both here
 +    def add_up(x, op="sum"):
 +        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
@@ -266,10 +266,10 @@ def a_sum_and_no_copy(mine, group, both=False):
     stream = x
     for gain, (A, B) in zip(gains, pairs, strict=True):
         inside = copy(stream * gain)
-        addend = torch.relu(inside @ A) @ B
+        partial = torch.relu(inside @ A) @ B
         if both:
-            addend = addend + (inside @ A) @ B
-        stream = stream + total(addend)
+            partial = partial + (inside @ A) @ B
+        stream = stream + total(partial)
     loss = (stream**2).mean()
     loss.backward()
     return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
@@ -313,7 +313,7 @@ averages_what_is_equal_going_back = slip(
 """)  # fmt: skip
 
 
-gathers_the_addends = slip("two-ends", "my_regions", says="What is made whole there", at=4, change="""
+gathers_the_partial_sums = slip("two-ends", "my_regions", says="What is made whole there", at=4, change="""
 -    copy = total = None  # define both here
 +    def add_up(x, op="sum"):
 +        return collectives.all_reduce(x.clone(memory_format=torch.contiguous_format), group, op, algorithm="ring")
@@ -346,10 +346,10 @@ def hooks_and_a_trick(mine, group, both=False):
     stream = x
     for gain, (A, B) in zip(gains, pairs, strict=True):
         inside = copy(stream * gain)
-        addend = torch.relu(inside @ A) @ B
+        partial = torch.relu(inside @ A) @ B
         if both:
-            addend = addend + (inside @ A) @ B
-        stream = stream + total(addend)
+            partial = partial + (inside @ A) @ B
+        stream = stream + total(partial)
     loss = (stream**2).mean()
     loss.backward()
     return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
@@ -383,10 +383,10 @@ def one_class_for_both(mine, group, both=False):
     stream = x
     for gain, (A, B) in zip(gains, pairs, strict=True):
         inside = copy(stream * gain)
-        addend = torch.relu(inside @ A) @ B
+        partial = torch.relu(inside @ A) @ B
         if both:
-            addend = addend + (inside @ A) @ B
-        stream = stream + total(addend)
+            partial = partial + (inside @ A) @ B
+        stream = stream + total(partial)
     loss = (stream**2).mean()
     loss.backward()
     return [loss, x.grad, *(gain.grad for gain in gains), *(matrix.grad for pair in pairs for matrix in pair)]
@@ -395,22 +395,22 @@ def one_class_for_both(mine, group, both=False):
 # Three numbers a position -------------------------------------------------------------------------------------
 
 
-@mutant("three-numbers", "my_loss", says="Are scores gathered?", at=4)
+@mutant("three-numbers", "my_loss", says="Are logits gathered?", at=4)
 def gathers_the_scores(mine, group, vocab, ignore):
-    scores, targets = mine["scores"], mine["targets"]
+    logits, targets = mine["logits"], mine["targets"]
     sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
-    whole = collectives.all_gather(scores.T.contiguous(), group, sizes, algorithm="ring").T.requires_grad_()
+    whole = collectives.all_gather(logits.T.contiguous(), group, sizes, algorithm="ring").T.requires_grad_()
     loss = F.cross_entropy(whole, targets, ignore_index=ignore)
     (gradient,) = torch.autograd.grad(loss, whole)
     return [loss, gradient.split(sizes, 1)[group.rank]]
 
 
-@mutant("three-numbers", "my_loss", says="Are scores gathered?", at=4)
+@mutant("three-numbers", "my_loss", says="Are logits gathered?", at=4)
 def gathers_before_the_loss_and_sums_after(mine, group, vocab, ignore):
-    scores, targets = mine["scores"], mine["targets"]
+    logits, targets = mine["logits"], mine["targets"]
     sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
-    whole = torch.zeros(len(targets), vocab, dtype=scores.dtype)
-    whole[:, sum(sizes[: group.rank]) :][:, : scores.shape[1]] = scores
+    whole = torch.zeros(len(targets), vocab, dtype=logits.dtype)
+    whole[:, sum(sizes[: group.rank]) :][:, : logits.shape[1]] = logits
     collectives.all_reduce(whole, group, "sum", algorithm="ring")
     loss = F.cross_entropy(whole.requires_grad_(), targets, ignore_index=ignore)
     loss.backward()
@@ -418,15 +418,15 @@ def gathers_before_the_loss_and_sums_after(mine, group, vocab, ignore):
 
 
 no_largest_score = slip("three-numbers", "my_loss", says="exponentials are too large", at=4, change="""
--    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
-+    top = torch.zeros_like(scores[:, 0])
+-    top = collectives.all_reduce(logits.amax(1), group, "max", algorithm="ring")
++    top = torch.zeros_like(logits[:, 0])
 """)  # fmt: skip
 
 
 its_own_largest_score = slip(
     "three-numbers", "my_loss", says="Each rank subtracts its own largest score", at=4, change="""
--    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
-+    top = scores.amax(1)
+-    top = collectives.all_reduce(logits.amax(1), group, "max", algorithm="ring")
++    top = logits.amax(1)
 """)  # fmt: skip
 
 
@@ -456,7 +456,7 @@ a_sum_of_losses = slip("three-numbers", "my_loss", says="That is the sum. Take t
 its_own_softmax = slip(
     "three-numbers", "my_loss", says="The softmax has its own sum of exponentials only", at=4, change="""
 -    gradient = below.exp() / sums[:, None]
-+    gradient = scores.softmax(1)
++    gradient = logits.softmax(1)
 """)  # fmt: skip
 
 
@@ -488,14 +488,14 @@ gradient_of_the_sum = slip("three-numbers", "my_loss", says="That is the gradien
 
 @mutant("three-numbers", "my_loss", says="Is more than the largest score, the sum and the target's score sent?", at=4)
 def counts_together(mine, group, vocab, ignore):
-    scores, targets = mine["scores"], mine["targets"]
+    logits, targets = mine["logits"], mine["targets"]
     sizes = [len(part) for part in torch.empty(vocab).tensor_split(group.size)]
     column = targets - sum(sizes[: group.rank])
     kept = targets != ignore
     here = kept & (column >= 0) & (column < sizes[group.rank])
     column = torch.where(here, column, 0)[:, None]
-    top = collectives.all_reduce(scores.amax(1), group, "max", algorithm="ring")
-    below = scores - top[:, None]
+    top = collectives.all_reduce(logits.amax(1), group, "max", algorithm="ring")
+    below = logits - top[:, None]
     of_target = torch.where(here, below.gather(1, column)[:, 0], 0.0)
     both = torch.stack([below.exp().sum(1), of_target])
     sums, of_target = collectives.all_reduce(both, group, "sum", algorithm="ring")
@@ -524,16 +524,16 @@ loss_in_32_bits = slip(
 
 @variant("three-numbers", "my_loss", at=4)
 def three_calls(mine, group, vocab, ignore):
-    scores, targets = mine["scores"], mine["targets"]
+    logits, targets = mine["logits"], mine["targets"]
     start = sum(len(part) for part in torch.empty(vocab).tensor_split(group.size)[: group.rank])
     counts = targets.ne(ignore)
     count = int(counts.sum())
-    largest = scores.max(dim=1).values
+    largest = logits.max(dim=1).values
     collectives.all_reduce(largest, group, "max", algorithm="ring")
-    powers = (scores - largest.unsqueeze(1)).exp()
+    powers = (logits - largest.unsqueeze(1)).exp()
     total = collectives.all_reduce(powers.sum(1), group, algorithm="ring")
-    one_hot = (targets - start).unsqueeze(1) == torch.arange(scores.shape[1])
-    picked = collectives.all_reduce((scores * one_hot).sum(1), group, algorithm="ring")
+    one_hot = (targets - start).unsqueeze(1) == torch.arange(logits.shape[1])
+    picked = collectives.all_reduce((logits * one_hot).sum(1), group, algorithm="ring")
     losses = total.log() + largest - picked
     gradient = (powers / total.unsqueeze(1) - one_hot.double()) / count
     gradient[~counts] = 0
@@ -542,21 +542,21 @@ def three_calls(mine, group, vocab, ignore):
 
 @variant("three-numbers", "my_loss", at=4)
 def by_logarithms_of_sums(mine, group, vocab, ignore):
-    scores, targets = mine["scores"], mine["targets"]
+    logits, targets = mine["logits"], mine["targets"]
     first = [0]
     for part in torch.arange(vocab).tensor_split(group.size):
         first.append(first[-1] + len(part))
-    own = torch.logsumexp(scores, 1)
+    own = torch.logsumexp(logits, 1)
     largest = collectives.all_reduce(own.clone(), group, "max", algorithm="ring")
     mine = (targets >= first[group.rank]) & (targets < first[group.rank + 1])
     picked = torch.zeros_like(own)
     rows = mine.nonzero()[:, 0]
-    picked[rows] = scores[rows, targets[rows] - first[group.rank]]
+    picked[rows] = logits[rows, targets[rows] - first[group.rank]]
     sums = torch.cat([(own - largest).exp(), picked])
     share, picked = collectives.all_reduce(sums, group, algorithm="ring").chunk(2)
     logs = share.log() + largest
     kept = targets != ignore
-    gradient = (scores - logs[:, None]).exp()
+    gradient = (logits - logs[:, None]).exp()
     gradient[rows, targets[rows] - first[group.rank]] -= 1
     gradient[~kept] = 0
     return [(logs - picked)[kept].mean(), gradient / kept.sum()]
@@ -575,8 +575,8 @@ def one_stretch_of_the_joined_matrix(mine, group, heads, kv_heads):
     each, keys = heads // group.size, max(1, kv_heads // group.size)
     q, key, value = (mine["x"] @ own)[:, : (each + 2 * keys) * k].split([each * k, keys * k, keys * k], 1)
     q, key, value = (z.unflatten(1, (-1, k)).transpose(0, 1) for z in (q, key, value))
-    addend = attend(q, key, value).transpose(0, 1).flatten(1) @ mine["out"]
-    return [own, collectives.all_reduce(addend, group, "sum", algorithm="ring")]
+    partial = attend(q, key, value).transpose(0, 1).flatten(1) @ mine["out"]
+    return [own, collectives.all_reduce(partial, group, "sum", algorithm="ring")]
 
 
 every_second_head = slip("grouped-heads", "my_attention", says="every n-th one is taken", at=2, change="""
@@ -600,20 +600,20 @@ all_keys_on_every_rank = slip("grouped-heads", "my_attention", says="Keys and va
 
 
 values_before_keys = slip("grouped-heads", "my_attention", says="Keys and values are exchanged", at=4, change="""
--    return [torch.cat(own, 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
-+    return [torch.cat([own[0], own[2], own[1]], 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
+-    return [torch.cat(own, 1), collectives.all_reduce(partial, group, "sum", algorithm="ring")]
++    return [torch.cat([own[0], own[2], own[1]], 1), collectives.all_reduce(partial, group, "sum", algorithm="ring")]
 """)  # fmt: skip
 
 
-no_sum = slip("grouped-heads", "my_attention", says="That is the addend of its own heads", at=4, change="""
--    return [torch.cat(own, 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
-+    return [torch.cat(own, 1), addend]
+no_sum = slip("grouped-heads", "my_attention", says="That is the partial sum of its own heads", at=4, change="""
+-    return [torch.cat(own, 1), collectives.all_reduce(partial, group, "sum", algorithm="ring")]
++    return [torch.cat(own, 1), partial]
 """)  # fmt: skip
 
 
-an_average = slip("grouped-heads", "my_attention", says="The addends are averaged", at=4, change="""
--    return [torch.cat(own, 1), collectives.all_reduce(addend, group, "sum", algorithm="ring")]
-+    return [torch.cat(own, 1), collectives.all_reduce(addend, group, "avg", algorithm="ring")]
+an_average = slip("grouped-heads", "my_attention", says="The partial sums are averaged", at=4, change="""
+-    return [torch.cat(own, 1), collectives.all_reduce(partial, group, "sum", algorithm="ring")]
++    return [torch.cat(own, 1), collectives.all_reduce(partial, group, "avg", algorithm="ring")]
 """)  # fmt: skip
 
 
@@ -674,8 +674,8 @@ def with_softmax_by_hand(mine, group, heads, kv_heads):
     heads_done = []
     for w, key in zip(q, reads, strict=True):
         place = keys.index(key)
-        scores = (x @ w) @ (x @ k[place]).T / width**0.5
-        heads_done.append(scores.masked_fill(future, float("-inf")).softmax(1) @ (x @ v[place]))
+        logits = (x @ w) @ (x @ k[place]).T / width**0.5
+        heads_done.append(logits.masked_fill(future, float("-inf")).softmax(1) @ (x @ v[place]))
     y = torch.cat(heads_done, 1) @ mine["out"]
     collectives.all_reduce(y, group, algorithm="ring")
     return [torch.cat([*q, *k, *v], 1), y]
@@ -703,8 +703,8 @@ def joined_and_split_once(mine, group, heads, kv_heads):
 
 
 waits_at_once = slip("hide-the-sum", "my_backward", says="Nothing is hidden", at=3, change="""
--    handle = collectives.all_reduce(addend, group, "sum", algorithm="ring", async_op=True)
-+    handle = collectives.all_reduce(addend, group, "sum", algorithm="ring")
+-    handle = collectives.all_reduce(partial, group, "sum", algorithm="ring", async_op=True)
++    handle = collectives.all_reduce(partial, group, "sum", algorithm="ring")
 
 -    return [handle.wait(), *gradients]
 +    return [handle, *gradients]
@@ -712,7 +712,7 @@ waits_at_once = slip("hide-the-sum", "my_backward", says="Nothing is hidden", at
 
 
 waits_before_the_weights = slip("hide-the-sum", "my_backward", says="Nothing is hidden", at=3, change="""
-     handle = collectives.all_reduce(addend, group, "sum", algorithm="ring", async_op=True)
+     handle = collectives.all_reduce(partial, group, "sum", algorithm="ring", async_op=True)
 +    dx = handle.wait()
 
 -    return [handle.wait(), *gradients]
@@ -727,8 +727,8 @@ def weights_first(mine, group):
         return mine["x"].T @ mine["dz"][i]
 
     gradients = [of_weight(i) for i in range(len(mine["A"]))]
-    addend = sum(dz @ A.T for dz, A in zip(mine["dz"], mine["A"], strict=True))
-    return [collectives.all_reduce(addend, group, "sum", algorithm="ring"), *gradients]
+    partial = sum(dz @ A.T for dz, A in zip(mine["dz"], mine["A"], strict=True))
+    return [collectives.all_reduce(partial, group, "sum", algorithm="ring"), *gradients]
 
 
 @mutant("hide-the-sum", "my_backward", says="One for each matrix? Add up first", at=3)
@@ -745,10 +745,10 @@ def a_sum_for_each_matrix(mine, group):
 
 
 one_matrix_after_the_other = slip("hide-the-sum", "my_backward", says="had begun 0 sums", at=3, change="""
--    addend = sum(dz @ A.T for dz, A in zip(mine["dz"], mine["A"], strict=True))
-+    addend, gradients = 0, []
+-    partial = sum(dz @ A.T for dz, A in zip(mine["dz"], mine["A"], strict=True))
++    partial, gradients = 0, []
 +    for i, (dz, A) in enumerate(zip(mine["dz"], mine["A"], strict=True)):
-+        addend = addend + dz @ A.T
++        partial = partial + dz @ A.T
 +        gradients.append(of_weight(i))
 
 -    gradients = [of_weight(i) for i in range(len(mine["A"]))]
@@ -757,16 +757,16 @@ one_matrix_after_the_other = slip("hide-the-sum", "my_backward", says="had begun
 
 nothing_is_summed = slip(
     "hide-the-sum", "my_backward", says="the input's gradient is a sum over the ranks", at=3, change="""
--    handle = collectives.all_reduce(addend, group, "sum", algorithm="ring", async_op=True)
+-    handle = collectives.all_reduce(partial, group, "sum", algorithm="ring", async_op=True)
 -    gradients = [of_weight(i) for i in range(len(mine["A"]))]
 -    return [handle.wait(), *gradients]
-+    return [addend, *(of_weight(i) for i in range(len(mine["A"])))]
++    return [partial, *(of_weight(i) for i in range(len(mine["A"])))]
 """)  # fmt: skip
 
 
 the_last_matrix_alone = slip("hide-the-sum", "my_backward", says="It has the last matrix alone", at=3, change="""
--    addend = sum(dz @ A.T for dz, A in zip(mine["dz"], mine["A"], strict=True))
-+    addend = mine["dz"][-1] @ mine["A"][-1].T
+-    partial = sum(dz @ A.T for dz, A in zip(mine["dz"], mine["A"], strict=True))
++    partial = mine["dz"][-1] @ mine["A"][-1].T
 """)  # fmt: skip
 
 
@@ -813,8 +813,8 @@ counts_copies_on_every_rank = slip("count-once", "my_norm", says="is counted onc
 """)  # fmt: skip
 
 
-counts_addends_on_every_rank = slip(
-    "count-once", "my_norm", says="The summed addends are counted once for each rank", at=3, change="""
+counts_partial_sums_on_every_rank = slip(
+    "count-once", "my_norm", says="The summed partial sums are counted once for each rank", at=3, change="""
 -        if kind == "cut" or group.rank == 0:
 +        if kind != "copy" or group.rank == 0:
 """)  # fmt: skip
@@ -826,7 +826,7 @@ leaves_out_what_all_hold = slip("count-once", "my_norm", says="does not count at
 """)  # fmt: skip
 
 
-squares_before_sums = slip("count-once", "my_norm", says="Sum the addends first", at=3, change="""
+squares_before_sums = slip("count-once", "my_norm", says="Sum first", at=3, change="""
 -    for kind, gradient in zip(kinds, done, strict=True):
 -        if kind == "cut" or group.rank == 0:
 +    for kind, gradient in zip(kinds, gradients, strict=True):
@@ -836,7 +836,7 @@ squares_before_sums = slip("count-once", "my_norm", says="Sum the addends first"
 
 its_own_norm = slip("count-once", "my_norm", says="the parts of the others are missing", at=3, change="""
 -        if kind == "cut" or group.rank == 0:
-+        if kind == "cut" or kind in ("copy", "addend"):
++        if kind == "cut" or kind in ("copy", "partial"):
 
 -    return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
 +    return [*done, squares[0].sqrt()]
@@ -854,20 +854,20 @@ averages_squares = slip("count-once", "my_norm", says="The squares are averaged 
 """)  # fmt: skip
 
 
-averages_the_addends = slip("count-once", "my_norm", says="The addends are averaged", at=3, change="""
+averages_the_partial_sums = slip("count-once", "my_norm", says="The partial sums are averaged", at=3, change="""
 -        collectives.all_reduce(flat, group, "sum", algorithm="ring")
 +        collectives.all_reduce(flat, group, "avg", algorithm="ring")
 """)  # fmt: skip
 
 
 sums_copies_too = slip("count-once", "my_norm", says="It is a copy, and was summed", at=3, change="""
--    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
+-    numbers = [i for i, kind in enumerate(kinds) if kind == "partial"]
 +    numbers = [i for i, kind in enumerate(kinds) if kind != "cut"]
 """)  # fmt: skip
 
 
 averages_copies_too = slip("count-once", "my_norm", says="Is something wider summed than needed", at=3, change="""
--    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
+-    numbers = [i for i, kind in enumerate(kinds) if kind == "partial"]
 +    numbers = [i for i, kind in enumerate(kinds) if kind != "cut"]
 
 -            done[i] = part.view_as(gradients[i])
@@ -881,14 +881,14 @@ def one_by_one(mine, group):
     done = list(gradients)
     squares = torch.zeros(1, dtype=torch.float64)
     for i, kind in enumerate(kinds):
-        if kind == "addend":
+        if kind == "partial":
             done[i] = collectives.all_reduce(gradients[i].clone(), group, "sum", algorithm="ring")
         if kind == "cut" or group.rank == 0:
             squares += (done[i] ** 2).sum()
     return [*done, collectives.all_reduce(squares, group, "sum", algorithm="ring")[0].sqrt()]
 
 
-forgets_the_addends = slip("count-once", "my_norm", says="nothing was summed", at=3, change="""
+forgets_the_partial_sums = slip("count-once", "my_norm", says="nothing was summed", at=3, change="""
 -        collectives.all_reduce(flat, group, "sum", algorithm="ring")
 """)  # fmt: skip
 
@@ -896,11 +896,11 @@ forgets_the_addends = slip("count-once", "my_norm", says="nothing was summed", a
 @variant("count-once", "my_norm", at=3)
 def a_share_of_every_copy(mine, group):
     gradients, kinds = mine["gradients"], mine["kinds"]
-    own = [g for g, kind in zip(gradients, kinds, strict=True) if kind == "addend"]
+    own = [g for g, kind in zip(gradients, kinds, strict=True) if kind == "partial"]
     if own:
         flat = collectives.all_reduce(torch.cat([g.ravel() for g in own]), group, algorithm="ring")
         parts = iter(flat.split([g.numel() for g in own]))
-    whole = [next(parts).reshape(g.shape) if kind == "addend" else g for g, kind in zip(gradients, kinds, strict=True)]
+    whole = [next(parts).reshape(g.shape) if kind == "partial" else g for g, kind in zip(gradients, kinds, strict=True)]
     total = 0.0
     for g, kind in zip(whole, kinds, strict=True):
         total += float(g.square().sum()) / (1 if kind == "cut" else group.size)
@@ -912,7 +912,7 @@ def a_share_of_every_copy(mine, group):
 def copies_added_after_the_sum(mine, group):
     gradients, kinds = mine["gradients"], mine["kinds"]
     sums = {}
-    numbers = [i for i, kind in enumerate(kinds) if kind == "addend"]
+    numbers = [i for i, kind in enumerate(kinds) if kind == "partial"]
     if numbers:
         flat = torch.nn.utils.parameters_to_vector([gradients[i] for i in numbers])
         collectives.all_reduce(flat, group, "sum", algorithm="ring")
@@ -950,8 +950,8 @@ keeps_its_own_part_of_the_gradient = slip(
 
 keeps_its_own_part_of_the_output = slip(
     "cut-positions", "my_sequence", says="a reduce-scatter sums, and leaves each rank its positions", at=4, change="""
--    y = collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
-+    y = addend.detach().split(sizes)[group.rank].clone()
+-    y = collectives.reduce_scatter(partial.detach(), group, "sum", algorithm="ring")
++    y = partial.detach().split(sizes)[group.rank].clone()
 """)  # fmt: skip
 
 
@@ -962,10 +962,10 @@ def all_reduces_and_keeps_a_part(mine, group, positions):
     sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
     own_hat = F.layer_norm(x, x.shape[1:], gain, shift)
     whole = collectives.all_gather(own_hat.detach(), group, sizes, algorithm="ring").requires_grad_()
-    addend = torch.relu(whole @ A) @ B
-    y = collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
+    partial = torch.relu(whole @ A) @ B
+    y = collectives.reduce_scatter(partial.detach(), group, "sum", algorithm="ring")
     whole_dy = collectives.all_gather(dy, group, sizes, algorithm="ring")
-    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], whole_dy)
+    back, dA, dB = torch.autograd.grad(partial, [whole, A, B], whole_dy)
     own_back = collectives.all_reduce(back.clone(), group, "sum", algorithm="ring").split(sizes)[group.rank]
     dx, dgain, dshift = torch.autograd.grad(own_hat, [x, gain, shift], own_back)
     both = collectives.all_reduce(torch.stack([dgain, dshift]), group, "sum", algorithm="ring")
@@ -979,10 +979,11 @@ def all_reduces_the_output(mine, group, positions):
     sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
     own_hat = F.layer_norm(x, x.shape[1:], gain, shift)
     whole = collectives.all_gather(own_hat.detach(), group, sizes, algorithm="ring").requires_grad_()
-    addend = torch.relu(whole @ A) @ B
-    y = collectives.all_reduce(addend.detach().clone(), group, "sum", algorithm="ring").split(sizes)[group.rank].clone()
+    partial = torch.relu(whole @ A) @ B
+    whole_y = collectives.all_reduce(partial.detach().clone(), group, "sum", algorithm="ring")
+    y = whole_y.split(sizes)[group.rank].clone()
     whole_dy = collectives.all_gather(dy, group, sizes, algorithm="ring")
-    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], whole_dy)
+    back, dA, dB = torch.autograd.grad(partial, [whole, A, B], whole_dy)
     own_back = collectives.reduce_scatter(back, group, "sum", algorithm="ring")
     dx, dgain, dshift = torch.autograd.grad(own_hat, [x, gain, shift], own_back)
     both = collectives.all_reduce(torch.stack([dgain, dshift]), group, "sum", algorithm="ring")
@@ -1020,10 +1021,10 @@ def a_norm_of_everything(mine, group, positions):
     sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
     x = collectives.all_gather(mine["x"].detach(), group, sizes, algorithm="ring").requires_grad_()
     whole = F.layer_norm(x, x.shape[1:], gain, shift)
-    addend = torch.relu(whole @ A) @ B
-    y = collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
+    partial = torch.relu(whole @ A) @ B
+    y = collectives.reduce_scatter(partial.detach(), group, "sum", algorithm="ring")
     dy = collectives.all_gather(dy, group, sizes, algorithm="ring")
-    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], dy, retain_graph=True)
+    back, dA, dB = torch.autograd.grad(partial, [whole, A, B], dy, retain_graph=True)
     back = collectives.reduce_scatter(back, group, "sum", algorithm="ring")
     back = collectives.all_gather(back, group, sizes, algorithm="ring")
     dx, dgain, dshift = torch.autograd.grad(whole, [x, gain, shift], back)
@@ -1037,10 +1038,10 @@ def a_norm_of_everything_summed_again(mine, group, positions):
     sizes = [len(part) for part in torch.empty(positions).tensor_split(group.size)]
     x = collectives.all_gather(mine["x"].detach(), group, sizes, algorithm="ring").requires_grad_()
     whole = F.layer_norm(x, x.shape[1:], gain, shift)
-    addend = torch.relu(whole @ A) @ B
-    y = collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
+    partial = torch.relu(whole @ A) @ B
+    y = collectives.reduce_scatter(partial.detach(), group, "sum", algorithm="ring")
     dy = collectives.all_gather(dy, group, sizes, algorithm="ring")
-    back, dA, dB = torch.autograd.grad(addend, [whole, A, B], dy, retain_graph=True)
+    back, dA, dB = torch.autograd.grad(partial, [whole, A, B], dy, retain_graph=True)
     back = collectives.all_reduce(back.clone(), group, "sum", algorithm="ring")
     dx, dgain, dshift = torch.autograd.grad(whole, [x, gain, shift], back)
     both = collectives.all_reduce(torch.stack([dgain, dshift]), group, "sum", algorithm="ring")
@@ -1056,8 +1057,8 @@ def gathered_again(mine, group, positions):
     def gather(part):
         return collectives.all_gather(part.detach(), group, sizes, algorithm="ring")
 
-    def scatter(addend):
-        return collectives.reduce_scatter(addend.detach(), group, "sum", algorithm="ring")
+    def scatter(partial):
+        return collectives.reduce_scatter(partial.detach(), group, "sum", algorithm="ring")
 
     own_hat = F.layer_norm(x, x.shape[1:], gain, shift)
     y = scatter(torch.relu(gather(own_hat) @ A) @ B)
@@ -1078,8 +1079,8 @@ def as_two_functions(mine, group, positions):
     def gather(part):
         return collectives.all_gather(part.contiguous(), group, sizes, algorithm="ring")
 
-    def scatter(addend):
-        return collectives.reduce_scatter(addend.contiguous(), group, "sum", algorithm="ring")
+    def scatter(partial):
+        return collectives.reduce_scatter(partial.contiguous(), group, "sum", algorithm="ring")
 
     class Gather(torch.autograd.Function):
         @staticmethod
@@ -1092,8 +1093,8 @@ def as_two_functions(mine, group, positions):
 
     class Scatter(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, addend):
-            return scatter(addend)
+        def forward(ctx, partial):
+            return scatter(partial)
 
         @staticmethod
         def backward(ctx, gradient):

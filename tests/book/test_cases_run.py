@@ -77,7 +77,7 @@ def test_plans_of_other_seeds_differ() -> None:
 
 @pytest.mark.parametrize("cases", [0, 6])
 def test_more_cases_than_causes_are_refused(cases) -> None:
-    with pytest.raises(labkit.Refused, match="5 causes"):
+    with pytest.raises(labkit.RefusedError, match="5 causes"):
         hung.plan(0, 4, cases)
 
 
@@ -140,5 +140,5 @@ def test_the_radius_is_that_of_the_program_whatever_the_fault(axes, fault, still
 
 
 def test_a_rank_that_does_not_exist_is_not_struck() -> None:
-    with pytest.raises(labkit.Refused, match="no rank 4 among 4"):
+    with pytest.raises(labkit.RefusedError, match="no rank 4 among 4"):
         struck.strike(SIZES, ("tp",), Kill(4))

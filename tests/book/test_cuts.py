@@ -42,7 +42,7 @@ def test_strips_tile_a_matrix_and_cards_are_of_full_size(ranks: int) -> None:
     assert len({e.attrib["x"] for e in y}) == ranks
 
 
-def test_what_is_alike_on_all_ranks_has_one_colour_and_addends_have_several() -> None:
+def test_what_is_alike_on_all_ranks_has_one_colour_and_partial_sums_have_several() -> None:
     def colours(way: str) -> set[str]:
         boxes = drawn(book.cuts([("y", way, (16, 16))], 4).svg)
         return {b.attrib["fill"] for b in boxes if b.find("{http://www.w3.org/2000/svg}title") is not None}

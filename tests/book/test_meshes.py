@@ -11,7 +11,7 @@ import pytest
 
 from labkit.book import mesh
 from labkit.parallel.layout import Layout
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 SVG = "{http://www.w3.org/2000/svg}"
 EIGHT = Layout({"dp": 2, "pp": 2, "tp": 2})
@@ -117,5 +117,5 @@ def test_a_layout_draws_itself() -> None:
 
 
 def test_nodes_of_no_ranks_are_refused() -> None:
-    with pytest.raises(Refused, match="ranks_per_node=-1"):
+    with pytest.raises(RefusedError, match="ranks_per_node=-1"):
         mesh(EIGHT, -1)

@@ -16,7 +16,7 @@ import torch
 from labkit.book import dashboard
 from labkit.book.ft_watching import ReplicaDashboard
 from labkit.resilience import Deadlines, FtConfig, start_ft_hsdp
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.faults import Corrupt, Fault, Hang, Kill, Slow
 from labkit.world.look import Now
 
@@ -126,7 +126,7 @@ def test_buttons_strike_the_rank_that_is_chosen(stand: Stand) -> None:
     assert eventually(lambda: stand.done[-1] == "stop")
 
     def refuse(fault: Fault) -> None:
-        raise Refused("this run is over")
+        raise RefusedError("this run is over")
 
     stand.job.inject = refuse
     view._handle_custom_msg({"action": "kill", "rank": 3}, [])

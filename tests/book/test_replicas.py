@@ -35,7 +35,7 @@ def test_steps_have_their_times_samples_and_members() -> None:
     assert told.memberships() == [
         (0, 2, (0, 1, 2), ()), (3, 4, (0, 2), ()), (5, 5, (0, 2), (1,)), (6, 6, (0, 1, 2), ())
     ]  # fmt: skip
-    assert [(role, a.step, b.step) for role, a, b in told.stretches(1)] == [
+    assert [(role, a.step, b.step) for role, a, b in told.phases(1)] == [
         (TRAINS, 0, 2), (AWAY, 3, 4), (ZEROS, 5, 5), (TRAINS, 6, 6)
     ]  # fmt: skip
 
@@ -67,7 +67,7 @@ def test_what_died_with_all_who_had_it_is_told_as_lost() -> None:
     told = restarted()
     assert [(s.step, s.quorum, s.at) for s in told.steps] == [(0, 4, 8), (1, 5, 9)]
     assert [(s.step, s.quorum) for s in told.lost] == [(0, 1), (1, 1), (2, 1), (1, 4)]
-    assert [(a.step, b.step) for _, a, b in told.lost_stretches(0)] == [(0, 2), (1, 1)]
+    assert [(a.step, b.step) for _, a, b in told.lost_phases(0)] == [(0, 2), (1, 1)]
     assert [s.seconds for s in told.lost] == [None, 1, 1, None] and told.samples == 12
     assert told.stills() == [(3.0, 8.0)]
     assert "2 steps with 12 samples are committed after 9 s. 4 more were trained and lost" in sentence(told)

@@ -12,7 +12,7 @@ from labkit.chapters.c20_nonuniform_tensor_parallelism.plan import some_plan
 from labkit.grading.checks.student import Evidence, NotRight, Student
 from labkit.resilience.ntp.moving import plan as moves_of
 from labkit.resilience.rehearse import KILLED, adamw_step, gradient_of_shards
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 STORIES = [
     (3, ("", "step", "", "")),
@@ -72,7 +72,7 @@ def test_a_gradient_of_a_shard_does_not_depend_on_the_others() -> None:
 
 @pytest.mark.parametrize("steps, shape", [(-1, (2, 2)), (True, (2, 2)), (1.0, (2, 2)), (1, (2, 3))])
 def test_a_step_of_adamw_refuses_what_does_not_fit(steps, shape) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         adamw_step(torch.zeros(3, 2, 2, dtype=torch.float64), steps, torch.zeros(shape, dtype=torch.float64))
 
 

@@ -181,7 +181,7 @@ def test_degrees_by_search(n):
 def test_shares_are_those_of_the_model_of_a_layer(n):
     for name, wire in (("share_on_nvlink", cost.wires.NVLINK), ("share_on_infiniband", cost.wires.INFINIBAND)):
         layer = cost.tensor_parallel_layer(2**16, 64, n["d"], n["t"], n["teraflops"] * 1e12, wire)
-        assert answer(name, **n) == pytest.approx(100 * layer.share, rel=0.01)  # but for latency, and scores
+        assert answer(name, **n) == pytest.approx(100 * layer.share, rel=0.01)  # but for latency, and logits
     at_half = cost.tensor_parallel_layer(
         2**16, 64, round(answer("width_for_half", **n)), n["t"], n["teraflops"] * 1e12, cost.wires.INFINIBAND
     )
@@ -254,8 +254,8 @@ def test_regions_are_those_of_one_device_and_of_the_library(both):
         for g, A, B in zip(gains, ups, downs, strict=True):
             A, B = pairs.columns(A, n)[group.rank], pairs.rows(B, n)[group.rank]
             inside = regions.copy_to_region(stream * g, group)
-            addend = torch.relu(inside @ A) @ B + both * (inside @ A) @ B
-            stream = stream + regions.reduce_from_region(addend, group)
+            partial = torch.relu(inside @ A) @ B + both * (inside @ A) @ B
+            stream = stream + regions.reduce_from_region(partial, group)
         (stream**2).mean().backward()
         return mine.grad
 
@@ -270,19 +270,19 @@ def test_regions_are_those_of_one_device_and_of_the_library(both):
 @pytest.mark.parametrize("n", [1, 3, 4])
 def test_the_loss_is_that_of_the_library(n):
     torch.manual_seed(n)
-    scores, targets = 3 * fresh(9, 17), torch.randint(0, 17, (9,))
+    logits, targets = 3 * fresh(9, 17), torch.randint(0, 17, (9,))
     targets[2] = -100
-    right, causes = parts.vocabulary_loss(scores, targets, n, -100)
+    right, causes = parts.vocabulary_loss(logits, targets, n, -100)
 
     def on_ranks(group):
-        mine = pairs.columns(scores, n)[group.rank].requires_grad_()
+        mine = pairs.columns(logits, n)[group.rank].requires_grad_()
         loss = vocab_parallel_cross_entropy(mine, targets, group, vocab=17)
         loss.backward()
         return loss.detach(), mine.grad
 
     assert all(all(map(same, mine, got)) for mine, got in zip(right, labkit.launch(on_ranks, n).results, strict=True))
     if n > 1:
-        tell_wrong(right, causes, ["the loss", "the gradient of the scores"])
+        tell_wrong(right, causes, ["the loss", "the gradient of the logits"])
 
 
 @pytest.mark.parametrize("n, heads, keys", [(1, 6, 3), (2, 8, 4), (4, 12, 2)])
@@ -297,10 +297,10 @@ def test_attention_is_that_of_the_model(n, heads, keys):
     for r, (own, got) in enumerate(right):
         assert same(got, y)
         held = max(keys // n, 1)
-        addend = attend((x @ own)[None], each, held)[0] @ out.tensor_split(n)[r]
+        partial = attend((x @ own)[None], each, held)[0] @ out.tensor_split(n)[r]
         assert own.shape[1] == (each + 2 * held) * k
         assert same(own[:, each * k : each * k + k], qkv[:, (heads + first[r]) * k :][:, :k])
-        rest = rest - addend
+        rest = rest - partial
     assert rest.abs().max() < 1e-9  # what the ranks' own columns make adds up to the whole
     if n > 1:
         tell_wrong(right, causes, ["the columns", "y"])
@@ -308,12 +308,12 @@ def test_attention_is_that_of_the_model(n, heads, keys):
 
 def test_the_norm_is_that_of_the_whole_model():
     torch.manual_seed(5)
-    n, kinds = 3, ["cut", "addend", "copy"]
-    cut, copy, addends = fresh(7, 2), fresh(4), [fresh(5) for _ in range(3)]
-    gradients = [[cut.tensor_split(n)[r], addends[r], copy] for r in range(n)]
+    n, kinds = 3, ["cut", "partial", "copy"]
+    cut, copy, partials = fresh(7, 2), fresh(4), [fresh(5) for _ in range(3)]
+    gradients = [[cut.tensor_split(n)[r], partials[r], copy] for r in range(n)]
     right, causes = whole.norm_of_all(kinds, gradients)
-    expected = torch.cat([cut.flatten(), sum(addends), copy]).norm()
-    assert all(same(mine[-1], expected) and same(mine[1], sum(addends)) for mine in right)
+    expected = torch.cat([cut.flatten(), sum(partials), copy]).norm()
+    assert all(same(mine[-1], expected) and same(mine[1], sum(partials)) for mine in right)
     tell_wrong(right, causes, ["gradient 0", "gradient 1", "gradient 2", "the norm"])
     assert math.isclose(float(right[0][-1]), float(expected))
 

@@ -16,7 +16,7 @@ from labkit.cost.units import MINUTE
 from labkit.grading.answers import find_key
 from labkit.parallel.data.sampler import Sampler
 from labkit.resilience.checkpoint import Feed
-from labkit.resilience.checkpoint.stretches import Stretch, common
+from labkit.resilience.checkpoint.slices import StridedSlice, common
 
 CHAPTER = "18_checkpoints"
 
@@ -110,12 +110,12 @@ def test_batches_are_those_of_a_feed(n, count, each, monkeypatch):
 def test_what_is_lacked_is_what_stretches_have_in_common():
     old, new = reference.even_runs(66, 4, 5), reference.column_runs(6, 11, 3, 5)
 
-    def stretches(runs):
+    def slices(runs):
         places = itertools.accumulate((end - begin for begin, end in runs), initial=0)
-        return [Stretch(begin, end - begin, at=at) for (begin, end), at in zip(runs, places, strict=False)]
+        return [StridedSlice(begin, end - begin, at=at) for (begin, end), at in zip(runs, places, strict=False)]
 
     for a, row in enumerate(reference.lacked(old, new)):
-        due = [sum(c.count * c.length for c in common(stretches(old[a]), stretches(runs))) for runs in new]
+        due = [sum(c.count * c.length for c in common(slices(old[a]), slices(runs))) for runs in new]
         assert row == [0 if a == b else count for b, count in enumerate(due)]
     assert sum(len(reference.elements(runs)) for runs in new) == 66
 

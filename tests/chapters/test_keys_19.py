@@ -18,7 +18,7 @@ from labkit.resilience.audit import check
 from labkit.resilience.audit.records import parse
 from labkit.resilience.ft_hsdp import numbers
 from labkit.resilience.quorum.state import QuorumState
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 CHAPTER = "19_ft_hsdp"
 
@@ -137,7 +137,7 @@ def audited(lines):
     for text in lines:
         try:
             whole.append(parse(text))
-        except Refused:
+        except RefusedError:
             assert not text.endswith("}")
     return check(whole, ranks=2, steps=14)
 

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from labkit.wire.errors import Mismatch, Refused
+from labkit.wire.errors import Mismatch, RefusedError
 from labkit.wire.ops import SUM
 
 from .thread_world import Deadlock, run
@@ -52,7 +52,7 @@ def test_what_a_group_would_refuse_is_refused():
         lambda g: g.send(x, to=g.rank),
         lambda g: g.send(x, to=2),
     ):
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             run(fn, 2)
 
 

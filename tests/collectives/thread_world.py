@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.wire.errors import Mismatch, Refused
+from labkit.wire.errors import Mismatch, RefusedError
 from labkit.wire.ops import ReduceOp
 
 
@@ -187,7 +187,7 @@ class ThreadGroup:
 
     def exchange(self, x: Tensor, to: int, like: Tensor, source: int, op: ReduceOp | None = None) -> Tensor:
         if _overlap(x, like):
-            raise Refused("x and like overlap")
+            raise RefusedError("x and like overlap")
         parcel = self._post(x, to)
         self.recv(like, source, op)
         self._await_taken(parcel, to)
@@ -253,7 +253,7 @@ class ThreadGroup:
 
     def _peer(self, rank: int) -> int:
         if not 0 <= rank < self.size or rank == self.rank:
-            raise Refused(f"rank {self.rank} has no other rank {rank} in a group of {self.size}")
+            raise RefusedError(f"rank {self.rank} has no other rank {rank} in a group of {self.size}")
         return self.global_ranks[rank]
 
     def _post(self, x: Tensor, to: int) -> Parcel:
@@ -355,9 +355,9 @@ def lone_group(rank: int, size: int, on_message: Callable[[], None] = lambda: No
 
 def _check_message(x: Tensor) -> None:
     if not x.is_contiguous() or x.is_conj() or x.is_neg():
-        raise Refused("messages must be contiguous")
+        raise RefusedError("messages must be contiguous")
     if x.requires_grad:
-        raise Refused("messages are numbers; this one requires grad")
+        raise RefusedError("messages are numbers; this one requires grad")
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:

@@ -155,8 +155,8 @@ def test_work_of_a_layer():
 
 def test_the_loss_of_a_cut_vocabulary():
     assert cost.vocabulary_parallel_loss_bytes(4, S, 8) == 3 * 7 / 4 * 4 * S * 4 == 172_032
-    assert cost.gathered_scores_bytes(4, S, 51_200, 8) == 7 / 8 * 4 * S * 51_200 * 2
-    assert cost.gathered_scores_bytes(4, S, 51_200, 8) > 4000 * cost.vocabulary_parallel_loss_bytes(4, S, 8)
+    assert cost.gathered_logits_bytes(4, S, 51_200, 8) == 7 / 8 * 4 * S * 51_200 * 2
+    assert cost.gathered_logits_bytes(4, S, 51_200, 8) > 4000 * cost.vocabulary_parallel_loss_bytes(4, S, 8)
     assert cost.vocabulary_parallel_embedding_bytes(4, S, H, 8) == cost.tensor_parallel_bytes(4, S, H, 1, 8) / 4
 
 
@@ -270,7 +270,7 @@ def test_depth_by_other_schedules():
         (lambda: cost.layer_parameters(64, 3), "size must divide hidden=64, and 3 does not; 2 and 4 do"),
         (lambda: cost.layer_flops(1, 0, 64), "sequence .*0"),
         (lambda: cost.vocabulary_parallel_loss_bytes_by_rank(1, 1, 2, messages=(1, 1)), r"\(1, 1\)"),
-        (lambda: cost.gathered_scores_bytes(1, 1, 0, 2), "vocabulary .*0"),
+        (lambda: cost.gathered_logits_bytes(1, 1, 0, 2), "vocabulary .*0"),
         (lambda: cost.all_reduces_that_fit(1, 1e6, 1, NVLINK), "size must be at least 2"),
         (lambda: cost.all_reduces_that_fit(-1, 1e6, 2, NVLINK), "seconds .*-1"),
         (lambda: cost.least_hidden_size(8, 1e14, NVLINK, share=1), "share must be a part below 1"),

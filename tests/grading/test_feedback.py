@@ -9,13 +9,14 @@ from hypothesis import given, strategies as st
 from sample_class import EVIL, TRACE, graded, result, small_class
 
 from labkit.grading.feedback.folder import file_names
-from labkit.grading.feedback.html import el
+from labkit.grading.feedback.pages import TEMPLATES
 from labkit.grading.feedback.wording import WORDS
 from labkit.grading.gradebook import GradebookOptions, write
 from labkit.grading.gradebook.overrides import Override
 from labkit.grading.gradebook.policy import Accommodation, LatePolicy, read_moment
 from labkit.grading.gradebook.rows import MISSING, UNGRADED
 from labkit.grading.gradebook.rubric import HandMark
+from labkit.grading.gradebook.text import clean
 from labkit.grading.grader.results import TO_MARK
 
 VOID = {"meta", "br", "link", "img", "input", "col", "hr"}
@@ -92,8 +93,15 @@ def test_nothing_that_a_student_wrote_becomes_markup(pages):
 
 @given(st.text(), st.text())
 def test_any_text_stays_text(text, attribute):
-    markup = el("p", text, title=attribute)
+    markup = TEMPLATES.from_string('<p title="{{ attribute }}">{{ text }}</p>').render(text=text, attribute=attribute)
     assert markup.count("<") == 2 and markup.count(">") == 2 and markup.count('"') == 2
+    assert clean(markup) == markup
+
+
+def test_what_acts_on_a_terminal_reaches_no_page(pages):
+    cell = graded("ring", "error", sentence="a\x1b[31mb\x9b", detail="c\x1bd", output="e\u202ef")
+    for page in pages([result("eve\x1b[2J\x07", cell, problems=["g\x00h"])]).values():
+        assert clean(page.source) == page.source
 
 
 def test_a_page_says_each_check_with_its_points_evidence_and_reason(pages):

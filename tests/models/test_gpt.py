@@ -52,11 +52,11 @@ def test_dropout_sets_its_share_to_zero_in_training_only(monkeypatch):
         return real(x, p, training)
 
     monkeypatch.setattr(torch.nn.functional, "dropout", watched)
-    scores = model(TOKENS[:, :-1])
+    logits = model(TOKENS[:, :-1])
     assert [s[2] for s in seen] == [(2, 16, 64), *2 * [(2, 4, 16, 16), (2, 16, 64), (2, 16, 64)]]
     assert all(p == 0.25 and training for p, training, _ in seen)
-    assert not torch.equal(scores, model(TOKENS[:, :-1]))
-    next_token_loss(scores, TOKENS[:, 1:]).backward()
+    assert not torch.equal(logits, model(TOKENS[:, :-1]))
+    next_token_loss(logits, TOKENS[:, 1:]).backward()
     model.eval()
     plain = GPT(GPTConfig(vocab=61, context=16, layers=2))
     assert torch.equal(model(TOKENS[:, :-1]), plain(TOKENS[:, :-1]))

@@ -59,7 +59,7 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_callers_random_numb
 def test_state_is_a_copy_and_names_a_shared_weight_once():
     model = GPT()
     before = state(model)
-    assert "tokens.weight" in before and "scores.weight" not in before
+    assert "tokens.weight" in before and "lm_head.weight" not in before
     assert sum(p.numel() for p in before.values()) == num_parameters(model)
     with torch.no_grad():
         model.tokens.weight.add_(1)

@@ -8,7 +8,7 @@ import pytest
 from labkit import cost
 from labkit.cost.training.batch import samples_to_target, steps_to_target
 from labkit.optim import critical_batch_interval, fit_critical_batch
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 BATCHES = (2, 8, 32, 128, 512)
 
@@ -49,5 +49,5 @@ def test_the_interval_over_seeds_holds_the_truth_and_shrinks_with_more_seeds():
     [(8, 100.0), (16, 49.0), (32, 24.0)],  # better than in proportion
 ])  # fmt: skip
 def test_points_without_a_critical_batch_are_refused(points):
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         fit_critical_batch(points)

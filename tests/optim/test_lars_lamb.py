@@ -10,7 +10,7 @@ import torch
 from labkit.data import digits
 from labkit.models import CNN, GPT, MLP
 from labkit.optim import LAMB, LARS, layer_groups
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 def length(xs):
@@ -158,7 +158,7 @@ def test_a_norm_that_fp16_cannot_hold_gives_a_step_all_the_same(make):
     (lambda p: LAMB(p, 1, bounds=(2, 1)), "bounds"), (lambda p: LAMB(p, 1, eps=-1), "eps=-1"),
 ])  # fmt: skip
 def test_settings_that_make_no_sense_are_refused_by_name(make, said):
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(RefusedError, match=said):
         make([torch.zeros(1, requires_grad=True)])
 
 
@@ -166,5 +166,5 @@ def test_settings_that_make_no_sense_are_refused_by_name(make, said):
 def test_sparse_gradients_are_refused(make):
     table = torch.nn.Embedding(10, 4, sparse=True)
     table(torch.tensor([1, 2])).sum().backward()
-    with pytest.raises(Refused, match="sparse=False"):
+    with pytest.raises(RefusedError, match="sparse=False"):
         make(table.parameters(), lr=0.1).step()

@@ -12,7 +12,7 @@ from labkit.models import MLP, flat_gradient
 from labkit.optim import NoiseScale, TwoBatches, signal_and_noise, squared_norm, two_norms
 from labkit.optim.noise_scale import student_t
 from labkit.parallel import DataParallel
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 TRUE, SPREAD = torch.tensor([3.0, 0.0, -1.0, 0.5], dtype=torch.float64), torch.tensor([1.0, 2, 3, 4]).double()
 SIGNAL, NOISE = float(TRUE.square().sum()), float(SPREAD.square().sum())  # |G|^2 and tr(Sigma)
@@ -98,18 +98,18 @@ def test_without_a_signal_it_says_so_and_gives_no_number():
 
 def test_what_gives_no_number_is_refused():
     for sizes in ((0, 4), (4, 4), (8, 4)):
-        with pytest.raises(Refused, match="two batch sizes"):
+        with pytest.raises(RefusedError, match="two batch sizes"):
             NoiseScale(*sizes)
-    with pytest.raises(Refused, match="fade"):
+    with pytest.raises(RefusedError, match="fade"):
         NoiseScale(1, 2, fade=0)
     scale = NoiseScale(1, 2)
-    with pytest.raises(Refused, match="no step"):
+    with pytest.raises(RefusedError, match="no step"):
         scale.estimate()
-    with pytest.raises(Refused, match="nan"):
+    with pytest.raises(RefusedError, match="nan"):
         scale.add(math.nan, 1.0)
     scale.add(1.0, 0.8)
     assert scale.estimate().steps == 1
-    with pytest.raises(Refused, match="confidence"):
+    with pytest.raises(RefusedError, match="confidence"):
         scale.estimate(95)
 
 
@@ -197,13 +197,13 @@ def test_the_hook_of_data_parallel_takes_the_same_norms_bucket_by_bucket():
 @pytest.mark.ranks
 def test_a_world_of_one_and_a_forgotten_norm_are_refused():
     def alone(group):
-        with pytest.raises(Refused, match="two ranks or more"):
+        with pytest.raises(RefusedError, match="two ranks or more"):
             TwoBatches(group, 4)
 
     def forgot(group):
-        with pytest.raises(Refused, match="without before"):
+        with pytest.raises(RefusedError, match="without before"):
             TwoBatches(group, 4).after([torch.zeros(1)])
-        with pytest.raises(Refused, match="without a bucket"):
+        with pytest.raises(RefusedError, match="without a bucket"):
             TwoBatches(group, 4).count()
 
     labkit.launch(alone, 1)

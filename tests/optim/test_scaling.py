@@ -7,7 +7,7 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from labkit import optim
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 def test_linear_and_square_root_of_the_batch():
@@ -20,7 +20,7 @@ def test_linear_and_square_root_of_the_batch():
 @pytest.mark.parametrize("scaled", [optim.linear_scaled, optim.sqrt_scaled])
 @pytest.mark.parametrize("wrong", [(0.1, 0, 256), (0.1, 256, -1), (0.0, 256, 256), (math.nan, 256, 256)])
 def test_a_rate_or_a_batch_of_zero_is_refused(scaled, wrong):
-    with pytest.raises(Refused, match="more than zero"):
+    with pytest.raises(RefusedError, match="more than zero"):
         scaled(*wrong)
 
 
@@ -63,5 +63,5 @@ def test_schedules_multiply_and_fit_torch():
     lambda: optim.polynomial(0), lambda: optim.cosine(10, begin=-1),
 ])  # fmt: skip
 def test_schedules_that_make_no_sense_are_refused(make):
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         make()

@@ -11,18 +11,18 @@ from torch import nn
 import labkit
 from labkit import RankFailed
 from labkit.parallel import DataParallel
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 pytestmark = pytest.mark.ranks
 
 
 def refused(work, size=3, **options):
-    """The refusals of all ranks: `work` must raise Refused on each of them."""
+    """The refusals of all ranks: `work` must raise RefusedError on each of them."""
 
     def caught(group):
         try:
             work(group)
-        except Refused as refusal:
+        except RefusedError as refusal:
             return str(refusal)
         return "not refused"
 
@@ -63,7 +63,7 @@ def test_models_that_differ_are_named_on_every_rank(transport):
         for make, _ in cases:
             try:
                 DataParallel(make(group.rank), group)
-            except Refused as refusal:
+            except RefusedError as refusal:
                 found.append(str(refusal))
         return found
 

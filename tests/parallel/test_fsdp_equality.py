@@ -189,7 +189,7 @@ def test_a_checkpointed_block_is_computed_again_with_the_weights_of_its_unit(ree
             x_btd = self.tokens(tokens_bt) + self.positions(torch.arange(tokens_bt.shape[1]))
             for block in self.blocks:
                 x_btd = checkpoint(block, x_btd, use_reentrant=reentrant)
-            return self.scores(self.norm(x_btd))
+            return self.lm_head(self.norm(x_btd))
 
     def on_rank(group):
         x, y = batch(group)

@@ -14,7 +14,7 @@ from labkit.collectives import all_reduce
 from labkit.cost import cost_of
 from labkit.parallel import Layout, Mesh
 from labkit.parallel.fitting import check_fits, nearest
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 WORLDS = range(1, 13)
 
@@ -115,7 +115,7 @@ def test_axes_that_cross_nodes():
     ],
 )
 def test_what_makes_no_mesh_is_refused_by_name(ask, words):
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(RefusedError, match=words):
         ask()
 
 
@@ -214,7 +214,7 @@ def refusals(work, size):
     def caught(group):
         try:
             work(group)
-        except Refused as refusal:
+        except RefusedError as refusal:
             return str(refusal)
         return "not refused"
 

@@ -164,8 +164,8 @@ def test_losses_may_count_tokens_instead_of_examples():
     y = y.clone()
     y[0:1], y[2, :], y[3, 2:], y[4, :], y[5, 1:] = -100, -100, -100, -100, -100
 
-    def loss(scores, targets):
-        return F.cross_entropy(scores.flatten(0, 1), targets.flatten(), ignore_index=-100)
+    def loss(logits, targets):
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
 
     def on_rank(group):
         found = {}
@@ -228,7 +228,7 @@ def test_stages_hold_the_weights_of_the_model_and_its_names():
     assert list(gpt_stages(CONFIG, (4, 1), 1)[0].blocks) == ["2", "3"], "in the order of the model"
     assert list(gpt_stages(CONFIG, (3, 1), 2, layers=[5, 2, 1])[0].blocks) == ["7"]
     first, last = gpt_stages(CONFIG, zb_v(2, 4), 0)
-    assert first.tokens.weight is last.scores.weight, "both ends on one rank share the matrix"
+    assert first.tokens.weight is last.lm_head.weight, "both ends on one rank share the matrix"
 
 
 class Frozen(nn.Module):
@@ -292,7 +292,7 @@ class Part(nn.Module):
         self.first, self.last = index == 0, index == parts - 1
         self.layer = nn.TransformerEncoderLayer(8, 2, 12, 0.0, batch_first=True)
         self.embed = nn.Embedding(31, 8) if self.first else None
-        self.scores = nn.Linear(8, 31) if self.last else None
+        self.lm_head = nn.Linear(8, 31) if self.last else None
         self.double()
 
     def forward(self, x, padding, positions, skip=None):
@@ -300,12 +300,12 @@ class Part(nn.Module):
             x = self.embed(x) + positions[..., None] / 100
             skip = x.tanh()
         x = self.layer(x, src_key_padding_mask=padding) + positions[..., None].sin()
-        return (self.scores(x + skip), padding) if self.last else (x, padding, positions, skip)
+        return (self.lm_head(x + skip), padding) if self.last else (x, padding, positions, skip)
 
 
 def masked_mean(output, targets):
-    scores, padding = output
-    return F.cross_entropy(scores[~padding], targets[~padding], reduction="sum") / targets.numel()
+    logits, padding = output
+    return F.cross_entropy(logits[~padding], targets[~padding], reduction="sum") / targets.numel()
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

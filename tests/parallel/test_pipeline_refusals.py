@@ -30,7 +30,7 @@ from labkit.parallel.pipeline import (
     pipedream,
     with_messages,
 )
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 pytestmark = pytest.mark.ranks
 
@@ -139,7 +139,7 @@ def test_every_rank_refuses_with_the_same_words_and_goes_on(transport):
         for name, (case, _) in CASES.items():
             try:
                 case(group)
-            except Refused as refusal:
+            except RefusedError as refusal:
                 found[name] = type(refusal).__name__, str(refusal)
         execute(one_f_one_b(3, 2), nn.Linear(4, 4), group, X, Y, F.mse_loss)  # nothing is left over
         return found
@@ -158,7 +158,7 @@ def test_tied_weights_cannot_be_updated_in_the_middle_of_a_step():
         modules = gpt_stages(GPT_4, (2, 1), group)
         optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in modules]
         tokens = torch.zeros(4, 8, dtype=torch.int64)
-        with pytest.raises(Refused, match="tied=False"):
+        with pytest.raises(RefusedError, match="tied=False"):
             execute(pipedream(2, 2), modules, group, tokens, tokens, F.mse_loss, optimizers=optimizers)
 
     labkit.launch(on_rank, 2)

@@ -23,7 +23,7 @@ from labkit.parallel.pipeline import (
     zb_h2,
     zb_v,
 )
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 STAGES, MICROBATCHES = range(1, 9), range(1, 21)
 PLAIN = {f.__name__: f for f in (naive, gpipe, one_f_one_b, pipedream, zb_h1, zb_h2, zb_v)}
@@ -73,7 +73,7 @@ def test_interleaving_keeps_a_warmup_and_one_of_each_chunk():
             expected = [min(m * chunks, (chunks - 1) * length + 2 * (p - 1 - r) + 1) for r in range(p)]
             assert list(validate(interleaved(p, m, chunks)).peak) == expected, (p, m, chunks)
         else:
-            with pytest.raises(Refused, match="cannot be cut into"):
+            with pytest.raises(RefusedError, match="cannot be cut into"):
                 interleaved(p, m, chunks)
 
 
@@ -85,7 +85,7 @@ def test_by_stage_is_the_high_water_of_each_stage_alone():
 
 
 def test_refused_microbatches_come_with_the_nearest_that_work():
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedError) as caught:
         interleaved(4, 11)
     assert "nearest numbers that can are 10 and 12" in str(caught.value)
     interleaved(4, 10), interleaved(4, 12)
@@ -94,7 +94,7 @@ def test_refused_microbatches_come_with_the_nearest_that_work():
 @pytest.mark.parametrize("make", [*PLAIN.values(), interleaved])
 def test_no_stages_and_no_microbatches_are_refused(make):
     for stages, microbatches in ((0, 4), (4, 0), (4, -1), (2.0, 4), (2, True)):
-        with pytest.raises(Refused, match="needs a whole number, 1 or more"):
+        with pytest.raises(RefusedError, match="needs a whole number, 1 or more"):
             make(stages, microbatches)
 
 
@@ -106,16 +106,18 @@ def test_labels_are_read_back_as_the_same_schedule():
 
 
 def test_labels_that_mean_nothing_are_named():
-    with pytest.raises(Refused, match="'0X3' in the list of rank 1"):
+    with pytest.raises(RefusedError, match="'0X3' in the list of rank 1"):
         from_labels([["0F0"], ["0X3"]])
-    with pytest.raises(Refused, match="'0F-1'"):
+    with pytest.raises(RefusedError, match="'0F-1'"):
         from_labels([["0F-1"]])
-    with pytest.raises(Refused, match="1F0 is in the list of rank 0, and stage 1 of 2 stages on 2 ranks is on rank 1"):
+    with pytest.raises(
+        RefusedError, match="1F0 is in the list of rank 0, and stage 1 of 2 stages on 2 ranks is on rank 1"
+    ):
         from_labels([["0F0", "1F0"], ["0B0", "1B0"]])
     read = from_labels([["0UNSHARD", "0F0", None, "", "0B0", "0REDUCE_GRAD"]])
     assert labels(read) == [["0F0", "0B0"]]
     assert from_labels({1: "1F0 1B0", 0: ["0F0", "0B0"]}) == from_labels([["0F0", "0B0"], ["1F0", "1B0"]])
-    with pytest.raises(Refused, match="there is no label in these rows"):
+    with pytest.raises(RefusedError, match="there is no label in these rows"):
         from_labels([[], []])
 
 

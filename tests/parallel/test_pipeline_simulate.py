@@ -25,7 +25,7 @@ from labkit.parallel.pipeline import (
     zb_v,
 )
 from labkit.parallel.pipeline.traffic import carried, made_by, needed_by, sends
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 STAGES, MICROBATCHES = range(1, 9), range(1, 21)
 
@@ -105,22 +105,22 @@ def test_costs_by_stage_follow_the_slowest():
     slow = simulate(gpipe(3, 50), Costs([1e-9, 4e-9, 1e-9], [2e-9, 8e-9, 2e-9], 0))
     assert slow.makespan == 50 * 12 + 6
     assert slow.busy == (150, 600, 150)
-    with pytest.raises(Refused, match="2 numbers for a model of 3 stages"):
+    with pytest.raises(RefusedError, match="2 numbers for a model of 3 stages"):
         simulate(gpipe(3, 2), Costs([1, 2], 1, 1))
-    with pytest.raises(Refused, match="4 numbers for a model of 6 stages"):
+    with pytest.raises(RefusedError, match="4 numbers for a model of 6 stages"):
         simulate(interleaved(3, 3), Costs(1, [1] * 4, 1))
     for bad in (-1, float("nan"), float("inf"), "1", ["a"]):
-        with pytest.raises(Refused, match="seconds, 0 or more"):
+        with pytest.raises(RefusedError, match="seconds, 0 or more"):
             Costs(bad, 1, 1)
 
 
 def test_bytes_and_links_that_cannot_be_are_refused():
     for nbytes in (-1, [1], [1, 2, 3], 1.5):
-        with pytest.raises(Refused, match="nbytes="):
+        with pytest.raises(RefusedError, match="nbytes="):
             simulate(gpipe(3, 2), costs(1, 1, 1), Link(1e9), nbytes=nbytes)
-    with pytest.raises(Refused, match="link=3"):
+    with pytest.raises(RefusedError, match="link=3"):
         simulate(gpipe(3, 2), costs(1, 1, 1), 3)
-    with pytest.raises(Refused, match="holds 4 ranks"):
+    with pytest.raises(RefusedError, match="holds 4 ranks"):
         simulate(gpipe(3, 2), costs(1, 1, 1), Network(nodes=2, ranks_per_node=2))
 
 

@@ -32,7 +32,7 @@ from labkit.parallel.pipeline import (
     zb_v,
 )
 from labkit.parallel.pipeline.costs import Costs
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 MAKERS = (naive, gpipe, one_f_one_b, interleaved, pipedream, zb_h1, zb_h2, zb_v)
 
@@ -78,9 +78,9 @@ def test_what_is_no_instruction_of_this_schedule_is_named():
 
 def test_what_is_no_schedule_is_named():
     for use in (validate, with_messages, lambda x: simulate(x, Costs(1, 1, 1))):
-        with pytest.raises(Refused, match="this is a list, and no Schedule: from_labels reads"):
+        with pytest.raises(RefusedError, match="this is a list, and no Schedule: from_labels reads"):
             use([["0F0", "0B0"]])
-    with pytest.raises(Refused, match=r"simulate\(costs=3\): needs Costs"):
+    with pytest.raises(RefusedError, match=r"simulate\(costs=3\): needs Costs"):
         simulate(gpipe(2, 2), 3)
 
 
@@ -145,7 +145,7 @@ def test_too_many_activations_are_named():
     with pytest.raises(ScheduleError, match="with 2F1, the 2nd instruction of rank 2"):
         validate(one_f_one_b(4, 8), limit=[4, 3, 1, 1])
     for limit in (0, [4, 3], ["4"] * 4):
-        with pytest.raises(Refused, match=r"validate\(limit="):
+        with pytest.raises(RefusedError, match=r"validate\(limit="):
             validate(one_f_one_b(4, 8), limit=limit)
 
 
@@ -206,5 +206,5 @@ def test_messages_that_are_missing_misplaced_or_empty_are_named():
         validate(changed(good, 2, [*steps, SendActivation(0)]))
     with pytest.raises(ScheduleError, match="has explicit messages already"):
         with_messages(good)
-    with pytest.raises(Refused, match="choose 'early' or 'late'"):
+    with pytest.raises(RefusedError, match="choose 'early' or 'late'"):
         with_messages(gpipe(2, 2), receive="never")

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 import labkit
 from labkit.parallel import Sampler
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 COUNTS, RANKS, BATCHES = st.integers(1, 60), st.integers(1, 6), st.integers(1, 7)
 
@@ -40,7 +40,7 @@ def test_pad_gives_equal_steps_and_shows_as_few_twice_as_it_can(count, size, bat
 @given(COUNTS, RANKS, BATCHES)
 def test_drop_gives_full_batches_only(count, size, batch):
     if count < batch * size:
-        with pytest.raises(Refused, match="smaller batch"):
+        with pytest.raises(RefusedError, match="smaller batch"):
             Sampler(count, (0, size), batch=batch, last="drop")
         return
     ranks = world(count, size, batch=batch, last="drop")
@@ -95,5 +95,5 @@ def test_it_takes_its_place_from_a_group():
     ],
 )
 def test_what_cannot_work_is_refused(options, words):
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(RefusedError, match=words):
         Sampler(**options)

@@ -9,7 +9,7 @@ from torch import nn
 import labkit
 from labkit.models import GPT, GPTConfig
 from labkit.parallel import kernels
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 pytestmark = pytest.mark.ranks
 
@@ -113,7 +113,7 @@ def test_what_cannot_work_is_refused():
     def work(group):
         found = []
         for args, options in [((), {}), (({},), {"flops": 1}), ((), {"flops": 0}), (({"9": (1, 1)},), {})]:
-            with pytest.raises(Refused) as refusal:
+            with pytest.raises(RefusedError) as refusal:
                 kernels(net(), group, *args, **options)
             found.append(str(refusal.value))
         return found

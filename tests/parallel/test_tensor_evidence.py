@@ -90,9 +90,9 @@ def test_a_step_of_the_model_sends_the_closed_forms_bytes(size):
                                                 gather_again=way == 1)
         for way in range(3)
     }  # fmt: skip
-    assert sent[1] == add(layers[0], reduced, reduced, loss), "the layers, the embedding, the scores, the loss"
+    assert sent[1] == add(layers[0], reduced, reduced, loss), "the layers, the embedding, the logits, the loss"
     outside = [cost.ring_all_reduce_bytes_by_rank(n, 4, size) for n in (*[6 * D] * CONFIG.layers, (2 + 16) * D)]
-    both = [scattered, gathered, gathered, scattered]  # embedding forward and backward, scores forward and backward
+    both = [scattered, gathered, gathered, scattered]  # embedding forward and backward, logits forward and backward
     assert sent[2] == add(layers[1], *both, gathered, loss, *outside)
     assert sent[3] == add(layers[2], *both, loss, *outside)
 
@@ -202,7 +202,7 @@ def test_looking_up_takes_no_time_and_scores_take_that_of_their_product():
         model = TensorParallelGPT(CONFIG, group)
         with kernels(model, group, flops=1e6):
             model(torch.zeros(B, T, dtype=torch.int64), torch.zeros(B, T, dtype=torch.int64)).backward()
-        return model.scores.weight.numel()
+        return model.lm_head.weight.numel()
 
     run = launch(on_rank, 3, clock="virtual")
     spans = [s for s in run.trace.spans("compute") if s.rank == 0]

@@ -75,17 +75,17 @@ def test_loss_and_gradients_are_those_of_the_plain_model(size):
                 found[case, name] = [loss.item(), model.whole_gradients()]
         model = parts(CONFIG, group, sequence=True)
         x, y = batch(2)  # fewer positions than ranks
-        scores = model(x)
-        next_token_loss(scores, y).backward()
-        found["scores"] = [scores.detach(), model.whole_gradients()]
+        logits = model(x)
+        next_token_loss(logits, y).backward()
+        found["logits"] = [logits.detach(), model.whole_gradients()]
         return found
 
     wanted = {case: plain(trained(c), *batch(15 if case == "plain" else 13)) for case, c in CASES.items()}
     short, (x, y) = trained(CONFIG), batch(2)
     results = launch(on_rank, size, transport="local").results
     for found in results:
-        scores, gradients = found.pop("scores")
-        assert (scores - short(x)).abs().max() < 1e-5 and furthest(gradients, plain(short, x, y)[1]) < 1e-6
+        logits, gradients = found.pop("logits")
+        assert (logits - short(x)).abs().max() < 1e-5 and furthest(gradients, plain(short, x, y)[1]) < 1e-6
         short.zero_grad()
         for (case, way), (loss, gradients) in found.items():
             assert abs(loss - wanted[case][0]) < 1e-6, (case, way)
@@ -224,9 +224,9 @@ def test_dropout_needs_one_random_state_and_evaluation_drops_nothing():
         return words, model(x).detach()
 
     x, _ = batch()
-    for words, scores in launch(on_rank, 4 - 1, transport="local").results:
+    for words, logits in launch(on_rank, 4 - 1, transport="local").results:
         assert "the random state of rank 2 is not that of rank 0" in words and "torch.manual_seed" in words
-        assert (scores - GPT(DROPPING).eval()(x)).abs().max() < 1e-5
+        assert (logits - GPT(DROPPING).eval()(x)).abs().max() < 1e-5
 
 
 def test_data_parallel_over_tensor_parallel_is_the_plain_model_on_the_whole_batch():

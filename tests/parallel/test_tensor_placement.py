@@ -1,4 +1,4 @@
-"""Any rank may hold any shards: loss, gradients and scores of the plain GPT, however heads, columns and ids are spread.
+"""Any rank may hold any shards: loss, gradients and logits of the plain GPT, however heads, columns and ids are spread.
 
 What is cut evenly is tested in test_tensor_gpt.py.
 """
@@ -18,7 +18,7 @@ from labkit.parallel.tensor.linear import ColumnParallelLinear, RowParallelLinea
 from labkit.parallel.tensor.placement import Placement, counts
 from labkit.parallel.tensor.shard_spec import ShardSpec
 from labkit.parallel.vocab import VocabParallelEmbedding
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.world import RankFailed
 
 from .test_tensor_gpt import CASES, WAYS, batch, furthest, parts, plain, trained
@@ -58,11 +58,11 @@ def test_a_spread_gpt_is_the_plain_one(case: str, way: str, size: int) -> None:
 
     whole = trained(config, torch.float64)
     loss, gradients = plain(whole, x, y)
-    for theirs, found, state, scores in launch(ranks, size, transport="local").results:
+    for theirs, found, state, logits in launch(ranks, size, transport="local").results:
         assert abs(theirs - loss) < 1e-12
         assert furthest(found, gradients) < 1e-12
         assert furthest(state, {k: p.detach() for k, p in whole.named_parameters()}) == 0
-        assert (scores - whole(x).detach()).abs().max() < 1e-12
+        assert (logits - whole(x).detach()).abs().max() < 1e-12
 
 
 def test_a_rank_holds_what_the_spread_says_and_no_more() -> None:
@@ -109,7 +109,7 @@ def test_shards_that_cannot_be_are_refused_on_every_rank(case: str) -> None:
         for make in (lambda: ColumnParallelLinear(8, 8, group, shards=shards),
                      lambda: RowParallelLinear(8, 8, group, shards=shards),
                      lambda: VocabParallelEmbedding(8, 4, group, shards=shards)):  # fmt: skip
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(RefusedError) as refused:
                 make()
             told.append(str(refused.value))
         return told
@@ -123,7 +123,7 @@ def test_what_needs_an_even_cut_says_so() -> None:
         told = []
         for make in (lambda: ColumnParallelLinear(8, 8, group, shards=[[0], [1]], gather_output=True),
                      lambda: RowParallelLinear(8, 8, group, shards=[[0], [1]], input_is_split=False)):  # fmt: skip
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(RefusedError) as refused:
                 make()
             told.append(str(refused.value))
         return told

@@ -14,7 +14,7 @@ from labkit.collectives import all_gather
 from labkit.collectives.chunks import even_sizes
 from labkit.cost import cost_of, vocabulary_parallel_loss_bytes_by_rank
 from labkit.parallel import VocabParallelEmbedding, vocab_parallel_cross_entropy
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 pytestmark = pytest.mark.ranks
 
@@ -22,7 +22,7 @@ SIZES = few([3, 1, 2, 4], 2)
 SHAPE = (3, 5)
 
 
-def scores(vocab, scale=1.0, dtype=torch.float32, shape=SHAPE):
+def logits(vocab, scale=1.0, dtype=torch.float32, shape=SHAPE):
     made = torch.Generator().manual_seed(vocab)
     return (scale * torch.randn(*shape, vocab, generator=made)).to(dtype)
 
@@ -33,7 +33,7 @@ def targets(vocab, shape=SHAPE, ignored=None):
 
 
 def whole(x, y, **options):
-    """(loss, gradient) by PyTorch, of all scores on one device."""
+    """(loss, gradient) by PyTorch, of all logits on one device."""
     x = x.clone().requires_grad_()
     loss = F.cross_entropy(x.flatten(0, -2), y.flatten(), **options)
     loss.sum().backward()
@@ -54,21 +54,21 @@ def of_part(x, y, group, **options):
 
 
 CASES = {
-    "plain": (lambda: (scores(12), targets(12)), {}),
-    "a vocabulary that does not divide": (lambda: (scores(61), targets(61)), {}),
-    "one id a rank": (lambda: (scores(4), targets(4)), {}),
-    "ignored targets": (lambda: (scores(61), targets(61, ignored=-100)), {}),
-    "an id in the vocabulary is ignored": (lambda: (scores(61), targets(61)), {"ignore_index": 7}),
-    "summed": (lambda: (scores(61), targets(61, ignored=-1)), {"ignore_index": -1, "reduction": "sum"}),
-    "a loss a target": (lambda: (scores(61), targets(61, ignored=-100)), {"reduction": "none"}),
-    "smoothed": (lambda: (scores(61), targets(61, ignored=-100)), {"label_smoothing": 0.1}),
-    "smoothed, each": (lambda: (scores(61), targets(61)), {"label_smoothing": 1.0, "reduction": "none"}),
-    "scores in the thousands": (lambda: (scores(61, 3000.0), targets(61)), {}),
-    "all scores shifted": (lambda: (scores(61) - 5e4, targets(61)), {}),
-    "masked scores": (lambda: (scores(61).index_fill(-1, torch.arange(31, 61), float("-inf")), targets(31)), {}),
-    "one position": (lambda: (scores(61, shape=(1, 1)), targets(61, (1, 1))), {}),
-    "int32": (lambda: (scores(61), targets(61).int()), {}),
-    "float64": (lambda: (scores(61, dtype=torch.float64), targets(61)), {}),
+    "plain": (lambda: (logits(12), targets(12)), {}),
+    "a vocabulary that does not divide": (lambda: (logits(61), targets(61)), {}),
+    "one id a rank": (lambda: (logits(4), targets(4)), {}),
+    "ignored targets": (lambda: (logits(61), targets(61, ignored=-100)), {}),
+    "an id in the vocabulary is ignored": (lambda: (logits(61), targets(61)), {"ignore_index": 7}),
+    "summed": (lambda: (logits(61), targets(61, ignored=-1)), {"ignore_index": -1, "reduction": "sum"}),
+    "a loss a target": (lambda: (logits(61), targets(61, ignored=-100)), {"reduction": "none"}),
+    "smoothed": (lambda: (logits(61), targets(61, ignored=-100)), {"label_smoothing": 0.1}),
+    "smoothed, each": (lambda: (logits(61), targets(61)), {"label_smoothing": 1.0, "reduction": "none"}),
+    "logits in the thousands": (lambda: (logits(61, 3000.0), targets(61)), {}),
+    "all logits shifted": (lambda: (logits(61) - 5e4, targets(61)), {}),
+    "masked logits": (lambda: (logits(61).index_fill(-1, torch.arange(31, 61), float("-inf")), targets(31)), {}),
+    "one position": (lambda: (logits(61, shape=(1, 1)), targets(61, (1, 1))), {}),
+    "int32": (lambda: (logits(61), targets(61).int()), {}),
+    "float64": (lambda: (logits(61, dtype=torch.float64), targets(61)), {}),
 }
 
 
@@ -100,12 +100,12 @@ def test_loss_and_gradient_are_those_of_all_scores(size):
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_16_bit_scores_are_reckoned_with_in_32(transport):
     def on_rank(group):
-        return [of_part(scores(61, 4.0, dtype), targets(61), group) for dtype in (torch.bfloat16, torch.float16)]
+        return [of_part(logits(61, 4.0, dtype), targets(61), group) for dtype in (torch.bfloat16, torch.float16)]
 
     results = launch(on_rank, 3, transport=transport).results
     for index, dtype in enumerate((torch.bfloat16, torch.float16)):
-        x, y = scores(61, 4.0, dtype), targets(61)
-        loss, gradient = whole(x.float(), y)  # the same scores; what is lost was lost when they were rounded
+        x, y = logits(61, 4.0, dtype), targets(61)
+        loss, gradient = whole(x.float(), y)  # the same logits; what is lost was lost when they were rounded
         joined = torch.cat([r[index][1] for r in results], -1)
         assert results[0][index][0].dtype == torch.float32 and joined.dtype == dtype
         assert abs(float(results[0][index][0] - loss)) < 1e-6
@@ -118,10 +118,10 @@ def test_nothing_to_learn_from_is_no_gradient():
 
     def on_rank(group):
         ignored = torch.full(SHAPE, -100)
-        nothing = of_part(scores(61, shape=(0, 5)), targets(61, (0, 5)), group, reduction="sum")
-        return of_part(scores(61), ignored, group), nothing
+        nothing = of_part(logits(61, shape=(0, 5)), targets(61, (0, 5)), group, reduction="sum")
+        return of_part(logits(61), ignored, group), nothing
 
-    loss, gradient = whole(scores(61), torch.full(SHAPE, -100))
+    loss, gradient = whole(logits(61), torch.full(SHAPE, -100))
     assert loss.isnan() and not gradient.any()
     for (mine, part), (none, empty) in launch(on_rank, 2, transport="local").results:
         assert mine.isnan() and not part.any() and float(none) == 0 and empty.numel() == 0
@@ -129,7 +129,7 @@ def test_nothing_to_learn_from_is_no_gradient():
 
 def test_gradcheck_on_real_ranks():
     def on_rank(group):
-        part = cut(scores(7, dtype=torch.float64, shape=(4,)), group)
+        part = cut(logits(7, dtype=torch.float64, shape=(4,)), group)
         y = targets(7, (4,), ignored=-100)
         base = part.detach().clone()
 
@@ -164,7 +164,7 @@ class Largest(TorchDispatchMode):
 
 def test_full_scores_never_exist_and_only_three_numbers_a_position_travel():
     rows, vocab, size = 1024, 12_001, 4
-    full = rows * vocab * 4  # bytes of all scores in 32 bits
+    full = rows * vocab * 4  # bytes of all logits in 32 bits
 
     def on_rank(group, rows, gather):
         weight = torch.zeros(even_sizes(vocab, size)[group.rank], 8).normal_()
@@ -197,7 +197,7 @@ def test_bytes_are_the_closed_form_at_any_size(size):
 
     def on_rank(group):
         for algorithm, dtype in cases:
-            part = cut(scores(50, dtype=getattr(torch, dtype), shape=(rows,)), group)
+            part = cut(logits(50, dtype=getattr(torch, dtype), shape=(rows,)), group)
             options = {"vocab": 50, "algorithm": algorithm}
             vocab_parallel_cross_entropy(part, targets(50, (rows,)), group, **options).backward()
 
@@ -213,12 +213,12 @@ def test_bytes_are_the_closed_form_at_any_size(size):
 
 def test_label_smoothing_sends_one_number_a_position_more():
     options = {"vocab": 61, "label_smoothing": 0.1, "algorithm": "ring"}
-    run = launch(lambda group: of_part(scores(61), targets(61), group, **options)[0], 3, transport="local")
+    run = launch(lambda group: of_part(logits(61), targets(61), group, **options)[0], 3, transport="local")
     assert run.trace.bytes_sent() == vocabulary_parallel_loss_bytes_by_rank(3, 5, 3, messages=(1, 3))
 
 
 def test_without_the_size_of_the_vocabulary_16_bytes_a_rank_are_gathered_first():
-    trace = launch(lambda group: of_part(scores(61), targets(61), group)[0], 3, transport="local").trace
+    trace = launch(lambda group: of_part(logits(61), targets(61), group)[0], 3, transport="local").trace
     assert [(c.name, c.shape, c.dtype) for c in trace.collectives()][:3] == [
         ("all_gather", (1, 2), "int64"), ("all_reduce", (15,), "float32"), ("all_reduce", (2, 15), "float32"),
     ]  # fmt: skip
@@ -235,7 +235,7 @@ def test_embedding_tied_scores_and_loss_are_those_of_the_whole_matrix(size):
         torch.manual_seed(3)
         tokens = VocabParallelEmbedding(vocab, width, group)
         x = tokens(targets(vocab))
-        part = tokens.scores(torch.tanh(x))
+        part = tokens.logits(torch.tanh(x))
         loss = vocab_parallel_cross_entropy(part, targets(vocab).roll(1), group, vocab=vocab)
         loss.backward()
         again = VocabParallelEmbedding.of(embedding(), group)
@@ -269,7 +269,7 @@ def test_with_sequence_parallelism_ranks_hold_positions_outside(size):
     def on_rank(group):
         tokens = VocabParallelEmbedding.of(plain, group, sequence=True)
         x = tokens(targets(vocab))
-        part = tokens.scores(torch.tanh(x), length=length)
+        part = tokens.logits(torch.tanh(x), length=length)
         loss = vocab_parallel_cross_entropy(part, targets(vocab).roll(1), group, vocab=vocab)
         loss.backward()
         return x.detach(), loss.detach(), tokens.weight.grad
@@ -295,7 +295,7 @@ def test_the_embedding_sends_in_forward_only_and_the_scores_in_backward_only():
         with group.span("look up, backward"):
             looked_up.sum().backward()
         with group.span("score"):
-            part = tokens.scores(x)
+            part = tokens.logits(x)
         with group.span("score, backward"):
             part.sum().backward()
 
@@ -316,7 +316,7 @@ def refusals(work, size=3):
     def caught(group):
         try:
             work(group)
-        except Refused as refusal:
+        except RefusedError as refusal:
             return str(refusal)
         return "not refused"
 
@@ -328,7 +328,7 @@ def refusals(work, size=3):
 def test_a_target_outside_the_vocabulary_is_named_on_every_rank(bad, vocab):
     y = targets(61)
     y[2, 1] = bad
-    said = refusals(lambda group: vocab_parallel_cross_entropy(cut(scores(61), group), y, group, vocab=vocab))
+    said = refusals(lambda group: vocab_parallel_cross_entropy(cut(logits(61), group), y, group, vocab=vocab))
     assert len(set(said)) == 1
     for word in (f"target {bad} at [2, 1]", "61 ids, 0 to 60", "ignore_index", "-100"):
         assert word in said[0]
@@ -345,7 +345,7 @@ def test_a_token_outside_the_vocabulary_is_named_on_every_rank():
 def test_ranks_with_other_targets_are_found():
     said = refusals(
         lambda group: vocab_parallel_cross_entropy(
-            cut(scores(61), group), targets(61).roll(int(group.rank == 1)), group
+            cut(logits(61), group), targets(61).roll(int(group.rank == 1)), group
         )
     )
     assert len(set(said)) == 1 and "rank 1 has other targets than rank 0" in said[0]
@@ -358,9 +358,9 @@ def test_fewer_ids_than_ranks():
 
 def test_parts_that_are_not_those_of_tensor_split():
     def work(group):
-        vocab_parallel_cross_entropy(cut(scores(61), group), targets(61), group, vocab=63)
+        vocab_parallel_cross_entropy(cut(logits(61), group), targets(61), group, vocab=63)
 
-    words = r"rank [12] has the scores of 20 ids, but 63 ids on 3 ranks are 21 \+ 21 \+ 21"
+    words = r"rank [12] has the logits of 20 ids, but 63 ids on 3 ranks are 21 \+ 21 \+ 21"
     with pytest.raises(RankFailed, match=words):
         launch(work, 3, transport="local")
 
@@ -370,12 +370,12 @@ def test_parts_that_are_not_those_of_tensor_split():
     [
         ({"label_smoothing": 1.5}, "label_smoothing=1.5"),
         ({"reduction": "average"}, "reduction='average'"),
-        ({"scores_part": torch.zeros(3, 5, 61, dtype=torch.int64)}, "torch.int64"),
+        ({"logits_part": torch.zeros(3, 5, 61, dtype=torch.int64)}, "torch.int64"),
         ({"targets": torch.zeros(3, 5)}, "torch.float32"),
         ({"targets": torch.zeros(5, 3, dtype=torch.int64)}, r"\[3, 5\], not \[5, 3\]"),
     ],
 )
 def test_arguments_that_cannot_work(change, words):
-    given = {"scores_part": scores(61), "targets": targets(61), **change}
+    given = {"logits_part": logits(61), "targets": targets(61), **change}
     with pytest.raises(RankFailed, match=words):
         launch(lambda group: vocab_parallel_cross_entropy(group=group, **given), 1, transport="local")

@@ -34,7 +34,7 @@ class Recomputing(GPT):
         x_btd = self.tokens(tokens_bt) + self.positions(torch.arange(tokens_bt.shape[1]))
         for block in self.blocks:
             x_btd = checkpoint(block, x_btd)
-        return self.scores(self.norm(x_btd))
+        return self.lm_head(self.norm(x_btd))
 
 
 def tokens(group, rows):

@@ -74,7 +74,7 @@ def test_models_that_differ_between_ranks_are_refused_on_every_rank(stage):
     def work(group):
         try:
             stage(mlp(8, 8 + group.rank, 4), group)
-        except labkit.Refused as error:
+        except labkit.RefusedError as error:
             return str(error)
 
     for said in labkit.launch(work, 3).results:
@@ -86,7 +86,7 @@ def test_arguments_that_cannot_work():
         def work(group):
             try:
                 make(group)
-            except labkit.Refused as error:
+            except labkit.RefusedError as error:
                 return str(error)
 
         (said,) = labkit.launch(work, 1).results

@@ -111,7 +111,7 @@ def test_weights_come_and_go_as_the_plain_modules_state_dict(stage):
         y = zero(torch.zeros(1, 4, dtype=torch.long))
         try:
             zero.load_state_dict({key: x for key, x in saved.items() if key != "gpt.norm.bias" or group.rank == 0})
-        except labkit.Refused as error:
+        except labkit.RefusedError as error:
             return found, y, str(error)
 
     plain = Model(CONFIG)
@@ -150,7 +150,7 @@ def test_a_state_dict_that_does_not_fit_is_refused_on_every_rank_and_changes_not
         before = zero.training_state()
         try:
             zero.load_training_state(state if group.rank == 1 else full)  # wrong on one rank only
-        except labkit.Refused as error:
+        except labkit.RefusedError as error:
             return str(error), largest(zero.training_state(), before)
 
     for state, words in bad:

@@ -25,7 +25,7 @@ from labkit.resilience.accuracy.experiment import (
     train,
 )
 from labkit.resilience.accuracy.stacked import Stacked
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 # Settings
 
@@ -54,7 +54,7 @@ def test_who_is_healthy():
 
 @pytest.mark.parametrize("wrong", [(0, 150), (12, 150), (1, 0), (1, 60), (1, 150, "cubic"), (-1, 150)])
 def test_settings_that_cannot_be_are_refused(wrong):
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         Setting(*wrong)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from labkit.resilience.audit import AuditFailed, AuditLog, Commit, Fetch, Line, Start, Vote, check, checksum, read
 from labkit.resilience.quorum import Member, Quorum
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 BATCH = 4
 
@@ -311,20 +311,20 @@ def test_a_line_that_was_never_finished_spoils_nothing(tmp_path) -> None:
     lines, torn = read(tmp_path)
     assert [x.incarnation for x in lines] == [1, 2] and len(torn) == 1
     again._write(b'{"kind":"nonsense"}\n')
-    with pytest.raises(Refused, match="no line of an audit log"):
+    with pytest.raises(RefusedError, match="no line of an audit log"):
         read(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Refused, match="cannot be written"):
+    with pytest.raises(RefusedError, match="cannot be written"):
         AuditLog(tmp_path / "file", 0, 0, 1)
-    with pytest.raises(Refused, match="holds no audit logs"):
+    with pytest.raises(RefusedError, match="holds no audit logs"):
         read(tmp_path)
     log = AuditLog(tmp_path, 0, 0, 1)
     os.close(log._fd)
     log._fd = os.open("/dev/full", os.O_WRONLY)
-    with pytest.raises(Refused, match="No space left on device|no room"):
+    with pytest.raises(RefusedError, match="No space left on device|no room"):
         log.start(0, [0], "d")
     log.close()
 

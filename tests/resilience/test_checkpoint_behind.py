@@ -13,7 +13,7 @@ from torch import nn
 from labkit import launch
 from labkit.resilience.checkpoint import Checkpointer, Feed, NotSaved, available, read
 from labkit.resilience.checkpoint.staging import Staging
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 pytestmark = pytest.mark.ranks
 
@@ -168,7 +168,7 @@ def test_a_state_that_is_changed_under_the_copy_is_not_saved(tmp_path):
         for options in ({"wait": True}, {}):
             try:
                 checkpoints.save(9, beside=True, **options)
-            except Refused as why:
+            except RefusedError as why:
                 words.append(str(why))
         checkpoints.close()
         return words

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from labkit import Refused, launch
+from labkit import RefusedError, launch
 from labkit.models import GPT, GPTConfig
 from labkit.parallel import AdamW, FullyShard, ZeRO2
 from labkit.resilience.checkpoint import (
@@ -158,7 +158,7 @@ def test_another_version_or_another_file(tmp_path):
         checkpoints = Checkpointer(tmp_path, group, model, adamw(model))
         try:
             checkpoints.load()
-        except Refused as why:
+        except RefusedError as why:
             return type(why).__name__, str(why)
 
     file.write_text(good.replace("labkit checkpoint 1 ", "labkit checkpoint 2 ", 1))
@@ -260,7 +260,7 @@ def test_what_cannot_be_saved_and_wrong_options(tmp_path):
         def refused(act):
             try:
                 act()
-            except Refused as why:
+            except RefusedError as why:
                 found.append(f"{type(why).__name__}: {why}")
 
         def make(*args, directory=tmp_path, **options):
@@ -289,5 +289,5 @@ def test_what_cannot_be_saved_and_wrong_options(tmp_path):
     assert len(first) == len(words)
     for text, word in zip(first, words, strict=True):
         assert word in text
-    assert json.dumps([t.split(":")[0] for t in first]) == json.dumps(["Refused"] * 7 + ["NotSaved"] * 5)
+    assert json.dumps([t.split(":")[0] for t in first]) == json.dumps(["RefusedError"] * 7 + ["NotSaved"] * 5)
     assert available(tmp_path) == [] and not list(tmp_path.glob("*.writing"))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from labkit.resilience.deadlines import FACTORS, Deadlines, Limit
-from labkit.wire.errors import Refused, WaitTimeout
+from labkit.wire.errors import RefusedError, WaitTimeout
 
 GOOD = {"message": 1.0, "exchange": 2.0, "vote": 3.0, "step": 6.0, "join": 7.0, "hang": 8.0}
 
@@ -20,19 +20,19 @@ def test_a_set_in_order_is_taken() -> None:
 
 @pytest.mark.parametrize("inner, outer", list(itertools.pairwise(GOOD)))
 def test_an_outer_one_that_is_not_longer_is_refused(inner, outer) -> None:
-    with pytest.raises(Refused, match=f"{outer}=.* s must be longer than"):
+    with pytest.raises(RefusedError, match=f"{outer}=.* s must be longer than"):
         Deadlines(**{**GOOD, outer: GOOD[inner]})
 
 
 def test_a_step_has_room_for_exchange_and_vote_together() -> None:
-    with pytest.raises(Refused, match="exchange and vote .5 s. together"):
+    with pytest.raises(RefusedError, match="exchange and vote .5 s. together"):
         Deadlines(**{**GOOD, "step": 4.9})
 
 
 @pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), True, "3", None])
 @pytest.mark.parametrize("name", list(GOOD))
 def test_a_limit_that_is_none_is_refused(name, value) -> None:
-    with pytest.raises(Refused, match=name):
+    with pytest.raises(RefusedError, match=name):
         Deadlines(**{**GOOD, name: value})
 
 
@@ -48,7 +48,7 @@ def test_the_paper_waits_a_minute_for_steps_of_twenty_seconds() -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), "1"])
 def test_a_step_of_no_length_is_refused(seconds) -> None:
-    with pytest.raises(Refused, match="seconds"):
+    with pytest.raises(RefusedError, match="seconds"):
         Deadlines.for_step(seconds)
 
 
@@ -74,6 +74,6 @@ def test_a_limit_that_is_over_says_what_it_was_for_and_who_cut_it() -> None:
 
 
 def test_a_name_that_is_none_is_refused() -> None:
-    with pytest.raises(Refused, match="no deadline 'epoch'"):
+    with pytest.raises(RefusedError, match="no deadline 'epoch'"):
         Deadlines.for_step(1).start("epoch")
     assert set(FACTORS) == set(GOOD)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import labkit
-from labkit import Refused, collectives
+from labkit import RefusedError, collectives
 from labkit.resilience.diagnose import Agent, Collector, Report, diagnose, report_to
 
 from .pages_by_hand import Desk
@@ -101,7 +101,7 @@ def test_an_agent_finds_its_collector_again() -> None:
 
 @pytest.mark.parametrize("every", [0, -1.0, float("inf")])
 def test_a_pause_that_is_none_is_refused(every) -> None:
-    with pytest.raises(Refused, match="every="):
+    with pytest.raises(RefusedError, match="every="):
         Agent(Desk(1).reader, ("127.0.0.1", 1), "x", every=every)
 
 

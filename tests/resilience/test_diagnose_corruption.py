@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, strategies as st
 
 import labkit
-from labkit import Refused
+from labkit import RefusedError
 from labkit.resilience.diagnose import checksum, compare, find_flip, replay
 from labkit.resilience.diagnose.flips import _around, explain
 from labkit.resilience.diagnose.replays import judge
@@ -108,7 +108,7 @@ def test_one_rank_alone_sees_only_what_changes() -> None:
 
 @pytest.mark.parametrize("options", [{"times": 1}, {"helpers": -1}, {"times": 2.0}])
 def test_replays_that_would_show_nothing_are_refused(options) -> None:
-    with pytest.raises(Refused, match=next(iter(options))):
+    with pytest.raises(RefusedError, match=next(iter(options))):
         replay(lambda rank: [], 0, None, **options)  # type: ignore[arg-type]
 
 
@@ -142,5 +142,5 @@ def test_a_sum_that_no_flip_explains() -> None:
 
 
 def test_tensors_of_different_calls_are_refused() -> None:
-    with pytest.raises(Refused, match="give the three tensors of one all-reduce"):
+    with pytest.raises(RefusedError, match="give the three tensors of one all-reduce"):
         find_flip(torch.zeros(4), torch.zeros(5), torch.zeros(4), None)  # type: ignore[arg-type]

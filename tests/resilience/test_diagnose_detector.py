@@ -7,7 +7,7 @@ import torch
 from slices import TRANSPORTS
 
 import labkit
-from labkit import Kill, Raise, Refused, collectives
+from labkit import Kill, Raise, RefusedError, collectives
 from labkit.resilience.diagnose import Detector
 
 from .diagnose_worlds import told
@@ -82,5 +82,5 @@ def apart(group):
 
 @pytest.mark.parametrize("quiet", [0, -1, float("nan"), float("inf")])
 def test_a_time_that_is_none_is_refused(quiet) -> None:
-    with pytest.raises(Refused, match="quiet="):
+    with pytest.raises(RefusedError, match="quiet="):
         Detector(None, quiet)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import labkit
-from labkit import Refused, collectives
+from labkit import RefusedError, collectives
 from labkit.resilience.diagnose import FiniteGuard, ForwardWatch, SpikeGuard
 
 pytestmark = pytest.mark.ranks
@@ -146,5 +146,5 @@ def test_no_judgement_before_there_is_a_past_and_none_for_a_falling_loss() -> No
 
 @pytest.mark.parametrize("options", [{"factor": 0}, {"warm": 1}, {"warm": 50}, {"patience": 0}, {"least": -1}])
 def test_options_that_make_no_sense_are_refused(options) -> None:
-    with pytest.raises(Refused, match=next(iter(options))):
+    with pytest.raises(RefusedError, match=next(iter(options))):
         SpikeGuard(None, **options)  # type: ignore[arg-type]

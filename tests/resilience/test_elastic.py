@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from labkit import Kill, Raise, RankFailed, Refused, collectives, launch
+from labkit import Kill, Raise, RankFailed, RefusedError, collectives, launch
 from labkit.resilience.checkpoint import Checkpointer, Feed, NotLoaded, read
 from labkit.resilience.elastic import GaveUp, restarts, run_elastic
 
@@ -111,13 +111,13 @@ def test_when_it_gives_up(tmp_path):
 
 
 def test_what_is_refused():
-    with pytest.raises(Refused, match="max_restarts=-1"):
+    with pytest.raises(RefusedError, match="max_restarts=-1"):
         run_elastic(train, 2, max_restarts=-1)
-    with pytest.raises(Refused, match="sizes between 1 and 1"):
+    with pytest.raises(RefusedError, match="sizes between 1 and 1"):
         run_elastic(train, 2, smaller=[2])
-    with pytest.raises(Refused, match="leave on_failure out"):
+    with pytest.raises(RefusedError, match="leave on_failure out"):
         run_elastic(train, 2, on_failure="return")
-    with pytest.raises(Refused, match="no option 'transprot'"):
+    with pytest.raises(RefusedError, match="no option 'transprot'"):
         run_elastic(train, 2, transprot="local")
 
 

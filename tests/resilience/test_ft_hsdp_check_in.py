@@ -15,7 +15,7 @@ from labkit.resilience.ft_hsdp.protocol import FINISHED, HEALTHY, RECOVERING, De
 from labkit.resilience.ft_hsdp.vote import ROOM, tell, vote
 from labkit.resilience.quorum import Member, Quorum, QuorumService
 from labkit.resilience.supervising.run import run_ft_hsdp
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 from .ft_hsdp_cases import build_mlp, config
 from .test_ft_hsdp_faults import build_slow, proven
@@ -98,7 +98,7 @@ def test_a_world_that_does_not_fit_is_refused(size, options, words, tmp_path):
     c, steps = config(2), options.pop("steps", 3)
 
     def on_rank(group):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RefusedError) as caught:
             train(group, c, "127.0.0.1:1", "t", build_mlp, steps, log_dir=tmp_path)
         return str(caught.value)
 

@@ -10,7 +10,7 @@ import torch
 
 from labkit.resilience import Deadlines
 from labkit.resilience.ft_hsdp import FtConfig, data, factor, learning_rate
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from labkit.wire.errors import Refused
     ],
 )
 def test_options_that_cannot_work_are_refused(options, words):
-    with pytest.raises(Refused, match="FtConfig") as caught:
+    with pytest.raises(RefusedError, match="FtConfig") as caught:
         FtConfig(**{"deadlines": Deadlines.for_step(1.0), **options})
     assert words in str(caught.value)
 
@@ -45,9 +45,9 @@ def test_interventions_are_those_of_the_paper():
     assert factor("sqrt", 3, 12) == 0.5
     assert factor("sqrt", 12, 12) == factor("linear", 12, 12) == 1
     for healthy in (0, 13):
-        with pytest.raises(Refused, match=f"{healthy} healthy replicas of 12"):
+        with pytest.raises(RefusedError, match=f"{healthy} healthy replicas of 12"):
             factor("linear", healthy, 12)
-    with pytest.raises(Refused, match="cubic"):
+    with pytest.raises(RefusedError, match="cubic"):
         factor("cubic", 1, 2)
 
 
@@ -63,7 +63,7 @@ def test_streams_share_out_all_numbers_and_each_once():
     seen = torch.cat([data.numbers(r, s * batch, batch, replicas) for r in range(replicas) for s in range(steps)])
     assert sorted(seen.tolist()) == list(range(replicas * batch * steps))
     for wrong in ((3, 0, 1, 3), (0, -1, 1, 3), (0, 0, 0, 3)):
-        with pytest.raises(Refused, match="numbers"):
+        with pytest.raises(RefusedError, match="numbers"):
             data.numbers(*wrong)
 
 
@@ -84,7 +84,7 @@ def test_loader_state_is_there_whole_or_not_at_all(tmp_path):
     (tmp_path / "loader_state.2.json").write_text('{"step": 9, "posi')  # somebody wrote it by hand
     assert data.read_loader_state(tmp_path) == {"step": 4, "positions": [8, 8]}
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"loader_state.{r}.json" for r in range(3)]
-    with pytest.raises(Refused, match="cannot be written"):
+    with pytest.raises(RefusedError, match="cannot be written"):
         data.write_loader_state(tmp_path / "nowhere", 0, {"step": 0})
 
 

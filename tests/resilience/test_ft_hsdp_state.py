@@ -14,7 +14,7 @@ from labkit.resilience.ft_hsdp.persistence import snapshot_of
 from labkit.resilience.ft_hsdp.server import StateServer
 from labkit.resilience.ft_hsdp.staging import Stager
 from labkit.resilience.ft_hsdp.state import TrainingState
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
@@ -142,7 +142,7 @@ def test_a_state_of_another_model_is_refused_and_nothing_is_touched(change, word
     source, other = made("adamw"), made("adamw", seed=1)
     found, before = snapshot_of(source), other.checksum
     change(found.header)
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(RefusedError, match=words):
         other.load(found)
     assert other.sum_up() == before
 
@@ -151,12 +151,12 @@ def test_a_state_that_was_changed_on_its_way_is_found():
     source, other = made("adamw"), made("adamw", seed=1)
     found = snapshot_of(source)
     found.raw[3] ^= 16
-    with pytest.raises(Refused, match="was changed on its way"):
+    with pytest.raises(RefusedError, match="was changed on its way"):
         other.load(found)
 
 
 def test_an_optimizer_of_other_parameters_is_refused():
-    with pytest.raises(Refused, match="parameters that the model has not"):
+    with pytest.raises(RefusedError, match="parameters that the model has not"):
         TrainingState(Net(), torch.optim.SGD(Net().parameters(), lr=1.0), 2)
 
 

@@ -16,7 +16,7 @@ from labkit.resilience.ft_hsdp import server as server_module
 from labkit.resilience.ft_hsdp.server import StateServer
 from labkit.resilience.ft_hsdp.state import FORMAT, Snapshot
 from labkit.resilience.ft_hsdp.transfer import Fetch, fetch_state
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 NBYTES, PIECE = 10_000, 1024
 VERSION = (5, 2)
@@ -71,7 +71,7 @@ def test_a_state_is_given_to_nobody_without_the_token():
             with pytest.raises(Recoverable, match="401"):
                 fetch(servers, token=token)
         assert servers[0].served == 0
-    with pytest.raises(Refused, match="token"):
+    with pytest.raises(RefusedError, match="token"):
         StateServer("")
 
 

@@ -18,7 +18,7 @@ from labkit.resilience.audit import AuditFailed
 from labkit.resilience.ft_hsdp import FtConfig
 from labkit.resilience.storm.models import MODELS
 from labkit.resilience.supervising.run import RunFailed, run_ft_hsdp, start_ft_hsdp
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 pytestmark = pytest.mark.ranks
 
@@ -171,10 +171,10 @@ def test_logs_that_break_a_promise_are_not_accepted() -> None:
 
 def test_a_folder_that_will_not_do_is_refused_before_anything_starts(tmp_path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Refused, match="cannot be written"):
+    with pytest.raises(RefusedError, match="cannot be written"):
         run_ft_hsdp(CONFIG, MODELS["plain"], 2, log_dir=tmp_path / "file")
     (tmp_path / "audit-0000-0000.jsonl").touch()
-    with pytest.raises(Refused, match="audit log of another run"):
+    with pytest.raises(RefusedError, match="audit log of another run"):
         run_ft_hsdp(CONFIG, MODELS["plain"], 2, log_dir=tmp_path)
-    with pytest.raises(Refused, match="no option 'stepps'"):
+    with pytest.raises(RefusedError, match="no option 'stepps'"):
         run_ft_hsdp(CONFIG, MODELS["plain"], 2, stepps=3)

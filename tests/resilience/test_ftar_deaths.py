@@ -167,7 +167,7 @@ def test_ranks_that_brought_different_tensors_end() -> None:
 
 def test_the_classes() -> None:
     recoverable = [labkit.PeerLost("x", 3), labkit.WaitTimeout("x"), ConnectionResetError(), Recoverable("x")]
-    fatal = [labkit.Mismatch("x"), labkit.Refused("x"), ValueError(), MemoryError(), Fatal("x"), RuntimeError()]
+    fatal = [labkit.Mismatch("x"), labkit.RefusedError("x"), ValueError(), MemoryError(), Fatal("x"), RuntimeError()]
     assert {classify(e) for e in recoverable} == {Recoverable} and {classify(e) for e in fatal} == {Fatal}
     import pickle
 

@@ -166,5 +166,5 @@ def test_bad_arguments() -> None:
         labkit.launch(lambda group: Ftar(group, chunks=0), 2, transport="local")
     with pytest.raises(RankFailed, match="bool"):
         labkit.launch(lambda group: Ftar(group).all_reduce(torch.ones(2) > 0), 2, transport="local")
-    with pytest.raises(RankFailed, match="raised Refused: epoch=0: needs a whole number above 0"):
+    with pytest.raises(RankFailed, match="raised RefusedError: epoch=0: needs a whole number above 0"):
         labkit.launch(lambda group: Ftar(group).rebuild([0, 1], 0), 2, transport="local")

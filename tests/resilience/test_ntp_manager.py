@@ -16,7 +16,7 @@ from labkit.models.gpt import Block
 from labkit.parallel.tensor.block import TensorParallelBlock
 from labkit.parallel.tensor.whole import load_whole, whole_gradients
 from labkit.resilience.ntp import Border, NonuniformSync, Replicas, ResourceManager
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 CLUSTER = cost.Cluster(domains=6, gpus_per_domain=4, domains_per_replica=2, widths=(4, 3, 2), samples=4)
 SPARES = 2
@@ -80,9 +80,9 @@ def test_gpus_that_a_narrow_replica_cannot_use_are_lent_and_called_back():
     assert now.widths == [[3, 3], [4, 4], [4, 4]] and now.idle == (7,) and now.spare == ()
     assert manager.lend("evaluation", 1) == (7,)
     assert manager.now.training == now.training and manager.now.loans == {"evaluation": (7,)}
-    with pytest.raises(Refused, match=r"asks for 1 GPUs; 0 healthy ones are free: \[\]"):
+    with pytest.raises(RefusedError, match=r"asks for 1 GPUs; 0 healthy ones are free: \[\]"):
         manager.lend("another", 1)
-    with pytest.raises(Refused, match="job 'evaluation' has GPUs \\[7\\]"):
+    with pytest.raises(RefusedError, match="job 'evaluation' has GPUs \\[7\\]"):
         manager.lend("evaluation", 1)
     also = manager.fail([4])  # now domain 1 has lost one too: the borrowed GPU has to train
     assert also.recalled == {"evaluation": (7,)} and also.loans == {"evaluation": ()} and 7 in also.training
@@ -136,7 +136,7 @@ REFUSALS = [
 @pytest.mark.parametrize(("ask", "words"), REFUSALS)
 def test_what_cannot_be_is_refused(ask, words):
     manager = ResourceManager(CLUSTER)
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(RefusedError, match=words):
         ask(manager)
 
 

@@ -9,7 +9,7 @@ import labkit
 from labkit import cost
 from labkit.models import GPTConfig
 from labkit.resilience.ntp.pacing import paced_step
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 pytestmark = pytest.mark.ranks
 
@@ -57,9 +57,9 @@ def test_messages_come_on_top():
 
 
 def test_each_width_needs_a_batch_and_a_speed():
-    with pytest.raises(Refused, match="a batch and a speed"):
+    with pytest.raises(RefusedError, match="a batch and a speed"):
         paced_step(MODEL, (4, 3), (4,), 4)
-    with pytest.raises(Refused, match="a batch and a speed"):
+    with pytest.raises(RefusedError, match="a batch and a speed"):
         paced_step(MODEL, (4, 3), (4, 3), 4, speeds=[1.0])
 
 
@@ -104,5 +104,5 @@ def test_by_a_real_clock_stand_ins_sleep_at_least_as_long():
     step = paced_step(MODEL, (2, 1), (2, 2), 2, sample=0.02, clock="real", steps=3)
     kernels = 0.02 * 2 / cost.narrow_speed(1, 2, work(MODEL))
     assert step.seconds > kernels + 1e-5  # by the virtual clock it would be just that
-    with pytest.raises(Refused, match="steps=0: one or more"):
+    with pytest.raises(RefusedError, match="steps=0: one or more"):
         paced_step(MODEL, (2, 1), (2, 2), 2, steps=0)

@@ -17,7 +17,7 @@ from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.parallel import ColumnParallelLinear, RowParallelLinear
 from labkit.resilience.deadlines import Deadlines
 from labkit.resilience.ntp import NtpConfig, NtpFailed, Replicas, run_ntp
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 pytestmark = pytest.mark.ranks
 
@@ -188,7 +188,7 @@ REFUSALS = {
 @pytest.mark.parametrize("case", REFUSALS)
 def test_what_cannot_be_is_refused(case):
     make, words = REFUSALS[case]
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(RefusedError, match=words):
         make()
 
 
@@ -229,7 +229,7 @@ def test_a_model_of_ones_own_trains_as_on_one_device(widths):
 
 
 def test_a_model_that_is_no_function_or_too_narrow_is_refused():
-    with pytest.raises(Refused, match="makes a module"):
+    with pytest.raises(RefusedError, match="makes a module"):
         config(2, 2, model=nn.Linear(3, 3))
     with pytest.raises(NtpFailed, match="10 shards for 11 ranks"):
         run_ntp(replace(config(11, model=Own), examples=pairs), 2).require()

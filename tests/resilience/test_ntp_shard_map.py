@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from labkit.resilience.ntp import naive_messages, shard_map
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 @st.composite
@@ -98,6 +98,6 @@ REFUSALS = [
 @pytest.mark.parametrize(("sizes", "words"), REFUSALS)
 def test_what_cannot_be_is_refused(sizes: tuple[int, int, int], words: str) -> None:
     for make in (shard_map, naive_messages):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RefusedError) as refused:
             make(*sizes)
         assert words in str(refused.value)

@@ -13,7 +13,7 @@ from labkit.parallel.tensor.block import TensorParallelBlock
 from labkit.parallel.tensor.placement import Placement
 from labkit.parallel.tensor.whole import load_whole, whole_gradients
 from labkit.resilience.ntp import Border, shard_map
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.world import RankFailed
 
 pytestmark = pytest.mark.ranks
@@ -96,7 +96,7 @@ def test_who_is_on_neither_side_is_told():
     def ranks(group):
         if group.rank < 2:
             return
-        with pytest.raises(Refused, match="rank 2 is on neither side"):
+        with pytest.raises(RefusedError, match="rank 2 is on neither side"):
             Border(group, [0], [1])
 
     launch(ranks, 3, transport="local")

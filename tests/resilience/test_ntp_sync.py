@@ -11,7 +11,7 @@ from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.parallel import TensorParallelGPT
 from labkit.resilience.ntp import NaiveSync, NonuniformSync, Replicas
 from labkit.wire import record as rec
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.messenger import USER
 
 pytestmark = pytest.mark.ranks
@@ -101,7 +101,7 @@ def test_what_does_not_fit_is_refused_on_every_rank():
             try:
                 model = TensorParallelGPT(CONFIG, inner, placement=placement)
                 NonuniformSync(model, replicas, group, share=0.5)
-            except Refused as why:
+            except RefusedError as why:
                 told.append(str(why))
         return told
 

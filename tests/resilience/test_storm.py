@@ -6,7 +6,7 @@ import pytest
 
 from labkit import Drop, Hang, Kill, Raise
 from labkit.resilience.storm import RETURN, SHAPES, STEP, Strike, draw, table
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.faults import check_faults
 
 PLANS = [draw(seed) for seed in range(500)]
@@ -77,9 +77,9 @@ def test_strikes_become_faults() -> None:
 
 
 def test_strikes_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(Refused, match="what='melt'"):
+    with pytest.raises(RefusedError, match="what='melt'"):
         Strike("melt", 0, 0, "vote")
-    with pytest.raises(Refused, match="a drop hits a message"):
+    with pytest.raises(RefusedError, match="a drop hits a message"):
         Strike("drop", 0, 0, "vote")
-    with pytest.raises(Refused, match="a drop hits a message"):
+    with pytest.raises(RefusedError, match="a drop hits a message"):
         Strike("kill", 0, 0, "message", 3)

@@ -15,7 +15,7 @@ from labkit import Hang, Kill
 from labkit.resilience.audit.records import Commit, Fetch
 from labkit.resilience.supervising.incidents import Incident, follow_up, stalls
 from labkit.resilience.supervising.supervisor import Supervisor
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 pytestmark = pytest.mark.ranks
 
@@ -246,11 +246,11 @@ def test_a_service_that_does_not_answer_is_noted(tmp_path) -> None:
 
 def test_what_cannot_be_supervised_is_refused(tmp_path) -> None:
     job = labkit.start(lambda group: None, 3)
-    with pytest.raises(Refused, match="on_failure='continue'"):
+    with pytest.raises(RefusedError, match="on_failure='continue'"):
         Supervisor(job, None, 3)
     job.wait()
     job = labkit.start(lambda group: None, 3, on_failure="continue")
-    with pytest.raises(Refused, match="a world of 3 ranks does not hold 2 replicas of 2 ranks"):
+    with pytest.raises(RefusedError, match="a world of 3 ranks does not hold 2 replicas of 2 ranks"):
         Supervisor(job, None, 2, 2)
     job.wait()
 

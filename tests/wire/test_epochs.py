@@ -67,7 +67,7 @@ def test_an_epoch_is_used_once() -> None:
 
 @pytest.mark.parametrize("epoch", [0, -1, 1 << 62, True, 1.0, "1"])
 def test_a_number_that_is_none(epoch) -> None:
-    with pytest.raises(RankFailed, match="raised Refused: epoch=.*needs a whole number above 0"):
+    with pytest.raises(RankFailed, match="raised RefusedError: epoch=.*needs a whole number above 0"):
         labkit.launch(lambda group: group.rebuild([0, 1], epoch=epoch), 2, transport="local")
 
 
@@ -236,7 +236,7 @@ def test_limits_that_are_none() -> None:
             pass
 
     for seconds in (0, -1, True, "1", float("nan")):
-        with pytest.raises(RankFailed, match="raised Refused: within.*needs a number of seconds above 0"):
+        with pytest.raises(RankFailed, match="raised RefusedError: within.*needs a number of seconds above 0"):
             labkit.launch(work, 1, seconds, transport="local")
     with pytest.raises(RankFailed, match="within\\(\\) needs transport='local'"):
         labkit.launch(work, 1, 1.0, transport="gloo")

@@ -122,11 +122,13 @@ def test_a_group_can_be_rebuilt_again_and_again() -> None:
 
 
 def test_rebuild_is_refused_where_it_cannot_work() -> None:
-    with pytest.raises(RankFailed, match="raised Refused: rebuild\\(\\) needs transport='local', not 'gloo'"):
+    with pytest.raises(RankFailed, match="raised RefusedError: rebuild\\(\\) needs transport='local', not 'gloo'"):
         labkit.launch(lambda group: group.rebuild([0, 1]), 2, transport="gloo")
-    with pytest.raises(RankFailed, match=r"raised Refused: rebuild\(\[1\]\): rank 0, which calls it, is not in it"):
+    with pytest.raises(
+        RankFailed, match=r"raised RefusedError: rebuild\(\[1\]\): rank 0, which calls it, is not in it"
+    ):
         labkit.launch(lambda group: group.rank or group.rebuild([1]), 2, transport="local")
-    with pytest.raises(RankFailed, match="raised Refused: rebuild"):
+    with pytest.raises(RankFailed, match="raised RefusedError: rebuild"):
         labkit.launch(lambda group: group.rebuild([0, 1, 9]), 2, transport="local")
 
 

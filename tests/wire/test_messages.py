@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from slices import TRANSPORTS
 
 import labkit
-from labkit import RankFailed, Refused
+from labkit import RankFailed, RefusedError
 from labkit.wire import AVG, MAX, MIN, PROD, SUM
 from labkit.wire.dtypes import DTYPES
 
@@ -281,7 +281,7 @@ def test_what_cannot_be_sent_is_refused_before_anything_is(transport) -> None:
             try:
                 call(group)
                 words.append("nothing was wrong")
-            except Refused as why:
+            except RefusedError as why:
                 words.append(str(why))
         group.barrier()
         return words
@@ -291,7 +291,7 @@ def test_what_cannot_be_sent_is_refused_before_anything_is(transport) -> None:
         for said, (_, text) in zip(words, REFUSED, strict=True):
             assert re.search(text, said), (said, text)
     assert run.trace.bytes_sent() == [0, 0]
-    with pytest.raises(RankFailed, match="raised Refused: .*" + REFUSED[0][1]):
+    with pytest.raises(RankFailed, match="raised RefusedError: .*" + REFUSED[0][1]):
         labkit.launch(REFUSED[0][0], 2, transport=transport)
 
 

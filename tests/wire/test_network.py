@@ -82,10 +82,10 @@ def test_compute_takes_its_time() -> None:
 
 
 def test_a_network_that_does_not_fit_the_world() -> None:
-    with pytest.raises(labkit.Refused, match="holds 6 ranks, but the world has 4"):
+    with pytest.raises(labkit.RefusedError, match="holds 6 ranks, but the world has 4"):
         labkit.launch(lambda group: None, 4, network=Network(nodes=2, ranks_per_node=3))
-    with pytest.raises(labkit.Refused, match="holds 6 ranks, but the world has 5"):
+    with pytest.raises(labkit.RefusedError, match="holds 6 ranks, but the world has 5"):
         labkit.launch(lambda group: None, 5, network=Network(nodes=2))
     for bad in ({"nodes": 0}, {"ranks_per_node": 0}, {"nodes": 1.5}, {"intra": 5}):
-        with pytest.raises(labkit.Refused):
+        with pytest.raises(labkit.RefusedError):
             Network(**bad)

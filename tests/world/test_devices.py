@@ -28,7 +28,7 @@ def test_a_build_without_cuda_has_no_nccl():
 
 
 def test_the_spec_of_a_world_says_which_gpu_each_rank_has(monkeypatch):
-    from labkit.wire.errors import Refused
+    from labkit.wire.errors import RefusedError
     from labkit.world import devices
     from labkit.world.spec import make_spec
 
@@ -48,11 +48,11 @@ def test_the_spec_of_a_world_says_which_gpu_each_rank_has(monkeypatch):
     assert (staged.backend, staged.transport, staged.gpus.device_of(3)) == ("gloo", "gloo", 0)
     sockets = on(1, (2, 29, 0), 4, backend="nccl", transport="local")
     assert (sockets.transport, sockets.gpus.device_of(1)) == ("local", 0)
-    with pytest.raises(Refused, match="4 ranks on 1 GPUs.*does not let ranks share"):
+    with pytest.raises(RefusedError, match="4 ranks on 1 GPUs.*does not let ranks share"):
         on(1, (2, 29, 0), 4, backend="nccl", transport="nccl")
-    with pytest.raises(Refused, match="has no option 'gpus'"):
+    with pytest.raises(RefusedError, match="has no option 'gpus'"):
         make_spec(4, {"gpus": 2})
     timed = on(4, (2, 27, 3), 4, clock="virtual")  # NCCL's messages cannot carry times: by way of host memory
     assert (timed.backend, timed.transport, timed.gpus.device_of(3)) == ("nccl", "gloo", 3)
-    with pytest.raises(Refused, match="transport='nccl' cannot carry the times"):
+    with pytest.raises(RefusedError, match="transport='nccl' cannot carry the times"):
         on(4, (2, 27, 3), 4, transport="nccl", clock="virtual")

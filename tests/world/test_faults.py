@@ -7,7 +7,7 @@ import torch
 from leftovers import NEVER
 
 import labkit
-from labkit import Corrupt, Drop, Hang, Kill, Raise, RankFailed, Refused, Slow
+from labkit import Corrupt, Drop, Hang, Kill, Raise, RankFailed, RefusedError, Slow
 
 pytestmark = pytest.mark.ranks
 
@@ -153,11 +153,11 @@ def test_a_collective_is_a_place_too() -> None:
     ],
 )
 def test_faults_that_make_no_sense_are_refused(faults, text) -> None:
-    with pytest.raises(Refused, match=text):
+    with pytest.raises(RefusedError, match=text):
         labkit.launch(train, 3, faults=faults)
 
 
 @pytest.mark.parametrize("bad", [{"step": 1, "message": 2}, {"message": 0}, {"at": "x", "nth": 0}])
 def test_a_fault_has_one_place(bad) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         Kill(0, **bad)

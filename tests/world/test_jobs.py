@@ -11,7 +11,7 @@ import torch
 from leftovers import NEVER, alive, descriptors, eventually
 
 import labkit
-from labkit import Kill, Raise, RankFailed, Refused, Slow
+from labkit import Kill, Raise, RankFailed, RefusedError, Slow
 
 pytestmark = pytest.mark.ranks
 
@@ -172,12 +172,12 @@ def test_a_rank_can_be_restarted_and_rejoin(tmp_path) -> None:
 
 def test_restart_is_refused_where_it_cannot_work() -> None:
     job = labkit.start(lambda group: None, 1)
-    with pytest.raises(Refused, match="on_failure='continue'"):
+    with pytest.raises(RefusedError, match="on_failure='continue'"):
         job.restart(0)
     job.wait()
-    with pytest.raises(Refused, match="this run is over"):
+    with pytest.raises(RefusedError, match="this run is over"):
         job.kill(0)
-    with pytest.raises(Refused, match="ranks 0 to 0"):
+    with pytest.raises(RefusedError, match="ranks 0 to 0"):
         job.kill(1)
 
 

@@ -12,7 +12,7 @@ from leftovers import alive, eventually
 from slices import TRANSPORTS
 
 import labkit
-from labkit import RankFailed, Refused, collectives
+from labkit import RankFailed, RefusedError, collectives
 from labkit.cost.units import GB, GiB, MiB
 from labkit.world import doctor
 from labkit.world.memory_limit import LEAST, allowance, parse_bytes
@@ -139,17 +139,17 @@ def test_amounts(text, nbytes) -> None:
 @pytest.mark.parametrize("text", ["", "lots", "4Gb", "-1", "0"])
 def test_a_value_that_cannot_be_read_is_refused_at_launch(text, monkeypatch) -> None:
     monkeypatch.setenv("LABKIT_MAX_MEMORY", text)
-    with pytest.raises(Refused, match=f"LABKIT_MAX_MEMORY='{text}' .*write 4GB, 512MiB or plain bytes"):
+    with pytest.raises(RefusedError, match=f"LABKIT_MAX_MEMORY='{text}' .*write 4GB, 512MiB or plain bytes"):
         labkit.launch(hold, 1, 0)
 
 
 def test_a_world_too_large_for_the_cap_is_refused(monkeypatch) -> None:
     monkeypatch.setenv("LABKIT_MAX_MEMORY", str(3 * LEAST))
     assert labkit.launch(lambda group: group.rank, 3).results == [0, 1, 2]
-    with pytest.raises(Refused, match="world_size=4: .*402.7 MB together.*at least 134.2 MB: at most 3 ranks fit"):
+    with pytest.raises(RefusedError, match="world_size=4: .*402.7 MB together.*at least 134.2 MB: at most 3 ranks fit"):
         labkit.launch(hold, 4, 0)
     monkeypatch.setenv("LABKIT_MAX_MEMORY", str(LEAST - 1))
-    with pytest.raises(Refused, match="not even one fits"):
+    with pytest.raises(RefusedError, match="not even one fits"):
         labkit.launch(hold, 1, 0)
 
 
@@ -158,7 +158,7 @@ def test_a_world_too_large_for_the_cap_is_refused(monkeypatch) -> None:
     (True, "memory_limit=True"), (LEAST - 1, "a rank needs at least 134217728 bytes"), (2**60, "below"),
 ])  # fmt: skip
 def test_a_limit_that_cannot_be(limit, text) -> None:
-    with pytest.raises(Refused, match=text):
+    with pytest.raises(RefusedError, match=text):
         labkit.launch(hold, 1, 0, memory_limit=limit)
 
 
@@ -174,4 +174,4 @@ def test_the_doctor_tells_the_caps(monkeypatch, capsys) -> None:
     assert ok and text.endswith(" and 4 GB for the ranks of one world together (LABKIT_MAX_MEMORY), room for 29")
     monkeypatch.setenv("LABKIT_MAX_MEMORY", "much")
     monkeypatch.setattr(doctor, "CHECKS", [("Caps", caps)])
-    assert doctor.main() == 1 and "NO   Caps: Refused: LABKIT_MAX_MEMORY='much'" in capsys.readouterr().out
+    assert doctor.main() == 1 and "NO   Caps: RefusedError: LABKIT_MAX_MEMORY='much'" in capsys.readouterr().out

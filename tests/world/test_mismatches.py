@@ -16,7 +16,7 @@ from labkit import RankFailed, collectives
 from labkit.wire import record as rec
 from labkit.world.diagnose import Reader
 from labkit.world.judge import DYING, SETTLE, Judge
-from labkit.world.life import Life
+from labkit.world.life import RankProcess
 from labkit.world.mismatch import message_mismatch
 from labkit.world.process import is_ending
 from labkit.world.spec import make_spec
@@ -193,7 +193,7 @@ def test_the_verdict_waits_for_a_rank_that_is_on_its_way_out() -> None:
     spec = make_spec(2, {})
     fd = rec.create_pages(2)
     pages = [rec.Page(fd, r, 2) for r in range(2)]
-    lives, ended = [Life(0), Life(1)], []
+    lives, ended = [RankProcess(0), RankProcess(1)], []
     judge = Judge(spec, pages, lives, time.perf_counter_ns(), lambda: ended.append(1))
     child = os.fork()
     if child == 0:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import labkit
-from labkit import Link, Network, RankFailed, Refused
+from labkit import Link, Network, RankFailed, RefusedError
 from labkit.world import engine
 
 pytestmark = pytest.mark.ranks
@@ -51,7 +51,7 @@ def nothing(group):
     ],
 )
 def test_options(size, options, text) -> None:
-    with pytest.raises(Refused, match=text):
+    with pytest.raises(RefusedError, match=text):
         labkit.launch(nothing, size, **options)
 
 
@@ -59,30 +59,30 @@ def test_nccl_is_refused_without_a_gpu() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     for option in ({"backend": "nccl"}, {"transport": "nccl"}):
-        with pytest.raises(Refused, match="nccl needs an NVIDIA GPU"):
+        with pytest.raises(RefusedError, match="nccl needs an NVIDIA GPU"):
             labkit.launch(nothing, 2, **option)
 
 
 def test_a_cap_on_ranks(monkeypatch) -> None:
     monkeypatch.setenv("LABKIT_MAX_RANKS", "3")
     assert labkit.launch(lambda group: 1, 3).results == [1, 1, 1]
-    with pytest.raises(Refused, match="world_size=4: this machine allows at most 3 ranks a reader"):
+    with pytest.raises(RefusedError, match="world_size=4: this machine allows at most 3 ranks a reader"):
         labkit.launch(nothing, 4)
     monkeypatch.setenv("LABKIT_MAX_RANKS", "many")
-    with pytest.raises(Refused, match="LABKIT_MAX_RANKS='many'"):
+    with pytest.raises(RefusedError, match="LABKIT_MAX_RANKS='many'"):
         labkit.launch(nothing, 1)
 
 
 def test_what_is_no_function() -> None:
-    with pytest.raises(Refused, match="needs a function fn\\(group, \\*args\\), not int"):
+    with pytest.raises(RefusedError, match="needs a function fn\\(group, \\*args\\), not int"):
         labkit.launch(3, 2)
 
 
 def test_a_function_that_cannot_be_sent() -> None:
     lock = threading.Lock()
-    with pytest.raises(Refused, match="cannot be sent to the ranks: .*lock.*create such things inside"):
+    with pytest.raises(RefusedError, match="cannot be sent to the ranks: .*lock.*create such things inside"):
         labkit.launch(lambda group: lock, 2)
-    with pytest.raises(Refused, match="cannot be sent to the ranks"):
+    with pytest.raises(RefusedError, match="cannot be sent to the ranks"):
         labkit.launch(nothing, 2, (i for i in range(3)))
 
 
@@ -91,7 +91,7 @@ def test_a_function_that_cannot_be_loaded_there() -> None:
         def __reduce__(self):
             return __import__, ("module_that_is_not_there",)
 
-    with pytest.raises(Refused, match="could not be loaded in a new process: ModuleNotFoundError"):
+    with pytest.raises(RefusedError, match="could not be loaded in a new process: ModuleNotFoundError"):
         labkit.launch(nothing, 2, Trap())
 
 
@@ -101,7 +101,7 @@ def test_wrong_arguments_name_the_function() -> None:
 
 
 def test_a_nested_launch_is_refused() -> None:
-    with pytest.raises(RankFailed, match="raised Refused: launch was called inside a rank"):
+    with pytest.raises(RankFailed, match="raised RefusedError: launch was called inside a rank"):
         labkit.launch(lambda group: labkit.launch(nothing, 1), 1)
 
 
@@ -110,7 +110,7 @@ def test_a_folder_that_is_gone_is_named(tmp_path, monkeypatch) -> None:
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    with pytest.raises((Refused, FileNotFoundError)):
+    with pytest.raises((RefusedError, FileNotFoundError)):
         labkit.launch(nothing, 1)
 
 
@@ -118,7 +118,7 @@ def test_nothing_was_started_for_what_was_refused(monkeypatch) -> None:
     started = []
     monkeypatch.setattr(engine._zygote, "host", lambda: started.append(1))
     for options in ({"transport": "tcp"}, {"zzz": 1}, {"faults": [3]}):
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             labkit.launch(nothing, 2, **options)
     assert not started
 
@@ -126,13 +126,13 @@ def test_nothing_was_started_for_what_was_refused(monkeypatch) -> None:
 @pytest.mark.parametrize("bad", [{"bandwidth": 0}, {"bandwidth": -1}, {"latency": -1e-6}, {"latency": float("inf")},
                                  {"bandwidth": float("nan")}, {"latency": float("nan")}])  # fmt: skip
 def test_links_that_cannot_be(bad) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         Link(**bad)
 
 
 def test_a_link_faster_than_the_host_is_refused_in_real_time() -> None:
     for link in (Link(bandwidth=900e9, latency=1e-3), Link(latency=1e-9)):
-        with pytest.raises(Refused, match="faster than this machine.*clock='virtual'"):
+        with pytest.raises(RefusedError, match="faster than this machine.*clock='virtual'"):
             labkit.launch(nothing, 2, network=Network(intra=link))
         assert labkit.launch(lambda g: g.rank, 2, network=Network(intra=link), clock="virtual").results == [0, 1]
     slow = Network(nodes=2, ranks_per_node=1, inter=Link(bandwidth=1e9, latency=1e-3))

@@ -16,7 +16,7 @@ from slices import few
 
 import labkit
 from labkit import telling
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.world import RankFailed, spec
 
 pytestmark = pytest.mark.ranks
@@ -89,13 +89,13 @@ def test_a_notebook_has_one_line_that_goes_and_a_headless_one_none(monkeypatch, 
 
 def test_more_ranks_than_are_sensible_are_asked_for_by_name(terminal, monkeypatch):
     monkeypatch.setattr(spec, "sensible_ranks", lambda: 2)
-    with pytest.raises(Refused, match=r"3 ranks need about 0.1 GB .* cores. Up to 2 start .*force=True"):
+    with pytest.raises(RefusedError, match=r"3 ranks need about 0.1 GB .* cores. Up to 2 start .*force=True"):
         labkit.launch(lambda group: group.rank, 3)
     monkeypatch.setattr("labkit.world.engine.sensible_ranks", lambda: 2)
     assert labkit.launch(lambda group: group.rank, 3, force=True).results == [0, 1, 2]
     assert terminal.getvalue().startswith("\rlabkit: 3 ranks need about 0.1 GB")
     monkeypatch.setenv("LABKIT_MAX_RANKS", "2")
-    with pytest.raises(Refused, match="at most 2 ranks"):
+    with pytest.raises(RefusedError, match="at most 2 ranks"):
         labkit.launch(lambda group: group.rank, 3, force=True)
 
 
@@ -121,8 +121,8 @@ def raises(group):
     [
         (lambda: labkit.launch(raises, 2), RankFailed),
         (lambda: labkit.start(raises, 2).wait(), RankFailed),
-        (lambda: labkit.launch(raises, 0), Refused),
-        (lambda: labkit.launch(raises, 2, threading.Lock()), Refused),
+        (lambda: labkit.launch(raises, 0), RefusedError),
+        (lambda: labkit.launch(raises, 2, threading.Lock()), RefusedError),
     ],
 )
 def test_a_traceback_shows_the_call_and_the_error_and_nothing_between(call, error):

@@ -63,7 +63,7 @@ SCRIPT = textwrap.dedent(
         for options in ({"transports": "local"}, {"faults": [labkit.Kill(int(os.environ["RANK"]), step=1)]}):
             try:
                 labkit.launch(good, 4, **options)
-            except labkit.Refused as error:
+            except labkit.RefusedError as error:
                 seen["options"].append(str(error))
         second = labkit.launch(drawn, 4, transport=transport, timeout=250, seed=7)
         seen["early"] = labkit.launch(early, 4, transport=transport, timeout=250).results[int(os.environ["RANK"])]

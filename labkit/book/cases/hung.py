@@ -11,7 +11,7 @@ from labkit.book.cases.training import training
 from labkit.course.casefile import Case, Suspect
 from labkit.course.errors import CourseError
 from labkit.resilience.diagnose import Detector, Report, Verdict
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.faults import Drop, Fault, Hang
 from labkit.wire.trace import Trace
 from labkit.world.job import Job
@@ -30,7 +30,7 @@ WRONG = 10.0  # minutes: a restart of the fleet (the FT-HSDP paper, up to 10 at 
 def plan(seed: int, size: int, cases: int = 4) -> list[tuple[Suspect, int]]:
     """Who does what, in which step: as many different causes as cases."""
     if not 1 <= cases <= len(CAUSES):
-        raise Refused(f"plan(cases={cases!r}): there are {len(CAUSES)} causes, so take 1 to {len(CAUSES)} cases")
+        raise RefusedError(f"plan(cases={cases!r}): there are {len(CAUSES)} causes, so take 1 to {len(CAUSES)} cases")
     dice = random.Random(f"cases {seed} {size}")
     ranks = dice.sample(range(size), min(cases, size)) + [dice.randrange(size) for _ in range(cases - size)]
     return [(Suspect(rank, cause), dice.randint(1, 3))
@@ -53,7 +53,7 @@ def last_message(trace: Trace, rank: int, step: int) -> int:
     sent = sorted((m.index, m.step) for m in trace.sends if m.src == rank)
     found = [number for number, (_, at) in enumerate(sent, 1) if at == step]
     if not found:
-        raise Refused(f"rank {rank} sends no message in step {step} of this run")
+        raise RefusedError(f"rank {rank} sends no message in step {step} of this run")
     return found[-1]
 
 

@@ -12,7 +12,7 @@ import labkit
 from labkit import collectives
 from labkit.parallel.mesh import Mesh
 from labkit.resilience.diagnose import Detector, Verdict
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.faults import Fault
 from labkit.wire.group import Group
 
@@ -50,7 +50,7 @@ def strike(sizes: dict[str, int], axes: Sequence[str], fault: Fault, quiet: floa
     for n in sizes.values():
         size *= n
     if not 0 <= fault.rank < size:
-        raise Refused(f"strike(fault={fault}): there is no rank {fault.rank} among {size}")
+        raise RefusedError(f"strike(fault={fault}): there is no rank {fault.rank} among {size}")
     job = labkit.start(coupled, size, sizes, list(axes), transport="local", check=False, on_failure="continue",
                        timeout=120)  # fmt: skip
     try:

@@ -48,19 +48,19 @@ def feed_forward(x: Tensor, A: Tensor, a: Tensor, B: Tensor, b: Tensor, dy: Tens
     causes: Causes = {
         "y": {
             "Every rank has added the bias b before the sum. Add it once, after the sum.": [y + (n - 1) * b] * n,
-            "That is its own addend, with the bias: nothing was summed.": [t + b for t in terms],
-            "That is its own addend: nothing was summed, and the bias b is missing.": terms,
+            "That is its own partial, with the bias: nothing was summed.": [t + b for t in terms],
+            "That is its own partial sum: nothing was summed, and the bias b is missing.": terms,
             "The bias b is missing.": [y - b] * n,
-            "The addends are averaged. They are summed.": [(y - b) / n + b] * n,
+            "The partial sums are averaged. They are summed.": [(y - b) / n + b] * n,
             "There is no ReLU between the matrices.": [z @ B + b] * n,
             "The ReLU comes after the sum. It stands between the matrices.": [(z @ B + b).relu()] * n,
         },
         "dx": {
-            "That is its own addend: in the backward pass the copy of x becomes a sum.": back,
-            "The addends are averaged. They are summed.": [dx / n] * n,
+            "That is its own partial sum: in the backward pass the copy of x becomes a sum.": back,
+            "The partial sums are averaged. They are summed.": [dx / n] * n,
             "It is summed too often: dy is whole on every rank already.": [dx * n] * n,
             "The ReLU's mask is missing.": [dy @ B.T @ A.T] * n,
-            "That is its own addend, and the ReLU's mask is missing.": [
+            "That is its own partial, and the ReLU's mask is missing.": [
                 p @ A_r.T for p, A_r in zip(open_dz, As, strict=True)
             ],
         },
@@ -148,7 +148,7 @@ WRONG_WAYS: dict[str, dict[str, Way]] = {
     "`copy` averages the gradients. They are summed.": {"copy": ("none", "mean")},
     "`total` averages. It sums.": {"total": ("mean", "none")},
     "`total` averages, forward and backward. It sums forward, and passes gradients on.": {"total": ("mean", "mean")},
-    "`total` divides the gradient by the number of ranks: the gradient of a sum goes to every addend whole.": {
+    "`total` divides the gradient by the number of ranks: the gradient of a sum goes to every partial sum whole.": {
         "total": ("sum", "share")
     },
     "`total` does not sum in the forward pass.": {"total": ("none", "none")},
@@ -189,8 +189,8 @@ def three_matrices(x: Tensor, A: Sequence[Tensor], dz: Sequence[Tensor], n: int)
     right = [[dx, *(x.T @ gs[r] for _, gs in cut)] for r in range(n)]
     causes: dict[str, dict[str, list[Any]]] = {
         "dx": {
-            "That is its own addend: the input's gradient is a sum over the ranks.": own,
-            "The addends are averaged. They are summed.": [dx / n] * n,
+            "That is its own partial sum: the input's gradient is a sum over the ranks.": own,
+            "The partial sums are averaged. They are summed.": [dx / n] * n,
             "It has the last matrix alone. All three have read x.": [dz[-1] @ A[-1].T] * n,
             "It has the first matrix alone. All three have read x.": [dz[0] @ A[0].T] * n,
         }

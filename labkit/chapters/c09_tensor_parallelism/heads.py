@@ -14,23 +14,23 @@ from labkit.chapters.c09_tensor_parallelism.say import Causes
 # A loss over a cut vocabulary -----------------------------------------------------------------------------------------
 
 
-def vocabulary_loss(scores: Tensor, targets: Tensor, n: int, ignore: int) -> Found:
-    """Loss and gradient of this rank's scores; `scores` is whole: (positions, vocabulary)."""
+def vocabulary_loss(logits: Tensor, targets: Tensor, n: int, ignore: int) -> Found:
+    """Loss and gradient of this rank's logits; `logits` is whole: (positions, vocabulary)."""
     kept = targets != ignore
-    leaf = scores.clone().requires_grad_()
+    leaf = logits.clone().requires_grad_()
     loss = F.cross_entropy(leaf, targets, ignore_index=ignore)
     loss.backward()
     assert leaf.grad is not None
     loss, gradient, count = loss.detach(), leaf.grad, int(kept.sum())
-    parts, gradients = columns(scores, n), columns(gradient, n)
+    parts, gradients = columns(logits, n), columns(gradient, n)
     right = [[loss, gradients[r]] for r in range(n)]
 
     starts = [0]
     for part in parts:
         starts.append(starts[-1] + part.shape[1])
     places = torch.where(kept, targets, 0)
-    log_sum, top = scores.logsumexp(1), scores.amax(1)
-    target = scores.gather(1, places[:, None])[:, 0]
+    log_sum, top = logits.logsumexp(1), logits.amax(1)
+    target = logits.gather(1, places[:, None])[:, 0]
     clamped = torch.zeros_like(target)  # every rank adds a score, its own or not
     for r, part in enumerate(parts):
         at = (places - starts[r]).clamp(0, part.shape[1] - 1)
@@ -39,7 +39,7 @@ def vocabulary_loss(scores: Tensor, targets: Tensor, n: int, ignore: int) -> Fou
     hot = [
         F.one_hot((places - starts[r]).clamp(0, p.shape[1] - 1), p.shape[1]).to(p.dtype) for r, p in enumerate(parts)
     ]
-    soft = columns(scores.softmax(1), n)
+    soft = columns(logits.softmax(1), n)
     own_top = [part.amax(1, True) for part in parts]
     unfit = torch.stack([(p - m).exp().sum(1) for p, m in zip(parts, own_top, strict=True)]).sum(0).log()
     top_there = sum(m[:, 0] * _mine(places, starts, r)[:, 0] for r, m in enumerate(own_top))
@@ -50,7 +50,7 @@ def vocabulary_loss(scores: Tensor, targets: Tensor, n: int, ignore: int) -> Fou
     def share(values: Tensor) -> Tensor:
         return values * kept[:, None] / count
 
-    everything = F.cross_entropy(scores, places, reduction="none")
+    everything = F.cross_entropy(logits, places, reduction="none")
     causes: Causes = {
         "the loss": {
             "Positions to be ignored count in the denominator of the mean.": [loss * count / len(targets)] * n,
@@ -71,7 +71,7 @@ def vocabulary_loss(scores: Tensor, targets: Tensor, n: int, ignore: int) -> Fou
             "It is averaged over the ranks.": [loss / n] * n,
             "It is summed over the ranks, but it is whole on each of them.": [loss * n] * n,
         },
-        "the gradient of the scores": {
+        "the gradient of the logits": {
             "That is the gradient of the sum. The loss is the mean over the targets that count.": [
                 g * count for g in gradients
             ],
@@ -166,15 +166,15 @@ def attention(x: Tensor, qkv: Tensor, out: Tensor, heads: int, kv_heads: int, n:
             "Those are all columns. A rank has a part of them.": [qkv] * n,
         },
         "y": {
-            "That is the addend of its own heads: nothing was summed.": [
+            "That is the partial sum of its own heads: nothing was summed.": [
                 w @ o for w, o in zip(columns(whole, n), rows(out, n), strict=True)
             ],
-            "The addends are averaged. They are summed.": [y / n] * n,
+            "The partial sums are averaged. They are summed.": [y / n] * n,
             "Head i reads key i modulo the keys. Neighbouring heads share one: head i reads key i // (heads / keys).": [
                 mixed("modulo") @ out
             ]
             * n,
-            "The scores are not divided by the root of a head's width.": [mixed(scale=False) @ out] * n,
+            "The logits are not divided by the root of a head's width.": [mixed(scale=False) @ out] * n,
             "Positions read what comes after them: it is not causal.": [mixed(causal=False) @ out] * n,
         },
     }

@@ -18,7 +18,7 @@ def activation_mb(h: int, b: int, s: int, L: int, t: int) -> Number:
     slips = [
         (right / 2, "In 16 bits a number has 2 bytes."),
         (right * 2, "In 16 bits a number has 2 bytes, not 4."),
-        (right / t, "The sum has all columns: only its addends come from different ranks."),
+        (right / t, "The sum has all columns: only its partial sums come from different ranks."),
         (h * h * 2 / MB, "That is a matrix of weights. Activations travel: b sequences of s positions."),
         (right / b, "All b sequences are summed."),
     ]
@@ -126,7 +126,7 @@ def narrowing_by_rows(e: int) -> Number:
         (2.0, "That is the forward pass. Each rank has the gradient of its part of the input only."),
         (2.0 * e + 1, "That is the same matrix by columns."),
         (2.0 * e + 2, "In the backward pass nothing is summed: the parts of a gradient are gathered."),
-        (e + 1.0, "The addends of the output are summed by an all-reduce: two halves."),
+        (e + 1.0, "The partial sums of the output are summed by an all-reduce: two halves."),
         (3.0, "The input has e times as many columns as the output, and so has its gradient."),
     ]
     return Number.of(e + 2, "", slips, 1e-6)
@@ -158,7 +158,7 @@ def pair_columns_columns(e: int) -> Number:
 
 
 def _pair(x: int, a0: int, a1: int, a2: int, b0: int, b1: int, b2: int, c: int) -> tuple[list[float], list[float], int]:
-    """Addends of the output, addends of the gradient of x by the output, and the output."""
+    """Partial sums of the output, partial sums of the gradient of x by the output, and the output."""
     weights = [(a0, b0), (a1, b1), (a2, b2)]
     out = [max(0.0, x * a) * b for a, b in weights]
     back = [float(a * b) if x * a > 0 else 0.0 for a, b in weights]
@@ -195,7 +195,7 @@ def dx_of_rank_1(x: int, a0: int, a1: int, a2: int, b0: int, b1: int, b2: int, c
     """What rank 1 takes for the gradient of x if the copy's all-reduce is missing."""
     _, back, y = _pair(x, a0, a1, a2, b0, b1, b2, c)
     slips = [
-        (y * sum(back), "That is the right gradient. Without the sum rank 1 knows its own addend."),
+        (y * sum(back), "That is the right gradient. Without the sum rank 1 knows its own partial."),
         (y * back[0], "That is rank 0."),
         (x * a1 * b1 * back[1] + c * back[1], "The forward pass is complete: all ranks have the whole y."),
         (x * a1 * b1 * back[1], "The forward pass is complete: all ranks have the whole y."),
@@ -209,8 +209,8 @@ def dx_too_large(x: int, a0: int, a1: int, a2: int, b0: int, b1: int, b2: int, c
     _, back, y = _pair(x, a0, a1, a2, b0, b1, b2, c)
     slips = [
         (y * sum(back), "That is the right one. At the end of the pair three equal gradients are summed here."),
-        (9 * y * sum(back), "The addends of x are summed once, and they are three different ones."),
-        (3 * y * back[1], "At the beginning of the pair the addends are summed too."),
+        (9 * y * sum(back), "The partial sums of x are summed once, and they are three different ones."),
+        (3 * y * back[1], "At the beginning of the pair the partial sums are summed too."),
         (2 * y * sum(back), "There are three ranks."),
     ]
     return Number.of(3 * y * sum(back), "", slips, 1e-6)

@@ -134,7 +134,7 @@ def _cause(called: Counter[str], want: Counter[str], got: int, due: int) -> str:
     if not called and got:
         return "Is that sent by hand? Use the collectives, with algorithm='ring'."
     if not called:
-        return "Nothing is summed: how does a rank know the addends of the others?"
+        return "Nothing is summed: how does a rank know the partial sums of the others?"
     if called["all_gather"] > want["all_gather"]:
         return "What is made whole there: weights, or the wide activations? Neither has to be."
     if called["reduce_scatter"] < want["reduce_scatter"] and called["all_reduce"] > want["all_reduce"]:
@@ -173,7 +173,7 @@ def expect_hidden(student: Student, order: Order, rank: int, n: int, layers: int
 def expect_finite(student: Student, run: Evidence) -> None:
     """No rank's loss or gradient is infinite or not a number."""
     text = (
-        "With {n} ranks: rank {rank} returned {what} that is not finite, for scores in the thousands. Their "
+        "With {n} ranks: rank {rank} returned {what} that is not finite, for logits in the thousands. Their "
         "exponentials are too large for any number: subtract the largest score of all ranks first."
     )
     for rank, result in enumerate(run.results):
@@ -192,7 +192,7 @@ def expect_three_numbers(student: Student, run: Evidence, positions: int, vocab:
     made = [call.name for call in run.order[0].calls]
     why = "Is more than the largest score, the sum and the target's score sent? Does the gradient need a message?"
     if got >= gathered or "all_gather" in made:
-        why = "Are scores gathered? They need not leave their rank."
+        why = "Are logits gathered? They need not leave their rank."
     text = (
         "With {n} ranks all together sent {got:bytes} for {positions} positions, and rank 0 called {made}; three "
         "numbers a position are {most:bytes}. {why}"

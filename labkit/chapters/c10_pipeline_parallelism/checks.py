@@ -19,7 +19,7 @@ from labkit.parallel.pipeline import (
     validate,
 )  # fmt: skip
 from labkit.parallel.pipeline.instructions import Message
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 answers = Answers("10_pipeline_parallelism")  # what only instructors can compute
 
@@ -50,7 +50,7 @@ def read_schedule(student: Student, run: Evidence, microbatches: int, explicit: 
             sends = next((label for row in rows for label in row if "_" in str(label)), "")
             student.expect(not sends, f"{many}: {sends} is a message. Only computations are asked for.")
         validate(schedule)
-    except Refused as error:
+    except RefusedError as error:
         student.expect(False, f"{many}: {error}.")
     return schedule
 

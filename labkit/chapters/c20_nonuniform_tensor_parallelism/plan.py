@@ -36,7 +36,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Rehearsal:
     """start: float64[3, shards, width], the state of the whole model after `steps` steps. inputs: by rank."""
 
     start: Tensor
@@ -55,7 +55,7 @@ def layouts(replicas: Replicas, shards: int, n: int) -> list[list[int]]:
     return holds
 
 
-def some_plan(student: Student, n: int, shards: int, width: int, story: Sequence[str]) -> Plan:
+def some_plan(student: Student, n: int, shards: int, width: int, story: Sequence[str]) -> Rehearsal:
     """Attempts of two replicas of n ranks together. story: a word for each attempt.
 
     "" goes well; "step", "move": a rank is lost at that place; "back": first all that are away return, then it goes
@@ -72,7 +72,7 @@ def some_plan(student: Student, n: int, shards: int, width: int, story: Sequence
     raise ValueError(f"{story}: with {n} ranks a shard would be lost with all of its copies")
 
 
-def _plan(random: Random, n: int, start: Tensor, steps: int, story: Sequence[str]) -> Plan | None:
+def _plan(random: Random, n: int, start: Tensor, steps: int, story: Sequence[str]) -> Rehearsal | None:
     """A plan of this story, or None if a rank cannot be lost where the dice wanted it."""
     shards, home = start.shape[1], Replicas.of(n - n // 2, n // 2)
     replica = [home.place(rank)[0] for rank in range(n)]
@@ -109,10 +109,10 @@ def _plan(random: Random, n: int, start: Tensor, steps: int, story: Sequence[str
             for rank in members:
                 have[rank] = want[rank]
         attempts.append(Attempt(quorum, lost, place, {rank: len(lives[rank]) - 1 for rank in members}))
-    return Plan(start, steps, replica, attempts, [{"replica": replica, "lives": each} for each in lives])
+    return Rehearsal(start, steps, replica, attempts, [{"replica": replica, "lives": each} for each in lives])
 
 
-def _tells_apart(plan: Plan, n: int) -> bool:
+def _tells_apart(plan: Rehearsal, n: int) -> bool:
     """Whether something moves, and whether it shows if a rank takes up shards of a step that does not count.
 
     The latter from 4 ranks on, in stories in which "step" follows a loss or a return: with 3 it cannot show.

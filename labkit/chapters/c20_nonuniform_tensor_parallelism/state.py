@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.chapters.c20_nonuniform_tensor_parallelism.plan import Attempt, Plan
+from labkit.chapters.c20_nonuniform_tensor_parallelism.plan import Attempt, Rehearsal
 from labkit.grading.checks.student import Evidence, Student
 from labkit.resilience.rehearse import ADAMW, KILLED, gradient_of_shards
 
@@ -31,12 +31,12 @@ def adamw(state: Tensor, steps: int, shards: Sequence[int], batches: Sequence[Se
     return torch.stack([weights.detach(), moments["exp_avg"], moments["exp_avg_sq"]])
 
 
-def trained(plan: Plan) -> list[Sequence[int]]:
+def trained(plan: Rehearsal) -> list[Sequence[int]]:
     """The samples of all steps that counted, in order."""
     return [a.quorum["samples"] for a in plan.attempts if a.lost is None]
 
 
-def expected(plan: Plan) -> list[list[Any]]:
+def expected(plan: Rehearsal) -> list[list[Any]]:
     """What each rank returns for each of its lives: [state, steps], or "killed"."""
     every = range(plan.start.shape[1])
     whole, steps = adamw(plan.start, plan.steps, every, trained(plan)), plan.steps + len(trained(plan))
@@ -47,7 +47,7 @@ def expected(plan: Plan) -> list[list[Any]]:
     ]
 
 
-def expect_state(student: Student, run: Evidence, plan: Plan) -> None:
+def expect_state(student: Student, run: Evidence, plan: Rehearsal) -> None:
     """The state of every rank is that of a model that nobody has cut, and so is the number of its steps."""
     n, right = len(plan.inputs), expected(plan)
     for rank, (got, want) in enumerate(zip(run.results, right, strict=True)):
@@ -72,7 +72,7 @@ def expect_state(student: Student, run: Evidence, plan: Plan) -> None:
         _expect_rows(student, plan, rank, got, want)
 
 
-def _expect_steps(student: Student, plan: Plan, rank: int, got: Any, want: int) -> None:
+def _expect_steps(student: Student, plan: Rehearsal, rank: int, got: Any, want: int) -> None:
     """Of AdamW, which divides the moments by a power of it."""
     counted = sum(a.lost is None for a in plan.attempts if a.lives.get(rank) == len(plan.inputs[rank]["lives"]) - 1)
     why = "Each step that counted is one."
@@ -85,7 +85,7 @@ def _expect_steps(student: Student, plan: Plan, rank: int, got: Any, want: int) 
     student.expect(fine, text, n=len(plan.inputs), rank=rank, want=want, got=got, why=why)
 
 
-def _expect_rows(student: Student, plan: Plan, rank: int, got: Tensor, want: Tensor) -> None:
+def _expect_rows(student: Student, plan: Rehearsal, rank: int, got: Tensor, want: Tensor) -> None:
     """All shards of a rank, or the likely cause."""
     holds = plan.attempts[-1].quorum["want"][rank]
     wrong = [place for place in range(len(holds)) if not near(got[:, place], want[:, place])]
@@ -118,7 +118,7 @@ def near(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
-def unfinished(plan: Plan, shard: int) -> Tensor:
+def unfinished(plan: Rehearsal, shard: int) -> Tensor:
     """A shard at the end if the steps of attempts that came to nothing were made, too, and not counted."""
     state, steps = plan.start[:, [shard]], plan.steps
     for a in plan.attempts:
@@ -128,7 +128,7 @@ def unfinished(plan: Plan, shard: int) -> Tensor:
     return state[:, 0]
 
 
-def bare(plan: Plan, rank: int, shard: int, keep: int) -> Tensor:
+def bare(plan: Rehearsal, rank: int, shard: int, keep: int) -> Tensor:
     """A shard at the end if it came to `rank` last without moments; keep: the one that came all the same, or 0."""
     came = [k for k, a in enumerate(plan.attempts) if a.lost is None and rank in a.lives and shard in a.new(rank)]
     if not came:
@@ -144,7 +144,7 @@ def bare(plan: Plan, rank: int, shard: int, keep: int) -> Tensor:
 # What had to move ---------------------------------------------------------------------------------------------------
 
 
-def expect_moved(student: Student, run: Evidence, plan: Plan) -> None:
+def expect_moved(student: Student, run: Evidence, plan: Rehearsal) -> None:
     """No rank got more than what was new to it, and from the other replica only what nobody living has in its own.
 
     What moved in an attempt that came to nothing moves again, so it counts once more. A little is allowed for numbers
@@ -169,7 +169,7 @@ def expect_moved(student: Student, run: Evidence, plan: Plan) -> None:
         student.expect(far <= want + slack, text, n=n, rank=rank, far=far, want=want)
 
 
-def _only_elsewhere(plan: Plan, a: Attempt, rank: int) -> list[int]:
+def _only_elsewhere(plan: Rehearsal, a: Attempt, rank: int) -> list[int]:
     """What is new to `rank` and on no living rank of its replica."""
     own = [r for r in a.quorum["members"] if plan.replica[r] == plan.replica[rank]]
     here = {shard for r in own for shard in a.quorum["have"][r]}

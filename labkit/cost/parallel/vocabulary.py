@@ -11,7 +11,7 @@ from labkit.cost.collectives.ring import ring_all_gather, ring_all_reduce
 from labkit.cost.refuse import whole
 
 __all__ = [
-    "gathered_scores_bytes",
+    "gathered_logits_bytes",
     "vocabulary_parallel_embedding_bytes",
     "vocabulary_parallel_loss_bytes",
     "vocabulary_parallel_loss_bytes_by_rank",
@@ -38,13 +38,15 @@ def vocabulary_parallel_loss_bytes_by_rank(
     """The same by rank, exact. messages: how many of the numbers travel in each all-reduce; (1, 2), smoothed (1, 3)."""
     whole(batch=batch, sequence=sequence, size=size, itemsize=itemsize)
     if sum(messages) - NUMBERS_PER_POSITION not in (0, 1) or min(messages) < 1:
-        raise ValueError(f"messages must share out {NUMBERS_PER_POSITION} numbers a position (4 with label smoothing), "
-                         f"not {messages!r}")  # fmt: skip
+        raise ValueError(
+            f"messages must share out {NUMBERS_PER_POSITION} numbers a position (4 with label smoothing), "
+            f"not {messages!r}"
+        )
     parts = [ring_all_reduce.bytes_by_rank(n * batch * sequence, itemsize, size) for n in messages]
     return [sum(column) for column in zip(*parts, strict=True)]
 
 
-def gathered_scores_bytes(batch: int, sequence: int, vocabulary: int, size: int, itemsize: int = 2) -> float:
+def gathered_logits_bytes(batch: int, sequence: int, vocabulary: int, size: int, itemsize: int = 2) -> float:
     """Bytes that an all-gather of all scores sends instead: (t-1)/t b s v values.
 
     b = 4, s = 2048, v = 51200, t = 8: 734 MB in 16 bits, thousands of times the loss. And every rank holds all scores.

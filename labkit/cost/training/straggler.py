@@ -154,8 +154,10 @@ class Lomax:
 
         low, high, wanted = 1.5, 1e3, (slow - mean) / (mean_maximum - mean)
         if not above(high) < wanted < above(low):
-            raise ValueError(f"slow={slow:g} s: no power law with a mean of {mean:g} s and a mean maximum of "
-                             f"{mean_maximum:g} s on {size} ranks has it")  # fmt: skip
+            raise ValueError(
+                f"slow={slow:g} s: no power law with a mean of {mean:g} s and a mean maximum of "
+                f"{mean_maximum:g} s on {size} ranks has it"
+            )
         for _ in range(100):
             middle = (low + high) / 2
             low, high = (middle, high) if above(middle) > wanted else (low, middle)

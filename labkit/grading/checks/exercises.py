@@ -142,7 +142,7 @@ class Exercises:
     def next_seed(self, exercise: str) -> int:
         """The seed of the next run: a new one, unless one was asked for; where answers are recorded, one of theirs."""
         recorded = seeds(self.name, exercise)
-        if recorded:
+        if recorded and self._seed not in recorded:
             return recorded[secrets.randbelow(len(recorded)) if self._seed is None else self._seed % len(recorded)]
         return secrets.randbelow(2**31) if self._seed is None else self._seed
 

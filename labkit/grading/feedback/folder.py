@@ -7,9 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from labkit.grading.feedback.index import index_page
-from labkit.grading.feedback.student import student_page
-from labkit.grading.feedback.style import GENERATOR
+from labkit.grading.feedback.pages import GENERATOR, index_page, student_page
 from labkit.grading.gradebook.files import put
 from labkit.grading.gradebook.options import GradebookOptions
 from labkit.grading.gradebook.rows import Book

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from labkit.grading.feedback.html import Html, el
 from labkit.grading.gradebook.rows import MISSING, UNGRADED
 from labkit.grading.grader.results import TO_MARK
 
-SIGNS = {
-    "right": "✓",
-    "partly": "◐",
-    "wrong": "✗",
-    "error": "!",
-    "unattempted": "○",
-    TO_MARK: "…",
-    MISSING: "–",
-    UNGRADED: "?",
-}
 WORDS = {
     "right": "right",
     "partly": "partly right",
@@ -26,6 +15,7 @@ WORDS = {
     MISSING: "nothing handed in",
     UNGRADED: "could not be graded yet",
 }
+SIGNS = dict(zip(WORDS, "✓◐✗!○…–?", strict=True))
 EVIDENCE = {
     "result": "what your function returned",
     "answer": "your answer, against a computed key",
@@ -37,9 +27,3 @@ EVIDENCE = {
     "overlap": "what ran at the same time",
     "failure": "what was left after a rank was lost",
 }
-
-
-def state(name: str) -> Html:
-    """A state as a sign and a word, with a class for its colour."""
-    sign = el("span", SIGNS[name], aria_hidden="true")
-    return el("span", sign, f" {WORDS[name]}", class_=f"state {name.replace(' ', '-')}")

@@ -50,8 +50,10 @@ def read_overrides(path: Path) -> tuple[Override, ...]:
     for override in found:
         key = (override.student, override.notebook, override.exercise)
         if key in seen:
-            raise PolicyError(f"{override.where}: {override.student} has an override of {override.exercise} already, "
-                              f"in {seen[key].rpartition(', ')[2]}: leave one")  # fmt: skip
+            raise PolicyError(
+                f"{override.where}: {override.student} has an override of {override.exercise} already, "
+                f"in {seen[key].rpartition(', ')[2]}: leave one"
+            )
         seen[key] = override.where
     return tuple(found)
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 from . import plain_data, probe, tiers
 from .call import Call, hear
@@ -22,7 +22,7 @@ _UIDS = itertools.count()
 _FOUND: dict[str, str] = {}  # tier -> "" if it was tried and stands here, or why not
 
 
-class Unavailable(Refused):
+class Unavailable(RefusedError):
     """This machine, or this user, does not have the tier that was asked for."""
 
 
@@ -49,9 +49,9 @@ class Sandbox:
         rounds: also count messages that had to follow one another, which takes some ms a round.
         """
         if type(world_size) is not int or not 0 <= world_size <= MAX_RANKS:
-            raise Refused(f"call({name!r}, {world_size!r}): a sandbox has 0 to {MAX_RANKS} ranks")
+            raise RefusedError(f"call({name!r}, {world_size!r}): a sandbox has 0 to {MAX_RANKS} ranks")
         if world_size and inputs is not None and len(inputs) != world_size:
-            raise Refused(f"call({name!r}, {world_size}): needs an input for each rank, got {len(inputs)}")
+            raise RefusedError(f"call({name!r}, {world_size}): needs an input for each rank, got {len(inputs)}")
         by_rank = (
             [list(inputs or ())] if not world_size else [[]] * world_size if inputs is None else [[x] for x in inputs]
         )
@@ -99,7 +99,7 @@ class Sandbox:
         rounds: bool = False,
     ) -> Evidence:
         if self._control.fileno() < 0:
-            raise Refused("this sandbox is closed")
+            raise RefusedError("this sandbox is closed")
         jobs, lengths = [], []
         for rank, mine in enumerate(inputs):
             job = {
@@ -126,7 +126,7 @@ def open_sandbox(
     if sys.platform != "linux":
         raise Unavailable("graded code is confined by means of Linux: grade on a Linux machine, or in a container")
     if tier not in ("best", *tiers.TIERS):
-        raise Refused(f"tier={tier!r}: there are {', '.join(tiers.TIERS)}, and 'best'")
+        raise RefusedError(f"tier={tier!r}: there are {', '.join(tiers.TIERS)}, and 'best'")
     why = []
     for name in tiers.TIERS[:-1] if tier == "best" else [tier]:
         if name == "none":
@@ -139,8 +139,10 @@ def open_sandbox(
         return Sandbox(answer_sources, limits or Limits(), "none")
     if tier == "none":
         raise Unavailable("tier 'none' is no sandbox: graded code could read and write your files. Pass untrusted_ok")
-    raise Unavailable("no wall stands here (" + "; ".join(why) + "). Grade as root, or where user namespaces or "
-                      "Landlock are allowed; for code that you trust, pass untrusted_ok")  # fmt: skip
+    raise Unavailable(
+        "no wall stands here (" + "; ".join(why) + "). Grade as root, or where user namespaces or "
+        "Landlock are allowed; for code that you trust, pass untrusted_ok"
+    )
 
 
 def stands(tier: str) -> str:

@@ -17,7 +17,7 @@ import torch
 from labkit.collectives import all_gather
 from labkit.parallel.joining import Joining
 from labkit.parallel.refusals.same_model import broadcast_all
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 if TYPE_CHECKING:
     from labkit.parallel.data.wrapper import DataParallel
@@ -39,8 +39,10 @@ class Join(Joining):
         """Take part in the steps of those who still have data, then end as they do."""
         reducer, group = self._model._reducer, self._model.group
         if reducer.unsent:
-            raise Refused(f"rank {group.rank}: the data ended inside of no_sync(), and the gradients of its last "
-                          "microbatches were never averaged: let the last one run outside")  # fmt: skip
+            raise RefusedError(
+                f"rank {group.rank}: the data ended inside of no_sync(), and the gradients of its last "
+                "microbatches were never averaged: let the last one run outside"
+            )
         while self.announce(False):
             self._model._stand_in(self.share())
             if self._step is not None:

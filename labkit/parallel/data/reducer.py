@@ -142,7 +142,7 @@ class Reducer:
             p.grad = view
 
     def refuse_step(self, parameters: set[int]) -> None:
-        """Raise Refused if one of these (by `id`) has a gradient that was added up on this rank and never averaged."""
+        """Raise RefusedError if one of these (by `id`) has a gradient that was added up here and never averaged."""
         for i, p in enumerate(self.parameters if self.unsent else ()):
             if id(p) in parameters and p.grad is not None and p.grad is self._view_of[i]:
                 raise refusals.never_averaged(self.group.rank)

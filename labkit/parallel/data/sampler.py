@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from labkit.collectives.chunks import even_sizes
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 
@@ -28,7 +28,7 @@ class Sampler:
     """Indices of `count` examples for one rank, `batch` at a time.
 
     place: a `Group`, or (rank, size). shuffle: a new order in each epoch, a function of `seed` and the epoch only.
-    last: see the module. Raises Refused if the rank would never get a batch.
+    last: see the module. Raises RefusedError if the rank would never get a batch.
     """
 
     def __init__(
@@ -37,14 +37,16 @@ class Sampler:
     ):  # fmt: skip
         self.rank, self.size = place if isinstance(place, tuple) else (place.rank, place.size)
         if count < 1 or batch < 1:
-            raise Refused(f"Sampler(count={count}, batch={batch}): both must be at least 1")
+            raise RefusedError(f"Sampler(count={count}, batch={batch}): both must be at least 1")
         if not 0 <= self.rank < self.size:
-            raise Refused(f"rank {self.rank} is not in a world of {self.size}: ranks go from 0 to {self.size - 1}")
+            raise RefusedError(f"rank {self.rank} is not in a world of {self.size}: ranks go from 0 to {self.size - 1}")
         if last not in ("pad", "drop", "exact"):
-            raise Refused(f"Sampler(last={last!r}): 'pad', 'drop' or 'exact'")
+            raise RefusedError(f"Sampler(last={last!r}): 'pad', 'drop' or 'exact'")
         if last == "drop" and count < batch * self.size:
-            raise Refused(f"one step of {self.size} ranks takes {batch * self.size} examples, and with last='drop' "
-                          f"none of the {count} would be seen: use a smaller batch, or 'pad'")  # fmt: skip
+            raise RefusedError(
+                f"one step of {self.size} ranks takes {batch * self.size} examples, and with last='drop' "
+                f"none of the {count} would be seen: use a smaller batch, or 'pad'"
+            )
         self.count, self.batch, self.seed, self.shuffle, self.last = count, batch, seed, shuffle, last
 
     def epoch(self, number: int) -> Iterator[Tensor]:

@@ -24,7 +24,7 @@ from labkit.parallel.reach import examples_in, reached, tensors_in
 from labkit.parallel.refusals.changed_model import Unchanged, refuse_sparse
 from labkit.parallel.refusals.gradients import AVERAGES, AVERAGES_SAID, refuse_empty_batch, watch_steps
 from labkit.parallel.refusals.same_model import broadcast_all, check_same, describe
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 MiB = 1 << 20
@@ -45,7 +45,7 @@ class DataParallel(nn.Module):
 
     Bytes that a rank sends in a step (not the first one; without buffers, weights and unused parameters): those of one
     all-reduce of each of `.buckets`. Together about 2 (N - 1) / N of the gradients' bytes with a ring.
-    Raises Refused, on every rank, if the ranks bring different models or options.
+    Raises RefusedError, on every rank, if the ranks bring different models or options.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class DataParallel(nn.Module):
     ):  # fmt: skip
         super().__init__()
         if average not in AVERAGES:
-            raise Refused(f"average={average!r}: {AVERAGES_SAID}")
+            raise RefusedError(f"average={average!r}: {AVERAGES_SAID}")
         if min(bucket_bytes, first_bucket_bytes) < 1:
-            raise Refused(f"bucket_bytes={bucket_bytes}, first_bucket_bytes={first_bucket_bytes}: at least 1")
+            raise RefusedError(f"bucket_bytes={bucket_bytes}, first_bucket_bytes={first_bucket_bytes}: at least 1")
         self.module, self.group = module, group
         self._broadcast_buffers, self._find, self._average = broadcast_buffers, find_unused_parameters, average
         self._syncing, self._weight = True, math.nan
@@ -74,7 +74,7 @@ class DataParallel(nn.Module):
         self._unchanged = Unchanged(module, group.rank)
         trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if not trained:
-            raise Refused("this module has no parameter that is trained: there is nothing to average")
+            raise RefusedError("this module has no parameter that is trained: there is nothing to average")
         broadcast_all(self._everything(), group)
         self._reducer = Reducer(
             trained, group, hook or functools.partial(all_reduce_hook, algorithm=algorithm),
@@ -132,9 +132,9 @@ class DataParallel(nn.Module):
         rank adds nothing, whatever its gradient is, NaN included. It takes part in the step all the same.
         """
         if self._average != "weights":
-            raise Refused("this model counts every rank the same: build it with average='weights' to use weights")
+            raise RefusedError("this model counts every rank the same: build it with average='weights' to use weights")
         if not 0 <= n < math.inf:
-            raise Refused(f"weight({n!r}): the number of samples or tokens of this rank's batch, 0 or more")
+            raise RefusedError(f"weight({n!r}): the number of samples or tokens of this rank's batch, 0 or more")
         self._weight = float(n)
 
     @contextlib.contextmanager
@@ -162,15 +162,17 @@ class DataParallel(nn.Module):
         """Start to add up the weights of all ranks; the function returned waits for the sum."""
         weight, self._weight = self._weight, math.nan
         if math.isnan(weight):
-            raise Refused(f"rank {self.group.rank}: average='weights', and nobody said what this batch counts: call "
-                          "model.weight(n) before the forward, or use `with model.weighted(n):`")  # fmt: skip
+            raise RefusedError(
+                f"rank {self.group.rank}: average='weights', and nobody said what this batch counts: call "
+                "model.weight(n) before the forward, or use `with model.weighted(n):`"
+            )
         handle = all_reduce(torch.tensor([weight], dtype=torch.float64, device=self.group.device), self.group,
                             async_op=True)  # fmt: skip
 
         def share() -> float:
             total = float(handle.wait())
             if not total:
-                raise Refused("the weights of all ranks are 0: this step has no example to average over")
+                raise RefusedError("the weights of all ranks are 0: this step has no example to average over")
             return weight / total
 
         return share

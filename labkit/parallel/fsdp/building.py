@@ -17,7 +17,7 @@ from labkit.parallel.groups import Grouped
 from labkit.parallel.refusals.agreement import check_all
 from labkit.parallel.refusals.gradients import AVERAGES, AVERAGES_SAID
 from labkit.parallel.refusals.same_model import check_same, checksum
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 @dataclass
@@ -95,7 +95,9 @@ def _swap(unit: Unit) -> None:
     for i, flat_param in enumerate(unit.flat_params):
         name = f"shard_{i}" if i else "shard"
         if hasattr(unit.module, name):
-            raise Refused(f"unit {unit.name!r} has an attribute {name!r} of its own, where its shard goes: rename it")
+            raise RefusedError(
+                f"unit {unit.name!r} has an attribute {name!r} of its own, where its shard goes: rename it"
+            )
         unit.module.register_parameter(name, flat_param.shard)
 
 
@@ -124,22 +126,24 @@ def _words(x: Tensor, deferred: bool) -> str:
 def _refuse_meta(module: nn.Module) -> None:
     for name, x in (*module.named_parameters(), *module.named_buffers()):
         if x.is_meta:
-            raise Refused(f"{name!r} is on the meta device and nobody knows its values: build the model with "
-                          "labkit.parallel.deferred(GPT, config), which remembers how they are drawn")  # fmt: skip
+            raise RefusedError(
+                f"{name!r} is on the meta device and nobody knows its values: build the model with "
+                "labkit.parallel.deferred(GPT, config), which remembers how they are drawn"
+            )
 
 
 def check_options(module: Any, prefetch: Any, average: Any, *dtypes: Any) -> None:
     """Refuse what no rank could work with."""
     if not isinstance(module, nn.Module):
-        raise Refused(f"FullyShard wraps a module, not {type(module).__name__}")
+        raise RefusedError(f"FullyShard wraps a module, not {type(module).__name__}")
     if any(hasattr(m, "sharding") and hasattr(m, "units") for m in module.modules()):
-        raise Refused("this module is sharded already: wrap it once, and name its parts with units=")
+        raise RefusedError("this module is sharded already: wrap it once, and name its parts with units=")
     if next(module.parameters(), None) is None:
-        raise Refused("this module has no parameters: there is nothing to shard")
+        raise RefusedError("this module has no parameters: there is nothing to shard")
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
-        raise Refused(f"prefetch={prefetch!r}: the number of units to fetch ahead, 0 or more")
+        raise RefusedError(f"prefetch={prefetch!r}: the number of units to fetch ahead, 0 or more")
     if average not in AVERAGES:
-        raise Refused(f"average={average!r}: {AVERAGES_SAID}")
+        raise RefusedError(f"average={average!r}: {AVERAGES_SAID}")
     for name, dtype in zip(("param_dtype", "reduce_dtype", "output_dtype"), dtypes, strict=True):
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-            raise Refused(f"{name}={dtype!r}: a floating-point dtype such as torch.bfloat16, or None")
+            raise RefusedError(f"{name}={dtype!r}: a floating-point dtype such as torch.bfloat16, or None")

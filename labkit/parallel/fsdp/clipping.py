@@ -10,7 +10,7 @@ from torch import Tensor
 
 from labkit.collectives import all_reduce
 from labkit.parallel.fsdp.flat_parameter import FlatParameter
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 
@@ -23,7 +23,9 @@ def clip_by_norm(flat_params: Sequence[FlatParameter], group: Group, max_norm: f
     on the plain model: scaled by max_norm / (norm + 1e-6) if that is below 1.
     """
     if not max_norm > 0 or not norm_type > 0:
-        raise Refused(f"clip_grad_norm_({max_norm!r}, {norm_type!r}): needs a largest norm and a kind of norm above 0")
+        raise RefusedError(
+            f"clip_grad_norm_({max_norm!r}, {norm_type!r}): needs a largest norm and a kind of norm above 0"
+        )
     gradients = [s.shard.grad for s in flat_params if s.shard.grad is not None]
     norms = [float(torch.linalg.vector_norm(g, norm_type, dtype=_wide(g))) for g in gradients if g.numel()]
     if math.isinf(norm_type):

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 Deliver = Callable[[Tensor, Tensor], None]
 OVERWRITES = {"normal_", "uniform_", "zero_", "fill_", "copy_", "random_", "exponential_", "log_normal_", "cauchy_",
@@ -148,7 +148,7 @@ class Recipe(TorchDispatchMode):
     def replay(self, deliver: Deliver, module: nn.Module, device: torch.device) -> None:
         """Draw: call `deliver(values, p)` for each parameter `p` of `module` as soon as it is final; fill buffers.
 
-        The caller's random numbers are left as they were. Raises Refused for a parameter that nothing gave a value.
+        The caller's random numbers stay as they were. Raises RefusedError for a parameter that nothing gave a value.
         """
         homes: dict[int, list[Tensor]] = {}
         for parameter in module.parameters():
@@ -210,8 +210,10 @@ def _real(place: Place, memories: dict[int, Tensor]) -> Tensor:
 def _refuse_without_values(module: nn.Module, last: dict[int, int]) -> None:
     for name, p in module.named_parameters():
         if p.numel() and _memory(p) not in last:
-            raise Refused(f"deferred: nothing in the constructor gives {name!r} a value that can be drawn later "
-                          "(torch.empty, or numbers from a list): initialise it with torch.nn.init")  # fmt: skip
+            raise RefusedError(
+                f"deferred: nothing in the constructor gives {name!r} a value that can be drawn later "
+                "(torch.empty, or numbers from a list): initialise it with torch.nn.init"
+            )
 
 
 def _is_meta(x: Any) -> bool:

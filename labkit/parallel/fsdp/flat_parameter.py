@@ -17,7 +17,7 @@ from labkit.parallel.flat import Flat
 from labkit.parallel.fsdp.strategies import Sharding
 from labkit.parallel.fsdp.units import Owned
 from labkit.parallel.refusals.changed_model import refuse_replaced
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 class FlatParameter:
@@ -62,9 +62,11 @@ class FlatParameter:
         if self.whole is not None or self._coming is not None:
             return
         if self.shard.shape != (self.count,):
-            raise Refused(f"rank {self.rank}: the shard of unit {self.unit or 'root'!r} was resized from "
-                          f"{self.count} elements to {list(self.shard.shape)} after wrapping: the other ranks know "
-                          "nothing of it. Change the model first, then wrap it")  # fmt: skip
+            raise RefusedError(
+                f"rank {self.rank}: the shard of unit {self.unit or 'root'!r} was resized from "
+                f"{self.count} elements to {list(self.shard.shape)} after wrapping: the other ranks know "
+                "nothing of it. Change the model first, then wrap it"
+            )
         mine = self.shard.detach().to(self.dtype)
         if self.flat.size == 1:
             self.whole = mine

@@ -34,7 +34,7 @@ from labkit.parallel.fsdp.units import Choice
 from labkit.parallel.groups import Grouped, ParamGroups
 from labkit.parallel.reach import examples_in, tensors_in
 from labkit.parallel.refusals.gradients import refuse_empty_batch, refuse_unreduced, watch_steps
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 
@@ -58,7 +58,7 @@ class FullyShard(nn.Module):
     What is checkpointed in a unit is computed again while the unit is gathered for its backward.
     Buffers stay whole, and each rank's own. All ranks must use the same units in the same order.
     Bytes that a rank sends in a step: `cost.zero_bytes_per_step_by_rank(numels, N, 3)`, numels of `model.flat_params`.
-    Raises Refused, on every rank, if the ranks bring different models (values too), units or options.
+    Raises RefusedError, on every rank, if the ranks bring different models (values too), units or options.
     """
 
     def __init__(
@@ -147,8 +147,10 @@ class FullyShard(nn.Module):
         microbatch reduces its own, and only shards are summed. `optimizer.step()` refuses what was not reduced.
         """
         if self._join is not None:
-            raise Refused("no_sync() inside of join(): a rank without data could not know which microbatch the others "
-                          "reduce. Without no_sync every microbatch reduces its own")  # fmt: skip
+            raise RefusedError(
+                "no_sync() inside of join(): a rank without data could not know which microbatch the others "
+                "reduce. Without no_sync every microbatch reduces its own"
+            )
         watch_steps(self)
         before, self._reducer.sync = self._reducer.sync, False
         try:
@@ -157,7 +159,7 @@ class FullyShard(nn.Module):
             self._reducer.sync = before
 
     def refuse_step(self, parameters: set[int]) -> None:
-        """Raise Refused if one of these (by `id`) waits for gradients that were never reduced (`unfit.py`)."""
+        """Raise RefusedError if one of these (by `id`) waits for gradients that were never reduced (`unfit.py`)."""
         refuse_unreduced(self.flat_params, parameters)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -182,9 +184,9 @@ class FullyShard(nn.Module):
     def weight(self, n: float) -> None:
         """`weighted(n)` for the next forward and its backward."""
         if self._average != "weights":
-            raise Refused("this model counts every rank the same: build it with average='weights' to use weights")
+            raise RefusedError("this model counts every rank the same: build it with average='weights' to use weights")
         if not 0 <= n < math.inf:
-            raise Refused(f"weight({n!r}): the number of samples or tokens of this rank's batch, 0 or more")
+            raise RefusedError(f"weight({n!r}): the number of samples or tokens of this rank's batch, 0 or more")
         self._weight = float(n)
 
     def join(self, step: Callable[[], object], divide: str = "world") -> Join:
@@ -248,13 +250,15 @@ class FullyShard(nn.Module):
             self._weight = float(examples_in(inputs))
         weight, self._weight = self._weight, math.nan
         if math.isnan(weight):
-            raise Refused(f"rank {self.group.context.rank}: average='weights', and nobody said what this batch counts: "
-                          "call model.weight(n) before the forward, or use `with model.weighted(n):`")  # fmt: skip
+            raise RefusedError(
+                f"rank {self.group.context.rank}: average='weights', and nobody said what this batch counts: "
+                "call model.weight(n) before the forward, or use `with model.weighted(n):`"
+            )
         total = torch.tensor([weight], dtype=torch.float64, device=self.group.device)
         for group in (self.sharding.shard_group, self.sharding.replicate_group):
             all_reduce(total, group)
         if not total:
-            raise Refused("the weights of all ranks are 0: this step has no example to average over")
+            raise RefusedError("the weights of all ranks are 0: this step has no example to average over")
         return weight * self.sharding.ranks / float(total)
 
 

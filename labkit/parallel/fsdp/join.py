@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 from labkit.collectives import all_reduce
 from labkit.parallel.joining import Joining
 from labkit.parallel.reach import tensors_in
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 if TYPE_CHECKING:
     from labkit.parallel.fsdp.fully_shard import FullyShard
@@ -37,8 +37,10 @@ class Join(Joining):
     def __init__(self, model: FullyShard, step: Callable[[], object], divide: str):
         super().__init__(model, step, divide)
         if not callable(step):
-            raise Refused(f"join({step!r}): needs what a rank without data does after each backward, such as "
-                          "optimizer.step: its shards go on learning")  # fmt: skip
+            raise RefusedError(
+                f"join({step!r}): needs what a rank without data does after each backward, such as "
+                "optimizer.step: its shards go on learning"
+            )
         self._last: Any = None
         self._active, self.standing_in = 0, False
 
@@ -60,8 +62,10 @@ class Join(Joining):
         self.standing_in = True
         while self._announce(False):
             if self._last is None:
-                raise Refused(f"rank {model.group.context.rank} had no batch at all inside of join(), and nothing to "
-                              "stand in with: give each rank one batch or more")  # fmt: skip
+                raise RefusedError(
+                    f"rank {model.group.context.rank} had no batch at all inside of join(), and nothing to "
+                    "stand in with: give each rank one batch or more"
+                )
             model.zero_grad()
             buffers = [(b, b.clone()) for b in model.buffers()]
             args, kwargs = tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, self._last)

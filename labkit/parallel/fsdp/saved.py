@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from labkit.parallel.fsdp.flat_parameter import FlatParameter
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 class SavedReference(NamedTuple):
@@ -55,6 +55,8 @@ class SavedReferences:
         if not isinstance(kept, SavedReference):
             return kept
         if kept.flat_param.shard._version != kept.version:
-            raise Refused(f"the weights of unit {kept.flat_param.unit or 'root'!r} were changed between forward "
-                          "and backward (by an optimizer step?): the gradient would be that of neither")  # fmt: skip
+            raise RefusedError(
+                f"the weights of unit {kept.flat_param.unit or 'root'!r} were changed between forward "
+                "and backward (by an optimizer step?): the gradient would be that of neither"
+            )
         return kept.flat_param.wait().as_strided(kept.size, kept.stride, kept.offset)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid")
@@ -55,9 +55,9 @@ def sharding(
     if strategy not in STRATEGIES:
         near = get_close_matches(str(strategy), STRATEGIES, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise Refused(f"strategy={strategy!r}: known are {', '.join(map(repr, STRATEGIES))}{hint}")
+        raise RefusedError(f"strategy={strategy!r}: known are {', '.join(map(repr, STRATEGIES))}{hint}")
     if replicate_group is not None and strategy != "hybrid":
-        raise Refused(f"replicate_group goes with strategy='hybrid', not with {strategy!r}")
+        raise RefusedError(f"replicate_group goes with strategy='hybrid', not with {strategy!r}")
     alone = group.subgroup([group.rank])
     keeps = strategy in ("shard_grad_op", "no_shard")
     if strategy == "no_shard":
@@ -73,7 +73,7 @@ def _by_node(group: Group) -> tuple[Group, Group]:
     """(the ranks of my node, the ranks in my place on all nodes)."""
     each = group.ranks_per_node
     if each == group.size or group.size % each:
-        raise Refused(
+        raise RefusedError(
             f"strategy='hybrid' shards in a node and replicates across nodes, and the {group.size} ranks of this group "
             f"are {'all on one node' if each == group.size else f'not whole nodes of {each}'}: launch with "
             "network=Network(nodes=2, ranks_per_node=...), or pass the ranks that shard as `group` and those that hold "

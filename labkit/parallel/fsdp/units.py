@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 Choice = Iterable[str] | Callable[[str, nn.Module], bool] | None
 
@@ -44,13 +44,16 @@ def choose_units(module: nn.Module, units: Choice) -> dict[str, nn.Module]:
         patterns = [units] if isinstance(units, str) else list(units)
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name in named):
-                raise Refused(f"units={patterns!r}: this module has no submodule {pattern!r}. It has "
-                              f"{', '.join(list(named)[:8])}{' ...' if len(named) > 8 else ''}")  # fmt: skip
+                raise RefusedError(
+                    f"units={patterns!r}: this module has no submodule {pattern!r}. It has "
+                    f"{', '.join(list(named)[:8])}{' ...' if len(named) > 8 else ''}"
+                )
         chosen = [name for name in named if any(fnmatchcase(name, p) for p in patterns)]
     for name in chosen:
         if isinstance(named[name], nn.ModuleList | nn.ModuleDict | nn.ParameterList | nn.ParameterDict):
-            raise Refused(f"units: {name!r} is a {type(named[name]).__name__}, which has no forward of its own: "
-                          "name its members")  # fmt: skip
+            raise RefusedError(
+                f"units: {name!r} is a {type(named[name]).__name__}, which has no forward of its own: name its members"
+            )
     return {"": module} | {name: named[name] for name in chosen}
 
 

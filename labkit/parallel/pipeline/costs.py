@@ -15,7 +15,7 @@ from labkit.parallel.pipeline.instructions import (
     Update,
     WeightGradient,
 )
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 Seconds = float | Sequence[float]
 
@@ -38,7 +38,7 @@ class Costs:
             value = getattr(self, name)
             each = [value] if isinstance(value, (int, float)) else list(value)
             if isinstance(value, str) or not all(isinstance(s, (int, float)) and 0 <= s < math.inf for s in each):
-                raise Refused(f"Costs({name}={value!r}): seconds, 0 or more, for all stages or one per stage")
+                raise RefusedError(f"Costs({name}={value!r}): seconds, 0 or more, for all stages or one per stage")
             if not isinstance(value, (int, float)):
                 object.__setattr__(self, name, tuple(each))
 
@@ -47,8 +47,10 @@ class Costs:
         for name in ("forward", "input_gradient", "weight_gradient", "update"):
             value = getattr(self, name)
             if not isinstance(value, (int, float)) and len(value) != stages:
-                raise Refused(f"Costs({name}=...): {len(value)} numbers for a model of {stages} stages (ranks times "
-                              f"chunks): give one per stage, or one for all")  # fmt: skip
+                raise RefusedError(
+                    f"Costs({name}=...): {len(value)} numbers for a model of {stages} stages (ranks times "
+                    f"chunks): give one per stage, or one for all"
+                )
 
     def seconds(self, instruction: Instruction | type[Instruction], stage: int) -> float:
         """Seconds of an instruction (or of a kind of them) at `stage` of the model; a message takes none of its own."""

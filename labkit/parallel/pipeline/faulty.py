@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit import pictures
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Wait:
         return f"rank {self.rank} at {self.at} waits for {self.needs} of rank {self.on}"
 
 
-class ScheduleError(Refused):
+class ScheduleError(RefusedError):
     """A schedule with a missing, doubled, unknown or misplaced instruction, or one that waits for itself.
 
     waits: for a deadlock, what every rank waits for that never gets further; else empty.

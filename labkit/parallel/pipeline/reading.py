@@ -58,8 +58,10 @@ def from_labels(
     kind, stage, k, rank = next((*found, rank) for rank, row in enumerate(read) for found in row
                                 if shapes[0].where(found[1])[0] != rank)  # fmt: skip
     where = " or ".join(f"on rank {shape.where(stage)[0]} (placement {shape.placement!r})" for shape in shapes)
-    raise ScheduleError(f"{stage}{kind.action}{k} is in the list of rank {rank}, and stage {stage} of {stages} stages "
-                        f"on {size} ranks is {where}")  # fmt: skip
+    raise ScheduleError(
+        f"{stage}{kind.action}{k} is in the list of rank {rank}, and stage {stage} of {stages} stages "
+        f"on {size} ranks is {where}"
+    )
 
 
 def _read(label: object, rank: int) -> tuple[type[Instruction], int, int] | None:
@@ -69,7 +71,9 @@ def _read(label: object, rank: int) -> tuple[type[Instruction], int, int] | None
         return None
     match = LABEL.fullmatch(text)
     if match is None:
-        raise ScheduleError(f"{text!r} in the list of rank {rank} is no label: those are a stage, one of "
-                            f"{', '.join(KINDS)}, and a microbatch, as in 2F0")  # fmt: skip
+        raise ScheduleError(
+            f"{text!r} in the list of rank {rank} is no label: those are a stage, one of "
+            f"{', '.join(KINDS)}, and a microbatch, as in 2F0"
+        )
     stage, action, microbatch = match.groups()
     return KINDS[action], int(stage), int(microbatch)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import pictures
 from labkit.parallel.pipeline.instructions import Instruction
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 if TYPE_CHECKING:
     from labkit.parallel.pipeline.costs import Costs
@@ -42,12 +42,12 @@ class Schedule:
     ) -> None:  # fmt: skip
         for word, value in (("microbatches", microbatches), ("chunks", chunks)):
             if type(value) is not int or value < 1:
-                raise Refused(f"Schedule({word}={value!r}): needs a whole number, 1 or more")
+                raise RefusedError(f"Schedule({word}={value!r}): needs a whole number, 1 or more")
         if placement not in PLACEMENTS:
-            raise Refused(f"Schedule(placement={placement!r}): choose 'loop' or 'v'")
+            raise RefusedError(f"Schedule(placement={placement!r}): choose 'loop' or 'v'")
         lists = tuple(tuple(rank) for rank in ranks)
         if not lists:
-            raise Refused("Schedule: needs a list of instructions for each rank, and there are no ranks")
+            raise RefusedError("Schedule: needs a list of instructions for each rank, and there are no ranks")
         for values in (("ranks", lists), ("microbatches", microbatches), ("chunks", chunks),
                        ("placement", placement), ("name", name)):  # fmt: skip
             object.__setattr__(self, *values)

@@ -20,7 +20,7 @@ from itertools import chain
 
 from labkit.parallel.pipeline.instructions import Backward, Forward, Instruction, Update
 from labkit.parallel.pipeline.schedule import Schedule
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 def naive(stages: int, microbatches: int) -> Schedule:
@@ -73,7 +73,7 @@ def interleaved(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
     if not _rounds_fit(stages, microbatches):
         below = next(m for m in range(microbatches, 0, -1) if _rounds_fit(stages, m))
         above = next(m for m in range(microbatches, 2 * microbatches + stages) if _rounds_fit(stages, m))
-        raise Refused(
+        raise RefusedError(
             f"interleaved(stages={stages}, microbatches={microbatches}): {microbatches} microbatches cannot be cut "
             f"into {microbatches // stages} rounds of the same length, each of {stages} or more. The nearest numbers "
             f"that can are {below} and {above}; any multiple of {stages} can"
@@ -116,7 +116,7 @@ def counts(**values: int) -> None:
     """Refuse what is not a whole number of at least 1."""
     for name, value in values.items():
         if type(value) is not int or value < 1:
-            raise Refused(f"{name}={value!r}: a schedule needs a whole number, 1 or more")
+            raise RefusedError(f"{name}={value!r}: a schedule needs a whole number, 1 or more")
 
 
 def _rounds_fit(stages: int, microbatches: int) -> bool:

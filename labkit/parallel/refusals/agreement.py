@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import torch
 
 from labkit import collectives
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 
 def agree(group: Group, problem: str | None) -> None:
-    """Raise `Refused` on every rank if any of them has a problem, in the words of the first that has one.
+    """Raise `RefusedError` on every rank if any of them has a problem, in the words of the first that has one.
 
     Every rank calls it. Without a problem 8 bytes a rank are gathered, and nothing else is sent.
     """
@@ -21,7 +21,7 @@ def agree(group: Group, problem: str | None) -> None:
     if any(lengths):
         texts = gather_texts(group, text, lengths)
         first = next(rank for rank, length in enumerate(lengths) if length)
-        raise Refused(f"on rank {first}: {texts[first]}")
+        raise RefusedError(f"on rank {first}: {texts[first]}")
 
 
 def gather_texts(group: Group, text: str, lengths: Sequence[int]) -> list[str]:
@@ -32,7 +32,7 @@ def gather_texts(group: Group, text: str, lengths: Sequence[int]) -> list[str]:
 
 
 def agree_all(groups: Sequence[Group], problem: str | None) -> None:
-    """Raise `Refused` on every rank of groups that cross (rows and columns) if any of them has a problem."""
+    """Raise `RefusedError` on every rank of groups that cross (rows and columns) if any of them has a problem."""
     check_all(groups, lambda group: agree(group, problem))
 
 
@@ -48,12 +48,12 @@ def check_all(groups: Sequence[Group], check: Callable[[Group], None]) -> None:
     for group in groups:
         try:
             check(group)
-        except Refused as refusal:
+        except RefusedError as refusal:
             problem = problem or str(refusal)
     for group in groups:  # every row tells its rows, then every column its columns: everybody knows
         try:
             agree(group, problem)
-        except Refused as refusal:
+        except RefusedError as refusal:
             problem = problem or str(refusal)
     if problem is not None:
-        raise Refused(problem)
+        raise RefusedError(problem)

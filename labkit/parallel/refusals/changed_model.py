@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 if TYPE_CHECKING:
     from labkit.parallel.fsdp.flat_parameter import FlatParameter
@@ -31,20 +31,26 @@ class Unchanged:
                 what = f"parameter {known[0]!r} was {'frozen' if known[3] else 'unfrozen'}"
             else:
                 continue
-            raise Refused(f"rank {self._rank}: {what} after wrapping, and its gradient has no place in the buckets: "
-                          "change the module first, then wrap it (again)")  # fmt: skip
+            raise RefusedError(
+                f"rank {self._rank}: {what} after wrapping, and its gradient has no place in the buckets: "
+                "change the module first, then wrap it (again)"
+            )
 
 
 def refuse_sparse(module: nn.Module) -> None:
     """A sparse gradient lists the rows that it has, and these differ between ranks: a bucket has no place for it."""
     for name, part in module.named_modules():
         if getattr(part, "sparse", False) is True:
-            raise Refused(f"{name!r} makes sparse gradients, which cannot lie in a bucket: build it with sparse=False")
+            raise RefusedError(
+                f"{name!r} makes sparse gradients, which cannot lie in a bucket: build it with sparse=False"
+            )
 
 
 def refuse_replaced(flat_param: FlatParameter, module: nn.Module, attribute: str, name: str) -> None:
     """A module may not hold a parameter of its own where a gathered one goes."""
     if attribute in module._parameters:
-        raise Refused(f"rank {flat_param.world_rank}: parameter {name!r} was replaced or resized after wrapping (now "
-                      f"{list(module._parameters[attribute].shape)}): the optimizer and the other ranks know nothing "  # type: ignore[union-attr]
-                      "of it. Change the model first, then wrap it")  # fmt: skip
+        raise RefusedError(
+            f"rank {flat_param.world_rank}: parameter {name!r} was replaced or resized after wrapping (now "
+            f"{list(module._parameters[attribute].shape)}): the optimizer and the other ranks know nothing "  # type: ignore[union-attr]
+            "of it. Change the model first, then wrap it"
+        )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from labkit.collectives import all_gather, broadcast
 from labkit.parallel.flat import Flat
 from labkit.parallel.refusals.agreement import gather_texts
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 
@@ -32,7 +32,7 @@ def describe(module: nn.Module) -> dict[str, str]:
 
 
 def check_same(words: Mapping[str, str], group: Group) -> None:
-    """Raise Refused on every rank, saying who differs from rank 0 and in what, unless `words` are the same on all.
+    """Raise RefusedError on every rank, saying who differs from rank 0 and in what, unless `words` are the same on all.
 
     Costs one all-gather of 16 bytes a rank; the words themselves travel only if they differ.
     """
@@ -47,7 +47,7 @@ def check_same(words: Mapping[str, str], group: Group) -> None:
     found = [f"rank {r}: {_first_difference(t, texts[0])}" for r, t in enumerate(texts) if t != texts[0]]
     if not found:
         found = ["the same parameters, in another order"]
-    raise Refused(
+    raise RefusedError(
         "the ranks did not bring the same model. Against rank 0, " + "; ".join(found) + ". "
         "Build the model from the same configuration on every rank"
     )

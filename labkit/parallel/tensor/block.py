@@ -23,13 +23,13 @@ from labkit.wire.group import Group
 
 
 def check_alike(config: GPTConfig, options: Mapping[str, object], group: Group) -> None:
-    """Raise Refused on every rank, naming the rank and the difference, unless all bring this config and options."""
+    """Raise RefusedError on every rank, naming rank and difference, unless all bring this config and options."""
     words = {f"config {name}": repr(value) for name, value in asdict(config).items()}
     check_same(words | {f"option {name}": repr(value) for name, value in options.items()}, group)
 
 
 def check_config(config: GPTConfig, group: Group) -> None:
-    """Raise Refused unless heads, keys' heads and the feed-forward width of `config` divide by the group's size."""
+    """Raise RefusedError unless heads, keys' heads and feed-forward width of `config` divide by the group's size."""
     dimensions = {"heads": config.heads, "expansion * width": config.expansion * config.width}
     if config.kv_heads is not None:
         dimensions["kv_heads"] = config.kv_heads
@@ -45,8 +45,8 @@ class TensorParallelBlock(nn.Module):
     `gather_again` two all-gathers more in backward (inputs that were not kept), and one all-reduce of 6 d elements, the
     gradients of norms and biases.
     spread: the shards that each rank holds, in place of an even cut.
-    Raises Refused, on every rank: another config or other options on some rank (`check`: one all-gather of 16 bytes a
-    rank); heads, kv_heads or expansion * width that do not divide.
+    Raises RefusedError, on every rank: another config or other options on some rank (`check`: one all-gather of 16
+    bytes a rank); heads, kv_heads or expansion * width that do not divide.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 def degrees(dimensions: Mapping[str, int]) -> list[int]:
@@ -15,14 +15,14 @@ def degrees(dimensions: Mapping[str, int]) -> list[int]:
 
 
 def check_divides(what: str, dimensions: Mapping[str, int], size: int) -> None:
-    """Raise `Refused` unless every one of `dimensions` divides by `size`; names those that do not, and what would."""
+    """Raise `RefusedError` unless all `dimensions` divide by `size`; names those that do not, and what would."""
     wrong = [f"{name} = {length}" for name, length in dimensions.items() if length % size]
     if not wrong:
         return
     fit = degrees(dimensions)
     below, above = [n for n in fit if n < size][-1:], [n for n in fit if n > size][:1]
     near = " and ".join(map(str, below + above))
-    raise Refused(
+    raise RefusedError(
         f"{what} over {size} ranks: {' and '.join(wrong)} {'does' if len(wrong) == 1 else 'do'} not divide by {size}. "
         f"The nearest {'degree' if len(below + above) == 1 else 'degrees'} of tensor parallelism that "
         f"{'divides' if len(below + above) == 1 else 'divide'} {_listed(dimensions)}: {near}"

@@ -47,7 +47,7 @@ class TensorParallelGPT(nn.Module):
         cuts them: any number of positions will do).
     overlap: the sum of each input's gradient hides behind the product that makes the weight's gradient.
     gather_again: what sequence parallelism gathers is not kept for backward, but gathered again.
-    split_vocabulary: share out the rows of the embedding and the columns of the scores; else every rank has them all.
+    split_vocabulary: share out the rows of the embedding and the columns of the logits; else every rank has them all.
     algorithm: of the large collectives, a name of `labkit.collectives.ALGORITHMS`. For `sequence` a name that
         all_gather, reduce_scatter and all_reduce have: "ring", or "auto".
 
@@ -55,11 +55,11 @@ class TensorParallelGPT(nn.Module):
 
     Dropout: the ranks' random state must be the same (`random.py`), which each forward in training mode checks: one
     all-gather of 8 bytes a rank. Sent else: `TensorParallelBlock` says it for a layer; with `split_vocabulary` one
-    all-reduce of b t d elements forward (embedding) and one backward (scores), and what the loss sends. With `sequence`
+    all-reduce of b t d elements forward (embedding) and one backward (logits), and what the loss sends. With `sequence`
     these are a reduce-scatter and an all-gather each, another all-gather with `gather_again`, and one all-reduce of
     (2 + context) d elements: the gradients of the last norm and of the positions.
-    Raises Refused, on every rank: another config or other options on some rank; heads, kv_heads or expansion * width
-    that do not divide, naming which and the nearest degrees that do.
+    Raises RefusedError, on every rank: another config or other options on some rank; heads, kv_heads or expansion *
+    width that do not divide, naming which and the nearest degrees that do.
     """
 
     def __init__(
@@ -100,15 +100,15 @@ class TensorParallelGPT(nn.Module):
             )
             self.norm = nn.LayerNorm(config.width)
             if self.split_vocabulary:
-                self.scores: nn.Module = ColumnParallelLinear(
+                self.lm_head: nn.Module = ColumnParallelLinear(
                     config.width, config.vocab, group, bias=False, uneven=True, check=False,
                     shards=self.placement.vocab if self.placement else None, **ways
                 )  # fmt: skip
             else:
-                self.scores = nn.Linear(config.width, config.vocab, bias=False)
+                self.lm_head = nn.Linear(config.width, config.vocab, bias=False)
         self.to_empty(device=group.device)
         if config.tied:
-            self.scores.weight = self.tokens.weight
+            self.lm_head.weight = self.tokens.weight
 
     def _draw(self, seed: int) -> None:
         """This rank's parts of the values of GPT(config, seed)."""
@@ -125,12 +125,12 @@ class TensorParallelGPT(nn.Module):
         whole.recipe.replay(deliver, whole, self.group.device)
 
     def forward(self, tokens_bt: Tensor, targets_bt: Tensor | None = None) -> Tensor:
-        """Scores of the next symbol, whole on every rank: (b, t) int64 -> (b, t, v). With targets: the mean loss, 0-d.
+        """Logits of the next symbol, whole on every rank: (b, t) int64 -> (b, t, v). With targets: the mean loss, 0-d.
 
-        tokens_bt, targets_bt: the same on every rank. With targets the scores stay where they are made: no rank ever
-        holds more than its part of them, and instead of an all-gather of the scores a few numbers a position are sent.
+        tokens_bt, targets_bt: the same on every rank. With targets the logits stay where they are made: no rank ever
+        holds more than its part of them, and instead of an all-gather of the logits a few numbers a position are sent.
         """
-        part_btv = self.scores_part(tokens_bt)
+        part_btv = self.logits_part(tokens_bt)
         if not self.split_vocabulary:
             return part_btv if targets_bt is None else next_token_loss(part_btv, targets_bt)
         if targets_bt is not None:
@@ -150,8 +150,8 @@ class TensorParallelGPT(nn.Module):
         order = torch.tensor([columns[i] for i in range(self.config.vocab)], device=part_btv.device)
         return gather_from_region(padded, self.group, -1, algorithm=self.algorithm).index_select(-1, order)
 
-    def scores_part(self, tokens_bt: Tensor) -> Tensor:
-        """This rank's columns of the scores, or all of them if the vocabulary is not split."""
+    def logits_part(self, tokens_bt: Tensor) -> Tensor:
+        """This rank's columns of the logits, or all of them if the vocabulary is not split."""
         t = tokens_bt.shape[1]
         check_positions(t, self.config)
         dropout = self.config.dropout if self.training else 0.0
@@ -164,10 +164,10 @@ class TensorParallelGPT(nn.Module):
             x_btd = block(x_btd, t)
         x_btd = layer_norm(x_btd, norm, self.norm.eps)
         if self.split_vocabulary:
-            return self.scores(x_btd, t)
+            return self.lm_head(x_btd, t)
         if self.sequence:
             x_btd = gather_from_region(x_btd, self.group, 1, length=t, algorithm=self.algorithm)
-        return self.scores(x_btd)
+        return self.lm_head(x_btd)
 
     def _outside(self, t: int) -> tuple[Sequence[Tensor], Tensor]:
         """The last norm (weight, bias) and the position embeddings that this rank adds."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from labkit.collectives import all_reduce
 from labkit.parallel.tensor.shard_spec import shard_specs_of
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 
@@ -25,7 +25,7 @@ def grad_norm(model: nn.Module, group: Group, norm_type: float = 2.0) -> Tensor:
     Each rank adds its own parts, and rank 0 what all ranks hold; for p = inf the largest |g|.
     """
     if not norm_type > 0:
-        raise Refused(f"grad_norm(norm_type={norm_type!r}): needs a kind of norm above 0")
+        raise RefusedError(f"grad_norm(norm_type={norm_type!r}): needs a kind of norm above 0")
     counted = [
         p.grad for _, p, cut in shard_specs_of(model) if p.grad is not None and (cut is not None or group.rank == 0)
     ]
@@ -44,7 +44,7 @@ def clip_grad_norm_(model: nn.Module, group: Group, max_norm: float, norm_type: 
     As `torch.nn.utils.clip_grad_norm_` on the whole model: by max_norm / (norm + 1e-6), if that is below 1.
     """
     if not max_norm > 0:
-        raise Refused(f"clip_grad_norm_({max_norm!r}): needs a largest norm above 0")
+        raise RefusedError(f"clip_grad_norm_({max_norm!r}): needs a largest norm above 0")
     norm = grad_norm(model, group, norm_type)
     scale = max_norm / (float(norm) + 1e-6)
     if scale < 1:

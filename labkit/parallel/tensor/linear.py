@@ -16,30 +16,29 @@ import torch
 from torch import Tensor, nn
 
 from labkit.parallel.refusals.same_model import check_same, describe
-from labkit.parallel.stand_in import Product
 from labkit.parallel.tensor.degrees import check_divides
 from labkit.parallel.tensor.placement import Shards, check_shards, shard_spec_of
-from labkit.parallel.tensor.products import CommOptions, column_product, row_product
+from labkit.parallel.tensor.products import CommOptions, Product, column_product, row_product
 from labkit.parallel.tensor.regions import copy_to_region, gather_from_region, scatter_to_region
 from labkit.parallel.tensor.shard_spec import ShardSpec
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 
 class _Part(nn.Module):
     """What both have: a part of a linear layer, and how it communicates."""
 
-    product: Product | None  # stand-in times, set by `labkit.parallel.kernels`
+    product: Product  # what multiplies; `labkit.parallel.kernels` puts one there that takes time
     weight: nn.Parameter
     bias: nn.Parameter | None
 
     def __init__(self, group: Group, sequence: bool, overlap: bool, algorithm: str) -> None:
         super().__init__()
         self.group, self.sequence, self.overlap, self.algorithm = group, sequence, overlap, algorithm
-        self.product, self.gather_again = None, True
+        self.product, self.gather_again = Product(), True
 
     def _agree(self, linear: nn.Linear, **options: object) -> None:
-        """The same layer and options on every rank, or Refused on every rank. One all-gather of 16 bytes a rank."""
+        """The same layer and options on every rank, or RefusedError on all. One all-gather of 16 bytes a rank."""
         options |= {"sequence": self.sequence, "overlap": self.overlap, "algorithm": self.algorithm}
         check_same(describe(linear) | {f"option {k}": repr(v) for k, v in options.items()}, self.group)
 
@@ -76,7 +75,7 @@ class ColumnParallelLinear(_Part):
 
     Sent, for an input of M bytes: forward nothing; backward one all-reduce of M bytes. With `sequence`: an all-gather
     forward, an all-gather and a reduce-scatter backward. The collectives are those of `algorithm`.
-    Raises Refused on every rank: outputs that do not divide, with the nearest degrees; ranks with different layers.
+    Raises RefusedError on every rank: outputs that do not divide, with the nearest degrees; ranks whose layers differ.
     """
 
     def __init__(
@@ -111,12 +110,13 @@ class ColumnParallelLinear(_Part):
             self._agree(linear, gather_output=gather_output, gather_again=self.gather_again, sections=sections,
                         uneven=uneven, shards=shards)  # fmt: skip
         if sum(sections) != linear.out_features:
-            raise Refused(f"sections={sections} are {sum(sections)} outputs together, and the layer has "
-                          f"{linear.out_features}")  # fmt: skip
+            raise RefusedError(
+                f"sections={sections} are {sum(sections)} outputs together, and the layer has {linear.out_features}"
+            )
         if gather_output and len(sections) > 1:
-            raise Refused("gather_output joins one section, whose parts stand side by side: leave out `sections`")
+            raise RefusedError("gather_output joins one section, whose parts stand side by side: leave out `sections`")
         if gather_output and shards is not None:
-            raise Refused("gather_output joins parts that lie in the order of the ranks: leave out `shards`")
+            raise RefusedError("gather_output joins parts that lie in the order of the ranks: leave out `shards`")
         if shards is not None:
             check_shards({f"section {i}": n for i, n in enumerate(sections)}, shards, self.group.size)
         elif not uneven:
@@ -148,7 +148,7 @@ class RowParallelLinear(_Part):
     Sent, for an output of M bytes: forward one all-reduce of M bytes, backward nothing (an all-gather of the input's
     gradient, if the input was cut here). With `sequence`: a reduce-scatter forward, an all-gather backward, and one
     all-reduce of the bias's gradient, since every rank has added the bias to its own positions.
-    Raises Refused on every rank: inputs that do not divide, with the nearest degrees; ranks with different layers.
+    Raises RefusedError on every rank: inputs that do not divide, with the nearest degrees; ranks with different layers.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class RowParallelLinear(_Part):
         if shards is None:
             check_divides("RowParallelLinear", inputs, self.group.size)
         elif not input_is_split:
-            raise Refused("input_is_split=False cuts the input evenly: leave out `shards`, or cut it before")
+            raise RefusedError("input_is_split=False cuts the input evenly: leave out `shards`, or cut it before")
         else:
             check_shards(inputs, shards, self.group.size)
         self.input_is_split = input_is_split

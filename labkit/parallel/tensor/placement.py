@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from labkit.models.gpt import GPTConfig
 from labkit.parallel.tensor.shard_spec import ShardSpec
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 Shards = Sequence[Sequence[int]]  # shards[r]: the numbers of the shards that rank r holds, in their order there
 
@@ -42,15 +42,15 @@ def shard_spec_of(dim: int, sections: Sequence[int], size: int, shards: Shards |
 
 
 def check_shards(lengths: Mapping[str, int], shards: Shards, size: int) -> None:
-    """Raise Refused unless `size` ranks hold one shard or more each, every shard once, that divide all `lengths`."""
+    """Raise RefusedError unless `size` ranks hold a shard or more each, every shard once, that divide all `lengths`."""
     count = sum(map(len, shards))
     if len(shards) != size:
-        raise Refused(f"shards are given for {len(shards)} ranks, and this group has {size}")
+        raise RefusedError(f"shards are given for {len(shards)} ranks, and this group has {size}")
     if sorted(shard for mine in shards for shard in mine) != list(range(count)):
-        raise Refused(f"shards must be the numbers 0 to {count - 1}, each held by one rank")
+        raise RefusedError(f"shards must be the numbers 0 to {count - 1}, each held by one rank")
     if any(not len(mine) for mine in shards):
         rank = next(r for r, mine in enumerate(shards) if not len(mine))
-        raise Refused(f"rank {rank} holds no shard of {count}: at most {count} ranks can share this layer")
+        raise RefusedError(f"rank {rank} holds no shard of {count}: at most {count} ranks can share this layer")
     for name, length in lengths.items():
         if length % count:
-            raise Refused(f"{name} = {length} does not fall into {count} equal shards")
+            raise RefusedError(f"{name} = {length} does not fall into {count} equal shards")

@@ -14,7 +14,7 @@ the input's gradient is computed; or the gathered input, if memory is cheaper th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,9 +22,24 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from labkit.parallel.stand_in import Product
 from labkit.parallel.tensor.moves import async_all_gather, async_all_reduce, async_reduce_scatter
 from labkit.wire.group import Group
+
+
+class Product:
+    """The products of a linear layer; `labkit.parallel.kernels` puts one in its place that takes time as well."""
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x (..., i), weight (o, i), bias (o) -> (..., o)."""
+        return F.linear(x, weight, bias)
+
+    def input_gradient(self, gradient: Tensor, weight: Tensor) -> Tensor:
+        """(..., o) and (o, i) -> (..., i)."""
+        return gradient @ weight
+
+    def weight_gradient(self, gradient: Tensor, x: Tensor) -> Tensor:
+        """(..., o) and (..., i) -> (o, i): summed over all positions."""
+        return gradient.reshape(-1, gradient.shape[-1]).mT @ x.reshape(-1, x.shape[-1])
 
 
 @dataclass(frozen=True)
@@ -32,7 +47,6 @@ class CommOptions:
     """How a product communicates. sequence: parts of dimension 1 outside; length: of the whole one (None: equal parts).
 
     gather_again: what `sequence` gathers is gathered again in backward, in place of being kept.
-    product: its stand-in times (`labkit.parallel.kernels`), if it has any.
     """
 
     group: Group
@@ -40,7 +54,7 @@ class CommOptions:
     overlap: bool = True
     algorithm: str = "auto"
     length: int | None = None
-    product: Product | None = None
+    product: Product = field(default_factory=Product)
     gather_again: bool = True
 
 
@@ -58,9 +72,8 @@ class _Column(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, comm: CommOptions) -> Tensor:
         whole = async_all_gather(x, comm.group, 1, comm.length, comm.algorithm)() if comm.sequence else x
-        y = F.linear(whole, weight, bias)
-        ctx.comm, ctx.seconds = comm, comm.product.forward(y, weight) if comm.product else None
-        ctx.again = comm.sequence and comm.gather_again
+        y = comm.product.forward(whole, weight, bias)
+        ctx.comm, ctx.again = comm, comm.sequence and comm.gather_again
         ctx.save_for_backward(x if ctx.again else whole, weight)
         return y
 
@@ -73,17 +86,13 @@ class _Column(torch.autograd.Function):
         if ctx.again and need_weight:
             gathered = async_all_gather(x, comm.group, 1, comm.length, comm.algorithm, later=comm.overlap)
         if need_x:
-            term = gradient @ weight
-            if ctx.seconds:
-                comm.product.backward(ctx.seconds.input_gradient)
+            term = comm.product.input_gradient(gradient, weight)
             if comm.sequence:
                 summed = async_reduce_scatter(term, comm.group, 1, comm.algorithm, later=comm.overlap)
             else:
                 summed = async_all_reduce(term, comm.group, comm.algorithm, later=comm.overlap)
         if need_weight:
-            of_weight = _of_weight(gradient, gathered() if ctx.again else x)
-            if ctx.seconds:
-                comm.product.backward(ctx.seconds.weight_gradient)
+            of_weight = comm.product.weight_gradient(gradient, gathered() if ctx.again else x)
         of_bias = gradient.reshape(-1, gradient.shape[-1]).sum(0) if need_bias else None
         if summed is not None:
             of_x = summed()
@@ -93,9 +102,8 @@ class _Column(torch.autograd.Function):
 class _Row(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, comm: CommOptions) -> Tensor:
-        term = F.linear(x, weight)
-        ctx.comm, ctx.seconds = comm, comm.product.forward(term, weight) if comm.product else None
-        ctx.length = term.shape[1] if comm.sequence else None
+        term = comm.product.forward(x, weight)
+        ctx.comm, ctx.length = comm, term.shape[1] if comm.sequence else None
         ctx.save_for_backward(x, weight)
         if comm.sequence:
             return async_reduce_scatter(term, comm.group, 1, comm.algorithm)()
@@ -109,16 +117,7 @@ class _Row(torch.autograd.Function):
         if comm.sequence:
             gradient = async_all_gather(gradient, comm.group, 1, ctx.length, comm.algorithm)()
         if ctx.needs_input_grad[0]:
-            of_x = gradient @ weight
-            if ctx.seconds:
-                comm.product.backward(ctx.seconds.input_gradient)
+            of_x = comm.product.input_gradient(gradient, weight)
         if ctx.needs_input_grad[1]:
-            of_weight = _of_weight(gradient, x)
-            if ctx.seconds:
-                comm.product.backward(ctx.seconds.weight_gradient)
+            of_weight = comm.product.weight_gradient(gradient, x)
         return of_x, of_weight, None
-
-
-def _of_weight(gradient: Tensor, x: Tensor) -> Tensor:
-    """(..., o) and (..., i) -> (o, i): summed over all positions."""
-    return gradient.reshape(-1, gradient.shape[-1]).mT @ x.reshape(-1, x.shape[-1])

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import torch
 
 from labkit.collectives import all_gather
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 
@@ -38,7 +38,7 @@ def different_inside(group: Group) -> Iterator[None]:
 
 
 def check_random_state(group: Group) -> None:
-    """Raise Refused on every rank, saying who differs, unless the random state is the same on all. 8 bytes a rank."""
+    """Raise RefusedError on every rank, saying who differs, unless all have the same random state. 8 bytes a rank."""
     state = [torch.get_rng_state()]
     if group.device.type == "cuda":
         state.append(torch.cuda.get_rng_state(group.device))
@@ -48,6 +48,8 @@ def check_random_state(group: Group) -> None:
     others = [r for r, number in enumerate(found) if number != found[0]]
     if others:
         who = f"rank {others[0]}" if len(others) == 1 else f"ranks {', '.join(map(str, others))}"
-        raise Refused(f"the random state of {who} is not that of rank 0, and dropout would drop other activations "
-                      "there. Call torch.manual_seed(seed) with the same seed on every rank of the group, and draw the "
-                      "same numbers on each of them")  # fmt: skip
+        raise RefusedError(
+            f"the random state of {who} is not that of rank 0, and dropout would drop other activations "
+            "there. Call torch.manual_seed(seed) with the same seed on every rank of the group, and draw the "
+            "same numbers on each of them"
+        )

@@ -33,8 +33,8 @@ def whole_gradients(model: nn.Module, group: Group) -> dict[str, Tensor]:
 def load_whole(model: nn.Module, group: Group, state: Mapping[str, Tensor]) -> None:
     """Take this rank's part of every tensor of `state`, which has whole tensors by name. Nothing large is sent.
 
-    Names that are not parameters of the model are passed over if they repeat one that is: `scores.weight` of a model
-    that ties it. Raises Refused on every rank: a name that is missing or unknown, another shape.
+    Names that are not parameters of the model are passed over if they repeat one that is: `lm_head.weight` of a model
+    that ties it. Raises RefusedError on every rank: a name that is missing or unknown, another shape.
     """
     known = {name: (p, cut) for name, p, cut in shard_specs_of(model)}
     agree(group, next(_problems(model, known, state, group), None))

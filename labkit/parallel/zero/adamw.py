@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 BLOCK = (
     1 << 16
@@ -34,9 +34,9 @@ class AdamW:
     def __post_init__(self) -> None:
         for name, value in (("lr", self.lr), ("eps", self.eps), ("weight_decay", self.weight_decay)):
             if not 0 <= value < float("inf"):
-                raise Refused(f"AdamW({name}={value}): {name} must be a finite number, 0 or more")
+                raise RefusedError(f"AdamW({name}={value}): {name} must be a finite number, 0 or more")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise Refused(f"AdamW(betas={self.betas}): needs two numbers, each at least 0 and below 1")
+            raise RefusedError(f"AdamW(betas={self.betas}): needs two numbers, each at least 0 and below 1")
 
     @torch.no_grad()
     def update(self, values: Tensor, gradient: Tensor, momentum: Tensor, variance: Tensor, step: int) -> None:

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from labkit import collectives
 from labkit.parallel.groups import Grouped, ParamGroups
 from labkit.parallel.refusals.same_model import broadcast_all, check_same, describe
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from .adamw import AdamW
 from .elementwise import Pieces, over_pieces, state_keys
 from .inspect import Inspect
 from .state import State
-from .unit import Named, Unit
+from .unit import Named, ZeroUnit
 
 
 class ZeRO(Inspect):
@@ -71,16 +71,16 @@ class ZeRO(Inspect):
             kind = partial(Pieces, keys=state_keys(self._made_of, self.groups.settings))
         self._make_state = partial(kind, dtype=torch.float32 if precision == "mixed" else own)
         self._settings()  # refuses what AdamW has not
-        self.units: list[Unit] = []
+        self.units: list[ZeroUnit] = []
 
-    def _add(self, named: Named, cut: bool, of: str = "") -> list[Unit]:
+    def _add(self, named: Named, cut: bool, of: str = "") -> list[ZeroUnit]:
         """Make units of these parameters, with those that are trained apart from those that are frozen."""
         made = []
         for trained in (True, False):
             some = [(name, p) for name, p in named if p.requires_grad == trained]
             if some:
                 groups = [self.groups.of[id(p)] for _, p in some]
-                made.append(Unit(some, self.group, self.dtype, self._make_state, cut, groups, of))
+                made.append(ZeroUnit(some, self.group, self.dtype, self._make_state, cut, groups, of))
         for unit in made:
             for index, p in enumerate(unit.parameters if unit.trained else ()):
                 p.register_post_accumulate_grad_hook(lambda _, unit=unit, index=index: self._arrived(unit, index))
@@ -102,11 +102,11 @@ class ZeRO(Inspect):
         try:
             return [dataclasses.replace(self._made_of, **settings) for settings in self.groups.settings]
         except TypeError as error:
-            raise Refused(f"param_groups: {error}. AdamW has lr, betas, eps and weight_decay") from None
+            raise RefusedError(f"param_groups: {error}. AdamW has lr, betas, eps and weight_decay") from None
 
     # -- where the stages differ -------------------------------------------------------------------------------
 
-    def _arrived(self, unit: Unit, index: int) -> None:
+    def _arrived(self, unit: ZeroUnit, index: int) -> None:
         """During backward, when the gradient of parameter `index` of `unit` is there."""
         raise NotImplementedError
 
@@ -131,7 +131,7 @@ class ZeRO(Inspect):
         """
         self._reduced()
         self._agree_on_used()
-        under_way: list[tuple[Unit, Any]] = []
+        under_way: list[tuple[ZeroUnit, Any]] = []
         optimizer = self._settings() or self.optimizer
         for unit in self.units:
             unit.update(optimizer)
@@ -175,13 +175,15 @@ class ZeRO(Inspect):
             return
         missing = [repr(unit.names[i]) for unit, i, used in here if not used]
         if missing:
-            raise Refused(f"rank {self.group.rank}: no gradient for {', '.join(missing[:3])}"
-                          f"{f' and {len(missing) - 3} others' if len(missing) > 3 else ''} since zero_grad(). Call "
-                          "backward() before step(), freeze what is not trained, or pass "
-                          "find_unused_parameters=True")  # fmt: skip
+            raise RefusedError(
+                f"rank {self.group.rank}: no gradient for {', '.join(missing[:3])}"
+                f"{f' and {len(missing) - 3} others' if len(missing) > 3 else ''} since zero_grad(). Call "
+                "backward() before step(), freeze what is not trained, or pass "
+                "find_unused_parameters=True"
+            )
 
 
-def _land(unit: Unit, handle: Any) -> None:
+def _land(unit: ZeroUnit, handle: Any) -> None:
     unit.publish(handle.wait())
 
 
@@ -194,14 +196,18 @@ def _cast(x: Any, dtype: torch.dtype) -> Any:
 
 def _check(module: nn.Module, optimizer: Any, precision: str, offload: bool) -> None:
     if precision not in ("mixed", "single"):
-        raise Refused(f"precision={precision!r}: choose 'mixed' (2 + 2 + 12 bytes a parameter) or 'single' (4 + 4 + 8)")
+        raise RefusedError(
+            f"precision={precision!r}: choose 'mixed' (2 + 2 + 12 bytes a parameter) or 'single' (4 + 4 + 8)"
+        )
     if optimizer is not None and not isinstance(optimizer, AdamW):
         if not callable(optimizer) or isinstance(optimizer, torch.optim.Optimizer):
-            raise Refused(f"optimizer={type(optimizer).__name__}: pass settings, as labkit.parallel.AdamW(lr=1e-3), "
-                          "or what makes one, as functools.partial(torch.optim.SGD, lr=0.1). The optimizer's "
-                          "state is made here, for a shard of the parameters")  # fmt: skip
+            raise RefusedError(
+                f"optimizer={type(optimizer).__name__}: pass settings, as labkit.parallel.AdamW(lr=1e-3), "
+                "or what makes one, as functools.partial(torch.optim.SGD, lr=0.1). The optimizer's "
+                "state is made here, for a shard of the parameters"
+            )
         if offload:
-            raise Refused("offload=True works with labkit.parallel.AdamW, not with a torch optimizer")
+            raise RefusedError("offload=True works with labkit.parallel.AdamW, not with a torch optimizer")
     kinds: Sequence[str] = sorted({str(p.dtype) for p in module.parameters()})
     if len(kinds) != 1 or not next(module.parameters()).is_floating_point():
-        raise Refused(f"the parameters have dtypes {kinds}, and one floating dtype is needed: call module.float()")
+        raise RefusedError(f"the parameters have dtypes {kinds}, and one floating dtype is needed: call module.float()")

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 from .state import Run, State
 
 if TYPE_CHECKING:
-    from .unit import Unit
+    from .unit import ZeroUnit
 
 Make = Callable[..., Optimizer]
 
@@ -28,7 +28,7 @@ Make = Callable[..., Optimizer]
 def state_keys(make: Make, settings: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     """What `make` keeps for each element, by name ("momentum_buffer"), and "step" if it counts steps.
 
-    Three steps on eight numbers, as one matrix and in two pieces, for each group's settings. Raises Refused unless
+    Three steps on eight numbers, as one matrix and in two pieces, for each group's settings. Raises RefusedError unless
     both end alike, or if anything is kept for a parameter as a whole but the number of its steps.
     """
     found: dict[str, None] = {}
@@ -48,22 +48,26 @@ def state_keys(make: Make, settings: Sequence[dict[str, Any]]) -> tuple[str, ...
                 kept = [(key, x, p) for p in parameters for key, x in optimizer.state[p].items() if x is not None]
                 whole = [key for key, x, p in kept if key != "step" and getattr(x, "shape", None) != p.shape]
                 if whole:
-                    raise Refused(f"optimizer {name} keeps {whole[0]!r} for each parameter as a whole, and ZeRO cuts "
-                                  "parameters in the middle: take one that treats every element by itself")  # fmt: skip
+                    raise RefusedError(
+                        f"optimizer {name} keeps {whole[0]!r} for each parameter as a whole, and ZeRO cuts "
+                        "parameters in the middle: take one that treats every element by itself"
+                    )
                 found |= dict.fromkeys(key for key, _, _ in kept)
-        except Refused:
+        except RefusedError:
             raise
         except Exception as error:
-            raise Refused(
+            raise RefusedError(
                 f"optimizer {name} cannot train pieces of parameters: {type(error).__name__}: {error}"
             ) from error
         if not torch.allclose(matrix.flatten(), torch.cat([p.detach() for p in pieces]), rtol=1e-4, atol=1e-6):
-            raise Refused(f"optimizer {name} does not treat every element by itself: it trains a matrix otherwise than "
-                          "its pieces, and ZeRO cuts parameters in the middle. Take AdamW, or SGD")  # fmt: skip
+            raise RefusedError(
+                f"optimizer {name} does not treat every element by itself: it trains a matrix otherwise than "
+                "its pieces, and ZeRO cuts parameters in the middle. Take AdamW, or SGD"
+            )
     return tuple(found)
 
 
-def over_pieces(make: Make, units: Sequence[Unit], settings: Sequence[dict[str, Any]]) -> Optimizer:
+def over_pieces(make: Make, units: Sequence[ZeroUnit], settings: Sequence[dict[str, Any]]) -> Optimizer:
     """The optimizer over what this rank owns, in groups with these settings."""
     groups: list[dict[str, Any]] = [{"params": [], **own} for own in settings]
     for unit in units:

@@ -11,18 +11,18 @@ from torch import Tensor, nn
 from labkit import collectives
 from labkit.cost.training.memory import StateBytes
 from labkit.parallel.refusals.agreement import agree
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from . import states
 from .state import Copies
-from .unit import Unit
+from .unit import ZeroUnit
 
 
 class Inspect(nn.Module):
     """The half of `ZeRO` that trains nothing."""
 
-    units: list[Unit]
+    units: list[ZeroUnit]
     group: Group
     module: nn.Module
     optimizer: Any
@@ -82,7 +82,7 @@ class Inspect(nn.Module):
         Both formats stand in labkit/parallel/zero/states.py. Every rank calls it for "full"; "shard" sends nothing.
         """
         if kind not in ("full", "shard"):
-            raise Refused(f"training_state({kind!r}): kind is 'full' or 'shard'")
+            raise RefusedError(f"training_state({kind!r}): kind is 'full' or 'shard'")
         assert self.optimizer is not None  # a torch optimizer is made when it is first asked for
         return states.full(self) if kind == "full" else states.shard(self)
 
@@ -90,7 +90,7 @@ class Inspect(nn.Module):
     def load_training_state(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
         """Load a full training state, or the list of all ranks' shards, saved at any world size and by any stage.
 
-        Every rank calls it. If it does not fit on one rank, every rank raises Refused and nothing has changed.
+        Every rank calls it. If it does not fit on one rank, every rank raises RefusedError and nothing has changed.
         """
         assert self.optimizer is not None
         agree(self.group, states.problem(self, state))

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from .stages import Scattered
-from .unit import Named, Unit
+from .unit import Named, ZeroUnit
 
 
 class ZeRO3(Scattered):
@@ -36,7 +36,7 @@ class ZeRO3(Scattered):
         super().__init__(module, group, *args, **kwargs)
         names = members_of_lists(module) if blocks is None else list(blocks)
         self._blocks: list[Block] = []
-        self._block_of: dict[Unit, Block] = {}
+        self._block_of: dict[ZeroUnit, Block] = {}
         for name, named in reversed(divide(module, names)):  # the order in which backward comes by; "" is the last
             block = Block(self, module.get_submodule(name), self._add(named, True, name or "root"))
             self._blocks.append(block)
@@ -48,7 +48,7 @@ class ZeRO3(Scattered):
                 block.due = sum(len(unit.names) for unit in block.units if unit.trained)
         super()._begin_backward()
 
-    def _arrived(self, unit: Unit, index: int) -> None:
+    def _arrived(self, unit: ZeroUnit, index: int) -> None:
         super()._arrived(unit, index)
         block = self._block_of[unit]
         block.due -= 1
@@ -86,7 +86,7 @@ class Block:
     held: a graph of gradients (create_graph=True) needs them again, so they are not freed.
     """
 
-    def __init__(self, model: ZeRO3, module: nn.Module, units: list[Unit]) -> None:
+    def __init__(self, model: ZeRO3, module: nn.Module, units: list[ZeroUnit]) -> None:
         self.units, self.due, self.calls, self.held, self._told_by_inputs = units, 0, 0, False, False
         self._model = [model]  # in a list: a module is not to be found in its own parts
         module.register_forward_pre_hook(self._before_forward, with_kwargs=True)
@@ -161,11 +161,13 @@ def divide(module: nn.Module, names: Sequence[str]) -> list[tuple[str, Named]]:
     parts = dict(module.named_modules(remove_duplicate=False))
     wrong = [name for name in names if name not in parts or not name]
     if wrong:
-        raise Refused(f"blocks={list(names)!r}: the model has no submodule {wrong[0]!r}")
+        raise RefusedError(f"blocks={list(names)!r}: the model has no submodule {wrong[0]!r}")
     inside = {name: [n for n in parts if n == name or n.startswith(f"{name}.")] for name in names}
     nested = [n for name in names for n in inside[name] if n != name and n in inside]
     if nested or len(set(names)) < len(names):
-        raise Refused(f"blocks={list(names)!r}: {(nested or list(names))[0]!r} is named twice, or lies inside another")
+        raise RefusedError(
+            f"blocks={list(names)!r}: {(nested or list(names))[0]!r} is named twice, or lies inside another"
+        )
     owners: dict[nn.Parameter, set[str]] = {}
     for name, part in parts.items():
         home = next((block for block in names if name in inside[block]), "")

@@ -17,11 +17,11 @@ from torch import nn
 from torch.autograd import Variable
 
 from labkit.cost.units import MiB
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from .base import ZeRO
-from .unit import Named, Unit
+from .unit import Named, ZeroUnit
 
 BUCKET = 2 * MiB  # small buckets take little memory beside the state; over a network with a large latency take more
 IN_FLIGHT = 2  # buckets whose reduction is under way; more would be whole gradients again
@@ -39,17 +39,19 @@ class ZeRO1(ZeRO):
         for bucket in buckets(module, bucket_bytes, self.dtype.itemsize):
             self._add(bucket, cut=False)
 
-    def _arrived(self, unit: Unit, index: int) -> None:
+    def _arrived(self, unit: ZeroUnit, index: int) -> None:
         if unit.gradient is not None:
-            raise Refused("backward() after the gradients were reduced by step(), gradients() or clip_grad_norm_(): "
-                          "call zero_grad() first")  # fmt: skip
+            raise RefusedError(
+                "backward() after the gradients were reduced by step(), gradients() or clip_grad_norm_(): "
+                "call zero_grad() first"
+            )
         unit.take(index)
 
     def _reduced(self) -> None:
         due = [unit for unit in self.units if unit.trained and unit.gradient is None]
         for unit in due if self.check_nan else ():
             unit.check_finite()
-        under_way: deque[tuple[Unit, Any]] = deque()
+        under_way: deque[tuple[ZeroUnit, Any]] = deque()
         for unit in due:
             under_way.append((unit, unit.reduce()))
             if len(under_way) == IN_FLIGHT:
@@ -57,7 +59,7 @@ class ZeRO1(ZeRO):
         while under_way:
             self._keep(*under_way.popleft())
 
-    def _keep(self, unit: Unit, handle: Any) -> None:
+    def _keep(self, unit: ZeroUnit, handle: Any) -> None:
         """The mean comes to lie in the whole gradient, where this rank's own was."""
         assert unit.whole_gradient is not None
         unit.gradient = unit.flat.part(unit.whole_gradient, self.group.rank)
@@ -75,10 +77,10 @@ class Scattered(ZeRO):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._running = self._arriving = False  # in a backward pass; and gradients of parameters have come
-        self._waiting: deque[Unit] = deque()
-        self._under_way: deque[tuple[Unit, Any]] = deque()
+        self._waiting: deque[ZeroUnit] = deque()
+        self._under_way: deque[tuple[ZeroUnit, Any]] = deque()
 
-    def _arrived(self, unit: Unit, index: int) -> None:
+    def _arrived(self, unit: ZeroUnit, index: int) -> None:
         self._begin_backward()
         if not self._arriving:  # torch.autograd.grad for the inputs has none, and sends none
             self._arriving, self._waiting = True, deque(unit for unit in self.units if unit.trained)
@@ -86,7 +88,7 @@ class Scattered(ZeRO):
         while self._waiting and self._waiting[0].complete:
             self._reduce(self._waiting.popleft())
 
-    def _reduce(self, unit: Unit) -> None:
+    def _reduce(self, unit: ZeroUnit) -> None:
         if self.check_nan:
             unit.check_finite()
         if len(self._under_way) == IN_FLIGHT:
@@ -138,7 +140,7 @@ class ZeRO2(Scattered):
 def buckets(module: nn.Module, nbytes: int, itemsize: int) -> list[Named]:
     """The parameters in runs of at most `nbytes`, from the last to the first: about the order of their gradients."""
     if nbytes < 1:
-        raise Refused(f"bucket_bytes={nbytes}: a bucket needs at least one byte")
+        raise RefusedError(f"bucket_bytes={nbytes}: a bucket needs at least one byte")
     found: list[list[tuple[str, nn.Parameter]]] = []
     room = 0
     for name, p in reversed(list(module.named_parameters())):

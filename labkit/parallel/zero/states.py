@@ -22,7 +22,7 @@ from torch import Tensor
 from labkit import collectives
 from labkit.parallel.flat import Flat
 
-from .unit import Unit
+from .unit import ZeroUnit
 
 if TYPE_CHECKING:
     from .inspect import Inspect
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 BESIDE = {"kind", "rank", "size", "units", "shapes", "steps", "buffers"}  # in a state dict, and no key of tensors
 
 
-def held(unit: Unit) -> dict[str, Tensor]:
+def held(unit: ZeroUnit) -> dict[str, Tensor]:
     """What this rank owns of a unit, by key."""
     if unit.state is None:
         return {"parameters": unit.shard}
@@ -90,7 +90,7 @@ def _keys(model: Inspect) -> dict[str, str]:
     return {key: first[id(x)] for key, x in model.module.state_dict(keep_vars=True).items() if id(x) in first}
 
 
-def _whole(model: Inspect, unit: Unit, own: Tensor) -> dict[str, Tensor]:
+def _whole(model: Inspect, unit: ZeroUnit, own: Tensor) -> dict[str, Tensor]:
     own = own.to(unit.shard.device)
     whole = collectives.all_gather(own, model.group, unit.flat.counts, algorithm="ring")
     return dict(zip(unit.names, unit.flat.views(whole), strict=True))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from labkit import collectives
 from labkit.parallel.flat import Flat
 from labkit.parallel.refusals.gradients import refuse_nan
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from .state import Run, State
@@ -23,7 +23,7 @@ from .state import Run, State
 Named = Sequence[tuple[str, nn.Parameter]]
 
 
-class Unit:
+class ZeroUnit:
     """Some parameters of a model as one flat tensor, of which rank r owns `torch.tensor_split(whole, N)[r]`.
 
     whole: all elements, in the dtype that the model computes in; the parameters are views of it.
@@ -105,7 +105,7 @@ class Unit:
         """Move the gradient of parameter `index` into `whole_gradient`, or add it to what is there already."""
         p, view = self.parameters[index], self._room()[index]
         if p.grad is None or p.grad.shape != view.shape:
-            raise Refused(
+            raise RefusedError(
                 f"rank {self.group.rank}: the gradient of {self.names[index]!r} has not the shape that the "
                 f"parameter had when it was wrapped, {list(view.shape)}: change a model first, then wrap it"
             )
@@ -128,7 +128,7 @@ class Unit:
 
     @torch.no_grad()
     def check_finite(self) -> None:
-        """Raise Refused, with rank and parameter, if this rank's gradient has NaN or infinity. Costs one sum."""
+        """Raise RefusedError, with rank and parameter, if this rank's gradient has NaN or infinity. Costs one sum."""
         refuse_nan(self.group.rank, self._fill(), self.names, self._views)
 
     def _fill(self) -> Tensor:

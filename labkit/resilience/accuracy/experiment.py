@@ -27,7 +27,7 @@ from labkit.optim import combined, cosine, warmup
 from labkit.resilience.accuracy.stacked import CONTEXT, Stacked
 from labkit.resilience.ft_hsdp.data import numbers
 from labkit.resilience.ft_hsdp.learning_rate import factor
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 REPLICAS, BATCH, STEPS, EVERY = 12, 2, 1650, 50  # a look at the validation text every so many steps
 RATE, WARM, FLOOR = 16e-3, 50, 0.1  # of AdamW, best of the stored runs' `tuning`; steps; part left at the end
@@ -52,9 +52,11 @@ class Setting:
     def __post_init__(self) -> None:
         factor(self.intervention, 1, 1)
         if not 0 <= self.lost < REPLICAS or (self.length not in FIRST) != (self.lost == 0):
-            raise Refused(f"{self}: lost must be 1 to {REPLICAS - 1} with a length of {SHORT} or {LONG}, or both 0")
+            raise RefusedError(
+                f"{self}: lost must be 1 to {REPLICAS - 1} with a length of {SHORT} or {LONG}, or both 0"
+            )
         if self.lost * self.length * 2 % REPLICAS:
-            raise Refused(f"{self}: the samples that are left over must fill whole steps of {REPLICAS} replicas")
+            raise RefusedError(f"{self}: the samples that are left over must fill whole steps of {REPLICAS} replicas")
 
     @property
     def name(self) -> str:

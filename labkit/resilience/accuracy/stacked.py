@@ -1,6 +1,6 @@
 """One small language model for each of many seeds, trained side by side: no seed sees another one's numbers.
 
-From the last 8 bytes to the next one: embeddings, one hidden layer, scores (Bengio et al. 2003, without the direct
+From the last 8 bytes to the next one: embeddings, one hidden layer, logits (Bengio et al. 2003, without the direct
 connections). Tensors begin with the seed: s seeds, n samples, c bytes, d width of an embedding, h hidden, v symbols.
 Sums of losses over seeds have gradients that fall apart by seed, and AdamW works number by number: so one optimizer
 trains all seeds as each would be by itself, at a fraction of the time.
@@ -39,7 +39,7 @@ class Stacked(nn.Module):
         self.scores_bias_s1v = nn.Parameter(torch.zeros(count, 1, VOCABULARY))
 
     def forward(self, x_snc: Tensor) -> Tensor:
-        """uint8 of shape (s, n, CONTEXT) -> scores (s, n, v)."""
+        """uint8 of shape (s, n, CONTEXT) -> logits (s, n, v)."""
         s, n, c = x_snc.shape
         first_of_seed = VOCABULARY * torch.arange(s)[:, None, None]
         bytes_snc = x_snc.long() + first_of_seed

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 from .records import Commit, Fetch, Line, Start, Vote, parse
 
@@ -33,8 +33,10 @@ class AuditLog:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as why:
-            raise Refused(f"the audit log {self.path} cannot be written: {why.strerror}. "
-                          "Name a folder with room in which this process may write") from why  # fmt: skip
+            raise RefusedError(
+                f"the audit log {self.path} cannot be written: {why.strerror}. "
+                "Name a folder with room in which this process may write"
+            ) from why
         end = os.lseek(self._fd, 0, os.SEEK_END)
         if end and os.pread(self._fd, 1, end - 1) != b"\n":  # the life before was killed in the middle of a line
             self._write(b"\n")
@@ -78,8 +80,10 @@ class AuditLog:
             if self.sync:
                 os.fsync(self._fd)
         except OSError as why:
-            raise Refused(f"the audit log {self.path} cannot be written: {why.strerror}. Without it nobody could tell "
-                          "which samples were used: make room and start this rank again") from why  # fmt: skip
+            raise RefusedError(
+                f"the audit log {self.path} cannot be written: {why.strerror}. Without it nobody could tell "
+                "which samples were used: make room and start this rank again"
+            ) from why
 
     def close(self) -> None:
         """Close the file."""
@@ -91,11 +95,11 @@ class AuditLog:
 def read(folder: str | Path) -> tuple[list[Line], list[str]]:
     """All lines of all ranks, each rank's in order; and the unfinished lines of ranks that were killed in writing.
 
-    Raises Refused for a folder without logs, and for a line in the middle of a file that says nothing.
+    Raises RefusedError for a folder without logs, and for a line in the middle of a file that says nothing.
     """
     paths = sorted(Path(folder).glob("audit-*.jsonl"))
     if not paths:
-        raise Refused(f"{folder} holds no audit logs (audit-*.jsonl)")
+        raise RefusedError(f"{folder} holds no audit logs (audit-*.jsonl)")
     lines: list[Line] = []
     torn: list[str] = []
     for path in paths:
@@ -104,7 +108,7 @@ def read(folder: str | Path) -> tuple[list[Line], list[str]]:
                 continue
             try:
                 lines.append(parse(text))
-            except Refused:
+            except RefusedError:
                 if text.endswith("}"):
                     raise
                 torn.append(f"{path.name}: {text[:60]}")

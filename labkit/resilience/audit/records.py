@@ -11,7 +11,7 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,13 @@ _KINDS: dict[str, type[Line]] = {c.kind: c for c in (Start, Fetch, Vote, Commit)
 
 
 def parse(text: str) -> Line:
-    """The line that `text` says; raises Refused for what is none."""
+    """The line that `text` says; raises RefusedError for what is none."""
     try:
         found = json.loads(text)
         made: Any = _KINDS[found.pop("kind")]
         return made(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
     except (ValueError, KeyError, TypeError, AttributeError) as why:
-        raise Refused(f"{text[:80]!r} is no line of an audit log: {type(why).__name__}: {why}") from why
+        raise RefusedError(f"{text[:80]!r} is no line of an audit log: {type(why).__name__}: {why}") from why
 
 
 def same(a: Line, b: Line, *but: str) -> dict[str, tuple[Any, Any]]:

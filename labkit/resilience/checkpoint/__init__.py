@@ -7,7 +7,7 @@
     check(directory)                                      everything that is wrong with a checkpoint
 
 Every strategy is seen through one small interface (`pieces.py`): a piece is the name and shape of a whole tensor, which
-stretches of it a rank holds, and the elements. `holdings.py` gives them for each strategy, `stretches.py` computes what
+slices of it a rank holds, and the elements. `holdings.py` gives them for each strategy, `slices.py` computes what
 two cuts have in common, `sharing.py` who writes what, `writing.py` in which order, `reading.py` reads and checks.
 """
 
@@ -19,9 +19,9 @@ from .looking import available, check, read
 from .pieces import Piece
 from .place import Found
 from .saving import Saved
-from .stretches import Stretch
+from .slices import StridedSlice
 
 __all__ = [
-    "Checkpointer", "Damaged", "Feed", "Found", "Loaded", "NotLoaded", "NotSaved", "Piece", "Saved", "Stretch",
+    "Checkpointer", "Damaged", "Feed", "Found", "Loaded", "NotLoaded", "NotSaved", "Piece", "Saved", "StridedSlice",
     "available", "check", "read",
 ]  # fmt: skip

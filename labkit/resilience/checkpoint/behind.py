@@ -12,7 +12,7 @@ import time
 
 from torch import Tensor
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 from . import writing
 from .pieces import Piece
@@ -91,5 +91,7 @@ def _refuse_changed(staged: list[tuple[Piece, Tensor]], versions: list[int]) -> 
     """A copy that was made while its tensor changed is neither of this step nor of the next."""
     for (piece, _), version in zip(staged, versions, strict=True):
         if piece.tensor._version != version:
-            raise Refused(f"{piece.name!r} was changed while it was copied: call staged() of the Checkpointer before "
-                          "anything but the optimizer changes the state, or save without beside=True")  # fmt: skip
+            raise RefusedError(
+                f"{piece.name!r} was changed while it was copied: call staged() of the Checkpointer before "
+                "anything but the optimizer changes the state, or save without beside=True"
+            )

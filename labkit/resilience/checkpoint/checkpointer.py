@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.parallel.refusals.agreement import agree
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from . import place
@@ -47,14 +47,14 @@ class Checkpointer:
         problem = None
         try:
             if kind not in ("sharded", "full"):
-                raise Refused(f"kind={kind!r}: 'sharded' or 'full'")
+                raise RefusedError(f"kind={kind!r}: 'sharded' or 'full'")
             for name, value in (("keep", keep), ("keep_every", keep_every)):
                 if value is not None and (type(value) is not int or value < 1):
-                    raise Refused(f"{name}={value!r}: a whole number, 1 or more, or None")
+                    raise RefusedError(f"{name}={value!r}: a whole number, 1 or more, or None")
             if not 0 < patience < float("inf"):
-                raise Refused(f"patience={patience!r}: a number of seconds above 0")
+                raise RefusedError(f"patience={patience!r}: a number of seconds above 0")
             self.training = Training(model, optimizer, group, **state)
-        except Refused as why:
+        except RefusedError as why:
             problem = str(why)
         agree(group, problem)
         self._writer = Writer(self.directory, group, kind, keep, keep_every, patience)
@@ -104,9 +104,9 @@ class Checkpointer:
         if not beside:
             return
         if wait:
-            raise Refused("save(beside=True) goes with wait=False: with wait=True training stands still anyway")
+            raise RefusedError("save(beside=True) goes with wait=False: with wait=True training stands still anyway")
         if self.training.zero is not None:
-            raise Refused("save(beside=True) is not for ZeRO: its update does not wait for the copy. Leave it out")
+            raise RefusedError("save(beside=True) is not for ZeRO: its update does not wait for the copy. Leave it out")
         if not self._hooks:
             self._hooks = [o.register_step_pre_hook(lambda *_: self.staged()) for o in self.training.optimizers]
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 from .pieces import DTYPES, bytes_of, dtype_name
 
@@ -20,7 +20,7 @@ MARK = "$"
 
 
 def encode(x: Any, where: str) -> Any:
-    """`x` in what JSON can write. Raises Refused, naming `where` it stands, for what is not plain data."""
+    """`x` in what JSON can write. Raises RefusedError, naming `where` it stands, for what is not plain data."""
     if x is None or type(x) in (bool, int, float, str):
         return x
     if type(x) is list:
@@ -38,7 +38,7 @@ def encode(x: Any, where: str) -> Any:
                 "shape": list(x.shape)}  # fmt: skip
     if isinstance(x, bool | int | float | str):  # subclasses, such as numpy's float64
         return encode(next(kind(x) for kind in (bool, int, float, str) if isinstance(x, kind)), where)
-    raise Refused(f"{where} is a {type(x).__name__}: a checkpoint keeps numbers, words, lists, dicts and tensors")
+    raise RefusedError(f"{where} is a {type(x).__name__}: a checkpoint keeps numbers, words, lists, dicts and tensors")
 
 
 def decode(x: Any) -> Any:

@@ -1,18 +1,18 @@
-"""What a checkpoint refuses. All are `Refused`, are raised on every rank alike, and leave everything as it was."""
+"""What a checkpoint refuses. All are `RefusedError`, are raised on every rank alike, and leave everything as it was."""
 
 from __future__ import annotations
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
-class NotSaved(Refused):
+class NotSaved(RefusedError):
     """A checkpoint that was not written: a full disk, no permission, another writer. Training can go on and save later.
 
     Those that were there before are untouched.
     """
 
 
-class NotLoaded(Refused):
+class NotLoaded(RefusedError):
     """A checkpoint that does not fit what it should be loaded into. The model, optimizer and so on are as before."""
 
 

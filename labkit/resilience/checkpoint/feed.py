@@ -13,7 +13,7 @@ from torch import Tensor
 
 from labkit.collectives.chunks import even_sizes
 from labkit.parallel.data.sampler import Sampler
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 KEPT = ("count", "seed", "shuffle")
@@ -57,10 +57,12 @@ class Feed:
         return {name: getattr(self.sampler, name) for name in KEPT} | {"epoch": self.epoch, "seen": self.seen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on there, with any batch and any number of ranks. Raises Refused for other data or another order."""
+        """Go on there, with any batch and any number of ranks. Raises RefusedError for other data or another order."""
         for name in KEPT:
             here = getattr(self.sampler, name)
             if state[name] != here:
-                raise Refused(f"this feed has {name}={here}, and the one that was saved had {name}={state[name]}: the "
-                              "rest of its epoch would be another one")  # fmt: skip
+                raise RefusedError(
+                    f"this feed has {name}={here}, and the one that was saved had {name}={state[name]}: the "
+                    "rest of its epoch would be another one"
+                )
         self.epoch, self.seen = state["epoch"], state["seen"]

@@ -16,19 +16,19 @@ from labkit.parallel.data.wrapper import DataParallel
 from labkit.parallel.fsdp.fully_shard import FullyShard
 from labkit.parallel.pipeline.running.pipeline import Pipeline
 from labkit.parallel.zero.base import ZeRO
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
-from .stretches import Stretch, along, everything, within
+from .slices import StridedSlice, along, everything, within
 
 
 @dataclass(frozen=True)
 class Holding:
-    """Elements `begin` to `end` of the flattened `parameter` are the stretches of the whole tensor `name`."""
+    """Elements `begin` to `end` of the flattened `parameter` are the slices of the whole tensor `name`."""
 
     name: str
     shape: tuple[int, ...]
-    stretches: tuple[Stretch, ...]
+    slices: tuple[StridedSlice, ...]
     parameter: nn.Parameter
     begin: int
     end: int
@@ -46,7 +46,9 @@ def modules_of(model: Any) -> list[nn.Module]:
         return [model]
     if isinstance(model, Sequence) and model and all(isinstance(m, nn.Module) for m in model):
         return list(model)
-    raise Refused(f"model is a {type(model).__name__}: pass a module, a Pipeline, or the stages of this rank as a list")
+    raise RefusedError(
+        f"model is a {type(model).__name__}: pass a module, a Pipeline, or the stages of this rank as a list"
+    )
 
 
 def holdings(model: Any) -> list[Holding]:
@@ -116,11 +118,11 @@ def _direct(module: nn.Module) -> Iterator[Holding]:
             if p is not None and id(p) not in seen:
                 seen.add(id(p))
                 whole = other.get(id(p)) or (f"{prefix}.{name}" if prefix else name)
-                shape, stretches = _cut(layer, name, p)
-                yield Holding(whole, shape, stretches, p, 0, p.numel())
+                shape, slices = _cut(layer, name, p)
+                yield Holding(whole, shape, slices, p, 0, p.numel())
 
 
-def _cut(layer: nn.Module, name: str, p: Tensor) -> tuple[tuple[int, ...], tuple[Stretch, ...]]:
+def _cut(layer: nn.Module, name: str, p: Tensor) -> tuple[tuple[int, ...], tuple[StridedSlice, ...]]:
     """Whole shape of a layer's parameter, and what is held of it: layers say in `shard_specs` how they are cut."""
     specs: Any = getattr(layer, "shard_specs", {})
     spec, shape = specs.get(name), list(p.shape)

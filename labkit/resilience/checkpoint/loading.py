@@ -12,7 +12,7 @@ import torch
 
 from labkit import collectives
 from labkit.parallel.refusals.agreement import agree
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from . import place
@@ -91,7 +91,7 @@ def _load(training: Training, group: Group, checkpoint: Path) -> Loaded:
     read = {}
     try:
         for want in wants:
-            read[want.name] = read_part(checkpoint, saved, want.name, want.stretches)
+            read[want.name] = read_part(checkpoint, saved, want.name, want.slices)
     except Damaged as why:
         problem = str(why)
     _all_agree(group, problem, Damaged)
@@ -99,7 +99,7 @@ def _load(training: Training, group: Group, checkpoint: Path) -> Loaded:
     try:
         check(training, read, saved)
         training.take_states(saved)
-    except (NotLoaded, Refused, KeyError, TypeError, ValueError) as why:
+    except (NotLoaded, RefusedError, KeyError, TypeError, ValueError) as why:
         problem = f"{checkpoint.name}: {why}"
     try:
         _all_agree(group, problem, NotLoaded)
@@ -138,12 +138,14 @@ def _refuse_more(group: Group, checkpoint: Path, saved: Manifest, wanted: set[st
     for name, here in zip(names, anywhere, strict=True):
         own = any(w.startswith("own/") and w.endswith(f"/{name}") for w in wanted)
         if not here and not own:
-            raise NotLoaded(f"{checkpoint.name}: the checkpoint is of another model: it has "
-                            f"{name.partition('/')[2]!r}, which no rank has here")  # fmt: skip
+            raise NotLoaded(
+                f"{checkpoint.name}: the checkpoint is of another model: it has "
+                f"{name.partition('/')[2]!r}, which no rank has here"
+            )
 
 
 def _all_agree(group: Group, problem: str | None, kind: type[NotLoaded]) -> None:
     try:
         agree(group, problem)
-    except Refused as why:
+    except RefusedError as why:
         raise kind(str(why)) from None

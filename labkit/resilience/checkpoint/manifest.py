@@ -4,7 +4,7 @@ One line says the format and the checksum of the rest, which is JSON:
 
     labkit checkpoint 1 <SHA-256 of the body>
     {"step": 12, "ranks": 4, "tensors": {name: [shape, dtype]},
-     "files": {"rank-0000.data": bytes}, "pieces": [[name, file, offset, bytes, CRC-32, stretches], ...],
+     "files": {"rank-0000.data": bytes}, "pieces": [[name, file, offset, bytes, CRC-32, slices], ...],
      "values": ..., "by_rank": ..., "groups": ..., "numbers": ...}
 
 values: settings and states that are plain data, the same on all ranks; by_rank: those that differ, one for each rank.
@@ -30,13 +30,13 @@ NAME = "manifest.json"
 
 @dataclass(frozen=True)
 class Stored:
-    """A part of a tensor in a file. stretches: as rows of numbers (`pieces.packed`)."""
+    """A part of a tensor in a file. slices: as rows of numbers (`pieces.packed`)."""
 
     file: str
     offset: int
     nbytes: int
     crc: int
-    stretches: list[list[int]]
+    slices: list[list[int]]
 
 
 @dataclass
@@ -64,15 +64,17 @@ class Manifest:
         """A value for `rank`. Raises NotLoaded where each rank had its own and there are more or fewer ranks now."""
         if key in self.by_rank:
             if ranks != self.ranks:
-                raise NotLoaded(f"each of the {self.ranks} ranks that saved had a state of its own for {key!r}, and "
-                                f"there are {ranks} ranks now. Keep one that does not depend on ranks, such as a "
-                                "checkpoint.Feed for data, or load with as many ranks")  # fmt: skip
+                raise NotLoaded(
+                    f"each of the {self.ranks} ranks that saved had a state of its own for {key!r}, and "
+                    f"there are {ranks} ranks now. Keep one that does not depend on ranks, such as a "
+                    "checkpoint.Feed for data, or load with as many ranks"
+                )
             return self.by_rank[key][rank]
         return self.values.get(key)
 
     def text(self) -> str:
         """The file."""
-        rows = [[n, s.file, s.offset, s.nbytes, s.crc, s.stretches] for n, parts in self.stored.items() for s in parts]
+        rows = [[n, s.file, s.offset, s.nbytes, s.crc, s.slices] for n, parts in self.stored.items() for s in parts]
         body = json.dumps({
             "step": self.step, "ranks": self.ranks, "kind": self.kind, "about": self.about, "tensors": self.tensors,
             "files": self.files, "pieces": rows, "values": self.values, "by_rank": self.by_rank, "groups": self.groups,
@@ -88,8 +90,10 @@ def parse(text: str) -> Manifest:
     if words[:2] != FORMAT.split() or len(words) != 4:
         raise Damaged(f"{NAME} does not begin with '{FORMAT}': it is damaged, or of another program")
     if words[2] != str(VERSION):
-        raise NotLoaded(f"this checkpoint has format {words[2]}, and labkit {__version__} reads format {VERSION}: load "
-                        "it with the labkit that wrote it, or a newer one")  # fmt: skip
+        raise NotLoaded(
+            f"this checkpoint has format {words[2]}, and labkit {__version__} reads format {VERSION}: load "
+            "it with the labkit that wrote it, or a newer one"
+        )
     if _digest(body) != words[3]:
         raise Damaged(f"{NAME} is damaged: its checksum is not that of what it says")
     x = json.loads(body)
@@ -106,9 +110,9 @@ def merge(parts: Sequence[Mapping[str, Any]], step: int, kind: str, about: Mappi
     for part in parts:
         if part["bytes"]:
             made.files[part["file"]] = part["bytes"]
-        for name, shape, dtype, stretches, offset, nbytes, crc in part["pieces"]:
+        for name, shape, dtype, slices, offset, nbytes, crc in part["pieces"]:
             made.tensors[name] = (tuple(shape), dtype)
-            made.stored.setdefault(name, []).append(Stored(part["file"], offset, nbytes, crc, stretches))
+            made.stored.setdefault(name, []).append(Stored(part["file"], offset, nbytes, crc, slices))
         for name, numbers in part["numbers"].items():
             made.numbers[name] = numbers
     for key in parts[0]["values"]:

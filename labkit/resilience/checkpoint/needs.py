@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 from . import zero_state
 from .errors import NotLoaded
@@ -16,7 +16,7 @@ from .holdings import buffers, holdings
 from .manifest import Manifest
 from .optimizer_state import optimizer_groups, settings_for, shaped
 from .pieces import DTYPES, Piece, dtype_name
-from .stretches import Stretch, everything
+from .slices import StridedSlice, everything
 from .training import Training, kind_of
 
 
@@ -27,7 +27,7 @@ class Want:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    stretches: tuple[Stretch, ...]
+    slices: tuple[StridedSlice, ...]
 
 
 def wanted(training: Training, saved: Manifest) -> list[Want]:
@@ -68,7 +68,7 @@ def _optimizer_wants(training: Training, name: str, piece: Piece, saved: Manifes
         full = f"optimizer/{key}/{name}"
         if full in saved.tensors and not (key == "step" and training.zero is not None):
             shape, dtype = saved.tensors[full]
-            mine = piece.stretches if shaped(key, shape, piece.shape) else everything(_numel(shape))
+            mine = piece.slices if shaped(key, shape, piece.shape) else everything(_numel(shape))
             yield Want(full, shape, dtype, mine)
 
 
@@ -86,7 +86,7 @@ def _check_values(training: Training, saved: Manifest) -> None:
             raise NotLoaded(f"the checkpoint has the state of {kind}, and the optimizer here is {mine}")
         for names in group_names(training):
             settings_for(names, saved.groups)
-    except Refused as why:
+    except RefusedError as why:
         raise NotLoaded(str(why)) from None
 
 
@@ -108,9 +108,11 @@ def check(training: Training, read: Mapping[str, Tensor], saved: Manifest) -> No
             if full in read and not shaped(key, saved.tensors[full][0], holding.shape):
                 name, x = first.setdefault((id(holding.parameter), key), (holding.name, read[full]))
                 if not torch.equal(x, read[full]):
-                    raise NotLoaded(f"{name!r} and {holding.name!r} were saved with {key} {x.tolist()} and "
-                                    f"{read[full].tolist()}, and here they are trained together: give FullyShard "
-                                    "units that keep them apart")  # fmt: skip
+                    raise NotLoaded(
+                        f"{name!r} and {holding.name!r} were saved with {key} {x.tolist()} and "
+                        f"{read[full].tolist()}, and here they are trained together: give FullyShard "
+                        "units that keep them apart"
+                    )
 
 
 def _want(piece: Piece, saved: Manifest) -> Want:
@@ -120,13 +122,16 @@ def _want(piece: Piece, saved: Manifest) -> Want:
         raise NotLoaded(f"the checkpoint is of another model, or of a part of it: it has no {name!r}")
     shape, dtype = saved.tensors[piece.name]
     if shape != piece.shape:
-        raise NotLoaded(f"the checkpoint is of another model: {name!r} is {list(shape)} in it, and {list(piece.shape)} "
-                        "here")  # fmt: skip
+        raise NotLoaded(
+            f"the checkpoint is of another model: {name!r} is {list(shape)} in it, and {list(piece.shape)} here"
+        )
     if dtype != dtype_name(piece.tensor):
-        raise NotLoaded(f"{name!r} is {dtype} in the checkpoint, and {dtype_name(piece.tensor)} here: build the model "
-                        f"in {dtype}, load, and convert it then")  # fmt: skip
+        raise NotLoaded(
+            f"{name!r} is {dtype} in the checkpoint, and {dtype_name(piece.tensor)} here: build the model "
+            f"in {dtype}, load, and convert it then"
+        )
     assert dtype in DTYPES
-    return Want(piece.name, shape, dtype, piece.stretches)
+    return Want(piece.name, shape, dtype, piece.slices)
 
 
 def keys_of(saved: Manifest) -> list[str]:

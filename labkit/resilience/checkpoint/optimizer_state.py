@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 from .encode import decode, encode
 from .holdings import Holding
 from .pieces import Piece
-from .stretches import everything
+from .slices import everything
 
 PREFIX = "optimizer/"
 Groups = list[dict[str, Any]]  # of {"settings": {...}, "names": [...]}
@@ -33,14 +33,16 @@ def optimizer_pieces(optimizers: Sequence[Optimizer], held: Sequence[Holding]) -
                 continue
             name = f"{PREFIX}{key}/{holding.name}"
             if shaped(key, value.shape, holding.parameter.shape):
-                yield Piece(name, holding.shape, holding.stretches, holding.of(value))
+                yield Piece(name, holding.shape, holding.slices, holding.of(value))
             elif value.numel() == 1 or holding.parameter.numel() == _numel(holding.shape):
                 flat = value.detach().reshape(-1)
                 yield Piece(name, tuple(value.shape), everything(flat.numel()), flat)
             else:
-                raise Refused(f"the optimizer keeps {key!r} of shape {list(value.shape)} for {holding.name!r}, of "
-                              "which this rank holds a part: only what is shaped like the parameter, or is one number, "
-                              "can be cut with it. Use an optimizer such as AdamW or SGD")  # fmt: skip
+                raise RefusedError(
+                    f"the optimizer keeps {key!r} of shape {list(value.shape)} for {holding.name!r}, of "
+                    "which this rank holds a part: only what is shaped like the parameter, or is one number, "
+                    "can be cut with it. Use an optimizer such as AdamW or SGD"
+                )
 
 
 def shaped(key: str, shape: Sequence[int], like: Sequence[int]) -> bool:
@@ -81,17 +83,19 @@ def numbers(optimizers: Sequence[Optimizer], held: Sequence[Holding]) -> dict[st
 
 
 def settings_for(names: Sequence[str], saved: Groups) -> dict[str, Any]:
-    """The settings that these parameters were saved with. Raises Refused where they have not the same ones."""
+    """The settings that these parameters were saved with. Raises RefusedError where they have not the same ones."""
     fitting = [g for g in saved if set(g["names"]) & set(names)] if names else saved[:1]
     unknown = set(names) - {name for g in fitting for name in g["names"]}
     if unknown:
-        raise Refused(f"the checkpoint has no optimizer settings for {min(unknown)!r}")
+        raise RefusedError(f"the checkpoint has no optimizer settings for {min(unknown)!r}")
     if len(fitting) > 1:
         pairs = [(min(set(g["names"]) & set(names)), g["settings"]) for g in fitting[:2]]
         key = next(k for k in pairs[0][1] if pairs[0][1][k] != pairs[1][1].get(k))
         (one, a), (other, b) = pairs
-        raise Refused(f"one parameter group has {one!r} and {other!r}, which were saved with different settings "
-                      f"({key}: {decode(a[key])}, {decode(b.get(key))}): make the groups that were saved")  # fmt: skip
+        raise RefusedError(
+            f"one parameter group has {one!r} and {other!r}, which were saved with different settings "
+            f"({key}: {decode(a[key])}, {decode(b.get(key))}): make the groups that were saved"
+        )
     return dict(decode(fitting[0]["settings"])) if fitting else {}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .stretches import Stretch, common, everything, numel
+from .slices import StridedSlice, common, everything, numel
 
 DTYPES = {str(d).removeprefix("torch."): d for d in (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -23,20 +23,20 @@ class Piece:
 
     name: of the whole tensor: "model/blocks.0.norm1.weight", "optimizer/exp_avg/blocks.0.norm1.weight". The part after
         the first slash (the second one for an optimizer) is the name in the plain model, on every rank alike.
-    shape: of the whole tensor. stretches: what is held of it. tensor: these elements, 1-D, in the order of stretches.
-    each: every rank has its own (batch statistics, say), though names and stretches are the same.
+    shape: of the whole tensor. slices: what is held of it. tensor: these elements, 1-D, in the order of slices.
+    each: every rank has its own (batch statistics, say), though names and slices are the same.
     """
 
     name: str
     shape: tuple[int, ...]
-    stretches: tuple[Stretch, ...]
+    slices: tuple[StridedSlice, ...]
     tensor: Tensor
     each: bool = False
 
     @property
     def key(self) -> tuple[Any, ...]:
         """Two pieces with the same key are copies of one another."""
-        return (self.name, tuple((s.start, s.length, s.count, s.stride) for s in self.stretches))
+        return (self.name, tuple((s.start, s.length, s.count, s.stride) for s in self.slices))
 
     @property
     def nbytes(self) -> int:
@@ -50,11 +50,11 @@ class Piece:
 
     def take(self, other: Piece) -> int:
         """Copy what another piece of the same tensor has of this one; returns how many elements."""
-        return copy_common(other.tensor, other.stretches, self.tensor, self.stretches)
+        return copy_common(other.tensor, other.slices, self.tensor, self.slices)
 
     def words(self) -> list[Any]:
-        """What can be told of it without its values, as plain data: name, shape, dtype, stretches."""
-        return [self.name, list(self.shape), dtype_name(self.tensor), packed(self.stretches)]
+        """What can be told of it without its values, as plain data: name, shape, dtype, slices."""
+        return [self.name, list(self.shape), dtype_name(self.tensor), packed(self.slices)]
 
 
 def dtype_name(x: Tensor) -> str:
@@ -62,14 +62,14 @@ def dtype_name(x: Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
-def packed(stretches: Sequence[Stretch]) -> list[list[int]]:
-    """Stretches as plain numbers."""
-    return [[s.start, s.length, s.count, s.stride, s.at, s.step] for s in stretches]
+def packed(slices: Sequence[StridedSlice]) -> list[list[int]]:
+    """Slices as plain numbers."""
+    return [[s.start, s.length, s.count, s.stride, s.at, s.step] for s in slices]
 
 
-def unpacked(rows: Sequence[Sequence[int]]) -> tuple[Stretch, ...]:
+def unpacked(rows: Sequence[Sequence[int]]) -> tuple[StridedSlice, ...]:
     """The inverse of `packed`."""
-    return tuple(Stretch(*row) for row in rows)
+    return tuple(StridedSlice(*row) for row in rows)
 
 
 def bytes_of(x: Tensor) -> memoryview:
@@ -79,7 +79,7 @@ def bytes_of(x: Tensor) -> memoryview:
 
 
 @torch.no_grad()
-def copy_common(source: Tensor, held: Sequence[Stretch], target: Tensor, wanted: Sequence[Stretch]) -> int:
+def copy_common(source: Tensor, held: Sequence[StridedSlice], target: Tensor, wanted: Sequence[StridedSlice]) -> int:
     """Copy what a part `source` has of a part `target` of the same tensor; returns how many elements.
 
     Both are 1-D and contiguous. held, wanted: what each is of the whole.
@@ -93,7 +93,7 @@ def copy_common(source: Tensor, held: Sequence[Stretch], target: Tensor, wanted:
     return copied
 
 
-def covered(shape: Sequence[int], parts: Sequence[Sequence[Stretch]]) -> str | None:
+def covered(shape: Sequence[int], parts: Sequence[Sequence[StridedSlice]]) -> str | None:
     """Why these parts are not the whole of a tensor, each element once; None if they are."""
     total = int(torch.Size(shape).numel())
     found = sum(numel(part) for part in parts)

@@ -105,8 +105,10 @@ class Lock:
         except BlockingIOError:
             who = os.pread(self.fd, 200, 0).decode(errors="replace").strip() or "a process"
             self.release()
-            raise NotSaved(f"{who} writes checkpoints in {directory}: two writers would remove each other's. Give each "
-                           "run a directory of its own, or end the other run") from None  # fmt: skip
+            raise NotSaved(
+                f"{who} writes checkpoints in {directory}: two writers would remove each other's. Give each "
+                "run a directory of its own, or end the other run"
+            ) from None
         with contextlib.suppress(OSError):  # who it is: for the message of another one, no more
             os.ftruncate(self.fd, 0)
             os.pwrite(self.fd, f"process {os.getpid()} of {os.uname().nodename}".encode(), 0)

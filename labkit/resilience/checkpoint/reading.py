@@ -13,7 +13,7 @@ from . import files, manifest
 from .errors import Damaged, NotLoaded
 from .manifest import Manifest, Stored
 from .pieces import DTYPES, copy_common, unpacked
-from .stretches import Stretch, common, everything, numel
+from .slices import StridedSlice, common, everything, numel
 
 
 def read_text(checkpoint: Path) -> str:
@@ -34,13 +34,13 @@ def open_manifest(checkpoint: Path) -> Manifest:
         raise NotLoaded(f"{checkpoint.name}: {why}") from None
 
 
-def read_part(checkpoint: Path, saved: Manifest, name: str, wanted: tuple[Stretch, ...]) -> Tensor:
+def read_part(checkpoint: Path, saved: Manifest, name: str, wanted: tuple[StridedSlice, ...]) -> Tensor:
     """This part of tensor `name`, 1-D in host memory. Raises Damaged, naming file and tensor."""
     _, dtype = saved.tensors[name]
     values = torch.empty(numel(wanted), dtype=DTYPES[dtype])
     copied = 0
     for stored in saved.stored[name]:
-        held = unpacked(stored.stretches)
+        held = unpacked(stored.slices)
         if common(held, wanted):
             copied += copy_common(read_stored(checkpoint, name, stored, dtype), held, values, wanted)
     if copied != len(values):
@@ -58,11 +58,15 @@ def read_stored(checkpoint: Path, name: str, stored: Stored, dtype: str) -> Tens
     except OSError as why:
         raise Damaged(f"{checkpoint.name}: {stored.file} cannot be read, where {name!r} is: {why}") from None
     if len(data) < stored.nbytes:
-        raise Damaged(f"{checkpoint.name}: {stored.file} was cut short: it ends {stored.nbytes - len(data):,} bytes "
-                      f"before the end of {name!r}")  # fmt: skip
+        raise Damaged(
+            f"{checkpoint.name}: {stored.file} was cut short: it ends {stored.nbytes - len(data):,} bytes "
+            f"before the end of {name!r}"
+        )
     if zlib.crc32(data) != stored.crc:
-        raise Damaged(f"{checkpoint.name}: {stored.file} is damaged: bytes {stored.offset:,} to "
-                      f"{stored.offset + stored.nbytes - 1:,}, {name!r}, are not what was written")  # fmt: skip
+        raise Damaged(
+            f"{checkpoint.name}: {stored.file} is damaged: bytes {stored.offset:,} to "
+            f"{stored.offset + stored.nbytes - 1:,}, {name!r}, are not what was written"
+        )
     if not data:
         return torch.empty(0, dtype=DTYPES[dtype])
     return torch.frombuffer(data, dtype=torch.uint8).view(DTYPES[dtype])

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from labkit import __version__
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from . import files, place, writing
 from .errors import NotSaved
 from .pieces import Piece, bytes_of
-from .sharing import Plan, share, tell, whole_pieces
+from .sharing import SavePlan, share, tell, whole_pieces
 from .staging import Staging, in_place
 
 
@@ -64,7 +64,7 @@ class Writer:
         self.damaged: set[Path] = set()
         self.staging = Staging(group.device)
         self._lock: place.Lock | None = None
-        self._plan: tuple[Any, Plan] | None = None
+        self._plan: tuple[Any, SavePlan] | None = None
 
     # -- before anything is written ----------------------------------------------------------------------------
 
@@ -74,16 +74,16 @@ class Writer:
         said: dict[str, Any] = {"problem": "", "step": step if type(step) is int else None}
         try:
             if type(step) is not int or step < 0:
-                raise Refused(f"save({step!r}): the number of steps done, 0 or more")
+                raise RefusedError(f"save({step!r}): the number of steps done, 0 or more")
             pieces, plain = gather()
             said["each"] = {p.name: _crc(p) for p in pieces if p.each}
             if self.group.rank == 0:
                 said["writing"], said["whole"] = map(str, self._begin(step))
         except OSError as why:
             said["problem"] = files.in_words(why, "cannot write in", self.directory)
-        except Refused as why:
+        except RefusedError as why:
             said["problem"] = str(why)
-        kinds = [(p.name, p.shape, p.tensor.dtype, p.stretches) for p in pieces]
+        kinds = [(p.name, p.shape, p.tensor.dtype, p.slices) for p in pieces]
         known = self._plan is not None and self._plan[0][0] == kinds
         told = [json.loads(text) for text in tell(self.group, json.dumps(said | {"known": known}))]
         problem = next((f"on rank {r}: {t['problem']}" for r, t in enumerate(told) if t["problem"]), "")
@@ -145,7 +145,7 @@ class Writer:
             work()
         except OSError as why:
             return files.in_words(why, "cannot write in", self.directory)
-        except Refused as why:
+        except RefusedError as why:
             return str(why)
         return ""
 

@@ -19,9 +19,9 @@ from .pieces import DTYPES, Piece, covered, packed, unpacked
 
 
 @dataclass
-class Plan:
+class SavePlan:
     """mine: places in this rank's list of pieces of those it writes. rows: every piece once, in order of names:
-    (writer, name, shape, dtype, stretches). digest: of what this rank holds."""
+    (writer, name, shape, dtype, slices). digest: of what this rank holds."""
 
     mine: list[int]
     rows: list[tuple[int, str, list[int], str, list[list[int]]]] = field(default_factory=list)
@@ -39,7 +39,7 @@ def layout(pieces: Sequence[Piece]) -> str:
     return hashlib.sha256(json.dumps([piece.words() for piece in pieces]).encode()).hexdigest()[:16]
 
 
-def share(group: Group, pieces: Sequence[Piece], whole: bool = False) -> Plan:
+def share(group: Group, pieces: Sequence[Piece], whole: bool = False) -> SavePlan:
     """Every piece gets a writer among those who hold it: the one with the fewest bytes so far.
 
     whole: rank 0 will write everything, so whatever it holds itself is its own.
@@ -51,17 +51,19 @@ def share(group: Group, pieces: Sequence[Piece], whole: bool = False) -> Plan:
     kinds: dict[str, tuple[int, Any]] = {}
     holders: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for rank, rows in enumerate(told):
-        for place, (name, shape, dtype, stretches) in enumerate(rows):
+        for place, (name, shape, dtype, slices) in enumerate(rows):
             first, kind = kinds.setdefault(name, (rank, (shape, dtype)))
             if kind != (shape, dtype):
-                raise NotSaved(f"{name!r} is {_words(shape, dtype)} on rank {rank} and {_words(*kind)} on rank {first}"
-                               ": they are not parts of one tensor")  # fmt: skip
-            holders.setdefault((name, json.dumps(stretches)), []).append((rank, place))
+                raise NotSaved(
+                    f"{name!r} is {_words(shape, dtype)} on rank {rank} and {_words(*kind)} on rank {first}"
+                    ": they are not parts of one tensor"
+                )
+            holders.setdefault((name, json.dumps(slices)), []).append((rank, place))
     _refuse_holes(kinds, holders)
-    plan, load = Plan([], digest=layout(pieces)), [0] * group.size
-    for (name, stretches), held in sorted(holders.items()):
+    plan, load = SavePlan([], digest=layout(pieces)), [0] * group.size
+    for (name, slices), held in sorted(holders.items()):
         shape, dtype = kinds[name][1]
-        where = json.loads(stretches)
+        where = json.loads(slices)
         rank, place = min(held, key=lambda one: (0 if whole else load[one[0]], one[0]))
         load[rank] += sum(row[1] * row[2] for row in where) * DTYPES[dtype].itemsize
         plan.rows.append((rank, name, shape, dtype, where))
@@ -72,34 +74,36 @@ def share(group: Group, pieces: Sequence[Piece], whole: bool = False) -> Plan:
 
 def _refuse_holes(kinds: dict[str, tuple[int, Any]], holders: dict[tuple[str, str], list[tuple[int, int]]]) -> None:
     parts: dict[str, list[Any]] = {}
-    for name, stretches in holders:
-        parts.setdefault(name, []).append(unpacked(json.loads(stretches)))
+    for name, slices in holders:
+        parts.setdefault(name, []).append(unpacked(json.loads(slices)))
     for name, those in parts.items():
         why = covered(kinds[name][1][0], those)
         if why:
-            raise NotSaved(f"{name!r}: {why}. Make the Checkpointer with the group of all ranks that hold the model, "
-                           "not of one axis of the mesh")  # fmt: skip
+            raise NotSaved(
+                f"{name!r}: {why}. Make the Checkpointer with the group of all ranks that hold the model, "
+                "not of one axis of the mesh"
+            )
 
 
-def whole_pieces(group: Group, pieces: Sequence[Piece], plan: Plan) -> list[Piece]:
+def whole_pieces(group: Group, pieces: Sequence[Piece], plan: SavePlan) -> list[Piece]:
     """For a full checkpoint: all tensors put together on rank 0, in host memory. Other ranks send, and get nothing."""
-    mine = {(p.name, json.dumps(packed(p.stretches))): p for p in pieces}
+    mine = {(p.name, json.dumps(packed(p.slices))): p for p in pieces}
     found: dict[str, Piece] = {}
-    for writer, name, shape, dtype, stretches in plan.rows:
-        size = sum(row[1] * row[2] for row in stretches) * DTYPES[dtype].itemsize
+    for writer, name, shape, dtype, slices in plan.rows:
+        size = sum(row[1] * row[2] for row in slices) * DTYPES[dtype].itemsize
         if group.rank == writer != 0 and size:
-            values = mine[name, json.dumps(stretches)].tensor.contiguous().to(group.device)
+            values = mine[name, json.dumps(slices)].tensor.contiguous().to(group.device)
             group.send(values.view(torch.uint8), 0)
         if group.rank != 0:
             continue
         if writer == 0:
-            values = mine[name, json.dumps(stretches)].tensor
+            values = mine[name, json.dumps(slices)].tensor
         else:
             values = torch.empty(size, dtype=torch.uint8, device=group.device)
             values = (group.recv(values, writer) if size else values).view(DTYPES[dtype])
         if name not in found:
             found[name] = Piece.whole(name, torch.empty(shape, dtype=DTYPES[dtype]))
-        found[name].take(Piece(name, tuple(shape), unpacked(stretches), values.to("cpu")))
+        found[name].take(Piece(name, tuple(shape), unpacked(slices), values.to("cpu")))
     return list(found.values())
 
 

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from labkit.parallel.zero.adamw import AdamW
 from labkit.parallel.zero.base import ZeRO
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from . import zero_state
@@ -27,7 +27,7 @@ from .manifest import Manifest
 from .optimizer_state import numbers, optimizer_groups, optimizer_pieces
 from .pieces import Piece
 from .random_state import random_state
-from .stretches import everything
+from .slices import everything
 
 
 class Training:
@@ -47,17 +47,19 @@ class Training:
         self.zero = model if isinstance(model, ZeRO) else None
         given = [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
         if self.zero is not None and given:
-            raise Refused("a model under ZeRO has its optimizer inside: pass the model alone")
+            raise RefusedError("a model under ZeRO has its optimizer inside: pass the model alone")
         if self.zero is not None and (not isinstance(self.zero.optimizer, AdamW) or len(self.zero.groups.settings) > 1):
-            raise Refused("a checkpoint of ZeRO holds the state of labkit's AdamW in one parameter group: keep that of "
-                          "others with torch.save(model.training_state('shard'), ...)")  # fmt: skip
+            raise RefusedError(
+                "a checkpoint of ZeRO holds the state of labkit's AdamW in one parameter group: keep that of "
+                "others with torch.save(model.training_state('shard'), ...)"
+            )
         if not all(isinstance(o, Optimizer) for o in given):
-            raise Refused(f"optimizer is a {type(optimizer).__name__}: pass a torch.optim.Optimizer, or several")
+            raise RefusedError(f"optimizer is a {type(optimizer).__name__}: pass a torch.optim.Optimizer, or several")
         self.optimizers: list[Optimizer] = given
         self.parts = {"scheduler": scheduler, "loader": loader}
         for name, part in self.parts.items():
             if part is not None and not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
-                raise Refused(f"{name} is a {type(part).__name__}: it needs state_dict() and load_state_dict()")
+                raise RefusedError(f"{name} is a {type(part).__name__}: it needs state_dict() and load_state_dict()")
         self.extra = extra
         self.identity = description(model) if identity is None else identity
         self.stream = stream_of(model, group) if stream is None else stream
@@ -82,7 +84,7 @@ class Training:
             yield from zero_state.zero_pieces(self.zero)
             return
         held = holdings(self.model)
-        yield from (Piece(f"model/{h.name}", h.shape, h.stretches, h.of(h.parameter)) for h in held)
+        yield from (Piece(f"model/{h.name}", h.shape, h.slices, h.of(h.parameter)) for h in held)
         yield from optimizer_pieces(self.optimizers, held)
 
     def plain(self) -> dict[str, Any]:

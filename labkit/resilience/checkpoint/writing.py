@@ -62,8 +62,10 @@ def await_parts(directory: Path, ranks: int, patience: float, stopped: threading
         if stopped.wait(min(pause, max(0.0, end - time.monotonic()))):
             raise NotSaved("the checkpoint was given up before all ranks had written their part")
         if time.monotonic() >= end:
-            raise NotSaved(f"rank {', '.join(map(str, missing[:4]))} had not written its part of the checkpoint after "
-                           f"{patience:g} s: it died, hangs, or sees another directory")  # fmt: skip
+            raise NotSaved(
+                f"rank {', '.join(map(str, missing[:4]))} had not written its part of the checkpoint after "
+                f"{patience:g} s: it died, hangs, or sees another directory"
+            )
         pause = min(0.05, 1.5 * pause)
 
 

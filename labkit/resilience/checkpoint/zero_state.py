@@ -14,13 +14,13 @@ from torch import Tensor
 
 from labkit.parallel.zero.base import ZeRO
 from labkit.parallel.zero.states import held
-from labkit.parallel.zero.unit import Unit
-from labkit.wire.errors import Refused
+from labkit.parallel.zero.unit import ZeroUnit
+from labkit.wire.errors import RefusedError
 
 from .encode import decode, encode
 from .optimizer_state import Groups, settings_for
 from .pieces import Piece
-from .stretches import Stretch, everything
+from .slices import StridedSlice, everything
 
 NAMES = {"parameters": "model/", "momentum": "optimizer/exp_avg/", "variance": "optimizer/exp_avg_sq/"}
 
@@ -31,7 +31,7 @@ def zero_pieces(model: ZeRO) -> Iterator[Piece]:
         for prefix, tensor in _tensors(unit):
             for index, begin, start, length in unit.owned:
                 name, shape = unit.names[index], unit.flat.shapes[index]
-                yield Piece(prefix + name, shape, (Stretch(begin, length),), tensor[start : start + length])
+                yield Piece(prefix + name, shape, (StridedSlice(begin, length),), tensor[start : start + length])
         if unit.state is not None:
             for name, steps in zip(unit.names, unit.steps, strict=True):
                 yield Piece(f"optimizer/step/{name}", (), everything(1), torch.tensor([float(steps)]))
@@ -64,14 +64,14 @@ def put_zero(model: ZeRO, read: dict[str, Tensor], groups: Groups) -> None:
 
 
 def refuse_other_settings(model: ZeRO, saved: Any, groups: Groups) -> None:
-    """Raise Refused for the state of another optimizer than AdamW, or of a variant of it that ZeRO has not."""
+    """Raise RefusedError for the state of another optimizer than AdamW, or of a variant of it that ZeRO has not."""
     if saved != "AdamW":
-        raise Refused(f"the checkpoint has the state of {saved}, and ZeRO trains with AdamW")
+        raise RefusedError(f"the checkpoint has the state of {saved}, and ZeRO trains with AdamW")
     settings = settings_for([n for unit in model.units if unit.trained for n in unit.names], groups)
     for key in ("amsgrad", "maximize"):
         if settings.get(key):
-            raise Refused(f"the checkpoint was trained with AdamW({key}=True), which ZeRO's AdamW has not")
+            raise RefusedError(f"the checkpoint was trained with AdamW({key}=True), which ZeRO's AdamW has not")
 
 
-def _tensors(unit: Unit) -> Iterator[tuple[str, Tensor]]:
+def _tensors(unit: ZeroUnit) -> Iterator[tuple[str, Tensor]]:
     yield from ((NAMES[key], tensor) for key, tensor in held(unit).items())

@@ -18,7 +18,7 @@ import threading
 import time
 from typing import Any
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from .reading import Pages
@@ -137,7 +137,7 @@ class Agent:
 
     def __init__(self, pages: Pages, address: tuple[str, int], token: str, every: float = EVERY) -> None:
         if not 0 < every < 10**5:
-            raise Refused(f"Agent(every={every!r}): needs a number of seconds above 0")
+            raise RefusedError(f"Agent(every={every!r}): needs a number of seconds above 0")
         self._pages, self._address, self._token, self.every = pages, (address[0], int(address[1])), token, every
         self._sock: socket.socket | None = None
         self._over = threading.Event()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from labkit.wire import record as rec
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.world.look import stopped_ranks
 
 from .reading import Pages
@@ -46,7 +46,7 @@ class Detector:
 
     def __init__(self, job: Job, quiet: float = QUIET) -> None:
         if not 0 < quiet < 10**5:
-            raise Refused(f"Detector(quiet={quiet!r}): needs a number of seconds above 0")
+            raise RefusedError(f"Detector(quiet={quiet!r}): needs a number of seconds above 0")
         self.job, self.quiet = job, quiet
         self._pages: Pages | None = None
         self._marks: tuple[bytes, ...] = ()

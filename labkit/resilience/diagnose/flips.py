@@ -16,7 +16,7 @@ from torch import Tensor
 
 from labkit import collectives
 from labkit.collectives.chunks import even_sizes
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from .verdict import Verdict
@@ -52,8 +52,10 @@ def find_flip(local: Tensor, result: Tensor, right: Tensor, group: Group) -> Fli
     """
     for name, x in (("result", result), ("right", right)):
         if x.shape != local.shape or x.dtype != local.dtype:
-            raise Refused(f"find_flip: {name} is {x.dtype}{list(x.shape)}, and local is {local.dtype}"
-                          f"{list(local.shape)}: give the three tensors of one all-reduce")  # fmt: skip
+            raise RefusedError(
+                f"find_flip: {name} is {x.dtype}{list(x.shape)}, and local is {local.dtype}"
+                f"{list(local.shape)}: give the three tensors of one all-reduce"
+            )
     as_int = _INTEGERS[local.element_size()]
     flat, got, good = (x.detach().reshape(-1).contiguous() for x in (local, result, right))
     differs = torch.nonzero(got.view(as_int) != good.view(as_int)).flatten()

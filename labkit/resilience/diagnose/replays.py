@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from labkit import collectives
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 from labkit.world.explain import ranks_text
 
@@ -62,7 +62,9 @@ def replay(
     same, nobody can say which of two is right: both are suspects.
     """
     if type(times) is not int or type(helpers) is not int or times < 2 or helpers < 0:
-        raise Refused(f"replay(times={times!r}, helpers={helpers!r}): needs at least 2 times, and 0 helpers or more")
+        raise RefusedError(
+            f"replay(times={times!r}, helpers={helpers!r}): needs at least 2 times, and 0 helpers or more"
+        )
     n, me = group.size, group.rank
     helpers = min(helpers, n - 1)
     owners = [me] * times + [(me + k) % n for k in range(1, helpers + 1)]

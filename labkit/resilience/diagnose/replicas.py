@@ -17,7 +17,7 @@ from torch import Tensor
 
 from labkit import collectives
 from labkit.wire.dtypes import as_bytes
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 from labkit.world.explain import ranks_text
 
@@ -66,7 +66,7 @@ def compare(tensors: Mapping[str, Tensor], group: Group) -> Differs | None:
     sums = torch.tensor([[checksum([x]) for x in tensors.values()]], dtype=torch.int64, device=group.device)
     lengths = collectives.all_gather(torch.tensor([sums.shape[1]], device=group.device), group).tolist()
     if len(set(lengths)) > 1:
-        raise Refused(f"compare: the ranks brought {lengths} tensors: give every rank the same names")
+        raise RefusedError(f"compare: the ranks brought {lengths} tensors: give every rank the same names")
     table = collectives.all_gather(sums, group).tolist()
     wrong = [n for n in range(lengths[0]) if len({row[n] for row in table}) > 1]
     if not wrong:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from labkit import collectives
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 from labkit.world.explain import ranks_text
 
@@ -56,8 +56,10 @@ class SpikeGuard:
         self, group: Group, factor: float = 6.0, window: int = 32, warm: int = 8, least: float = 0.2, patience: int = 4
     ) -> None:
         if not (factor > 0 and least >= 0 and 2 <= warm <= window and patience >= 1):
-            raise Refused(f"SpikeGuard({factor=}, {window=}, {warm=}, {least=}, {patience=}): needs factor > 0, "
-                          "least >= 0, 2 <= warm <= window and patience >= 1")  # fmt: skip
+            raise RefusedError(
+                f"SpikeGuard({factor=}, {window=}, {warm=}, {least=}, {patience=}): needs factor > 0, "
+                "least >= 0, 2 <= warm <= window and patience >= 1"
+            )
         self.group, self.factor, self.warm, self.least, self.patience = group, factor, warm, least, patience
         self._past: list[deque[float]] = [deque(maxlen=window) for _ in range(group.size)]
         self._row: list[list[float]] = []

@@ -7,13 +7,13 @@ import time
 from labkit.resilience.errors import Recoverable
 from labkit.resilience.quorum import Quorum
 
-from .life import Life, Outcome, Phases
+from .life import Incarnation, Outcome, Phases
 from .protocol import sources
 from .transfer import Fetch
 from .vote import vote
 
 
-def begin_fetch(life: Life, quorum: Quorum, phases: Phases) -> Fetch:
+def begin_fetch(life: Incarnation, quorum: Quorum, phases: Phases) -> Fetch:
     """Start to fetch this rank's part of the state that the quorum begins with."""
     limits = life.config.deadlines
     with phases.phase("transfer"):
@@ -23,7 +23,7 @@ def begin_fetch(life: Life, quorum: Quorum, phases: Phases) -> Fetch:
         )  # fmt: skip
 
 
-def finish_fetch(life: Life, fetch: Fetch, outcome: Outcome, phases: Phases) -> bool:
+def finish_fetch(life: Incarnation, fetch: Fetch, outcome: Outcome, phases: Phases) -> bool:
     """Wait for the state, at most `join_wait`; load it if all ranks of this replica have theirs. Whether it was loaded.
 
     The others are in the next round by now, and wait for this replica there.

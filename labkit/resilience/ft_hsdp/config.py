@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from labkit.resilience.deadlines import Deadlines
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from .learning_rate import INTERVENTIONS
@@ -68,22 +68,32 @@ class FtConfig:
         for f in fields(self):
             value = getattr(self, f.name)
             if f.type == "int" and (type(value) is not int or value < least.get(f.name, 1)):
-                raise Refused(f"FtConfig({f.name}={value!r}): needs a whole number of at least {least.get(f.name, 1)}")
+                raise RefusedError(
+                    f"FtConfig({f.name}={value!r}): needs a whole number of at least {least.get(f.name, 1)}"
+                )
             if f.type == "float" and (isinstance(value, bool) or not isinstance(value, int | float)
                                       or not 0 <= value < math.inf):  # fmt: skip
-                raise Refused(f"FtConfig({f.name}={value!r}): needs a number of seconds, 0 or more")
+                raise RefusedError(f"FtConfig({f.name}={value!r}): needs a number of seconds, 0 or more")
         if self.intervention not in INTERVENTIONS:
-            raise Refused(f"FtConfig(intervention={self.intervention!r}): choose {', '.join(map(repr, INTERVENTIONS))}")
+            raise RefusedError(
+                f"FtConfig(intervention={self.intervention!r}): choose {', '.join(map(repr, INTERVENTIONS))}"
+            )
         if not isinstance(self.deadlines, Deadlines):
-            raise Refused(f"FtConfig(deadlines={self.deadlines!r}): needs Deadlines, as Deadlines.for_step(seconds)")
+            raise RefusedError(
+                f"FtConfig(deadlines={self.deadlines!r}): needs Deadlines, as Deadlines.for_step(seconds)"
+            )
         if self.min_replicas > self.replicas:
-            raise Refused(f"FtConfig(min_replicas={self.min_replicas}): there are only {self.replicas} replicas")
+            raise RefusedError(f"FtConfig(min_replicas={self.min_replicas}): there are only {self.replicas} replicas")
         if not 0 < self.beat < self.deadlines.message:
-            raise Refused(f"FtConfig(beat={self.beat}): signs of life must come more often than a message may take "
-                          f"({self.deadlines.message:g} s), and less than all the time")  # fmt: skip
+            raise RefusedError(
+                f"FtConfig(beat={self.beat}): signs of life must come more often than a message may take "
+                f"({self.deadlines.message:g} s), and less than all the time"
+            )
         if self.join_wait > self.deadlines.step:
-            raise Refused(f"FtConfig(join_wait={self.join_wait:g}): at most a step's deadline, "
-                          f"{self.deadlines.step:g} s; the others would have given this replica up")  # fmt: skip
+            raise RefusedError(
+                f"FtConfig(join_wait={self.join_wait:g}): at most a step's deadline, "
+                f"{self.deadlines.step:g} s; the others would have given this replica up"
+            )
 
     @property
     def world_size(self) -> int:

@@ -17,14 +17,16 @@ import torch
 from torch import Tensor
 
 from labkit.resilience.quorum import Quorum
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 def numbers(replica: int, position: int, batch: int, replicas: int) -> Tensor:
     """The sample numbers of positions [position, position + batch) of a stream: int64 of shape (batch,)."""
     if not 0 <= replica < replicas or position < 0 or batch < 1:
-        raise Refused(f"numbers(replica={replica}, position={position}, batch={batch}, replicas={replicas}): needs a "
-                      "replica below replicas, a position of at least 0 and a batch of at least 1")  # fmt: skip
+        raise RefusedError(
+            f"numbers(replica={replica}, position={position}, batch={batch}, replicas={replicas}): needs a "
+            "replica below replicas, a position of at least 0 and a batch of at least 1"
+        )
     return replica + replicas * torch.arange(position, position + batch)
 
 
@@ -41,8 +43,9 @@ def write_loader_state(folder: Path, replica: int, found: dict[str, Any]) -> Non
         part.write_text(json.dumps(found))
         os.replace(part, path)
     except OSError as why:
-        raise Refused(f"{path} cannot be written: {why.strerror}. Name a folder with room in which this process may "
-                      "write") from why  # fmt: skip
+        raise RefusedError(
+            f"{path} cannot be written: {why.strerror}. Name a folder with room in which this process may write"
+        ) from why
 
 
 def read_loader_state(folder: Path) -> dict[str, Any] | None:

@@ -31,8 +31,9 @@ def wait_for_peers(group: Group, members: Sequence[int], limit: float) -> None:
     end, never = time.monotonic() + limit, threading.Event()
     while absent := [r for r in members if r != group.context.rank and not alive(r)]:
         if time.monotonic() > end:
-            raise Recoverable(f"rank {group.context.rank} waited {limit:g} s for ranks {absent} of its replica to be "
-                              "started")  # fmt: skip
+            raise Recoverable(
+                f"rank {group.context.rank} waited {limit:g} s for ranks {absent} of its replica to be started"
+            )
         never.wait(GLANCE)
 
 

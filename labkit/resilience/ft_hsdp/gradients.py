@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.parallel.data.buckets import plan
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 EXTRA = 2  # loss, weight
 
@@ -30,7 +30,7 @@ class Gradients:
     def __init__(self, parameters: Sequence[nn.Parameter], bucket_bytes: int, send: Callable[[Tensor], Any]):
         self.parameters = [p for p in parameters if p.requires_grad]
         if not self.parameters:
-            raise Refused("this model has no parameters to train: no gradient would be exchanged")
+            raise RefusedError("this model has no parameters to train: no gradient would be exchanged")
         self._send = send
         order = list(reversed(range(len(self.parameters))))
         groups = plan(self.parameters, order, min(bucket_bytes, 1 << 20), bucket_bytes)

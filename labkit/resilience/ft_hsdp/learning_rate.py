@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 INTERVENTIONS = {"none": lambda share: 1.0, "linear": lambda share: share, "sqrt": math.sqrt}
 
@@ -20,9 +20,9 @@ INTERVENTIONS = {"none": lambda share: 1.0, "linear": lambda share: share, "sqrt
 def factor(intervention: str, healthy: int, total: int) -> float:
     """What the rate of a step is multiplied by that `healthy` of `total` replicas trained."""
     if intervention not in INTERVENTIONS:
-        raise Refused(f"intervention={intervention!r}: choose {', '.join(map(repr, INTERVENTIONS))}")
+        raise RefusedError(f"intervention={intervention!r}: choose {', '.join(map(repr, INTERVENTIONS))}")
     if not 1 <= healthy <= total:
-        raise Refused(f"{healthy} healthy replicas of {total}: needs at least 1, and at most all")
+        raise RefusedError(f"{healthy} healthy replicas of {total}: needs at least 1, and at most all")
     return INTERVENTIONS[intervention](healthy / total)
 
 

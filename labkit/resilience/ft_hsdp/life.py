@@ -1,4 +1,4 @@
-"""`Life`: all that one rank holds from its check-in to its end."""
+"""`Incarnation`: all that one rank holds from its check-in to its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Loss = Callable[[nn.Module, Tensor], Tensor]
 
 
 @dataclass
-class Life:
+class Incarnation:
     """One rank of one replica, in one incarnation. rank: inside the replica; 0 leads.
 
     group: the world. inner: the ranks of this replica. ftar: rank `rank` of all replicas. steps: how many to train.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from .state import Snapshot, TrainingState, room_for
@@ -21,7 +21,7 @@ class Persistence(Protocol):
     def save(self, inner: Group, state: TrainingState) -> None:
         """Keep `state`; may go on in the background, but not with the tensors of `state`.
 
-        Called on all ranks of one replica, between two steps. Raises Refused on all of them if it cannot.
+        Called on all ranks of one replica, between two steps. Raises RefusedError on all of them if it cannot.
         """
         ...
 
@@ -54,7 +54,7 @@ class Checkpoints:
             self._open = None
 
     def restore(self, inner: Group, state: TrainingState) -> bool:
-        """The newest one that is good. Raises Refused for one of another model, or of other replicas."""
+        """The newest one that is good. Raises RefusedError for one of another model, or of other replicas."""
         checkpointer = self._checkpointer(inner, state)
         try:
             loaded = checkpointer.load()
@@ -64,8 +64,10 @@ class Checkpoints:
             return False
         said = loaded.extra
         if len(said["positions"]) != len(state.positions):
-            raise Refused(f"{loaded.path} is of a run with {len(said['positions'])} replicas, and this one has "
-                          f"{len(state.positions)}: their streams of samples differ")  # fmt: skip
+            raise RefusedError(
+                f"{loaded.path} is of a run with {len(said['positions'])} replicas, and this one has "
+                f"{len(state.positions)}: their streams of samples differ"
+            )
         state.step, state.lineage = loaded.step, said["lineage"]
         state.positions[:] = said["positions"]
         state.sum_up()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from labkit import collectives
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from .config import Build, FtConfig, built
@@ -28,7 +28,9 @@ def plain_hsdp(group: Group, config: FtConfig, build: Build, steps: int, *, algo
     algorithm: of the all-reduce between replicas. "ring" adds up in the order of FTAR; others round otherwise.
     """
     if group.size != config.replicas * config.ranks:
-        raise Refused(f"plain_hsdp needs {config.replicas} x {config.ranks} processes, and this group has {group.size}")
+        raise RefusedError(
+            f"plain_hsdp needs {config.replicas} x {config.ranks} processes, and this group has {group.size}"
+        )
     replica, rank = divmod(group.rank, config.ranks)
     inner = group.subgroup([replica * config.ranks + i for i in range(config.ranks)])
     across = group.subgroup([r * config.ranks + rank for r in range(config.replicas)])

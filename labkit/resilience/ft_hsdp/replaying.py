@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from labkit.collectives.chunks import split_evenly
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from .config import Build, FtConfig, built
@@ -43,7 +43,9 @@ def steps_of(lineage: Sequence[Any], folder: str | Path) -> list[Step]:
     found = []
     for update in lineage:
         if update.quorum not in rings:
-            raise Refused(f"nothing says who was in quorum {update.quorum}, under which step {update.step} was applied")
+            raise RefusedError(
+                f"nothing says who was in quorum {update.quorum}, under which step {update.step} was applied"
+            )
         found.append(Step(update.step, rings[update.quorum], tuple(update.contributors)))
     return found
 
@@ -54,7 +56,7 @@ def replay(inner: Group, config: FtConfig, build: Build, steps: Sequence[Step]) 
     Bitwise: `Result.state` of rank i is the checksum that rank i of every replica had after the last of the steps.
     """
     if inner.size != config.ranks:
-        raise Refused(f"replay needs the {config.ranks} ranks of one replica, and this group has {inner.size}")
+        raise RefusedError(f"replay needs the {config.ranks} ranks of one replica, and this group has {inner.size}")
     model, optimizer, loss_of = built(build, inner, config, None)
     state = TrainingState(model, optimizer, config.replicas)
     gradients = Gradients(state.parameters, config.bucket_bytes, lambda bucket: None)
@@ -62,7 +64,7 @@ def replay(inner: Group, config: FtConfig, build: Build, steps: Sequence[Step]) 
     rates = [g["lr"] for g in optimizer.param_groups]
     for number, step in enumerate(steps):
         if step.step != number:
-            raise Refused(f"these steps are no whole lineage: step {step.step} comes where step {number} is due")
+            raise RefusedError(f"these steps are no whole lineage: step {step.step} comes where step {number} is due")
         parts: list[list[Tensor]] = []
         for replica in step.members:
             gradients.begin()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from labkit.resilience.quorum import NoQuorum
 
 from .data import is_finished
-from .life import Life, Phases
+from .life import Incarnation, Phases
 from .protocol import Decision
 from .vote import tell
 
 
-def next_decision(life: Life, phases: Phases) -> Decision:
+def next_decision(life: Incarnation, phases: Phases) -> Decision:
     """With whom to try the next step; every rank of the replica calls it and learns the same.
 
     The leader asks again and again, each time for less than its ranks wait for its word.
@@ -21,7 +21,7 @@ def next_decision(life: Life, phases: Phases) -> Decision:
         return Decision.from_json(tell(life.inner, found, limit))
 
 
-def _ask(life: Life, seconds: float) -> Decision:
+def _ask(life: Incarnation, seconds: float) -> Decision:
     over = Decision(None, True, "the others have all steps behind them")
     ahead = life.state.step < life.steps
     if ahead and is_finished(life.folder, life.run):

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 from .state import Snapshot
 
@@ -37,7 +37,7 @@ class StateServer:
         around: Callable[[], Any] = contextlib.nullcontext,
     ):  # fmt: skip
         if not token:
-            raise Refused("StateServer(token=''): a state is given to nobody who does not know the run's token")
+            raise RefusedError("StateServer(token=''): a state is given to nobody who does not know the run's token")
         self.token, self.patience, self.around = token, patience, around
         self.served = 0  # payload bytes
         self._snapshot: Snapshot | None = None

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.resilience.audit import checksum
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 from .digest import digest
 
@@ -47,8 +47,10 @@ class TrainingState:
         self.names = [name for name, _ in model.named_parameters()]
         mine, trained = {id(p) for p in self.parameters}, {id(p) for g in optimizer.param_groups for p in g["params"]}
         if not trained <= mine:
-            raise Refused("the optimizer trains parameters that the model has not: build it from model.parameters(), "
-                          "after the model was sharded")  # fmt: skip
+            raise RefusedError(
+                "the optimizer trains parameters that the model has not: build it from model.parameters(), "
+                "after the model was sharded"
+            )
         self.checksum, self.summed = "", False  # summed: it is of the tensors
 
     @property
@@ -110,10 +112,10 @@ class TrainingState:
 
     @torch.no_grad()
     def load(self, snapshot: Snapshot) -> None:
-        """Become the state of `snapshot`, to the bit. Raises Refused, with nothing written, if it does not fit."""
+        """Become the state of `snapshot`, to the bit. Raises RefusedError, with nothing written, if it does not fit."""
         header = snapshot.header
         if problem := self._problem(header):
-            raise Refused(f"this state cannot be loaded: {problem}")
+            raise RefusedError(f"this state cannot be loaded: {problem}")
         own = {tuple(place): x for place, x in self.tensors()}
         kept = {tuple(e["place"][1:]) for e in header["entries"]} | {(i, key) for i, key, _ in header["numbers"]}
         for i, p in enumerate(self.parameters):  # what that state does not have, this optimizer must not have either
@@ -133,8 +135,10 @@ class TrainingState:
         if not header["summed"]:
             self.checksum, self.summed = header["checksum"], False
         elif self.sum_up() != header["checksum"]:
-            raise Refused(f"the state of step {self.step} was changed on its way: its checksum is {self.checksum}, and "
-                          f"{header['checksum']} where it comes from")  # fmt: skip
+            raise RefusedError(
+                f"the state of step {self.step} was changed on its way: its checksum is {self.checksum}, and "
+                f"{header['checksum']} where it comes from"
+            )
 
     def _load_optimizer(self, i: int, key: str, x: Tensor) -> None:
         p = self.parameters[i]

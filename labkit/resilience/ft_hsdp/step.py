@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from labkit.resilience.errors import Fatal, Recoverable
 from labkit.resilience.quorum import Quorum
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 from .catch_up import begin_fetch, finish_fetch
 from .data import note_quorum, write_loader_state
-from .life import Life, Outcome, Phases
+from .life import Incarnation, Outcome, Phases
 from .protocol import FINISHED, RECOVERING, role, world_ranks
 from .transfer import Fetch
 from .update import apply_update, train_batch
 from .vote import vote
 
 
-def attempt(life: Life, quorum: Quorum, phases: Phases) -> Outcome:
+def attempt(life: Incarnation, quorum: Quorum, phases: Phases) -> Outcome:
     """Try the step of `quorum`. What others did wrong comes back in the outcome; what is wrong here is raised."""
     outcome = Outcome(role(quorum, life.replica, life.steps), quorum)
     if outcome.role != RECOVERING and quorum.recovering:
@@ -41,7 +41,7 @@ def attempt(life: Life, quorum: Quorum, phases: Phases) -> Outcome:
     return outcome
 
 
-def _train_and_exchange(life: Life, quorum: Quorum, taken: int, phases: Phases) -> Recoverable | None:
+def _train_and_exchange(life: Incarnation, quorum: Quorum, taken: int, phases: Phases) -> Recoverable | None:
     """Forward, backward and the exchange; what went wrong in it, or None. taken: samples to train; 0 for zeros."""
     config, gradients = life.config, life.gradients
     try:
@@ -70,7 +70,7 @@ def _train_and_exchange(life: Life, quorum: Quorum, taken: int, phases: Phases) 
 
 
 def _decide(
-    life: Life, quorum: Quorum, taken: int, problem: Recoverable | None, outcome: Outcome, phases: Phases
+    life: Incarnation, quorum: Quorum, taken: int, problem: Recoverable | None, outcome: Outcome, phases: Phases
 ) -> None:
     """Vote, then commit or discard."""
     with phases.phase("vote"):
@@ -89,7 +89,7 @@ def _decide(
         outcome.committed = True
 
 
-def _commit(life: Life, quorum: Quorum) -> float:
+def _commit(life: Incarnation, quorum: Quorum) -> float:
     """Apply the update that all ranks of this replica have; returns the mean loss of those who trained."""
     config, state = life.config, life.state
     contributors = [m.replica for m in quorum.healthy]
@@ -111,12 +111,12 @@ def _commit(life: Life, quorum: Quorum) -> float:
     return mean
 
 
-def persist(life: Life, writes: bool) -> None:
+def persist(life: Incarnation, writes: bool) -> None:
     """Keep the state where it survives all processes; or leave that to another replica."""
     keeper = life.config.checkpoint
     if keeper is None:
         return
     try:
         keeper.save(life.inner, life.state) if writes else keeper.rest()
-    except Refused as why:  # on all ranks: a full disk is no reason to stop training
+    except RefusedError as why:  # on all ranks: a full disk is no reason to stop training
         life.unsaved.append(f"step {life.state.step}: {why}")

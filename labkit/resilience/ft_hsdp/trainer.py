@@ -14,14 +14,14 @@ from labkit.resilience.audit import AuditLog
 from labkit.resilience.errors import Fatal
 from labkit.resilience.ftar.queued import Ftar
 from labkit.resilience.quorum import NoQuorum, QuorumClient
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from .config import Build, FtConfig, built
 from .data import is_finished, write_finished
 from .first_step import wait_for_peers, warm_up
 from .gradients import Gradients
-from .life import Life, Outcome, Phases
+from .life import Incarnation, Outcome, Phases
 from .offload import Offload
 from .protocol import FINISHED, Decision
 from .result import Attempt, Result
@@ -72,17 +72,19 @@ def train(
 
 def _check(group: Group, config: FtConfig, steps: int) -> None:
     if group.size != config.world_size or list(group.global_ranks) != list(range(group.size)):
-        raise Refused(f"train needs the world: {config.replicas} replicas and {config.spares} spares of {config.ranks} "
-                      f"ranks are {config.world_size} processes, and this group has {group.size}")  # fmt: skip
+        raise RefusedError(
+            f"train needs the world: {config.replicas} replicas and {config.spares} spares of {config.ranks} "
+            f"ranks are {config.world_size} processes, and this group has {group.size}"
+        )
     group.context.transport.must_be_rebuildable("FT-HSDP")
     if type(steps) is not int or steps < 0:
-        raise Refused(f"steps={steps!r}: needs a whole number, 0 or more")
+        raise RefusedError(f"steps={steps!r}: needs a whole number, 0 or more")
 
 
 def _prepare(
     group: Group, inner: Group, config: FtConfig, address: Any, token: str, build: Build, steps: int, folder: Path,
     run: str, stack: contextlib.ExitStack,
-) -> Life:  # fmt: skip
+) -> Incarnation:  # fmt: skip
     """All that can be done before anybody waits for this replica."""
     with group.span("first step"):
         unit = group.rank // config.ranks
@@ -106,8 +108,24 @@ def _prepare(
         stager = Stager(state, server, group.device)
     client = QuorumClient(address, token, timeout=config.deadlines.join, code=_code(config, steps, state))
     stack.callback(client.close)
-    return Life(config, steps, group, inner, ftar, state, gradients, loss, rates, offload, server, stager, client,
-                folder, run, token)  # fmt: skip
+    return Incarnation(
+        config,
+        steps,
+        group,
+        inner,
+        ftar,
+        state,
+        gradients,
+        loss,
+        rates,
+        offload,
+        server,
+        stager,
+        client,
+        folder,
+        run,
+        token,
+    )
 
 
 def _code(config: FtConfig, steps: int, state: TrainingState) -> str:
@@ -119,7 +137,7 @@ def _code(config: FtConfig, steps: int, state: TrainingState) -> str:
     return hashlib.sha256(repr(words).encode()).hexdigest()[:16]
 
 
-def _check_in(life: Life, unit: int, stack: contextlib.ExitStack) -> bool:
+def _check_in(life: Incarnation, unit: int, stack: contextlib.ExitStack) -> bool:
     """Take a place and check in with the other ranks of the replica. False if the run ended before there was one."""
     config, incarnation = life.config, None
     life.replica = unit
@@ -141,7 +159,7 @@ def _check_in(life: Life, unit: int, stack: contextlib.ExitStack) -> bool:
     return True
 
 
-def _stand_by(life: Life) -> dict[str, Any] | None:
+def _stand_by(life: Incarnation) -> dict[str, Any] | None:
     """Wait for a place: all first-step work is done. None when the run is over."""
     while True:
         try:
@@ -151,7 +169,7 @@ def _stand_by(life: Life) -> dict[str, Any] | None:
                 return None
 
 
-def _loop(life: Life) -> bool:
+def _loop(life: Incarnation) -> bool:
     """Attempt after attempt until all steps are done. False if the others were through before."""
     while True:
         phases = Phases(life.group)
@@ -170,7 +188,7 @@ def _loop(life: Life) -> bool:
             return True
 
 
-def _note(life: Life, decision: Decision, outcome: Outcome, phases: Phases) -> None:
+def _note(life: Incarnation, decision: Decision, outcome: Outcome, phases: Phases) -> None:
     """Remember how it went."""
     quorum = outcome.quorum
     life.attempts.append(Attempt(
@@ -180,11 +198,13 @@ def _note(life: Life, decision: Decision, outcome: Outcome, phases: Phases) -> N
     life.failed = bool(outcome.why)
     life.tries = life.tries + 1 if life.failed else 0
     if life.tries >= life.config.max_attempts:
-        raise Fatal(f"replica {life.replica} rank {life.rank} tried step {quorum.step} {life.tries} times in vain; the "
-                    f"last time: {outcome.why}")  # fmt: skip
+        raise Fatal(
+            f"replica {life.replica} rank {life.rank} tried step {quorum.step} {life.tries} times in vain; the "
+            f"last time: {outcome.why}"
+        )
 
 
-def _result(life: Life, finished: bool, first_step: float) -> Result:
+def _result(life: Incarnation, finished: bool, first_step: float) -> Result:
     state, config = life.state, life.config
     weights = None
     if config.keep_weights:

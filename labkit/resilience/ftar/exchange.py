@@ -9,7 +9,7 @@ from torch import Tensor
 from labkit.collectives.checks import check_call
 from labkit.collectives.frame import framed
 from labkit.resilience.errors import as_class
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 from labkit.wire.ops import SUM, ReduceOp
 from labkit.wire.relay import relay
@@ -69,10 +69,10 @@ def check_limits(group: Any, chunk_bytes: int, chunks: int, deadline: float | No
     group.context.transport.must_be_rebuildable("FTAR")
     for name, value, most in (("chunk_bytes", chunk_bytes, 1 << 40), ("chunks", chunks, MOST_CHUNKS)):
         if type(value) is not int or not 1 <= value <= most:
-            raise Refused(f"{name}={value!r}: needs a whole number from 1 to {most}")
+            raise RefusedError(f"{name}={value!r}: needs a whole number from 1 to {most}")
     for name, seconds in (("deadline", deadline), ("quiet", quiet)):
         if seconds is None:
             continue
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-            raise Refused(f"{name}={seconds!r}: needs a number of seconds above 0")
+            raise RefusedError(f"{name}={seconds!r}: needs a number of seconds above 0")
     return min(group.context.timeout, deadline or group.context.timeout)

@@ -19,7 +19,7 @@ from labkit.wire.relay import Into, Out
 
 
 @dataclass(frozen=True)
-class Plan:
+class RingPlan:
     """What one rank sends to the right and receives from the left, in order. Positions are elements of the tensor."""
 
     outs: list[Out]
@@ -28,7 +28,7 @@ class Plan:
     partitions: int
 
 
-def make_plan(numel: int, itemsize: int, size: int, rank: int, chunk_bytes: int, chunks: int) -> Plan:
+def make_plan(numel: int, itemsize: int, size: int, rank: int, chunk_bytes: int, chunks: int) -> RingPlan:
     """The plan of `rank` in a ring of `size` for `numel` elements of `itemsize` bytes; the same cuts on all ranks."""
     longest = -(-numel // size)
     count = max(1, -(-longest // max(1, chunk_bytes // itemsize)))
@@ -49,4 +49,4 @@ def make_plan(numel: int, itemsize: int, size: int, rank: int, chunk_bytes: int,
                 outs.append((away[chunk], away[chunk + 1], len(intos) - width + 1 if step else 0))
                 intos.append((here[chunk], here[chunk + 1], op))
         first += width
-    return Plan(outs, intos, count, len(rounds))
+    return RingPlan(outs, intos, count, len(rounds))

@@ -13,7 +13,7 @@ from labkit.models.gpt import GPTConfig
 from labkit.parallel.tensor.gpt import TensorParallelGPT
 from labkit.parallel.tensor.placement import Shards
 from labkit.resilience.deadlines import Deadlines
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from .replicas import Replicas
@@ -64,18 +64,22 @@ class NtpConfig:
         if isinstance(self.model, GPTConfig):
             home.check(self.model)
         elif not callable(self.model) or isinstance(self.model, nn.Module):
-            raise Refused(f"NtpConfig(model={type(self.model).__name__}): a GPTConfig, or a function (group, shards) "
-                          "that makes a module: it is made anew whenever a replica changes its width")  # fmt: skip
+            raise RefusedError(
+                f"NtpConfig(model={type(self.model).__name__}): a GPTConfig, or a function (group, shards) "
+                "that makes a module: it is made anew whenever a replica changes its width"
+            )
         self.shares(home)
         for name, least in (("seed", 0), ("bucket_bytes", 1), ("max_attempts", 1)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
-                raise Refused(f"NtpConfig({name}={value!r}): needs a whole number of at least {least}")
+                raise RefusedError(f"NtpConfig({name}={value!r}): needs a whole number of at least {least}")
         if self.repair_steps is not None and (type(self.repair_steps) is not int or self.repair_steps < 1):
-            raise Refused(f"NtpConfig(repair_steps={self.repair_steps!r}): steps, 1 or more, or None for ever")
+            raise RefusedError(f"NtpConfig(repair_steps={self.repair_steps!r}): steps, 1 or more, or None for ever")
         if not 0 < self.beat < self.deadlines.message:
-            raise Refused(f"NtpConfig(beat={self.beat}): signs of life must come more often than a message may take "
-                          f"({self.deadlines.message:g} s), and less than all the time")  # fmt: skip
+            raise RefusedError(
+                f"NtpConfig(beat={self.beat}): signs of life must come more often than a message may take "
+                f"({self.deadlines.message:g} s), and less than all the time"
+            )
 
     @property
     def home(self) -> Replicas:
@@ -92,9 +96,11 @@ class NtpConfig:
             made = self.model(group, lambda count: replicas.map_of(replica, count).compute)
         known = dict(made.named_parameters(remove_duplicate=False))
         if stray := [name for name in made.state_dict() if name not in known]:
-            raise Refused(f"the buffer {stray[0]} would not follow when a rank is lost: only parameters and the "
-                          "optimizer's state do. One that never changes is registered with "
-                          "persistent=False")  # fmt: skip
+            raise RefusedError(
+                f"the buffer {stray[0]} would not follow when a rank is lost: only parameters and the "
+                "optimizer's state do. One that never changes is registered with "
+                "persistent=False"
+            )
         return made.to(group.device, self.dtype)
 
     def loss(self, model: nn.Module, numbers: Tensor, device: torch.device) -> Tensor:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from labkit.cost.simulators.clusters import METHODS, Cluster
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 Gpus = tuple[int, ...]
 
@@ -58,9 +58,9 @@ class ResourceManager:
 
     def __init__(self, cluster: Cluster, method: str = "ntp", spares: int = 0) -> None:
         if method not in METHODS:
-            raise Refused(f"method {method!r}: one of {', '.join(METHODS)}")
+            raise RefusedError(f"method {method!r}: one of {', '.join(METHODS)}")
         if type(spares) is not int or spares < 0:
-            raise Refused(f"spares={spares!r}: a number of domains, 0 or more")
+            raise RefusedError(f"spares={spares!r}: a number of domains, 0 or more")
         self.cluster, self.method = cluster, method
         self._domains = cluster.domains + spares
         self._failed: set[int] = set()
@@ -75,18 +75,18 @@ class ResourceManager:
         return self._domains * self.cluster.gpus_per_domain
 
     def fail(self, gpus: Iterable[int]) -> Assignment:
-        """These have failed. Raises Refused for one that has already, or that there is not."""
+        """These have failed. Raises RefusedError for one that has already, or that there is not."""
         lost = self._known(gpus)
         if twice := sorted(lost & self._failed):
-            raise Refused(f"GPU {twice[0]} has failed already; until it is repaired it cannot fail again")
+            raise RefusedError(f"GPU {twice[0]} has failed already; until it is repaired it cannot fail again")
         self._failed |= lost
         return self._change()
 
     def repair(self, gpus: Iterable[int]) -> Assignment:
-        """These are healthy again. Raises Refused for one that had not failed."""
+        """These are healthy again. Raises RefusedError for one that had not failed."""
         back = self._known(gpus)
         if whole := sorted(back - self._failed):
-            raise Refused(f"GPU {whole[0]} has not failed: those that have are {sorted(self._failed)}")
+            raise RefusedError(f"GPU {whole[0]} has not failed: those that have are {sorted(self._failed)}")
         self._failed -= back
         return self._change()
 
@@ -97,12 +97,12 @@ class ResourceManager:
         Refused if the job has some already, or if there are fewer.
         """
         if job in self._loans:
-            raise Refused(f"job {job!r} has GPUs {sorted(self._loans[job])}: it must give them back first")
+            raise RefusedError(f"job {job!r} has GPUs {sorted(self._loans[job])}: it must give them back first")
         taken = {g for held in self._loans.values() for g in held}
         idle, spare = ([g for g in of if g not in taken] for of in (self.now.idle, self.now.spare))
         free = len(idle) + len(spare)
         if type(gpus) is not int or not 1 <= gpus <= free:
-            raise Refused(f"job {job!r} asks for {gpus!r} GPUs; {free} healthy ones are free: {idle + spare}")
+            raise RefusedError(f"job {job!r} asks for {gpus!r} GPUs; {free} healthy ones are free: {idle + spare}")
         width = self.cluster.gpus_per_domain
         together = Counter(g // width for g in idle)
         idle.sort(key=lambda g: (-together[g // width], g))
@@ -111,9 +111,9 @@ class ResourceManager:
         return self.now.loans[job]
 
     def give_back(self, job: str) -> Assignment:
-        """`job` has ended. Raises Refused if it has no GPUs."""
+        """`job` has ended. Raises RefusedError if it has no GPUs."""
         if job not in self._loans:
-            raise Refused(f"job {job!r} has borrowed nothing: those that have are {sorted(self._loans)}")
+            raise RefusedError(f"job {job!r} has borrowed nothing: those that have are {sorted(self._loans)}")
         del self._loans[job]
         self.now = self._assign()
         return self.now
@@ -123,7 +123,7 @@ class ResourceManager:
     def _known(self, gpus: Iterable[int]) -> set[int]:
         asked = list(gpus)
         if strange := [g for g in asked if type(g) is not int or not 0 <= g < self.gpus]:
-            raise Refused(f"there is no GPU {strange[0]!r}: they have numbers from 0 to {self.gpus - 1}")
+            raise RefusedError(f"there is no GPU {strange[0]!r}: they have numbers from 0 to {self.gpus - 1}")
         return set(asked)
 
     def _change(self) -> Assignment:

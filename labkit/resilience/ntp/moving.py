@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 from labkit.wire.handle import MessageHandle
 
@@ -43,7 +43,7 @@ def plan(have: Sequence[Places], want: Sequence[Places], *, dim: int = 0, near: 
 
     A rank keeps what it has. What it lacks comes from a rank of the same `near` number (a replica), if one has it, and
     else from any other; where several have it the receivers are shared out among them.
-    Raises Refused if a place is wanted that no rank has.
+    Raises RefusedError if a place is wanted that no rank has.
     """
     holders: dict[int, list[int]] = {}
     for rank, places in enumerate(have):
@@ -55,7 +55,9 @@ def plan(have: Sequence[Places], want: Sequence[Places], *, dim: int = 0, near: 
         for place in sorted(set(places) - own):
             sources = holders.get(place)
             if sources is None:
-                raise Refused(f"no rank is left that has place {place} along dimension {dim}, which rank {rank} needs")
+                raise RefusedError(
+                    f"no rank is left that has place {place} along dimension {dim}, which rank {rank} needs"
+                )
             if near is not None:
                 sources = [s for s in sources if near[s] == near[rank]] or sources
             sent.setdefault(sources[rank % len(sources)], {}).setdefault(rank, []).append(place)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.parallel.tensor.shard_spec import ShardSpec, shard_specs_of
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from .replicas import Replicas, positions_of
@@ -30,7 +30,7 @@ class NaiveSync:
         self, model: nn.Module, replicas: Replicas, group: Group, *, share: float, joined: bool = False
     ) -> None:
         if len(replicas.members) != 2:
-            raise Refused(f"NaiveSync is for two replicas, not {len(replicas.members)}")
+            raise RefusedError(f"NaiveSync is for two replicas, not {len(replicas.members)}")
         self.replicas, self.group, self.share, self.joined = replicas, group, share, joined
         self.replica, self.position = replicas.place(group.global_ranks[group.rank])
         other = replicas.members[1 - self.replica]
@@ -45,7 +45,7 @@ class NaiveSync:
         if cut is None:
             return {}
         if cut.count:
-            raise Refused("NaiveSync is for models that are cut evenly: leave out `placement`")
+            raise RefusedError("NaiveSync is for models that are cut evenly: leave out `placement`")
         mine = cut.places(self.position)
         here = {int(place): i for i, place in enumerate(mine)}
         theirs = ShardSpec.even(cut.dim, cut.sections, width)

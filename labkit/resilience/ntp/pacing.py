@@ -19,7 +19,7 @@ from torch import nn
 import labkit
 from labkit.models.gpt import GPTConfig
 from labkit.parallel.tensor.gpt import TensorParallelGPT
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 from labkit.wire.network import Network
 
@@ -48,14 +48,16 @@ def paced_step(
     """A training step of replicas of `widths` ranks, each with its own local batch; the median of `steps`.
 
     full: the width at which one sample takes `sample` seconds of kernels, of which `attention` is cut by heads and the
-    rest by feed-forward columns. speeds: of the GPUs of each replica, above 1 with more power. Raises Refused unless
-    there is a batch, and a speed, for each width, and at least one step.
+    rest by feed-forward columns. speeds: of the GPUs of each replica, above 1 with more power. Raises RefusedError
+    unless there is a batch, and a speed, for each width, and at least one step.
     """
     speeds = [1.0] * len(widths) if speeds is None else speeds
     if not len(batches) == len(widths) == len(speeds):
-        raise Refused(f"widths {list(widths)} need a batch and a speed each, not {list(batches)} and {list(speeds)}")
+        raise RefusedError(
+            f"widths {list(widths)} need a batch and a speed each, not {list(batches)} and {list(speeds)}"
+        )
     if type(steps) is not int or steps < 1:
-        raise Refused(f"steps={steps!r}: one or more")
+        raise RefusedError(f"steps={steps!r}: one or more")
     run = labkit.launch(
         _step, sum(widths), config, tuple(widths), tuple(batches), full, attention, sample, tuple(speeds), steps,
         clock=clock, transport="local", network=network,

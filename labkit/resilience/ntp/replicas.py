@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from labkit.models.gpt import GPTConfig
 from labkit.parallel.tensor.placement import Placement, counts
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 from .shard_map import ShardMap, shard_map
 
@@ -26,18 +26,18 @@ class Replicas:
     def __post_init__(self) -> None:
         every = [rank for ranks in self.members for rank in ranks]
         if not every:
-            raise Refused("a job needs a replica, and none is left: begin again from a checkpoint")
+            raise RefusedError("a job needs a replica, and none is left: begin again from a checkpoint")
         if not all(self.members):
             empty = next(r for r, ranks in enumerate(self.members) if not ranks)
-            raise Refused(f"replica {empty} has no rank: a replica that is lost whole is left out")
+            raise RefusedError(f"replica {empty} has no rank: a replica that is lost whole is left out")
         if len(set(every)) != len(every):
-            raise Refused(f"a rank is named twice in {self.members}")
+            raise RefusedError(f"a rank is named twice in {self.members}")
 
     @classmethod
     def of(cls, *widths: int) -> Replicas:
         """World ranks in order: `Replicas.of(4, 3)` has (0, 1, 2, 3) and (4, 5, 6)."""
         if not widths or any(type(w) is not int or w < 1 for w in widths):
-            raise Refused(f"widths {list(widths)}: each replica needs one rank or more")
+            raise RefusedError(f"widths {list(widths)}: each replica needs one rank or more")
         edges = [sum(widths[:i]) for i in range(len(widths) + 1)]
         return cls(tuple(tuple(range(a, b)) for a, b in zip(edges, edges[1:], strict=False)))
 
@@ -60,7 +60,7 @@ class Replicas:
         for r, ranks in enumerate(self.members):
             if rank in ranks:
                 return r, ranks.index(rank)
-        raise Refused(f"rank {rank} is in no replica: they have {self.ranks}")
+        raise RefusedError(f"rank {rank} is in no replica: they have {self.ranks}")
 
     def only(self, living: Iterable[int]) -> Replicas:
         """These replicas with none but the ranks of `living`. One that is lost whole is gone; the others move up."""
@@ -79,11 +79,13 @@ class Replicas:
         return Placement.by(config, lambda count: self.map_of(replica, count).compute)
 
     def check(self, config: GPTConfig) -> None:
-        """Raise Refused if a replica is too wide for this model: each of its ranks needs a shard of every kind."""
+        """Raise RefusedError if a replica is too wide for this model: each of its ranks needs a shard of every kind."""
         for name, count in counts(config).items():
             if count < max(self.widths):
-                raise Refused(f"{name}: {count} shards for a replica of {max(self.widths)} ranks. At most {count} "
-                              "ranks can share this model; make more replicas of fewer ranks")  # fmt: skip
+                raise RefusedError(
+                    f"{name}: {count} shards for a replica of {max(self.widths)} ranks. At most {count} "
+                    "ranks can share this model; make more replicas of fewer ranks"
+                )
 
     def shares(self, batch: int, *, stronger: bool = False) -> list[int]:
         """How many of `batch` examples each replica trains: as many a rank everywhere, as nearly as whole ones allow.
@@ -92,7 +94,7 @@ class Replicas:
         stronger: the ranks of a narrow replica are so much faster (NTP-PW), so each replica trains as many. [8 and 8]
         """
         if type(batch) is not int or batch < len(self.members):
-            raise Refused(f"a batch of {batch!r} for {len(self.members)} replicas: each needs an example")
+            raise RefusedError(f"a batch of {batch!r} for {len(self.members)} replicas: each needs an example")
         weights = [1] * len(self.members) if stronger else self.widths
         total = sum(weights)
         shares = [max(1, batch * weight // total) for weight in weights]

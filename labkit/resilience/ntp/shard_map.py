@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from labkit.collectives.chunks import even_sizes
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 Shards = list[list[int]]  # the numbers of the shards that each rank holds
 
@@ -89,7 +89,7 @@ def shard_map(num_shards: int, healthy: int, reduced: int) -> ShardMap:
 
     num_shards: heads, groups of heads that share keys, feed-forward columns, rows of a vocabulary. It need not divide
     by either width: then some ranks hold one shard more, in the compute layout the first ones.
-    Raises Refused: no ranks, more of them reduced than healthy, or fewer shards than ranks.
+    Raises RefusedError: no ranks, more of them reduced than healthy, or fewer shards than ranks.
     """
     check_shards(num_shards, healthy, reduced)
     sync = cut_evenly(num_shards, reduced)
@@ -125,16 +125,19 @@ def cut_evenly(num_shards: int, ranks: int) -> Shards:
 
 
 def check_shards(num_shards: int, healthy: int, reduced: int) -> None:
-    """Raise Refused unless a replica of `healthy` ranks and one of `reduced` can share `num_shards`."""
+    """Raise RefusedError unless a replica of `healthy` ranks and one of `reduced` can share `num_shards`."""
     for name, value in (("num_shards", num_shards), ("healthy", healthy), ("reduced", reduced)):
         if type(value) is not int or value < 1:
-            raise Refused(f"{name}={value!r}: a whole number, 1 or more")
+            raise RefusedError(f"{name}={value!r}: a whole number, 1 or more")
     if reduced > healthy:
-        raise Refused(f"a reduced replica of {reduced} ranks and a healthy one of {healthy}: the reduced one is the "
-                      "narrower")  # fmt: skip
+        raise RefusedError(
+            f"a reduced replica of {reduced} ranks and a healthy one of {healthy}: the reduced one is the narrower"
+        )
     if num_shards < healthy:
-        raise Refused(f"{num_shards} shards for {healthy} ranks: each rank needs one. At most {num_shards} ranks can "
-                      "share this layer")  # fmt: skip
+        raise RefusedError(
+            f"{num_shards} shards for {healthy} ranks: each rank needs one. At most {num_shards} ranks can "
+            "share this layer"
+        )
 
 
 def _holders(layout: Sequence[Sequence[int]], num_shards: int) -> list[int]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from labkit.collectives import all_gather
 from labkit.collectives.chunks import even_sizes
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 
@@ -30,15 +30,16 @@ class Border:
     def __init__(self, group: Group, before: Sequence[int], after: Sequence[int]) -> None:
         for name, ranks in (("before", before), ("after", after)):
             if not ranks or len(set(ranks)) < len(ranks) or not all(0 <= r < group.size for r in ranks):
-                raise Refused(f"{name}={list(ranks)}: a stage needs one rank or more, each once, of 0 to "
-                              f"{group.size - 1}")  # fmt: skip
+                raise RefusedError(
+                    f"{name}={list(ranks)}: a stage needs one rank or more, each once, of 0 to {group.size - 1}"
+                )
         if both := sorted({*before} & {*after}):
-            raise Refused(f"rank {both[0]} is on both sides of the border")
+            raise RefusedError(f"rank {both[0]} is on both sides of the border")
         self.group = group
         self._sides = (list(before), list(after))
         self._mine = next((i for i, side in enumerate(self._sides) if group.rank in side), -1)
         if self._mine < 0:
-            raise Refused(f"rank {group.rank} is on neither side of the border: {list(before)}, {list(after)}")
+            raise RefusedError(f"rank {group.rank} is on neither side of the border: {list(before)}, {list(after)}")
         self._place = self._sides[self._mine].index(group.rank)
         self._stage = group.subgroup(self._sides[self._mine])
 

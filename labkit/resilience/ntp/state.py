@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from labkit.collectives import all_gather
 from labkit.parallel.refusals.agreement import gather_texts
 from labkit.parallel.tensor.shard_spec import ShardSpec, shard_specs_of
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from .config import NtpConfig
@@ -62,7 +62,7 @@ class State:
         """Make a part of `replicas`, whose ranks are those of `group`; what this rank holds stays as it is.
 
         held: by world rank, in whose layouts it holds the state; empty if there is none yet: then all draw from the
-        seed. Raises Refused on every rank if a part of the state is on no rank.
+        seed. Raises RefusedError on every rank if a part of the state is on no rank.
         """
         config, rank = self.config, group.context.rank
         replica, _ = replicas.place(rank)
@@ -153,8 +153,8 @@ def _moves(
             have.append(_places(cut, held[rank], *held[rank].place(rank)) if rank in held else [])
     try:
         return plan(have, want, dim=0 if cut is None else cut.dim, near=near)
-    except Refused as why:
-        raise Refused(f"a part of {name} is on no rank any more: {why}. Begin again from a checkpoint") from None
+    except RefusedError as why:
+        raise RefusedError(f"a part of {name} is on no rank any more: {why}. Begin again from a checkpoint") from None
 
 
 def _places(cut: ShardSpec, replicas: Replicas, replica: int, position: int) -> list[int]:

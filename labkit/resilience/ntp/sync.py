@@ -23,7 +23,7 @@ from torch.autograd import Variable
 from labkit.collectives import all_reduce
 from labkit.parallel.data.buckets import plan as plan_buckets
 from labkit.parallel.tensor.shard_spec import ShardSpec, shard_specs_of
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from .moving import Carried, Carrier, Moves, plan
@@ -49,7 +49,7 @@ class NonuniformSync:
 
     Sent by a rank, for gradients of M bytes in its compute layout: an extra rank M before, and as much comes back
     after (a rank of the sync layout sends it); a rank of the sync layout its all-reduce over the replicas.
-    Raises Refused, on every rank: a model that is not spread as `replicas` says.
+    Raises RefusedError, on every rank: a model that is not spread as `replicas` says.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class NonuniformSync:
             compute, sync, dim = [every] * width, [every] * narrow + [list[int]()] * (width - narrow), 0
         else:
             if not cut.count:
-                raise Refused(
+                raise RefusedError(
                     f"{name} is cut evenly: give its layer the shards of this replica, `shards=shards(count)` (a GPT: "
                     "placement=replicas.computes(config, replica))"
                 )
@@ -110,7 +110,9 @@ class NonuniformSync:
             dim = cut.dim
             wanted = cut.other(layouts.compute)
             if wanted != cut:
-                raise Refused(f"{name} is not spread as replica {self.replica} of widths {self.replicas.widths} needs")
+                raise RefusedError(
+                    f"{name} is not spread as replica {self.replica} of widths {self.replicas.widths} needs"
+                )
             narrower = cut.other([*layouts.sync, *[[]] * (width - narrow)])
             compute = [cut.places(r).tolist() for r in range(width)]
             sync = [narrower.places(r).tolist() for r in range(width)]
@@ -139,7 +141,7 @@ class NonuniformSync:
         for i in self._buckets[self._next]:
             grad = self.held[i].parameter.grad
             if grad is None:
-                raise Refused(f"{self.held[i].name} got no gradient: each parameter must take part in every step")
+                raise RefusedError(f"{self.held[i].name} got no gradient: each parameter must take part in every step")
             grads.append(grad * self.share)
         self._moving = (self._next, self._before[self._next].begin(grads))
         self._next += 1

@@ -43,7 +43,7 @@ from labkit.parallel.tensor.whole import whole_state
 from labkit.resilience.errors import RECOVERABLE, Fatal, NoQuorum
 from labkit.resilience.ft_hsdp.data import is_finished, write_finished
 from labkit.resilience.quorum import Member, Quorum, QuorumClient
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 from .config import NtpConfig
@@ -86,8 +86,8 @@ def train(group: Group, config: NtpConfig, address: Any, token: str, steps: int,
     """Train `steps` steps as one rank of the world `group`, with the ranks that are there.
 
     address, token: of a quorum service for as many replicas as the world has ranks. folder: shared by all ranks, where
-    the mark lies that the run is over. Raises what is wrong with this rank, and Refused on every rank when a part of
-    the state was on no other rank than those that were lost.
+    the mark lies that the run is over. Raises what is wrong with this rank, and RefusedError on every rank when a part
+    of the state was on no other rank than those that were lost.
     """
     _check(group, config, steps)
     life = _Life(group, config, address, token, steps, Path(folder))
@@ -101,10 +101,12 @@ def train(group: Group, config: NtpConfig, address: Any, token: str, steps: int,
 
 def _check(group: Group, config: NtpConfig, steps: int) -> None:
     if group.size != sum(config.widths):
-        raise Refused(f"widths {list(config.widths)} are {sum(config.widths)} ranks, and this world has {group.size}")
+        raise RefusedError(
+            f"widths {list(config.widths)} are {sum(config.widths)} ranks, and this world has {group.size}"
+        )
     group.context.transport.must_be_rebuildable("nonuniform training")
     if type(steps) is not int or steps < 0:
-        raise Refused(f"steps={steps!r}: needs a whole number, 0 or more")
+        raise RefusedError(f"steps={steps!r}: needs a whole number, 0 or more")
 
 
 class _Life:
@@ -216,7 +218,7 @@ class _Life:
         with self.world.within(self.config.deadlines.step), self.group.span("arrange"):
             try:
                 state.prepare(quorum.id, self.config.home.only(quorum.replicas), self.world, _held(quorum))
-            except Refused:  # what is on no rank any more does not come back with one: nobody need wait for it
+            except RefusedError:  # what is on no rank any more does not come back with one: nobody need wait for it
                 write_finished(self.folder, self.run, state.step)
                 raise
             barrier(self.world)

@@ -42,8 +42,10 @@ def emulate(
     """
     hosts = max(replicas, min(HOSTS, members // 8)) if hosts is None else hosts
     if not (1 <= replicas <= members and 1 <= hosts <= members and rounds >= 1 and replicas >= 2):
-        raise BadCall(f"emulate: {members} members in {replicas} replicas on {hosts} hosts: needs 2 replicas or more, "
-                      "and a member for each replica and host")  # fmt: skip
+        raise BadCall(
+            f"emulate: {members} members in {replicas} replicas on {hosts} hosts: needs 2 replicas or more, "
+            "and a member for each replica and host"
+        )
     if not 0 < idle < timeout:
         raise BadCall(f"emulate: idle={idle}: needs a number of seconds above 0, and less than timeout={timeout:g}")
     if hosts < replicas:  # the last replica, one member of which dies, would have no host of its own

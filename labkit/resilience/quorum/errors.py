@@ -7,21 +7,21 @@ end, or its caller has to change something.
 from __future__ import annotations
 
 from labkit.resilience.errors import NoQuorum, OldIncarnation, WrongToken, WrongVersion
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 class Unanswered(NoQuorum):
     """Nobody answers at the address, or the service stopped answering."""
 
 
-class BadCall(Refused):
+class BadCall(RefusedError):
     """The call itself makes no sense: an unknown replica, a rank out of range, a message too large."""
 
 
-Trouble = NoQuorum | Refused
-TROUBLE = (NoQuorum, Refused)  # the same for `except`
+Trouble = NoQuorum | RefusedError
+TROUBLE = (NoQuorum, RefusedError)  # the same for `except`
 
-BY_NAME: dict[str, type[NoQuorum] | type[Refused]] = {
+BY_NAME: dict[str, type[NoQuorum] | type[RefusedError]] = {
     "NoQuorum": NoQuorum, "Unanswered": Unanswered, "WrongToken": WrongToken, "WrongVersion": WrongVersion,
     "OldIncarnation": OldIncarnation, "BadCall": BadCall,
 }  # fmt: skip

@@ -88,8 +88,10 @@ class Lives:
             return
         others = [s.replica for s in self.slots if s.replica != replica and s.phase == LIVE]
         if self.code and code != self.code and others:
-            raise WrongVersion(f"replica {replica} runs other code ({code}) than replicas {others} ({self.code}): "
-                               "start it from the same sources with the same configuration")  # fmt: skip
+            raise WrongVersion(
+                f"replica {replica} runs other code ({code}) than replicas {others} ({self.code}): "
+                "start it from the same sources with the same configuration"
+            )
         self.code = code
 
     # -- signs of life -------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@
 """
 
 from labkit.resilience.storm.drawing import draw, table
-from labkit.resilience.storm.plans import INSTANTS, KINDS, RETURN, STEP, Plan, Strike
+from labkit.resilience.storm.plans import INSTANTS, KINDS, RETURN, STEP, StormPlan, Strike
 from labkit.resilience.storm.shapes import SHAPES
 
-__all__ = ["INSTANTS", "KINDS", "Plan", "RETURN", "SHAPES", "STEP", "Strike", "draw", "table"]
+__all__ = ["INSTANTS", "KINDS", "StormPlan", "RETURN", "SHAPES", "STEP", "Strike", "draw", "table"]

@@ -6,13 +6,13 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 
-from .plans import Plan
+from .plans import StormPlan
 from .shapes import PAIRS, SHAPES
 
 PACE = 0.15  # seconds
 
 
-def draw(seed: int, shapes: Iterable[str] | None = None, *, thaw: float = 1.0, largest: int = 6) -> Plan:
+def draw(seed: int, shapes: Iterable[str] | None = None, *, thaw: float = 1.0, largest: int = 6) -> StormPlan:
     """The plan of this seed. shapes: only these (see `SHAPES`). thaw: the longest freeze. largest: processes."""
     names = sorted(SHAPES) if shapes is None else list(shapes)
     dice = random.Random(seed)
@@ -28,10 +28,10 @@ def draw(seed: int, shapes: Iterable[str] | None = None, *, thaw: float = 1.0, l
     least, pace = replicas if waits and shape != "twin" else 1, 0.0
     if least == 1 and (shape == "twin" or dice.random() < 0.5):
         steps, pace = steps + 8, PACE
-    return Plan(seed, shape, replicas, ranks, inside, steps, tuple(strikes), intervention, least, pace)
+    return StormPlan(seed, shape, replicas, ranks, inside, steps, tuple(strikes), intervention, least, pace)
 
 
-def table(plans: Iterable[Plan]) -> dict[str, Counter[str]]:
+def table(plans: Iterable[StormPlan]) -> dict[str, Counter[str]]:
     """How many plans of each shape, and strikes of each kind and at each instant."""
     counts: dict[str, Counter[str]] = {"shape": Counter(), "what": Counter(), "at": Counter(), "inside": Counter()}
     for plan in plans:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.faults import Drop, Fault, Hang, Kill, Raise
 
 STEP = ("forward", "exchange", "vote", "commit", "quorum")  # spans of every step of a healthy replica
@@ -35,9 +35,9 @@ class Strike:
 
     def __post_init__(self) -> None:
         if self.what not in KINDS:
-            raise Refused(f"what={self.what!r}: choose {', '.join(map(repr, KINDS))}")
+            raise RefusedError(f"what={self.what!r}: choose {', '.join(map(repr, KINDS))}")
         if (self.what == "drop") != (self.at == "message"):
-            raise Refused(f"{self}: a drop hits a message, and nothing else does")
+            raise RefusedError(f"{self}: a drop hits a message, and nothing else does")
 
     def fault(self, ranks: int) -> Fault:
         """The same as labkit knows it, in a world with `ranks` ranks a replica."""
@@ -49,7 +49,7 @@ class Strike:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StormPlan:
     """One run: `replicas` of `ranks` processes train `steps` steps and are struck. inside: "plain", "fsdp" or "tp".
 
     least: fewer replicas do not train; with all of them the others wait for who is lost, so it certainly comes back.

@@ -15,7 +15,7 @@ from labkit.resilience.deadlines import Deadlines
 from labkit.resilience.ft_hsdp import FtConfig, Result
 from labkit.resilience.supervising.run import FtJob, FtRun, start_ft_hsdp
 
-from .drawing import Plan
+from .drawing import StormPlan
 from .models import MODELS, Paced
 
 BATCH = 4  # samples of a replica's step
@@ -28,7 +28,7 @@ PATIENCE = 90.0  # seconds beyond what the deadlines allow, for starting process
 class Verdict:
     """What a plan came to. problems: what must not be; none means it passed. fired: faults that struck."""
 
-    plan: Plan
+    plan: StormPlan
     seconds: float
     problems: list[str] = field(default_factory=list)
     fired: int = 0
@@ -45,7 +45,7 @@ class Verdict:
                f"{self.plan.inside}): {how}, {self.seconds:.2f} s"  # fmt: skip
 
 
-def configure(plan: Plan, **changes: Any) -> FtConfig:
+def configure(plan: StormPlan, **changes: Any) -> FtConfig:
     """The run's options for a plan: deadlines that a small model keeps on a busy machine."""
     options = {
         "replicas": plan.replicas, "ranks": plan.ranks, "deadlines": Deadlines.for_step(STEP, least=3 * STEP),
@@ -55,12 +55,12 @@ def configure(plan: Plan, **changes: Any) -> FtConfig:
     return FtConfig(**{**options, **changes})
 
 
-def allowed(plan: Plan, config: FtConfig) -> float:
+def allowed(plan: StormPlan, config: FtConfig) -> float:
     """Seconds that a run of this plan may take: each strike may cost the longest of all waits, twice, and a birth."""
     return PATIENCE + (len(plan.strikes) + 1) * (2 * config.deadlines.hang + BIRTH)
 
 
-def weather(plan: Plan, *, config: FtConfig | None = None, replay: bool = True, **options: Any) -> Verdict:
+def weather(plan: StormPlan, *, config: FtConfig | None = None, replay: bool = True, **options: Any) -> Verdict:
     """Run the plan and judge it. replay: repeat the training that its logs tell of, and compare the weights."""
     config = config or configure(plan)
     began = time.monotonic()
@@ -97,7 +97,7 @@ def _judge(verdict: Verdict, run: FtRun, limit: float) -> None:
     verdict.problems += [f"supervisor: {text}" for text in run.errors]
 
 
-def compare(run: FtRun, plan: Plan) -> str:
+def compare(run: FtRun, plan: StormPlan) -> str:
     """Why a fault-free training on the same samples in the same steps comes to another state; "" if it does not."""
     assert run.audit is not None
     results = replayed(run, plan)
@@ -110,7 +110,7 @@ def compare(run: FtRun, plan: Plan) -> str:
     return "the final state is not that of a run without faults: " + ", ".join(wrong) if wrong else ""
 
 
-def replayed(run: FtRun, plan: Plan) -> list[Result]:
+def replayed(run: FtRun, plan: StormPlan) -> list[Result]:
     """The training of the run's lineage, repeated by one replica."""
     import labkit
     from labkit.resilience.ft_hsdp.replaying import Step, replay
@@ -121,7 +121,7 @@ def replayed(run: FtRun, plan: Plan) -> list[Result]:
 
 
 @contextlib.contextmanager
-def _thawing(job: FtJob, plan: Plan) -> Iterator[None]:
+def _thawing(job: FtJob, plan: StormPlan) -> Iterator[None]:
     """Continue each frozen rank when its time has come."""
     due, over = plan.thaws(), threading.Event()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.resilience.audit import Commit, Line, check, read
 from labkit.resilience.ft_hsdp.data import read_quorums
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.faults import Fault
 from labkit.world.job import plainly
 
@@ -106,10 +106,12 @@ def _writable(folder: Path) -> Path:
             probe.write(bytes(4096))
             probe.flush()
     except OSError as why:
-        raise Refused(f"log_dir={str(folder)!r} cannot be written: {why.strerror}. The audit log needs a folder with "
-                      "room in which this process may write") from why  # fmt: skip
+        raise RefusedError(
+            f"log_dir={str(folder)!r} cannot be written: {why.strerror}. The audit log needs a folder with "
+            "room in which this process may write"
+        ) from why
     if any(folder.glob("audit-*.jsonl")):
-        raise Refused(f"log_dir={str(folder)!r} holds the audit log of another run: name an empty folder")
+        raise RefusedError(f"log_dir={str(folder)!r} holds the audit log of another run: name an empty folder")
     return folder
 
 

@@ -16,10 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from labkit.wire import record as rec
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 from .incidents import Incident
-from .units import Calls, Unit
+from .units import Calls, ReplicaProcesses
 
 if TYPE_CHECKING:
     from labkit.world.job import Job
@@ -46,13 +46,13 @@ class Supervisor:
     ):  # fmt: skip
         size = job.spec.world_size
         if replicas < 1 or ranks < 1 or size % ranks or size < replicas * ranks:
-            raise Refused(f"a world of {size} ranks does not hold {replicas} replicas of {ranks} ranks")
+            raise RefusedError(f"a world of {size} ranks does not hold {replicas} replicas of {ranks} ranks")
         if job.spec.on_failure != "continue":
-            raise Refused("a supervised job needs on_failure='continue': its ranks go on when one of them fails")
+            raise RefusedError("a supervised job needs on_failure='continue': its ranks go on when one of them fails")
         self.job, self.service, self.ranks = job, service, ranks
         self.hang, self.start_limit, self.restarts, self.tell, self.mind = hang, start, restarts, tell, mind
         self.joined = joined
-        self.units = [Unit(u, range(u * ranks, (u + 1) * ranks), u if u < replicas else None,
+        self.units = [ReplicaProcesses(u, range(u * ranks, (u + 1) * ranks), u if u < replicas else None,
                            (incarnations or {}).get(u, 0)) for u in range(size // ranks)]  # fmt: skip
         for unit in self.units:
             unit.alive = set(unit.ranks)
@@ -80,7 +80,7 @@ class Supervisor:
 
     def _hold(self, on: bool) -> None:
         """While this supervisor can start ranks again, the run may go on without any: all may be lost at once."""
-        with contextlib.suppress(Refused):  # it is over
+        with contextlib.suppress(RefusedError):  # it is over
             self.job.hold(on)
         self._held = on
 
@@ -166,7 +166,7 @@ class Supervisor:
 
     # -- ending and beginning ------------------------------------------------------------------------------------
 
-    def _broken(self, unit: Unit, cause: str, rank: int, why: str, at: float) -> None:
+    def _broken(self, unit: ReplicaProcesses, cause: str, rank: int, why: str, at: float) -> None:
         """A rank of this unit is of no more use: end them all."""
         if unit.state not in ("up", "starting"):
             return
@@ -178,12 +178,12 @@ class Supervisor:
         unit.struck = None
         self._call(lambda s: s.dead(unit.replica, unit.incarnation or None) if unit.replica is not None else None)
         for other in unit.alive:
-            with contextlib.suppress(Refused):  # the run is over
+            with contextlib.suppress(RefusedError):  # the run is over
                 self.job.kill(other)
         if self.tell is not None:
             self.tell(unit.incident)
 
-    def _renew(self, unit: Unit) -> None:
+    def _renew(self, unit: ReplicaProcesses) -> None:
         """Nothing of the unit is left: let a spare take its place, and start it again unless the others are through."""
         incident = unit.incident
         assert incident is not None
@@ -203,11 +203,11 @@ class Supervisor:
         unit.state, unit.alive, unit.unborn = "starting", set(unit.ranks), set(unit.ranks)
         if unit.replica is not None:
             incident.next = unit.incarnation = self._begin(unit.replica)
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(RefusedError):
             for rank in unit.ranks:
                 self.job.restart(rank)
 
-    def _promote(self, spare: Unit, replica: int, incident: Incident) -> None:
+    def _promote(self, spare: ReplicaProcesses, replica: int, incident: Incident) -> None:
         spare.replica, spare.incarnation = replica, self._begin(replica)
         incident.next, incident.by = spare.incarnation, spare.number
         place = {"replica": replica, "incarnation": spare.incarnation}

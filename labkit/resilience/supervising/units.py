@@ -17,7 +17,7 @@ class Calls(Protocol):
 
 
 @dataclass
-class Unit:
+class ReplicaProcesses:
     """The processes of one replica, or of a spare. replica: the place it holds.
 
     state: "up"; "ending" until none of its processes is left; "starting" until all are there again; "down" for good.

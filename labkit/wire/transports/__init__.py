@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ..errors import Refused
+from ..errors import RefusedError
 
 if TYPE_CHECKING:
     from ..message import Message
@@ -55,7 +55,7 @@ class Lane(Protocol):
 
     def leave(self, peers: list[int]) -> None:
         """Wake whoever waits for this rank on this lane, now or later: nothing more will come."""
-        raise Refused("a lane of this transport cannot be left")
+        raise RefusedError("a lane of this transport cannot be left")
 
     def idle(self) -> bool:
         """Whether no message is under way in the background."""
@@ -85,12 +85,12 @@ class Transport(Protocol):
 
     def address(self, peer: int) -> Any:
         """Where `peer` is reached; another place after a restart. Of a transport that is `rebuildable`."""
-        raise Refused(f"transport={self.name!r} cannot tell the lives of a rank apart")
+        raise RefusedError(f"transport={self.name!r} cannot tell the lives of a rank apart")
 
     def must_be_rebuildable(self, what: str) -> None:
         """Refuse `what`, which forms groups anew or gives up a single wait, on a transport that cannot."""
         if not self.rebuildable:
-            raise Refused(
+            raise RefusedError(
                 f"{what} needs transport='local', not {self.name!r}: there a failed wait spoils nothing, and groups "
                 "can be formed anew"
             )

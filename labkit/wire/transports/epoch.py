@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ..errors import Refused
+from ..errors import RefusedError
 
 
 @dataclass(frozen=True)
@@ -30,5 +30,5 @@ class Epoch:
 def epoch_of(number: Any, members: Sequence[int], address: Any) -> Epoch:
     """Epoch `number` of these world ranks as they live now. `address(rank)` tells where a rank listens."""
     if isinstance(number, bool) or not isinstance(number, int) or not 0 < number < 1 << 62:
-        raise Refused(f"epoch={number!r}: needs a whole number above 0 that all members agree on")
+        raise RefusedError(f"epoch={number!r}: needs a whole number above 0 that all members agree on")
     return Epoch(number, {rank: address(rank) for rank in members})

@@ -18,7 +18,7 @@ from labkit.parallel.pipeline.instructions import (
     WeightGradient,
 )
 from labkit.parallel.pipeline.schedule import Schedule, label
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 MESSAGES = frozenset((SendActivation, RecvActivation, SendGradient, RecvGradient))
 KINDS = MESSAGES | {Forward, Backward, InputGradient, WeightGradient, Update}
@@ -32,7 +32,9 @@ def complete(schedule: Schedule) -> bool:
     backward that is missing; an order on one rank that no message can help.
     """
     if not isinstance(schedule, Schedule):
-        raise Refused(f"this is a {type(schedule).__name__}, and no Schedule: from_labels reads lists of labels as one")
+        raise RefusedError(
+            f"this is a {type(schedule).__name__}, and no Schedule: from_labels reads lists of labels as one"
+        )
     explicit, count, chunks = False, schedule.microbatches, schedule.chunks
     for rank, steps in enumerate(schedule.ranks):
         places: Places = {kind: [-1] * (count * chunks) for kind in KINDS}
@@ -42,8 +44,10 @@ def complete(schedule: Schedule) -> bool:
                 raise _unknown(schedule, rank, position)
             which = step.chunk * count + step.microbatch
             if row[which] >= 0:
-                raise ScheduleError(f"{label(schedule, rank, step)} is twice in the list of rank {rank}: as its "
-                                    f"{nth(row[which])} and its {nth(position)} instruction")  # fmt: skip
+                raise ScheduleError(
+                    f"{label(schedule, rank, step)} is twice in the list of rank {rank}: as its "
+                    f"{nth(row[which])} and its {nth(position)} instruction"
+                )
             row[which] = position
         if not _simple(places):
             for which in range(count * chunks):

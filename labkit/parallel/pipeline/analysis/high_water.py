@@ -9,7 +9,7 @@ from labkit.parallel.pipeline.analysis.complete import nth
 from labkit.parallel.pipeline.faulty import ScheduleError
 from labkit.parallel.pipeline.instructions import Backward, Forward, InputGradient, WeightGradient
 from labkit.parallel.pipeline.schedule import Schedule, label
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,8 @@ def _limits(schedule: Schedule, limit: int | Sequence[int] | None) -> list[int] 
         return None
     limits = [limit] * schedule.size if isinstance(limit, int) else list(limit)
     if len(limits) != schedule.size or not all(isinstance(n, int) and n >= 1 for n in limits):
-        raise Refused(f"validate(limit={limit!r}): a whole number of activations, 1 or more, for all ranks or one for "
-                      f"each of the {schedule.size}")  # fmt: skip
+        raise RefusedError(
+            f"validate(limit={limit!r}): a whole number of activations, 1 or more, for all ranks or one for "
+            f"each of the {schedule.size}"
+        )
     return limits

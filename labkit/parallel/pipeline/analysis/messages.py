@@ -9,7 +9,7 @@ from labkit.parallel.pipeline.faulty import ScheduleError
 from labkit.parallel.pipeline.instructions import Instruction
 from labkit.parallel.pipeline.schedule import Schedule
 from labkit.parallel.pipeline.traffic import RECEIVES, SENDS, carried, made_by, messages_of, sends
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 RECEIVE = ("early", "late")
 UNITS = Costs(1, 1, 1)  # of time: only the order matters
@@ -24,7 +24,7 @@ def with_messages(schedule: Schedule, *, receive: str = "early") -> Schedule:
     messages it deadlocks wherever two ranks send to one another at the same time, as 1F1B's do: `validate` says where.
     """
     if receive not in RECEIVE:
-        raise Refused(f"with_messages(receive={receive!r}): choose 'early' or 'late'")
+        raise RefusedError(f"with_messages(receive={receive!r}): choose 'early' or 'late'")
     if complete(schedule):
         raise ScheduleError("this schedule has explicit messages already")
     ranks = _early(schedule) if receive == "early" else [

@@ -41,16 +41,20 @@ def check_messages(schedule: Schedule) -> None:
                 wanted.add(message)
                 name, compute = label(schedule, rank, message), label(schedule, rank, step)
                 if message not in positions:
-                    raise ScheduleError(f"{name} is missing in the list of rank {rank}. A schedule that has explicit "
-                                        f"messages needs all of them")  # fmt: skip
+                    raise ScheduleError(
+                        f"{name} is missing in the list of rank {rank}. A schedule that has explicit "
+                        f"messages needs all of them"
+                    )
                 if sends(message) and positions[message] < positions[step]:
                     raise ScheduleError(f"rank {rank} sends {name} before {compute}, which computes it")
                 if not sends(message) and positions[message] > positions[step]:
                     raise ScheduleError(f"rank {rank} has {compute} before {name}, which brings its input")
         for step in steps:
             if isinstance(step, Message) and step not in wanted:
-                raise ScheduleError(f"rank {rank} has {label(schedule, rank, step)}, and there is nothing to carry: no "
-                                    f"stage of another rank is on that side")  # fmt: skip
+                raise ScheduleError(
+                    f"rank {rank} has {label(schedule, rank, step)}, and there is nothing to carry: no "
+                    f"stage of another rank is on that side"
+                )
 
 
 def walk_blocking(

@@ -11,7 +11,7 @@ from labkit.parallel.pipeline.analysis.timeline import Timeline
 from labkit.parallel.pipeline.analysis.walk import walk
 from labkit.parallel.pipeline.costs import Costs
 from labkit.parallel.pipeline.schedule import Schedule
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.network import Link, Network
 
 
@@ -29,13 +29,17 @@ def simulate(
     """
     explicit = complete(schedule)
     if not isinstance(costs, Costs):
-        raise Refused(f"simulate(costs={costs!r}): needs Costs(forward, input_gradient, weight_gradient), in seconds")
+        raise RefusedError(
+            f"simulate(costs={costs!r}): needs Costs(forward, input_gradient, weight_gradient), in seconds"
+        )
     costs.check(schedule.stages)
     boundaries = schedule.stages - 1
     each = list(nbytes) if isinstance(nbytes, Sequence) else [nbytes] * boundaries
     if len(each) != boundaries or not all(isinstance(n, int) and n >= 0 for n in each):
-        raise Refused(f"simulate(nbytes={nbytes!r}): a whole number of bytes for all messages, or one for each of the "
-                      f"{boundaries} boundaries between {schedule.stages} stages")  # fmt: skip
+        raise RefusedError(
+            f"simulate(nbytes={nbytes!r}): a whole number of bytes for all messages, or one for each of the "
+            f"{boundaries} boundaries between {schedule.stages} stages"
+        )
     if explicit:
         check_messages(schedule)
     go = walk_blocking if explicit else walk
@@ -56,4 +60,6 @@ def _links(
     if isinstance(link, Network):
         per_node = link.per_node(size)
         return lambda a, b: link.link(a, b, per_node)
-    raise Refused(f"simulate(link={link!r}): needs a labkit.Link, a labkit.Network, a function of two ranks, or None")
+    raise RefusedError(
+        f"simulate(link={link!r}): needs a labkit.Link, a labkit.Network, a function of two ranks, or None"
+    )

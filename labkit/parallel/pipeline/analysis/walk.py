@@ -117,8 +117,13 @@ def walk(
                     ready.append(door.to)
         clocks[rank] = now
     if any(blocked):
-        raise deadlock([_wait(schedule, rank, schedule.ranks[rank][len(end[rank])])
-                        for rank in range(size) if blocked[rank] is not None])  # fmt: skip
+        raise deadlock(
+            [
+                _wait(schedule, rank, schedule.ranks[rank][len(end[rank])])
+                for rank in range(size)
+                if blocked[rank] is not None
+            ]
+        )
     return Walked(begin, end, [max(now, *out) for now, out in zip(clocks, sending, strict=True)], hops)
 
 

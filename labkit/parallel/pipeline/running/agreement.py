@@ -16,7 +16,7 @@ from labkit.collectives import all_gather
 from labkit.parallel.pipeline.schedule import Schedule, labels
 from labkit.parallel.refusals.agreement import gather_texts
 from labkit.wire.clock import VirtualClock
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 
@@ -65,10 +65,10 @@ def refuse_together(group: Group, problem: Exception | None) -> None:
     if first is None:
         return
     everyone = all(text == texts[first] for text in texts)
-    if isinstance(problem, Refused) and everyone:
+    if isinstance(problem, RefusedError) and everyone:
         raise problem
     said = texts[first] if everyone else f"on rank {first}: {texts[first]}"
-    raise Refused(said) from problem
+    raise RefusedError(said) from problem
 
 
 def digest(*parts: object) -> int:
@@ -77,7 +77,7 @@ def digest(*parts: object) -> int:
 
 
 def refuse_different_schedules(group: Group, schedule: Schedule) -> None:
-    """Every rank calls it, if the schedules are not all the same: raise Refused, naming the first difference."""
+    """Every rank calls it, if the schedules are not all the same: raise RefusedError, naming the first difference."""
     lists = "\n".join(" ".join(row) for row in labels(schedule))
     texts = words(group, f"{describe(schedule)}\n{lists}")
     first = texts[0].split("\n")
@@ -86,17 +86,21 @@ def refuse_different_schedules(group: Group, schedule: Schedule) -> None:
         if rows == first:
             continue
         if rows[0] != first[0]:
-            raise Refused(f"the ranks brought different schedules: rank {rank} {rows[0]}, rank 0 {first[0]}. "
-                          "Make it from the same arguments on every rank")  # fmt: skip
+            raise RefusedError(
+                f"the ranks brought different schedules: rank {rank} {rows[0]}, rank 0 {first[0]}. "
+                "Make it from the same arguments on every rank"
+            )
         pairs = enumerate(zip(rows[1:], first[1:], strict=True))
         where, theirs, ours = next((i, a.split(), b.split()) for i, (a, b) in pairs if a != b)
         both = enumerate(zip_longest(theirs, ours, fillvalue="nothing"))
         at, they, we = next((i, a, b) for i, (a, b) in both if a != b)
-        raise Refused(
+        raise RefusedError(
             f"the ranks brought different schedules. In the list of rank {where}, instruction {at} (from 0), "
             f"rank {rank} has {they} and rank 0 has {we}. Make it from the same arguments on every rank"
         )
-    raise Refused("the ranks brought different options to a step: give all of them the same seconds, check and sizes")
+    raise RefusedError(
+        "the ranks brought different options to a step: give all of them the same seconds, check and sizes"
+    )
 
 
 def describe(schedule: Schedule) -> str:

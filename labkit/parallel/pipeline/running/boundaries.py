@@ -17,7 +17,7 @@ from labkit.parallel.pipeline.running.agreement import refuse_together
 from labkit.parallel.pipeline.running.stage import LossFn, Tensors, have_gradients
 from labkit.parallel.pipeline.schedule import Schedule
 from labkit.wire.dtypes import CODES, DTYPES, describe
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 Shapes = tuple[tuple[tuple[int, ...], torch.dtype], ...]  # of each tensor that crosses
@@ -32,7 +32,7 @@ def learn(
 
     samples: {examples: (a microbatch of so many, its inputs on the rank of the first stage)}, on every rank.
     head: the loss, for the last stage. Every rank calls it, with the same schedule and the same keys.
-    Raises Refused on every rank for a stage that fails, or returns anything but tensors, one of them of real numbers.
+    Raises RefusedError on every rank for a stage that fails, or returns anything but tensors, one of them of floats.
     """
     last = schedule.stages - 1
     found: list[dict[int, Shapes]] = [{} for _ in range(last)]
@@ -75,22 +75,26 @@ def _try(module: nn.Module, inputs: Tensors, stage: int, loss_fn: LossFn | None,
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
             y = module(*inputs)
             if y is None:
-                raise Refused(f"stage {stage} returns None, where the next stage, or the loss, needs a tensor")
+                raise RefusedError(f"stage {stage} returns None, where the next stage, or the loss, needs a tensor")
             if loss_fn is not None:
                 loss = loss_fn(y, microbatch)
                 if not isinstance(loss, Tensor) or loss.dim():
                     got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-                    raise Refused(f"the loss of a microbatch must be one number, and this one is {got}: take its mean")
-    except Refused:
+                    raise RefusedError(
+                        f"the loss of a microbatch must be one number, and this one is {got}: take its mean"
+                    )
+    except RefusedError:
         raise
     except Exception as why:
         said = str(why).strip().splitlines()[0] if str(why).strip() else ""
         error = f"{type(why).__name__}: {said}"
         if stage == 0:
-            raise Refused(f"stage {stage} raised on a microbatch of {takes}: {error}") from why
+            raise RefusedError(f"stage {stage} raised on a microbatch of {takes}: {error}") from why
         what = "or the loss of it " if loss_fn is not None else ""
-        raise Refused(f"what stage {stage - 1} sends is not what stage {stage} takes: it sends {takes}, and stage "
-                      f"{stage} {what}raised {error}. Cut the model so that the two fit") from why  # fmt: skip
+        raise RefusedError(
+            f"what stage {stage - 1} sends is not what stage {stage} takes: it sends {takes}, and stage "
+            f"{stage} {what}raised {error}. Cut the model so that the two fit"
+        ) from why
     finally:
         for b, value in buffers:
             b.copy_(value)
@@ -99,16 +103,22 @@ def _try(module: nn.Module, inputs: Tensors, stage: int, loss_fn: LossFn | None,
     outputs = y if isinstance(y, tuple) else (y,)
     if not outputs or not all(isinstance(x, Tensor) for x in outputs):
         kinds = ", ".join(type(x).__name__ for x in outputs)
-        raise Refused(f"stage {stage} returns {f'a tuple of ({kinds})' if isinstance(y, tuple) else kinds}: a stage of "
-                      "a pipeline returns a tensor, or a tuple of tensors, which the next one takes in that "
-                      "order")  # fmt: skip
+        raise RefusedError(
+            f"stage {stage} returns {f'a tuple of ({kinds})' if isinstance(y, tuple) else kinds}: a stage of "
+            "a pipeline returns a tensor, or a tuple of tensors, which the next one takes in that "
+            "order"
+        )
     if not have_gradients(outputs):
-        raise Refused(f"stage {stage} returns {_named(outputs)}: a gradient comes back for what it sends, so one of "
-                      "them must be floating-point numbers")  # fmt: skip
+        raise RefusedError(
+            f"stage {stage} returns {_named(outputs)}: a gradient comes back for what it sends, so one of "
+            "them must be floating-point numbers"
+        )
     most = max(x.dim() for x in outputs)
     if most > DIMENSIONS or len(outputs) > TENSORS:
         what = f"a tensor of {most} dimensions" if most > DIMENSIONS else f"{len(outputs)} tensors"
-        raise Refused(f"stage {stage} returns {what}: at most {TENSORS} tensors of {DIMENSIONS} dimensions can be sent")
+        raise RefusedError(
+            f"stage {stage} returns {what}: at most {TENSORS} tensors of {DIMENSIONS} dimensions can be sent"
+        )
     return outputs
 
 

@@ -22,7 +22,7 @@ from labkit.parallel.pipeline.running.agreement import (
 from labkit.parallel.pipeline.running.boundaries import Shapes, learn
 from labkit.parallel.pipeline.running.microbatches import pieces_of, shares, sizes_of
 from labkit.parallel.pipeline.schedule import Schedule, labels
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Plan:
+class StepShapes:
     """What the ranks agreed on: examples in each microbatch, and the shapes that cross each boundary."""
 
     sizes: list[int]
@@ -40,7 +40,7 @@ class Plan:
 def agree_on_options(
     group: Group, modules: Sequence[Any], loss: Any, optimizers: Sequence[Optimizer] | None, **options: object
 ) -> None:
-    """Raise Refused on every rank unless all bring as many modules and the same options."""
+    """Raise RefusedError on every rank unless all bring as many modules and the same options."""
     problem = None
     wrong = next((m for m in modules if not isinstance(m, nn.Module)), None)
     if not modules:
@@ -56,20 +56,20 @@ def agree_on_options(
     chosen = {"chunks": len(modules), "optimizers": optimizers is not None, **options}
     rows = table(group, [problem is not None, digest(sorted(chosen.items()))])
     if any(bad for bad, _ in rows):
-        refuse_together(group, None if problem is None else Refused(problem))
+        refuse_together(group, None if problem is None else RefusedError(problem))
     if any(row != rows[0] for row in rows):
         texts = words(group, "\n".join(f"{k}={v!r}" for k, v in chosen.items()))
         rank = next(r for r, text in enumerate(texts) if text != texts[0])
         pairs = zip(texts[rank].split("\n"), texts[0].split("\n"), strict=True)
         theirs, ours = next((a, b) for a, b in pairs if a != b)
-        raise Refused(f"the ranks made different pipelines: rank {rank} has {theirs}, rank 0 has {ours}")
+        raise RefusedError(f"the ranks made different pipelines: rank {rank} has {theirs}, rank 0 has {ours}")
 
 
 def agree_on_step(
     pipeline: Pipeline, schedule: Schedule, inputs: Any, targets: Any, seconds: Costs | None,
     sizes: Sequence[int] | None, check: bool,
-) -> Plan:  # fmt: skip
-    """Raise Refused on every rank unless the step can be run as it was asked for; else what was agreed."""
+) -> StepShapes:  # fmt: skip
+    """Raise RefusedError on every rank unless the step can be run as it was asked for; else what was agreed."""
     group = pipeline.group
     problem = _problem(pipeline, schedule, inputs, targets, seconds, sizes, check)
     is_one = isinstance(schedule, Schedule)
@@ -85,8 +85,10 @@ def agree_on_step(
         refuse_together(group, problem)
     examples, answers = max(r[2] for r in rows), max(r[3] for r in rows)
     if examples != answers:
-        raise Refused(f"{examples} examples in `inputs` of the first stage's rank, and {answers} in `targets` of the "
-                      "last stage's: they are of one batch")  # fmt: skip
+        raise RefusedError(
+            f"{examples} examples in `inputs` of the first stage's rank, and {answers} in `targets` of the "
+            "last stage's: they are of one batch"
+        )
     cut = sizes_of(examples, schedule.microbatches, sizes)
     key = (max(r[4] for r in rows), tuple(sorted(set(cut))), schedule.placement, schedule.size)
     if key not in pipeline.known:
@@ -94,7 +96,7 @@ def agree_on_step(
         pieces = pieces_of(inputs, cut) if first else None
         samples = {n: (cut.index(n), pieces[cut.index(n)] if pieces is not None else None) for n in sorted(set(cut))}
         pipeline.known[key] = learn(schedule, pipeline.modules, group, samples, loss_fn)
-    return Plan(cut, pipeline.known[key])
+    return StepShapes(cut, pipeline.known[key])
 
 
 def _no_head(y: Tensor, microbatch: int) -> Tensor:
@@ -121,7 +123,7 @@ def _problem(
     """What this rank can see to be wrong by itself."""
     try:
         _look(pipeline, schedule, inputs, targets, seconds, sizes, check)
-    except Refused as problem:
+    except RefusedError as problem:
         return problem
     return None
 
@@ -132,13 +134,19 @@ def _look(
 ) -> None:  # fmt: skip
     group = pipeline.group
     if not isinstance(schedule, Schedule):
-        raise Refused(f"execute: needs a Schedule, such as one_f_one_b({group.size}, 8), not {type(schedule).__name__}")
+        raise RefusedError(
+            f"execute: needs a Schedule, such as one_f_one_b({group.size}, 8), not {type(schedule).__name__}"
+        )
     if schedule.size != group.size:
-        raise Refused(f"this is {describe(schedule)}, and the pipeline's group has {group.size}: make the schedule for "
-                      f"{group.size} stages, or launch {schedule.size} ranks")  # fmt: skip
+        raise RefusedError(
+            f"this is {describe(schedule)}, and the pipeline's group has {group.size}: make the schedule for "
+            f"{group.size} stages, or launch {schedule.size} ranks"
+        )
     if schedule.chunks != len(pipeline.modules):
-        raise Refused(f"this is {describe(schedule)}, and the pipeline was made with {len(pipeline.modules)} modules a "
-                      f"rank: give each rank one module per chunk")  # fmt: skip
+        raise RefusedError(
+            f"this is {describe(schedule)}, and the pipeline was made with {len(pipeline.modules)} modules a "
+            f"rank: give each rank one module per chunk"
+        )
     if check and ("valid", id(schedule)) not in pipeline.known:
         from labkit.parallel.pipeline.analysis.validation import validate
 
@@ -148,11 +156,15 @@ def _look(
         seconds.check(schedule.stages)
     if any(isinstance(i, Update) for instructions in schedule.ranks for i in instructions):
         if not pipeline.stashes:
-            raise Refused(f"{schedule.name or 'this schedule'} updates weights within a step: give Pipeline(optimizers="
-                          "[...]), one per chunk")  # fmt: skip
+            raise RefusedError(
+                f"{schedule.name or 'this schedule'} updates weights within a step: give Pipeline(optimizers="
+                "[...]), one per chunk"
+            )
         if pipeline.tied.shared:
-            raise Refused(f"{schedule.name or 'this schedule'} updates weights after every microbatch, and the tied "
-                          "weights of two ranks would no longer be equal: use a model with tied=False")  # fmt: skip
+            raise RefusedError(
+                f"{schedule.name or 'this schedule'} updates weights after every microbatch, and the tied "
+                "weights of two ranks would no longer be equal: use a model with tied=False"
+            )
     first, last = _ends(schedule, group)
     if first:
         if not isinstance(inputs, tuple | list) or not inputs:
@@ -162,9 +174,11 @@ def _look(
                 raise _no_batch("inputs", x, "first")
         counts = [len(x) for x in inputs]
         if len(set(counts)) > 1:
-            raise Refused(f"execute(inputs=...): tensors of {' and '.join(map(str, counts))} examples: the first "
-                          "dimension of each is the examples of the batch. Expand one that is the same for "
-                          "all")  # fmt: skip
+            raise RefusedError(
+                f"execute(inputs=...): tensors of {' and '.join(map(str, counts))} examples: the first "
+                "dimension of each is the examples of the batch. Expand one that is the same for "
+                "all"
+            )
         sizes_of(counts[0], schedule.microbatches, sizes)
     if last:
         if not isinstance(targets, Tensor) or not targets.dim():
@@ -172,6 +186,8 @@ def _look(
         shares(targets.split(sizes_of(len(targets), schedule.microbatches, sizes)), pipeline.count)
 
 
-def _no_batch(name: str, given: object, end: str) -> Refused:
-    return Refused(f"execute({name}={type(given).__name__}): this rank has the {end} stage, and needs the batch as a "
-                   "tensor, first dimension examples")  # fmt: skip
+def _no_batch(name: str, given: object, end: str) -> RefusedError:
+    return RefusedError(
+        f"execute({name}={type(given).__name__}): this rank has the {end} stage, and needs the batch as a "
+        "tensor, first dimension examples"
+    )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 
 Count = Callable[[Tensor], int]
 
@@ -19,17 +19,21 @@ def pieces_of(inputs: Sequence[Tensor], sizes: Sequence[int]) -> list[tuple[Tens
 def sizes_of(examples: int, microbatches: int, sizes: Sequence[int] | None = None) -> list[int]:
     """Examples in each microbatch: as even as can be, the first ones larger, or the given `sizes`.
 
-    Raises Refused for fewer examples than microbatches, and for sizes that do not add up.
+    Raises RefusedError for fewer examples than microbatches, and for sizes that do not add up.
     """
     if sizes is not None:
         sizes = list(sizes)
         if len(sizes) != microbatches or sum(sizes) != examples or min(sizes) < 1:
-            raise Refused(f"sizes={sizes}: needs {microbatches} numbers of at least 1, one per microbatch of the "
-                          f"schedule, which add up to the batch of {examples}")  # fmt: skip
+            raise RefusedError(
+                f"sizes={sizes}: needs {microbatches} numbers of at least 1, one per microbatch of the "
+                f"schedule, which add up to the batch of {examples}"
+            )
         return sizes
     if examples < microbatches:
-        raise Refused(f"a batch of {examples} examples cannot be cut into {microbatches} microbatches: each needs one. "
-                      f"Make a schedule of {max(1, examples)} microbatches or fewer, or a larger batch")  # fmt: skip
+        raise RefusedError(
+            f"a batch of {examples} examples cannot be cut into {microbatches} microbatches: each needs one. "
+            f"Make a schedule of {max(1, examples)} microbatches or fewer, or a larger batch"
+        )
     whole, more = divmod(examples, microbatches)
     return [whole + (k < more) for k in range(microbatches)]
 
@@ -42,6 +46,8 @@ def shares(targets: Sequence[Tensor], count: Count) -> list[float]:
     counts = [int(count(y)) for y in targets]
     total = sum(counts)
     if total < 1 or min(counts) < 0:
-        raise Refused(f"the microbatches count {counts} {'things' if total else 'nothing'} between them: the loss is a "
-                      "mean over what `count` counts, and needs at least one")  # fmt: skip
+        raise RefusedError(
+            f"the microbatches count {counts} {'things' if total else 'nothing'} between them: the loss is a "
+            "mean over what `count` counts, and needs at least one"
+        )
     return [c / total for c in counts]

@@ -44,7 +44,7 @@ class Pipeline:
     optimizers: one per chunk, for schedules with `Update`.
     tied: weights of this rank that other ranks hold too, by a common name; by default those in `stage.tied`.
     ahead: receives posted before they are needed, from each neighbour.
-    Every rank of the group makes one, with the same options; raises Refused on all if they differ.
+    Every rank of the group makes one, with the same options; raises RefusedError on all if they differ.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Pipeline:
         seconds: what each instruction takes on the virtual clock (`group.compute`); None: what the modules take.
         check: refuse what `validate` refuses. False runs the lists as they are, a deadlock included.
         A schedule with explicit messages is done as written, with blocking sends and receives.
-        Raises Refused on every rank before anything is computed, if ranks or tensors do not fit together.
+        Raises RefusedError on every rank before anything is computed, if ranks or tensors do not fit together.
         """
         if isinstance(inputs, Tensor):
             inputs = (inputs,)

@@ -23,7 +23,7 @@ from labkit.parallel.pipeline.instructions import Message
 from labkit.parallel.pipeline.running.stage import Tensors
 from labkit.parallel.pipeline.schedule import Schedule
 from labkit.parallel.pipeline.traffic import Payload, carried, incoming, sends
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 from labkit.wire.handle import MessageHandle
 
@@ -122,8 +122,10 @@ class BlockingPointToPoint:
 
 def _found(tensors: dict[Payload, Tensors], payload: Payload, wrong: str) -> Tensors:
     if payload not in tensors:
-        raise Refused(f"the {payload.kind} between stages {payload.boundary} and {payload.boundary + 1} of microbatch "
-                      f"{payload.microbatch} {wrong}")  # fmt: skip
+        raise RefusedError(
+            f"the {payload.kind} between stages {payload.boundary} and {payload.boundary + 1} of microbatch "
+            f"{payload.microbatch} {wrong}"
+        )
     return tensors.pop(payload)
 
 

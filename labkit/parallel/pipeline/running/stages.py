@@ -1,7 +1,8 @@
 """A GPT cut into stages: each rank builds its own part, with the weights that the whole model would have.
 
 The names of a stage's weights are those of `labkit.models.GPT`, so that the states of all stages together are the
-state of the model: stage 1 of 2 of a model of four layers has `blocks.2...`, `blocks.3...`, `norm...`, `scores.weight`.
+state of the model: stage 1 of 2 of a model of four layers has `blocks.2...`, `blocks.3...`, `norm...`, and
+`lm_head.weight`.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from torch import Tensor, nn
 from labkit.models.gpt import GPT, GPTConfig, check_positions
 from labkit.parallel.fsdp.deferred import Recipe, deferred
 from labkit.parallel.pipeline.schedule import Schedule
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 TIED = "tokens.weight"
 
 
 class GPTStage(nn.Module):
-    """Some neighbouring layers of a GPT; the first stage embeds symbols as well, the last one scores them.
+    """Some neighbouring layers of a GPT; the first stage embeds tokens as well, the last one scores them.
 
-    Takes tokens (b, t) int64 as the first stage, else (b, t, d); gives scores (b, t, v) as the last, else (b, t, d).
+    Takes tokens (b, t) int64 as the first stage, else (b, t, d); gives logits (b, t, v) as the last, else (b, t, d).
     tied: its weights that another rank's stage holds too.
     """
 
@@ -37,14 +38,14 @@ class GPTStage(nn.Module):
             self.tokens, self.positions = model.tokens, model.positions
         self.blocks = nn.ModuleDict({str(i): model.blocks[i] for i in layers})
         if last:
-            self.norm, self.scores = model.norm, model.scores
+            self.norm, self.lm_head = model.norm, model.lm_head
 
     @property
     def tied(self) -> dict[str, nn.Parameter]:
         """The matrix that both embeds and scores, where this stage has one end of it only."""
         if not self.config.tied or self.first == self.last:
             return {}
-        weight = self.tokens.weight if self.first else self.scores.weight
+        weight = self.tokens.weight if self.first else self.lm_head.weight
         assert isinstance(weight, nn.Parameter)
         return {TIED: weight}
 
@@ -56,7 +57,7 @@ class GPTStage(nn.Module):
             x = F.dropout(x, self.config.dropout, self.training)
         for block in self.blocks.values():
             x = block(x)
-        return self.scores(self.norm(x)) if self.last else x
+        return self.lm_head(self.norm(x)) if self.last else x
 
 
 def gpt_stages(
@@ -67,7 +68,7 @@ def gpt_stages(
 
     schedule: says which stages are the rank's; or (ranks, chunks) for a model that goes around the ranks.
     layers: of each stage, from the first; by default as even as can be, the first stages having one more, since the
-        last one scores symbols besides. A stage may have none if it is said so.
+        last one scores tokens besides. A stage may have none if it is said so.
     Only this rank's weights are kept; all of the model's random numbers are drawn for that.
     Where one rank has both ends of a tied model, they share the matrix.
     """
@@ -76,7 +77,7 @@ def gpt_stages(
         schedule = Schedule([()] * ranks, 1, chunks)
     rank = rank if isinstance(rank, int) else rank.rank
     if not 0 <= rank < schedule.size:
-        raise Refused(f"gpt_stages(rank={rank}): the schedule has ranks 0 to {schedule.size - 1}")
+        raise RefusedError(f"gpt_stages(rank={rank}): the schedule has ranks 0 to {schedule.size - 1}")
     counts = layers_of(config.layers, schedule.stages, layers)
     model = deferred(GPT, config, seed=seed)
     assert isinstance(model, GPT)
@@ -93,13 +94,15 @@ def layers_of(layers: int, stages: int, given: Sequence[int] | None = None) -> l
     """How many of a model's layers each stage has."""
     if given is None:
         if stages > layers:
-            raise Refused(f"{stages} stages for a model of {layers} layers: a stage needs at least one. Use {layers} "
-                          f"stages or fewer (ranks times chunks), or a model of {stages} layers")  # fmt: skip
+            raise RefusedError(
+                f"{stages} stages for a model of {layers} layers: a stage needs at least one. Use {layers} "
+                f"stages or fewer (ranks times chunks), or a model of {stages} layers"
+            )
         whole, more = divmod(layers, stages)
         return [whole + (s < more) for s in range(stages)]
     found = [*given]
     if len(found) != stages or sum(found) != layers or min(found) < 0:
-        raise Refused(
+        raise RefusedError(
             f"layers={found}: needs {stages} numbers, one per stage, which add up to the model's {layers} layers"
         )
     return found

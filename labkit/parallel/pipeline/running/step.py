@@ -29,7 +29,7 @@ from labkit.parallel.pipeline.schedule import Schedule, label
 from labkit.parallel.pipeline.traffic import ACTIVATION, Payload, is_explicit, made_by, needed_by
 
 if TYPE_CHECKING:
-    from labkit.parallel.pipeline.running.checks import Plan
+    from labkit.parallel.pipeline.running.checks import StepShapes
     from labkit.parallel.pipeline.running.pipeline import Pipeline
 
 
@@ -56,7 +56,7 @@ class Step:
     """The state of one step of one rank."""
 
     def __init__(
-        self, pipeline: Pipeline, schedule: Schedule, plan: Plan, inputs: Tensors | None, targets: Tensor | None,
+        self, pipeline: Pipeline, schedule: Schedule, plan: StepShapes, inputs: Tensors | None, targets: Tensor | None,
         seconds: Costs | None, outputs: bool,
     ) -> None:  # fmt: skip
         self.pipeline, self.schedule, self.group, self.seconds = pipeline, schedule, pipeline.group, seconds

@@ -1,6 +1,6 @@
 """Weights that lie on several ranks of a pipeline and are one weight of the model: their gradients are added up.
 
-A language model's first stage embeds symbols and its last scores them, often with the same matrix (Press & Wolf 2017).
+A language model's first stage embeds tokens and its last scores them, often with the same matrix (Press & Wolf 2017).
 Each of the two ranks then has a copy. Equal copies with equal gradients stay equal under any optimizer.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from labkit.collectives import all_reduce
 from labkit.parallel.pipeline.running.agreement import words
-from labkit.wire.errors import Refused
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 
@@ -30,8 +30,10 @@ class Tied:
                 name, kind = line.split("\t")
                 first, known = kinds.setdefault(name, (rank, kind))
                 if known != kind:
-                    raise Refused(f"the tied weight {name!r} is {kind} on rank {rank} and {known} on rank {first}: "
-                                  "tied weights have one shape and one dtype")  # fmt: skip
+                    raise RefusedError(
+                        f"the tied weight {name!r} is {kind} on rank {rank} and {known} on rank {first}: "
+                        "tied weights have one shape and one dtype"
+                    )
                 holders.setdefault(name, []).append(rank)
         self.shared = any(len(ranks) > 1 for ranks in holders.values())
         self._weights = [(p, group.subgroup(holders[name])) for name, p in sorted(weights.items())

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from labkit.parallel.tensor.shard_spec import ShardSpec
 from labkit.resilience.checkpoint.pieces import Piece, copy_common, covered
-from labkit.resilience.checkpoint.stretches import along, common, everything, numel, within
+from labkit.resilience.checkpoint.slices import along, common, everything, numel, within
 
 
 @st.composite
@@ -74,7 +74,7 @@ def test_the_parts_of_tensor_parallelism_are_what_cut_takes(dim, size):
 
 
 def test_a_few_large_copies_not_one_for_each_row():
-    # A stretch of FSDP across a matrix of which tensor parallelism has columns: a block and two ends, however many rows
+    # A slice of FSDP across a matrix of which tensor parallelism has columns: a block and two ends, however many rows
     columns = along((1000, 64), 1, [(16, 32)])
     assert len(common(columns, within(everything(64_000), 1_000, 60_020))) <= 3
     assert len(common(columns, along((1000, 64), 1, [(0, 24)]))) == 1

@@ -1,8 +1,8 @@
 """Which elements of a whole tensor a rank holds, as numbers, and what two such holdings have in common.
 
-A `Stretch` is enough for every cut of labkit: FSDP and ZeRO hold one run of the flattened tensor; tensor parallelism
-holds some rows (one run) or some columns (one run in each row) of it. So a checkpoint need not know how the model that
-wrote it was cut, nor how the one that reads it is.
+A `StridedSlice` is enough for every cut of labkit: FSDP and ZeRO hold one run of the flattened tensor; tensor
+parallelism holds some rows (one run) or some columns (one run in each row) of it. So a checkpoint need not know how
+the model that wrote it was cut, nor how the one that reads it is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class StridedSlice:
     """`count` runs of `length` elements.
 
     Run i begins at element start + i stride of the flattened whole, and at at + i step of the flattened part held.
@@ -44,17 +44,17 @@ class Common:
     step_b: int
 
 
-def everything(numel: int) -> tuple[Stretch, ...]:
+def everything(numel: int) -> tuple[StridedSlice, ...]:
     """The whole of a tensor of so many elements."""
-    return (Stretch(0, numel),) if numel else ()
+    return (StridedSlice(0, numel),) if numel else ()
 
 
-def numel(stretches: Sequence[Stretch]) -> int:
+def numel(slices: Sequence[StridedSlice]) -> int:
     """Elements of a part."""
-    return sum(s.numel for s in stretches)
+    return sum(s.numel for s in slices)
 
 
-def along(shape: Sequence[int], dim: int, held: Sequence[tuple[int, int]]) -> tuple[Stretch, ...]:
+def along(shape: Sequence[int], dim: int, held: Sequence[tuple[int, int]]) -> tuple[StridedSlice, ...]:
     """The part that has the [begin, end) of `held` along dimension `dim`, one after the other, and all of the others.
 
     shape: of the whole.
@@ -64,26 +64,26 @@ def along(shape: Sequence[int], dim: int, held: Sequence[tuple[int, int]]) -> tu
     for begin, end in held:
         length = (end - begin) * inner
         if length and outer > 1:
-            found.append(Stretch(begin * inner, length, outer, shape[dim] * inner, at, width))
+            found.append(StridedSlice(begin * inner, length, outer, shape[dim] * inner, at, width))
         elif length and outer:
-            found.append(Stretch(begin * inner, length, at=at))
+            found.append(StridedSlice(begin * inner, length, at=at))
         at += length
     return tuple(found)
 
 
-def within(part: Sequence[Stretch], start: int, stop: int) -> tuple[Stretch, ...]:
+def within(part: Sequence[StridedSlice], start: int, stop: int) -> tuple[StridedSlice, ...]:
     """Elements `start` to `stop` of a flattened part, as a part of the same whole."""
-    turned = [Stretch(s.at, s.length, s.count, s.step, s.start, s.stride) for s in part]
-    cut = [Stretch(start, stop - start)]
-    return tuple(Stretch(c.a, c.length, c.count, c.step_a, c.b, c.step_b) for c in common(turned, cut))
+    turned = [StridedSlice(s.at, s.length, s.count, s.step, s.start, s.stride) for s in part]
+    cut = [StridedSlice(start, stop - start)]
+    return tuple(StridedSlice(c.a, c.length, c.count, c.step_a, c.b, c.step_b) for c in common(turned, cut))
 
 
-def common(a: Sequence[Stretch], b: Sequence[Stretch]) -> list[Common]:
+def common(a: Sequence[StridedSlice], b: Sequence[StridedSlice]) -> list[Common]:
     """What the parts `a` and `b` of one whole have in common."""
     return [c for one in a for other in b for c in _both(one, other)]
 
 
-def _both(a: Stretch, b: Stretch) -> Iterator[Common]:
+def _both(a: StridedSlice, b: StridedSlice) -> Iterator[Common]:
     if a.count == 1 and b.count == 1:
         begin, end = max(a.start, b.start), min(a.start + a.length, b.start + b.length)
         if begin < end:
@@ -96,11 +96,11 @@ def _both(a: Stretch, b: Stretch) -> Iterator[Common]:
         yield from _same_rows(a, b)
     else:
         for i in range(b.count):
-            run = Stretch(b.start + i * b.stride, b.length, at=b.at + i * b.step)
+            run = StridedSlice(b.start + i * b.stride, b.length, at=b.at + i * b.step)
             yield from _both(a, run)
 
 
-def _rows_in_a_run(rows: Stretch, run: Stretch) -> Iterator[Common]:
+def _rows_in_a_run(rows: StridedSlice, run: StridedSlice) -> Iterator[Common]:
     """`rows` has several runs, `run` one: the runs that lie in it whole are taken at once, the ends by themselves."""
     first, stride = rows.start, rows.stride
     begin, end = run.start, run.start + run.length
@@ -111,14 +111,14 @@ def _rows_in_a_run(rows: Stretch, run: Stretch) -> Iterator[Common]:
         yield Common(rows.length, high - low, rows.at + low * rows.step, rows.step, run.at + at, stride)
     for i in sorted({(begin - first) // stride, (end - 1 - first) // stride}):
         if 0 <= i < rows.count and not low <= i < high:
-            yield from _both(Stretch(first + i * stride, rows.length, at=rows.at + i * rows.step), run)
+            yield from _both(StridedSlice(first + i * stride, rows.length, at=rows.at + i * rows.step), run)
 
 
-def _inside_a_row(s: Stretch) -> bool:
+def _inside_a_row(s: StridedSlice) -> bool:
     return s.start % s.stride + s.length <= s.stride
 
 
-def _same_rows(a: Stretch, b: Stretch) -> Iterator[Common]:
+def _same_rows(a: StridedSlice, b: StridedSlice) -> Iterator[Common]:
     (row_a, column_a), (row_b, column_b) = divmod(a.start, a.stride), divmod(b.start, b.stride)
     first, last = max(row_a, row_b), min(row_a + a.count, row_b + b.count)
     begin, end = max(column_a, column_b), min(column_a + a.length, column_b + b.length)
