@@ -60,7 +60,7 @@ def _dispatch(arguments: argparse.Namespace, notebooks: Path | None) -> int:
 
             return run_chapter(arguments.chapter, arguments.parameters, arguments.out, arguments.timeout, notebooks)
         case "sweep":
-            from labkit.commands.sweep import sweep
+            from labkit.commands.sweeping.sweep import sweep
 
             return sweep(
                 arguments.chapter, arguments.parameters, arguments.jobs, arguments.out, arguments.timeout, notebooks
@@ -70,7 +70,7 @@ def _dispatch(arguments: argparse.Namespace, notebooks: Path | None) -> int:
 
             return show_progress(arguments.json, notebooks)
         case "html":
-            from labkit.commands.html_pages import html_pages
+            from labkit.commands.html.pages import html_pages
 
             return html_pages(arguments.chapters, arguments.out, notebooks)
         case "release":

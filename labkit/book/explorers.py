@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from labkit.book.drawing.style import checked_badge
+from labkit.book.drawing.tables import Row, Table
 from labkit.book.forms import Form
-from labkit.book.style import checked_badge
-from labkit.book.tables import Row, Table
 
 SEEN = "seen"
 

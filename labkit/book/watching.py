@@ -12,14 +12,14 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from labkit.book.drawing.tables import Table
+from labkit.book.drawing.units import bytes_text, plural, seconds_text
 from labkit.book.frontend import VIEW, cell_id, live
-from labkit.book.tables import Table
-from labkit.book.units import bytes_text, plural, seconds_text
 from labkit.wire.errors import RefusedError
 from labkit.wire.faults import Hang, Slow
-from labkit.world.explain import ranks_text
+from labkit.world.diagnosis.explain import ranks_text
+from labkit.world.diagnosis.look import Now
 from labkit.world.job import Job
-from labkit.world.look import Now
 
 if TYPE_CHECKING:
     from labkit.resilience.supervising.run import FtJob
@@ -39,7 +39,7 @@ def dashboard(job: Job | FtJob, controls: bool = False) -> Dashboard:
     display is a summary of that moment; nothing waits for the run. `.text` is the summary of now.
     """
     if type(job).__module__ == "labkit.resilience.supervising.run":
-        from labkit.book.ft_watching import ReplicaDashboard
+        from labkit.book.fault_tolerant.watching import ReplicaDashboard
 
         return ReplicaDashboard(job, controls)  # type: ignore[arg-type]
     if not isinstance(job, Job):

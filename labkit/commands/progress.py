@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from labkit.book.tables import Table
+from labkit.book.drawing.tables import Table
 from labkit.commands import UsageError
 from labkit.commands.chapters import all_chapters, notebooks_dir
 from labkit.course import CourseError, load

@@ -18,4 +18,4 @@ from .faults import (
 from .group import Group as Group
 from .network import Link as Link, Network as Network
 from .ops import AVG as AVG, MAX as MAX, MIN as MIN, PROD as PROD, SUM as SUM, ReduceOp as ReduceOp
-from .trace import Trace as Trace
+from .recording.trace import Trace as Trace

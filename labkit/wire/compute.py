@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import record as rec
+from labkit.wire.recording import record as rec
 
 if TYPE_CHECKING:
     from .group import Group

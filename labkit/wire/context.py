@@ -11,11 +11,11 @@ from typing import Any, Protocol
 import torch
 
 from labkit.cost.collectives.links import Links
+from labkit.wire.recording.record import MAIN_SLOT, Recorder
 
 from .clock import Clock
 from .device_clock import DeviceClock
 from .network import Network, emulated_links
-from .record import MAIN_SLOT, Recorder
 from .transports import FOREVER, Transport
 
 LinkModel = Links  # of this machine, measured; `Context.links` has those of the run

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from .record import Recorder
+from labkit.wire.recording.record import Recorder
 
 ANCHOR = 1_000_000_000  # nanoseconds of the host's clock between two anchors
 LOOK = 256  # spans between two looks at which are over

@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from labkit.wire.recording.record import Page
+
 from .errors import RefusedError
-from .record import Page
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import record as rec
+from labkit.wire.recording import record as rec
+from labkit.wire.recording.places import Places
+
 from .compute import Compute
 from .context import Context
 from .dtypes import CODES
@@ -23,7 +25,6 @@ from .errors import RefusedError
 from .handle import WorkHandle
 from .message import number_operation
 from .messenger import COLLECTIVES, USER, Messenger
-from .places import Places
 from .stream import Stream
 from .transports.epoch import Epoch, epoch_of
 

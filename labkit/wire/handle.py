@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from labkit.wire.recording.record import WAIT
+
 from .errors import WaitTimeout
-from .record import WAIT
 
 if TYPE_CHECKING:
     from .group import Group

@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 
 from labkit.cost.collectives.links import Links
+from labkit.wire import staging
+from labkit.wire.recording import record as rec
+from labkit.wire.recording.places import Places
 
-from . import record as rec, staging
 from .clock import Clock
 from .context import Context
 from .dtypes import CODES
@@ -27,7 +29,6 @@ from .errors import RefusedError
 from .handle import MessageHandle
 from .message import ACK, Message
 from .ops import ReduceOp
-from .places import Places
 from .transports.epoch import Epoch
 
 USER, COLLECTIVES = 0, 1  # the two lanes of a group: messages of the reader's own, and those of collectives
@@ -168,7 +169,7 @@ class Messenger:
     def work_on(self, whole: Tensor, first_row: int = 0) -> None:
         """Say that `whole` holds the collective's tensor, all rows of it, from row `first_row` on and around.
 
-        Only records depend on it: a replay can then tell what lies where (`labkit.wire.places`).
+        Only records depend on it: a replay can then tell what lies where (`labkit.wire.recording.places`).
         """
         if self._places is not None:
             self._places.whole(whole, first_row)

@@ -13,8 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from labkit.wire.recording.record import Recorder
+
 from .errors import PeerLost, RefusedError, WaitTimeout
-from .record import Recorder
 from .sockets import TcpMeter
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from . import record as rec
+from labkit.wire.recording import record as rec
+
 from .context import Context
 from .dtypes import CODES
 from .native import SocketLog

@@ -23,11 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from . import record as rec, staging
+from labkit.wire import staging
+from labkit.wire.recording import record as rec
+from labkit.wire.recording.parts import Parts
+
 from .errors import RefusedError, WaitTimeout
 from .message import CREDIT, Message
 from .ops import ReduceOp
-from .parts import Parts
 from .transports.background import LOOK
 from .transports.lane import LocalLane
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit import collectives
-from labkit.wire import record as rec
 from labkit.wire.clock import Clock, VirtualClock
 from labkit.wire.context import Context, LinkModel
 from labkit.wire.faults import RankFaults
+from labkit.wire.recording import record as rec
 from labkit.wire.sampler import Sampler
 from labkit.wire.transports import Site, Sockets, Transport, kinds
 

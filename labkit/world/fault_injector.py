@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Sequence
 
-from labkit.wire import record as rec
 from labkit.wire.faults import Fault
+from labkit.wire.recording import record as rec
 
 from .life import RankProcess
 

@@ -17,13 +17,13 @@ import sys
 import time
 from typing import Any
 
-from labkit.wire import record as rec
+from labkit.wire.recording import record as rec
 from labkit.wire.transports.local import abstract_listener
+from labkit.world.diagnosis.judge import LOOK, SETTLE, Judge
 
 from .address_table import AddressTable
 from .channel import Channel, Closed
 from .fault_injector import FaultInjector
-from .judge import LOOK, SETTLE, Judge
 from .life import RankProcess
 from .memory_limit import allowance, remedy
 from .process import describe_exit

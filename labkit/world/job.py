@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
 from labkit.telling import Telling
-from labkit.wire import record as rec
 from labkit.wire.errors import RefusedError
 from labkit.wire.faults import Fault, check_faults
-from labkit.wire.trace import Trace, from_pages
+from labkit.wire.recording import record as rec
+from labkit.wire.recording.trace import Trace, from_pages
+from labkit.world.diagnosis.look import Watch
 
 from .channel import Channel, Closed
-from .look import Watch
 from .spec import Spec
 
 P = ParamSpec("P")

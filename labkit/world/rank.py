@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from labkit.wire import record as rec
 from labkit.wire.context import Context, LinkModel
 from labkit.wire.errors import PeerLost, WireError
 from labkit.wire.faults import Fault, RankFaults
 from labkit.wire.group import Group
 from labkit.wire.plain import record_plain_calls
+from labkit.wire.recording import record as rec
 from labkit.wire.transports import Sockets, kinds
 
 from .channel import Channel, Closed

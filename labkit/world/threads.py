@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 from labkit.wire.context import Context
-from labkit.wire.record import MAIN_SLOT
+from labkit.wire.recording.record import MAIN_SLOT
 
 OWN = "labkit-"  # how the names of labkit's own threads begin
 

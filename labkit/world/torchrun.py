@@ -19,15 +19,15 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from labkit.wire import record as rec
 from labkit.wire.context import Context
 from labkit.wire.errors import PeerLost, RefusedError, WireError
 from labkit.wire.faults import RankFaults
 from labkit.wire.group import Group
-from labkit.wire.trace import from_pages
+from labkit.wire.recording import record as rec
+from labkit.wire.recording.trace import from_pages
 from labkit.wire.transports import Sockets, kinds
+from labkit.world.diagnosis.reading import Reader
 
-from .diagnose import Reader
 from .equip import make_context, make_transport
 from .job import Failure, RankFailed, Run
 from .memory_limit import allowance, is_shortage, limited, remedy

@@ -12,7 +12,7 @@ from course.sample import SAMPLE
 
 from labkit import book
 from labkit.book.frontend import VIEW
-from labkit.book.records import RECORD
+from labkit.book.reading.records import RECORD
 from labkit.course import chapter_file
 
 NAME = "99_sample"
@@ -281,7 +281,7 @@ def test_a_scalar_of_torch_is_a_result_like_any_other() -> None:
 def test_a_record_is_a_display_that_programs_read() -> None:
     import numpy as np
 
-    from labkit.book.records import record_bundle
+    from labkit.book.reading.records import record_bundle
 
     bundle = record_bundle(NAME, {"ring_ms": np.float32(0.5), "winner": "ring", "crossover": None, "held": True})
     assert bundle[RECORD] == {

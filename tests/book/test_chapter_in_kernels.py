@@ -16,7 +16,7 @@ from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
 from labkit.book.frontend import VIEW
-from labkit.book.records import RECORD
+from labkit.book.reading.records import RECORD
 
 pytestmark = pytest.mark.ranks
 

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 from resilience.pages_by_hand import Desk
 
 from labkit.book import diagnosis
-from labkit.book.svg import text_width
+from labkit.book.drawing.svg import text_width
 from labkit.resilience.diagnose import Clue, Verdict, diagnose
 
 

@@ -29,9 +29,9 @@ from labkit.book import (
     topology,
     wait_for,
 )
-from labkit.book.figure import PLOTLY
-from labkit.book.style import KINDS, SERIES
-from labkit.book.timelines import _milliseconds
+from labkit.book.drawing.figure import PLOTLY
+from labkit.book.drawing.style import KINDS, SERIES
+from labkit.book.timelines.timelines import _milliseconds
 from labkit.cost.topology import clos_buildings, hpn_paper
 from labkit.parallel.layout import Layout
 from labkit.parallel.pipeline import Costs, gpipe, one_f_one_b, pipedream, zb_h2, zb_v
@@ -308,7 +308,9 @@ def test_the_data_stands_below_a_figure_of_a_notebook_as_a_closed_table(monkeypa
     figure._ipython_display_()
     assert shown == [figure.bundle()]  # a terminal: the words end with the numbers anyway
     shown.clear()
-    monkeypatch.setattr("labkit.book.figure._shell", lambda: type("Shell", (), {"config": {"IPKernelApp": {}}})())
+    monkeypatch.setattr(
+        "labkit.book.drawing.figure._shell", lambda: type("Shell", (), {"config": {"IPKernelApp": {}}})()
+    )
     figure._ipython_display_()
     assert shown[0] == figure.bundle() and set(shown[1]) == {"text/html"}
     html = shown[1]["text/html"]

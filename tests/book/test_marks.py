@@ -10,9 +10,9 @@ import pytest
 
 from labkit import book
 from labkit.book import badge, quoted, source
-from labkit.book.conclusions import holds
-from labkit.book.marks import Box
-from labkit.book.tables import Table
+from labkit.book.drawing.marks import Box
+from labkit.book.drawing.tables import Table
+from labkit.book.reading.conclusions import holds
 
 
 def plain(x: int) -> int:
@@ -50,7 +50,7 @@ def test_source_leaves_out_decorators_and_docstrings_as_asked() -> None:
 
 
 def test_source_of_labkit_is_named_from_the_package_on() -> None:
-    assert source(Table.text).where == "labkit/book/tables.py: Table.text"
+    assert source(Table.text).where == "labkit/book/drawing/tables.py: Table.text"
 
 
 def test_source_of_a_cell_is_this_notebook() -> None:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from labkit.book import step_breakdown
-from labkit.book.boxes import collective_boxes, message_boxes
+from labkit.book.drawing.boxes import collective_boxes, message_boxes
 
 from . import fake_trace as fake
 

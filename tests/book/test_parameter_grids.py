@@ -13,7 +13,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from labkit.book.conclusions import CONCLUSION, holds
+from labkit.book.reading.conclusions import CONCLUSION, holds
 from labkit.commands.run import execute
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from labkit.book import Stepper, record, replay
-from labkit.book.cells import label
-from labkit.book.stepper import VIEW
+from labkit.book.drawing.cells import label
+from labkit.book.stepping.stepper import VIEW
 
 from . import fake_trace as fake
 

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from labkit.book import dashboard
-from labkit.book.ft_watching import ReplicaDashboard
+from labkit.book.fault_tolerant.watching import ReplicaDashboard
 from labkit.resilience import Deadlines, FtConfig, start_ft_hsdp
 from labkit.wire.errors import RefusedError
 from labkit.wire.faults import Corrupt, Fault, Hang, Kill, Slow
-from labkit.world.look import Now
+from labkit.world.diagnosis.look import Now
 
 from .fake_replicas import LOST, ZERO, three_replicas
 

@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 import pytest
 
 from labkit.book import replicas
-from labkit.book.ft_figure import drawn
-from labkit.book.ft_picture import picture
-from labkit.book.ft_story import AWAY, TRAINS, ZEROS, Story, tell
-from labkit.book.ft_tail import Tail
-from labkit.book.ft_words import happenings, membership_rows, replicas_text, rows, sentence
+from labkit.book.fault_tolerant.figure import drawn
+from labkit.book.fault_tolerant.picture import picture
+from labkit.book.fault_tolerant.story import AWAY, TRAINS, ZEROS, Story, tell
+from labkit.book.fault_tolerant.tail import Tail
+from labkit.book.fault_tolerant.words import happenings, membership_rows, replicas_text, rows, sentence
 from labkit.resilience.audit.records import Start
 from labkit.resilience.supervising.incidents import Incident
 

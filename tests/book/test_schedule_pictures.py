@@ -10,8 +10,8 @@ import pytest
 
 import labkit
 from labkit.book import schedule, wait_for
-from labkit.book.schedule_runs import MOST_RUNS, runs
-from labkit.book.schedules import Box
+from labkit.book.timelines.schedule_runs import MOST_RUNS, runs
+from labkit.book.timelines.schedules import Box
 from labkit.parallel.pipeline import (
     Costs,
     ScheduleError,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from labkit import book
-from labkit.book.style import ON_COLOUR
-from labkit.book.svg import text_width
+from labkit.book.drawing.style import ON_COLOUR
+from labkit.book.drawing.svg import text_width
 from labkit.resilience.ntp import shard_map
 
 SVG = "{http://www.w3.org/2000/svg}"

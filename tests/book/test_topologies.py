@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from labkit import book
-from labkit.book.figure import PLOTLY
+from labkit.book.drawing.figure import PLOTLY
 from labkit.cost import topology as T
 from labkit.parallel.layout import Layout
 

@@ -16,7 +16,7 @@ from leftovers import alive, eventually
 
 import labkit
 from labkit import book
-from labkit.book.ft_watching import ReplicaDashboard
+from labkit.book.fault_tolerant.watching import ReplicaDashboard
 from labkit.resilience import Deadlines, FtConfig, start_ft_hsdp
 from labkit.resilience.ft_hsdp.replaying import Step, replay
 from labkit.resilience.storm.models import MODELS, Paced

@@ -8,8 +8,8 @@ import nbformat
 import pytest
 from small_books import cell, printed, read, write
 
-from labkit.commands import html_pages as module
-from labkit.commands.html_math import formula
+from labkit.commands.html import pages as module
+from labkit.commands.html.math import formula
 from labkit.course import load
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" role="img"><title>Bars</title><desc>Two bars</desc></svg>'

@@ -13,9 +13,9 @@ import psutil
 import pytest
 from small_books import cell, write
 
-from labkit.commands.grid import grid, split_values
-from labkit.commands.sweep_figure import draw, nice_ticks
-from labkit.commands.sweep_run import SweepRun, notebook_hash
+from labkit.commands.sweeping.figure import draw, nice_ticks
+from labkit.commands.sweeping.grid import grid, split_values
+from labkit.commands.sweeping.run import SweepRun, notebook_hash
 
 pytestmark = pytest.mark.ranks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from labkit.resilience.diagnose.reading import Pages
-from labkit.wire import record as rec
+from labkit.wire.recording import record as rec
 
 COLLECTIVE, USER = 1, 0
 

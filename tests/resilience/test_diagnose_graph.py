@@ -9,7 +9,7 @@ from slices import TRANSPORTS
 
 from labkit.resilience.diagnose import Report, Waits, diagnose
 from labkit.resilience.diagnose.verdict import fewest
-from labkit.wire import record as rec
+from labkit.wire.recording import record as rec
 
 from .pages_by_hand import USER, Desk
 

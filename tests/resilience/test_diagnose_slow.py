@@ -9,7 +9,7 @@ import pytest
 import labkit
 from labkit import Slow
 from labkit.resilience.diagnose import Detector, find_slow, since, stragglers
-from labkit.wire import record as rec
+from labkit.wire.recording import record as rec
 
 from .diagnose_worlds import mesh_program, pipeline_program
 from .pages_by_hand import USER, Desk

@@ -13,7 +13,7 @@ from labkit import Corrupt, Drop
 from labkit.resilience.errors import Recoverable
 from labkit.resilience.ftar.exchange import ft_all_reduce
 from labkit.resilience.ftar.plan import make_plan
-from labkit.wire import record as rec
+from labkit.wire.recording import record as rec
 
 from .ftar_cases import raised
 

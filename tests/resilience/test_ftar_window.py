@@ -12,7 +12,7 @@ from slices import few
 
 import labkit
 from labkit.resilience.ftar.exchange import ft_all_reduce
-from labkit.wire import record as rec
+from labkit.wire.recording import record as rec
 
 pytestmark = pytest.mark.ranks
 

@@ -10,9 +10,9 @@ from labkit import launch
 from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.parallel import TensorParallelGPT
 from labkit.resilience.ntp import NaiveSync, NonuniformSync, Replicas
-from labkit.wire import record as rec
 from labkit.wire.errors import RefusedError
 from labkit.wire.messenger import USER
+from labkit.wire.recording import record as rec
 
 pytestmark = pytest.mark.ranks
 

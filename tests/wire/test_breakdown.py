@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import labkit
-from labkit.wire.breakdown import length, subtract, union
+from labkit.wire.recording.breakdown import length, subtract, union
 
 pytestmark = pytest.mark.ranks
 

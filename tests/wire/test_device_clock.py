@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import labkit
-from labkit.wire import record as rec
 from labkit.wire.clock import Clock, VirtualClock
 from labkit.wire.context import Context
 from labkit.wire.device_clock import ANCHOR, LOOK, DeviceClock
+from labkit.wire.recording import record as rec
 
 
 class Device:

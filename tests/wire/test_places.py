@@ -7,7 +7,7 @@ import labkit
 from labkit import collectives
 from labkit.collectives import algorithm
 from labkit.wire.ops import SUM
-from labkit.wire.places import Places
+from labkit.wire.recording.places import Places
 
 
 def test_a_buffer_is_found_by_its_address_and_its_newest_meaning():

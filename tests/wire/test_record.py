@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from labkit.wire import record as rec
+from labkit.wire.recording import record as rec
 
 READS = 30_000
 

@@ -15,8 +15,8 @@ from slices import TRANSPORTS
 
 import labkit
 from labkit import RankFailed, collectives
-from labkit.wire import record as rec
-from labkit.world.diagnose import Wait, _both, _stuck
+from labkit.wire.recording import record as rec
+from labkit.world.diagnosis.reading import Wait, _both, _stuck
 
 pytestmark = pytest.mark.ranks
 

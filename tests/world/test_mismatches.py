@@ -13,11 +13,11 @@ from slices import TRANSPORTS
 
 import labkit
 from labkit import RankFailed, collectives
-from labkit.wire import record as rec
-from labkit.world.diagnose import Reader
-from labkit.world.judge import DYING, SETTLE, Judge
+from labkit.wire.recording import record as rec
+from labkit.world.diagnosis.judge import DYING, SETTLE, Judge
+from labkit.world.diagnosis.mismatch import message_mismatch
+from labkit.world.diagnosis.reading import Reader
 from labkit.world.life import RankProcess
-from labkit.world.mismatch import message_mismatch
 from labkit.world.process import is_ending
 from labkit.world.spec import make_spec
 

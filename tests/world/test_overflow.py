@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from labkit.wire import record as rec
-from labkit.world.diagnose import Reader, find_unreceived
-from labkit.world.explain import explain_stuck
+from labkit.wire.recording import record as rec
+from labkit.world.diagnosis.explain import explain_stuck
+from labkit.world.diagnosis.reading import Reader, find_unreceived
 
 CAPACITY = 2 * rec.RING
 

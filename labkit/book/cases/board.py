@@ -5,9 +5,9 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+from labkit.book.drawing.tables import Row, Table
 from labkit.book.forms import Form, to_html
 from labkit.book.frontend import await_run_all, live
-from labkit.book.tables import Row, Table
 from labkit.course.casefile import Case, Evidence, Ruling
 from labkit.course.errors import CourseError
 

@@ -14,7 +14,7 @@ from labkit.resilience.diagnose import majority
 from labkit.resilience.diagnose.operations import Operation
 from labkit.resilience.diagnose.report import Report
 from labkit.resilience.diagnose.waits import Waits
-from labkit.world.explain import ranks_text
+from labkit.world.diagnosis.explain import ranks_text
 
 CAUSES = {
     "frozen": "its process has frozen: alive, sockets open, and it does nothing any more",

@@ -13,7 +13,7 @@ from labkit.course.errors import CourseError
 from labkit.resilience.diagnose import Detector, Report, Verdict
 from labkit.wire.errors import RefusedError
 from labkit.wire.faults import Drop, Fault, Hang
-from labkit.wire.trace import Trace
+from labkit.wire.recording.trace import Trace
 from labkit.world.job import Job
 
 SYMPTOM = (

@@ -17,7 +17,7 @@ from labkit.resilience.diagnose.guards import NotFinite
 from labkit.resilience.diagnose.replays import Replayed
 from labkit.resilience.diagnose.replicas import Differs
 from labkit.wire.group import Group
-from labkit.wire.trace import Trace
+from labkit.wire.recording.trace import Trace
 
 CONFIG = GPTConfig(width=32, layers=2, context=32)
 SEQUENCES = 2  # of a rank in a step

@@ -23,7 +23,7 @@ from contextvars import ContextVar
 from random import Random
 from typing import Any
 
-from labkit.book.tables import Table
+from labkit.book.drawing.tables import Table
 from labkit.grading.answers import Key, find_key
 from labkit.grading.checks.fresh import number_from
 from labkit.grading.checks.judge import Check, judge

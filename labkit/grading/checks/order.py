@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from labkit.wire import record as rec
 from labkit.wire.message import name_operation
-from labkit.wire.trace import Trace
+from labkit.wire.recording import record as rec
+from labkit.wire.recording.trace import Trace
 
 MARK = "uint8"  # the dtype of announcements; their bytes say of what
 

@@ -9,8 +9,8 @@ has 2 (p - 1) rounds, a binomial broadcast ceil(log2 p), and a root that sends t
 
 from __future__ import annotations
 
-from labkit.wire import record as rec
-from labkit.wire.trace import Message, Trace
+from labkit.wire.recording import record as rec
+from labkit.wire.recording.trace import Message, Trace
 
 
 def rounds_of(trace: Trace) -> int:

@@ -11,7 +11,7 @@ from statistics import median
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from labkit.book.page import page
+from labkit.book.drawing.page import page
 from labkit.grading.feedback.statistics import checks, exercises, percents
 from labkit.grading.feedback.wording import EVIDENCE, SIGNS, WORDS
 from labkit.grading.gradebook.options import GradebookOptions

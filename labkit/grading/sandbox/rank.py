@@ -23,11 +23,11 @@ import numpy as np
 import torch
 
 from labkit import collectives
-from labkit.wire import record as rec
 from labkit.wire.clock import Clock
 from labkit.wire.context import Context
 from labkit.wire.errors import PeerLost, WireError
 from labkit.wire.group import Group
+from labkit.wire.recording import record as rec
 from labkit.world.memory_limit import is_shortage
 
 from . import plain_data

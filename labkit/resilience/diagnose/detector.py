@@ -8,9 +8,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from labkit.wire import record as rec
 from labkit.wire.errors import RefusedError
-from labkit.world.look import stopped_ranks
+from labkit.wire.recording import record as rec
+from labkit.world.diagnosis.look import stopped_ranks
 
 from .reading import Pages
 from .report import Report

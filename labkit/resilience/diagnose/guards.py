@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from labkit import collectives
 from labkit.parallel.refusals.agreement import gather_texts
 from labkit.wire.group import Group
-from labkit.world.explain import ranks_text
+from labkit.world.diagnosis.explain import ranks_text
 
 from .verdict import Verdict
 from .waits import Clue

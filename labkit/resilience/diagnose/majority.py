@@ -11,8 +11,8 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 
-from labkit.wire import record as rec
-from labkit.world.explain import ranks_text
+from labkit.wire.recording import record as rec
+from labkit.world.diagnosis.explain import ranks_text
 
 from . import habits
 from .report import Made, Report

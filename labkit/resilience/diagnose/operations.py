@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.wire import record as rec
 from labkit.wire.messenger import COLLECTIVES
-from labkit.world.begun import Begun
-from labkit.world.explain import ranks_text
+from labkit.wire.recording import record as rec
+from labkit.world.diagnosis.begun import Begun
+from labkit.world.diagnosis.explain import ranks_text
 
 from .report import Post, Report, Thread
 

@@ -8,14 +8,14 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from labkit.wire import record as rec
 from labkit.wire.dtypes import describe
 from labkit.wire.messenger import USER
-from labkit.wire.trace import shape_of
-from labkit.world.begun import Begun
-from labkit.world.diagnose import Reader
-from labkit.world.explain import call_text, name_text, ranks_text
-from labkit.world.mismatch import signature
+from labkit.wire.recording import record as rec
+from labkit.wire.recording.trace import shape_of
+from labkit.world.diagnosis.begun import Begun
+from labkit.world.diagnosis.explain import call_text, name_text, ranks_text
+from labkit.world.diagnosis.mismatch import signature
+from labkit.world.diagnosis.reading import Reader
 
 from .habits import Habits
 from .majority import after, shape

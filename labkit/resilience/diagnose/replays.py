@@ -21,7 +21,7 @@ from torch import Tensor
 from labkit import collectives
 from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
-from labkit.world.explain import ranks_text
+from labkit.world.diagnosis.explain import ranks_text
 
 from .replicas import checksum
 from .verdict import Verdict, fewest

@@ -19,7 +19,7 @@ from labkit import collectives
 from labkit.wire.dtypes import as_bytes
 from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
-from labkit.world.explain import ranks_text
+from labkit.world.diagnosis.explain import ranks_text
 
 from .verdict import Verdict, fewest
 from .waits import Clue

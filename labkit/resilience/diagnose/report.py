@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.wire import record as rec
+from labkit.wire.recording import record as rec
 
 CallId = tuple[int, int]  # (number of the group, number of the call in it)
 
@@ -99,8 +99,8 @@ class Report:
 
     count: records that it has written, which grows whenever it begins something. main_free, others_free: whether the
     thread of its function, and how many other threads of its own, are outside any message. doing: in words.
-    begun, whole: see `labkit.world.begun`. under_way: messages that it has begun and not ended, as (kind, peer, group,
-    lane, number). sent: messages that left it, by receiver. spent: seconds in
+    begun, whole: see `labkit.world.diagnosis.begun`. under_way: messages begun and not ended, as (kind, peer,
+    group, lane, number). sent: messages that left it, by receiver. spent: seconds in
     communication (see `spent`) and the number of calls, by group. made: its last collective calls and messages of its
     own, oldest first. steps: its last complete ones. odd: where its latest steps differ from those.
     """

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkit.wire import record as rec
-from labkit.wire.trace import Trace
-from labkit.world.explain import ranks_text
+from labkit.wire.recording import record as rec
+from labkit.wire.recording.trace import Trace
+from labkit.world.diagnosis.explain import ranks_text
 
 from .report import Report
 from .spent import communication

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from labkit.wire import record as rec
 from labkit.wire.messenger import USER
+from labkit.wire.recording import record as rec
 
 
 def communication(rows: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ import torch
 from labkit import collectives
 from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
-from labkit.world.explain import ranks_text
+from labkit.world.diagnosis.explain import ranks_text
 
 from .verdict import Verdict
 from .waits import Clue

@@ -12,8 +12,8 @@ from itertools import combinations, permutations
 from typing import Any
 
 from labkit import pictures
-from labkit.wire import record as rec
-from labkit.world.explain import ranks_text
+from labkit.wire.recording import record as rec
+from labkit.world.diagnosis.explain import ranks_text
 
 from . import majority
 from .failures import Failed, roots

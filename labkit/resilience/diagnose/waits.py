@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.wire import record as rec
-from labkit.world.explain import ranks_text
+from labkit.wire.recording import record as rec
+from labkit.world.diagnosis.explain import ranks_text
 
 from .operations import Key, Operation, Operations
 from .report import Post, Report

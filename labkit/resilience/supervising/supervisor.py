@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from labkit.wire import record as rec
 from labkit.wire.errors import RefusedError
+from labkit.wire.recording import record as rec
 
 from .incidents import Incident
 from .units import Calls, ReplicaProcesses

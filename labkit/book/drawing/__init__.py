@@ -1,0 +1,1 @@
+"""Figures and what they are drawn with: axes, boxes, tables, marks, styles, small SVG."""

@@ -1,0 +1,122 @@
+"""Bars: measured numbers beside a formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from labkit.book.drawing.figure import WIDTH, Figure, axis, heading, legend, plotly_spec
+from labkit.book.drawing.style import ON_COLOUR, Look, series
+from labkit.book.drawing.svg import Svg, text_width
+from labkit.book.drawing.tables import Row
+from labkit.book.drawing.units import bytes_text, bytes_unit, listing, seconds_text, seconds_unit, short
+
+Values = Mapping[str, float]
+UNITS: dict[str, tuple[Callable[[float], tuple[float, str]], Callable[[float], str]]] = {
+    "bytes": (bytes_unit, bytes_text),
+    "seconds": (seconds_unit, seconds_text),
+    "": (lambda largest: (1.0, ""), short),
+}
+
+
+def bars(
+    values: Mapping[str, Values], *, unit: str = "bytes", title: str = "Measured and computed", badge: str = "measured",
+    sentence: str | None = None,
+) -> Figure:  # fmt: skip
+    """Bars in groups: values["measured"]["ring"] is the bar of series "measured" in group "ring".
+
+    unit: "bytes", "seconds", or "" for plain numbers. With two series the table has their ratio, first over second.
+    """
+    if unit not in UNITS:
+        raise ValueError(f"unit={unit!r}: bars are in {', '.join(map(repr, UNITS))}")
+    names = list(values)
+    groups = list(dict.fromkeys(group for one in values.values() for group in one))
+    if not groups:
+        raise ValueError("there is nothing to draw: give bars at least one series with one value")
+    rows: list[Row] = []
+    for group in groups:
+        row: dict[str, object] = {"": group, **{f"{n} ({unit})" if unit else n: values[n].get(group) for n in names}}
+        if len(names) == 2:
+            first, second = (values[n].get(group) for n in names)
+            row[f"{names[0]} / {names[1]}"] = None if first is None or not second else first / second
+        rows.append(row)
+    said = sentence if sentence is not None else _compare(values, groups, UNITS[unit][1])
+    looks = [series(k) for k in range(len(names))]
+    return Figure(
+        title, badge, said, rows,
+        svg=_grouped(values, groups, looks, unit, title, badge, said),
+        spec=_grouped_spec(values, groups, looks, unit, title, badge, said),
+    )  # fmt: skip
+
+
+def _compare(values: Mapping[str, Values], groups: list[str], text: Callable[[float], str]) -> str:
+    """One clause for each series: its largest and its smallest bar; and whether two series agree."""
+    told = []
+    for name, one in values.items():
+        most, least = max(one, key=lambda g: one[g]), min(one, key=lambda g: one[g])
+        told.append(f"{name} from {text(one[least])} ({least}) to {text(one[most])} ({most})")
+    if len(values) == 2:
+        a, b = values.values()
+        differ = [g for g in groups if g in a and g in b and a[g] != b[g]]
+        told.append(" equals ".join(values) + (f", except for {listing(differ)}" if differ else " everywhere"))
+    return " ".join(f"{clause[0].upper()}{clause[1:]}." for clause in told)
+
+
+def _grouped(
+    values: Mapping[str, Values], groups: list[str], looks: list[Look], unit: str, title: str, badge: str, said: str
+) -> str:
+    svg = Svg(WIDTH, title, said)
+    top = legend(svg, heading(svg, badge, said),
+                 [(n, look.colour, look.hatch, "") for n, look in zip(values, looks, strict=True)]) + 18  # fmt: skip
+    most = max(v for one in values.values() for v in one.values()) or 1.0
+    size, unit_name = UNITS[unit][0](most)
+    left, high = 20.0, 220.0
+    pitch = (WIDTH - left - 12) / len(groups)
+    width = min(70.0, 0.8 * pitch / len(values))
+    for g, group in enumerate(groups):
+        middle = left + (g + 0.5) * pitch
+        for k, (name, one) in enumerate(values.items()):
+            if group not in one:
+                continue
+            x, tall = middle + (k - len(values) / 2) * width, high * one[group] / most
+            svg.rect(x, top + high - tall, width - 3, tall, fill=looks[k].colour, hatch=looks[k].hatch,
+                     stroke=ON_COLOUR, stroke_width=0.7, hover=f"{group}, {name}: {one[group]:,} {unit}")  # fmt: skip
+            text = short(one[group] / size)
+            if text_width(text, 10.5) <= width + 4:
+                svg.text(x + (width - 3) / 2, top + high - tall - 4, text, 10.5, "middle")
+        words = group.split("_") if text_width(group, 11) > pitch else [group]
+        for line, word in enumerate(words):
+            svg.text(middle, top + high + 15 + 13 * line, word, 11, "middle")
+    svg.line(left - 6, top + high, WIDTH - 6, top + high)
+    if unit_name:
+        svg.text(8, top - 8, f"in {unit_name}", 11)
+    return svg.render(top + high + 15 + 13 * max(len(g.split("_")) for g in groups))
+
+
+def _grouped_spec(
+    values: Mapping[str, Values], groups: list[str], looks: list[Look], unit: str, title: str, badge: str, said: str
+) -> dict[str, Any]:
+    most = max(v for one in values.values() for v in one.values()) or 1.0
+    size, unit_name = UNITS[unit][0](most)
+    data = [
+        {
+            "type": "bar", "name": name, "x": groups,
+            "y": [None if one.get(g) is None else round(one[g] / size, 6) for g in groups],
+            "text": ["" if one.get(g) is None else short(one[g] / size) for g in groups],
+            "textposition": "outside", "cliponaxis": False,
+            "hovertext": [f"{g}, {name}: {one.get(g, 0):,} {unit}" for g in groups], "hoverinfo": "text",
+            "marker": marker(look),
+        }
+        for (name, one), look in zip(values.items(), looks, strict=True)
+    ]  # fmt: skip
+    return plotly_spec(title, badge, said, data, 300, barmode="group", showlegend=True,
+                       xaxis=axis(showgrid=False), yaxis=axis(unit_name, rangemode="tozero"))  # fmt: skip
+
+
+def marker(look: Look) -> dict[str, Any]:
+    """Plotly's description of a bar with this look."""
+    return {
+        "color": look.colour, "line": {"width": 0.7, "color": ON_COLOUR},
+        "pattern": {"shape": look.hatch, "size": 6, "solidity": 0.06 if look.hatch == "." else 0.2,
+                    "fgcolor": ON_COLOUR, "bgcolor": look.colour},
+    }  # fmt: skip

@@ -1,0 +1,210 @@
+"""Time against size: what a model says of each algorithm, the reader's own measurements, and where one overtakes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from labkit.book.drawing.curves_svg import picture
+from labkit.book.drawing.figure import Figure, axis, plotly_spec
+from labkit.book.drawing.style import INK, ON_COLOUR, series
+from labkit.book.drawing.tables import Row
+from labkit.book.drawing.units import bytes_text, seconds_text
+
+Curve = Callable[[float], float]
+Points = Mapping[str, Mapping[int, Sequence[float]]]
+SAMPLES = 64  # of each line
+
+
+@dataclass(frozen=True)
+class Plot:
+    """What both forms draw. lines: (bytes, seconds) of each algorithm; points: (bytes, median, least, most) seconds.
+
+    fastest: (from bytes, to bytes, algorithm) of the model, from small to large.
+    """
+
+    names: tuple[str, ...]
+    lines: Mapping[str, Sequence[tuple[float, float]]]
+    points: Mapping[str, Sequence[tuple[int, float, float, float]]]
+    fastest: Sequence[tuple[float, float, str]]
+    sizes: tuple[float, float]
+
+
+def cost_curves(
+    curves: Mapping[str, Curve],
+    points: Points | None = None,
+    *,
+    sizes: tuple[float, float] | None = None,
+    title: str = "Time by size",
+    badge: str | None = None,
+) -> Figure:
+    """Seconds against bytes, both logarithmic.
+
+    curves: algorithm -> function from bytes to seconds (the model). points: algorithm -> {bytes: seconds of each
+    repetition}; drawn as the median with a bar from the fastest to the slowest. sizes: smallest and largest bytes of
+    the lines, by default those of the points, or 1 kB to 100 MB. badge: by default "measured" with points and
+    "simulated" without.
+
+    Text equivalent: which algorithm is fastest where, and a row for each size and algorithm.
+    """
+    measured = {
+        name: [(int(n), median(t), min(t), max(t)) for n, t in sorted(runs.items())]
+        for name, runs in (points or {}).items()
+    }
+    known = sorted({p[0] for runs in measured.values() for p in runs if p[0] > 0})
+    first, last = sizes or ((known[0], known[-1]) if len(known) > 1 else (1e3, 1e8))
+    if not 0 < first < last:
+        raise ValueError(f"sizes={sizes!r}: give the smallest and the largest number of bytes, both above zero")
+    names = tuple(dict.fromkeys([*curves, *measured]))
+    if not names:
+        raise ValueError("there is nothing to draw: give cost_curves a curve or a point")
+    grid = [first * (last / first) ** (k / (SAMPLES - 1)) for k in range(SAMPLES)]
+    lines = {name: [(n, float(curve(n))) for n in grid] for name, curve in curves.items()}
+    plot = Plot(names, lines, measured, envelope(curves, grid), (first, last))
+    mark = badge or ("measured" if measured else "simulated")
+    seen = "Measured" if mark == "measured" else "In the runs"
+    sentence = _sentence(plot, seen)
+    decades = [float(10**k) for k in range(math.ceil(math.log10(first)), math.floor(math.log10(last)) + 1)]
+    return Figure(
+        title, mark, sentence, _rows(plot, curves, known or decades or [first, last], seen.lower()),
+        svg=picture(plot, title, mark, sentence), spec=_spec(plot, title, mark, sentence),
+    )  # fmt: skip
+
+
+def envelope(curves: Mapping[str, Curve], grid: Sequence[float]) -> list[tuple[float, float, str]]:
+    """Which curve is lowest from where to where, between the first and the last number of `grid`.
+
+    Changes are looked for between neighbours in the grid and narrowed down by bisection.
+    """
+    if not curves:
+        return []
+
+    def best(n: float) -> str:
+        return min(curves, key=lambda name: curves[name](n))
+
+    pieces = [(grid[0], best(grid[0]))]
+    for low, high in pairwise(grid):
+        while best(high) != pieces[-1][1]:
+            a, b, before = low, high, pieces[-1][1]
+            while b / a > 1 + 1e-9:
+                middle = math.sqrt(a * b)
+                a, b = (middle, b) if best(middle) == before else (a, middle)
+            pieces.append((b, best(b)))
+            low = b
+    edges = [n for n, _ in pieces] + [grid[-1]]
+    return [(start, end, name) for (start, name), end in zip(pieces, edges[1:], strict=True)]
+
+
+def _sentence(plot: Plot, seen: str) -> str:
+    if len(plot.names) == 1:
+        return _alone(plot, seen)
+    told = []
+    if plot.fastest:
+        first, *rest = plot.fastest
+        text = f"By the model {first[2]} is fastest"
+        text += " throughout" if not rest else f" up to {bytes_text(first[1])}"
+        told.append(text + "".join(f", {name} from {bytes_text(start)}" for start, _, name in rest))
+    won = _measured_winners(plot)
+    if won:
+        runs: list[tuple[str, int]] = []
+        for size, name in won.items():
+            if not runs or runs[-1][0] != name:
+                runs.append((name, size))
+        text = f"{seen}, {runs[0][0]} is fastest" if seen == "Measured" else f"{seen} {runs[0][0]} is fastest"
+        told.append(text + (" at every size" if len(runs) == 1 else f" at {bytes_text(runs[0][1])}") +
+                    "".join(f", {name} from {bytes_text(size)}" for name, size in runs[1:]))  # fmt: skip
+    return ". ".join(told) + "."
+
+
+def _alone(plot: Plot, seen: str) -> str:
+    """Where there is nothing to compare: the smallest and the largest size, by the model and as seen."""
+    (name,) = plot.names
+    told = []
+    line, runs = plot.lines.get(name, ()), plot.points.get(name, ())
+    for what, ends in (("By the model", line), (seen, runs)):
+        if ends:
+            (n, t, *_), (m, s, *_) = ends[0], ends[-1]
+            told.append(f"{what} {bytes_text(n)} take {seconds_text(t)}, {bytes_text(m)} take {seconds_text(s)}")
+    return ". ".join(told) + "."
+
+
+def _measured_winners(plot: Plot) -> dict[int, str]:
+    """size -> the algorithm with the smallest median there, for sizes at which two or more were measured."""
+    at: dict[int, dict[str, float]] = {}
+    for name, runs in plot.points.items():
+        for size, middle, _, _ in runs:
+            at.setdefault(size, {})[name] = middle
+    return {size: min(t, key=lambda n: t[n]) for size, t in sorted(at.items()) if len(t) > 1}
+
+
+def _rows(plot: Plot, curves: Mapping[str, Curve], sizes: Sequence[float], seen: str) -> list[Row]:
+    won = _measured_winners(plot)
+    rows: list[Row] = []
+    for size in sizes:
+        model = min(curves, key=lambda n: curves[n](size)) if curves else None
+        for name in plot.names:
+            point = next((p for p in plot.points.get(name, ()) if p[0] == size), None)
+            if point is None and name not in curves:
+                continue
+            by = [who for who, winner in (("model", model), (seen, won.get(int(size)))) if winner == name]
+            row: dict[str, object] = {"bytes": int(size), "algorithm": name}
+            row["model (ms)"] = 1e3 * float(curves[name](size)) if name in curves else None
+            if plot.points:
+                seconds = point[1:] if point else (None, None, None)
+                for what, t in zip(("median", "least", "most"), seconds, strict=True):
+                    row[f"{what} (ms)"] = None if t is None else 1e3 * t
+            rows.append({**row, "fastest": " and ".join(by)} if len(plot.names) > 1 else row)
+    return rows
+
+
+def _spec(plot: Plot, title: str, badge: str, sentence: str) -> dict[str, Any]:
+    data: list[dict[str, Any]] = []
+    for k, name in enumerate(plot.names):
+        look = series(k)
+        if name in plot.lines:
+            line = plot.lines[name]
+            data.append({
+                "type": "scatter", "mode": "lines", "name": name, "legendgroup": name,
+                "x": [_six(n) for n, _ in line], "y": [_six(t) for _, t in line],
+                "hovertext": [f"{name}, model: {bytes_text(n)} in {seconds_text(t)}" for n, t in line],
+                "hoverinfo": "text", "line": {"color": look.colour, "width": 2.5, "dash": look.dash},
+            })  # fmt: skip
+        if name in plot.points:
+            runs = plot.points[name]
+            data.append({
+                "type": "scatter", "mode": "markers", "name": f"{name}, measured", "legendgroup": name,
+                "x": [n for n, *_ in runs], "y": [_six(m) for _, m, _, _ in runs],
+                "hovertext": [f"{name}, measured: {bytes_text(n)} in {seconds_text(m)} ({seconds_text(a)} to "
+                              f"{seconds_text(b)})" for n, m, a, b in runs],
+                "hoverinfo": "text",
+                "error_y": {"type": "data", "symmetric": False, "array": [_six(b - m) for _, m, _, b in runs],
+                            "arrayminus": [_six(m - a) for _, m, a, _ in runs], "thickness": 1, "color": INK},
+                "marker": {"symbol": look.marker, "size": 9, "color": look.colour,
+                           "line": {"width": 1, "color": ON_COLOUR}},
+            })  # fmt: skip
+    changes = [(start, name) for start, _, name in plot.fastest[1:]]
+    return plotly_spec(
+        title, badge, sentence, data, 380,
+        xaxis=_decades(plot.sizes, bytes_text), yaxis=_decades((1e-9, 1e5), seconds_text),
+        shapes=[{"type": "line", "x0": _six(n), "x1": _six(n), "yref": "paper", "y0": 0, "y1": 1,
+                 "line": {"color": INK, "width": 1, "dash": "dot"}} for n, _ in changes],
+        annotations=[{"x": round(math.log10(n), 6), "yref": "paper", "y": round(1 - 0.06 * (k % 3), 2),
+                      "xanchor": "left", "yanchor": "top", "showarrow": False, "text": f"{name} from {bytes_text(n)}",
+                      "font": {"size": 11, "color": INK}} for k, (n, name) in enumerate(changes)],
+    )  # fmt: skip
+
+
+def _decades(between: tuple[float, float], text: Callable[[float], str]) -> dict[str, Any]:
+    """A logarithmic axis with a tick at each power of ten, written out with its unit."""
+    low, high = (math.log10(v) for v in between)
+    values = [10.0**k for k in range(math.floor(low), math.ceil(high) + 1)]
+    return axis(type="log", tickmode="array", tickvals=values, ticktext=[text(v) for v in values])
+
+
+def _six(value: float) -> float:
+    """Six significant digits."""
+    return float(f"{value:.6g}")

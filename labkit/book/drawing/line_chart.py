@@ -1,0 +1,145 @@
+"""Lines over a plain axis: a loss by step, an error by size. For time against bytes see `cost_curves`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from labkit.book.drawing.figure import WIDTH, Figure, axis, heading, plotly_spec
+from labkit.book.drawing.style import ON_COLOUR, series
+from labkit.book.drawing.svg import Svg, dash_array, number, text_width
+from labkit.book.drawing.tables import Row
+from labkit.book.drawing.units import short
+
+Line = Sequence[tuple[float, float]]
+LEFT, HIGH, MARKS = 64.0, 240.0, 12  # left margin, height of the drawing, markers on a line
+
+
+def lines(
+    values: Mapping[str, Mapping[float, float] | Sequence[tuple[float, float] | float]],
+    *,
+    x: str = "step",
+    y: str = "loss",
+    title: str = "",
+    badge: str = "measured",
+    sentence: str | None = None,
+) -> Figure:
+    """A line for each name: {x: y}, or pairs (x, y), or y alone, counted from 1.
+
+    x, y: what the axes mean, with the unit. sentence: by default where each line begins and ends and, of lines over
+    the same points, how far apart they are at most. Lines are told apart by dash and marker too: where two coincide,
+    the markers of the later one sit between those of the earlier one.
+    """
+    drawn = {name: _pairs(line) for name, line in values.items()}
+    if not any(drawn.values()):
+        raise ValueError("there is nothing to draw: give lines at least one line with a point")
+    drawn = {name: line for name, line in drawn.items() if line}
+    title = title or f"{y[0].upper()}{y[1:]} by {x}"
+    said = sentence if sentence is not None else _in_words(drawn, x, y)
+    rows: list[Row] = [
+        {x: _whole(at)} | {name: dict(line).get(at) for name, line in drawn.items()}
+        for at in sorted({at for line in drawn.values() for at, _ in line})
+    ]
+    return Figure(
+        title, badge, said, rows,
+        svg=_picture(drawn, x, y, title, badge, said), spec=_spec(drawn, x, y, title, badge, said),
+    )  # fmt: skip
+
+
+def _pairs(line: Mapping[float, float] | Sequence[tuple[float, float] | float]) -> list[tuple[float, float]]:
+    if isinstance(line, Mapping):
+        return sorted((float(a), float(b)) for a, b in line.items())
+    return [p if isinstance(p, tuple) else (float(i), p) for i, p in enumerate(line, 1)]
+
+
+def _whole(at: float) -> float | int:
+    return int(at) if at == int(at) else at
+
+
+def _in_words(drawn: Mapping[str, Line], x: str, y: str) -> str:
+    told = [
+        f"{name}: {y} {short(line[0][1])} at {x} {short(line[0][0])}, {short(line[-1][1])} at {x} {short(line[-1][0])}"
+        for name, line in drawn.items()
+    ]
+    first, *rest = drawn.values()
+    if rest and all([a for a, _ in line] == [a for a, _ in first] for line in rest):
+        apart = max(abs(b - c) for line in rest for (_, b), (_, c) in zip(first, line, strict=True))
+        told.append(f"At the same {x}, lines are at most {apart:.1e} apart" if apart else "The lines are the same")
+    return ". ".join(told) + "."
+
+
+def _ticks(low: float, high: float, about: int = 6) -> list[float]:
+    """Round numbers from `low` to `high`, about that many."""
+    raw = (high - low) / about
+    unit = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * unit for m in (1, 2, 5, 10) if m * unit >= raw * (1 - 1e-9))
+    return [k * step for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def _range(found: Sequence[float]) -> tuple[float, float]:
+    """From the smallest to the largest, with some room; never empty."""
+    low, high = min(found), max(found)
+    room = 0.04 * (high - low) or 0.5 * abs(high) or 1.0
+    return low - room, high + room
+
+
+def _picture(drawn: Mapping[str, Line], x: str, y: str, title: str, badge: str, said: str) -> str:
+    svg = Svg(WIDTH, title, said)
+    row = heading(svg, badge, said) + 8
+    place = LEFT
+    for k, name in enumerate(drawn):
+        look, wide = series(k), 62 + text_width(name, 11.5)
+        if place + wide > WIDTH and place > LEFT:
+            row, place = row + 20, LEFT
+        svg.line(place, row, place + 36, row, dash=dash_array(look.dash), width=2.4, colour=look.colour)
+        svg.marker(place + 18, row, look.marker, look.colour)
+        svg.text(place + 44, row + 4, name, 11.5)
+        place += wide
+    top = row + 40
+    bottom, right = top + HIGH, WIDTH - 30.0
+    left, last = _range([a for line in drawn.values() for a, _ in line])
+    low, high = _range([b for line in drawn.values() for _, b in line])
+
+    def across(a: float) -> float:
+        return LEFT + (a - left) / (last - left) * (right - LEFT)
+
+    def up(b: float) -> float:
+        return bottom - (b - low) / (high - low) * HIGH
+
+    for b in _ticks(low, high):
+        svg.line(LEFT, up(b), right, up(b), faint=True)
+        svg.text(LEFT - 6, up(b) + 4, short(b), 11, "end")
+    for a in _ticks(left, last, 8):
+        svg.line(across(a), top, across(a), bottom, faint=True)
+        svg.text(across(a), bottom + 16, short(a), 11, "middle")
+    svg.text((LEFT + right) / 2, bottom + 34, x, 11.5, "middle")
+    svg.text(8, top - 12, y, 11.5)
+    for k, line in enumerate(drawn.values()):
+        look = series(k)
+        d = "M" + " L".join(f"{number(across(a))} {number(up(b))}" for a, b in line)
+        svg.path(d, colour=look.colour, width=2.4, dash=dash_array(look.dash))
+        for a, b in _marked(line, k, len(drawn)):
+            svg.marker(across(a), up(b), look.marker, look.colour)
+    return svg.render(bottom + 44)
+
+
+def _marked(line: Line, k: int, count: int) -> Line:
+    """The points of line k that get a marker: all of a short line, else every so many, shifted from line to line."""
+    every = max(1, len(line) // MARKS)
+    return line[k * every // count :: every]
+
+
+def _spec(drawn: Mapping[str, Line], x: str, y: str, title: str, badge: str, said: str) -> dict[str, Any]:
+    data: list[dict[str, Any]] = []
+    for k, (name, line) in enumerate(drawn.items()):
+        look, marked = series(k), set(_marked(line, k, len(drawn)))
+        data.append({
+            "type": "scatter", "mode": "lines+markers", "name": name,
+            "x": [a for a, _ in line], "y": [float(f"{b:.6g}") for _, b in line],
+            "hovertext": [f"{name}: {y} {b:.4g} at {x} {short(a)}" for a, b in line], "hoverinfo": "text",
+            "line": {"color": look.colour, "width": 2.5, "dash": look.dash},
+            "marker": {"symbol": look.marker, "size": [9 if p in marked else 0 for p in line],
+                       "line": {"width": 1, "color": ON_COLOUR}},
+        })  # fmt: skip
+    return plotly_spec(title, badge, said, data, 300, xaxis=axis(x), yaxis=axis(y), showlegend=True)

@@ -1,0 +1,1 @@
+"""Pictures of what lies where: matrices, shards, meshes, machines."""

@@ -1,0 +1,1 @@
+"""What a reader is asked and told in a chapter: predictions, quizzes, conclusions, records, the end."""

@@ -1,0 +1,156 @@
+"""Step through a recorded collective, one arrival at a time, at the ranks' true times.
+
+With a reader in front of it: a range and two buttons, all native and reachable from the keyboard; nothing moves by
+itself.
+Without one (nbval, papermill, a script): the rounds side by side, and in words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.book.drawing.cells import Grid, draw_cells, draw_moves, key
+from labkit.book.drawing.figure import WIDTH, heading, show_with_table
+from labkit.book.drawing.strip import MOST_SHOWN, describe, flaws_by_cell
+from labkit.book.drawing.svg import Svg, number
+from labkit.book.drawing.units import seconds_text
+from labkit.book.frontend import VIEW, live
+from labkit.book.stepping.recorder import record
+from labkit.book.stepping.recording import Frame, Replay
+from labkit.book.timelines.reads import Trace
+
+STEPS = ("time", "round")
+
+
+def replay(trace: Trace, collective: str | None = None, nth: int = 0, by: str = "time") -> Stepper:
+    """A stepper for the `nth` collective of the run (called `collective`, if given).
+
+    by: "time" makes a step of each moment at which data arrived, in the true order; "round" puts messages together
+    that do not depend on each other. `.recording` is the data behind it: frames, flaws, a verdict.
+    """
+    if by not in STEPS:
+        raise ValueError(f"by={by!r}: steps are made by {' or '.join(STEPS)}")
+    return Stepper(record(trace, collective, nth), by)
+
+
+class Stepper:
+    """What `replay` returns. `step` is the number of the frame shown; set it, or call `next()` and `previous()`."""
+
+    def __init__(self, recording: Replay, by: str = "time") -> None:
+        self.recording = recording
+        self.frames: tuple[Frame, ...] = recording.frames if by == "time" else recording.rounds
+        self._step = 0
+        self._view: Any = None
+
+    @property
+    def step(self) -> int:
+        return self._step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        if not 0 <= step < len(self.frames):
+            raise ValueError(f"step={step}: this replay has steps 0 to {len(self.frames) - 1}")
+        self._step = step
+        if self._view is not None:
+            self._view.step = step  # which shows it
+
+    def next(self) -> None:
+        """One step on; stays at the last."""
+        self.step = min(self._step + 1, len(self.frames) - 1)
+
+    def previous(self) -> None:
+        """One step back; stays at the first."""
+        self.step = max(self._step - 1, 0)
+
+    @property
+    def text(self) -> str:
+        """The step shown, as a sentence."""
+        return describe(self.recording, self.frames, self._step)
+
+    @property
+    def svg(self) -> str:
+        """The step shown, as a picture."""
+        return frame_picture(self.recording, self.frames, self._step)
+
+    @property
+    def widget(self) -> Any:
+        """The interactive form (an anywidget), made when first asked for."""
+        if self._view is None:
+            from labkit.book.forms.view import StepperView
+
+            title = f"{self.recording.name} {self.recording.algorithm}".strip()
+            self._view = StepperView(title=title, last=len(self.frames) - 1, step=self._step, svg=self.svg)
+            self._view.observe(self._moved, names="step")
+        return self._view
+
+    def _moved(self, change: Any) -> None:
+        """The page, or `step`, moved the view."""
+        self._step = min(max(change["new"], 0), len(self.frames) - 1)
+        self._show()
+
+    def _show(self) -> None:
+        with self._view.hold_sync():
+            self._view.svg, self._view.words = self.svg, self.text
+
+    def __repr__(self) -> str:
+        return self.recording.strip().text
+
+    def _ipython_display_(self) -> None:
+        """In a notebook: the stepper, and below it every round as a table."""
+        show_with_table(*self._repr_mimebundle_(), self.recording.strip())
+
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        bundle, alt = self.recording.strip()._repr_mimebundle_()
+        if live():
+            bundle[VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
+        return bundle, alt
+
+
+def frame_picture(recording: Replay, frames: tuple[Frame, ...], index: int) -> str:
+    """One step as a large picture: the ranks' chunks, what has just arrived, and where on the time axis this is."""
+    sentence = describe(recording, frames, index)
+    if (cropped := recording.crop(MOST_SHOWN)) is not recording:
+        frames = cropped.frames if frames == recording.frames else cropped.rounds
+        recording = cropped
+        sentence += f" Only the first {MOST_SHOWN} ranks and chunks are shown."
+    frame = frames[index]
+    title = f"{recording.name} {recording.algorithm}".strip()
+    svg = Svg(WIDTH, title, sentence)
+    top = heading(svg, recording.badge, sentence)
+    top = max(top, 84) if len(recording.ranks) < 9 else max(top, 67)  # two lines of words do not shift the picture
+    flying = [m for f in frames for m in f.moves if m.start <= frame.time < m.arrived and m not in frame.moves]
+    y = key(svg, top, bool(recording.flaws), True) + 18
+    chunks, size = max(recording.chunks, 1), len(recording.ranks)
+    pitch = (WIDTH - 66 - 14) / chunks
+    gap = min(64, 0.34 * pitch)
+    height, space = (28, 12) if size <= 8 else (18, 5)
+    grid = Grid(66, y, min(150, pitch - gap), height, gap, space, 12 if pitch > 60 else 10)
+    for c in range(recording.chunks):
+        name = f"chunk {c}" if pitch > 62 else str(c)
+        svg.text(grid.place(0, c)[0] + grid.width / 2, y - 6, name, 11, "middle")
+    for i, rank in enumerate(recording.ranks):
+        svg.text(58, grid.place(i, 0)[1] + height / 2 + 4, f"rank {rank}", anchor="end")
+    draw_cells(svg, grid, recording, frame, flaws_by_cell(recording) if index == len(frames) - 1 else {}, hover=True)
+    draw_moves(svg, grid, recording, frame, flying)
+    return svg.render(_time_axis(svg, y + size * (height + space) + 12, recording, frames, index))
+
+
+def _time_axis(svg: Svg, y: float, recording: Replay, frames: tuple[Frame, ...], index: int) -> float:
+    """A line for the whole collective, a tick for each step, a pointer at this one; return the y below."""
+    left, right = 66.0, WIDTH - 14.0
+    seconds = max(recording.end, frames[-1].time) - recording.start or 1.0
+
+    def place(frame: Frame) -> float:
+        return left + (right - left) * (frame.time - recording.start) / seconds
+
+    svg.line(left, y, right, y)
+    for frame in frames:
+        svg.line(place(frame), y - 4, place(frame), y + 4)
+    x = place(frames[index])
+    svg.add("path", d=f"M{number(x)} {number(y - 2)} l-6 -10 h12 Z", klass="lk-head")
+    svg.text(58, y + 4, "time", 11, "end")
+    svg.text(left, y + 18, "0", 11)
+    svg.text(right, y + 18, seconds_text(seconds), 11, "end")
+    return y + 28

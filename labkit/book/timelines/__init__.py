@@ -1,0 +1,1 @@
+"""Pictures over time: of runs, of schedules, of who waits for whom."""

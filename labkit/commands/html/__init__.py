@@ -1,0 +1,1 @@
+"""`labkit html`: chapters as static pages."""
