@@ -8,15 +8,11 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from . import pictures
+from . import pictures, wire  # `wire` loads its names when they are used
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "world": ["Failure", "Job", "RankFailed", "Run", "launch", "start", "warm"],
-    "wire": ["Corrupt", "Drop", "Fault", "Group", "Hang", "Kill", "Link", "Mismatch", "Network", "PeerLost", "Raise",
-             "RefusedError", "Slow", "Trace", "WaitTimeout", "WireError"],
-}  # fmt: skip
+_HOMES = {"world": ["Failure", "Job", "RankFailed", "Run", "launch", "start", "warm"], "wire": dir(wire)}
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [*_HOME, "__version__"]
 

@@ -459,7 +459,7 @@ def speedup_sequence(rest: int, send: int, t: int) -> Number:
 
 
 def _kept(h: int, s: int, b: int, t: int, **options: object) -> float:
-    return cost.tensor_parallel_activation_bytes(b, s, h, 1, h // 128, t, **options) / MB  # type: ignore[arg-type]
+    return cost.tensor_parallel_activation_bytes(b, s, h, 1, h // 128, t, **options) / MB
 
 
 def _kept_slips(h: int, s: int, b: int, t: int) -> dict[str, tuple[float, str]]:

@@ -7,17 +7,20 @@ belongs on which link; `pipeline` the bubble of each schedule, `pipeline_memory`
 `pipeline_traffic` what they send, `depth` how many stages.
 """
 
-from .accumulation import *
-from .data_parallel import *
-from .depth import *
-from .hybrid_shard import *
-from .layers import *
-from .pipeline import *
-from .pipeline_memory import *
-from .pipeline_traffic import *
-from .placement import *
-from .tensor import *
-from .tensor_memory import *
-from .tensor_step import *
-from .vocabulary import *
-from .zero import *
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
+
+__all__: list[str] = []
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """What the files say in their `__all__`."""
+
+
+for _name in sorted(module.name for module in iter_modules(__path__)):
+    _file = import_module(f"{__name__}.{_name}")
+    globals().update({name: getattr(_file, name) for name in _file.__all__})
+    __all__ += [_name, *_file.__all__]
