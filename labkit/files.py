@@ -5,11 +5,16 @@ import tempfile
 from pathlib import Path
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace what `path` holds by `text` (UTF-8), keeping its permissions; a link stays a link. Raises OSError."""
+def write_atomically(path: Path, text: str, mode: int | None = None) -> Path:
+    """Replace what `path` holds by `text` (UTF-8); folders are made, a link stays a link. Raises OSError.
+
+    mode: the permissions, from the first byte on; None for those that it has.
+    """
     path = path.resolve()
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if mode is None:
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # 0600
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
@@ -18,3 +23,4 @@ def write_atomically(path: Path, text: str) -> None:
     except BaseException:
         os.unlink(name)
         raise
+    return path

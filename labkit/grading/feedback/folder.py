@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from labkit.files import write_atomically
 from labkit.grading.feedback.pages import GENERATOR, index_page, student_page
-from labkit.grading.gradebook.files import put
 from labkit.grading.gradebook.options import GradebookOptions
 from labkit.grading.gradebook.rows import Book
 
@@ -19,8 +19,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,80}")
 def write_feedback(folder: Path, book: Book, options: GradebookOptions) -> list[Path]:
     """Write all pages; remove pages of an earlier run that are not written again. Returns the index, then the pages."""
     pages = file_names(row.name for row in book.rows)
-    written = [put(folder / pages[row.name], student_page(row, options)) for row in book.rows]
-    index = put(folder / INDEX, index_page(book, pages))
+    written = [write_atomically(folder / pages[row.name], student_page(row, options)) for row in book.rows]
+    index = write_atomically(folder / INDEX, index_page(book, pages))
     for old in folder.glob("*.html"):
         if old not in {index, *written} and _ours(old):
             old.unlink()

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.files import write_atomically
 from labkit.grading.gradebook.errors import PolicyError
-from labkit.grading.gradebook.files import put
 from labkit.grading.gradebook.sheets import text_of
 
 KEY = ".pseudonyms.json"  # in the folder of grades; only its owner may read it
@@ -45,7 +45,7 @@ def names_for(students: Iterable[str], out: Path, anonymous: bool) -> Names:
         if student not in known:
             known[student] = _draw(taken)
             taken.add(known[student])
-    put(out / KEY, json.dumps({"schema": 1, "pseudonyms": known}, indent=1, sort_keys=True) + "\n", 0o600)
+    write_atomically(out / KEY, json.dumps({"schema": 1, "pseudonyms": known}, indent=1, sort_keys=True) + "\n", 0o600)
     return Names(known, True)
 
 

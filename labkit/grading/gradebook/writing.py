@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
+from labkit.files import write_atomically
 from labkit.grading.feedback.folder import write_feedback
 from labkit.grading.feedback.statistics import percents
 from labkit.grading.gradebook.book import make_book
 from labkit.grading.gradebook.changes import Change, changes_csv, changes_txt, differences
-from labkit.grading.gradebook.files import put
 from labkit.grading.gradebook.junit import junit_xml
 from labkit.grading.gradebook.kept import with_kept
 from labkit.grading.gradebook.names import KEY, names_for
@@ -53,16 +53,21 @@ def write(out: Path, results: Sequence[Result], options: GradebookOptions | None
     book = make_book(results, options, names)
     report = grades_json(book)
     changes, problems = _changes(out / "grades.json", report)
-    files = [put(out / "grades.csv", grades_csv(book)), put(out / "junit.xml", junit_xml(book))]
+    files = [
+        write_atomically(out / "grades.csv", grades_csv(book)),
+        write_atomically(out / "junit.xml", junit_xml(book)),
+    ]
     if any(mark.points is not None and place not in book.marks for place, mark in filled.items()):
-        files.append(put(out / "rubric.before.csv", text_of(sheet_there)))  # marks of what is not here now
+        files.append(write_atomically(out / "rubric.before.csv", text_of(sheet_there)))  # marks of what is not here now
     if book.responses or sheet_there.exists():
-        files.append(put(sheet_there, sheet(book.responses, book.marks, names)))
+        files.append(write_atomically(sheet_there, sheet(book.responses, book.marks, names)))
     if changes is not None:
-        files.append(put(out / "changes.csv", changes_csv(changes)))
-        files.append(put(out / "changes.txt", clean(changes_txt(changes))))
+        files.append(write_atomically(out / "changes.csv", changes_csv(changes)))
+        files.append(write_atomically(out / "changes.txt", clean(changes_txt(changes))))
     files += write_feedback(out / "feedback", book, options)
-    files.append(put(out / "grades.json", report))  # last: until then the next run compares with the one before
+    files.append(
+        write_atomically(out / "grades.json", report)
+    )  # last: until then the next run compares with the one before
     if names.anonymous:
         files.append(out / KEY)
     problems = (*notes, *book.problems, *problems)
