@@ -59,6 +59,7 @@ class Context:
     rebuilt: dict[Any, int] = field(default_factory=dict)  # how often, by members and their addresses
     local: threading.local = field(default_factory=threading.local)
     main: int = field(default_factory=threading.get_ident)  # the thread that runs the reader's function
+    kept: dict[str, Any] = field(default_factory=dict)  # what functions of a kept world leave for the next ones
     streams: list[Settles] = field(default_factory=list)  # of all its groups
 
     def clock_here(self) -> Clock:

@@ -53,6 +53,11 @@ class Group(Messenger):
         return f"Group(rank {self.rank} of {self.size}, world ranks {list(self.global_ranks)}, {self.transport})"
 
     @property
+    def kept(self) -> dict[str, Any]:
+        """What functions of a kept world (`labkit.world(size)`) leave on this rank for those that run after them."""
+        return self.context.kept
+
+    @property
     def native(self) -> Any:
         """The backend's own collectives on this group, or None where the transport has none."""
         from .native import native_of

@@ -22,6 +22,12 @@ class Sampler:
             gc.freeze()  # what is alive now is the interpreter's and PyTorch's own
             self._base = 0
         else:
+            self.restart()
+
+    def restart(self) -> None:
+        """Watch from now on."""
+        self._peak = 0
+        if self.kind != "resident":
             _reset_high_water()
             self._base = _status("VmRSS")
 

@@ -10,6 +10,7 @@ import threading
 import traceback
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from labkit.wire.context import Context, LinkModel
@@ -136,9 +137,9 @@ def _words(error: BaseException) -> str:
 
 
 def _without_machinery(error: BaseException) -> BaseException:
-    """The error with the frames of this file cut off its traceback: the reader's own code comes first."""
-    tb = error.__traceback__
-    while tb is not None and tb.tb_frame.f_code.co_filename == __file__ and tb.tb_next is not None:
+    """The error with the frames above the reader's function cut off its traceback: its own code comes first."""
+    tb, above = error.__traceback__, (__file__, str(Path(__file__).with_name("kept.py")))
+    while tb is not None and tb.tb_frame.f_code.co_filename in above and tb.tb_next is not None:
         tb = tb.tb_next
     return error.with_traceback(tb)
 

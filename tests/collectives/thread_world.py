@@ -173,8 +173,8 @@ class ThreadGroup:
     def recv(self, like: Tensor, source: int, op: ReduceOp | None = None) -> Tensor:
         me, them = self.global_ranks[self.rank], self._peer(source)
         _check_message(like)
-        box = self.world.mail[them, me, self.channel]
         with self.world.changed:
+            box = self.world.mail[them, me, self.channel]  # here: two threads may both make the missing one
             self.world.wait(lambda: len(box) > 0, f"rank {me} receives from {them}")
             parcel = box.popleft()
         if parcel.x.dtype != like.dtype or parcel.x.shape != like.shape:

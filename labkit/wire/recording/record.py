@@ -143,10 +143,10 @@ class Page:
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def records(self) -> np.ndarray:
-        """A copy of the finished and running records, oldest first (dtype EVENT)."""
+    def records(self, since: int = 0) -> np.ndarray:
+        """A copy of the finished and running records from number `since` on, oldest first (dtype EVENT)."""
         n = min(self.count, self.capacity)
-        raw = self.map[self._records : self._records + n * RECORD_BYTES]  # all at once: they go on being written
+        raw = self.map[self._records + since * RECORD_BYTES : self._records + n * RECORD_BYTES]  # all at once: it grows
         return np.frombuffer(raw, _STRIDE).astype(EVENT)
 
     def record(self, index: int) -> np.void:

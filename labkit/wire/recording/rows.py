@@ -28,41 +28,69 @@ class Rows:
     dropped: int
 
 
-def read_rows(pages: Sequence[rec.Page]) -> Rows:
-    """The records of all pages, with one table of names instead of one a page."""
+@dataclass(frozen=True)
+class Moment:
+    """Where pages stood when the clock was at `at` nanoseconds: a trace may leave out what was there by then."""
+
+    at: int
+    records: list[int]
+    counters: list[list[tuple[int, int]]]
+    native: np.ndarray
+
+    @classmethod
+    def now(cls, pages: Sequence[rec.Page], at: int) -> Moment:
+        native = _native(pages, [page.strings() for page in pages])
+        return cls(at, [page.count for page in pages], [page.counters() for page in pages], native)
+
+
+def read_rows(pages: Sequence[rec.Page], since: Moment | None = None) -> Rows:
+    """The records of all pages, with one table of names instead of one a page. since: only what came after it."""
     names: list[str] = []
     number: dict[str, int] = {}
     blocks, counters, dropped = [], [], 0
-    tcp: dict[tuple[int, int], tuple[int, int]] = {}
-    for page in pages:
-        strings = page.strings()
+    texts = [page.strings() for page in pages]
+    for page, strings in zip(pages, texts, strict=True):
         mapping = np.empty(len(strings) + 1, dtype=np.int64)
         for i, text in enumerate(strings):
-            if text.startswith("tcp "):
-                mine, theirs, nbytes = map(int, text.split()[1:])
-                tcp[mine, theirs] = (page.rank, nbytes)
             if text not in number:
                 number[text] = len(names)
                 names.append(text)
             mapping[i] = number[text]
-        rows = page.records()
+        first = since.records[page.rank] if since is not None else 0
+        rows = page.records(first)
         block = np.zeros(len(rows), ROW)
         for field in rec.EVENT.names or ():
             block[field] = rows[field]
-        block["rank"], block["index"] = page.rank, np.arange(len(rows))
+        block["rank"], block["index"] = page.rank, first + np.arange(len(rows))
         known = block["name"] < len(strings)
         block["name"][known] = mapping[block["name"][known]]
         detail = (block["detail"] >= 0) & (block["kind"] != rec.WAIT) & (block["detail"] < len(strings))
         block["detail"][detail] = mapping[block["detail"][detail]]
         blocks.append(block[block["kind"] > 0])
-        counters.append(page.counters())
+        counters.append(_less(page.counters(), since.counters[page.rank]) if since is not None else page.counters())
         dropped += page.dropped
+    native = _native(pages, texts) - (since.native if since is not None else 0)
+    events = np.concatenate(blocks) if blocks else np.zeros(0, ROW)
+    return Rows(events, names, counters, native if native.any() else None, dropped)
+
+
+def _less(now: list[tuple[int, int]], then: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [(a - c, b - d) for (a, b), (c, d) in zip(now, then, strict=True)]
+
+
+def _native(pages: Sequence[rec.Page], texts: Sequence[Sequence[str]]) -> np.ndarray:
+    """Bytes from rank (row) to rank on the sockets of native collectives, as they were written down last."""
+    tcp: dict[tuple[int, int], tuple[int, int]] = {}
+    for page, strings in zip(pages, texts, strict=True):
+        for text in strings:
+            if text.startswith("tcp "):
+                mine, theirs, nbytes = map(int, text.split()[1:])
+                tcp[mine, theirs] = (page.rank, nbytes)
     native = np.zeros((len(pages), len(pages)), dtype=np.int64)
     for (mine, theirs), (rank, nbytes) in tcp.items():
         if (theirs, mine) in tcp:
             native[rank, tcp[theirs, mine][0]] += nbytes
-    events = np.concatenate(blocks) if blocks else np.zeros(0, ROW)
-    return Rows(events, names, counters, native if native.any() else None, dropped)
+    return native
 
 
 def shape_of(e: np.void) -> tuple[int, ...]:

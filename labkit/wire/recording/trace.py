@@ -17,9 +17,9 @@ from labkit import pictures
 from labkit.wire.recording import record as rec
 from labkit.wire.recording.calls import Call, calls, step_window
 from labkit.wire.recording.entries import Collective, Entries, Message, Span
-from labkit.wire.recording.rows import ROW, match, read_rows, shape_of
+from labkit.wire.recording.rows import ROW, Moment, match, read_rows, shape_of
 
-__all__ = ["ROW", "Collective", "Message", "Span", "Trace", "from_pages", "match", "shape_of"]
+__all__ = ["ROW", "Collective", "Message", "Moment", "Span", "Trace", "from_pages", "match", "shape_of"]
 
 
 class Trace:
@@ -163,17 +163,13 @@ class Trace:
 
 
 def from_pages(
-    pages: Sequence[rec.Page],
-    *,
-    clock: str,
-    transport: str,
-    emulated: bool,
-    peaks: Sequence[int] = (),
-    memory: str = "",
-) -> Trace:
-    """The trace of the run whose pages these are."""
-    rows = read_rows(pages)
+    pages: Sequence[rec.Page], *, clock: str, transport: str, emulated: bool, peaks: Sequence[int] = (),
+    memory: str = "", since: Moment | None = None,
+) -> Trace:  # fmt: skip
+    """The trace of the run whose pages these are. since: only of what came after that moment, which is its second 0."""
+    rows = read_rows(pages, since)
     return Trace(
         len(pages), rows.events, rows.names, rows.counters, clock=clock, transport=transport, emulated=emulated,
-        dropped=rows.dropped, peaks=peaks, memory=memory, native=rows.native,
+        dropped=rows.dropped, peaks=peaks, memory=memory, started=since.at if since is not None else 0,
+        native=rows.native,
     )  # fmt: skip
