@@ -26,6 +26,19 @@ def jupyter_environment(base: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
+def answers_in(solutions: Path) -> Iterator[None]:
+    """Answers of programs (`labkit.grading.known`) are in that folder inside, for processes that are started too."""
+    before = os.environ.get("LABKIT_SOLUTIONS")
+    os.environ["LABKIT_SOLUTIONS"] = str(solutions)
+    try:
+        yield
+    finally:
+        os.environ.pop("LABKIT_SOLUTIONS")
+        if before is not None:
+            os.environ["LABKIT_SOLUTIONS"] = before
+
+
+@contextmanager
 def using_our_kernel() -> Iterator[None]:
     """Start kernels from this interpreter inside; the environment is as before afterwards."""
     before = dict(os.environ)

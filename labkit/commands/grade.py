@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from labkit.commands import UsageError
 from labkit.commands.chapters import all_chapters, find_chapter, notebooks_dir
+from labkit.commands.environment import answers_in
 from labkit.commands.grade_options import Wanted
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ def grade(wanted: Wanted, notebooks: Path | None = None) -> int:
     Returns 0; 1 if something could not be graded, for which the same command tries again; 130 if interrupted, when all
     that is finished is kept. Raises UsageError.
     """
+    with answers_in(_solutions(notebooks)):
+        return _grade(wanted, notebooks)
+
+
+def _grade(wanted: Wanted, notebooks: Path | None) -> int:
     from labkit.grading.gradebook import PolicyError, write
     from labkit.grading.grader.batch import Batch, cores
     from labkit.grading.grader.one import How, is_trouble
@@ -92,15 +98,17 @@ def _options(wanted: Wanted) -> "GradebookOptions":
         raise UsageError(str(error)) from None
 
 
+def _solutions(notebooks: Path | None) -> Path:
+    return (notebooks or notebooks_dir()).parent / "solutions"
+
+
 def _pristine(wanted: Wanted, students: Sequence[str], notebooks: Path | None) -> dict[str, "Pristine"]:
     """The sources to grade against, by notebook: those asked for, or those of which anybody handed in something."""
     from labkit.grading.grader.pristine import OverlayError, Pristine
     from labkit.grading.grader.submissions import find_notebook
-    from labkit.grading.known import SOLUTIONS
     from labkit.grading.source import SourceError
 
-    folder = (notebooks or notebooks_dir()).parent / "solutions"
-    os.environ[SOLUTIONS] = str(folder)
+    folder = _solutions(notebooks)
     if not folder.is_dir():
         raise UsageError(f"there is no {folder}: only a clone of the repository has the sources of exercises")
     chapters = [find_chapter(folder, name) for name in wanted.chapters]

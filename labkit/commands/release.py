@@ -2,7 +2,6 @@
 
 import copy
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import nbformat
 
 from labkit.commands import UsageError
 from labkit.commands.chapters import Chapter, all_chapters, find_chapter, notebooks_dir
+from labkit.commands.environment import answers_in
 from labkit.commands.stub_outputs import StubRunFailed, keeping, stub_outputs, with_stub_outputs
 from labkit.files import write_atomically
 from labkit.grading.source import Source, SourceError, leaks, read_source, release as released
@@ -34,12 +34,12 @@ def release(
         raise UsageError("--check writes nothing: leave it out, or leave out --bundle")
     directory = notebooks or notebooks_dir()
     sources = directory.parent / "solutions"
-    os.environ["LABKIT_SOLUTIONS"] = str(sources)
     if not sources.is_dir():
         raise UsageError(f"there is no {sources}: only a clone of the repository has the sources of exercises")
     chapters = [find_chapter(sources, name) for name in wanted] or all_chapters(sources)
     exercises = directory.parent / "exercises"
-    results = [_one(chapter, directory, exercises, check, run) for chapter in chapters]
+    with answers_in(sources):
+        results = [_one(chapter, directory, exercises, check, run) for chapter in chapters]
     well = all(results) and (bool(wanted) or _no_strays(exercises, chapters))
     if well and bundle is not None:
         from labkit.commands.bundle import write_bundle
@@ -90,7 +90,7 @@ def _recorded(source: Source, check: bool) -> bool:
     from labkit.grading.checks.recording import NotRecorded, digest, record
 
     now = digest(source)
-    if now == known.recorded_digest(source.name):
+    if now in ("", known.recorded_digest(source.name)):
         return True
     path = known.record_path(source.name)
     if check:
@@ -99,10 +99,7 @@ def _recorded(source: Source, check: bool) -> bool:
         )
         return False
     try:
-        if now:
-            path.write_bytes(record(source))
-        else:
-            path.unlink()
+        path.write_bytes(record(source))
     except NotRecorded as error:
         print(f"{path.parent.name}/{path.name}: not written: {error}", file=sys.stderr)
         return False
