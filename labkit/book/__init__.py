@@ -17,6 +17,7 @@
     shard_layouts(map)           who computes with each shard, who sums it, and which ones move in between
     shard_board(12, 4, 3)        the same to deal out by hand
     step_breakdown(trace)        where each rank's time went
+    workbench(run, controls, ..) controls that start real ranks, and pictures of what these did
     explorer(title, sliders, fn) sliders for a model's assumptions, and what it says of them
     source(fn)                   labkit's own lines
     badge, quoted                marks

@@ -29,3 +29,4 @@ from .timelines.schedules import schedule as schedule
 from .timelines.timelines import timeline as timeline
 from .timelines.waits import wait_for as wait_for
 from .watching import Dashboard as Dashboard, dashboard as dashboard
+from .workbenches.bench import Workbench as Workbench, workbench as workbench

@@ -86,6 +86,12 @@ class World:
         if job is not None and not job._over.wait(2):
             job.stop()
 
+    def stop(self) -> None:
+        """End the call that is under way, from another thread: there it raises RankFailed (kind "stopped")."""
+        job = self._job
+        if job is not None and not job.over:
+            job.stop()
+
     @plainly
     def run(self, fn: Callable[..., Any], *args: Any) -> Run:
         """`fn(group, *args)` on every rank; its Run. Raises RankFailed as `launch` does, and the world is over then."""
@@ -192,8 +198,7 @@ class World:
         return any(page.count > full[0] or page.strings_used > full[1] for page in self._pages)
 
     def _edited(self) -> bool:
-        now = _sources()
-        return any(now.get(path, when) != when for path, when in self._sources.items())
+        return any(_changed(path) != when for path, when in self._sources.items())
 
 
 def serve(group: Group, address: Any, secret: bytes, idle: float) -> str:
@@ -242,6 +247,12 @@ def _sources() -> dict[str, float]:
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)
         if path and path.endswith(".py") and not path.startswith(others):
-            with contextlib.suppress(OSError):
-                found[path] = os.stat(path).st_mtime
+            found[path] = _changed(path)
     return found
+
+
+def _changed(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0

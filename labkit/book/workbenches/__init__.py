@@ -1,0 +1,1 @@
+"""Workbenches: controls that start real ranks, and pictures of what these did."""

@@ -1,0 +1,231 @@
+"""A workbench: controls that start real ranks when they change, and pictures of what the ranks did.
+
+    def race(world, algorithm, kilobytes):                # world: kept ranks, as many as the control `ranks` says
+        return world.run(reduce_once, algorithm, 250 * kilobytes)
+
+    book.workbench(race, {"ranks": [2, 4, 8], "algorithm": ["ring", "tree"], "kilobytes": (1, 1000)},
+                   views=[lambda run: book.timeline(run.trace), said])
+
+A control is given as ipywidgets abbreviates it: a list (one of these), (least, most) or (least, most, step), True or
+False; or as a widget. A change cancels the run that is under way and starts the next, with the settings as they are
+then: runs never queue up, and they go on in a thread of their own, so that the kernel stays free. Without a reader the
+workbench runs once, and is words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import textwrap
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from labkit.book.drawing.figure import Figure
+from labkit.book.drawing.tables import Table
+from labkit.book.frontend import VIEW, cell_id
+from labkit.book.workbenches.latest import Latest
+from labkit.telling import live
+from labkit.wire.errors import RefusedError
+from labkit.world import RankFailed, World
+
+RANKS = "ranks"  # the control that says how many there are
+
+Face = Figure | Table | str
+View = Callable[[Any], Face]
+_of_cell: weakref.WeakValueDictionary[str, Workbench] = weakref.WeakValueDictionary()
+
+
+class Workbench:
+    """What `workbench` returns. `settings`: where the controls are. `result`: what the last run returned. `faces`: what
+    the views made of it. `said`: how the last run went. `text`: all of it in words. `code`: the same run as a cell."""
+
+    def __init__(
+        self, run: Callable[..., Any], controls: Mapping[str, Any], views: Sequence[View], title: str, ranks: int,
+        options: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        if not controls or not views:
+            raise ValueError("a workbench needs a control or more, and a view or more")
+        takes = inspect.signature(run).parameters
+        for name in controls:
+            if name != RANKS and name not in takes:
+                raise ValueError(f"{run.__name__} takes no {name!r}, which a control sets: it takes {', '.join(takes)}")
+        World(ranks, **options).close()  # refuses options that cannot work
+        self.controls = {name: _widget(name, given) for name, given in controls.items()}
+        self.title, self._run, self._views, self._ranks, self._options = title, run, list(views), ranks, dict(options)
+        self.result: Any = None
+        self.faces: list[Face] = []
+        self.said = "not run yet"
+        self._pinned: tuple[dict[str, Any], list[Face]] | None = None
+        self._world: World | None = None
+        self._panel: Any = None
+        self._latest = Latest(self._work, self._cancel)
+        for widget in self.controls.values():
+            widget.observe(self._moved, "value")
+        if place := cell_id():
+            if place in _of_cell:
+                _of_cell[place].close()  # the cell was run again
+            _of_cell[place] = self
+        if not live():
+            self._work(self.settings)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {name: widget.value for name, widget in self.controls.items()}
+
+    def set(self, **values: Any) -> Workbench:
+        """Move controls, by name. Raises ValueError for one that is not there, or a value that it cannot have."""
+        for name, value in values.items():
+            if name not in self.controls:
+                raise ValueError(f"there is no control {name!r}: they are {', '.join(self.controls)}")
+            widget = self.controls[name]
+            try:
+                widget.value = value
+            except Exception as why:  # traitlets has an error of its own
+                raise ValueError(f"{name} cannot be {value!r}: {why}") from None
+            if widget.value != value:
+                raise ValueError(f"{name} cannot be {value!r}: it goes from {widget.min} to {widget.max}")
+        return self
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Until the run with the settings as they are is over; whether that came true in time."""
+        return self._latest.wait(seconds)
+
+    def pin(self) -> None:
+        """Keep what is shown, to compare the next runs with."""
+        if self.faces:
+            self._pinned = self.settings, self.faces
+            self._draw()
+
+    def close(self) -> None:
+        """End its ranks. The pictures stay."""
+        self._latest.close()
+        if self._world is not None:
+            self._world.close()
+
+    @property
+    def code(self) -> str:
+        """A cell that makes the same run."""
+        settings = self.settings
+        ranks = settings.pop(RANKS, self._ranks)
+        given = "".join(f", {name}={value!r}" for name, value in self._options.items())
+        told = "".join(f", {name}={value!r}" for name, value in settings.items())
+        call = f"with labkit.world({ranks}{given}) as world:\n    run = {self._run.__name__}(world{told})\n"
+        with contextlib.suppress(OSError, TypeError):
+            return textwrap.dedent(inspect.getsource(self._run)) + "\n\n" + call
+        return call
+
+    @property
+    def text(self) -> str:
+        """Title, settings, how it went, and what the pictures show."""
+        where = ", ".join(f"{_label(name)} {value}" for name, value in self.settings.items())
+        return "\n\n".join([f"{self.title}\n{where}\n{self.said}", *map(_words, self.faces)])
+
+    # -- running -----------------------------------------------------------------------------------------------
+
+    def _moved(self, change: object) -> None:
+        if live():
+            self._tell("running ...")
+            self._latest.ask(self.settings)
+        else:
+            self._work(self.settings)
+
+    def _work(self, settings: dict[str, Any]) -> None:
+        begun = time.perf_counter()
+        rest = {name: value for name, value in settings.items() if name != RANKS}
+        try:
+            result = self._run(self._world_of(settings.get(RANKS, self._ranks)), **rest)
+            faces = [view(result) for view in self._views]
+        except RankFailed as failed:
+            if failed.failure.kind != "stopped":  # else the next run is asked for already
+                self._tell(str(failed))
+            return
+        except (RefusedError, ValueError) as why:
+            self._tell(f"Not run: {why}")
+            return
+        except Exception as why:
+            self._tell(f"{type(why).__name__}: {why}")
+            return
+        self.result, self.faces = result, faces
+        self._draw()
+        self._tell(f"run on {settings.get(RANKS, self._ranks)} processes in {time.perf_counter() - begun:.2f} s")
+
+    def _world_of(self, ranks: int) -> World:
+        if self._world is None or self._world.size != ranks:
+            if self._world is not None:
+                self._world.close()
+            self._world = World(ranks, **self._options)
+        return self._world
+
+    def _cancel(self) -> None:
+        if self._world is not None:
+            self._world.stop()
+
+    # -- showing -----------------------------------------------------------------------------------------------
+
+    def _tell(self, words: str) -> None:
+        self.said = words
+        if self._panel is not None:
+            self._panel.status.value = f'<div role="status" aria-live="polite"><pre>{escape(words)}</pre></div>'
+
+    def _draw(self) -> None:
+        if self._panel is not None:
+            self._panel.draw(self.faces, self._pinned)
+
+    @property
+    def panel(self) -> Any:
+        """The controls and pictures as one widget, made when first shown."""
+        if self._panel is None:
+            from labkit.book.workbenches.panel import Panel
+
+            self._panel = Panel(self)
+            self._draw()
+            self._tell(self.said)
+            if live() and not self.faces:
+                self._latest.ask(self.settings)
+        return self._panel
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        if not live():
+            pictures = [face.svg for face in self.faces if isinstance(face, Figure)]
+            return {"text/plain": self.text} | ({"image/svg+xml": pictures[0]} if pictures else {})
+        return {"text/plain": self.text, VIEW: self.panel.box._repr_mimebundle_()[VIEW]}
+
+
+def workbench(
+    run: Callable[..., Any], controls: Mapping[str, Any], views: Sequence[View], *, title: str = "", ranks: int = 4,
+    **options: Any,
+) -> Workbench:  # fmt: skip
+    """Controls that start `run(world, **settings)` on real ranks when they change, and what `views` make of its result.
+
+    run: gets a kept world (`labkit.world`), and the value of each control by its name; `ranks`, where there is such a
+    control, decides the size of the world. views: functions of what `run` returns: a Figure, a Table, or words.
+    options: of the world. Raises ValueError for controls that `run` does not take, RefusedError for options.
+    """
+    return Workbench(run, controls, views, title or _label(run.__name__), ranks, options)
+
+
+def _label(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _widget(name: str, given: Any) -> Any:
+    """The widget of a control, with its name as a visible label."""
+    from ipywidgets import Widget
+    from ipywidgets.widgets.interaction import interactive
+
+    made = given if isinstance(given, Widget) else interactive.widget_from_abbrev(given)
+    if made is None:
+        raise ValueError(f"control {name!r}: {given!r} is no list, no (least, most), no True or False, and no widget")
+    made.description = made.description or _label(name)
+    made.style.description_width = "initial"
+    return made
+
+
+def _words(face: Face) -> str:
+    return face if isinstance(face, str) else face.text if isinstance(face, Figure) else face.text()

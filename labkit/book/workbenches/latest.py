@@ -1,0 +1,58 @@
+"""Work in a thread of its own, for what was asked for last: bursts of requests never queue up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+PATIENCE = 0.15  # seconds that work gets to end by itself when other work is asked for: new ranks take as long
+
+
+class Latest:
+    """Does `work(settings)` in a thread, for the settings asked for last; `cancel()` is to end what is under way."""
+
+    def __init__(self, work: Callable[[dict[str, Any]], None], cancel: Callable[[], None]):
+        self._work, self._cancel = work, cancel
+        self._wanted: dict[str, Any] | None = None
+        self._news = threading.Condition()
+        self._busy = self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def ask(self, settings: dict[str, Any]) -> None:
+        """Work with these as soon as can be. What was asked for before, and has not begun, is forgotten."""
+        with self._news:
+            self._wanted = settings
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, name="labkit-workbench", daemon=True)
+                self._thread.start()
+            self._news.notify_all()
+            late = self._busy and not self._news.wait_for(lambda: not self._busy, PATIENCE)
+        if late:
+            self._cancel()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Until nothing is wanted and nothing under way; whether that came true in time."""
+        with self._news:
+            return self._news.wait_for(lambda: self._wanted is None and not self._busy, seconds)
+
+    def close(self) -> None:
+        with self._news:
+            self._closed, self._wanted = True, None
+            self._news.notify_all()
+        self._cancel()
+
+    def _loop(self) -> None:
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._wanted is not None or self._closed)
+                if self._closed:
+                    return
+                settings, self._wanted, self._busy = self._wanted, None, True
+            try:
+                assert settings is not None
+                self._work(settings)
+            finally:
+                with self._news:
+                    self._busy = False
+                    self._news.notify_all()

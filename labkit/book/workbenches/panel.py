@@ -1,0 +1,103 @@
+"""A workbench in JupyterLab: native controls, plotly's live figures, and words for those who do not see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from labkit.book.drawing.figure import Figure
+from labkit.book.drawing.tables import Table
+
+if TYPE_CHECKING:
+    from labkit.book.workbenches.bench import Face, Workbench
+
+GHOST = 0.35  # opacity of what is pinned
+
+
+class Panel:
+    """box: the whole widget. status: how the last run went."""
+
+    def __init__(self, bench: Workbench) -> None:
+        from ipywidgets import HTML, Button, HBox, Layout, VBox
+
+        self.status, self.pinned, self.code = HTML(), HTML(), HTML()
+        self.panes: list[Pane] = []
+        self._pictures = VBox()
+        pin, code = Button(description="Pin"), Button(description="As code")
+        pin.tooltip, code.tooltip = (
+            "Keep this result, to compare the next ones with",
+            "The cell that makes the same run",
+        )
+        pin.on_click(lambda _: bench.pin())
+        code.on_click(lambda _: self._show_code(bench.code))
+        wrap = Layout(flex_flow="row wrap")
+        controls = HBox([*bench.controls.values()], layout=wrap)
+        heading = HTML(f"<h4>{escape(bench.title)}</h4>")
+        self.box = VBox([heading, controls, HBox([pin, code]), self.status, self._pictures, self.pinned, self.code])
+
+    def draw(self, faces: Sequence[Face], pinned: tuple[dict[str, Any], list[Face]] | None) -> None:
+        """Show what the views made, beside what is pinned."""
+        if len(self.panes) != len(faces):
+            self.panes = [Pane() for _ in faces]
+            self._pictures.children = [pane.box for pane in self.panes]
+        ghosts: list[Face | None] = [None] * len(faces) if pinned is None else list(pinned[1])
+        for pane, face, ghost in zip(self.panes, faces, ghosts, strict=True):
+            pane.put(face, ghost)
+        if pinned is not None:
+            where = ", ".join(f"{name} {value}" for name, value in pinned[0].items())
+            said = "".join(f"<li>{escape(_sentence(face))}</li>" for face in pinned[1])
+            self.pinned.value = f"<p>Pinned ({escape(where)}):</p><ul>{said}</ul>"
+
+    def _show_code(self, code: str) -> None:
+        self.code.value = f'<pre aria-label="The same run as a cell" tabindex="0">{escape(code)}</pre>'
+
+
+class Pane:
+    """One view: a live plot where the face has one, else its picture, its table or its words."""
+
+    def __init__(self) -> None:
+        from ipywidgets import HTML, VBox
+
+        self.words = HTML()
+        self.box = VBox([self.words])
+        self._plot: Any = None
+
+    def put(self, face: Face, ghost: Face | None) -> None:
+        if not isinstance(face, Figure) or face.spec is None:
+            self.words.value = _html(face)
+            self._show(None)
+            return
+        data = list(face.spec["data"])
+        if isinstance(ghost, Figure) and ghost.spec is not None:
+            data += [trace | {"opacity": GHOST, "showlegend": False} for trace in ghost.spec["data"]]
+        if self._plot is None:
+            import plotly.graph_objects as go
+
+            self._plot = go.FigureWidget(data=data, layout=face.spec["layout"])
+        else:
+            with self._plot.batch_update():
+                if [trace.type for trace in self._plot.data] != [trace["type"] for trace in data]:
+                    self._plot.data = []
+                    self._plot.add_traces(data)
+                else:
+                    for old, new in zip(self._plot.data, data, strict=True):
+                        old.update(new, overwrite=True)
+                self._plot.update_layout(face.spec["layout"], overwrite=True)
+        self.words.value = face.data_html()
+        self._show(self._plot)
+
+    def _show(self, plot: Any) -> None:
+        children = [plot, self.words] if plot is not None else [self.words]
+        if list(self.box.children) != children:
+            self.box.children = children
+
+
+def _html(face: Face) -> str:
+    if isinstance(face, Figure):
+        return f'<div role="img" aria-label="{escape(face.sentence)}">{face.svg}</div>{face.data_html()}'
+    return face.html() if isinstance(face, Table) else f"<p>{escape(face)}</p>"
+
+
+def _sentence(face: Face) -> str:
+    return face.sentence if isinstance(face, Figure) else face.text() if isinstance(face, Table) else face

@@ -1,0 +1,204 @@
+"""A workbench: what a control changes, real ranks do; bursts, failures and refusals end in words, and nothing stays."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import ipywidgets
+import pytest
+import torch
+from leftovers import alive, eventually
+
+import labkit
+from labkit import book, cost
+from labkit.book.workbenches.latest import Latest
+from labkit.collectives import all_reduce
+
+
+def reduce_once(group, algorithm, n):
+    import os
+
+    all_reduce(torch.ones(n), group, algorithm=algorithm)
+    return os.getpid()
+
+
+def race(world, algorithm, n):
+    return world.run(reduce_once, algorithm, n)
+
+
+def sent(run):
+    return f"sent {run.trace.bytes_sent()}"
+
+
+def bench(**more):
+    controls = {"ranks": [2, 3, 4], "algorithm": ["ring", "tree"], "n": (1, 1000)}
+    options = {"ranks": 2, "transport": "local"} | more
+    return book.workbench(race, controls, [lambda run: book.timeline(run.trace), sent], title="A race", **options)
+
+
+@pytest.fixture
+def somebody(monkeypatch):
+    """As in JupyterLab, but for a front end."""
+    monkeypatch.setenv("LABKIT_HEADLESS", "0")
+
+
+@pytest.mark.ranks
+def test_without_a_reader_it_runs_once_and_is_words():
+    one = bench()
+    try:
+        assert f"sent {cost.ring_all_reduce_bytes_by_rank(500, 4, 2)}" in one.text and "2 processes" in one.said
+        assert "A race\nranks 2, algorithm ring, n 500\n" in repr(one) and "Timeline (measured)" in one.text
+        bundle = one._repr_mimebundle_()
+        assert set(bundle) == {"text/plain", "image/svg+xml"}
+        one.set(ranks=3, n=7)
+        assert f"sent {cost.ring_all_reduce_bytes_by_rank(7, 4, 3)}" in one.text
+    finally:
+        one.close()
+
+
+@pytest.mark.ranks
+def test_a_control_that_moves_starts_ranks_and_changes_every_picture(somebody):
+    one = bench()
+    try:
+        panel = one.panel
+        assert one.wait(60) and len(panel.panes) == 2 and "2 processes" in panel.status.value
+        plot = panel.panes[0]._plot
+        for ranks, n in ((4, 500), (4, 9), (2, 9)):
+            one.set(ranks=ranks, n=n)
+            assert (
+                one.wait(60)
+                and panel.panes[1].words.value == f"<p>sent {cost.ring_all_reduce_bytes_by_rank(n, 4, ranks)}</p>"
+            )
+            assert panel.panes[0]._plot is plot and f"rank {ranks - 1}" in plot.layout.yaxis.ticktext
+            assert f"rank {ranks}" not in plot.layout.yaxis.ticktext
+        labels = [child.description for child in one.controls.values()]
+        assert labels == ["ranks", "algorithm", "n"] and 'role="status"' in panel.status.value
+    finally:
+        one.close()
+
+
+@pytest.mark.ranks
+def test_a_burst_ends_with_the_settings_as_they_are_and_leaves_nothing(somebody):
+    one, dice = bench(), random.Random(5)
+    try:
+        assert one.panel and one.wait(60)
+        for _ in range(40):
+            one.set(ranks=dice.choice([2, 3, 4]), n=dice.randrange(1, 1000), algorithm=dice.choice(["ring", "tree"]))
+            time.sleep(dice.choice([0, 0, 0.01, 0.2]))
+        one.set(ranks=3, algorithm="ring", n=77)
+        assert one.wait(60)
+        assert one.faces[1] == f"sent {cost.ring_all_reduce_bytes_by_rank(77, 4, 3)}", one.said
+        pids = one.result.results
+        assert threading.active_count() < 30
+    finally:
+        one.close()
+    assert eventually(lambda: not any(map(alive, pids)))
+
+
+@pytest.mark.ranks
+def test_a_long_run_is_cancelled_by_the_next_change(somebody):
+    def work(world, seconds):
+        return world.run(lambda group: time.sleep(seconds) or seconds)
+
+    one = book.workbench(work, {"seconds": [1000, 0]}, [lambda run: f"slept {run.results[0]}"], ranks=2)
+    try:
+        assert one.panel and not one.wait(0.5)
+        one.set(seconds=0)
+        assert one.wait(60) and one.faces == ["slept 0"], one.said
+    finally:
+        one.close()
+
+
+@pytest.mark.ranks
+def test_what_fails_or_is_refused_is_told_and_the_pictures_stay(somebody):
+    def work(world, what):
+        def fn(group):
+            if what == "deadlock":
+                group.recv(torch.zeros(1), 1 - group.rank)
+            return what
+
+        if what == "value":
+            raise ValueError("no such thing")
+        return world.run(fn) if what != "bug" else {}[what]
+
+    one = book.workbench(work, {"what": ["fine", "deadlock", "value", "bug"]}, [lambda run: run.results[0]], ranks=2)
+    try:
+        assert one.panel and one.wait(60) and one.faces == ["fine"]
+        for what, words in (("deadlock", "ranks 0 and 1 wait for each other"), ("value", "Not run: no such thing"),
+                            ("bug", "KeyError: 'bug'")):  # fmt: skip
+            one.set(what=what)
+            assert one.wait(60) and words in one.said and words.split()[0] in one.panel.status.value
+            assert one.faces == ["fine"]
+        one.set(what="fine")
+        assert one.wait(60) and "2 processes" in one.said
+    finally:
+        one.close()
+
+
+@pytest.mark.ranks
+def test_what_is_pinned_stays_beside_what_comes_and_the_code_makes_the_same_run(somebody):
+    one = bench()
+    try:
+        one.pin()  # nothing is there yet
+        assert one.panel and one.wait(60)
+        one.pin()
+        first = one.faces[1]
+        one.set(n=3)
+        assert one.wait(60) and first in one.panel.pinned.value and "n 500" in one.panel.pinned.value
+        shown = one.panel.panes[0]._plot.data
+        assert len(shown) > len(one.faces[0].spec["data"]) and any(trace.opacity == 0.35 for trace in shown)
+        names = {"labkit": labkit, "reduce_once": reduce_once}
+        exec(one.code, names)
+        assert names["run"].trace.bytes_sent() == one.result.trace.bytes_sent()
+        assert "labkit.world(2, transport='local')" in one.code and "algorithm='ring', n=3" in one.code
+    finally:
+        one.close()
+
+
+def test_bad_controls_are_refused_with_a_remedy():
+    views = [str]
+    for controls, words in (
+        ({"size": [1]}, "race takes no 'size', which a control sets: it takes world, algorithm, n"),
+        ({}, "a control or more"),
+        ({"n": object()}, "control 'n': .* is no list"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            book.workbench(race, controls, views)
+    with pytest.raises(ValueError, match="a view or more"):
+        book.workbench(race, {"n": (1, 3)}, [])
+    with pytest.raises(labkit.RefusedError, match="no option 'transprot'"):
+        book.workbench(race, {"n": (1, 3)}, views, transprot="local")
+
+
+def test_a_widget_may_be_a_control_and_values_are_checked():
+    one = book.workbench(lambda world, n: n, {"n": ipywidgets.IntText(4, description="numbers")}, [str])
+    assert one.faces == ["4"] and one.controls["n"].description == "numbers"
+    two = book.workbench(lambda world, n, b: (n, b), {"n": (1, 9, 2), "b": True}, [str])
+    assert two.set(n=3, b=False).faces == ["(3, False)"]
+    for values, words in (
+        ({"n": 99}, "from 1 to 9"),
+        ({"m": 1}, "no control 'm': they are n, b"),
+        ({"b": "x"}, "cannot"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            two.set(**values)
+
+
+def test_only_the_latest_is_done():
+    begun, done = threading.Event(), []
+
+    def work(settings):
+        begun.set()
+        time.sleep(0.2)
+        done.append(settings["n"])
+
+    latest = Latest(work, lambda: None)
+    latest.ask({"n": 0})
+    assert begun.wait(10)
+    for n in range(1, 6):
+        latest.ask({"n": n})
+    assert latest.wait(10) and done[0] == 0 and done[-1] == 5 and len(done) < 6
+    latest.close()
+    assert eventually(lambda: not latest._thread.is_alive())
