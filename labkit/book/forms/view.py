@@ -72,3 +72,9 @@ class ReplicasView(anywidget.AnyWidget):
     controls = traitlets.Bool().tag(sync=True)
     slower = traitlets.Float().tag(sync=True)
     said = traitlets.Unicode().tag(sync=True)
+
+
+class LabelsView(anywidget.AnyWidget):
+    """Nothing to see: it names the handles of sliders for screen readers, which ipywidgets leaves out."""
+
+    _esm = read("labels.js")

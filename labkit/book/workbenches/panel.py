@@ -21,6 +21,8 @@ class Panel:
     def __init__(self, bench: Workbench) -> None:
         from ipywidgets import HTML, Button, HBox, Layout, VBox
 
+        from labkit.book.forms.view import LabelsView
+
         self.status, self.pinned, self.code = HTML(), HTML(), HTML()
         self.panes: list[Pane] = []
         self._pictures = VBox()
@@ -34,7 +36,8 @@ class Panel:
         wrap = Layout(flex_flow="row wrap")
         controls = HBox([*bench.controls.values()], layout=wrap)
         heading = HTML(f"<h4>{escape(bench.title)}</h4>")
-        self.box = VBox([heading, controls, HBox([pin, code]), self.status, self._pictures, self.pinned, self.code])
+        below = [self.status, self._pictures, self.pinned, self.code, LabelsView()]
+        self.box = VBox([heading, controls, HBox([pin, code]), *below])
 
     def draw(self, faces: Sequence[Face], pinned: tuple[dict[str, Any], list[Face]] | None) -> None:
         """Show what the views made, beside what is pinned."""

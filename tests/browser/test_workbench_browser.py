@@ -1,0 +1,67 @@
+"""A workbench in JupyterLab, by keyboard: a control moves, ranks run, plot and words follow; other cells can run."""
+
+from __future__ import annotations
+
+import pytest
+
+from browser.lab import Lab
+
+pytestmark = [pytest.mark.ranks, pytest.mark.browser, pytest.mark.long]
+
+BENCH = """
+import time, torch, labkit
+from labkit import book
+from labkit.collectives import all_reduce
+
+def reduce_once(group, algorithm, n, pause):
+    time.sleep(pause)
+    all_reduce(torch.ones(n), group, algorithm=algorithm)
+
+def race(world, algorithm, n, pause):
+    return world.run(reduce_once, algorithm, n, pause)
+
+bench = book.workbench(
+    race, {"ranks": [2, 3, 4], "algorithm": ["ring", "tree"], "n": (100, 1000, 100), "pause": (0, 100)},
+    [lambda run: book.timeline(run.trace), lambda run: f"{sum(run.trace.bytes_sent()):,} bytes were sent"],
+    title="Who sends what", transport="local",
+)
+bench.set(pause=0)
+bench
+"""
+MEANWHILE = 'print("meanwhile", bench.said)'
+
+
+def test_ranks_follow_the_keyboard(lab: Lab, tmp_path) -> None:
+    page = lab.open("workbench.ipynb", [BENCH, MEANWHILE])
+    page.evaluate("void window.jupyterapp.commands.execute('notebook:run-cell')")
+    output = page.locator(".jp-OutputArea-output").first
+    status, plot = output.get_by_role("status"), output.locator(".js-plotly-plot")
+    status.get_by_text("run on 2 processes").wait_for()
+    plot.get_by_text("rank 1", exact=True).wait_for()
+    assert output.get_by_text("4,000 bytes were sent").count() == 1  # n = 500
+    output.get_by_label("ranks", exact=True).focus()
+    page.keyboard.press("4")
+    status.get_by_text("run on 4 processes").wait_for()
+    plot.get_by_text("rank 3", exact=True).wait_for()
+    output.get_by_text("12,000 bytes were sent").wait_for()
+    numbers, pause = (output.get_by_role("slider", name=name, exact=True) for name in ("n", "pause"))
+    numbers.focus()
+    page.keyboard.press("ArrowRight")
+    output.get_by_text("14,400 bytes were sent").wait_for()
+    output.get_by_role("button", name="Pin").press("Enter")
+    output.get_by_text("Pinned (ranks 4, algorithm ring, n 600, pause 0):").wait_for()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert "race(world, algorithm='ring', n=600, pause=0)" in output.get_by_label("The same run as a cell").inner_text()
+    page.screenshot(path=tmp_path / "workbench.png")
+    lab.check_axe(page, ".jp-OutputArea-output .widget-vbox", excluded=[".js-plotly-plot"])
+    pause.focus()
+    page.keyboard.press("End")  # a run of 100 s: the kernel is free all the same
+    status.get_by_text("running ...").wait_for()
+    page.locator(".jp-CodeCell").nth(1).click()
+    page.evaluate("void window.jupyterapp.commands.execute('notebook:run-cell')")
+    page.get_by_text("meanwhile running ...").wait_for()
+    pause.focus()
+    page.keyboard.press("Home")
+    status.get_by_text("run on 4 processes").wait_for()
+    page.close()
