@@ -6,11 +6,11 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, text: str, mode: int | None = None) -> Path:
-    """Replace what `path` holds by `text` (UTF-8); folders are made, a link stays a link. Raises OSError.
+    """Replace what `path` holds by `text` (UTF-8); folders are made, a link stays a link. Gives `path` back; OSError.
 
     mode: the permissions, from the first byte on; None for those that it has.
     """
-    path = path.resolve()
+    given, path = path, path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     if mode is None:
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
@@ -23,4 +23,4 @@ def write_atomically(path: Path, text: str, mode: int | None = None) -> Path:
     except BaseException:
         os.unlink(name)
         raise
-    return path
+    return given

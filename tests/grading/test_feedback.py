@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -172,6 +173,13 @@ def test_pages_of_who_is_no_longer_shown_go_and_others_files_stay(pages):
     pages()
     (pages.folder / "mine.html").write_text("<p>a page of the instructor's</p>")
     assert sorted(pages(small_class()[:1])) == ["ada", "index", "mine"]
+
+
+def test_a_relative_folder_keeps_its_pages(tmp_path, monkeypatch):
+    """As in `labkit grade trial --out trial-grades`."""
+    monkeypatch.chdir(tmp_path)
+    write(Path("out"), small_class(), None)
+    assert {"ada.html", "index.html"} <= {path.name for path in (tmp_path / "out" / "feedback").iterdir()}
 
 
 def test_long_texts_are_cut(pages):
