@@ -27,13 +27,16 @@ def live() -> bool:
     told = os.environ.get("LABKIT_HEADLESS")
     if told is not None:
         return told in ("", "0")
-    if "PYTEST_CURRENT_TEST" in os.environ or "IPython" not in sys.modules:
+    if "PYTEST_CURRENT_TEST" in os.environ:
         return False
-    kernel = _kernel()
-    return kernel is not None and bool(_request(kernel).get("content", {}).get("allow_stdin", True))
+    here = kernel()
+    return here is not None and bool(_request(here).get("content", {}).get("allow_stdin", True))
 
 
-def _kernel() -> Any:
+def kernel() -> Any:
+    """The kernel that runs this, or None."""
+    if "IPython" not in sys.modules:
+        return None
     from IPython import get_ipython
 
     return getattr(get_ipython(), "kernel", None)
@@ -79,8 +82,8 @@ def _place() -> _Terminal | _Notebook | None:
     """Where a line can be seen: below the cell that runs, or in a terminal; None where nobody looks."""
     if threading.current_thread() is not threading.main_thread():
         return None  # of a program that shows things by itself
-    if "IPython" in sys.modules and (kernel := _kernel()) is not None:
-        asked = _request(kernel).get("header", {}).get("msg_type")
+    if (here := kernel()) is not None:
+        asked = _request(here).get("header", {}).get("msg_type")
         return _Notebook() if live() and asked == "execute_request" else None
     silent = os.environ.get("LABKIT_HEADLESS", "0") not in ("", "0")
     return _Terminal() if not silent and sys.stderr is not None and sys.stderr.isatty() else None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from labkit.telling import live as live
 
@@ -32,3 +34,20 @@ def cell_id() -> str:
         return str(get_ipython().kernel.get_parent("shell")["metadata"].get("cellId") or "")
     except (AttributeError, KeyError, LookupError, TypeError):
         return ""
+
+
+def namespace() -> Mapping[str, Any]:
+    """The names of the notebook, or of the script that runs."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    names: Mapping[str, Any] = shell.user_ns if shell is not None else vars(sys.modules["__main__"])
+    return names
+
+
+def show(shown: object) -> None:
+    """Display it in a notebook; elsewhere print it."""
+    if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
+        from IPython.display import display
+
+        display(shown)
+    else:
+        print(repr(shown))

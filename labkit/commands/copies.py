@@ -8,6 +8,7 @@
 The folders keep their names, so that links from chapter to chapter and to pictures hold.
 """
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from labkit.commands import UsageError
 from labkit.commands.chapters import Chapter
 from labkit.commands.merge import Notebook, cleared
 from labkit.files import write_atomically
+from labkit.grading.source.markers import SOLUTION, replaced
 
 HIDDEN = ".labkit"
 WINDOW = ("execution", "papermill", "trusted", "collapsed", "scrolled")  # metadata of a run or a window, not of a text
@@ -79,7 +81,10 @@ def edition_files(notebooks: Path) -> list[File]:
 
 
 def pristine(path: Path) -> Notebook:
-    """The edition's notebook as a reader first sees it: never run. Raises UsageError for one that cannot be read."""
+    """The edition's notebook as a reader first sees it: never run, with stubs for what the reader is to write.
+
+    Raises UsageError for one that cannot be read.
+    """
     try:
         notebook = nbformat.read(path, as_version=4)
     except (nbformat.reader.NotJSONError, UnicodeDecodeError) as error:
@@ -88,6 +93,8 @@ def pristine(path: Path) -> Notebook:
     for cell in notebook.cells:
         for key in WINDOW:
             cell.metadata.pop(key, None)
+        told = cell.metadata.get("labkit", {}).get("stub", "write this function")
+        cell.source = replaced(cell.source, SOLUTION, [f"raise NotImplementedError({json.dumps(told)})"])
     notebook.metadata.pop("widgets", None)
     return notebook
 

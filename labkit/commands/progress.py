@@ -34,20 +34,21 @@ def show_progress(as_json: bool = False, notebooks: Path | None = None) -> int:
 def progress_rows(done: list[Row], present: set[str]) -> list[Row]:
     """A row for each chapter that has a notebook or was begun, in order: what was done, of how many.
 
-    done: as `summary` gives it. present: names of the notebooks, such as "03_collectives". In a row, `predictions` and
-    `questions` are how many the chapter has, None where that is not known; the rest is as in `summary`.
+    done: as `summary` gives it. present: names of the notebooks, such as "03_collectives". In a row, `predictions`,
+    `questions` and `to_write` are how many the chapter has, None where that is not known; the rest is as in `summary`.
     """
     by_name = {row["chapter"]: row for row in done}
     known = {chapter.name: chapter for chapter in load().chapters}
     rows = []
     for name in sorted(present | set(by_name)):
         chapter = known.get(name)
-        predictions, questions = _asked(name)
+        predictions, questions, to_write = _asked(name)
         rows.append(
             {
                 **NOTHING, **by_name.get(name, {}), "chapter": name,
                 "title": chapter.title if chapter else name, "core": chapter.core if chapter else False,
                 "here": name in present, "predictions": predictions, "questions": questions,
+                "to_write": to_write,
             }
         )  # fmt: skip
     return rows
@@ -83,18 +84,19 @@ def _shown(row: Row) -> Row:
 
     return {
         "chapter": row["chapter"], "begun": row["opened"], "read": row["read"],
-        "predicted": of(row["predicted"], row["predictions"]), "right": of(row["right"], row["questions"]),
+        "predicted": of(row["predicted"], row["predictions"]), "written": of(row["written"], row["to_write"]),
+        "right": of(row["right"], row["questions"]),
         "at once": row["right_at_once"], "shown": row["revealed"],
     }  # fmt: skip
 
 
-def _asked(name: str) -> tuple[int | None, int | None]:
-    """How many predictions and questions the chapter has; None where its file is missing or broken."""
+def _asked(name: str) -> tuple[int | None, int | None, int | None]:
+    """How many predictions, questions and functions to write the chapter has; None where its file is missing."""
     try:
         asked = load_chapter(name)
     except CourseError:
-        return None, None
-    return len(asked.predictions), len(asked.questions)
+        return None, None, None
+    return len(asked.predictions), len(asked.questions), asked.to_write
 
 
 def _present(notebooks: Path | None) -> set[str]:

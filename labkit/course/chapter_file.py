@@ -5,6 +5,7 @@ The file lies in the package and not beside the notebook, so that nobody reads t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,12 @@ from labkit.course.wording import Words
 
 @dataclass(frozen=True)
 class ChapterFile:
-    """Entries by id, in the order of the file, checked but not filled in."""
+    """Entries by id, in the order of the file, checked but not filled in. to_write: how many functions it asks for."""
 
     name: str
     predictions: Mapping[str, Mapping[str, Any]]
     questions: Mapping[str, Mapping[str, Any]]
+    to_write: int = 0
 
     def forecast(self, id: str, values: Mapping[str, Any]) -> Forecast:
         """Prediction `id` with its numbers filled in. Raises CourseError: unknown id, missing value."""
@@ -60,4 +62,6 @@ def read_chapter(path: Path) -> ChapterFile:
     data, name = read_toml(path), path.parent.name.removeprefix("c")
     check_chapter(data, name)
     predictions, questions = ({e["id"]: e for e in data.get(table, [])} for table in ("prediction", "quiz"))
-    return ChapterFile(name, predictions, questions)
+    tasks = path.with_name("you_write.py")
+    written = re.findall(r"^@you_write\(", tasks.read_text(encoding="utf-8"), re.M) if tasks.is_file() else []
+    return ChapterFile(name, predictions, questions, len(written))

@@ -83,6 +83,7 @@ class Chapter:
     sources: tuple[Source, ...]
     weight: int
     assistant: int
+    opening: str = ""  # what the first screen asks, in Markdown
 
     @property
     def written(self) -> bool:

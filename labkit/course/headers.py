@@ -1,8 +1,13 @@
-"""The first cell of a chapter: its title and three lines, made from the course file."""
+"""The first cell of a chapter, made from the course file: its title, what it opens with, and three lines to unfold."""
 
 from __future__ import annotations
 
 from labkit.course.file import Chapter, Course, load
+
+AFTER_A_RESTART = (
+    "**If the kernel was restarted**, names are gone: select the cell where you were, and choose *Run > Run All Above "
+    "Selected Cell*. Your predictions and answers are kept."
+)
 
 
 def header(which: int | str) -> str:
@@ -12,14 +17,15 @@ def header(which: int | str) -> str:
 
 
 def chapter_header(course: Course, chapter: Chapter) -> str:
-    return "\n\n".join(
-        [
-            f"# {chapter.title}",
-            f"**You will be able to** {chapter.able}",
-            f"**It builds on** {prerequisites(course, chapter)}. {chapter.builds_on}",
-            f"**It takes** {duration(chapter)}",
-        ]
-    )
+    lines = [
+        f"**You will be able to** {chapter.able}",
+        f"**It builds on** {prerequisites(course, chapter)}. {chapter.builds_on}",
+        f"**It takes** {duration(chapter)}",
+    ]
+    if chapter.opening:
+        folded = "<details><summary>What you will learn, what you need, how long it takes</summary>"
+        lines = [chapter.opening.strip(), folded, *lines, AFTER_A_RESTART, "</details>"]
+    return "\n\n".join([f"# {chapter.title}", *lines])
 
 
 def prerequisites(course: Course, chapter: Chapter) -> str:

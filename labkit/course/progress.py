@@ -3,7 +3,8 @@
     {"schema": 1, "chapters": {"03_collectives": {
         "opened": "2026-01-31T09:00:00+00:00", "read": null,
         "predictions": {"ring-bytes": {"state": "predicted", "values": [1.78], "at": "..."}},
-        "questions": {"who-waits": {"tries": 2, "right": true, "revealed": false, "value": "...", "at": "..."}}}}}
+        "questions": {"who-waits": {"tries": 2, "right": true, "revealed": false, "value": "...", "at": "..."}},
+        "written": {"ring_sum": {"tries": 2, "right": true, "at": "..."}}}}}
 
 Every change reads the file anew, changes one entry and replaces the file in one step, under a lock: two kernels never
 lose each other's changes. Keys that this version does not know are kept. A file that cannot be read is set aside.
@@ -94,6 +95,17 @@ class Progress:
 
         self._change(chapter, change)
 
+    def wrote(self, chapter: str, name: str, right: bool) -> None:
+        """One more try at a function that the chapter asks for. Once right it stays right."""
+
+        def change(entry: State) -> None:
+            known = part(entry, "written", name)
+            if not known.get("right"):
+                known["tries"] = count(known.get("tries")) + 1
+            known.update(right=bool(known.get("right")) or right, at=now())
+
+        self._change(chapter, change)
+
     def prediction(self, chapter: str, id: str) -> State:
         """What is known of a prediction; empty if nothing is."""
         return self._part(chapter, "predictions", id)
@@ -144,7 +156,7 @@ def summary(chapters: Mapping[str, State]) -> list[dict[str, Any]]:
     """One row a chapter, for `labkit progress`: of `Progress.chapters()`.
 
     chapter; opened and read: the day, or None; predicted, skipped: how many predictions; tried, right, right_at_once,
-    revealed: how many questions; tries: of all questions together.
+    revealed: how many questions; tries: of all questions together; written: how many functions of one's own are right.
     """
     rows = []
     for name in sorted(chapters):
@@ -160,6 +172,7 @@ def summary(chapters: Mapping[str, State]) -> list[dict[str, Any]]:
                 "right": sum(bool(q.get("right")) for q in questions),
                 "right_at_once": sum(bool(q.get("right")) and q.get("tries") == 1 for q in questions),
                 "revealed": sum(bool(q.get("revealed")) for q in questions),
+                "written": sum(bool(w.get("right")) for w in values_of(entry, "written")),
                 "tries": sum(count(q.get("tries")) for q in questions),
             }
         )  # fmt: skip

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
-from labkit.telling import Telling
+from labkit.telling import Telling, kernel
 from labkit.wire.errors import RefusedError
 from labkit.wire.faults import Fault, check_faults
 from labkit.wire.recording import record as rec
@@ -22,6 +22,8 @@ from labkit.world.diagnosis.look import Watch
 
 from .channel import Channel, Closed
 from .spec import Spec
+
+MOST_SHOWN = 100_000  # characters of a rank's output that a notebook shows: a megabyte makes the page stand still
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,7 +34,7 @@ class Failure:
     """How one rank, or the world, failed. rank: -1 where no single rank is to blame. step: the last one marked.
 
     kind: "raised", "exit", "died", "lost", "wire", "mismatch", "deadlock", "timeout", "deadline" or "stopped".
-    waiting: what each other rank was doing at that moment.
+    waiting: what each other rank was doing at that moment. awaits: the ranks that each of them waited for.
     """
 
     kind: str
@@ -43,6 +45,7 @@ class Failure:
     step: int
     seconds: float
     waiting: dict[int, str] = field(default_factory=dict)
+    awaits: dict[int, list[int]] = field(default_factory=dict)
 
 
 class RankFailed(RuntimeError):
@@ -342,7 +345,12 @@ class Job:
             self._news.notify_all()
 
     def _show(self, rank: int, text: str) -> None:
+        room = MOST_SHOWN - len(self._logs[rank]) if kernel() is not None else len(text)
         self._logs[rank] += text
+        if room < len(text):
+            if room < 0:
+                return
+            text = f"{text[:room]}\n... labkit shows no more of this rank here: all of it is in the run's logs[{rank}]"
         mark = f"[rank {rank}] "
         lines = text[: -text.endswith("\n") or None].split("\n")  # not splitlines(): a bare "\r" ends no line
         self._telling.clear()

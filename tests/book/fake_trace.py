@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 from labkit.parallel.pipeline import ScheduleError, Wait
@@ -309,3 +310,15 @@ def deadlock(ranks: int, circle: int) -> ScheduleError:
     """`circle` ranks that wait for one another, and others that wait for the rank before them."""
     waits = [Wait(r, f"{r}F1", (r + 1) % circle if r < circle else r - 1, f"{r}F0") for r in range(ranks)]
     return ScheduleError("a deadlock", waits, waits[:circle])
+
+
+def failed(size: int, dead: int) -> Any:
+    """What is read of a RankFailed: rank `dead` was killed, and every other rank waits for the one on its left.
+
+    dead: -1 for ranks that wait in a circle.
+    """
+    awaits = {rank: [(rank - 1) % size] for rank in range(size) if rank != dead}
+    words = f"rank {dead} was killed by SIGKILL" if dead >= 0 else f"ranks 0 to {size - 1} wait for each other\n  more"
+    waiting = {rank: f"receive (waits for rank {on[0]})" for rank, on in awaits.items()}
+    failure = SimpleNamespace(kind="died", rank=dead, message=words, awaits=awaits, waiting=waiting)
+    return SimpleNamespace(failure=failure, run=SimpleNamespace(spec=SimpleNamespace(world_size=size)))

@@ -83,6 +83,9 @@ FIGURES = {
     "schedule with boxes too narrow for letters": lambda: schedule(gpipe(8, 90)),
     "deadlock": lambda: wait_for(fake.deadlock(5, 2)),
     "deadlock of one rank": lambda: wait_for(fake.deadlock(1, 1)),
+    "a dead rank": lambda: wait_for(fake.failed(8, 3)),
+    "a rank of two": lambda: wait_for(fake.failed(2, 1)),
+    "ranks in a circle": lambda: wait_for(fake.failed(30, -1)),
     "breakdown": lambda: step_breakdown(fake.ring(4, 200_000, skew=1e-4)),
     "breakdown of nothing": lambda: step_breakdown(fake.Trace(1)),
 }
@@ -209,9 +212,19 @@ def test_what_goes_on_beside_a_ranks_work_has_a_lane_its_milliseconds_and_change
 
 
 def test_arrows_are_drawn_when_messages_are_few() -> None:
-    few, many = timeline(fake.ring(4)), timeline(fake.ring(16))
+    few, many = timeline(fake.ring(3)), timeline(fake.ring(4))
     names = [[one.get("name") for one in figure.spec["data"]] for figure in (few, many)]  # type: ignore[index]
     assert "message" in names[0] and "message" not in names[1]
+
+
+def test_who_waits_when_a_rank_has_died_is_followed_to_its_end() -> None:
+    dead, circle = wait_for(fake.failed(8, 3)), wait_for(fake.failed(5, -1))
+    assert dead.sentence.startswith("Rank 3 was killed by SIGKILL. Who waits: rank 0 for rank 7;")
+    assert dead.sentence.endswith("In the end all of them wait for rank 3.")
+    assert circle.sentence.endswith("Nobody in this circle can go on.")
+    assert dead.table()[4] == {"rank": 4, "waits for rank": "3", "it was": "receive"} and dead.svg.count("M") >= 7
+    with pytest.raises(ValueError, match="nobody waited"):
+        wait_for(fake.failed(1, 0))
 
 
 def test_the_byte_matrix_says_every_number_and_where_the_prediction_was_wrong() -> None:

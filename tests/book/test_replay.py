@@ -208,3 +208,50 @@ def test_a_message_of_many_chunks_is_cut_to_the_part_that_is_shown() -> None:
     moves = [m for f in part.rounds for m in f.moves]
     assert part.chunks == len(part.ranks) == 11 and moves
     assert all(len(m.chunks) == len(m.carried) and max(m.chunks) < 11 for m in moves)
+
+
+CIRCLES = {
+    4: lambda: fake.ring(4),
+    8: lambda: fake.halving_doubling(8),
+    20: lambda: fake.ring(20),
+    1: lambda: fake.ring(1),
+}
+
+
+@pytest.mark.parametrize("size", CIRCLES)
+def test_on_a_circle_every_rank_has_its_place_and_each_arrow_leads_from_sender_to_receiver(size: int) -> None:
+    stepper = replay(CIRCLES[size](), by="round", shape="circle")
+    assert stepper.step == min(1, len(stepper.frames) - 1)
+    for step in range(len(stepper.frames)):
+        stepper.step = step
+        tree = ET.fromstring(stepper.svg)
+        circles = [c for c in tree.iter("{http://www.w3.org/2000/svg}circle") if float(c.get("r")) == 20]
+        assert len(circles) == min(size, 16)
+        moves = [m for m in stepper.frames[step].moves if max(m.src, m.dst) < 16 and m.chunks[0] < 16]
+        where = [(float(c.get("cx")), float(c.get("cy"))) for c in circles]
+        arrows = [p.get("d") for p in tree.iter("{http://www.w3.org/2000/svg}path") if " Q" in p.get("d")]
+        assert len(arrows) == len(moves)
+        for move, d in zip(moves, arrows, strict=True):
+            first, last = d.split(" Q")[0][1:].split(), d.split()[-2:]
+            for rank, end in ((move.src, first), (move.dst, last)):
+                x, y = where[rank]
+                assert 19 <= ((x - float(end[0])) ** 2 + (y - float(end[1])) ** 2) ** 0.5 <= 23
+        for box in tree.iter("{http://www.w3.org/2000/svg}rect"):
+            assert 0 <= float(box.get("x")) and float(box.get("x")) + float(box.get("width")) <= 760
+
+
+def test_a_chunk_on_a_circle_is_as_full_as_it_is_finished() -> None:
+    stepper = replay(fake.ring(4), by="round", shape="circle")
+    for step, share in ((0, 1 / 4), (2, 3 / 4)):
+        stepper.step = step
+        heights = {float(r.get("height")) for r in ET.fromstring(stepper.svg).iter("{http://www.w3.org/2000/svg}rect")
+                   if r.get("fill") == "#79bde6"}  # fmt: skip
+        assert max(heights) == pytest.approx(24 * share)
+
+
+def test_a_circle_that_cannot_be_played_is_pictures_side_by_side_with_the_same_words() -> None:
+    rows, circle = replay(fake.ring(4)), replay(fake.ring(4), shape="circle")
+    assert circle.still.sentence == rows.still.sentence and circle.still.svg != rows.still.svg
+    assert "step 6" in circle.still.svg and repr(circle) == circle.still.text
+    with pytest.raises(ValueError, match="shape='square': a replay is drawn as rows or circle"):
+        replay(fake.ring(4), shape="square")

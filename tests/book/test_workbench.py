@@ -112,7 +112,7 @@ def test_a_long_run_is_cancelled_by_the_next_change(somebody):
 
 
 @pytest.mark.ranks
-def test_what_fails_or_is_refused_is_told_and_the_pictures_stay(somebody):
+def test_what_is_refused_is_told_and_the_pictures_stay_and_of_a_failure_who_waits_for_whom(somebody):
     def work(world, what):
         def fn(group):
             if what == "deadlock":
@@ -130,9 +130,11 @@ def test_what_fails_or_is_refused_is_told_and_the_pictures_stay(somebody):
                             ("bug", "KeyError: 'bug'")):  # fmt: skip
             one.set(what=what)
             assert one.wait(60) and words in one.said and words.split()[0] in one.panel.status.value
-            assert one.faces == ["fine"]
-        one.set(what="fine")
-        assert one.wait(60) and "2 processes" in one.said
+            (face,) = one.faces
+            assert face == "fine" if what != "deadlock" else "rank 0 for rank 1; rank 1 for rank 0" in face.sentence
+            assert what != "deadlock" or "Who waits for whom" in one.panel.panes[0].words.value
+            one.set(what="fine")
+            assert one.wait(60) and "2 processes" in one.said and one.faces == ["fine"]
     finally:
         one.close()
 
@@ -147,14 +149,43 @@ def test_what_is_pinned_stays_beside_what_comes_and_the_code_makes_the_same_run(
         first = one.faces[1]
         one.set(n=3)
         assert one.wait(60) and first in one.panel.pinned.value and "n 500" in one.panel.pinned.value
-        shown = one.panel.panes[0]._plot.data
-        assert len(shown) > len(one.faces[0].spec["data"]) and any(trace.opacity == 0.35 for trace in shown)
+        assert len(one.panel.panes[0]._plot.data) == len(one.faces[0].spec["data"]) and "<svg" in one.panel.pinned.value
         names = {"labkit": labkit, "reduce_once": reduce_once}
         exec(one.code, names)
         assert names["run"].trace.bytes_sent() == one.result.trace.bytes_sent()
         assert "labkit.world(2, transport='local')" in one.code and "algorithm='ring', n=3" in one.code
     finally:
         one.close()
+
+
+@pytest.mark.ranks
+def test_pinned_curves_lie_behind_the_new_ones_and_a_replay_is_shown_and_played(somebody):
+    def work(world, slope):
+        return world.run(reduce_once, "ring", 8), slope
+
+    views = [lambda r: book.lines({"a": [r[1] * x for x in range(5)]}), lambda r: book.replay(r[0].trace, by="round")]
+    one = book.workbench(work, {"slope": (1, 5)}, views, ranks=3, transport="local")
+    try:
+        assert one.panel and one.wait(60)
+        one.pin()
+        one.set(slope=5)
+        assert one.wait(60)
+        curves, stepper = one.panel.panes
+        assert [trace.opacity for trace in curves._plot.data] == [None, 0.35]
+        assert stepper.box.children[0] is one.faces[1].widget and "all_reduce ring on 3 ranks" in one.text
+        assert "all_reduce ring, round by round" in one.panel.pinned.value
+    finally:
+        one.close()
+
+
+def test_controls_begin_at_the_defaults_of_the_run_and_at_the_ranks_that_are_asked_for():
+    def work(world, n=7, on=False):
+        return world.size, n, on
+
+    one = book.workbench(work, {"ranks": (2, 8), "n": (1, 9), "on": True}, [str], ranks=6)
+    assert one.faces == ["(6, 7, False)"]
+    with pytest.raises(ValueError, match="ranks cannot be 9: it goes from 2 to 8"):
+        book.workbench(work, {"ranks": (2, 8)}, [str], ranks=9)
 
 
 def test_bad_controls_are_refused_with_a_remedy():

@@ -236,6 +236,8 @@ def test_the_summary_counts_by_chapter(path: Path) -> None:
     progress.answered(CH, "never", 1, False)
     progress.revealed(CH, "never")
     progress.revealed(CH, "untried")
+    for name, right in (("ring", False), ("ring", True), ("tree", False)):
+        progress.wrote(CH, name, right)
     progress.read(CH)
     third, fourth = summary(progress.chapters())
     day = third["opened"]
@@ -251,6 +253,7 @@ def test_the_summary_counts_by_chapter(path: Path) -> None:
         "right_at_once": 1,
         "revealed": 2,
         "tries": 5,
+        "written": 1,
     }
     assert fourth["chapter"] == "04_next" and fourth["read"] is None and fourth["tries"] == 0
 

@@ -38,6 +38,7 @@ def test_the_traceback_of_the_first_rank_that_raised_is_shown() -> None:
     assert (failure.rank, failure.kind, failure.error) == (1, "raised", "KeyError")
     assert "in inner_function" in failure.traceback and "labkit/world" not in failure.traceback
     assert failure.waiting == {r: "receive float32[3] from rank 1 (waits for rank 1)" for r in (0, 2)}
+    assert failure.awaits == {0: [1], 2: [1]}
     text = str(caught.value)
     assert "rank 1 raised KeyError" in text and "rank 2: receive float32[3] from rank 1" in text
 

@@ -13,7 +13,7 @@ from labkit.book.drawing.svg import Svg, number, text_width
 from labkit.book.stepping.goals import Held
 from labkit.book.stepping.recording import Flaw, Frame, Move, Replay
 
-EMPTY, PARTIAL, DONE, WRONG = "none", "#cfe8f7", "#9fdcc5", ORANGE
+EMPTY, PAPER, LEVEL, PARTIAL, DONE, WRONG = "none", "#ffffff", "#79bde6", "#cfe8f7", "#9fdcc5", ORANGE
 ADDED, WRITTEN = "+", "="
 
 
@@ -51,25 +51,35 @@ class Grid:
 
 
 def draw_cells(
-    svg: Svg, grid: Grid, replay: Replay, frame: Frame, flaws: dict[tuple[int, int], Flaw], hover: bool
-) -> None:
-    """The chunks of all ranks. flaws: (rank index, chunk) -> what is wrong there, to be shown at the end."""
+    svg: Svg, grid: Grid, replay: Replay, frame: Frame, flaws: dict[tuple[int, int], Flaw], hover: bool,
+    only: int | None = None,
+) -> None:  # fmt: skip
+    """The chunks of all ranks; or of the one with the index `only`, in the first row, each as full as it is finished.
+
+    flaws: (rank index, chunk) -> what is wrong there, to be shown at the end.
+    """
     row_of = {rank: i for i, rank in enumerate(replay.ranks)}
     received = {(row_of[m.dst], c) for m in frame.moves for c in m.chunks}
     sent = {(row_of[m.src], c) for m in frame.moves for c in m.chunks} - received
     for i, row in enumerate(frame.held):
-        for c, held in enumerate(row):
-            x, y = grid.place(i, c)
+        for c, held in enumerate(row if only in (None, i) else ()):
+            x, y = grid.place(i if only is None else 0, c)
             done, flaw = replay.complete(i, c, held), flaws.get((i, c))
             fill = WRONG if flaw else DONE if done else PARTIAL if held else EMPTY
+            if only is not None and fill == PARTIAL:
+                level = grid.height * len(set(held)) / len(replay.ranks)
+                svg.rect(x, y, grid.width, grid.height, fill=PAPER, stroke="none")
+                svg.rect(x, y + grid.height - level, grid.width, level, fill=LEVEL, stroke="none")
             svg.rect(
-                x, y, grid.width, grid.height, fill=fill, radius=2, hatch="\\" if flaw else "",
+                x, y, grid.width, grid.height, radius=2, hatch="\\" if flaw else "",
+                fill=EMPTY if only is not None and fill == PARTIAL else fill,
                 dash="4 2" if (i, c) in sent else "",
                 stroke=ON_COLOUR if (i, c) in sent and fill != EMPTY else None,  # seen from inside on a dark page
                 stroke_width=2.8 if (i, c) in received else 1.5 if (i, c) in sent else 0.7,
                 hover=f"rank {replay.ranks[i]}, chunk {c}: " + (str(flaw) if flaw else label(held)) if hover else None,
             )  # fmt: skip
-            text = fitting(held, grid.width - 4, grid.font, len(replay.ranks))
+            roomy = only is None or grid.width >= 26
+            text = fitting(held, grid.width - 4, grid.font, len(replay.ranks)) if roomy else ""
             _cell_text(svg, grid, x, y, text, fill, flaw)
             if done and not flaw and grid.width > text_width(text, grid.font) + 22:
                 _tick(svg, x + grid.width - 4, y + 3)

@@ -4,23 +4,27 @@
     ring_bytes = chapter.predict("ring-bytes", nbytes=nbytes)   # shown as the last expression of its cell
     ring_bytes.require()                                        # first line of the cell that runs the thing
     ring_bytes.compare(sent[0] / 1e6)
+    ring_sum = chapter.check("ring_sum")                        # the reader's own function, or the book's
     chapter.quiz()
     chapter.record(ring_ms=3.1)
     chapter.finish()
 
-What is asked stands in `labkit/course/chapters/`. No answer is in an output or a widget before the reader asked.
+What is asked stands in the chapter's room, `labkit/chapters/cNN_name/`. No answer is in an output or a widget before
+the reader asked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from labkit.book.drawing.marks import Box
-from labkit.book.frontend import live
+from labkit.book.frontend import live, namespace, show
 from labkit.book.reading.ending import ending
 from labkit.book.reading.predicting import Prediction
 from labkit.book.reading.quizzes import Quiz
 from labkit.book.reading.records import show_record
+from labkit.book.reading.writing import NotWritten, find_task, look_at
 from labkit.course.chapter_file import load_chapter
 from labkit.course.progress import Progress
 
@@ -55,6 +59,22 @@ class Chapter:
         questions = [self._file.question(id, self.values | values, seed) for id in chosen]
         self._named |= dict.fromkeys(ids)
         return Quiz(questions, self.name, self.progress)
+
+    def check(self, name: str) -> Callable[..., Any]:
+        """Judge the reader's function `name` on real ranks, and say what the evidence says.
+
+        Returns it where it is right, and else the book's own. Without a reader a stub is passed over, and a wrong one
+        raises NotWritten. Raises CourseError for what the chapter does not ask for.
+        """
+        task, names = find_task(self.name, name), namespace()
+        answer = look_at(task, names)
+        if answer.tried:
+            self.progress.wrote(self.name, name, answer.right)
+        show(answer)
+        if answer.tried and not answer.right and not live():
+            raise NotWritten(repr(answer))
+        own: Callable[..., Any] = names[name] if answer.right else task.own
+        return own
 
     def record(self, **numbers: object) -> None:
         """Named results of this run, for `labkit sweep` to collect: numbers, texts, True or False, None."""

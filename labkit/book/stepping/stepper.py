@@ -1,16 +1,18 @@
 """Step through a recorded collective, one arrival at a time, at the ranks' true times.
 
-With a reader in front of it: a range and two buttons, all native and reachable from the keyboard; nothing moves by
-itself.
+With a reader in front of it: a range and three buttons, all native and reachable from the keyboard; nothing moves
+before Play is pressed.
 Without one (nbval, papermill, a script): the rounds side by side, and in words.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from labkit.book.drawing.cells import Grid, draw_cells, draw_moves, key
-from labkit.book.drawing.figure import WIDTH, heading, show_with_table
+from labkit.book.drawing.circle import circle_picture, circles
+from labkit.book.drawing.figure import WIDTH, Figure, heading, show_with_table
 from labkit.book.drawing.strip import MOST_SHOWN, describe, flaws_by_cell
 from labkit.book.drawing.svg import Svg, number
 from labkit.book.drawing.units import seconds_text
@@ -20,26 +22,30 @@ from labkit.book.stepping.recording import Frame, Replay
 from labkit.book.timelines.reads import Trace
 
 STEPS = ("time", "round")
+SHAPES = ("rows", "circle")
 
 
-def replay(trace: Trace, collective: str | None = None, nth: int = 0, by: str = "time") -> Stepper:
+def replay(trace: Trace, collective: str | None = None, nth: int = 0, by: str = "time", shape: str = "rows") -> Stepper:
     """A stepper for the `nth` collective of the run (called `collective`, if given).
 
     by: "time" makes a step of each moment at which data arrived, in the true order; "round" puts messages together
-    that do not depend on each other. `.recording` is the data behind it: frames, flaws, a verdict.
+    that do not depend on each other. shape: "rows" has a row of chunks for each rank, "circle" has the ranks around a
+    circle. `.recording` is the data behind it: frames, flaws, a verdict.
     """
     if by not in STEPS:
         raise ValueError(f"by={by!r}: steps are made by {' or '.join(STEPS)}")
-    return Stepper(record(trace, collective, nth), by)
+    if shape not in SHAPES:
+        raise ValueError(f"shape={shape!r}: a replay is drawn as {' or '.join(SHAPES)}")
+    return Stepper(record(trace, collective, nth), by, shape)
 
 
 class Stepper:
     """What `replay` returns. `step` is the number of the frame shown; set it, or call `next()` and `previous()`."""
 
-    def __init__(self, recording: Replay, by: str = "time") -> None:
-        self.recording = recording
+    def __init__(self, recording: Replay, by: str = "time", shape: str = "rows") -> None:
+        self.recording, self.shape = recording, shape
         self.frames: tuple[Frame, ...] = recording.frames if by == "time" else recording.rounds
-        self._step = 0
+        self._step = int(shape == "circle" and len(self.frames) > 1)  # an empty circle says nothing
         self._view: Any = None
 
     @property
@@ -70,7 +76,16 @@ class Stepper:
     @property
     def svg(self) -> str:
         """The step shown, as a picture."""
-        return frame_picture(self.recording, self.frames, self._step)
+        draw = circle_picture if self.shape == "circle" else frame_picture
+        return draw(self.recording, self.frames, self._step)
+
+    @property
+    def still(self) -> Figure:
+        """The steps side by side: its form on a page that cannot be played."""
+        if self.shape == "rows":
+            return self.recording.strip()
+        told = self.recording.strip(self.frames)
+        return replace(told, svg=circles(self.recording, self.frames, told.title, told.sentence))
 
     @property
     def widget(self) -> Any:
@@ -93,16 +108,16 @@ class Stepper:
             self._view.svg, self._view.words = self.svg, self.text
 
     def __repr__(self) -> str:
-        return self.recording.strip().text
+        return self.still.text
 
     def _ipython_display_(self) -> None:
         """In a notebook: the stepper, and below it every round as a table."""
-        show_with_table(*self._repr_mimebundle_(), self.recording.strip())
+        show_with_table(*self._repr_mimebundle_(), self.still)
 
     def _repr_mimebundle_(
         self, include: object = None, exclude: object = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        bundle, alt = self.recording.strip()._repr_mimebundle_()
+        bundle, alt = self.still._repr_mimebundle_()
         if live():
             bundle[VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
         return bundle, alt

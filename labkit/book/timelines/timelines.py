@@ -29,7 +29,7 @@ from labkit.book.timelines.reads import Message, Trace
 from labkit.book.timelines.timelines_plotly import spec
 from labkit.book.timelines.timelines_svg import picture
 
-MOST_ARROWS = 200
+MOST_ARROWS = 12  # more of them are a net that nobody can read
 TICK = 1e-9  # seconds: what clocks count in. A sum of stretches is not known better, so less is shown as 0
 CROWDED = 150  # boxes; beyond this those that are too narrow to be told apart are drawn as one
 MOST_BOXES = 1500  # beyond this a notebook grows by megabytes, and nobody can tell the boxes apart
@@ -80,7 +80,7 @@ def timeline(
 
     window: (first, last) second to show; by default from the first thing that happened to the last.
     ranks: which world ranks; all by default.
-    arrows: draw an arrow for each message; by default when fewer than 200 messages are shown.
+    arrows: draw an arrow for each message; by default when at most a dozen messages are shown.
     beside: (rank, name, first second, last second) of what goes on beside a rank's own work, as a thread that writes;
         it gets a lane of its own.
     sentence: said in place of the usual one.
@@ -107,7 +107,7 @@ def timeline(
     inside = [m for m in met if m.start <= last and m.arrived >= first]
     boxes = [b for b in clip(every, (first, last)) if b.rank in shown]
     numbers = seconds_by_rank(boxes, shown)
-    few = len(inside) < MOST_ARROWS if arrows is None else arrows
+    few = len(inside) <= MOST_ARROWS if arrows is None else arrows
 
     rows: list[dict[str, object]] = [
         {

@@ -1,15 +1,19 @@
-"""The wait-for picture of a deadlock: a circle for each rank, an arrow to the rank that it waits for."""
+"""The wait-for picture: a circle for each rank, an arrow to the rank that it waits for.
+
+Of a schedule that deadlocks (`ScheduleError`), or of a run that failed (`RankFailed`).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from labkit.book.drawing.figure import WIDTH, Figure, heading, legend
 from labkit.book.drawing.style import GREY, ON_COLOUR, ORANGE
 from labkit.book.drawing.svg import Svg, number
 from labkit.book.drawing.tables import Row
+from labkit.book.timelines.failed import after_failure
 from labkit.book.timelines.waits_plotly import spec
 
 RADIUS = 24.0
@@ -40,12 +44,24 @@ class Deadlock(Protocol):
     def cycle(self) -> Sequence[Wait]: ...
 
 
-def wait_for(error: Deadlock) -> Figure:
+@runtime_checkable
+class Failed(Protocol):
+    """What is read of a `RankFailed`."""
+
+    @property
+    def failure(self) -> Any: ...
+    @property
+    def run(self) -> Any: ...
+
+
+def wait_for(error: Deadlock | Failed) -> Figure:
     """The ranks that wait, each with the instruction at which it stands, and what it waits for.
 
     Ranks of the cycle are orange and have a double edge; those that only wait for one of them are grey.
-    Text equivalent: a row for each wait.
+    Text equivalent: a row for each wait. Raises ValueError for an error in which nobody waits.
     """
+    if isinstance(error, Failed):
+        return after_failure(error.failure, error.run.spec.world_size)
     waits, cycle = list(error.waits), list(error.cycle)
     if not waits:
         raise ValueError("this error is not about a deadlock, so nobody waits for anybody: read its text")

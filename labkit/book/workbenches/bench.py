@@ -26,6 +26,8 @@ from typing import Any
 from labkit.book.drawing.figure import Figure
 from labkit.book.drawing.tables import Table
 from labkit.book.frontend import VIEW, cell_id
+from labkit.book.stepping.stepper import Stepper
+from labkit.book.timelines.waits import wait_for
 from labkit.book.workbenches.latest import Latest
 from labkit.telling import live
 from labkit.wire.errors import RefusedError
@@ -33,7 +35,7 @@ from labkit.world import RankFailed, World
 
 RANKS = "ranks"  # the control that says how many there are
 
-Face = Figure | Table | str
+Face = Figure | Stepper | Table | str
 View = Callable[[Any], Face]
 _of_cell: weakref.WeakValueDictionary[str, Workbench] = weakref.WeakValueDictionary()
 
@@ -46,6 +48,8 @@ class Workbench:
         self, run: Callable[..., Any], controls: Mapping[str, Any], views: Sequence[View], title: str, ranks: int,
         options: Mapping[str, Any],
     ) -> None:  # fmt: skip
+        from ipywidgets import Widget
+
         if not controls or not views:
             raise ValueError("a workbench needs a control or more, and a view or more")
         takes = inspect.signature(run).parameters
@@ -54,6 +58,9 @@ class Workbench:
                 raise ValueError(f"{run.__name__} takes no {name!r}, which a control sets: it takes {', '.join(takes)}")
         World(ranks, **options).close()  # refuses options that cannot work
         self.controls = {name: _widget(name, given) for name, given in controls.items()}
+        begin = {RANKS: ranks} | {n: p.default for n, p in takes.items() if p.default is not p.empty}
+        given = {name for name, control in controls.items() if not isinstance(control, Widget)}
+        self.set(**{name: value for name, value in begin.items() if name in given})
         self.title, self._run, self._views, self._ranks, self._options = title, run, list(views), ranks, dict(options)
         self.result: Any = None
         self.faces: list[Face] = []
@@ -140,7 +147,7 @@ class Workbench:
             faces = [view(result) for view in self._views]
         except RankFailed as failed:
             if failed.failure.kind != "stopped":  # else the next run is asked for already
-                self._tell(str(failed))
+                self._show_failure(failed)
             return
         except (RefusedError, ValueError) as why:
             self._tell(f"Not run: {why}")
@@ -151,6 +158,17 @@ class Workbench:
         self.result, self.faces = result, faces
         self._draw()
         self._tell(f"run on {settings.get(RANKS, self._ranks)} processes in {time.perf_counter() - begun:.2f} s")
+
+    def _show_failure(self, failed: RankFailed) -> None:
+        """Who waited for whom, in place of what the run would have shown."""
+        words, self.result = str(failed), None
+        try:
+            self.faces = [wait_for(failed)]
+            words = words.partition("\n\nMeanwhile")[0]
+        except ValueError:
+            self.faces = []
+        self._draw()
+        self._tell(words)
 
     def _world_of(self, ranks: int) -> World:
         if self._world is None or self._world.size != ranks:
@@ -192,7 +210,7 @@ class Workbench:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         if not live():
-            pictures = [face.svg for face in self.faces if isinstance(face, Figure)]
+            pictures = [_still(face).svg for face in self.faces if isinstance(face, Figure | Stepper)]
             return {"text/plain": self.text} | ({"image/svg+xml": pictures[0]} if pictures else {})
         return {"text/plain": self.text, VIEW: self.panel.box._repr_mimebundle_()[VIEW]}
 
@@ -203,8 +221,10 @@ def workbench(
 ) -> Workbench:  # fmt: skip
     """Controls that start `run(world, **settings)` on real ranks when they change, and what `views` make of its result.
 
-    run: gets a kept world (`labkit.world`), and the value of each control by its name; `ranks`, where there is such a
-    control, decides the size of the world. views: functions of what `run` returns: a Figure, a Table, or words.
+    run: gets a kept world (`labkit.world`), and the value of each control by its name; its defaults are where they
+    begin. `ranks`, where there is such a control, decides the size of the world, and begins at `ranks`.
+    views: functions of what `run` returns: a Figure, a Stepper (`book.replay`), a Table, or words. Where a rank fails,
+    the picture is who waits for whom.
     options: of the world. Raises ValueError for controls that `run` does not take, RefusedError for options.
     """
     return Workbench(run, controls, views, title or _label(run.__name__), ranks, options)
@@ -228,4 +248,8 @@ def _widget(name: str, given: Any) -> Any:
 
 
 def _words(face: Face) -> str:
-    return face if isinstance(face, str) else face.text if isinstance(face, Figure) else face.text()
+    return face if isinstance(face, str) else face.text() if isinstance(face, Table) else _still(face).text
+
+
+def _still(face: Figure | Stepper) -> Figure:
+    return face.still if isinstance(face, Stepper) else face

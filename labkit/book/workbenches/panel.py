@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from labkit.book.drawing.figure import Figure
 from labkit.book.drawing.tables import Table
+from labkit.book.stepping.stepper import Stepper
 
 if TYPE_CHECKING:
     from labkit.book.workbenches.bench import Face, Workbench
@@ -40,17 +42,17 @@ class Panel:
         self.box = VBox([heading, controls, HBox([pin, code]), *below])
 
     def draw(self, faces: Sequence[Face], pinned: tuple[dict[str, Any], list[Face]] | None) -> None:
-        """Show what the views made, beside what is pinned."""
+        """Show what the views made, and what is pinned: in the same plot where both are curves, else below."""
         if len(self.panes) != len(faces):
             self.panes = [Pane() for _ in faces]
             self._pictures.children = [pane.box for pane in self.panes]
-        ghosts: list[Face | None] = [None] * len(faces) if pinned is None else list(pinned[1])
-        for pane, face, ghost in zip(self.panes, faces, ghosts, strict=True):
+        ghosts = [] if pinned is None else pinned[1]
+        for pane, face, ghost in zip_longest(self.panes, faces, ghosts[: len(faces)]):
             pane.put(face, ghost)
         if pinned is not None:
             where = ", ".join(f"{name} {value}" for name, value in pinned[0].items())
-            said = "".join(f"<li>{escape(_sentence(face))}</li>" for face in pinned[1])
-            self.pinned.value = f"<p>Pinned ({escape(where)}):</p><ul>{said}</ul>"
+            below = "".join(f"<p>{escape(_sentence(f))}</p>" if _is_curves(f) else _html(f) for f in ghosts)
+            self.pinned.value = f"<h5>Pinned ({escape(where)})</h5>{below}"
 
     def _show_code(self, code: str) -> None:
         self.code.value = f'<pre aria-label="The same run as a cell" tabindex="0">{escape(code)}</pre>'
@@ -67,12 +69,16 @@ class Pane:
         self._plot: Any = None
 
     def put(self, face: Face, ghost: Face | None) -> None:
+        if isinstance(face, Stepper):
+            self.words.value = face.still.data_html()
+            self._show(face.widget)
+            return
         if not isinstance(face, Figure) or face.spec is None:
             self.words.value = _html(face)
             self._show(None)
             return
         data = list(face.spec["data"])
-        if isinstance(ghost, Figure) and ghost.spec is not None:
+        if isinstance(ghost, Figure) and ghost.spec is not None and _is_curves(face) and _is_curves(ghost):
             data += [trace | {"opacity": GHOST, "showlegend": False} for trace in ghost.spec["data"]]
         if self._plot is None:
             import plotly.graph_objects as go
@@ -96,11 +102,19 @@ class Pane:
             self.box.children = children
 
 
+def _is_curves(face: Face) -> bool:
+    """Whether it is a chart of lines, which another can be laid over."""
+    traces = face.spec["data"] if isinstance(face, Figure) and face.spec is not None else [{}]
+    return all(trace.get("type") == "scatter" and trace.get("mode") != "text" for trace in traces)
+
+
 def _html(face: Face) -> str:
+    if isinstance(face, Stepper):
+        face = face.still
     if isinstance(face, Figure):
         return f'<div role="img" aria-label="{escape(face.sentence)}">{face.svg}</div>{face.data_html()}'
     return face.html() if isinstance(face, Table) else f"<p>{escape(face)}</p>"
 
 
 def _sentence(face: Face) -> str:
-    return face.sentence if isinstance(face, Figure) else face.text() if isinstance(face, Table) else face
+    return face.sentence if isinstance(face, Figure) else ""

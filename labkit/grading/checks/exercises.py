@@ -17,13 +17,13 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from random import Random
 from typing import Any
 
 from labkit.book.drawing.tables import Table
+from labkit.book.frontend import namespace as notebook_names
 from labkit.grading.answers import Key, find_key
 from labkit.grading.checks.fresh import number_from
 from labkit.grading.checks.judge import Check, judge
@@ -69,7 +69,7 @@ class Exercises:
         seed: int | None = None, worlds: Sequence[int] | None = None, strict: bool | None = None,
     ):  # fmt: skip
         self.name, self.worlds, self.strict = name, worlds, strict
-        self.namespace = namespace if namespace is not None else _main()
+        self.namespace = namespace if namespace is not None else notebook_names()
         self.student = os.environ.get(STUDENT, "") if student is None else student
         self._seed = seed if seed is not None else _seed_of_environment()
         self._checks: dict[str, dict[str, Check]] = {}
@@ -163,11 +163,6 @@ def options_from_outside(**options: Any) -> Iterator[None]:
         yield
     finally:
         _outside.reset(token)
-
-
-def _main() -> Mapping[str, Any]:
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return shell.user_ns if shell is not None else vars(sys.modules["__main__"])
 
 
 def _draw(random: Random, choice: Any) -> int:

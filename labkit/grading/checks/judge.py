@@ -19,7 +19,8 @@ UNEARNED = "This holds, but it counts only when a result is right."
 
 @dataclass(frozen=True)
 class Check:
-    """One check of an exercise: a function of a `Student` that ends quietly, or raises what it has to say."""
+    """One check of an exercise: a function of a `Student` that ends quietly, or with a sentence of praise, or raises
+    what it has to say."""
 
     exercise: str
     name: str
@@ -75,7 +76,7 @@ def _mark(check: Check, student: Student, shown: set[str]) -> Mark:
         return Mark(check.name, check.evidence, 0, check.points, sentence, state, detail)
 
     try:
-        check.body(student)
+        said = check.body(student)
     except NotRight as error:
         return lost(str(error), "wrong")
     except Unattempted as error:
@@ -87,7 +88,8 @@ def _mark(check: Check, student: Student, shown: set[str]) -> Mark:
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         return lost(f"This check could not use what your answer gave ({what}). Is it what the task asks for?", "error")
-    return Mark(check.name, check.evidence, check.points, check.points, FINE)
+    fine = said if isinstance(said, str) else FINE
+    return Mark(check.name, check.evidence, check.points, check.points, fine)
 
 
 def hash_of(checks: Iterable[Check]) -> str:

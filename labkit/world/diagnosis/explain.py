@@ -71,6 +71,11 @@ def explain_timeout(picture: Picture, timeout: float, stopped: list[int]) -> str
     return why + "\n" + wait_for_picture(picture, range(len(picture.state)))
 
 
+def awaits(picture: Picture) -> dict[int, list[int]]:
+    """The ranks that each rank waits for, of those that wait."""
+    return {rank: sorted(wait.on) for rank, wait in sorted(picture.waits.items())}
+
+
 def culprit(picture: Picture) -> int:
     """The one rank that others wait for and that waits for nobody, or -1."""
     free = _awaited(picture)

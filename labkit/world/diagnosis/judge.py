@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit.wire.recording import record as rec
-from labkit.world.diagnosis.explain import culprit, explain_stuck, explain_timeout
+from labkit.world.diagnosis.explain import awaits, culprit, explain_stuck, explain_timeout
 from labkit.world.diagnosis.reading import Picture, Reader, find_unreceived
 from labkit.world.life import RankProcess
 from labkit.world.spec import Spec
@@ -82,21 +82,21 @@ class Judge:
         ended = {f["rank"]: f"ended in consequence, with {f['error']}" for f in self.failures if f["kind"] != "died"}
         others = (r for r in range(self.spec.world_size) if r != first["rank"])
         first["waiting"] = {r: ended.get(r) or picture.describe(r) for r in others}
+        first["awaits"] = awaits(picture)
         self.failures.remove(first)
         self.failures.insert(0, first)
         self._pronounce(first)
 
     # -- what the host finds by itself ---------------------------------------------------------------------------
 
-    def condemn(
-        self, kind: str, rank: int, text: str, waiting: dict[int, str] | None = None, now: bool = False
-    ) -> None:
-        """The host itself found the trouble."""
+    def condemn(self, kind: str, rank: int, text: str, seen: Picture | None = None, now: bool = False) -> None:
+        """The host itself found the trouble. seen: the picture that the text is about."""
         verdict = self._failure(kind, rank, _NAMES[kind], text)
-        if waiting is None and not now:
-            picture = self.reader.picture(mismatches=False)
-            waiting = {r: picture.describe(r) for r in range(self.spec.world_size)}
-        verdict["waiting"] = waiting or {}
+        if seen is None and not now:
+            seen = self.reader.picture(mismatches=False)
+            verdict["waiting"] = {r: seen.describe(r) for r in range(self.spec.world_size)}
+        if seen is not None:
+            verdict["awaits"] = awaits(seen)
         self.failures.insert(0, verdict)
         self._pronounce(verdict)
 
@@ -127,14 +127,14 @@ class Judge:
             if picture.mismatch and picture.mismatch == self.reader.picture().mismatch:
                 self.condemn("mismatch", -1, picture.mismatch)
             elif picture.stuck and not stopped and not self._unheard(picture):
-                self.condemn("deadlock", -1, explain_stuck(picture), {})
+                self.condemn("deadlock", -1, explain_stuck(picture), picture)
         if not self.ending and any(r in picture.waits and after[r] == seen[r] for r in late):
-            self.condemn("timeout", culprit(picture), explain_timeout(picture, self.spec.timeout, stopped), {})
+            self.condemn("timeout", culprit(picture), explain_timeout(picture, self.spec.timeout, stopped), picture)
         unborn = [r for r in late if picture.state[r] == rec.UNBORN and after[r] == seen[r]]
         if unborn and not self.ending and (stopped or now - self._moved[unborn[0]] > self.spec.timeout + STARTING):
             # No rank is ready before all are: gloo connects them to each other.
             who = stopped[0] if len(stopped) == 1 else unborn[0] if len(unborn) == 1 else -1
-            self.condemn("timeout", who, explain_timeout(picture, self.spec.timeout, stopped), {})
+            self.condemn("timeout", who, explain_timeout(picture, self.spec.timeout, stopped), picture)
 
     def finish(self) -> None:
         """Everyone is through: what was left lying?"""

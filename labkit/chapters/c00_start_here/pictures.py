@@ -1,0 +1,40 @@
+"""What the workbench of chapter 0 shows of a training run whose ranks return (losses, model)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from labkit import book
+from labkit.data import digits
+
+
+def right(model: Any) -> float:
+    """The part of the test images that the model gets right."""
+    images = digits()[1]
+    with torch.no_grad():
+        return (model(images.x).argmax(1) == images.y).float().mean().item()
+
+
+def different(models: list[Any]) -> int:
+    """How many of the models differ, in any bit."""
+    return len({torch.nn.utils.parameters_to_vector(m.parameters()).detach().numpy().tobytes() for m in models})
+
+
+def models(run: Any) -> str:
+    """How many models the ranks have in the end, and how good they are."""
+    ended = [model for _, model in run.results]
+    count, best = different(ended), sorted(right(model) for model in ended)
+    ranks = f"{len(ended)} rank{'s' * (len(ended) > 1)}"
+    if count == 1:
+        return f"{ranks}, 1 model: it gets {best[0]:.1%} of the test images right."
+    return f"{ranks}, {count} different models: they get {best[0]:.1%} to {best[-1]:.1%} of the test images right."
+
+
+def curves(run: Any) -> book.Figure:
+    """The loss on each rank, by step."""
+    losses = {f"rank {rank}": losses for rank, (losses, _) in enumerate(run.results)}
+    ends = sorted(line[-1] for line in losses.values())
+    said = f"All losses begin near {losses['rank 0'][0]:.2g} and end between {ends[0]:.2g} and {ends[-1]:.2g}."
+    return book.lines(losses, title="Loss on each rank", badge="measured", sentence=said)

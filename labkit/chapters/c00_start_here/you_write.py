@@ -1,0 +1,71 @@
+"""What chapter 0 asks its reader to write: a sum with send and recv, and the average of gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from labkit.collectives import all_reduce
+from labkit.grading.checks.student import Slips, Student
+from labkit.grading.writing import you_write
+from labkit.wire import Group
+
+
+def everyone_has_the_sum(student: Student) -> str:
+    for n in student.sizes((2, 3, 5)):
+        x = [student.tensor(4) for _ in range(n)]
+        run = student.run("total", n, x)
+        on_0_alone = [sum(x), *x[1:]]
+        student.expect(None not in run.results, "A rank returned None: does each of them come to a `return`?")
+        slips: Slips = {
+            "Rank 0 has the sum, but the others returned their own vectors: rank 0 must send the sum back.": on_0_alone,
+            "Every rank returned the vector that it brought: nothing was added.": x,
+            "The sum lacks what rank 0 brought: did `recv` write over it?": [sum(x[1:])] * n,
+        }
+        student.expect_results(run, [sum(x)] * n, slips)
+        student.expect(not run.library, "The sum is right, but a function of labkit made it. Use send and recv alone.")
+        text = (
+            "The sum is right, but with {n} ranks rank {rank} sent {got} messages, and the target is {expected}: "
+            "rank 0 sends one to each of the others, and each of them sends one to rank 0."
+        )
+        student.expect_by_rank(run.messages, [n - 1] + [1] * (n - 1), text, n=n)
+    return "With 2, 3 and 5 ranks everyone has the sum; rank 0 sent a message to each other rank, and each sent one."
+
+
+@you_write(everyone_has_the_sum)
+def total(x: Tensor, group: Group) -> Tensor:
+    """Return the sum of all ranks' `x`, on every rank. Rank 0 adds up."""
+    if group.rank == 0:
+        for other in range(1, group.size):
+            x = x + group.recv(torch.empty_like(x), source=other)
+        for other in range(1, group.size):
+            group.send(x, to=other)
+    else:
+        group.send(x, to=0)
+        x = group.recv(torch.empty_like(x), source=0)
+    return x
+
+
+def everyone_has_the_average(student: Student) -> str:
+    for n in student.sizes((2, 3)):
+        x = [[n * student.tensor(3, 2), n * student.tensor(5)] for _ in range(n)]
+        run = student.run("share", n, x)
+        student.expect(None not in run.results, "A rank returned None: return the list of gradients.")
+        sums = [sum(tensors) for tensors in zip(*x, strict=True)]
+        slips: Slips = {
+            f"These are sums: with {n} ranks they are {n} times the average.": [sums] * n,
+            "Every rank returned its own gradients: nothing was shared. Do you change them in place?": x,
+            "Every rank returned its own gradients, divided: what do the others contribute?": [
+                [g / n for g in mine] for mine in x
+            ],
+        }
+        student.expect_results(run, [[g / n for g in sums]] * n, slips, within=1e-6)
+    return "With 2 and 3 ranks every rank holds the average of all gradients."
+
+
+@you_write(everyone_has_the_average)
+def share(gradients: list[Tensor], group: Group) -> list[Tensor]:
+    """Replace each gradient by its average over all ranks, in place; return the list."""
+    for g in gradients:
+        all_reduce(g, group, op="avg")
+    return gradients

@@ -1,0 +1,213 @@
+"""What a reader is to write: the notebook has the book's version, the copy a stub; evidence tells right from wrong."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from labkit import book
+from labkit.book.reading import chapter as door
+from labkit.book.reading.writing import NotWritten, tasks
+from labkit.commands.copies import pristine
+from labkit.course import load
+from labkit.course.chapter_file import load_chapter
+from labkit.course.errors import CourseError
+from labkit.course.progress import Progress
+from labkit.grading.source.markers import SOLUTION, count, inside, replaced
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+CHAPTERS = [chapter.name for chapter in load().written() if load_chapter(chapter.name).to_write]
+START = "00_start_here"
+
+# chapter, function: wrong versions, each with words of the sentence that must reject it
+WRONG = {
+    (START, "total"): {
+        "def total(x, group):\n    return x": "nothing was added",
+        "def total(x, group):\n    pass": "does each of them come to a `return`?",
+        "def total(x, group):\n    return all_reduce(x, group)": "a function of labkit made it",
+        """
+        def total(x, group):
+            if group.rank:
+                group.send(x, to=0)
+                return x
+            return x + sum(group.recv(torch.empty_like(x), source=r) for r in range(1, group.size))
+        """: "rank 0 must send the sum back",
+        """
+        def total(x, group):
+            if group.rank:
+                group.send(x, to=0)
+                return group.recv(x, source=0)
+            x = sum(group.recv(x, source=r).clone() for r in range(1, group.size))
+            for other in range(1, group.size):
+                group.send(x, to=other)
+            return x
+        """: "did `recv` write over it?",
+        """
+        def total(x, group):
+            for to in range(group.size):
+                if to != group.rank:
+                    group.send(x, to=to)
+            return x + sum(group.recv(torch.empty_like(x), source=r) for r in range(group.size) if r != group.rank)
+        """: "ranks 0 and 1 wait for each other",
+        """
+        def total(x, group):
+            left, right = (group.rank - 1) % group.size, (group.rank + 1) % group.size
+            whole = x
+            for _ in range(group.size - 1):
+                x = group.exchange(x, to=right, like=torch.empty_like(x), source=left)
+                whole = whole + x
+            return whole
+        """: "with 3 ranks rank 1 sent 2 messages, and the target is 1",
+        """
+        def total(x, group):
+            if group.rank == 0:
+                for other in range(1, group.size):
+                    group.send(x, to=other)
+            return group.recv(torch.empty_like(x), source=(group.rank - 1) % group.size)
+        """: "while others wait for it",
+    },
+    (START, "share"): {
+        "def share(gradients, group):\n    return gradients": "nothing was shared",
+        "def share(gradients, group):\n    [all_reduce(g, group) for g in gradients]": "returned None",
+        "def share(gradients, group):\n    return [all_reduce(g, group) for g in gradients]": "times the average",
+        "def share(gradients, group):\n    return [g.div_(group.size) for g in gradients]": "what do the others",
+    },
+}  # fmt: skip
+
+
+class Reader:
+    """A namespace in place of a notebook's, a chapter that looks into it, and what it showed."""
+
+    def __init__(self, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: dict[str, object] = {}
+        exec("import os, time, torch\nfrom labkit.collectives import all_reduce", self.names)
+        self.progress = Progress(folder / "progress.json")
+        self.chapter = door.Chapter(name, {"seed": 0, "world_size": 3}, self.progress)
+        self.shown: list[object] = []
+        monkeypatch.setattr(door, "namespace", lambda: self.names)
+        monkeypatch.setattr(door, "show", self.shown.append)
+
+    def writes(self, code: str, name: str) -> object:
+        """Runs `code` as a cell, then the cell below it. Returns what that cell puts in place of the function."""
+        exec(textwrap.dedent(code), self.names)
+        return self.chapter.check(name)
+
+    @property
+    def said(self) -> str:
+        return repr(self.shown[-1])
+
+
+@pytest.fixture
+def reader(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HEADLESS", "0")
+    return lambda name: Reader(name, tmp_path, monkeypatch)
+
+
+def solved(name: str) -> dict[str, str]:
+    """The cells between markers, by the function that each defines."""
+    cells = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells]
+    return {ast.parse(s).body[-1].name: s for s in sources if count(s, SOLUTION)}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_the_notebook_has_the_books_version_and_the_copy_a_stub(name):
+    cells, known = solved(name), tasks(name)
+    assert list(cells) == list(known) and len(known) == load_chapter(name).to_write
+    copy = "\n".join(cell.source for cell in pristine(NOTEBOOKS / f"{name}.ipynb").cells if cell.cell_type == "code")
+    for task, cell in cells.items():
+        book_s = ast.parse(textwrap.dedent(inspect.getsource(known[task].own))).body[0]
+        ours = ast.parse(replaced(cell, SOLUTION, []) and "\n".join(
+            line for line in cell.split("\n") if "### " not in line)).body[-1]  # fmt: skip
+        for one in (book_s, ours):
+            one.decorator_list = []  # type: ignore[attr-defined]
+            one.returns = None  # type: ignore[attr-defined]
+            for arg in one.args.args:  # type: ignore[attr-defined]
+                arg.annotation = None
+        assert ast.dump(book_s) == ast.dump(ours), f"{task}: the cell and the room differ"
+        assert f'{task} = chapter.check("{task}")' in copy and "raise NotImplementedError(" in copy
+        assert not any(line.strip() in copy for line in inside(cell, SOLUTION) if len(line.strip()) > 20)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_the_books_version_is_right_and_a_stub_is_passed_over(name, reader):
+    one = reader(name)
+    for task, known in tasks(name).items():
+        stub = f"def {task}(*args):\n    raise NotImplementedError('write it')"
+        assert (
+            one.writes(stub, task) is known.own and "Not written yet" in one.said and "Show a solution" not in one.said
+        )
+        one.names[task] = lambda *args, own=known.own: own(*args)
+        assert one.chapter.check(task) is one.names[task] and "✓ Right." in one.said
+        assert one.progress.chapters()[name]["written"][task] | {"at": ""} == {"tries": 1, "right": True, "at": ""}
+        one.names[task] = known.own
+        assert one.chapter.check(task) is known.own and f"This is the book's {task}" in one.said
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name, task", WRONG)
+def test_a_wrong_one_is_told_why_and_may_then_see_a_solution(name, task, reader):
+    one = reader(name)
+    for code, words in WRONG[name, task].items():
+        assert one.writes(code, task) is tasks(name)[task].own, code
+        assert words in one.said, (code, one.said)
+        html = one.shown[-1]._repr_mimebundle_()["text/html"]  # type: ignore[attr-defined]
+        assert "Show a solution" in html and 'role="status"' in html
+    assert {key[1] for key in WRONG if key[0] == name} == set(tasks(name))
+
+
+@pytest.mark.ranks
+def test_whatever_a_reader_does_is_answered_in_a_sentence_and_nothing_is_left(reader, capfd, monkeypatch):
+    one = reader(START)
+    monkeypatch.setattr("labkit.world.job.kernel", lambda: "as in a notebook")
+    for code, words in (
+        ("def total(x, group):\n    while True: time.sleep(0.01)", "did not end within 2 s"),
+        ("def total(x, group):\n    print('a' * 1_000_000)\n    return x", "nothing was added"),
+        ("def total(x, group):\n    os.kill(os.getpid(), 9)", "killed by SIGKILL"),
+        ("def total(x, group):\n    return 'a sum'", "a sum"),
+        ("def total(x):\n    return x", "takes 1 positional argument but 2 were given"),
+        ("def total(x, group):\n    return open('/dev/null')", "returned"),
+        ("total = 3", "total is a int, and should be a function"),
+        ("def total(x, group):\n    return y", "name 'y' is not defined"),
+    ):
+        assert one.writes(code, "total") is tasks(START)["total"].own
+        assert words in one.said, (code, one.said)
+    printed = capfd.readouterr().out
+    assert printed.count("a") < 201_000 and printed.count("no more of this rank here") == 2
+    del one.names["total"]
+    one.chapter.check("total")
+    assert "There is no total yet: run the cell of your answer" in one.said
+    with pytest.raises(CourseError, match="asks nobody to write 'totel' .did you mean 'total'"):
+        one.chapter.check("totel")
+
+
+@pytest.mark.ranks
+def test_without_a_reader_a_wrong_one_stops_the_run(reader, monkeypatch):
+    monkeypatch.setenv("LABKIT_HEADLESS", "1")
+    one = reader(START)
+    with pytest.raises(NotWritten, match="nothing was added"):
+        one.writes("def total(x, group):\n    return x", "total")
+
+
+@pytest.mark.ranks
+def test_a_cell_that_also_sets_a_name_of_the_chapter_is_told(reader):
+    import linecache
+
+    one = reader(START)
+    cell = "launch = 1\ndef total(x, group):\n    return x\n"
+    linecache.cache["<cell 7>"] = (len(cell), None, cell.splitlines(True), "<cell 7>")
+    one.names["In"] = ["", "from functools import partial\nlaunch = partial(print)", "%matplotlib", cell]
+    exec(compile(cell, "<cell 7>", "exec"), one.names)
+    one.chapter.check("total")
+    assert "Your cell also sets launch" in one.said and "partial" not in one.said
+
+
+def test_a_chapter_that_asks_for_nothing_says_so():
+    with pytest.raises(CourseError, match="asks nobody to write 'x'. It asks for: nothing"):
+        book.open_chapter("21_hundred_thousand_gpus").check("x")
