@@ -178,6 +178,18 @@ def test_pinned_curves_lie_behind_the_new_ones_and_a_replay_is_shown_and_played(
         one.close()
 
 
+@pytest.mark.ranks
+def test_a_function_of_a_group_is_what_every_rank_does():
+    one = book.workbench(reduce_once, {"n": (1, 9), "algorithm": ["ring"]}, [sent], ranks=3, transport="local")
+    try:
+        assert one.faces == [f"sent {cost.ring_all_reduce_bytes_by_rank(5, 4, 3)}"]
+        names = {"labkit": labkit, "all_reduce": all_reduce, "torch": torch}
+        exec(one.code, names)
+        assert names["run"].trace.bytes_sent() == one.result.trace.bytes_sent()
+    finally:
+        one.close()
+
+
 def test_controls_begin_at_the_defaults_of_the_run_and_at_the_ranks_that_are_asked_for():
     def work(world, n=7, on=False):
         return world.size, n, on

@@ -43,6 +43,7 @@ class Story:
     texts: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
+SHOWN = ".lk-form, .lk-bench, .lk-panel:not(.lk-bench .lk-panel)"  # what a cell displays as a widget of its own
 STORIES = {
     "00_start_here": Story(
         ("start-time", "loss-curve", "how-many-models"),
@@ -237,8 +238,8 @@ def everything_is_shown(reader: Reader) -> None:
             drawn = reader.cell(index).locator(".js-plotly-plot:has(.main-svg)").count()
             assert drawn == figures, f"{cell.id}: {drawn} of {figures} figures"
         if widgets := cell.shows(VIEW):
-            reader.cell(index).locator(".lk-form, .lk-panel").first.wait_for(state="attached")
-            assert reader.cell(index).locator(".lk-form, .lk-panel").count() == widgets, cell.id
+            reader.cell(index).locator(SHOWN).first.wait_for(state="attached")
+            assert reader.cell(index).locator(SHOWN).count() == widgets, cell.id
     text = reader.page.locator(".jp-Notebook").text_content()
     for excuse in ("Error displaying widget", "Loading widget", "Javascript Error"):
         assert excuse not in text

@@ -66,6 +66,22 @@ def test_every_objective_of_a_written_chapter_is_asked(chapter):
     assert asked == {objective.id for objective in chapter.objectives}
 
 
+@pytest.mark.parametrize("chapter", [c for c in WRITTEN if c.opening], ids=lambda chapter: chapter.name)
+def test_a_chapter_keeps_to_the_budgets_of_its_form(chapter):
+    """Cells; lines (blank ones and imports apart) and columns of code that is seen; tables; workbenches; what to write."""
+    every = cells(chapter)
+    code = [c for c in every if c["cell_type"] == "code"]
+    seen = [c for c in code if not c["metadata"].get("jupyter", {}).get("source_hidden")]
+    told = "\n".join("".join(c["source"]) for c in code)
+    assert len(every) <= 75
+    for cell in seen:
+        lines = "".join(cell["source"]).split("\n")
+        kept = [line for line in lines if line.strip() and not re.match(r"(from \S+ )?import |### ", line.strip())]
+        assert len(kept) <= 15 and max(map(len, lines)) <= 88, cell["id"]
+    assert told.count("book.Table(") <= 8 and 2 <= told.count("book.workbench(")
+    assert 2 <= told.count("chapter.check(") <= 4 and told.count("chapter.predict(") <= 3
+
+
 def test_what_a_reader_is_told_is_short():
     for chapter in load().chapters:
         for text in [chapter.able, chapter.builds_on, *(objective.text for objective in chapter.objectives)]:

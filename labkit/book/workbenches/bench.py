@@ -1,7 +1,7 @@
 """A workbench: controls that start real ranks when they change, and pictures of what the ranks did.
 
-    def race(world, algorithm, kilobytes):                # world: kept ranks, as many as the control `ranks` says
-        return world.run(reduce_once, algorithm, 250 * kilobytes)
+    def race(group, algorithm, kilobytes):                # on as many ranks as the control `ranks` says
+        return all_reduce(torch.ones(250 * kilobytes), group, algorithm=algorithm)
 
     book.workbench(race, {"ranks": [2, 4, 8], "algorithm": ["ring", "tree"], "kilobytes": (1, 1000)},
                    views=[lambda run: book.timeline(run.trace), said])
@@ -20,6 +20,7 @@ import textwrap
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -53,6 +54,7 @@ class Workbench:
         if not controls or not views:
             raise ValueError("a workbench needs a control or more, and a view or more")
         takes = inspect.signature(run).parameters
+        self._on_ranks = next(iter(takes), "") == "group"
         for name in controls:
             if name != RANKS and name not in takes:
                 raise ValueError(f"{run.__name__} takes no {name!r}, which a control sets: it takes {', '.join(takes)}")
@@ -119,7 +121,9 @@ class Workbench:
         ranks = settings.pop(RANKS, self._ranks)
         given = "".join(f", {name}={value!r}" for name, value in self._options.items())
         told = "".join(f", {name}={value!r}" for name, value in settings.items())
-        call = f"with labkit.world({ranks}{given}) as world:\n    run = {self._run.__name__}(world{told})\n"
+        name = self._run.__name__
+        made = f"world.run(lambda group: {name}(group{told}))" if self._on_ranks else f"{name}(world{told})"
+        call = f"with labkit.world({ranks}{given}) as world:\n    run = {made}\n"
         with contextlib.suppress(OSError, TypeError):
             return textwrap.dedent(inspect.getsource(self._run)) + "\n\n" + call
         return call
@@ -143,7 +147,8 @@ class Workbench:
         begun = time.perf_counter()
         rest = {name: value for name, value in settings.items() if name != RANKS}
         try:
-            result = self._run(self._world_of(settings.get(RANKS, self._ranks)), **rest)
+            world = self._world_of(settings.get(RANKS, self._ranks))
+            result = world.run(partial(self._run, **rest)) if self._on_ranks else self._run(world, **rest)
             faces = [view(result) for view in self._views]
         except RankFailed as failed:
             if failed.failure.kind != "stopped":  # else the next run is asked for already
@@ -222,7 +227,8 @@ def workbench(
     """Controls that start `run(world, **settings)` on real ranks when they change, and what `views` make of its result.
 
     run: gets a kept world (`labkit.world`), and the value of each control by its name; its defaults are where they
-    begin. `ranks`, where there is such a control, decides the size of the world, and begins at `ranks`.
+    begin. If its first parameter is called `group`, it is what every rank does, and a Run is its result.
+    `ranks`, where there is such a control, decides the size of the world, and begins at `ranks`.
     views: functions of what `run` returns: a Figure, a Stepper (`book.replay`), a Table, or words. Where a rank fails,
     the picture is who waits for whom.
     options: of the world. Raises ValueError for controls that `run` does not take, RefusedError for options.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from labkit.book.workbenches.bench import Face, Workbench
 
 GHOST = 0.35  # opacity of what is pinned
+TOP = 56  # pixels above a plot, for its title
 
 
 class Panel:
@@ -40,6 +41,7 @@ class Panel:
         heading = HTML(f"<h4>{escape(bench.title)}</h4>")
         below = [self.status, self._pictures, self.pinned, self.code, LabelsView()]
         self.box = VBox([heading, controls, HBox([pin, code]), *below])
+        self.box.add_class("lk-bench")
 
     def draw(self, faces: Sequence[Face], pinned: tuple[dict[str, Any], list[Face]] | None) -> None:
         """Show what the views made, and what is pinned: in the same plot where both are curves, else below."""
@@ -64,7 +66,7 @@ class Pane:
     def __init__(self) -> None:
         from ipywidgets import HTML, VBox
 
-        self.words = HTML()
+        self.said, self.words = HTML(), HTML()
         self.box = VBox([self.words])
         self._plot: Any = None
 
@@ -80,10 +82,11 @@ class Pane:
         data = list(face.spec["data"])
         if isinstance(ghost, Figure) and ghost.spec is not None and _is_curves(face) and _is_curves(ghost):
             data += [trace | {"opacity": GHOST, "showlegend": False} for trace in ghost.spec["data"]]
+        layout = _without_sentence(face.spec["layout"])
         if self._plot is None:
             import plotly.graph_objects as go
 
-            self._plot = go.FigureWidget(data=data, layout=face.spec["layout"])
+            self._plot = go.FigureWidget(data=data, layout=layout)
         else:
             with self._plot.batch_update():
                 if [trace.type for trace in self._plot.data] != [trace["type"] for trace in data]:
@@ -92,14 +95,24 @@ class Pane:
                 else:
                     for old, new in zip(self._plot.data, data, strict=True):
                         old.update(new, overwrite=True)
-                self._plot.update_layout(face.spec["layout"], overwrite=True)
-        self.words.value = face.data_html()
+                self._plot.update_layout(layout, overwrite=True)
+        self.said.value, self.words.value = f"<p>{escape(face.sentence)}</p>", face.data_html()
         self._show(self._plot)
 
     def _show(self, plot: Any) -> None:
-        children = [plot, self.words] if plot is not None else [self.words]
+        children = [self.said, plot, self.words] if plot is self._plot is not None else [plot, self.words]
+        children = [child for child in children if child is not None]
         if list(self.box.children) != children:
             self.box.children = children
+
+
+def _without_sentence(layout: dict[str, Any]) -> dict[str, Any]:
+    """The layout of a plot whose sentence stands above it as text: a live plot does not keep room for it."""
+    title = {key: value for key, value in layout["title"].items() if key != "subtitle"}
+    spare = layout["margin"]["t"] - TOP
+    return layout | {
+        "title": title, "margin": layout["margin"] | {"t": TOP}, "height": layout["height"] - spare
+    }  # fmt: skip
 
 
 def _is_curves(face: Face) -> bool:

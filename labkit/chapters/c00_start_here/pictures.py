@@ -1,4 +1,4 @@
-"""What the workbench of chapter 0 shows of a training run whose ranks return (losses, model)."""
+"""What the workbenches of chapter 0 show: of a sum, and of a training run whose ranks return (losses, model)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ import torch
 
 from labkit import book
 from labkit.data import digits
+
+
+def sums(run: Any) -> str:
+    """What the ranks hold after they have added up their vectors of 1, 2, ..."""
+    held = ", ".join(f"{x[0]:g}" for x in run.results)
+    return f"The ranks brought 1 to {len(run.results)}. Now they hold: {held}."
+
+
+def circle(run: Any) -> book.Stepper:
+    """The messages of the sum, around the circle of ranks."""
+    return book.replay(run.trace, by="round", shape="circle")
 
 
 def right(model: Any) -> float:

@@ -65,7 +65,7 @@ def everyone_has_the_average(student: Student) -> str:
 
 @you_write(everyone_has_the_average)
 def share(gradients: list[Tensor], group: Group) -> list[Tensor]:
-    """Replace each gradient by its average over all ranks, in place; return the list."""
+    """Replace each gradient by its average over all ranks, in place; return them."""
     for g in gradients:
         all_reduce(g, group, op="avg")
     return gradients
