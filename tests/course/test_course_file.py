@@ -68,7 +68,7 @@ def test_every_objective_of_a_written_chapter_is_asked(chapter):
 
 @pytest.mark.parametrize("chapter", [c for c in WRITTEN if c.opening], ids=lambda chapter: chapter.name)
 def test_a_chapter_keeps_to_the_budgets_of_its_form(chapter):
-    """Cells; lines (no blank ones, no imports) and columns of code that is seen; tables, workbenches, things to write."""
+    """Cells; lines (no blank ones, no imports) and columns of visible code; tables, workbenches, things to write."""
     every = cells(chapter)
     code = [c for c in every if c["cell_type"] == "code"]
     seen = [c for c in code if not c["metadata"].get("jupyter", {}).get("source_hidden")]
