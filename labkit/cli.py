@@ -16,6 +16,7 @@ from labkit.commands.grade_options import Wanted, add_grade
 
 BENCHMARKS = {
     "launch": "how soon ranks run, against torch.multiprocessing.spawn",
+    "workbench": "from a control that moves to the new picture; a second call into kept ranks against a launch",
     "collectives": "own collectives against gloo's native ones",
     "trace": "what recording every message costs",
     "data-parallel": "DDP, ZeRO-1 and FSDP against PyTorch's own",

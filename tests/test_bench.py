@@ -26,6 +26,7 @@ def test_the_order_alternates():
         [
             ("collectives", ["--ranks", "2", "--mib", "1", "--pairs", "2"]),
             ("trace", ["--pairs", "2"]),
+            ("workbench", ["--pairs", "2"]),
             (
                 "model-parallel",
                 ["--parts", "tensor,pipeline", "--ranks", "2", "--batches", "1", "--microbatch", "1", "--pairs", "2"],

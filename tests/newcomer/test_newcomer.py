@@ -214,6 +214,7 @@ WAYS = {
     COPY: Way(handed_back, 3600),
     TORCHRUN: Way(two_agents, 400),
     "labkit bench launch": typed(f"labkit bench launch {QUICK}"),
+    "labkit bench workbench": typed("labkit bench workbench --pairs 3"),
     "labkit bench collectives": typed(f"labkit bench collectives --ranks 2 --mib 1 {QUICK}"),
     "labkit bench trace": typed("labkit bench trace --pairs 2"),
     "labkit bench data-parallel": typed(f"labkit bench data-parallel --ranks 2 --batches 1 {QUICK}", seconds=600),
