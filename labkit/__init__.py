@@ -14,10 +14,12 @@ __version__ = "0.1.0"
 
 _HOMES = {"world": ["Failure", "Job", "RankFailed", "Run", "launch", "start", "warm"], "wire": dir(wire)}
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-__all__ = [*_HOME, "__version__"]
+__all__ = [*_HOME, "__version__", "world"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "world":  # a room that can be called
+        return importlib.import_module("labkit.world")
     if name in _HOME:
         return getattr(importlib.import_module(f"labkit.{_HOME[name]}"), name)
     raise AttributeError(f"module 'labkit' has no attribute {name!r}")

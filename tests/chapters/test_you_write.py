@@ -22,7 +22,7 @@ from labkit.grading.source.markers import SOLUTION, count, inside, replaced
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CHAPTERS = [chapter.name for chapter in load().written() if load_chapter(chapter.name).to_write]
-START = "00_start_here"
+START, MESSAGES = "00_start_here", "02_ranks_and_messages"
 
 # chapter, function: wrong versions, each with words of the sentence that must reject it
 WRONG = {
@@ -77,6 +77,76 @@ WRONG = {
         "def share(gradients, group):\n    return [all_reduce(g, group) for g in gradients]": "times the average",
         "def share(gradients, group):\n    return [g.div_(group.size) for g in gradients]": "what do the others",
     },
+    (MESSAGES, "whisper"): {
+        "def whisper(text, group, source, to):\n    return text": "nothing was received",
+        """
+        def whisper(text, group, source, to):
+            if group.rank == source:
+                group.send(encode(text), to)
+            if group.rank == to:
+                return decode(group.recv(torch.zeros(56, dtype=torch.uint8), source))
+            return text
+        """: "but rank 1 receives uint8[56]",
+        """
+        def whisper(text, group, source, to):
+            if group.rank == source:
+                words = torch.zeros(100, dtype=torch.uint8)
+                words[: len(text)] = encode(text)
+                group.send(words, to)
+            if group.rank == to:
+                text = decode(group.recv(torch.zeros(100, dtype=torch.uint8), source)).strip(chr(0))
+            return text
+        """: "rank 0 sent 100 bytes for it; a length of 8 bytes and the text are 38",
+        """
+        def whisper(text, group, source, to):
+            if group.rank == source:
+                group.send(torch.tensor([len(text)]), to)
+                group.send(encode(text), to)
+            else:
+                length = group.recv(torch.zeros(1, dtype=torch.int64), source)
+                return group.recv(torch.zeros(int(length), dtype=torch.uint8), source)
+            return text
+        """: "`decode` makes one of the bytes",
+        """
+        def whisper(text, group, source, to):
+            if group.rank == source:
+                group.send(torch.tensor([len(text)]), to)
+                group.send(encode(text), to)
+            if group.rank == to:
+                length = group.recv(torch.zeros(1, dtype=torch.int64), source)
+                return decode(group.recv(torch.zeros(int(length), dtype=torch.uint8), source))
+        """: "must return their own text",
+    },
+    (MESSAGES, "pass_right"): {
+        "def pass_right(mine, group):\n    return mine": "return the one that came from the left",
+        """
+        def pass_right(mine, group):
+            theirs = torch.empty_like(mine)
+            group.send(mine, to=(group.rank + 1) % group.size)
+            return group.recv(theirs, source=(group.rank - 1) % group.size)
+        """: "ranks 0 and 1 wait for each other",
+        """
+        def pass_right(mine, group):
+            theirs, left, right = torch.empty_like(mine), (group.rank - 1) % group.size, (group.rank + 1) % group.size
+            if group.rank % 2:
+                group.recv(theirs, source=right)
+                group.send(mine, to=left)
+            else:
+                group.send(mine, to=left)
+                group.recv(theirs, source=right)
+            return theirs
+        """: "send to the right, and receive from the left",
+        """
+        def pass_right(mine, group):
+            theirs = [torch.empty_like(mine) for _ in range(group.size)]
+            for r in range(group.size):
+                for to in range(group.size):
+                    if r != to:
+                        group.send(mine, to=to) if group.rank == r else None
+                        group.recv(theirs[r], source=r) if group.rank == to else None
+            return theirs[(group.rank - 1) % group.size]
+        """: "With 4 ranks rank 0 sent 3 messages, and 1 is enough",
+    },
 }  # fmt: skip
 
 
@@ -85,7 +155,10 @@ class Reader:
 
     def __init__(self, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: dict[str, object] = {}
-        exec("import os, time, torch\nfrom labkit.collectives import all_reduce", self.names)
+        exec(
+            "import os, time, torch\nfrom labkit.collectives import all_reduce\nfrom labkit.data import decode, encode",
+            self.names,
+        )
         self.progress = Progress(folder / "progress.json")
         self.chapter = door.Chapter(name, {"seed": 0, "world_size": 3}, self.progress)
         self.shown: list[object] = []
@@ -139,11 +212,11 @@ def test_the_notebook_has_the_books_version_and_the_copy_a_stub(name):
 def test_the_books_version_is_right_and_a_stub_is_passed_over(name, reader):
     one = reader(name)
     for task, known in tasks(name).items():
-        stub = f"def {task}(*args):\n    raise NotImplementedError('write it')"
+        stub = f"def {task}(*args, **options):\n    raise NotImplementedError('write it')"
         assert (
             one.writes(stub, task) is known.own and "Not written yet" in one.said and "Show a solution" not in one.said
         )
-        one.names[task] = lambda *args, own=known.own: own(*args)
+        one.names[task] = lambda *args, own=known.own, **options: own(*args, **options)
         assert one.chapter.check(task) is one.names[task] and "✓ Right." in one.said
         assert one.progress.chapters()[name]["written"][task] | {"at": ""} == {"tries": 1, "right": True, "at": ""}
         one.names[task] = known.own

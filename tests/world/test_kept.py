@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -183,3 +184,9 @@ def test_what_cannot_work_is_refused_at_once():
             world.run(lambda group: lock)
         with pytest.raises(RankFailed, match="a rank cannot have a world of its own"):
             world.run(lambda group: labkit.world(2).run(count))
+
+
+def test_the_door_is_there_before_anything_else_is_loaded():
+    code = "import labkit\nwith labkit.world(2) as world:\n    print(world.run(lambda group: group.rank).results)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert ran.stdout.strip() == "[0, 1]", ran.stderr

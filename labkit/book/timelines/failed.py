@@ -26,9 +26,10 @@ def after_failure(failure: Any, size: int) -> Figure:
     said = "; ".join(f"rank {rank} for {_ranks(on)}" for rank, on in awaits.items() if on)
     sentence = f"{first[:1].upper()}{first[1:]}. Who waits: {said}.{_ending(awaits, size)}"
     rows: list[Row] = [
-        {"rank": rank, "waits for rank": listing([str(r) for r in awaits.get(rank, [])]) if awaits.get(rank) else "-",
-         "it was": _doing(failure, rank)} for rank in range(size)
-    ]  # fmt: skip
+        {"rank": rank, "waits for rank": listing([str(r) for r in awaits.get(rank, [])]) if awaits.get(rank) else "-"}
+        | ({"it was": _doing(failure, rank)} if failure.waiting else {})
+        for rank in range(size)
+    ]
     return Figure(TITLE, "measured", sentence, rows, svg=_picture(awaits, failure.rank, min(size, MOST), sentence))
 
 

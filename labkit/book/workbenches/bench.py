@@ -169,7 +169,7 @@ class Workbench:
         words, self.result = str(failed), None
         try:
             self.faces = [wait_for(failed)]
-            words = words.partition("\n\nMeanwhile")[0]
+            words = words.partition("\n")[0]
         except ValueError:
             self.faces = []
         self._draw()

@@ -1,0 +1,78 @@
+"""What chapter 2 asks its reader to write: a text of unknown length, and a letter for each neighbour."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from labkit.data import decode, encode
+from labkit.grading.checks.student import Slips, Student
+from labkit.grading.writing import you_write
+from labkit.wire import Group
+
+TEXTS = ["Beautiful is better than ugly.", "Flat.", "Sparse is better than dense, and short is not always better."]
+
+
+def the_text_arrives(student: Student) -> str:
+    for text, (n, source, to) in zip(TEXTS, ((2, 0, 1), (3, 2, 0), (2, 1, 0)), strict=True):
+        mine = [text if rank == source else f"text of rank {rank}" for rank in range(n)]
+        run = student.run("whisper", n, mine, source=source, to=to)
+        got = run.results[to]
+        student.expect(got is not None, "Rank {to} returned None: return the text that it heard.", to=to)
+        student.expect(isinstance(got, str), "Rank {to} returned no text: `decode` makes one of the bytes.", to=to)
+        student.expect(got != mine[to], "Rank {to} returned the text that it had: nothing was received.", to=to)
+        student.expect(got == text, "Rank {s} sent {text!r}, and rank {to} heard {got!r}.", s=source, to=to, text=text,
+                       got=got)  # fmt: skip
+        sent, enough = run.bytes_sent[source], 8 + len(encode(text))
+        words = (
+            "The text arrives, but rank {s} sent {sent} bytes for it; a length of 8 bytes and the text are {enough}."
+        )
+        student.expect(sent == enough, words, s=source, sent=sent, enough=enough)
+        others = [run.results[r] == mine[r] for r in range(n) if r != to]
+        student.expect(all(others), "The text arrives. But ranks other than {to} must return their own text.", to=to)
+    return "Three texts of different lengths arrived, each as a length of 8 bytes and then its bytes."
+
+
+@you_write(the_text_arrives)
+def whisper(text: str, group: Group, source: int, to: int) -> str:
+    """Rank `source` sends its text to rank `to`, which returns it. Others keep theirs."""
+    if group.rank == source:
+        words = encode(text)
+        group.send(torch.tensor([len(words)]), to)
+        group.send(words, to)
+    if group.rank == to:
+        length = group.recv(torch.zeros(1, dtype=torch.int64), source)
+        room = torch.zeros(int(length), dtype=torch.uint8)
+        text = decode(group.recv(room, source))
+    return text
+
+
+def everybody_has_a_letter(student: Student) -> str:
+    for n in student.sizes((2, 4, 3, 5)):
+        x = [student.tensor(6) + 10 * rank for rank in range(n)]
+        run = student.run("pass_right", n, x)
+        student.expect(None not in run.results, "A rank returned None: return the tensor that you received.")
+        slips: Slips = {
+            "Every rank returned its own tensor: return the one that came from the left.": x,
+            "Every rank has the tensor of its right neighbour: send to the right, and receive from the left.": [
+                x[(rank + 1) % n] for rank in range(n)
+            ],
+        }
+        student.expect_results(run, [x[(rank - 1) % n] for rank in range(n)], slips)
+        text = "With {n} ranks rank {rank} sent {got} messages, and {expected} is enough."
+        student.expect_by_rank(run.messages, [1] * n, text, n=n)
+    return "With 2, 3, 4 and 5 ranks nobody waits for ever, and each rank sends one message."
+
+
+@you_write(everybody_has_a_letter)
+def pass_right(mine: Tensor, group: Group) -> Tensor:
+    """Send `mine` to the right neighbour, and return what the left neighbour sends."""
+    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    theirs = torch.empty_like(mine)
+    if group.rank == 0:
+        group.recv(theirs, source=left)
+        group.send(mine, to=right)
+    else:
+        group.send(mine, to=right)
+        group.recv(theirs, source=left)
+    return theirs
