@@ -35,7 +35,7 @@ def the_text_arrives(student: Student) -> str:
 
 @you_write(the_text_arrives)
 def whisper(text: str, group: Group, source: int, to: int) -> str:
-    """Rank `source` sends its text to rank `to`, which returns it. Others keep theirs."""
+    """Rank `source` sends its text to rank `to`; return what this rank then knows."""
     if group.rank == source:
         words = encode(text)
         group.send(torch.tensor([len(words)]), to)
