@@ -10,25 +10,47 @@ raises what it has to say. The notebook has the same lines between markers; a te
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 from labkit.book.reading.writing import Task, register
 from labkit.grading.checks.judge import Check, judge
 from labkit.grading.checks.marks import Mark
 from labkit.grading.checks.notebook import NotebookStudent
-from labkit.grading.checks.student import Student
+from labkit.grading.checks.student import Evidence, Student
+from labkit.wire import Group
+
+Body = Callable[[Student], Any]
 
 
-def you_write(check: Callable[[Student], str | None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+class Reader(NotebookStudent):
+    """A reader's functions, as a check sees them."""
+
+    def in_place(self, name: str, world_size: int, inputs: Sequence[Any]) -> Evidence:
+        """As `run`, for a function that changes what it gets: results are the inputs as it has left them."""
+
+        names, fn = self._names, self._names.get(name)
+
+        def changed(x: Any, group: Group) -> Any:
+            fn(x, group)  # type: ignore[misc]
+            return x
+
+        self._names = {**names, name: changed} if callable(fn) else names  # else `run` says what it is
+        try:
+            return self.run(name, world_size, inputs)
+        finally:
+            self._names = names
+
+
+def you_write(check: Callable[[Reader], str | None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function of a chapter's room as what a reader is to write, and `check` as what is asked of it."""
 
     def add(own: Callable[..., Any]) -> Callable[..., Any]:
         name = own.__name__
 
         def look(names: Mapping[str, Any]) -> Mark:
-            student = NotebookStudent(names, secrets.randbelow(2**31), name)
-            return judge(name, [Check(name, check.__name__, "result", 1, check)], student).marks[0]
+            student = Reader(names, secrets.randbelow(2**31), name)
+            return judge(name, [Check(name, check.__name__, "result", 1, cast(Body, check))], student).marks[0]
 
         register(own.__module__.split(".")[-2].removeprefix("c"), Task(own, look))
         return own

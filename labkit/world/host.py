@@ -243,15 +243,15 @@ class Host:
                         os.close(fd)
                 elif what == "failed":
                     life.over = True
-                    kind, name, text, trace = rest
-                    self.failed(kind, life.rank, name, text, trace)
+                    kind, *words = rest
+                    self.failed(kind, life.rank, *words)
                 elif what == "fault":
                     self.injector.strike(life, rest[0])
         except Closed:
             life.close_control()
 
-    def failed(self, kind: str, rank: int, name: str, text: str, trace: str = "") -> None:
-        self.judge.failed(kind, rank, name, text, trace)
+    def failed(self, kind: str, rank: int, name: str, text: str, trace: str = "", peer: int = -1) -> None:
+        self.judge.failed(kind, rank, name, text, trace, peer)
         if self.spec.on_failure == "continue":
             self.caller.send(("failed", rank, kind))
             self.event(rank, f"failed: {text}")

@@ -124,7 +124,7 @@ def _run(birth: Birth) -> int:
         words = _words(error)
         if allowed is not None and is_shortage(error):
             words = f"{words}\n{remedy(allowed)}"
-        birth.control.send(("failed", kind, type(error).__name__, words, text))
+        birth.control.send(("failed", kind, type(error).__name__, words, text, getattr(error, "peer", -1)))
         _linger(birth)
         return 1
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 import pytest
+import torch
 
+import labkit
 from labkit.book import (
     Figure,
     bars,
@@ -32,6 +34,7 @@ from labkit.book import (
 from labkit.book.drawing.figure import PLOTLY
 from labkit.book.drawing.style import KINDS, SERIES
 from labkit.book.timelines.timelines import _milliseconds
+from labkit.collectives import all_reduce
 from labkit.cost.topology import clos_buildings, hpn_paper
 from labkit.parallel.layout import Layout
 from labkit.parallel.pipeline import Costs, gpipe, one_f_one_b, pipedream, zb_h2, zb_v
@@ -182,6 +185,21 @@ def test_the_timeline_says_how_long_each_rank_computes_moves_and_waits() -> None
 
 def test_what_a_clock_cannot_tell_from_nothing_is_shown_as_nothing() -> None:
     assert [_milliseconds(seconds) for seconds in (-1e-12, 2.8e-17, 1e-9, 2e-9)] == [0, 0, 0, pytest.approx(2e-6)]
+
+
+@pytest.mark.ranks
+def test_a_step_alone_is_that_step_on_every_rank() -> None:
+    def train(group: Any) -> None:
+        for step in range(4):
+            group.step(step)
+            with group.span("compute"):
+                pass
+            all_reduce(torch.ones(8), group, algorithm="ring")
+
+    trace = labkit.launch(train, 3, transport="local").trace
+    whole, one = timeline(trace), timeline(trace, step=2)
+    assert [row["messages sent"] for row in one.table()] == [4] * 3
+    assert [row["messages sent"] for row in whole.table()] == [16] * 3
 
 
 def test_the_window_cuts_the_numbers_too() -> None:

@@ -49,6 +49,27 @@ WRONG = {
         """: "did `recv` write over it?",
         """
         def total(x, group):
+            if group.rank:
+                group.send(x, to=0)
+                return group.recv(torch.empty_like(x), source=0)
+            for other in range(1, group.size):
+                x = x + group.recv(x, source=other)
+            for other in range(1, group.size):
+                group.send(x, to=other)
+            return x
+        """: "so what rank 0 had is lost",
+        """
+        def total(x, group):
+            if group.rank:
+                group.send(x, to=0)
+                return group.recv(torch.empty_like(x), source=0)
+            for other in range(1, group.size):
+                x = x + group.recv(torch.empty_like(x), source=other)
+                group.send(x, to=other)
+            return x
+        """: "Rank 1 got a sum that was not finished",
+        """
+        def total(x, group):
             for to in range(group.size):
                 if to != group.rank:
                     group.send(x, to=to)
@@ -72,10 +93,20 @@ WRONG = {
         """: "while others wait for it",
     },
     (START, "share"): {
-        "def share(gradients, group):\n    return gradients": "nothing was shared",
-        "def share(gradients, group):\n    [all_reduce(g, group) for g in gradients]": "returned None",
-        "def share(gradients, group):\n    return [all_reduce(g, group) for g in gradients]": "times the average",
-        "def share(gradients, group):\n    return [g.div_(group.size) for g in gradients]": "what do the others",
+        "def share(gradients, group):\n    return gradients": "who knows the others' gradients?",
+        "def share(gradients, group):\n    [all_reduce(g, group) for g in gradients]": "times the average",
+        "def share(gradients, group):\n    [g.div_(group.size) for g in gradients]": "nothing was added",
+        "def share(gradients, group):\n    [all_reduce(g, group).div_(4) for g in gradients]": "You divided by 4",
+        """
+        def share(gradients, group):
+            return [all_reduce(g.clone(), group) / group.size for g in gradients]
+        """: "your average is in other tensors",
+        """
+        def share(gradients, group):
+            for g in gradients:
+                all_reduce(g, group)
+                g = g / group.size
+        """: "`g /= group.size` changes the one that you have",
     },
     (MESSAGES, "whisper"): {
         "def whisper(text, group, source, to):\n    return text": "nothing was received",

@@ -35,9 +35,11 @@ def arrived(message: Message) -> bool:
     return not math.isnan(message.arrived)
 
 
-def work_boxes(trace: Trace) -> Iterable[Box]:
-    """Named spans; those called compute, and those with the attribute kind="compute", count as computing."""
+def work_boxes(trace: Trace, step: int | None = None) -> Iterable[Box]:
+    """Named spans (of a step, if given); those called compute, or with kind="compute", count as computing."""
     for span in trace.spans():
+        if step is not None and span.step != step:
+            continue
         attrs = "".join(f", {key} {value}" for key, value in span.attrs.items())
         hover = f"rank {span.rank}: {span.name}{attrs}, {seconds_text(span.end - span.start)}"
         kind = "compute" if span.name == "compute" or span.attrs.get("kind") == "compute" else "span"
@@ -50,9 +52,9 @@ def beside_boxes(beside: Iterable[tuple[int, str, float, float]]) -> Iterable[Bo
         yield Box(rank, "beside", "span", start, end, name, f"rank {rank}: {name}, {seconds_text(end - start)}")
 
 
-def collective_boxes(trace: Trace) -> Iterable[Box]:
-    """Collectives, without those that others call. A native one waits until its last member has called it."""
-    calls = [c for c in trace.collectives() if not c.nested]
+def collective_boxes(trace: Trace, step: int | None = None) -> Iterable[Box]:
+    """Collectives (of a step, if given), without those that others call. A native one waits for its last member."""
+    calls = [c for c in trace.collectives() if not c.nested and (step is None or c.step == step)]
     last: dict[tuple[int, int], float] = {}
     for c in calls:
         if c.native:

@@ -84,7 +84,8 @@ class Chapter:
         """Mark the chapter as read, and say what to read next."""
         self.progress.read(self.name)
         done = self.progress.chapters().get(self.name, {}) if live() else None
-        return ending(self.name, done, len(self._file.predictions), len(self._file.questions))
+        file = self._file
+        return ending(self.name, done, len(file.predictions), len(file.questions), file.to_write)
 
     def __repr__(self) -> str:
         p, q = len(self._file.predictions), len(self._file.questions)

@@ -8,13 +8,15 @@ from labkit.book.drawing.marks import Box
 from labkit.course.progress import summary
 
 
-def ending(chapter: str, done: dict[str, Any] | None, predictions: int, questions: int) -> Box:
+def ending(chapter: str, done: dict[str, Any] | None, predictions: int, questions: int, to_write: int = 0) -> Box:
     """A box at the end of `chapter`. done: its entry in the reader's progress, or None where nobody is there."""
     lines = []
     if done is not None:
         row = summary({chapter: done})[0]
         if predictions:
             lines.append(f"Predictions: {row['predicted']} of {predictions} made, {row['skipped']} skipped.")
+        if to_write:
+            lines.append(f"Functions of your own: {row['written']} of {to_write} right.")
         if questions:
             lines.append(f"Questions: {row['right']} of {questions} right, {row['right_at_once']} at the first try.")
     lines.append(what_next(chapter))

@@ -41,6 +41,8 @@ class Message(Protocol):
     @property
     def recv_index(self) -> int: ...
     @property
+    def step(self) -> int: ...  # of training, as its sender marked it
+    @property
     def combine(self) -> bool: ...  # received with `op`: combined with what was there, not written over it
 
 
@@ -71,6 +73,8 @@ class Collective(Protocol):
     def native(self) -> bool: ...
     @property
     def nested(self) -> bool: ...  # called by another collective
+    @property
+    def step(self) -> int: ...
 
 
 class Span(Protocol):
@@ -86,6 +90,8 @@ class Span(Protocol):
     def end(self) -> float: ...
     @property
     def attrs(self) -> Mapping[str, Any]: ...
+    @property
+    def step(self) -> int: ...
 
 
 class Trace(Protocol):

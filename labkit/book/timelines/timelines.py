@@ -69,6 +69,7 @@ class Scene:
 def timeline(
     trace: Trace,
     *,
+    step: int | None = None,
     window: Window | None = None,
     ranks: Sequence[int] | None = None,
     arrows: bool | None = None,
@@ -78,6 +79,7 @@ def timeline(
 ) -> Figure:
     """The timeline of a run.
 
+    step: show what belongs to this training step alone (`group.step`), on each rank.
     window: (first, last) second to show; by default from the first thing that happened to the last.
     ranks: which world ranks; all by default.
     arrows: draw an arrow for each message; by default when at most a dozen messages are shown.
@@ -101,7 +103,9 @@ def timeline(
             )
 
     met = [m for m in trace.sends if arrived(m) and (m.src in shown or m.dst in shown)]
-    every = [*work_boxes(trace), *collective_boxes(trace), *stuck_boxes(trace), *message_boxes(trace, met)]
+    met = [m for m in met if step is None or m.step == step]
+    every = [*work_boxes(trace, step), *collective_boxes(trace, step), *message_boxes(trace, met)]
+    every += stuck_boxes(trace) if step is None else []
     every += beside_boxes(beside)
     first, last = window if window is not None else whole(every)
     inside = [m for m in met if m.start <= last and m.arrived >= first]
@@ -129,7 +133,7 @@ def timeline(
         sizes = ((last - first) / parts for parts in (250, 100, 50, 20, 5, 1))  # 250: three pixels
         boxes = next(b for gap in sizes if len(b := merged(boxes, gap)) <= MOST_BOXES or gap == last - first)
         if len(boxes) < each:
-            sentence += " Short boxes in a row are drawn as one; use window= to see each."
+            sentence += " Short boxes in a row are drawn as one."
     both = [m for m in inside if m.src in shown and m.dst in shown and first <= max(m.start, m.recv_start)
             and m.arrived <= last] if few else []  # fmt: skip
     with_work = any(b.lane == "work" for b in boxes)

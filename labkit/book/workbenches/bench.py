@@ -108,6 +108,11 @@ class Workbench:
             self._pinned = self.settings, self.faces
             self._draw()
 
+    def unpin(self) -> None:
+        """Let go what is kept."""
+        self._pinned = None
+        self._draw()
+
     def close(self) -> None:
         """End its ranks. The pictures stay."""
         self._latest.close()
@@ -125,8 +130,8 @@ class Workbench:
         made = f"world.run(lambda group: {name}(group{told}))" if self._on_ranks else f"{name}(world{told})"
         call = f"with labkit.world({ranks}{given}) as world:\n    run = {made}\n"
         with contextlib.suppress(OSError, TypeError):
-            return textwrap.dedent(inspect.getsource(self._run)) + "\n\n" + call
-        return call
+            return "import labkit\n\n\n" + textwrap.dedent(inspect.getsource(self._run)) + "\n\n" + call
+        return "import labkit\n\n" + call
 
     @property
     def text(self) -> str:
@@ -145,9 +150,9 @@ class Workbench:
 
     def _work(self, settings: dict[str, Any]) -> None:
         begun = time.perf_counter()
+        world = self._world_of(settings.get(RANKS, self._ranks))
         rest = {name: value for name, value in settings.items() if name != RANKS}
         try:
-            world = self._world_of(settings.get(RANKS, self._ranks))
             result = world.run(partial(self._run, **rest)) if self._on_ranks else self._run(world, **rest)
             faces = [view(result) for view in self._views]
         except RankFailed as failed:
@@ -161,8 +166,8 @@ class Workbench:
             self._tell(f"{type(why).__name__}: {why}")
             return
         self.result, self.faces = result, faces
+        self._tell(_how(world.size, time.perf_counter() - begun, result))
         self._draw()
-        self._tell(f"run on {settings.get(RANKS, self._ranks)} processes in {time.perf_counter() - begun:.2f} s")
 
     def _show_failure(self, failed: RankFailed) -> None:
         """Who waited for whom, in place of what the run would have shown."""
@@ -205,9 +210,11 @@ class Workbench:
 
             self._panel = Panel(self)
             self._draw()
-            self._tell(self.said)
             if live() and not self.faces:
+                self._tell("starting processes ...")
                 self._latest.ask(self.settings)
+            else:
+                self._tell(self.said)
         return self._panel
 
     def __repr__(self) -> str:
@@ -234,6 +241,13 @@ def workbench(
     options: of the world. Raises ValueError for controls that `run` does not take, RefusedError for options.
     """
     return Workbench(run, controls, views, title or _label(run.__name__), ranks, options)
+
+
+def _how(ranks: int, seconds: float, result: Any) -> str:
+    """How long it took; starting ranks and drawing apart, where the result tells the time of the run itself."""
+    processes = f"{ranks} process{'es' * (ranks > 1)}"
+    ran = getattr(result, "seconds", seconds)
+    return f"run on {processes} in {ran:.2f} s" + (f", {seconds:.1f} s with their start" if seconds > ran + 0.5 else "")
 
 
 def _label(name: str) -> str:

@@ -30,6 +30,8 @@ class Panel:
         self.panes: list[Pane] = []
         self._pictures = VBox()
         pin, code = Button(description="Pin"), Button(description="As code")
+        self.unpin = Button(description="Unpin", layout=Layout(display="none"), tooltip="Let go what is pinned")
+        self.unpin.on_click(lambda _: bench.unpin())
         pin.tooltip, code.tooltip = (
             "Keep this result, to compare the next ones with",
             "The cell that makes the same run",
@@ -39,8 +41,8 @@ class Panel:
         wrap = Layout(flex_flow="row wrap")
         controls = HBox([*bench.controls.values()], layout=wrap)
         heading = HTML(f"<h4>{escape(bench.title)}</h4>")
-        below = [self.status, self._pictures, self.pinned, self.code, LabelsView()]
-        self.box = VBox([heading, controls, HBox([pin, code]), *below])
+        below = [self.code, self.status, self._pictures, self.pinned, LabelsView()]
+        self.box = VBox([heading, controls, HBox([pin, self.unpin, code]), *below])
         self.box.add_class("lk-bench")
 
     def draw(self, faces: Sequence[Face], pinned: tuple[dict[str, Any], list[Face]] | None) -> None:
@@ -51,13 +53,17 @@ class Panel:
         ghosts = [] if pinned is None else pinned[1]
         for pane, face, ghost in zip_longest(self.panes, faces, ghosts[: len(faces)]):
             pane.put(face, ghost)
+        self.unpin.layout.display = "none" if pinned is None else ""
+        self.pinned.value = ""
         if pinned is not None:
             where = ", ".join(f"{name} {value}" for name, value in pinned[0].items())
             below = "".join(f"<p>{escape(_sentence(f))}</p>" if _is_curves(f) else _html(f) for f in ghosts)
             self.pinned.value = f"<h5>Pinned ({escape(where)})</h5>{below}"
 
     def _show_code(self, code: str) -> None:
-        self.code.value = f'<pre aria-label="The same run as a cell" tabindex="0">{escape(code)}</pre>'
+        """Show the code, or take it away."""
+        shown = f'<pre aria-label="The same run as a cell" tabindex="0">{escape(code)}</pre>'
+        self.code.value = shown if self.code.value != shown else ""
 
 
 class Pane:
@@ -87,6 +93,7 @@ class Pane:
             import plotly.graph_objects as go
 
             self._plot = go.FigureWidget(data=data, layout=layout)
+            self._plot._config = self._plot._config | {"responsive": True, "displaylogo": False}
         else:
             with self._plot.batch_update():
                 if [trace.type for trace in self._plot.data] != [trace["type"] for trace in data]:

@@ -45,7 +45,28 @@ def models(run: Any) -> str:
 
 def curves(run: Any) -> book.Figure:
     """The loss on each rank, by step."""
-    losses = {f"rank {rank}": losses for rank, (losses, _) in enumerate(run.results)}
-    ends = sorted(line[-1] for line in losses.values())
-    said = f"All losses begin near {losses['rank 0'][0]:.2g} and end between {ends[0]:.2g} and {ends[-1]:.2g}."
+    losses = {
+        f"rank {rank}": {float(step): loss for step, (loss, _) in enumerate(log)}
+        for rank, (log, _) in enumerate(run.results)
+    }
+    ends = sorted(list(line.values())[-1] for line in losses.values())
+    end = f"end between {ends[0]:.2g} and {ends[-1]:.2g}" if len(ends) > 1 else f"ends at {ends[0]:.2g}"
+    said = f"The loss begins near {losses['rank 0'][0]:.2g} and {end}."
     return book.lines(losses, title="Loss on each rank", badge="measured", sentence=said)
+
+
+def apart(run: Any) -> book.Figure:
+    """How far the weights of each rank are from those of rank 0, by step."""
+    weights = [[w for _, w in log] for log, _ in run.results]
+    lines = {
+        f"rank {rank}": {float(k): (w - weights[0][k]).norm().item() for k, w in enumerate(mine)}
+        for rank, mine in enumerate(weights)
+    }
+    most = max(max(line.values()) for line in lines.values())
+    said = "All ranks have the same weights in every step: the lines lie on top of each other, at 0."
+    if most:
+        said = f"The ranks drift apart: in the end one of them is {most:.2g} away from rank 0."
+    y = "distance"
+    return book.lines(
+        lines, title="Distance from the weights of rank 0 (last layer)", y=y, badge="measured", sentence=said
+    )

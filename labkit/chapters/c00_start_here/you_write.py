@@ -7,7 +7,7 @@ from torch import Tensor
 
 from labkit.collectives import all_reduce
 from labkit.grading.checks.student import Slips, Student
-from labkit.grading.writing import you_write
+from labkit.grading.writing import Reader, you_write
 from labkit.wire import Group
 
 
@@ -21,6 +21,12 @@ def everyone_has_the_sum(student: Student) -> str:
             "Rank 0 has the sum, but the others returned their own vectors: rank 0 must send the sum back.": on_0_alone,
             "Every rank returned the vector that it brought: nothing was added.": x,
             "The sum lacks what rank 0 brought: did `recv` write over it?": [sum(x[1:])] * n,
+            "`recv` writes into the tensor that you give it. You gave it `x`, so what rank 0 had is lost.": [2 * x[-1]]
+            * n,
+            "Rank 1 got a sum that was not finished: receive from all the others first, and then send.": [
+                sum(x),
+                *(sum(x[: rank + 1]) for rank in range(1, n)),
+            ],
         }
         student.expect_results(run, [sum(x)] * n, slips)
         student.expect(not run.library, "The sum is right, but a function of labkit made it. Use send and recv alone.")
@@ -46,26 +52,38 @@ def total(x: Tensor, group: Group) -> Tensor:
     return x
 
 
-def everyone_has_the_average(student: Student) -> str:
+def everyone_has_the_average(student: Reader) -> str:
     for n in student.sizes((2, 3)):
         x = [[n * student.tensor(3, 2), n * student.tensor(5)] for _ in range(n)]
-        run = student.run("share", n, x)
-        student.expect(None not in run.results, "A rank returned None: return the list of gradients.")
+        run = student.in_place("share", n, x)
         sums = [sum(tensors) for tensors in zip(*x, strict=True)]
+        copied = (
+            "The tensors that you were given are as they were, though something was sent: your average is in other "
+            "tensors, which the optimizer never sees. `g /= group.size` changes one, `g = g / group.size` makes one."
+        )
+        same = (
+            "The tensors that you were given are as they were, and nothing was sent: who knows the others' gradients?"
+        )
         slips: Slips = {
-            f"These are sums: with {n} ranks they are {n} times the average.": [sums] * n,
-            "Every rank returned its own gradients: nothing was shared. Do you change them in place?": x,
-            "Every rank returned its own gradients, divided: what do the others contribute?": [
+            f"These are sums: with {n} ranks they are {n} times the average. (If you did divide: `g = g / group.size` "
+            "makes a new tensor, and `g /= group.size` changes the one that you have.)": [sums] * n,
+            copied if any(run.bytes_sent) else same: x,
+            "Every rank divided its own gradients, and nothing was added: what do the others contribute?": [
                 [g / n for g in mine] for mine in x
             ],
         }
+        slips |= {
+            f"You divided by {k}, but there are {n} ranks here: `group.size` says how many.": [[g / k for g in sums]]
+            * n
+            for k in range(2, 17)
+            if k != n
+        }
         student.expect_results(run, [[g / n for g in sums]] * n, slips, within=1e-6)
-    return "With 2 and 3 ranks every rank holds the average of all gradients."
+    return "With 2 and 3 ranks each tensor holds the average over all ranks, in place."
 
 
 @you_write(everyone_has_the_average)
-def share(gradients: list[Tensor], group: Group) -> list[Tensor]:
-    """Replace each gradient by its average over all ranks, in place; return them."""
+def share(gradients: list[Tensor], group: Group) -> None:
+    """Replace each gradient by its average over all ranks, in place."""
     for g in gradients:
         all_reduce(g, group, op="avg")
-    return gradients

@@ -44,6 +44,7 @@ class Judge:
         self.spec, self.pages, self.lives, self.epoch, self.end_world = spec, pages, lives, epoch, end_world
         self.reader = Reader(pages)
         self.failures: list[dict[str, Any]] = []
+        self._lost: dict[int, list[int]] = {}  # ranks that failed in a message: its other end
         self.verdict: dict[str, Any] | None = None
         self.trouble_at: float | None = None
         self.ending = False
@@ -54,8 +55,10 @@ class Judge:
 
     # -- ranks that fail -----------------------------------------------------------------------------------------
 
-    def failed(self, kind: str, rank: int, name: str, text: str, trace: str = "") -> None:
-        """A rank failed. Unless the others may go on, the world is judged in a moment."""
+    def failed(self, kind: str, rank: int, name: str, text: str, trace: str = "", peer: int = -1) -> None:
+        """A rank failed (in a message with `peer`). Unless the others may go on, the world is judged in a moment."""
+        if peer >= 0:
+            self._lost[rank] = [peer]
         self.failures.append(self._failure(kind, rank, name, text, trace))
         if self.spec.on_failure != "continue" and not self.ending and self.trouble_at is None:
             self.trouble_at = time.monotonic()
@@ -82,7 +85,7 @@ class Judge:
         ended = {f["rank"]: f"ended in consequence, with {f['error']}" for f in self.failures if f["kind"] != "died"}
         others = (r for r in range(self.spec.world_size) if r != first["rank"])
         first["waiting"] = {r: ended.get(r) or picture.describe(r) for r in others}
-        first["awaits"] = awaits(picture)
+        first["awaits"] = {**awaits(picture), **self._lost}
         self.failures.remove(first)
         self.failures.insert(0, first)
         self._pronounce(first)
