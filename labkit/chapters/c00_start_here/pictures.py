@@ -50,8 +50,8 @@ def curves(run: Any) -> book.Figure:
         for rank, (log, _) in enumerate(run.results)
     }
     ends = sorted(list(line.values())[-1] for line in losses.values())
-    end = f"end between {ends[0]:.2g} and {ends[-1]:.2g}" if len(ends) > 1 else f"ends at {ends[0]:.2g}"
-    said = f"The loss begins near {losses['rank 0'][0]:.2g} and {end}."
+    first, last = losses["rank 0"][0], f"{ends[0]:.2g}" + f" to {ends[-1]:.2g}" * (len(ends) > 1)
+    said = f"It begins near {first:.2g} and ends at {last}."
     return book.lines(losses, title="Loss on each rank", badge="measured", sentence=said)
 
 
