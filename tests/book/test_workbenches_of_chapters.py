@@ -1,0 +1,75 @@
+"""Every workbench of every chapter, moved at random: no error, no wrong formula, nothing left."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from leftovers import descriptors, eventually
+from slices import changed_last
+
+from labkit import book
+from labkit.book.workbenches.bench import Workbench
+from labkit.course import load
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(1500)]
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+CHAPTERS = [chapter.name for chapter in load().written() if chapter.opening]
+CHANGES = 200 if os.environ.get("LABKIT_LONG") else 15  # of each workbench
+ENDED = re.compile(r"^run on|^Deadlock: |^Died: rank|^Not run: |killed by SIGKILL")  # how a run of a chapter may end
+FORMULA = re.compile(r"The run took (.+?); by the formula it takes (.+?) \(emulated\)")
+
+
+def workbenches(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Workbench]:
+    """Run the chapter as a script, and keep what it shows as workbenches."""
+    found: list[Workbench] = []
+    make = book.workbench
+    monkeypatch.setenv("LABKIT_HEADLESS", "1")
+    with monkeypatch.context() as patch:
+        patch.setattr(book, "workbench", lambda *args, **options: found.append(make(*args, **options)))
+        names: dict[str, Any] = {"__name__": "__main__", "display": lambda *shown: None}
+        patch.setattr("labkit.book.reading.chapter.namespace", lambda: names)
+        for cell in json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "code":
+                exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+    return found
+
+
+def values_of(widget: Any) -> list[Any]:
+    if hasattr(widget, "options"):
+        return list(widget.options)
+    return [widget.min, widget.max, *range(widget.min, widget.max + 1)] if hasattr(widget, "max") else [True, False]
+
+
+@pytest.mark.parametrize("name", changed_last(CHAPTERS))
+def test_changes_at_random_end_well_and_leave_nothing(name: str, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    before = descriptors()  # processes and shared memory are looked at after every test
+    found, dice = workbenches(name, monkeypatch), random.Random(7)
+    assert len(found) >= 2
+    monkeypatch.setenv("LABKIT_HEADLESS", "0")
+    for one in found:
+        assert one.panel
+        for _ in range(CHANGES):
+            control = dice.choice(list(one.controls))
+            one.set(**{control: dice.choice(values_of(one.controls[control]))})
+            if dice.random() < 0.1:
+                one._cancel()  # as by an interrupt
+            if dice.random() < 0.5:
+                time.sleep(dice.choice([0.001, 0.05]))
+            else:
+                assert one.wait(120), one.said
+                assert ENDED.search(one.said) or "stopped" in one.said or "running" in one.said, one.said
+                for took, formula in FORMULA.findall(" ".join(map(str, one.faces))):
+                    assert took == formula
+        assert one.wait(120)
+        one.close()
+    assert eventually(lambda: threading.active_count() < 20), threading.enumerate()
+    assert eventually(lambda: descriptors() <= before + 20), f"{descriptors()} descriptors, and {before} before"
