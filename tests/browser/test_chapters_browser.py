@@ -51,7 +51,7 @@ STORIES = {
     ),
     "01_why_distribute": Story(("training-state",), ("cut-a-matrix", "batch-doubled")),
     "02_ranks_and_messages": Story(
-        ("send-first",), ("recv-into", "safe-program"), {"safe-program": ("rendezvous", "eager")}
+        ("telephone",), ("recv-into", "safe-program"), {"safe-program": ("rendezvous", "eager")}
     ),
     "03_collectives": Story(
         ("naive-bytes",),

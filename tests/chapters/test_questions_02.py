@@ -42,7 +42,7 @@ def test_the_messages_are_ordered_by_their_times() -> None:
 
 
 def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
-    assert CHAPTER.forecast("send-first", {"world_size": 8}).declared == (2,)
+    assert CHAPTER.forecast("telephone", {"world_size": 8}).declared == (140,)
     kernels = {"message": 8.02e-3, "kernels": [0.0, 4e-3, 10e-3, 16e-3]}
     assert CHAPTER.forecast("overlap", VALUES | kernels).declared == pytest.approx((8.02, 8.02, 10, 16))
     cut = {"whole": 4 * MB, "pieces": 500}  # 500 * (60 + 1.6) and 60 + 800 microseconds

@@ -133,6 +133,16 @@ WRONG = {
             if group.rank == source:
                 group.send(torch.tensor([len(text)]), to)
                 group.send(encode(text), to)
+            if group.rank == to:
+                length = group.recv(torch.zeros(1, dtype=torch.int64), source)
+                return decode(group.recv(torch.zeros(int(length), dtype=torch.uint8), source))
+            return text
+        """: "(message 2 between them)",
+        """
+        def whisper(text, group, source, to):
+            if group.rank == source:
+                group.send(torch.tensor([len(text)]), to)
+                group.send(encode(text), to)
             else:
                 length = group.recv(torch.zeros(1, dtype=torch.int64), source)
                 return group.recv(torch.zeros(int(length), dtype=torch.uint8), source)
@@ -177,6 +187,11 @@ WRONG = {
                         group.recv(theirs[r], source=r) if group.rank == to else None
             return theirs[(group.rank - 1) % group.size]
         """: "With 4 ranks rank 0 sent 3 messages, and 1 is enough",
+        """
+        def pass_right(mine, group):
+            theirs, left, right = torch.empty_like(mine), (group.rank - 1) % group.size, (group.rank + 1) % group.size
+            return group.exchange(mine, to=right, like=theirs, source=left)
+        """: "all ranks send and receive at once",
     },
 }  # fmt: skip
 

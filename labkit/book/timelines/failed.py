@@ -52,7 +52,9 @@ def _ranks(on: list[int]) -> str:
 def _picture(awaits: dict[int, list[int]], dead: int, size: int, sentence: str) -> str:
     svg = Svg(WIDTH, TITLE, sentence)
     top = heading(svg, "measured", sentence)
-    top = legend(svg, top, [("failed", ORANGE, "", ""), ("waits", GREY, "", "3 2"), ("goes on", "#ffffff", "", "")])
+    kinds = [("failed", ORANGE, "", "")] * (dead >= 0) + [("waits", GREY, "", "3 2")]
+    idle = any(not awaits.get(rank) and rank != dead for rank in range(size))
+    top = legend(svg, top, kinds + [("goes on, or has ended", "#ffffff", "", "")] * idle)
     tall = 70 if size <= 4 else 115
     where = Round(WIDTH / 2, top + tall + 28, 130 if size <= 4 else 190, tall, 20, size)
     for rank, on in awaits.items():

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from functools import cache
 from random import Random
 from typing import Any
 
 from labkit import book
-from labkit.cost.units import MS, format_seconds
-from labkit.data import language_reference
+from labkit.cost.units import format_seconds
 
 
 def letters(run: Any) -> str:
@@ -23,18 +20,24 @@ def timeline(run: Any) -> book.Figure:
     return book.timeline(run.trace, title="Who sends when")
 
 
-@cache
-def _dictionary() -> list[str]:
-    """The words of Python's own reference."""
-    return sorted(set(re.findall(r"\b[a-z]{3,}\b", language_reference())))
+# Everyday words, one or more for each first letter that the sentence of the chapter has.
+WORDS = """
+apples are arriving breakfast breaks brilliant bring cakes cases cats cost cousins dogs eagles eat elephants
+enough extra flowers foxes grandmothers green horses ice in jam kitchens lemons mice never nice noodles not
+old oranges parrots penguins quiet rain raw red roof rolls royal ruin sausages secret silly snow socks soup
+special spoons submarines the three tigers tired to toast tomatoes tractors umbrellas vegetables wait warm
+whales yellow zebras
+""".split()
 
 
 def mishear(text: str, rank: int, seed: int) -> str:
     """The text with another word of the same first letter in place of one of its words."""
-    dice, words = Random(f"{seed} {rank}"), text.split(" ")
+    dice, words = Random(f"{seed} {rank}"), text.rstrip(".").split(" ")
     k = dice.randrange(len(words))
-    words[k] = dice.choice([word for word in _dictionary() if word[0] == words[k][0].lower()] or ["what"])
-    return " ".join(words)
+    other = [word for word in WORDS if word[0] == words[k][0].lower() and word != words[k].lower()] or ["what"]
+    word = dice.choice(other)
+    words[k] = word.capitalize() if words[k][0].isupper() else word
+    return " ".join(words) + "."
 
 
 def took(run: Any) -> str:
@@ -54,11 +57,3 @@ def in_messages(run: Any) -> str:
         f"From the first message to the end of the last: {format_seconds(took, 3)}, {took / one:.1f} times as long as "
         f"one message of {format_seconds(one, 3)} ({run.trace.badge})."
     )
-
-
-def curve(kernels: list[float], steps: dict[str, list[float]]) -> book.Figure:
-    """Milliseconds of a step by those of its computing, a line for each way."""
-    lines = {name: [(c / MS, s / MS) for c, s in zip(kernels, took, strict=True)] for name, took in steps.items()}
-    said = "One after the other, the two times add up. Overlapped, the step takes the longer of the two."
-    return book.lines(lines, x="ms of computing", y="ms for the step", title="A step with a message", badge="emulated",
-                      sentence=said)  # fmt: skip

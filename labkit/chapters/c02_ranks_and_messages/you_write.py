@@ -10,7 +10,11 @@ from labkit.grading.checks.student import Slips, Student
 from labkit.grading.writing import you_write
 from labkit.wire import Group
 
-TEXTS = ["Beautiful is better than ugly.", "Flat.", "Sparse is better than dense, and short is not always better."]
+TEXTS = [
+    "Beautiful is better than ugly.",
+    "Zoë, où es-tu?",
+    "Sparse is better than dense, and short is not always better.",
+]
 
 
 def the_text_arrives(student: Student) -> str:
@@ -61,6 +65,10 @@ def everybody_has_a_letter(student: Student) -> str:
         student.expect_results(run, [x[(rank - 1) % n] for rank in range(n)], slips)
         text = "With {n} ranks rank {rank} sent {got} messages, and {expected} is enough."
         student.expect_by_rank(run.messages, [1] * n, text, n=n)
+        at_once = (
+            "It works, but all ranks send and receive at once, as `exchange` and handles do. Use `send` and `recv`."
+        )
+        student.expect(run.rounds > 1, at_once)
     return "With 2, 3, 4 and 5 ranks nobody waits for ever, and each rank sends one message."
 
 
