@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from labkit.book.workbenches.bench import Face, Workbench
 
 GHOST = 0.35  # opacity of what is pinned
+LEAST = "320px"  # height of the pictures
 TOP = 56  # pixels above a plot, for its title
 
 
@@ -28,7 +29,7 @@ class Panel:
 
         self.status, self.pinned, self.code = HTML(), HTML(), HTML()
         self.panes: list[Pane] = []
-        self._pictures = VBox()
+        self._pictures = VBox(layout=Layout(min_height=LEAST))  # the page does not jump while a picture is replaced
         pin, code = Button(description="Pin"), Button(description="As code")
         self.unpin = Button(description="Unpin", layout=Layout(display="none"), tooltip="Let go what is pinned")
         self.unpin.on_click(lambda _: bench.unpin())
