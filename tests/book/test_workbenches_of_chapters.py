@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 import os
 import random
 import re
@@ -18,6 +19,7 @@ from slices import changed_last
 from labkit import book
 from labkit.book.workbenches.bench import Workbench
 from labkit.course import load
+from labkit.world import RankFailed
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(1500)]
 
@@ -28,8 +30,8 @@ ENDED = re.compile(r"^run on|^Deadlock: |^Died: rank|^Not run: |killed by SIGKIL
 FORMULA = re.compile(r"The run took (.+?); by the formula it takes (.+?) \(emulated\)")
 
 
-def workbenches(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Workbench]:
-    """Run the chapter as a script, and keep what it shows as workbenches."""
+def workbenches(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Workbench], dict[str, Any]]:
+    """Run the chapter as a script: what it shows as workbenches, and its names."""
     found: list[Workbench] = []
     make = book.workbench
     monkeypatch.setenv("LABKIT_HEADLESS", "1")
@@ -39,8 +41,10 @@ def workbenches(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Workbench]:
         patch.setattr("labkit.book.reading.chapter.namespace", lambda: names)
         for cell in json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]:
             if cell["cell_type"] == "code":
-                exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
-    return found
+                source, file = "".join(cell["source"]), f"<{cell['id']}>"
+                linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+                exec(compile(source, file, "exec"), names)
+    return found, names
 
 
 def values_of(widget: Any) -> list[Any]:
@@ -49,10 +53,21 @@ def values_of(widget: Any) -> list[Any]:
     return [widget.min, widget.max, *range(widget.min, widget.max + 1)] if hasattr(widget, "max") else [True, False]
 
 
+def pasted_it_makes_the_same_run(one: Workbench, names: dict[str, Any]) -> None:
+    code = one.code
+    assert "import labkit" in code and f"def {one._run.__name__}(" in code
+    try:
+        exec(compile(code, "<pasted>", "exec"), names)
+    except RankFailed as failed:
+        assert one.said.startswith(str(failed).partition("\n")[0])
+    else:
+        assert names["run"].trace.bytes_sent() == one.result.trace.bytes_sent()
+
+
 @pytest.mark.parametrize("name", changed_last(CHAPTERS))
 def test_changes_at_random_end_well_and_leave_nothing(name: str, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     before = descriptors()  # processes and shared memory are looked at after every test
-    found, dice = workbenches(name, monkeypatch), random.Random(7)
+    (found, names), dice = workbenches(name, monkeypatch), random.Random(7)
     assert len(found) >= 2
     monkeypatch.setenv("LABKIT_HEADLESS", "0")
     for one in found:
@@ -70,6 +85,7 @@ def test_changes_at_random_end_well_and_leave_nothing(name: str, monkeypatch: py
                 for took, formula in FORMULA.findall(" ".join(map(str, one.faces))):
                     assert took == formula
         assert one.wait(120)
+        pasted_it_makes_the_same_run(one, dict(names))
         one.close()
     assert eventually(lambda: threading.active_count() < 20), threading.enumerate()
     assert eventually(lambda: descriptors() <= before + 20), f"{descriptors()} descriptors, and {before} before"

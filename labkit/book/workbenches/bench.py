@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import textwrap
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +29,7 @@ from labkit.book.frontend import VIEW, cell_id
 from labkit.book.stepping.stepper import Stepper
 from labkit.book.timelines.waits import wait_for
 from labkit.book.workbenches.latest import Latest
+from labkit.book.workbenches.source import standing_alone, written
 from labkit.telling import live
 from labkit.wire.errors import RefusedError
 from labkit.world import RankFailed, World
@@ -121,16 +121,16 @@ class Workbench:
 
     @property
     def code(self) -> str:
-        """A cell that makes the same run."""
+        """A cell that makes the same run, and needs no other."""
         settings = self.settings
         ranks = settings.pop(RANKS, self._ranks)
-        given = "".join(f", {name}={value!r}" for name, value in self._options.items())
+        given = "".join(f", {name}={written(value)}" for name, value in self._options.items())
         told = "".join(f", {name}={value!r}" for name, value in settings.items())
         name = self._run.__name__
         made = f"world.run(lambda group: {name}(group{told}))" if self._on_ranks else f"{name}(world{told})"
         call = f"with labkit.world({ranks}{given}) as world:\n    run = {made}\n"
         with contextlib.suppress(OSError, TypeError):
-            return "import labkit\n\n\n" + textwrap.dedent(inspect.getsource(self._run)) + "\n\n" + call
+            return standing_alone(self._run, self._options) + "\n\n" + call
         return "import labkit\n\n" + call
 
     @property

@@ -1,0 +1,84 @@
+"""A function of a notebook as code that stands alone: with what it imports, and the functions and numbers it uses."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterable
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+PLAIN = (int, float, str, bool, bytes, type(None), tuple, list, dict)
+
+
+def standing_alone(fn: Callable[..., Any], *values: object) -> str:
+    """Imports, then what `fn` uses of its notebook, then `fn`. values: what else the code will name.
+
+    What has no source and no plain value is named in a comment.
+    """
+    imports: set[str] = set()
+    parts: dict[str, str] = {}
+    for value in values:
+        imports |= set(_types(value))
+    _add(fn, imports, parts)
+    head = sorted(imports | {"import labkit"}, key=lambda line: (line.startswith("from"), line))
+    return "\n".join(head) + "\n\n\n" + "\n\n".join(parts.values())
+
+
+def _add(fn: Callable[..., Any], imports: set[str], parts: dict[str, str]) -> None:
+    """What `fn` needs, and then its own lines."""
+    names = getattr(fn, "__globals__", {})
+    for name in dict.fromkeys(_used(fn.__code__) if isinstance(fn, FunctionType) else ()):
+        if name not in names or name in parts:
+            continue
+        value = names[name]
+        if isinstance(value, ModuleType):
+            imports.add(f"import {value.__name__}" + (f" as {name}" if value.__name__ != name else ""))
+        elif isinstance(value, FunctionType | type) and value.__module__ == fn.__module__:
+            _add(value, imports, parts)
+        elif isinstance(value, FunctionType | type):
+            imports.add(_import(value, name))
+        elif type(value) in PLAIN or dataclasses.is_dataclass(value):
+            imports |= set(_types(value))
+            parts[name] = f"{name} = {written(value)}\n"
+        else:
+            parts[name] = f"# {name}: as in the cells above\n"
+    parts[getattr(fn, "__name__", "run")] = textwrap.dedent(inspect.getsource(fn))
+
+
+def written(value: Any) -> str:
+    """A value as Python writes it, infinity included."""
+    return repr(value).replace("=inf", '=float("inf")')
+
+
+def _used(code: CodeType) -> Iterable[str]:
+    """The global names of a function, and of those inside it."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _used(inner)
+
+
+def _import(value: Any, name: str) -> str:
+    """The line that gets it, from the highest room that offers it."""
+    rooms, called = value.__module__.split("."), value.__name__
+    rest = f" import {called}" + (f" as {name}" if name != called else "")
+    places = [".".join(rooms[:depth]) for depth in range(1, len(rooms) + 1)]
+    return "from " + next((p for p in places if getattr(sys.modules.get(p), called, None) is value), places[-1]) + rest
+
+
+def _types(value: Any) -> Iterable[str]:
+    """Imports for what stands in the repr of a value."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        made: Any = type(value)
+        yield _import(made, made.__name__)
+        for field in dataclasses.fields(value):
+            yield from _types(getattr(value, field.name))
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from _types(one)
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _types(one)
