@@ -9,23 +9,31 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import labkit
 from labkit import parallel, pocket
-from labkit.models import MLP, GPTConfig, MLPConfig
+from labkit.models import GPTConfig, seeded
 from labkit.models.gpt import Attention, FeedForward
+from labkit.parallel import pipeline as full_pipelines
 from labkit.parallel.tensor.attention import TensorParallelAttention
 from labkit.parallel.tensor.feed_forward import TensorParallelFeedForward
-from labkit.pocket import data_parallel, tensor_parallel, zero_1, zero_2
+from labkit.pocket import data_parallel, fsdp, one_f_one_b, tensor_parallel, zero_1, zero_2
 
 FILES = sorted(p for p in Path(pocket.__file__).parent.glob("*.py") if p.stem != "__init__")
 ADAMW = {"lr": 1e-2, "weight_decay": 0.1, "eps": 0.1}  # a large eps: without it AdamW would not see a factor
 
 
+def blocks(seed: int) -> nn.Module:
+    with seeded(seed):
+        return nn.Sequential(
+            nn.Sequential(nn.Linear(10, 33), nn.ReLU()), nn.Sequential(nn.Linear(33, 9), nn.ReLU()), nn.Linear(9, 7)
+        )
+
+
 def train(group: Any, wrap: Any, steps: int = 3) -> list[torch.Tensor]:
-    """Some steps on this rank's own data; the weights. wrap(module, group): (what is called, what steps)."""
-    module = MLP(MLPConfig((10, 33, 7)), seed=group.rank)  # the ranks begin with different weights
-    model, optimizer = wrap(module, group)
+    """Some steps on this rank's own data; the weights. wrap(module, group): what is called, what steps, and these."""
+    model, optimizer, weights = wrap(blocks(group.rank), group)  # the ranks begin with different weights
     generator = torch.Generator().manual_seed(group.rank)
     for step in range(steps):
         group.step(step + 1)
@@ -33,7 +41,7 @@ def train(group: Any, wrap: Any, steps: int = 3) -> list[torch.Tensor]:
         F.cross_entropy(model(x), torch.randint(7, (5,), generator=generator)).backward()
         optimizer.step()
         optimizer.zero_grad()
-    return [p.detach().clone() for p in module.parameters()]
+    return [p.detach().clone() for p in weights]
 
 
 def bytes_of_steps(run: labkit.Run) -> list[list[int]]:
@@ -48,14 +56,18 @@ def bytes_of_steps(run: labkit.Run) -> list[list[int]]:
 def ddp(wrapper: Any, **options: Any) -> Any:
     def wrap(module: Any, group: Any) -> Any:
         model = wrapper(module, group, bucket_bytes=500, **options)
-        return model, torch.optim.SGD(module.parameters(), lr=0.1)  # Adam would not see a factor
+        return (
+            model,
+            torch.optim.SGD(module.parameters(), lr=0.1),
+            list(module.parameters()),
+        )  # Adam would not see a factor
 
     return wrap
 
 
 def zero(wrapper: Any, **options: Any) -> Any:
     def wrap(module: Any, group: Any) -> Any:
-        return module, wrapper(module, group, **ADAMW, **options)
+        return module, wrapper(module, group, **ADAMW, **options), list(module.parameters())
 
     return wrap
 
@@ -63,9 +75,70 @@ def zero(wrapper: Any, **options: Any) -> Any:
 def full_zero(wrapper: Any, bucket_bytes: int) -> Any:
     def wrap(module: Any, group: Any) -> Any:
         model = wrapper(module, group, parallel.AdamW(**ADAMW), bucket_bytes=bucket_bytes)
-        return model, model
+        return model, model, list(module.parameters())
 
     return wrap
+
+
+def fsdp_of(wrapper: Any, **options: Any) -> Any:
+    def wrap(module: Any, group: Any) -> Any:
+        module.load_state_dict(blocks(0).state_dict())  # the full one refuses ranks that begin with different weights
+        model = wrapper(module, group, **options)
+        return model, torch.optim.SGD(model.parameters(), lr=0.1), list(model.parameters())
+
+    return wrap
+
+
+def stages(group: Any, microbatches: int, make: Any, steps: int = 3) -> list[torch.Tensor]:
+    """Some steps of a pipeline; the weights of this rank's stage. make(stage, group): what does a step."""
+    layers = [nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(group.size)]
+    with seeded(group.rank):
+        stage = layers[group.rank]
+        for p in stage.parameters():
+            nn.init.normal_(p)
+    sgd, do = torch.optim.SGD(stage.parameters(), lr=0.1), make(stage, group)
+    for step in range(steps):
+        group.step(step + 1)
+        generator = torch.Generator().manual_seed(step)
+        x, y = torch.randn(12, 6, generator=generator), torch.randn(12, 6, generator=generator)
+        do(x, y, microbatches)
+        sgd.step()
+        sgd.zero_grad()
+    return [p.detach().clone() for p in stage.parameters()]
+
+
+def pocket_pipeline(stage: Any, group: Any) -> Any:
+    def do(x: torch.Tensor, y: torch.Tensor, microbatches: int) -> None:
+        like = torch.empty(12 // microbatches, 6)
+        one_f_one_b.Pipeline(stage, group, F.mse_loss, like).step(x, y, microbatches)
+
+    return do
+
+
+def full_pipeline(stage: Any, group: Any) -> Any:
+    whole = full_pipelines.Pipeline(stage, group, F.mse_loss)
+
+    def do(x: torch.Tensor, y: torch.Tensor, microbatches: int) -> None:
+        whole.execute(full_pipelines.one_f_one_b(group.size, microbatches), x, y)
+
+    return do
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(("size", "microbatches"), [(3, 4), (1, 3), (2, 1), (4, 2)])
+def test_a_pipeline_is_equal_to_the_full_one_in_weights_and_in_the_bytes_between_stages(
+    size: int, microbatches: int
+) -> None:
+    ours, full = (
+        labkit.launch(stages, size, microbatches, make, transport="local") for make in (pocket_pipeline, full_pipeline)
+    )
+    for mine, theirs in zip(ours.results, full.results, strict=True):
+        assert all(torch.allclose(a, b, rtol=0, atol=1e-6) for a, b in zip(mine, theirs, strict=True))
+    sent = [
+        [sum(int(m.nbytes) for m in run.trace.sends if m.src == r and m.collective < 0) for r in range(size)]
+        for run in (ours, full)
+    ]
+    assert sent[0] == sent[1] and (size == 1 or min(sent[0]) > 0)
 
 
 SAME = {
@@ -73,6 +146,7 @@ SAME = {
         ddp(data_parallel.DataParallel),
         ddp(parallel.DataParallel, first_bucket_bytes=500, rebuild=False, broadcast_buffers=False),
     ),
+    "fsdp": (fsdp_of(fsdp.FSDP), fsdp_of(parallel.FullyShard, units=["0", "1", "2"])),
     "zero_1": (zero(zero_1.ZeRO1), full_zero(parallel.ZeRO1, 1 << 20)),
     "zero_2": (zero(zero_2.ZeRO2, bucket_bytes=500), full_zero(parallel.ZeRO2, 500)),
 }  # fmt: skip
@@ -120,7 +194,7 @@ def test_a_layer_that_is_cut_is_equal_to_the_full_one_in_what_it_learns_and_in_b
 
 
 def test_every_edition_is_compared_and_fits_on_two_screens() -> None:
-    assert [path.stem for path in FILES] == sorted([*SAME, "tensor_parallel"])
+    assert [path.stem for path in FILES] == sorted([*SAME, "one_f_one_b", "tensor_parallel"])
     for path in FILES:
         assert len(path.read_text().splitlines()) <= 150, path.name
         places = {n.module.partition(".")[0] for n in ast.walk(ast.parse(path.read_text()))
@@ -137,5 +211,6 @@ def test_an_edition_is_equal_to_the_full_one_in_weights_and_bytes(name: str, siz
     for mine, theirs in zip(ours.results, full.results, strict=True):
         for a, b in zip(mine, theirs, strict=True):
             assert torch.allclose(a, b, rtol=0, atol=1e-6)
-    assert all(torch.equal(a, b) for r in ours.results for a, b in zip(r, ours.results[0], strict=True))
+    alike = name != "fsdp"  # there each rank has its own shards
+    assert all(torch.equal(a, b) for r in ours.results for a, b in zip(r, ours.results[0], strict=True) if alike)
     assert bytes_of_steps(ours) == bytes_of_steps(full) and (size == 1 or min(map(min, bytes_of_steps(ours))) > 0)
