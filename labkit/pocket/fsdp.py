@@ -28,6 +28,8 @@ from labkit.wire import Group
 class Unit(nn.Module):
     """One module, whose parameters are there only while they are needed."""
 
+    module: nn.Module
+
     def __init__(self, module: nn.Module, group: Group) -> None:
         super().__init__()
         self.group, self.tensors = group, list(module.parameters())
@@ -60,7 +62,7 @@ class Unit(nn.Module):
         self.unshard()
         y: Tensor = self.module(x)
         if y.requires_grad:
-            y.register_hook(lambda _: self.unshard())  # type: ignore[no-untyped-call]
+            y.register_hook(lambda _: self.unshard())
         self.reshard()
         return y
 

@@ -68,9 +68,9 @@ class Pipeline:
         """The oldest microbatch back through this stage."""
         x, y = self.alive.popleft()
         if self.last:
-            y.backward()  # type: ignore[no-untyped-call]
+            y.backward()
         else:
-            y.backward(self.group.recv(torch.empty_like(y), source=self.group.rank + 1))  # type: ignore[no-untyped-call]
+            y.backward(self.group.recv(torch.empty_like(y), source=self.group.rank + 1))
         if not self.first:
             assert x.grad is not None
             self.send(x.grad, self.group.rank - 1)

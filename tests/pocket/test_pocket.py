@@ -14,11 +14,11 @@ from torch import nn
 import labkit
 from labkit import parallel, pocket
 from labkit.models import GPTConfig, seeded
-from labkit.models.gpt import Attention, FeedForward
+from labkit.models.gpt import Attention, Block, FeedForward
 from labkit.parallel import pipeline as full_pipelines
 from labkit.parallel.tensor.attention import TensorParallelAttention
 from labkit.parallel.tensor.feed_forward import TensorParallelFeedForward
-from labkit.pocket import data_parallel, fsdp, one_f_one_b, tensor_parallel, zero_1, zero_2
+from labkit.pocket import checkpointing, data_parallel, fsdp, one_f_one_b, tensor_parallel, zero_1, zero_2
 
 FILES = sorted(p for p in Path(pocket.__file__).parent.glob("*.py") if p.stem != "__init__")
 ADAMW = {"lr": 1e-2, "weight_decay": 0.1, "eps": 0.1}  # a large eps: without it AdamW would not see a factor
@@ -193,8 +193,35 @@ def test_a_layer_that_is_cut_is_equal_to_the_full_one_in_what_it_learns_and_in_b
     assert bytes_of_steps(ours) == bytes_of_steps(full) and (size == 1 or min(map(min, bytes_of_steps(ours))) > 0)
 
 
+def kept_by(call: Any, block: nn.Module) -> tuple[int, list[torch.Tensor]]:
+    """Bytes that autograd keeps of a call, and all gradients after its backward. (Parameters are kept anyway.)"""
+    kept, mine = {}, {p.data_ptr() for p in block.parameters()}
+    x = torch.randn(3, 5, 24, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.data_ptr() not in mine:
+            kept[tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        y = call(block, x)
+    y.square().mean().backward()
+    return sum(kept.values()), [x.grad, *(p.grad for p in block.parameters())]
+
+
+def test_checkpointing_keeps_the_input_alone_and_gives_the_same_gradients() -> None:
+    found = {}
+    for name, call in (("plain", lambda block, x: block(x)), ("pocket", checkpointing.checkpoint),
+                       ("full", parallel.checkpoint)):  # fmt: skip
+        with seeded(0):
+            found[name] = kept_by(call, Block(CONFIG))
+    for name in ("pocket", "full"):
+        assert all(torch.equal(a, b) for a, b in zip(found[name][1], found["plain"][1], strict=True))
+    assert found["pocket"][0] == 3 * 5 * 24 * 4 < found["plain"][0] / 10
+
+
 def test_every_edition_is_compared_and_fits_on_two_screens() -> None:
-    assert [path.stem for path in FILES] == sorted([*SAME, "one_f_one_b", "tensor_parallel"])
+    assert [path.stem for path in FILES] == sorted([*SAME, "checkpointing", "one_f_one_b", "tensor_parallel"])
     for path in FILES:
         assert len(path.read_text().splitlines()) <= 150, path.name
         places = {n.module.partition(".")[0] for n in ast.walk(ast.parse(path.read_text()))
