@@ -59,9 +59,10 @@ class Progress:
         """The chapter was read to its end; the first time counts."""
         self._change(chapter, lambda entry: entry.update(read=entry.get("read") or now()))
 
-    def predicted(self, chapter: str, id: str, values: list[Any]) -> None:
-        """values: plain JSON, as the forecast reads them."""
-        self._change(chapter, lambda e: part(e, "predictions", id).update(state="predicted", values=values, at=now()))
+    def predicted(self, chapter: str, id: str, values: list[Any], about: str = "") -> None:
+        """values: plain JSON, as the forecast reads them. about: the question, with its numbers, or a digest of it."""
+        kept = {"state": "predicted", "values": values, "about": about}
+        self._change(chapter, lambda e: part(e, "predictions", id).update(kept, at=now()))
 
     def skipped(self, chapter: str, id: str) -> None:
         """The reader chose not to predict. A prediction made before stays."""

@@ -178,6 +178,42 @@ def test_pinned_curves_lie_behind_the_new_ones_and_a_replay_is_shown_and_played(
         one.close()
 
 
+def test_a_button_pressed_while_a_picture_is_drawn_waits_and_a_view_that_fails_does_not_end_it(somebody):
+    def work(world, n):
+        return n
+
+    def view(n):
+        if n == 5:
+            raise RuntimeError("no picture of 5")
+        return f"n is {n}"
+
+    one = book.workbench(work, {"n": (1, 9)}, [view], ranks=2)
+    one.set(n=1)
+    panel = one.panel
+    assert one.wait(60)
+    at_once, most, plain = [], [], panel.draw
+
+    def slowly(faces, pinned):
+        at_once.append(1)
+        most.append(len(at_once))
+        time.sleep(0.2)
+        plain(faces, pinned)
+        at_once.pop()
+
+    panel.draw = slowly
+    one.set(n=2)
+    time.sleep(0.05)
+    one.pin()
+    one.set(n=3)
+    assert one.wait(60) and one.faces == ["n is 3"] and max(most) == 1
+    one.set(n=5)
+    assert one.wait(60) and one.said == "RuntimeError: no picture of 5"
+    one.set(n=6)
+    assert one.wait(60) and one.faces == ["n is 6"]
+    one.unpin()
+    assert panel.pinned.value == ""
+
+
 @pytest.mark.ranks
 def test_a_function_of_a_group_is_what_every_rank_does():
     one = book.workbench(reduce_once, {"n": (1, 9), "algorithm": ["ring"]}, [sent], ranks=3, transport="local")

@@ -96,7 +96,22 @@ WRONG = {
         "def share(gradients, group):\n    return gradients": "who knows the others' gradients?",
         "def share(gradients, group):\n    [all_reduce(g, group) for g in gradients]": "times the average",
         "def share(gradients, group):\n    [g.div_(group.size) for g in gradients]": "nothing was added",
-        "def share(gradients, group):\n    [all_reduce(g, group).div_(4) for g in gradients]": "You divided by 4",
+        "def share(gradients, group):\n    [all_reduce(g, group).div_(4) for g in gradients]": "divided the sum by 4",
+        """
+        def share(gradients, group):
+            [all_reduce(g.div_(group.size), group, op="avg") for g in gradients]
+        """: "Did you divide twice",
+        """
+        def share(gradients, group):
+            for g in gradients:
+                return all_reduce(g, group, op="avg")
+        """: "Only the first tensor",
+        """
+        def share(gradients, group):
+            for g in gradients:
+                all_reduce(g, group)
+            g /= group.size
+        """: "should the division stand inside the loop?",
         """
         def share(gradients, group):
             return [all_reduce(g.clone(), group) / group.size for g in gradients]
@@ -137,7 +152,7 @@ WRONG = {
                 length = group.recv(torch.zeros(1, dtype=torch.int64), source)
                 return decode(group.recv(torch.zeros(int(length), dtype=torch.uint8), source))
             return text
-        """: "(message 2 between them)",
+        """: "it has more bytes than letters",
         """
         def whisper(text, group, source, to):
             if group.rank == source:
@@ -192,6 +207,16 @@ WRONG = {
             theirs, left, right = torch.empty_like(mine), (group.rank - 1) % group.size, (group.rank + 1) % group.size
             return group.exchange(mine, to=right, like=theirs, source=left)
         """: "all ranks send and receive at once",
+        """
+        def pass_right(mine, group):
+            left, right = (group.rank - 1) % group.size, (group.rank + 1) % group.size
+            if group.rank == 0:
+                group.recv(mine, source=left)
+                group.send(mine, to=right)
+                return mine
+            group.send(mine, to=right)
+            return group.recv(torch.empty_like(mine), source=left)
+        """: "do you receive into `mine` before you have sent it?",
     },
 }  # fmt: skip
 

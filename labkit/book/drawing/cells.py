@@ -81,7 +81,7 @@ def draw_cells(
             roomy = only is None or grid.width >= 26
             text = fitting(held, grid.width - 4, grid.font, len(replay.ranks)) if roomy else ""
             _cell_text(svg, grid, x, y, text, fill, flaw)
-            if done and not flaw and grid.width > text_width(text, grid.font) + 22:
+            if done and not flaw and grid.width > (text_width(text, grid.font) + 22 if text else 12):
                 _tick(svg, x + grid.width - 4, y + 3)
 
 
@@ -139,8 +139,8 @@ def sign(svg: Svg, x: float, y: float, combine: bool, radius: float) -> None:
     svg.path(d, colour=ON_COLOUR, width=1.2)
 
 
-def key(svg: Svg, y: float, wrong: bool, flying: bool) -> float:
-    """The legend of these pictures at `y`; return the y below it."""
+def key(svg: Svg, y: float, wrong: bool, flying: bool, levels: bool = False) -> float:
+    """The legend of these pictures at `y`; return the y below it. levels: chunks are as full as they are finished."""
     x = 8.0
     for text, kind in (
         ("finished", "done"), ("in part", "part"), ("sent", "sent"), ("received", "got"), ("added", ADDED),
@@ -158,6 +158,9 @@ def key(svg: Svg, y: float, wrong: bool, flying: bool) -> float:
                 x, y, 18, 12, fill=fill, hatch="\\" if kind == "wrong" else "", radius=2,
                 dash="4 2" if kind == "sent" else "", stroke_width={"got": 2.8, "sent": 1.5}.get(kind, 0.7),
             )  # fmt: skip
+            if kind == "part" and levels:
+                svg.rect(x, y, 18, 12, fill=PAPER, radius=2, stroke_width=0.7)
+                svg.rect(x, y + 7, 18, 5, fill=LEVEL, stroke="none")
             if kind == "done":
                 _tick(svg, x + 14, y + 3)
         svg.text(x + 23, y + 10, text, 11.5)

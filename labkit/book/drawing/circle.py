@@ -50,7 +50,7 @@ def circle_picture(recording: Replay, frames: Sequence[Frame], index: int) -> st
     recording, frames = _cropped(recording, frames)
     title = f"{recording.name} {recording.algorithm}".strip()
     svg = Svg(WIDTH, title, sentence)
-    top = key(svg, max(heading(svg, recording.badge, sentence), 84), bool(recording.flaws), False)
+    top = key(svg, max(heading(svg, recording.badge, sentence), 84), bool(recording.flaws), False, levels=True)
     size = len(recording.ranks)
     tall = 105 if size <= 4 else 150
     where = Round(WIDTH / 2, top + tall + 62, 190 if size <= 4 else 200, tall, 20, size)
@@ -62,7 +62,7 @@ def circles(recording: Replay, frames: Sequence[Frame], title: str, sentence: st
     """Up to six steps side by side, for a page that cannot be played."""
     recording, frames = _cropped(recording, frames)
     svg = Svg(WIDTH, title, sentence)
-    top = key(svg, heading(svg, recording.badge, sentence), bool(recording.flaws), False)
+    top = key(svg, heading(svg, recording.badge, sentence), bool(recording.flaws), False, levels=True)
     columns, tall = 2, 118 if len(recording.ranks) <= 4 else 148
     picked = spread(frames, PANELS)
     for place, index in enumerate(picked):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from html import escape
 from typing import Any
 
@@ -64,7 +65,7 @@ class Prediction:
     def answer(self, *values: object) -> None:
         """Answer from Python, as the form does. Raises ValueError with what to type instead."""
         self._given = self._forecast.read(*values)
-        self._progress.predicted(self._chapter, self.id, list(self._given))
+        self._progress.predicted(self._chapter, self.id, list(self._given), self._about)
         self._refresh()
 
     def skip(self) -> None:
@@ -102,11 +103,17 @@ class Prediction:
 
     def _earlier(self) -> tuple[Any, ...] | None:
         """What was answered when the cell ran before, if it still fits the question."""
-        values = self._progress.prediction(self._chapter, self.id).get("values")
+        known = self._progress.prediction(self._chapter, self.id)
+        values = known.get("values") if known.get("about", "") in ("", self._about) else None
         try:
             return self._forecast.read(*values) if isinstance(values, list) and values else None
         except ValueError:
             return None
+
+    @property
+    def _about(self) -> str:
+        """A digest of the question: with other numbers it is another one."""
+        return hashlib.sha256(self._forecast.prompt.encode()).hexdigest()[:12]
 
     def _item(self) -> dict[str, Any]:
         """The form's item, as things stand."""

@@ -163,9 +163,7 @@ def _sets(cell: str) -> set[str]:
     for one in statements:
         if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(one.name)
-        elif isinstance(one, ast.Import | ast.ImportFrom):
-            found |= {(alias.asname or alias.name).split(".")[0] for alias in one.names}
-        else:
+        elif not isinstance(one, ast.Import | ast.ImportFrom):  # what is imported twice is the same
             found |= {n.id for n in ast.walk(one) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     return found
 

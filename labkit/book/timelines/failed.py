@@ -18,13 +18,12 @@ TITLE = "Who waits for whom"
 
 def after_failure(failure: Any, size: int) -> Figure:
     """failure: a `labkit.Failure`. An arrow goes from each rank to each one that it waits for; the one that failed is
-    crossed out. Raises ValueError where nobody waits."""
+    crossed out."""
     awaits = {rank: on for rank, on in failure.awaits.items() if rank != failure.rank}
-    if not any(awaits.values()):
-        raise ValueError("nobody waited for another rank when this run failed: read its text")
     first = failure.message.partition("\n")[0]
     said = "; ".join(f"rank {rank} for {_ranks(on)}" for rank, on in awaits.items() if on)
-    sentence = f"{first[:1].upper()}{first[1:]}. Who waits: {said}.{_ending(awaits, size)}"
+    waits = f"Who waits: {said}.{_ending(awaits, size)}" if said else "Nobody waited for another rank at that moment."
+    sentence = f"{first[:1].upper()}{first[1:]}. {waits}"
     rows: list[Row] = [
         {"rank": rank, "waits for rank": listing([str(r) for r in awaits.get(rank, [])]) if awaits.get(rank) else "-"}
         | ({"it was": _doing(failure, rank)} if failure.waiting else {})

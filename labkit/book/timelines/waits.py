@@ -58,7 +58,7 @@ def wait_for(error: Deadlock | Failed) -> Figure:
     """The ranks that wait, each with the instruction at which it stands, and what it waits for.
 
     Ranks of the cycle are orange and have a double edge; those that only wait for one of them are grey.
-    Text equivalent: a row for each wait. Raises ValueError for an error in which nobody waits.
+    Text equivalent: a row for each wait. Raises ValueError for a schedule's error that is no deadlock.
     """
     if isinstance(error, Failed):
         return after_failure(error.failure, error.run.spec.world_size)

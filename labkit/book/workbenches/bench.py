@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -70,6 +71,7 @@ class Workbench:
         self._pinned: tuple[dict[str, Any], list[Face]] | None = None
         self._world: World | None = None
         self._panel: Any = None
+        self._drawing = threading.RLock()
         self._latest = Latest(self._work, self._cancel)
         for widget in self.controls.values():
             widget.observe(self._moved, "value")
@@ -149,6 +151,12 @@ class Workbench:
             self._work(self.settings)
 
     def _work(self, settings: dict[str, Any]) -> None:
+        try:
+            self._run_and_show(settings)
+        except Exception as why:  # of a view, or of what shows it: the next change is to be heard
+            self._tell(f"{type(why).__name__}: {why}")
+
+    def _run_and_show(self, settings: dict[str, Any]) -> None:
         begun = time.perf_counter()
         world = self._world_of(settings.get(RANKS, self._ranks))
         rest = {name: value for name, value in settings.items() if name != RANKS}
@@ -162,23 +170,17 @@ class Workbench:
         except (RefusedError, ValueError) as why:
             self._tell(f"Not run: {why}")
             return
-        except Exception as why:
-            self._tell(f"{type(why).__name__}: {why}")
-            return
         self.result, self.faces = result, faces
-        self._tell(_how(world.size, time.perf_counter() - begun, result))
+        how = _how(world.size, time.perf_counter() - begun, result)
+        self._tell("drawing ..." if live() else how)
         self._draw()
+        self._tell(how)
 
     def _show_failure(self, failed: RankFailed) -> None:
         """Who waited for whom, in place of what the run would have shown."""
-        words, self.result = str(failed), None
-        try:
-            self.faces = [wait_for(failed)]
-            words = words.partition("\n")[0]
-        except ValueError:
-            self.faces = []
+        self.result, self.faces = None, [wait_for(failed)]
         self._draw()
-        self._tell(words)
+        self._tell(str(failed) if not failed.failure.awaits else str(failed).partition("\n")[0])
 
     def _world_of(self, ranks: int) -> World:
         if self._world is None or self._world.size != ranks:
@@ -199,8 +201,9 @@ class Workbench:
             self._panel.status.value = f'<div role="status" aria-live="polite"><pre>{escape(words)}</pre></div>'
 
     def _draw(self) -> None:
-        if self._panel is not None:
-            self._panel.draw(self.faces, self._pinned)
+        with self._drawing:  # a button is pressed in one thread, and a run ends in another
+            if self._panel is not None:
+                self._panel.draw(self.faces, self._pinned)
 
     @property
     def panel(self) -> Any:

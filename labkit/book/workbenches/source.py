@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import dis
 import inspect
 import sys
 import textwrap
@@ -55,7 +56,7 @@ def written(value: Any) -> str:
 
 def _used(code: CodeType) -> Iterable[str]:
     """The global names of a function, and of those inside it."""
-    yield from code.co_names
+    yield from (op.argval for op in dis.get_instructions(code) if op.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield from _used(inner)

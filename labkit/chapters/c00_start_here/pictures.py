@@ -63,10 +63,12 @@ def apart(run: Any) -> book.Figure:
         for rank, mine in enumerate(weights)
     }
     most = max(max(line.values()) for line in lines.values())
-    said = "All ranks have the same weights in every step: the lines lie on top of each other, at 0."
+    said = "All ranks have the same weights after every step: the lines lie on top of each other, at 0."
+    if len(lines) == 1:
+        said = "There is one rank, and so there is one model."
     if most:
         said = f"The ranks drift apart: in the end one of them is {most:.2g} away from rank 0."
     y = "distance"
     return book.lines(
-        lines, title="Distance from the weights of rank 0 (last layer)", y=y, badge="measured", sentence=said
+        lines, title="Distance from rank 0 after each step (last layer)", y=y, badge="measured", sentence=said
     )

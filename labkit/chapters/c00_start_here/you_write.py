@@ -72,13 +72,20 @@ def everyone_has_the_average(student: Reader) -> str:
                 [g / n for g in mine] for mine in x
             ],
         }
+        average = [g / n for g in sums]
         slips |= {
-            f"You divided by {k}, but there are {n} ranks here: `group.size` says how many.": [[g / k for g in sums]]
-            * n
-            for k in range(2, 17)
-            if k != n
-        }
-        student.expect_results(run, [[g / n for g in sums]] * n, slips, within=1e-6)
+            "Only the last tensor is divided: should the division stand inside the loop?": [
+                [*sums[:-1], average[-1]]
+            ] * n,
+            "Only the first tensor holds the average: is there a `return` inside the loop?": [
+                [average[0], *mine[1:]] for mine in x
+            ],
+        }  # fmt: skip
+        for k in set(range(2, 17)) - {n}:
+            why = f"With {n} ranks you have divided the sum by {k}. "
+            why += 'Did you divide twice (`op="avg"` divides, too), or by another number than `group.size`?'
+            slips[why] = [[g / k for g in sums]] * n
+        student.expect_results(run, [average] * n, slips, within=1e-6)
     return "With 2 and 3 ranks each tensor holds the average over all ranks, in place."
 
 

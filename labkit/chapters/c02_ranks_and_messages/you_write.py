@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from labkit.data import decode, encode
-from labkit.grading.checks.student import Slips, Student
+from labkit.grading.checks.student import Slips, Student, StudentError
 from labkit.grading.writing import you_write
 from labkit.wire import Group
 
@@ -20,7 +20,12 @@ TEXTS = [
 def the_text_arrives(student: Student) -> str:
     for text, (n, source, to) in zip(TEXTS, ((2, 0, 1), (3, 2, 0), (2, 1, 0)), strict=True):
         mine = [text if rank == source else f"text of rank {rank}" for rank in range(n)]
-        run = student.run("whisper", n, mine, source=source, to=to)
+        try:
+            run = student.run("whisper", n, mine, source=source, to=to)
+        except StudentError:
+            why = "A text of plain letters arrives, but {text!r} does not: it has more bytes than letters."
+            student.expect(text.isascii(), why, text=text)
+            raise
         got = run.results[to]
         student.expect(got is not None, "Rank {to} returned None: return the text that it heard.", to=to)
         student.expect(isinstance(got, str), "Rank {to} returned no text: `decode` makes one of the bytes.", to=to)
@@ -58,6 +63,11 @@ def everybody_has_a_letter(student: Student) -> str:
         student.expect(None not in run.results, "A rank returned None: return the tensor that you received.")
         slips: Slips = {
             "Every rank returned its own tensor: return the one that came from the left.": x,
+            "Rank 1 has what rank 0 has received: do you receive into `mine` before you have sent it?": [
+                x[-1],
+                x[-1],
+                *x[1:-1],
+            ],
             "Every rank has the tensor of its right neighbour: send to the right, and receive from the left.": [
                 x[(rank + 1) % n] for rank in range(n)
             ],
