@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from labkit import book
 from labkit.cost import wires
 from labkit.cost.units import KB, MB
 from labkit.course.chapter_file import load_chapter
@@ -64,3 +67,17 @@ def test_what_is_said_of_wrong_half_sizes_is_so() -> None:
     wire = wires.Wire("a link", 2e9, 50e-6)
     assert wire.share(wire.half_size / 2) == pytest.approx(1 / 3)
     assert wire.share(wire.half_size * 2) == pytest.approx(2 / 3)
+
+
+def test_a_prediction_lapses_when_its_question_has_other_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    monkeypatch.setenv("LABKIT_HEADLESS", "0")
+
+    def game(ranks: int) -> book.Prediction:
+        return book.open_chapter("02_ranks_and_messages", world_size=ranks).predict("telephone")
+
+    game(8).answer(140)
+    assert game(8).predicted and game(8).values == (140.0,)
+    assert not game(3).predicted
