@@ -8,6 +8,9 @@
 #   make course    write the pages that are made from the course file
 # Another interpreter: make PYTHON=python3.12 install
 
+# Hundreds of processes import the same modules: their bytecode is kept, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python

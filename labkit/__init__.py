@@ -6,9 +6,14 @@ Importing labkit is cheap; PyTorch is imported with the first name that needs it
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
-from . import pictures, wire  # `wire` loads its names when they are used
+# jsonschema, which comes with nbformat and so with plotly, compiles grammars of web addresses when it is imported,
+# for more than a second, if it finds this package. Nothing here asks for them.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+
+from . import pictures, wire  # noqa: E402 -- `wire` loads its names when they are used
 
 __version__ = "0.1.0"
 

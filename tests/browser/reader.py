@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import struct
@@ -20,6 +19,15 @@ RUN = """(command) => { window.lkRan = null; window.jupyterapp.commands.execute(
 PAINTED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 FOCUS = """() => { const cell = document.activeElement.closest(".jp-Cell");
   return cell && { cell: Number(cell.dataset.windowedListIndex), inside: document.activeElement !== cell }; }"""
+RESTS = f"""async (wanted) => {{  // the cell with the focus: `wanted` at once, another when it has stayed for half a second
+  let seen, since = performance.now();
+  while (performance.now() - since < 500) {{
+    const now = ({FOCUS})()?.cell ?? null;
+    if (now === wanted) return now;
+    if (now !== seen) [seen, since] = [now, performance.now()];
+    await new Promise((done) => setTimeout(done, 20));
+  }}
+  return seen; }}"""
 SCREEN = """(top) => { const all = document.querySelector(".jp-Notebook .jp-WindowedPanel-outer");
   all.scrollTop = top; return [all.scrollTop, all.scrollHeight, all.clientHeight]; }"""
 
@@ -102,15 +110,13 @@ class Reader:
             self.page.keyboard.press("Shift+Tab")  # out of a form, back to its cell
             here = self.page.evaluate(FOCUS) or {"inside": True}
         assert not here["inside"], "Shift+Tab does not lead out of this cell"
-        from playwright.sync_api import TimeoutError as Late
-
-        for _ in range(10):  # a busy page may miss a key among many: look where it is, and go on from there
+        for _ in range(60):  # a busy page may miss a key among many: look where it comes to rest, and go on from there
             for _ in range(abs(index - here["cell"])):
                 self.page.keyboard.press("ArrowDown" if index > here["cell"] else "ArrowUp")
-            with contextlib.suppress(Late):
-                self.page.wait_for_function(f"({FOCUS})()?.cell === {index}", timeout=WAIT / 10)
+            at = self.page.evaluate(RESTS, index)
+            if at == index:
                 return
-            here = self.page.evaluate(FOCUS) or here
+            here = {"cell": here["cell"] if at is None else at}
         raise AssertionError(f"{self.name}: arrow keys lead to cell {here['cell']}, and not to {index}")
 
     def tab_to(self, selector: str, cell: int, most: int = 80) -> None:
