@@ -13,6 +13,7 @@ import nbformat
 import psutil
 import pytest
 from leftovers import NEVER
+from slices import few
 
 from labkit.commands.environment import jupyter_environment
 from labkit.commands.lab import can_show_a_browser, lab_command
@@ -128,7 +129,7 @@ def test_a_kernel_that_dies_is_reported(labkit, notebooks, tmp_path):
     assert "`import os; os._exit(3)` lost its kernel" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", few([signal.SIGINT, signal.SIGTERM]))
 def test_interrupting_ends_the_kernel_and_keeps_the_notebook(notebooks, tmp_path, number):
     ready = tmp_path / "ready"
     wait = f"import os, pathlib, time; pathlib.Path({str(ready)!r}).write_text(str(os.getpid())); time.sleep({NEVER})"

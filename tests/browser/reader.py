@@ -19,7 +19,7 @@ RUN = """(command) => { window.lkRan = null; window.jupyterapp.commands.execute(
 PAINTED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 FOCUS = """() => { const cell = document.activeElement.closest(".jp-Cell");
   return cell && { cell: Number(cell.dataset.windowedListIndex), inside: document.activeElement !== cell }; }"""
-RESTS = f"""async (wanted) => {{  // the cell with the focus: `wanted` at once, another when it has stayed for half a second
+RESTS = f"""async (wanted) => {{  // the cell with the focus, once it is `wanted` or has stayed for half a second
   let seen, since = performance.now();
   while (performance.now() - since < 500) {{
     const now = ({FOCUS})()?.cell ?? null;

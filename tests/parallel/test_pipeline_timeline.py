@@ -89,7 +89,7 @@ def simulated(schedule, network):
     return [list(zip(b, e, strict=True)) for b, e in zip(timeline.begin, timeline.end, strict=True)]
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", few(reversed(NETWORKS), 2))
 @pytest.mark.parametrize("size", few([4, 2, 8]))
 def test_the_timeline_of_a_run_is_the_simulators_to_the_nanosecond(size, name):
     network = NETWORKS[name]

@@ -145,15 +145,17 @@ def test_a_state_dict_that_does_not_fit_is_refused_on_every_rank_and_changes_not
         (7, "no state dict of ZeRO"),
     ]
 
-    def work(group, state):
-        zero = wrap(group, 3)
+    def work(group):
+        zero, found = wrap(group, 3), []
         before = zero.training_state()
-        try:
-            zero.load_training_state(state if group.rank == 1 else full)  # wrong on one rank only
-        except labkit.RefusedError as error:
-            return str(error), largest(zero.training_state(), before)
+        for state, _ in bad:
+            try:
+                zero.load_training_state(state if group.rank == 1 else full)  # wrong on one rank only
+            except labkit.RefusedError as error:
+                found.append((str(error), largest(zero.training_state(), before)))
+        return found
 
-    for state, words in bad:
-        for said, moved in labkit.launch(work, 3, state).results:
+    for found in labkit.launch(work, 3).results:
+        for (_, words), (said, moved) in zip(bad, found, strict=True):
             assert re.match(f"on rank 1: .*{words}", said), said
             assert moved == 0

@@ -74,7 +74,7 @@ class Shim:
 def model_at(step):
     """Weights that anybody can check."""
     torch.manual_seed(step)
-    return nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 400_000, bias=False))  # one small write, one large one
+    return nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 80_000, bias=False))  # one small write, one large one
 
 
 def is_step(model, step):
