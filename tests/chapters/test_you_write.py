@@ -22,8 +22,28 @@ from labkit.grading.source.markers import SOLUTION, count, inside, replaced
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CHAPTERS = [chapter.name for chapter in load().written() if load_chapter(chapter.name).to_write]
-START, MESSAGES = "00_start_here", "02_ranks_and_messages"
+START, MESSAGES, SUMS = "00_start_here", "02_ranks_and_messages", "03_collectives"
 
+
+def around(name: str, leaves: str, arrives: str, act: str) -> str:
+    """A half of the ring; {} in `act` is what came."""
+    came = "group.exchange(out, (me + 1) % n, torch.empty_like(into), (me - 1) % n)"
+    return f"""
+def {name}(chunks, group):
+    n, me = group.size, group.rank
+    for step in range(n - 1):
+        out, into = chunks[{leaves}], chunks[{arrives}]
+        {act.replace("{}", came)}
+"""
+
+
+ADD, COPY, NOW, BEFORE, NEXT = (
+    "add_around",
+    "copy_around",
+    "(me - step) % n",
+    "(me - step - 1) % n",
+    "(me - step + 1) % n",
+)
 # chapter, function: wrong versions, each with words of the sentence that must reject it
 WRONG = {
     (START, "total"): {
@@ -122,6 +142,64 @@ WRONG = {
                 all_reduce(g, group)
                 g = g / group.size
         """: "`g /= group.size` changes the one that you have",
+    },
+    (SUMS, "add_around"): {
+        "def add_around(chunks, group):\n    pass": "nothing was added to it",
+        around(ADD, NOW, BEFORE, "into = into + {}"): "`into = into + x` makes another",
+        around(ADD, NOW, BEFORE, "into.copy_({})"): "its own numbers are gone",
+        around(ADD, "me", "(me - 1) % n", "into += {}"): "twice. In each round a rank passes on",
+        around(ADD, NEXT, NOW, "into += {}"): "it has it in chunk 0",
+        around(ADD, NOW, NOW, "into += {}"): "numbers of different chunks",
+        around(ADD, NOW, BEFORE, "{}; into += into"): "are in it 2 times",
+        """
+        def add_around(chunks, group):
+            n, me = group.size, group.rank
+            for step in range(n - 1):
+                group.send(chunks[(me - step) % n], (me + 1) % n)
+                into = chunks[(me - step - 1) % n]
+                into += group.recv(torch.empty_like(into), (me - 1) % n)
+        """: "ranks 0 and 1 wait for each other",
+        """
+        def add_around(chunks, group):
+            n, me = group.size, group.rank
+            for step in range(n):
+                out, into = chunks[(me - step) % n], chunks[(me - step - 1) % n]
+                got = group.exchange(out, (me + 1) % n, torch.empty_like(into), (me - 1) % n)
+                if step < n - 1:
+                    into += got
+        """: "one chunk in each of 1 rounds",
+    },
+    (SUMS, "copy_around"): {
+        "def copy_around(chunks, group):\n    pass": "it still has its own numbers there",
+        around(COPY, NEXT, NOW, "into += {}"): "Here what arrives replaces",
+        around(COPY, NOW, BEFORE, "into.copy_({})"): "it still has its own numbers there",
+    },
+    (SUMS, "my_recursive_doubling"): {
+        "def my_recursive_doubling(x, group):\n    return x": "still has its own numbers",
+        """
+        def my_recursive_doubling(x, group):
+            partner = group.rank ^ 1
+            return x + group.exchange(x, partner, torch.empty_like(x), partner)
+        """: "the sum over its pair",
+        """
+        def my_recursive_doubling(x, group):
+            distance = 1
+            while distance < group.size:
+                partner = group.rank ^ distance
+                x = group.exchange(x, partner, torch.empty_like(x), partner)
+                distance *= 2
+            return x
+        """: "what arrives must be added",
+        """
+        def my_recursive_doubling(x, group):
+            distance = 1
+            while distance < group.size:
+                partner = (group.rank + distance) % group.size
+                x = x + group.exchange(x, partner, torch.empty_like(x), partner)
+                distance *= 2
+            return x
+        """: "wait for each other",
+        "def my_recursive_doubling(x, group):\n    return all_reduce(x, group)": "a function of labkit made it",
     },
     (MESSAGES, "whisper"): {
         "def whisper(text, group, source, to):\n    return text": "nothing was received",

@@ -1,0 +1,145 @@
+"""What chapter 3 shows: one collective on emulated links, many on this machine, and what goes over the nodes."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+from labkit import book, cost
+from labkit.cost.units import format_bytes, format_seconds
+
+FOLLOWED = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather")
+
+
+def circle(run: Any) -> book.Stepper:
+    """The messages of the first collective around the circle of ranks, round by round."""
+    return book.replay(run.trace, by="round", shape="circle")
+
+
+def timeline(run: Any) -> book.Figure:
+    """The first collective of the run, on every rank."""
+    call = run.trace.calls()[0]
+    return book.timeline(run.trace, title=f"{call.name} by {call.algorithm}".replace("_", " "))
+
+
+def busiest(run: Any) -> str:
+    """What the ranks of an all-reduce sent, and how long it took."""
+    sent, call = run.trace.bytes_sent(), run.trace.calls()[0]
+    others = set(sent[1:])
+    if others == {sent[0]}:
+        said = f"Every rank sends {format_bytes(sent[0], 3)}"
+    else:
+        most = format_bytes(max(others), 3)
+        said = f"Rank 0 sends {format_bytes(sent[0], 3)}, and the busiest of the others {most}"
+    everyone = format_bytes(sum(sent), 3)
+    return f"{said}; all together {everyone}. It takes {format_seconds(call.seconds, 3)} ({run.trace.badge})."
+
+
+def raced(run: Any) -> str:
+    """Rounds, bytes and time of an all-reduce, beside what the formula says of links with this `alpha` and `beta`."""
+    call, (alpha, beta) = run.trace.calls()[0], run.results[0]
+    size, form = run.trace.world_size, cost.cost_of("all_reduce", call.algorithm.removeprefix("my_"))
+    formula = format_seconds(form.seconds(call.nbytes, size, alpha, beta), 3)
+    return (
+        f"{form.rounds(size)} rounds, and the busiest rank sends {format_bytes(max(run.trace.bytes_sent()), 3)}. "
+        f"It takes {format_seconds(call.seconds, 3)} ({run.trace.badge}); the formula says {formula}."
+    )
+
+
+def verdict(run: Any) -> str:
+    """Whether all ranks hold the sum, and how long it took."""
+    replay = book.record(run.trace)
+    return f"{replay.verdict} The run took {format_seconds(run.trace.duration, 3)} ({run.trace.badge})."
+
+
+def brought_and_got(run: Any) -> book.Table:
+    """What each rank had before the call, and what the call returned to it."""
+
+    def said(x: Any) -> str:
+        return "-" if x is None else " ".join(f"{n:g}" for n in x.tolist())
+
+    rows = [{"rank": rank, "brings": said(x), "gets": said(y)} for rank, (x, y) in enumerate(run.results)]
+    return book.Table(rows, caption="measured")
+
+
+def cost_of_call(run: Any) -> str:
+    """What all ranks sent together in the first call, by its messages and by the formula."""
+    call, size = run.trace.calls()[0], run.trace.world_size
+    joined = call.nbytes * (size if call.name in ("all_gather", "gather") else 1)  # their cost counts the result
+    formula = cost.cost_of(call.name, call.algorithm).total_bytes(joined // 8, 8, size)
+    sent = sum(run.trace.bytes_sent())
+    return f"By {call.algorithm.replace('_', ' ')}: all ranks together send {sent} bytes; the formula says {formula}."
+
+
+def messages(run: Any) -> book.Figure | book.Stepper:
+    """The call around the circle; of one without a common tensor the bytes from rank to rank."""
+    call = run.trace.calls()[0]
+    if call.name in FOLLOWED:
+        return circle(run)
+    return book.byte_matrix(run.trace, title=f"Bytes from rank to rank: {call.name}")
+
+
+Points = dict[str, dict[int, list[float]]]
+
+
+def collect(trace: Any) -> Points:
+    """{algorithm: {bytes: seconds of each all-reduce}}: from when the last rank came until the last one is through."""
+    points: Points = {}
+    for call in trace.calls("all_reduce"):
+        points.setdefault(call.algorithm, {}).setdefault(call.nbytes, []).append(call.seconds)
+    return points
+
+
+def fit(points: Points, size: int) -> Any:
+    """One alpha and beta for all: each all-reduce is so many rounds of messages of a known length."""
+    each = []
+    for name, times in points.items():
+        form = cost.cost_of("all_reduce", name)
+        rounds, share = form.rounds(size), form.seconds(1, size, 0, 1)
+        each += [(n * share / rounds, median(seconds) / rounds) for n, seconds in times.items()]
+    return cost.fit_alpha_beta(each)
+
+
+def curves(points: Points, size: int, line: Any, badge: str) -> book.Figure:
+    """Measured all-reduces, and what the line says of them."""
+
+    def seconds(name: str) -> Any:
+        form = cost.cost_of("all_reduce", name)
+        return lambda n: form.seconds(n, size, line.alpha, line.beta)
+
+    title = "All-reduce on this machine" if badge == "measured" else "All-reduce on the links of section 5"
+    return book.cost_curves({name: seconds(name) for name in points}, points, title=title, badge=badge)
+
+
+def overtakes(points: Points, first: str, then: str) -> tuple[int | None, int | None]:
+    """The largest size at which `then` is slower than `first`, and the next one, at which it is not any more."""
+    at = {n: (median(points[first][n]), median(points[then][n])) for n in sorted(points[first])}
+    before = max((n for n, (a, b) in at.items() if b > a), default=None)
+    return before, next((n for n in at if n > (before or 0)), None)
+
+
+def crossing(trace: Any, ranks_per_node: int) -> tuple[int, int]:
+    """Bytes that leave their node: of all ranks together, and of the busiest one."""
+    rows = enumerate(trace.bytes_between())
+    between = [sum(b for c, b in enumerate(row) if c // ranks_per_node != r // ranks_per_node) for r, row in rows]
+    return sum(between), max(between)
+
+
+def crossed(run: Any) -> str:
+    """How long an all-reduce over nodes took, and what left the nodes: ranks returned the ranks of a node."""
+    total, most = crossing(run.trace, run.results[0])
+    return (
+        f"It takes {format_seconds(run.trace.calls()[0].seconds, 3)} ({run.trace.badge}). Between the nodes go "
+        f"{format_bytes(total, 3)} in all, {format_bytes(most, 3)} of them from the busiest rank."
+    )
+
+
+def matrix(run: Any) -> book.Figure:
+    """The bytes from rank to rank."""
+    return book.byte_matrix(run.trace, title="Bytes from rank to rank")
+
+
+def sums(run: Any) -> str:
+    """What the ranks hold after several sums; a rank that left one out has fewer."""
+    lines = [f"rank {r}: " + ", ".join(f"{x:g}" for x in held) for r, held in enumerate(run.results)]
+    return "The run ended. The sums on " + "; ".join(lines) + "."
