@@ -391,7 +391,7 @@ def sort(reader: Reader, index: int, item: str, wanted: list[int]) -> None:
 
 def step_through_the_replay(reader: Reader) -> None:
     """With arrow keys and with buttons: each step has another picture, and says so in words."""
-    index = next(i for i, cell in enumerate(reader.cells()) if cell.id == "replay-figure")
+    index = next(i for i, cell in enumerate(reader.cells()) if cell.id == "ring-picture")
     panel = reader.cell(index).locator(".lk-panel")
     seen = [panel.locator("svg").inner_html()]
 
@@ -403,15 +403,15 @@ def step_through_the_replay(reader: Reader) -> None:
     reader.goto(index)
     reader.tab_to("input[type=range]", index)
     reader.press("ArrowRight")
-    stepped(1)
-    reader.press("ArrowRight")
     stepped(2)
-    reader.press("Shift+Tab")
-    reader.press("Space")
+    reader.press("ArrowRight")
     stepped(3)
     reader.press("Shift+Tab")
+    reader.press("Space")
+    stepped(4)
+    reader.press("Shift+Tab")
     reader.press("Enter")
-    stepped(2)
+    stepped(3)
     assert len(set(seen)) == 4 and seen[2] == seen[4]
 
 
