@@ -7,17 +7,24 @@ digits say how exactly it is meant.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import operator
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 __all__ = ["Claim", "agreement", "claim_rows"]
 
-BOUNDS = ("at most", "below")
+BOUNDS: dict[str, Callable[[float, float], bool]] = {
+    "at most": operator.le, "below": operator.lt, "at least": operator.ge, "above": operator.gt
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Claim:
-    """said: "81", "0.985", "at most 3", "below 1", or "" where the source says nothing. found: ours, in the same unit.
+    """What a source says, and what we find.
+
+    said: "81", "0.985", "10 to 25", "at most 3" (or below, at least, above), or "" where the source says nothing.
+    found: ours, in the same unit.
 
     error: of `found`, a standard error; 0 for a closed form. given: the number was put in, so it proves nothing.
     why: in words, why the two differ or what the number hangs on. Raises ValueError for anything else in `said`.
@@ -33,9 +40,10 @@ class Claim:
     given: bool = False
 
     def __post_init__(self) -> None:
-        bound, _, digits = self.said.rpartition(" ")
-        if bound not in ("", *BOUNDS) or (digits and not digits.replace(".", "", 1).isdigit()):
-            raise ValueError(f"said must be a number, also after {' or '.join(BOUNDS)}, or empty, not {self.said!r}")
+        number = r"\d+(\.\d+)?"
+        if not re.fullmatch(rf"(({'|'.join(BOUNDS)}) )?{number}|{number} to {number}|", self.said):
+            bounds = " or ".join(BOUNDS)
+            raise ValueError(f"said must be a number, also after {bounds}, two with 'to', or empty, not {self.said!r}")
 
     @property
     def agrees(self) -> bool | None:
@@ -62,13 +70,16 @@ class Claim:
 
     def _fits(self, number: float) -> bool:
         bound, _, digits = self.said.rpartition(" ")
+        if bound in BOUNDS:
+            return BOUNDS[bound](number, float(digits))
+        rounded = f"{number:.{self._decimals}f}"
         if bound:
-            return number <= float(digits) if bound == "at most" else number < float(digits)
-        return f"{number:.{self._decimals}f}" == digits
+            return float(bound.removesuffix(" to")) <= float(rounded) <= float(digits)
+        return rounded == digits
 
     @property
     def _decimals(self) -> int:
-        return len(self.said.partition(".")[2])
+        return len(self.said.rpartition(" ")[2].partition(".")[2])
 
 
 def claim_rows(claims: Iterable[Claim]) -> list[dict[str, object]]:

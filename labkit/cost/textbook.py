@@ -50,3 +50,56 @@ def tensor_parallel_traffic_bytes(payload: float, size: int, layers: int, all_re
     check(numel=layers)
     check(numel=all_reduces_per_layer)
     return layers * all_reduces_per_layer * ring_all_reduce.bytes(payload, size)
+
+
+def expert_room(capacity_factor: float, choices: int) -> float:
+    """Places at all experts together, by a capacity of C (B S) / E each, over what a router with `choices` sends.
+
+    The textbook's capacity knows no `choices`: with its C of 1.25 and a top-2 router there is room for 62.5 percent.
+    """
+    check(numel=choices)
+    return capacity_factor / choices
+
+
+FORMATS = {"FP32": (8, 23), "FP16": (5, 10), "BF16": (8, 7), "E4M3": (4, 3), "E5M2": (5, 2)}  # exponent, mantissa bits
+LARGEST = {"E4M3": 448.0}  # it has no infinity, so its highest exponent counts numbers too (Micikevicius et al. 2022)
+
+
+def dynamic_range(name: str) -> float:
+    """Largest over smallest normal number of a format.
+
+    2.9e4 for E4M3, 9.4e8 for E5M2, 1.1e9 for FP16, 2.9e76 for BF16. The textbook's "10^4 to 10^5 smaller than FP16 or
+    BF16" holds between E4M3 and FP16 only.
+    """
+    exponent, mantissa = FORMATS[name]
+    bias = 2 ** (exponent - 1) - 1
+    largest = LARGEST.get(name, (2 - 2.0**-mantissa) * 2.0**bias)
+    return largest / 2.0 ** (1 - bias)
+
+
+def warmup_rate(step: int, warmup: int, factor: float) -> float:
+    """Learning rate in base rates at `step` of a linear warmup from the base rate to `factor` times as much.
+
+    The textbook's formula of section 1.3.5, which begins at 1; its self-check begins at 0.
+    """
+    return 1 + min(step / warmup, 1) * (factor - 1)
+
+
+def best_rate(samples: int, steps: int, first_has_rate: bool = True) -> float:
+    """The rate that minimizes a / (steps [rate]) + rate / samples, both constants 1, of 1,500 that were tried.
+
+    The bound of the textbook's Theorem 1.1 has no rate in its first term (`first_has_rate=False`), so the smallest
+    rate is always the best. With it the rate grows like sqrt(samples / steps), as its next sentence says.
+    """
+    rates = [0.001 * 1.01**k for k in range(1500)]
+    return min(rates, key=lambda rate: 1 / (steps * (rate if first_has_rate else 1)) + rate / samples)
+
+
+def rollout_seconds(nbytes: float, tokens: int, gpus: int, bandwidth: float) -> float:
+    """Least time to generate `tokens` one after the other: each needs all weights, read by all GPUs at once.
+
+    70B in 16 bits (140 GB), 1,024 tokens, 32 GPUs of 3.35 TB/s: 1.34 s, and longer with stages, which take turns. The
+    textbook has the fleet change its mode "across tens of milliseconds".
+    """
+    check(numel=tokens)
+    return tokens * nbytes / (gpus * bandwidth)

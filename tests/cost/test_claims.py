@@ -12,14 +12,16 @@ from labkit import cost
     [
         ("0.985", 0.984485, False), ("0.984", 0.984485, True), ("81", 81.4, True), ("81", 82.1, False),
         ("at most 3", 3.0, True), ("at most 3", 3.1, False), ("below 1", 0.99, True), ("below 1", 1.0, False),
-        ("44", 44.444, True), ("", 71.6, None),
+        ("44", 44.444, True), ("", 71.6, None), ("at least 5", 5.0, True), ("at least 5", 4.9, False),
+        ("above 70", 70.0, False), ("above 70", 70.1, True), ("24 to 36", 24.0, True), ("24 to 36", 36.4, True),
+        ("24 to 36", 36.6, False), ("0.5 to 1.5", 0.44, False), ("0.5 to 1.5", 0.46, True),
     ],
 )  # fmt: skip
 def test_a_number_agrees_to_the_digits_of_its_source(said, found, agrees):
     assert cost.Claim("s", "w", said, found).agrees is agrees
 
 
-@pytest.mark.parametrize("said", ["about 90", "1/2", "many", "3 %", "1.2.3"])
+@pytest.mark.parametrize("said", ["about 90", "1/2", "many", "3 %", "1.2.3", "at most 2 to 3", "2 to", "to 3", "2 - 3"])
 def test_what_is_no_number_is_refused(said):
     with pytest.raises(ValueError, match="at most"):
         cost.Claim("s", "w", said, 1.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from labkit import cost
@@ -139,6 +141,24 @@ def test_the_shards_of_175b_are_reduced_by_128_ranks_and_not_by_1024():
     assert round(right, 3) == 1.736
     assert round(100 * 2.1 / (2.1 + right), 1) == 54.7
     assert round(100 * 2.1 / (2.1 + 1.75), 1) == 54.5
+
+
+# Elsewhere in the chapter
+
+
+def test_what_the_appendix_needs_beside_the_closed_forms():
+    assert [textbook.expert_room(c, 2) for c in (1.25, 1.5)] == [0.625, 0.75] and textbook.expert_room(1.25, 1) == 1.25
+    ranges = {name: textbook.dynamic_range(name) for name in textbook.FORMATS}
+    assert ranges["E4M3"] == 448 / 2**-6 == 28_672 and ranges["E5M2"] == 57_344 / 2**-14
+    assert ranges["FP16"] == 65_504 / 2**-14
+    assert [round(math.log10(ranges[n] / ranges["E4M3"])) for n in ("FP16", "BF16", "E5M2")] == [5, 72, 5]
+    assert 1.1 < ranges["FP16"] / ranges["E5M2"] < 1.2
+    assert [textbook.warmup_rate(step, 500, 8) for step in (0, 250, 500, 900)] == [1, 4.5, 8, 8]
+    # Four times the batch: the rate doubles, if the bound has it in both terms; as printed the smallest one wins.
+    best = [textbook.best_rate(batch, 1000) for batch in (16, 64)]
+    assert best[1] / best[0] == pytest.approx(2, rel=0.01)
+    assert textbook.best_rate(64, 1000, False) == textbook.best_rate(16, 1000, False) == 0.001
+    assert round(textbook.rollout_seconds(140 * GB, 1024, 32, 3350 * GB), 2) == 1.34
 
 
 def test_bad_inputs_of_the_chapter():
