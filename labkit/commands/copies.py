@@ -38,7 +38,7 @@ class File(NamedTuple):
 
     def of(self, chapter: Chapter) -> bool:
         """Whether it belongs to that chapter: its notebook or its exercises."""
-        return self.is_notebook and self.source.stem.split("_")[0] == f"{chapter.number:02}"
+        return self.is_notebook and self.source.stem.split("_")[0] == chapter.label
 
 
 class Copies(NamedTuple):

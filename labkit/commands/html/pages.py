@@ -20,7 +20,7 @@ from labkit.files import write_atomically
 class Entry(NamedTuple):
     """A line of the index: what the course file says of a chapter, and whether there is a page."""
 
-    number: int
+    label: str
     stem: str
     title: str
     about: str
@@ -84,7 +84,7 @@ def index_page(entries: list[Entry]) -> str:
     """The list of chapters; those without a page are named without a link."""
     lines = []
     for entry in entries:
-        name = escape(f"{entry.number} {entry.title}")
+        name = escape(f"{entry.label.removeprefix('0')} {entry.title}")
         head = f'<a href="{entry.stem}.html">{name}</a>' if entry.has_page else f"{name} (no page yet)"
         lines.append(f"<li><strong>{head}</strong>" + (f"<br>{escape(entry.about)}" if entry.about else "") + "</li>")
     title = _course_title()
@@ -106,11 +106,11 @@ def _entries(chapters: list[Chapter], pages: set[str]) -> list[Entry]:
         for stem, known in course.items():
             kind = "" if known.core else " Optional."
             about = f"You will be able to {known.able} {known.core_minutes} minutes.{kind}"
-            found.append(Entry(known.number, stem, known.title, about, stem in here and stem in pages))
+            found.append(Entry(stem[:2], stem, known.title, about, stem in here and stem in pages))
     for stem, chapter in here.items():
         if stem not in course:
             title = _title(_read(chapter)) or chapter.name
-            found.append(Entry(chapter.number, stem, title, "", stem in pages))
+            found.append(Entry(chapter.label, stem, title, "", stem in pages))
     return sorted(found)
 
 
