@@ -2,6 +2,7 @@
 
     load()             the course file: chapters, objectives, minutes, prerequisites, sources
     header(3)          the first cell of a chapter
+    errata()           where the sources contradict themselves, each computed: appendix A
     glossary()         terms in English and Chinese
     notation()         letters of formulas, with units, and where the sources use them otherwise
     coverage()         which chapter answers which question, fallacy or system of the sources

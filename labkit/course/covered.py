@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from labkit.course.errata import errata
 from labkit.course.errors import CourseError
 from labkit.course.file import HERE, ROOMS, Chapter, Course, Source, load, read_toml
 from labkit.course.started import evidence
@@ -33,21 +34,26 @@ KINDS = {  # kind of row, and what its rows are
 }
 WAYS = ("real", "simulated", "explained", "mentioned")  # how a written chapter answers, the strongest first
 REFERENCE = re.compile(
-    r"(?P<kind>chapter|quiz|exercise|planned):(?P<number>\d\d)(?:[#/](?P<target>[a-z0-9][a-z0-9_-]*))?"
+    r"(?:(?P<kind>chapter|quiz|exercise|planned):(?P<number>\d\d)|appendix:(?P<letter>[A-Z]))"
+    r"(?:[#/](?P<target>[a-z0-9][a-z0-9_-]*))?"
 )
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A place in the book. `target`: a heading or cell, a question, an exercise, or an objective that is planned."""
+    """A place in the book. `target`: a heading or cell, a question, an exercise, or an objective that is planned.
+
+    In an appendix, whose `number` is its letter, a heading, a cell, or a line of its tables.
+    """
 
     kind: str
-    number: int
+    number: int | str
     target: str | None
 
     def __str__(self) -> str:
-        mark = "#" if self.kind == "chapter" else "/"
-        return f"{self.kind}:{self.number:02d}" + (f"{mark}{self.target}" if self.target else "")
+        mark = "#" if self.kind in ("chapter", "appendix") else "/"
+        number = self.number if isinstance(self.number, str) else f"{self.number:02d}"
+        return f"{self.kind}:{number}" + (f"{mark}{self.target}" if self.target else "")
 
 
 @dataclass(frozen=True)
@@ -64,12 +70,15 @@ class Row:
 def parse_reference(text: str) -> Reference:
     """The reference written as `text`. Raises CourseError for anything else."""
     match = REFERENCE.fullmatch(text)
-    if match is None or str(reference := Reference(match["kind"], int(match["number"]), match["target"])) != text:
-        raise CourseError(
-            f"coverage: {text!r} is no reference: write chapter:03#a-heading, quiz:03/an-id, exercise:03/an-id "
-            "or planned:04/an-objective"
-        )
-    return reference
+    if match is not None:
+        number = match["letter"] or int(match["number"])
+        reference = Reference(match["kind"] or "appendix", number, match["target"])
+        if str(reference) == text:
+            return reference
+    raise CourseError(
+        f"coverage: {text!r} is no reference: write chapter:03#a-heading, quiz:03/an-id, exercise:03/an-id, "
+        "appendix:A#a-line or planned:04/an-objective"
+    )
 
 
 @cache
@@ -116,7 +125,7 @@ def problems(course: Course, rows: tuple[Row, ...], notebooks: Path) -> list[str
 
 
 def _on_ranks(course: Course, reference: Reference, notebooks: Path) -> bool:
-    if reference.kind not in ("chapter", "exercise") or reference.number >= len(course.chapters):
+    if reference.kind not in ("chapter", "exercise") or int(reference.number) >= len(course.chapters):
         return False
     path = _notebook(course.chapter(reference.number), reference, notebooks)
     return path.exists() and reference.target in evidence(path)
@@ -129,7 +138,10 @@ def _notebook(chapter: Chapter, reference: Reference, notebooks: Path) -> Path:
 
 def _wrong(course: Course, reference: Reference, notebooks: Path) -> str:
     """What is wrong with a reference, or ""."""
-    if reference.number >= len(course.chapters):
+    if reference.kind == "appendix":
+        known = set(places(notebooks / f"{course.appendix(str(reference.number)).name}.ipynb")) | set(errata())
+        return "" if reference.target in known else f"{reference} leads nowhere: it has {', '.join(sorted(known))}"
+    if int(reference.number) >= len(course.chapters):
         return f"{reference} names a chapter that does not exist"
     chapter = course.chapter(reference.number)
     if reference.kind == "planned":

@@ -115,12 +115,23 @@ class Chapter:
 
 
 @dataclass(frozen=True)
+class Appendix:
+    """A notebook behind the chapters, which nothing builds on: its letter, and one sentence or two on what it holds."""
+
+    letter: str
+    name: str
+    title: str
+    about: str
+
+
+@dataclass(frozen=True)
 class Course:
-    """All chapters, in order of number, and the sources that they cite."""
+    """All chapters, in order of number, the sources that they cite, and the appendices."""
 
     title: str
     chapters: tuple[Chapter, ...]
     seeds: tuple[Seed, ...]
+    appendices: tuple[Appendix, ...] = ()
 
     def chapter(self, which: int | str) -> Chapter:
         """The chapter with that number (3 or "03") or name ("03_collectives"). Raises CourseError if there is none."""
@@ -128,6 +139,13 @@ class Course:
             if which in (chapter.number, chapter.name) or (str(which).isdecimal() and int(which) == chapter.number):
                 return chapter
         raise CourseError(f"there is no chapter {which!r}: the last one is {self.chapters[-1].number}")
+
+    def appendix(self, letter: str) -> Appendix:
+        """The appendix of that letter. Raises CourseError if there is none."""
+        for appendix in self.appendices:
+            if appendix.letter == letter:
+                return appendix
+        raise CourseError(f"there is no appendix {letter!r}: there is {', '.join(a.letter for a in self.appendices)}")
 
     def written(self) -> tuple[Chapter, ...]:
         """The chapters whose notebook exists."""
@@ -151,7 +169,8 @@ def from_table(table: dict[str, Any]) -> Course:
     """The course that such a table (`course_table`) describes. Raises CourseError where it breaks a rule."""
     check(table)
     seeds = tuple(Seed(**{**seed, "sections": tuple(seed["sections"])}) for seed in table["seed"])
-    return Course(table["title"], tuple(map(_chapter, table["chapter"])), seeds)
+    appendices = tuple(Appendix(**row) for row in table.get("appendix", []))
+    return Course(table["title"], tuple(map(_chapter, table["chapter"])), seeds, appendices)
 
 
 def _chapter(row: dict[str, Any]) -> Chapter:

@@ -25,6 +25,9 @@ def check(table: dict[str, Any]) -> None:
         _check_fields(place, row)
         _check_chapter(place, row, known)
     _check_prerequisites(rows)
+    for row in table.get("appendix", []):
+        if row.keys() != {"letter", "name", "title", "about"} or not row["name"].startswith(f"{row['letter']}_"):
+            raise CourseError(f"an appendix has letter, name ('A_some_words'), title and about, and no more: {row}")
     total = sum(row["weight"] for row in rows)
     if total != 100:
         raise CourseError(f"the weights of the chapters add up to {total}: they are percent, make them 100")

@@ -16,6 +16,12 @@ def header(which: int | str) -> str:
     return chapter_header(course, course.chapter(which))
 
 
+def appendix_header(letter: str) -> str:
+    """The Markdown of the first cell of an appendix. Raises CourseError for an unknown one."""
+    appendix = load().appendix(letter)
+    return f"# {appendix.title}\n\n{appendix.about}"
+
+
 def chapter_header(course: Course, chapter: Chapter) -> str:
     lines = [
         f"**You will be able to** {chapter.able}",

@@ -36,10 +36,11 @@ def test_the_chapters_are_those_of_the_book_in_its_order():
     assert [chapter.number for chapter in load().chapters] == list(range(23))
 
 
-def test_every_written_chapter_has_its_notebook_and_every_notebook_is_a_chapter():
+def test_every_written_chapter_has_its_notebook_and_every_notebook_is_a_chapter_or_an_appendix():
     notebooks = {path.stem for path in NOTEBOOKS.glob("*.ipynb")}
     assert {chapter.name for chapter in WRITTEN} <= notebooks
-    assert notebooks <= {chapter.name for chapter in load().chapters}
+    appendices = {appendix.name for appendix in load().appendices}
+    assert appendices <= notebooks <= appendices | {chapter.name for chapter in load().chapters}
     assert 3 in [chapter.number for chapter in WRITTEN]
 
 

@@ -23,6 +23,7 @@ def contents_page(course: Course) -> str:
             "Exercises come on top.\n",
             "Open a chapter with `labkit lab`, which makes a working copy of your own.\n",
             _chapters(course),
+            *(f"Appendix {a.letter}: [{a.title}]({a.name}.ipynb). {a.about}\n" for a in course.appendices),
             "## What builds on what\n",
             "![Which chapter builds on which: the list below says the same in words](pictures/prerequisites.svg)\n",
             "<details><summary>The same in words</summary>\n",

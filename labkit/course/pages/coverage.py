@@ -45,8 +45,10 @@ def _summary(rows: tuple[Row, ...]) -> str:
 
 
 def _where(course: Course, reference: Reference) -> str:
-    chapter = course.chapter(reference.number)
     target = f", {reference.target}" if reference.target else ""
+    if reference.kind == "appendix":
+        return f"[appendix {reference.number}{target}]({course.appendix(str(reference.number)).name}.ipynb)"
+    chapter = course.chapter(reference.number)
     if reference.kind == "planned":
         return f"planned for {chapter.number}{target}"
     if reference.kind == "exercise":
