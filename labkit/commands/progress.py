@@ -39,6 +39,7 @@ def progress_rows(done: list[Row], present: set[str]) -> list[Row]:
     """
     by_name = {row["chapter"]: row for row in done}
     known = {chapter.name: chapter for chapter in load().chapters}
+    appendices = {appendix.name: appendix.title for appendix in load().appendices}
     rows = []
     for name in sorted(present | set(by_name)):
         chapter = known.get(name)
@@ -46,7 +47,8 @@ def progress_rows(done: list[Row], present: set[str]) -> list[Row]:
         rows.append(
             {
                 **NOTHING, **by_name.get(name, {}), "chapter": name,
-                "title": chapter.title if chapter else name, "core": chapter.core if chapter else False,
+                "title": chapter.title if chapter else appendices.get(name, name),
+                "core": chapter.core if chapter else False,
                 "here": name in present, "predictions": predictions, "questions": questions,
                 "to_write": to_write,
             }
@@ -72,8 +74,10 @@ def what_next(rows: list[Row]) -> str:
 
 def _called(row: Row) -> str:
     """A chapter as a reader would name it, and the command that opens it."""
-    number = int(row["chapter"][:2]) if row["chapter"][:2].isdecimal() else row["chapter"]
-    return f"chapter {number}, {row['title']}: labkit lab {number}"
+    label, _, _ = row["chapter"].partition("_")
+    number = label.removeprefix("0") if label.isdecimal() or len(label) == 1 else row["chapter"]
+    kind = "appendix" if number.isalpha() and len(number) == 1 else "chapter"
+    return f"{kind} {number}, {row['title']}: labkit lab {number}"
 
 
 def _shown(row: Row) -> Row:

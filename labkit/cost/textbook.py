@@ -77,6 +77,12 @@ def dynamic_range(name: str) -> float:
     return largest / 2.0 ** (1 - bias)
 
 
+def infinities(name: str) -> int:
+    """Bit patterns of a format that mean infinity: 2, or 0 for E4M3, which spends its highest exponent on numbers."""
+    exponent, mantissa = FORMATS[name]
+    return 0 if LARGEST.get(name, 0) > (2 - 2.0**-mantissa) * 2.0 ** (2 ** (exponent - 1) - 1) else 2
+
+
 def warmup_rate(step: int, warmup: int, factor: float) -> float:
     """Learning rate in base rates at `step` of a linear warmup from the base rate to `factor` times as much.
 

@@ -153,6 +153,7 @@ def test_what_the_appendix_needs_beside_the_closed_forms():
     assert ranges["FP16"] == 65_504 / 2**-14
     assert [round(math.log10(ranges[n] / ranges["E4M3"])) for n in ("FP16", "BF16", "E5M2")] == [5, 72, 5]
     assert 1.1 < ranges["FP16"] / ranges["E5M2"] < 1.2
+    assert [textbook.infinities(name) for name in textbook.FORMATS] == [2, 2, 2, 0, 2]
     assert [textbook.warmup_rate(step, 500, 8) for step in (0, 250, 500, 900)] == [1, 4.5, 8, 8]
     # Four times the batch: the rate doubles, if the bound has it in both terms; as printed the smallest one wins.
     best = [textbook.best_rate(batch, 1000) for batch in (16, 64)]
