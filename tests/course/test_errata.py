@@ -50,6 +50,7 @@ def test_a_line_leads_to_a_heading_that_exists(id):
 def test_lines_are_short_and_stand_once():
     assert len({(str(line.source), line.what) for line in LINES.values()}) == len(LINES)
     for line in LINES.values():
+        assert "$" not in line.what + line.quote + line.place, "a notebook would take it for the start of a formula"
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", line.id)
         assert len(line.what.split()) <= 28 and len(line.quote.split()) <= 8 and not line.what.endswith("."), line.id
 
