@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def only_what_is_marked_starts_ranks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """`make check` is quick because a test that starts a world without the mark `ranks` fails, everywhere."""
     if request.node.get_closest_marker("ranks") is None and isinstance(request.node, pytest.Function):
-        monkeypatch.setattr("labkit.world.engine._Zygote.host", _unmarked)
+        monkeypatch.setattr("labkit.forkserver.Zygote.host", _unmarked)
 
 
 def _unmarked(*call: object) -> None:

@@ -1,114 +1,19 @@
-"""From a call in a cell to processes that run it: the zygote of this process, and the two ways to get ranks."""
+"""From a call in a cell to processes that run it: the two ways to get ranks from the zygote of this process."""
 
 from __future__ import annotations
 
-import atexit
 import os
-import select
-import socket
-import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from labkit.forkserver import zygote as _zygote
 from labkit.telling import Telling
 from labkit.wire.errors import RefusedError
 
-from .channel import Channel, Closed
+from .channel import Closed
 from .job import Job, Run, plainly
 from .spec import make_spec, needs, refuse_many, sensible_ranks
-
-IDLE_SECONDS = 1800.0
-
-
-class _Zygote:
-    """The forkserver of this process: started on first use, again when it is gone, never inherited by a fork."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._sock: socket.socket | None = None
-        self._owner = -1
-        self._retired: list[subprocess.Popen[bytes] | None] = []
-
-    def host(self, telling: Telling) -> Channel:
-        """A new host process, and the channel to it."""
-        with self._lock:
-            mine, theirs = Channel.pair()
-            for attempt in (1, 2):
-                self._ensure(telling)
-                assert self._sock is not None
-                try:
-                    socket.send_fds(self._sock, [b"j"], [theirs.fileno()])
-                    break
-                except OSError:  # it went idle; it still looks after jobs of ours that run
-                    self._retired.append(self._process)
-                    self._process = self._sock = None
-                    if attempt == 2:
-                        raise
-            theirs.close()
-            return mine
-
-    def warm(self) -> None:
-        """Have it ready for the first launch."""
-        with self._lock:
-            self._ensure(Telling(False))
-
-    def _ensure(self, telling: Telling) -> None:
-        if self._owner != os.getpid():
-            self._process = self._sock = None  # a fork of the process that owned it
-        if self._process is not None and self._process.poll() is None:
-            return
-        self.close()
-        self._retired = [p for p in self._retired if p is not None and p.poll() is None]
-        mine, theirs = socket.socketpair()
-        idle = float(os.environ.get("LABKIT_IDLE_SECONDS", IDLE_SECONDS))
-        script = Path(__file__).with_name("zygote.py")
-        self._process = subprocess.Popen(
-            [sys.executable, str(script), str(theirs.fileno()), str(idle)], pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-        theirs.close()
-        end = time.monotonic() + 120
-        while not select.select([mine], [], [], 0.5)[0] and time.monotonic() < end:
-            telling.tell(lambda: "PyTorch is being loaded for the ranks, once")
-        mine.settimeout(0.1)
-        try:
-            ready = mine.recv(1)
-        except TimeoutError:
-            ready = b""
-        if not ready:
-            code = self._process.poll()
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-            raise RuntimeError(
-                f"labkit could not start its worker process (exit code {code}); `labkit doctor` may say why"
-            )
-        mine.settimeout(None)
-        self._sock, self._owner = mine, os.getpid()
-        # One that ends by itself (idle, or killed) must not stay behind as a zombie.
-        threading.Thread(target=self._process.wait, name="labkit-reaper", daemon=True).start()
-
-    def close(self) -> None:
-        """End it, if it is ours."""
-        if self._process is None or self._owner != os.getpid():
-            return
-        if self._sock is not None:
-            self._sock.close()
-        try:
-            self._process.wait(2)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = self._sock = None
-
-
-_zygote = _Zygote()
-atexit.register(_zygote.close)
 
 
 @plainly

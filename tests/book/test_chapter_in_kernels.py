@@ -10,13 +10,16 @@ from typing import Any
 
 import nbformat
 import papermill
+import psutil
 import pytest
 from jupyter_client import BlockingKernelClient
 from jupyter_client.manager import start_new_kernel
+from leftovers import eventually
 from nbclient import NotebookClient
 
 from labkit.book.frontend import VIEW
 from labkit.book.reading.records import RECORD
+from labkit.commands.environment import jupyter_environment
 
 pytestmark = pytest.mark.ranks
 
@@ -130,3 +133,26 @@ def test_cells_of_run_all_that_arrive_late_do_not_run_either(lab: BlockingKernel
     while (reply := lab.get_shell_msg(timeout=60))["parent_header"]["msg_id"] != late:
         assert reply["content"]["ename"] == "PredictFirst"
     assert reply["content"]["status"] == "aborted"
+
+
+def test_the_worker_and_pytorch_are_on_their_way_before_a_cell_is_run(monkeypatch):
+    for name, value in jupyter_environment(os.environ).items():
+        monkeypatch.setenv(name, value)
+    manager, client = start_new_kernel()
+    try:
+        kernel = psutil.Process(manager.provisioner.pid)
+        assert eventually(lambda: any("zygote.py" in " ".join(child.cmdline()) for child in kernel.children()))
+        (worker,) = [child for child in kernel.children() if "zygote.py" in " ".join(child.cmdline())]
+        said: list[str] = []
+        client.execute_interactive(
+            "import sys, labkit\nprint([n for n in dir() if n in ('torch', 'zygote', 'begin')], "
+            "labkit.launch(lambda group: group.rank, 2).results)",
+            output_hook=lambda message: said.append(message["content"].get("text", "")),
+            timeout=60,
+        )
+        assert "".join(said).strip() == "[] [0, 1]"
+        assert worker in kernel.children()
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert eventually(lambda: not worker.is_running())

@@ -26,7 +26,9 @@ pytestmark = [pytest.mark.ranks, pytest.mark.timeout(1500)]
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CHAPTERS = [chapter.name for chapter in load().written() if chapter.opening]
 CHANGES = 200 if os.environ.get("LABKIT_LONG") else 5  # of each workbench
-ENDED = re.compile(r"^run on|^Deadlock: |^Mismatch: |^Died: rank|^Not run: |killed by SIGKILL")  # how a run of a chapter may end
+ENDED = re.compile(
+    r"^run on|^Deadlock: |^Mismatch: |^Died: rank|^Not run: |killed by SIGKILL"
+)  # how a run of a chapter may end
 FORMULA = re.compile(r"The run took (.+?); by the formula it takes (.+?) \(emulated\)")
 
 
