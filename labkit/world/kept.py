@@ -30,6 +30,7 @@ from labkit.wire.recording.trace import Moment, from_pages
 from labkit.wire.transports.local import abstract_listener
 
 from .channel import Channel, Closed
+from .diagnosis.reading import Reader, find_unreceived
 from .engine import pack, start
 from .job import Failure, Job, RankFailed, Run, plainly
 from .result import store_result
@@ -138,6 +139,7 @@ class World:
         self._channels = [found[rank] for rank in range(self.size)]
         job._started.wait(10)
         self._pages = [rec.Page(job._pages_fd, rank, self.size) for rank in range(self.size)]
+        self._reader = Reader(self._pages)
         self._now = 0
 
     def _call(self, call: bytes) -> Run:
@@ -146,10 +148,13 @@ class World:
         seen, logged, begun = len(job.events), [len(log) for log in job._logs], time.perf_counter()
         at = self._now if job.spec.clock == "virtual" else time.perf_counter_ns() - job._epoch
         since = Moment.now(self._pages, at)
+        for page in self._pages:  # said here, so that nobody seems to wait for a rank that has not heard of the call
+            page.state = rec.RUNNING
         for channel in self._channels:
             with contextlib.suppress(Closed):  # of one that has died: its job says so
                 channel.send(("run", call, self._now))
         results, peaks = self._results(begun)
+        self._agree(job)
         seconds = time.perf_counter() - begun
         trace = from_pages(
             self._pages, clock=job.spec.clock, transport=job.spec.transport, emulated=job.spec.network is not None,
@@ -185,6 +190,16 @@ class World:
             job.wait()  # raises what its ranks failed of
             raise RuntimeError("a rank has ended, and did not say why")
         return results, peaks
+
+    def _agree(self, job: Job) -> None:
+        """Raise RankFailed if ranks disagreed in this call: it may have ended before its host looked."""
+        if not job.spec.check:
+            return
+        wrong = self._reader.picture().mismatch or find_unreceived(self._reader)
+        if wrong:
+            step = max(page.step for page in self._pages)
+            seconds = (time.perf_counter_ns() - job._epoch) / 1e9
+            raise RankFailed(Failure("mismatch", -1, "Mismatch", wrong, "", step, seconds), _nothing(job))
 
     def _end(self) -> None:
         job = self._job
@@ -232,6 +247,7 @@ def serve(group: Group, address: Any, secret: bytes, idle: float) -> str:
         fd, _ = store_result(result, group.rank, 1 << 30)
         del result
         peak = context.sampler.peak() if context.sampler is not None else 0
+        context.recorder.page.state = rec.FINISHED  # who waits for it now waits in vain
         channel.send((context.clock.now(), peak), (fd,))
         os.close(fd)
 

@@ -151,6 +151,7 @@ WRONG = {
         around(ADD, NEXT, NOW, "into += {}"): "it has it in chunk 0",
         around(ADD, NOW, NOW, "into += {}"): "numbers of different chunks",
         around(ADD, NOW, BEFORE, "{}; into += into"): "are in it 2 times",
+        around(ADD, "(me + step) % n", "(me + step - 1) % n", "into += {}"): "Both chunk numbers go down by one",
         """
         def add_around(chunks, group):
             n, me = group.size, group.rank
@@ -172,6 +173,7 @@ WRONG = {
     (SUMS, "copy_around"): {
         "def copy_around(chunks, group):\n    pass": "it still has its own numbers there",
         around(COPY, NEXT, NOW, "into += {}"): "Here what arrives replaces",
+        around(COPY, NEXT, NOW, "into = {}"): "receive into the chunk itself",
         around(COPY, NOW, BEFORE, "into.copy_({})"): "it still has its own numbers there",
     },
     (SUMS, "my_recursive_doubling"): {

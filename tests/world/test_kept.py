@@ -190,3 +190,27 @@ def test_the_door_is_there_before_anything_else_is_loaded():
     code = "import labkit\nwith labkit.world(2) as world:\n    print(world.run(lambda group: group.rank).results)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert ran.stdout.strip() == "[0, 1]", ran.stderr
+
+
+def slips(group, what):
+    """Five sums; in the third one rank 1 does something else."""
+    for step in range(5):
+        x = torch.full((8,), float(step))
+        if (group.rank, step) == (1, 2):
+            if what == "left out":
+                continue
+            x = {"int32": x.int(), "half": x[:4]}.get(what, x)
+        all_reduce(x, group, algorithm="ring")
+
+
+@pytest.mark.parametrize(("what", "kind"), [("int32", "mismatch"), ("half", "mismatch"), ("left out", "deadlock")])
+def test_ranks_that_disagree_are_named_in_any_call(what, kind):
+    """Also in one that ends before anybody looked, and when who is awaited stands idle and not at its end."""
+    for before in (1, 3):
+        with labkit.world(3, transport="local", timeout=NEVER) as world:
+            for _ in range(before):
+                world.run(slips, "nothing")
+            with pytest.raises(RankFailed) as failed:
+                world.run(slips, what)
+            assert failed.value.failure.kind == kind and "rank 1" in str(failed.value)
+            assert len(world.run(slips, "nothing").results) == 3

@@ -16,6 +16,11 @@ def circle(run: Any) -> book.Stepper:
     return book.replay(run.trace, by="round", shape="circle")
 
 
+def followed(run: Any) -> book.Figure | book.Stepper:
+    """The same; of a reader's function that sends from other tensors than its own, the bytes from rank to rank."""
+    return matrix(run) if book.record(run.trace).unseen else circle(run)
+
+
 def timeline(run: Any) -> book.Figure:
     """The first collective of the run, on every rank."""
     call = run.trace.calls()[0]
@@ -25,11 +30,11 @@ def timeline(run: Any) -> book.Figure:
 def busiest(run: Any) -> str:
     """What the ranks of an all-reduce sent, and how long it took."""
     sent, call = run.trace.bytes_sent(), run.trace.calls()[0]
-    others = set(sent[1:])
-    if others == {sent[0]}:
+    others = {format_bytes(n, 3) for n in sent[1:]}
+    if others == {format_bytes(sent[0], 3)}:
         said = f"Every rank sends {format_bytes(sent[0], 3)}"
     else:
-        most = format_bytes(max(others), 3)
+        most = format_bytes(max(sent[1:]), 3)
         said = f"Rank 0 sends {format_bytes(sent[0], 3)}, and the busiest of the others {most}"
     everyone = format_bytes(sum(sent), 3)
     return f"{said}; all together {everyone}. It takes {format_seconds(call.seconds, 3)} ({run.trace.badge})."

@@ -51,6 +51,12 @@ def everyone_has_all(student: Reader) -> str:
             row[(rank + 1) % n] = whole[(rank + 1) % n].clone()
         run = student.in_place("copy_around", n, [[chunk.clone() for chunk in row] for row in mine])
         _same_shapes(student, run.results, mine, "copy_around")
+        pairs = [pair for row, had in zip(run.results, mine, strict=True) for pair in zip(row, had, strict=True)]
+        same = all(torch.equal(a, b) for a, b in pairs)
+        student.expect(
+            not same,
+            "No chunk has changed. Let `exchange` receive into the chunk itself: `like=into`.",
+        )
         for rank, row in enumerate(run.results):
             for c in range(n):
                 if torch.equal(row[c], whole[c]):
@@ -96,8 +102,8 @@ def few_rounds(student: Student) -> str:
                 "Every rank has the sum over its pair: go on with partners 2, 4, ... ranks away.": (
                     [x[r] + x[r ^ 1] for r in range(n)] if n > 2 else []
                 ),
-                "Rank 0 has each number several times: does the distance double in every round?": (
-                    [rounds * (x[r] + x[r ^ 1]) for r in range(n)] if n > 2 else []
+                "All hold the sum several times: the distance must double in each round, 1, 2, 4.": (
+                    [total * (n // 2)] * n if n > 2 else []
                 ),
             },
         )
@@ -120,7 +126,7 @@ def my_recursive_doubling(x: Tensor, group: Group) -> Tensor:
     distance = 1
     while distance < group.size:
         partner = group.rank ^ distance
-        x = x + group.exchange(x, partner, torch.empty_like(x), partner)
+        x += group.exchange(x, partner, torch.empty_like(x), partner)
         distance *= 2
     return x
 
@@ -151,6 +157,9 @@ def _not_the_sum(row: Sequence[Tensor], want: int, rank: int) -> str:
             return "nothing was added to it, and chunk {} has the numbers of rank {} twice. ".format(*again[0]) + ONWARD
         if any(row[c][1] != row[c][0] * (c + 2) for c in range(n)):
             return MIXED
+        other = [c for c in range(n) if row[c][0] != 10**rank]
+        if other:
+            return f"nothing was added to it, but to chunk {other[0]}. Both chunk numbers go down by one in each round."
         return (
             "nothing was added to it. Does what arrives change the chunk itself? `into += x` does; `into = into + x` "
             "makes another tensor."
