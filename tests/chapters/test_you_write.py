@@ -171,7 +171,7 @@ WRONG = {
         """: "one chunk in each of 1 rounds",
     },
     (SUMS, "copy_around"): {
-        "def copy_around(chunks, group):\n    pass": "it still has its own numbers there",
+        "def copy_around(chunks, group):\n    pass": "No chunk has changed",
         around(COPY, NEXT, NOW, "into += {}"): "Here what arrives replaces",
         around(COPY, NEXT, NOW, "into = {}"): "receive into the chunk itself",
         around(COPY, NOW, BEFORE, "into.copy_({})"): "it still has its own numbers there",
