@@ -97,8 +97,8 @@ def holes(run: Any) -> Film:
     idle = 1 - busy / (end * len(rows))
     title = "Who computes when"
     said = (
-        f"The step takes {seconds_text(end)}. Of the ranks' time {1 - idle:.0%} is computing, and "
-        f"{idle:.0%} is idle: " + ("there are no holes." if idle < 1e-9 else "the holes.")
+        f"The forward pass takes {seconds_text(end)}. Of the ranks' time {100 * (1 - idle):.0f} % is computing, and "
+        f"{100 * idle:.0f} % is holes."
     )
     words = []
     for now in moments:

@@ -125,7 +125,7 @@ def filling(run: Any, room: float = DEVICE) -> Film:
         else f"A device of {bytes_text(room)} would be enough."
     )
     words = [
-        f"{m['at'][0].upper()}{m['at'][1:]}: {bytes_text(total(m))} are held. "
+        f"{m['at'][0].upper()}{m['at'][1:]}: {bytes_text(total(m))} are held: "
         + ", ".join(f"{part} {bytes_text(m[part])}" for part in PARTS)
         + "."
         for m in moments

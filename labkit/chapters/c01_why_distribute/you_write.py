@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import labkit
-from labkit import Link, Network, cost
-from labkit.collectives import all_gather, all_reduce
+from labkit import Link, Network, collectives, cost
+from labkit.collectives import all_reduce
 from labkit.cost.units import MS, format_bytes, format_seconds
-from labkit.grading.checks.student import Slips
+from labkit.grading.checks.student import Slips, StudentError
 from labkit.grading.writing import Reader, you_write
 from labkit.wire import Group
 
@@ -62,16 +62,16 @@ def the_bytes_are_counted(student: Reader) -> str:
             student.expect(False, "Return one number of bytes: you returned {got!r}.", got=got)
         right, before = weights + gradients + moments, told[kind]
         slips = {
-            weights: "you have counted the parameters alone. What else is still there when the next step begins?",
+            count: "you have counted numbers, and not their bytes: a tensor knows its `nbytes`.",
+            right // 4: "you have counted numbers, and not their bytes: a tensor knows its `nbytes`.",
+            4 * count: "these are 4 bytes for each parameter, as the model alone takes in float32.",
+            16 * count: "16 bytes for each parameter are not right any more: count the tensors themselves.",
+            weights: "this is what the parameters alone take. What else is still there when the next step begins? (Or did "
+            "you count numbers, and not their bytes?)",
             weights + gradients: "Adam's own tensors are missing: they lie in `optimizer.state`.",
             weights + gradients + moments // 2: "one of Adam's two moments is missing.",
             weights + moments: "the gradients are missing: they hang at the parameters, as `p.grad`.",
             gradients + moments: "the parameters themselves are missing.",
-            4 * count: "these are 4 bytes for each parameter, which is the model alone in float32.",
-            16 * count: "16 bytes for each parameter are not right any more: count the tensors themselves.",
-            4 * count * 4 // 4 + gradients + moments: "you took 4 bytes for a parameter: ask each tensor for its bytes.",
-            count: "you have counted numbers, and not their bytes: a tensor knows its `nbytes`.",
-            right // 4: "you have counted numbers, and not their bytes: a tensor knows its `nbytes`.",
         }
         near = next((why for n, why in slips.items() if got == n and not right <= n <= right + steps), None)
         far = "your function says {got}, and the tensors that are alive take {right}."
@@ -165,7 +165,13 @@ def the_columns_are_joined(student: Reader) -> str:
     for n in student.sizes((2, 3, 5)):
         x, weight, bias = student.tensor(4, 6), student.tensor(7, 6), student.tensor(7)
         whole = F.linear(x, weight, bias)
-        run = student.through(lambda fn, mine, group: fn(*mine, group), "cut_columns", n, [[x, weight, bias]] * n)
+        try:
+            run = student.through(lambda fn, mine, group: fn(*mine, group), "cut_columns", n, [[x, weight, bias]] * n)
+        except StudentError as stopped:
+            uneven = "7 columns do not divide by {n}, so the parts of the ranks differ in length, and `all_gather` must be "
+            uneven += "told how long each of them is. ({stopped})"
+            student.expect("but rank 0 receives float32" not in str(stopped), uneven, n=n, stopped=str(stopped))
+            raise
         parts = weight.tensor_split(n)
         sums = [F.linear(x, w) for w in parts]
         biases = bias.tensor_split(n)
@@ -202,4 +208,4 @@ def cut_columns(x: Tensor, weight: Tensor, bias: Tensor, group: Group) -> Tensor
     weights, biases = weight.tensor_split(group.size), bias.tensor_split(group.size)
     mine = F.linear(x, weights[group.rank], biases[group.rank])
     sizes = [len(part) for part in biases]
-    return all_gather(mine.T.contiguous(), group, sizes).T
+    return collectives.all_gather(mine.T.contiguous(), group, sizes).T
