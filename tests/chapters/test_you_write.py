@@ -24,6 +24,8 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CHAPTERS = [chapter.name for chapter in load().written() if load_chapter(chapter.name).to_write]
 START, WHY, MESSAGES = "00_start_here", "01_why_distribute", "02_ranks_and_messages"
 
+STEP = "def step_seconds(compute, ranks, messages, waiting, hidden):\n    "
+
 # chapter, function: wrong versions, each with words of the sentence that must reject it
 WRONG = {
     (START, "total"): {
@@ -132,7 +134,7 @@ WRONG = {
         "def training_bytes(model, optimizer):\n    return 16 * sum(p.numel() for p in model.parameters())":
             "With parameters in bfloat16, of 2 bytes each, 16 bytes for each parameter are not right any more",
         "def training_bytes(model, optimizer):\n    return 4 * sum(p.nbytes for p in model.parameters())":
-            "Where one layer is frozen, and has neither gradient nor moments, 16 bytes for each parameter are not right",
+            "Where one layer is frozen, and has neither gradient nor moments, 16 bytes for each parameter are",
         "def training_bytes(model, optimizer):\n    return 4 * sum(p.numel() for p in model.parameters())":
             "what the parameters alone take",
         "def training_bytes(model, optimizer):\n    return 4 * sum(p.grad.nbytes for p in model.parameters())":
@@ -158,21 +160,19 @@ WRONG = {
         """: "you have counted numbers, and not their bytes",
     },
     (WHY, "step_seconds"): {
-        "def step_seconds(compute, ranks, messages, waiting, hidden):\n    pass": "you returned None",
-        "def step_seconds(compute, ranks, messages, waiting, hidden):\n    return compute + messages + waiting - hidden":
+        STEP + "pass": "you returned None",
+        STEP + "return compute + messages + waiting - hidden":
             "Is all the computing still done by each rank?",
-        "def step_seconds(compute, ranks, messages, waiting, hidden):\n    return compute / ranks":
+        STEP + "return compute / ranks":
             "Where are the messages?",
-        "def step_seconds(compute, ranks, messages, waiting, hidden):\n    return compute / ranks + messages - hidden":
+        STEP + "return compute / ranks + messages - hidden":
             "Where is the waiting?",
-        "def step_seconds(compute, ranks, messages, waiting, hidden):\n    return (compute + messages + waiting) / ranks":
+        STEP + "return (compute + messages + waiting) / ranks":
             "The computing is divided by the ranks. Are the messages?",
-        "def step_seconds(compute, ranks, messages, waiting, hidden):\n"
-        "    return compute / ranks + messages + waiting + hidden": "and not longer",
-        "def step_seconds(compute, ranks, messages, waiting, hidden):\n    return compute / ranks + messages + waiting":
+        STEP + "return compute / ranks + messages + waiting + hidden": "and not longer",
+        STEP + "return compute / ranks + messages + waiting":
             "What does that hide?",
-        "def step_seconds(compute, ranks, messages, waiting, hidden):\n"
-        "    return compute / ranks + messages + waiting - hidden": "how much can that hide?",
+        STEP + "return compute / ranks + messages + waiting - hidden": "how much can that hide?",
     },
     (WHY, "cut_columns"): {
         "def cut_columns(x, weight, bias, group):\n    pass": "return the joined columns",

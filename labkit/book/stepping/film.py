@@ -7,6 +7,7 @@ from typing import Any
 
 from labkit.book.drawing.figure import Figure
 from labkit.book.drawing.tables import Row
+from labkit.book.stepping.recording import Frame
 from labkit.book.stepping.stepper import Stepper
 
 
@@ -20,7 +21,7 @@ class Film(Stepper):
         rows: list[Row], *, still: int = -1, begin: int = 0,
     ) -> None:  # fmt: skip
         self.title, self.badge, self.words, self.rows = title, badge, list(words), rows
-        self.frames = tuple(self.words)  # type: ignore[assignment]  # as many as there are pictures
+        self.frames = tuple(Frame(float(k), (), ()) for k in range(len(self.words)))
         self._draw, self._sentence, self._still = draw, sentence, range(len(self.words))[still]
         self._step, self._view = begin, None
 

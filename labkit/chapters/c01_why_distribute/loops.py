@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from labkit.book.drawing.figure import WIDTH, heading
-from labkit.book.drawing.style import GREY, ON_COLOUR, Look, series
+from labkit.book.drawing.style import GREY, ON_COLOUR, YELLOW, series
 from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, listing, seconds_text
 from labkit.book.stepping.film import Film
 
@@ -36,7 +37,7 @@ def nest() -> Film:
     cut = {"epochs": "no", "steps": "no", "samples": "a parallel loop", "layers": "a pipeline", "columns": "vectorized"}
     sent = {"samples": "gradients, once a step", "layers": "activations, at each cut",
             "columns": "activations, in every layer"}  # fmt: skip
-    rows: list[dict[str, object]] = [
+    rows: list[Row] = [
         {"loop": loop, "cut as": cut[loop], "what travels": sent.get(loop, "-"), "in words": LOOPS[loop][1]}
         for loop in LOOPS
     ]
@@ -57,7 +58,8 @@ def _nest(title: str, said: str, loop: str | None) -> str:
     for k, (name, (code, _)) in enumerate(LOOPS.items()):
         x, y = 14 + 14.0 * k, top + 20 + 30 * k
         if name == loop:
-            svg.rect(x - 6, y - 15, 196 - 8 * k, 22, fill="#f0e442" if owner(loop, 7, 3, 3) else GREY, stroke="none", radius=4)
+            svg.rect(x - 6, y - 15, 196 - 8 * k, 22, fill=YELLOW if owner(loop, 7, 3, 3) else GREY, stroke="none",
+                     radius=4)  # fmt: skip
         svg.text(x, y, code, 13, bold=name == loop, on_colour=name == loop)
     svg.text(14 + 14.0 * 5, top + 20 + 150, "compute()", 13)
     left, wide, tall, gap = 300.0, 22.0, 20.0, 10.0
@@ -108,7 +110,7 @@ def holes(run: Any) -> Film:
             f"At {seconds_text(now)} the ranks have done {listing([str(d) for d in done])} pieces of work. "
             + (f"Now {listing(at_work)} compute{'s' * (len(at_work) == 1)}." if at_work else "All is done. " + said)
         )
-    table: list[dict[str, object]] = [
+    table: list[Row] = [
         {"rank": r, "pieces of work": len(row), "computing (ms)": 1e3 * sum(b - a for a, b in row),
          "idle (ms)": 1e3 * (end - sum(b - a for a, b in row))} for r, row in enumerate(rows)
     ]  # fmt: skip
@@ -133,8 +135,8 @@ def _holes(title: str, said: str, rows: list[list[tuple[float, float]]], now: fl
             if start >= now - 1e-9:
                 continue
             x, wide = across(start), across(min(stop, now)) - across(start)
-            look: Look = series(piece % 8)
-            svg.rect(x, y, wide, tall, look.colour, stroke=ON_COLOUR, stroke_width=0.7, hover=f"rank {r}, piece {piece + 1}")
+            svg.rect(x, y, wide, tall, series(piece % 8).colour, stroke=ON_COLOUR, stroke_width=0.7,
+                     hover=f"rank {r}, piece {piece + 1}")  # fmt: skip
             if wide > 18:
                 svg.text(x + wide / 2, y + tall / 2 + 4, str(piece + 1), 11.5, "middle", on_colour=True)
     bottom = top + len(rows) * (tall + 8)
@@ -147,7 +149,7 @@ def _holes(title: str, said: str, rows: list[list[tuple[float, float]]], now: fl
 
 
 def logits_of(run: Any) -> Tensor:
-    """What the ranks computed together: the last rank's result, or all results below each other where samples are cut."""
+    """What the ranks computed together: the last rank's result, or all of them where samples are cut."""
     cut, results = run.results[0][0], [result for _, result in run.results]
     return torch.cat(results) if cut == "samples" else results[-1]
 
@@ -165,8 +167,8 @@ def same(whole: Tensor) -> Any:
         equal = torch.allclose(logits_of(run), whole, atol=1e-5)
         said = "The logits are those of one process. " if equal else "The logits are NOT those of one process. "
         return said + (
-            f"The forward pass took {seconds_text(computed(run))} (emulated), and all ranks together sent {bytes_text(sum(sent))} "
-            f"in {sum(run.trace.messages()):,} messages."
+            f"The forward pass took {seconds_text(computed(run))} (emulated), and all ranks together sent "
+            f"{bytes_text(sum(sent))} in {sum(run.trace.messages()):,} messages."
         )
 
     return view

@@ -9,11 +9,13 @@ from labkit import book, cost
 from labkit.book.drawing.charts import marker
 from labkit.book.drawing.figure import WIDTH, Figure, axis, heading, legend, plotly_spec
 from labkit.book.drawing.style import INK, ON_COLOUR, series
-from labkit.book.drawing.svg import Svg, number
+from labkit.book.drawing.svg import Svg, number, text_width
+from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, listing
 from labkit.book.stepping.film import Film
 from labkit.chapters.c01_why_distribute.memory import PARTS, Moment, Trial
 from labkit.cost.units import GB, MB, format_seconds
+
 
 @dataclass(frozen=True)
 class Job:
@@ -48,7 +50,7 @@ def fits(trial: Trial) -> Figure:
         if most > room
         else f"so it fits, and leaves {bytes_text(room - most)} for the activations."
     )
-    rows: list[dict[str, object]] = [
+    rows: list[Row] = [
         {"rank": r, **{f"{name} (GB)": n / GB for name, n in rank.items()}, "together (GB)": sum(rank.values()) / GB,
          "by the formula (GB)": trial.formula.total / GB} for r, rank in enumerate(held)
     ]  # fmt: skip
@@ -103,9 +105,9 @@ def also_alive(trial: Trial) -> str:
     """What labkit found from outside: all tensors that were alive at the end of the step."""
     held, found = max(sum(parts) for parts in trial.run.results), max(trial.run.trace.peak_bytes())
     return (
-        f"Every rank trained a small model, cut in the same way, and the bars count its bytes times {trial.times:,.0f}. "
-        f"Its own training state takes {bytes_text(held)} on the fullest rank. All tensors that labkit found alive "
-        f"there at the end of the step, whoever holds them, take {bytes_text(found)}."
+        f"Every rank trained a small model, cut in the same way, and the bars count its bytes times "
+        f"{trial.times:,.0f}. Its own training state takes {bytes_text(held)} on the fullest rank. All tensors that "
+        f"labkit found alive there at the end of the step, whoever holds them, take {bytes_text(found)}."
     )
 
 
@@ -131,7 +133,7 @@ def filling(run: Any, room: float = DEVICE) -> Film:
         for m in moments
     ]
     title = "The memory of one device through a step"
-    rows = [
+    rows: list[Row] = [
         {"after": m["at"], **{f"{p} (MB)": m[p] / MB for p in PARTS}, "together (MB)": total(m) / MB} for m in moments
     ]
 
@@ -180,8 +182,6 @@ def _tank(title: str, said: str, moments: list[Moment], now: int, room: float) -
 
 def _label(svg: Svg, x: float, y: float, text: str) -> None:
     """Dark words on a light strip: readable on every hatch."""
-    from labkit.book.drawing.svg import text_width
-
     wide = text_width(text, 11.5) + 8
     svg.rect(x - wide / 2, y - 8, wide, 16, "#ffffff", stroke="none", radius=3)
     svg.text(x, y + 4, text, 11.5, "middle", on_colour=True)
@@ -193,21 +193,21 @@ def took(run: Any) -> str:
     return (
         f"The run took {format_seconds(seconds, 3)}; by the formula it takes {format_seconds(job.step(n), 3)} "
         f"({run.trace.badge}). That is {job.compute / seconds:.3g} times as fast as one rank: of the time of "
-        f"{n} rank{'s' * (n > 1)} {job.compute / (n * seconds):.0%} is computing."
+        f"{n} rank{'s' * (n > 1)} {100 * job.compute / (n * seconds):.0f} % is computing."
     )
 
 
 def speed_up(run: Any) -> Figure:
     """The speed-up of this run, on the curve of the formula, with the line that everybody hopes for."""
     job, n, sizes = run.results[0], len(run.results), range(1, 17)
-    by_formula = {size: job.compute / job.step(size) for size in sizes}
+    by_formula = {float(size): job.compute / job.step(size) for size in sizes}
     best = max(by_formula, key=lambda size: by_formula[size])
-    said = f"By the formula {best} rank{'s' * (best > 1)} are fastest, {by_formula[best]:.3g} times as fast as one."
-    lines = {
+    said = f"By the formula the best number of ranks up to 16 is {best:g}: {by_formula[best]:.3g} times as fast as one."
+    curves: dict[str, dict[float, float]] = {
         "as hoped": {float(size): float(size) for size in sizes}, "by the formula": by_formula,
         "this run": {float(n): job.compute / run.trace.duration},
     }  # fmt: skip
-    return book.lines(lines, x="ranks", y="times as fast", title="Speed-up", badge="emulated", sentence=said)
+    return book.lines(curves, x="ranks", y="times as fast", title="Speed-up", badge="emulated", sentence=said)
 
 
 def timeline(run: Any) -> Figure:

@@ -1,4 +1,4 @@
-"""What chapter 1 asks its reader to write: the bytes of training, the time of a step, and a layer cut by its columns."""
+"""What chapter 1 asks its reader to write: bytes of training, the time of a step, a layer cut by its columns."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def the_bytes_are_counted(student: Reader) -> str:
             right // 4: "you have counted numbers, and not their bytes: a tensor knows its `nbytes`.",
             4 * count: "these are 4 bytes for each parameter, as the model alone takes in float32.",
             16 * count: "16 bytes for each parameter are not right any more: count the tensors themselves.",
-            weights: "this is what the parameters alone take. What else is still there when the next step begins? (Or did "
-            "you count numbers, and not their bytes?)",
+            weights: "this is what the parameters alone take. What else is still there when the next step begins? "
+            "(Or did you count numbers, and not their bytes?)",
             weights + gradients: "Adam's own tensors are missing: they lie in `optimizer.state`.",
             weights + gradients + moments // 2: "one of Adam's two moments is missing.",
             weights + moments: "the gradients are missing: they hang at the parameters, as `p.grad`.",
@@ -97,7 +97,7 @@ def _bytes(n: float) -> str:
 def training_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """Bytes of all tensors that stay from step to step: no activations."""
     tensors = list(model.parameters())
-    tensors += [p.grad for p in model.parameters() if p.grad is not None]
+    tensors += [p.grad for p in model.parameters() if p.grad is not None]  # type: ignore[misc]
     for state in optimizer.state.values():
         tensors += state.values()
     return sum(t.nbytes for t in tensors)
@@ -127,23 +127,24 @@ def the_time_is_that_of_real_ranks(student: Reader) -> str:
         asked.append((compute, n, messages, late, messages if hide else 0.0))
         measured.append(run.trace.duration)
     said = student.through(lambda fn, rows, group: [fn(*row) for row in rows], "step_seconds", 1, [asked]).results[0]
-    for (compute, n, messages, late, hide), seconds, got in zip(asked, measured, said, strict=True):
+    for (compute, n, messages, late, hidden), seconds, got in zip(asked, measured, said, strict=True):
         student.expect(isinstance(got, int | float), "Return a number of seconds: you returned {got!r}.", got=got)
         whole, ranks = compute / n + messages + late, f"{n} rank{'s' * (n > 1)}"
         why = next((text for wrong, text in {
-            compute + messages + late - min(hide, compute): "Is all the computing still done by each rank?",
-            compute / n + late - hide: "Where are the messages?",
-            compute / n + messages - hide: "Where is the waiting?",
-            whole + hide: "What is hidden makes a step shorter, and not longer.",
+            compute + messages + late - min(hidden, compute): "Is all the computing still done by each rank?",
+            compute / n + late - hidden: "Where are the messages?",
+            compute / n + messages - hidden: "Where is the waiting?",
+            whole + hidden: "What is hidden makes a step shorter, and not longer.",
             (compute + messages + late) / n: "The computing is divided by the ranks. Are the messages?",
-            compute / n + (messages + late - hide) / n: "The computing is divided by the ranks. Are the messages?",
-            compute / n + late + messages - hide: f"You hide {format_seconds(hide, 3)} of messages, and each rank "
+            compute / n + (messages + late - hidden) / n: "The computing is divided by the ranks. Are the messages?",
+            compute / n + late + messages - hidden: f"You hide {format_seconds(hidden, 3)} of messages, and each rank "
             f"computes for {format_seconds(compute / n, 3)} only: how much can that hide?",
             whole: "The run began its messages beside the computing. What does that hide?",
         }.items() if abs(got - wrong) < 1e-9), "")  # fmt: skip
-        told = f"{ranks} of {format_seconds(compute / n, 3)} of computing each, messages of {format_seconds(messages, 3)}"
+        told = f"{ranks} of {format_seconds(compute / n, 3)} of computing each, messages of "
+        told += format_seconds(messages, 3)
         told += f", a last rank that is {format_seconds(late, 3)} late" if late else ""
-        told += ", all of them begun before the computing" if hide else ""
+        told += ", all of them begun before the computing" if hidden else ""
         text = "A run with {told} took {took}, and your function says {got}. {why}"
         student.expect(abs(got - seconds) < 1e-9, text.strip(), told=told, took=format_seconds(seconds, 3),
                        got=format_seconds(got, 3) if got >= 0 else f"{got:.3g} s", why=why)  # fmt: skip
@@ -168,8 +169,10 @@ def the_columns_are_joined(student: Reader) -> str:
         try:
             run = student.through(lambda fn, mine, group: fn(*mine, group), "cut_columns", n, [[x, weight, bias]] * n)
         except StudentError as stopped:
-            uneven = "7 columns do not divide by {n}, so the parts of the ranks differ in length, and `all_gather` must be "
-            uneven += "told how long each of them is. ({stopped})"
+            uneven = (
+                "7 columns do not divide by {n}, so the ranks' parts differ in length, and `all_gather` must be told "
+            )
+            uneven += "how long each of them is. ({stopped})"
             student.expect("but rank 0 receives float32" not in str(stopped), uneven, n=n, stopped=str(stopped))
             raise
         parts = weight.tensor_split(n)
@@ -184,19 +187,19 @@ def the_columns_are_joined(student: Reader) -> str:
         }
         if all(isinstance(got, Tensor) and got.numel() == whole.numel() and got.shape != whole.shape
                and not torch.equal(got, whole.T) for got in run.results):  # fmt: skip
-            student.expect(False, "There are as many numbers as there should be, but joined along the wrong dimension: "
-                           "`all_gather` joins along the first one, which here must be that of the columns.")  # fmt: skip
+            why = "There are as many numbers as there should be, but joined along the wrong dimension: `all_gather` "
+            student.expect(False, why + "joins along the first one, which here must be that of the columns.")
         student.expect_results(run, [whole] * n, slips, within=1e-5)
         least = sum(own[rank].nbytes for rank in range(n)) * (n - 1)
         sent = sum(run.bytes_sent)
         text = (
-            "The result is right, but nothing was sent: every rank computed all columns by itself, which is as much work "
-            "as without the others."
+            "The result is right, but nothing was sent: every rank computed all columns by itself, which is as much "
+            "work as without the others."
         )
         student.expect(sent, text)
         text = (
-            "The result is right, but with {n} ranks {sent:bytes} were sent. If every rank sends its own columns to the "
-            "others, {least:bytes} are enough: do you join whole results, or pad them with zeros?"
+            "The result is right, but with {n} ranks {sent:bytes} were sent. If every rank sends its own columns to "
+            "the others, {least:bytes} are enough: do you join whole results, or pad them with zeros?"
         )
         student.expect(sent <= least, text, n=n, sent=sent, least=least)
     return "With 2, 3 and 5 ranks everyone has all 7 columns, and each column was computed and sent by one rank."
