@@ -142,11 +142,11 @@ WRONG = {
         """
         def training_bytes(model, optimizer):
             return sum(t.nbytes for s in optimizer.state.values() for t in s.values())
-        """: "your function says",
+        """: "these are Adam's tensors alone",
         """
         def training_bytes(model, optimizer):
             weights = sum(p.nbytes for p in model.parameters())
-            return weights + sum(s["exp_avg"].nbytes + s["exp_avg_sq"].nbytes for s in optimizer.state.values())
+            return weights + sum(t.nbytes for s in optimizer.state.values() for t in s.values())
         """: "the gradients are missing",
         """
         def training_bytes(model, optimizer):

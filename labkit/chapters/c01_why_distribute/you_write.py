@@ -62,6 +62,7 @@ def the_bytes_are_counted(student: Reader) -> str:
             student.expect(False, "Return one number of bytes: you returned {got!r}.", got=got)
         right, before = weights + gradients + moments, told[kind]
         slips = {
+            moments + steps: "these are Adam's tensors alone. What about the parameters and their gradients?",
             count: "you have counted numbers, and not their bytes: a tensor knows its `nbytes`.",
             right // 4: "you have counted numbers, and not their bytes: a tensor knows its `nbytes`.",
             4 * count: "these are 4 bytes for each parameter, as the model alone takes in float32.",
@@ -73,11 +74,10 @@ def the_bytes_are_counted(student: Reader) -> str:
             weights + moments: "the gradients are missing: they hang at the parameters, as `p.grad`.",
             gradients + moments: "the parameters themselves are missing.",
         }
-        near = next((why for n, why in slips.items() if got == n and not right <= n <= right + steps), None)
+        good = right <= got <= right + steps
+        near = next((why for n, why in slips.items() if n <= got <= n + steps and not good), None)
         far = "your function says {got}, and the tensors that are alive take {right}."
-        student.expect(
-            right <= got <= right + steps, _sentence(before, near or far), got=_bytes(got), right=_bytes(right)
-        )
+        student.expect(good, _sentence(before, near or far), got=_bytes(got), right=_bytes(right))
     return (
         "On three models that a rank has trained for a step, in float32, in bfloat16 and with a frozen layer, your "
         "count is that of the tensors that were alive."
@@ -173,7 +173,7 @@ def the_columns_are_joined(student: Reader) -> str:
                 "7 columns do not divide by {n}, so the ranks' parts differ in length, and `all_gather` must be told "
             )
             uneven += "how long each of them is. ({stopped})"
-            student.expect("but rank 0 receives float32" not in str(stopped), uneven, n=n, stopped=str(stopped))
+            student.expect(" receives float32" not in str(stopped), uneven, n=n, stopped=str(stopped))
             raise
         parts = weight.tensor_split(n)
         sums = [F.linear(x, w) for w in parts]
