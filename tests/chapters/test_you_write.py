@@ -142,7 +142,7 @@ WRONG = {
         """
         def training_bytes(model, optimizer):
             return sum(t.nbytes for s in optimizer.state.values() for t in s.values())
-        """: "these are Adam's tensors alone",
+        """: "Adam's tensors alone. What about",
         """
         def training_bytes(model, optimizer):
             weights = sum(p.nbytes for p in model.parameters())

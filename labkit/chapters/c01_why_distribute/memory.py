@@ -47,6 +47,11 @@ class Trial:
         return self.params / SCALE_MODEL.num_parameters
 
     @property
+    def trace(self) -> Any:
+        """What the ranks of the small model did."""
+        return self.run.trace
+
+    @property
     def formula(self) -> StateBytes:
         """What one rank holds by the closed form."""
         return cost.zero_state_parts(self.params, len(self.run.results), self.stage, self.precision)

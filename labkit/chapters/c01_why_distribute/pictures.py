@@ -103,7 +103,7 @@ def _fits_spec(title: str, said: str, held: list[dict[str, float]], formula: flo
 
 def also_alive(trial: Trial) -> str:
     """What labkit found from outside: all tensors that were alive at the end of the step."""
-    held, found = max(sum(parts) for parts in trial.run.results), max(trial.run.trace.peak_bytes())
+    held, found = max(sum(parts) for parts in trial.run.results), max(trial.trace.peak_bytes())
     return (
         f"Every rank trained a small model, cut in the same way, and the bars count its bytes times "
         f"{trial.times:,.0f}. Its own training state takes {bytes_text(held)} on the fullest rank. All tensors that "
