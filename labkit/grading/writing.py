@@ -29,13 +29,23 @@ class Reader(NotebookStudent):
     def in_place(self, name: str, world_size: int, inputs: Sequence[Any]) -> Evidence:
         """As `run`, for a function that changes what it gets: results are the inputs as it has left them."""
 
-        names, fn = self._names, self._names.get(name)
-
-        def changed(x: Any, group: Group) -> Any:
-            fn(x, group)  # type: ignore[misc]
+        def changed(fn: Callable[..., Any], x: Any, group: Group) -> Any:
+            fn(x, group)
             return x
 
-        self._names = {**names, name: changed} if callable(fn) else names  # else `run` says what it is
+        return self.through(changed, name, world_size, inputs)
+
+    def through(
+        self, call: Callable[[Callable[..., Any], Any, Group], Any], name: str, world_size: int, inputs: Sequence[Any]
+    ) -> Evidence:  # fmt: skip
+        """As `run`, for a function that is called in its own way: each rank returns call(fn, its input, group)."""
+
+        names, fn = self._names, self._names.get(name)
+
+        def called(x: Any, group: Group) -> Any:
+            return call(fn, x, group)  # type: ignore[arg-type]
+
+        self._names = {**names, name: called} if callable(fn) else names  # else `run` says what it is
         try:
             return self.run(name, world_size, inputs)
         finally:

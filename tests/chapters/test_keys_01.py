@@ -17,7 +17,7 @@ CHAPTER = "01_why_distribute"
 KEYS = {
     "state-of-a-model": ["state_gigabytes", "gpus"], "law-of-the-fleet": ["step_ms", "speed_up", "bound_by"],
     "three-signals": ["days_on_one", "signals"], "a-saving": ["saving"], "three-quarters-hidden": ["longest_ms"],
-    "a-quiet-day": ["hours_between", "quiet_days", "lost"], "best-size": ["best_ranks"],
+    "best-size": ["best_ranks"],
 }  # fmt: skip
 STEP = {"compute_ms": 800, "N": 8, "messages_ms": 96, "hidden_ms": 20, "waiting_ms": 10}
 WITHOUT_NUMBERS = ["saved_percent", "right_price", "best_step", "n_squared"]
@@ -75,8 +75,6 @@ def test_every_key_is_asked_for_and_every_choice_has_a_reason():
         ("saving", {"dollars": 128}, ["$1033", 1036]),  # 1036: with the accumulation that the source has
         ("best_step", {}, ["max(C, C/3 + M)", "C/3 + max(2*C/3, M)", "C + M - min(M, 2*C/3)"]),
         ("longest_ms", {"C": 2100}, ["1.867 s", "8/9 * 2100"]),
-        ("hours_between", {"N": 12_500}, ["4 h", "240 min"]),
-        ("quiet_days", {"N": 12_500}, ["0.248 %", 0.25]),
         ("n_squared", {}, ["C/(2 alpha) - M beta/alpha", "(C/2 - M*beta)/alpha"]),
         ("best_ranks", {"compute_ms": 160, "alpha_us": 100}, [26, 27]),
     ],
@@ -106,7 +104,7 @@ def test_the_best_step_is_what_the_law_allows():
 
 
 def test_the_numbers_of_the_source_are_what_the_statements_quote():
-    """Steps of 1811.7 and 6461.7 ms, and 4661.7 ms of messages; 75 percent hidden; 4 hours between failures."""
+    """Steps of 1811.7 and 6461.7 ms, and 4661.7 ms of messages; 75 percent hidden."""
     inside = textbook.ring_at(textbook.GPT2_GRADIENT, 8, textbook.NVLINK_ONE_DIRECTION).seconds
     between = textbook.ring_at(textbook.GPT2_GRADIENT, 32, textbook.TEN_GIGABIT).seconds
     assert round(1800 + 1e3 * inside, 1) == 1811.7 and round(1800 + 1e3 * (inside + between), 1) == 6461.7
@@ -114,4 +112,3 @@ def test_the_numbers_of_the_source_are_what_the_statements_quote():
     assert (
         not key("saved_percent").mark(86.7).right and "to be corrected" in key("saving", {"dollars": 96}).mark(2621).why
     )
-    assert cost.mtbf_of(50_000, 12_500) == 4

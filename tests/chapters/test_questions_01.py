@@ -18,7 +18,6 @@ QUESTIONS: dict[str, Question] = {id: CHAPTER.question(id, VALUES) for id in CHA
         ("thirteen-billion", "208 GB"),
         ("gpus-for-seventy", "8"),  # 70 x 16 = 1120 GB, over 141 GB
         ("thirty-percent", "11.2"),
-        ("thousand-nodes", "86.5 %"),  # 1 - 0.999 ** 2000
     ],
 )
 def test_a_key_is_what_a_hand_works_out(id: str, typed: str) -> None:
@@ -31,7 +30,7 @@ def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
     sketch = CHAPTER.forecast("efficiency", VALUES | job).declared
     # 16 ranks: 10 ms of kernel, 30 latencies of 0.1 ms, and 15/8 of the 10 ms that 1 MB takes.
     assert sketch == pytest.approx((100, 80 / 90.2 * 100, 40 / 55.6 * 100, 20 / 38.9 * 100, 10 / 31.75 * 100))
-    assert CHAPTER.forecast("one-killed", VALUES).declared == (1,)
+    assert CHAPTER.forecast("layers-alone", VALUES).declared == (1,)
 
 
 def test_the_questions_choices_are_right() -> None:
@@ -41,7 +40,6 @@ def test_the_questions_choices_are_right() -> None:
     assert right["batch-doubled"] == {"activations", "activations at the borders of checkpointed layers"}
     # A step computes 60 ms and communicates 100 ms, of which 0 to 60 ms are hidden.
     assert right["what-hides"] == {f"a step of {ms} ms" for ms in (160, 120, 100, 60, 40) if 160 - 60 <= ms <= 160}
-    assert "112 GB" in " ".join(right["seven-on-eighty"])
 
 
 @pytest.mark.parametrize("typed", ["synchronization", "Synchronisation", "sync", "T_sync", "coordination", "waiting"])

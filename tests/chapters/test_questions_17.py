@@ -27,6 +27,7 @@ VALUES = {"world_size": 6, "gpus": 16_384, "factor": 3.0, "flip_step": 2}
     [
         ("shares-of-a-table", "100 * 37 / 678"),
         ("interval-at-scale", "24 / (2.3 * 4.096)"),
+        ("two-hours", "86.5"),  # 1 - 0.999 ** 2000
         ("what-a-straggler-costs", "24 * 1023 / 11"),
         ("runs-to-clear", "228"),
         ("radius-of-a-host", "98304 / 20"),
@@ -42,6 +43,7 @@ def test_a_key_is_what_a_hand_works_out(id: str, typed: str) -> None:
         ("shares-of-a-table", "22.86", "fails loudly"),
         ("interval-at-scale", "0.3185", "8 GPUs"),
         ("interval-at-scale", "152.9", "minutes"),
+        ("two-hours", "63.2", "for one hour"),
         ("what-a-straggler-costs", "2.4", "All others wait"),
         ("what-a-straggler-costs", "2455.2", "1.1 times as long"),
         ("runs-to-clear", "50", "One in three"),

@@ -22,7 +22,8 @@ from labkit.grading.source.markers import SOLUTION, count, inside, replaced
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CHAPTERS = [chapter.name for chapter in load().written() if load_chapter(chapter.name).to_write]
-START, MESSAGES, SUMS = "00_start_here", "02_ranks_and_messages", "03_collectives"
+START, WHY, MESSAGES, SUMS = "00_start_here", "01_why_distribute", "02_ranks_and_messages", "03_collectives"
+STEP = "def step_seconds(compute, ranks, messages, waiting, hidden):\n    "
 
 
 def around(name: str, leaves: str, arrives: str, act: str) -> str:
@@ -203,6 +204,90 @@ WRONG = {
         """: "wait for each other",
         "def my_recursive_doubling(x, group):\n    return all_reduce(x, group)": "a function of labkit made it",
     },
+    (WHY, "training_bytes"): {
+        "def training_bytes(model, optimizer):\n    pass": "you returned None",
+        "def training_bytes(model, optimizer):\n    return sum(p.nbytes for p in model.parameters())":
+            "what the parameters alone take",
+        "def training_bytes(model, optimizer):\n    return sum(2 * p.nbytes for p in model.parameters())":
+            "Adam's own tensors are missing",
+        "def training_bytes(model, optimizer):\n    return 16 * sum(p.numel() for p in model.parameters())":
+            "With parameters in bfloat16, of 2 bytes each, 16 bytes for each parameter are not right any more",
+        "def training_bytes(model, optimizer):\n    return 4 * sum(p.nbytes for p in model.parameters())":
+            "Where one layer is frozen, and has neither gradient nor moments, 16 bytes for each parameter are",
+        "def training_bytes(model, optimizer):\n    return 4 * sum(p.numel() for p in model.parameters())":
+            "what the parameters alone take",
+        "def training_bytes(model, optimizer):\n    return 4 * sum(p.grad.nbytes for p in model.parameters())":
+            "'NoneType' object has no attribute 'nbytes'",
+        """
+        def training_bytes(model, optimizer):
+            return sum(t.nbytes for s in optimizer.state.values() for t in s.values())
+        """: "Adam's tensors alone. What about",
+        """
+        def training_bytes(model, optimizer):
+            weights = sum(p.nbytes for p in model.parameters())
+            return weights + sum(t.nbytes for s in optimizer.state.values() for t in s.values())
+        """: "the gradients are missing",
+        """
+        def training_bytes(model, optimizer):
+            return sum(2 * p.nbytes for p in model.parameters()) + sum(
+                s["exp_avg"].nbytes for s in optimizer.state.values())
+        """: "one of Adam's two moments is missing",
+        """
+        def training_bytes(model, optimizer):
+            return sum(2 * p.numel() for p in model.parameters()) + sum(
+                s["exp_avg"].numel() + s["exp_avg_sq"].numel() for s in optimizer.state.values())
+        """: "you have counted numbers, and not their bytes",
+    },
+    (WHY, "step_seconds"): {
+        STEP + "pass": "you returned None",
+        STEP + "return compute + messages + waiting - hidden":
+            "Is all the computing still done by each rank?",
+        STEP + "return compute / ranks":
+            "Where are the messages?",
+        STEP + "return compute / ranks + messages - hidden":
+            "Where is the waiting?",
+        STEP + "return (compute + messages + waiting) / ranks":
+            "The computing is divided by the ranks. Are the messages?",
+        STEP + "return compute / ranks + messages + waiting + hidden": "and not longer",
+        STEP + "return compute / ranks + messages + waiting":
+            "What does that hide?",
+        STEP + "return compute / ranks + messages + waiting - hidden": "how much can that hide?",
+    },
+    (WHY, "cut_columns"): {
+        "def cut_columns(x, weight, bias, group):\n    pass": "return the joined columns",
+        "def cut_columns(x, weight, bias, group):\n    return F.linear(x, weight, bias)": "nothing was sent",
+        """
+        def cut_columns(x, weight, bias, group):
+            w, b = (p.tensor_split(group.size)[group.rank] for p in (weight, bias))
+            return F.linear(x, w, b)
+        """: "nobody has the others yet",
+        """
+        def cut_columns(x, weight, bias, group):
+            weights, biases = weight.tensor_split(group.size), bias.tensor_split(group.size)
+            mine = F.linear(x, weights[group.rank], biases[group.rank]).T.contiguous()
+            return collectives.all_gather(mine, group, [len(b) for b in biases])
+        """: "One `.T` is missing",
+        """
+        def cut_columns(x, weight, bias, group):
+            weights = weight.tensor_split(group.size)
+            mine = F.linear(x, weights[group.rank]).T.contiguous()
+            return collectives.all_gather(mine, group, [len(w) for w in weights]).T
+        """: "the bias is missing",
+        """
+        def cut_columns(x, weight, bias, group):
+            weights, biases = weight.tensor_split(group.size), bias.tensor_split(group.size)
+            mine = F.linear(x, weights[group.rank], biases[group.rank]).T.contiguous()
+            return collectives.all_gather(mine, group).T
+        """: "7 columns do not divide by 2",
+        """
+        def cut_columns(x, weight, bias, group):
+            weights, biases = weight.tensor_split(group.size), bias.tensor_split(group.size)
+            whole = torch.zeros(len(x), len(bias))
+            at = sum(len(b) for b in biases[: group.rank])
+            whole[:, at : at + len(biases[group.rank])] = F.linear(x, weights[group.rank], biases[group.rank])
+            return collectives.all_reduce(whole, group)
+        """: "or pad them with zeros?",
+    },
     (MESSAGES, "whisper"): {
         "def whisper(text, group, source, to):\n    return text": "nothing was received",
         """
@@ -307,7 +392,8 @@ class Reader:
     def __init__(self, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: dict[str, object] = {}
         exec(
-            "import os, time, torch\nfrom labkit.collectives import all_reduce\nfrom labkit.data import decode, encode",
+            "import os, time, torch\nimport torch.nn.functional as F\nfrom labkit import collectives\n"
+            "from labkit.collectives import all_reduce\nfrom labkit.data import decode, encode",
             self.names,
         )
         self.progress = Progress(folder / "progress.json")

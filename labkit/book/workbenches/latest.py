@@ -27,7 +27,9 @@ class Latest:
                 self._thread = threading.Thread(target=self._loop, name="labkit-workbench", daemon=True)
                 self._thread.start()
             self._news.notify_all()
-            late = self._busy and not self._news.wait_for(lambda: not self._busy, PATIENCE)
+            late = self._busy and not self._news.wait_for(
+                lambda: not self._busy or self._wanted is not settings, PATIENCE
+            )  # what is under way may be these settings already: those are not to be cancelled
         if late:
             self._cancel()
 

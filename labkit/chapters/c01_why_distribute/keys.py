@@ -10,7 +10,7 @@ from labkit.cost.units import DAY, HOUR, MB, MS, US
 from labkit.grading.answers import Choice, Number, Several, Symbolic
 
 Slips = list[tuple[float, str]]
-MACHINE, GPU_HOURS = cost.Machine(), 50_000.0  # of section 5; hours between failures of a GPU in section 6
+MACHINE = cost.Machine()  # of section 3
 
 
 def _unlike(right: float, slips: Slips, tolerance: float = 0.01) -> Slips:
@@ -183,42 +183,6 @@ def longest_ms(C: float) -> Number:
         (C, "How long is the backward pass?"),
     ]
     return Number(8 / 9 * C, "ms", slips=slips)
-
-
-def hours_between(N: int) -> Number:
-    """Mean hours between failures of a job on N GPUs."""
-    slips = [
-        (N / GPU_HOURS, "Those are failures an hour. How many hours are between two of them?"),
-        (GPU_HOURS, "So long lives one GPU. Each of the N can stop the job."),
-        (8 * GPU_HOURS / N, "The 50,000 hours are those of a GPU, not of a node."),
-    ]
-    return Number(cost.mtbf_of(GPU_HOURS, N), "h", slips=slips)
-
-
-def quiet_days(N: int) -> Number:
-    """Percent of days without a failure."""
-    mtbf = cost.mtbf_of(GPU_HOURS, N)
-    right = 100 * cost.survival_hours(mtbf, 24)
-    slips = [
-        (100 - right, "That is the probability that something fails."),
-        (100 * math.exp(-mtbf / 24), "The fraction is upside down: the longer the time, the less likely it is quiet."),
-        (100 * math.exp(-1 / mtbf), "That is for one hour. A day has 24."),
-        (100 * mtbf / 24, "That is no probability of a quiet day: failures do not come at fixed times."),
-        (right / 100, "In percent, please: multiply by 100, or write it with the sign %."),
-    ]
-    return Number(right, "%", 0.02, _unlike(right, slips, 0.02))
-
-
-def lost(N: int) -> Choice:
-    """What a failure destroys when hardly any checkpoint is ever reached."""
-    mtbf = cost.mtbf_of(GPU_HOURS, N)
-    assert mtbf - 24 / math.expm1(24 / mtbf) > 0.9 * mtbf  # the mean time to a failure that comes before a checkpoint
-    why = {
-        "a": "Half would be right if a checkpoint were always half as old. How old is the last one here?",
-        "c": "Half of the interval is right if failures are rare. Here hardly any interval ends without one.",
-        "d": "A failure comes long before 24 hours are over, and destroys what was done since the start.",
-    }
-    return Choice("b", why)
 
 
 def n_squared() -> Symbolic:

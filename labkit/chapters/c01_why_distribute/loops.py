@@ -1,0 +1,174 @@
+"""What the third part of chapter 1 shows: the loops of training, the work of each rank, and the holes of a pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.book.drawing.figure import WIDTH, heading
+from labkit.book.drawing.style import GREY, ON_COLOUR, YELLOW, series
+from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.tables import Row
+from labkit.book.drawing.units import bytes_text, listing, seconds_text
+from labkit.book.stepping.film import Film
+
+RANKS, SAMPLES, LAYERS, COLUMNS = 4, 8, 4, 4
+LOOPS = {  # the loop: what it says, and what one sees when it is cut
+    "epochs": ("for epoch in range(3):", "Epochs cannot be cut: the second begins with the weights that the first "
+               "one leaves behind. So the ranks would have to work one after the other."),
+    "steps": ("for batch in epoch:", "Steps cannot be cut either: step 2 needs the weights that step 1 makes. "
+              "Chapter 8 bends this rule."),
+    "samples": ("for sample in batch:", "Data parallelism. Every rank computes all layers for its own samples, and "
+                "the gradients are averaged once a step."),
+    "layers": ("for layer in model:", "Pipeline parallelism. Every rank computes its own layers for all samples, and "
+               "at each cut the activations travel on to the next rank."),
+    "columns": ("for column in layer:", "Tensor parallelism. Every rank computes some columns of every layer, and "
+                "after each layer the columns are joined."),
+}  # fmt: skip
+
+
+def nest() -> Film:
+    """The loops of training, and who does what of one step when each of them is cut among four ranks."""
+    words = ["One step is all of these cells: for each sample of the batch, every column of every layer. One rank "
+             "does them all."] + [words for _, words in LOOPS.values()]  # fmt: skip
+    title = "Which loop do you cut?"
+    cut = {"epochs": "no", "steps": "no", "samples": "a parallel loop", "layers": "a pipeline", "columns": "vectorized"}
+    sent = {"samples": "gradients, once a step", "layers": "activations, at each cut",
+            "columns": "activations, in every layer"}  # fmt: skip
+    rows: list[Row] = [
+        {"loop": loop, "cut as": cut[loop], "what travels": sent.get(loop, "-"), "in words": LOOPS[loop][1]}
+        for loop in LOOPS
+    ]
+    said = "Samples, layers and columns can be given to different ranks. Epochs and steps wait for each other."
+    frames: list[str | None] = [None, *LOOPS]
+    return Film(title, "simulated", lambda k: _nest(title, words[k], frames[k]), words, said, rows, still=3)
+
+
+def owner(loop: str | None, sample: int, layer: int, column: int) -> int:
+    """Which rank computes a cell."""
+    return {"samples": sample * RANKS // SAMPLES, "layers": layer * RANKS // LAYERS,
+            "columns": column * RANKS // COLUMNS}.get(loop or "", 0)  # fmt: skip
+
+
+def _nest(title: str, said: str, loop: str | None) -> str:
+    svg = Svg(WIDTH, title, said)
+    top = max(heading(svg, "simulated", said), 70) + 8
+    for k, (name, (code, _)) in enumerate(LOOPS.items()):
+        x, y = 14 + 14.0 * k, top + 20 + 30 * k
+        if name == loop:
+            svg.rect(x - 6, y - 15, 196 - 8 * k, 22, fill=YELLOW if owner(loop, 7, 3, 3) else GREY, stroke="none",
+                     radius=4)  # fmt: skip
+        svg.text(x, y, code, 13, bold=name == loop, on_colour=name == loop)
+    svg.text(14 + 14.0 * 5, top + 20 + 150, "compute()", 13)
+    left, wide, tall, gap = 300.0, 22.0, 20.0, 10.0
+    for layer in range(LAYERS):
+        x = left + layer * (COLUMNS * wide + gap)
+        svg.text(x + COLUMNS * wide / 2, top + 12, f"layer {layer + 1}", 11.5, "middle")
+        for sample in range(SAMPLES):
+            for column in range(COLUMNS):
+                look = series(owner(loop, sample, layer, column))
+                svg.rect(x + column * wide, top + 20 + sample * tall, wide, tall, look.colour, look.hatch,
+                         stroke=ON_COLOUR, stroke_width=0.5)  # fmt: skip
+    for sample in range(SAMPLES):
+        svg.text(left - 6, top + 34 + sample * tall, f"sample {sample + 1}", 11, "end")
+    bottom = top + 20 + SAMPLES * tall
+    ranks = RANKS if owner(loop, 7, 3, 3) else 1
+    for rank in range(ranks):
+        x = left + rank * 95.0
+        svg.rect(x, bottom + 14, 18, 12, series(rank).colour, series(rank).hatch, stroke_width=0.8)
+        svg.text(x + 24, bottom + 24, f"rank {rank}", 11.5)
+    return svg.render(bottom + 36)
+
+
+def _rows(run: Any) -> list[list[tuple[float, float]]]:
+    spans = run.trace.spans("compute")
+    return [sorted((s.start, s.end) for s in spans if s.rank == rank) for rank in range(run.trace.world_size)]
+
+
+def holes(run: Any) -> Film:
+    """Who computes which piece when, moment by moment; hatched where a rank has nothing to do."""
+    rows = _rows(run)
+    end = max(stop for row in rows for _, stop in row)
+    ends = sorted({round(stop, 9) for row in rows for _, stop in row})
+    every = max(1, -(-len(ends) // 24))  # a step of the film for each end, or for so many
+    moments = [0.0, *ends[every - 1 :: every]]
+    moments += [] if moments[-1] == ends[-1] else [ends[-1]]
+    busy = sum(stop - start for row in rows for start, stop in row)
+    idle = 1 - busy / (end * len(rows))
+    title = "Who computes when"
+    said = (
+        f"The forward pass takes {seconds_text(end)}. Of the ranks' time {100 * (1 - idle):.0f} % is computing, and "
+        f"{100 * idle:.0f} % is holes."
+    )
+    words = []
+    for now in moments:
+        done = [sum(stop <= now + 1e-9 for _, stop in row) for row in rows]
+        at_work = [f"rank {r}" for r, row in enumerate(rows) if any(a < now + 1e-9 < b - 1e-9 for a, b in row)]
+        words.append(
+            f"At {seconds_text(now)} the ranks have done {listing([str(d) for d in done])} pieces of work. "
+            + (f"Now {listing(at_work)} compute{'s' * (len(at_work) == 1)}." if at_work else "All is done. " + said)
+        )
+    table: list[Row] = [
+        {"rank": r, "pieces of work": len(row), "computing (ms)": 1e3 * sum(b - a for a, b in row),
+         "idle (ms)": 1e3 * (end - sum(b - a for a, b in row))} for r, row in enumerate(rows)
+    ]  # fmt: skip
+    return Film(title, "emulated", lambda k: _holes(title, words[k], rows, moments[k], end), words, said, table,
+                begin=len(moments) - 1)  # fmt: skip
+
+
+def _holes(title: str, said: str, rows: list[list[tuple[float, float]]], now: float, end: float) -> str:
+    svg = Svg(WIDTH, title, said)
+    top = max(heading(svg, "emulated", said), 70) + 10
+    left, right, tall = 60.0, WIDTH - 14.0, 30.0 if len(rows) <= 8 else 18.0
+
+    def across(t: float) -> float:
+        return left + (right - left) * t / end
+
+    for r, row in enumerate(rows):
+        y = top + r * (tall + 8)
+        svg.text(left - 8, y + tall / 2 + 4, f"rank {r}", anchor="end")
+        if now > 0:
+            svg.rect(left, y, across(now) - left, tall, hatch="/", dash="3 2")
+        for piece, (start, stop) in enumerate(row):
+            if start >= now - 1e-9:
+                continue
+            x, wide = across(start), across(min(stop, now)) - across(start)
+            svg.rect(x, y, wide, tall, series(piece % 8).colour, stroke=ON_COLOUR, stroke_width=0.7,
+                     hover=f"rank {r}, piece {piece + 1}")  # fmt: skip
+            if wide > 18:
+                svg.text(x + wide / 2, y + tall / 2 + 4, str(piece + 1), 11.5, "middle", on_colour=True)
+    bottom = top + len(rows) * (tall + 8)
+    svg.line(left, bottom, right, bottom)
+    svg.text(left, bottom + 16, "0", 11)
+    svg.text(right, bottom + 16, seconds_text(end), 11, "end")
+    svg.rect(left + 60, bottom + 8, 18, 11, hatch="/", dash="3 2")
+    svg.text(left + 84, bottom + 17, "nothing to do; the numbers are pieces of work, in each rank's order", 11)
+    return svg.render(bottom + 28)
+
+
+def logits_of(run: Any) -> Tensor:
+    """What the ranks computed together: the last rank's result, or all of them where samples are cut."""
+    cut, results = run.results[0][0], [result for _, result in run.results]
+    return torch.cat(results) if cut == "samples" else results[-1]
+
+
+def computed(run: Any) -> float:
+    """Seconds until the last kernel was over."""
+    return float(max(s.end for s in run.trace.spans("compute")))
+
+
+def same(whole: Tensor) -> Any:
+    """A view that compares the ranks' logits with those of one process."""
+
+    def view(run: Any) -> str:
+        sent = run.trace.bytes_sent()
+        equal = torch.allclose(logits_of(run), whole, atol=1e-5)
+        said = "The logits are those of one process. " if equal else "The logits are NOT those of one process. "
+        return said + (
+            f"The forward pass took {seconds_text(computed(run))} (emulated), and all ranks together sent "
+            f"{bytes_text(sum(sent))} in {sum(run.trace.messages()):,} messages."
+        )
+
+    return view

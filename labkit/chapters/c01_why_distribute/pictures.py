@@ -1,0 +1,242 @@
+"""What the first two parts of chapter 1 show: what ranks hold beside what a GPU has, and where a step's time goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from labkit import book, cost
+from labkit.book.drawing.charts import marker
+from labkit.book.drawing.figure import WIDTH, Figure, axis, heading, legend, plotly_spec
+from labkit.book.drawing.style import INK, ON_COLOUR, series
+from labkit.book.drawing.svg import Svg, number, text_width
+from labkit.book.drawing.tables import Row
+from labkit.book.drawing.units import bytes_text, listing
+from labkit.book.stepping.film import Film
+from labkit.chapters.c01_why_distribute.memory import PARTS, Moment, Trial
+from labkit.cost.units import GB, MB, format_seconds
+
+
+@dataclass(frozen=True)
+class Job:
+    """A step that one rank computes in `compute` seconds, its gradient, and the links between ranks."""
+
+    compute: float
+    nbytes: int
+    latency: float
+    bandwidth: float
+
+    def step(self, ranks: int) -> float:
+        """Seconds of the step on so many ranks, by the formula, with nothing hidden."""
+        messages = cost.ring_all_reduce_time(self.nbytes, ranks, self.latency, 1 / self.bandwidth)
+        return cost.step_seconds(self.compute, ranks, messages)
+
+
+DEVICE = 64 * MB  # memory of a make-believe GPU, 1,250 times smaller than one of 80 GB
+LOOKS = {part: series(k) for k, part in enumerate(PARTS)}
+STATE = {"parameters": "parameters", "gradients": "gradients", "Adam's state": "optimizer"}
+
+
+def fits(trial: Trial) -> Figure:
+    """What every rank holds of a large model, as measured on the small one, with the formula and a GPU's memory."""
+    held = [{name: getattr(rank, part) for name, part in STATE.items()} for rank in trial.held]
+    most, room = max(sum(rank.values()) for rank in held), cost.GPU_MEMORY
+    said = (
+        f"The fullest rank holds {most / GB:,.4g} GB of training state, and by the formula it is "
+        f"{trial.formula.total / GB:,.4g} GB. A GPU has {room / GB:g} GB, "
+    )
+    said += (
+        f"so it does not fit: {bytes_text(most - room)} too much."
+        if most > room
+        else f"so it fits, and leaves {bytes_text(room - most)} for the activations."
+    )
+    rows: list[Row] = [
+        {"rank": r, **{f"{name} (GB)": n / GB for name, n in rank.items()}, "together (GB)": sum(rank.values()) / GB,
+         "by the formula (GB)": trial.formula.total / GB} for r, rank in enumerate(held)
+    ]  # fmt: skip
+    title = "Training state on each rank"
+    return Figure(title, "emulated", said, rows, svg=_fits_svg(title, said, held, trial.formula.total),
+                  spec=_fits_spec(title, said, held, trial.formula.total))  # fmt: skip
+
+
+def _fits_svg(title: str, said: str, held: list[dict[str, float]], formula: float) -> str:
+    svg = Svg(WIDTH, title, said)
+    looks = [(name, LOOKS[name].colour, LOOKS[name].hatch, "") for name in STATE]
+    top = legend(svg, heading(svg, "emulated", said), looks) + 14
+    left, right, high, room = 70.0, WIDTH - 110.0, 220.0, cost.GPU_MEMORY
+    scale = high / (1.1 * max(room, formula, *(sum(rank.values()) for rank in held)))
+    bottom, pitch = top + high, (right - left) / len(held)
+    for r, rank in enumerate(held):
+        x, y, wide = left + (r + 0.2) * pitch, bottom, 0.6 * pitch
+        for name, n in rank.items():
+            y -= n * scale
+            svg.rect(x, y, wide, n * scale, LOOKS[name].colour, LOOKS[name].hatch, stroke=ON_COLOUR, stroke_width=0.7)
+        svg.marker(x + wide / 2, bottom - formula * scale, "diamond", "#ffffff")
+        svg.text(x + wide / 2, bottom + 16, f"rank {r}", anchor="middle")
+    svg.line(left, bottom, right, bottom)
+    svg.line(left, bottom - room * scale, right, bottom - room * scale, dash="7 4", width=2.5)
+    svg.text(right + 6, bottom - room * scale + 4, f"{room / GB:g} GB: one GPU")
+    svg.marker(left + 4, bottom + 32, "diamond", "#ffffff")
+    svg.text(left + 14, bottom + 36, "by the formula")
+    return svg.render(bottom + 44)
+
+
+def _fits_spec(title: str, said: str, held: list[dict[str, float]], formula: float) -> dict[str, Any]:
+    x = [f"rank {r}" for r in range(len(held))]
+    data: list[dict[str, Any]] = [
+        {"type": "bar", "name": name, "x": x, "y": [rank[name] / GB for rank in held], "marker": marker(LOOKS[name]),
+         "hovertemplate": "%{x}: %{y:.4g} GB of " + name + "<extra></extra>"} for name in STATE
+    ]  # fmt: skip
+    dots = {"symbol": "diamond", "size": 11, "color": "#ffffff", "line": {"width": 1.5, "color": ON_COLOUR}}
+    data.append({"type": "scatter", "mode": "markers", "name": "by the formula", "x": x,
+                 "y": [formula / GB] * len(x), "marker": dots})  # fmt: skip
+    room = cost.GPU_MEMORY / GB
+    line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": room, "y1": room,
+            "line": {"dash": "dash", "width": 2.5, "color": INK}}  # fmt: skip
+    words = {"xref": "paper", "x": 1, "y": room, "yshift": 9, "xanchor": "right", "showarrow": False,
+             "text": f"{room:g} GB: one GPU"}  # fmt: skip
+    return plotly_spec(
+        title, "emulated", said, data, 280, barmode="stack", xaxis=axis(""), yaxis=axis("GB") | {"rangemode": "tozero"},
+        shapes=[line], annotations=[words], showlegend=True,
+    )  # fmt: skip
+
+
+def also_alive(trial: Trial) -> str:
+    """What labkit found from outside: all tensors that were alive at the end of the step."""
+    held, found = max(sum(parts) for parts in trial.run.results), max(trial.trace.peak_bytes())
+    return (
+        f"Every rank trained a small model, cut in the same way, and the bars count its bytes times "
+        f"{trial.times:,.0f}. Its own training state takes {bytes_text(held)} on the fullest rank. All tensors that "
+        f"labkit found alive there at the end of the step, whoever holds them, take {bytes_text(found)}."
+    )
+
+
+def total(moment: Moment) -> int:
+    return sum(moment[part] for part in PARTS)
+
+
+def filling(run: Any, room: float = DEVICE) -> Film:
+    """The memory of one device, moment by moment through a step, from the moments that rank 0 returned."""
+    moments: list[Moment] = run.results[0]
+    fullest = max(range(len(moments)), key=lambda k: total(moments[k]))
+    over = next((m for m in moments if total(m) > room), None)
+    said = f"The fullest moment is “{moments[fullest]['at']}”, with {bytes_text(total(moments[fullest]))}. "
+    said += (
+        f"A device of {bytes_text(room)} would be out of memory at “{over['at']}”."
+        if over
+        else f"A device of {bytes_text(room)} would be enough."
+    )
+    words = [
+        f"{m['at'][0].upper()}{m['at'][1:]}: {bytes_text(total(m))} are held: "
+        + ", ".join(f"{part} {bytes_text(m[part])}" for part in PARTS)
+        + "."
+        for m in moments
+    ]
+    title = "The memory of one device through a step"
+    rows: list[Row] = [
+        {"after": m["at"], **{f"{p} (MB)": m[p] / MB for p in PARTS}, "together (MB)": total(m) / MB} for m in moments
+    ]
+
+    def draw(k: int) -> str:
+        return _tank(title, words[k], moments, k, room)
+
+    return Film(title, "measured", draw, words, said, rows, still=fullest)
+
+
+def _tank(title: str, said: str, moments: list[Moment], now: int, room: float) -> str:
+    """The device as a tank that fills, and beside it all moments so far."""
+    svg = Svg(WIDTH, title, said)
+    looks = [(part, LOOKS[part].colour, LOOKS[part].hatch, "") for part in PARTS]
+    top = legend(svg, max(heading(svg, "measured", said), 67), looks) + 16
+    high, left, wide = 250.0, 14.0, 190.0
+    scale = high / (1.08 * max(room, *map(total, moments)))
+    bottom = top + high
+
+    def pile(x: float, width: float, moment: Moment, label: bool) -> None:
+        y = bottom
+        for part in PARTS:
+            tall = moment[part] * scale
+            if not tall:
+                continue
+            y -= tall
+            svg.rect(x, y, width, tall, LOOKS[part].colour, LOOKS[part].hatch, stroke=ON_COLOUR, stroke_width=0.7,
+                     hover=f"{moment['at']}: {part} {bytes_text(moment[part])}")  # fmt: skip
+            if label and tall > 15:
+                _label(svg, x + width / 2, y + tall / 2, f"{part} {bytes_text(moment[part])}")
+
+    pile(left, wide, moments[now], True)
+    svg.rect(left, bottom - room * scale, wide, room * scale, stroke_width=2.5)
+    svg.text(left + wide + 6, bottom - room * scale + 4, f"{bytes_text(room)}: full", 11, bold=True)
+    start, end = 300.0, WIDTH - 10.0
+    pitch = (end - start) / len(moments)
+    for k, moment in enumerate(moments[: now + 1]):
+        pile(start + k * pitch, 0.8 * pitch, moment, False)
+    svg.line(start, bottom, end, bottom)
+    svg.line(start, bottom - room * scale, end, bottom - room * scale, dash="7 4", width=2)
+    at = start + (now + 0.4) * pitch
+    svg.add("path", d=f"M{number(at)} {number(bottom + 3)} l-6 10 h12 Z", klass="lk-head")
+    svg.text(min(max(at, start + 60), end - 60), bottom + 28, moments[now]["at"], 12, "middle", bold=True)
+    svg.text(left + wide / 2, bottom + 28, "now", 12, "middle", bold=True)
+    return svg.render(bottom + 38)
+
+
+def _label(svg: Svg, x: float, y: float, text: str) -> None:
+    """Dark words on a light strip: readable on every hatch."""
+    wide = text_width(text, 11.5) + 8
+    svg.rect(x - wide / 2, y - 8, wide, 16, "#ffffff", stroke="none", radius=3)
+    svg.text(x, y + 4, text, 11.5, "middle", on_colour=True)
+
+
+def took(run: Any) -> str:
+    """How long a step took beside the formula, and what that is worth; the ranks return a `Job`."""
+    job, n, seconds = run.results[0], len(run.results), run.trace.duration
+    return (
+        f"The run took {format_seconds(seconds, 3)}; by the formula it takes {format_seconds(job.step(n), 3)} "
+        f"({run.trace.badge}). That is {job.compute / seconds:.3g} times as fast as one rank: of the time of "
+        f"{n} rank{'s' * (n > 1)} {100 * job.compute / (n * seconds):.0f} % is computing."
+    )
+
+
+def speed_up(run: Any) -> Figure:
+    """The speed-up of this run, on the curve of the formula, with the line that everybody hopes for."""
+    job, n, sizes = run.results[0], len(run.results), range(1, 17)
+    by_formula = {float(size): job.compute / job.step(size) for size in sizes}
+    best = max(by_formula, key=lambda size: by_formula[size])
+    said = f"By the formula the best number of ranks up to 16 is {best:g}: {by_formula[best]:.3g} times as fast as one."
+    curves: dict[str, dict[float, float]] = {
+        "as hoped": {float(size): float(size) for size in sizes}, "by the formula": by_formula,
+        "this run": {float(n): job.compute / run.trace.duration},
+    }  # fmt: skip
+    return book.lines(curves, x="ranks", y="times as fast", title="Speed-up", badge="emulated", sentence=said)
+
+
+def timeline(run: Any) -> Figure:
+    """The whole run, from its first kernel to its last message."""
+    return book.timeline(run.trace, title="Who does what when", arrows=False)
+
+
+def diagnosis(run: Any) -> str:
+    """How long the step takes, and what each rank's own time says about it."""
+    found: dict[str, list[int]] = {}
+    parts = run.trace.step_breakdown(0)
+    for rank, row in enumerate(parts):
+        found.setdefault(cost.regime(row["compute"], row["transfer"], row["waiting"]), []).append(rank)
+    told = listing([f"{plural_ranks(ranks)} {regime}" for regime, ranks in found.items()])
+    longest = max(row["total"] for row in parts)
+    return f"The step takes {format_seconds(longest, 3)} ({run.trace.badge}). By its largest part, {told}."
+
+
+def plural_ranks(ranks: list[int]) -> str:
+    """rank 1 is; ranks 0, 2 and 3 are."""
+    names = listing([str(r) for r in ranks])
+    return f"rank {names} is" if len(ranks) == 1 else f"ranks {names} are"
+
+
+def breakdown(run: Any) -> Figure:
+    """The parts of the time of each rank in the step."""
+    return book.step_breakdown(run.trace, 0, title="Where the time of the step went")
+
+
+def step_timeline(run: Any) -> Figure:
+    """The step, from its first kernel to its last message."""
+    return book.timeline(run.trace, step=0, title="Who does what when", arrows=False)
