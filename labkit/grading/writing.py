@@ -26,20 +26,32 @@ Body = Callable[[Student], Any]
 class Reader(NotebookStudent):
     """A reader's functions, as a check sees them."""
 
-    def in_place(self, name: str, world_size: int, inputs: Sequence[Any]) -> Evidence:
-        """As `run`, for a function that changes what it gets: results are the inputs as it has left them."""
+    def through(
+        self, name: str, world_size: int, inputs: Sequence[Any], call: Callable[[Callable[..., Any], Any, Group], Any]
+    ) -> Evidence:
+        """As `run`, for a function that does not take its rank's input as it is: `call(fn, input, group)` calls it.
 
+        Results are what `call` returns. One `call` for a name: the same inputs are not run a second time.
+        """
         names, fn = self._names, self._names.get(name)
 
-        def changed(x: Any, group: Group) -> Any:
-            fn(x, group)  # type: ignore[misc]
-            return x
+        def called(x: Any, group: Group) -> Any:
+            return call(fn, x, group)  # type: ignore[arg-type]
 
-        self._names = {**names, name: changed} if callable(fn) else names  # else `run` says what it is
+        self._names = {**names, name: called} if callable(fn) else names  # else `run` says what it is
         try:
             return self.run(name, world_size, inputs)
         finally:
             self._names = names
+
+    def in_place(self, name: str, world_size: int, inputs: Sequence[Any]) -> Evidence:
+        """As `run`, for a function that changes what it gets: results are the inputs as it has left them."""
+
+        def changed(fn: Callable[..., Any], x: Any, group: Group) -> Any:
+            fn(x, group)
+            return x
+
+        return self.through(name, world_size, inputs, changed)
 
 
 def you_write(check: Callable[[Reader], str | None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
