@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading, legend
@@ -180,3 +185,46 @@ def ticks(svg: Svg, y: float, x: Any, longest: float, every: float = 10 * MS) ->
     for k in range(int(longest / every) + 1):
         svg.line(x(k * every), y - 3, x(k * every), y + 3)
         svg.text(x(k * every), y + 17, f"{1e3 * k * every:g}" + " ms" * (k == 0), 11, "middle")
+
+
+def bytes_held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """Bytes of the parameters, of their gradients, and of what the optimizer keeps for them."""
+    kept = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, Tensor)]
+    return {
+        "parameters": sum(p.nbytes for p in model.parameters()),
+        "gradients": sum(p.grad.nbytes for p in model.parameters() if p.grad is not None),
+        "optimizer state": sum(x.nbytes for x in kept),
+    }
+
+
+@contextmanager
+def kept_for_backward(model: nn.Module) -> Iterator[dict[int, int]]:
+    """Bytes that autograd keeps for the backward pass of what is computed inside, by address; weights do not count."""
+    weights, kept = {p.untyped_storage().data_ptr() for p in model.parameters()}, dict[int, int]()
+
+    def keep(x: Tensor) -> Tensor:
+        memory = x.untyped_storage()
+        if memory.data_ptr() not in weights:
+            kept[memory.data_ptr()] = memory.nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        yield kept
+
+
+def ready(run: Any) -> tuple[list[float], list[int]]:
+    """In the order in which gradients are ready: seconds since the one before, and bytes."""
+    one = step_of(run)
+    times = [one.backward, *(when for when, _, _ in one.ready)]
+    return [b - a for a, b in pairwise(times)], [nbytes for _, _, nbytes in one.ready]
+
+
+def bucket_curve(model: Any, link: Any) -> dict[float, float]:
+    """The step in ms by its number of buckets, by `model(nbytes, link)`: the best of all sizes that make so many."""
+    points: dict[float, float] = {}
+    whole = sum(bucket.nbytes for bucket in model(1, link).buckets)
+    for parts in range(1, 60):
+        found = model(whole / parts, link)
+        count = len(found.buckets)
+        points[count] = min(1e3 * found.seconds, points.get(count, float("inf")))
+    return {count: ms for count, ms in points.items() if count < 40}

@@ -206,7 +206,7 @@ def behind_backward(student: Reader) -> str:
             why = "its last gradient is there: count down in `missing`, and send at 0."
             student.expect(len(order.calls) == LAYERS, said + why, **values)
             said = "With {n} ranks rank {rank} began all {all} buckets at the end of its backward pass. Do "
-            why = "the hooks hang there before you call loss.backward(), and does a bucket wait for its own gradients only?"
+            why = "the hooks hang there before loss.backward(), and does a bucket wait for its own gradients only?"
             student.expect(any(begun), said + why, **values)
             for b, k in enumerate(begun):
                 said = (
@@ -231,8 +231,7 @@ def behind_backward(student: Reader) -> str:
 def overlapped(loss: Tensor, buckets: list[list[nn.Parameter]], group: Group) -> None:
     """Backward; each bucket leaves when its last gradient is there. Wait at the end."""
     place = {p: n for n, bucket in enumerate(buckets) for p in bucket}
-    missing = [len(bucket) for bucket in buckets]  # gradients that are not there yet
-    under_way, hooks = [], []
+    missing, under_way, hooks = [len(bucket) for bucket in buckets], [], []
 
     def arrived(p):  # type: ignore[no-untyped-def]
         n = place[p]
@@ -240,8 +239,7 @@ def overlapped(loss: Tensor, buckets: list[list[nn.Parameter]], group: Group) ->
         if missing[n] == 0:
             under_way.append(begin(buckets[n], group))
 
-    for p in place:
-        hooks.append(p.register_post_accumulate_grad_hook(arrived))
+    hooks += [p.register_post_accumulate_grad_hook(arrived) for p in place]
     loss.backward()
     for work in under_way:
         end(work)
