@@ -149,13 +149,15 @@ def length(run: Any) -> str:
     )
 
 
+def milliseconds(run: Any) -> float:
+    """The step on the slowest rank."""
+    return 1e3 * max(s.end - s.start for s in run.trace.spans("step"))
+
+
 def took(run: Any) -> str:
     """How long the step took on the slowest rank, beside the formula that each rank returned."""
-    seconds = max(s.end - s.start for s in run.trace.spans("step"))
-    return (
-        f"The run took {format_seconds(seconds, 3)}; by the formula it takes {format_seconds(run.results[0], 3)} "
-        f"({run.trace.badge})."
-    )
+    ran, formula = format_seconds(MS * milliseconds(run), 3), format_seconds(run.results[0], 3)
+    return f"The run took {ran}; by the formula it takes {formula} ({run.trace.badge})."
 
 
 def all_ranks(run: Any) -> book.Figure:
