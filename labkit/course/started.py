@@ -16,9 +16,9 @@ DOORS = {
     "run_ft_hsdp": "labkit.resilience", "run_ntp": "labkit.resilience.ntp", "run_elastic": "labkit.resilience.elastic",
     "run_trials": "labkit.resilience.fleet_trial", "paced_step": "labkit.resilience.ntp.pacing",
     "emulate": "labkit.resilience.quorum.emulate", "strike": "labkit.book.cases.struck",
-    "investigate": "labkit.book.cases.hung",
+    "investigate": "labkit.book.cases.hung", "workbench": "labkit.book",
 }  # fmt: skip
-MODULES = {"labkit", "hung", "struck", "fleet_trial"}  # by which chapters name them
+MODULES = {"labkit", "book", "hung", "struck", "fleet_trial"}  # by which chapters name them
 CHANGES = {"append", "extend", "update", "setdefault", "insert", "add"}  # methods by which a statement fills a name
 
 
