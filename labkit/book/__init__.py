@@ -9,6 +9,7 @@
     mesh(layout, 4)              ranks, axes and nodes: who works with whom
     topology(machine, mesh)      a machine level by level, and which of its wires the axes of a mesh need
     replay(trace)                step through a recorded collective, chunk by chunk
+    play(pictures)               pictures of a process, to step through or to play
     record(trace)                the data behind it, to compute with
     cost_curves(curves, points)  time against size: the model, and the reader's measurements
     bars(values)                 measured beside computed

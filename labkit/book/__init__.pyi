@@ -20,6 +20,7 @@ from .reading.chapter import Chapter as Chapter, open_chapter as open_chapter
 from .reading.conclusions import Conclusion as Conclusion, conclude as conclude
 from .reading.predicting import PredictFirst as PredictFirst, Prediction as Prediction
 from .reading.quizzes import Quiz as Quiz
+from .stepping.player import Player as Player, play as play
 from .stepping.recorder import record as record
 from .stepping.recording import Replay as Replay
 from .stepping.stepper import Stepper as Stepper, replay as replay

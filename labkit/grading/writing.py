@@ -26,20 +26,13 @@ Body = Callable[[Student], Any]
 class Reader(NotebookStudent):
     """A reader's functions, as a check sees them."""
 
-    def in_place(self, name: str, world_size: int, inputs: Sequence[Any]) -> Evidence:
-        """As `run`, for a function that changes what it gets: results are the inputs as it has left them."""
-
-        def changed(fn: Callable[..., Any], x: Any, group: Group) -> Any:
-            fn(x, group)
-            return x
-
-        return self.through(changed, name, world_size, inputs)
-
     def through(
-        self, call: Callable[[Callable[..., Any], Any, Group], Any], name: str, world_size: int, inputs: Sequence[Any]
-    ) -> Evidence:  # fmt: skip
-        """As `run`, for a function that is called in its own way: each rank returns call(fn, its input, group)."""
+        self, name: str, world_size: int, inputs: Sequence[Any], call: Callable[[Callable[..., Any], Any, Group], Any]
+    ) -> Evidence:
+        """As `run`, for a function that does not take its rank's input as it is: `call(fn, input, group)` calls it.
 
+        Results are what `call` returns. One `call` for a name: the same inputs are not run a second time.
+        """
         names, fn = self._names, self._names.get(name)
 
         def called(x: Any, group: Group) -> Any:
@@ -50,6 +43,15 @@ class Reader(NotebookStudent):
             return self.run(name, world_size, inputs)
         finally:
             self._names = names
+
+    def in_place(self, name: str, world_size: int, inputs: Sequence[Any]) -> Evidence:
+        """As `run`, for a function that changes what it gets: results are the inputs as it has left them."""
+
+        def changed(fn: Callable[..., Any], x: Any, group: Group) -> Any:
+            fn(x, group)
+            return x
+
+        return self.through(name, world_size, inputs, changed)
 
 
 def you_write(check: Callable[[Reader], str | None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

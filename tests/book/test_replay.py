@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from labkit.book import Stepper, record, replay
 from labkit.book.drawing.cells import label
-from labkit.book.stepping.stepper import VIEW
+from labkit.book.frontend import VIEW
 
 from . import fake_trace as fake
 

@@ -53,7 +53,7 @@ def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
     assert CHAPTER.forecast("late-steps", {"chance": 0.02}).declared == pytest.approx(
         (100 * (1 - 0.98**8), 100 * (1 - 0.98**32))
     )
-    sizes = {"sizes": [1, 2, 3, 4, 5], "latency": 1.0, "total": 9}
+    sizes = {"sizes": [1, 2, 3, 4, 5], "latency": 1.0, "total": 9, "near": 2}
     assert CHAPTER.forecast("bucket-size", sizes | {"best": 3}).declared == (3,)
 
 

@@ -8,15 +8,14 @@ Without one (nbval, papermill, a script): the rounds side by side, and in words.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from labkit.book.drawing.cells import Grid, draw_cells, draw_moves, key
 from labkit.book.drawing.circle import circle_picture, circles
-from labkit.book.drawing.figure import WIDTH, Figure, heading, show_with_table
+from labkit.book.drawing.figure import WIDTH, Figure, heading
 from labkit.book.drawing.strip import MOST_SHOWN, describe, flaws_by_cell
 from labkit.book.drawing.svg import Svg, number
 from labkit.book.drawing.units import seconds_text
-from labkit.book.frontend import VIEW, live
+from labkit.book.stepping.player import Player
 from labkit.book.stepping.recorder import record
 from labkit.book.stepping.recording import Frame, Replay
 from labkit.book.timelines.reads import Trace
@@ -39,45 +38,27 @@ def replay(trace: Trace, collective: str | None = None, nth: int = 0, by: str = 
     return Stepper(record(trace, collective, nth), by, shape)
 
 
-class Stepper:
+class Stepper(Player):
     """What `replay` returns. `step` is the number of the frame shown; set it, or call `next()` and `previous()`."""
 
+    frames: tuple[Frame, ...]
+
     def __init__(self, recording: Replay, by: str = "time", shape: str = "rows") -> None:
+        frames = recording.frames if by == "time" else recording.rounds
+        begin = int(shape == "circle" and len(frames) > 1)  # an empty circle says nothing
+        super().__init__(frames, f"{recording.name} {recording.algorithm}".strip(), begin)
         self.recording, self.shape = recording, shape
-        self.frames: tuple[Frame, ...] = recording.frames if by == "time" else recording.rounds
-        self._step = int(shape == "circle" and len(self.frames) > 1)  # an empty circle says nothing
-        self._view: Any = None
-
-    @property
-    def step(self) -> int:
-        return self._step
-
-    @step.setter
-    def step(self, step: int) -> None:
-        if not 0 <= step < len(self.frames):
-            raise ValueError(f"step={step}: this replay has steps 0 to {len(self.frames) - 1}")
-        self._step = step
-        if self._view is not None:
-            self._view.step = step  # which shows it
-
-    def next(self) -> None:
-        """One step on; stays at the last."""
-        self.step = min(self._step + 1, len(self.frames) - 1)
-
-    def previous(self) -> None:
-        """One step back; stays at the first."""
-        self.step = max(self._step - 1, 0)
 
     @property
     def text(self) -> str:
         """The step shown, as a sentence."""
-        return describe(self.recording, self.frames, self._step)
+        return describe(self.recording, self.frames, self.step)
 
     @property
     def svg(self) -> str:
         """The step shown, as a picture."""
         draw = circle_picture if self.shape == "circle" else frame_picture
-        return draw(self.recording, self.frames, self._step)
+        return draw(self.recording, self.frames, self.step)
 
     @property
     def still(self) -> Figure:
@@ -86,41 +67,6 @@ class Stepper:
             return self.recording.strip()
         told = self.recording.strip(self.frames)
         return replace(told, svg=circles(self.recording, self.frames, told.title, told.sentence))
-
-    @property
-    def widget(self) -> Any:
-        """The interactive form (an anywidget), made when first asked for."""
-        if self._view is None:
-            from labkit.book.forms.view import StepperView
-
-            title = f"{self.recording.name} {self.recording.algorithm}".strip()
-            self._view = StepperView(title=title, last=len(self.frames) - 1, step=self._step, svg=self.svg)
-            self._view.observe(self._moved, names="step")
-        return self._view
-
-    def _moved(self, change: Any) -> None:
-        """The page, or `step`, moved the view."""
-        self._step = min(max(change["new"], 0), len(self.frames) - 1)
-        self._show()
-
-    def _show(self) -> None:
-        with self._view.hold_sync():
-            self._view.svg, self._view.words = self.svg, self.text
-
-    def __repr__(self) -> str:
-        return self.still.text
-
-    def _ipython_display_(self) -> None:
-        """In a notebook: the stepper, and below it every round as a table."""
-        show_with_table(*self._repr_mimebundle_(), self.still)
-
-    def _repr_mimebundle_(
-        self, include: object = None, exclude: object = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        bundle, alt = self.still._repr_mimebundle_()
-        if live():
-            bundle[VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
-        return bundle, alt
 
 
 def frame_picture(recording: Replay, frames: tuple[Frame, ...], index: int) -> str:

@@ -27,7 +27,7 @@ from typing import Any
 from labkit.book.drawing.figure import Figure
 from labkit.book.drawing.tables import Table
 from labkit.book.frontend import VIEW, cell_id
-from labkit.book.stepping.stepper import Stepper
+from labkit.book.stepping.player import Player
 from labkit.book.timelines.waits import wait_for
 from labkit.book.workbenches.latest import Latest
 from labkit.book.workbenches.source import standing_alone, written
@@ -37,7 +37,7 @@ from labkit.world import RankFailed, World
 
 RANKS = "ranks"  # the control that says how many there are
 
-Face = Figure | Stepper | Table | str
+Face = Figure | Player | Table | str
 View = Callable[[Any], Face]
 _of_cell: weakref.WeakValueDictionary[str, Workbench] = weakref.WeakValueDictionary()
 
@@ -225,7 +225,7 @@ class Workbench:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         if not live():
-            pictures = [_still(face).svg for face in self.faces if isinstance(face, Figure | Stepper)]
+            pictures = [_still(face).svg for face in self.faces if isinstance(face, Figure | Player)]
             return {"text/plain": self.text} | ({"image/svg+xml": pictures[0]} if pictures else {})
         return {"text/plain": self.text, VIEW: self.panel.box._repr_mimebundle_()[VIEW]}
 
@@ -239,8 +239,8 @@ def workbench(
     run: gets a kept world (`labkit.world`), and the value of each control by its name; its defaults are where they
     begin. If its first parameter is called `group`, it is what every rank does, and a Run is its result.
     `ranks`, where there is such a control, decides the size of the world, and begins at `ranks`.
-    views: functions of what `run` returns: a Figure, a Stepper (`book.replay`), a Table, or words. Where a rank fails,
-    the picture is who waits for whom.
+    views: functions of what `run` returns: a Figure, pictures to play (`book.replay`, `book.play`), a Table, or
+    words. Where a rank fails, the picture is who waits for whom.
     options: of the world. Raises ValueError for controls that `run` does not take, RefusedError for options.
     """
     return Workbench(run, controls, views, title or _label(run.__name__), ranks, options)
@@ -274,5 +274,5 @@ def _words(face: Face) -> str:
     return face if isinstance(face, str) else face.text() if isinstance(face, Table) else _still(face).text
 
 
-def _still(face: Figure | Stepper) -> Figure:
-    return face.still if isinstance(face, Stepper) else face
+def _still(face: Figure | Player) -> Figure:
+    return face.still if isinstance(face, Player) else face

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.book.drawing.figure import Figure
 from labkit.book.drawing.tables import Table
-from labkit.book.stepping.stepper import Stepper
+from labkit.book.stepping.player import Player
 
 if TYPE_CHECKING:
     from labkit.book.workbenches.bench import Face, Workbench
@@ -78,7 +78,7 @@ class Pane:
         self._plot: Any = None
 
     def put(self, face: Face, ghost: Face | None) -> None:
-        if isinstance(face, Stepper):
+        if isinstance(face, Player):
             self.words.value = face.still.data_html()
             self._show(face.widget)
             return
@@ -130,7 +130,7 @@ def _is_curves(face: Face) -> bool:
 
 
 def _html(face: Face) -> str:
-    if isinstance(face, Stepper):
+    if isinstance(face, Player):
         face = face.still
     if isinstance(face, Figure):
         return f'<div role="img" aria-label="{escape(face.sentence)}">{face.svg}</div>{face.data_html()}'

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import GREY, ON_COLOUR, YELLOW, series
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, listing, seconds_text
-from labkit.book.stepping.film import Film
 
 RANKS, SAMPLES, LAYERS, COLUMNS = 4, 8, 4, 4
 LOOPS = {  # the loop: what it says, and what one sees when it is cut
@@ -29,7 +29,7 @@ LOOPS = {  # the loop: what it says, and what one sees when it is cut
 }  # fmt: skip
 
 
-def nest() -> Film:
+def nest() -> book.Player:
     """The loops of training, and who does what of one step when each of them is cut among four ranks."""
     words = ["One step is all of these cells: for each sample of the batch, every column of every layer. One rank "
              "does them all."] + [words for _, words in LOOPS.values()]  # fmt: skip
@@ -43,7 +43,8 @@ def nest() -> Film:
     ]
     said = "Samples, layers and columns can be given to different ranks. Epochs and steps wait for each other."
     frames: list[str | None] = [None, *LOOPS]
-    return Film(title, "simulated", lambda k: _nest(title, words[k], frames[k]), words, said, rows, still=3)
+    pictures = [(_nest(title, said, frame), said) for said, frame in zip(words, frames, strict=True)]
+    return book.play(pictures, title=title, badge="simulated", rows=rows, sentence=said, still=3)
 
 
 def owner(loop: str | None, sample: int, layer: int, column: int) -> int:
@@ -87,12 +88,12 @@ def _rows(run: Any) -> list[list[tuple[float, float]]]:
     return [sorted((s.start, s.end) for s in spans if s.rank == rank) for rank in range(run.trace.world_size)]
 
 
-def holes(run: Any) -> Film:
+def holes(run: Any) -> book.Player:
     """Who computes which piece when, moment by moment; hatched where a rank has nothing to do."""
     rows = _rows(run)
     end = max(stop for row in rows for _, stop in row)
     ends = sorted({round(stop, 9) for row in rows for _, stop in row})
-    every = max(1, -(-len(ends) // 24))  # a step of the film for each end, or for so many
+    every = max(1, -(-len(ends) // 24))  # a picture for each end, or for so many
     moments = [0.0, *ends[every - 1 :: every]]
     moments += [] if moments[-1] == ends[-1] else [ends[-1]]
     busy = sum(stop - start for row in rows for start, stop in row)
@@ -114,8 +115,8 @@ def holes(run: Any) -> Film:
         {"rank": r, "pieces of work": len(row), "computing (ms)": 1e3 * sum(b - a for a, b in row),
          "idle (ms)": 1e3 * (end - sum(b - a for a, b in row))} for r, row in enumerate(rows)
     ]  # fmt: skip
-    return Film(title, "emulated", lambda k: _holes(title, words[k], rows, moments[k], end), words, said, table,
-                begin=len(moments) - 1)  # fmt: skip
+    pictures = [(_holes(title, text, rows, now, end), text) for text, now in zip(words, moments, strict=True)]
+    return book.play(pictures, title=title, badge="emulated", rows=table, sentence=said, begin=len(moments) - 1)
 
 
 def _holes(title: str, said: str, rows: list[list[tuple[float, float]]], now: float, end: float) -> str:

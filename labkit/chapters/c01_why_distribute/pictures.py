@@ -12,7 +12,6 @@ from labkit.book.drawing.style import INK, ON_COLOUR, series
 from labkit.book.drawing.svg import Svg, number, text_width
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, listing
-from labkit.book.stepping.film import Film
 from labkit.chapters.c01_why_distribute.memory import PARTS, Moment, Trial
 from labkit.cost.units import GB, MB, format_seconds
 
@@ -115,7 +114,7 @@ def total(moment: Moment) -> int:
     return sum(moment[part] for part in PARTS)
 
 
-def filling(run: Any, room: float = DEVICE) -> Film:
+def filling(run: Any, room: float = DEVICE) -> book.Player:
     """The memory of one device, moment by moment through a step, from the moments that rank 0 returned."""
     moments: list[Moment] = run.results[0]
     fullest = max(range(len(moments)), key=lambda k: total(moments[k]))
@@ -137,10 +136,8 @@ def filling(run: Any, room: float = DEVICE) -> Film:
         {"after": m["at"], **{f"{p} (MB)": m[p] / MB for p in PARTS}, "together (MB)": total(m) / MB} for m in moments
     ]
 
-    def draw(k: int) -> str:
-        return _tank(title, words[k], moments, k, room)
-
-    return Film(title, "measured", draw, words, said, rows, still=fullest)
+    pictures = [(_tank(title, text, moments, k, room), text) for k, text in enumerate(words)]
+    return book.play(pictures, title=title, badge="measured", rows=rows, sentence=said, still=fullest)
 
 
 def _tank(title: str, said: str, moments: list[Moment], now: int, room: float) -> str:

@@ -56,7 +56,7 @@ def the_bytes_are_counted(student: Reader) -> str:
             "Where one layer is frozen, and has neither gradient nor moments, "}  # fmt: skip
     for kind in kinds:
         ((got, (weights, gradients, moments), count, steps),) = student.through(
-            counted, "training_bytes", 1, [kind]
+            "training_bytes", 1, [kind], counted
         ).results
         if got is None or isinstance(got, torch.Tensor) or not isinstance(got, int | float):
             student.expect(False, "Return one number of bytes: you returned {got!r}.", got=got)
@@ -126,7 +126,7 @@ def the_time_is_that_of_real_ranks(student: Reader) -> str:
         messages = cost.ring_all_reduce_time(nbytes, n, ALPHA, BETA) if n > 1 else 0.0
         asked.append((compute, n, messages, late, messages if hide else 0.0))
         measured.append(run.trace.duration)
-    said = student.through(lambda fn, rows, group: [fn(*row) for row in rows], "step_seconds", 1, [asked]).results[0]
+    said = student.through("step_seconds", 1, [asked], lambda fn, rows, group: [fn(*row) for row in rows]).results[0]
     for (compute, n, messages, late, hidden), seconds, got in zip(asked, measured, said, strict=True):
         student.expect(isinstance(got, int | float), "Return a number of seconds: you returned {got!r}.", got=got)
         whole, ranks = compute / n + messages + late, f"{n} rank{'s' * (n > 1)}"
@@ -167,7 +167,7 @@ def the_columns_are_joined(student: Reader) -> str:
         x, weight, bias = student.tensor(4, 6), student.tensor(7, 6), student.tensor(7)
         whole = F.linear(x, weight, bias)
         try:
-            run = student.through(lambda fn, mine, group: fn(*mine, group), "cut_columns", n, [[x, weight, bias]] * n)
+            run = student.through("cut_columns", n, [[x, weight, bias]] * n, lambda fn, mine, group: fn(*mine, group))
         except StudentError as stopped:
             uneven = (
                 "7 columns do not divide by {n}, so the ranks' parts differ in length, and `all_gather` must be told "

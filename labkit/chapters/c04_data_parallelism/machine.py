@@ -1,0 +1,52 @@
+"""What the ranks of chapter 4 train: a small GPT whose layers take time, and which says when gradients are ready."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from torch import Tensor, nn
+
+from labkit.cost.units import MS
+from labkit.data import batches, text
+from labkit.models import GPT, GPTConfig, next_token_loss
+from labkit.parallel import kernels
+from labkit.wire import Group
+
+FORWARD, BACKWARD = 20 * MS, 40 * MS  # seconds of all kernels of a pass
+
+
+def slow_gpt(group: Group, width: int = 64, seed: int = 0, factor: float = 1.0) -> GPT:
+    """A GPT of four blocks whose passes take 20 and 40 ms on the clock of `group`.
+
+    Its matrices share these by their sizes. factor: of this rank's times. Each gradient leaves a mark on the timeline
+    when it is ready: a span "ready" without a length, with the parameter's name and the bytes of the gradient.
+    """
+    model = GPT(GPTConfig(width=width, layers=4), seed)
+    matrices = {name: m.weight.numel() for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+    each = factor / sum(matrices.values())
+    kernels(model, group, {name: (FORWARD * n * each, BACKWARD * n * each) for name, n in matrices.items()})
+
+    def ready(p: nn.Parameter, name: str) -> None:
+        with group.span("ready", parameter=name, nbytes=p.nbytes):
+            pass
+
+    for name, p in model.named_parameters():
+        p.register_post_accumulate_grad_hook(partial(ready, name=name))
+    return model
+
+
+def text_loss(model: nn.Module, group: Group, batch: int = 1, seed: int = 0) -> Tensor:
+    """The mean loss of `batch` pieces of text that no other rank reads."""
+    inputs_bt, targets_bt = next(batches(text().train, batch, GPTConfig().context, seed, group.rank, group.size))
+    return next_token_loss(model(inputs_bt), targets_bt)
+
+
+@contextmanager
+def one_step(group: Group) -> Iterator[None]:
+    """Training step 1, which all ranks begin at the same time: a span "step"."""
+    group.barrier()
+    group.step(1)
+    with group.span("step"):
+        yield

@@ -1,0 +1,76 @@
+"""Who reads which example of an epoch: a picture for each step, and what became of the examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from labkit import book
+from labkit.book.drawing.figure import WIDTH, heading, legend
+from labkit.book.drawing.style import SERIES
+from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.units import plural
+
+Epochs = Sequence[Sequence[Sequence[Sequence[int]]]]  # by rank, epoch and step: the numbers of examples
+
+
+def shares(run: Any) -> str:
+    """What became of the examples of an epoch, and whether the next one has the same order."""
+    read, count = _times(run.results), run.results[0][-1]
+    never, twice = sum(not t for t in read), sum(t > 1 for t in read)
+    same = all(first == second for first, second, _ in run.results)
+    return (
+        f"Of {count} examples {never} {'was' if never == 1 else 'were'} never read and {twice} more than once. "
+        f"The next epoch reads them in {'the same order again' if same else 'another order'} ({run.trace.badge})."
+    )
+
+
+def _times(results: Sequence[Any]) -> list[int]:
+    times = [0] * results[0][-1]
+    for first, _, _ in results:
+        for batch in first:
+            for example in batch:
+                times[example] += 1
+    return times
+
+
+def who_reads(run: Any) -> book.Player:
+    """The examples of an epoch, and which rank has read which: a moment for each step."""
+    firsts, count = [first for first, _, _ in run.results], run.results[0][-1]
+    steps = max(map(len, firsts))
+    frames = [_examples(firsts, count, step, run.trace.badge) for step in range(steps + 1)]
+    rows = [
+        {"rank": rank} | {f"step {k}": " ".join(map(str, batch)) for k, batch in enumerate(first)}
+        for rank, first in enumerate(firsts)
+    ]
+    return book.play(frames, title="Who reads which example", badge=run.trace.badge, rows=rows)
+
+
+def _examples(firsts: Sequence[Sequence[Sequence[int]]], count: int, step: int, badge: str) -> tuple[str, str]:
+    """The examples after `step` steps: whose they were, in colour and number; those of this step have a thick edge."""
+    readers: list[list[int]] = [[] for _ in range(count)]
+    for rank, first in enumerate(firsts):
+        for batch in first[:step]:
+            for example in batch:
+                readers[example].append(rank)
+    now = {e for first in firsts if step and len(first) >= step for e in first[step - 1]}
+    read, twice = sum(map(bool, readers)), sum(len(r) > 1 for r in readers)
+    said = f"After {plural(step, 'step')}: {read} of {count} examples have been read, {twice} of them twice or more."
+    svg = Svg(WIDTH, "Who reads which example", said)
+    top = heading(svg, badge, said)
+    looks = [(f"rank {rank}", SERIES[rank].colour, SERIES[rank].hatch, "") for rank in range(len(firsts))]
+    top = legend(svg, top, looks) + 4
+    columns, wide, high = 14, 50.0, 44.0
+    for e in range(count):
+        x, y = 16 + (e % columns) * (wide + 2), top + (e // columns) * (high + 14)
+        svg.text(x + wide / 2, y + 8, str(e), 10, "middle")
+        mine = readers[e]
+        part = wide / max(len(mine), 1)
+        for k, rank in enumerate(mine):
+            svg.rect(x + k * part, y + 12, part, high - 14, SERIES[rank].colour, SERIES[rank].hatch, "none")
+            if part > 14:
+                svg.rect(x + (k + 0.5) * part - 7, y + 18, 14, 16, "#ffffff", stroke="none", radius=3)
+                svg.text(x + (k + 0.5) * part, y + 30, str(rank), 11, "middle", on_colour=True)
+        edge = 3 if e in now else 0.7
+        svg.rect(x, y + 12, wide, high - 14, "none", dash="" if mine else "3 3", stroke_width=edge)
+    return svg.render(top + -(-count // columns) * (high + 14) + 6), said

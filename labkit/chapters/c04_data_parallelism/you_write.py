@@ -1,0 +1,247 @@
+"""What chapter 4 asks its reader to write: averaged gradients, then in buckets, then while backward is at work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from labkit.chapters.c04_data_parallelism.checks import gradients_on_one
+from labkit.collectives import all_reduce
+from labkit.grading.checks.student import Slips, StudentError
+from labkit.grading.writing import Reader, you_write
+from labkit.models import MLP, MLPConfig
+from labkit.parallel.announce import announce_backward
+from labkit.wire import Group
+
+Work = tuple[list[nn.Parameter], Tensor, Any]  # a bucket, its gradients in one tensor, and the handle of their journey
+
+
+class Held(nn.Module):
+    """A module that is nothing but parameters, with these gradients."""
+
+    def __init__(self, gradients: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(nn.Parameter(torch.zeros_like(g)) for g in gradients)
+        for p, g in zip(self.weights, gradients, strict=True):
+            p.grad = g.clone()
+
+
+def gradients_of(model: nn.Module) -> list[Tensor | None]:
+    return [p.grad for p in model.parameters()]
+
+
+# 1: by hand ------------------------------------------------------------------------------------------------------
+
+
+def joined_batch(student: Reader) -> str:
+    def call(write: Callable[..., Any], mine: tuple[list[Tensor], int], group: Group) -> list[Tensor | None]:
+        model = Held(mine[0])
+        write(model, mine[1], group)
+        return gradients_of(model)
+
+    for n in student.sizes((2, 3)):
+        counts = [2 + 3 * rank * rank for rank in range(n)]  # 2, 5, 14
+        own = [[student.tensor(3, 2), student.tensor(5)] for _ in range(n)]
+        run = student.through("average_gradients", n, list(zip(own, counts, strict=True)), call)
+        parts, whole = list(zip(*own, strict=True)), sum(counts)
+        right = [sum(c * g for c, g in zip(counts, each, strict=True)) / whole for each in parts]
+        sums = [sum(each) for each in parts]
+        scaled = [[c * g / whole for g in mine] for c, mine in zip(counts, own, strict=True)]
+        kept = "The gradients are as they were, although something was sent: put the result into `p.grad`, in place."
+        nothing = "The gradients are as they were, and nothing was sent: what do the other ranks contribute?"
+        slips: Slips = {
+            f"This is the plain average of the ranks. They have {', '.join(map(str, counts))} samples, so a sample of "
+            "rank 0 then counts more than one of the last rank: weight each rank by its samples.": [
+                [g / n for g in sums]
+            ]
+            * n,
+            "These are the sums of the ranks' gradients, all with the same weight. What is the share of a rank?": [sums]
+            * n,
+            "Each rank counts as often as it has samples, but the sum is not divided by the number of all samples.": [
+                [whole * g for g in right]
+            ]
+            * n,
+            f"You weight each rank by its samples and then divide by the {n} ranks as well: the weights add up to 1 "
+            "already, so the sum needs no average.": [[g / n for g in right]] * n,
+            "Each rank has weighted its own gradients, but nothing was added up: the sum over the ranks is "
+            "missing.": scaled,
+            "The weights are samples over *ranks*. They should add up to 1: samples over all samples.": [
+                [whole * g / n for g in right]
+            ]
+            * n,
+            "Only the first gradient is right: is there a `return` inside the loop?": [
+                [right[0], *mine[1:]] for mine in own
+            ],
+            "Only the last gradient is added up: should the all-reduce stand inside the loop?": [
+                [*mine[:-1], right[-1]] for mine in scaled
+            ],
+            kept if any(run.bytes_sent) else nothing: own,
+        }  # fmt: skip
+        student.expect_results(run, [right] * n, slips, within=1e-5)
+    return "With 2 and 3 ranks that have different numbers of samples, every rank has the gradient of the joined batch."
+
+
+@you_write(joined_batch)
+def average_gradients(model: nn.Module, count: int, group: Group) -> None:
+    """Make each p.grad that of the joined batch. This rank has had `count` samples."""
+    total = all_reduce(torch.tensor(float(count)), group)
+    for p in model.parameters():
+        p.grad *= count / total
+        all_reduce(p.grad, group)
+
+
+# 2: one message for several gradients ----------------------------------------------------------------------------
+
+
+def one_message(student: Reader) -> str:
+    def call(write: Callable[..., Any], mine: list[Tensor], group: Group) -> list[Tensor | None]:
+        model = Held(mine)
+        write(list(model.parameters()), group)
+        return gradients_of(model)
+
+    for n in student.sizes((2, 3)):
+        own = [[n * student.tensor(4, 3), n * student.tensor(5), n * student.tensor(2, 2, 2)] for _ in range(n)]
+        try:
+            run = student.through("average_bucket", n, own, call)
+        except StudentError as error:
+            said = (
+                "Gradients have different numbers of dimensions, so `torch.cat` cannot join them: flatten each first."
+            )
+            student.expect("same number of dimensions" not in f"{error}", said)
+            said = "A part of the flat tensor has one dimension, and a gradient may have more: give the part the shape "
+            shapes = any(word in f"{error}" for word in ("size of tensor", "must match", "gradient of size"))
+            sizes = "The parts of the flat tensor have other sizes than the gradients: split it by their `numel()`."
+            student.expect("invalid for input of size" not in f"{error}", sizes)
+            student.expect(not shapes, said + "of its parameter, with `view_as`.")
+            raise
+        sums = [sum(each) for each in zip(*own, strict=True)]
+        calls = max(len(order.calls) for order in run.order)
+        text = "The averages are right, but rank {rank} made {got} all-reduces, one after the other. Make a single one."
+        slips: Slips = {
+            "The gradients hold the sums over the ranks: divide, or use op='avg'.": [sums] * n,
+            "The averages are in the flat tensor, but the gradients are as they were: copy its parts back.": own,
+            "Only the first gradient got its average back: is there a `return` inside the loop?": [
+                [sums[0] / n, *mine[1:]] for mine in own
+            ],
+        }
+        if not calls:
+            slips = {"The gradients are as they were, and nothing was sent.": own}
+        student.expect_results(run, [[g / n for g in sums]] * n, slips, within=1e-6)
+        student.expect_by_rank([len(order.calls) for order in run.order], [1] * n, text)
+    return "With 2 and 3 ranks three gradients of different shapes came back as averages, in a single all-reduce."
+
+
+@you_write(one_message)
+def average_bucket(bucket: list[nn.Parameter], group: Group) -> None:
+    """Average the gradients of all parameters in `bucket`, in one all-reduce."""
+    flat = torch.cat([p.grad.flatten() for p in bucket])  # type: ignore[union-attr]
+    all_reduce(flat, group, op="avg")
+    parts = flat.split([p.numel() for p in bucket])
+    for p, part in zip(bucket, parts, strict=True):
+        p.grad.copy_(part.view_as(p))  # type: ignore[union-attr]
+
+
+# 3: while backward is at work ------------------------------------------------------------------------------------
+
+
+def into_buckets(parameters: Sequence[nn.Parameter], nbytes: float) -> list[list[nn.Parameter]]:
+    """From the last parameter to the first; a bucket is closed when it holds `nbytes` or more."""
+    buckets: list[list[nn.Parameter]] = [[]]
+    for p in reversed(parameters):
+        if sum(q.nbytes for q in buckets[-1]) >= nbytes:
+            buckets.append([])
+        buckets[-1].append(p)
+    return buckets
+
+
+def begin(bucket: list[nn.Parameter], group: Group) -> Work:
+    """Start the all-reduce of a bucket, and return at once."""
+    flat = torch.cat([p.grad.flatten() for p in bucket if p.grad is not None])
+    return bucket, flat, all_reduce(flat, group, op="avg", algorithm="ring", async_op=True)
+
+
+def end(work: Work) -> None:
+    """Wait until it is through, and put the averages back."""
+    bucket, flat, handle = work
+    handle.wait()
+    for p, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+        p.grad = part.view_as(p)
+
+
+WIDTHS, LAYERS = (6, 9, 7, 8, 4), 4  # of the network that the third one is tried on
+
+
+def behind_backward(student: Reader) -> str:
+    def call(write: Callable[..., Any], mine: tuple[Tensor, Tensor], group: Group) -> list[Tensor | None]:
+        model = announce_backward(MLP(MLPConfig(WIDTHS)).double(), group)
+        layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+        buckets = [list(reversed(list(layer.parameters()))) for layer in reversed(layers)]
+        write(F.mse_loss(model(mine[0]), mine[1]), buckets, group)
+        return gradients_of(model)
+
+    for n in student.sizes((2, 3)):
+        x, y = ([student.tensor(5, width, dtype=torch.float64) / 8 for _ in range(n)] for width in (6, 4))
+        batches = list(zip(x, y, strict=True))
+        try:
+            run = student.through("overlapped", n, batches, call)
+        except StudentError as error:
+            early = any(word in f"{error}" for word in ("split_with_sizes", "'NoneType' object has no attribute"))
+            said = "A bucket left before all its gradients were there: count down in `missing`, and send at 0."
+            student.expect(not early, said)
+            raise
+        own = [gradients_on_one(MLP(MLPConfig(WIDTHS)).double(), *batch) for batch in batches]
+        right = [sum(parts) / n for parts in zip(*own, strict=True)]
+        student.expect(any(g is not None for g in run.results[0]), "No parameter has a gradient: call loss.backward().")
+        for rank, order in enumerate(run.order):
+            begun = [len(order.begun_by(layer)) for layer in range(LAYERS - 1, 0, -1)]  # when that layer is computed
+            values = {"n": n, "rank": rank, "k": len(order.calls), "all": LAYERS}
+            said = "With {n} ranks rank {rank} sent nothing: does your hook call `begin` when nothing is missing, "
+            why = "and do you hang it up before you call loss.backward()?"
+            student.expect(order.calls, said + why, **values)
+            said = "With {n} ranks rank {rank} sent {k} times, and there are {all} buckets. A bucket leaves once, when "
+            why = "its last gradient is there: count down in `missing`, and send at 0."
+            student.expect(len(order.calls) == LAYERS, said + why, **values)
+            said = "With {n} ranks rank {rank} began all {all} buckets at the end of its backward pass. Do "
+            why = "the hooks hang there before loss.backward(), and does a bucket wait for its own gradients only?"
+            student.expect(any(begun), said + why, **values)
+            for b, k in enumerate(begun):
+                said = (
+                    "With {n} ranks bucket {b} was full when layer {layer} was computed, and rank {rank} had begun "
+                    "{begun} buckets by then, not {want}: what does your hook wait for?"
+                )
+                student.expect(k > b, said, b=b, layer=LAYERS - 1 - b, begun=k, want=b + 1, **values)
+            over = [b for b, one in enumerate(order.calls) if one in order.over_by(1)]
+            said = (
+                "With {n} ranks rank {rank} waited for bucket {b} before its backward pass was over: the layers that "
+                "are left have to wait, too. Call `end` after loss.backward()."
+            )
+            student.expect(not over, said, b=over[0] if over else 0, **values)
+        slips: Slips = {
+            "All buckets left in time, but the gradients are as they were: who calls `end`?": own,
+        }
+        student.expect_results(run, [right] * n, slips, within=1e-9)
+    return "With 2 and 3 ranks each bucket left before the next layer was computed, and nobody waited before the end."
+
+
+@you_write(behind_backward)
+def overlapped(loss: Tensor, buckets: list[list[nn.Parameter]], group: Group) -> None:
+    """Backward; each bucket leaves when its last gradient is there. Wait at the end."""
+    place = {p: n for n, bucket in enumerate(buckets) for p in bucket}
+    missing, under_way, hooks = [len(bucket) for bucket in buckets], [], []
+
+    def arrived(p):  # type: ignore[no-untyped-def]
+        n = place[p]
+        missing[n] -= 1
+        if missing[n] == 0:
+            under_way.append(begin(buckets[n], group))
+
+    hooks += [p.register_post_accumulate_grad_hook(arrived) for p in place]
+    loss.backward()
+    for work in under_way:
+        end(work)
+    for hook in hooks:
+        hook.remove()
