@@ -71,8 +71,8 @@ def the_bytes_are_counted(student: Reader) -> str:
             "(Or did you count numbers, and not their bytes?)",
             weights + gradients: "Adam's own tensors are missing: they lie in `optimizer.state`.",
             weights + gradients + moments // 2: "one of Adam's two moments is missing.",
-            weights + moments: "the gradients are missing: they hang at the parameters, as `p.grad`.",
             gradients + moments: "the parameters themselves are missing.",
+            weights + moments: "the gradients are missing: they hang at the parameters, as `p.grad`.",
         }
         good = right <= got <= right + steps
         near = next((why for n, why in slips.items() if n <= got <= n + steps and not good), None)
