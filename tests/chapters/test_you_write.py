@@ -257,7 +257,7 @@ WRONG = {
         def training_bytes(model, optimizer):
             weights = sum(p.nbytes for p in model.parameters())
             return weights + sum(t.nbytes for s in optimizer.state.values() for t in s.values())
-        """: "the gradients are missing",
+        """: "gradients are missing",
         """
         def training_bytes(model, optimizer):
             return sum(2 * p.nbytes for p in model.parameters()) + sum(
