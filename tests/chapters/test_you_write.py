@@ -257,12 +257,12 @@ WRONG = {
         def training_bytes(model, optimizer):
             weights = sum(p.nbytes for p in model.parameters())
             return weights + sum(t.nbytes for s in optimizer.state.values() for t in s.values())
-        """: "gradients are missing",
+        """: "quarter is missing",
         """
         def training_bytes(model, optimizer):
             return sum(2 * p.nbytes for p in model.parameters()) + sum(
                 s["exp_avg"].nbytes for s in optimizer.state.values())
-        """: "one of Adam's two moments is missing",
+        """: "quarter is missing",
         """
         def training_bytes(model, optimizer):
             return sum(2 * p.numel() for p in model.parameters()) + sum(

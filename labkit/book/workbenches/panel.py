@@ -27,6 +27,7 @@ class Panel:
 
         from labkit.book.forms.view import LabelsView
 
+        self._bench = bench
         self.status, self.pinned, self.code = HTML(), HTML(), HTML()
         self.panes: list[Pane] = []
         self._pictures = VBox(layout=Layout(min_height=LEAST))  # the page does not jump while a picture is replaced
@@ -54,6 +55,8 @@ class Panel:
         ghosts = [] if pinned is None else pinned[1]
         for pane, face, ghost in zip_longest(self.panes, faces, ghosts[: len(faces)]):
             pane.put(face, ghost)
+        if self.code.value:
+            self.code.value = _listing(self._bench.code)
         self.unpin.layout.display = "none" if pinned is None else ""
         self.pinned.value = ""
         if pinned is not None:
@@ -63,8 +66,11 @@ class Panel:
 
     def _show_code(self, code: str) -> None:
         """Show the code, or take it away."""
-        shown = f'<pre aria-label="The same run as a cell" tabindex="0">{escape(code)}</pre>'
-        self.code.value = shown if self.code.value != shown else ""
+        self.code.value = "" if self.code.value else _listing(code)
+
+
+def _listing(code: str) -> str:
+    return f'<pre aria-label="The same run as a cell" tabindex="0">{escape(code)}</pre>'
 
 
 class Pane:

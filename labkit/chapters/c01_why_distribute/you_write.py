@@ -70,9 +70,8 @@ def the_bytes_are_counted(student: Reader) -> str:
             weights: "this is what the parameters alone take. What else is still there when the next step begins? "
             "(Or did you count numbers, and not their bytes?)",
             weights + gradients: "Adam's own tensors are missing: they lie in `optimizer.state`.",
-            weights + gradients + moments // 2: "one of Adam's two moments is missing.",
-            gradients + moments: "the parameters themselves are missing.",
-            weights + moments: "the gradients are missing: they hang at the parameters, as `p.grad`.",
+            weights + moments: "a quarter is missing: the parameters themselves, the gradients (they hang at the "
+            "parameters, as `p.grad`), or one of Adam's two moments.",
         }
         good = right <= got <= right + steps
         near = next((why for n, why in slips.items() if n <= got <= n + steps and not good), None)
