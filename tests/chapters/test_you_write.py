@@ -267,7 +267,7 @@ WRONG = {
         def training_bytes(model, optimizer):
             return sum(2 * p.numel() for p in model.parameters()) + sum(
                 s["exp_avg"].numel() + s["exp_avg_sq"].numel() for s in optimizer.state.values())
-        """: "you have counted numbers, and not their bytes",
+        """: "count numbers, and not their bytes?",
     },
     (WHY, "step_seconds"): {
         STEP + "pass": "you returned None",

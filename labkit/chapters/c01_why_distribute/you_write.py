@@ -64,7 +64,6 @@ def the_bytes_are_counted(student: Reader) -> str:
         slips = {
             moments + steps: "these are Adam's tensors alone. What about the parameters and their gradients?",
             count: "you have counted numbers, and not their bytes: a tensor knows its `nbytes`.",
-            right // 4: "you have counted numbers, and not their bytes: a tensor knows its `nbytes`.",
             4 * count: "these are 4 bytes for each parameter, as the model alone takes in float32.",
             16 * count: "16 bytes for each parameter are not right any more: count the tensors themselves.",
             weights: "this is what the parameters alone take. What else is still there when the next step begins? "
