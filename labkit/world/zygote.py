@@ -73,9 +73,11 @@ def main(fd: int, idle_seconds: float) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries finished hosts
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted cell is the caller's business
     sys.path[0] = HOME  # the very labkit that the caller runs, and not the folder of this script
-    sock.sendall(
-        b"\1"
-    )  # what follows can go on beside the caller's own work; a job that comes early waits in the socket
+    try:
+        sock.sendall(b"\1")
+    except OSError:  # the caller is gone already
+        return
+    # What follows can go on beside the caller's own work; a job that comes early waits in the socket.
     _import_what_optimizers_need()
     gc.collect()
     gc.freeze()  # keep the collector from touching, and so copying, pages that all ranks share

@@ -168,6 +168,8 @@ class Workbench:
                 self._show_failure(failed)
             return
         except (RefusedError, ValueError) as why:
+            self.result, self.faces = None, []  # what an earlier run has shown is not of these settings
+            self._draw()
             self._tell(f"Not run: {why}")
             return
         self.result, self.faces = result, faces

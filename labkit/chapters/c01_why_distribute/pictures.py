@@ -106,7 +106,8 @@ def also_alive(trial: Trial) -> str:
     return (
         f"Every rank trained a small model, cut in the same way, and the bars count its bytes times "
         f"{trial.times:,.0f}. Its own training state takes {bytes_text(held)} on the fullest rank. All tensors that "
-        f"labkit found alive there at the end of the step, whoever holds them, take {bytes_text(found)}."
+        f"labkit found alive there at the end of the step take {bytes_text(found)}"
+        + (", with what the run before has left." if found > 1.5 * held else ".")
     )
 
 
@@ -187,10 +188,11 @@ def _label(svg: Svg, x: float, y: float, text: str) -> None:
 def took(run: Any) -> str:
     """How long a step took beside the formula, and what that is worth; the ranks return a `Job`."""
     job, n, seconds = run.results[0], len(run.results), run.trace.duration
+    fast = f"{job.compute / seconds:.3g} times as fast as" if seconds <= job.compute else "slower than"
     return (
         f"The run took {format_seconds(seconds, 3)}; by the formula it takes {format_seconds(job.step(n), 3)} "
-        f"({run.trace.badge}). That is {job.compute / seconds:.3g} times as fast as one rank: of the time of "
-        f"{n} rank{'s' * (n > 1)} {100 * job.compute / (n * seconds):.0f} % is computing."
+        f"({run.trace.badge}). That is {fast} one rank, which would need {format_seconds(job.compute, 3)}: of the time "
+        f"of {n} rank{'s' * (n > 1)} {100 * job.compute / (n * seconds):.0f} % is computing."
     )
 
 
@@ -200,6 +202,8 @@ def speed_up(run: Any) -> Figure:
     by_formula = {float(size): job.compute / job.step(size) for size in sizes}
     best = max(by_formula, key=lambda size: by_formula[size])
     said = f"By the formula the best number of ranks up to 16 is {best:g}: {by_formula[best]:.3g} times as fast as one."
+    if best == 1:
+        said = "By the formula no number of ranks up to 16 is faster than one."
     curves: dict[str, dict[float, float]] = {
         "as hoped": {float(size): float(size) for size in sizes}, "by the formula": by_formula,
         "this run": {float(n): job.compute / run.trace.duration},

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -83,7 +84,7 @@ class ZeRO(Inspect):
                 made.append(ZeroUnit(some, self.group, self.dtype, self._make_state, cut, groups, of))
         for unit in made:
             for index, p in enumerate(unit.parameters if unit.trained else ()):
-                p.register_post_accumulate_grad_hook(lambda _, unit=unit, index=index: self._arrived(unit, index))
+                p.register_post_accumulate_grad_hook(_telling(self, unit, index))
         self.units += made
         return made
 
@@ -211,3 +212,14 @@ def _check(module: nn.Module, optimizer: Any, precision: str, offload: bool) -> 
     kinds: Sequence[str] = sorted({str(p.dtype) for p in module.parameters()})
     if len(kinds) != 1 or not next(module.parameters()).is_floating_point():
         raise RefusedError(f"the parameters have dtypes {kinds}, and one floating dtype is needed: call module.float()")
+
+
+def _telling(wrapper: Any, unit: ZeroUnit, index: int) -> Callable[[Tensor], None]:
+    """A hook that tells the wrapper. Held by a parameter, it holds neither: such a circle would never be collected."""
+    me, of = weakref.ref(wrapper), weakref.ref(unit)
+
+    def arrived(_: Tensor) -> None:
+        if (alive := me()) is not None:
+            alive._arrived(of(), index)
+
+    return arrived
