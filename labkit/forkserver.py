@@ -15,12 +15,8 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from labkit.telling import Telling
-
-if TYPE_CHECKING:
-    from labkit.world.channel import Channel
 
 IDLE_SECONDS = 1800.0
 
@@ -36,25 +32,20 @@ class Zygote:
         self._ready = False
         self._retired: list[subprocess.Popen[bytes] | None] = []
 
-    def host(self, telling: Telling) -> Channel:
-        """A new host process, and the channel to it."""
-        from labkit.world.channel import Channel
-
+    def host(self, fd: int, telling: Telling) -> None:
+        """Have a new host process made, at the other end of whose channel `fd` is."""
         with self._lock:
-            mine, theirs = Channel.pair()
             for attempt in (1, 2):
                 self._ensure(telling)
                 assert self._sock is not None
                 try:
-                    socket.send_fds(self._sock, [b"j"], [theirs.fileno()])
+                    socket.send_fds(self._sock, [b"j"], [fd])
                     break
                 except OSError:  # it went idle; it still looks after jobs of ours that run
                     self._retired.append(self._process)
                     self._process = self._sock = None
                     if attempt == 2:
                         raise
-            theirs.close()
-            return mine
 
     def warm(self) -> None:
         """Have it ready for the first launch."""

@@ -11,7 +11,7 @@ from labkit.forkserver import zygote as _zygote
 from labkit.telling import Telling
 from labkit.wire.errors import RefusedError
 
-from .channel import Closed
+from .channel import Channel, Closed
 from .job import Job, Run, plainly
 from .spec import make_spec, needs, refuse_many, sensible_ranks
 
@@ -39,7 +39,9 @@ def start(fn: Callable[..., Any], world_size: int, *args: Any, **options: Any) -
         telling.say(needs(world_size))
     from .machine import link_model
 
-    channel = _zygote.host(telling)
+    channel, theirs = Channel.pair()
+    _zygote.host(theirs.fileno(), telling)
+    theirs.close()
     path = [p or os.getcwd() for p in sys.path]
     try:
         channel.send(
