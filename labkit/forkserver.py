@@ -119,9 +119,7 @@ atexit.register(zygote.close)
 
 
 def begin() -> None:
-    """Load PyTorch for ranks, and in a thread for this process too. Not where nobody reads: a run may need neither."""
-    if os.environ.get("LABKIT_HEADLESS") == "1":
-        return
+    """Load PyTorch for ranks, and in a thread for this process too."""
 
     def load() -> None:
         zygote.begin()

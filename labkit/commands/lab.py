@@ -9,7 +9,7 @@ from typing import NoReturn
 from urllib.parse import quote
 
 from labkit.commands.chapters import all_chapters, find_chapter, notebooks_dir
-from labkit.commands.copies import Copies, File, edition_files, is_newer, make_copies, work_folder
+from labkit.commands.copies import HIDDEN, Copies, File, edition_files, is_newer, make_copies, work_folder
 from labkit.commands.environment import jupyter_environment
 
 
@@ -59,6 +59,7 @@ def lab_command(notebook: Path, port: int, browser: bool) -> list[str]:
         f"--LabApp.default_url=/lab/tree/{quote(str(notebook.relative_to(root)))}",
         "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.port={port}",
+        f"--LabApp.workspaces_dir={root / HIDDEN / 'workspaces'}",  # the tabs that are open belong to this folder
         "--log-level=WARN",
     ]
     if not browser:

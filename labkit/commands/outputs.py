@@ -4,6 +4,7 @@ For maintainers: `python -m labkit.commands.outputs 3`, or without a number for 
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -89,6 +90,7 @@ def executed(text: str, path: Path, timeout: int = 300) -> str:
     )
     try:
         with using_our_kernel():
+            os.environ["LABKIT_RECORD"] = "1"  # workbenches keep runs for pages on which nothing runs
             client.execute()
     except CellExecutionError as error:
         raise CellFailed(short(f"{error.ename}: {error.evalue} in\n{_failing_source(notebook)}")) from None

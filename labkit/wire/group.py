@@ -38,7 +38,7 @@ class Group(Messenger):
     """
 
     def __init__(
-        self, context: Context, members: Sequence[int], key: int = 1, lane: int = USER, inner: bool = False,
+        self, context: Context, members: Sequence[int], key: int = rec.WORLD, lane: int = USER, inner: bool = False,
         epoch: Epoch | None = None,
     ):  # fmt: skip
         super().__init__(context, members, key, lane, epoch)
@@ -51,6 +51,11 @@ class Group(Messenger):
 
     def __repr__(self) -> str:
         return f"Group(rank {self.rank} of {self.size}, world ranks {list(self.global_ranks)}, {self.transport})"
+
+    @property
+    def calls(self) -> int:
+        """How many collectives this rank has called in the group."""
+        return 0 if self._collective_group is None else self._collective_group._calls
 
     @property
     def kept(self) -> dict[str, Any]:

@@ -95,6 +95,17 @@ def explain(failure: Failure) -> str:
     return "\n\n".join(parts)
 
 
+class Interrupted(KeyboardInterrupt):
+    """Somebody interrupted a run, and this is what became of its ranks."""
+
+    def __init__(self, over: bool) -> None:
+        super().__init__("all ranks have ended" if over else "the ranks are being ended, which takes longer than usual")
+
+    def _render_traceback_(self) -> list[str]:
+        """What Jupyter shows in place of a traceback: the reader knows where they pressed the button."""
+        return [f"Interrupted: {self}."]
+
+
 class Run:
     """What a run left: `results` by rank, `failures`, `logs` by rank, `trace`, `seconds`, and `events`."""
 
@@ -168,8 +179,7 @@ class Job:
                 self._telling.tell(self._doing)
         except KeyboardInterrupt:
             self.stop()
-            ended = "all ranks have ended" if self.over else "the ranks are being ended, which takes longer than usual"
-            raise KeyboardInterrupt(ended) from None
+            raise Interrupted(self.over) from None
         finally:
             self._telling.clear()
         run = self._finished()

@@ -32,7 +32,7 @@ from labkit.wire.transports.local import abstract_listener
 from .channel import Channel, Closed
 from .diagnosis.reading import Reader, find_unreceived
 from .engine import pack, start
-from .job import Failure, Job, RankFailed, Run, plainly
+from .job import Failure, Interrupted, Job, RankFailed, Run, plainly
 from .result import store_result
 from .spec import make_spec
 
@@ -106,7 +106,11 @@ class World:
             self._begin()
         try:
             return self._call(call)
-        except BaseException:  # interrupted, or a rank failed: nobody knows where the others are
+        except KeyboardInterrupt:
+            job = self._job
+            self._end()
+            raise Interrupted(job is None or job.over) from None
+        except BaseException:  # a rank failed: nobody knows where the others are
             self._end()
             raise
 
@@ -238,6 +242,7 @@ def serve(group: Group, address: Any, secret: bytes, idle: float) -> str:
             context.clock.reach(now)
         if context.sampler is not None:
             context.sampler.restart()
+        context.recorder.page.earlier = group.calls
         result = fn(group, *args)
         del fn, args
         context.settle()

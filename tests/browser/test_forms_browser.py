@@ -163,6 +163,32 @@ def test_every_kind_of_question_by_keyboard_alone(lab: Lab, dark: bool) -> None:
     page.close()
 
 
+def test_a_curve_is_drawn_in_one_stroke_and_shift_enter_goes_to_the_next_cell(lab: Lab) -> None:
+    page = lab.open("stroke.ipynb", [CELL, "1"])
+    lab.run_all(page)
+    field = page.locator(".lk-ranges")
+    field.scroll_into_view_if_needed()
+    box = field.bounding_box()
+    assert box is not None
+
+    def at(column: float, level: float) -> tuple[float, float]:
+        return box["x"] + box["width"] * column / 3, box["y"] + box["height"] - 10 - (box["height"] - 20) * level / 100
+
+    page.mouse.move(*at(0.5, 50))
+    page.mouse.down()
+    page.mouse.move(*at(1.5, 75), steps=4)
+    page.mouse.move(*at(2.6, 0), steps=5)
+    page.mouse.up()
+    assert page.locator("polyline.lk-trace").get_attribute("points") == "0.5,50 1.5,25 2.5,100"
+    page.keyboard.press("Enter")  # the focus is on the point where the stroke began
+    item = page.locator(".lk-item").nth(5)
+    item.locator(".lk-mark", has_text="✓ Right").wait_for()
+    page.locator(".lk-item").nth(4).locator("input").focus()
+    page.keyboard.press("Shift+Enter")
+    page.locator(".jp-CodeCell").nth(1).and_(page.locator(".jp-mod-active")).wait_for()
+    page.close()
+
+
 def tab_to(page: Any, selector: str) -> None:
     """Press Tab until an element of `selector` that had no focus before has it."""
     start = page.evaluate_handle("document.activeElement")

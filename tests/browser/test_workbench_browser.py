@@ -23,7 +23,7 @@ def race(world, algorithm, n, pause):
 bench = book.workbench(
     race, {"ranks": [2, 3, 4], "algorithm": ["ring", "tree"], "n": (100, 1000, 100), "pause": (0, 100)},
     [lambda run: book.timeline(run.trace), lambda run: f"{sum(run.trace.bytes_sent()):,} bytes were sent"],
-    title="Who sends what", transport="local",
+    title="Who sends what", ranks=2, transport="local",
 )
 bench.set(pause=0)
 bench
@@ -49,7 +49,8 @@ def test_ranks_follow_the_keyboard(lab: Lab, tmp_path) -> None:
     page.keyboard.press("ArrowRight")
     output.get_by_text("14,400 bytes were sent").wait_for()
     output.get_by_role("button", name="Pin").press("Enter")
-    output.get_by_text("Pinned (ranks 4, algorithm ring, n 600, pause 0):").wait_for()
+    output.get_by_text("Pinned (ranks 4, algorithm ring, n 600, pause 0)").first.wait_for()
+    page.keyboard.press("Tab")  # to Unpin, which is there now
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     assert "race(world, algorithm='ring', n=600, pause=0)" in output.get_by_label("The same run as a cell").inner_text()
@@ -64,4 +65,26 @@ def test_ranks_follow_the_keyboard(lab: Lab, tmp_path) -> None:
     pause.focus()
     page.keyboard.press("Home")
     status.get_by_text("run on 4 processes").wait_for()
+    page.keyboard.press("Shift+Enter")  # from a control: as from any other place of its cell
+    page.locator(".jp-CodeCell").nth(1).and_(page.locator(".jp-mod-active")).wait_for()
+    page.close()
+
+
+def test_after_a_restart_the_page_says_what_to_run(lab: Lab) -> None:
+    page = lab.open("restarted.ipynb", ["# make it\nthing = 3", BENCH.replace("500", "600"), "thing + 1", "other + 1"])
+    lab.run_all(page)
+    page.get_by_text("run on 2 processes").wait_for()
+    page.evaluate("window.jupyterapp.shell.currentWidget.context.save()")
+    page.evaluate("window.jupyterapp.shell.currentWidget.context.sessionContext.restartKernel()")
+    lab.wait_idle(page)
+    told = "getComputedStyle(document.querySelector('.lk-bench'), '::before').content"
+    page.wait_for_function(f"{told}.includes('The kernel was restarted')")
+    for number in (2, 3):
+        page.evaluate(f"window.jupyterapp.shell.currentWidget.content.activeCellIndex = {number}")
+        page.evaluate("void window.jupyterapp.commands.execute('notebook:run-cell')")
+        lab.wait_idle(page)
+    asked, unknown = (page.locator(".jp-CodeCell").nth(n).locator(".jp-OutputArea-output") for n in (2, 3))
+    asked.get_by_text("thing does not exist yet.").wait_for()
+    assert "begins with:\n\n    # make it" in asked.inner_text() and "Traceback" not in asked.inner_text()
+    assert "name 'other' is not defined" in unknown.inner_text()
     page.close()

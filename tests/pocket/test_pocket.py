@@ -12,13 +12,14 @@ import torch.nn.functional as F
 from torch import nn
 
 import labkit
-from labkit import parallel, pocket
+from labkit import cost, parallel, pocket
 from labkit.models import GPTConfig, seeded
 from labkit.models.gpt import Attention, Block, FeedForward
 from labkit.parallel import pipeline as full_pipelines
 from labkit.parallel.tensor.attention import TensorParallelAttention
 from labkit.parallel.tensor.feed_forward import TensorParallelFeedForward
-from labkit.pocket import checkpointing, data_parallel, fsdp, one_f_one_b, tensor_parallel, zero_1, zero_2
+from labkit.pocket import checkpointing, data_parallel, fsdp, ftar, one_f_one_b, tensor_parallel, zero_1, zero_2
+from labkit.resilience.ftar.exchange import ft_all_reduce
 
 FILES = sorted(p for p in Path(pocket.__file__).parent.glob("*.py") if p.stem != "__init__")
 ADAMW = {"lr": 1e-2, "weight_decay": 0.1, "eps": 0.1}  # a large eps: without it AdamW would not see a factor
@@ -221,7 +222,7 @@ def test_checkpointing_keeps_the_input_alone_and_gives_the_same_gradients() -> N
 
 
 def test_every_edition_is_compared_and_fits_on_two_screens() -> None:
-    assert [path.stem for path in FILES] == sorted([*SAME, "checkpointing", "one_f_one_b", "tensor_parallel"])
+    assert [path.stem for path in FILES] == sorted([*SAME, "checkpointing", "ftar", "one_f_one_b", "tensor_parallel"])
     for path in FILES:
         assert len(path.read_text().splitlines()) <= 150, path.name
         places = {n.module.partition(".")[0] for n in ast.walk(ast.parse(path.read_text()))
@@ -241,3 +242,32 @@ def test_an_edition_is_equal_to_the_full_one_in_weights_and_bytes(name: str, siz
     alike = name != "fsdp"  # there each rank has its own shards
     assert all(torch.equal(a, b) for r in ours.results for a, b in zip(r, ours.results[0], strict=True) if alike)
     assert bytes_of_steps(ours) == bytes_of_steps(full) and (size == 1 or min(map(min, bytes_of_steps(ours))) > 0)
+
+
+CHUNKS = {"chunk_bytes": 400, "chunks": 3}  # several rounds of the ring, and a last one that is not full
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("numel", [1, 3, 1000, 4001])
+def test_the_fault_tolerant_all_reduce_sends_what_the_full_one_sends_and_gives_the_same_bits(numel):
+    def total(group, all_reduce):
+        generator = torch.Generator().manual_seed(group.rank)
+        return all_reduce(torch.randn(numel, generator=generator), group, **CHUNKS)
+
+    mine, full = (labkit.launch(total, 4, way, transport="local") for way in (ftar.ft_all_reduce, ft_all_reduce))
+    assert all(torch.equal(a, b) for a, b in zip(mine.results, full.results, strict=True))
+    assert mine.trace.bytes_sent() == full.trace.bytes_sent() == cost.ring_all_reduce_bytes_by_rank(numel, 4, 4)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("message", [1, 4])
+def test_who_is_left_begins_again_with_the_gradients_that_it_has(message):
+    def work(group):
+        gradient = torch.full((1000,), 10.0**group.rank)
+        mean, now = ftar.average(gradient, group, lambda epoch: [0, 1, 3])
+        again, same = ftar.average(gradient, now, lambda epoch: [])
+        return mean.unique().tolist(), now.size, torch.equal(again, mean) and same is now
+
+    job = labkit.start(work, 4, transport="local", on_failure="continue", faults=[labkit.Kill(2, message=message)])
+    run = job.wait()
+    assert [run.results[r] for r in (0, 1, 3)] == [([pytest.approx(337.0)], 3, True)] * 3

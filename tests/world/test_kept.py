@@ -214,4 +214,5 @@ def test_ranks_that_disagree_are_named_in_any_call(what, kind):
             with pytest.raises(RankFailed) as failed:
                 world.run(slips, what)
             assert failed.value.failure.kind == kind and "rank 1" in str(failed.value)
+            assert "call 3" in str(failed.value) or what == "left out", "counted from where the function began"
             assert len(world.run(slips, "nothing").results) == 3

@@ -127,13 +127,47 @@ const KINDS = {
       });
     }
     draw();
+    // Drawn in one stroke: the pointer moves every point whose column it crosses, and before that the nearest one.
+    const ranges = make("div", { class: "lk-ranges" }, ...inputs);
+    const field = make("div", { class: "lk-field" }, svg, ranges);
+    let last = null, alone = -1; // where the stroke was before, in columns and levels; its first column, until a second
+    function at(event) {
+      const box = ranges.getBoundingClientRect(), thumb = 20;
+      const up = (box.bottom - thumb / 2 - event.clientY) / (box.height - thumb);
+      return [((event.clientX - box.left) / box.width) * columns - 0.5, Math.min(Math.max(up, 0), 1) * (levels - 1)];
+    }
+    function put(i, level) {
+      inputs[i].value = Math.round(level);
+      touched.add(i);
+    }
+    function stroke(event) {
+      const [x, level] = at(event), [from, before] = last;
+      for (let i = 0; i < columns; i += 1) {
+        if (i === alone || (i - from) * (i - x) > 0 || x === from) continue;
+        put(i, before + ((level - before) * (i - from)) / (x - from));
+        alone = -1;
+      }
+      if (alone >= 0 && Math.abs(x - alone) < 0.3) put(alone, level);
+      last = [x, level];
+      draw();
+    }
+    field.addEventListener("mousedown", (event) => event.preventDefault()); // a range would take the pointer for itself
+    field.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0) return;
+      last = at(event);
+      alone = Math.min(Math.max(Math.round(last[0]), 0), columns - 1);
+      stroke(event);
+      inputs[alone].focus();
+      field.setPointerCapture(event.pointerId);
+    });
+    field.addEventListener("pointermove", (event) => { if (field.hasPointerCapture(event.pointerId)) stroke(event); });
     const ticks = item.y.map((level, k) => make("span", { style: `bottom:${(100 * k) / (levels - 1)}%` }, `${level}`));
     return {
       node: make("div", { class: "lk-sketch", style: `--columns:${columns}` },
         make("div", { class: "lk-axis", "aria-hidden": "true" }, `${item.y_label || ""}`),
         make("div", { class: "lk-plot" },
           make("div", { class: "lk-ticks", "aria-hidden": "true" }, ...ticks),
-          make("div", { class: "lk-field" }, svg, make("div", { class: "lk-ranges" }, ...inputs))),
+          field),
         make("div", { class: "lk-columns" }, ...shown),
         make("div", { class: "lk-axis lk-under", "aria-hidden": "true" }, `${item.x_label || ""}`),
         make("div", { class: "lk-columns lk-drawn" }, ...values)),
@@ -270,6 +304,7 @@ function render({ model, el }) {
     box.append(one.node);
   }
   box.append(live.node);
+  box.addEventListener("keydown", runsTheCell, true);
   el.append(box);
   const follow = () => { for (const item of model.get("items")) shown.get(item.id)?.update(item, false); };
   // The call may come before this view is there. Run All goes to its last cell when it ends, a moment after the call.

@@ -1,7 +1,9 @@
-// ipywidgets gives the handle of a slider no name of its own: it gets that of the label beside it.
+// What native widgets of a panel lack: Shift-Enter goes on, as in a form; and the handle of a slider gets the name of
+// the label beside it, as ipywidgets gives it none.
 export default {
   render({ el }) {
     const name = () => {
+      el.closest(".lk-bench")?.addEventListener("keydown", runsTheCell, true);
       for (const slider of el.closest(".widget-vbox")?.querySelectorAll(".widget-slider") ?? []) {
         const label = slider.querySelector(".widget-label")?.textContent;
         for (const handle of slider.querySelectorAll("[role=slider]")) handle.setAttribute("aria-label", label);

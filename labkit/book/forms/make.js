@@ -13,6 +13,18 @@ function make(tag, attributes = {}, ...children) {
   return node;
 }
 
+// Shift-Enter runs the cell and goes to the next one, as everywhere in a notebook. JupyterLab does not hear it from a
+// field or a button of ours; so it is told again, from where it listens.
+function runsTheCell(event) {
+  const notebook = event.currentTarget.closest(".jp-Notebook");
+  if (event.key !== "Enter" || !event.shiftKey || event.isComposing || !notebook) return;
+  event.preventDefault();
+  event.stopPropagation();
+  notebook.focus();
+  const same = { key: "Enter", code: "Enter", keyCode: 13, shiftKey: true, bubbles: true, cancelable: true };
+  setTimeout(() => notebook.dispatchEvent(new KeyboardEvent("keydown", same)), 50); // once it knows where the focus is
+}
+
 // A hidden line that a screen reader speaks when it changes; the same words twice are spoken twice.
 function announcer() {
   const node = make("p", { role: "status", "aria-live": "polite", class: "lk-hidden" });

@@ -75,6 +75,7 @@ class ReplicasView(anywidget.AnyWidget):
 
 
 class LabelsView(anywidget.AnyWidget):
-    """Nothing to see: it names the handles of sliders for screen readers, which ipywidgets leaves out."""
+    """Nothing to see: what ipywidgets leave out around it (names of handles, Shift-Enter), and the style of a panel."""
 
-    _esm = read("labels.js")
+    _esm = read("make.js") + read("labels.js")
+    _css = read("controls.css")

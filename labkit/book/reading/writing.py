@@ -148,13 +148,13 @@ def _taken(fn: Any, name: str, cells: list[str]) -> list[str]:
     code = getattr(fn, "__code__", None)
     if code is None:
         return []
-    mine = _sets("".join(linecache.getlines(code.co_filename)))
-    others = set().union(*(_sets(cell) for cell in cells if name not in _sets(cell)))
+    mine = sets("".join(linecache.getlines(code.co_filename)))
+    others = set().union(*(sets(cell) for cell in cells if name not in sets(cell)))
     return sorted((mine - {name}) & others)
 
 
-def _sets(cell: str) -> set[str]:
-    """The names that a cell binds at its top."""
+def sets(cell: str, imports: bool = False) -> set[str]:
+    """The names that a cell binds at its top; those that it imports only where asked for."""
     try:
         statements = ast.parse(cell).body
     except SyntaxError:  # what IPython alone understands
@@ -163,7 +163,9 @@ def _sets(cell: str) -> set[str]:
     for one in statements:
         if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(one.name)
-        elif not isinstance(one, ast.Import | ast.ImportFrom):  # what is imported twice is the same
+        elif isinstance(one, ast.Import | ast.ImportFrom):  # what is imported twice is the same
+            found |= {(a.asname or a.name).partition(".")[0] for a in one.names} if imports else set()
+        else:
             found |= {n.id for n in ast.walk(one) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     return found
 

@@ -29,6 +29,7 @@ from labkit.book.drawing.tables import Table
 from labkit.book.frontend import VIEW, cell_id
 from labkit.book.stepping.player import Player
 from labkit.book.timelines.waits import wait_for
+from labkit.book.workbenches import recorded
 from labkit.book.workbenches.latest import Latest
 from labkit.book.workbenches.source import standing_alone, written
 from labkit.telling import live
@@ -141,6 +142,17 @@ class Workbench:
         where = ", ".join(f"{_label(name)} {value}" for name, value in self.settings.items())
         return "\n\n".join([f"{self.title}\n{where}\n{self.said}", *map(_words, self.faces)])
 
+    @property
+    def still(self) -> str:
+        """How it went and what the views made of it, as HTML for a page on which nothing moves."""
+        from labkit.book.workbenches.panel import still
+
+        return f"<p>{escape(self.said)}</p>" + "".join(map(still, self.faces))
+
+    def show(self, settings: dict[str, Any]) -> None:
+        """Run with these settings, and show what comes of it, wherever the controls are. For when nobody reads."""
+        self._work(settings)
+
     # -- running -----------------------------------------------------------------------------------------------
 
     def _moved(self, change: object) -> None:
@@ -228,7 +240,9 @@ class Workbench:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         if not live():
             pictures = [_still(face).svg for face in self.faces if isinstance(face, Figure | Player)]
-            return {"text/plain": self.text} | ({"image/svg+xml": pictures[0]} if pictures else {})
+            bundle: dict[str, Any] = {"text/plain": self.text}
+            bundle |= {"image/svg+xml": pictures[0]} if pictures else {}
+            return bundle | ({recorded.GRID: recorded.record(self)} if recorded.wanted() else {})
         return {"text/plain": self.text, VIEW: self.panel.box._repr_mimebundle_()[VIEW]}
 
 

@@ -28,7 +28,7 @@ class Panel:
         from labkit.book.forms.view import LabelsView
 
         self._bench = bench
-        self.status, self.pinned, self.code = HTML(), HTML(), HTML()
+        self.status, self.code = HTML(), HTML()
         self.panes: list[Pane] = []
         self._pictures = VBox(layout=Layout(min_height=LEAST))  # the page does not jump while a picture is replaced
         pin, code = Button(description="Pin"), Button(description="As code")
@@ -43,26 +43,22 @@ class Panel:
         wrap = Layout(flex_flow="row wrap")
         controls = HBox([*bench.controls.values()], layout=wrap)
         heading = HTML(f"<h4>{escape(bench.title)}</h4>")
-        below = [self.code, self.status, self._pictures, self.pinned, LabelsView()]
+        below = [self.code, self.status, self._pictures, LabelsView()]
         self.box = VBox([heading, controls, HBox([pin, self.unpin, code]), *below])
         self.box.add_class("lk-bench")
 
     def draw(self, faces: Sequence[Face], pinned: tuple[dict[str, Any], list[Face]] | None) -> None:
-        """Show what the views made, and what is pinned: in the same plot where both are curves, else below."""
+        """Show what the views made, and what is pinned: in one plot where both are curves, else below each."""
         if len(self.panes) != len(faces):
             self.panes = [Pane() for _ in faces]
             self._pictures.children = [pane.box for pane in self.panes]
-        ghosts = [] if pinned is None else pinned[1]
+        settings, ghosts = pinned or ({}, [])
+        where = ", ".join(f"{name} {value}" for name, value in settings.items())
         for pane, face, ghost in zip_longest(self.panes, faces, ghosts[: len(faces)]):
-            pane.put(face, ghost)
+            pane.put(face, ghost, where)
         if self.code.value:
             self.code.value = _listing(self._bench.code)
         self.unpin.layout.display = "none" if pinned is None else ""
-        self.pinned.value = ""
-        if pinned is not None:
-            where = ", ".join(f"{name} {value}" for name, value in pinned[0].items())
-            below = "".join(f"<p>{escape(_sentence(f))}</p>" if _is_curves(f) else _html(f) for f in ghosts)
-            self.pinned.value = f"<h5>Pinned ({escape(where)})</h5>{below}"
 
     def _show_code(self, code: str) -> None:
         """Show the code, or take it away."""
@@ -79,11 +75,17 @@ class Pane:
     def __init__(self) -> None:
         from ipywidgets import HTML, VBox
 
-        self.said, self.words = HTML(), HTML()
-        self.box = VBox([self.words])
+        self.said, self.words, self.before = HTML(), HTML(), HTML()
+        self.box = VBox([self.words, self.before])
         self._plot: Any = None
 
-    def put(self, face: Face, ghost: Face | None) -> None:
+    def put(self, face: Face, ghost: Face | None, where: str = "") -> None:
+        """Show `face`, and below it what was pinned at the settings `where`: the two are to be compared."""
+        self.before.value = ""
+        if ghost is not None:
+            same = _is_curves(face) and _is_curves(ghost)  # then its lines are in the plot
+            shown = f"<p>{escape(_sentence(ghost))}</p>" if same else _html(ghost)
+            self.before.value = f'<div class="lk-before"><h5>Pinned ({escape(where)})</h5>{shown}</div>'
         if isinstance(face, Player):
             self.words.value = face.still.data_html()
             self._show(face.widget)
@@ -115,6 +117,7 @@ class Pane:
 
     def _show(self, plot: Any) -> None:
         children = [self.said, plot, self.words] if plot is self._plot is not None else [plot, self.words]
+        children += [self.before] if self.before.value else []
         children = [child for child in children if child is not None]
         if list(self.box.children) != children:
             self.box.children = children
@@ -141,6 +144,12 @@ def _html(face: Face) -> str:
     if isinstance(face, Figure):
         return f'<div role="img" aria-label="{escape(face.sentence)}">{face.svg}</div>{face.data_html()}'
     return face.html() if isinstance(face, Table) else f"<p>{escape(face)}</p>"
+
+
+def still(face: Face) -> str:
+    """A view on a page on which nothing moves: without the data below it."""
+    face = face.still if isinstance(face, Player) else face
+    return face.svg if isinstance(face, Figure) else _html(face)
 
 
 def _sentence(face: Face) -> str:

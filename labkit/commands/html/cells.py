@@ -6,7 +6,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from labkit.book.workbenches.recorded import GRID
 from labkit.commands.html.math import formula
+from labkit.commands.html.recorded import recorded_html
 
 # Colours of code, for JupyterLab's names: contrast at least 4.5 on the page and on the grey of code.
 STYLE = """
@@ -33,8 +35,8 @@ NARROW = 24  # characters of text output that fit on a page 320 pixels wide
 Link = Callable[[str], str | None]  # the address a link or picture of the notebook has on the page; None for no link
 
 
-def cell_html(cell: Any, link: Link) -> str:
-    """One cell. `link` says where addresses of the notebook lead on the page."""
+def cell_html(cell: Any, link: Link, number: int = 0) -> str:
+    """One cell, `number` of its page. `link` says where addresses of the notebook lead on the page."""
     if cell.cell_type == "markdown":
         return markdown(cell.source, link, cell.get("attachments"))
     if cell.cell_type != "code":
@@ -42,18 +44,20 @@ def cell_html(cell: Any, link: Link) -> str:
     parts = []
     if cell.source.strip() and not cell.metadata.get("jupyter", {}).get("source_hidden"):
         parts.append(f'<div class="input">{code(cell.source)}</div>')
-    shown = [output_html(output, link) for output in cell.get("outputs", [])]
+    shown = [output_html(output, link, number) for output in cell.get("outputs", [])]
     if any(shown):
         parts.append(f'<div class="output">{"".join(shown)}</div>')
     return "\n".join(parts)
 
 
-def output_html(output: Any, link: Link) -> str:
+def output_html(output: Any, link: Link, number: int = 0) -> str:
     """The still form of one output; of an error its text."""
     if output.output_type == "stream":
         return text(output.text)
     if output.output_type == "error":
         return text("\n".join(output.traceback) or f"{output.ename}: {output.evalue}")
+    if GRID in output.data:
+        return recorded_html(output.data[GRID], number)
     form = next((form for form in FORMS if form in output.data), None)
     if form is None:
         return ""

@@ -14,6 +14,7 @@ from labkit.book.drawing.page import page
 from labkit.commands import UsageError
 from labkit.commands.chapters import Chapter, all_chapters, find_chapter, notebooks_dir
 from labkit.commands.html.cells import STYLE, cell_html, code_style, ordered_headings
+from labkit.commands.html.recorded import STYLE as RECORDED
 from labkit.files import write_atomically
 
 
@@ -59,7 +60,7 @@ def chapter_page(chapter: Chapter, entries: list[Entry], folder: Path) -> str:
     def link(address: str) -> str | None:
         return _address(address, chapter.path.parent, folder, linked)
 
-    body = "\n".join(filter(None, (cell_html(cell, link) for cell in notebook.cells)))
+    body = "\n".join(filter(None, (cell_html(cell, link, n) for n, cell in enumerate(notebook.cells))))
     title = _title(notebook) or chapter.path.stem
     if not re.search(r"<h[1-6]\b", body):
         body = f"<h1>{escape(title)}</h1>\n{body}"
@@ -70,7 +71,7 @@ def chapter_page(chapter: Chapter, entries: list[Entry], folder: Path) -> str:
         steps.append(_step("Before", shown[place - 1]))
     if place + 1 < len(shown):
         steps.append(_step("Next", shown[place + 1]))
-    return page(title, ordered_headings(body), STYLE + code_style(), navigation=" · ".join(steps))
+    return page(title, ordered_headings(body), STYLE + RECORDED + code_style(), navigation=" · ".join(steps))
 
 
 def _read(chapter: Chapter) -> nbformat.NotebookNode:

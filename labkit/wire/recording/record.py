@@ -36,6 +36,7 @@ SLOTS = 32  # threads of a rank that can be inside an operation at once
 MAX_NESTING = 64  # spans and collectives inside each other, as readers follow them: overwritten records may loop
 # In a slot: waits for the other side; opens a connection, which the peer's program need not ask for.
 BLOCKED, OPENING = 1, 2
+WORLD = 1  # the number of the group of all ranks
 MAIN_SLOT = 0  # of the thread that runs the reader's function: while it is free to act, its rank is not stuck
 
 NO_ROOM = 0x7FFFFFFF  # instead of the number of a text
@@ -75,7 +76,7 @@ _Q = struct.Struct("<q")
 _TIMES = struct.Struct("<qq")
 _T0, _T1 = (EVENT.fields[name][1] for name in ("t0", "t1"))  # type: ignore
 _PUT = _Q.pack_into  # clears its bytes before it writes them: only for what nobody reads meanwhile
-_PID, _STATE, _STEP, _COUNTED, _STRINGS, _FAULT, _DROPPED, _NOW, _THREADS, _SLOTS_AT = (
+_PID, _STATE, _STEP, _COUNTED, _STRINGS, _FAULT, _DROPPED, _NOW, _THREADS, _EARLIER, _SLOTS_AT = (
     8,
     16,
     24,
@@ -85,6 +86,7 @@ _PID, _STATE, _STEP, _COUNTED, _STRINGS, _FAULT, _DROPPED, _NOW, _THREADS, _SLOT
     56,
     64,
     72,
+    80,
     128,
 )
 
@@ -140,6 +142,8 @@ class Page:
     fault, dropped, now = _word(_FAULT), _word(_DROPPED), _word(_NOW)
     strings_used = _word(_STRINGS)
     threads = _word(_THREADS)  # bit n: a thread of the reader's own lives and has slot n; bit MAIN_SLOT: one without
+
+    earlier = _word(_EARLIER)  # collectives of the whole world before this call of a kept world: not counted in words
 
     # -- reading -----------------------------------------------------------------------------------------------
 

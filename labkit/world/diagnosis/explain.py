@@ -30,9 +30,16 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return "ranks " + (", ".join(parts[:-1]) + " and " if len(parts) > 1 else "") + parts[-1]
 
 
-def call_text(e: np.void, names: list[str]) -> str:
+def call_text(e: np.void, names: list[str], earlier: int = 0) -> str:
+    """A collective of record `e`. earlier: what the page of its rank says."""
     tensor = describe(int(e["dtype"]), shape_of(e)) if e["dtype"] else ""
-    return f"{name_text(names, e['name'])}{of_text(e, names)}({tensor}), call {int(e['seq'])}"
+    call = call_number(int(e["group"]), int(e["seq"]), earlier)
+    return f"{name_text(names, e['name'])}{of_text(e, names)}({tensor}), call {call}"
+
+
+def call_number(group: int, seq: int, earlier: int) -> int:
+    """Which call of its group it is; in a kept world, counted from where the reader's function began."""
+    return seq - earlier if group == rec.WORLD and seq > earlier else seq
 
 
 def of_text(e: np.void, names: list[str]) -> str:

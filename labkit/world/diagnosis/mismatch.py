@@ -10,12 +10,13 @@ from labkit.wire.dtypes import describe
 from labkit.wire.messenger import COLLECTIVES
 from labkit.wire.recording import record as rec
 from labkit.wire.recording.trace import ROW, match, shape_of
-from labkit.world.diagnosis.explain import name_text, of_text, ranks_text
+from labkit.world.diagnosis.explain import call_number, name_text, of_text, ranks_text
 
 
 def collective_mismatch(
-    rows: list[np.ndarray], names: list[list[str]], members: Callable[[int], list[int]], waiting: list[np.ndarray]
-) -> str | None:
+    rows: list[np.ndarray], names: list[list[str]], members: Callable[[int], list[int]], waiting: list[np.ndarray],
+    earlier: int = 0,
+) -> str | None:  # fmt: skip
     """Compare the calls of collectives; those that some member has not called yet are marked in `waiting`."""
     calls: dict[tuple[int, int, int], dict[str, list[int]]] = {}
     where: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
@@ -29,11 +30,12 @@ def collective_mismatch(
         for place, k, n in zip(places, kind.ravel().tolist(), at.tolist(), strict=True):
             calls.setdefault(place, {}).setdefault(texts[k], []).append(rank)
             where.setdefault(place, []).append((rank, n))
-    for (_, _, seq), said in sorted(calls.items(), key=lambda item: item[0][2]):
+    for (group, _, seq), said in sorted(calls.items(), key=lambda item: item[0][2]):
         if len(said) > 1:
             most = max(said, key=lambda text: len(said[text]))
             odd = "; ".join(f"{ranks_text(ranks)} called {text}" for text, ranks in said.items() if text != most)
-            return f"{odd}, but {ranks_text(said[most])} called {most} (call {seq} of the group)"
+            call = call_number(group, seq, earlier)
+            return f"{odd}, but {ranks_text(said[most])} called {most} (call {call} of the group)"
     for (group, _, _), found in where.items():
         if len(found) != len(members(group)):
             for rank, n in found:

@@ -142,7 +142,7 @@ class Reader:
         """The first place where ranks disagree, as a sentence; None if they agree so far."""
         new = [r[done:] for r, done in zip(rows, self._agreed, strict=True)]
         waiting = [r["kind"] == 0 for r in new]  # which records will have to be looked at again
-        wrong = collective_mismatch(new, names, self.members, waiting)
+        wrong = collective_mismatch(new, names, self.members, waiting, self.pages[0].earlier)
         if wrong is None and message_mismatch(new, waiting):
             wrong = message_mismatch([in_step(r, whole) for r, whole in zip(new, rows, strict=True)], waiting)
         if wrong is None:
@@ -167,7 +167,7 @@ class Reader:
                 break
             e = rows[at - 1]
             if e["kind"] == rec.COLLECTIVE:
-                inside = f" in {call_text(e, names[rank])}"
+                inside = f" in {call_text(e, names[rank], page.earlier)}"
                 break
             at = int(e["parent"])
         if send or recv:
@@ -199,7 +199,7 @@ class Reader:
             if outer > ring and e["flags"] & rec.ASYNC:
                 return None
             late = [r for r in self.members(int(e["group"])) if self.begun.collective(r, e) is False]
-            return Wait(rank, f"the native {call_text(e, names[rank])}", late)
+            return Wait(rank, f"the native {call_text(e, names[rank], page.earlier)}", late)
         return None
 
 

@@ -1,0 +1,70 @@
+"""What the kernel of `labkit lab` does when it starts, also after a restart: nothing of the chapter has run yet.
+
+The worker of its ranks is started, and PyTorch loaded. A name that no cell has made yet is told with the cell that
+makes it, which is what a reader needs to know who restarted the kernel, or left a cell out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from labkit import forkserver
+
+
+def begin() -> None:
+    """Called by the kernel's own command line. Does nothing where nobody reads."""
+    if os.environ.get("LABKIT_HEADLESS") == "1":
+        return
+    forkserver.begin()
+    sys.modules["IPython"].get_ipython().set_custom_exc((NameError,), _tell)
+
+
+def _tell(
+    shell: Any, kind: type[NameError], error: NameError, frames: TracebackType, tb_offset: int | None = None
+) -> None:
+    said = not_run(error.name or "", shell.user_ns.get("In", [""])[-1], _notebook())
+    if said and error.name not in shell.user_ns and shell.user_ns.get("__name__") == "__main__":
+        error._render_traceback_ = lambda: [said]  # type: ignore[attr-defined]
+    shell.showtraceback((kind, error, frames), tb_offset=tb_offset)
+
+
+def not_run(name: str, cell: str, notebook: list[dict[str, Any]]) -> str:
+    """Which cell of a notebook above `cell` makes `name`, and how to run it; "" where there is none.
+
+    notebook: its cells. A cell that was changed since it was saved is taken to be the last one.
+    """
+    from labkit.book.reading.writing import sets
+
+    heading, found = "", ""
+    for one in notebook:
+        source = "".join(one["source"])
+        if one["cell_type"] == "markdown":
+            titles = [line.strip("# ") for line in source.splitlines() if line.startswith("#")]
+            heading = titles[-1] if titles else heading
+        elif one["cell_type"] == "code":
+            if source.strip() == cell.strip():
+                break
+            if name in sets(source, imports=True):
+                found = f"The cell that makes it is in the section “{heading}”, and begins with:\n\n    "
+                found += next((line for line in source.splitlines() if line.strip()), "")
+    if not found:
+        return ""
+    return (
+        f"{name} does not exist yet.\n\n{found}\n\nIt has not been run since the kernel was started. Choose Run > Run "
+        "All Above Selected Cell in the menu,\nthen run this cell again."
+    )
+
+
+def _notebook() -> list[dict[str, Any]]:
+    """The cells of the notebook that this kernel serves, as it was last saved; [] where nobody knows which it is."""
+    path = Path(os.environ.get("JPY_SESSION_NAME", ""))
+    try:
+        cells: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return cells
