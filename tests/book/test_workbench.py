@@ -13,6 +13,7 @@ from leftovers import alive, eventually
 
 import labkit
 from labkit import book, cost
+from labkit.book.workbenches import recorded
 from labkit.book.workbenches.latest import Latest
 from labkit.collectives import all_reduce
 
@@ -287,3 +288,21 @@ def test_only_the_latest_is_done():
     assert latest.wait(10) and done[0] == 0 and done[-1] == 5 and len(done) < 6
     latest.close()
     assert eventually(lambda: not latest._thread.is_alive())
+
+
+@pytest.mark.ranks
+def test_real_runs_over_a_grid_are_kept_for_pages_on_which_nothing_runs(monkeypatch):
+    monkeypatch.setenv("LABKIT_RECORD", "1")
+    one = bench()
+    try:
+        kept = one._repr_mimebundle_()[recorded.GRID]
+        assert kept["controls"] == [["ranks", ["2", "3", "4"]], ["algorithm", ["ring", "tree"]], ["n", ["500", "1000"]]]
+        assert kept["start"] == [0, 0, 0] and one.settings == {"ranks": 2, "algorithm": "ring", "n": 500}
+        by_place = {tuple(run["at"]): run["html"] for run in kept["runs"]}
+        assert len(by_place) == 12 <= recorded.MOST and all("<svg" in html for html in by_place.values())
+        for r, n in ((0, 0), (2, 1)):
+            sent_by_ring = cost.ring_all_reduce_bytes_by_rank([500, 1000][n], 4, [2, 3, 4][r])
+            assert f"sent {sent_by_ring}" in by_place[r, 0, n]
+        assert "sent [4000, 0]" not in by_place[0, 0, 0] != by_place[0, 1, 0]
+    finally:
+        one.close()

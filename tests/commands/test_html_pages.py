@@ -8,6 +8,7 @@ import nbformat
 import pytest
 from small_books import cell, printed, read, write
 
+from labkit.book.workbenches.recorded import GRID
 from labkit.commands.html import pages as module
 from labkit.commands.html.math import formula
 from labkit.course import load
@@ -173,8 +174,9 @@ def test_every_figure_of_the_book_survives_with_its_words(tmp_path):
     for chapter in module.all_chapters(module.notebooks_dir()):
         page = Page(tmp_path / "site" / f"{chapter.path.stem}.html")
         outputs = [output for one in read(chapter.path).cells for output in one.get("outputs", [])]
-        figures = [output for output in outputs if "image/svg+xml" in output.get("data", {})]
-        assert len(page.all("svg")) == len(figures)
+        recorded = [run["html"] for output in outputs for run in output.get("data", {}).get(GRID, {"runs": []})["runs"]]
+        figures = [o for o in outputs if "image/svg+xml" in o.get("data", {}) and GRID not in o.data]
+        assert len(page.all("svg")) == len(figures) + sum(html.count("<svg") for html in recorded)
         for svg in page.all("svg"):
             assert svg["role"] == "img" and ("aria-labelledby" in svg or svg.get("aria-label"))
         checked += len(figures)
@@ -210,13 +212,31 @@ def whole_site(tmp_path_factory):
 
 
 @pytest.mark.long
+def test_the_controls_of_a_recorded_workbench_choose_its_run_without_a_script(chromium, site):
+    at = [[i, j] for i in range(2) for j in range(3)]
+    runs = [{"at": place, "html": f"<p>run {place}</p>"} for place in at]
+    controls = [["ranks", ["2", "4"]], ["way", ["ring", "tree", "<b>"]]]
+    grid = {"title": "A race", "controls": controls, "start": [1, 0], "runs": runs}
+    site(cell("a", "bench", outputs=display(**{"application_vnd.labkit.grid__json": grid, "text_plain": "words"})))
+    context = chromium.new_context(java_script_enabled=False)
+    tab = context.new_page()
+    tab.goto((site.folder / "05_other.html").as_uri())
+    shown = [one.inner_text() for one in tab.locator(".run").all() if one.is_visible()]
+    assert shown == ["run [1, 0]"]
+    tab.get_by_label("<b>").check()
+    tab.get_by_label("2", exact=True).check()
+    assert [one.inner_text() for one in tab.locator(".run").all() if one.is_visible()] == ["run [0, 2]"]
+    context.close()
+
+
+@pytest.mark.long
 @pytest.mark.ranks
 @pytest.mark.parametrize("scheme, width", [("light", 320), ("dark", 1000)])
 def test_axe_finds_nothing_and_the_page_does_not_scroll_sideways(chromium, whole_site, scheme, width):
     from axe_playwright_python.sync_playwright import Axe
 
     context = chromium.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})
-    for path in (whole_site / "index.html", whole_site / "03_collectives.html"):
+    for path in (whole_site / name for name in ("index.html", "02_ranks_and_messages.html", "03_collectives.html")):
         asked = []
         tab = context.new_page()
         tab.on("request", lambda request, asked=asked: asked.append(request.url))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from labkit.book.workbenches.bench import Workbench
 
 GRID = "application/vnd.labkit.grid+json"
-MOST = 12  # runs of one workbench: a page has several, and a picture some ten thousand characters
+MOST = 16  # runs of one workbench: a page has several, and a picture some ten thousand characters
 
 
 def wanted() -> bool:
@@ -23,7 +23,7 @@ def wanted() -> bool:
 
 
 def record(bench: Workbench) -> dict[str, Any]:
-    """{"title", "controls": {name: [values as text]}, "start": [indices], "runs": [{"at": [indices], "html"}]}."""
+    """{"title", "controls": [[name, [values as text]]], "start": [indices], "runs": [{"at": [indices], "html"}]}."""
     values = grid(bench)
     start = bench.settings
     runs: list[dict[str, Any]] = []
@@ -34,7 +34,7 @@ def record(bench: Workbench) -> dict[str, Any]:
     bench.show(start)
     return {
         "title": bench.title,
-        "controls": {name.replace("_", " "): [_text(v) for v in some] for name, some in values.items()},
+        "controls": [[name.replace("_", " "), [_text(v) for v in some]] for name, some in values.items()],
         "start": [some.index(start[name]) for name, some in values.items()], "runs": runs,
     }  # fmt: skip
 
@@ -44,7 +44,8 @@ def grid(bench: Workbench) -> dict[str, list[Any]]:
     found = {name: _some(widget) for name, widget in bench.controls.items()}
     while math.prod(map(len, found.values())) > MOST:
         most = max(map(len, found.values()))
-        name = next(name for name in reversed(found) if len(found[name]) == most)
+        longest = [name for name in reversed(found) if len(found[name]) == most]
+        name = min(longest, key=lambda name: hasattr(bench.controls[name], "options"))  # a range rather than a list
         now = bench.settings[name]
         spare = [value for value in found[name] if value != now]
         found[name].remove(spare[len(spare) // 2 - 1] if len(spare) > 1 else spare[0])

@@ -25,7 +25,7 @@ def recorded_html(grid: dict[str, Any], number: int) -> str:
             for k, value in enumerate(values)
         )
         + "</fieldset>"
-        for c, (label, values) in enumerate(grid["controls"].items())
+        for c, (label, values) in enumerate(grid["controls"])
     )
     rules, runs = [], []
     for run in grid["runs"]:
