@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
+import textwrap
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from chapters.test_you_write import WRONG, solved
 from slices import changed_last
 
 from browser.lab import Lab
@@ -139,6 +141,77 @@ def test_a_chapter_from_the_first_cell_to_the_last_quiz(copies: Lab, name: str) 
         forms_fit(reader, 640)
     assert not reader.console
     reader.page.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in STORIES if load_chapter(name).to_write])
+def test_every_function_is_written_and_every_workbench_operated_by_keyboard(copies: Lab, name: str) -> None:
+    """In a narrow window: a wrong version first, its sentence, a solution unfolded, then a right one."""
+    file, right = load_chapter(name), solved(name)
+    reader = Reader(copies, f"notebooks/{name}.ipynb", kept=f"{name}_by_hand", width=900, height=1300)
+    reader.page.evaluate("window.jupyterapp.commands.execute('application:toggle-left-area')")
+    predict_and_run(reader, Story((), ()), file)
+    for what in right:
+        write_wrongly_then_rightly(reader, what, next(iter(WRONG[name, what])), right[what])
+    benches = [i for i, cell in enumerate(reader.cells()) if reader.cell(i).locator(".lk-bench").count()]
+    assert len(benches) >= 2
+    for index in benches:
+        operate(reader, index)
+        reader.cell(index).scroll_into_view_if_needed()
+        reader.keep_screen(f"bench-{index}")
+        assert reader.cell(index).locator(".lk-bench").evaluate("(box) => box.scrollWidth <= box.clientWidth + 1")
+    copies.check_axe(reader.page, ".lk-bench", excluded=[".js-plotly-plot"])
+    assert not reader.console
+    reader.page.close()
+
+
+def write_wrongly_then_rightly(reader: Reader, what: str, wrong: str, right: str) -> None:
+    """Function `what` of the chapter, in its own cell, and the check in the cell below it."""
+    cells = reader.cells()
+    checked = next(i for i, cell in enumerate(cells) if f'chapter.check("{what}")' in cell.source)
+    mine = next(i for i in range(checked, -1, -1) if f"def {what}(" in cells[i].source)
+    said = reader.cell(checked).locator(".jp-OutputArea-output [role=status]")
+    for source, mark in ((wrong, "✗ Not right yet."), (right, "✓ Right.")):
+        reader.write_cell(mine, textwrap.dedent(source).strip())
+        reader.run_cell(mine)
+        reader.run_cell(checked)
+        said.get_by_text(mark).wait_for()
+        reader.goto(checked)
+        reader.tab_to("details:last-of-type > summary", checked)
+        reader.press("Enter")
+        said.locator("details[open]", has_text=f"def {what}").wait_for()
+
+
+def operate(reader: Reader, index: int) -> None:
+    """Each control of a workbench to another place, and back; pin, and see the code. Every run ends in words."""
+    bench = reader.cell(index).locator(".lk-bench")
+    controls = bench.locator(":is(select, .noUi-handle, input[type=checkbox]):not(.lk-panel *)")
+    for number in range(controls.count()):
+        control = controls.nth(number)
+        control.evaluate("(node, k) => { node.dataset.stop = k; }", f"{index}-{number}")
+        keys = ("Space", "Space") if control.get_attribute("type") == "checkbox" else ("ArrowDown", "ArrowUp")
+        reader.goto(index)
+        reader.tab_to(f"[data-stop='{index}-{number}']", index)
+        for key in keys if control.evaluate("(node) => !node.selectedIndex") else reversed(keys):
+            reader.press(key)
+            rests(reader, bench)
+    for button in ("Pin", "As code"):
+        reader.goto(index)
+        bench.get_by_role("button", name=button, exact=True).evaluate("(node) => { node.dataset.stop = 'button'; }")
+        reader.tab_to("[data-stop=button]", index)
+        reader.press("Enter")
+        bench.evaluate("(box) => box.querySelectorAll('[data-stop=button]').forEach((n) => delete n.dataset.stop)")
+    bench.get_by_text("Pinned (").first.wait_for()
+    bench.get_by_label("The same run as a cell").wait_for()
+
+
+def rests(reader: Reader, bench: Any) -> None:
+    """Until the run of the last change is over; its words are those of a run, a refusal, or a failure of ranks."""
+    reader.page.wait_for_timeout(150)  # a message to the kernel and its answer
+    status = bench.locator("[role=status]").first
+    status.filter(has_not_text=re.compile("^(starting|running|drawing)")).wait_for()
+    said = status.inner_text()
+    assert not re.match(r"\w+(Error|Exception): ", said), said
 
 
 def predict_and_run(reader: Reader, story: Story, file: ChapterFile) -> None:

@@ -42,7 +42,7 @@ class Panel:
         code.on_click(lambda _: self._show_code(bench.code))
         wrap = Layout(flex_flow="row wrap")
         controls = HBox([*bench.controls.values()], layout=wrap)
-        heading = HTML(f"<h4>{escape(bench.title)}</h4>")
+        heading = HTML(f"<p class="lk-title">{escape(bench.title)}</p>")
         below = [self.code, self.status, self._pictures, LabelsView()]
         self.box = VBox([heading, controls, HBox([pin, self.unpin, code]), *below])
         self.box.add_class("lk-bench")
@@ -85,7 +85,7 @@ class Pane:
         if ghost is not None:
             same = _is_curves(face) and _is_curves(ghost)  # then its lines are in the plot
             shown = f"<p>{escape(_sentence(ghost))}</p>" if same else _html(ghost)
-            self.before.value = f'<div class="lk-before"><h5>Pinned ({escape(where)})</h5>{shown}</div>'
+            self.before.value = f'<div class="lk-before"><p class="lk-title">Pinned ({escape(where)})</p>{shown}</div>'
         if isinstance(face, Player):
             self.words.value = face.still.data_html()
             self._show(face.widget)
