@@ -1,8 +1,12 @@
 """Images that ship inside scikit-learn: 1797 handwritten digits of 8 x 8 pixels (Alpaydin & Kaynak 1998)."""
 
 from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,16 +25,31 @@ def digits(validation: float = 0.2, seed: int = 0) -> tuple[Images, Images]:
 
     Raises ValueError unless 0 < validation < 1.
     """
-    from sklearn.datasets import load_digits  # slow to import, and only needed here
-
     if not 0 < validation < 1:
         raise ValueError(f"validation={validation}: give the part kept from training, between 0 and 1")
-    data = load_digits()
-    order = torch.randperm(len(data.target), generator=torch.Generator().manual_seed(seed))
-    x = torch.from_numpy(data.images).float().div(16).unsqueeze(1)[order]  # a pixel is 0 to 16
-    y = torch.from_numpy(data.target).long()[order]
+    table = _table()
+    order = torch.randperm(len(table), generator=torch.Generator().manual_seed(seed))
+    x = torch.from_numpy(table[:, :64]).float().div(16).view(-1, 1, 8, 8)[order]  # a pixel is 0 to 16
+    y = torch.from_numpy(table[:, 64]).long()[order]
     cut = round(len(y) * (1 - validation))
     return Images(x[:cut], y[:cut]), Images(x[cut:], y[cut:])
+
+
+@cache
+def _table() -> np.ndarray:
+    """float64 of shape (1797, 65): the pixels of each digit, and which one it is.
+
+    Read from scikit-learn's own file, because importing scikit-learn for it takes longer than most runs of a chapter.
+    """
+    found = find_spec("sklearn")
+    folder = next(iter(found.submodule_search_locations or []), "") if found else ""
+    path = Path(folder, "datasets", "data", "digits.csv.gz")
+    if path.is_file():
+        return np.loadtxt(path, delimiter=",")
+    from sklearn.datasets import load_digits  # where another version keeps it elsewhere
+
+    data = load_digits()
+    return np.column_stack([data.data, data.target])
 
 
 def image_batches(images: Images, batch: int, seed: int = 0, rank: int = 0, world: int = 1) -> Iterator[Images]:

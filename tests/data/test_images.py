@@ -1,9 +1,10 @@
 """The digits as tensors."""
 
+import numpy as np
 import pytest
 import torch
 
-from labkit.data import digits, image_batches
+from labkit.data import digits, image_batches, images
 
 
 def test_every_digit_is_in_one_part_and_scaled():
@@ -32,3 +33,9 @@ def test_ranks_share_out_the_batch_of_one():
 def test_a_part_outside_zero_to_one_is_refused():
     with pytest.raises(ValueError, match="validation=0"):
         digits(0)
+
+
+def test_the_file_is_read_as_scikit_learn_reads_it():
+    from sklearn.datasets import load_digits
+
+    assert np.array_equal(images._table(), np.column_stack([load_digits().data, load_digits().target]))

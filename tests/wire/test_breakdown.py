@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import labkit
+import labkit.book
 from labkit.wire.recording.breakdown import length, subtract, union
 
 pytestmark = pytest.mark.ranks
@@ -36,6 +37,22 @@ def test_a_slow_rank_shows_as_waiting_on_its_neighbour():
         {"compute": 1, "waiting": 2, "transfer": 1.5, "overlapped": 0, "other": 0, "total": 4.5}
     )
     assert second == pytest.approx({"compute": 3, "waiting": 0, "transfer": 1, "overlapped": 0, "other": 0, "total": 4})
+
+
+def test_a_buffered_send_transfers_though_its_receiver_comes_later():
+    """The timeline says the same: see `labkit.book.drawing.boxes.seconds_by_rank`."""
+
+    def program(group):
+        group.compute(1.0 if group.rank == 0 else 9.0)
+        if group.rank == 0:
+            group.send(torch.ones(250_000), 1)  # buffered: over after a second of bytes
+        else:
+            group.recv(torch.empty(250_000), 0)
+
+    run = launch(program, 2)
+    sender = run.trace.step_breakdown()[0]
+    assert sender == pytest.approx({"compute": 1, "waiting": 0, "transfer": 1, "overlapped": 0, "other": 0, "total": 2})
+    assert labkit.book.timeline(run.trace).rows[0]["waiting (ms)"] == 0
 
 
 def test_a_collective_behind_compute_is_overlapped():

@@ -1,8 +1,9 @@
 """Where the time of a run went: computing, moving bytes, waiting for somebody; and which chain decided its end.
 
 A receive *waits* until its sender begins and *transfers* from then on; a blocking send waits until its receiver
-is there. A native collective waits until its last member has called it. Compute is what lies in spans called
-"compute" (as `group.compute` makes them) or in spans with the attribute kind="compute".
+is there, and a buffered one, which is over before, for nobody. A native collective waits until its last member has
+called it. Compute is what lies in spans called "compute" (as `group.compute` makes them) or in spans with the
+attribute kind="compute".
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def _intervals(
     for m in trace.sends:
         if m.src == rank and (step is None or m.step == step):
             marks += [m.start, m.end]
-            begin = min(max(m.start, m.recv_start), m.end) if m.recv_start == m.recv_start else m.start
+            begin = m.recv_start if m.start < m.recv_start <= m.end else m.start
             waiting.append((m.start, begin))
             transfer.append((begin, m.end))
     started = _native_starts(trace)
