@@ -19,6 +19,7 @@ DOORS = {
     "investigate": "labkit.book.cases.hung", "workbench": "labkit.book",
 }  # fmt: skip
 MODULES = {"labkit", "book", "hung", "struck", "fleet_trial"}  # by which chapters name them
+PANELS = "panels"  # of a chapter's room: each function there is a workbench of the chapter
 CHANGES = {"append", "extend", "update", "setdefault", "insert", "add"}  # methods by which a statement fills a name
 
 
@@ -55,6 +56,8 @@ def _names(statement: ast.stmt) -> tuple[set[str], set[str], set[str]]:
     fills = {_root(n.value) for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store)}
     fills |= {_root(n.value) for n in nodes if isinstance(n, ast.Attribute) and n.attr in CHANGES}
     uses |= {n.attr for n in nodes if isinstance(n, ast.Attribute) and _root(n.value) in MODULES}
+    if any(isinstance(n, ast.Call) and _root(n.func) == PANELS for n in nodes):
+        uses.add("workbench")
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         inside = {a.arg for n in nodes if isinstance(n, ast.arguments) for a in (*n.args, *n.kwonlyargs)}
         return uses - inside - sets, {statement.name}, set()
