@@ -294,6 +294,19 @@ WRONG = {
         """: "nobody has the others yet",
         """
         def cut_columns(x, weight, bias, group):
+            w = weight.tensor_split(group.size, dim=1)[group.rank]
+            return F.linear(x, w, bias)
+        """: "so its rows are to be cut",
+        """
+        def cut_columns(x, weight, bias, group):
+            return F.linear(x, weight.tensor_split(group.size)[group.rank], bias)
+        """: "differ in length: cut both",
+        """
+        def cut_columns(x, weight, bias, group):
+            return F.linear(x, weight.tensor_split(group.size), bias)
+        """: "Take your own one",
+        """
+        def cut_columns(x, weight, bias, group):
             weights, biases = weight.tensor_split(group.size), bias.tensor_split(group.size)
             mine = F.linear(x, weights[group.rank], biases[group.rank]).T.contiguous()
             return collectives.all_gather(mine, group, [len(b) for b in biases])

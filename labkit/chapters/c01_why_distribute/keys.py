@@ -117,7 +117,7 @@ def signals(billions: float, billion_tokens: float, TB: float) -> Several:
 
 
 def _node_hours(ranks: int, nodes: int) -> float:
-    """Hours of nodes that the textbook's training of GPT-2 takes: 25 hours of one GPU, 1.8 s a step."""
+    """Hours of nodes that training GPT-2 takes: 25 hours of one GPU, 1.8 s a step."""
     messages = textbook.ring_at(textbook.GPT2_GRADIENT, 8, textbook.NVLINK_ONE_DIRECTION).seconds
     if nodes > 1:
         messages += textbook.ring_at(textbook.GPT2_GRADIENT, ranks, textbook.TEN_GIGABIT).seconds
@@ -128,7 +128,6 @@ def saving(dollars: float) -> Number:
     """Dollars that one node saves in place of four."""
     one, four = _node_hours(8, 1), _node_hours(32, 4)
     slips = [
-        (2621.0, "That is the number to be corrected."),
         (dollars * one, "That is what one node costs. How much more do four cost?"),
         (dollars * four, "That is what four nodes cost. Take away what one costs."),
         (dollars * (one - four / 4), "You pay for all four nodes in each hour."),
@@ -143,7 +142,7 @@ def saved_percent() -> Number:
     """The saving in percent of what four nodes cost."""
     one, four = _node_hours(8, 1), _node_hours(32, 4)
     slips = [
-        (86.7, "That is the number to be corrected."),
+        (75.0, "Four nodes cost four times as much an hour, but they also need fewer hours: compare dollars."),
         (100 * one / four, "That is what one node costs in percent of four. How much is saved?"),
         (100 * (four - one) / one, "That is in percent of what one node costs. Divide by the cost of four."),
     ]
@@ -151,10 +150,10 @@ def saved_percent() -> Number:
 
 
 def right_price() -> Choice:
-    """Whether a price would rescue the textbook's percentage."""
+    """Whether the percentage depends on the price."""
     why = {
-        "a": "A higher price makes both sides dearer. What does it do to their ratio?",
-        "b": "A lower price makes both sides cheaper. What does it do to their ratio?",
+        "a": "A higher price makes both more expensive. What does it do to their ratio?",
+        "b": "A lower price makes both cheaper. What does it do to their ratio?",
     }
     return Choice("c", why)
 
@@ -165,7 +164,7 @@ def best_step() -> Symbolic:
         ("max(C, M)", "That hides messages behind the forward pass too. No gradient exists before the backward pass."),
         ("C/3 + M", "Right for long messages. No more than M itself can be hidden: try M = 0."),
         ("C", "So it is if all messages fit behind the backward pass. And if they are longer?"),
-        ("C + M/4", "That is the textbook's three quarters, whatever M is."),
+        ("C + M/4", "That hides three quarters of the messages, however long they are. What are they hidden behind?"),
         ("C + M", "Nothing is hidden here."),
         ("C + M - max(M, 2*C/3)", "The hidden part is limited by both, so it is the smaller of the two."),
         ("C + M - min(M, C/3)", "The backward pass is two thirds of the computing, the forward pass one third."),

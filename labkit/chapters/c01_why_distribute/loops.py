@@ -13,8 +13,14 @@ from labkit.book.drawing.style import GREY, ON_COLOUR, YELLOW, series
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, listing, seconds_text
+from labkit.cost.units import MS
+from labkit.data import digits
+from labkit.models import MLP, MLPConfig
+from labkit.wire import Group
 
+LAYER, START = 5 * MS, 0.2 * MS  # a layer's work on the whole batch, and what each kernel needs to be started
 RANKS, SAMPLES, LAYERS, COLUMNS = 4, 8, 4, 4
+CUTS = ("samples", "columns", "layers")
 LOOPS = {  # the loop: what it says, and what one sees when it is cut
     "epochs": ("for epoch in range(3):", "Epochs cannot be cut: the second begins with the weights that the first "
                "one leaves behind. So the ranks would have to work one after the other."),
@@ -27,6 +33,19 @@ LOOPS = {  # the loop: what it says, and what one sees when it is cut
     "columns": ("for column in layer:", "Tensor parallelism. Every rank computes some columns of every layer, and "
                 "after each layer the columns are joined."),
 }  # fmt: skip
+
+
+def eight_layers(seed: int) -> tuple[MLP, Tensor, Tensor]:
+    """A model of eight layers, 64 digits of 8 x 8 pixels, and the logits that one process computes for them."""
+    model = MLP(MLPConfig((64, *[128] * 7, 10)), seed)
+    images = digits(seed=seed)[0].x[:64].flatten(1)
+    with torch.no_grad():
+        return model, images, model(images)
+
+
+def kernel(group: Group, part: float) -> None:
+    """Stands for the kernel of a part of a layer's work on the whole batch."""
+    group.compute(LAYER * part + START)
 
 
 def nest() -> book.Player:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from labkit import cost
 from labkit.cost.training.memory import StateBytes
-from labkit.cost.units import GB, format_bytes
+from labkit.cost.units import GB, MB, format_bytes
 from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.parallel import ZeRO1, ZeRO2, ZeRO3
 from labkit.pocket.checkpointing import checkpoint
@@ -24,6 +24,7 @@ from labkit.world.process import memory_available
 SCALE_MODEL = GPTConfig(width=128, layers=2)  # trained in place of a model that no laptop holds
 MODELS = {name: shape.params for name, shape in cost.SHAPES.items()}
 STAGES = {"nothing": 0, "Adam's state": 1, "and gradients": 2, "and parameters": 3}
+DEVICE = 64 * MB  # memory of a make-believe GPU, 1,250 times smaller than one of 80 GB
 MOST = 4 * GB  # of training state on all ranks together: no laptop is asked for more
 
 
@@ -138,11 +139,29 @@ PARTS = ("parameters", "Adam's state", "gradients", "activations")
 Moment = dict[str, Any]  # "at": what has just happened; and the bytes of each part
 
 
+class OutOfMemory(RuntimeError):
+    """The make-believe device is full."""
+
+
+def total(moment: Moment) -> int:
+    """Bytes that are held at a moment."""
+    return sum(moment[part] for part in PARTS)
+
+
+def first_step(model: GPT, adam: torch.optim.Optimizer) -> None:
+    """A step on a few tokens, after which Adam has its moments."""
+    tokens = torch.arange(16).view(1, 16)
+    next_token_loss(model(tokens), tokens).backward()
+    adam.step()
+    adam.zero_grad()
+
+
 def watched_step(
-    group: Group, model: GPT, adam: torch.optim.Optimizer, inputs: Tensor, targets: Tensor, checkpointed: bool = False
+    model: GPT, adam: torch.optim.Optimizer, inputs: Tensor, targets: Tensor, checkpointed: bool, room: float
 ) -> list[Moment]:  # fmt: skip
     """One training step of a GPT, and what was held at each moment of it.
 
+    On a device that has `room` bytes: the step ends at the first moment that needs more, which is then the last one.
     Activations: what autograd keeps, from the embeddings to the loss, looked at with `saved_tensors_hooks`.
     """
     kept, moments = Kept(model.parameters()), list[Moment]()
@@ -154,6 +173,8 @@ def watched_step(
             "at": at, "parameters": nbytes(parameters), "Adam's state": nbytes(state_of(adam)),
             "gradients": nbytes(p.grad for p in parameters if p.grad is not None), "activations": kept.nbytes,
         })  # fmt: skip
+        if total(moments[-1]) > room:
+            raise OutOfMemory(f"out of memory at {at}")
 
     def forward_done(block: nn.Module, *_: object) -> None:
         if not (checkpointed and not going_back):
@@ -164,25 +185,34 @@ def watched_step(
     for block in model.blocks:
         hooks.append(block.register_forward_hook(forward_done))
         hooks.append(block.register_full_backward_hook(lambda b, *_: look(f"layer {number[b]} backward")))
-    look("before the step")
-    with torch.autograd.graph.saved_tensors_hooks(kept.pack, kept.unpack):
-        h = model.tokens(inputs) + model.positions(torch.arange(inputs.shape[1]))
-        for block in model.blocks:
-            h = checkpoint(block, h) if checkpointed else block(h)
-            if checkpointed:
-                look(f"layer {number[block]} forward")
-        loss = next_token_loss(model.lm_head(model.norm(h)), targets)
-        look("the loss")
-        going_back = True
-        loss.backward()
-    look("backward is over")
-    adam.step()
-    look("Adam's update")
-    adam.zero_grad()
-    look("gradients deleted")
-    for hook in hooks:
-        hook.remove()
+    try:
+        look("before the step")
+        with torch.autograd.graph.saved_tensors_hooks(kept.pack, kept.unpack):
+            h = model.tokens(inputs) + model.positions(torch.arange(inputs.shape[1]))
+            for block in model.blocks:
+                h = checkpoint(block, h) if checkpointed else block(h)
+                if checkpointed:
+                    look(f"layer {number[block]} forward")
+            loss = next_token_loss(model.lm_head(model.norm(h)), targets)
+            look("the loss")
+            going_back = True
+            loss.backward()
+        look("backward is over")
+        adam.step()
+        look("Adam's update")
+        adam.zero_grad()
+        look("gradients deleted")
+    except OutOfMemory:  # as on a GPU, the step ends here
+        return moments
+    finally:
+        for hook in hooks:
+            hook.remove()
     return moments
+
+
+def after_forward(moments: list[Moment]) -> int:
+    """Bytes of activations that are kept when the last layer's forward pass is over."""
+    return int(next(m for m in reversed(moments) if m["at"].endswith("forward"))["activations"])
 
 
 def state_of(adam: torch.optim.Optimizer) -> list[Tensor]:

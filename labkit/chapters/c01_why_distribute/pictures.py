@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from labkit import book, cost
@@ -12,26 +11,9 @@ from labkit.book.drawing.style import INK, ON_COLOUR, series
 from labkit.book.drawing.svg import Svg, number, text_width
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, listing
-from labkit.chapters.c01_why_distribute.memory import PARTS, Moment, Trial
-from labkit.cost.units import GB, MB, format_seconds
+from labkit.chapters.c01_why_distribute.memory import DEVICE, PARTS, Moment, Trial, total
+from labkit.cost.units import DAY, GB, MB, TB, format_seconds
 
-
-@dataclass(frozen=True)
-class Job:
-    """A step that one rank computes in `compute` seconds, its gradient, and the links between ranks."""
-
-    compute: float
-    nbytes: int
-    latency: float
-    bandwidth: float
-
-    def step(self, ranks: int) -> float:
-        """Seconds of the step on so many ranks, by the formula, with nothing hidden."""
-        messages = cost.ring_all_reduce_time(self.nbytes, ranks, self.latency, 1 / self.bandwidth)
-        return cost.step_seconds(self.compute, ranks, messages)
-
-
-DEVICE = 64 * MB  # memory of a make-believe GPU, 1,250 times smaller than one of 80 GB
 LOOKS = {part: series(k) for k, part in enumerate(PARTS)}
 STATE = {"parameters": "parameters", "gradients": "gradients", "Adam's state": "optimizer"}
 
@@ -111,27 +93,22 @@ def also_alive(trial: Trial) -> str:
     )
 
 
-def total(moment: Moment) -> int:
-    return sum(moment[part] for part in PARTS)
-
-
 def filling(run: Any, room: float = DEVICE) -> book.Player:
     """The memory of one device, moment by moment through a step, from the moments that rank 0 returned."""
     moments: list[Moment] = run.results[0]
     fullest = max(range(len(moments)), key=lambda k: total(moments[k]))
-    over = next((m for m in moments if total(m) > room), None)
-    said = f"The fullest moment is “{moments[fullest]['at']}”, with {bytes_text(total(moments[fullest]))}. "
-    said += (
-        f"A device of {bytes_text(room)} would be out of memory at “{over['at']}”."
-        if over
-        else f"A device of {bytes_text(room)} would be enough."
-    )
+    at, most = moments[fullest]["at"], bytes_text(total(moments[fullest]))
+    said = f"The fullest moment is “{at}”, with {most}. The device of {bytes_text(room)} is large enough."
+    if full := total(moments[-1]) > room:
+        said = f"Out of memory at “{at}”: {most} are needed, and the device has {bytes_text(room)}. "
+        said += "The step stopped there."
     words = [
         f"{m['at'][0].upper()}{m['at'][1:]}: {bytes_text(total(m))} are held: "
         + ", ".join(f"{part} {bytes_text(m[part])}" for part in PARTS)
         + "."
         for m in moments
     ]
+    words[-1] = said if full else words[-1]
     title = "The memory of one device through a step"
     rows: list[Row] = [
         {"after": m["at"], **{f"{p} (MB)": m[p] / MB for p in PARTS}, "together (MB)": total(m) / MB} for m in moments
@@ -165,6 +142,8 @@ def _tank(title: str, said: str, moments: list[Moment], now: int, room: float) -
     pile(left, wide, moments[now], True)
     svg.rect(left, bottom - room * scale, wide, room * scale, stroke_width=2.5)
     svg.text(left + wide + 6, bottom - room * scale + 4, f"{bytes_text(room)}: full", 11, bold=True)
+    if total(moments[now]) > room:
+        svg.text(left + wide + 6, bottom - room * scale - 12, "out of memory", 12, bold=True)
     start, end = 300.0, WIDTH - 10.0
     pitch = (end - start) / len(moments)
     for k, moment in enumerate(moments[: now + 1]):
@@ -241,3 +220,17 @@ def breakdown(run: Any) -> Figure:
 def step_timeline(run: Any) -> Figure:
     """The step, from its first kernel to its last message."""
     return book.timeline(run.trace, step=0, title="Who does what when", arrows=False)
+
+
+def signals(trainings: dict[str, tuple[float, float, float]]) -> book.Table:
+    """By name (billions of parameters, billions of tokens, bytes of data): which signals each gives on one machine."""
+    machine, rows = cost.Machine(), list[Row]()
+    for name, (billions, billion_tokens, data) in trainings.items():
+        training = cost.Training(billions * 1e9, billion_tokens * 1e9, data)
+        seconds = cost.training_seconds(training.params, training.tokens, machine.flops_per_second)
+        given = cost.distribution_signals(training, machine, 30 * DAY)
+        rows.append({
+            "job": name, "state, GB": cost.state_bytes(training.params) / GB, "days on one GPU": seconds / DAY,
+            "data, TB": data / TB, "signals": ", ".join(given) or "none",
+        })  # fmt: skip
+    return book.Table(rows, caption="Four jobs (simulated)")

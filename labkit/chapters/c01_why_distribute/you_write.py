@@ -160,6 +160,16 @@ def step_seconds(compute: float, ranks: int, messages: float, waiting: float, hi
     return each + messages + waiting - hidden
 
 
+STOPPED = {  # a part of what PyTorch says, and what one has done then
+    "shapes cannot be multiplied": "The part of `weight` that you use does not fit `x`. `weight` has a row for each "
+    "column of the result, so its rows are to be cut: `weight.tensor_split(group.size)`.",
+    "must be Tensor, not tuple": "`tensor_split` returns the parts of all ranks, in a tuple. Take your own one, with "
+    "the number `group.rank`.",
+    "must match the existing size": "Your part of `weight` and the `bias` that you add to it differ in length: cut "
+    "both in the same way.",
+}
+
+
 def the_columns_are_joined(student: Reader) -> str:
     for n in student.sizes((2, 3, 5)):
         x, weight, bias = student.tensor(4, 6), student.tensor(7, 6), student.tensor(7)
@@ -170,8 +180,10 @@ def the_columns_are_joined(student: Reader) -> str:
             uneven = (
                 "7 columns do not divide by {n}, so the ranks' parts differ in length, and `all_gather` must be told "
             )
-            uneven += "how long each of them is. ({stopped})"
-            student.expect(" receives float32" not in str(stopped), uneven, n=n, stopped=str(stopped))
+            uneven += "how long each of them is: that is its third argument, `sizes`."
+            student.expect(" receives float32" not in str(stopped), uneven, n=n)
+            for part, slip in STOPPED.items():
+                student.expect(part not in str(stopped), slip)
             raise
         parts = weight.tensor_split(n)
         sums = [F.linear(x, w) for w in parts]
@@ -209,4 +221,4 @@ def cut_columns(x: Tensor, weight: Tensor, bias: Tensor, group: Group) -> Tensor
     weights, biases = weight.tensor_split(group.size), bias.tensor_split(group.size)
     mine = F.linear(x, weights[group.rank], biases[group.rank])
     sizes = [len(part) for part in biases]
-    return collectives.all_gather(mine.T.contiguous(), group, sizes).T
+    return collectives.all_gather(mine.T, group, sizes).T

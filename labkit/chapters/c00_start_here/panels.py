@@ -1,0 +1,23 @@
+"""The workbenches of chapter 0: which controls each of them has, and which pictures it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from labkit import book
+from labkit.book.workbenches.bench import Workbench
+from labkit.chapters.c00_start_here import pictures
+
+
+def adding_up(run: Callable[..., Any]) -> Workbench:
+    """How many ranks add up their vectors, and which of them dies before."""
+    controls = {"ranks": (2, 8), "kill": ["nobody", 0, 1]}
+    return book.workbench(run, controls, [pictures.sums, pictures.circle], title="Adding up vectors", ranks=8)
+
+
+def training(run: Callable[..., Any], world_size: int, batch: int, **options: Any) -> Workbench:
+    """How many ranks train, on how many images each, and whether they share their gradients."""
+    controls = {"ranks": (1, max(8, world_size)), "share_gradients": True, "batch": (1, max(32, batch))}
+    views: list[Any] = [pictures.models, pictures.apart, pictures.curves]
+    return book.workbench(run, controls, views, title="Train", ranks=world_size, **options)
