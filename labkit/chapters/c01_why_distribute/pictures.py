@@ -100,8 +100,10 @@ def filling(run: Any, room: float = DEVICE) -> book.Player:
     at, most = moments[fullest]["at"], bytes_text(total(moments[fullest]))
     said = f"The fullest moment is “{at}”, with {most}. The device of {bytes_text(room)} is large enough."
     if full := total(moments[-1]) > room:
-        said = f"Out of memory at “{at}”: {most} are needed, and the device has {bytes_text(room)}. "
-        said += "The step stopped there."
+        where = at if at.startswith("before") else f"at “{at}”"
+        said = (
+            f"Out of memory {where}: {most} are needed, and the device has {bytes_text(room)}. The run stopped there."
+        )
     words = [
         f"{m['at'][0].upper()}{m['at'][1:]}: {bytes_text(total(m))} are held: "
         + ", ".join(f"{part} {bytes_text(m[part])}" for part in PARTS)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from labkit.wire.recording.trace import Message, Trace
 
 Interval = tuple[float, float]
+TICK = 1e-9  # seconds: what clocks count in. A difference of sums is not known better
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ def step_breakdown(trace: Trace, step: int | None = None) -> list[dict[str, floa
             "waiting": length(exposed_waiting),
             "overlapped": length(communication) - length(subtract(communication, compute)),
         }
-        row["other"] = max(0.0, total - row["compute"] - row["transfer"] - row["waiting"])
+        other = total - row["compute"] - row["transfer"] - row["waiting"]
+        row["other"] = other if other > TICK else 0.0
         row["total"] = total
         rows.append(row)
     return rows
