@@ -13,7 +13,7 @@ from labkit.wire import Group
 
 LINKS = {"10 MB/s": 10 * MB, "100 MB/s": 100 * MB, "1 GB/s": 1000 * MB}
 LATENCY = 0.1 * MS
-SPEEDS = {"fast": (1000 * MB, 0.01 * MS), "slow": (10 * MB, 0.5 * MS)}  # bandwidth and latency of a link
+SPEEDS = {"fast": (1000 * MB, 0.01 * MS), "slow": (5 * MB, 0.5 * MS)}  # bandwidth and latency of a link
 FLOPS = 4e9  # of a make-believe GPU, in a second
 
 

@@ -15,6 +15,7 @@ from labkit.chapters.c01_why_distribute.memory import DEVICE, PARTS, Moment, Tri
 from labkit.cost.units import DAY, GB, MB, TB, format_seconds
 
 LOOKS = {part: series(k) for k, part in enumerate(PARTS)}
+STEP = 1  # which the ranks mark; what they send before it (the first weights) belongs to step 0
 STATE = {"parameters": "parameters", "gradients": "gradients", "Adam's state": "optimizer"}
 
 
@@ -74,8 +75,8 @@ def _fits_spec(title: str, said: str, held: list[dict[str, float]], formula: flo
     room = cost.GPU_MEMORY / GB
     line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": room, "y1": room,
             "line": {"dash": "dash", "width": 2.5, "color": INK}}  # fmt: skip
-    words = {"xref": "paper", "x": 1, "y": room, "yshift": 9, "xanchor": "right", "showarrow": False,
-             "text": f"{room:g} GB: one GPU"}  # fmt: skip
+    words = {"xref": "paper", "x": 0.01, "y": room, "yshift": 13, "xanchor": "left", "showarrow": False,
+             "text": f"{room:g} GB: one GPU", "font": {"color": ON_COLOUR}, "bgcolor": "#ffffff"}  # fmt: skip
     return plotly_spec(
         title, "emulated", said, data, 280, barmode="stack", xaxis=axis(""), yaxis=axis("GB") | {"rangemode": "tozero"},
         shapes=[line], annotations=[words], showlegend=True,
@@ -200,7 +201,7 @@ def timeline(run: Any) -> Figure:
 def diagnosis(run: Any) -> str:
     """How long the step takes, and what each rank's own time says about it."""
     found: dict[str, list[int]] = {}
-    parts = run.trace.step_breakdown(0)
+    parts = run.trace.step_breakdown(STEP)
     for rank, row in enumerate(parts):
         found.setdefault(cost.regime(row["compute"], row["transfer"], row["waiting"]), []).append(rank)
     told = listing([f"{plural_ranks(ranks)} {regime}" for regime, ranks in found.items()])
@@ -216,12 +217,12 @@ def plural_ranks(ranks: list[int]) -> str:
 
 def breakdown(run: Any) -> Figure:
     """The parts of the time of each rank in the step."""
-    return book.step_breakdown(run.trace, 0, title="Where the time of the step went")
+    return book.step_breakdown(run.trace, STEP, title="Where the time of the step went")
 
 
 def step_timeline(run: Any) -> Figure:
     """The step, from its first kernel to its last message."""
-    return book.timeline(run.trace, step=0, title="Who does what when", arrows=False)
+    return book.timeline(run.trace, step=STEP, title="Who does what when", arrows=False)
 
 
 def signals(trainings: dict[str, tuple[float, float, float]]) -> book.Table:
