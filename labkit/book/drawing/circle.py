@@ -15,6 +15,7 @@ from labkit.book.stepping.recording import Flaw, Frame, Move, Replay
 
 MOST = 16  # ranks on a circle, and chunks beside a rank
 PANELS = 6
+NUMBERED = 12.0  # pixels: chunks that are narrower have no number
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def circle_picture(recording: Replay, frames: Sequence[Frame], index: int) -> st
     tall = 105 if size <= 4 else 150
     where = Round(WIDTH / 2, top + tall + 62, 190 if size <= 4 else 200, tall, 20, size)
     _draw(svg, where, recording, frames, index, min(34, 140 / max(recording.chunks, 1)), 24)
-    return svg.render(top + 2 * tall + 124)
+    return svg.render(top + 2 * tall + 126)
 
 
 def circles(recording: Replay, frames: Sequence[Frame], title: str, sentence: str) -> str:
@@ -97,6 +98,10 @@ def _draw(
         left, top = where.bars(i, width * recording.chunks, height)
         grid = Grid(left, top, width, height, 0, 0, 10 if width > 20 else 8)
         draw_cells(svg, grid, recording, frame, flaws, hover=True, only=i)
+        if recording.chunks > 1 and width >= NUMBERED:
+            y = top - 3 if top + height / 2 <= where.y else top + height + 9  # on the outer side
+            for chunk in range(recording.chunks):
+                svg.text(left + (chunk + 0.5) * width, y, str(chunk), 8.5, "middle")
 
 
 def _arrow(svg: Svg, where: Round, start: int, end: int, move: Move) -> None:

@@ -176,9 +176,9 @@ def _spec(plot: Plot, title: str, badge: str, sentence: str) -> dict[str, Any]:
         if name in plot.points:
             runs = plot.points[name]
             data.append({
-                "type": "scatter", "mode": "markers", "name": f"{name}, measured", "legendgroup": name,
+                "type": "scatter", "mode": "markers", "name": f"{name}, {badge}", "legendgroup": name,
                 "x": [n for n, *_ in runs], "y": [_six(m) for _, m, _, _ in runs],
-                "hovertext": [f"{name}, measured: {bytes_text(n)} in {seconds_text(m)} ({seconds_text(a)} to "
+                "hovertext": [f"{name}, {badge}: {bytes_text(n)} in {seconds_text(m)} ({seconds_text(a)} to "
                               f"{seconds_text(b)})" for n, m, a, b in runs],
                 "hoverinfo": "text",
                 "error_y": {"type": "data", "symmetric": False, "array": [_six(b - m) for _, m, _, b in runs],

@@ -1,13 +1,14 @@
-"""What chapter 3 shows: one collective on emulated links, many on this machine, and what goes over the nodes."""
+"""What chapter 3 shows: a collective on emulated links, what its ranks sent, and what goes over the nodes."""
 
 from __future__ import annotations
 
-from statistics import median
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labkit import book, cost
 from labkit.cost.units import format_bytes, format_seconds
 
+RACERS = ("ring", "tree", "recursive_doubling", "halving_doubling")
 FOLLOWED = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather")
 
 
@@ -81,46 +82,7 @@ def messages(run: Any) -> book.Figure | book.Stepper:
     call = run.trace.calls()[0]
     if call.name in FOLLOWED:
         return circle(run)
-    return book.byte_matrix(run.trace, title=f"Bytes from rank to rank: {call.name}")
-
-
-Points = dict[str, dict[int, list[float]]]
-
-
-def collect(trace: Any) -> Points:
-    """{algorithm: {bytes: seconds of each all-reduce}}: from when the last rank came until the last one is through."""
-    points: Points = {}
-    for call in trace.calls("all_reduce"):
-        points.setdefault(call.algorithm, {}).setdefault(call.nbytes, []).append(call.seconds)
-    return points
-
-
-def fit(points: Points, size: int) -> Any:
-    """One alpha and beta for all: each all-reduce is so many rounds of messages of a known length."""
-    each = []
-    for name, times in points.items():
-        form = cost.cost_of("all_reduce", name)
-        rounds, share = form.rounds(size), form.seconds(1, size, 0, 1)
-        each += [(n * share / rounds, median(seconds) / rounds) for n, seconds in times.items()]
-    return cost.fit_alpha_beta(each)
-
-
-def curves(points: Points, size: int, line: Any, badge: str) -> book.Figure:
-    """Measured all-reduces, and what the line says of them."""
-
-    def seconds(name: str) -> Any:
-        form = cost.cost_of("all_reduce", name)
-        return lambda n: form.seconds(n, size, line.alpha, line.beta)
-
-    title = "All-reduce on this machine" if badge == "measured" else "All-reduce on the links of section 5"
-    return book.cost_curves({name: seconds(name) for name in points}, points, title=title, badge=badge)
-
-
-def overtakes(points: Points, first: str, then: str) -> tuple[int | None, int | None]:
-    """The largest size at which `then` is slower than `first`, and the next one, at which it is not any more."""
-    at = {n: (median(points[first][n]), median(points[then][n])) for n in sorted(points[first])}
-    before = max((n for n, (a, b) in at.items() if b > a), default=None)
-    return before, next((n for n in at if n > (before or 0)), None)
+    return matrix(run, title=f"Bytes from rank to rank: {call.name}")
 
 
 def crossing(trace: Any, ranks_per_node: int) -> tuple[int, int]:
@@ -139,9 +101,19 @@ def crossed(run: Any) -> str:
     )
 
 
-def matrix(run: Any) -> book.Figure:
-    """The bytes from rank to rank."""
-    return book.byte_matrix(run.trace, title="Bytes from rank to rank")
+def matrix(run: Any, computed: Sequence[int] | None = None, title: str = "Bytes from rank to rank") -> book.Figure:
+    """The bytes from rank to rank. They are counted, whatever clock the run had."""
+    return book.byte_matrix(run.trace, computed, predicted_name="computed", title=title, badge="measured")
+
+
+def busiest_of(runs: Mapping[str, Any], numel: int) -> book.Figure:
+    """What the busiest rank sent by each way to sum `numel` float32 numbers, beside the formula."""
+    measured = {way: max(run.trace.bytes_sent()) for way, run in runs.items()}
+    formula = {
+        way: max(cost.cost_of("all_reduce", way).bytes_by_rank(numel, 4, run.trace.world_size))
+        for way, run in runs.items()
+    }
+    return book.bars({"measured": measured, "formula": formula}, title="What the busiest rank sends")
 
 
 def sums(run: Any) -> str:

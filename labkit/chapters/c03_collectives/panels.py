@@ -1,0 +1,59 @@
+"""The workbenches of chapter 3: which controls each has, where they begin, and what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from labkit import book
+from labkit.chapters.c03_collectives import pictures
+
+Run = Callable[..., Any]
+
+
+def add_up_gradients(add_up: Run, **options: Any) -> book.Workbench:
+    """Three ways to an all-reduce, and from two to eight ranks."""
+    controls = {"ranks": (2, 8), "way": ["naive", "everyone", "ring"], "megabytes": [1.0, 4.0]}
+    views = [pictures.busiest, pictures.circle]
+    return book.workbench(add_up, controls, views, title="Add up gradients", ranks=8, **options)
+
+
+def one_slip(slip: Run, world_size: int, **options: Any) -> book.Workbench:
+    """Which rank of a ring slips, in which round, and how."""
+    controls = {
+        "slip": ["forgets to add", "adds", "is 0.1 ms late", "none"],
+        "rank": (0, world_size - 1), "in_round": (0, 2 * world_size - 3),
+    }  # fmt: skip
+    views = [pictures.verdict, pictures.circle, pictures.timeline]
+    return book.workbench(slip, controls, views, title="One slip", ranks=world_size, **options)
+
+
+def who_gets_what(tour: Run, collectives: list[str], **options: Any) -> book.Workbench:
+    """Each collective on small whole numbers."""
+    controls = {"collective": collectives, "ranks": (2, 8)}
+    views = [pictures.brought_and_got, pictures.cost_of_call, pictures.messages]
+    return book.workbench(tour, controls, views, title="Who gets what?", ranks=4, **options)
+
+
+def a_race(race: Run) -> book.Workbench:
+    """Algorithms of all-reduce for one size, on links with one latency."""
+    controls = {
+        "algorithm": ["my ring", "my recursive doubling", *pictures.RACERS],
+        "ranks": [2, 4, 8, 16], "kilobytes": [1, 10, 100, 1000, 8000], "latency_us": [2, 20, 200],
+    }  # fmt: skip
+    views = [pictures.raced, pictures.followed, pictures.timeline]
+    return book.workbench(race, controls, views, title="A race", ranks=8)
+
+
+def over_the_nodes(over_nodes: Run, world_size: int) -> book.Workbench:
+    """The flat ring and the hierarchical way, and how slow the links between nodes are."""
+    controls = {"way": ["ring", "hierarchical"], "slow_gigabytes": [1, 2, 5, 10]}
+    views = [pictures.crossed, pictures.matrix]
+    return book.workbench(over_nodes, controls, views, title="Over the nodes", ranks=world_size)
+
+
+def one_disagrees(sums: Run) -> book.Workbench:
+    """What rank 1 does otherwise than the others, in step 2 of five."""
+    ways = ["does as the others", "brings int32", "brings half", "leaves one call out", "dies"]
+    title = "Rank 1 in step 2"
+    return book.workbench(sums, {"rank_1": ways}, [pictures.sums], title=title, ranks=4, transport="local")
