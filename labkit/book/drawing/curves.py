@@ -33,6 +33,11 @@ class Plot:
     fastest: Sequence[tuple[float, float, str]]
     sizes: tuple[float, float]
 
+    @property
+    def repeated(self) -> bool:
+        """Whether something was run more than once, so that there is a median and a range."""
+        return any(least < most for runs in self.points.values() for _, _, least, most in runs)
+
 
 def cost_curves(
     curves: Mapping[str, Curve],
@@ -155,7 +160,7 @@ def _rows(plot: Plot, curves: Mapping[str, Curve], sizes: Sequence[float], seen:
             row["model (ms)"] = 1e3 * float(curves[name](size)) if name in curves else None
             if plot.points:
                 seconds = point[1:] if point else (None, None, None)
-                for what, t in zip(("median", "least", "most"), seconds, strict=True):
+                for what, t in zip(("median", "least", "most") if plot.repeated else (seen,), seconds, strict=False):
                     row[f"{what} (ms)"] = None if t is None else 1e3 * t
             rows.append({**row, "fastest": " and ".join(by)} if len(plot.names) > 1 else row)
     return rows

@@ -67,7 +67,11 @@ def picture(plot: Plot, title: str, badge: str, sentence: str) -> str:
         svg.text(right + 60, row + 4, name, 11.5)
     if plot.points and plot.lines:
         row = top + 22 * len(plot.names) + 18
-        for line_of_text in ("lines: the model", f"marks: {badge}, median", "and range"):
+        for line_of_text in (
+            "lines: the model",
+            f"marks: {badge}{', median' * plot.repeated}",
+            *["and range"] * plot.repeated,
+        ):
             svg.text(right + 14, row, line_of_text, 10.5)
             row += 15
     return svg.render(bottom + 26)

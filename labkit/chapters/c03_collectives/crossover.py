@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 from labkit import book, cost
@@ -28,10 +27,14 @@ def sizes_up_to(megabytes: float) -> list[int]:
 
 
 def collect(trace: Any) -> Points:
-    """{algorithm: {bytes: seconds of each all-reduce}}: from when the last rank came until the last one is through."""
+    """{algorithm: {bytes: [seconds of the fastest all-reduce]}}: from when the last rank came until all are through.
+
+    The fastest, because what else a machine does makes a run slower, and never faster.
+    """
     points: Points = {}
     for call in trace.calls("all_reduce"):
-        points.setdefault(call.algorithm, {}).setdefault(call.nbytes, []).append(call.seconds)
+        known = points.setdefault(call.algorithm, {}).setdefault(call.nbytes, [call.seconds])
+        known[0] = min(known[0], call.seconds)
     return points
 
 
@@ -41,7 +44,7 @@ def fit(points: Points, size: int) -> Any:
     for name, times in points.items():
         form = cost.cost_of("all_reduce", name)
         rounds, share = form.rounds(size), form.seconds(1, size, 0, 1)
-        each += [(n * share / rounds, median(seconds) / rounds) for n, seconds in times.items()]
+        each += [(n * share / rounds, seconds / rounds) for n, (seconds,) in times.items()]
     line = cost.fit_alpha_beta(each)
     return replace(line, beta=max(line.beta, UNSEEN))
 
@@ -50,9 +53,9 @@ def how_good(line: Any, size: int) -> book.Conclusion:
     """What a message costs here, and how far the lines are from what was measured."""
     return book.conclude(
         "With {ranks} ranks on this machine, a message costs {alpha}, and its bytes travel at {speed} [measured]. "
-        "The lines of the model miss a typical measurement by {error:.0%}.",
+        "The lines of the model miss a typical mark by {error:.0%}.",
         {
-            "error <= 0.3": "You can therefore read from them roughly where two curves cross.",
+            "error <= 0.3": "For a model of two numbers that is close.",
             "error > 0.3": "That is a lot. It happens where ranks share few cores, because a rank then also waits for "
             "a core. So believe the marks in the picture, and take the lines for an order of magnitude.",
         },
@@ -74,7 +77,7 @@ def curves(points: Points, size: int, line: Any) -> book.Figure:
 
 def overtakes(points: Points, first: str, then: str) -> tuple[int | None, int | None]:
     """The largest size at which `then` is slower than `first`, and the next one, at which it is not any more."""
-    at = {n: (median(points[first][n]), median(points[then][n])) for n in sorted(points[first])}
+    at = {n: (points[first][n][0], points[then][n][0]) for n in sorted(points[first])}
     before = max((n for n, (a, b) in at.items() if b > a), default=None)
     return before, next((n for n in at if n > (before or 0)), None)
 
@@ -90,7 +93,7 @@ def where_they_cross(points: Points, size: int, line: Any) -> book.Conclusion:
     model, (before, seen) = by_model(line, size), overtakes(points, FAST, WIDE)
     known = sorted(points[WIDE])
     names = {n: format_bytes(n, 2) for n in (before, seen, known[-1], model) if n}
-    at = {name: median(times[known[-1]]) for name, times in points.items()}
+    at = {name: times[known[-1]][0] for name, times in points.items()}
     return book.conclude(
         {
             "before is None": "In the runs the ring is no slower than recursive doubling at any size [measured].",

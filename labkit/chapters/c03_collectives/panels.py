@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit import book
+from labkit.book.workbenches.bench import View
 from labkit.chapters.c03_collectives import pictures
 
 Run = Callable[..., Any]
@@ -14,7 +15,7 @@ Run = Callable[..., Any]
 def add_up_gradients(add_up: Run, **options: Any) -> book.Workbench:
     """Three ways to an all-reduce, and from two to eight ranks."""
     controls = {"ranks": (2, 8), "way": ["naive", "everyone", "ring"], "megabytes": [1.0, 4.0]}
-    views = [pictures.busiest, pictures.circle]
+    views: list[View] = [pictures.busiest, pictures.circle]
     return book.workbench(add_up, controls, views, title="Add up gradients", ranks=8, **options)
 
 
@@ -24,14 +25,14 @@ def one_slip(slip: Run, world_size: int, **options: Any) -> book.Workbench:
         "slip": ["forgets to add", "adds", "is 0.1 ms late", "none"],
         "rank": (0, world_size - 1), "in_round": (0, 2 * world_size - 3),
     }  # fmt: skip
-    views = [pictures.verdict, pictures.circle, pictures.timeline]
+    views: list[View] = [pictures.verdict, pictures.circle, pictures.timeline]
     return book.workbench(slip, controls, views, title="One slip", ranks=world_size, **options)
 
 
 def who_gets_what(tour: Run, collectives: list[str], **options: Any) -> book.Workbench:
     """Each collective on small whole numbers."""
     controls = {"collective": collectives, "ranks": (2, 8)}
-    views = [pictures.brought_and_got, pictures.cost_of_call, pictures.messages]
+    views: list[View] = [pictures.brought_and_got, pictures.cost_of_call, pictures.messages]
     return book.workbench(tour, controls, views, title="Who gets what?", ranks=4, **options)
 
 
@@ -41,14 +42,14 @@ def a_race(race: Run) -> book.Workbench:
         "algorithm": ["my ring", "my recursive doubling", *pictures.RACERS],
         "ranks": [2, 4, 8, 16], "kilobytes": [1, 10, 100, 1000, 8000], "latency_us": [2, 20, 200],
     }  # fmt: skip
-    views = [pictures.raced, pictures.followed, pictures.timeline]
+    views: list[View] = [pictures.raced, pictures.followed, pictures.timeline]
     return book.workbench(race, controls, views, title="A race", ranks=8)
 
 
 def over_the_nodes(over_nodes: Run, world_size: int) -> book.Workbench:
     """The flat ring and the hierarchical way, and how slow the links between nodes are."""
     controls = {"way": ["ring", "hierarchical"], "slow_gigabytes": [1, 2, 5, 10]}
-    views = [pictures.crossed, pictures.matrix]
+    views: list[View] = [pictures.crossed, pictures.matrix]
     return book.workbench(over_nodes, controls, views, title="Over the nodes", ranks=world_size)
 
 
