@@ -92,7 +92,7 @@ def where_they_cross(points: Points, size: int, line: Any) -> book.Conclusion:
     """Where the ring overtakes recursive doubling, in the runs and by the lines, and what the tree does."""
     model, (before, seen) = by_model(line, size), overtakes(points, FAST, WIDE)
     known = sorted(points[WIDE])
-    names = {n: format_bytes(n, 2) for n in (before, seen, known[-1], model) if n}
+    names: dict[float | None, str] = {n: format_bytes(n, 2) for n in (before, seen, known[-1], model) if n}
     at = {name: times[known[-1]][0] for name, times in points.items()}
     return book.conclude(
         {

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from labkit.cost.units import format_bytes
-from labkit.grading.checks.student import Evidence, Student, StudentError
+from labkit.grading.checks.student import Evidence, Slips, Student, StudentError
 from labkit.grading.writing import Reader, you_write
 from labkit.wire import Group
 
 Rows = list[list[Tensor]]
+NOTHING: Slips = {}
 MIXED = "numbers of different chunks were added up. What a rank sends, its right neighbour must add to the same chunk."
 ONWARD = "In each round a rank passes on the chunk that it has just added to."
 DOWN = "Both chunk numbers go down by one in each round."
@@ -79,7 +81,7 @@ def copy_around(chunks: Sequence[Tensor], group: Group) -> None:
 def few_rounds(student: Student) -> str:
     for n in (2, 4, 8):
         x = [student.tensor(6) + 100 * rank for rank in range(n)]
-        run = _with_hint(lambda n=n, x=x: student.run("my_recursive_doubling", n, x))
+        run = _with_hint(partial(student.run, "my_recursive_doubling", n, x))
         total, rounds = sum(x), n.bit_length() - 1
         pair = [x[r] + x[r ^ 1] for r in range(n)]
         student.expect(not run.library, ALONE, name=", ".join(run.library))
@@ -89,7 +91,7 @@ def few_rounds(student: Student) -> str:
             n=n,
         )
         student.expect(None not in run.results, "A rank returned None: return `x` when it holds the sum.")
-        larger = {
+        larger: Slips = {
             "Every rank has the sum over its pair: go on with partners 2, 4, ... ranks away.": pair,
             "Every rank has the sum over its pair twice: the second partner is the first one again. The distance must "
             "double in each round.": [2 * both for both in pair],
@@ -113,7 +115,7 @@ def few_rounds(student: Student) -> str:
                     total / 2
                 ]
                 * n,
-                **(larger if n > 2 else {}),
+                **(larger if n > 2 else NOTHING),
             },
         )
         text = (
