@@ -13,7 +13,7 @@ from typing import Any
 from labkit.course.errors import CourseError
 from labkit.course.quantities import NoNumber, read_number
 from labkit.course.questions.base import letter, positions
-from labkit.course.questions.numeric import number
+from labkit.course.questions.numeric import Slip, near, number, slips_of
 from labkit.course.wording import Words, plain
 
 Row = dict[str, object]
@@ -48,11 +48,22 @@ class Forecast(ABC):
         """`values` in words."""
         return ", ".join(map(str, values))
 
+    def why(self, given: Sequence[Any] | None, results: Sequence[Any]) -> str:
+        """What was overlooked where the run came out otherwise: a known slip, or the way to the answer; or ""."""
+        return ""
+
 
 @dataclass(frozen=True)
 class Box:
+    """slips: wrong numbers that people arrive at. otherwise: what is said of any other wrong number."""
+
     label: str
     unit: str
+    slips: tuple[Slip, ...] = ()
+    otherwise: str = ""
+
+    def why(self, mine: float) -> str:
+        return next((slip.why for slip in self.slips if near(mine, slip.value, NEAR)), self.otherwise)
 
 
 @dataclass(frozen=True)
@@ -95,12 +106,20 @@ class Numbers(Forecast):
     def told(self, values: Sequence[Any]) -> str:
         return ", ".join(f"{plain(v)} {box.unit}".strip() for v, box in zip(values, self.boxes, strict=True))
 
+    def why(self, given: Sequence[Any] | None, results: Sequence[Any]) -> str:
+        if given is None:
+            return ""
+        each = zip(self.boxes, given, results, self.declared, strict=True)
+        said = [box.why(mine) for box, mine, *right in each if not any(near(mine, r, NEAR) for r in right)]
+        return " ".join(dict.fromkeys(filter(None, said)))
+
 
 @dataclass(frozen=True)
 class Pick(Forecast):
     """One of the choices; values are positions in the file, from 0."""
 
     choices: tuple[str, ...]
+    otherwise: str = ""
 
     def read(self, *values: object) -> tuple[int, ...]:
         value = values[0] if len(values) == 1 else values
@@ -126,6 +145,10 @@ class Pick(Forecast):
 
     def told(self, values: Sequence[Any]) -> str:
         return self.choices[values[0]]
+
+    def why(self, given: Sequence[Any] | None, results: Sequence[Any]) -> str:
+        right = self.read(*results) if results else self.declared
+        return "" if given is None or tuple(given) == right else self.otherwise
 
 
 @dataclass(frozen=True)
@@ -171,19 +194,28 @@ class Sketch(Forecast):
 
 
 NOT_PREDICTED = "not predicted"
+NEAR = 0.02  # of a number: so near to a slip, or to the answer, it is that
 
 
 def forecast(entry: Mapping[str, Any], words: Words) -> Forecast:
     """The prediction of a `[[prediction]]` entry. Raises CourseError."""
     id, kind, prompt = entry["id"], entry["kind"], words.fill(entry["prompt"]).strip()
     if kind == "number":
-        boxes = tuple(Box(words.fill(box["label"]), box.get("unit", "")) for box in entry["boxes"])
+        boxes = tuple(
+            Box(
+                words.fill(box["label"]),
+                box.get("unit", ""),
+                slips_of(box, words),
+                words.fill(box.get("otherwise", "")),
+            )
+            for box in entry["boxes"]
+        )
         return Numbers(id, kind, prompt, tuple(number(words, box["answer"]) for box in entry["boxes"]), boxes)
     if kind == "choice":
         choices, answer = tuple(words.fill(c) for c in entry["choices"]), words.value(entry["answer"].strip())
         if isinstance(answer, bool) or not isinstance(answer, int) or not 0 <= answer < len(choices):
             raise CourseError(f"{words.where}: answer {answer!r} is no position among {len(choices)} choices, from 0")
-        return Pick(id, kind, prompt, (answer,), choices)
+        return Pick(id, kind, prompt, (answer,), choices, words.fill(entry.get("otherwise", "")))
     x, y, answer = (list(words.value(entry[name].strip())) for name in ("x", "y", "answer"))
     if len(answer) != len(x) or len(y) < 2 or sorted(y) != y:
         raise CourseError(f"{words.where}: a sketch has one answer a column, and at least two levels, low to high")

@@ -18,19 +18,19 @@ _QUIZ: Shape = {"prompt": str, "explanation": str, "objective": str, "source": s
 QUIZ_KINDS: dict[str, tuple[Shape, Shape]] = {
     "choice": ({"choices": list}, {"keep_order": bool}),
     "several": ({"choices": list}, {"keep_order": bool}),
-    "numeric": ({"answer": str}, {"unit": str, "tolerance": (int, float), "slips": list}),
+    "numeric": ({"answer": str}, {"unit": str, "tolerance": (int, float), "slips": list, "otherwise": str}),
     "order": ({"items": list}, {"slips": list}),
-    "text": ({"accept": list}, {"answer": str, "slips": list}),
+    "text": ({"accept": list}, {"answer": str, "slips": list, "otherwise": str}),
 }
 _PREDICTION: Shape = {"prompt": str}
 PREDICTION_KINDS: dict[str, tuple[Shape, Shape]] = {
     "number": ({"boxes": list}, {}),
-    "choice": ({"choices": list, "answer": str}, {}),
+    "choice": ({"choices": list, "answer": str}, {"otherwise": str}),
     "sketch": ({"x": str, "y": str, "answer": str}, {"x_label": str, "y_label": str}),
 }
 # What the tables inside an entry must have, and what they may have.
 PARTS: dict[str, tuple[Shape, Shape]] = {
-    "boxes": ({"label": str, "answer": str}, {"unit": str}),
+    "boxes": ({"label": str, "answer": str}, {"unit": str, "slips": list, "otherwise": str}),
     "choices": ({"text": str}, {"right": bool, "why": str, "missed": str}),
     "numeric slips": ({"value": str, "why": str}, {}),
     "order slips": ({"before": str, "after": str, "why": str}, {}),
@@ -171,5 +171,7 @@ def _check_text(entry: Entry, where: str) -> None:
 
 def _check_boxes(entry: Entry, where: str) -> None:
     labels = [box["label"] for box in entry["boxes"]]
+    for slip in (slip for box in entry["boxes"] for slip in box.get("slips", [])):
+        _keys(slip, *PARTS["numeric slips"], f"{where}, slips")
     if len(set(labels)) < len(labels):
         raise CourseError(f"{where}: two boxes have the same label")

@@ -32,6 +32,7 @@ def spoilers(file: ChapterFile, but: Iterable[str] = ()) -> dict[str, str]:
     for id, entry in file.questions.items():
         texts = [entry["explanation"], *(c.get(k, "") for c in entry.get("choices", []) for k in ("why", "missed"))]
         texts += [slip["why"] for slip in entry.get("slips", [])] + list(entry.get("accept", []))
+        texts.append(entry.get("otherwise", ""))
         for text in texts if id not in but else ():
             if (run := plain_run(text)) and run not in asked:
                 found[run] = f"{file.name}, {id}"
@@ -46,7 +47,8 @@ def all_entries(file: ChapterFile) -> Iterator[Mapping[str, Any]]:
 def visible(entry: Mapping[str, Any]) -> list[Any]:
     """What a question shows, as it stands in the file."""
     choices = [c["text"] if isinstance(c, dict) else c for c in entry.get("choices", [])]
-    return [entry["prompt"], choices, entry.get("items", []), entry.get("boxes", [])]
+    boxes = [{name: box.get(name) for name in ("label", "unit")} for box in entry.get("boxes", [])]
+    return [entry["prompt"], choices, entry.get("items", []), boxes]
 
 
 def items_in(received: Iterable[bytes]) -> Iterator[dict[str, Any]]:

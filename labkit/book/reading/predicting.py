@@ -88,10 +88,11 @@ class Prediction:
         where the declared answer is the run's.
         """
         run = f"the run ({checked_badge(mark)})"
-        rows = self._forecast.compare(self._given, [_plain(r) for r in results], run)
+        found = [_plain(r) for r in results]
+        rows = self._forecast.compare(self._given, found, run)
         if isinstance(self._forecast, Sketch):
             return sketch_figure(self._forecast, self._given, rows, run, mark)
-        return Table(rows)
+        return Table(rows, caption=self._forecast.why(self._given, found))
 
     @property
     def form(self) -> Form:

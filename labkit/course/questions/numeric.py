@@ -42,21 +42,25 @@ class Slip:
 
 @dataclass(frozen=True, repr=False)
 class Numeric(Question):
-    """answer: in `unit`. tolerance: as a part of the answer; with an answer of 0, of 1 unit."""
+    """answer: in `unit`. tolerance: as a part of the answer; with an answer of 0, of 1 unit.
+
+    otherwise: what is said of a number that is nobody's known slip: the way to the right one.
+    """
 
     answer: float
     unit: str
     tolerance: float
     slips: tuple[Slip, ...]
+    otherwise: str = ""
 
     @classmethod
     def ask(cls, entry: Mapping[str, Any], words: Words, seed: str) -> Self:
-        answer = number(words, entry["answer"])
-        tolerance = float(entry.get("tolerance", TOLERANCE))
-        slips = [Slip(number(words, s["value"]), words.fill(s["why"])) for s in entry.get("slips", [])]
+        answer, tolerance = number(words, entry["answer"]), float(entry.get("tolerance", TOLERANCE))
+        otherwise = words.fill(entry.get("otherwise", ""))
         return cls(
-            **common(entry, words), answer=answer, unit=entry.get("unit", ""), tolerance=tolerance, slips=tuple(slips)
-        )
+            **common(entry, words), answer=answer, unit=entry.get("unit", ""), tolerance=tolerance,
+            slips=slips_of(entry, words), otherwise=otherwise,
+        )  # fmt: skip
 
     def mark(self, value: object) -> Feedback:
         try:
@@ -68,7 +72,8 @@ class Numeric(Question):
         for slip in sorted(self.slips, key=lambda s: abs(s.value - given)):
             if near(given, slip.value, min(self.tolerance, 0.02)):
                 return Feedback(False, slip.why)
-        return Feedback(False, self._mixed_up(given) or f"{plain(given)}{' ' * bool(self.unit)}{self.unit} is not it.")
+        said = f"{plain(given)}{' ' * bool(self.unit)}{self.unit} is not it. {self.otherwise}".strip()
+        return Feedback(False, self._mixed_up(given) or said)
 
     def _mixed_up(self, given: float) -> str:
         kind = kind_of(self.unit)
@@ -97,6 +102,11 @@ class Numeric(Question):
 
     def restored(self, stored: Any) -> Any:
         return [str(stored)] if isinstance(stored, (str, int, float)) else None
+
+
+def slips_of(entry: Mapping[str, Any], words: Words) -> tuple[Slip, ...]:
+    """The known wrong numbers of an entry, filled in."""
+    return tuple(Slip(number(words, s["value"]), words.fill(s["why"])) for s in entry.get("slips", []))
 
 
 def number(words: Words, expression: str) -> float:

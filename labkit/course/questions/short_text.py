@@ -24,12 +24,16 @@ class ShortText(Question):
     accept: tuple[str, ...]
     slips: tuple[tuple[str, str], ...]
     answer: str
+    otherwise: str = ""
 
     @classmethod
     def ask(cls, entry: Mapping[str, Any], words: Words, seed: str) -> Self:
         slips = tuple((s["match"], words.fill(s["why"])) for s in entry.get("slips", []))
         answer = words.fill(entry["answer"]) if "answer" in entry else ""
-        return cls(**common(entry, words), accept=tuple(entry["accept"]), slips=slips, answer=answer)
+        otherwise = words.fill(entry.get("otherwise", ""))
+        return cls(
+            **common(entry, words), accept=tuple(entry["accept"]), slips=slips, answer=answer, otherwise=otherwise
+        )
 
     def mark(self, value: object) -> Feedback:
         value = one_of(value)
@@ -42,7 +46,7 @@ class ShortText(Question):
             return self.right()
         slips = (why for pattern, why in self.slips for form in written if re.search(pattern, form, re.IGNORECASE))
         why = next(slips, "")
-        return Feedback(False, why or f"“{value}” is not it.")
+        return Feedback(False, why or f"“{value}” is not it. {self.otherwise}".strip())
 
     def shown(self) -> dict[str, Any]:
         return {}
