@@ -145,8 +145,10 @@ def my_recursive_doubling(x: Tensor, group: Group) -> Tensor:
 
 
 def _fresh(student: Student, n: int) -> Rows:
-    """For each rank its chunks, of two lengths if n is 5, and all numbers different from rank to rank."""
-    return [[student.tensor(2 + (n == 5 and c == 0)) + 100 * (rank + 1) for c in range(n)] for rank in range(n)]
+    """For each rank its chunks, of two lengths if n is 5; no two ranks and no two chunks have the same numbers."""
+    return [
+        [student.tensor(2 + (n == 5 and c == 0)) + 100 * (rank + 1) + 1000 * c for c in range(n)] for rank in range(n)
+    ]
 
 
 def _coded(n: int) -> Rows:
