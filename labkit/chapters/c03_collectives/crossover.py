@@ -109,7 +109,7 @@ def where_they_cross(points: Points, size: int, line: Any) -> book.Conclusion:
             "model < smallest": "By the lines it is ahead at all of these sizes [simulated].",
         },
         {
-            "seen is not None and (model is None or model > seen)": "The runs cross earlier than the lines. One "
+            "seen is not None and (model is None or model > 1.5 * seen)": "The runs cross earlier than the lines. One "
             "reason is that the model only counts messages, while recursive doubling also has to add up a whole "
             "tensor in every round, and the ring adds less than one in all.",
             "True": "",

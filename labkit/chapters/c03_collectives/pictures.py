@@ -62,10 +62,9 @@ def brought_and_got(run: Any) -> book.Table:
     """What each rank had before the call, and what the call returned to it."""
 
     def said(x: Any) -> str:
-        return "-" if x is None else " ".join(f"{n:g}" for n in x.tolist())
+        return "nothing" if x is None else ", ".join(f"{n:g}" for n in x.tolist())
 
-    rows = [{"rank": rank, "brings": said(x), "gets": said(y)} for rank, (x, y) in enumerate(run.results)]
-    return book.Table(rows, caption="measured")
+    return book.Table({"": f"rank {r}", "brings": said(x), "gets": said(y)} for r, (x, y) in enumerate(run.results))
 
 
 def cost_of_call(run: Any) -> str:
@@ -118,5 +117,8 @@ def busiest_of(runs: Mapping[str, Any], numel: int) -> book.Figure:
 
 def sums(run: Any) -> str:
     """What the ranks hold after several sums; a rank that left one out has fewer."""
+    first, *others = run.results
+    if all(held == first for held in others):
+        return "The run ended. Every rank has the sums " + ", ".join(f"{x:g}" for x in first) + "."
     lines = [f"rank {r}: " + ", ".join(f"{x:g}" for x in held) for r, held in enumerate(run.results)]
     return "The run ended. The sums on " + "; ".join(lines) + "."
