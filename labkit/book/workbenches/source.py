@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import dis
 import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -30,23 +32,37 @@ def standing_alone(fn: Callable[..., Any], *values: object) -> str:
 
 def _add(fn: Callable[..., Any], imports: set[str], parts: dict[str, str]) -> None:
     """What `fn` needs, and then its own lines."""
-    names = getattr(fn, "__globals__", {})
-    for name in dict.fromkeys(_used(fn.__code__) if isinstance(fn, FunctionType) else ()):
-        if name not in names or name in parts:
-            continue
-        value = names[name]
-        if isinstance(value, ModuleType):
-            imports.add(f"import {value.__name__}" + (f" as {name}" if value.__name__ != name else ""))
-        elif isinstance(value, FunctionType | type) and value.__module__ == fn.__module__:
-            _add(value, imports, parts)
-        elif isinstance(value, FunctionType | type):
-            imports.add(_import(value, name))
-        elif type(value) in PLAIN or dataclasses.is_dataclass(value):
-            imports |= set(_types(value))
-            parts[name] = f"{name} = {written(value)}\n"
+    names, source = getattr(fn, "__globals__", {}), textwrap.dedent(inspect.getsource(fn))
+    used = _used(fn.__code__) if isinstance(fn, FunctionType) else ()
+    for name in dict.fromkeys([*_before_it(source), *used]):
+        if name in names and name not in parts and names[name] is not fn:
+            _name(name, names[name], fn.__module__, imports, parts)
+    parts[getattr(fn, "__name__", "run")] = source
+
+
+def _name(name: str, value: Any, home: str, imports: set[str], parts: dict[str, str]) -> None:
+    """What makes `name` stand for `value` again. home: the module whose functions are written out."""
+    if isinstance(value, ModuleType):
+        imports.add(f"import {value.__name__}" + (f" as {name}" if value.__name__ != name else ""))
+    elif isinstance(value, FunctionType | type) and value.__module__ == home:
+        _add(value, imports, parts)
+    elif isinstance(value, FunctionType | type):
+        imports.add(_import(value, name))
+    elif isinstance(value, partial) and isinstance(value.func, FunctionType):
+        imports |= {"from functools import partial", *_types([*value.args, *value.keywords.values()])}
+        called = value.func.__name__
+        if value.func.__module__ == home:
+            _add(value.func, imports, parts)
         else:
-            parts[name] = f"# {name}: as in the cells above\n"
-    parts[getattr(fn, "__name__", "run")] = textwrap.dedent(inspect.getsource(fn))
+            called = f"{_room(value.func)}.{called}"
+            imports.add(f"import {_room(value.func)}")
+        given = [*map(written, value.args), *(f"{key}={written(one)}" for key, one in value.keywords.items())]
+        parts[name] = f"{name} = partial({', '.join([called, *given])})\n"
+    elif type(value) in PLAIN or dataclasses.is_dataclass(value):
+        imports |= set(_types(value))
+        parts[name] = f"{name} = {written(value)}\n"
+    else:
+        parts[name] = f"# {name}: as in the cells above\n"
 
 
 def written(value: Any) -> str:
@@ -62,12 +78,28 @@ def _used(code: CodeType) -> Iterable[str]:
             yield from _used(inner)
 
 
+def _before_it(source: str) -> Iterable[str]:
+    """The names that must be there before a function is made: of its decorators, and of what parameters begin with."""
+    made = ast.parse(source).body[0]
+    outside: list[ast.expr | None] = []
+    if isinstance(made, ast.FunctionDef):
+        outside = [*made.decorator_list, *made.args.defaults, *made.args.kw_defaults]
+    elif isinstance(made, ast.ClassDef):
+        outside = [*made.decorator_list, *made.bases]
+    return (one.id for part in outside if part is not None for one in ast.walk(part) if isinstance(one, ast.Name))
+
+
+def _room(value: Any) -> str:
+    """The highest room that offers it."""
+    rooms, called = value.__module__.split("."), value.__name__
+    places = [".".join(rooms[:depth]) for depth in range(1, len(rooms) + 1)]
+    return next((p for p in places if getattr(sys.modules.get(p), called, None) is value), places[-1])
+
+
 def _import(value: Any, name: str) -> str:
     """The line that gets it, from the highest room that offers it."""
-    rooms, called = value.__module__.split("."), value.__name__
-    rest = f" import {called}" + (f" as {name}" if name != called else "")
-    places = [".".join(rooms[:depth]) for depth in range(1, len(rooms) + 1)]
-    return "from " + next((p for p in places if getattr(sys.modules.get(p), called, None) is value), places[-1]) + rest
+    called = value.__name__
+    return f"from {_room(value)} import {called}" + (f" as {name}" if name != called else "")
 
 
 def _types(value: Any) -> Iterable[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading
@@ -40,3 +40,9 @@ def counting(sizes: Sequence[int]) -> book.Figure:
         {"rank": r, "samples": sizes[r]} | {f"weight of a sample, {w}": ways[w][r] for w in ways} for r in range(n)
     ]
     return book.Figure("How much a sample counts", "simulated", said, rows, svg.render(y + 6))
+
+
+def errors(off: Mapping[str, float], ranks: int) -> book.Table:
+    """How far averages are from the gradient that one rank computes, as a part of its norm."""
+    rows = [{"average": name, "relative error": f"{error:.0e}"} for name, error in off.items()]
+    return book.Table(rows, caption=f"{ranks} ranks against one (measured)")

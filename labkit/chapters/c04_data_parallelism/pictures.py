@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from labkit.book.drawing.style import BLUE, ON_COLOUR, ORANGE
 from labkit.book.drawing.svg import Svg, text_width
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text
-from labkit.cost.units import MS, format_seconds
+from labkit.cost.units import MS
 
 PART = {"tokens": "tokens", "positions": "positions", "norm": "norm"}  # what is no block
 
@@ -154,12 +153,6 @@ def milliseconds(run: Any) -> float:
     return 1e3 * max(s.end - s.start for s in run.trace.spans("step"))
 
 
-def took(run: Any) -> str:
-    """How long the step took on the slowest rank, beside the formula that each rank returned."""
-    ran, formula = format_seconds(MS * milliseconds(run), 3), format_seconds(run.results[0], 3)
-    return f"The run took {ran}; by the formula it takes {formula} ({run.trace.badge})."
-
-
 def all_ranks(run: Any) -> book.Figure:
     """The step on every rank: who computes, who sends, who waits."""
     spans = run.trace.spans("step")
@@ -214,19 +207,32 @@ def kept_for_backward(model: nn.Module) -> Iterator[dict[int, int]]:
         yield kept
 
 
-def ready(run: Any) -> tuple[list[float], list[int]]:
-    """In the order in which gradients are ready: seconds since the one before, and bytes."""
-    one = step_of(run)
-    times = [one.backward, *(when for when, _, _ in one.ready)]
-    return [b - a for a, b in pairwise(times)], [nbytes for _, _, nbytes in one.ready]
+def what_is_held(one: Mapping[str, int], each: Mapping[str, int], ranks: int) -> book.Figure:
+    """Bytes on a single rank, and on each of several that share the same joined batch."""
+    said = f"Activations are divided by {ranks}; all the rest is on every rank."
+    bars = {"1 rank": one, f"each of {ranks} ranks": each}
+    return book.bars(bars, title="What a rank holds, for the same joined batch", sentence=said)
 
 
-def bucket_curve(model: Any, link: Any) -> dict[float, float]:
-    """The step in ms by its number of buckets, by `model(nbytes, link)`: the best of all sizes that make so many."""
-    points: dict[float, float] = {}
-    whole = sum(bucket.nbytes for bucket in model(1, link).buckets)
-    for parts in range(1, 60):
-        found = model(whole / parts, link)
-        count = len(found.buckets)
-        points[count] = min(1e3 * found.seconds, points.get(count, float("inf")))
-    return {count: ms for count, ms in points.items() if count < 40}
+def mean_losses(run: Any) -> list[float]:
+    """The mean of the ranks' losses, by pass."""
+    return [float(x) for x in torch.tensor(run.results).mean(0)]
+
+
+def losses(every: Any, fourth: Any) -> book.Figure:
+    """The loss by pass, with an update after each pass and after every fourth."""
+    often, seldom = mean_losses(every), mean_losses(fourth)
+    said = (
+        f"After {len(often)} passes over the same samples the loss, the mean over the ranks, is {often[-1]:.2f} with "
+        f"an update after each pass, and {seldom[-1]:.2f} with an update after every fourth pass."
+    )
+    curves = {"an update after each pass": often, "an update after every fourth pass": seldom}
+    return book.lines(curves, x="pass", y="loss", title="The same samples, with fewer updates", sentence=said)
+
+
+def speeds(samples_a_second: Callable[[int, int], float], gpus: Sequence[int], passes: Sequence[int]) -> book.Figure:
+    """Samples a second for so many GPUs and passes before an update."""
+    plans = {f"{n} GPUs, a = {a}": samples_a_second(n, a) for n in gpus for a in passes}
+    said = "Samples a second. " + ", ".join(f"{name}: {speed:.0f}" for name, speed in plans.items()) + "."
+    bars = {"samples a second": plans}
+    return book.bars(bars, title="GPT-2 on one node and on four", unit="", badge="simulated", sentence=said)

@@ -1,0 +1,92 @@
+"""One rank that breaks the agreement of data parallelism, in one of several ways, and what it does to the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit import book
+from labkit.book.drawing.figure import WIDTH, heading, legend
+from labkit.book.drawing.style import GREEN, GREY, ON_COLOUR, ORANGE, YELLOW
+from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.tables import Row
+from labkit.models import GPT, GPTConfig
+
+AGREED = "does as agreed"
+WIDER, UNUSED = "builds a wider model", "skips a layer"
+INFINITE, EARLY = "has an infinite number", "leaves a step early"
+WAYS = [AGREED, INFINITE, WIDER, UNUSED, EARLY]
+GUARDS = ["none", "check_nan", "find_unused_parameters", "join"]
+
+
+def small_gpt(way: str, width: int, seed: int) -> GPT:
+    """The model of a rank that goes this way: another width inside, a layer that nobody uses, or a bad gradient."""
+    model = GPT(GPTConfig(width=width, layers=4, expansion=2 if way == WIDER else 4), seed)
+    block = model.blocks[2]
+    if way == UNUSED:
+        block.feed_forward.register_forward_hook(lambda module, inputs, output: torch.zeros_like(output))
+    if way == INFINITE:
+        block.attention.out.bias.register_hook(lambda g: g.index_fill(0, torch.tensor([0]), torch.inf))
+    return model
+
+
+def guarded_by(guard: str) -> dict[str, bool]:
+    """The guard as an option of `labkit.parallel.DataParallel`; `join` is none, but a context manager."""
+    return {guard: True} if guard in ("check_nan", "find_unused_parameters") else {}
+
+
+def weights_of(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def bad_numbers(model: nn.Module) -> int:
+    """How many weights are NaN or infinite."""
+    return int((~weights_of(model).isfinite()).sum())
+
+
+def verdict(run: Any) -> str:
+    """What the ranks hold in the end. Each returns `bad_numbers` after each of its steps, and all its weights."""
+    bad, weights = [found[-1] for found, _ in run.results], [final for _, final in run.results]
+    said = f"No rank raised an error ({run.trace.badge})."
+    if max(bad):
+        return f"{said} {max(bad):,} of the {len(weights[0]):,} weights of a rank are no longer finite."
+    same = all(torch.equal(weights[0], one) for one in weights)
+    taken = [len(found) for found, _ in run.results]
+    steps = "" if min(taken) == max(taken) else f" One rank read {min(taken)} batch, and the others {max(taken)}."
+    return f"{said} All replicas are {'equal, bit by bit' if same else 'different'}, and all weights are finite.{steps}"
+
+
+def weights_after(run: Any) -> book.Figure:
+    """For each rank and step: all weights finite, some not, none."""
+    found, whole = [found for found, _ in run.results], len(run.results[0][1])
+    steps = max(map(len, found))
+    looks = {"all finite": (GREEN, ""), "some not finite": (YELLOW, "\\"), "most not finite": (ORANGE, "x"),
+             "no step of its own": (GREY, "/")}  # fmt: skip
+    rows: list[Row] = [
+        {"rank": rank} | {f"not finite after step {k + 1}": count for k, count in enumerate(mine)}
+        for rank, mine in enumerate(found)
+    ]
+    said = f"Weights that are not finite, of {whole:,}, after each step: " + "; ".join(
+        f"rank {rank} {', '.join(f'{count:,}' for count in mine)}" for rank, mine in enumerate(found)
+    )
+    svg = Svg(WIDTH, "The weights after each step", said)
+    top = heading(svg, run.trace.badge, said + ".")
+    top = legend(svg, top, [(name, colour, hatch, "") for name, (colour, hatch) in looks.items()]) + 8
+    wide = min(84.0, (WIDTH - 110) / len(found))
+    for rank, mine in enumerate(found):
+        x = 96 + rank * wide
+        svg.text(x + wide / 2 - 4, top + 8, f"rank {rank}", 11, "middle")
+        for k in range(steps):
+            count = mine[k] if k < len(mine) else None
+            state = "no step of its own" if count is None else (
+                "all finite" if not count else "some not finite" if count < whole / 2 else "most not finite"
+            )  # fmt: skip
+            colour, hatch = looks[state]
+            svg.rect(x, top + 16 + 40 * k, wide - 8, 34, colour, hatch, ON_COLOUR, stroke_width=0.7)
+    for k in range(steps):
+        svg.text(88, top + 37 + 40 * k, f"after step {k + 1}", 11, "end")
+    return book.Figure(
+        "The weights after each step", run.trace.badge, said + ".", rows, svg.render(top + 24 + 40 * steps)
+    )
