@@ -27,13 +27,13 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CHAPTERS = [chapter.name for chapter in load().written() if chapter.opening]
 CHANGES = 200 if os.environ.get("LABKIT_LONG") else 5  # of each workbench
 ENDED = re.compile(
-    r"^run on|^Deadlock: |^Mismatch: |^Died: rank|^Not run: |killed by SIGKILL"
+    r"^run on|^Deadlock: |^Mismatch: |^Died: rank|^Not run: |killed by SIGKILL|^rank \d+ raised RefusedError: "
 )  # how a run of a chapter may end
 FORMULA = re.compile(r"The run took (.+?); by the formula it takes (.+?) \(emulated\)")
 
 
-def workbenches(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Workbench], dict[str, Any]]:
-    """Run the chapter as a script: what it shows as workbenches, and its names."""
+def workbenches(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Workbench]:
+    """Run the chapter as a script: what it shows as workbenches."""
     found: list[Workbench] = []
     make = book.workbench
     monkeypatch.setenv("LABKIT_HEADLESS", "1")
@@ -46,7 +46,7 @@ def workbenches(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Workbe
                 source, file = "".join(cell["source"]), f"<{cell['id']}>"
                 linecache.cache[file] = (len(source), None, source.splitlines(True), file)
                 exec(compile(source, file, "exec"), names)
-    return found, names
+    return found
 
 
 def values_of(widget: Any) -> list[Any]:
@@ -55,8 +55,9 @@ def values_of(widget: Any) -> list[Any]:
     return [widget.min, widget.max, *range(widget.min, widget.max + 1)] if hasattr(widget, "max") else [True, False]
 
 
-def pasted_it_makes_the_same_run(one: Workbench, names: dict[str, Any]) -> None:
-    code = one.code
+def pasted_it_makes_the_same_run(one: Workbench) -> None:
+    """In a kernel that has run no other cell."""
+    code, names = one.code, dict[str, Any](__name__="__main__")
     assert "import labkit" in code and f"def {one._run.__name__}(" in code
     try:
         exec(compile(code, "<pasted>", "exec"), names)
@@ -69,7 +70,7 @@ def pasted_it_makes_the_same_run(one: Workbench, names: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", changed_last(CHAPTERS))
 def test_changes_at_random_end_well_and_leave_nothing(name: str, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     before = descriptors()  # processes and shared memory are looked at after every test
-    (found, names), dice = workbenches(name, monkeypatch), random.Random(7)
+    found, dice = workbenches(name, monkeypatch), random.Random(7)
     assert len(found) >= 2
     monkeypatch.setenv("LABKIT_HEADLESS", "0")
     for one in found:
@@ -88,7 +89,7 @@ def test_changes_at_random_end_well_and_leave_nothing(name: str, monkeypatch: py
                     assert took == formula
         one._latest.ask(one.settings)  # the last run may have been cancelled
         assert one.wait(120)
-        pasted_it_makes_the_same_run(one, dict(names))
+        pasted_it_makes_the_same_run(one)
         one.close()
     assert eventually(lambda: threading.active_count() < 20), threading.enumerate()
     assert eventually(lambda: descriptors() <= before + 20), f"{descriptors()} descriptors, and {before} before"

@@ -27,17 +27,26 @@ def standing_alone(fn: Callable[..., Any], *values: object) -> str:
         imports |= set(_types(value))
     _add(fn, imports, parts)
     head = sorted(imports | {"import labkit"}, key=lambda line: (line.startswith("from"), line))
-    return "\n".join(head) + "\n\n\n" + "\n\n".join(parts.values())
+    lines, before = ["\n".join(head), ""], "import"
+    for part in parts.values():
+        kind = "def" if part.startswith(("def ", "class ", "@")) else "value"
+        lines += ["", "", part] if "def" in (kind, before) else [part]
+        before = kind
+    return "\n".join(lines) + "\n"
 
 
 def _add(fn: Callable[..., Any], imports: set[str], parts: dict[str, str]) -> None:
     """What `fn` needs, and then its own lines."""
+    own = getattr(fn, "__name__", "run")
+    parts[own] = ""  # under way, for what calls itself
     names, source = getattr(fn, "__globals__", {}), textwrap.dedent(inspect.getsource(fn))
     used = _used(fn.__code__) if isinstance(fn, FunctionType) else ()
     for name in dict.fromkeys([*_before_it(source), *used]):
-        if name in names and name not in parts and names[name] is not fn:
+        if name in names and name not in parts:
             _name(name, names[name], fn.__module__, imports, parts)
-    parts[getattr(fn, "__name__", "run")] = source
+    shown = [line for line in source.rstrip().split("\n") if not line.lstrip().startswith("### ")]  # the book's markers
+    del parts[own]  # now it comes after what it needs
+    parts[own] = "\n".join(shown)
 
 
 def _name(name: str, value: Any, home: str, imports: set[str], parts: dict[str, str]) -> None:
@@ -57,12 +66,12 @@ def _name(name: str, value: Any, home: str, imports: set[str], parts: dict[str, 
             called = f"{_room(value.func)}.{called}"
             imports.add(f"import {_room(value.func)}")
         given = [*map(written, value.args), *(f"{key}={written(one)}" for key, one in value.keywords.items())]
-        parts[name] = f"{name} = partial({', '.join([called, *given])})\n"
+        parts[name] = f"{name} = partial({', '.join([called, *given])})"
     elif type(value) in PLAIN or dataclasses.is_dataclass(value):
         imports |= set(_types(value))
-        parts[name] = f"{name} = {written(value)}\n"
+        parts[name] = f"{name} = {written(value)}"
     else:
-        parts[name] = f"# {name}: as in the cells above\n"
+        parts[name] = f"# {name}: as in the cells above"
 
 
 def written(value: Any) -> str:

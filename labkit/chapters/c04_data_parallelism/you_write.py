@@ -88,7 +88,7 @@ def joined_batch(student: Reader) -> str:
 @you_write(joined_batch)
 def average_gradients(model: nn.Module, count: int, group: Group) -> None:
     """Make each p.grad that of the joined batch. This rank has had `count` samples."""
-    total = all_reduce(torch.tensor(float(count)), group)
+    total = all_reduce(torch.tensor(count), group).item()
     for p in model.parameters():
         p.grad *= count / total
         all_reduce(p.grad, group)
