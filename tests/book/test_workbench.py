@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import time
+from functools import partial
+from typing import Any
 
 import ipywidgets
 import pytest
@@ -12,9 +14,11 @@ import torch
 from leftovers import alive, eventually
 
 import labkit
+import labkit.collectives
 from labkit import book, cost
 from labkit.book.workbenches import recorded
 from labkit.book.workbenches.latest import Latest
+from labkit.book.workbenches.source import standing_alone
 from labkit.collectives import all_reduce
 
 
@@ -290,19 +294,26 @@ def test_only_the_latest_is_done():
     assert eventually(lambda: not latest._thread.is_alive())
 
 
-@pytest.mark.ranks
-def test_real_runs_over_a_grid_are_kept_for_pages_on_which_nothing_runs(monkeypatch):
-    monkeypatch.setenv("LABKIT_RECORD", "1")
-    one = bench()
-    try:
-        kept = one._repr_mimebundle_()[recorded.GRID]
-        assert kept["controls"] == [["ranks", ["2", "3", "4"]], ["algorithm", ["ring", "tree"]], ["n", ["500", "1000"]]]
-        assert kept["start"] == [0, 0, 0] and one.settings == {"ranks": 2, "algorithm": "ring", "n": 500}
-        by_place = {tuple(run["at"]): run["html"] for run in kept["runs"]}
-        assert len(by_place) == 12 <= recorded.MOST and all("<svg" in html for html in by_place.values())
-        for r, n in ((0, 0), (2, 1)):
-            sent_by_ring = cost.ring_all_reduce_bytes_by_rank([500, 1000][n], 4, [2, 3, 4][r])
-            assert f"sent {sent_by_ring}" in by_place[r, 0, n]
-        assert "sent [4000, 0]" not in by_place[0, 0, 0] != by_place[0, 1, 0]
-    finally:
-        one.close()
+def by_ring(x: Any, group: Any) -> Any:
+    return ring_sum(x, group)
+
+
+def counted_down(n: int = 3) -> int:
+    return n and counted_down(n - 1)
+
+
+ring_sum, first, answers = partial(labkit.collectives.all_reduce, algorithm="ring"), 3, {"slow": labkit.Link(1e6)}
+
+
+def summed(group: Any, n: int = first, link: str = "slow") -> Any:
+    ### a marker of the book's
+    return by_ring(torch.ones(n + counted_down()), group), answers[link]
+
+
+def test_code_stands_alone_with_partials_defaults_and_functions_that_call_themselves() -> None:
+    code, names = standing_alone(summed), dict[str, Any](__name__="__main__")
+    exec(compile(code, "<pasted>", "exec"), names)
+    assert "a marker of the book" not in code and code.index("first = 3") < code.index("def summed")
+    assert "ring_sum = partial(labkit.collectives.all_reduce, algorithm='ring')" in code
+    assert names["answers"] == answers and names["counted_down"]() == 0
+    assert labkit.launch(names["summed"], 2).results[0][0].tolist() == [2.0] * 3

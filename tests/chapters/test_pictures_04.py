@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
-from labkit import cost
-from labkit.chapters.c04_data_parallelism.machine import BACKWARD, FORWARD
+import labkit
+import labkit.parallel
+from labkit import Link, Network, cost
+from labkit.chapters.c04_data_parallelism import arithmetic, breaking
+from labkit.chapters.c04_data_parallelism.machine import BACKWARD, FORWARD, one_step, slow_gpt, text_loss
+from labkit.chapters.c04_data_parallelism.you_write import into_buckets, overlapped
 from labkit.models import GPTConfig
 from labkit.parallel import Sampler
 
@@ -29,3 +34,47 @@ def test_imagenet_does_not_divide_by_32_ranks() -> None:
     count = 1_281_167
     read = sum(sum(map(len, Sampler(count, (rank, 32), batch=256).epoch(0))) for rank in range(32))
     assert f"of the {count:,} training images of ImageNet, 32 ranks read {read - count} twice" in TEXT
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_a_run_of_the_chapter_takes_what_its_formula_says_also_with_a_straggler(size: int) -> None:
+    link, nbytes = Link(50e6, 0.2e-3), 128_000
+
+    def step(group):  # type: ignore[no-untyped-def]
+        model = slow_gpt(group, factor=1.5 if group.rank == size - 1 else 1.0)
+        buckets = into_buckets(list(model.parameters()), nbytes)
+        with one_step(group):
+            overlapped(text_loss(model, group), buckets, group)
+        return nbytes, link
+
+    run = labkit.launch(step, size, clock="virtual", network=Network(nodes=size, ranks_per_node=1, inter=link))
+    begun = {span.start for span in run.trace.spans("step")}
+    assert len(begun) == 1, "all ranks begin at the same nanosecond"
+    told = arithmetic.took(run)
+    took, formula = told.split("(")[0].removeprefix("The run took ").split("; by the formula it takes ")
+    assert took.strip() == formula.strip() and "7 buckets" in told
+
+
+@pytest.mark.ranks
+def test_every_mistake_of_a_rank_has_a_guard_or_is_refused_and_the_book_says_which() -> None:
+    def two_steps(group, it, guard):  # type: ignore[no-untyped-def]
+        way = it if group.rank == 1 else breaking.AGREED
+        model = labkit.parallel.DataParallel(breaking.small_gpt(way, 16, 0), group, **breaking.guarded_by(guard))
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        text_loss(model, group, 1).backward()
+        sgd.step()
+        return [breaking.bad_numbers(model)], breaking.weights_of(model)
+
+    def ends(it: str, guard: str) -> str:
+        try:
+            return breaking.verdict(labkit.launch(two_steps, 3, it, guard))
+        except labkit.RankFailed as failed:
+            return str(failed)
+
+    assert "all weights are finite" in ends(breaking.AGREED, "none")
+    assert "1 of the" in ends(breaking.INFINITE, "none") and "no longer finite" in ends(breaking.INFINITE, "none")
+    assert "are NaN or infinite, and nothing of it was sent" in ends(breaking.INFINITE, "check_nan")
+    assert "did not bring the same model" in ends(breaking.WIDER, "none")
+    assert "without a gradient for" in ends(breaking.UNUSED, "none")
+    assert "All replicas are equal, bit by bit" in ends(breaking.UNUSED, "find_unused_parameters")

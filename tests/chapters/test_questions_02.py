@@ -81,3 +81,11 @@ def test_a_prediction_lapses_when_its_question_has_other_numbers(
     game(8).answer(140)
     assert game(8).predicted and game(8).values == (140.0,)
     assert not game(3).predicted
+
+
+def test_a_number_that_is_no_known_slip_is_told_the_way() -> None:
+    told = QUESTIONS["half-size"].mark("77 kB")
+    assert not told.right and told.why.startswith("77 kB is not it. At the size that you look for")
+    game = CHAPTER.forecast("telephone", VALUES)
+    assert "You counted rank 0 as well" in game.why([160.0], [140]) and game.why([140.0], [140]) == ""
+    assert "Nobody can begin to think" in game.why([77.0], [140])

@@ -30,6 +30,8 @@ def test_a_key_is_what_a_hand_works_out(id: str, typed: str) -> None:
     ("id", "typed", "word"),
     [
         ("mean-of-means", "4", "plain average"),
+        ("mean-of-means", "20", "the mean of the numbers of samples"),
+        ("mean-of-means", "21", "21 is not it. Add up the gradients of all samples"),
         ("left-out", "12", "one example of each rank"),
         ("last-bucket", "0", "Behind what"),
     ],
@@ -46,15 +48,20 @@ def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
         cost.data_parallel_step(seconds, nbytes, 4, links, forward=0.02, bucket_bytes=size, first_bucket_bytes=size)
         for size in (100_000, 1e9)
     )
-    values = {"step": step, "flat": flat, "forward": 0.02, "backward": 0.04, "bucket_bytes": 100_000, "alpha": 0.2e-3}
-    told = CHAPTER.forecast("exposed", values | {"bandwidth": 50e6})
+    values = {"step": step, "flat": flat, "took": flat.exposed, "bucket_bytes": 100_000, "alpha": 0.2e-3}
+    told = CHAPTER.forecast("exposed", values)
     assert told.declared == pytest.approx((1.2 + 1.5 * 50_000 / 50e6 * 1e3,)), "the last bucket, full at the end"
     assert "3 buckets" in told.prompt and "250 kB" in told.prompt
     assert CHAPTER.forecast("late-steps", {"chance": 0.02}).declared == pytest.approx(
         (100 * (1 - 0.98**8), 100 * (1 - 0.98**32))
     )
-    sizes = {"sizes": [1, 2, 3, 4, 5], "latency": 1.0, "total": 9, "near": 2}
-    assert CHAPTER.forecast("bucket-size", sizes | {"best": 3}).declared == (3,)
+    assert "Your number is the whole message" in told.why([flat.exposed / 1e-3], [2.7])
+    assert "Nothing would be exposed" in told.why([0.0], [2.7])
+    assert "Count what travels" in told.why([20.0], [2.7]) and told.why([2.72], [2.7]) == told.why(None, [2.7]) == ""
+    sizes = {"sizes": [1, 2, 3, 4, 5], "counts": [9, 5, 3, 2, 1], "latency": 1.0, "total": 9, "near": 2}
+    pick = CHAPTER.forecast("bucket-size", sizes | {"best": 3})
+    assert pick.declared == (3,) and pick.choices[0] == "1 B, number of buckets: 9"  # type: ignore[attr-defined]
+    assert "every bucket pays the latencies" in pick.why([0], [3]) and pick.why([3], [3]) == ""
 
 
 def test_what_is_said_of_rare_delays_is_so() -> None:
@@ -74,4 +81,6 @@ def test_what_ranks_should_not_share_may_be_named_in_many_ways(typed: str) -> No
 @pytest.mark.parametrize("typed", ["weights", "the gradient", "the seed", "learning rate", "the loss", "the weather"])
 def test_what_they_may_share_is_no_answer(typed: str) -> None:
     told = QUESTIONS["same-loss"].mark(typed)
-    assert not told.right and (typed == "the weather") is (told.why == "“the weather” is not it.")
+    assert not told.right and (typed == "the weather") is told.why.startswith(
+        "“the weather” is not it. Two things decide"
+    )
