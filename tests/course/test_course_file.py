@@ -9,7 +9,7 @@ import pytest
 from labkit.course import header, load
 from labkit.course.covered import questions, slug
 from labkit.course.errors import CourseError
-from labkit.course.file import ROOMS, course_table, from_table, read_toml
+from labkit.course.file import course_table, from_table, read_toml
 from labkit.course.headers import chapter_header, duration, listed
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -67,13 +67,6 @@ def test_every_objective_of_a_written_chapter_is_asked(chapter):
     assert asked == {objective.id for objective in chapter.objectives}
 
 
-def workbenches_of(chapter):
-    """The functions of the chapter's room that make a workbench."""
-    file = ROOMS / f"c{chapter.name}" / "panels.py"
-    made = re.split(r"^def ", file.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:] if file.is_file() else []
-    return {body.partition("(")[0] for body in made if "book.workbench(" in body}
-
-
 @pytest.mark.parametrize("chapter", [c for c in WRITTEN if c.opening], ids=lambda chapter: chapter.name)
 def test_a_chapter_keeps_to_the_budgets_of_its_form(chapter):
     """Cells; lines (no blank ones, no imports) and columns of visible code; tables, workbenches, things to write."""
@@ -86,8 +79,7 @@ def test_a_chapter_keeps_to_the_budgets_of_its_form(chapter):
         lines = "".join(cell["source"]).split("\n")
         kept = [line for line in lines if line.strip() and not re.match(r"(from \S+ )?import |### ", line.strip())]
         assert len(kept) <= 15 and max(map(len, lines)) <= 88, cell["id"]
-    panels = [name for name in re.findall(r"panels\.(\w+)\(", told) if name in workbenches_of(chapter)]
-    assert told.count("book.Table(") <= 8 and 2 <= told.count("book.workbench(") + len(panels)
+    assert told.count("book.Table(") <= 8 and 2 <= told.count("book.workbench(")
     assert 2 <= told.count("chapter.check(") <= 4 and told.count("chapter.predict(") <= 3
 
 
