@@ -41,8 +41,8 @@ def around_the_circle(around: Run, names: Sequence[str], ranks: int) -> Any:
     return book.workbench(around, controls, views, title="Around the circle", ranks=ranks)
 
 
-def send_first(swap: Run, limit: int, ranks: int, transport: str) -> Any:
+def send_first(swap: Run, limit: int, ranks: int, **options: Any) -> Any:
     """Everybody sends first, eagerly or not: messages below, at and above the limit."""
     controls = {"nbytes": [4, 1000, limit, limit + 1, 1_000_000], "way": ["eager", "rendezvous"]}
     views = [pictures.all_ended, pictures.timeline]
-    return book.workbench(swap, controls, views, title="Everybody sends first", ranks=ranks, transport=transport)
+    return book.workbench(swap, controls, views, title="Everybody sends first", ranks=ranks, **options)
