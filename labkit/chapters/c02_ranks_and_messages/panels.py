@@ -9,19 +9,21 @@ from labkit import Link, Network, book
 from labkit.chapters.c02_ranks_and_messages import pictures
 
 Run = Callable[..., Any]
+View = Callable[[Any], Any]
 
 
 def first_moves(letters: Run) -> Any:
     """Four ranks in a circle: what each of them does first."""
     controls = {f"rank_{rank}": ["send", "receive"] for rank in range(4)}
-    views = [pictures.letters, pictures.timeline]
+    views: list[View] = [pictures.letters, pictures.timeline]
     return book.workbench(letters, controls, views, title="What does each rank do first?", ranks=4, transport="local")
 
 
 def three_ways(neighbour: Run, link: Link, transport: str) -> Any:
     """A message to the right neighbour in one of three ways, over slow links, on several ranks."""
     controls = {"ranks": (2, 8), "way": ["pass_right", "exchange", "handles"], "kilobytes": (200, 2000, 200)}
-    views, network = [pictures.in_messages, pictures.timeline], Network(intra=link)
+    views: list[View] = [pictures.in_messages, pictures.timeline]
+    network = Network(intra=link)
     return book.workbench(
         neighbour, controls, views, title="Pass it to the right", ranks=4, network=network, transport=transport
     )
@@ -30,19 +32,19 @@ def three_ways(neighbour: Run, link: Link, transport: str) -> Any:
 def compute_and_send(step: Run, **options: Any) -> Any:
     """Computing of some milliseconds and a message, one after the other or at the same time."""
     controls = {"compute_ms": (0, 16), "overlap": False}
-    views = [pictures.took, pictures.timeline]
+    views: list[View] = [pictures.took, pictures.timeline]
     return book.workbench(step, controls, views, title="Compute and send", ranks=2, **options)
 
 
 def around_the_circle(around: Run, names: Sequence[str], ranks: int) -> Any:
     """Rounds around a circle, by the wire and the size of a message."""
     controls = {"wire": list(names), "kilobytes": [1, 10, 100, 1000, 8000]}
-    views = [pictures.took, pictures.timeline]
+    views: list[View] = [pictures.took, pictures.timeline]
     return book.workbench(around, controls, views, title="Around the circle", ranks=ranks)
 
 
 def send_first(swap: Run, limit: int, ranks: int, **options: Any) -> Any:
     """Everybody sends first, eagerly or not: messages below, at and above the limit."""
     controls = {"nbytes": [4, 1000, limit, limit + 1, 1_000_000], "way": ["eager", "rendezvous"]}
-    views = [pictures.all_ended, pictures.timeline]
+    views: list[View] = [pictures.all_ended, pictures.timeline]
     return book.workbench(swap, controls, views, title="Everybody sends first", ranks=ranks, **options)

@@ -77,9 +77,9 @@ def quickest(runs: Mapping[float, Any]) -> int:
     return times.index(min(times))
 
 
-def curve(model: StepModel, link: Link) -> dict[int, float]:
+def curve(model: StepModel, link: Link) -> dict[float, float]:
     """The step in ms by its number of buckets: the best of all bucket sizes that make so many."""
-    points: dict[int, float] = {}
+    points: dict[float, float] = {}
     for parts in range(1, 60):
         found = model.step(model.nbytes / parts, link)
         count = len(found.buckets)
@@ -91,7 +91,7 @@ def step_by_buckets(model: StepModel, near: Link, far: Link, runs: Mapping[float
     """The step by its number of buckets, for two links, and runs on the far one by the bytes of their buckets."""
     curves = {"near (simulated)": curve(model, near), "far (simulated)": curve(model, far)}
     found = {len(model.step(nbytes, far).buckets): milliseconds(run) for nbytes, run in runs.items()}
-    drawn = {count: ms for count, ms in found.items() if count < MOST}
+    drawn: dict[float, float] = {count: ms for count, ms in found.items() if count < MOST}
     best = [min(each.values()) for each in (*curves.values(), drawn)]
     said = f"Best by the formula: {best[0]:.1f} ms near, and far {best[1]:.1f} ms; of the runs {best[2]:.1f} ms."
     return book.lines(

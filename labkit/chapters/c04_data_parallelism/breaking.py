@@ -24,7 +24,7 @@ GUARDS = ["none", "check_nan", "find_unused_parameters", "join"]
 def small_gpt(way: str, width: int, seed: int) -> GPT:
     """The model of a rank that goes this way: another width inside, a layer that nobody uses, or a bad gradient."""
     model = GPT(GPTConfig(width=width, layers=4, expansion=2 if way == WIDER else 4), seed)
-    block = model.blocks[2]
+    block: Any = model.blocks[2]
     if way == UNUSED:
         block.feed_forward.register_forward_hook(lambda module, inputs, output: torch.zeros_like(output))
     if way == INFINITE:
@@ -68,9 +68,9 @@ def weights_after(run: Any) -> book.Figure:
         {"rank": rank} | {f"not finite after step {k + 1}": count for k, count in enumerate(mine)}
         for rank, mine in enumerate(found)
     ]
-    said = f"Weights that are not finite, of {whole:,}, after each step: " + "; ".join(
-        f"rank {rank} {', '.join(f'{count:,}' for count in mine)}" for rank, mine in enumerate(found)
-    )
+    each = [", then ".join(f"{count:,}" for count in mine) for mine in found]
+    who = "; ".join(f"rank {rank}: {told}" for rank, told in enumerate(each))
+    said = f"Weights that are not finite, of {whole:,}: " + (f"on every rank {each[0]}" if len(set(each)) == 1 else who)
     svg = Svg(WIDTH, "The weights after each step", said)
     top = heading(svg, run.trace.badge, said + ".")
     top = legend(svg, top, [(name, colour, hatch, "") for name, (colour, hatch) in looks.items()]) + 8

@@ -9,13 +9,14 @@ from labkit import Link, Network, book
 from labkit.chapters.c04_data_parallelism import arithmetic, breaking, pictures, reading
 
 Run = Callable[..., Any]
+View = Callable[[Any], Any]
 SIZES = [1, 8, 32, 64, 128, 256, 512, 1000]  # kB
 
 
 def packets(train_step: Run, wire: Link) -> Any:
     """A step of four ranks whose gradients travel over `wire`, by the size of their packets."""
     controls = {"packet_kB": SIZES}
-    views = [pictures.length, pictures.step_picture]
+    views: list[View] = [pictures.length, pictures.step_picture]
     network = Network(nodes=4, ranks_per_node=1, inter=wire)
     options: dict[str, Any] = {"clock": "virtual", "network": network}
     return book.workbench(train_step, controls, views, title="How large should a packet be?", ranks=4, **options)
@@ -25,19 +26,19 @@ def epochs(read: Run, ranks: int, transport: str) -> Any:
     """An epoch that several ranks read: without a mistake, or with one of three."""
     mistakes = ["none", "an order of its own", "forgot its rank", "forgot the epoch"]
     controls = {"ranks": (2, 6), "mistake": mistakes, "last": ["pad", "drop", "exact"]}
-    views = [reading.shares, reading.who_reads]
+    views: list[View] = [reading.shares, reading.who_reads]
     return book.workbench(read, controls, views, title="One epoch", ranks=min(ranks, 6), transport=transport)
 
 
 def buckets(step: Run, links: Mapping[str, Link], ranks: int) -> Any:
     """A step by the size of its buckets, its link, and how much slower the last rank is."""
     controls = {"bucket_kB": SIZES, "link": list(links), "slowest": [1.0, 1.25, 1.5, 2.0]}
-    views = [arithmetic.took, pictures.all_ranks]
+    views: list[View] = [arithmetic.took, pictures.all_ranks]
     return book.workbench(step, controls, views, title="Bucket, link and straggler", ranks=ranks)
 
 
 def agreement(two_steps: Run, ranks: int, transport: str) -> Any:
     """Which rank breaks the agreement, in which way, and which guard is on."""
     controls = {"who": (0, ranks - 1), "it": breaking.WAYS, "guard": breaking.GUARDS}
-    views = [breaking.verdict, breaking.weights_after]
+    views: list[View] = [breaking.verdict, breaking.weights_after]
     return book.workbench(two_steps, controls, views, title="One rank", ranks=ranks, transport=transport)
