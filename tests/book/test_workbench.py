@@ -317,3 +317,21 @@ def test_code_stands_alone_with_partials_defaults_and_functions_that_call_themse
     assert "ring_sum = partial(labkit.collectives.all_reduce, algorithm='ring')" in code
     assert names["answers"] == answers and names["counted_down"]() == 0
     assert names["summed"].__defaults__ == (3, "slow")
+
+
+@pytest.mark.ranks
+def test_real_runs_over_a_grid_are_kept_for_pages_on_which_nothing_runs(monkeypatch):
+    monkeypatch.setenv("LABKIT_RECORD", "1")
+    one = bench()
+    try:
+        kept = one._repr_mimebundle_()[recorded.GRID]
+        assert kept["controls"] == [["ranks", ["2", "3", "4"]], ["algorithm", ["ring", "tree"]], ["n", ["500", "1000"]]]
+        assert kept["start"] == [0, 0, 0] and one.settings == {"ranks": 2, "algorithm": "ring", "n": 500}
+        by_place = {tuple(run["at"]): run["html"] for run in kept["runs"]}
+        assert len(by_place) == 12 <= recorded.MOST and all("<svg" in html for html in by_place.values())
+        for r, n in ((0, 0), (2, 1)):
+            sent_by_ring = cost.ring_all_reduce_bytes_by_rank([500, 1000][n], 4, [2, 3, 4][r])
+            assert f"sent {sent_by_ring}" in by_place[r, 0, n]
+        assert "sent [4000, 0]" not in by_place[0, 0, 0] != by_place[0, 1, 0]
+    finally:
+        one.close()

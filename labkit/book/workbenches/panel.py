@@ -42,7 +42,7 @@ class Panel:
         code.on_click(lambda _: self._show_code(bench.code))
         wrap = Layout(flex_flow="row wrap")
         controls = HBox([*bench.controls.values()], layout=wrap)
-        heading = HTML(f"<p class="lk-title">{escape(bench.title)}</p>")
+        heading = HTML(f'<p class="lk-title">{escape(bench.title)}</p>')
         below = [self.code, self.status, self._pictures, LabelsView()]
         self.box = VBox([heading, controls, HBox([pin, self.unpin, code]), *below])
         self.box.add_class("lk-bench")
