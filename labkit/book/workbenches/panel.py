@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 from itertools import zip_longest
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 GHOST = 0.35  # opacity of what is pinned
 LEAST = "320px"  # height of the pictures
+LARGE = 40_000  # characters of a picture, on a page with a dozen of them
 TOP = 56  # pixels above a plot, for its title
 
 
@@ -147,9 +149,14 @@ def _html(face: Face) -> str:
 
 
 def still(face: Face) -> str:
-    """A view on a page on which nothing moves: without the data below it."""
+    """A view on a page that has many: a picture without the data below it and the words of its boxes, and of one that
+    is very large only the sentence."""
     face = face.still if isinstance(face, Player) else face
-    return face.svg if isinstance(face, Figure) else _html(face)
+    if not isinstance(face, Figure):
+        return _html(face)
+    name, end, rest = face.svg.partition("</title>")
+    svg = name + end + re.sub("<title>[^<]*</title>", "", rest)
+    return svg if len(svg) < LARGE else f"<p>{escape(face.title)} ({escape(face.badge)}): {escape(face.sentence)}</p>"
 
 
 def _sentence(face: Face) -> str:
