@@ -79,7 +79,9 @@ def test_a_chapter_keeps_to_the_budgets_of_its_form(chapter):
         lines = "".join(cell["source"]).split("\n")
         kept = [line for line in lines if line.strip() and not re.match(r"(from \S+ )?import |### ", line.strip())]
         assert len(kept) <= 15 and max(map(len, lines)) <= 88, cell["id"]
-    assert told.count("book.Table(") <= 8 and 2 <= told.count("book.workbench(")
+    assert told.count("book.Table(") <= 8 and 2 <= len(
+        re.findall(r"^(?:book\.workbench|panels\.\w+)\(", told, flags=re.MULTILINE)
+    )
     assert 2 <= told.count("chapter.check(") <= 4 and told.count("chapter.predict(") <= 3
 
 
