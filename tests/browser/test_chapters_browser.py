@@ -45,6 +45,8 @@ class Story:
     texts: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
+CUT_OFF = """(box) => [...box.querySelectorAll("*")].filter((one) => one.clientWidth
+  && one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).overflowX === "auto").map((one) => one.className)"""
 SHOWN = ".lk-form, .lk-bench, .lk-panel:not(.lk-bench .lk-panel)"  # what a cell displays as a widget of its own
 STORIES = {
     "00_start_here": Story(
@@ -159,9 +161,7 @@ def test_every_function_is_written_and_every_workbench_operated_by_keyboard(copi
         operate(reader, index)
         reader.cell(index).scroll_into_view_if_needed()
         reader.keep_screen(f"bench-{index}")
-        wide = "(box) => [...box.querySelectorAll('*')].filter((one) => one.scrollWidth > one.clientWidth + 1 && one.clientWidth"
-        wide += " && getComputedStyle(one).overflowX === 'auto').map((one) => one.className)"
-        assert reader.cell(index).locator(".lk-bench").evaluate(wide) == []
+        assert reader.cell(index).locator(".lk-bench").evaluate(CUT_OFF) == []
     copies.check_axe(reader.page, ".lk-bench", excluded=[".js-plotly-plot"])
     assert not reader.console
     reader.page.close()
