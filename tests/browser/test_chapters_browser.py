@@ -45,7 +45,7 @@ class Story:
     texts: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
-CUT_OFF = """(box) => [...box.querySelectorAll("*")].filter((one) => one.clientWidth
+CUT_OFF = """(box) => [...box.querySelectorAll(":not(table)")].filter((one) => one.clientWidth
   && one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).overflowX === "auto").map((one) => one.className)"""
 SHOWN = ".lk-form, .lk-bench, .lk-panel:not(.lk-bench .lk-panel)"  # what a cell displays as a widget of its own
 STORIES = {
