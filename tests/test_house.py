@@ -65,3 +65,10 @@ def test_imports_go_downwards_only() -> None:
 def test_what_needs_no_pytorch_loads_none(room: str) -> None:
     code = f"import sys, {room}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_nothing_that_compiles_grammars_of_web_addresses_is_loaded_with_a_chapter() -> None:
+    """More than a second of every kernel: see `labkit/__init__.py`."""
+    code = "import sys, labkit.book, nbformat, plotly.graph_objects; print('lark' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"

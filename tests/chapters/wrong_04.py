@@ -1,0 +1,148 @@
+"""Wrong versions of what chapter 4 asks its reader to write: words of the sentence that must reject each."""
+
+# What stands above the cells of chapter 4: how its third function begins, and a hook that is right.
+GIVEN = """
+        def overlapped(loss, buckets, group):
+            place = {p: n for n, bucket in enumerate(buckets) for p in bucket}
+            missing, under_way, hooks = [len(bucket) for bucket in buckets], [], []
+"""
+HOOK = """
+            def arrived(p):
+                n = place[p]
+                missing[n] -= 1
+                if missing[n] == 0:
+                    under_way.append(begin(buckets[n], group))
+"""
+HANG = """
+            hooks += [p.register_post_accumulate_grad_hook(arrived) for p in place]
+"""
+BACK = """
+            loss.backward()
+"""
+WAITED = "end(begin(buckets[n], group))"
+WAIT = """
+            for work in under_way:
+                end(work)
+"""
+
+WRONG = {
+    "average_gradients": {
+        "def average_gradients(model, count, group):\n    pass": "nothing was sent",
+        """
+        def average_gradients(model, count, group):
+            for p in model.parameters():
+                all_reduce(p.grad, group, op="avg")
+        """: "This is the plain average of the ranks. They have 2, 5 samples",
+        """
+        def average_gradients(model, count, group):
+            for p in model.parameters():
+                all_reduce(p.grad, group)
+        """: "all with the same weight",
+        """
+        def average_gradients(model, count, group):
+            for p in model.parameters():
+                p.grad *= count
+                all_reduce(p.grad, group)
+        """: "not divided by the number of all samples",
+        """
+        def average_gradients(model, count, group):
+            total = all_reduce(torch.tensor(float(count)), group)
+            for p in model.parameters():
+                p.grad *= count / total
+        """: "the sum over the ranks is missing",
+        """
+        def average_gradients(model, count, group):
+            total = all_reduce(torch.tensor(float(count)), group)
+            for p in model.parameters():
+                p.grad *= count / total
+                all_reduce(p.grad, group, op="avg")
+        """: "the weights add up to 1 already",
+        """
+        def average_gradients(model, count, group):
+            for p in model.parameters():
+                p.grad *= count / group.size
+                all_reduce(p.grad, group)
+        """: "The weights are samples over *ranks*",
+        """
+        def average_gradients(model, count, group):
+            total = all_reduce(torch.tensor(float(count)), group)
+            for p in model.parameters():
+                all_reduce(p.grad * count / total, group)
+        """: "put the result into `p.grad`, in place",
+        """
+        def average_gradients(model, count, group):
+            total = all_reduce(torch.tensor(float(count)), group)
+            for p in model.parameters():
+                p.grad *= count / total
+                return all_reduce(p.grad, group)
+        """: "is there a `return` inside the loop?",
+        """
+        def average_gradients(model, count, group):
+            total = all_reduce(torch.tensor(float(count)), group)
+            for p in model.parameters():
+                p.grad *= count / total
+            all_reduce(p.grad, group)
+        """: "should the all-reduce stand inside the loop?",
+    },
+    "average_bucket": {
+        "def average_bucket(bucket, group):\n    pass": "nothing was sent",
+        """
+        def average_bucket(bucket, group):
+            for p in bucket:
+                all_reduce(p.grad, group, op="avg")
+        """: "made 3 all-reduces, one after the other",
+        """
+        def average_bucket(bucket, group):
+            flat = torch.cat([p.grad.flatten() for p in bucket])
+            all_reduce(flat, group, op="avg")
+        """: "copy its parts back",
+        """
+        def average_bucket(bucket, group):
+            flat = all_reduce(torch.cat([p.grad.flatten() for p in bucket]), group)
+            for p, part in zip(bucket, flat.split([p.numel() for p in bucket])):
+                p.grad.copy_(part.view_as(p))
+        """: "hold the sums over the ranks",
+        """
+        def average_bucket(bucket, group):
+            flat = all_reduce(torch.cat([p.grad.flatten() for p in bucket]), group, op="avg")
+            for p, part in zip(bucket, flat.split([p.numel() for p in bucket])):
+                p.grad.copy_(part)
+        """: "with `view_as`",
+        """
+        def average_bucket(bucket, group):
+            flat = all_reduce(torch.cat([p.grad.flatten() for p in bucket]), group, op="avg")
+            for p, part in zip(bucket, flat.chunk(len(bucket))):
+                p.grad.copy_(part.view_as(p))
+        """: "split it by their `numel()`",
+        """
+        def average_bucket(bucket, group):
+            flat = all_reduce(torch.cat([p.grad for p in bucket]), group, op="avg")
+        """: "flatten each first",
+        """
+        def average_bucket(bucket, group):
+            flat = all_reduce(torch.cat([p.grad.flatten() for p in bucket]), group, op="avg")
+            for p, part in zip(bucket, flat.split([p.numel() for p in bucket])):
+                return p.grad.copy_(part.view_as(p))
+        """: "Only the first gradient got its average back",
+    },
+    "overlapped": {
+        GIVEN + "            pass": "call loss.backward()",
+        GIVEN + BACK: "does your hook call `begin`",
+        GIVEN + HOOK + BACK + HANG + WAIT: "do you hang it up before you call loss.backward()?",
+        GIVEN + BACK + "            for bucket in buckets: end(begin(bucket, group))": "at the end of its backward",
+        GIVEN + HOOK + HANG + BACK: "who calls `end`?",
+        GIVEN
+        + HOOK.replace("under_way.append(begin(buckets[n], group))", WAITED)
+        + HANG
+        + BACK: "waited for bucket 0 before its backward pass was over",
+        GIVEN + HOOK.replace("if missing[n] == 0:", "if True:") + HANG + BACK + WAIT: "before all its gradients",
+        GIVEN + HOOK.replace("missing[n] -= 1", "pass") + HANG + BACK + WAIT: "does your hook call `begin`",
+        GIVEN
+        + HOOK.replace("if missing[n] == 0", "if sum(missing) == 0").replace(
+            "under_way.append(begin(buckets[n], group))", "under_way.extend(begin(b, group) for b in buckets)"
+        )
+        + HANG
+        + BACK
+        + WAIT: "does a bucket wait for its own gradients only?",
+    },
+}
