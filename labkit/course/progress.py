@@ -64,13 +64,15 @@ class Progress:
         kept = {"state": "predicted", "values": values, "about": about}
         self._change(chapter, lambda e: part(e, "predictions", id).update(kept, at=now()))
 
-    def skipped(self, chapter: str, id: str) -> None:
-        """The reader chose not to predict. A prediction made before stays."""
+    def skipped(self, chapter: str, id: str, about: str = "") -> None:
+        """The reader chose not to predict. A prediction made before stays, also one about other numbers."""
 
         def change(entry: State) -> None:
             known = part(entry, "predictions", id)
             if known.get("state") != "predicted":
                 known.update(state="skipped", at=now())
+            else:
+                known.update(skipped=about, at=now())
 
         self._change(chapter, change)
 

@@ -53,8 +53,8 @@ def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABKIT_HEADLESS", "0")
 
 
-def opened() -> book.Chapter:
-    return book.open_chapter(NAME, world_size=8, nbytes=4_000_000, seed=0)
+def opened(world_size: int = 8) -> book.Chapter:
+    return book.open_chapter(NAME, world_size=world_size, nbytes=4_000_000, seed=0)
 
 
 def everything_shown(shown: Any) -> str:
@@ -120,6 +120,18 @@ def test_skip_unlocks_and_records_not_predicted() -> None:
     assert not p.predicted and p.skipped and p.values == p.declared
     assert p.compare()[0]["you"] == "not predicted"
     assert chapter.progress.prediction(NAME, "who-waits")["state"] == "skipped"
+
+
+@pytest.mark.usefixtures("somebody")
+def test_a_prediction_about_other_numbers_may_be_skipped_and_stays() -> None:
+    opened().predict("bytes").answer(500, 14)
+    other = opened(world_size=3).predict("bytes")
+    with pytest.raises(book.PredictFirst):
+        other.require()
+    assert other.form.act("bytes", "skip")["state_text"] == "Skipped"
+    other.require()
+    opened(world_size=3).predict("bytes").require()  # also when the cell is run again
+    assert opened().predict("bytes").values == (500, 14)
 
 
 @pytest.mark.usefixtures("somebody")

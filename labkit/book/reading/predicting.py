@@ -55,7 +55,8 @@ class Prediction:
     @property
     def skipped(self) -> bool:
         """Whether the reader chose not to predict."""
-        return not self.predicted and self._progress.prediction(self._chapter, self.id).get("state") == "skipped"
+        known = self._progress.prediction(self._chapter, self.id)
+        return not self.predicted and (known.get("state") == "skipped" or known.get("skipped") == self._about)
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -70,7 +71,7 @@ class Prediction:
 
     def skip(self) -> None:
         """Go on without a prediction. One that was made already stays."""
-        self._progress.skipped(self._chapter, self.id)
+        self._progress.skipped(self._chapter, self.id, self._about)
         self._refresh()
 
     def require(self) -> None:
