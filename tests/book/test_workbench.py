@@ -181,12 +181,36 @@ def test_pinned_curves_lie_behind_the_new_ones_and_a_replay_is_shown_and_played(
         one.pin()
         one.set(slope=5)
         assert one.wait(60)
+        one.faces[1].next()
+        there = one.faces[1].step
+        one.set(slope=4)
+        assert one.wait(60) and one.faces[1].step == there, "the step that the reader has chosen"
         curves, stepper = one.panel.panes
         assert [trace.opacity for trace in curves._plot.data] == [None, 0.35]
         assert stepper.box.children[0] is one.faces[1].widget and "all_reduce ring on 3 ranks" in one.text
         assert "all_reduce ring, round by round" in pinned(one.panel)
     finally:
         one.close()
+
+
+def test_what_is_pinned_has_the_settings_of_its_own_run_and_not_those_that_are_asked_for(somebody):
+    begun, go = threading.Event(), threading.Event()
+
+    def work(world, n):
+        if n == 5:
+            begun.set()
+            go.wait(60)
+        return n
+
+    one = book.workbench(work, {"n": (1, 9)}, [lambda n: f"n is {n}"], ranks=2)
+    one.set(n=3)
+    assert one.panel and one.wait(60)
+    one.set(n=5)
+    assert begun.wait(60)
+    one.pin()
+    go.set()
+    assert one.wait(60) and one.faces == ["n is 5"]
+    assert "Pinned (n 3)" in pinned(one.panel) and "n is 3" in pinned(one.panel)
 
 
 def test_a_button_pressed_while_a_picture_is_drawn_waits_and_a_view_that_fails_does_not_end_it(somebody):
@@ -314,6 +338,7 @@ def test_code_stands_alone_with_partials_defaults_and_functions_that_call_themse
     code, names = standing_alone(summed), dict[str, Any](__name__="__main__")
     exec(compile(code, "<pasted>", "exec"), names)
     assert "a marker of the book" not in code and code.index("first = 3") < code.index("def summed")
+    assert "answers = {'slow': Link(bandwidth=1000000.0)}" in code, "what is not a default, and no more"
     assert "ring_sum = partial(labkit.collectives.all_reduce, algorithm='ring')" in code
     assert names["answers"] == answers and names["counted_down"]() == 0
     assert names["summed"].__defaults__ == (3, "slow")

@@ -1,7 +1,7 @@
 // A picture for each step: a range input, three buttons (one plays), and the step in words for those who do not see the picture.
 
 let steppers = 0;
-const PACE = 1100; // milliseconds a step, while it plays
+const PACE = 1800; // milliseconds a step, while it plays
 
 function render({ model, el }) {
   const name = `lk-step-${Date.now().toString(36)}-${(steppers += 1)}`;

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from labkit import forkserver
+from labkit.book.frontend import namespace
 
 
 def begin() -> None:
@@ -27,10 +28,16 @@ def begin() -> None:
 def _tell(
     shell: Any, kind: type[NameError], error: NameError, frames: TracebackType, tb_offset: int | None = None
 ) -> None:
-    said = not_run(error.name or "", shell.user_ns.get("In", [""])[-1], _notebook())
-    if said and error.name not in shell.user_ns and shell.user_ns.get("__name__") == "__main__":
+    if said := missing(error, shell.user_ns.get("In", [""])[-1]):
         error._render_traceback_ = lambda: [said]  # type: ignore[attr-defined]
     shell.showtraceback((kind, error, frames), tb_offset=tb_offset)
+
+
+def missing(error: NameError, cell: str = "") -> str:
+    """Which cell of this notebook, above `cell` if given, makes what is missing; "" where that is not what is wrong."""
+    if error.name in namespace():
+        return ""
+    return not_run(error.name or "", cell, _notebook())
 
 
 def not_run(name: str, cell: str, notebook: list[dict[str, Any]]) -> str:

@@ -22,7 +22,7 @@ class Player:
     def __init__(self, frames: Sequence[Any], title: str, begin: int = 0) -> None:
         if not frames:
             raise ValueError("there is nothing to play: give it a picture or more")
-        self.frames, self.title = tuple(frames), title
+        self.frames, self.title, self.begin = tuple(frames), title, begin
         self._step = begin
         self._view: Any = None
 

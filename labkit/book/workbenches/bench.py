@@ -22,11 +22,13 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
+from itertools import zip_longest
 from typing import Any
 
 from labkit.book.drawing.figure import Figure
 from labkit.book.drawing.tables import Table
 from labkit.book.frontend import VIEW, cell_id
+from labkit.book.reading.kernel import missing
 from labkit.book.stepping.player import Player
 from labkit.book.timelines.waits import wait_for
 from labkit.book.workbenches import recorded
@@ -69,6 +71,7 @@ class Workbench:
         self.result: Any = None
         self.faces: list[Face] = []
         self.said = "not run yet"
+        self._at: dict[str, Any] = {}  # the settings of what is shown, from which the controls may have moved on
         self._pinned: tuple[dict[str, Any], list[Face]] | None = None
         self._world: World | None = None
         self._panel: Any = None
@@ -108,7 +111,7 @@ class Workbench:
     def pin(self) -> None:
         """Keep what is shown, to compare the next runs with."""
         if self.faces:
-            self._pinned = self.settings, self.faces
+            self._pinned = self._at, self.faces
             self._draw()
 
     def unpin(self) -> None:
@@ -166,7 +169,8 @@ class Workbench:
         try:
             self._run_and_show(settings)
         except Exception as why:  # of a view, or of what shows it: the next change is to be heard
-            self._tell(f"{type(why).__name__}: {why}")
+            told = missing(why) if isinstance(why, NameError) else ""
+            self._tell(told or f"{type(why).__name__}: {why}")
 
     def _run_and_show(self, settings: dict[str, Any]) -> None:
         begun = time.perf_counter()
@@ -174,27 +178,30 @@ class Workbench:
         rest = {name: value for name, value in settings.items() if name != RANKS}
         try:
             result = world.run(partial(self._run, **rest)) if self._on_ranks else self._run(world, **rest)
-            faces = [view(result) for view in self._views]
+            faces = [
+                _where_it_was(before, view(result)) for view, before in zip_longest(self._views, self.faces) if view
+            ]
         except RankFailed as failed:
             if failed.failure.kind != "stopped":  # else the next run is asked for already
-                self._show_failure(failed)
+                self._show_failure(failed, settings)
             return
         except (RefusedError, ValueError) as why:
             self.result, self.faces = None, []  # what an earlier run has shown is not of these settings
             self._draw()
             self._tell(f"Not run: {why}")
             return
-        self.result, self.faces = result, faces
+        self.result, self.faces, self._at = result, faces, settings
         how = _how(world.size, time.perf_counter() - begun, result)
         self._tell("drawing ..." if live() else how)
         self._draw()
         self._tell(how)
 
-    def _show_failure(self, failed: RankFailed) -> None:
+    def _show_failure(self, failed: RankFailed, settings: dict[str, Any]) -> None:
         """Who waited for whom, in place of what the run would have shown."""
-        self.result, self.faces = None, [wait_for(failed)]
+        self.result, self.faces, self._at = None, [wait_for(failed)], settings
         self._draw()
-        self._tell(str(failed) if not failed.failure.awaits else str(failed).partition("\n")[0])
+        said, _, rest = str(failed).partition("\n")
+        self._tell(said, "" if failed.failure.awaits else rest.strip())
 
     def _world_of(self, ranks: int) -> World:
         if self._world is None or self._world.size != ranks:
@@ -209,10 +216,13 @@ class Workbench:
 
     # -- showing -----------------------------------------------------------------------------------------------
 
-    def _tell(self, words: str) -> None:
-        self.said = words
+    def _tell(self, words: str, details: str = "") -> None:
+        """words: how it goes. details: what only few want to read."""
+        self.said = f"{words}\n\n{details}" if details else words
         if self._panel is not None:
-            self._panel.status.value = f'<div role="status" aria-live="polite"><pre>{escape(words)}</pre></div>'
+            folded = f"<details><summary>Details</summary><pre>{escape(details)}</pre></details>" if details else ""
+            status = f'<div role="status" aria-live="polite"><pre>{escape(words)}</pre></div>'
+            self._panel.status.value = status + folded
 
     def _draw(self) -> None:
         with self._drawing:  # a button is pressed in one thread, and a run ends in another
@@ -269,8 +279,20 @@ def _how(ranks: int, seconds: float, result: Any) -> str:
     return f"run on {processes} in {ran:.2f} s" + (f", {seconds:.1f} s with their start" if seconds > ran + 0.5 else "")
 
 
+def _where_it_was(before: Face | None, face: Face) -> Face:
+    """A replay shows the step to which the reader had moved the one before it, if both have as many: to compare."""
+    if isinstance(before, Player) and isinstance(face, Player) and len(before.frames) == len(face.frames):
+        face.step = face.begin if before.step == before.begin else before.step
+    return face
+
+
+UNITS = {"us": "µs", "ms": "ms", "s": "s", "kB": "kB", "MB": "MB", "GB": "GB"}
+
+
 def _label(name: str) -> str:
-    return name.replace("_", " ")
+    """`link speed`, or `latency (µs)` where the name ends with a unit."""
+    words, _, unit = name.rpartition("_")
+    return f"{words.replace('_', ' ')} ({UNITS[unit]})" if words and unit in UNITS else name.replace("_", " ")
 
 
 def _widget(name: str, given: Any) -> Any:

@@ -86,7 +86,7 @@ class Pane:
         self.before.value = ""
         if ghost is not None:
             same = _is_curves(face) and _is_curves(ghost)  # then its lines are in the plot
-            shown = f"<p>{escape(_sentence(ghost))}</p>" if same else _html(ghost)
+            shown = f"<p>{escape(_sentence(ghost))}</p>" if same or isinstance(ghost, Player) else _html(ghost)
             self.before.value = f'<div class="lk-before"><p class="lk-title">Pinned ({escape(where)})</p>{shown}</div>'
         if isinstance(face, Player):
             self.words.value = face.still.data_html()
@@ -160,4 +160,5 @@ def still(face: Face) -> str:
 
 
 def _sentence(face: Face) -> str:
-    return face.sentence if isinstance(face, Figure) else ""
+    face = face.still if isinstance(face, Player) else face
+    return f"{face.title}: {face.sentence}" if isinstance(face, Figure) else ""

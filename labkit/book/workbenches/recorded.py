@@ -34,7 +34,7 @@ def record(bench: Workbench) -> dict[str, Any]:
     bench.show(start)
     return {
         "title": bench.title,
-        "controls": [[name.replace("_", " "), [_text(v) for v in some]] for name, some in values.items()],
+        "controls": [[bench.controls[name].description, [_text(v) for v in some]] for name, some in values.items()],
         "start": [some.index(start[name]) for name, some in values.items()], "runs": runs,
     }  # fmt: skip
 

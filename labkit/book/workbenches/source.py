@@ -75,8 +75,21 @@ def _name(name: str, value: Any, home: str, imports: set[str], parts: dict[str, 
 
 
 def written(value: Any) -> str:
-    """A value as Python writes it, infinity included."""
-    return repr(value).replace("=inf", '=float("inf")')
+    """A value as Python writes it, infinity included; of a dataclass what is not its default."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return f"{type(value).__name__}({', '.join(f'{name}={written(one)}' for name, one in _given(value))})"
+    if type(value) in (list, tuple):
+        inside = ", ".join(map(written, value))
+        return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
+    if type(value) is dict:
+        return f"{{{', '.join(f'{key!r}: {written(one)}' for key, one in value.items())}}}"
+    return 'float("inf")' if value == float("inf") else repr(value)
+
+
+def _given(value: Any) -> list[tuple[str, Any]]:
+    """The fields of a dataclass that differ from their defaults."""
+    fields = [field for field in dataclasses.fields(value) if field.init]
+    return [(f.name, one) for f in fields if (one := getattr(value, f.name)) is not f.default and one != f.default]
 
 
 def _used(code: CodeType) -> Iterable[str]:
@@ -116,8 +129,8 @@ def _types(value: Any) -> Iterable[str]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         made: Any = type(value)
         yield _import(made, made.__name__)
-        for field in dataclasses.fields(value):
-            yield from _types(getattr(value, field.name))
+        for _, one in _given(value):
+            yield from _types(one)
     elif isinstance(value, tuple | list):
         for one in value:
             yield from _types(one)
