@@ -70,6 +70,29 @@ def test_ranks_follow_the_keyboard(lab: Lab, tmp_path) -> None:
     page.close()
 
 
+LATE = """Object.defineProperty(window, "lkPlotly", {
+  get() { return this.came; }, set(module) {
+  const wait = () => { if (this.go) this.came = module; else setTimeout(wait, 50); }; wait(); } })"""
+
+
+def test_a_plot_whose_module_comes_late_shows_what_was_told_meanwhile(lab: Lab) -> None:
+    """A busy browser may need long for plotly's five million characters, of which there is one copy for all plots."""
+    page = lab.open("late_plot.ipynb", [BENCH], watch=lambda page: page.add_init_script(LATE))
+    lab.run_all(page)
+    page.get_by_text("run on 2 processes").wait_for()
+    page.get_by_label("ranks", exact=True).select_option("4")
+    page.get_by_text("run on 4 processes").wait_for()
+    assert page.locator(".js-plotly-plot .main-svg").count() == 0
+    page.evaluate("window.go = true")
+    page.locator(".js-plotly-plot").get_by_text("rank 3", exact=True).wait_for()
+    page.get_by_label("ranks", exact=True).select_option("2")
+    page.get_by_text("run on 2 processes").wait_for()
+    page.wait_for_function(
+        "![...document.querySelectorAll('.js-plotly-plot text')].some((t) => t.textContent == 'rank 3')"
+    )
+    page.close()
+
+
 def test_after_a_restart_the_page_says_what_to_run(lab: Lab) -> None:
     page = lab.open("restarted.ipynb", ["# make it\nthing = 3", BENCH.replace("500", "600"), "thing + 1", "other + 1"])
     lab.run_all(page)

@@ -79,3 +79,10 @@ class LabelsView(anywidget.AnyWidget):
 
     _esm = read("make.js") + read("labels.js")
     _css = read("controls.css")
+
+
+class PlotlyModule(anywidget.AnyWidget):
+    """Nothing to see: plotly's module, which all plots of a page share."""
+
+    _esm = read("plotly_module.js")
+    source = traitlets.Unicode().tag(sync=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from labkit.book.drawing.figure import Figure
 from labkit.book.drawing.tables import Table
 from labkit.book.stepping.player import Player
+from labkit.book.workbenches.plot import live_plot, load
 
 if TYPE_CHECKING:
     from labkit.book.workbenches.bench import Face, Workbench
@@ -29,6 +30,7 @@ class Panel:
 
         from labkit.book.forms.view import LabelsView
 
+        load()
         self._bench = bench
         self.status, self.code = HTML(), HTML()
         self.panes: list[Pane] = []
@@ -101,10 +103,7 @@ class Pane:
             data += [trace | {"opacity": GHOST, "showlegend": False} for trace in ghost.spec["data"]]
         layout = _without_sentence(face.spec["layout"])
         if self._plot is None:
-            import plotly.graph_objects as go
-
-            self._plot = go.FigureWidget(data=data, layout=layout)
-            self._plot._config = self._plot._config | {"responsive": True, "displaylogo": False}
+            self._plot = live_plot(data, layout)
         else:
             with self._plot.batch_update():
                 if [trace.type for trace in self._plot.data] != [trace["type"] for trace in data]:
