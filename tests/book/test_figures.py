@@ -200,6 +200,9 @@ def test_a_step_alone_is_that_step_on_every_rank() -> None:
     whole, one = timeline(trace), timeline(trace, step=2)
     assert [row["messages sent"] for row in one.table()] == [4] * 3
     assert [row["messages sent"] for row in whole.table()] == [16] * 3
+    first, last = one.spec["layout"]["xaxis"]["range"]
+    assert first == 0 < last, "time counts from the beginning of the step"
+    assert min(x for t in one.spec["data"] for x in t.get("base", [])) == 0 and ">0</text>" in one.svg
 
 
 def test_the_window_cuts_the_numbers_too() -> None:

@@ -50,6 +50,7 @@ class Scene:
     lanes: dict[str, tuple[float, float]]  # lane -> (top, height) as parts of a row, from the top down
     row_height: float  # pixels
     roomy: bool  # rows have a line for the names of their collectives
+    zero: float = 0.0  # the second at which the axis of time begins to count
 
     @property
     def kinds(self) -> list[str]:
@@ -140,7 +141,8 @@ def timeline(
     room = (84 if with_work else 60) if len(shown) <= 8 else max(18, 560 / len(shown))
     room += 16 if beside and room > 45 else 0
     lanes = _lanes(with_work, room > 45, bool(beside))
-    scene = Scene(shown, (first, last), boxes, both, lanes, room, room > 45)
+    zero = first if step is not None else 0.0  # when a step began says nothing about it
+    scene = Scene(shown, (first, last), boxes, both, lanes, room, room > 45, zero)
     return Figure(
         title, trace.badge, sentence, list(rows),
         svg=picture(scene, title, trace.badge, sentence, NAMES),

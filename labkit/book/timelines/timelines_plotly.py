@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any
 from labkit.book.drawing.boxes import Box
 from labkit.book.drawing.figure import axis, plotly_spec
 from labkit.book.drawing.style import CLEAR, INK, KINDS, ON_COLOUR
+from labkit.book.drawing.svg import text_width
 from labkit.book.drawing.units import seconds_unit
 
 if TYPE_CHECKING:
     from labkit.book.timelines.timelines import Scene
 
 
+NARROWEST = 480  # pixels: how wide the plot is where there is little room
+
+
 def spec(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[str, str]) -> dict[str, Any]:
     """Plotly's form: one bar trace per kind of box, so that the legend switches kinds on and off."""
-    unit, name = seconds_unit(scene.window[1])
+    unit, name = seconds_unit(scene.window[1] - scene.zero)
     row = {rank: index for index, rank in enumerate(scene.ranks)}
     data: list[dict[str, Any]] = []
     thin = (scene.window[1] - scene.window[0]) / 120  # an outline would be most of a narrower box
@@ -29,7 +33,7 @@ def spec(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[str
         hatch = "+" if kind == "native" else "" if outline else look.hatch
         data.append({
             "type": "bar", "orientation": "h", "name": names[kind],
-            "base": [_tidy(b.start / unit) for b in mine],
+            "base": [_tidy((b.start - scene.zero) / unit) for b in mine],
             "x": [_tidy((b.end - b.start) / unit) for b in mine],
             "y": [_tidy(row[b.rank] + scene.lanes[b.lane][0] + scene.lanes[b.lane][1] / 2) for b in mine],
             "width": [scene.lanes[b.lane][1] for b in mine],
@@ -50,7 +54,7 @@ def spec(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[str
         data.append(_arrows(scene, unit))
     layout: dict[str, Any] = {
         "barmode": "overlay", "uniformtext": {"minsize": 9, "mode": "hide"}, "hovermode": "closest",
-        "xaxis": axis(f"time ({name})", range=[_tidy(t / unit) for t in scene.window]),
+        "xaxis": axis(f"time ({name})", range=[_tidy((t - scene.zero) / unit) for t in scene.window]),
         "yaxis": axis(
             range=[len(scene.ranks), 0], tickmode="array", tickvals=[i + 0.5 for i in range(len(scene.ranks))],
             ticktext=[f"rank {r}" for r in scene.ranks], showgrid=False,
@@ -65,10 +69,11 @@ def spec(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[str
 
 
 def _collective_labels(scene: Scene, mine: Sequence[Box], row: dict[int, int], unit: float) -> dict[str, Any]:
-    wide = [b for b in mine if scene.roomy and b.end - b.start > 0.12 * (scene.window[1] - scene.window[0])]
+    pixels = NARROWEST / (scene.window[1] - scene.window[0])
+    wide = [b for b in mine if scene.roomy and text_width(b.label, 10.5) + 6 < (b.end - b.start) * pixels]
     return {
         "type": "scatter", "mode": "text", "showlegend": False, "hoverinfo": "skip", "textposition": "bottom right",
-        "x": [_tidy(b.start / unit) for b in wide], "text": [b.label for b in wide],
+        "x": [_tidy((b.start - scene.zero) / unit) for b in wide], "text": [b.label for b in wide],
         "y": [_tidy(row[b.rank] + scene.lanes["collective"][0] + 0.03) for b in wide],
         "textfont": {"size": 10.5, "color": INK},
     }  # fmt: skip
@@ -79,7 +84,7 @@ def _arrows(scene: Scene, unit: float) -> dict[str, Any]:
     x: list[float | None] = []
     y: list[float | None] = []
     for x1, y1, x2, y2 in map(scene.arrow, scene.arrows):
-        x += [_tidy(x1 / unit), _tidy(x2 / unit), None]
+        x += [_tidy((x1 - scene.zero) / unit), _tidy((x2 - scene.zero) / unit), None]
         y += [_tidy(y1), _tidy(y2), None]
     return {
         "type": "scatter", "mode": "lines+markers", "name": "message", "x": x, "y": y, "hoverinfo": "skip",

@@ -34,10 +34,11 @@ def picture(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[
 
     rows = {rank: top + index * height for index, rank in enumerate(scene.ranks)}
     bottom = top + height * len(scene.ranks)
-    for tick, text in ticks(first, last):
-        svg.line(place(tick), top, place(tick), bottom, faint=True)
-        svg.text(place(tick), bottom + 15, text, size=11, anchor="middle")
-    svg.text(WIDTH - RIGHT, bottom + 30, f"time ({seconds_unit(last)[1]})", size=11, anchor="end")
+    for tick, text in ticks(first - scene.zero, last - scene.zero):
+        x = place(tick + scene.zero)
+        svg.line(x, top, x, bottom, faint=True)
+        svg.text(x, bottom + 15, text, size=11, anchor="middle")
+    svg.text(WIDTH - RIGHT, bottom + 30, f"time ({seconds_unit(last - scene.zero)[1]})", size=11, anchor="end")
     for rank, row in rows.items():
         svg.line(LEFT, row, WIDTH - RIGHT, row, faint=True)
         svg.text(LEFT - 8, row + height / 2 + 4, f"rank {rank}", size=12 if height > 20 else 10, anchor="end")

@@ -276,7 +276,9 @@ def _how(ranks: int, seconds: float, result: Any) -> str:
     """How long it took; starting ranks and drawing apart, where the result tells the time of the run itself."""
     processes = f"{ranks} process{'es' * (ranks > 1)}"
     ran = getattr(result, "seconds", seconds)
-    return f"run on {processes} in {ran:.2f} s" + (f", {seconds:.1f} s with their start" if seconds > ran + 0.5 else "")
+    return f"run on {processes} in {ran:.2f} s" + (
+        f", {seconds:.1f} s with {'their' if ranks > 1 else 'its'} start" if seconds > ran + 0.5 else ""
+    )
 
 
 def _where_it_was(before: Face | None, face: Face) -> Face:
