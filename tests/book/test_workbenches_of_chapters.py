@@ -39,12 +39,13 @@ def workbenches(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Workbench]:
     monkeypatch.setenv("LABKIT_HEADLESS", "1")
     with monkeypatch.context() as patch:
         patch.setattr(book, "workbench", lambda *args, **options: found.append(make(*args, **options)))
-        names: dict[str, Any] = {"__name__": "__main__", "display": lambda *shown: None}
+        names: dict[str, Any] = {"__name__": "__main__", "display": lambda *shown: None, "In": []}
         patch.setattr("labkit.book.reading.chapter.namespace", lambda: names)
         for cell in json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]:
             if cell["cell_type"] == "code":
                 source, file = "".join(cell["source"]), f"<{cell['id']}>"
                 linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+                names["In"].append(source)
                 exec(compile(source, file, "exec"), names)
     return found
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import dis
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -19,7 +20,8 @@ PLAIN = (int, float, str, bool, bytes, type(None), tuple, list, dict)
 def standing_alone(fn: Callable[..., Any], *values: object) -> str:
     """Imports, then what `fn` uses of its notebook, then `fn`. values: what else the code will name.
 
-    What has no source and no plain value is named in a comment.
+    What has no source and no plain value is made by the statement of the notebook that made it, and by what that needs;
+    where there is none, it is named in a comment.
     """
     imports: set[str] = set()
     parts: dict[str, str] = {}
@@ -28,7 +30,7 @@ def standing_alone(fn: Callable[..., Any], *values: object) -> str:
     _add(fn, imports, parts)
     head = sorted(imports | {"import labkit"}, key=lambda line: (line.startswith("from"), line))
     lines, before = ["\n".join(head), ""], "import"
-    for part in parts.values():
+    for part in filter(None, parts.values()):
         kind = "def" if part.startswith(("def ", "class ", "@")) else "value"
         lines += ["", "", part] if "def" in (kind, before) else [part]
         before = kind
@@ -39,18 +41,20 @@ def _add(fn: Callable[..., Any], imports: set[str], parts: dict[str, str]) -> No
     """What `fn` needs, and then its own lines."""
     own = getattr(fn, "__name__", "run")
     parts[own] = ""  # under way, for what calls itself
+    fn = inspect.unwrap(fn)  # the decorator stands in the source
     names, source = getattr(fn, "__globals__", {}), textwrap.dedent(inspect.getsource(fn))
     used = _used(fn.__code__) if isinstance(fn, FunctionType) else ()
     for name in dict.fromkeys([*_before_it(source), *used]):
         if name in names and name not in parts:
-            _name(name, names[name], fn.__module__, imports, parts)
+            _name(name, names, fn.__module__, imports, parts)
     shown = [line for line in source.rstrip().split("\n") if not line.lstrip().startswith("### ")]  # the book's markers
     del parts[own]  # now it comes after what it needs
     parts[own] = "\n".join(shown)
 
 
-def _name(name: str, value: Any, home: str, imports: set[str], parts: dict[str, str]) -> None:
-    """What makes `name` stand for `value` again. home: the module whose functions are written out."""
+def _name(name: str, names: Mapping[str, Any], home: str, imports: set[str], parts: dict[str, str]) -> None:
+    """What makes `name` stand for its value again. home: the module whose functions are written out."""
+    value = names[name]
     if isinstance(value, ModuleType):
         imports.add(f"import {value.__name__}" + (f" as {name}" if value.__name__ != name else ""))
     elif isinstance(value, FunctionType | type) and value.__module__ == home:
@@ -70,8 +74,30 @@ def _name(name: str, value: Any, home: str, imports: set[str], parts: dict[str, 
     elif type(value) in PLAIN or dataclasses.is_dataclass(value):
         imports |= set(_types(value))
         parts[name] = f"{name} = {written(value)}"
+    elif made := _made(name, names.get("In", ())):
+        parts |= dict.fromkeys((n.id for n in _names_in(made) if isinstance(n.ctx, ast.Store)), "")
+        for one in _names_in(made):
+            if one.id in names and one.id not in parts:
+                _name(one.id, names, home, imports, parts)
+        del parts[name]  # now it comes after what it needs
+        parts[name] = ast.unparse(made)
     else:
         parts[name] = f"# {name}: as in the cells above"
+
+
+def _made(name: str, cells: Sequence[str]) -> ast.stmt | None:
+    """The last assignment to `name` in the cells that have run."""
+    for cell in reversed(cells):
+        with contextlib.suppress(SyntaxError):  # of what IPython alone understands
+            for one in reversed(ast.parse(cell).body):
+                stored = {n.id for n in _names_in(one) if isinstance(n.ctx, ast.Store)}
+                if isinstance(one, ast.Assign | ast.AnnAssign) and name in stored:
+                    return one
+    return None
+
+
+def _names_in(tree: ast.AST) -> list[ast.Name]:
+    return [one for one in ast.walk(tree) if isinstance(one, ast.Name)]
 
 
 def written(value: Any) -> str:
