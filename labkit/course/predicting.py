@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.course.errors import CourseError
-from labkit.course.quantities import NoNumber, read_number
+from labkit.course.quantities import NoNumber, kind_of, read_number
 from labkit.course.questions.base import letter, positions
 from labkit.course.questions.numeric import Slip, near, number, slips_of
 from labkit.course.wording import Words, plain
@@ -82,6 +82,8 @@ class Numbers(Forecast):
         for box, value in zip(self.boxes, values, strict=True):
             try:
                 read.append(read_number(value, box.unit))
+                if read[-1] < 0 and (kind_of(box.unit) or ("", 0))[0] == "data":
+                    raise NoNumber("An amount of bytes cannot be negative.")
             except NoNumber as error:
                 raise ValueError(f"{box.label}: {error}" if len(self.boxes) > 1 else str(error)) from None
         return tuple(read)
@@ -141,7 +143,7 @@ class Pick(Forecast):
     def compare(self, given: Sequence[Any] | None, results: Sequence[Any], run: str) -> list[Row]:
         right = self.read(*results) if results else self.declared
         row: Row = {"": "choice", "you": NOT_PREDICTED if given is None else self.told(given), run: self.told(right)}
-        return [row if given is None else row | {"your choice is": "the same" if tuple(given) == right else "another"}]
+        return [row if given is None else row | {"your choice is": "right" if tuple(given) == right else "not this one"}]
 
     def told(self, values: Sequence[Any]) -> str:
         return self.choices[values[0]]

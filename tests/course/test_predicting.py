@@ -23,6 +23,8 @@ def test_numbers_are_read_in_the_units_of_their_boxes(forecasts: dict[str, Forec
         f.read(3)
     with pytest.raises(ValueError, match="MB from each: 'lots' is not a number"):
         f.read("lots", 2)
+    with pytest.raises(ValueError, match="MB from each: An amount of bytes cannot be negative"):
+        f.read(-5, 2)
 
 
 def test_numbers_beside_the_run(forecasts: dict[str, Forecast]) -> None:
@@ -68,9 +70,9 @@ def test_a_choice_by_letter_text_or_position(forecasts: dict[str, Forecast]) -> 
         with pytest.raises(ValueError, match="pick one: a to c"):
             f.read(wrong)
     assert f.compare((1,), (), "run") == [
-        {"": "choice", "you": "rank 0", "run": "all but rank 0", "your choice is": "another"}
+        {"": "choice", "you": "rank 0", "run": "all but rank 0", "your choice is": "not this one"}
     ]
-    assert f.compare((1,), ("b",), "run")[0]["your choice is"] == "the same"
+    assert f.compare((1,), ("b",), "run")[0]["your choice is"] == "right"
     assert f.compare(None, (), "run")[0]["you"] == "not predicted"
 
 

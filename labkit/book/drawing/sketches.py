@@ -38,9 +38,9 @@ def in_words(sketch: Sketch, given: Sequence[Any] | None, found: Sequence[Any]) 
     off = [g - f for g, f in zip(given, found, strict=True)]
     close = [x for x, d in zip(sketch.x, off, strict=True) if abs(d) <= step / 2]
     told = (
-        f"Your sketch is right, to half a level, at {listing(close)}."
+        f"Your sketch is within {short(step / 2)} of the run at {listing(close)}."
         if close
-        else "No column is right to half a level."
+        else f"Your sketch is nowhere within {short(step / 2)} of the run."
     )
     if len(close) == len(off):
         return told

@@ -63,8 +63,10 @@ class Choices(Question):
         parts = [f"{hits} of {total} found." if hits else "None of the right ones is picked."]
         parts += [f"“{c.text}”: {c.why}" for c in wrong]
         if missing:
-            parts.append(f"{len(missing)} more {'is' if len(missing) == 1 else 'are'} right.")
-            parts += list(dict.fromkeys(c.missed for c in missing if c.missed))
+            one, hints = len(missing) == 1, list(dict.fromkeys(c.missed for c in missing if c.missed))
+            told = "A hint for it:" if one else "Hints for those that you have not picked:"
+            parts.append(f"{len(missing)} more {'is' if one else 'are'} right." + (f" {told}" if hints else ""))
+            parts += hints
         return "\n\n".join(parts)
 
     def _picked(self, value: object) -> list[int] | None:
