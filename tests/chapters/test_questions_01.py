@@ -36,7 +36,7 @@ def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
 def test_the_questions_choices_are_right() -> None:
     right = {id: {c.text for c in q.choices if c.right} for id, q in QUESTIONS.items() if isinstance(q, Choices)}
     assert right["cut-a-matrix"] == {"tensor parallelism"}
-    assert right["signals-of-speech"] == {"unacceptable training duration", "dataset scale"}
+    assert right["signals-of-speech"] == {"It takes too long.", "It has too much data."}
     assert right["batch-doubled"] == {"activations", "activations at the borders of checkpointed layers"}
     # A step computes 60 ms and communicates 100 ms, of which 0 to 60 ms are hidden.
     assert right["what-hides"] == {f"a step of {ms} ms" for ms in (160, 120, 100, 60, 40) if 160 - 60 <= ms <= 160}

@@ -36,6 +36,11 @@ WRONG = {
             return sum(2 * p.numel() for p in model.parameters()) + sum(
                 s["exp_avg"].numel() + s["exp_avg_sq"].numel() for s in optimizer.state.values())
         """: "count numbers, and not their bytes?",
+        """
+        def training_bytes(model, optimizer):
+            return sum(2 * p.nbytes for p in model.parameters() if p.requires_grad) + sum(
+                t.nbytes for s in optimizer.state.values() for t in s.values())
+        """: "a frozen parameter still takes memory",
     },
     "step_seconds": {
         STEP + "pass": "you returned None",
@@ -51,6 +56,8 @@ WRONG = {
         STEP + "return compute / ranks + messages + waiting":
             "What does that hide?",
         STEP + "return compute / ranks + messages + waiting - hidden": "how much can that hide?",
+        STEP + "return compute / ranks + messages + waiting - min(hidden, compute / ranks)":
+            "you hide more than there was to send",
     },
     "cut_columns": {
         "def cut_columns(x, weight, bias, group):\n    pass": "return the joined columns",

@@ -105,9 +105,9 @@ def test_devices_for_a_deadline():
 def test_the_three_signals():
     job, machine = cost.Training, cost.Machine()
     assert cost.distribution_signals(job(1e8, 1e9, 10 * GB)) == ()
-    assert cost.distribution_signals(job(7e9, 1e9, 10 * GB)) == ("memory exhaustion",)
-    assert cost.distribution_signals(job(3e9, 1e12, 3 * TB)) == ("unacceptable training duration",)
-    assert cost.distribution_signals(job(1e8, 1e9, 50 * TB)) == ("dataset scale",)
+    assert cost.distribution_signals(job(7e9, 1e9, 10 * GB)) == ("does not fit",)
+    assert cost.distribution_signals(job(3e9, 1e12, 3 * TB)) == ("takes too long",)
+    assert cost.distribution_signals(job(1e8, 1e9, 50 * TB)) == ("has too much data",)
     assert cost.distribution_signals(job(175e9, 300e9, 50 * TB)) == cost.SIGNALS
     assert cost.distribution_signals(job(4e9, 1, 1)) == () != cost.distribution_signals(job(4e9, 1, 1, 17 * GB))
     seconds = cost.training_seconds(1e9, 1e11, machine.flops_per_second)

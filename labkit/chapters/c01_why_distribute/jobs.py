@@ -36,6 +36,11 @@ class Job:
         return Network(nodes=ranks, ranks_per_node=1, inter=Link(self.bandwidth, self.latency))
 
 
+def network(link: str, ranks: int) -> Network:
+    """So many machines, with a link of that name between any two."""
+    return Network(nodes=ranks, ranks_per_node=1, inter=Link(LINKS[link], LATENCY))
+
+
 def job(compute_ms: float, megabytes: float, link: str) -> Job:
     """The job that the controls of the workbench describe; its gradient is whole float32 numbers."""
     return Job(compute_ms * MS, 4 * round(250_000 * megabytes), LATENCY, LINKS[link])
@@ -50,7 +55,7 @@ def on_a_small_gpu(model: GPT, group: Group) -> GPT:
 def conditions(ranks: int, link: str, slow_rank: int | str) -> dict[str, Any]:
     """Options of a launch: the virtual clock, links of that speed, and a rank that computes at a third of its speed."""
     bandwidth, latency = SPEEDS[link]
-    faults = [] if slow_rank == "nobody" else [Slow(int(slow_rank), factor=3.0)]
+    faults = [] if slow_rank == "nobody" else [Slow(int(slow_rank) % ranks, factor=3.0)]
     return {
         "clock": "virtual",
         "network": Network(nodes=ranks, ranks_per_node=1, inter=Link(bandwidth, latency)),
@@ -58,12 +63,12 @@ def conditions(ranks: int, link: str, slow_rank: int | str) -> dict[str, Any]:
     }
 
 
-PATIENTS: dict[str, tuple[str, int | str]] = {  # the links of each, and the rank that is slow
-    "A": ("fast", 1), "B": ("slow", "nobody"), "C": ("fast", "nobody"),
+PATIENTS: dict[str, tuple[str, int | str]] = {  # the links of each, and the rank that is slow (-1: the last)
+    "A": ("slow", 0), "B": ("fast", -1), "C": ("slow", "nobody"),
 }  # fmt: skip
 
 
 def illness(patient: str, ranks: int) -> dict[str, Any]:
-    """Options of the launch of a run that the reader is to diagnose: slow links, a slow rank, or nothing wrong."""
+    """Options of the launch of a run that the reader is to diagnose: slow links, a slow rank, or both."""
     link, slow_rank = PATIENTS[patient]
     return conditions(ranks, link, slow_rank)

@@ -215,6 +215,19 @@ def after_forward(moments: list[Moment]) -> int:
     return int(next(m for m in reversed(moments) if m["at"].endswith("forward"))["activations"])
 
 
+def four_ways(batch: int) -> dict[str, tuple[int, bool]]:
+    """A batch and twice as much, with all activations kept and checkpointed, by name."""
+    kept = {False: "all kept", True: "checkpointed"}
+    return {f"batch {b}, {kept[c]}": (b, c) for b in (batch, 2 * batch) for c in kept}
+
+
+def by_formula(batch: int, width: int, checkpointed: bool) -> int:
+    """Bytes of activations of the chapter's GPT, by the closed form: 4 layers, 128 tokens, 4 bytes a number."""
+    if checkpointed:
+        return cost.checkpointed_activation_bytes(batch, 128, width, 4, itemsize=4)
+    return cost.activation_bytes(batch, 128, width, 4, heads=8, itemsize=4, dropout=False, scores=False)
+
+
 def state_of(adam: torch.optim.Optimizer) -> list[Tensor]:
     """The tensors that an optimizer keeps."""
     return [t for state in adam.state.values() for t in state.values() if isinstance(t, Tensor)]

@@ -8,8 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from labkit import book
+from labkit.book.explorers import Explorer
 from labkit.book.workbenches.bench import Workbench
-from labkit.chapters.c01_why_distribute import jobs, loops, memory, pictures
+from labkit.chapters.c01_why_distribute import jobs, loops, memory, pictures, tables
 
 Run = Callable[..., Any]
 
@@ -53,14 +54,28 @@ def where(run: Run, world_size: int) -> Workbench:
 
 
 def patients(run: Run, world_size: int) -> Workbench:
-    """Three runs, of which one has slow links, one a slow rank, and one nothing at all; the reader tells which."""
+    """Three runs: one has slow links, one a slow rank, and one has both; the reader tells which."""
     controls = {"patient": list(jobs.PATIENTS)}
     return book.workbench(run, controls, [pictures.breakdown], title="Who is ill, and of what?", ranks=world_size)
 
 
-def three_cuts(run: Run, whole: Tensor, world_size: int, **options: Any) -> Workbench:
-    """Which loop of a forward pass is cut, among how many ranks, and into how many pieces the batch goes."""
-    controls = {"ranks": (1, 8), "cut": list(loops.CUTS), "pieces": [1, 2, 4, 8, 16, 64]}
+def three_cuts(run: Run, whole: Tensor, world_size: int) -> Workbench:
+    """Which loop of a forward pass is cut, among how many ranks, over which links, and in how many pieces."""
+    controls = {
+        "ranks": (1, 8),
+        "cut": list(loops.CUTS),
+        "pieces": [1, 2, 4, 8, 16, 64],
+        "link": ["10 MB/s", "1 GB/s"],
+    }
     views: list[Any] = [loops.same(whole), loops.holes]
-    title = "One forward pass, cut in three ways"
-    return book.workbench(run, controls, views, title=title, ranks=world_size, **options)
+    return book.workbench(run, controls, views, title="One forward pass, cut in three ways", ranks=world_size)
+
+
+def your_job() -> Explorer:
+    """A job of the reader's own: how large the model is, and how much it reads."""
+    sliders = {
+        "billions": book.Slider("parameters", 0.5, 80, 3, 0.5, "billion"),
+        "billion_tokens": book.Slider("tokens", 1, 1000, 300, 1, "billion"),
+        "terabytes": book.Slider("data", 0.5, 80, 1, 0.5, "TB"),
+    }
+    return book.explorer("Does this job need more than one GPU?", sliders, tables.signals)

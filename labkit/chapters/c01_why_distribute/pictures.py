@@ -12,7 +12,7 @@ from labkit.book.drawing.svg import Svg, number, text_width
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, listing
 from labkit.chapters.c01_why_distribute.memory import DEVICE, PARTS, Moment, Trial, total
-from labkit.cost.units import DAY, GB, MB, TB, format_seconds
+from labkit.cost.units import GB, MB, format_seconds
 
 LOOKS = {part: series(k) for k, part in enumerate(PARTS)}
 STEP = 1  # which the ranks mark; what they send before it (the first weights) belongs to step 0
@@ -223,17 +223,3 @@ def breakdown(run: Any) -> Figure:
 def step_timeline(run: Any) -> Figure:
     """The step, from its first kernel to its last message."""
     return book.timeline(run.trace, step=STEP, title="Who does what when", arrows=False)
-
-
-def signals(trainings: dict[str, tuple[float, float, float]]) -> book.Table:
-    """By name (billions of parameters, billions of tokens, bytes of data): which signals each gives on one machine."""
-    machine, rows = cost.Machine(), list[Row]()
-    for name, (billions, billion_tokens, data) in trainings.items():
-        training = cost.Training(billions * 1e9, billion_tokens * 1e9, data)
-        seconds = cost.training_seconds(training.params, training.tokens, machine.flops_per_second)
-        given = cost.distribution_signals(training, machine, 30 * DAY)
-        rows.append({
-            "job": name, "state, GB": cost.state_bytes(training.params) / GB, "days on one GPU": seconds / DAY,
-            "data, TB": data / TB, "signals": ", ".join(given) or "none",
-        })  # fmt: skip
-    return book.Table(rows, caption="Four jobs (simulated)")

@@ -45,23 +45,26 @@ def parts_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, i
 
 
 def the_bytes_are_counted(student: Reader) -> str:
-    def counted(fn: Callable[..., Any], kind: str, group: Group) -> tuple[Any, tuple[int, int, int], int, int]:
+    def counted(fn: Callable[..., Any], kind: str, group: Group) -> tuple[Any, tuple[int, int, int], int, int, int]:
         model, adam = trained(kind)
         every = list(model.parameters())
         steps = sum(t.nbytes for state in adam.state.values() for t in state.values()) - parts_of(model, adam)[2]
-        return fn(model, adam), parts_of(model, adam), sum(p.numel() for p in every), steps
+        frozen = sum(p.nbytes for p in every if not p.requires_grad)
+        return fn(model, adam), parts_of(model, adam), sum(p.numel() for p in every), frozen, steps
 
     kinds = ["float32", "bfloat16", "with a frozen layer"]
     told = {"float32": "", "bfloat16": "With parameters in bfloat16, of 2 bytes each, ", "with a frozen layer":
             "Where one layer is frozen, and has neither gradient nor moments, "}  # fmt: skip
     for kind in kinds:
-        ((got, (weights, gradients, moments), count, steps),) = student.through(
+        ((got, (weights, gradients, moments), count, frozen, steps),) = student.through(
             "training_bytes", 1, [kind], counted
         ).results
         if got is None or isinstance(got, torch.Tensor) or not isinstance(got, int | float):
             student.expect(False, "Return one number of bytes: you returned {got!r}.", got=got)
         right, before = weights + gradients + moments, told[kind]
         slips = {
+            right
+            - frozen: "a part is missing: a frozen parameter still takes memory, even if nothing is computed for it.",
             moments + steps: "these are Adam's tensors alone. What about the parameters and their gradients?",
             count: "you have counted numbers, and not their bytes: a tensor knows its `nbytes`.",
             4 * count: "these are 4 bytes for each parameter, as the model alone takes in float32.",
@@ -113,16 +116,16 @@ def a_step(group: Group, each: float, nbytes: int, late: float, hide: bool) -> N
 
 
 def the_time_is_that_of_real_ranks(student: Reader) -> str:
-    runs = [  # compute, ranks, bytes, waiting, hidden
-        (120 * MS, 1, 0, 0.0, False), (120 * MS, 2, 2_400_000, 0.0, False), (180 * MS, 3, 2_400_000, 30 * MS, False),
-        (240 * MS, 4, 2_400_000, 0.0, True), (80 * MS, 4, 2_400_000, 0.0, True),
+    runs = [  # compute, ranks, bytes, waiting, and how much it tries to hide, as a part of the messages
+        (120 * MS, 1, 0, 0.0, 0.0), (120 * MS, 2, 2_400_000, 0.0, 0.0), (180 * MS, 3, 2_400_000, 30 * MS, 0.0),
+        (240 * MS, 4, 2_400_000, 0.0, 1.0), (80 * MS, 4, 2_400_000, 0.0, 1.0), (240 * MS, 4, 2_400_000, 0.0, 1.5),
     ]  # fmt: skip
     asked, measured = [], []
     for compute, n, nbytes, late, hide in runs:
         network = Network(nodes=n, ranks_per_node=1, inter=Link(1 / BETA, ALPHA))
-        run = labkit.launch(a_step, n, compute / n, nbytes, late, hide, clock="virtual", network=network)
+        run = labkit.launch(a_step, n, compute / n, nbytes, late, hide > 0, clock="virtual", network=network)
         messages = cost.ring_all_reduce_time(nbytes, n, ALPHA, BETA) if n > 1 else 0.0
-        asked.append((compute, n, messages, late, messages if hide else 0.0))
+        asked.append((compute, n, messages, late, hide * messages))
         measured.append(run.trace.duration)
     said = student.through("step_seconds", 1, [asked], lambda fn, rows, group: [fn(*row) for row in rows]).results[0]
     for (compute, n, messages, late, hidden), seconds, got in zip(asked, measured, said, strict=True):
@@ -135,7 +138,9 @@ def the_time_is_that_of_real_ranks(student: Reader) -> str:
             whole + hidden: "What is hidden makes a step shorter, and not longer.",
             (compute + messages + late) / n: "The computing is divided by the ranks. Are the messages?",
             compute / n + (messages + late - hidden) / n: "The computing is divided by the ranks. Are the messages?",
-            compute / n + late + messages - hidden: f"You hide {format_seconds(hidden, 3)} of messages, and each rank "
+            whole - hidden: f"You hide {format_seconds(hidden, 3)}, and the messages take only "
+            f"{format_seconds(messages, 3)}: you hide more than there was to send." if hidden > messages else
+            f"You hide {format_seconds(hidden, 3)} of messages, and each rank "
             f"computes for {format_seconds(compute / n, 3)} only: how much can that hide?",
             whole: "The run began its messages beside the computing. What does that hide?",
         }.items() if abs(got - wrong) < 1e-9), "")  # fmt: skip
@@ -143,11 +148,12 @@ def the_time_is_that_of_real_ranks(student: Reader) -> str:
         told += format_seconds(messages, 3)
         told += f", a last rank that is {format_seconds(late, 3)} late" if late else ""
         told += ", all of them begun before the computing" if hidden else ""
+        told += f", and a program that tries to hide {format_seconds(hidden, 3)}" if hidden > messages else ""
         text = "A run with {told} took {took}, and your function says {got}. {why}"
         student.expect(abs(got - seconds) < 1e-9, text.strip(), told=told, took=format_seconds(seconds, 3),
                        got=format_seconds(got, 3) if got >= 0 else f"{got:.3g} s", why=why)  # fmt: skip
     return (
-        "Five runs on 1 to 4 ranks took what your function says, with a late rank among them, and with messages that "
+        "Six runs on 1 to 4 ranks took what your function says, with a late rank among them, and with messages that "
         "the computing hid as far as it could."
     )
 

@@ -1,7 +1,8 @@
 """The three signals that a job needs more than one machine (textbook chapter "Distributed Training", section 1).
 
-Memory exhaustion: parameters, gradients, optimizer state and activations exceed one device. Unacceptable training
-duration: it fits, and would take weeks or months. Dataset scale: the data outgrows what one machine stores and reads.
+It does not fit ("memory exhaustion"): parameters, gradients, optimizer state and activations exceed one
+device. It takes too long ("unacceptable training duration"): it fits, and would take weeks or months. It has too much
+data ("dataset scale"): they outgrow what one machine stores and reads.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from labkit.cost.units import DAY, TB
 
 __all__ = ["Machine", "SIGNALS", "Training", "distribution_signals"]
 
-MEMORY, DURATION, DATASET = "memory exhaustion", "unacceptable training duration", "dataset scale"
+MEMORY, DURATION, DATASET = "does not fit", "takes too long", "has too much data"
 SIGNALS = (MEMORY, DURATION, DATASET)
 
 
