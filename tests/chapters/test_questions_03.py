@@ -42,14 +42,14 @@ def test_predictions_can_be_asked_in_any_world(world_size: int) -> None:
 @pytest.mark.parametrize(
     "typed",
     ["size", "the size", "Size of the gradient", "message size", "gradient size in bytes", "bytes", "number of bytes",
-     "how large the gradient is", "The size of its tensors."],
+     "how large the gradient is", "The size of its tensors.", "how many bytes it summed", "MB", "length", "M"],
 )  # fmt: skip
 def test_the_missing_number_may_be_named_in_many_ways(typed: str) -> None:
     assert QUESTIONS["a-time-without-a-size"].mark(typed).right
 
 
 @pytest.mark.parametrize(
-    "typed", ["latency", "the bandwidth", "number of ranks", "which algorithm", "dtype", "the weather"]
+    "typed", ["latency", "the bandwidth", "number of ranks", "which algorithm", "dtype", "time", "the weather"]
 )
 def test_another_number_is_not_the_missing_one(typed: str) -> None:
     told = QUESTIONS["a-time-without-a-size"].mark(typed)
@@ -72,3 +72,26 @@ def test_what_is_said_of_the_crossover_is_so() -> None:
 
     assert crossing(8, 2, 1) > crossing(8, 1, 1) < crossing(8, 1, 2)
     assert crossing(64, 1, 1) > crossing(8, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("id", "typed", "why"),
+    [
+        ("ring-bytes-of-12", "600", "the whole tensor once"),
+        ("ring-bytes-of-12", "6600", "carries one chunk of it"),
+        ("ring-bytes-of-12", "100", "one message in each phase"),
+        ("ring-bytes-of-12", "500", "one round too few"),
+        ("four-kilobytes", "20.4", "one message with the whole tensor"),
+        ("four-kilobytes", "20.05", "That is one round"),
+        ("four-kilobytes", "285.6", "carries one chunk"),
+        ("four-kilobytes", "22", "Multiply the number of rounds"),
+    ],
+)
+def test_a_known_slip_has_a_sentence_of_its_own(id: str, typed: str, why: str) -> None:
+    told = QUESTIONS[id].mark(typed)
+    assert not told.right and why in told.why
+
+
+def test_nobody_is_told_of_several_ranks_on_a_node_that_has_one() -> None:
+    values = {"world_size": 7, "nbytes": 1_000_000, "ranks_per_node": 1, "fast": 10e9, "slow": 1e9}
+    assert "With one rank on each node" in str(CHAPTER.forecast("hierarchical-gain", values))
