@@ -82,9 +82,10 @@ def explain(
         f"{_time(choice.seconds[choice.algorithm])} by the model "
         f"({_time(alpha)} a message" + (f", {1 / beta / 1e9:.3g} GB/s)" if beta else ")")
     )
-    if others:
-        text += "; next " + ", ".join(f"{name} {_time(s)}" for s, name in others[:2])
-    return text + (f". Taken because {choice.why}." if choice.why else ".")
+    if choice.why:
+        fastest, name = others[0]
+        return f"{text}. The fastest is {name}, {_time(fastest)}, but {choice.algorithm} is taken because {choice.why}."
+    return text + ("; next " + ", ".join(f"{name} {_time(s)}" for s, name in others[:2]) if others else "") + "."
 
 
 def chain_chunks(nbytes: int, size: int, link_model: Any = None) -> int:
@@ -108,4 +109,4 @@ def _links(link_model: Any, size: int, ranks_per_node: int | None = None) -> Lin
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"

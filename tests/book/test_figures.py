@@ -63,6 +63,7 @@ FIGURES = {
     "cost curves without points": lambda: cost_curves(CURVES),
     "points without curves": lambda: cost_curves({}, POINTS),
     "bars": lambda: bars({"measured": {"naive": 7e6, "ring": 1.75e6}, "formula": {"naive": 7e6, "ring": 1.5e6}}),
+    "bars with ticks": lambda: bars({"measured": {"a": 2, "b": 1}, "formula": {"a": 2, "b": 1}}, unit="", ticks=True),
     "bars of zeros": lambda: bars({"measured": {"ring": 0}}),
     "lines": lambda: lines({"1 rank": [5.5, 4.0, 3.0], "4 ranks": [5.5, 4.0, 3.001]}),
     "lines of other points": lambda: lines({"a": {1: 2.0, 3: 4.0}, "b": [(0.5, -1.0), (7, 2.0)]}, x="ms", y="error"),
@@ -373,3 +374,9 @@ def test_boxes_too_narrow_to_be_told_apart_are_one_and_have_no_outline() -> None
     assert set(sending["marker"]["line"]["width"]) == {0} and len(sending["x"]) == 8
     whole = next(t for t in trace_boxes.bundle()[PLOTLY]["data"] if t.get("name") == "sending")
     assert set(whole["marker"]["line"]["width"]) == {0.5}
+
+
+def test_a_tick_stands_across_the_bar_and_not_beside_it() -> None:
+    figure = bars({"measured": {"a": 2, "b": 1}, "formula": {"a": 2, "b": 1}}, unit="", ticks=True)
+    assert figure.spec is not None and [trace["type"] for trace in figure.spec["data"]] == ["bar", "scatter"]
+    assert "formula" in figure.table()[0] and figure.svg.count('stroke-width="2.5"') == 2

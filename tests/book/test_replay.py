@@ -61,7 +61,8 @@ def test_what_is_added_twice_is_named() -> None:
         trace.round((1, 0, 0, 0, 100, True))
         trace.round((1, 0, 0, 0, 100, True), (2, 1, 0, 0, 100, True))
     flaws = record(trace, nth=1).flaws
-    assert flaws[0].repeated == frozenset({1}) and "more than once" in record(trace, nth=1).verdict
+    assert flaws[0].repeated == frozenset({1})
+    assert "counts what rank 1 brought more than once" in record(trace, nth=1).verdict
 
 
 def test_adding_twice_is_no_flaw_for_a_maximum() -> None:
@@ -255,3 +256,10 @@ def test_a_circle_that_cannot_be_played_is_pictures_side_by_side_with_the_same_w
     assert "step 6" in circle.still.svg and repr(circle) == circle.still.text
     with pytest.raises(ValueError, match="shape='square': a replay is drawn as rows or circle"):
         replay(fake.ring(4), shape="square")
+
+
+def test_a_step_says_which_round_of_the_loop_it_is_and_what_is_there_once() -> None:
+    stepper = replay(fake.halving_doubling(8, 64), by="round")
+    stepper.step = 1
+    assert stepper.text.startswith("Step 1 of 6 (round 0), at") and "(now 0+4)" in stepper.text
+    assert "round" not in replay(fake.halving_doubling(8, 64)).text

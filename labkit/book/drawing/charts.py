@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from labkit.book.drawing.figure import WIDTH, Figure, axis, heading, legend, plotly_spec
-from labkit.book.drawing.style import ON_COLOUR, Look, series
+from labkit.book.drawing.style import INK, ON_COLOUR, Look, series
 from labkit.book.drawing.svg import Svg, text_width
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, bytes_unit, listing, seconds_text, seconds_unit, short
@@ -21,11 +21,12 @@ UNITS: dict[str, tuple[Callable[[float], tuple[float, str]], Callable[[float], s
 
 def bars(
     values: Mapping[str, Values], *, unit: str = "bytes", title: str = "Measured and computed", badge: str = "measured",
-    sentence: str | None = None,
+    sentence: str | None = None, ticks: bool = False,
 ) -> Figure:  # fmt: skip
     """Bars in groups: values["measured"]["ring"] is the bar of series "measured" in group "ring".
 
     unit: "bytes", "seconds", or "" for plain numbers. With two series the table has their ratio, first over second.
+    ticks: the last series is a tick across the bar of each group, as a formula is beside what was measured.
     """
     if unit not in UNITS:
         raise ValueError(f"unit={unit!r}: bars are in {', '.join(map(repr, UNITS))}")
@@ -44,8 +45,8 @@ def bars(
     looks = [series(k) for k in range(len(names))]
     return Figure(
         title, badge, said, rows,
-        svg=_grouped(values, groups, looks, unit, title, badge, said),
-        spec=_grouped_spec(values, groups, looks, unit, title, badge, said),
+        svg=_grouped(values, groups, looks, unit, title, badge, said, ticks),
+        spec=_grouped_spec(values, groups, looks, unit, title, badge, said, ticks),
     )  # fmt: skip
 
 
@@ -63,22 +64,35 @@ def _compare(values: Mapping[str, Values], groups: list[str], text: Callable[[fl
 
 
 def _grouped(
-    values: Mapping[str, Values], groups: list[str], looks: list[Look], unit: str, title: str, badge: str, said: str
+    values: Mapping[str, Values],
+    groups: list[str],
+    looks: list[Look],
+    unit: str,
+    title: str,
+    badge: str,
+    said: str,
+    ticks: bool,
 ) -> str:
     svg = Svg(WIDTH, title, said)
-    top = legend(svg, heading(svg, badge, said),
-                 [(n, look.colour, look.hatch, "") for n, look in zip(values, looks, strict=True)]) + 18  # fmt: skip
+    drawn = [Look("none", "-", "", "") if ticks and look is looks[-1] else look for look in looks]
+    items = [(name, look.colour, look.hatch, "") for name, look in zip(values, drawn, strict=True)]
+    top = legend(svg, heading(svg, badge, said), items) + 18
     most = max(v for one in values.values() for v in one.values()) or 1.0
     size, unit_name = UNITS[unit][0](most)
     left, high = 20.0, 220.0
     pitch = (WIDTH - left - 12) / len(groups)
-    width = min(70.0, 0.8 * pitch / len(values))
+    bars = len(values) - ticks
+    width = min(70.0, 0.8 * pitch / bars)
     for g, group in enumerate(groups):
         middle = left + (g + 0.5) * pitch
         for k, (name, one) in enumerate(values.items()):
             if group not in one:
                 continue
-            x, tall = middle + (k - len(values) / 2) * width, high * one[group] / most
+            x, tall = middle + (k - bars / 2) * width, high * one[group] / most
+            if k == bars:
+                x = middle - bars / 2 * width
+                svg.line(x - 6, top + high - tall, x + bars * width + 3, top + high - tall, width=2.5)
+                continue
             svg.rect(x, top + high - tall, width - 3, tall, fill=looks[k].colour, hatch=looks[k].hatch,
                      stroke=ON_COLOUR, stroke_width=0.7, hover=f"{group}, {name}: {one[group]:,} {unit}")  # fmt: skip
             text = short(one[group] / size)
@@ -94,7 +108,14 @@ def _grouped(
 
 
 def _grouped_spec(
-    values: Mapping[str, Values], groups: list[str], looks: list[Look], unit: str, title: str, badge: str, said: str
+    values: Mapping[str, Values],
+    groups: list[str],
+    looks: list[Look],
+    unit: str,
+    title: str,
+    badge: str,
+    said: str,
+    ticks: bool,
 ) -> dict[str, Any]:
     most = max(v for one in values.values() for v in one.values()) or 1.0
     size, unit_name = UNITS[unit][0](most)
@@ -109,6 +130,12 @@ def _grouped_spec(
         }
         for (name, one), look in zip(values.items(), looks, strict=True)
     ]  # fmt: skip
+    if ticks:
+        tick = data[-1]
+        data[-1] = {key: tick[key] for key in ("name", "x", "y", "hovertext", "hoverinfo")} | {
+            "type": "scatter", "mode": "markers",
+            "marker": {"symbol": "line-ew", "size": 64, "line": {"width": 2.5, "color": INK}},
+        }  # fmt: skip
     return plotly_spec(title, badge, said, data, 300, barmode="group", showlegend=True,
                        xaxis=axis(showgrid=False), yaxis=axis(unit_name, rangemode="tozero"))  # fmt: skip
 

@@ -105,7 +105,7 @@ def _draw(
 
 
 def _arrow(svg: Svg, where: Round, start: int, end: int, move: Move) -> None:
-    """From rank to rank, bent to the inside; on it which chunks, and whether they are added or written over."""
+    """From rank to rank, bent to the inside; near its beginning which chunks, and whether they are added or written."""
     (x1, y1), (x2, y2) = where.place(start), where.place(end)
     length = math.hypot(x2 - x1, y2 - y1) or 1.0
     ux, uy = (x2 - x1) / length, (y2 - y1) / length
@@ -116,7 +116,7 @@ def _arrow(svg: Svg, where: Round, start: int, end: int, move: Move) -> None:
     ex, ey = x2 - (x2 - cx) / last * (where.radius + 2), y2 - (y2 - cy) / last * (where.radius + 2)
     svg.path(f"M{number(sx)} {number(sy)} Q{number(cx)} {number(cy)} {number(ex)} {number(ey)}", width=1.6)
     svg.arrow_head(ex, ey, x2 - cx, y2 - cy, 8)
-    mx, my = (sx + 2 * cx + ex) / 4, (sy + 2 * cy + ey) / 4
+    mx, my = (9 * sx + 6 * cx + ex) / 16, (9 * sy + 6 * cy + ey) / 16  # a quarter of the way: many cross in the middle
     if where.radius < 15:
         return
     sign(svg, mx, my, move.combine, 7)

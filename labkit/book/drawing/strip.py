@@ -47,6 +47,11 @@ def spread(items: Sequence[Frame], most: int) -> list[int]:
     return sorted({round(k * (len(items) - 1) / (most - 1)) for k in range(most)})
 
 
+def _round(replay: Replay, frames: Sequence[Frame], index: int) -> str:
+    """Which round of the algorithm a step is, counted from 0 as its loop does; "" where steps are no rounds."""
+    return f" (round {index - 1})" if tuple(frames) == replay.rounds and frames[index].moves else ""
+
+
 def words(move: Move) -> str:
     """A message in words: rank 0 adds chunk 2 from rank 3."""
     what = ("chunk " if len(move.chunks) == 1 else "chunks ") + listing([str(c) for c in move.chunks])
@@ -57,13 +62,14 @@ def words(move: Move) -> str:
 def describe(replay: Replay, frames: Sequence[Frame], index: int) -> str:
     """Frame `index` as a sentence: what arrived, and what is there now."""
     frame = frames[index]
-    at = f"Step {index} of {len(frames) - 1}, at {seconds_text(frame.time - replay.start)}: "
+    which = f"Step {index} of {len(frames) - 1}{_round(replay, frames, index)}"
+    at = f"{which}, at {seconds_text(frame.time - replay.start)}: "
     if not frame.moves:
         return at + ("nothing has arrived yet." if index == 0 else f"what was set aside is added. {replay.verdict}")
     told = []
     for move in frame.moves[:4]:
         row = frame.held[replay.ranks.index(move.dst)]
-        now = listing([label(row[c]) for c in move.chunks[:4]])
+        now = listing(list(dict.fromkeys(label(row[c]) for c in move.chunks[:4])))
         told.append(f"{words(move)} (now {now})")
     more = f"; and {plural(len(frame.moves) - 4, 'message')} more" if len(frame.moves) > 4 else ""
     end = f" {replay.verdict}" if index == len(frames) - 1 else ""

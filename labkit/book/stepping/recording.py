@@ -157,7 +157,7 @@ class Replay:
             where = f"chunk {chunk} on {'rank' if len(ranks) == 1 else 'ranks'} {listing(ranks)}"
             told.append(f"{where} " + " and ".join(
                 [f"lacks the contribution of {names(lacks)}"] * bool(lacks)
-                + [f"holds that of {names(repeated)} more than once"] * bool(repeated)
+                + [f"counts what {names(repeated)} brought more than once"] * bool(repeated)
             ))  # fmt: skip
         more = f"; and {len(told) - 4} more" if len(told) > 4 else ""
         opening = "Wrong at the end: "
