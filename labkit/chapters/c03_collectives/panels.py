@@ -5,11 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from labkit import book
+import torch
+
+from labkit import book, collectives
 from labkit.book.workbenches.bench import View
 from labkit.chapters.c03_collectives import pictures
+from labkit.wire import Group
 
 Run = Callable[..., Any]
+SIZES = {"1 kB": 1, "10 kB": 10, "100 kB": 100, "1 MB": 1000, "8 MB": 8000}
+
+
+def scatter(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """Parts of rank 0's tensor, one to each rank; what the others have counts for its shape and dtype alone."""
+    given = x if group.rank == 0 else None
+    return collectives.naive_scatter(given, group, like=x[:1].clone())
+
+
+CALLS = {
+    "all_reduce": collectives.ring_all_reduce, "reduce_scatter": collectives.ring_reduce_scatter,
+    "all_gather": collectives.ring_all_gather, "all_to_all": collectives.pairwise_all_to_all,
+    "broadcast": collectives.tree_broadcast, "reduce": collectives.tree_reduce,
+    "scatter": scatter, "gather": collectives.naive_gather,
+}  # fmt: skip
+
+
+def choice(label: str, options: Any, value: Any) -> Any:
+    """A list to choose from, with a label that is no name of Python's."""
+    from ipywidgets import Dropdown
+
+    return Dropdown(options=options, value=value, description=label)
 
 
 def add_up_gradients(add_up: Run, **options: Any) -> book.Workbench:
@@ -25,30 +50,30 @@ def one_slip(slip: Run, world_size: int, **options: Any) -> book.Workbench:
         "slip": ["forgets to add", "adds", "is 0.1 ms late", "none"],
         "rank": (0, world_size - 1), "in_round": (0, 2 * world_size - 3),
     }  # fmt: skip
-    views: list[View] = [pictures.verdict, pictures.circle, pictures.timeline]
+    views: list[View] = [pictures.verdict, pictures.slipped, pictures.timeline]
     return book.workbench(slip, controls, views, title="One slip", ranks=world_size, **options)
 
 
-def who_gets_what(tour: Run, collectives: list[str], **options: Any) -> book.Workbench:
+def who_gets_what(tour: Run, **options: Any) -> book.Workbench:
     """Each collective on small whole numbers."""
-    controls = {"collective": collectives, "ranks": (2, 8)}
+    controls = {"collective": list(CALLS), "ranks": (2, 8)}
     views: list[View] = [pictures.brought_and_got, pictures.cost_of_call, pictures.messages]
     return book.workbench(tour, controls, views, title="Who gets what?", ranks=4, **options)
 
 
 def a_race(race: Run) -> book.Workbench:
-    """Algorithms of all-reduce for one size, on links with one latency."""
+    """Algorithms of all-reduce for one size, on links with one latency; one of them is shown round by round."""
     controls = {
-        "algorithm": ["my ring", "my recursive doubling", *pictures.RACERS],
-        "ranks": [2, 4, 8, 16], "kilobytes": [1, 10, 100, 1000, 8000], "latency_us": [2, 20, 200],
+        "watch": pictures.RACERS, "ranks": [2, 4, 8, 16],
+        "kilobytes": choice("size", SIZES, 1), "latency": choice("latency (µs)", [2, 20, 200], 20),
     }  # fmt: skip
-    views: list[View] = [pictures.raced, pictures.followed, pictures.timeline]
+    views: list[View] = [pictures.raced, pictures.watched, pictures.followed]
     return book.workbench(race, controls, views, title="A race", ranks=8)
 
 
 def over_the_nodes(over_nodes: Run, world_size: int) -> book.Workbench:
     """The flat ring and the hierarchical way, and how slow the links between nodes are."""
-    controls = {"way": ["ring", "hierarchical"], "slow_gigabytes": [1, 2, 5, 10]}
+    controls = {"way": ["ring", "hierarchical"], "slow_gigabytes": choice("slow links (GB/s)", [1, 2, 5, 10], 1)}
     views: list[View] = [pictures.crossed, pictures.matrix]
     return book.workbench(over_nodes, controls, views, title="Over the nodes", ranks=world_size)
 

@@ -8,7 +8,7 @@ from typing import Any
 from labkit import book, cost
 from labkit.cost.units import format_bytes, format_seconds
 
-RACERS = ("ring", "tree", "recursive_doubling", "halving_doubling")
+RACERS = ["my ring", "my recursive doubling", "halving doubling", "tree"]
 FOLLOWED = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather")
 
 
@@ -17,9 +17,15 @@ def circle(run: Any) -> book.Stepper:
     return book.replay(run.trace, by="round", shape="circle")
 
 
-def followed(run: Any) -> book.Figure | book.Stepper:
-    """The same; of a reader's function that sends from other tensors than its own, the bytes from rank to rank."""
-    return matrix(run) if book.record(run.trace).unseen else circle(run)
+def slipped(run: Any) -> book.Stepper:
+    """The same, opened where a rank of the ring adds in place of copying, or copies in place of adding."""
+    stepper = circle(run)
+    adding = len(stepper.recording.ranks) - 1  # rounds
+    for step, frame in enumerate(stepper.frames):
+        if any(move.combine != (step <= adding) for move in frame.moves):
+            stepper.step = step
+            break
+    return stepper
 
 
 def timeline(run: Any) -> book.Figure:
@@ -37,19 +43,59 @@ def busiest(run: Any) -> str:
     else:
         most = format_bytes(max(sent[1:]), 3)
         said = f"Rank 0 sends {format_bytes(sent[0], 3)}, and the busiest of the others {most}"
-    everyone = format_bytes(sum(sent), 3)
-    return f"{said}; all together {everyone}. It takes {format_seconds(call.seconds, 3)} ({run.trace.badge})."
-
-
-def raced(run: Any) -> str:
-    """Rounds, bytes and time of an all-reduce, beside what the formula says of links with this `alpha` and `beta`."""
-    call, (alpha, beta) = run.trace.calls()[0], run.results[0]
-    size, form = run.trace.world_size, cost.cost_of("all_reduce", call.algorithm.removeprefix("my_"))
-    formula = format_seconds(form.seconds(call.nbytes, size, alpha, beta), 3)
+    everyone, chain = format_bytes(sum(sent), 3), format_bytes(in_a_row(call, run.trace.world_size), 3)
     return (
-        f"{form.rounds(size)} rounds, and the busiest rank sends {format_bytes(max(run.trace.bytes_sent()), 3)}. "
-        f"It takes {format_seconds(call.seconds, 3)} ({run.trace.badge}); the formula says {formula}."
+        f"{said}; all together {everyone}. Of these, {chain} go one after the other by the formula, and it takes "
+        f"{format_seconds(call.seconds, 3)} ({run.trace.badge})."
     )
+
+
+def form_of(call: Any) -> Any:
+    """The closed form of an all-reduce, of a reader's own as well."""
+    return cost.cost_of("all_reduce", call.algorithm.removeprefix("my_"))
+
+
+def in_a_row(call: Any, size: int) -> float:
+    """The bytes on the longest chain of messages, each of which waits for the one before, by the formula."""
+    return float(form_of(call).seconds(call.nbytes, size, 0, 1))
+
+
+def raced(run: Any) -> book.Figure:
+    """How long each all-reduce of the run took, and the formula with the same latency and bandwidth."""
+    calls, size, (_, alpha, beta) = run.trace.calls("all_reduce"), run.trace.world_size, run.results[0]
+    took = {call.algorithm: call.seconds for call in calls}
+    formula = {call.algorithm: form_of(call).seconds(call.nbytes, size, alpha, beta) for call in calls}
+    ranked = sorted(took.items(), key=lambda item: item[1])
+    told = ", ".join(f"{name.replace('_', ' ')} {format_seconds(seconds, 3)}" for name, seconds in ranked)
+    title = f"All-reduce of {format_bytes(calls[0].nbytes)} on {size} ranks"
+    return book.bars(
+        {"run": took, "formula": formula}, unit="seconds", title=title, badge=run.trace.badge,
+        sentence=f"From fast to slow: {told}.", ticks=True,
+    )  # fmt: skip
+
+
+def _watched(run: Any) -> tuple[int, Any]:
+    """The all-reduce of the run that the reader watches, and which one of them it is."""
+    calls = run.trace.calls("all_reduce")
+    return next((k, call) for k, call in enumerate(calls) if call.algorithm.replace("_", " ") == run.results[0][0])
+
+
+def watched(run: Any) -> str:
+    """Why the all-reduce that is watched takes as long as it does."""
+    (_, call), (name, alpha, _) = _watched(run), run.results[0]
+    size = run.trace.world_size
+    return (
+        f"The {name.removeprefix('my ')}: {form_of(call).rounds(size)} rounds of {format_seconds(alpha)}, and "
+        f"{format_bytes(in_a_row(call, size), 3)} that go one after the other."
+    )
+
+
+def followed(run: Any) -> book.Stepper | str:
+    """The all-reduce that is watched, round by round."""
+    nth, _ = _watched(run)
+    if book.record(run.trace, "all_reduce", nth).unseen:
+        return "Your function sends from tensors of its own, so no picture can follow what becomes of the chunks."
+    return book.replay(run.trace, "all_reduce", nth, by="round", shape="circle")
 
 
 def verdict(run: Any) -> str:
@@ -64,7 +110,12 @@ def brought_and_got(run: Any) -> book.Table:
     def said(x: Any) -> str:
         return "nothing" if x is None else ", ".join(f"{n:g}" for n in x.tolist())
 
-    return book.Table({"": f"rank {r}", "brings": said(x), "gets": said(y)} for r, (x, y) in enumerate(run.results))
+    brought = [x for x, _ in run.results]
+    if run.trace.calls()[0].name == "scatter":
+        brought[1:] = [None] * (len(brought) - 1)  # only the root has something to give away
+    got = [y for _, y in run.results]
+    rows = enumerate(zip(brought, got, strict=True))
+    return book.Table({"": f"rank {r}", "brings": said(x), "gets": said(y)} for r, (x, y) in rows)
 
 
 def cost_of_call(run: Any) -> str:
@@ -73,7 +124,10 @@ def cost_of_call(run: Any) -> str:
     joined = call.nbytes * (size if call.name in ("all_gather", "gather") else 1)  # their cost counts the result
     formula = cost.cost_of(call.name, call.algorithm).total_bytes(joined // 8, 8, size)
     sent = sum(run.trace.bytes_sent())
-    return f"By {call.algorithm.replace('_', ' ')}: all ranks together send {sent} bytes; the formula says {formula}."
+    return (
+        f"By {call.algorithm.replace('_', ' ')}: all ranks together send {sent // 8} numbers, which are {sent} bytes; "
+        f"the formula says {formula}."
+    )
 
 
 def messages(run: Any) -> book.Figure | book.Stepper:
@@ -112,7 +166,11 @@ def busiest_of(runs: Mapping[str, Any], numel: int) -> book.Figure:
         way: max(cost.cost_of("all_reduce", way).bytes_by_rank(numel, 4, run.trace.world_size))
         for way, run in runs.items()
     }
-    return book.bars({"measured": measured, "formula": formula}, title="What the busiest rank sends")
+    least = min(measured, key=lambda way: measured[way])
+    said = f"With {format_bytes(measured[least], 3)} it sends least by {least}, "
+    said += "as the formulas say." if measured == formula else "but the formulas say something else."
+    title = "What the busiest rank sends"
+    return book.bars({"measured": measured, "formula": formula}, title=title, sentence=said, ticks=True)
 
 
 def sums(run: Any) -> str:
