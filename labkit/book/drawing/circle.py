@@ -121,4 +121,5 @@ def _arrow(svg: Svg, where: Round, start: int, end: int, move: Move) -> None:
         return
     sign(svg, mx, my, move.combine, 7)
     which = f"{move.chunks[0]}..{move.chunks[-1]}" if len(move.chunks) > 1 else str(move.chunks[0])
-    svg.text(mx - uy * 17, my + ux * 17 + 4, which, 11, "middle")
+    away = 17 if len(which) < 3 else 21
+    svg.text(mx - uy * away, my + ux * away + 4, which, 11, "middle")

@@ -167,8 +167,8 @@ def busiest_of(runs: Mapping[str, Any], numel: int) -> book.Figure:
         for way, run in runs.items()
     }
     least = min(measured, key=lambda way: measured[way])
-    said = f"With {format_bytes(measured[least], 3)} it sends least by {least}, "
-    said += "as the formulas say." if measured == formula else "but the formulas say something else."
+    said = f"It sends least in the way called {least}, {format_bytes(measured[least], 3)}. A tick is the formula, "
+    said += "which agrees to the byte." if measured == formula else "which does not agree everywhere."
     title = "What the busiest rank sends"
     return book.bars({"measured": measured, "formula": formula}, title=title, sentence=said, ticks=True)
 
