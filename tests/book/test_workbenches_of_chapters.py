@@ -52,7 +52,7 @@ def workbenches(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Workbench]:
 
 def values_of(widget: Any) -> list[Any]:
     if hasattr(widget, "options"):
-        return list(widget.options)
+        return [value for _, value in widget._options_full]
     return [widget.min, widget.max, *range(widget.min, widget.max + 1)] if hasattr(widget, "max") else [True, False]
 
 
