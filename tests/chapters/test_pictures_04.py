@@ -10,8 +10,9 @@ import torch
 import labkit
 import labkit.parallel
 from labkit import Link, Network, cost
-from labkit.chapters.c04_data_parallelism import arithmetic, breaking
-from labkit.chapters.c04_data_parallelism.machine import BACKWARD, FORWARD, one_step, slow_gpt, text_loss
+from labkit.chapters.c04_data_parallelism import arithmetic, breaking, panels
+from labkit.chapters.c04_data_parallelism.machine import BACKWARD, FORWARD, one_step, packed_gpt, slow_gpt, text_loss
+from labkit.chapters.c04_data_parallelism.steps import milliseconds
 from labkit.chapters.c04_data_parallelism.you_write import into_buckets, overlapped
 from labkit.models import GPTConfig
 from labkit.parallel import Sampler
@@ -78,3 +79,47 @@ def test_every_mistake_of_a_rank_has_a_guard_or_is_refused_and_the_book_says_whi
     assert "did not bring the same model" in ends(breaking.WIDER, "none")
     assert "without a gradient for" in ends(breaking.UNUSED, "none")
     assert "All replicas are equal, bit by bit" in ends(breaking.UNUSED, "find_unused_parameters")
+
+
+def test_the_quoted_bandwidths_of_section_7() -> None:
+    assert "NVLink at 450 GB/s" in TEXT and cost.textbook.NVLINK_ONE_DIRECTION == 450e9
+    assert "Ethernet at 1.25 GB/s" in TEXT and cost.textbook.TEN_GIGABIT == 1.25e9
+
+
+@pytest.mark.ranks
+def test_each_size_of_the_panels_makes_another_number_of_buckets_and_one_of_them_is_the_best() -> None:
+    link = Link(50e6, 0.2e-3)
+    network = Network(nodes=4, ranks_per_node=1, inter=link)
+
+    def opening(group, nbytes):  # type: ignore[no-untyped-def]
+        model = packed_gpt(group, nbytes)
+        with one_step(group):
+            text_loss(model, group).backward()
+
+    runs = {kB: labkit.launch(opening, 4, 1000 * kB, clock="virtual", network=network) for kB in panels.SIZES}
+    model = arithmetic.step_model(runs[1000])
+    steps = {kB: model.step(1000 * kB, link) for kB in runs}
+    for kB, run in runs.items():
+        assert milliseconds(run) == pytest.approx(1e3 * steps[kB].seconds, rel=1e-4), "the opening goes by the formula"
+    counts = [len(step.buckets) for step in steps.values()]
+    assert len(set(counts)) == len(counts)
+    best = arithmetic.curve(model, link)
+    assert min(steps.values(), key=lambda step: step.seconds).seconds == pytest.approx(min(best.values()) / 1e3)
+    assert min(best, key=best.__getitem__) in counts
+
+
+@pytest.mark.ranks
+def test_a_skipped_layer_in_overlapped_is_told_if_one_rank_skips_it_and_passes_in_silence_if_all_do() -> None:
+    def step(group, who):  # type: ignore[no-untyped-def]
+        way = breaking.UNUSED if group.rank in who else breaking.AGREED
+        model = breaking.small_gpt(way, 64, 0)
+        overlapped(text_loss(model, group), into_buckets(list(model.parameters()), 126_000), group)
+        given = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+        return torch.cat([g.flatten() for g in given])
+
+    with pytest.raises(labkit.RankFailed, match="Mismatch"):
+        labkit.launch(step, 3, [1])
+    alone, other, _ = labkit.launch(step, 3, [0, 1, 2]).results
+    assert not torch.equal(alone, other)
+    alone, other, _ = labkit.launch(step, 3, []).results
+    assert torch.equal(alone, other)

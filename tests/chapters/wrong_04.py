@@ -144,5 +144,6 @@ WRONG = {
         + HANG
         + BACK
         + WAIT: "does a bucket wait for its own gradients only?",
+        GIVEN + HOOK + HANG + BACK + WAIT: "of your hooks still hang on the parameters",
     },
 }

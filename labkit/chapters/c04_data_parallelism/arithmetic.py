@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from labkit import Link, book, cost
-from labkit.chapters.c04_data_parallelism.pictures import milliseconds, step_of
+from labkit.chapters.c04_data_parallelism.steps import milliseconds, step_of
 from labkit.cost.units import format_seconds
 
 MOST = 40  # buckets that a curve shows
@@ -34,6 +34,24 @@ class StepModel:
         links = cost.Links(link.latency, 1 / link.bandwidth)
         return cost.data_parallel_step(self.seconds, self.sizes, self.ranks, links, forward=self.forward, **size)
 
+    def about_buckets(self, bucket_bytes: float, link: Link) -> dict[str, Any]:
+        """What the question after the exposed time needs to know: the last two buckets, and when the wire is free."""
+        step, flat = self.step(bucket_bytes, link), self.step(2 * self.nbytes, link)
+        free = step.buckets[-3].end if len(step.buckets) > 2 else 0.0
+        return {"step": step, "flat": flat, "free": free, "link": link, "ranks": self.ranks, "least": bucket_bytes}
+
+    def about_sizes(self, sizes: Sequence[float], near: Link, far: Link) -> dict[str, Any]:
+        """What the question after the fastest size needs to know."""
+        steps = [self.step(nbytes, far) for nbytes in sizes]
+        return {
+            "sizes": list(sizes),
+            "counts": [len(step.buckets) for step in steps],
+            "best": min(range(len(sizes)), key=lambda i: steps[i].seconds),
+            "near": min(sizes, key=lambda nbytes: self.step(nbytes, near).seconds),
+            "latency": far.latency,
+            "total": self.nbytes,
+        }
+
 
 def step_model(run: Any, rank: int = 0) -> StepModel:
     """What the formula needs of a run: when the gradients of `rank` were ready, and their bytes."""
@@ -51,10 +69,10 @@ def took(run: Any) -> str:
     count, last = len(step.buckets), step.buckets[-1]
     alone = format_seconds(last.end - last.start, 3)
     how = (
-        f"{count} buckets: {format_seconds(step.exposed, 3)} stick out behind the computing, and the last bucket alone "
-        f"travels for {alone}."
+        f"{count} buckets: {format_seconds(step.exposed, 3)} stay exposed after the computing, and the last bucket "
+        f"alone travels for {alone}."
         if count > 1
-        else f"One bucket: it leaves when the computing is over, so all of its {alone} stick out."
+        else f"One bucket: it leaves when the computing is over, so all of its {alone} are exposed."
     )
     return f"The run took {ran}; by the formula it takes {formula} ({run.trace.badge}). {how}"
 
@@ -98,16 +116,3 @@ def step_by_buckets(model: StepModel, near: Link, far: Link, runs: Mapping[float
         curves | {"far, the runs (emulated)": drawn}, x="number of buckets", y="step, ms", badge="emulated",
         title="A step by its number of buckets", sentence=said,
     )  # fmt: skip
-
-
-def which_size(model: StepModel, sizes: Sequence[float], near: Link, far: Link) -> dict[str, Any]:
-    """What the question after the fastest size needs to know."""
-    steps = [model.step(nbytes, far) for nbytes in sizes]
-    return {
-        "sizes": list(sizes),
-        "counts": [len(step.buckets) for step in steps],
-        "best": min(range(len(sizes)), key=lambda i: steps[i].seconds),
-        "near": min(sizes, key=lambda nbytes: model.step(nbytes, near).seconds),
-        "latency": far.latency,
-        "total": model.nbytes,
-    }

@@ -44,5 +44,5 @@ def counting(sizes: Sequence[int]) -> book.Figure:
 
 def errors(off: Mapping[str, float], ranks: int) -> book.Table:
     """How far averages are from the gradient that one rank computes, as a part of its norm."""
-    rows = [{"average": name, "relative error": f"{error:.0e}"} for name, error in off.items()]
+    rows = [{"average": name, "relative error": f"{error:.1e}"} for name, error in off.items()]
     return book.Table(rows, caption=f"{ranks} ranks against one (measured)")

@@ -10,7 +10,7 @@ from labkit.book.drawing.figure import WIDTH, heading, legend
 from labkit.book.drawing.style import BLUE, GREEN, ON_COLOUR, ORANGE, YELLOW
 from labkit.book.drawing.svg import Svg, number
 from labkit.book.drawing.units import bytes_text
-from labkit.chapters.c04_data_parallelism.pictures import Step, box, step_of, ticks
+from labkit.chapters.c04_data_parallelism.steps import Step, box, step_of, ticks
 from labkit.chapters.c04_data_parallelism.you_write import into_buckets
 from labkit.models import GPT, GPTConfig
 

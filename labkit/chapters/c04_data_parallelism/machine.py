@@ -13,7 +13,7 @@ from labkit.collectives import all_reduce
 from labkit.cost.units import MS
 from labkit.data import batches, text
 from labkit.models import GPT, GPTConfig, next_token_loss
-from labkit.parallel import kernels
+from labkit.parallel import DataParallel, kernels
 from labkit.wire import Group
 
 FORWARD, BACKWARD = 20 * MS, 40 * MS  # seconds of all kernels of a pass
@@ -44,6 +44,13 @@ def text_loss(model: nn.Module, group: Group, batch: int = 1, seed: int = 0) -> 
     """The mean loss of `batch` pieces of text that no other rank reads."""
     inputs_bt, targets_bt = next(batches(text().train, batch, GPTConfig().context, seed, group.rank, group.size))
     return next_token_loss(model(inputs_bt), targets_bt)
+
+
+def packed_gpt(group: Group, nbytes: int) -> DataParallel:
+    """`slow_gpt` in the book's wrapper; all buckets are of `nbytes` and go by the ring, as in section 5's formula."""
+    return DataParallel(
+        slow_gpt(group), group, bucket_bytes=nbytes, first_bucket_bytes=nbytes, algorithm="ring", rebuild=False
+    )
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from labkit.chapters.c04_data_parallelism import arithmetic, breaking, pictures,
 
 Run = Callable[..., Any]
 View = Callable[[Any], Any]
-SIZES = [1, 8, 32, 64, 128, 256, 512, 1000]  # kB
+SIZES = [1, 8, 32, 75, 125, 250, 500, 1000]  # kB; each makes another number of buckets
 
 
 def packets(train_step: Run, wire: Link) -> Any:
@@ -33,12 +33,12 @@ def epochs(read: Run, ranks: int, transport: str) -> Any:
 def buckets(step: Run, links: Mapping[str, Link], ranks: int) -> Any:
     """A step by the size of its buckets, its link, and how much slower the last rank is."""
     controls = {"bucket_kB": SIZES, "link": list(links), "slowest": [1.0, 1.25, 1.5, 2.0]}
-    views: list[View] = [arithmetic.took, pictures.all_ranks]
+    views: list[View] = [arithmetic.took, pictures.first_and_last]
     return book.workbench(step, controls, views, title="Bucket, link and straggler", ranks=ranks)
 
 
 def agreement(two_steps: Run, ranks: int, transport: str) -> Any:
     """Which rank breaks the agreement, in which way, and which guard is on."""
-    controls = {"who": (0, ranks - 1), "it": breaking.WAYS, "guard": breaking.GUARDS}
+    controls = {"who": (0, ranks - 1), "does": breaking.WAYS, "guard": breaking.GUARDS}
     views: list[View] = [breaking.verdict, breaking.weights_after]
     return book.workbench(two_steps, controls, views, title="One rank", ranks=ranks, transport=transport)

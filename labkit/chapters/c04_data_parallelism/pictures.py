@@ -1,10 +1,9 @@
-"""What chapter 4 shows of a training step: its layers above, its messages below, and how long it took."""
+"""What chapter 4 shows: of a training step its layers above and its messages below, what ranks hold, how they fare."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,87 +11,25 @@ from torch import Tensor, nn
 
 from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading, legend
-from labkit.book.drawing.style import BLUE, ON_COLOUR, ORANGE
-from labkit.book.drawing.svg import Svg, text_width
+from labkit.book.drawing.style import BLUE, ORANGE
+from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text
-from labkit.cost.units import MS
-
-PART = {"tokens": "tokens", "positions": "positions", "norm": "norm"}  # what is no block
-
-
-@dataclass(frozen=True)
-class Journey:
-    """One all-reduce of a rank, in seconds since the step began: called, on the wire from `start` to `end`."""
-
-    nbytes: int
-    called: float
-    start: float
-    end: float
-
-
-@dataclass(frozen=True)
-class Step:
-    """One training step of a rank, in seconds since it began. ready: (when, parameter, bytes of its gradient)."""
-
-    backward: float
-    over: float
-    ready: list[tuple[float, str, int]]
-    journeys: list[Journey]
-    total: float
-
-    @property
-    def exposed(self) -> float:
-        return self.total - self.over
-
-
-def step_of(run: Any, step: int = 1, rank: int = 0) -> Step:
-    """What the trace says of a step: when gradients were ready, and when they travelled."""
-    trace = run.trace
-    begun = next(s.start for s in trace.spans("step") if s.rank == rank and s.step == step)
-    ended = next(s.end for s in trace.spans("step") if s.rank == rank and s.step == step)
-    kernels = [s for s in trace.spans("compute") if s.rank == rank and begun <= s.start < ended]
-    ready = [s for s in trace.spans("ready") if s.rank == rank and begun <= s.start <= ended]
-    back = min(s.start for s in kernels if s.end >= ready[0].start - 1e-12) - begun
-    calls = trace.collectives()
-    flights: dict[int, list[tuple[float, float]]] = {}
-    for m in trace.sends:
-        if rank in (m.src, m.dst) and m.collective >= 0:
-            flights.setdefault(m.collective, []).append((max(m.start, m.recv_start), m.arrived))
-    journeys = [
-        Journey(c.nbytes, c.start - begun, min(a for a, _ in flights[i]) - begun, max(b for _, b in flights[i]) - begun)
-        for i, c in enumerate(calls)
-        if c.rank == rank and c.name == "all_reduce" and begun <= c.start <= ended and i in flights and c.nbytes > 8
-    ]
-    marks = [(s.start - begun, str(s.attrs["parameter"]), int(s.attrs["nbytes"])) for s in ready]
-    return Step(back, max(s.end for s in kernels) - begun, marks, journeys, ended - begun)
-
-
-def block_of(parameter: str) -> str:
-    """The part of the network that a parameter belongs to."""
-    parts = parameter.split(".")
-    return f"block {parts[1]}" if parts[0] == "blocks" else PART.get(parts[0], parts[0])
-
-
-def blocks(one: Step) -> list[tuple[str, float, float]]:
-    """The backward pass block by block: (name, from, to); what takes no time is left out."""
-    ends: dict[str, float] = {}
-    for when, parameter, _ in one.ready:
-        ends[block_of(parameter)] = max(when, ends.get(block_of(parameter), 0.0))
-    found, at = [], one.backward
-    for name, when in sorted(ends.items(), key=lambda item: item[1]):
-        if when > at:
-            found.append((name if name != "norm" else "logits", at, when))
-            at = when
-    return found
+from labkit.chapters.c04_data_parallelism.counting import counting as counting, errors as errors
+from labkit.chapters.c04_data_parallelism.drifting import drift as drift
+from labkit.chapters.c04_data_parallelism.filling import filling as filling
+from labkit.chapters.c04_data_parallelism.steps import Step, blocks, box, step_of as step_of, ticks
 
 
 def stages(runs: Mapping[str, Any], title: str = "One step of rank 0") -> book.Figure:
     """For each run what rank 0 computes, and below it what travels, over the same axis of time."""
-    steps = {name: step_of(run) for name, run in runs.items()}
+    return lanes({name: step_of(run) for name, run in runs.items()}, next(iter(runs.values())).trace.badge, title)
+
+
+def lanes(steps: Mapping[str, Step], badge: str, title: str) -> book.Figure:
+    """For each step a lane of what is computed, and below it one of what travels."""
     longest = max(one.total for one in steps.values())
     said = ". ".join(f"{name}: {_in_words(one)}" for name, one in steps.items())
-    badge = next(iter(runs.values())).trace.badge
     svg = Svg(WIDTH, title, said)
     y = heading(svg, badge, said + ".")
     y = legend(svg, y, [("computing", ORANGE, "", ""), ("gradients travel", BLUE, "/", "")]) + 6
@@ -130,8 +67,8 @@ def stages(runs: Mapping[str, Any], title: str = "One step of rank 0") -> book.F
 
 def _in_words(one: Step) -> str:
     count = len(one.journeys)
-    sticks = f"{1e3 * one.exposed:.1f} ms of which stick out behind the computing" if one.exposed > 0 else "all hidden"
-    return f"{count} all-reduce{'s' * (count != 1)} in a step of {1e3 * one.total:.1f} ms, {sticks}"
+    left = f"{1e3 * one.exposed:.1f} ms of which stay exposed after the computing" if one.exposed > 0 else "all hidden"
+    return f"{count} all-reduce{'s' * (count != 1)} in a step of {1e3 * one.total:.1f} ms, {left}"
 
 
 def step_picture(run: Any) -> book.Figure:
@@ -148,38 +85,11 @@ def length(run: Any) -> str:
     )
 
 
-def milliseconds(run: Any) -> float:
-    """The step on the slowest rank."""
-    return 1e3 * max(s.end - s.start for s in run.trace.spans("step"))
-
-
-def all_ranks(run: Any) -> book.Figure:
-    """The step on every rank: who computes, who sends, who waits."""
-    spans = run.trace.spans("step")
-    window = min(s.start for s in spans), max(s.end for s in spans)
-    return book.timeline(run.trace, window=window, arrows=False, title="One step on all ranks")
-
-
-def box(
-    svg: Svg, x: float, y: float, width: float, height: float, label: str, colour: str, hover: str = "", hatch: str = ""
-) -> None:
-    """A box with its label inside, if that fits."""
-    svg.rect(x, y, width, height, colour, hatch, ON_COLOUR, stroke_width=0.7, hover=hover)
-    if label and text_width(label, 11) + 4 < width:
-        if hatch:
-            wide = text_width(label, 11) + 6
-            svg.rect(x + width / 2 - wide / 2, y + height / 2 - 8, wide, 16, "#ffffff", stroke="none", radius=3)
-        svg.text(x + width / 2, y + height / 2 + 4, label, 11, "middle", on_colour=True)
-
-
-def ticks(svg: Svg, y: float, x: Any, longest: float, every: float = 10 * MS) -> None:
-    """An axis of time in milliseconds."""
-    while longest / every > 12:
-        every *= 2
-    svg.line(x(0), y, x(longest), y)
-    for k in range(int(longest / every) + 1):
-        svg.line(x(k * every), y - 3, x(k * every), y + 3)
-        svg.text(x(k * every), y + 17, f"{1e3 * k * every:g}" + " ms" * (k == 0), 11, "middle")
+def first_and_last(run: Any) -> book.Figure:
+    """The step of the first rank and of the last, over the same axis of time."""
+    ranks = 0, run.trace.world_size - 1
+    steps = {f"rank {rank}": step_of(run, rank=rank) for rank in ranks}
+    return lanes(steps, run.trace.badge, "One step, on the first rank and on the last")
 
 
 def bytes_held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:

@@ -59,6 +59,7 @@ def _examples(firsts: Sequence[Sequence[Sequence[int]]], count: int, step: int, 
     svg = Svg(WIDTH, "Who reads which example", said)
     top = heading(svg, badge, said)
     looks = [(f"rank {rank}", SERIES[rank].colour, SERIES[rank].hatch, "") for rank in range(len(firsts))]
+    looks.append(("thick frame: read in this step", "none", "", ""))
     top = legend(svg, top, looks) + 4
     columns, wide, high = 14, 50.0, 44.0
     for e in range(count):

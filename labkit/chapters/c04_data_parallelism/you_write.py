@@ -55,7 +55,8 @@ def joined_batch(student: Reader) -> str:
         nothing = "The gradients are as they were, and nothing was sent: what do the other ranks contribute?"
         slips: Slips = {
             f"This is the plain average of the ranks. They have {', '.join(map(str, counts))} samples, so a sample of "
-            "rank 0 then counts more than one of the last rank: weight each rank by its samples.": [
+            "rank 0 then counts more than one of the last rank. Weight each rank by its samples; their number over all "
+            "ranks is a sum, and not N times your own.": [
                 [g / n for g in sums]
             ]
             * n,
@@ -183,6 +184,13 @@ def behind_backward(student: Reader) -> str:
         write(F.mse_loss(model(mine[0]), mine[1]), buckets, group)
         return gradients_of(model)
 
+    def hooks_left(write: Callable[..., Any], mine: tuple[Tensor, Tensor], group: Group) -> int:
+        model = MLP(MLPConfig(WIDTHS)).double()
+        for _ in range(2):
+            model.zero_grad()
+            write(F.mse_loss(model(mine[0]), mine[1]), [list(reversed(list(model.parameters())))], group)
+        return sum(len(p._post_accumulate_grad_hooks or ()) for p in model.parameters())  # type: ignore[attr-defined]
+
     for n in student.sizes((2, 3)):
         x, y = ([student.tensor(5, width, dtype=torch.float64) / 8 for _ in range(n)] for width in (6, 4))
         batches = list(zip(x, y, strict=True))
@@ -224,6 +232,9 @@ def behind_backward(student: Reader) -> str:
             "All buckets left in time, but the gradients are as they were: who calls `end`?": own,
         }
         student.expect_results(run, [right] * n, slips, within=1e-9)
+    left = max(student.through("overlapped", 2, [(x + 1, y) for x, y in batches[:2]], hooks_left).results)
+    said = "After two steps {left} of your hooks still hang on the parameters: take them off again before you return."
+    student.expect(not left, said, left=left)
     return "With 2 and 3 ranks each bucket left before the next layer was computed, and nobody waited before the end."
 
 
