@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from labkit import cost
+from labkit import Link, cost
+from labkit.chapters.c04_data_parallelism import arithmetic
 from labkit.course.chapter_file import load_chapter
 from labkit.course.questions import Question
 
@@ -48,10 +49,13 @@ def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
         cost.data_parallel_step(seconds, nbytes, 4, links, forward=0.02, bucket_bytes=size, first_bucket_bytes=size)
         for size in (100_000, 1e9)
     )
-    values = {"step": step, "flat": flat, "took": flat.exposed, "bucket_bytes": 100_000, "alpha": 0.2e-3}
+    model = arithmetic.StepModel(0.02, tuple(seconds), tuple(nbytes), 4)
+    values = model.about_buckets(100_000, Link(50e6, 0.2e-3))
+    assert values["step"] == step and values["flat"] == flat and values["free"] == step.buckets[0].end
     told = CHAPTER.forecast("exposed", values)
     assert told.declared == pytest.approx((1.2 + 1.5 * 50_000 / 50e6 * 1e3,)), "the last bucket, full at the end"
     assert "3 buckets" in told.prompt and "250 kB" in told.prompt
+    assert "The last has 50 kB and is full after 40 ms." in told.prompt
     assert CHAPTER.forecast("late-steps", {"chance": 0.02}).declared == pytest.approx(
         (100 * (1 - 0.98**8), 100 * (1 - 0.98**32))
     )
@@ -60,7 +64,7 @@ def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
     assert "Count what travels" in told.why([20.0], [2.7]) and told.why([2.72], [2.7]) == told.why(None, [2.7]) == ""
     sizes = {"sizes": [1, 2, 3, 4, 5], "counts": [9, 5, 3, 2, 1], "latency": 1.0, "total": 9, "near": 2}
     pick = CHAPTER.forecast("bucket-size", sizes | {"best": 3})
-    assert pick.declared == (3,) and pick.choices[0] == "1 B, number of buckets: 9"  # type: ignore[attr-defined]
+    assert pick.declared == (3,) and pick.choices[0] == "1 B or more, number of buckets: 9"  # type: ignore[attr-defined]
     assert "every bucket pays the latencies" in pick.why([0], [3]) and pick.why([3], [3]) == ""
 
 
