@@ -189,7 +189,7 @@ def behind_backward(student: Reader) -> str:
         for _ in range(2):
             model.zero_grad()
             write(F.mse_loss(model(mine[0]), mine[1]), [list(reversed(list(model.parameters())))], group)
-        return sum(len(p._post_accumulate_grad_hooks or ()) for p in model.parameters())  # type: ignore[attr-defined]
+        return sum(len(p._post_accumulate_grad_hooks or ()) for p in model.parameters())
 
     for n in student.sizes((2, 3)):
         x, y = ([student.tensor(5, width, dtype=torch.float64) / 8 for _ in range(n)] for width in (6, 4))
