@@ -18,6 +18,7 @@ from slices import changed_last
 
 from labkit import book
 from labkit.book.workbenches.bench import Workbench
+from labkit.collectives import ALGORITHMS
 from labkit.course import load
 from labkit.world import RankFailed
 
@@ -37,6 +38,8 @@ def workbenches(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Workbench]:
     found: list[Workbench] = []
     make = book.workbench
     monkeypatch.setenv("LABKIT_HEADLESS", "1")
+    for collective, known in ALGORITHMS.items():  # a chapter's reader may register one, which other tests do not know
+        monkeypatch.setitem(ALGORITHMS, collective, dict(known))
     with monkeypatch.context() as patch:
         patch.setattr(book, "workbench", lambda *args, **options: found.append(make(*args, **options)))
         names: dict[str, Any] = {"__name__": "__main__", "display": lambda *shown: None, "In": []}
