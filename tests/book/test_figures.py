@@ -248,6 +248,12 @@ def test_who_waits_when_a_rank_has_died_is_followed_to_its_end() -> None:
     assert wait_for(fake.failed(1, 0)).sentence.endswith("Nobody waited for another rank at that moment.")
 
 
+def test_who_waits_names_the_rank_that_raised_and_its_error() -> None:
+    raised = fake.failed(4, 3)
+    raised.failure.kind, raised.failure.error, raised.failure.message = "raised", "ValueError", "a bad image"
+    assert wait_for(raised).sentence.startswith("Rank 3 raised ValueError: a bad image. Who waits:")
+
+
 def test_the_byte_matrix_says_every_number_and_where_the_prediction_was_wrong() -> None:
     figure = byte_matrix(fake.naive(4, 250_000), predicted=[3e6, 1e6, 1e6, 2e6])
     assert figure.table()[0] == {

@@ -30,6 +30,11 @@ def test_markers_of_lines_that_coincide_sit_at_different_places():
     assert len(marked[0]) > 5 and len(marked[1]) > 5 and not marked[0] & marked[1]
 
 
+def test_a_line_of_zeros_stands_at_the_bottom():
+    low, high = book.lines({"a": [0.0, 0.0]}).spec["layout"]["yaxis"]["range"]
+    assert -0.1 < low < 0 < high
+
+
 def test_nothing_to_draw_is_refused():
     with pytest.raises(ValueError, match="nothing to draw"):
         book.lines({"a": []})

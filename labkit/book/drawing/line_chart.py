@@ -78,8 +78,10 @@ def _ticks(low: float, high: float, about: int = 6) -> list[float]:
 
 
 def _range(found: Sequence[float]) -> tuple[float, float]:
-    """From the smallest to the largest, with some room; never empty."""
+    """From the smallest to the largest, with some room; never empty, and not below a line that is nothing but 0."""
     low, high = min(found), max(found)
+    if low == high == 0:
+        return -0.04, 1.0
     room = 0.04 * (high - low) or 0.5 * abs(high) or 1.0
     return low - room, high + room
 
@@ -142,4 +144,6 @@ def _spec(drawn: Mapping[str, Line], x: str, y: str, title: str, badge: str, sai
             "marker": {"symbol": look.marker, "size": [9 if p in marked else 0 for p in line],
                        "line": {"width": 1, "color": ON_COLOUR}},
         })  # fmt: skip
-    return plotly_spec(title, badge, said, data, 300, xaxis=axis(x), yaxis=axis(y), showlegend=True)
+    heights = [b for line in drawn.values() for _, b in line]
+    upright = axis(y) if any(heights) else axis(y, range=_range(heights))
+    return plotly_spec(title, badge, said, data, 300, xaxis=axis(x), yaxis=upright, showlegend=True)

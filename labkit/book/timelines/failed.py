@@ -20,7 +20,8 @@ def after_failure(failure: Any, size: int) -> Figure:
     """failure: a `labkit.Failure`. An arrow goes from each rank to each one that it waits for; the one that failed is
     crossed out."""
     awaits = {rank: on for rank, on in failure.awaits.items() if rank != failure.rank}
-    first = failure.message.partition("\n")[0]
+    raised = f"rank {failure.rank} raised {failure.error}: " if failure.kind in ("raised", "exit") else ""
+    first = raised + failure.message.partition("\n")[0]
     said = "; ".join(f"rank {rank} for {_ranks(on)}" for rank, on in awaits.items() if on)
     waits = f"Who waits: {said}.{_ending(awaits, size)}" if said else "Nobody waited for another rank at that moment."
     sentence = f"{first[:1].upper()}{first[1:]}. {waits}"
