@@ -12,7 +12,7 @@ from labkit.chapters.c00_start_here import pictures
 
 def adding_up(run: Callable[..., Any]) -> Workbench:
     """How many ranks add up their vectors, and which of them dies before."""
-    controls = {"ranks": (2, 8), "kill": ["nobody", 0, 1]}
+    controls = {"ranks": (2, 8), "kill": ["nobody", *range(8)]}
     return book.workbench(run, controls, [pictures.sums, pictures.circle], title="Adding up vectors", ranks=8)
 
 

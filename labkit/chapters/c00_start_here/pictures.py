@@ -11,9 +11,12 @@ from labkit.data import digits
 
 
 def sums(run: Any) -> str:
-    """What the ranks hold after they have added up their vectors of 1, 2, ..."""
+    """Who lives, and what they hold after they have added up their vectors of 1, 2, ..."""
+    size = len(run.results)
+    alive = "0 and 1" if size == 2 else f"0 to {size - 1}"
+    brought = ", ".join(str(1 + rank) for rank in range(size))
     held = ", ".join(f"{x[0]:g}" for x in run.results)
-    return f"The ranks brought 1 to {len(run.results)}. Now they hold: {held}."
+    return f"Ranks {alive} are alive. They brought {brought}, and now they hold {held}."
 
 
 def circle(run: Any) -> book.Stepper:
@@ -21,14 +24,14 @@ def circle(run: Any) -> book.Stepper:
     return book.replay(run.trace, by="round", shape="circle")
 
 
-def right(model: Any) -> float:
+def accuracy(model: Any) -> float:
     """The part of the test images that the model gets right."""
     images = digits()[1]
     with torch.no_grad():
         return (model(images.x).argmax(1) == images.y).float().mean().item()
 
 
-def different(models: list[Any]) -> int:
+def count_different(models: list[Any]) -> int:
     """How many of the models differ, in any bit."""
     return len({torch.nn.utils.parameters_to_vector(m.parameters()).detach().numpy().tobytes() for m in models})
 
@@ -36,7 +39,7 @@ def different(models: list[Any]) -> int:
 def models(run: Any) -> str:
     """How many models the ranks have in the end, and how good they are."""
     ended = [model for _, model in run.results]
-    count, best = different(ended), sorted(right(model) for model in ended)
+    count, best = count_different(ended), sorted(accuracy(model) for model in ended)
     ranks = f"{len(ended)} rank{'s' * (len(ended) > 1)}"
     if count == 1:
         return f"{ranks}, 1 model: it gets {best[0]:.1%} of the test images right."
@@ -62,13 +65,14 @@ def apart(run: Any) -> book.Figure:
         f"rank {rank}": {float(k): (w - weights[0][k]).norm().item() for k, w in enumerate(mine)}
         for rank, mine in enumerate(weights)
     }
-    most = max(max(line.values()) for line in lines.values())
+    most = max(list(line.values())[-1] for line in lines.values())
     said = "All ranks have the same weights after every step: the lines lie on top of each other, at 0."
     if len(lines) == 1:
         said = "There is one rank, and so there is one model."
     if most:
-        said = f"The ranks drift apart: in the end one of them is {most:.2g} away from rank 0."
-    y = "distance"
+        said = f"The ranks drift apart: in the end one of them is {most:.2g} away from rank 0, "
+        said += f"whose weights have a norm of {weights[0][-1].norm():.2g}."
+    y = "norm of the difference"
     return book.lines(
         lines, title="Distance from rank 0 after each step (last layer)", y=y, badge="measured", sentence=said
     )
