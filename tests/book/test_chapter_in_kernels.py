@@ -56,7 +56,7 @@ def outputs(nb: nbformat.NotebookNode) -> list[dict[str, Any]]:
 
 def check_unwatched(nb: nbformat.NotebookNode, home: Path) -> None:
     opened, form, ran, table, quiz, record, end = outputs(nb)
-    assert "not predicted" in form["text/plain"] and "MB from each rank" in form["text/plain"]
+    assert "not predicted" in form["text/plain"] and "leave each rank" in form["text/plain"]
     assert VIEW not in form and VIEW not in quiz, "nobody is there to press a button"
     assert ran["text/plain"] == "ran\n"
     assert table["text/plain"].count("not predicted") == 2

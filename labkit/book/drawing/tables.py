@@ -81,5 +81,5 @@ class Table(list[Row]):
         rest = 0 if limit is None else max(0, len(self) - limit)
         more = f"the first {limit} rows; {rest} more are in .table()" if rest else ""
         words = ": ".join(part for part in (self.caption, more) if part)
-        caption = f'<caption style="text-align:left">{escape(words)}</caption>' if words else ""
+        caption = f"<caption>{escape(words)}</caption>" if words else ""
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
