@@ -354,7 +354,7 @@ def test_the_data_stands_below_a_figure_of_a_notebook_as_a_closed_table(monkeypa
     figure._ipython_display_()
     assert shown[0] == figure.bundle() and set(shown[1]) == {"text/html"}
     html = shown[1]["text/html"]
-    assert html.startswith("<details><summary>Data as a table</summary><table><caption ")
+    assert html.startswith("<details><summary>Data as a table</summary><table><caption>")
     assert html.count("<tr>") == 1 + len(figure.rows) and html.count('scope="col"') == len(figure.table().columns)
     assert html == figure.data_html()  # the same text for the same figure: nbval may compare it
     shown.clear()
