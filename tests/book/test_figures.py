@@ -366,7 +366,7 @@ def test_a_long_table_is_cut_and_its_caption_counts_the_rest() -> None:
     figure = Figure("Long", "measured", "Long.", [{"x": i} for i in range(250)], "<svg/>")
     html = figure.data_html()
     assert html.count("<tr>") == 1 + 200
-    assert ">Long (measured): the first 200 rows; 50 more are in .table()</caption>" in html
+    assert "<caption>Long (measured): the first 200 rows; 50 more are in .table()</caption>" in html
     assert figure.table()._repr_html_().count("<tr>") == 251
 
 

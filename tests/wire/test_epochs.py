@@ -261,5 +261,4 @@ def test_a_member_that_died_is_missed_in_a_new_epoch_too() -> None:
         return raised(PeerLost, lambda: around(pair, 0))
 
     run = labkit.launch(work, 2, transport="local", on_failure="continue", faults=[Kill(1, step=1)], timeout=NEVER)
-    # in the middle of a message, or already when it asks for a connection
-    assert "rank 0 lost rank 1" in run.results[0] or "rank 0 cannot reach rank 1" in run.results[0]
+    assert "rank 0 lost rank 1" in run.results[0]

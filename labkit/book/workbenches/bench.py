@@ -39,6 +39,7 @@ from labkit.wire.errors import RefusedError
 from labkit.world import RankFailed, World
 
 RANKS = "ranks"  # the control that says how many there are
+UNITS = {"us": "µs", "ms": "ms", "s": "s", "kB": "kB", "MB": "MB", "GB": "GB"}  # that end the name of a control
 
 Face = Figure | Player | Table | str
 View = Callable[[Any], Face]
@@ -286,9 +287,6 @@ def _where_it_was(before: Face | None, face: Face) -> Face:
     if isinstance(before, Player) and isinstance(face, Player) and len(before.frames) == len(face.frames):
         face.step = face.begin if before.step == before.begin else before.step
     return face
-
-
-UNITS = {"us": "µs", "ms": "ms", "s": "s", "kB": "kB", "MB": "MB", "GB": "GB"}
 
 
 def _label(name: str) -> str:

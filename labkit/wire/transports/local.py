@@ -89,7 +89,9 @@ class LocalTransport(Transport):
             sock.sendall(_HELLO.pack(self.secret, key, lane, self.rank, number, lives))
         except OSError as why:
             sock.close()
-            raise PeerLost(f"rank {self.rank} cannot reach rank {peer}: {why}", peer) from why
+            gone = isinstance(why, ConnectionRefusedError)  # nobody listens there any more
+            words = f"lost rank {peer}: it is no longer running" if gone else f"cannot reach rank {peer}: {why}"
+            raise PeerLost(f"rank {self.rank} {words}", peer) from why
         _tune(sock)
         return sock
 
