@@ -5,13 +5,14 @@ A `Forecast` holds the declared answer; a page shows only its prompt, labels and
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from labkit.course.errors import CourseError
-from labkit.course.quantities import NoNumber, kind_of, read_number
+from labkit.course.quantities import NoNumber, read_number
 from labkit.course.questions.base import letter, positions
 from labkit.course.questions.numeric import Slip, near, number, slips_of
 from labkit.course.wording import Words, plain
@@ -55,12 +56,25 @@ class Forecast(ABC):
 
 @dataclass(frozen=True)
 class Box:
-    """slips: wrong numbers that people arrive at. otherwise: what is said of any other wrong number."""
+    """slips: wrong numbers that people arrive at. otherwise: what is said of any other wrong number.
+
+    least, most: what can be answered at all. No count, time or share is negative, so `least` is 0 unless the answer is.
+    """
 
     label: str
     unit: str
     slips: tuple[Slip, ...] = ()
     otherwise: str = ""
+    least: float = -math.inf
+    most: float = math.inf
+
+    def read(self, value: object) -> float:
+        """Raises NoNumber with words for the reader."""
+        number = read_number(value, self.unit)
+        if not self.least <= number <= self.most:
+            end, limit = ("less", self.least) if number < self.least else ("more", self.most)
+            raise NoNumber(f"{plain(number)} is not possible here: it cannot be {end} than {plain(limit)}.")
+        return number
 
     def why(self, mine: float) -> str:
         return next((slip.why for slip in self.slips if near(mine, slip.value, NEAR)), self.otherwise)
@@ -81,9 +95,7 @@ class Numbers(Forecast):
         read = []
         for box, value in zip(self.boxes, values, strict=True):
             try:
-                read.append(read_number(value, box.unit))
-                if read[-1] < 0 and (kind_of(box.unit) or ("", 0))[0] == "data":
-                    raise NoNumber("An amount of bytes cannot be negative.")
+                read.append(box.read(value))
             except NoNumber as error:
                 raise ValueError(f"{box.label}: {error}" if len(self.boxes) > 1 else str(error)) from None
         return tuple(read)
@@ -205,16 +217,19 @@ def forecast(entry: Mapping[str, Any], words: Words) -> Forecast:
     """The prediction of a `[[prediction]]` entry. Raises CourseError."""
     id, kind, prompt = entry["id"], entry["kind"], words.fill(entry["prompt"]).strip()
     if kind == "number":
+        answers = tuple(number(words, box["answer"]) for box in entry["boxes"])
         boxes = tuple(
             Box(
                 words.fill(box["label"]),
                 box.get("unit", ""),
                 slips_of(box, words),
                 words.fill(box.get("otherwise", "")),
+                0 if answer >= 0 else -math.inf,
+                number(words, box["most"]) if "most" in box else math.inf,
             )
-            for box in entry["boxes"]
+            for box, answer in zip(entry["boxes"], answers, strict=True)
         )
-        return Numbers(id, kind, prompt, tuple(number(words, box["answer"]) for box in entry["boxes"]), boxes)
+        return Numbers(id, kind, prompt, answers, boxes)
     if kind == "choice":
         choices, answer = tuple(words.fill(c) for c in entry["choices"]), words.value(entry["answer"].strip())
         if isinstance(answer, bool) or not isinstance(answer, int) or not 0 <= answer < len(choices):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import linecache
 import os
 import pickle
+import re
 import sys
 import threading
 import time
@@ -89,10 +91,21 @@ def explain(failure: Failure) -> str:
         head = f"{f.error}: {f.message}"
     parts = [head]
     if f.traceback and f.kind in ("raised", "wire", "lost", "exit"):
-        parts.append(f.traceback.rstrip())
+        parts.append(with_lines_of_cells(f.traceback).rstrip())
     if f.waiting:
         parts.append("Meanwhile:\n" + "\n".join(f"  rank {r}: {what}" for r, what in f.waiting.items()))
     return "\n\n".join(parts)
+
+
+def with_lines_of_cells(traceback: str) -> str:
+    """A rank's traceback with the lines of notebook cells: they are known here, and were not where it was raised."""
+
+    def look_up(frame: re.Match[str]) -> str:
+        path, number, name, below = frame.groups()
+        text = "" if below else linecache.getline(path, int(number)).strip()
+        return f"  File your cell, line {number}, in {name}\n" + (f"    {text}\n" if text else "") + below
+
+    return re.sub(r'  File "(.*ipykernel_\d+[/\\]\d+\.py)", line (\d+), in (.*)\n((?:    )?)', look_up, traceback)
 
 
 class Interrupted(KeyboardInterrupt):

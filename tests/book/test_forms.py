@@ -189,6 +189,7 @@ def test_one_paragraph_can_stand_in_a_line_and_more_keep_their_marks() -> None:
     (r"2\frac{N-1}{N}b", "2((N − 1) / N)b"), (r"\alpha + \frac{b}{\beta}", "α + b / β"), ("a_i^2", "aᵢ²"),
     ("10^{-6}", "10⁻⁶"), (r"x^{P}", "x^P"), (r"\sqrt{N+1}", "√(N + 1)"), (r"\text{all ranks} \le 4", "all ranks ≤ 4"),
     ("T = (m-1)", "T = (m − 1)"), ("-3", "−3"), (r"\unknown", r"\unknown"), ("a<b", "a < b"), (r"50\%", "50%"),
+    (r"\ln 10", "ln 10"), (r"\log P", "log P"), (r"\log(P)", "log(P)"),
 ])  # fmt: skip
 def test_formulas_read_without_a_typesetter(latex: str, words: str) -> None:
     assert to_words(math_html(latex)) == words

@@ -345,6 +345,17 @@ def test_code_stands_alone_with_partials_defaults_and_functions_that_call_themse
 
 
 @pytest.mark.ranks
+def test_a_recorded_control_calls_its_values_as_the_live_one_does(monkeypatch):
+    monkeypatch.setenv("LABKIT_RECORD", "1")
+    sizes, run = [("4 kB", 1000), ("8 kB", 2000)], lambda group, size=1000: size
+    one = book.workbench(run, {"size": sizes}, [lambda run: str(run.results)], title="Labels", ranks=1)
+    try:
+        assert one._repr_mimebundle_()[recorded.GRID]["controls"] == [["size", ["4 kB", "8 kB"]]]
+    finally:
+        one.close()
+
+
+@pytest.mark.ranks
 def test_real_runs_over_a_grid_are_kept_for_pages_on_which_nothing_runs(monkeypatch):
     monkeypatch.setenv("LABKIT_RECORD", "1")
     one = bench()

@@ -23,7 +23,7 @@ def test_numbers_are_read_in_the_units_of_their_boxes(forecasts: dict[str, Forec
         f.read(3)
     with pytest.raises(ValueError, match="MB from each: 'lots' is not a number"):
         f.read("lots", 2)
-    with pytest.raises(ValueError, match="MB from each: An amount of bytes cannot be negative"):
+    with pytest.raises(ValueError, match="MB from each: -5 is not possible here: it cannot be less than 0"):
         f.read(-5, 2)
 
 

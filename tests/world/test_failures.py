@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -41,6 +43,19 @@ def test_the_traceback_of_the_first_rank_that_raised_is_shown() -> None:
     assert failure.awaits == {0: [1], 2: [1]}
     text = str(caught.value)
     assert "rank 1 raised KeyError" in text and "rank 2: receive float32[3] from rank 1" in text
+
+
+def test_a_traceback_has_the_lines_of_the_notebooks_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = "/tmp/ipykernel_77/123.py"
+    lines = ["def work(group):\n", "    [][group.rank]\n"]
+    monkeypatch.setitem(linecache.cache, cell, (9, None, lines, cell))
+    names: dict[str, Any] = {}
+    exec(compile("".join(lines), cell, "exec"), names)
+    with pytest.raises(RankFailed) as caught:
+        labkit.launch(names["work"], 1)
+    shown = str(caught.value)
+    assert cell in caught.value.failure.traceback and cell not in shown
+    assert "File your cell, line 2, in work\n    [][group.rank]\nIndexError" in shown
 
 
 def test_a_rank_that_takes_long_to_say_why_it_failed_is_heard_all_the_same() -> None:

@@ -100,7 +100,9 @@ def _command(name: str, tokens: list[re.Match[str]], at: int) -> tuple[str, int]
                 break
         return escape(words), at
     if name in SIGNS:
-        return SIGNS[name], at
+        after = next((t for t in tokens[at:] if not t.group(3)), None)
+        apart = SIGNS[name] == name and after is not None and (after.group(4) or after.group(5))  # ln 10, log x
+        return SIGNS[name] + " " * bool(apart), at
     if len(name) == 1 and not name.isalpha():  # \, \; \% \{ and the like
         return (" " if name in ",;: !" else escape(name)), at
     return escape("\\" + name), at

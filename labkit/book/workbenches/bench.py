@@ -297,7 +297,7 @@ def _label(name: str) -> str:
 
 def _widget(name: str, given: Any) -> Any:
     """The widget of a control, with its name as a visible label."""
-    from ipywidgets import Widget
+    from ipywidgets import Checkbox, Dropdown, Widget
     from ipywidgets.widgets.interaction import interactive
 
     made = given if isinstance(given, Widget) else interactive.widget_from_abbrev(given)
@@ -305,6 +305,8 @@ def _widget(name: str, given: Any) -> Any:
         raise ValueError(f"control {name!r}: {given!r} is no list, no (least, most), no True or False, and no widget")
     made.description = made.description or _label(name)
     made.style.description_width = "initial"
+    if isinstance(made, (Checkbox, Dropdown)) and made.layout.width is None:
+        made.layout.width = "auto"  # as wide as its words: four lists stand in one row
     return made
 
 

@@ -34,7 +34,7 @@ def record(bench: Workbench) -> dict[str, Any]:
     bench.show(start)
     return {
         "title": bench.title,
-        "controls": [[bench.controls[name].description, [_text(v) for v in some]] for name, some in values.items()],
+        "controls": [[bench.controls[name].description, [_text(bench.controls[name], v) for v in some]] for name, some in values.items()],
         "start": [some.index(start[name]) for name, some in values.items()], "runs": runs,
     }  # fmt: skip
 
@@ -63,5 +63,8 @@ def _some(widget: Any) -> list[Any]:
     return sorted({widget.min, widget.value, widget.max})
 
 
-def _text(value: Any) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+def _text(widget: Any, value: Any) -> str:
+    """What the control calls this value."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return next((str(label) for label, v in getattr(widget, "_options_full", ()) if v == value), str(value))

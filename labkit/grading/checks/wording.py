@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import linecache
 import re
 from string import Formatter
 from typing import Any
@@ -12,6 +10,7 @@ import torch
 from torch import Tensor
 
 from labkit.cost.units import format_bytes
+from labkit.world.job import with_lines_of_cells
 
 LONGEST = 3000  # characters of a traceback that are shown
 
@@ -79,19 +78,10 @@ def cleaned(traceback: str) -> str:
     """
     kept: list[str] = []
     keep = True
-    lines = traceback.rstrip().splitlines()
-    for line, after in itertools.zip_longest(lines, lines[1:], fillvalue=""):
-        frame = re.match(r'  File "(.*?)", line (\d+)', line)
-        if frame:
-            path, number = frame[1], int(frame[2])
-            keep = not re.search(r"[/\\](labkit|site-packages|dist-packages|lib[/\\]python[\d.]+)[/\\]", path)
-            cell = re.search(r"ipykernel_\d+[/\\]\d+\.py$", path)
-            if keep:
-                kept.append(line.replace(f'"{path}"', "your cell") if cell else line)
-                if not after.startswith("    ") and (text := linecache.getline(path, number).strip()):
-                    kept.append(f"    {text}")
-            continue
-        if not line.startswith("    "):
+    for line in with_lines_of_cells(traceback).rstrip().splitlines():
+        if frame := re.match(r'  File "?(.*?)"?, line \d+', line):
+            keep = not re.search(r"[/\\](labkit|site-packages|dist-packages|lib[/\\]python[\d.]+)[/\\]", frame[1])
+        elif not line.startswith("    "):
             keep = True
         if keep:
             kept.append(line)
