@@ -28,6 +28,7 @@ class GPTConfig:
     tied: bool = True  # one matrix both embeds tokens and scores them (Press & Wolf 2017)
     kv_heads: int | None = None  # heads of keys and values, each read by heads / kv_heads queries; None: `heads`
     dropout: float = 0.0  # how many numbers training sets to 0: in the embeddings, attention, and what layers add
+    rotary: bool = False  # positions turn queries and keys (Su et al. 2021, "RoFormer"); none are added to embeddings
 
     def __post_init__(self) -> None:
         for name in ("vocab", "context", "layers", "heads", "width", "expansion"):
@@ -43,6 +44,11 @@ class GPTConfig:
             raise ValueError(
                 f"GPTConfig(heads={self.heads}, kv_heads={self.kv_heads}): every head of keys and values serves "
                 f"as many heads; choose one of {', '.join(map(str, fit))}"
+            )
+        if self.rotary and self.width // self.heads % 2:
+            raise ValueError(
+                f"GPTConfig(width={self.width}, heads={self.heads}, rotary=True): numbers are turned in pairs, so the "
+                f"width of a head, {self.width // self.heads}, must be even"
             )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"GPTConfig(dropout={self.dropout}): the share of numbers set to 0, from 0 to below 1")
@@ -62,32 +68,54 @@ class GPTConfig:
     def num_parameters(self) -> int:
         """(v + c) d + layers ((2 + 2 e) d^2 + 2 d n + (7 + e) d + 2 n) + 2 d, and v d more when not tied.
 
-        Here c is the context, e the expansion, and n the columns of the keys: d, or d kv_heads / heads. In a layer,
-        attention has 2 d^2 + 2 d n weights and 2 d + 2 n biases, the feed-forward part 2 e d^2 and (e + 1) d, and two
-        LayerNorms 4 d together. With n = d and e = 4 that is the well-known 12 d^2 a layer (Kaplan et al. 2020,
+        Rotary positions have no c d. Here c is the context, e the expansion, and n the columns of the keys: d, or
+        d kv_heads / heads. In a layer, attention has 2 d^2 + 2 d n weights and 2 d + 2 n biases, the feed-forward part
+        2 e d^2 and (e + 1) d, and two LayerNorms 4 d together. With n = d and e = 4 that is the well-known 12 d^2 a layer (Kaplan et al. 2020,
         table 1) plus 13 d.
         """
         d, e, n = self.width, self.expansion, self.qkv_sections[1]
-        embeddings = (self.vocab + self.context) * d
+        embeddings = (self.vocab + (0 if self.rotary else self.context)) * d
         layer = (2 + 2 * e) * d * d + 2 * d * n + (7 + e) * d + 2 * n
         logits = 0 if self.tied else self.vocab * d
         return embeddings + self.layers * layer + 2 * d + logits
 
 
-def attend(qkv_btn: Tensor, heads: int, groups: int, dropout: float = 0.0) -> Tensor:
+def attend(qkv_btn: Tensor, heads: int, groups: int, dropout: float = 0.0, rotary: bool = False) -> Tensor:
     """Causal attention of `heads` queries to `groups` keys and values: (b, t, (h + 2 g) k) -> (b, t, h k).
 
     Position t reads positions 0..t (Vaswani et al. 2017, section 3.2). With fewer keys than queries, neighbouring
     heads share one (Ainslie et al. 2023, "GQA"). dropout: the share of attention weights that are set to 0.
     """
-    k = qkv_btn.shape[-1] // (heads + 2 * groups)
-    parts = qkv_btn.split((heads * k, groups * k, groups * k), dim=-1)
-    q_bhtk, k_bgtk, v_bgtk = (x.unflatten(-1, (-1, k)).transpose(1, 2) for x in parts)
+    q_bhtk, k_bgtk, v_bgtk = heads_of(qkv_btn, heads, groups)
+    if rotary:
+        positions_t = torch.arange(qkv_btn.shape[1], device=qkv_btn.device)
+        q_bhtk, k_bgtk = turned(q_bhtk, positions_t), turned(k_bgtk, positions_t)
     if dropout:
         y_bhtk = _attend_with_dropout(q_bhtk, k_bgtk, v_bgtk, dropout)
     else:
         y_bhtk = F.scaled_dot_product_attention(q_bhtk, k_bgtk, v_bgtk, is_causal=True, enable_gqa=groups != heads)
     return y_bhtk.transpose(1, 2).flatten(2)
+
+
+def heads_of(qkv_btn: Tensor, heads: int, groups: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(b, t, (h + 2 g) k) as queries (b, h, t, k), keys and values (b, g, t, k)."""
+    k = qkv_btn.shape[-1] // (heads + 2 * groups)
+    parts = qkv_btn.split((heads * k, groups * k, groups * k), dim=-1)
+    q_bhtk, k_bgtk, v_bgtk = (x.unflatten(-1, (-1, k)).transpose(1, 2) for x in parts)
+    return q_bhtk, k_bgtk, v_bgtk
+
+
+def turned(x_bhtk: Tensor, positions_t: Tensor, base: float = 10_000.0) -> Tensor:
+    """Rotary positions (Su et al. 2021): number i and number i + k / 2 are a point, turned by t / base^(2 i / k).
+
+    The product of a query and a key then depends on how far apart they are, and on nothing else of their positions.
+    """
+    half = x_bhtk.shape[-1] // 2
+    wide = torch.promote_types(x_bhtk.dtype, torch.float32)
+    rates = base ** (-torch.arange(half, device=x_bhtk.device, dtype=wide) / half)
+    angles = positions_t.to(x_bhtk.device, wide)[:, None] * rates
+    a, b = x_bhtk.to(wide).split(half, dim=-1)
+    return torch.cat((a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()), -1).to(x_bhtk.dtype)
 
 
 def _attend_with_dropout(q_bhtk: Tensor, k_bgtk: Tensor, v_bgtk: Tensor, dropout: float) -> Tensor:
@@ -100,18 +128,19 @@ def _attend_with_dropout(q_bhtk: Tensor, k_bgtk: Tensor, v_bgtk: Tensor, dropout
 
 
 class Attention(nn.Module):
-    """Causal self-attention: see `attend`."""
+    """Causal self-attention. `core` does what lies between the two linear maps: `attend`, or one over several ranks."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.heads, self.groups, self.dropout = config.heads, config.groups, config.dropout
+        self.rotary, self.core = config.rotary, attend
         self.qkv = nn.Linear(config.width, sum(config.qkv_sections))
         self.out = nn.Linear(config.width, config.width)
 
     def forward(self, x_btd: Tensor) -> Tensor:
         """(b, t, d) -> (b, t, d)."""
         dropout = self.dropout if self.training else 0.0
-        return self.out(attend(self.qkv(x_btd), self.heads, self.groups, dropout))
+        return self.out(self.core(self.qkv(x_btd), self.heads, self.groups, dropout, self.rotary))
 
 
 class FeedForward(nn.Module):
@@ -155,7 +184,7 @@ class GPT(nn.Module):
         self.config = config = config or GPTConfig()
         with seeded(seed):
             self.tokens = nn.Embedding(config.vocab, config.width)
-            self.positions = nn.Embedding(config.context, config.width)
+            self.positions = None if config.rotary else nn.Embedding(config.context, config.width)
             self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
             self.norm = nn.LayerNorm(config.width)
             self.lm_head = nn.Linear(config.width, config.vocab, bias=False)
@@ -181,15 +210,18 @@ class GPT(nn.Module):
                 scale = math.sqrt(2 * self.config.layers) if adds_to_stream else 1.0
                 nn.init.normal_(p, std=std / scale)
 
-    def forward(self, tokens_bt: Tensor) -> Tensor:
+    def forward(self, tokens_bt: Tensor, positions_t: Tensor | None = None) -> Tensor:
         """Logits of the next token at each position: (b, t) int64 -> (b, t, v).
 
-        Raises ValueError when t is beyond the context: no position embedding exists for it.
+        positions_t: where in their sequence the tokens stand; without it, from 0 on. Raises ValueError when one is
+        beyond the context: no position embedding exists for it.
         """
-        t = tokens_bt.shape[1]
-        check_positions(t, self.config)
-        positions_t = torch.arange(t, device=tokens_bt.device)
-        x_btd = self.tokens(tokens_bt) + self.positions(positions_t)
+        if positions_t is None:
+            positions_t = torch.arange(tokens_bt.shape[1], device=tokens_bt.device)
+        check_positions(int(positions_t.max()) + 1 if len(positions_t) else 0, self.config)
+        x_btd = self.tokens(tokens_bt)
+        if self.positions is not None:
+            x_btd = x_btd + self.positions(positions_t)
         x_btd = F.dropout(x_btd, self.config.dropout, self.training)
         for block in self.blocks:
             x_btd = block(x_btd)

@@ -1,5 +1,6 @@
 # What the room offers, and where it is: read by type checkers, and by `lazy_loader` at run time.
 from .checkpointing import checkpoint as checkpoint, checkpoint_blocks as checkpoint_blocks
+from .context.parallel import ContextParallel as ContextParallel
 from .data.buckets import Bucket as Bucket
 from .data.hooks import all_reduce_hook as all_reduce_hook, bf16_hook as bf16_hook
 from .data.sampler import Sampler as Sampler

@@ -16,9 +16,21 @@ from labkit import cost, parallel, pocket
 from labkit.models import GPTConfig, seeded
 from labkit.models.gpt import Attention, Block, FeedForward
 from labkit.parallel import pipeline as full_pipelines
+from labkit.parallel.context.parallel import ContextParallel
 from labkit.parallel.tensor.attention import TensorParallelAttention
 from labkit.parallel.tensor.feed_forward import TensorParallelFeedForward
-from labkit.pocket import checkpointing, data_parallel, fsdp, ftar, one_f_one_b, tensor_parallel, zero_1, zero_2
+from labkit.pocket import (
+    checkpointing,
+    data_parallel,
+    fsdp,
+    ftar,
+    one_f_one_b,
+    ring_attention,
+    tensor_parallel,
+    ulysses,
+    zero_1,
+    zero_2,
+)  # fmt: skip
 from labkit.resilience.ftar.exchange import ft_all_reduce
 
 FILES = sorted(p for p in Path(pocket.__file__).parent.glob("*.py") if p.stem != "__init__")
@@ -194,6 +206,37 @@ def test_a_layer_that_is_cut_is_equal_to_the_full_one_in_what_it_learns_and_in_b
     assert bytes_of_steps(ours) == bytes_of_steps(full) and (size == 1 or min(map(min, bytes_of_steps(ours))) > 0)
 
 
+def over_the_ring(q: Any, k: Any, v: Any, group: Any) -> Any:
+    positions = [ring_attention.zigzag(r, group.size, 24) for r in range(group.size)]
+    return ring_attention.ring_attention(q, k, v, positions, group)
+
+
+ATTENTION = {"ring_attention": (over_the_ring, 1), "ulysses": (ulysses.ulysses_attention, 0)}
+
+
+def attended(group: Any, name: str, full: bool) -> list[torch.Tensor]:
+    """The result on this rank's positions, and the gradients of its queries, keys and values."""
+    pocketed, ring = ATTENTION[name]
+    context = ContextParallel(group, layout="zigzag" if ring else "contiguous", ulysses=1 if ring else group.size)
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (
+        context.cut(torch.randn(2, 6, 24, 4, generator=generator).double(), 2).requires_grad_() for _ in range(3)
+    )
+    y = context.attention(q, k, v) if full else pocketed(q, k, v, group)
+    y.square().sum().backward()
+    return [y.detach(), q.grad, k.grad, v.grad]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("size", [3, 1, 2])
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_over_ranks_is_equal_to_the_full_one_in_gradients_and_bytes(name: str, size: int) -> None:
+    ours, full = (labkit.launch(attended, size, name, way, transport="local") for way in (False, True))
+    for mine, theirs in zip(ours.results, full.results, strict=True):
+        assert all(torch.allclose(a, b, rtol=0, atol=1e-6) for a, b in zip(mine, theirs, strict=True))
+    assert ours.trace.bytes_sent() == full.trace.bytes_sent() and (size == 1 or min(ours.trace.bytes_sent()) > 0)
+
+
 def kept_by(call: Any, block: nn.Module) -> tuple[int, list[torch.Tensor]]:
     """Bytes that autograd keeps of a call, and all gradients after its backward. (Parameters are kept anyway.)"""
     kept, mine = {}, {p.data_ptr() for p in block.parameters()}
@@ -222,7 +265,8 @@ def test_checkpointing_keeps_the_input_alone_and_gives_the_same_gradients() -> N
 
 
 def test_every_edition_is_compared_and_fits_on_two_screens() -> None:
-    assert [path.stem for path in FILES] == sorted([*SAME, "checkpointing", "ftar", "one_f_one_b", "tensor_parallel"])
+    others = ["checkpointing", "ftar", "one_f_one_b", "ring_attention", "tensor_parallel", "ulysses"]
+    assert [path.stem for path in FILES] == sorted([*SAME, *others])
     for path in FILES:
         assert len(path.read_text().splitlines()) <= 150, path.name
         places = {n.module.partition(".")[0] for n in ast.walk(ast.parse(path.read_text()))

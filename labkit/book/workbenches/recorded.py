@@ -25,7 +25,7 @@ def wanted() -> bool:
 def record(bench: Workbench) -> dict[str, Any]:
     """{"title", "controls": [[name, [values as text]]], "start": [indices], "runs": [{"at": [indices], "html"}]}."""
     values = grid(bench)
-    start = bench.settings
+    start, widgets = bench.settings, bench.controls
     runs: list[dict[str, Any]] = []
     for at in itertools.product(*(range(len(some)) for some in values.values())):
         settings = {name: some[k] for (name, some), k in zip(values.items(), at, strict=True)}
@@ -34,7 +34,8 @@ def record(bench: Workbench) -> dict[str, Any]:
     bench.show(start)
     return {
         "title": bench.title,
-        "controls": [[bench.controls[name].description, [_text(bench.controls[name], v) for v in some]] for name, some in values.items()],
+        "controls": [[widgets[name].description, [_text(widgets[name], v) for v in some]]
+                     for name, some in values.items()],
         "start": [some.index(start[name]) for name, some in values.items()], "runs": runs,
     }  # fmt: skip
 

@@ -188,6 +188,7 @@ def watched_step(
     try:
         look("before the step")
         with torch.autograd.graph.saved_tensors_hooks(kept.pack, kept.unpack):
+            assert model.positions is not None
             h = model.tokens(inputs) + model.positions(torch.arange(inputs.shape[1]))
             for block in model.blocks:
                 h = checkpoint(block, h) if checkpointed else block(h)

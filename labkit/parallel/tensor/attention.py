@@ -28,7 +28,7 @@ class TensorParallelAttention(nn.Module):
         gather_again: bool = True, algorithm: str = "auto", shards: Shards | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.group, self.dropout = group, config.dropout
+        self.group, self.dropout, self.rotary, self.core = group, config.dropout, config.rotary, attend
         self.groups = config.groups // group.size if shards is None else len(shards[group.rank])
         self.heads = self.groups * (config.heads // config.groups)
         sections = config.qkv_sections
@@ -43,5 +43,5 @@ class TensorParallelAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         qkv_btn = self.qkv(x_btd, length)
         with different_inside(self.group) if dropout else nullcontext():
-            y_btn = attend(qkv_btn, self.heads, self.groups, dropout)
+            y_btn = self.core(qkv_btn, self.heads, self.groups, dropout, self.rotary)
         return self.out(y_btn, bias)

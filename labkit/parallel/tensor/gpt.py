@@ -93,7 +93,7 @@ class TensorParallelGPT(nn.Module):
                 shards=self.placement.vocab if self.placement else None,
             )
         with torch.device("meta"):
-            self.positions = nn.Embedding(config.context, config.width)
+            self.positions = None if config.rotary else nn.Embedding(config.context, config.width)
             self.blocks = nn.ModuleList(
                 TensorParallelBlock(config, group, placement=self.placement, check=False, **ways)
                 for _ in range(config.layers)
@@ -124,13 +124,16 @@ class TensorParallelGPT(nn.Module):
 
         whole.recipe.replay(deliver, whole, self.group.device)
 
-    def forward(self, tokens_bt: Tensor, targets_bt: Tensor | None = None) -> Tensor:
+    def forward(
+        self, tokens_bt: Tensor, targets_bt: Tensor | None = None, positions_t: Tensor | None = None
+    ) -> Tensor:
         """Logits of the next symbol, whole on every rank: (b, t) int64 -> (b, t, v). With targets: the mean loss, 0-d.
 
-        tokens_bt, targets_bt: the same on every rank. With targets the logits stay where they are made: no rank ever
+        tokens_bt, targets_bt: the same on every rank. positions_t: where the tokens stand in their sequence, if not
+        from 0 on. With targets the logits stay where they are made: no rank ever
         holds more than its part of them, and instead of an all-gather of the logits a few numbers a position are sent.
         """
-        part_btv = self.logits_part(tokens_bt)
+        part_btv = self.logits_part(tokens_bt, positions_t)
         if not self.split_vocabulary:
             return part_btv if targets_bt is None else next_token_loss(part_btv, targets_bt)
         if targets_bt is not None:
@@ -150,14 +153,14 @@ class TensorParallelGPT(nn.Module):
         order = torch.tensor([columns[i] for i in range(self.config.vocab)], device=part_btv.device)
         return gather_from_region(padded, self.group, -1, algorithm=self.algorithm).index_select(-1, order)
 
-    def logits_part(self, tokens_bt: Tensor) -> Tensor:
+    def logits_part(self, tokens_bt: Tensor, positions_t: Tensor | None = None) -> Tensor:
         """This rank's columns of the logits, or all of them if the vocabulary is not split."""
         t = tokens_bt.shape[1]
-        check_positions(t, self.config)
+        check_positions(t if positions_t is None or not t else int(positions_t.max()) + 1, self.config)
         dropout = self.config.dropout if self.training else 0.0
         if dropout:
             check_random_state(self.group)
-        norm, positions_td = self._outside(t)
+        norm, positions_td = self._outside(slice(t) if positions_t is None else positions_t)
         x_btd = self._embed(tokens_bt, positions_td)
         x_btd = drop(x_btd, dropout, self.group if self.sequence else None)
         for block in self.blocks:
@@ -169,22 +172,24 @@ class TensorParallelGPT(nn.Module):
             x_btd = gather_from_region(x_btd, self.group, 1, length=t, algorithm=self.algorithm)
         return self.lm_head(x_btd)
 
-    def _outside(self, t: int) -> tuple[Sequence[Tensor], Tensor]:
-        """The last norm (weight, bias) and the position embeddings that this rank adds."""
+    def _outside(self, at: slice | Tensor) -> tuple[Sequence[Tensor], Tensor | None]:
+        """The last norm (weight, bias) and the position embeddings that this rank adds, where there are any."""
         held: list[Tensor] = [self.norm.weight, self.norm.bias]
-        positions_td: Tensor = self.positions.weight
+        table: Tensor | None = None if self.positions is None else self.positions.weight
         if self.sequence and torch.is_grad_enabled():
-            several = [*held, positions_td] if self.split_vocabulary else held
+            several = [*held, table] if self.split_vocabulary and table is not None else held
             held = list(copy_all_to_region(several, self.group, algorithm=self.algorithm))
-            positions_td = held.pop() if self.split_vocabulary else positions_td
-        positions_td = positions_td[:t]
-        if self.sequence and self.split_vocabulary:
+            table = held.pop() if len(held) > 2 else table
+        positions_td = None if table is None else table[at]
+        if positions_td is not None and self.sequence and self.split_vocabulary:
             positions_td = own_part(positions_td, self.group, 0)
         return held, positions_td
 
-    def _embed(self, tokens_bt: Tensor, positions_td: Tensor) -> Tensor:
+    def _embed(self, tokens_bt: Tensor, positions_td: Tensor | None) -> Tensor:
         """Tokens and positions added: (b, t, d), or this rank's part of t."""
-        x_btd = self.tokens(tokens_bt) + positions_td
+        x_btd = self.tokens(tokens_bt)
+        if positions_td is not None:
+            x_btd = x_btd + positions_td
         if self.sequence and not self.split_vocabulary:
             x_btd = scatter_to_region(x_btd, self.group, 1, algorithm=self.algorithm)
         return x_btd

@@ -53,7 +53,10 @@ class GPTStage(nn.Module):
         """This stage's part of `GPT.forward`."""
         if self.first:
             check_positions(x.shape[1], self.config)
-            x = self.tokens(x) + self.positions(torch.arange(x.shape[1], device=x.device))
+            t = x.shape[1]
+            x = self.tokens(x)
+            if self.positions is not None:
+                x = x + self.positions(torch.arange(t, device=x.device))
             x = F.dropout(x, self.config.dropout, self.training)
         for block in self.blocks.values():
             x = block(x)
