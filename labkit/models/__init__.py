@@ -7,15 +7,18 @@ with the same seed hold the same weights, with no message between them.
 from labkit.models.cnn import CNN, CNNConfig
 from labkit.models.gpt import GPT, GPTConfig, next_token_loss
 from labkit.models.mlp import MLP, MLPConfig
+from labkit.models.moe import MoE, MoEConfig
 from labkit.models.weights import flat_gradient, num_parameters, seeded, state
 
 __all__ = [
     "CNN",
     "GPT",
     "MLP",
+    "MoE",
     "CNNConfig",
     "GPTConfig",
     "MLPConfig",
+    "MoEConfig",
     "flat_gradient",
     "next_token_loss",
     "num_parameters",

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from labkit.models.moe import MoE, MoEConfig
 from labkit.models.weights import seeded
 
 
@@ -28,6 +29,7 @@ class GPTConfig:
     tied: bool = True  # one matrix both embeds tokens and scores them (Press & Wolf 2017)
     kv_heads: int | None = None  # heads of keys and values, each read by heads / kv_heads queries; None: `heads`
     dropout: float = 0.0  # how many numbers training sets to 0: in the embeddings, attention, and what layers add
+    moe: MoEConfig | None = None  # a mixture of experts in the place of every feed-forward part
     rotary: bool = False  # positions turn queries and keys (Su et al. 2021, "RoFormer"); none are added to embeddings
 
     def __post_init__(self) -> None:
@@ -68,14 +70,17 @@ class GPTConfig:
     def num_parameters(self) -> int:
         """(v + c) d + layers ((2 + 2 e) d^2 + 2 d n + (7 + e) d + 2 n) + 2 d, and v d more when not tied.
 
-        Rotary positions have no c d. Here c is the context, e the expansion, and n the columns of the keys: d, or
-        d kv_heads / heads. In a layer, attention has 2 d^2 + 2 d n weights and 2 d + 2 n biases, the feed-forward part
-        2 e d^2 and (e + 1) d, and two LayerNorms 4 d together. With n = d and e = 4 that is the well-known 12 d^2 a layer (Kaplan et al. 2020,
-        table 1) plus 13 d.
+        Rotary positions have no c d, and a mixture has its own number in the place of the feed-forward part. Here c is
+        the context, e the expansion, and n the columns of the keys: d, or d kv_heads / heads. In a layer, attention
+        has 2 d^2 + 2 d n weights and 2 d + 2 n biases, the feed-forward part 2 e d^2 and (e + 1) d, and two LayerNorms
+        4 d together. With n = d and e = 4 that is the well-known 12 d^2 a
+        layer (Kaplan et al. 2020, table 1) plus 13 d.
         """
         d, e, n = self.width, self.expansion, self.qkv_sections[1]
         embeddings = (self.vocab + (0 if self.rotary else self.context)) * d
         layer = (2 + 2 * e) * d * d + 2 * d * n + (7 + e) * d + 2 * n
+        if self.moe is not None:
+            layer += self.moe.num_parameters(d) - (2 * e * d * d + (e + 1) * d)
         logits = 0 if self.tied else self.vocab * d
         return embeddings + self.layers * layer + 2 * d + logits
 
@@ -164,7 +169,7 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(config.width)
         self.attention = Attention(config)
         self.norm2 = nn.LayerNorm(config.width)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward: nn.Module = FeedForward(config) if config.moe is None else MoE(config.width, config.moe)
         self.dropout = config.dropout
 
     def forward(self, x_btd: Tensor) -> Tensor:
@@ -206,7 +211,7 @@ class GPT(nn.Module):
             if name.endswith("bias"):
                 nn.init.zeros_(p)
             else:
-                adds_to_stream = name.endswith(("attention.out.weight", "feed_forward.down.weight"))
+                adds_to_stream = name.endswith(("attention.out.weight", "down.weight"))
                 scale = math.sqrt(2 * self.config.layers) if adds_to_stream else 1.0
                 nn.init.normal_(p, std=std / scale)
 

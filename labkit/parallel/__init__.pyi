@@ -5,6 +5,7 @@ from .data.buckets import Bucket as Bucket
 from .data.hooks import all_reduce_hook as all_reduce_hook, bf16_hook as bf16_hook
 from .data.sampler import Sampler as Sampler
 from .data.wrapper import DataParallel as DataParallel
+from .expert.parallel import ExpertParallel as ExpertParallel
 from .flat import Flat as Flat, Piece as Piece
 from .fsdp.deferred import deferred as deferred
 from .fsdp.fully_shard import FullyShard as FullyShard

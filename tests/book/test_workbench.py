@@ -17,7 +17,7 @@ import labkit
 import labkit.collectives
 from labkit import book, cost
 from labkit.book.workbenches import recorded
-from labkit.book.workbenches.latest import Latest
+from labkit.book.workbenches.latest import PATIENCE, Latest
 from labkit.book.workbenches.source import standing_alone
 from labkit.collectives import all_reduce
 
@@ -307,6 +307,7 @@ def test_only_the_latest_is_done():
         begun.set()
         time.sleep(0.2)
         done.append(settings["n"])
+        return True
 
     latest = Latest(work, lambda: None)
     latest.ask({"n": 0})
@@ -316,6 +317,27 @@ def test_only_the_latest_is_done():
     assert latest.wait(10) and done[0] == 0 and done[-1] == 5 and len(done) < 6
     latest.close()
     assert eventually(lambda: not latest._thread.is_alive())
+
+
+def slowly(group, a=0, b=0, c=0):
+    time.sleep(PATIENCE)  # so that it ends just when it is to be cancelled
+    return a, b, c
+
+
+@pytest.mark.ranks
+def test_after_a_burst_of_changes_the_picture_is_that_of_the_controls(somebody):
+    controls = {name: (0, 50) for name in "abc"}
+    one = book.workbench(slowly, controls, [lambda run: str(run.results[0])], ranks=2, transport="local")
+    try:
+        one.panel  # noqa: B018
+        assert one.wait(30)
+        for n in range(1, 16):
+            one.set(a=n)
+            one.set(b=n)
+            one.set(c=n)
+            assert one.wait(30) and one.result.results[0] == (n, n, n), (n, one.said)
+    finally:
+        one.close()
 
 
 def by_ring(x: Any, group: Any) -> Any:

@@ -94,7 +94,8 @@ def test_a_plot_whose_module_comes_late_shows_what_was_told_meanwhile(lab: Lab) 
 
 
 def test_after_a_restart_the_page_says_what_to_run(lab: Lab) -> None:
-    page = lab.open("restarted.ipynb", ["# make it\nthing = 3", BENCH.replace("500", "600"), "thing + 1", "other + 1"])
+    page = lab.open("restarted.ipynb", ["# make it\nthing = 3", BENCH.replace("500", "600"), "thing + 1", "other + 1",
+                                      'assert 1 > 2, "two ranks or more"'])  # fmt: skip
     lab.run_all(page)
     page.get_by_text("run on 2 processes").wait_for()
     page.evaluate("window.jupyterapp.shell.currentWidget.context.save()")
@@ -102,7 +103,7 @@ def test_after_a_restart_the_page_says_what_to_run(lab: Lab) -> None:
     lab.wait_idle(page)
     told = "getComputedStyle(document.querySelector('.lk-bench'), '::before').content"
     page.wait_for_function(f"{told}.includes('The kernel was restarted')")
-    for number in (2, 3):
+    for number in (2, 3, 4):
         page.evaluate(f"window.jupyterapp.shell.currentWidget.content.activeCellIndex = {number}")
         page.evaluate("void window.jupyterapp.commands.execute('notebook:run-cell')")
         lab.wait_idle(page)
@@ -110,4 +111,38 @@ def test_after_a_restart_the_page_says_what_to_run(lab: Lab) -> None:
     asked.get_by_text("thing does not exist yet.").wait_for()
     assert "begins with:\n\n    # make it" in asked.inner_text() and "Traceback" not in asked.inner_text()
     assert "name 'other' is not defined" in unknown.inner_text()
+    assert page.locator(".jp-CodeCell").nth(4).locator(".jp-OutputArea-output").inner_text() == "two ranks or more"
+    page.close()
+
+
+BURST = """
+import torch, labkit
+from labkit import book
+from labkit.collectives import all_reduce
+
+def where(group, way="a", one=1, two=0):
+    for _ in range(3):
+        all_reduce(torch.ones(1000), group)
+    return way, one, two
+
+book.workbench(where, {"way": list("abcd"), "one": (0, 7), "two": (0, 13)}, [
+    lambda run: book.replay(run.trace), lambda run: f"this is {run.results[0]}", lambda run: book.timeline(run.trace),
+], title="Where", ranks=8, transport="local", clock="virtual")
+"""
+
+
+def test_after_a_burst_of_keys_the_words_are_those_of_the_controls(lab: Lab) -> None:
+    page = lab.open("burst.ipynb", [BURST])
+    page.evaluate("void window.jupyterapp.commands.execute('notebook:run-cell')")
+    output = page.locator(".jp-OutputArea-output").first
+    output.get_by_text("this is ('a', 1, 0)").wait_for()
+    one, two = (output.get_by_role("slider", name=name, exact=True) for name in ("one", "two"))
+    for way, first, second in [("c", 0, 13), ("d", 7, 0), ("b", 0, 13), ("a", 7, 0)] * 2:
+        output.get_by_label("way", exact=True).focus()
+        output.get_by_label("way", exact=True).select_option(way)
+        two.focus()
+        page.keyboard.press("End" if second else "Home")
+        one.focus()
+        page.keyboard.press("End" if first else "Home")
+        output.get_by_text(f"this is ('{way}', {first}, {second})").wait_for(timeout=15_000)
     page.close()

@@ -1,7 +1,8 @@
 """What the kernel of `labkit lab` does when it starts, also after a restart: nothing of the chapter has run yet.
 
 The worker of its ranks is started, and PyTorch loaded. A name that no cell has made yet is told with the cell that
-makes it, which is what a reader needs to know who restarted the kernel, or left a cell out.
+makes it, which is what a reader needs to know who restarted the kernel, or left a cell out. And what a cell asserts of
+the chapter's parameters is told as a sentence.
 """
 
 from __future__ import annotations
@@ -22,15 +23,26 @@ def begin() -> None:
     if os.environ.get("LABKIT_HEADLESS") == "1":
         return
     forkserver.begin()
-    sys.modules["IPython"].get_ipython().set_custom_exc((NameError,), _tell)
+    sys.modules["IPython"].get_ipython().set_custom_exc((NameError, AssertionError), _tell)
 
 
 def _tell(
-    shell: Any, kind: type[NameError], error: NameError, frames: TracebackType, tb_offset: int | None = None
+    shell: Any, kind: type[Exception], error: Exception, frames: TracebackType, tb_offset: int | None = None
 ) -> None:
-    if said := missing(error, shell.user_ns.get("In", [""])[-1]):
+    if isinstance(error, NameError):
+        said = missing(error, shell.user_ns.get("In", [""])[-1])
+    else:
+        said = str(error) if _raised_in(frames) == "<module>" else ""
+    if said:
         error._render_traceback_ = lambda: [said]  # type: ignore[attr-defined]
     shell.showtraceback((kind, error, frames), tb_offset=tb_offset)
+
+
+def _raised_in(frames: TracebackType) -> str:
+    """The function in which it was raised: "<module>" for a line of the cell itself."""
+    while frames.tb_next is not None:
+        frames = frames.tb_next
+    return frames.tb_frame.f_code.co_name
 
 
 def missing(error: NameError, cell: str = "") -> str:

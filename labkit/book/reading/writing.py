@@ -126,7 +126,14 @@ def look_at(task: Task, names: Mapping[str, Any]) -> Answer:
     name = task.own.__name__
     notes: list[str] = []
     if names.get(name) is task.own:
-        return Answer(task, _Unwritten(f"This is the book's {name}: run your own cell above, then this one."), notes)
+        return Answer(
+            task,
+            _Unwritten(
+                f"This is the book's {name}: your cell above has not run, or it stopped with an error. "
+                "Run it, then this one."
+            ),
+            notes,
+        )
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is not None and not shell.last_execution_succeeded:
         notes.append(f"The cell that ran before this one failed. If it was yours, an older {name} is judged here.")

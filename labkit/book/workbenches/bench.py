@@ -166,14 +166,16 @@ class Workbench:
         else:
             self._work(self.settings)
 
-    def _work(self, settings: dict[str, Any]) -> None:
+    def _work(self, settings: dict[str, Any]) -> bool:
+        """Whether it came to its end, be it a failure: False where it was stopped."""
         try:
-            self._run_and_show(settings)
+            return self._run_and_show(settings)
         except Exception as why:  # of a view, or of what shows it: the next change is to be heard
             told = missing(why) if isinstance(why, NameError) else ""
             self._tell(told or f"{type(why).__name__}: {why}")
+            return True
 
-    def _run_and_show(self, settings: dict[str, Any]) -> None:
+    def _run_and_show(self, settings: dict[str, Any]) -> bool:
         begun = time.perf_counter()
         world = self._world_of(settings.get(RANKS, self._ranks))
         rest = {name: value for name, value in settings.items() if name != RANKS}
@@ -183,19 +185,21 @@ class Workbench:
                 _where_it_was(before, view(result)) for view, before in zip_longest(self._views, self.faces) if view
             ]
         except RankFailed as failed:
-            if failed.failure.kind != "stopped":  # else the next run is asked for already
-                self._show_failure(failed, settings)
-            return
+            if failed.failure.kind == "stopped":
+                return False
+            self._show_failure(failed, settings)
+            return True
         except (RefusedError, ValueError) as why:
             self.result, self.faces = None, []  # what an earlier run has shown is not of these settings
             self._draw()
             self._tell(f"Not run: {why}")
-            return
+            return True
         self.result, self.faces, self._at = result, faces, settings
         how = _how(world.size, time.perf_counter() - begun, result)
         self._tell("drawing ..." if live() else how)
         self._draw()
         self._tell(how)
+        return True
 
     def _show_failure(self, failed: RankFailed, settings: dict[str, Any]) -> None:
         """Who waited for whom, in place of what the run would have shown."""
@@ -307,6 +311,7 @@ def _widget(name: str, given: Any) -> Any:
     made.style.description_width = "initial"
     if isinstance(made, (Checkbox, Dropdown)) and made.layout.width is None:
         made.layout.width = "auto"  # as wide as its words: four lists stand in one row
+        made.layout.margin = "2px 18px 2px 2px"
     return made
 
 

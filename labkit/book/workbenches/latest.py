@@ -10,11 +10,16 @@ PATIENCE = 0.15  # seconds that work gets to end by itself when other work is as
 
 
 class Latest:
-    """Does `work(settings)` in a thread, for the settings asked for last; `cancel()` is to end what is under way."""
+    """Does `work(settings)` in a thread, for the settings asked for last; `cancel()` is to end what is under way.
 
-    def __init__(self, work: Callable[[dict[str, Any]], None], cancel: Callable[[], None]):
+    `work` returns whether it came to its end: where it did not, and nothing newer is wanted, it is done again. For a
+    cancellation that was meant for older settings may strike what has just begun.
+    """
+
+    def __init__(self, work: Callable[[dict[str, Any]], bool], cancel: Callable[[], None]):
         self._work, self._cancel = work, cancel
         self._wanted: dict[str, Any] | None = None
+        self._doing: dict[str, Any] | None = None
         self._news = threading.Condition()
         self._busy = self._closed = False
         self._thread: threading.Thread | None = None
@@ -30,8 +35,8 @@ class Latest:
             late = self._busy and not self._news.wait_for(
                 lambda: not self._busy or self._wanted is not settings, PATIENCE
             )  # what is under way may be these settings already: those are not to be cancelled
-        if late:
-            self._cancel()
+            if late and self._doing is not settings:
+                self._cancel()
 
     def wait(self, seconds: float | None = None) -> bool:
         """Until nothing is wanted and nothing under way; whether that came true in time."""
@@ -51,10 +56,14 @@ class Latest:
                 if self._closed:
                     return
                 settings, self._wanted, self._busy = self._wanted, None, True
+                self._doing = settings
+            done = True
             try:
                 assert settings is not None
-                self._work(settings)
+                done = self._work(settings)
             finally:
                 with self._news:
-                    self._busy = False
+                    if not done and self._wanted is None and not self._closed:
+                        self._wanted = settings
+                    self._busy, self._doing = False, None
                     self._news.notify_all()

@@ -124,9 +124,7 @@ class TensorParallelGPT(nn.Module):
 
         whole.recipe.replay(deliver, whole, self.group.device)
 
-    def forward(
-        self, tokens_bt: Tensor, targets_bt: Tensor | None = None, positions_t: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, tokens_bt: Tensor, targets_bt: Tensor | None = None, positions_t: Tensor | None = None) -> Tensor:
         """Logits of the next symbol, whole on every rank: (b, t) int64 -> (b, t, v). With targets: the mean loss, 0-d.
 
         tokens_bt, targets_bt: the same on every rank. positions_t: where the tokens stand in their sequence, if not
