@@ -59,6 +59,7 @@ class Box:
     """slips: wrong numbers that people arrive at. otherwise: what is said of any other wrong number.
 
     least, most: what can be answered at all. No count, time or share is negative, so `least` is 0 unless the answer is.
+    whole: only whole numbers can be answered.
     """
 
     label: str
@@ -67,6 +68,7 @@ class Box:
     otherwise: str = ""
     least: float = -math.inf
     most: float = math.inf
+    whole: bool = False
 
     def read(self, value: object) -> float:
         """Raises NoNumber with words for the reader."""
@@ -74,6 +76,8 @@ class Box:
         if not self.least <= number <= self.most:
             end, limit = ("less", self.least) if number < self.least else ("more", self.most)
             raise NoNumber(f"{plain(number)} is not possible here: it cannot be {end} than {plain(limit)}.")
+        if self.whole and number != round(number):
+            raise NoNumber(f"{plain(number)} is not possible here: type a whole number.")
         return number
 
     def why(self, mine: float) -> str:
@@ -114,7 +118,7 @@ class Numbers(Forecast):
             mine = None if given is None else given[i]
             label = box.label if not box.unit or box.unit in box.label else f"{box.label} ({box.unit})"
             rows.append({"": label, "you": NOT_PREDICTED if mine is None else mine, run: result}
-                        | ({} if mine is None else {"your number is": ratio(mine, float(result))}))  # fmt: skip
+                        | ({} if mine is None else {"your number is": ratio(mine, float(result), box.unit)}))  # fmt: skip
         return rows
 
     def told(self, values: Sequence[Any]) -> str:
@@ -226,6 +230,7 @@ def forecast(entry: Mapping[str, Any], words: Words) -> Forecast:
                 words.fill(box.get("otherwise", "")),
                 0 if answer >= 0 else -math.inf,
                 number(words, box["most"]) if "most" in box else math.inf,
+                box.get("whole", False),
             )
             for box, answer in zip(entry["boxes"], answers, strict=True)
         )
@@ -243,8 +248,11 @@ def forecast(entry: Mapping[str, Any], words: Words) -> Forecast:
     return Sketch(id, kind, prompt, declared, tuple(map(plain, x)), tuple(float(v) for v in y), *labels)
 
 
-def ratio(mine: float, result: float) -> str:
-    """A guess beside the truth in words: "3 times too large", "12 % too small", "within 1 %"."""
+def ratio(mine: float, result: float, unit: str = "") -> str:
+    """A guess beside the truth in words: "3 times too large", "12 % too small", "within 1 %"; percents in points."""
+    if unit == "%" and mine != result:
+        off = round(mine - result, 1)
+        return f"{plain(abs(off))} points too {'large' if off > 0 else 'small'}" if off else "within 0.1 points"
     if mine == result or (result != 0 and abs(mine / result - 1) <= 0.01):
         return "right" if mine == result else "within 1 %"
     if result <= 0 or mine <= 0:

@@ -30,7 +30,10 @@ PREDICTION_KINDS: dict[str, tuple[Shape, Shape]] = {
 }
 # What the tables inside an entry must have, and what they may have.
 PARTS: dict[str, tuple[Shape, Shape]] = {
-    "boxes": ({"label": str, "answer": str}, {"unit": str, "slips": list, "otherwise": str, "most": str}),
+    "boxes": (
+        {"label": str, "answer": str},
+        {"unit": str, "slips": list, "otherwise": str, "most": str, "whole": bool},
+    ),
     "choices": ({"text": str}, {"right": bool, "why": str, "missed": str}),
     "numeric slips": ({"value": str, "why": str}, {}),
     "order slips": ({"before": str, "after": str, "why": str}, {}),

@@ -94,6 +94,15 @@ def test_headless_the_text_of_a_quiz_is_its_questions(reader: Path) -> None:
 
 
 @pytest.mark.usefixtures("somebody")
+def test_a_sketch_over_other_columns_is_asked_again() -> None:
+    file = chapter_file.ROOMS / f"c{NAME}" / "questions.toml"
+    file.write_text(SAMPLE.replace('"[1, 2, 4, 8]"', '"[world_size * k for k in (1, 2, 4, 8)]"'))
+    opened().predict("bubble").answer(75, 50, 50, 25)
+    assert opened().predict("bubble").predicted
+    assert not opened(world_size=3).predict("bubble").predicted
+
+
+@pytest.mark.usefixtures("somebody")
 def test_an_unanswered_prediction_stops_the_cell_and_an_answer_unlocks_it(reader: Path) -> None:
     p = opened().predict("bytes")
     with pytest.raises(book.PredictFirst) as stop:
@@ -177,7 +186,7 @@ def test_running_the_cell_again_shows_what_was_answered() -> None:
 @pytest.mark.usefixtures("somebody")
 def test_an_answer_to_a_question_that_changed_is_asked_anew(tmp_path: Path) -> None:
     opened().predict("bytes").answer(500, 14)
-    text = SAMPLE.replace(', { label = "messages", answer = "2 * world_size - 2" }', "")
+    text = SAMPLE.replace(', { label = "messages", answer = "2 * world_size - 2", whole = true }', "")
     (tmp_path / "chapters" / f"c{NAME}" / "questions.toml").write_text(text)
     with pytest.raises(book.PredictFirst):
         opened().predict("bytes").require()

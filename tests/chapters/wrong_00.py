@@ -2,7 +2,20 @@
 
 WRONG = {
     "total": {
-        "def total(x, group):\n    return x": "nothing was added",
+        "def total(x, group):\n    return x": "nobody sent a message",
+        "def total(x, group):\n    return x * group.size": "nobody sent a message",
+        """
+        def total(x, group):
+            if group.rank == 0:
+                for other in range(1, group.size):
+                    group.recv(torch.empty_like(x), source=other)
+                for other in range(1, group.size):
+                    group.send(x, to=other)
+            else:
+                group.send(x, to=0)
+                group.recv(torch.empty_like(x), source=0)
+            return x
+        """: "nothing was added",
         "def total(x, group):\n    pass": "does each of them come to a `return`?",
         "def total(x, group):\n    return all_reduce(x, group)": "a function of labkit made it",
         """
@@ -68,6 +81,7 @@ WRONG = {
         """: "while others wait for it",
     },
     "share": {
+        "def share(gradients, group):\n    all_reduce(gradients, group)": "call it once for each",
         "def share(gradients, group):\n    return gradients": "who knows the others' gradients?",
         "def share(gradients, group):\n    [all_reduce(g, group) for g in gradients]": "times the average",
         "def share(gradients, group):\n    [g.div_(group.size) for g in gradients]": "nothing was added",

@@ -25,6 +25,8 @@ def test_numbers_are_read_in_the_units_of_their_boxes(forecasts: dict[str, Forec
         f.read("lots", 2)
     with pytest.raises(ValueError, match="MB from each: -5 is not possible here: it cannot be less than 0"):
         f.read(-5, 2)
+    with pytest.raises(ValueError, match="messages: 2.5 is not possible here: type a whole number"):
+        f.read(600, 2.5)
 
 
 def test_numbers_beside_the_run(forecasts: dict[str, Forecast]) -> None:
@@ -60,6 +62,19 @@ def test_numbers_beside_the_run(forecasts: dict[str, Forecast]) -> None:
 )
 def test_a_difference_in_words(mine: float, run: float, words: str) -> None:
     assert ratio(mine, run) == words
+
+
+@pytest.mark.parametrize(
+    ("mine", "run", "words"),
+    [
+        (80, 83.4, "3.4 points too small"),
+        (90, 45, "45 points too large"),
+        (3, 3, "right"),
+        (0, 0.01, "within 0.1 points"),
+    ],
+)
+def test_percents_differ_by_points(mine: float, run: float, words: str) -> None:
+    assert ratio(mine, run, "%") == words
 
 
 def test_a_choice_by_letter_text_or_position(forecasts: dict[str, Forecast]) -> None:

@@ -114,8 +114,9 @@ class Prediction:
 
     @property
     def _about(self) -> str:
-        """A digest of the question: with other numbers it is another one."""
-        return hashlib.sha256(self._forecast.prompt.encode()).hexdigest()[:12]
+        """A digest of the question: with other numbers, or other columns to sketch, it is another one."""
+        columns = self._forecast.shown().get("x", [])
+        return hashlib.sha256("\n".join([self._forecast.prompt, *columns]).encode()).hexdigest()[:12]
 
     def _item(self) -> dict[str, Any]:
         """The form's item, as things stand."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from labkit.collectives import all_reduce
-from labkit.grading.checks.student import Slips, Student
+from labkit.grading.checks.student import NotRight, Slips, Student, StudentError
 from labkit.grading.writing import Reader, you_write
 from labkit.wire import Group
 
@@ -28,6 +28,8 @@ def everyone_has_the_sum(student: Student) -> str:
                 *(sum(x[: rank + 1]) for rank in range(1, n)),
             ],
         }
+        silent = "Every rank returned something, but nobody sent a message: who tells a rank what the others brought?"
+        student.expect(any(run.messages), silent)
         student.expect_results(run, [sum(x)] * n, slips)
         student.expect(not run.library, "The sum is right, but a function of labkit made it. Use send and recv alone.")
         text = (
@@ -55,7 +57,12 @@ def total(x: Tensor, group: Group) -> Tensor:
 def everyone_has_the_average(student: Reader) -> str:
     for n in student.sizes((2, 3)):
         x = [[n * student.tensor(3, 2), n * student.tensor(5)] for _ in range(n)]
-        run = student.in_place("share", n, x)
+        try:
+            run = student.in_place("share", n, x)
+        except StudentError as error:
+            if "moves tensors, and x is list" not in str(error):
+                raise
+            raise NotRight("`all_reduce` takes one tensor, and you gave it the list: call it once for each.") from None
         sums = [sum(tensors) for tensors in zip(*x, strict=True)]
         copied = (
             "The tensors that you were given are as they were, though something was sent: your average is in other "
