@@ -117,8 +117,8 @@ class Numbers(Forecast):
         for i, (box, result) in enumerate(zip(self.boxes, results, strict=True)):
             mine = None if given is None else given[i]
             label = box.label if not box.unit or box.unit in box.label else f"{box.label} ({box.unit})"
-            rows.append({"": label, "you": NOT_PREDICTED if mine is None else mine, run: result}
-                        | ({} if mine is None else {"your number is": ratio(mine, float(result), box.unit)}))  # fmt: skip
+            row: Row = {"": label, "you": NOT_PREDICTED if mine is None else mine, run: result}
+            rows.append(row if mine is None else row | {"your number is": ratio(mine, float(result), box.unit)})
         return rows
 
     def told(self, values: Sequence[Any]) -> str:

@@ -186,7 +186,7 @@ def test_running_the_cell_again_shows_what_was_answered() -> None:
 @pytest.mark.usefixtures("somebody")
 def test_an_answer_to_a_question_that_changed_is_asked_anew(tmp_path: Path) -> None:
     opened().predict("bytes").answer(500, 14)
-    text = SAMPLE.replace(', { label = "messages", answer = "2 * world_size - 2", whole = true }', "")
+    text = SAMPLE.replace('{ label = "messages", answer = "2 * world_size - 2", whole = true }', "")
     (tmp_path / "chapters" / f"c{NAME}" / "questions.toml").write_text(text)
     with pytest.raises(book.PredictFirst):
         opened().predict("bytes").require()

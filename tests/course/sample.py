@@ -13,7 +13,8 @@ id = "bytes"
 kind = "number"
 prompt = "How many MB leave each of {world_size} ranks, with {format_bytes(nbytes)}?"
 boxes = [
-    { label = "MB from each", unit = "MB", answer = "617.25" }, { label = "messages", answer = "2 * world_size - 2", whole = true }
+    { label = "MB from each", unit = "MB", answer = "617.25" },
+    { label = "messages", answer = "2 * world_size - 2", whole = true }
 ]
 
 [[prediction]]

@@ -44,7 +44,8 @@ def spec(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[str
                 "color": fill,
                 "line": {"width": 1 if outline else edges, "color": INK if fill == CLEAR or outline else ON_COLOUR},
                 "pattern": {"shape": hatch, "size": 6, "solidity": 0.06 if hatch == "." else 0.2, "bgcolor": fill,
-                            "fgcolor": INK if fill == CLEAR else ON_COLOUR},
+                            "fgcolor": INK if fill == CLEAR else ON_COLOUR,
+                            "fgopacity": 0.3 if kind in ("compute", "span") else 1},  # names are read on top of it
             },
         })  # fmt: skip
         if kind == "collective":  # its label goes to the top of its box, above the messages inside it

@@ -11,17 +11,31 @@ from labkit.data import digits
 
 
 def sums(run: Any) -> str:
-    """Who lives, and what they hold after they have added up their vectors of 1, 2, ..."""
+    """Who lives, and what they hold after they have added up vectors of 1, 2, ...; results: (sum, who to kill)."""
+    kill = run.results[0][1]
+    nobody = "" if kill == "nobody" else f"There is no rank {kill} here, so nobody was killed. "
     size = len(run.results)
     alive = "0 and 1" if size == 2 else f"0 to {size - 1}"
     brought = ", ".join(str(1 + rank) for rank in range(size))
-    held = ", ".join(f"{x[0]:g}" for x in run.results)
-    return f"Ranks {alive} are alive. They brought {brought}, and now they hold {held}."
+    held = ", ".join(f"{x[0]:g}" for x, _ in run.results)
+    return f"{nobody}Ranks {alive} are alive. They brought {brought}, and now they hold {held}."
 
 
 def circle(run: Any) -> book.Stepper:
     """The messages of the sum, around the circle of ranks."""
     return book.replay(run.trace, by="round", shape="circle")
+
+
+def ordinary_step(trace: Any, steps: int) -> int:
+    """The step of median duration, without the first one, in which everything is done for the first time."""
+    begin_and_end = {step: trace.during_step(step) for step in range(1, steps)}
+    return sorted(begin_and_end, key=lambda step: begin_and_end[step][1] - begin_and_end[step][0])[(steps - 1) // 2]
+
+
+def algorithms(trace: Any, step: int) -> list[str]:
+    """The algorithm of each sum that rank 0 took part in, in this step."""
+    calls = trace.collectives("all_reduce")
+    return [c.algorithm for c in calls if c.rank == 0 and c.step == step and not c.nested]
 
 
 def accuracy(model: Any) -> float:
