@@ -2,8 +2,8 @@
 
 WRONG = {
     "total": {
-        "def total(x, group):\n    return x": "nobody sent a message",
-        "def total(x, group):\n    return x * group.size": "nobody sent a message",
+        "def total(x, group):\n    return x": "No rank sent a message",
+        "def total(x, group):\n    return x * group.size": "No rank sent a message",
         """
         def total(x, group):
             if group.rank == 0:
