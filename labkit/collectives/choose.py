@@ -13,6 +13,7 @@ to talk to.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -41,25 +42,30 @@ def choose(
     link_model: Any = None,
     dtype: torch.dtype | None = None,
     ranks_per_node: int | None = None,
+    among: Sequence[str] | None = None,
 ) -> Choice:
     """The algorithm for `nbytes` on `size` ranks.
 
     nbytes: of the tensor that every rank brings; for all_gather and gather, of the joined result.
     link_model: a `labkit.cost.Links`, or anything with `alpha` (s) and `beta` (s/byte); None for a typical laptop.
     ranks_per_node: ranks on each node, if `link_model` does not say; makes the hierarchical algorithm a candidate if
-    there are several nodes.
+    there are several nodes. among: only these algorithms are candidates.
     """
-    return _choose(collective, nbytes, size, _links(link_model, size, ranks_per_node), dtype)
+    links = _links(link_model, size, ranks_per_node)
+    return _choose(collective, nbytes, size, links, dtype, None if among is None else tuple(among))
 
 
 @functools.lru_cache(maxsize=4096)  # a training step asks the same few questions again and again
-def _choose(collective: str, nbytes: int, size: int, links: Links, dtype: torch.dtype | None) -> Choice:
-    ranked = rank_algorithms(collective, nbytes, size, links)
+def _choose(
+    collective: str, nbytes: int, size: int, links: Links, dtype: torch.dtype | None, among: tuple[str, ...] | None
+) -> Choice:
+    ranked = rank_algorithms(collective, nbytes, size, links, among)
     seconds = {name: time for time, name in ranked}
     fastest = ranked[0][1]
     close = [name for name in seconds if seconds[name] <= CLOSE_ENOUGH * seconds[fastest]]
     first = min(close, key=MODELLED[collective].index)
-    if collective == "reduce_scatter" and first != "pairwise" and dtype in (torch.float16, torch.bfloat16):
+    halves = collective == "reduce_scatter" and dtype in (torch.float16, torch.bfloat16)
+    if halves and first != "pairwise" and "pairwise" in seconds:
         return Choice("pairwise", seconds, "it adds 16-bit floats in 32 bits, at the bytes of the ring")
     why = "" if first == fastest else f"{fastest} is less than 10 % faster, and heavier on memory or links"
     return Choice(first, seconds, why)
@@ -72,11 +78,12 @@ def explain(
     link_model: Any = None,
     dtype: torch.dtype | None = None,
     ranks_per_node: int | None = None,
+    among: Sequence[str] | None = None,
 ) -> str:
     """In a sentence, what `auto` chooses for these arguments (those of `choose`) and why."""
-    choice = choose(collective, nbytes, size, link_model, dtype, ranks_per_node)
+    choice = choose(collective, nbytes, size, link_model, dtype, ranks_per_node, among)
     alpha, beta = _links(link_model, size, ranks_per_node).slowest(size)
-    others = sorted((s, name) for name, s in choice.seconds.items() if name != choice.algorithm)
+    others = [(s, name) for name, s in choice.seconds.items() if name != choice.algorithm]  # the fastest first
     text = (
         f"{collective} of {nbytes:,} bytes on {size} rank{'s' if size > 1 else ''}: {choice.algorithm}, "
         f"{_time(choice.seconds[choice.algorithm])} by the model "

@@ -16,6 +16,7 @@ from labkit.book.stepping.recording import Flaw, Frame, Move, Replay
 MOST = 16  # ranks on a circle, and chunks beside a rank
 PANELS = 6
 NUMBERED = 12.0  # pixels: chunks that are narrower have no number
+SMALLEST = 10.5  # pixels of text: on a narrow page the picture shrinks to two thirds
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def circles(recording: Replay, frames: Sequence[Frame], title: str, sentence: st
     for place, index in enumerate(picked):
         left, y = (place % columns) * WIDTH / columns, top + (place // columns) * (2 * tall + 26)
         name = "before" if index == 0 else f"step {index}"
-        svg.text(left + 8, y + 12, f"{name}, {seconds_text(frames[index].time - recording.start)}", 12, bold=True)
+        svg.text(left + 8, y + 12, f"{name}, {seconds_text(frames[index].time - recording.start)}", 13, bold=True)
         where = Round(left + WIDTH / columns / 2, y + tall + 18, 84, tall - 48, 13, len(recording.ranks))
         _draw(svg, where, recording, frames, index, min(22, 76 / max(recording.chunks, 1)), 15)
     return svg.render(top + -(-len(picked) // columns) * (2 * tall + 26))
@@ -90,21 +91,21 @@ def _draw(
     flaws: dict[tuple[int, int], Flaw] = flaws_by_cell(recording) if index == len(frames) - 1 else {}
     row_of = {rank: i for i, rank in enumerate(recording.ranks)}
     for move in frame.moves:
-        _arrow(svg, where, row_of[move.src], row_of[move.dst], move)
+        _arrow(svg, where, row_of[move.src], row_of[move.dst], move, recording.chunks)
     for i, rank in enumerate(recording.ranks):
         x, y = where.place(i)
         svg.add("circle", cx=x, cy=y, r=where.radius, fill="#ffffff", klass="lk-line", stroke_width=1.4)
-        svg.text(x, y + 4, str(rank), 13 if where.radius > 15 else 11, "middle", bold=True, on_colour=True)
+        svg.text(x, y + 4, str(rank), 14 if where.radius > 15 else 12, "middle", bold=True, on_colour=True)
         left, top = where.bars(i, width * recording.chunks, height)
-        grid = Grid(left, top, width, height, 0, 0, 10 if width > 20 else 8)
+        grid = Grid(left, top, width, height, 0, 0, 11 if width > 20 else SMALLEST)
         draw_cells(svg, grid, recording, frame, flaws, hover=True, only=i)
         if recording.chunks > 1 and width >= NUMBERED:
             y = top - 3 if top + height / 2 <= where.y else top + height + 9  # on the outer side
             for chunk in range(recording.chunks):
-                svg.text(left + (chunk + 0.5) * width, y, str(chunk), 8.5, "middle")
+                svg.text(left + (chunk + 0.5) * width, y, str(chunk), SMALLEST, "middle")
 
 
-def _arrow(svg: Svg, where: Round, start: int, end: int, move: Move) -> None:
+def _arrow(svg: Svg, where: Round, start: int, end: int, move: Move, chunks: int) -> None:
     """From rank to rank, bent to the inside; near its beginning which chunks, and whether they are added or written."""
     (x1, y1), (x2, y2) = where.place(start), where.place(end)
     length = math.hypot(x2 - x1, y2 - y1) or 1.0
@@ -120,6 +121,8 @@ def _arrow(svg: Svg, where: Round, start: int, end: int, move: Move) -> None:
     if where.radius < 15:
         return
     sign(svg, mx, my, move.combine, 7)
+    if chunks == 1:
+        return  # there is nothing to tell apart
     which = f"{move.chunks[0]}..{move.chunks[-1]}" if len(move.chunks) > 1 else str(move.chunks[0])
     away = 17 if len(which) < 3 else 21
-    svg.text(mx - uy * away, my + ux * away + 4, which, 11, "middle")
+    svg.text(mx - uy * away, my + ux * away + 4, which, 12, "middle")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDTH = 760  # of the SVG, in pixels: the text column of a notebook
-NARROW = 560  # of the words above a plot: plotly does not wrap them, and a column may be as narrow as that
+NARROW = 480  # of the words above a plot: plotly does not wrap them, and a column may be as narrow as that
 ROWS_IN_TEXT = 40
 ROWS_IN_PAGE = 200
 

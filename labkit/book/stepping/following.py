@@ -80,7 +80,8 @@ class Path:
         state = [list(row) for row in held]
         queues = {rank: list(reversed(events)) for rank, events in self.order.items()}
         reached = dict.fromkeys(queues, 0)  # the longest chain of messages that ends at each rank
-        used: dict[tuple[int, int], int] = {}  # (src, dst) -> the round in which that link was last used
+        sending: dict[int, int] = {}  # rank -> the round of its last message; it sends one message at a time
+        receiving: dict[int, int] = {}  # and receives one at a time
         sent: set[int] = set()
         arrivals = []
         while any(queues.values()):
@@ -92,12 +93,13 @@ class Path:
             one = self.carried[number]
             if what == SEND or number not in sent:
                 one.load(state)
-                link = one.source, one.target
-                one.level = used[link] = max(reached[one.message.src], used.get(link, 0)) + 1
+                src = one.message.src
+                one.level = sending[src] = max(reached[src], sending.get(src, 0)) + 1
                 sent.add(number)
             if what == ARRIVE:
                 self.deliver(number, state)
-                reached[rank] = one.level = max(reached[rank], one.level)
+                one.level = max(reached[rank], one.level, receiving.get(rank, 0) + 1)
+                reached[rank] = receiving[rank] = one.level
                 arrivals.append(number)
         return arrivals
 
@@ -110,7 +112,7 @@ class Path:
         return self.carried[number].level if what == ARRIVE else reached[self.carried[number].message.src]
 
     def levels(self, arrivals: list[int]) -> Iterator[list[int]]:
-        """Arrivals in rounds: each waits only for what its sender had received, and for the link to be free."""
+        """Arrivals in rounds: each waits for what its sender had received, and a rank sends and receives one message a round."""
         for level in sorted({self.carried[n].level for n in arrivals}):
             yield [n for n in arrivals if self.carried[n].level == level]
 

@@ -80,7 +80,7 @@ class Replay:
 
     ranks: world ranks, in the order of their group. bounds: chunk c holds elements bounds[c] to bounds[c + 1] - 1.
     frames: one for each moment at which data arrived, in the true order. rounds: the same in few steps, where each
-    message waits only for what its sender had received before, and a pair of ranks exchanges one message a round.
+    message waits only for what its sender had received before, and a rank sends and receives one message a round.
     promise[i][c]: what should be there at the end, None for "anything".
     assumed: messages that went into a spare buffer. What the rank then did with them no message can show; the replay
     takes them as combined, at once or at the end, whichever keeps the promise. unseen: messages of tensors that the

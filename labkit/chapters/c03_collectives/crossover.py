@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +12,7 @@ from labkit.cost.units import format_bytes, format_seconds
 Points = dict[str, dict[int, list[float]]]
 FAST, WIDE = "recursive_doubling", "ring"
 STEPS, LEAST = 7, 1024  # sizes, each four times the one before, and the smallest in bytes
+CLOSE = 1.5  # a factor between a mark and its line
 UNSEEN = 1e-12  # seconds a byte: where noise has hidden what bytes cost
 
 
@@ -50,39 +50,69 @@ def fit(points: Points, size: int) -> Any:
     return replace(line, beta=max(line.beta, UNSEEN))
 
 
-def how_good(line: Any, size: int) -> book.Conclusion:
-    """What a message costs here, and how far the lines are from what was measured."""
+def misses(points: Points, size: int, line: Any) -> list[tuple[float, str, int]]:
+    """(measured / model, algorithm, bytes) of each mark, the one that is furthest from its line first."""
+    each = []
+    for name, times in points.items():
+        form = cost.cost_of("all_reduce", name)
+        each += [(seconds / form.seconds(n, size, line.alpha, line.beta), name, n) for n, (seconds,) in times.items()]
+    return sorted(each, key=lambda miss: -factor(miss[0]))
+
+
+def factor(ratio: float) -> float:
+    """How far from 1, upwards or downwards."""
+    return max(ratio, 1 / ratio)
+
+
+def how_good(points: Points, line: Any, size: int) -> book.Conclusion:
+    """What a message costs here, and how far the marks are from the lines: for small tensors, and for large ones."""
+    (ratio, name, nbytes), *_ = ranked = misses(points, size, line)
+    known = sorted(points[WIDE])
+    middle = known[len(known) // 2]
+    small = max(factor(r) for r, _, n in ranked if n < middle)
+    large = max(factor(r) for r, _, n in ranked if n >= middle)
     return book.conclude(
-        "With {ranks} ranks on this machine, a message costs {alpha}, and its bytes travel at {speed} [measured]. "
-        "The lines of the model miss a typical mark by {error:.0%}.",
+        "With {ranks} ranks on this machine, a message costs {alpha}, and its bytes travel at {speed} [measured].",
         {
-            "error <= 0.3": "For a model of two numbers that is close.",
-            "error > 0.3": "That is a lot. It happens where ranks share few cores, because a rank then also waits for "
-            "a core. So believe the marks in the picture, and take the lines for an order of magnitude.",
+            f"worst <= {CLOSE}": "No mark is further from its line than a factor of {worst:.2g}, so "
+            "two numbers describe these runs well.",
+            "True": "But two numbers do not describe all of these runs: for {bytes_text} the {name} took "
+            "{ratio:.2g} times as long as its line says.",
         },
-        ranks=size, error=line.residual, alpha=format_seconds(line.alpha, 3),
-        speed=cost.format_bandwidth(line.bandwidth, 3),
+        {
+            f"worst <= {CLOSE}": "",
+            f"small <= {CLOSE}": "Below {middle_text} no mark is off by more than a factor of {small:.2g}, so the "
+            "lines fail for large tensors only. They leave out that all ranks copy and add in one memory, and that a "
+            "large tensor no longer fits into the cache.",
+            f"large <= {CLOSE}": "From {middle_text} on no mark is off by more than a factor of {large:.2g}, so the "
+            "lines fail for small tensors only. They leave out that a rank may have to wait for a core before it can "
+            "send.",
+            "True": "They fail for small tensors and for large ones. The lines leave out that ranks wait for cores and "
+            "share one memory, so trust the marks more than the lines.",
+        },
+        ranks=size, alpha=format_seconds(line.alpha, 3), speed=cost.format_bandwidth(line.bandwidth, 3),
+        worst=factor(ratio), ratio=ratio, name=said(name), bytes_text=format_bytes(nbytes, 2), small=small, large=large,
+        middle_text=format_bytes(middle, 2),
     )  # fmt: skip
 
 
+def said(name: str) -> str:
+    return name.replace("_", " ")
+
+
 def curves(points: Points, size: int, line: Any) -> book.Figure:
-    """The measured all-reduces, and what the line says of them: of two at first, and of the others by the legend."""
+    """The measured all-reduces as marks, and what the line says of them."""
 
     def seconds(name: str) -> Any:
         form = cost.cost_of("all_reduce", name)
         return lambda n: form.seconds(n, size, line.alpha, line.beta)
 
-    def drawn(names: Sequence[str]) -> book.Figure:
-        shown = {name: points[name] for name in names}
-        title = f"All-reduce with {size} ranks on this machine"
-        return book.cost_curves({name: seconds(name) for name in names}, shown, title=title, badge="measured")
-
-    two = [FAST, WIDE]
-    both, every = drawn(two), drawn([*two, *(name for name in points if name not in two)])
-    assert both.spec and every.spec
-    first = both.spec["data"]
-    later = [{**trace, "visible": "legendonly"} for trace in every.spec["data"][len(first) :]]
-    return replace(both, rows=every.rows, spec={**both.spec, "data": [*first, *later]})
+    title = f"Two algorithms on {size} ranks: lines by the model, marks"
+    named = {name: said(name) for name in (FAST, WIDE)}
+    return book.cost_curves(
+        {text: seconds(name) for name, text in named.items()},
+        {text: points[name] for name, text in named.items()}, title=title, badge="measured",
+    )  # fmt: skip
 
 
 def overtakes(points: Points, first: str, then: str) -> tuple[int | None, int | None]:
@@ -98,17 +128,12 @@ def by_model(line: Any, size: int) -> float | None:
     return crossing if crossing < float("inf") else None
 
 
-def in_a_row(name: str, size: int) -> float:
-    """How many tensors go one after the other, on the longest chain of messages."""
-    return float(cost.cost_of("all_reduce", name).seconds(1, size, 0, 1))
-
-
 def where_they_cross(points: Points, size: int, line: Any) -> book.Conclusion:
-    """Where the ring overtakes recursive doubling, in the runs and by the lines, and what the tree does."""
+    """Where the ring overtakes recursive doubling, in the runs and by the lines, and whether the two agree."""
     model, (before, seen) = by_model(line, size), overtakes(points, FAST, WIDE)
     known = sorted(points[WIDE])
     names: dict[float | None, str] = {n: format_bytes(n, 2) for n in (before, seen, known[-1], model) if n}
-    at = {name: times[known[-1]][0] for name, times in points.items()}
+    low, high = before or 0, seen or float("inf")
     return book.conclude(
         {
             "before is None": "In the runs the ring is no slower than recursive doubling at any size [measured].",
@@ -118,29 +143,25 @@ def where_they_cross(points: Points, size: int, line: Any) -> book.Conclusion:
             "[measured].",
         },
         {
-            "model is None and ranks == 2": "By the lines the ring is never ahead, because with two ranks both send "
-            "one tensor, and the ring takes a round more [simulated].",
-            "model is None": "By the lines the ring is never ahead [simulated].",
-            "smallest <= model <= largest": "By the lines it does so at {model_text} [simulated].",
-            "model > largest": "By the lines it does so at {model_text}, beyond the sizes that we ran [simulated].",
-            "model < smallest": "By the lines it is ahead at all of these sizes [simulated].",
+            "model is None and ranks == 2": "By the lines the ring never overtakes it, because with two ranks both "
+            "send one tensor, and the ring takes a round more [simulated].",
+            "model is None": "By the lines the ring never overtakes it [simulated].",
+            "smallest <= model <= largest": "By the lines the ring overtakes it at {model_text} [simulated].",
+            "model > largest": "By the lines the ring overtakes it at {model_text}, beyond the sizes that we ran "
+            "[simulated].",
+            "model < smallest": "By the lines the ring is ahead at all of these sizes [simulated].",
         },
         {
-            "seen is not None and (model is None or model > 1.5 * seen)": "One reason for the difference is that the "
-            "model only counts messages, while recursive doubling also has to add up a whole tensor in every round, "
-            "and the ring adds less than one in all.",
-            "True": "",
-        },
-        {
-            "tree <= 1.2 * ring": "\n\nOne thing is against the model: for {largest_text} the tree is about as fast "
-            "as the ring, or faster. Here a few cores copy the bytes of *all* ranks, and all ranks together send as "
-            "much by tree as by ring. Where every rank has a core and a link of its own, it takes longer, because "
-            "{more:.2g} times as many bytes go one after the other.",
-            "True": "\n\nFor {largest_text} the tree takes {slower:.1f} times as long as the ring [measured]. By the "
-            "model {more:.2g} times as many of its bytes go one after the other.",
+            "agree": "So the two agree, and two numbers were enough to find the place.",
+            "later": "So the runs cross at a smaller size than the lines. One reason is that the model counts messages "
+            "only, while recursive doubling also has to add up a whole tensor in every round, and the ring adds less "
+            "than one in all.",
+            "True": "So the runs cross at a larger size than the lines, or not at all. The model gives every rank a "
+            "core and a link of its own, but here the ranks share cores and memory, and each of the ring's many rounds "
+            "has to wait for the rank that comes last.",
         },
         before=before, seen=seen, smallest=known[0], largest=known[-1], model=model, before_text=names.get(before),
         seen_text=names.get(seen), largest_text=names[known[-1]], model_text=names.get(model), ranks=size,
-        tree=at["tree"], ring=at["ring"], slower=at["tree"] / at["ring"],
-        more=in_a_row("tree", size) / in_a_row("ring", size),
+        agree=low <= model <= high if model is not None else seen is None,
+        later=seen is not None and (model is None or model > seen),
     )  # fmt: skip

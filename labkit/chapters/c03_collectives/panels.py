@@ -9,7 +9,7 @@ import torch
 
 from labkit import book, collectives
 from labkit.book.workbenches.bench import View
-from labkit.chapters.c03_collectives import pictures
+from labkit.chapters.c03_collectives import pictures, two_nodes
 from labkit.wire import Group
 
 Run = Callable[..., Any]
@@ -47,7 +47,7 @@ def add_up_gradients(add_up: Run, **options: Any) -> book.Workbench:
 def one_slip(slip: Run, world_size: int, **options: Any) -> book.Workbench:
     """Which rank of a ring slips, in which round, and how."""
     controls = {
-        "slip": ["forgets to add", "adds", "is 0.1 ms late", "none"],
+        "slip": ["none", "forgets to add", "adds", "is 0.1 ms late"],
         "rank": (0, world_size - 1), "in_round": (0, 2 * world_size - 3),
     }  # fmt: skip
     views: list[View] = [pictures.verdict, pictures.slipped, pictures.timeline]
@@ -61,20 +61,32 @@ def who_gets_what(tour: Run, **options: Any) -> book.Workbench:
     return book.workbench(tour, controls, views, title="Who gets what?", ranks=4, **options)
 
 
+def for_any_number(doubling: Callable[[torch.Tensor, Group], torch.Tensor]) -> Run:
+    """The reader's recursive doubling; where the number of ranks is no power of two, labkit's."""
+
+    @collectives.algorithm("all_reduce", "my_recursive_doubling")
+    def all_reduce(x: torch.Tensor, group: Group, op: str = "sum") -> torch.Tensor:
+        if group.size & (group.size - 1):
+            return collectives.recursive_doubling_all_reduce(x, group, op)
+        return x.copy_(doubling(x, group))
+
+    return all_reduce
+
+
 def a_race(race: Run) -> book.Workbench:
     """Algorithms of all-reduce for one size, on links with one latency; one of them is shown round by round."""
     controls = {
-        "watch": pictures.RACERS, "ranks": [2, 4, 8, 16],
-        "kilobytes": choice("size", SIZES, 1), "latency": choice("latency (µs)", [2, 20, 200], 20),
+        "watch": pictures.RACERS, "ranks": [2, 4, 6, 8, 16],
+        "kilobytes": choice("size", SIZES, 100), "latency": choice("latency (µs)", [2, 20, 200], 20),
     }  # fmt: skip
     views: list[View] = [pictures.raced, pictures.watched, pictures.followed]
     return book.workbench(race, controls, views, title="A race", ranks=8)
 
 
 def over_the_nodes(over_nodes: Run, world_size: int) -> book.Workbench:
-    """The flat ring and the hierarchical way, and how slow the links between nodes are."""
-    controls = {"way": ["ring", "hierarchical"], "slow_gigabytes": choice("slow links (GB/s)", [1, 2, 5, 10], 1)}
-    views: list[View] = [pictures.crossed, pictures.matrix]
+    """The flat ring and the hierarchical way side by side, and how slow the links between nodes are."""
+    controls = {"slow_gigabytes": choice("slow links (GB/s)", [1, 2, 5, 10], 1)}
+    views: list[View] = [two_nodes.times, two_nodes.picture]
     return book.workbench(over_nodes, controls, views, title="Over the nodes", ranks=world_size)
 
 

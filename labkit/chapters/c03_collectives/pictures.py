@@ -39,20 +39,25 @@ def busiest(run: Any) -> str:
     sent, call = run.trace.bytes_sent(), run.trace.calls()[0]
     others = {format_bytes(n, 3) for n in sent[1:]}
     if others == {format_bytes(sent[0], 3)}:
-        said = f"Every rank sends {format_bytes(sent[0], 3)}"
+        told = f"Every rank sends {format_bytes(sent[0], 3)}"
     else:
         most = format_bytes(max(sent[1:]), 3)
-        said = f"Rank 0 sends {format_bytes(sent[0], 3)}, and the busiest of the others {most}"
+        told = f"Rank 0 sends {format_bytes(sent[0], 3)}, and the busiest of the others {most}"
     everyone, chain = format_bytes(sum(sent), 3), format_bytes(in_a_row(call, run.trace.world_size), 3)
     return (
-        f"{said}; all together {everyone}. Of these, {chain} go one after the other by the formula, and it takes "
-        f"{format_seconds(call.seconds, 3)} ({run.trace.badge})."
+        f"{told}; all together {everyone}. On the longest path {chain} follow one another, so "
+        f"the all-reduce takes {format_seconds(call.seconds, 3)} ({run.trace.badge})."
     )
 
 
 def form_of(call: Any) -> Any:
     """The closed form of an all-reduce, of a reader's own as well."""
     return cost.cost_of("all_reduce", call.algorithm.removeprefix("my_"))
+
+
+def said(call: Any) -> str:
+    """The name of its algorithm, as the page writes it."""
+    return str(call.algorithm).replace("_", " ")
 
 
 def in_a_row(call: Any, size: int) -> float:
@@ -63,10 +68,10 @@ def in_a_row(call: Any, size: int) -> float:
 def raced(run: Any) -> book.Figure:
     """How long each all-reduce of the run took, and the formula with the same latency and bandwidth."""
     calls, size, (_, alpha, beta) = run.trace.calls("all_reduce"), run.trace.world_size, run.results[0]
-    took = {call.algorithm: call.seconds for call in calls}
-    formula = {call.algorithm: form_of(call).seconds(call.nbytes, size, alpha, beta) for call in calls}
+    took = {said(call): call.seconds for call in calls}
+    formula = {said(call): form_of(call).seconds(call.nbytes, size, alpha, beta) for call in calls}
     ranked = sorted(took.items(), key=lambda item: item[1])
-    told = ", ".join(f"{name.replace('_', ' ')} {format_seconds(seconds, 3)}" for name, seconds in ranked)
+    told = ", ".join(f"{name} {format_seconds(seconds, 3)}" for name, seconds in ranked)
     title = f"All-reduce of {format_bytes(calls[0].nbytes)} on {size} ranks"
     return book.bars(
         {"run": took, "formula": formula}, unit="seconds", title=title, badge=run.trace.badge,
@@ -77,7 +82,7 @@ def raced(run: Any) -> book.Figure:
 def _watched(run: Any) -> tuple[int, Any]:
     """The all-reduce of the run that the reader watches, and which one of them it is."""
     calls = run.trace.calls("all_reduce")
-    return next((k, call) for k, call in enumerate(calls) if call.algorithm.replace("_", " ") == run.results[0][0])
+    return next((k, call) for k, call in enumerate(calls) if said(call) == run.results[0][0])
 
 
 def watched(run: Any) -> str:
@@ -138,22 +143,6 @@ def messages(run: Any) -> book.Figure | book.Stepper:
     return matrix(run, title=f"Bytes from rank to rank: {call.name}")
 
 
-def crossing(trace: Any, ranks_per_node: int) -> tuple[int, int]:
-    """Bytes that leave their node: of all ranks together, and of the busiest one."""
-    rows = enumerate(trace.bytes_between())
-    between = [sum(b for c, b in enumerate(row) if c // ranks_per_node != r // ranks_per_node) for r, row in rows]
-    return sum(between), max(between)
-
-
-def crossed(run: Any) -> str:
-    """How long an all-reduce over nodes took, and what left the nodes: ranks returned the ranks of a node."""
-    total, most = crossing(run.trace, run.results[0])
-    return (
-        f"It takes {format_seconds(run.trace.calls()[0].seconds, 3)} ({run.trace.badge}). Between the nodes go "
-        f"{format_bytes(total, 3)} in all, {format_bytes(most, 3)} of them from the busiest rank."
-    )
-
-
 def matrix(run: Any, computed: Sequence[int] | None = None, title: str = "Bytes from rank to rank") -> book.Figure:
     """The bytes from rank to rank. They are counted, whatever clock the run had."""
     return book.byte_matrix(run.trace, computed, predicted_name="computed", title=title, badge="measured")
@@ -167,10 +156,13 @@ def busiest_of(runs: Mapping[str, Any], numel: int) -> book.Figure:
         for way, run in runs.items()
     }
     least = min(measured, key=lambda way: measured[way])
-    said = f"It sends least in the way called {least}, {format_bytes(measured[least], 3)}. A tick is the formula, "
-    said += "which agrees to the byte." if measured == formula else "which does not agree everywhere."
+    if len(set(measured.values())) == 1:
+        told = f"It sends {format_bytes(measured[least], 3)} in all {len(measured)} ways. A tick is the formula, "
+    else:
+        told = f"It sends least in the way called {least}, {format_bytes(measured[least], 3)}. A tick is the formula, "
+    told += "which agrees to the byte." if measured == formula else "which does not agree everywhere."
     title = "What the busiest rank sends"
-    return book.bars({"measured": measured, "formula": formula}, title=title, sentence=said, ticks=True)
+    return book.bars({"measured": measured, "formula": formula}, title=title, sentence=told, ticks=True)
 
 
 def sums(run: Any) -> str:
