@@ -101,6 +101,19 @@ def test_a_run_in_which_nothing_takes_time_is_followed_by_its_records(make: Any,
     assert free.flaws == [] and len(free.rounds) == len(record(make(4)).rounds)
 
 
+@pytest.mark.parametrize("make", [fake.ring, fake.naive, fake.halving_doubling, fake.chain_broadcast])
+def test_a_rank_sends_and_receives_one_message_a_round(make: Any) -> None:
+    for frame in record(make(8)).rounds:
+        for ends in ([m.src for m in frame.moves], [m.dst for m in frame.moves]):
+            assert len(ends) == len(set(ends))
+
+
+def test_through_one_rank_there_are_as_many_rounds_as_messages() -> None:
+    rounds = record(fake.naive(8)).rounds
+    assert [len(frame.moves) for frame in rounds] == [0, *[1] * 14]
+    assert {m.dst for frame in rounds[1:8] for m in frame.moves} == {0}
+
+
 def test_clocks_that_disagree_do_not_break_the_order() -> None:
     trace = fake.ring(4)
     for m in trace.sends:  # rank 2 lives one second in the past

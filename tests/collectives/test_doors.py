@@ -213,6 +213,11 @@ def test_explain_says_what_was_chosen_with_its_time_and_the_runner_up():
         "The fastest is halving_doubling, 113 ms, but ring is taken because halving_doubling is less than 10 %" in text
     )
     assert c.choose("all_reduce", 64_000_000, 8, SimpleNamespace(alpha=1e-4, beta=1e-9)).algorithm == "ring"
+    tied = c.explain("all_reduce", 64_000_000, 2, SimpleNamespace(alpha=1e-4, beta=1e-9))
+    assert "everyone" not in tied and "The fastest is recursive_doubling" in tied
+    assert "recursive_doubling is less than 10 %" in tied
+    two = c.explain("all_reduce", 1000, 3, SimpleNamespace(alpha=1e-4, beta=1e-9), among=["ring", "recursive_doubling"])
+    assert "recursive_doubling, 303" in two and two.endswith("next ring 401 µs.")
     bfloat16 = c.explain("reduce_scatter", 64_000_000, 8, dtype=torch.bfloat16)
     assert "pairwise" in bfloat16 and "32 bits" in bfloat16
     assert "1 rank:" in c.explain("barrier", 0, 1)

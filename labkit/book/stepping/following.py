@@ -112,7 +112,7 @@ class Path:
         return self.carried[number].level if what == ARRIVE else reached[self.carried[number].message.src]
 
     def levels(self, arrivals: list[int]) -> Iterator[list[int]]:
-        """Arrivals in rounds: each waits for what its sender had received, and a rank sends and receives one message a round."""
+        """Arrivals in rounds: each waits for what its sender had received; a rank sends and receives one a round."""
         for level in sorted({self.carried[n].level for n in arrivals}):
             yield [n for n in arrivals if self.carried[n].level == level]
 

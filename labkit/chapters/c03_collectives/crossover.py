@@ -76,7 +76,7 @@ def how_good(points: Points, line: Any, size: int) -> book.Conclusion:
         {
             f"worst <= {CLOSE}": "No mark is further from its line than a factor of {worst:.2g}, so "
             "two numbers describe these runs well.",
-            "True": "But two numbers do not describe all of these runs: for {bytes_text} the {name} took "
+            "True": "But two numbers do not describe all of these runs: for {bytes_text} {name} took "
             "{ratio:.2g} times as long as its line says.",
         },
         {
@@ -91,8 +91,8 @@ def how_good(points: Points, line: Any, size: int) -> book.Conclusion:
             "share one memory, so trust the marks more than the lines.",
         },
         ranks=size, alpha=format_seconds(line.alpha, 3), speed=cost.format_bandwidth(line.bandwidth, 3),
-        worst=factor(ratio), ratio=ratio, name=said(name), bytes_text=format_bytes(nbytes, 2), small=small, large=large,
-        middle_text=format_bytes(middle, 2),
+        worst=factor(ratio), ratio=ratio, name="the ring" if name == WIDE else said(name),
+        bytes_text=format_bytes(nbytes, 2), small=small, large=large, middle_text=format_bytes(middle, 2),
     )  # fmt: skip
 
 
@@ -152,12 +152,12 @@ def where_they_cross(points: Points, size: int, line: Any) -> book.Conclusion:
             "model < smallest": "By the lines the ring is ahead at all of these sizes [simulated].",
         },
         {
-            "agree": "So the two agree, and two numbers were enough to find the place.",
+            "agree": "So the two agree.",
             "later": "So the runs cross at a smaller size than the lines. One reason is that the model counts messages "
             "only, while recursive doubling also has to add up a whole tensor in every round, and the ring adds less "
             "than one in all.",
             "True": "So the runs cross at a larger size than the lines, or not at all. The model gives every rank a "
-            "core and a link of its own, but here the ranks share cores and memory, and each of the ring's many rounds "
+            "core and a link of its own, but here the ranks share cores and memory, and each round of the ring "
             "has to wait for the rank that comes last.",
         },
         before=before, seen=seen, smallest=known[0], largest=known[-1], model=model, before_text=names.get(before),

@@ -102,7 +102,7 @@ def _nodes(svg: Svg, left: float, top: float, between: Between, k: int, most: in
         return left + SIDE / 2 + (rank // k) * (width - SIDE), top + 5 + (rank % k + 0.5) * ROW
 
     slow = leaving(between, k)
-    for (a, b), nbytes in between.items():
+    for a, b in between:
         if (a, b) not in slow:
             _inside(svg, *place(a), *place(b), -1 if a < k else 1)
     for (a, b), nbytes in slow.items():
@@ -139,8 +139,8 @@ def _across(svg: Svg, x1: float, y1: float, x2: float, y2: float, width: float) 
 
 
 def _label(svg: Svg, x1: float, y1: float, x2: float, y2: float, text: str) -> None:
-    """The bytes, on a plate a third of the way along the arrow."""
+    """The bytes, on a plate a fifth of the way along the arrow."""
     sx, sy, ex, ey, _, _ = _ends(x1, y1, x2, y2)
-    x, y, width = sx + 0.32 * (ex - sx), sy + 0.32 * (ey - sy), text_width(text, 11) + 8
+    x, y, width = sx + 0.21 * (ex - sx), sy + 0.21 * (ey - sy), text_width(text, 11) + 8
     svg.rect(x - width / 2, y - 8, width, 16, fill="#ffffff", stroke="none", radius=4)
     svg.text(x, y + 4, text, 11, "middle", on_colour=True)
