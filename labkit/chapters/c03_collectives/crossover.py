@@ -87,7 +87,7 @@ def how_good(points: Points, line: Any, size: int) -> book.Conclusion:
             f"large <= {CLOSE}": "From {middle_text} on no mark is off by more than a factor of {large:.2g}, so the "
             "lines fail for small tensors only. They leave out that a rank may have to wait for a core before it can "
             "send.",
-            "True": "They fail for small tensors and for large ones. The lines leave out that ranks wait for cores and "
+            "True": "The lines fail for small tensors and for large ones. They leave out that ranks wait for cores and "
             "share one memory, so trust the marks more than the lines.",
         },
         ranks=size, alpha=format_seconds(line.alpha, 3), speed=cost.format_bandwidth(line.bandwidth, 3),

@@ -9,6 +9,7 @@ from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import ORANGE
 from labkit.book.drawing.svg import Svg, number, text_width
+from labkit.book.drawing.tables import Row
 from labkit.cost.units import format_bytes, format_seconds
 
 Between = dict[tuple[int, int], int]  # (from rank, to rank) -> bytes
@@ -84,7 +85,7 @@ def picture(run: Any) -> book.Figure | str:
         left = 14 + panel * WIDTH / 2
         svg.text(left, top + 14, named(way), 13, bold=True)
         _nodes(svg, left, top + 28, between, k, most)
-    rows = [
+    rows: list[Row] = [
         {"way": way, "from": f"rank {a}", "to": f"rank {b}", "bytes": n}
         for way, between in sent.items()
         for (a, b), n in sorted(leaving(between, k).items())
