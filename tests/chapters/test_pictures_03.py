@@ -98,6 +98,5 @@ def test_where_the_ranks_are_no_power_of_two_the_race_runs_labkits_doubling() ->
     def never(x: torch.Tensor, group: Group) -> torch.Tensor:
         raise AssertionError("with three ranks the reader's function has no partner for all")
 
-    doubling = panels.for_any_number(never)
-    run = labkit.launch(lambda group: doubling(torch.ones(3), group).tolist(), 3)
+    run = labkit.launch(lambda group: panels.doubled(never, torch.ones(3), group).tolist(), 3)
     assert run.results == [[3, 3, 3]] * 3

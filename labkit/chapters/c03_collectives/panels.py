@@ -61,16 +61,11 @@ def who_gets_what(tour: Run, **options: Any) -> book.Workbench:
     return book.workbench(tour, controls, views, title="Who gets what?", ranks=4, **options)
 
 
-def for_any_number(doubling: Callable[[torch.Tensor, Group], torch.Tensor]) -> Run:
-    """The reader's recursive doubling; where the number of ranks is no power of two, labkit's."""
-
-    @collectives.algorithm("all_reduce", "my_recursive_doubling")
-    def all_reduce(x: torch.Tensor, group: Group, op: str = "sum") -> torch.Tensor:
-        if group.size & (group.size - 1):
-            return collectives.recursive_doubling_all_reduce(x, group, op)
-        return x.copy_(doubling(x, group))
-
-    return all_reduce
+def doubled(doubling: Callable[[torch.Tensor, Group], torch.Tensor], x: torch.Tensor, group: Group) -> torch.Tensor:
+    """By the reader's recursive doubling; where the number of ranks is no power of two, by labkit's."""
+    if group.size & (group.size - 1):
+        return collectives.recursive_doubling_all_reduce(x, group)
+    return x.copy_(doubling(x, group))
 
 
 def a_race(race: Run) -> book.Workbench:
