@@ -52,9 +52,10 @@ def _round(replay: Replay, frames: Sequence[Frame], index: int) -> str:
     return f" (round {index - 1})" if tuple(frames) == replay.rounds and frames[index].moves else ""
 
 
-def words(move: Move) -> str:
-    """A message in words: rank 0 adds chunk 2 from rank 3."""
+def words(move: Move, chunks: int) -> str:
+    """A message in words: rank 0 adds chunk 2 from rank 3; or the whole tensor, where it is not cut into chunks."""
     what = ("chunk " if len(move.chunks) == 1 else "chunks ") + listing([str(c) for c in move.chunks])
+    what = what if chunks > 1 else "the tensor"
     verb = "sets aside" if move.aside else "adds" if move.combine else "takes"
     return f"rank {move.dst} {verb} {what} from rank {move.src}"
 
@@ -67,10 +68,10 @@ def describe(replay: Replay, frames: Sequence[Frame], index: int) -> str:
     if not frame.moves:
         return at + ("nothing has arrived yet." if index == 0 else f"what was set aside is added. {replay.verdict}")
     told = []
-    for move in frame.moves[:4]:
+    for move in sorted(frame.moves, key=lambda move: move.dst)[:4]:
         row = frame.held[replay.ranks.index(move.dst)]
         now = listing(list(dict.fromkeys(label(row[c]) for c in move.chunks[:4])))
-        told.append(f"{words(move)} (now {now})")
+        told.append(f"{words(move, replay.chunks)} (now {now})")
     more = f"; and {plural(len(frame.moves) - 4, 'message')} more" if len(frame.moves) > 4 else ""
     end = f" {replay.verdict}" if index == len(frames) - 1 else ""
     return at + "; ".join(told) + more + "." + end
@@ -86,9 +87,10 @@ def rows(replay: Replay, frames: Sequence[tuple[int, Frame]]) -> list[Row]:
                 for m in frame.moves
                 if m.dst == rank
             ]
+            names = [f"chunk {c}" for c in range(replay.chunks)] if replay.chunks > 1 else ["tensor"]
             table.append({
                 "step": index, "time (ms)": 1e3 * (frame.time - replay.start), "rank": rank,
-                "received": "; ".join(got) or "-", **{f"chunk {c}": label(h) for c, h in enumerate(frame.held[i])},
+                "received": "; ".join(got) or "-", **dict(zip(names, map(label, frame.held[i]), strict=True)),
             })  # fmt: skip
     return table
 
