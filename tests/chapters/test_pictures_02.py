@@ -6,43 +6,73 @@ import pytest
 import torch
 
 import labkit
-from labkit import Link, Network
-from labkit.chapters.c02_ranks_and_messages import pictures
+from labkit import Link, Network, cost
+from labkit.chapters.c02_ranks_and_messages import pictures, ways
 from labkit.chapters.c02_ranks_and_messages.you_write import pass_right
+from labkit.cost import wires
 
 pytestmark = pytest.mark.ranks
 
 
+LINK = Link(bandwidth=1e7, latency=1e-4)
+VIRTUAL = {"clock": "virtual", "network": Network(intra=LINK)}
+
+
+def took(way, size: int) -> float:  # type: ignore[no-untyped-def]
+    """How many times as long as one message, where no byte leaves before its receiver is there."""
+
+    def neighbour(group):  # type: ignore[no-untyped-def]
+        mine = torch.full((250_000,), float(group.rank))
+        return way(mine, ways.Meeting(group))[0].item(), LINK.seconds(mine.nbytes)
+
+    run = labkit.launch(neighbour, size, **VIRTUAL)
+    assert [got for got, _ in run.results] == [(rank - 1) % size for rank in range(size)]
+    return run.trace.duration / run.results[0][1]
+
+
+@pytest.mark.parametrize("way", [ways.one_exception, pass_right])
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_without_buffers_a_single_exception_makes_the_whole_circle_wait(size: int) -> None:
-    run = labkit.launch(lambda group: pass_right(torch.ones(8), group), size, transport="local")
-    assert pictures.without_buffers(run) == size
+def test_where_senders_wait_a_single_exception_makes_the_whole_circle_wait(way, size: int) -> None:  # type: ignore[no-untyped-def]
+    assert took(way, size) == pytest.approx(size, rel=0.01)
 
 
-def test_even_and_odd_ranks_need_two_messages_and_an_exchange_one() -> None:
-    def by_parity(group):  # type: ignore[no-untyped-def]
-        x, right, left = torch.ones(8), (group.rank + 1) % 4, (group.rank - 1) % 4
-        if group.rank % 2:
-            group.recv(torch.zeros(8), source=left)
-        group.send(x, to=right)
-        if not group.rank % 2:
-            group.recv(torch.zeros(8), source=left)
-
-    def at_once(group):  # type: ignore[no-untyped-def]
-        group.exchange(torch.ones(8), to=(group.rank + 1) % 4, like=torch.zeros(8), source=(group.rank - 1) % 4)
-
-    assert pictures.without_buffers(labkit.launch(by_parity, 4, transport="local")) == 2
-    assert pictures.without_buffers(labkit.launch(at_once, 4, transport="local")) is None
+@pytest.mark.parametrize(("size", "messages"), [(2, 2), (3, 3), (4, 2), (5, 3), (7, 3), (8, 2)])
+def test_every_second_rank_takes_two_messages_or_three(size: int, messages: int) -> None:
+    assert took(ways.every_second, size) == pytest.approx(messages, rel=0.01)
 
 
-def test_on_an_emulated_link_bytes_leave_before_the_receiver_is_there_and_the_page_says_so() -> None:
-    link = Link(bandwidth=1e7, latency=1e-4)
+def test_each_rank_mishears_another_word() -> None:
+    text = sentence = "Special cases are not special enough to break the rules."
+    for rank in range(1, 8):
+        text = pictures.mishear(text, rank, seed=0)
+    assert sum(a != b for a, b in zip(text.split(), sentence.split(), strict=True)) == 7
 
-    def pass_on(group):  # type: ignore[no-untyped-def]
-        pass_right(torch.ones(62_500), group)
-        return link.seconds(250_000)
 
-    run = labkit.launch(pass_on, 5, clock="virtual", network=Network(intra=link))
-    told = pictures.in_messages(run)
-    assert "it would be 5 times (simulated)" in told
-    assert run.trace.duration < 2.5 * link.seconds(250_000)
+def test_a_round_on_each_wire_takes_the_time_of_the_formula_and_is_drawn_on_axes_that_stay() -> None:
+    def rounds(group):  # type: ignore[no-untyped-def]
+        x, right, left = torch.zeros(250), (group.rank + 1) % 3, (group.rank - 1) % 3
+        for _ in range(2):
+            group.exchange(x, to=right, like=torch.zeros(250), source=left)
+
+    runs = {
+        wire.name: labkit.launch(
+            rounds, 3, clock="virtual", network=Network(intra=Link(bandwidth=wire.bandwidth, latency=wire.alpha))
+        )
+        for wire in wires.WIRES
+    }
+    assert {name: t for name, (_, t) in pictures.one_round(runs).items()} == pytest.approx(
+        {wire.name: wire.seconds(1000) for wire in wires.WIRES}, rel=1e-3
+    )
+    figure = pictures.on_each_wire(runs)
+    assert figure.sentence.startswith("1 kB: NVLink 3.4") and "size of the message" in figure.svg
+    assert [row["latency's part"] for row in pictures.in_parts(runs)] == ["100%", "100%", "95%"]
+
+
+def test_the_picture_of_a_message_marks_the_bend_and_draws_the_two_parts_thinly() -> None:
+    fit = cost.fit_alpha_beta([(n, 1e-4 + n * 1e-10) for n in (0, 1000, 1_000_000, 4_000_000)])
+    points = {n: [(1e-4 + n * 1e-10) * k / 10 for k in range(1, 21)] for n in (1000, 1_000_000, 4_000_000)}
+    figure = pictures.one_message(fit, points)
+    for words in ("half-bandwidth size 1 MB", "α alone", "β n alone", "time of one message", "10 to 90 %"):
+        assert words in figure.svg
+    assert figure.spec is not None and "β n alone" in [line["name"] for line in figure.spec["data"]]
+    assert figure.rows[0]["10 % (ms)"] == pytest.approx(0.1001 * 0.29)

@@ -94,6 +94,16 @@ WRONG = {
                 return mine
             group.send(mine, to=right)
             return group.recv(torch.empty_like(mine), source=left)
-        """: "do you receive into `mine` before you have sent it?",
+        """: "You overwrote `mine` before you sent it",
+        """
+        def pass_right(mine, group):
+            left, right = (group.rank - 1) % group.size, (group.rank + 1) % group.size
+            if group.rank % 2:
+                group.recv(mine, source=left)
+                group.send(mine, to=right)
+                return mine
+            group.send(mine, to=right)
+            return group.recv(mine, source=left)
+        """: "You overwrote `mine` before you sent it",
     },
 }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 from labkit.book.drawing.curves_svg import picture
@@ -24,7 +24,8 @@ SAMPLES = 64  # of each line
 class Plot:
     """What both forms draw. lines: (bytes, seconds) of each algorithm; points: (bytes, median, least, most) seconds.
 
-    fastest: (from bytes, to bytes, algorithm) of the model, from small to large.
+    fastest: (from bytes, to bytes, algorithm) of the model, from small to large. thin: parts of a model, drawn thinly.
+    at: marked sizes. axes: what the two axes mean. ends: what the bars at the points end at.
     """
 
     names: tuple[str, ...]
@@ -32,11 +33,23 @@ class Plot:
     points: Mapping[str, Sequence[tuple[int, float, float, float]]]
     fastest: Sequence[tuple[float, float, str]]
     sizes: tuple[float, float]
+    thin: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    at: Mapping[str, float] = field(default_factory=dict)
+    axes: tuple[str, str] = ("", "")
+    ends: tuple[str, str] = ("least", "most")
 
     @property
     def repeated(self) -> bool:
         """Whether something was run more than once, so that there is a median and a range."""
         return any(least < most for runs in self.points.values() for _, _, least, most in runs)
+
+    @property
+    def times(self) -> tuple[float, float]:
+        """The shortest and the longest time above zero of lines and points, with their bars."""
+        found = [t for line in self.lines.values() for _, t in line]
+        found += [t for runs in self.points.values() for _, _, *ends in runs for t in ends]
+        positive = [t for t in found if t > 0]
+        return min(positive), max(positive)
 
 
 def cost_curves(
@@ -46,18 +59,25 @@ def cost_curves(
     sizes: tuple[float, float] | None = None,
     title: str = "Time by size",
     badge: str | None = None,
+    thin: Mapping[str, Curve] | None = None,
+    at: Mapping[str, float] | None = None,
+    axes: tuple[str, str] = ("", ""),
+    middle: bool = False,
+    sentence: str | None = None,
 ) -> Figure:
     """Seconds against bytes, both logarithmic.
 
     curves: algorithm -> function from bytes to seconds (the model). points: algorithm -> {bytes: seconds of each
     repetition}; drawn as the median with a bar from the fastest to the slowest. sizes: smallest and largest bytes of
     the lines, by default those of the points, or 1 kB to 100 MB. badge: by default "measured" with points and
-    "simulated" without.
+    "simulated" without. thin: parts of a model, drawn thinly where they are not below everything else. at: name ->
+    bytes, a dotted line with its name. axes: titles of the two axes. middle: bars from the tenth to the ninetieth
+    percent of the repetitions, and not from the fastest to the slowest. sentence: said in place of the usual one.
 
     Text equivalent: which algorithm is fastest where, and a row for each size and algorithm.
     """
     measured = {
-        name: [(int(n), median(t), min(t), max(t)) for n, t in sorted(runs.items())]
+        name: [(int(n), median(t), *_ends(t, middle)) for n, t in sorted(runs.items())]
         for name, runs in (points or {}).items()
     }
     known = sorted({p[0] for runs in measured.values() for p in runs if p[0] > 0})
@@ -69,15 +89,27 @@ def cost_curves(
         raise ValueError("there is nothing to draw: give cost_curves a curve or a point")
     grid = [first * (last / first) ** (k / (SAMPLES - 1)) for k in range(SAMPLES)]
     lines = {name: [(n, float(curve(n))) for n in grid] for name, curve in curves.items()}
-    plot = Plot(names, lines, measured, envelope(curves, grid), (first, last))
+    plot = Plot(names, lines, measured, envelope(curves, grid), (first, last), at=at or {}, axes=axes,
+                ends=("10 %", "90 %") if middle else ("least", "most"))  # fmt: skip
+    if thin:
+        low = plot.times[0] / 1.2
+        parts = {name: [(n, float(curve(n))) for n in grid] for name, curve in thin.items()}
+        plot = replace(plot, thin={name: [(n, t) for n, t in part if t >= low] for name, part in parts.items()})
     mark = badge or ("measured" if measured else "simulated")
     seen = "Measured" if mark == "measured" else "In the runs"
-    sentence = _sentence(plot, seen)
+    sentence = _sentence(plot, seen) if sentence is None else sentence
     decades = [float(10**k) for k in range(math.ceil(math.log10(first)), math.floor(math.log10(last)) + 1)]
     return Figure(
         title, mark, sentence, _rows(plot, curves, known or decades or [first, last], seen.lower()),
         svg=picture(plot, title, mark, sentence), spec=_spec(plot, title, mark, sentence),
     )  # fmt: skip
+
+
+def _ends(times: Sequence[float], middle: bool) -> tuple[float, float]:
+    if not middle or len(times) < 2:
+        return min(times), max(times)
+    tenths = quantiles(times, n=10, method="inclusive")
+    return tenths[0], tenths[-1]
 
 
 def envelope(curves: Mapping[str, Curve], grid: Sequence[float]) -> list[tuple[float, float, str]]:
@@ -160,14 +192,18 @@ def _rows(plot: Plot, curves: Mapping[str, Curve], sizes: Sequence[float], seen:
             row["model (ms)"] = 1e3 * float(curves[name](size)) if name in curves else None
             if plot.points:
                 seconds = point[1:] if point else (None, None, None)
-                for what, t in zip(("median", "least", "most") if plot.repeated else (seen,), seconds, strict=False):
+                for what, t in zip(("median", *plot.ends) if plot.repeated else (seen,), seconds, strict=False):
                     row[f"{what} (ms)"] = None if t is None else 1e3 * t
             rows.append({**row, "fastest": " and ".join(by)} if len(plot.names) > 1 else row)
     return rows
 
 
 def _spec(plot: Plot, title: str, badge: str, sentence: str) -> dict[str, Any]:
-    data: list[dict[str, Any]] = []
+    data: list[dict[str, Any]] = [
+        {"type": "scatter", "mode": "lines", "name": name, "x": [_six(n) for n, _ in part],
+         "y": [_six(t) for _, t in part], "hoverinfo": "skip", "line": {"color": INK, "width": 1, "dash": dash}}
+        for (name, part), dash in zip(plot.thin.items(), ("dash", "dot", "dashdot"), strict=False)
+    ]  # fmt: skip
     for k, name in enumerate(plot.names):
         look = series(k)
         if name in plot.lines:
@@ -191,16 +227,28 @@ def _spec(plot: Plot, title: str, badge: str, sentence: str) -> dict[str, Any]:
                 "marker": {"symbol": look.marker, "size": 9, "color": look.colour,
                            "line": {"width": 1, "color": ON_COLOUR}},
             })  # fmt: skip
-    changes = [(start, name) for start, _, name in plot.fastest[1:]]
+    changes = [(start, f"{name} from {bytes_text(start)}") for start, _, name in plot.fastest[1:]]
+    changes += [(n, name) for name, n in plot.at.items() if plot.sizes[0] <= n <= plot.sizes[1]]
+    upright = _decades((1e-9, 1e5), seconds_text)
+    if any(plot.axes):
+        low, high = plot.times
+        upright |= {"range": [_six(math.log10(low / 1.25)), _six(math.log10(high * 1.25))]}
+        if high / low < 100:
+            ticks = [m * 10.0**k for k in range(-9, 5) for m in (1, 2, 5)]
+            upright |= {"tickvals": ticks, "ticktext": [seconds_text(t) for t in ticks]}
     return plotly_spec(
         title, badge, sentence, data, 380,
-        xaxis=_decades(plot.sizes, bytes_text), yaxis=_decades((1e-9, 1e5), seconds_text),
+        xaxis=_decades(plot.sizes, bytes_text) | _titled(plot.axes[0]), yaxis=upright | _titled(plot.axes[1]),
         shapes=[{"type": "line", "x0": _six(n), "x1": _six(n), "yref": "paper", "y0": 0, "y1": 1,
                  "line": {"color": INK, "width": 1, "dash": "dot"}} for n, _ in changes],
         annotations=[{"x": round(math.log10(n), 6), "yref": "paper", "y": round(1 - 0.06 * (k % 3), 2),
-                      "xanchor": "left", "yanchor": "top", "showarrow": False, "text": f"{name} from {bytes_text(n)}",
+                      "xanchor": "left", "yanchor": "top", "showarrow": False, "text": name,
                       "font": {"size": 11, "color": INK}} for k, (n, name) in enumerate(changes)],
     )  # fmt: skip
+
+
+def _titled(words: str) -> dict[str, Any]:
+    return {"title": {"text": words}} if words else {}
 
 
 def _decades(between: tuple[float, float], text: Callable[[float], str]) -> dict[str, Any]:

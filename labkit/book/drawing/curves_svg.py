@@ -21,10 +21,8 @@ def picture(plot: Plot, title: str, badge: str, sentence: str) -> str:
     svg = Svg(WIDTH, title, sentence)
     top = heading(svg, badge, sentence) + 10
     bottom, right = top + HIGH, WIDTH - RIGHT
-    times = [t for line in plot.lines.values() for _, t in line]
-    times += [t for runs in plot.points.values() for _, _, *ends in runs for t in ends]
-    positive = [t for t in times if t > 0]
-    low, high = math.log10(min(positive)) - 0.1, math.log10(max(positive)) + 0.15
+    low, high = (math.log10(t) for t in plot.times)
+    low, high = low - 0.1, high + 0.15
     first, last = (math.log10(n) for n in plot.sizes)
     first, last = first - 0.02 * (last - first), last + 0.02 * (last - first)
 
@@ -45,9 +43,18 @@ def picture(plot: Plot, title: str, badge: str, sentence: str) -> str:
         svg.text(LEFT - 6, y(t) + 4, seconds_text(t), 11, "end")
     svg.line(LEFT, bottom, right, bottom)
     svg.line(LEFT, top, LEFT, bottom)
-    for k, (start, _, name) in enumerate(plot.fastest[1:]):
+    if any(plot.axes):
+        svg.text((LEFT + right) / 2, bottom + 34, plot.axes[0], 11.5, "middle")
+        svg.text(8, top - 6, plot.axes[1], 11.5)
+    for (name, part), dash in zip(plot.thin.items(), ("6 4", "2 3", "6 3 2 3"), strict=False):
+        if part:
+            svg.path("M" + " L".join(f"{number(x(n))} {number(y(t))}" for n, t in part), width=1, dash=dash)
+            end = part[-1]
+            svg.text(right + 8, y(end[1]) + 4, name, 11)
+    changes = [(start, f"{name} from {bytes_text(start)}") for start, _, name in plot.fastest[1:]]
+    changes += [(n, name) for name, n in plot.at.items() if plot.sizes[0] <= n <= plot.sizes[1]]
+    for k, (start, label) in enumerate(changes):
         svg.line(x(start), top, x(start), bottom, dash="2 3")
-        label = f"{name} from {bytes_text(start)}"
         room = x(start) + 4 + text_width(label, 10.5) < right
         svg.text(x(start) + (4 if room else -4), top + 11 + 14 * (k % 3), label, 10.5, "start" if room else "end")
     for k, name in enumerate(plot.names):
@@ -65,13 +72,14 @@ def picture(plot: Plot, title: str, badge: str, sentence: str) -> str:
         if name in plot.points:
             svg.marker(right + 33, row, look.marker, look.colour)
         svg.text(right + 60, row + 4, name, 11.5)
+    ends = "and range" if plot.ends[0] == "least" else "and 10 to 90 %"
     if plot.points and plot.lines:
         row = top + 22 * len(plot.names) + 18
         for line_of_text in (
             "lines: the model",
             f"marks: {badge}{', median' * plot.repeated}",
-            *["and range"] * plot.repeated,
+            *[ends] * plot.repeated,
         ):
             svg.text(right + 14, row, line_of_text, 10.5)
             row += 15
-    return svg.render(bottom + 26)
+    return svg.render(bottom + (44 if any(plot.axes) else 26))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from labkit import Link, Network, book
+from labkit import book
 from labkit.chapters.c02_ranks_and_messages import pictures
 
 Run = Callable[..., Any]
@@ -19,14 +19,11 @@ def first_moves(letters: Run) -> Any:
     return book.workbench(letters, controls, views, title="What does each rank do first?", ranks=4, transport="local")
 
 
-def three_ways(neighbour: Run, link: Link, transport: str) -> Any:
-    """A message to the right neighbour in one of three ways, over slow links, on several ranks."""
-    controls = {"ranks": (2, 8), "way": ["pass_right", "exchange", "handles"], "kilobytes": (200, 2000, 200)}
-    views: list[View] = [pictures.in_messages, pictures.timeline]
-    network = Network(intra=link)
-    return book.workbench(
-        neighbour, controls, views, title="Pass it to the right", ranks=4, network=network, transport=transport
-    )
+def three_ways(neighbour: Run, ways: Sequence[str], **options: Any) -> Any:
+    """A message to the right neighbour in one of several ways, on several ranks."""
+    controls = {"ranks": (2, 8), "way": list(ways)}
+    views: list[View] = [pictures.in_messages, pictures.meetings]
+    return book.workbench(neighbour, controls, views, title="Pass it to the right", ranks=4, **options)
 
 
 def compute_and_send(step: Run, **options: Any) -> Any:
@@ -36,15 +33,15 @@ def compute_and_send(step: Run, **options: Any) -> Any:
     return book.workbench(step, controls, views, title="Compute and send", ranks=2, **options)
 
 
-def around_the_circle(around: Run, names: Sequence[str], ranks: int) -> Any:
-    """Rounds around a circle, by the wire and the size of a message."""
-    controls = {"wire": list(names), "kilobytes": [1, 10, 100, 1000, 8000]}
-    views: list[View] = [pictures.took, pictures.timeline]
+def around_the_circle(around: Run, ranks: int) -> Any:
+    """Rounds around a circle over each of three wires, by the size of a message."""
+    controls = {"kilobytes": [1, 10, 100, 1000, 8000]}
+    views: list[View] = [pictures.on_each_wire, pictures.in_parts]
     return book.workbench(around, controls, views, title="Around the circle", ranks=ranks)
 
 
-def send_first(swap: Run, limit: int, ranks: int, **options: Any) -> Any:
-    """Everybody sends first, eagerly or not: messages below, at and above the limit."""
-    controls = {"nbytes": [4, 1000, limit, limit + 1, 1_000_000], "way": ["eager", "rendezvous"]}
+def send_first(swap: Run, ranks: int, **options: Any) -> Any:
+    """Everybody sends first, eagerly up to a limit that the reader is to find."""
+    controls = {"kilobytes": (1, 128)}
     views: list[View] = [pictures.all_ended, pictures.timeline]
     return book.workbench(swap, controls, views, title="Everybody sends first", ranks=ranks, **options)

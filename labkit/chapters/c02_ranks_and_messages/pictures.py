@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -23,6 +22,12 @@ def timeline(run: Any) -> book.Figure:
     return book.timeline(run.trace, title="Who sends when")
 
 
+def meetings(run: Any) -> book.Figure:
+    """The whole run, where receivers say when they are there."""
+    said = "A message begins when its receiver has said, with a message of 0 bytes, that it is there."
+    return book.timeline(run.trace, title="Who sends when", sentence=said, arrows=False)
+
+
 # Everyday words, one or more for each first letter that the sentence of the chapter has.
 WORDS = """
 apples are arriving breakfast breaks brilliant bring cakes cases cats cost cousins dogs eagles eat elephants
@@ -34,9 +39,10 @@ whales yellow zebras
 
 
 def mishear(text: str, rank: int, seed: int) -> str:
-    """The text with another word of the same first letter in place of one of its words."""
+    """The text with another word of the same first letter in place of one of its words, on each rank of another one."""
     dice, words = Random(f"{seed} {rank}"), text.rstrip(".").split(" ")
-    k = dice.randrange(len(words))
+    order = Random(seed).sample(range(len(words)), len(words))
+    k = order[(rank - 1) % len(words)]
     other = [word for word in WORDS if word[0] == words[k][0].lower() and word != words[k].lower()] or ["what"]
     word = dice.choice(other)
     words[k] = word.capitalize() if words[k][0].isupper() else word
@@ -54,43 +60,11 @@ def took(run: Any) -> str:
 
 def in_messages(run: Any) -> str:
     """How long the run took, in times of one message: what the ranks returned is the time of one."""
-    sends, one = run.trace.sends, run.results[0]
-    begun = max(min([m.start for m in sends if m.src == r] + [m.recv_start for m in sends if m.dst == r])
-                for r in range(run.trace.world_size))  # fmt: skip
-    took = max(m.arrived for m in sends) - begun
-    said = (
-        f"From the moment when all ranks had begun to the end of the last message: {format_seconds(took, 3)}, "
-        f"{took / one:.1f} times as long as one message of {format_seconds(one, 3)} ({run.trace.badge})."
-    )
-    strict = without_buffers(run)
-    if strict is None:
-        return said
-    return f"{said} If no byte could leave before its receiver was there, it would be {strict} times (simulated)."
+    took, one = run.trace.duration, run.results[0]
+    return f"Time: {took / one:.1f} messages, {format_seconds(took, 3)} ({run.trace.badge})."
 
 
-def without_buffers(run: Any) -> int | None:
-    """The same messages where none can begin before both its ends are there: how often as long as one of them.
-
-    None where a rank sends and receives at the same time: then nobody waits, and it is one.
-    """
-    todo: list[list[tuple[float, float, str, int]]] = [[] for _ in range(run.trace.world_size)]
-    for m in run.trace.sends:
-        todo[m.src].append((m.start, m.end, "send", m.dst))
-        todo[m.dst].append((m.recv_start, m.arrived, "recv", m.src))
-    for mine in todo:
-        mine.sort()
-        if any(second[0] < first[1] for first, second in pairwise(mine)):
-            return None
-    free = [0] * len(todo)
-    while any(todo):
-        src, dst = next(
-            (r, mine[0][3]) for r, mine in enumerate(todo)
-            if mine and mine[0][2] == "send" and todo[mine[0][3]] and todo[mine[0][3]][0][2:] == ("recv", r)
-        )  # fmt: skip
-        free[src] = free[dst] = max(free[src], free[dst]) + 1
-        todo[src].pop(0)
-        todo[dst].pop(0)
-    return max(free)
+LIMIT = 64 * 1024  # bytes up to which section 9 sends eagerly; systems differ, and so do their settings
 
 
 def all_ended(run: Any) -> str:
@@ -107,10 +81,44 @@ def milliseconds(run: Any) -> str:
 
 
 def one_message(fit: Any, points: Mapping[int, Sequence[float]]) -> book.Figure:
-    """The times of messages by their size, and the line that was fitted to their medians."""
+    """The times of messages by their size, the line that was fitted to their medians, and its two parts."""
     drawn = {n: times for n, times in points.items() if n}  # a logarithmic axis has no 0
-    curves = {"one message": fit.seconds}
-    return book.cost_curves(curves, {"one message": drawn}, title="A message on this machine")
+    bytes_alone = {"β n alone": lambda n: fit.beta * n} if fit.beta else {}
+    at = {f"half-bandwidth size {format_bytes(fit.half_size, 2)}": fit.half_size} if fit.beta else {}
+    return book.cost_curves(
+        {"α + β n": fit.seconds}, {"α + β n": drawn}, title="A message on this machine", middle=True, at=at,
+        thin={"α alone": lambda _: fit.alpha, **bytes_alone}, axes=("size of the message", "time of one message"),
+    )  # fmt: skip
+
+
+def one_round(runs: Mapping[str, Any]) -> dict[str, tuple[int, float]]:
+    """Bytes and seconds of one round around the circle over each wire."""
+    return {
+        name: (run.trace.sends[0].nbytes, run.trace.duration / (run.trace.world_size - 1)) for name, run in runs.items()
+    }
+
+
+def on_each_wire(runs: Mapping[str, Any]) -> book.Figure:
+    """One round over each wire, on axes that stay, and what the formula says of all other sizes."""
+    rounds = one_round(runs)
+    told = ", ".join(f"{name} {format_seconds(seconds, 3)}" for name, (_, seconds) in rounds.items())
+    nbytes = next(iter(rounds.values()))[0]
+    return book.cost_curves(
+        {wire.name: wire.seconds for wire in wires.WIRES}, {name: {n: [t]} for name, (n, t) in rounds.items()},
+        sizes=(1e3, 8e6), title="One message on three wires", badge="emulated",
+        axes=("size of the message", "time of one message"), sentence=f"{format_bytes(nbytes)}: {told}.",
+    )  # fmt: skip
+
+
+def in_parts(runs: Mapping[str, Any]) -> book.Table:
+    """One round over each wire, and the part of its latency and of its bytes."""
+    parts = []
+    for name, (nbytes, seconds) in one_round(runs).items():
+        wire = next(wire for wire in wires.WIRES if wire.name == name)
+        latency, rest = format_seconds(wire.alpha, 3), format_seconds(nbytes * wire.beta, 3)
+        row = {"wire": name, "the run (emulated)": format_seconds(seconds, 3), "latency": latency, "bytes": rest}
+        parts.append(row | {"latency's part": f"{wire.alpha / wire.seconds(nbytes):.0%}"})
+    return book.Table(parts)
 
 
 def wires_table() -> book.Table:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
+from itertools import chain, combinations
+
 import torch
 from torch import Tensor
 
 from labkit.data import decode, encode
-from labkit.grading.checks.student import Slips, Student, StudentError
+from labkit.grading.checks.student import Slips, Student, StudentError, same
 from labkit.grading.writing import you_write
 from labkit.wire import Group
 
@@ -56,6 +59,25 @@ def whisper(text: str, group: Group, source: int, to: int) -> str:
     return text
 
 
+OVERWRITTEN = "You overwrote `mine` before you sent it: receive into a tensor of its own, `torch.empty_like(mine)`."
+
+
+def some_ranks(n: int) -> Iterable[tuple[int, ...]]:
+    """Every choice of ranks out of n, at least one and not all."""
+    return chain.from_iterable(combinations(range(n), k) for k in range(1, n))
+
+
+def passed_on(x: Sequence[Tensor], first: Collection[int]) -> list[Tensor]:
+    """What every rank has if the ranks of `first` pass on what they receive, in place of their own."""
+    got: list[Tensor] = []
+    for rank in range(len(x)):
+        left = (rank - 1) % len(x)
+        while left in first:
+            left = (left - 1) % len(x)
+        got.append(x[left])
+    return got
+
+
 def everybody_has_a_letter(student: Student) -> str:
     for n in student.sizes((2, 4, 3, 5)):
         x = [student.tensor(6) + 10 * rank for rank in range(n)]
@@ -63,15 +85,11 @@ def everybody_has_a_letter(student: Student) -> str:
         student.expect(None not in run.results, "A rank returned None: return the tensor that you received.")
         slips: Slips = {
             "Every rank returned its own tensor: return the one that came from the left.": x,
-            "Rank 1 has what rank 0 has received: do you receive into `mine` before you have sent it?": [
-                x[-1],
-                x[-1],
-                *x[1:-1],
-            ],
             "Every rank has the tensor of its right neighbour: send to the right, and receive from the left.": [
                 x[(rank + 1) % n] for rank in range(n)
             ],
         }
+        student.expect(not any(same(run.results, passed_on(x, first)) for first in some_ranks(n)), OVERWRITTEN)
         student.expect_results(run, [x[(rank - 1) % n] for rank in range(n)], slips)
         text = "With {n} ranks rank {rank} sent {got} messages, and {expected} is enough."
         student.expect_by_rank(run.messages, [1] * n, text, n=n)

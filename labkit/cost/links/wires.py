@@ -1,10 +1,10 @@
 """Three links that training clusters are built with, and what a message costs on each: alpha + nbytes * beta.
 
-Bandwidths are those of the textbook chapter "Distributed Training", in one direction: NVLink 450 GB/s (half of
-its 900 GB/s), InfiniBand NDR 50 GB/s a port, 10-gigabit Ethernet 1.25 GB/s. It states no latencies. Those here
-are one hop of a ring in NCCL's own cost model (src/graph/tuning.cc in 2024, table hwLat, ring, protocol Simple):
-3.4 µs over NVLink, 14 µs over a network. The table knows one kind of network: Ethernet through the kernel's
-TCP takes longer than 14 µs.
+Bandwidths are in one direction: NVLink 450 GB/s (half of the 900 GB/s in NVIDIA's data sheet of the H100), InfiniBand
+NDR 400 Gbit/s a port (NVIDIA's data sheet of the ConnectX-7), 10-gigabit Ethernet (IEEE 802.3ae). The textbook chapter
+"Distributed Training" has the same numbers. It states no latencies. Those here are one hop of a ring in NCCL's own
+cost model (src/graph/tuning.cc in 2024, table hwLat, ring, protocol Simple): 3.4 µs over NVLink, 14 µs over a network.
+The table knows one kind of network: Ethernet through the kernel's TCP takes longer than 14 µs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from labkit.cost.units import GB, US, Gb
 NVLINK_ONE_DIRECTION = 450 * GB  # bytes per second
 TEN_GIGABIT = 1.25 * GB
 
-BANDWIDTH_SOURCE = "Distributed Training (textbook chapter)"
+BANDWIDTH_SOURCE = "NVIDIA, data sheets of the H100 and the ConnectX-7; IEEE 802.3ae"
 LATENCY_SOURCE = "NCCL, src/graph/tuning.cc"
 
 

@@ -1,0 +1,54 @@
+"""Ways to pass a tensor to the right, and links on which no byte leaves before its receiver is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.wire import Group
+
+
+class Meeting:
+    """A group in which a sender waits until its receiver says, by a message of no bytes, that it is there.
+
+    So no link needs memory of its own: a rendezvous as MPI and network cards make it.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._group, name)
+
+    def send(self, x: Tensor, to: int) -> None:
+        self._group.recv(torch.zeros(0), source=to)
+        self._group.send(x, to)
+
+    def recv(self, like: Tensor, source: int) -> Tensor:
+        self._group.send(torch.zeros(0), source)
+        return self._group.recv(like, source)
+
+
+def in_turn(mine: Tensor, group: Any, receives_first: bool) -> Tensor:
+    """Send `mine` to the right and receive from the left, one after the other."""
+    theirs = torch.empty_like(mine)
+    steps: list[Callable[[], Any]] = [
+        lambda: group.send(mine, (group.rank + 1) % group.size),
+        lambda: group.recv(theirs, (group.rank - 1) % group.size),
+    ]
+    for step in reversed(steps) if receives_first else steps:
+        step()
+    return theirs
+
+
+def one_exception(mine: Tensor, group: Any) -> Tensor:
+    """Rank 0 receives first, and all others send first."""
+    return in_turn(mine, group, group.rank == 0)
+
+
+def every_second(mine: Tensor, group: Any) -> Tensor:
+    """Odd ranks receive first, and even ranks send first."""
+    return in_turn(mine, group, group.rank % 2 == 1)
