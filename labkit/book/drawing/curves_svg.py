@@ -36,7 +36,7 @@ def picture(plot: Plot, title: str, badge: str, sentence: str) -> str:
         svg.line(x(10.0**k), top, x(10.0**k), bottom, faint=True)
         svg.text(x(10.0**k), bottom + 16, bytes_text(10.0**k), 11, "middle")
     steps = [(10.0**k) for k in range(math.ceil(low), math.floor(high) + 1)]
-    if len(steps) < 2:
+    if len(steps) < 2 or (any(plot.axes) and high - low < 2):
         steps = [m * 10.0**k for k in range(math.floor(low), math.ceil(high)) for m in (1, 2, 5)]
     for t in (t for t in steps if low <= math.log10(t) <= high):
         svg.line(LEFT, y(t), right, y(t), faint=True)

@@ -25,7 +25,7 @@ def timeline(run: Any) -> book.Figure:
 def meetings(run: Any) -> book.Figure:
     """The whole run, where receivers say when they are there."""
     said = "A message begins when its receiver has said, with a message of 0 bytes, that it is there."
-    return book.timeline(run.trace, title="Who sends when", sentence=said, arrows=False)
+    return book.timeline(run.trace, title="Who sends when", sentence=said)
 
 
 # Everyday words, one or more for each first letter that the sentence of the chapter has.
