@@ -20,7 +20,8 @@ QUESTIONS: dict[str, Question] = {id: CHAPTER.question(id, VALUES) for id in CHA
 @pytest.mark.parametrize(
     ("id", "typed"),
     [
-        ("telephone-bytes", "48"),
+        ("end-of-chain", "3"),  # of 8 ranks, 0 to 3 have the number
+        ("nvlink-small", "14.8 / 3.4"),
         ("overlap-step", "9 ms"),
         ("half-size", "100 kB"),  # 50 microseconds at 2 GB/s
         ("bucket", "100 * 62 / 260"),  # microseconds: 60 + 2 for 10 kB, 60 + 200 for the bucket
