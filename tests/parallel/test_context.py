@@ -13,6 +13,7 @@ import labkit
 from labkit import Link, Network, cost
 from labkit.models import GPT, GPTConfig
 from labkit.models.gpt import next_token_loss, turned
+from labkit.parallel import FullyShard
 from labkit.parallel.context.blocks import runs
 from labkit.parallel.context.layouts import positions_of
 from labkit.parallel.context.masks import Mask
@@ -164,6 +165,28 @@ def test_a_gpt_trains_as_on_one_rank(ways, rotary):
     for got, w in labkit.launch(train, 4, config, ways, None, transport="local").results:
         assert got == pytest.approx(losses, rel=1e-12)
         torch.testing.assert_close(w, weights, rtol=0, atol=1e-9)
+
+
+def sharded(group, config, steps=3):
+    """The same with each block's weights cut among the same ranks: FSDP averages, so each loss counts size times."""
+    context = ContextParallel(group)
+    model = FullyShard(context.into(GPT(config, seed=1).double()), group)
+    adam, losses = torch.optim.AdamW(model.parameters(), lr=1e-2), []
+    for step in range(steps):
+        tokens = torch.randint(config.vocab, (2, 38), generator=torch.Generator().manual_seed(step))
+        inputs, targets = context.cut(tokens[:, :-1]), context.cut(tokens[:, 1:])
+        loss = group.size * context.weight * next_token_loss(model(inputs, context.positions), targets)
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        losses.append(labkit.collectives.all_reduce(loss.detach(), group, op="avg").item())
+    return losses
+
+
+def test_with_its_weights_cut_by_fsdp_too():
+    losses, _ = labkit.launch(train, 1, CONFIG, {}, None).results[0]
+    for got in labkit.launch(sharded, 3, CONFIG).results:
+        assert got == pytest.approx(losses, rel=1e-9)
 
 
 def test_packed_texts_are_as_good_as_alone():

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from labkit.models import GPT, MLP, GPTConfig, MLPConfig, next_token_loss
-from labkit.parallel import FullyShard, TensorParallelGPT
+from labkit.parallel import ContextParallel, FullyShard, TensorParallelGPT
 from labkit.resilience import Deadlines
 from labkit.resilience.ft_hsdp import FtConfig
 
@@ -57,4 +57,17 @@ def build_tp(inner, seed):
     return model, torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9), loss
 
 
-BUILDS = {"plain": build_mlp, "fsdp": build_fsdp, "tp": build_tp}
+def build_context(inner, seed):
+    """Cut as with FSDP; each rank has a part of the positions of every sequence."""
+    context = ContextParallel(inner)
+    model = FullyShard(context.into(GPT(GPT_CONFIG, seed=seed)), inner)
+
+    def loss(model, numbers):
+        rows = tokens(numbers)
+        inputs, targets = context.cut(rows[:, :-1]), context.cut(rows[:, 1:])
+        return inner.size * context.weight * next_token_loss(model(inputs, context.positions), targets)
+
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2), loss
+
+
+BUILDS = {"plain": build_mlp, "fsdp": build_fsdp, "tp": build_tp, "context": build_context}

@@ -36,6 +36,7 @@ def plain(c, build, steps=STEPS, **options):
             ("plain", 3, 1, {"bucket_bytes": 128, "chunk_bytes": 40, "chunks": 2}),
             ("fsdp", 2, 2, {}),
             ("plain", 1, 1, {}),
+            ("context", 2, 2, {}),
             (
                 "plain",
                 2,

@@ -70,7 +70,7 @@ def same_by_hand(run):
 
 
 @pytest.mark.parametrize("at", ["quorum", "forward", "exchange", "vote", "commit"])
-@pytest.mark.parametrize(("inside", "rank"), few([("plain", 0), ("fsdp", 0), ("tp", 1)]))
+@pytest.mark.parametrize(("inside", "rank"), few([("plain", 0), ("fsdp", 0), ("tp", 1), ("context", 1)]))
 def test_a_rank_killed_anywhere_in_a_step(at, inside, rank, tmp_path):
     """Leader or not: its replica starts again, the others lose nothing, and in the end it is one of them again."""
     ranks = 1 if inside == "plain" else 2
