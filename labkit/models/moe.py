@@ -151,11 +151,11 @@ class Router(nn.Module):
         self.bias: Tensor
         self.register_buffer("bias", torch.zeros(config.experts))
 
-    def forward(self, x_nd: Tensor, over: Over) -> Routing:
+    def forward(self, x_nd: Tensor, over: Over, gate_ed: Tensor) -> Routing:
         """(n, d) -> which experts, with what weight, and who is over. ValueError for logits that are no number."""
         config = self.config
         wide = torch.promote_types(x_nd.dtype, torch.float32)
-        logits_ne = F.linear(x_nd.to(wide), self.gate.weight.to(wide))
+        logits_ne = F.linear(x_nd.to(wide), gate_ed.to(wide))
         if not bool(torch.isfinite(logits_ne).all()):
             token = int((~torch.isfinite(logits_ne)).any(1).nonzero()[0])
             raise ValueError(f"the router's logits of token {token} are not finite: look at its input, and at the rate")
@@ -231,21 +231,30 @@ class MoE(nn.Module):
 
     def forward(self, x_btd: Tensor) -> Tensor:
         """(b, t, d) -> (b, t, d): the weighted results of the chosen experts, and of the shared one."""
-        x_nd = x_btd.flatten(0, -2)
-        self.routing = routing = self.router(x_nd, self.over)
+        return self.combined(x_btd.flatten(0, -2), self.router.gate.weight).view(x_btd.shape)
+
+    def combined(self, x_nd: Tensor, gate_ed: Tensor) -> Tensor:
+        """(n, d) -> (n, d). gate: the router's weights."""
+        self.routing = routing = self.router(x_nd, self.over, gate_ed)
         token, choice = routing.kept_nk.nonzero(as_tuple=True)
         expert = routing.experts_nk[token, choice]
         order = expert.sort(stable=True).indices
         token, choice, expert = token[order], choice[order], expert[order]
         counts_e = expert.bincount(minlength=self.config.experts)
         y_md, shared_nd = self.over.run(
-            x_nd[token], counts_e, self.run_experts, lambda: None if self.shared is None else self.shared(x_nd)
+            x_nd[token], counts_e, self.run_experts, lambda: None if self.shared is None else self.run_shared(x_nd)
         )
         weighted_md = routing.weights_nk[token, choice, None] * y_md
         y_nd = torch.zeros_like(x_nd).index_add(0, token, weighted_md.to(x_nd.dtype))
-        return (y_nd if shared_nd is None else y_nd + shared_nd).view(x_btd.shape)
+        return y_nd if shared_nd is None else y_nd + shared_nd
 
     def run_experts(self, rows_md: Tensor, counts: Sequence[int]) -> Tensor:
         """Rows sorted by expert through this rank's experts. One that got no row gives a gradient of zeros."""
         parts = [expert(part) for expert, part in zip(self.experts.values(), rows_md.split(list(counts)), strict=True)]
         return torch.cat(parts) if parts else rows_md
+
+    def run_shared(self, x_nd: Tensor) -> Tensor:
+        """All tokens through the shared expert."""
+        assert self.shared is not None
+        y_nd: Tensor = self.shared(x_nd)
+        return y_nd

@@ -13,7 +13,7 @@ import labkit
 from labkit import Link, Network, cost
 from labkit.models import GPT, GPTConfig
 from labkit.models.gpt import next_token_loss, turned
-from labkit.parallel import FullyShard
+from labkit.parallel import FullyShard, Mesh, TensorParallelGPT
 from labkit.parallel.context.blocks import runs
 from labkit.parallel.context.layouts import positions_of
 from labkit.parallel.context.masks import Mask
@@ -187,6 +187,33 @@ def test_with_its_weights_cut_by_fsdp_too():
     losses, _ = labkit.launch(train, 1, CONFIG, {}, None).results[0]
     for got in labkit.launch(sharded, 3, CONFIG).results:
         assert got == pytest.approx(losses, rel=1e-9)
+
+
+def cut_both_ways(group, config, sequence):
+    """Loss and whole gradients of a GPT whose heads are cut among two ranks, and whose positions among the others."""
+    mesh = Mesh(group, {"cp": group.size // 2 or 1, "tp": min(2, group.size)})
+    model = TensorParallelGPT(config, mesh["tp"], sequence=sequence, seed=1).double()
+    context = ContextParallel(mesh["cp"])
+    context.into(model)
+    tokens = torch.randint(config.vocab, (2, 38), generator=torch.Generator().manual_seed(0))
+    inputs, targets = context.cut(tokens[:, :-1]), context.cut(tokens[:, 1:])
+    loss = context.weight * model(inputs, targets, context.positions)
+    loss.backward()
+    found = model.whole_gradients()
+    for g in found.values():
+        labkit.collectives.all_reduce(g, mesh["cp"])
+    return labkit.collectives.all_reduce(loss.detach(), mesh["cp"]).item(), found
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("rotary", [False, True])
+def test_with_heads_cut_by_tensor_parallelism_too(sequence, rotary):
+    config = GPTConfig(**{**vars(CONFIG), "rotary": rotary})
+    loss, whole = labkit.launch(cut_both_ways, 1, config, False).results[0]
+    for got, mine in labkit.launch(cut_both_ways, 6, config, sequence, transport="local").results:
+        assert got == pytest.approx(loss, rel=1e-12)
+        for name, g in mine.items():
+            torch.testing.assert_close(g, whole[name], rtol=0, atol=1e-12)
 
 
 def test_packed_texts_are_as_good_as_alone():

@@ -15,7 +15,7 @@ from labkit.collectives import all_reduce
 from labkit.models import GPT, GPTConfig
 from labkit.models.gpt import next_token_loss
 from labkit.models.moe import MoE, MoEConfig, best_of_each, losses_of
-from labkit.parallel import ExpertParallel
+from labkit.parallel import ExpertParallel, Mesh, TensorParallelGPT
 from labkit.parallel.expert.segments import back, in_order
 from labkit.wire.errors import RefusedError
 
@@ -196,6 +196,38 @@ def test_a_gpt_of_experts_trains_as_on_one_device():
             torch.testing.assert_close(p, whole[name], rtol=0, atol=1e-9)
 
 
+CUT = GPTConfig(vocab=31, context=12, width=24, heads=6,
+                moe=MoEConfig(4, 2, hidden=0.5, shared=0.5, capacity=1.2, z=1e-3))  # fmt: skip
+
+
+def gradients(group, sizes, sequence=False):
+    """Loss and whole gradients of a GPT of experts; sizes: ranks along "ep" and "tp"."""
+    mesh = Mesh(group, sizes)
+    model = TensorParallelGPT(CUT, mesh["tp"], sequence=sequence, seed=1).double()
+    ExpertParallel(mesh["ep"]).into(model)
+    tokens = torch.randint(31, (4, 12), generator=torch.Generator().manual_seed(0))
+    mine = tokens.tensor_split(mesh.sizes["ep"])[mesh["ep"].rank]
+    loss = model(mine[:, :-1], mine[:, 1:]) + losses_of(model)
+    loss.backward()
+    found = model.whole_gradients()
+    for name, g in found.items():
+        if "experts" in name:
+            g /= mesh.sizes["ep"]
+        else:
+            all_reduce(g, mesh["ep"], op="avg")
+    return all_reduce(loss.detach(), mesh["ep"], op="avg").item(), found
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("sizes", [{"ep": 2, "tp": 2}, {"ep": 1, "tp": 3}], ids=str)
+def test_experts_that_are_cut_as_well(sizes, sequence):
+    loss, whole = labkit.launch(gradients, 1, {"ep": 1, "tp": 1}).results[0]
+    for got, mine in labkit.launch(gradients, sizes["ep"] * sizes["tp"], sizes, sequence, transport="local").results:
+        assert got == pytest.approx(loss, rel=1e-12)
+        for name, g in mine.items():
+            torch.testing.assert_close(g, whole[name], rtol=0, atol=1e-12)
+
+
 def test_the_formulas_of_the_sources():
     assert cost.dispatch_payload_bytes(4 * 2048, 4096) == pytest.approx(67.1e6, rel=1e-3)
     assert 2 * cost.dispatch_payload_bytes(4 * 2048, 4096) == pytest.approx(134.2e6, rel=1e-3)
@@ -222,6 +254,7 @@ def test_segments_in_another_order():
     (lambda group: MoEConfig(4, 1, capacity=0.0), "a factor above 0, or None to drop nothing"),
     (lambda group: MoEConfig(4, 1, drop="late"), "MoEConfig.drop='late'.: choose one of position, probability"),
     (lambda group: ExpertParallel(group).into(MoE(4, MoEConfig(3, 1))), "3 experts cannot be shared out evenly among"),
+    (lambda group: TensorParallelGPT(GPTConfig(moe=MoEConfig(2, hidden=0.01)), group), "1 hidden numbers cannot be c"),
     (lambda group: ExpertParallel(group, hierarchical=True), "needs several nodes of equal size"),
     (lambda group: ExpertParallel(group).into(torch.nn.Linear(2, 2)), "Linear has no mixture of experts"),
     (lambda group: MoE(4, MoEConfig(3, 1))(torch.full((2, 4), torch.nan)), "the router's logits of token 0 are not f"),

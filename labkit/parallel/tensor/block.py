@@ -16,6 +16,7 @@ from labkit.parallel.refusals.same_model import check_same
 from labkit.parallel.tensor.attention import TensorParallelAttention
 from labkit.parallel.tensor.degrees import check_divides
 from labkit.parallel.tensor.feed_forward import TensorParallelFeedForward
+from labkit.parallel.tensor.moe import TensorParallelMoE
 from labkit.parallel.tensor.placement import Placement
 from labkit.parallel.tensor.random import different_inside
 from labkit.parallel.tensor.regions import copy_all_to_region
@@ -30,7 +31,9 @@ def check_alike(config: GPTConfig, options: Mapping[str, object], group: Group) 
 
 def check_config(config: GPTConfig, group: Group) -> None:
     """Raise RefusedError unless heads, keys' heads and feed-forward width of `config` divide by the group's size."""
-    dimensions = {"heads": config.heads, "expansion * width": config.expansion * config.width}
+    dimensions = {"heads": config.heads}
+    if config.moe is None:
+        dimensions["expansion * width"] = config.expansion * config.width
     if config.kv_heads is not None:
         dimensions["kv_heads"] = config.kv_heads
     check_divides("a tensor-parallel GPT", dimensions, group.size)
@@ -64,9 +67,12 @@ class TensorParallelBlock(nn.Module):
         self.norm1 = nn.LayerNorm(config.width)
         self.attention = TensorParallelAttention(config, group, shards=placement.heads if placement else None, **ways)
         self.norm2 = nn.LayerNorm(config.width)
-        self.feed_forward = TensorParallelFeedForward(
-            config, group, shards=placement.hidden if placement else None, **ways
-        )
+        self.feed_forward: nn.Module
+        if config.moe is None:
+            shards = placement.hidden if placement else None
+            self.feed_forward = TensorParallelFeedForward(config, group, shards=shards, **ways)
+        else:
+            self.feed_forward = TensorParallelMoE(config.width, config.moe, group, sequence, algorithm)
 
     def forward(self, x_btd: Tensor, length: int | None = None) -> Tensor:
         """(b, t, d) -> (b, t, d); with `sequence` this rank's part of t, of `length` positions in all."""
@@ -76,13 +82,15 @@ class TensorParallelBlock(nn.Module):
         y_btd = self.feed_forward(layer_norm(x_btd, norm2, self.norm2.eps), length, bias2)
         return x_btd + self._drop(y_btd)
 
-    def _outside(self) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor, Tensor]:
+    def _outside(self) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor, Tensor | None]:
         """The parameters that every rank holds: both norms (weight, bias) and the biases after the two sums."""
         held: list[Any] = [self.norm1.weight, self.norm1.bias, self.norm2.weight, self.norm2.bias,
-                self.attention.out.bias, self.feed_forward.down.bias]  # fmt: skip
+                self.attention.out.bias]  # fmt: skip
+        if isinstance(self.feed_forward, TensorParallelFeedForward):
+            held.append(self.feed_forward.down.bias)
         if self.sequence and torch.is_grad_enabled():
             held = list(copy_all_to_region(held, self.group, algorithm=self.algorithm))
-        return held[0:2], held[2:4], held[4], held[5]
+        return held[0:2], held[2:4], held[4], held[5] if len(held) > 5 else None
 
     def _drop(self, y_btd: Tensor) -> Tensor:
         return drop(y_btd, self.dropout if self.training else 0.0, self.group if self.sequence else None)

@@ -107,6 +107,8 @@ class TensorParallelGPT(nn.Module):
             else:
                 self.lm_head = nn.Linear(config.width, config.vocab, bias=False)
         self.to_empty(device=group.device)
+        for buffer in self.buffers():
+            buffer.zero_()  # a router's bias, which has no gradient
         if config.tied:
             self.lm_head.weight = self.tokens.weight
 
