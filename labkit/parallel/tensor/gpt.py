@@ -51,7 +51,10 @@ class TensorParallelGPT(nn.Module):
     algorithm: of the large collectives, a name of `labkit.collectives.ALGORITHMS`. For `sequence` a name that
         all_gather, reduce_scatter and all_reduce have: "ring", or "auto".
 
-    spread: the shards that each rank holds, in place of an even cut: then the group may have any number of ranks.
+    placement: the shards that each rank holds, in place of an even cut: then the group may have any number of ranks.
+    layers: those of a stage of a pipeline, as numbers; all by default. A stage that does not begin at layer 0 has no
+        embedding and takes (b, t, d); one that does not end with the last layer has no norm and no logits. `forward`
+        of a stage returns what `logits_part` does: (b, t, d) (this rank's part of t with `sequence`), or its logits.
 
     Dropout: the ranks' random state must be the same (`random.py`), which each forward in training mode checks: one
     all-gather of 8 bytes a rank. Sent else: `TensorParallelBlock` says it for a layer; with `split_vocabulary` one
@@ -65,12 +68,16 @@ class TensorParallelGPT(nn.Module):
     def __init__(
         self, config: GPTConfig, group: Group, *, sequence: bool = False, overlap: bool = True, seed: int = 0,
         split_vocabulary: bool = True, gather_again: bool = True, algorithm: str = "auto",
-        placement: Placement | None = None,
+        placement: Placement | None = None, layers: range | None = None,
     ):  # fmt: skip
         super().__init__()
+        self.layers = range(config.layers) if layers is None else layers
+        self.first, self.last = self.layers.start == 0, self.layers.stop == config.layers
+        self.length: int | None = None  # of the whole sequence, where a stage takes a part of it
         ways: dict[str, Any] = {"sequence": sequence, "overlap": overlap, "gather_again": gather_again,
                                 "algorithm": algorithm}  # fmt: skip
-        check_alike(config, {"seed": seed, "split_vocabulary": split_vocabulary, "placement": placement} | ways, group)
+        check_alike(config, {"seed": seed, "split_vocabulary": split_vocabulary, "placement": placement,
+                             "layers": self.layers} | ways, group)  # fmt: skip
         if placement is None:
             check_config(config, group)
         self.placement = placement
@@ -82,46 +89,61 @@ class TensorParallelGPT(nn.Module):
     def _build(self, ways: dict[str, Any]) -> None:
         """All parts, without values."""
         config, group = self.config, self.group
-        unset = nn.Embedding.from_pretrained(torch.empty(config.vocab, config.width), freeze=False)
-        self.tokens: nn.Module = unset
-        if self.split_vocabulary:
-            self.tokens = VocabParallelEmbedding.of(
-                unset,
-                group,
-                sequence=self.sequence,
-                algorithm=self.algorithm,
-                shards=self.placement.vocab if self.placement else None,
-            )
-        with torch.device("meta"):
-            self.positions = None if config.rotary else nn.Embedding(config.context, config.width)
-            self.blocks = nn.ModuleList(
-                TensorParallelBlock(config, group, placement=self.placement, check=False, **ways)
-                for _ in range(config.layers)
-            )
-            self.norm = nn.LayerNorm(config.width)
+        if self.first:
+            unset = nn.Embedding.from_pretrained(torch.empty(config.vocab, config.width), freeze=False)
+            self.tokens: nn.Module = unset
             if self.split_vocabulary:
-                self.lm_head: nn.Module = ColumnParallelLinear(
-                    config.width, config.vocab, group, bias=False, uneven=True, check=False,
-                    shards=self.placement.vocab if self.placement else None, **ways
-                )  # fmt: skip
-            else:
-                self.lm_head = nn.Linear(config.width, config.vocab, bias=False)
+                shards = self.placement.vocab if self.placement else None
+                self.tokens = VocabParallelEmbedding.of(
+                    unset, group, sequence=self.sequence, algorithm=self.algorithm, shards=shards
+                )
+        with torch.device("meta"):
+            embedded = self.first and not config.rotary
+            self.positions = nn.Embedding(config.context, config.width) if embedded else None
+            blocks = [TensorParallelBlock(config, group, placement=self.placement, check=False, **ways)
+                      for _ in self.layers]  # fmt: skip
+            whole = self.first and self.last
+            self.blocks: Any = nn.ModuleList(blocks) if whole else nn.ModuleDict(dict(zip(map(str, self.layers), blocks,
+                                                                                      strict=True)))  # fmt: skip
+            if self.last:
+                self.norm = nn.LayerNorm(config.width)
+                self.lm_head = self._head(ways)
         self.to_empty(device=group.device)
         for buffer in self.buffers():
             buffer.zero_()  # a router's bias, which has no gradient
-        if config.tied:
+        if config.tied and self.first and self.last:
             self.lm_head.weight = self.tokens.weight
+
+    def _head(self, ways: dict[str, Any]) -> nn.Module:
+        config = self.config
+        if not self.split_vocabulary:
+            return nn.Linear(config.width, config.vocab, bias=False)
+        shards = self.placement.vocab if self.placement else None
+        return ColumnParallelLinear(config.width, config.vocab, self.group, bias=False, uneven=True, check=False,
+                                    shards=shards, **ways)  # fmt: skip
+
+    @property
+    def tied(self) -> dict[str, nn.Parameter]:
+        """The matrix that both embeds and scores, where this stage has one end of it only."""
+        if not self.config.tied or self.first == self.last:
+            return {}
+        weight = self.tokens.weight if self.first else self.lm_head.weight
+        assert isinstance(weight, nn.Parameter)
+        return {"tokens.weight": weight}
 
     def _draw(self, seed: int) -> None:
         """This rank's parts of the values of GPT(config, seed)."""
         whole: Any = deferred(GPT, self.config, seed=seed)
         names = {id(p): name for name, p in whole.named_parameters()}
         mine = {name: (p, cut) for name, p, cut in shard_specs_of(self)}
+        if self.tied and self.last:
+            mine["tokens.weight"] = mine.pop("lm_head.weight")
 
         @torch.no_grad()
         def deliver(values: Tensor, parameter: Tensor) -> None:
-            if id(parameter) in names:  # not the matrix that tying has thrown away
-                p, cut = mine[names[id(parameter)]]
+            name = names.get(id(parameter))  # None: the matrix that tying has thrown away
+            if name in mine:
+                p, cut = mine[name]
                 p.copy_(values if cut is None else cut.take(values, self.group.rank))
 
         whole.recipe.replay(deliver, whole, self.group.device)
@@ -134,6 +156,8 @@ class TensorParallelGPT(nn.Module):
         holds more than its part of them, and instead of an all-gather of the logits a few numbers a position are sent.
         """
         part_btv = self.logits_part(tokens_bt, positions_t)
+        if not (self.first and self.last):
+            return part_btv
         if not self.split_vocabulary:
             return part_btv if targets_bt is None else next_token_loss(part_btv, targets_bt)
         if targets_bt is not None:
@@ -155,16 +179,21 @@ class TensorParallelGPT(nn.Module):
 
     def logits_part(self, tokens_bt: Tensor, positions_t: Tensor | None = None) -> Tensor:
         """This rank's columns of the logits, or all of them if the vocabulary is not split."""
-        t = tokens_bt.shape[1]
-        check_positions(t if positions_t is None or not t else int(positions_t.max()) + 1, self.config)
+        t = tokens_bt.shape[1] if self.first or self.length is None else self.length
+        if self.first:
+            check_positions(t if positions_t is None or not t else int(positions_t.max()) + 1, self.config)
         dropout = self.config.dropout if self.training else 0.0
         if dropout:
             check_random_state(self.group)
         norm, positions_td = self._outside(slice(t) if positions_t is None else positions_t)
-        x_btd = self._embed(tokens_bt, positions_td)
-        x_btd = drop(x_btd, dropout, self.group if self.sequence else None)
-        for block in self.blocks:
+        x_btd = tokens_bt
+        if self.first:
+            x_btd = self._embed(tokens_bt, positions_td)
+            x_btd = drop(x_btd, dropout, self.group if self.sequence else None)
+        for block in self.blocks.values() if isinstance(self.blocks, nn.ModuleDict) else self.blocks:
             x_btd = block(x_btd, t)
+        if not self.last:
+            return x_btd
         x_btd = layer_norm(x_btd, norm, self.norm.eps)
         if self.split_vocabulary:
             return self.lm_head(x_btd, t)
@@ -174,12 +203,13 @@ class TensorParallelGPT(nn.Module):
 
     def _outside(self, at: slice | Tensor) -> tuple[Sequence[Tensor], Tensor | None]:
         """The last norm (weight, bias) and the position embeddings that this rank adds, where there are any."""
-        held: list[Tensor] = [self.norm.weight, self.norm.bias]
+        held: list[Tensor] = [self.norm.weight, self.norm.bias] if self.last else []
+        norms = len(held)
         table: Tensor | None = None if self.positions is None else self.positions.weight
-        if self.sequence and torch.is_grad_enabled():
-            several = [*held, table] if self.split_vocabulary and table is not None else held
+        several = [*held, table] if self.split_vocabulary and table is not None else held
+        if self.sequence and several and torch.is_grad_enabled():
             held = list(copy_all_to_region(several, self.group, algorithm=self.algorithm))
-            table = held.pop() if len(held) > 2 else table
+            table = held.pop() if len(held) > norms else table
         positions_td = None if table is None else table[at]
         if positions_td is not None and self.sequence and self.split_vocabulary:
             positions_td = own_part(positions_td, self.group, 0)
