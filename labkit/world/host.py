@@ -157,7 +157,7 @@ class Host:
                 poll.register(life.output, select.POLLIN)
                 where[life.output] = life
         since = self.judge.trouble_at
-        wait = LOOK if since is None else max(0.0, since + SETTLE - time.monotonic())
+        wait = LOOK if since is None else max(SETTLE / 3, since + SETTLE - time.monotonic())
         for fd, _ in poll.poll(int(wait * 1000) + 1):
             if fd == bell:
                 _drain(bell)

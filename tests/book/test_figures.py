@@ -33,12 +33,14 @@ from labkit.book import (
 )
 from labkit.book.drawing.figure import PLOTLY
 from labkit.book.drawing.style import KINDS, SERIES
+from labkit.book.timelines.failed import after_failure
 from labkit.book.timelines.timelines import _milliseconds
 from labkit.collectives import all_reduce
 from labkit.cost.topology import clos_buildings, hpn_paper
 from labkit.parallel.layout import Layout
 from labkit.parallel.pipeline import Costs, gpipe, one_f_one_b, pipedream, zb_h2, zb_v
 from labkit.resilience.ntp import shard_map
+from labkit.world import Failure
 
 from . import fake_trace as fake
 
@@ -386,3 +388,12 @@ def test_a_tick_stands_across_the_bar_and_not_beside_it() -> None:
     figure = bars({"measured": {"a": 2, "b": 1}, "formula": {"a": 2, "b": 1}}, unit="", ticks=True)
     assert figure.spec is not None and [trace["type"] for trace in figure.spec["data"]] == ["bar", "scatter"]
     assert "formula" in figure.table()[0] and figure.svg.count('stroke-width="2.5"') == 2
+
+
+def test_ranks_that_had_not_come_to_the_failed_call_are_told_apart() -> None:
+    """Rank 3 raised while ranks 0 and 2 were still at work: nobody may say that all wait for an innocent one."""
+    failure = Failure("raised", 3, "ValueError", "bad", "", -1, 0.1, {}, {1: [0]})
+    sentence = after_failure(failure, 4).sentence
+    assert sentence.endswith("Who waits: rank 1 for rank 0. Ranks 0 and 2 had not come so far yet.")
+    failure = Failure("raised", 3, "ValueError", "bad", "", -1, 0.1, {}, {0: [3], 1: [0], 2: [3]})
+    assert after_failure(failure, 4).sentence.endswith("In the end all of them wait for rank 3.")

@@ -23,7 +23,11 @@ def after_failure(failure: Any, size: int) -> Figure:
     raised = f"rank {failure.rank} raised {failure.error}: " if failure.kind in ("raised", "exit") else ""
     first = raised + failure.message.partition("\n")[0]
     said = "; ".join(f"rank {rank} for {_ranks(on)}" for rank, on in awaits.items() if on)
-    waits = f"Who waits: {said}.{_ending(awaits, size)}" if said else "Nobody waited for another rank at that moment."
+    waits = (
+        f"Who waits: {said}.{_ending(awaits, failure.rank, size)}"
+        if said
+        else "Nobody waited for another rank at that moment."
+    )
     sentence = f"{first[:1].upper()}{first[1:]}. {waits}"
     rows: list[Row] = [
         {"rank": rank, "waits for rank": listing([str(r) for r in awaits.get(rank, [])]) if awaits.get(rank) else "-"}
@@ -33,9 +37,12 @@ def after_failure(failure: Any, size: int) -> Figure:
     return Figure(TITLE, "measured", sentence, rows, svg=_picture(awaits, failure.rank, min(size, MOST), sentence))
 
 
-def _ending(awaits: dict[int, list[int]], size: int) -> str:
-    """Where all the arrows lead: to one rank, or around."""
+def _ending(awaits: dict[int, list[int]], failed: int, size: int) -> str:
+    """Where all the arrows lead: to one rank, or around; or who had not come so far when another one failed."""
     last = {r for on in awaits.values() for r in on if not awaits.get(r)}
+    moving = [r for r in range(size) if not awaits.get(r) and r != failed]
+    if failed >= 0 and moving and last:
+        return f" {_ranks(moving).capitalize()} had not come so far yet."
     if len(last) == 1:
         return f" In the end all of them wait for rank {last.pop()}."
     return "" if last else " Nobody in this circle can go on."

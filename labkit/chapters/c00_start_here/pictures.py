@@ -26,6 +26,73 @@ def circle(run: Any) -> book.Stepper:
     return book.replay(run.trace, by="round", shape="circle")
 
 
+class Diary(list[tuple[float, Any]]):
+    """(loss, weights of the last layer) of each step; and marks for the timeline, put there by hooks.
+
+    A step begins with the forward pass. The span "gradient" ends when every parameter has its gradient; "optimizer" is
+    what its name says. A rank returns it as a plain list.
+    """
+
+    def __init__(self, group: Any, model: Any, optimizer: Any) -> None:
+        super().__init__()
+        self._group, self._model, self._parameters = group, model, list(model.parameters())
+        self._span, self._due = None, 0
+        model.register_forward_pre_hook(_Hook(self._begins))
+        for p in self._parameters:
+            p.register_post_accumulate_grad_hook(self._has_gradient)
+        optimizer.register_step_pre_hook(lambda *_: self._open("optimizer"))
+        optimizer.register_step_post_hook(lambda *_: self._close())
+
+    def note(self, loss: Any) -> None:
+        self.append((loss.item(), self._model.layers[-1].weight.detach().clone()))
+
+    def _begins(self, *_: Any) -> None:
+        self._group.step(len(self))
+        self._due = len(self._parameters)
+        self._open("gradient")
+
+    def _has_gradient(self, _: Any) -> None:
+        self._due -= 1
+        if not self._due:
+            self._close()
+
+    def _open(self, name: str) -> None:
+        self._span = self._group.span(name, kind="compute")
+        self._span.__enter__()
+
+    def _close(self) -> None:
+        self._span.__exit__(None, None, None)
+
+    def __reduce__(self) -> Any:
+        return list, (list(self),)
+
+
+class _Hook:
+    """A hook that does nothing any more once its model has travelled to another process."""
+
+    def __init__(self, does: Any = None) -> None:
+        self._does = does
+
+    def __call__(self, *about: Any) -> None:
+        if self._does is not None:
+            self._does(*about)
+
+    def __reduce__(self) -> Any:
+        return _Hook, ()
+
+
+def diary(group: Any, model: Any, optimizer: Any) -> Diary:
+    """See `Diary`."""
+    return Diary(group, model, optimizer)
+
+
+def parts_of_step(trace: Any, step: int) -> dict[str, float]:
+    """compute: milliseconds that rank 0 computed in this step; part: of the whole step."""
+    begin, end = trace.during_step(step)
+    compute = trace.step_breakdown(step)[0]["compute"]
+    return {"compute": 1e3 * compute, "part": compute / (end - begin)}
+
+
 def ordinary_step(trace: Any, steps: int) -> int:
     """The step of median duration, without the first one, in which everything is done for the first time."""
     begin_and_end = {step: trace.during_step(step) for step in range(1, steps)}
@@ -68,7 +135,7 @@ def curves(run: Any) -> book.Figure:
     }
     ends = sorted(list(line.values())[-1] for line in losses.values())
     first, last = losses["rank 0"][0], f"{ends[0]:.2g}" + f" to {ends[-1]:.2g}" * (len(ends) > 1)
-    said = f"It begins near {first:.2g} and ends at {last}."
+    said = f"The loss begins near {first:.2g} and ends at {last}."
     return book.lines(losses, title="Loss on each rank", badge="measured", sentence=said)
 
 

@@ -17,7 +17,8 @@ from labkit.world.diagnosis.reading import Picture, Reader, find_unreceived
 from labkit.world.life import RankProcess
 from labkit.world.spec import Spec
 
-SETTLE = 0.06  # seconds between the first sign of trouble and the verdict
+SETTLE = 0.06  # seconds between the first sign of trouble and the verdict, in which no rank moves
+CALM = 0.5  # the same at most, if some go on moving: on a busy machine they may not have come to the failed call yet
 DYING = 1.0  # the same at most, if nothing is known but lost peers, and a rank is on its way out
 RELOOK = 0.3  # seconds between two looks at the records of a world in which everyone moves
 LOOK = 0.1  # seconds between two looks at the pages
@@ -47,6 +48,7 @@ class Judge:
         self._lost: dict[int, list[int]] = {}  # ranks that failed in a message: its other end
         self.verdict: dict[str, Any] | None = None
         self.trouble_at: float | None = None
+        self._calm: tuple[Any, float] = (None, 0.0)  # the pages after the first sign of trouble, and since when so
         self.ending = False
         self._seen: tuple[bytes, ...] = ()
         self._moved = [time.monotonic()] * len(pages)  # when each rank's page was last seen to change
@@ -70,6 +72,12 @@ class Judge:
         """
         if self.trouble_at is None or now < self.trouble_at + SETTLE:
             return False
+        if now < self.trouble_at + CALM:
+            pages = self.reader.fingerprint()
+            if pages != self._calm[0]:
+                self._calm = pages, now
+            if now < self._calm[1] + SETTLE:
+                return False
         lost = all(f["kind"] == "lost" for f in self.failures)
         return not lost or now >= self.trouble_at + DYING or not any(life.is_dying for life in self.lives)
 
