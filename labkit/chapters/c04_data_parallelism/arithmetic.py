@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import log
 from typing import Any
 
 from labkit import Link, book, cost
+from labkit.book.drawing.figure import WIDTH, heading, legend
+from labkit.book.drawing.style import BLUE, GREEN, ORANGE
+from labkit.book.drawing.svg import Svg, number
+from labkit.book.drawing.tables import Row
 from labkit.chapters.c04_data_parallelism.steps import milliseconds, step_of
-from labkit.cost.units import format_seconds
+from labkit.cost.units import MS, format_bytes, format_seconds
 
-MOST = 40  # buckets that a curve shows
+POINTS = 120  # sizes of a bucket that a curve shows
 
 
 @dataclass(frozen=True)
@@ -35,10 +40,32 @@ class StepModel:
         return cost.data_parallel_step(self.seconds, self.sizes, self.ranks, links, forward=self.forward, **size)
 
     def about_buckets(self, bucket_bytes: float, link: Link) -> dict[str, Any]:
-        """What the question after the exposed time needs to know: the last two buckets, and when the wire is free."""
+        """What the question after the exposed time needs to know: when buckets are full, and the earlier ones back."""
         step, flat = self.step(bucket_bytes, link), self.step(2 * self.nbytes, link)
-        free = step.buckets[-3].end if len(step.buckets) > 2 else 0.0
-        return {"step": step, "flat": flat, "free": free, "link": link, "ranks": self.ranks, "least": bucket_bytes}
+        rows = ["| bucket | kB | full at, ms | back at, ms |", "|--:|--:|--:|--:|"]
+        for k, b in enumerate(step.buckets):
+            back = f"{b.end / MS:.4g}" if k < len(step.buckets) - 2 else "?"
+            rows.append(f"| {k} | {b.nbytes / 1e3:.4g} | {b.ready / MS:.4g} | {back} |")
+        return {"step": step, "flat": flat, "link": link, "ranks": self.ranks, "table": "\n".join(rows)}
+
+    def fastest(self, sizes: Sequence[float], link: Link) -> float:
+        """Of these sizes of a bucket, that of the shortest step."""
+        return min(sizes, key=lambda nbytes: self.step(nbytes, link).seconds)
+
+    def range_of_sizes(self) -> list[float]:
+        """Sizes of a bucket from the smallest that makes a difference to the whole gradient, evenly on a log axis."""
+        low, high = max(1.0, self.nbytes / 1000), 1.2 * self.nbytes
+        return [low * (high / low) ** (k / (POINTS - 1)) for k in range(POINTS)]
+
+    def five_sizes(self, near: Link, far: Link) -> list[float]:
+        """Five of them with different numbers of buckets, and the fastest on both links are among them."""
+        every = self.range_of_sizes()
+        found: dict[int, float] = {}
+        wanted = [self.fastest(every, far), self.fastest(every, near), every[0], every[-1]]
+        for nbytes in (*wanted, *(self.nbytes / parts for parts in (6.5, 2, 12, 3, 20, 4.5))):
+            if len(found) < 5:
+                found.setdefault(len(self.step(nbytes, near).buckets), nbytes)
+        return sorted(found.values())
 
     def about_sizes(self, sizes: Sequence[float], near: Link, far: Link) -> dict[str, Any]:
         """What the question after the fastest size needs to know."""
@@ -47,7 +74,7 @@ class StepModel:
             "sizes": list(sizes),
             "counts": [len(step.buckets) for step in steps],
             "best": min(range(len(sizes)), key=lambda i: steps[i].seconds),
-            "near": min(sizes, key=lambda nbytes: self.step(nbytes, near).seconds),
+            "near": self.fastest(sizes, near),
             "latency": far.latency,
             "total": self.nbytes,
         }
@@ -95,24 +122,104 @@ def quickest(runs: Mapping[float, Any]) -> int:
     return times.index(min(times))
 
 
-def curve(model: StepModel, link: Link) -> dict[float, float]:
-    """The step in ms by its number of buckets: the best of all bucket sizes that make so many."""
-    points: dict[float, float] = {}
-    for parts in range(1, 60):
-        found = model.step(model.nbytes / parts, link)
-        count = len(found.buckets)
-        points[count] = min(1e3 * found.seconds, points.get(count, float("inf")))
-    return {count: ms for count, ms in points.items() if count < MOST}
+def ask_exposed(chapter: Any, model: StepModel, nbytes: float, link: Link) -> Any:
+    """The question after the exposed time of a step with buckets of `nbytes`."""
+    return chapter.predict("exposed", **model.about_buckets(nbytes, link))
 
 
-def step_by_buckets(model: StepModel, near: Link, far: Link, runs: Mapping[float, Any]) -> book.Figure:
-    """The step by its number of buckets, for two links, and runs on the far one by the bytes of their buckets."""
-    curves = {"near (simulated)": curve(model, near), "far (simulated)": curve(model, far)}
-    found = {len(model.step(nbytes, far).buckets): milliseconds(run) for nbytes, run in runs.items()}
-    drawn: dict[float, float] = {count: ms for count, ms in found.items() if count < MOST}
-    best = [min(each.values()) for each in (*curves.values(), drawn)]
-    said = f"Best by the formula: {best[0]:.1f} ms near, and far {best[1]:.1f} ms; of the runs {best[2]:.1f} ms."
-    return book.lines(
-        curves | {"far, the runs (emulated)": drawn}, x="number of buckets", y="step, ms", badge="emulated",
-        title="A step by its number of buckets", sentence=said,
-    )  # fmt: skip
+def ask_fastest(chapter: Any, model: StepModel, sizes: Sequence[float], links: Mapping[str, Link]) -> Any:
+    """The question after the size of the fastest step on the far link."""
+    return chapter.predict("bucket-size", **model.about_sizes(sizes, links["near"], links["far"]))
+
+
+def beside_law(prediction: Any, chance: float, sizes: Sequence[int] = (8, 32)) -> book.Table:
+    """A prediction of late steps beside what the law says, which is what a run of endless length would show."""
+    law = cost.RareDelay(1, 1, chance)
+    rows = prediction.compare(*(100 * law.stalled_steps(ranks) for ranks in sizes), mark="simulated")
+    named = [{"by the law (simulated)" if k.startswith("the run") else k: v for k, v in row.items()} for row in rows]
+    return book.Table(named, caption=rows.caption)
+
+
+def step_by_size(
+    model: StepModel, links: Mapping[str, Link], runs: Mapping[float, Any], mine: float | None = None
+) -> book.Figure:
+    """The step by the size of a bucket, a panel for each link with a scale of its own; `runs` are on the last link.
+
+    mine: a size in bytes to mark, if there is one.
+    """
+    sizes = model.range_of_sizes()
+    best = {name: model.fastest(sizes, link) for name, link in links.items()}
+    least = {name: model.step(best[name], link) for name, link in links.items()}
+    told = [f"{name} {least[name].seconds / MS:.1f} ms, with {_buckets(least[name])}" for name in links]
+    said = f"The shortest step by the formula: {', '.join(told)}."
+    svg = Svg(WIDTH, "A step by the size of its buckets", said)
+    looks = [("the formula (simulated)", BLUE, "", ""), ("its shortest step", GREEN, "x", "")]
+    looks.append((f"runs on the {list(links)[-1]} link", ORANGE, "", ""))
+    top = legend(svg, heading(svg, "emulated", said), looks) + 14
+    rows: list[Row] = []
+    wide, high = 310.0, 190.0
+    for panel, (name, link) in enumerate(links.items()):
+        left = 52 + panel * 378.0
+        points = {nbytes: model.step(nbytes, link).seconds / MS for nbytes in sizes}
+        dots = {n: milliseconds(run) for n, run in runs.items()} if name == list(links)[-1] else {}
+        low, peak = 0.98 * min(points.values()), max(*points.values(), *dots.values(), 0.0)
+
+        def x(nbytes: float, left: float = left) -> float:
+            inside = min(max(nbytes, sizes[0]), sizes[-1])
+            return left + wide * log(inside / sizes[0]) / log(sizes[-1] / sizes[0])
+
+        def y(ms: float, low: float = low, peak: float = peak) -> float:
+            return top + 20 + high * (peak - ms) / (peak - low)
+
+        svg.text(left, top + 6, f"{name}: a latency of {format_seconds(link.latency)}", bold=True)
+        svg.rect(left, top + 20, wide, high)
+        for k in range(5):
+            ms = low + (peak - low) * k / 4
+            svg.text(left - 6, y(ms) + 4, f"{ms:.0f}", 11, "end")
+        for kB in (1, 10, 100, 1000):
+            if sizes[0] <= 1000 * kB <= sizes[-1]:
+                svg.line(x(1000 * kB), top + 20 + high, x(1000 * kB), top + 24 + high)
+                svg.text(x(1000 * kB), top + 37 + high, f"{kB} kB", 11, "middle")
+        if mine is not None:
+            svg.line(x(mine), top + 20, x(mine), top + 20 + high, "4 3")
+            svg.text(x(mine) - 4, top + 33, "yours", 11, "end")
+        places = [(x(nbytes), y(ms)) for nbytes, ms in points.items()]
+        steps = "".join(f" H{number(a)} V{number(b)}" for a, b in places[1:])
+        svg.path(f"M{number(places[0][0])} {number(places[0][1])}{steps}", colour=BLUE, width=2)
+        for nbytes, ms in dots.items():
+            svg.marker(x(nbytes), y(ms), "circle", ORANGE, 5)
+        svg.marker(x(best[name]), y(points[best[name]]), "x", GREEN, 6)
+        rows += [
+            {"link": name, "bucket, kB": n / 1e3, "formula, ms": points[n]} for n in (sizes[0], best[name], sizes[-1])
+        ]
+        rows += [{"link": name, "bucket, kB": n / 1e3, "run, ms": ms} for n, ms in dots.items()]
+    svg.text(8, top + 14, "ms", 11)
+    return book.Figure("A step by the size of its buckets", "emulated", said, rows, svg.render(top + high + 48))
+
+
+def _buckets(step: cost.DataParallelStep) -> str:
+    return f"{len(step.buckets)} bucket{'s' * (len(step.buckets) != 1)}"
+
+
+LAYERS, BYTES = 100, 2  # of a model of which only its parameters are known: even gradients of 16 bits
+
+
+def plan(parameters: float, computing: float, ranks: int, link: Link) -> tuple[str, list[Row]]:
+    """The best bucket of a model, and its step beside those of other buckets. computing: seconds of a step."""
+    nbytes = BYTES * parameters / LAYERS
+    model = StepModel(computing / 3, (2 / 3 * computing / LAYERS,) * LAYERS, (round(nbytes),) * LAYERS, ranks)
+    best = model.fastest([model.nbytes / parts for parts in range(1, LAYERS + 1)], link)
+    tries = {"the best size": best, "PyTorch's default": float(cost.BUCKET_BYTES), "a single one": 2.0 * model.nbytes}
+    rows: list[Row] = []
+    for name, size in tries.items():
+        step = model.step(size, link)
+        rows.append(
+            {"buckets": name, "number": len(step.buckets), "step, ms": step.seconds / MS,
+             "exposed, ms": step.exposed / MS}
+        )  # fmt: skip
+    step = model.step(best, link)
+    said = (
+        f"A gradient of {format_bytes(model.nbytes, 3)}: buckets of {format_bytes(step.buckets[0].nbytes, 3)} make the "
+        f"shortest step, {format_seconds(step.seconds, 3)}, and {step.exposed / step.seconds:.0%} of it is exposed."
+    )
+    return said, rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -13,17 +15,20 @@ from labkit.book.drawing.style import GREEN, GREY, ON_COLOUR, ORANGE, YELLOW
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
 from labkit.models import GPT, GPTConfig
+from labkit.wire import Group
+from labkit.wire.errors import RefusedError
 
 AGREED = "does as agreed"
 WIDER, UNUSED = "builds a wider model", "skips a layer"
 INFINITE, EARLY = "has an infinite number", "leaves a step early"
 WAYS = [AGREED, INFINITE, WIDER, UNUSED, EARLY]
+REFUSED = "did not bring the same model"
 GUARDS = ["none", "check_nan", "find_unused_parameters", "join"]
 
 
 def small_gpt(way: str, width: int, seed: int) -> GPT:
     """The model of a rank that goes this way: another width inside, a layer that nobody uses, or a bad gradient."""
-    model = GPT(GPTConfig(width=width, layers=4, expansion=2 if way == WIDER else 4), seed)
+    model = GPT(GPTConfig(width=width, layers=4, expansion=8 if way == WIDER else 4), seed)
     block: Any = model.blocks[2]
     if way == UNUSED:
         block.feed_forward.register_forward_hook(lambda module, inputs, output: torch.zeros_like(output))
@@ -46,8 +51,25 @@ def bad_numbers(model: nn.Module) -> int:
     return int((~weights_of(model).isfinite()).sum())
 
 
+def refused(step: Callable[..., Any]) -> Callable[..., Any]:
+    """`step`, which returns why if all ranks together refuse their models. Else one of them would be named."""
+
+    @wraps(step)
+    def tried(group: Group, *args: Any, **settings: Any) -> Any:
+        try:
+            return step(group, *args, **settings)
+        except RefusedError as why:
+            if REFUSED not in str(why):
+                raise
+            return str(why)
+
+    return tried
+
+
 def verdict(run: Any) -> str:
     """What the ranks hold in the end. Each returns `bad_numbers` after each of its steps, and all its weights."""
+    if isinstance(run.results[0], str):
+        return f"All ranks refused, before a gradient was sent: {run.results[0]}."
     bad, weights = [found[-1] for found, _ in run.results], [final for _, final in run.results]
     said = f"No rank raised an error ({run.trace.badge})."
     if max(bad):
@@ -58,8 +80,10 @@ def verdict(run: Any) -> str:
     return f"{said} All replicas are {'equal, bit by bit' if same else 'different'}, and all weights are finite.{steps}"
 
 
-def weights_after(run: Any) -> book.Figure:
+def weights_after(run: Any) -> book.Figure | str:
     """For each rank and step: all weights finite, some not, none."""
+    if isinstance(run.results[0], str):
+        return "No rank took a step."
     found, whole = [found for found, _ in run.results], len(run.results[0][1])
     steps = max(map(len, found))
     looks = {"all finite": (GREEN, ""), "some not finite": (YELLOW, "\\"), "most not finite": (ORANGE, "x"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from labkit import Link, Network, book
@@ -25,9 +26,9 @@ def packets(train_step: Run, wire: Link) -> Any:
 def epochs(read: Run, ranks: int, transport: str) -> Any:
     """An epoch that several ranks read: without a mistake, or with one of three."""
     mistakes = ["none", "an order of its own", "forgot its rank", "forgot the epoch"]
-    controls = {"ranks": (2, 6), "mistake": mistakes, "last": ["pad", "drop", "exact"]}
+    controls = {"ranks": (2, 8), "mistake": mistakes, "end_of_epoch": ["pad", "drop", "exact"]}
     views: list[View] = [reading.shares, reading.who_reads]
-    return book.workbench(read, controls, views, title="One epoch", ranks=min(ranks, 6), transport=transport)
+    return book.workbench(read, controls, views, title="One epoch", ranks=min(ranks, 8), transport=transport)
 
 
 def buckets(step: Run, links: Mapping[str, Link], ranks: int) -> Any:
@@ -37,8 +38,35 @@ def buckets(step: Run, links: Mapping[str, Link], ranks: int) -> Any:
     return book.workbench(step, controls, views, title="Bucket, link and straggler", ranks=ranks)
 
 
+def your_own() -> Any:
+    """The formula for a model and a link of the reader's."""
+    sliders = {
+        "parameters": book.Slider("parameters, in millions", 50, 10_000, 1500, 50),
+        "computing": book.Slider("forward and backward pass", 20, 2000, 400, 20, "ms"),
+        "ranks": book.Slider("ranks", 2, 256, 32),
+        "bandwidth": book.Slider("bandwidth of a link", 1, 400, 25, unit="GB/s"),
+        "latency": book.Slider("latency of a link", 5, 500, 20, 5, "µs"),
+    }
+
+    def answer(parameters: float, computing: float, ranks: int, bandwidth: float, latency: float) -> Any:
+        link = Link(1e9 * bandwidth, latency / 1e6)
+        return arithmetic.plan(1e6 * parameters, computing / 1e3, ranks, link)
+
+    return book.explorer("Your own model and network", sliders, answer)
+
+
+def passes(accumulating: Run, every: Any, ranks: int, transport: str) -> Any:
+    """The loss by pass, with more or fewer passes for each update; `every` is the run with one."""
+    often = pictures.mean_losses(every)
+    views: list[View] = [partial(pictures.losses, often)]
+    controls = {"passes": [1, 2, 4]}
+    title = "Passes for each update"
+    return book.workbench(accumulating, controls, views, title=title, ranks=ranks, transport=transport)
+
+
 def agreement(two_steps: Run, ranks: int, transport: str) -> Any:
     """Which rank breaks the agreement, in which way, and which guard is on."""
     controls = {"who": (0, ranks - 1), "does": breaking.WAYS, "guard": breaking.GUARDS}
     views: list[View] = [breaking.verdict, breaking.weights_after]
-    return book.workbench(two_steps, controls, views, title="One rank", ranks=ranks, transport=transport)
+    step = breaking.refused(two_steps)
+    return book.workbench(step, controls, views, title="One rank", ranks=ranks, transport=transport)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from labkit import book
+from labkit import book, cost
 from labkit.book.drawing.figure import WIDTH, heading, legend
-from labkit.book.drawing.style import BLUE, ORANGE
-from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.style import BLUE, GREY, ON_COLOUR, ORANGE
+from labkit.book.drawing.svg import Svg, text_width
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text
 from labkit.chapters.c04_data_parallelism.counting import counting as counting, errors as errors
 from labkit.chapters.c04_data_parallelism.drifting import drift as drift
 from labkit.chapters.c04_data_parallelism.filling import filling as filling
 from labkit.chapters.c04_data_parallelism.steps import Step, blocks, box, step_of as step_of, ticks
+
+LEAST = 1e-6  # seconds; less than that is rounding
 
 
 def stages(runs: Mapping[str, Any], title: str = "One step of rank 0") -> book.Figure:
@@ -32,7 +35,10 @@ def lanes(steps: Mapping[str, Step], badge: str, title: str) -> book.Figure:
     said = ". ".join(f"{name}: {_in_words(one)}" for name, one in steps.items())
     svg = Svg(WIDTH, title, said)
     y = heading(svg, badge, said + ".")
-    y = legend(svg, y, [("computing", ORANGE, "", ""), ("gradients travel", BLUE, "/", "")]) + 6
+    looks = [("computing", ORANGE, "", ""), ("gradients travel", BLUE, "/", "")]
+    if any(one.waits > LEAST for one in steps.values()):
+        looks.insert(1, ("waits for a slower rank", GREY, "\\", ""))
+    y = legend(svg, y, looks) + 6
     left, right = 76.0, WIDTH - 14.0
 
     def x(seconds: float) -> float:
@@ -44,11 +50,16 @@ def lanes(steps: Mapping[str, Step], badge: str, title: str) -> book.Figure:
         svg.text(left - 8, y + 62, "travels", 11, "end")
         for label, a, b in [("forward", 0.0, one.backward), *blocks(one)]:
             box(svg, x(a), y + 18, x(b) - x(a), 24, label, ORANGE, f"{label}: {1e3 * (b - a):.1f} ms")
+            if label == "logits" and text_width(label, 11) + 4 >= x(b) - x(a):
+                svg.text((x(a) + x(b)) / 2, y + 14, label, 11, "middle")
+        if one.waits > LEAST:
+            wide = x(one.slowest) - x(one.over)
+            box(svg, x(one.over), y + 18, wide, 24, "waits", GREY, f"waits: {1e3 * one.waits:.1f} ms", "\\")
         for k, j in enumerate(one.journeys):
             hover = f"all-reduce {k}: {bytes_text(j.nbytes)}, {1e3 * (j.end - j.start):.1f} ms"
             label = f"{k}" if len(one.journeys) <= 16 else ""
             box(svg, x(j.start), y + 46, x(j.end) - x(j.start), 24, label, BLUE, hover, "/")
-        svg.line(x(one.over), y + 12, x(one.over), y + 76, "4 3")
+        svg.line(x(one.slowest), y + 12, x(one.slowest), y + 76, "4 3")
         svg.line(x(one.total), y + 12, x(one.total), y + 76)
         y += 90
     ticks(svg, y - 6, x, longest)
@@ -58,6 +69,7 @@ def lanes(steps: Mapping[str, Step], badge: str, title: str) -> book.Figure:
             "all-reduces": len(one.journeys),
             "step, ms": 1e3 * one.total,
             "computing, ms": 1e3 * one.over,
+            "waits for a slower rank, ms": 1e3 * one.waits,
             "exposed, ms": 1e3 * one.exposed,
         }
         for name, one in steps.items()
@@ -68,7 +80,8 @@ def lanes(steps: Mapping[str, Step], badge: str, title: str) -> book.Figure:
 def _in_words(one: Step) -> str:
     count = len(one.journeys)
     left = f"{1e3 * one.exposed:.1f} ms of which stay exposed after the computing" if one.exposed > 0 else "all hidden"
-    return f"{count} all-reduce{'s' * (count != 1)} in a step of {1e3 * one.total:.1f} ms, {left}"
+    waits = f"{1e3 * one.waits:.1f} ms of which it waits for a slower rank, and " if one.waits > LEAST else ""
+    return f"{count} all-reduce{'s' * (count != 1)} in a step of {1e3 * one.total:.1f} ms, {waits}{left}"
 
 
 def step_picture(run: Any) -> book.Figure:
@@ -126,18 +139,72 @@ def what_is_held(one: Mapping[str, int], each: Mapping[str, int], ranks: int) ->
 
 def mean_losses(run: Any) -> list[float]:
     """The mean of the ranks' losses, by pass."""
-    return [float(x) for x in torch.tensor(run.results).mean(0)]
+    return [float(x) for x in torch.tensor([found for found, _ in run.results]).mean(0)]
 
 
-def losses(every: Any, fourth: Any) -> book.Figure:
-    """The loss by pass, with an update after each pass and after every fourth."""
-    often, seldom = mean_losses(every), mean_losses(fourth)
+def losses(often: Sequence[float], run: Any) -> book.Figure:
+    """The loss by pass, with an update after each pass (`often`) and as in `run`."""
+    seldom, passes = mean_losses(run), run.results[0][1]
     said = (
         f"After {len(often)} passes over the same samples the loss, the mean over the ranks, is {often[-1]:.2f} with "
-        f"an update after each pass, and {seldom[-1]:.2f} with an update after every fourth pass."
+        f"an update after each pass, and {seldom[-1]:.2f} with passes = {passes}."
     )
-    curves = {"an update after each pass": often, "an update after every fourth pass": seldom}
+    curves = {"an update after each pass": often} | ({f"passes = {passes}": seldom} if passes > 1 else {})
     return book.lines(curves, x="pass", y="loss", title="The same samples, with fewer updates", sentence=said)
+
+
+def late_steps(runs: Mapping[int, Any], kernel: float, chance: float) -> book.Figure:
+    """Each step of each run as a bar as long as it took; those longer than `kernel` by half are late and marked."""
+    times = {ranks: step_times(run) for ranks, run in runs.items()}
+    late = {ranks: [t > 1.5 * kernel for t in each] for ranks, each in times.items()}
+    told = []
+    for ranks, each in late.items():
+        law, count = cost.RareDelay(kernel, kernel, chance).stalled_steps(ranks), len(each)
+        spread = (count * law * (1 - law)) ** 0.5
+        told.append(f"With {ranks} ranks {sum(each)} of {count} steps were late; by the law {count * law:.0f}, "
+                    f"give or take {spread:.0f}")  # fmt: skip
+    said = ". ".join(told) + "."
+    svg = Svg(WIDTH, "How long each step took", said)
+    top = heading(svg, next(iter(runs.values())).trace.badge, said)
+    y = legend(svg, top, [("on time", BLUE, "", ""), ("late: somebody stalled", ORANGE, "x", "")]) + 6
+    high, longest = 62.0, max(map(max, times.values()))
+    for ranks, each in times.items():
+        svg.text(8, y + high / 2, f"{ranks} ranks", bold=True)
+        pitch = (WIDTH - 100) / len(each)
+        for k, seconds in enumerate(each):
+            colour, hatch = (ORANGE, "x") if late[ranks][k] else (BLUE, "")
+            tall = high * seconds / longest
+            hover = f"step {k}: {1e3 * seconds:.1f} ms"
+            svg.rect(84 + k * pitch, y + high - tall, pitch - 1.5, tall, colour, hatch, ON_COLOUR, "", 0.4, 0, hover)
+        y += high + 18
+    rows: list[Row] = [
+        {"ranks": ranks, "steps": len(each), "late": sum(late[ranks]), "mean step, ms": 1e3 * sum(each) / len(each)}
+        for ranks, each in times.items()
+    ]
+    return book.Figure(svg.title, next(iter(runs.values())).trace.badge, said, rows, svg.render(y))
+
+
+def told(sizes: Iterable[int]) -> Iterator[int]:
+    """These numbers of ranks, each said when its turn comes: a run may take seconds."""
+    for ranks in sizes:
+        print(f"{ranks} ranks are at work ...", flush=True)
+        yield ranks
+
+
+def share_late(run: Any, kernel: float) -> float:
+    """The share of the steps that took longer than `kernel` by half."""
+    times = step_times(run)
+    return sum(t > 1.5 * kernel for t in times) / len(times)
+
+
+def step_times(run: Any) -> list[float]:
+    """How long each step took: from when the first rank begins it to when the first rank begins the next one."""
+    begun: dict[int, float] = {}
+    ended = 0.0
+    for span in run.trace.spans("compute"):
+        begun[span.step] = min(span.start, begun.get(span.step, span.start))
+        ended = max(ended, span.end)
+    return [b - a for a, b in pairwise([*(begun[step] for step in sorted(begun)), ended])]
 
 
 def speeds(samples_a_second: Callable[[int, int], float], gpus: Sequence[int], passes: Sequence[int]) -> book.Figure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from labkit import book
@@ -10,24 +11,35 @@ from labkit.book.drawing.figure import WIDTH, heading, legend
 from labkit.book.drawing.style import SERIES
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.units import plural
+from labkit.parallel import Sampler
 
 Epochs = Sequence[Sequence[Sequence[Sequence[int]]]]  # by rank, epoch and step: the numbers of examples
 
 
+COUNT = 27  # examples of an epoch
+
+
+def batches_of(sampler: Sampler, epoch: int, ranks: int) -> list[list[int]]:
+    """The examples of a rank's batches, as many as it takes until `ranks` ranks are through."""
+    steps = len(Sampler(COUNT, (0, ranks), batch=sampler.batch, last=sampler.last))
+    return [batch.tolist() for batch in islice(sampler.epoch(epoch), steps)]
+
+
 def shares(run: Any) -> str:
     """What became of the examples of an epoch, and whether the next one has the same order."""
-    read, count = _times(run.results), run.results[0][-1]
+    read, count = _times(run.results), COUNT
     never, twice = sum(not t for t in read), sum(t > 1 for t in read)
-    same = all(first == second for first, second, _ in run.results)
+    same = all(first == second for first, second in run.results)
     return (
         f"Of {count} examples {never} {'was' if never == 1 else 'were'} never read and {twice} more than once. "
-        f"The next epoch reads them in {'the same order again' if same else 'another order'} ({run.trace.badge})."
+        f"In the next epoch the ranks read {'the same batches in the same order' if same else 'them in another order'} "
+        f"({run.trace.badge})."
     )
 
 
 def _times(results: Sequence[Any]) -> list[int]:
-    times = [0] * results[0][-1]
-    for first, _, _ in results:
+    times = [0] * COUNT
+    for first, _ in results:
         for batch in first:
             for example in batch:
                 times[example] += 1
@@ -36,14 +48,14 @@ def _times(results: Sequence[Any]) -> list[int]:
 
 def who_reads(run: Any) -> book.Player:
     """The examples of an epoch, and which rank has read which: a moment for each step."""
-    firsts, count = [first for first, _, _ in run.results], run.results[0][-1]
+    firsts, count = [first for first, _ in run.results], COUNT
     steps = max(map(len, firsts))
     frames = [_examples(firsts, count, step, run.trace.badge) for step in range(steps + 1)]
     rows = [
         {"rank": rank} | {f"step {k}": " ".join(map(str, batch)) for k, batch in enumerate(first)}
         for rank, first in enumerate(firsts)
     ]
-    return book.play(frames, title="Who reads which example", badge=run.trace.badge, rows=rows)
+    return book.play(frames, title="Who reads which example", badge=run.trace.badge, rows=rows, begin=steps)
 
 
 def _examples(firsts: Sequence[Sequence[Sequence[int]]], count: int, step: int, badge: str) -> tuple[str, str]:

@@ -24,25 +24,35 @@ class Journey:
 
 @dataclass(frozen=True)
 class Step:
-    """One training step of a rank, in seconds since it began. ready: (when, parameter, bytes of its gradient)."""
+    """One training step of a rank, in seconds since it began. ready: (when, parameter, bytes of its gradient).
+
+    over, slowest: when this rank and the slowest one have computed. total: when the last rank has its averages.
+    """
 
     backward: float
     over: float
+    slowest: float
     ready: list[tuple[float, str, int]]
     journeys: list[Journey]
     total: float
 
     @property
     def exposed(self) -> float:
-        return self.total - self.over
+        return self.total - self.slowest
+
+    @property
+    def waits(self) -> float:
+        """How long this rank has computed already while the slowest one still does."""
+        return self.slowest - self.over
 
 
 def step_of(run: Any, step: int = 1, rank: int = 0) -> Step:
     """What the trace says of a step: when gradients were ready, and when they travelled."""
     trace = run.trace
     begun = next(s.start for s in trace.spans("step") if s.rank == rank and s.step == step)
-    ended = next(s.end for s in trace.spans("step") if s.rank == rank and s.step == step)
-    kernels = [s for s in trace.spans("compute") if s.rank == rank and begun <= s.start < ended]
+    ended = max(s.end for s in trace.spans("step") if s.step == step)
+    computing = [s for s in trace.spans("compute") if begun <= s.start < ended]
+    kernels = [s for s in computing if s.rank == rank]
     ready = [s for s in trace.spans("ready") if s.rank == rank and begun <= s.start <= ended]
     back = min(s.start for s in kernels if s.end >= ready[0].start - 1e-12) - begun
     calls = trace.collectives()
@@ -53,10 +63,11 @@ def step_of(run: Any, step: int = 1, rank: int = 0) -> Step:
     journeys = [
         Journey(c.nbytes, c.start - begun, min(a for a, _ in flights[i]) - begun, max(b for _, b in flights[i]) - begun)
         for i, c in enumerate(calls)
-        if c.rank == rank and c.name == "all_reduce" and begun <= c.start <= ended and i in flights and c.nbytes > 8
+        if c.rank == rank and c.name == "all_reduce" and begun <= c.start <= ended and i in flights
     ]
     marks = [(s.start - begun, str(s.attrs["parameter"]), int(s.attrs["nbytes"])) for s in ready]
-    return Step(back, max(s.end for s in kernels) - begun, marks, journeys, ended - begun)
+    over, slowest = (max(s.end for s in some) - begun for some in (kernels, computing))
+    return Step(back, over, slowest, marks, journeys, ended - begun)
 
 
 def block_of(parameter: str) -> str:

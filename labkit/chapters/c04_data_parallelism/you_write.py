@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from labkit import collectives
 from labkit.chapters.c04_data_parallelism.checks import gradients_on_one
-from labkit.collectives import all_reduce
 from labkit.grading.checks.student import Slips, StudentError
 from labkit.grading.writing import Reader, you_write
 from labkit.models import MLP, MLPConfig
 from labkit.parallel.announce import announce_backward
 from labkit.wire import Group
 
+all_reduce = partial(collectives.all_reduce, algorithm="ring")  # as in the chapter
 Work = tuple[list[nn.Parameter], Tensor, Any]  # a bucket, its gradients in one tensor, and the handle of their journey
 
 
@@ -95,6 +97,12 @@ def average_gradients(model: nn.Module, count: int, group: Group) -> None:
         all_reduce(p.grad, group)
 
 
+def _beginnings(gradients: Sequence[Tensor], factor: float) -> list[Tensor]:
+    """For each gradient the first numbers of all of them together, where its own should be."""
+    flat = torch.cat([g.flatten() for g in gradients]) * factor
+    return [flat[: g.numel()].view_as(g) for g in gradients]
+
+
 # 2: one message for several gradients ----------------------------------------------------------------------------
 
 
@@ -125,6 +133,15 @@ def one_message(student: Reader) -> str:
         slips: Slips = {
             "The gradients hold the sums over the ranks: divide, or use op='avg'.": [sums] * n,
             "The averages are in the flat tensor, but the gradients are as they were: copy its parts back.": own,
+            "Each parameter got the beginning of the flat tensor: every part begins where the one before it ends.": [
+                _beginnings(sums, 1 / n)
+            ]
+            * n,
+            f"Two things: the numbers are {n} times too large, since they are sums and no averages; and each parameter "
+            "got the beginning of the flat tensor, while every part begins where the one before it ends.": [
+                _beginnings(sums, 1)
+            ]
+            * n,
             "Only the first gradient got its average back: is there a `return` inside the loop?": [
                 [sums[0] / n, *mine[1:]] for mine in own
             ],
@@ -162,7 +179,7 @@ def into_buckets(parameters: Sequence[nn.Parameter], nbytes: float) -> list[list
 def begin(bucket: list[nn.Parameter], group: Group) -> Work:
     """Start the all-reduce of a bucket, and return at once."""
     flat = torch.cat([p.grad.flatten() for p in bucket if p.grad is not None])
-    return bucket, flat, all_reduce(flat, group, op="avg", algorithm="ring", async_op=True)
+    return bucket, flat, all_reduce(flat, group, op="avg", async_op=True)
 
 
 def end(work: Work) -> None:
