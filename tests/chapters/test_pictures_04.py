@@ -8,11 +8,20 @@ import pytest
 import torch
 
 import labkit
+import labkit.collectives
 import labkit.parallel
 from labkit import Link, Network, cost
-from labkit.chapters.c04_data_parallelism import arithmetic, breaking, panels
-from labkit.chapters.c04_data_parallelism.machine import BACKWARD, FORWARD, one_step, packed_gpt, slow_gpt, text_loss
-from labkit.chapters.c04_data_parallelism.steps import milliseconds
+from labkit.chapters.c04_data_parallelism import arithmetic, breaking, panels, pictures
+from labkit.chapters.c04_data_parallelism.machine import (
+    BACKWARD,
+    FORWARD,
+    from_disk,
+    one_step,
+    packed_gpt,
+    slow_gpt,
+    text_loss,
+)
+from labkit.chapters.c04_data_parallelism.steps import milliseconds, step_of
 from labkit.chapters.c04_data_parallelism.you_write import into_buckets, overlapped
 from labkit.models import GPTConfig
 from labkit.parallel import Sampler
@@ -55,6 +64,10 @@ def test_a_run_of_the_chapter_takes_what_its_formula_says_also_with_a_straggler(
     told = arithmetic.took(run)
     took, formula = told.split("(")[0].removeprefix("The run took ").split("; by the formula it takes ")
     assert took.strip() == formula.strip() and "7 buckets" in told
+    first, last = (step_of(run, rank=rank) for rank in (0, size - 1))
+    assert first.total == last.total and first.exposed == last.exposed and last.waits == 0
+    assert first.waits == pytest.approx(30e-3), "the last rank needs 90 ms for the 60 of the others"
+    assert all(j.end <= one.total + 1e-12 for one in (first, last) for j in one.journeys)
 
 
 @pytest.mark.ranks
@@ -76,7 +89,13 @@ def test_every_mistake_of_a_rank_has_a_guard_or_is_refused_and_the_book_says_whi
     assert "all weights are finite" in ends(breaking.AGREED, "none")
     assert "1 of the" in ends(breaking.INFINITE, "none") and "no longer finite" in ends(breaking.INFINITE, "none")
     assert "are NaN or infinite, and nothing of it was sent" in ends(breaking.INFINITE, "check_nan")
+    ways = breaking.WIDER, breaking.AGREED
+    wider, agreed = (sum(p.numel() for p in breaking.small_gpt(way, 16, 0).parameters()) for way in ways)
+    assert wider > agreed
     assert "did not bring the same model" in ends(breaking.WIDER, "none")
+    run = labkit.launch(breaking.refused(two_steps), 3, breaking.WIDER, "none")
+    assert "All ranks refused" in breaking.verdict(run) and "rank 1:" in breaking.verdict(run)
+    assert breaking.weights_after(run) == "No rank took a step."
     assert "without a gradient for" in ends(breaking.UNUSED, "none")
     assert "All replicas are equal, bit by bit" in ends(breaking.UNUSED, "find_unused_parameters")
 
@@ -103,9 +122,9 @@ def test_each_size_of_the_panels_makes_another_number_of_buckets_and_one_of_them
         assert milliseconds(run) == pytest.approx(1e3 * steps[kB].seconds, rel=1e-4), "the opening goes by the formula"
     counts = [len(step.buckets) for step in steps.values()]
     assert len(set(counts)) == len(counts)
-    best = arithmetic.curve(model, link)
-    assert min(steps.values(), key=lambda step: step.seconds).seconds == pytest.approx(min(best.values()) / 1e3)
-    assert min(best, key=best.__getitem__) in counts
+    best = model.step(model.fastest(model.range_of_sizes(), link), link)
+    assert min(step.seconds for step in steps.values()) == pytest.approx(best.seconds)
+    assert len(best.buckets) in counts
 
 
 @pytest.mark.ranks
@@ -123,3 +142,30 @@ def test_a_skipped_layer_in_overlapped_is_told_if_one_rank_skips_it_and_passes_i
     assert not torch.equal(alone, other)
     alone, other, _ = labkit.launch(step, 3, []).results
     assert torch.equal(alone, other)
+
+
+@pytest.mark.ranks
+def test_late_steps_are_those_in_which_a_rank_stalled_told_from_the_clock_alone() -> None:
+    def stalling(group, stalls):  # type: ignore[no-untyped-def]
+        for step in range(8):
+            group.step(step)
+            group.compute(2e-2 if (group.rank, step) in stalls else 1e-2)
+            labkit.collectives.all_reduce(torch.ones(1), group, "avg", algorithm="tree")
+
+    runs = {n: labkit.launch(stalling, n, [(0, 2), (1, 2), (1, 7)], clock="virtual") for n in (2, 3)}
+    assert [t > 1.5e-2 for t in pictures.step_times(runs[3])] == [step in (2, 7) for step in range(8)]
+    assert pictures.share_late(runs[2], 1e-2) == 0.25
+    assert "With 3 ranks 2 of 8 steps were late" in pictures.late_steps(runs, 1e-2, 0.02).sentence
+
+
+@pytest.mark.ranks
+def test_a_rank_that_reads_from_a_slow_disk_has_a_long_other_and_does_not_wait() -> None:
+    def hungry(group):  # type: ignore[no-untyped-def]
+        group.step(1)
+        if group.rank == 1:
+            from_disk(group, 40e-3)
+        group.compute(80e-3)
+        labkit.collectives.all_reduce(torch.ones(100), group)
+
+    first, late = labkit.launch(hungry, 2, clock="virtual").trace.step_breakdown()
+    assert late["other"] == pytest.approx(40e-3) and first["other"] == 0 and first["waiting"] > 0.039 > late["waiting"]

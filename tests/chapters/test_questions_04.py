@@ -51,11 +51,11 @@ def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
     )
     model = arithmetic.StepModel(0.02, tuple(seconds), tuple(nbytes), 4)
     values = model.about_buckets(100_000, Link(50e6, 0.2e-3))
-    assert values["step"] == step and values["flat"] == flat and values["free"] == step.buckets[0].end
+    assert values["step"] == step and values["flat"] == flat
     told = CHAPTER.forecast("exposed", values)
     assert told.declared == pytest.approx((1.2 + 1.5 * 50_000 / 50e6 * 1e3,)), "the last bucket, full at the end"
-    assert "3 buckets" in told.prompt and "250 kB" in told.prompt
-    assert "The last has 50 kB and is full after 40 ms." in told.prompt
+    assert "3 buckets" in told.prompt and "| 0 | 100 | 10 | 14.2 |" in told.prompt
+    assert "| 1 | 100 | 20 | ? |" in told.prompt and "| 2 | 50 | 40 | ? |" in told.prompt
     assert CHAPTER.forecast("late-steps", {"chance": 0.02}).declared == pytest.approx(
         (100 * (1 - 0.98**8), 100 * (1 - 0.98**32))
     )
@@ -66,6 +66,25 @@ def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
     pick = CHAPTER.forecast("bucket-size", sizes | {"best": 3})
     assert pick.declared == (3,) and pick.choices[0] == "1 B or more, number of buckets: 9"  # type: ignore[attr-defined]
     assert "every bucket pays the latencies" in pick.why([0], [3]) and pick.why([3], [3]) == ""
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 7, 8])
+def test_the_five_sizes_hold_the_fastest_of_both_links_and_differ_in_their_buckets(ranks: int) -> None:
+    near, far = Link(50e6, 0.2e-3), Link(50e6, 2e-3)
+    model = arithmetic.StepModel(0.02, (2e-3,) * 20, (40_000,) * 20, ranks)
+    five = model.five_sizes(near, far)
+    assert len(five) == 5 == len({len(model.step(nbytes, near).buckets) for nbytes in five})
+    every = model.range_of_sizes()
+    for link in (near, far):
+        best = [min(model.step(nbytes, link).seconds for nbytes in some) for some in (five, every)]
+        assert best[0] <= best[1]
+
+
+def test_a_plan_names_the_best_bucket_of_a_model_that_is_worked_out_by_hand() -> None:
+    said, rows = arithmetic.plan(1e9, 0.3, 2, Link(1e9, 0.0))
+    single = rows[-1]
+    assert single["step, ms"] == pytest.approx(300 + 2000), "2 GB go once over a link of 1 GB a second"
+    assert rows[0]["step, ms"] <= rows[1]["step, ms"] <= single["step, ms"] and "2 GB" in said
 
 
 def test_what_is_said_of_rare_delays_is_so() -> None:

@@ -116,6 +116,18 @@ WRONG = {
         """: "split it by their `numel()`",
         """
         def average_bucket(bucket, group):
+            flat = all_reduce(torch.cat([p.grad.flatten() for p in bucket]), group, op="avg")
+            for p in bucket:
+                p.grad.copy_(flat[: p.numel()].view_as(p))
+        """: "Each parameter got the beginning of the flat tensor: every part begins",
+        """
+        def average_bucket(bucket, group):
+            flat = all_reduce(torch.cat([p.grad.flatten() for p in bucket]), group)
+            for p in bucket:
+                p.grad.copy_(flat[: p.numel()].view_as(p))
+        """: "times too large, since they are sums and no averages; and each parameter",
+        """
+        def average_bucket(bucket, group):
             flat = all_reduce(torch.cat([p.grad for p in bucket]), group, op="avg")
         """: "flatten each first",
         """

@@ -56,7 +56,8 @@ def packed_gpt(group: Group, nbytes: int) -> DataParallel:
 def from_disk(group: Group, seconds: float) -> None:
     """Read something that takes so long on the virtual clock, and is neither computing nor a message."""
     clock = group.context.clock_here()
-    clock.reach(clock.now() + round(1e9 * seconds))
+    with group.span("reads"):
+        clock.reach(clock.now() + round(1e9 * seconds))
 
 
 @contextmanager
