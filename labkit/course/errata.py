@@ -6,6 +6,7 @@ errata()["nvlink-both"].claim()
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,13 +19,16 @@ from labkit.course.file import ROOMS, Source, load, read_toml
 from labkit.course.wording import Words
 
 PATH = ROOMS / "cA_errata" / "errata.toml"
+COMES = ("right", "then", "elsewhere")
 
 
 @dataclass(frozen=True)
 class Erratum:
     """One line. `says`: the source's number as `Claim` reads it; `quote`: its words, where these say it better.
 
-    found: the expression that gives ours, which sees `values`. see: a chapter's number and a heading there.
+    what: what it says, and why that cannot be. found: the expression that gives ours, which sees `values`. comes: what
+    ours is, one of COMES: the right value; what would follow if it were so; what the source's other numbers give.
+    see: a chapter's number and a heading there.
     """
 
     id: str
@@ -33,6 +37,7 @@ class Erratum:
     place: str
     what: str
     says: str
+    comes: str
     found: str
     see: str
     unit: str = ""
@@ -50,6 +55,13 @@ class Erratum:
         bound, _, digits = self.says.rpartition(" ")
         number = f"{int(digits):,}" if digits.isdigit() else digits
         return f'"{self.quote}"' if self.quote else " ".join(part for part in (bound, number, self.unit) if part)
+
+    @property
+    def factor(self) -> float | None:
+        """How many times ours is the number it says, or the end of its range that is nearer. None beside a 0."""
+        found = self.claim().found
+        ends = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", self.says)]
+        return found / min(ends, key=lambda end: abs(found - end)) if found > 0 and all(ends) else None
 
     @property
     def chapter(self) -> int:
@@ -74,11 +86,12 @@ def errata() -> Mapping[str, Erratum]:
     return MappingProxyType(found)
 
 
-def erratum(id: str) -> Erratum:
-    """The line of that id. Raises CourseError, with one like it, if there is none."""
-    if id not in errata():
-        raise CourseError(f"there is no line {id!r}{did_you_mean(id, errata())}: ids stand in the first column")
-    return errata()[id]
+def erratum(id: object) -> Erratum:
+    """The line of that id, in small letters or not. Raises CourseError, with one like it, if there is none."""
+    name = str(id).strip().lower()
+    if name not in errata():
+        raise CourseError(f"There is no line {id!r}{did_you_mean(name, errata())}. The ids stand below each place.")
+    return errata()[name]
 
 
 def groups() -> Mapping[str, str]:
@@ -94,6 +107,8 @@ def _entry(row: dict[str, Any]) -> Erratum:
         raise CourseError(f"{where} cites {source}, which is no section of a source")
     if row.get("kind") not in groups():
         raise CourseError(f"{where} is of kind {row.get('kind')!r}: use one of {', '.join(groups())}")
+    if row.get("comes") not in COMES:
+        raise CourseError(f"{where}: what we find is {row.get('comes')!r}: use one of {', '.join(COMES)}")
     values = row.pop("with", {})
     try:
         return Erratum(**{**row, "source": source, "values": values})

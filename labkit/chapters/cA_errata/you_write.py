@@ -1,0 +1,87 @@
+"""What appendix A asks its reader to write: whether a number agrees, and the time of an all-reduce in two levels."""
+
+from __future__ import annotations
+
+import torch
+
+import labkit
+from labkit import Link, Network
+from labkit.collectives import all_reduce
+from labkit.cost.units import format_seconds
+from labkit.grading.writing import Reader, you_write
+from labkit.wire import Group
+
+SAID = [("48.5", 48.5226), ("48.5", 64.77), ("48.5", 48.58), ("180", 1750.0), ("0.081", 0.0808), ("0.081", 0.0822),
+        ("2.30", 2.304), ("2.30", 2.33), ("18", 18.4)]  # fmt: skip
+
+
+def digits_decide(student: Reader) -> str:
+    got = student.through("agrees", 1, [SAID], lambda fn, rows, group: [fn(*row) for row in rows]).results[0]
+    for (said, found), answer in zip(SAID, got, strict=True):
+        text = "Return True or False: for {said!r} and {found} you returned {answer!r}."
+        student.expect(isinstance(answer, bool), text, said=said, found=found, answer=answer)
+        digits = len(said.partition(".")[2])
+        rounded = f"{found:.{digits}f}"
+        text = (
+            "{found} rounds to {rounded} with as many digits as {said!r} has, so the two agree, and your function "
+            "says that they do not."
+            if rounded == said
+            else "{found} rounds to {rounded} with as many digits as {said!r} has, so the two do not agree, and your "
+            "function says that they do. Do you allow more than the digits do?"
+        )
+        student.expect(answer == (rounded == said), text, found=found, rounded=rounded, said=said)
+    return "Nine pairs are told apart, near ones among them: the digits of the source decide, and no percentage."
+
+
+@you_write(digits_decide)
+def agrees(said: str, found: float) -> bool:
+    """Whether `found` rounds to `said`, a number with its digits as a source writes it: "48.5"."""
+    digits = len(said.partition(".")[2])
+    return f"{found:.{digits}f}" == said
+
+
+RUNS = [(96_000, 2, 2), (96_000, 2, 4), (192_000, 3, 2)]  # bytes, nodes, GPUs of a node
+NVLINK, PORT = 300e6, 25e6  # bytes per second, a thousandth of the case's: both directions together, and one
+
+
+def both_levels(group: Group, nbytes: int) -> None:
+    all_reduce(torch.ones(nbytes // 4), group, algorithm="hierarchical")
+
+
+def the_time_is_that_of_a_run(student: Reader) -> str:
+    asked = [(nbytes, nodes, gpus, NVLINK, PORT) for nbytes, nodes, gpus in RUNS]
+    told = student.through("two_level_seconds", 1, [asked], lambda fn, rows, group: [fn(*row) for row in rows])
+    for (nbytes, nodes, gpus), got in zip(RUNS, told.results[0], strict=True):
+        network = Network(nodes=nodes, ranks_per_node=gpus, intra=Link(NVLINK / 2, 0), inter=Link(PORT, 0))
+        seconds = labkit.launch(both_levels, nodes * gpus, nbytes, clock="virtual", network=network).trace.duration
+        student.expect(isinstance(got, int | float), "Return a number of seconds: you returned {got!r}.", got=got)
+        scatter, whole = (gpus - 1) / gpus * nbytes / (NVLINK / 2), nbytes / (NVLINK / 2)
+        ring = 2 * (nodes - 1) / nodes * nbytes / gpus / PORT
+        slips = {
+            scatter + ring: "That is NVLink counted in both directions, or one of the two phases inside the node.",
+            scatter / 2 + ring + whole / 2: "That is the source's recipe, NVLink in both directions and all.",
+            scatter + ring + whole: "You end with a broadcast of the whole. After the ring each GPU has a share, and "
+            "an all-gather of the shares is enough.",
+            2 * scatter + gpus * ring: "You send the whole gradient through each port. How much is left for one GPU "
+            "after the reduce-scatter?",
+            2 * scatter + ring / 2: "A ring between the nodes has two phases, and you count one of them.",
+            2 * scatter: "Nothing crosses between the nodes.",
+            ring: "The two phases inside the node are missing.",
+            2 * scatter + 2 * (nodes * gpus - 1) / (nodes * gpus) * nbytes / gpus / PORT: "The ring between nodes has "
+            "as many members as there are nodes, and not as many as there are GPUs.",
+        }
+        why = next((text for wrong, text in slips.items() if abs(got - wrong) < 1e-9), "")
+        text = "On {nodes} nodes of {gpus} GPUs a run took {took}, and your function says {got}. {why}"
+        student.expect(abs(got - seconds) < 1e-9, text, nodes=nodes, gpus=gpus, took=format_seconds(seconds, 3),
+                       got=f"{1e3 * got:.3g} ms", why=why)  # fmt: skip
+    return "Three runs on 4 to 8 real ranks, with links a thousand times slower, took what your function says."
+
+
+@you_write(the_time_is_that_of_a_run)
+def two_level_seconds(nbytes: float, nodes: int, gpus: int, nvlink: float, port: float) -> float:
+    """Seconds of reduce-scatter, ring between nodes, all-gather. nvlink: both directions; port: one."""
+    one_way = nvlink / 2
+    inside = (gpus - 1) / gpus * nbytes / one_way  # a reduce-scatter, and again an all-gather
+    share = nbytes / gpus
+    between = 2 * (nodes - 1) / nodes * share / port
+    return inside + between + inside
