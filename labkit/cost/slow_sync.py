@@ -92,9 +92,7 @@ def stated_phases(
     return inside, _between_nodes(nbytes, fraction), nbytes / nvlink
 
 
-def stated_hierarchical_seconds(
-    nbytes: float = GRADIENT, fraction: float = 1.0, one_direction: bool = False
-) -> float:
+def stated_hierarchical_seconds(nbytes: float = GRADIENT, fraction: float = 1.0, one_direction: bool = False) -> float:
     """The sum of `stated_phases`: 0.0485 s, as the chapter has it; 0.0673 s with NVLink in one direction."""
     return sum(stated_phases(nbytes, fraction, one_direction))
 

@@ -23,12 +23,12 @@ from labkit.course.progress import Progress
 from labkit.grading.source.markers import SOLUTION, count, inside, replaced
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-CHAPTERS = [chapter.name for chapter in load().written() if load_chapter(chapter.name).to_write]
+CHAPTERS = [chapter.name for chapter in [*load().written(), *load().appendices] if load_chapter(chapter.name).to_write]
 # of each function: wrong versions, each with words of the sentence that must reject it
 WRONG: dict[tuple[str, str], dict[str, str]] = {
     (name, what): versions
     for name in CHAPTERS
-    for what, versions in importlib.import_module(f"chapters.wrong_{name[:2]}").WRONG.items()
+    for what, versions in importlib.import_module(f"chapters.wrong_{name.partition('_')[0]}").WRONG.items()
 }
 
 

@@ -80,6 +80,28 @@ def test_sixty_percent_does_not_make_a_hundred_milliseconds():
     assert round(slow_sync.average_port_fraction(), 2) == 0.30
 
 
+def test_the_same_recipe_in_one_direction():
+    phases = slow_sync.stated_phases(one_direction=True)
+    assert [round(1000 * t, 2) for t in phases] == [17.5, 29.77, 20.0]
+    assert round(1000 * slow_sync.stated_hierarchical_seconds(one_direction=True), 2) == 67.27
+    assert round(1000 * slow_sync.seconds_at_uplink_fraction(one_direction=True), 2) == 87.11
+    fraction = slow_sync.uplink_fraction_for(one_direction=True)
+    assert round(fraction, 3) == 0.476
+    assert slow_sync.stated_hierarchical_seconds(fraction=fraction, one_direction=True) == pytest.approx(0.1)
+
+
+def test_sixty_percent_on_average_is_no_fault():
+    healthy = slow_sync.average_port_fraction(slow_sync.stated_hierarchical_seconds())
+    assert round(healthy, 3) == 0.614
+    large = slow_sync.message_of_counter()
+    assert round(large / GB, 2) == 6.05
+    assert 2 * 127 / 128 * large / 8 == pytest.approx(0.6 * 0.1 * 25 * GB)  # what crosses a port
+    assert milliseconds(slow_sync.stated_hierarchical_seconds(large)) == 97.8
+    assert slow_sync.average_port_fraction(0.1, large) == pytest.approx(0.6)
+    with pytest.raises(ValueError, match="not 0"):
+        slow_sync.message_of_counter(fraction=0)
+
+
 def test_the_example_refuses_what_cannot_be():
     with pytest.raises(ValueError, match="less than"):
         slow_sync.uplink_fraction_for(0.040)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from html import escape
 from typing import Any
@@ -73,22 +72,21 @@ class Apart:
     def box(self) -> Any:
         """The widget, made when first shown."""
         if self._box is None:
-            from ipywidgets import HTML, Button, Dropdown, HBox, Layout, Text, VBox
+            from ipywidgets import HTML, Button, Dropdown, HBox, Text, VBox
 
             lines = [(f"{e.source}  {e.id}", e.id) for e in errata().values()]
             style = {"description_width": "initial"}
             chosen = Dropdown(options=lines, value=self.entry.id, description="line", style=style)
             self._question, self._answer = HTML(self._asked()), HTML()
-            self._typed = Text(description="your number", style=style, layout=Layout(width="240px"))
+            self._typed = Text(description="your number", continuous_update=False, style=style)
             button = Button(description="Compare", tooltip="Show our number, step by step")
-            me = weakref.proxy(self)
-            chosen.observe(lambda change: me.choose(change["new"]), "value")
+            chosen.observe(lambda change: self.choose(change["new"]), "value")
 
             def compare(_: object = None) -> None:
                 self._answer.value = self.compare(self._typed.value)
 
             button.on_click(compare)
-            self._typed.on_submit(compare) if hasattr(self._typed, "on_submit") else None
+            self._typed.observe(lambda change: compare() if change["new"] else None, "value")  # Enter
             self._box = VBox([chosen, self._question, HBox([self._typed, button]), self._answer])
         return self._box
 

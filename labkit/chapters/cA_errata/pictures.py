@@ -99,7 +99,9 @@ def sent(run: Any) -> book.Figure:
 
 def factors() -> book.Figure:
     """Each line by how many times too large or too small its number is, on a logarithmic axis."""
-    known = sorted(((e.factor, e) for e in errata().values() if e.factor and (e.unit or not e.quote)), key=lambda pair: pair[0])
+    known = sorted(
+        ((e.factor, e) for e in errata().values() if e.factor and (e.unit or not e.quote)), key=lambda pair: pair[0]
+    )
     rows = [{"line": e.id, "it says": e.stated, "it comes to": found(e), "factor": f} for f, e in known]
     twice = sum(f >= 2 or f <= 0.5 for f, _ in known)
     most, least = known[-1], known[0]

@@ -83,4 +83,6 @@ def explained(gigabytes: float, uplinks: float, nvlink: float) -> tuple[str, lis
     compared += "" if compared == "as was seen" else "less than was seen" if whole < seen else "more than was seen"
     said = f"The recipe takes {1e3 * whole:.1f} ms, {compared}. An uplink carries {average:.0%} of what it could, "
     said += "on average over the whole."
-    return said, [{"phase": name, "ms": 1e3 * t, "part": f"{t / whole:.0%}"} for name, t in zip(PHASES, phases, strict=True)]
+    return said, [
+        {"phase": name, "ms": 1e3 * t, "part": f"{t / whole:.0%}"} for name, t in zip(PHASES, phases, strict=True)
+    ]

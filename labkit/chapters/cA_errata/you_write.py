@@ -35,7 +35,7 @@ def digits_decide(student: Reader) -> str:
 
 @you_write(digits_decide)
 def agrees(said: str, found: float) -> bool:
-    """Whether `found` rounds to `said`, a number with its digits as a source writes it: "48.5"."""
+    """Whether `found` rounds to `said`, a number with its digits: "48.5"."""
     digits = len(said.partition(".")[2])
     return f"{found:.{digits}f}" == said
 
@@ -79,9 +79,9 @@ def the_time_is_that_of_a_run(student: Reader) -> str:
 
 @you_write(the_time_is_that_of_a_run)
 def two_level_seconds(nbytes: float, nodes: int, gpus: int, nvlink: float, port: float) -> float:
-    """Seconds of reduce-scatter, ring between nodes, all-gather. nvlink: both directions; port: one."""
+    """Seconds of reduce-scatter, ring between nodes, all-gather. nvlink: both ways."""
     one_way = nvlink / 2
-    inside = (gpus - 1) / gpus * nbytes / one_way  # a reduce-scatter, and again an all-gather
+    inside = (gpus - 1) / gpus * nbytes / one_way  # and as much again at the end
     share = nbytes / gpus
     between = 2 * (nodes - 1) / nodes * share / port
     return inside + between + inside

@@ -1,0 +1,55 @@
+"""Wrong versions of what appendix A asks its reader to write: words of the sentence that must reject each."""
+
+WRONG = {
+    "agrees": {
+        "def agrees(said, found):\n    pass": "Return True or False",
+        "def agrees(said, found):\n    return said": "Return True or False",
+        "def agrees(said, found):\n    return float(said) == found": "your function says that they do not",
+        "def agrees(said, found):\n    return abs(float(said) - found) < 0.01 * found": "more than the digits do",
+        "def agrees(said, found):\n    return f'{found:.1f}' == said": "your function says that they do not",
+        "def agrees(said, found):\n    return abs(float(said) - found) < 0.1": "more than the digits do",
+        "def agrees(said, found):\n    return str(round(found, len(said.partition('.')[2]))) == said": "do not",
+        "def agrees(said, found):\n    return f'{found:.{len(said)}f}' == said": "your function says that they do not",
+    },
+    "two_level_seconds": {
+        "def two_level_seconds(nbytes, nodes, gpus, nvlink, port):\n    pass": "Return a number of seconds",
+        """
+        def two_level_seconds(nbytes, nodes, gpus, nvlink, port):
+            inside = 2 * (gpus - 1) / gpus * nbytes / nvlink
+            return inside + 2 * (nodes - 1) / nodes * nbytes / gpus / port
+        """: "NVLink counted in both directions",
+        """
+        def two_level_seconds(nbytes, nodes, gpus, nvlink, port):
+            inside = (gpus - 1) / gpus * nbytes / nvlink + nbytes / nvlink
+            return inside + 2 * (nodes - 1) / nodes * nbytes / gpus / port
+        """: "the source's recipe",
+        """
+        def two_level_seconds(nbytes, nodes, gpus, nvlink, port):
+            inside = (gpus - 1) / gpus * nbytes / (nvlink / 2) + nbytes / (nvlink / 2)
+            return inside + 2 * (nodes - 1) / nodes * nbytes / gpus / port
+        """: "an all-gather of the shares is enough",
+        """
+        def two_level_seconds(nbytes, nodes, gpus, nvlink, port):
+            inside = 4 * (gpus - 1) / gpus * nbytes / nvlink
+            return inside + 2 * (nodes - 1) / nodes * nbytes / port
+        """: "the whole gradient through each port",
+        """
+        def two_level_seconds(nbytes, nodes, gpus, nvlink, port):
+            inside = 4 * (gpus - 1) / gpus * nbytes / nvlink
+            return inside + (nodes - 1) / nodes * nbytes / gpus / port
+        """: "A ring between the nodes has two phases",
+        """
+        def two_level_seconds(nbytes, nodes, gpus, nvlink, port):
+            return 4 * (gpus - 1) / gpus * nbytes / nvlink
+        """: "Nothing crosses between the nodes",
+        """
+        def two_level_seconds(nbytes, nodes, gpus, nvlink, port):
+            return 2 * (nodes - 1) / nodes * nbytes / gpus / port
+        """: "The two phases inside the node are missing",
+        """
+        def two_level_seconds(nbytes, nodes, gpus, nvlink, port):
+            n = nodes * gpus
+            return 4 * (gpus - 1) / gpus * nbytes / nvlink + 2 * (n - 1) / n * nbytes / gpus / port
+        """: "not as many as there are GPUs",
+    },
+}
