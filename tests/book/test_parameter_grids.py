@@ -54,6 +54,31 @@ def test_what_a_chapter_says_holds_with_other_parameters(chapter: Path, values: 
     assert wrong(nbformat.read(chapter, 4), nbformat.read(tmp_path / chapter.name, 4)) == []
 
 
+ANSWERED = """
+from labkit.book.reading.predicting import Prediction
+
+def answered(self):
+    declared = self._forecast.declared
+    if self._forecast.kind == "choice":
+        return ((declared[0] + {other}) % len(self._forecast.choices),)
+    if self._forecast.kind == "sketch":
+        return declared[::-1] if {other} else declared
+    return tuple(x * (1 + {other}) for x in declared)
+
+Prediction._earlier = answered
+"""
+
+
+@pytest.mark.parametrize("other", [0, 1], ids=["as declared", "otherwise"])
+@pytest.mark.parametrize("chapter", sorted({path for path, _ in CASES}), ids=lambda path: path.name[:2])
+def test_a_chapter_goes_on_whatever_was_predicted(chapter: Path, other: int, tmp_path: Path) -> None:
+    book = nbformat.read(chapter, 4)
+    book.cells.insert(0, nbformat.v4.new_code_cell(ANSWERED.format(other=other)))
+    nbformat.write(book, tmp_path / chapter.name)
+    problem, code = execute(tmp_path / chapter.name, tmp_path / "run.ipynb", {}, timeout=600)
+    assert code == 0, problem
+
+
 def wrong(committed: Any, run: Any) -> list[str]:
     """What the cells of `run` say that is not so."""
     before = {cell.id: said(cell) for cell in committed.cells if cell.cell_type == "code"}

@@ -48,19 +48,18 @@ def test_each_rank_mishears_another_word() -> None:
     assert sum(a != b for a, b in zip(text.split(), sentence.split(), strict=True)) == 7
 
 
-def test_a_round_on_each_wire_takes_the_time_of_the_formula_and_is_drawn_on_axes_that_stay() -> None:
-    def rounds(group):  # type: ignore[no-untyped-def]
-        x, right, left = torch.zeros(250), (group.rank + 1) % 3, (group.rank - 1) % 3
-        for _ in range(2):
-            group.exchange(x, to=right, like=torch.zeros(250), source=left)
+def test_a_message_on_each_wire_takes_the_time_of_the_formula_and_is_drawn_on_axes_that_stay() -> None:
+    def once(group):  # type: ignore[no-untyped-def]
+        x = torch.zeros(250)
+        group.send(x, to=1) if group.rank == 0 else group.recv(x, source=0)
 
     runs = {
         wire.name: labkit.launch(
-            rounds, 3, clock="virtual", network=Network(intra=Link(bandwidth=wire.bandwidth, latency=wire.alpha))
+            once, 2, clock="virtual", network=Network(intra=Link(bandwidth=wire.bandwidth, latency=wire.alpha))
         )
         for wire in wires.WIRES
     }
-    assert {name: t for name, (_, t) in pictures.one_round(runs).items()} == pytest.approx(
+    assert {name: t for name, (_, t) in pictures.one_each(runs).items()} == pytest.approx(
         {wire.name: wire.seconds(1000) for wire in wires.WIRES}, rel=1e-3
     )
     figure = pictures.on_each_wire(runs)

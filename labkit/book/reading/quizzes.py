@@ -69,13 +69,18 @@ class Quiz:
         return self._questions[id]
 
     def _earlier(self, question: Question) -> Any:
-        """What was answered when the cell ran before, marked anew: with other parameters it may be wrong now."""
+        """What was answered when the cell ran before, marked anew.
+
+        What was right, and is wrong with the numbers of other parameters, is forgotten: the question is another one.
+        """
         known = self._progress.question(self._chapter, question.id)
         if known.get("revealed"):
             return None
         value = question.restored(known.get("value"))
         if value is not None:
             feedback = question.mark(value)
+            if known.get("right") and not feedback.right:
+                return None
             if feedback.counted:
                 self._said[question.id] = ("right" if feedback.right else "wrong", feedback.explanation or feedback.why)
         return value

@@ -23,8 +23,10 @@ def timeline(run: Any) -> book.Figure:
 
 
 def meetings(run: Any) -> book.Figure:
-    """The whole run, where receivers say when they are there."""
-    said = "A message begins when its receiver has said, with a message of 0 bytes, that it is there."
+    """The whole run; in the ways that block, receivers say when they are there."""
+    said = "Every rank sends and receives at the same time."
+    if any(m.nbytes == 0 for m in run.trace.sends):
+        said = "A message begins when its receiver has said, with a message of 0 bytes, that it is there."
     return book.timeline(run.trace, title="Who sends when", sentence=said)
 
 
@@ -61,7 +63,8 @@ def took(run: Any) -> str:
 def in_messages(run: Any) -> str:
     """How long the run took, in times of one message: what the ranks returned is the time of one."""
     took, one = run.trace.duration, run.results[0]
-    return f"Time: {took / one:.1f} messages, {format_seconds(took, 3)} ({run.trace.badge})."
+    messages = f"{took / one:.1f}".removesuffix(".0")
+    return f"Time: {messages} message{'s' * (messages != '1')}, {format_seconds(took, 3)} ({run.trace.badge})."
 
 
 LIMIT = 64 * 1024  # bytes up to which section 9 sends eagerly; systems differ, and so do their settings
@@ -91,16 +94,14 @@ def one_message(fit: Any, points: Mapping[int, Sequence[float]]) -> book.Figure:
     )  # fmt: skip
 
 
-def one_round(runs: Mapping[str, Any]) -> dict[str, tuple[int, float]]:
-    """Bytes and seconds of one round around the circle over each wire."""
-    return {
-        name: (run.trace.sends[0].nbytes, run.trace.duration / (run.trace.world_size - 1)) for name, run in runs.items()
-    }
+def one_each(runs: Mapping[str, Any]) -> dict[str, tuple[int, float]]:
+    """Bytes and seconds of one message over each wire."""
+    return {name: (run.trace.sends[0].nbytes, run.trace.duration) for name, run in runs.items()}
 
 
 def on_each_wire(runs: Mapping[str, Any]) -> book.Figure:
-    """One round over each wire, on axes that stay, and what the formula says of all other sizes."""
-    rounds = one_round(runs)
+    """One message over each wire, on axes that stay, and what the formula says of all other sizes."""
+    rounds = one_each(runs)
     told = ", ".join(f"{name} {format_seconds(seconds, 3)}" for name, (_, seconds) in rounds.items())
     nbytes = next(iter(rounds.values()))[0]
     return book.cost_curves(
@@ -111,9 +112,9 @@ def on_each_wire(runs: Mapping[str, Any]) -> book.Figure:
 
 
 def in_parts(runs: Mapping[str, Any]) -> book.Table:
-    """One round over each wire, and the part of its latency and of its bytes."""
+    """One message over each wire, and the part of its latency and of its bytes."""
     parts = []
-    for name, (nbytes, seconds) in one_round(runs).items():
+    for name, (nbytes, seconds) in one_each(runs).items():
         wire = next(wire for wire in wires.WIRES if wire.name == name)
         latency, rest = format_seconds(wire.alpha, 3), format_seconds(nbytes * wire.beta, 3)
         row = {"wire": name, "the run (emulated)": format_seconds(seconds, 3), "latency": latency, "bytes": rest}
