@@ -34,7 +34,7 @@ def points(small: tuple[float, float], large: tuple[float, float]) -> crossover.
         ((0.034, 0.022), 8, "So the two agree"),
         ((0.034, 0.022), 2, "never overtakes it, because with two ranks"),
         ((0.010, 0.022), 2, "So the two agree"),
-        ((0.034, 0.060), 8, "at a larger size than the lines, or not at all"),
+        ((0.034, 0.060), 8, "do not cross where the lines do"),
     ],
 )
 def test_a_crossover_is_told_with_whether_the_lines_agree(large: tuple[float, float], ranks: int, told: str) -> None:

@@ -79,7 +79,7 @@ def test_what_is_said_of_the_crossover_is_so() -> None:
     [
         ("ring-bytes-of-12", "600", "the whole tensor once"),
         ("ring-bytes-of-12", "6600", "carries one chunk of it"),
-        ("ring-bytes-of-12", "100", "one message in each phase"),
+        ("ring-bytes-of-12", "100", "one message in each half"),
         ("ring-bytes-of-12", "500", "one round too few"),
         ("four-kilobytes", "20.4", "one message with the whole tensor"),
         ("four-kilobytes", "20.05", "That is one round"),

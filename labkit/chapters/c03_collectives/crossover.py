@@ -128,6 +128,12 @@ def by_model(line: Any, size: int) -> float | None:
     return crossing if crossing < float("inf") else None
 
 
+def _apart(line: Any, size: int, nbytes: float) -> float:
+    """How many times as long the slower of the two takes by its line."""
+    a, b = (cost.cost_of("all_reduce", name).seconds(nbytes, size, line.alpha, line.beta) for name in (FAST, WIDE))
+    return max(a, b) / min(a, b)
+
+
 def where_they_cross(points: Points, size: int, line: Any) -> book.Conclusion:
     """Where the ring overtakes recursive doubling, in the runs and by the lines, and whether the two agree."""
     model, (before, seen) = by_model(line, size), overtakes(points, FAST, WIDE)
@@ -153,15 +159,21 @@ def where_they_cross(points: Points, size: int, line: Any) -> book.Conclusion:
         },
         {
             "agree": "So the two agree.",
+            "near <= 1.15": "At that size the two lines are nearly the same, {near:.2g} times apart, so the crossing "
+            "is decided by what the model leaves out: recursive doubling also has to add up a whole tensor in every "
+            "round, and the ring adds less than one in all.",
             "later": "So the runs cross at a smaller size than the lines. One reason is that the model counts messages "
             "only, while recursive doubling also has to add up a whole tensor in every round, and the ring adds less "
             "than one in all.",
-            "True": "So the runs cross at a larger size than the lines, or not at all. The model gives every rank a "
+            "seen is None": "So the runs do not cross where the lines do. The model gives every rank a core and a link "
+            "of its own, but here the ranks share cores and memory, and each round of the ring has to wait for the "
+            "rank that comes last.",
+            "True": "So the runs cross at a larger size than the lines. The model gives every rank a "
             "core and a link of its own, but here the ranks share cores and memory, and each round of the ring "
             "has to wait for the rank that comes last.",
         },
         before=before, seen=seen, smallest=known[0], largest=known[-1], model=model, before_text=names.get(before),
         seen_text=names.get(seen), largest_text=names[known[-1]], model_text=names.get(model), ranks=size,
         agree=low <= model <= high if model is not None else seen is None,
-        later=seen is not None and (model is None or model > seen),
+        later=seen is not None and (model is None or model > seen), near=_apart(line, size, seen or known[-1]),
     )  # fmt: skip

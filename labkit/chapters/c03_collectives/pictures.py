@@ -45,7 +45,7 @@ def busiest(run: Any) -> str:
         told = f"Rank 0 sends {format_bytes(sent[0], 3)}, and the busiest of the others {most}"
     everyone, chain = format_bytes(sum(sent), 3), format_bytes(in_a_row(call, run.trace.world_size), 3)
     return (
-        f"{told}; all together {everyone}. On the longest path {chain} follow one another, so "
+        f"{told}; all together {everyone}. Of these, {chain} have to pass one after the other, so "
         f"the all-reduce takes {format_seconds(call.seconds, 3)} ({run.trace.badge})."
     )
 

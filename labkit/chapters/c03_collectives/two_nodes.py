@@ -71,7 +71,8 @@ def picture(run: Any) -> book.Figure | str:
     """Two nodes as boxes, once for each way; thick arrows for what goes between them, thin ones inside."""
     k, size = run.results[0], run.trace.world_size
     if size != 2 * k or k > MOST:
-        return f"There is a picture for two nodes of at most {MOST} ranks; here there are {size // k} of {k}."
+        here = f"{size // k} nodes with {k} rank{'s' * (k > 1)} each"
+        return f"There is a picture for two nodes of at most {MOST} ranks; here there are {here}."
     sent = sent_by(run.trace)
     most = max(n for between in sent.values() for n in leaving(between, k).values())
     sentence = (
