@@ -134,6 +134,17 @@ def test_what_the_papers_say_of_balance():
     assert seconds["contiguous"] / seconds["zigzag"] > 1.8
 
 
+def test_how_many_tokens_hide_a_transfer():
+    a100 = 312e12, 300e9
+    assert cost.ring_attention_tokens_to_hide(*a100, causal=False) == pytest.approx(1040)  # their table 2: 1.0 thousand
+    for causal in (False, True):
+        s = cost.ring_attention_tokens_to_hide(*a100, heads=32, kv_heads=8, causal=causal)
+        work = 4 * 32 * 128 * s**2 / (2 if causal else 1) / a100[0]
+        assert work == pytest.approx(2 * 8 * 128 * s * 2 / a100[1])
+    with pytest.raises(ValueError, match="bandwidth must be above 0, not 0"):
+        cost.ring_attention_tokens_to_hide(1, 0)
+
+
 CONFIG = GPTConfig(vocab=37, context=40, layers=2, heads=4, width=32, kv_heads=2)
 
 

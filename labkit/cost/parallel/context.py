@@ -19,6 +19,7 @@ __all__ = [
     "context_ranges",
     "ring_attention_bytes_by_rank",
     "ring_attention_seconds",
+    "ring_attention_tokens_to_hide",
     "ulysses_bytes_by_rank",
 ]
 
@@ -147,3 +148,19 @@ def ring_attention_seconds(
         moved = [max(begin[r], begin[r - 1]) + block_seconds for r in range(size)]
         begin = [max(b + w, m) if overlap else m + w for b, w, m in zip(begin, work, moved, strict=True)]
     return end
+
+
+def ring_attention_tokens_to_hide(
+    flops: float, bandwidth: float, *, heads: int = 1, kv_heads: int = 1, itemsize: int = 2, causal: bool = True
+) -> float:
+    """Positions that a rank must hold so that computing with a block takes as long as passing the block on.
+
+    flops: of a rank, per second. bandwidth: of its link in one direction, bytes/s. With s positions on each rank a
+    block is 4 h d s^2 operations forward, half of them under a causal mask (zigzag), and 2 g d s numbers to send. Liu
+    et al. 2023, section 3: at least flops / bandwidth, for 16-bit numbers, as many heads of keys, and no mask.
+    """
+    whole(heads=heads, kv_heads=kv_heads, itemsize=itemsize)
+    not_negative(flops=flops)
+    if not bandwidth > 0:
+        raise ValueError(f"bandwidth must be above 0, not {bandwidth!r}")
+    return (2 if causal else 1) * kv_heads / heads * itemsize / 2 * flops / bandwidth

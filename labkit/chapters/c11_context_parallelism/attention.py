@@ -1,0 +1,63 @@
+"""Attention as chapter 11 uses it: a small text's queries, keys and values, attention to a part of the keys, dense."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+HEADS, WIDTH = 4, 16  # of the attention that the chapter computes: heads, and numbers of a head
+
+
+def drawn(length: int, heads: int = HEADS, kv_heads: int | None = None, width: int = WIDTH, seed: int = 0) -> Any:
+    """Queries, keys and values of one text: (1, heads, length, width), the same on every rank that asks."""
+    g = torch.Generator().manual_seed(seed)
+    return [torch.randn(1, h, length, width, generator=g) for h in (heads, kv_heads or heads, kv_heads or heads)]
+
+
+def later(queries: Tensor, keys: Tensor) -> Tensor:
+    """(q,), (k,) positions -> (q, k): whether the key comes later than the query, so that it may not be read."""
+    return keys[None, :] > queries[:, None]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Causal attention to these keys alone: the weighted mean of their values, (b, h, q, d), and lse, (b, h, q).
+
+    queries, keys: their positions. A query that may read none of the keys gets a mean of 0 and an lse of -inf.
+    """
+    scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(later(queries, keys), -math.inf)
+    lse = scores.logsumexp(-1)
+    weights = (scores - lse.clamp(min=torch.finfo(lse.dtype).min)[..., None]).exp()
+    return weights @ v, lse
+
+
+def dense(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention with all scores at once."""
+    every = torch.arange(q.shape[-2])
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    return scores.masked_fill(later(every, every), -math.inf).softmax(-1) @ v
+
+
+def tiled(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same by PyTorch, whose kernel works in tiles."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def kept_bytes(attention: Callable[..., Tensor], length: int, heads: int = HEADS, width: int = WIDTH) -> int:
+    """Bytes of all tensors that autograd keeps between the forward and the backward pass of `attention`."""
+    kept: dict[int, int] = {}
+
+    def note(x: Tensor) -> Tensor:
+        storage = x.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return x
+
+    inputs = [x.requires_grad_() for x in drawn(length, heads, width=width)]
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+        y = attention(*inputs)
+    del y
+    return sum(kept.values())

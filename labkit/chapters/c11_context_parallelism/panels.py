@@ -1,0 +1,70 @@
+"""The workbenches of chapter 11: which controls each of them has, and which pictures it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit import book, cost
+from labkit.book.workbenches.bench import View, Workbench
+from labkit.chapters.c11_context_parallelism import pictures, triangle
+from labkit.parallel.context.masks import Mask
+
+Run = Callable[..., Any]
+LAYOUTS = list(cost.CONTEXT_LAYOUTS)
+LINKS = {"10 MB/s": 10e6, "40 MB/s": 40e6, "160 MB/s": 160e6}
+TOKENS = 48  # of the small texts, whose pairs are drawn one by one
+
+
+def who_computes(share: Run) -> Workbench:
+    """How a text is shared out, and among how many ranks."""
+    views: list[View] = [pictures.pace, triangle.of_run("Who computes which pair"), pictures.timeline]
+    controls = {"layout": LAYOUTS, "ranks": [2, 3, 4, 6, 8]}
+    return book.workbench(share, controls, views, title="Share out one text", ranks=8, clock="virtual")
+
+
+def hide(layer: Run) -> Workbench:
+    """How much text each rank has, how fast the link is, and whether blocks travel while a rank computes."""
+    controls = {
+        "per_rank": choice("tokens of a rank", [16, 32, 64, 128, 256], 64), "link": list(LINKS), "overlap": True,
+        "ranks": [2, 4, 8],
+    }  # fmt: skip
+    views: list[View] = [pictures.hidden, pictures.timeline]
+    return book.workbench(layer, controls, views, title="Hide the ring", ranks=4)
+
+
+def ways(attention: Run) -> Workbench:
+    """Ring, Ulysses or both; ranks; heads of queries and of keys."""
+    controls = {"way": ["ring", "Ulysses", "both"], "ranks": [2, 4, 8], "heads": [4, 8], "kv_heads": [1, 2, 4]}
+    views: list[View] = [pictures.sent]
+    return book.workbench(attention, controls, views, title="Ring or Ulysses?", ranks=4)
+
+
+def who_reads(read: Run) -> Workbench:
+    """A sliding window, packed texts, and what they leave of the ring."""
+    windows = {"none": None, "6 tokens": 6, "12 tokens": 12, "24 tokens": 24}
+    controls = {
+        "window": choice("window", windows, 12), "texts": (1, 4), "layout": LAYOUTS, "ranks": [2, 4, 8],
+    }  # fmt: skip
+    views: list[View] = [pictures.reads, triangle.of_run("Who reads what")]
+    return book.workbench(read, controls, views, title="What may be read", ranks=8)
+
+
+def texts(count: int, length: int = TOKENS) -> Tensor:
+    """The number of each position's text, for `count` texts that are packed into one sequence."""
+    return torch.arange(length) * count // length
+
+
+def mask(window: int | None, count: int) -> Mask:
+    """What a query may read: itself and earlier tokens, of its own text, within the window."""
+    return Mask(window=window, documents=texts(count))
+
+
+def choice(label: str, options: Any, value: Any) -> Any:
+    """A list to choose from, with a label that is no name of Python's."""
+    from ipywidgets import Dropdown
+
+    return Dropdown(options=options, value=value, description=label)

@@ -1,0 +1,188 @@
+"""What chapter 11 shows of its runs: what is kept, who sets the pace, what is hidden, and what is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from labkit import book, cost
+from labkit.book.drawing.units import bytes_text
+from labkit.chapters.c11_context_parallelism.attention import WIDTH
+from labkit.cost.units import format_bytes, format_seconds
+
+PAIR = 1e-6  # seconds that the stand-in kernel of the first workbench takes for a pair
+FAST_PAIR = 1e-7  # and that of the workbench of links
+Bytes = Mapping[int, int]
+
+
+def kept(dense: Bytes, tiled: Bytes) -> book.Figure:
+    """What autograd keeps of one attention, by tokens: all scores, or tiles of them."""
+    most = max(dense)
+    said = (
+        f"At {most:,} tokens dense attention keeps {bytes_text(dense[most])}, and the tiled one "
+        f"{bytes_text(tiled[most])}."
+    )
+    values = {"dense": dense, "in tiles": tiled}
+    return book.lines(
+        {name: {float(t): n / 1e6 for t, n in one.items()} for name, one in values.items()},
+        x="tokens", y="MB kept for the backward pass", title="What one layer's attention keeps", sentence=said,
+    )  # fmt: skip
+
+
+def pace(run: Any) -> str:
+    """Who has least and most to do, and how long the busiest makes the run."""
+    positions, n = [p for p, *_ in run.results], run.trace.world_size
+    work = [int((p + 1).sum()) for p in positions]
+    least, most, even = min(work), max(work), sum(work) / n
+    took = format_seconds(run.trace.duration, 3)
+    layout = run.results[0][2]
+    length = sum(map(len, positions))
+    formula = cost.ring_attention_seconds(n, length, layout, PAIR, 0.0)
+    if most > 1.02 * least:
+        said = f"Rank {work.index(least)} computes {least} pairs and rank {work.index(most)} {most}; evenly shared, it "
+        said += f"would be {even:g} each."
+    else:
+        said = f"Every rank computes {even:g} pairs." if least == most else "Every rank computes nearly as many pairs."
+    ratio = run.trace.duration / (PAIR * even)
+    end = f" That is {ratio:.2f} times as long as {even:g} pairs take." if ratio > 1.005 else ""
+    return f"{said} The run took {took}; by the formula it takes {format_seconds(formula, 3)} (emulated).{end}"
+
+
+def timeline(run: Any) -> book.Figure:
+    return book.timeline(run.trace, title="When each rank computes", arrows=False)
+
+
+def slowdown(times: Mapping[str, float], size: int, length: int) -> book.Figure:
+    """How much longer than evenly shared work each layout takes, beside the balance of its pairs."""
+    even = PAIR * length * (length + 1) / 2 / size
+    ran = {layout: seconds / even for layout, seconds in times.items()}
+    formula = {layout: cost.causal_balance(size, length, layout) for layout in times}
+    told = ", ".join(f"{layout} {ratio:.2f}" for layout, ratio in ran.items())
+    return book.bars(
+        {"run": ran, "busiest rank's share of the pairs": formula}, unit="", ticks=True, badge="emulated",
+        title="Time over that of evenly shared work", sentence=f"{told[0].upper()}{told[1:]}. A tick is what the pairs "
+        "of the busiest rank alone would say.",
+    )  # fmt: skip
+
+
+def hidden(run: Any) -> str:
+    """How long a block is computed and how long it travels, and what of that is seen."""
+    per_rank, bandwidth, overlap = run.results[0]
+    n = run.trace.world_size
+    block = 2 * 4 * WIDTH * per_rank / bandwidth
+    work = FAST_PAIR * per_rank**2 / 2
+    least = FAST_PAIR * (per_rank * n) * (per_rank * n + 1) / 2 / n
+    formula = cost.ring_attention_seconds(n, per_rank * n, "zigzag", FAST_PAIR, block, overlap=overlap)
+    took, share = run.trace.duration, least / run.trace.duration
+    how = "Nothing is hidden, because a rank waits for the next block before it computes." if not overlap else (
+        "Computing with a block takes as long or longer, so the transfer is hidden."
+        if work >= block * (1 - 1e-9)
+        else "Computing with a block is shorter, so the ranks wait for the rest."
+    )  # fmt: skip
+    return (
+        f"A block travels {format_seconds(block, 3)}, and computing with it takes {format_seconds(work, 3)}. {how} "
+        f"The run took {format_seconds(took, 3)}; by the formula it takes {format_seconds(formula, 3)} (emulated). "
+        f"Ranks compute {share:.0%} of that time, with {per_rank * n:,} tokens of context."
+    )
+
+
+LINKS = {"NVLink, 450 GB/s": 450e9, "400 Gb/s, 50 GB/s": 50e9}
+H100 = 989e12  # bf16 operations per second without sparsity, of NVIDIA's data sheet
+
+
+def tokens_needed() -> book.Figure:
+    """How many tokens a GPU needs so that the ring is hidden, by link and by heads of keys."""
+    cases = {"as many heads of keys": (1, 1), "one for 16 heads of queries": (16, 1)}
+    values = {
+        name: {link: cost.ring_attention_tokens_to_hide(H100, b, heads=h, kv_heads=g) for link, b in LINKS.items()}
+        for name, (h, g) in cases.items()
+    }
+    first, second = values.values()
+    near, far = LINKS
+    said = (
+        f"With {near.split(',')[0]} a GPU needs {first[near]:,.0f} tokens, and over the network {first[far]:,.0f}. If "
+        f"16 heads of queries share a head of keys, {second[near]:,.0f} and {second[far]:,.0f} are enough."
+    )
+    return book.bars(values, unit="", title="Tokens that a GPU must hold to hide the ring (causal, bf16)",
+                     badge="simulated", sentence=said)  # fmt: skip
+
+
+def formula_of(ulysses: int, size: int, per_rank: int, heads: int, kv_heads: int) -> int:
+    """Bytes that each rank sends forward in float32, by `labkit.cost`: ring, Ulysses, or rings of Ulysses groups."""
+    sent = 0
+    if ulysses > 1:
+        about = {"itemsize": 4, "passes": "forward"}
+        sent += cost.ulysses_bytes_by_rank([per_rank] * ulysses, heads, kv_heads, WIDTH, **about)[0]  # type: ignore[arg-type]
+    if size > ulysses:
+        held = kv_heads if kv_heads % ulysses == 0 else ulysses if ulysses % kv_heads == 0 else heads
+        blocks = [per_rank * ulysses] * (size // ulysses)
+        sent += cost.ring_attention_bytes_by_rank(
+            blocks, held // ulysses, WIDTH, itemsize=4, passes="forward"
+        )[0]  # fmt: skip
+    return sent
+
+
+def sent(run: Any) -> book.Figure:
+    """What each rank sent, beside the formula."""
+    ulysses, per_rank, heads, kv_heads = run.results[0]
+    n, measured = run.trace.world_size, run.trace.bytes_sent()
+    formula = formula_of(ulysses, n, per_rank, heads, kv_heads)
+    ranks = [f"rank {r}" for r in range(n)]
+    agree = (
+        "as the formula says" if set(measured) == {formula} else f"where the formula says {format_bytes(formula, 3)}"
+    )
+    said = (
+        f"Each rank sends {format_bytes(max(measured), 3)} in {run.trace.messages()[0]} messages, {agree}. "
+        f"{_why(ulysses, n, heads, kv_heads)}"
+    )
+    return book.bars(
+        {"measured": dict(zip(ranks, measured, strict=True)), "formula": dict.fromkeys(ranks, formula)},
+        title="What a rank sends forward", sentence=said, ticks=True,
+    )  # fmt: skip
+
+
+def _why(ulysses: int, n: int, heads: int, kv_heads: int) -> str:
+    if ulysses == 1:
+        return f"In the ring only keys and values travel, {kv_heads} heads of each."
+    copied = " Heads of keys are copied first, until each rank can have a whole one." if kv_heads % ulysses else ""
+    among = "all" if ulysses == n else f"{ulysses} neighbouring"
+    return f"Among {among} ranks queries, keys, values and results change places.{copied}"
+
+
+def by_ranks(tokens: int = 65_536, heads: int = 64, width: int = 128) -> book.Figure:
+    """What a rank sends forward for one long text, by the number of ranks: the ring with two numbers of heads of keys,
+    and Ulysses with both."""
+    sizes = [2, 4, 8, 16, 32, 64]
+    lines: dict[str, dict[float, float]] = {}
+    for g in (heads, 8):
+        lines[f"ring, {g} heads of keys"] = {
+            float(n): cost.ring_attention_bytes_by_rank([tokens // n] * n, g, width, passes="forward")[0] / 1e6
+            for n in sizes
+        }
+        lines[f"Ulysses, {g} heads of keys"] = {
+            float(n): cost.ulysses_bytes_by_rank([tokens // n] * n, heads, g, width, passes="forward")[0] / 1e6
+            for n in sizes
+        }
+    first, second, third, last = (line[64.0] for line in lines.values())
+    said = (
+        f"A text of {tokens:,} tokens, {heads} heads of queries. At 64 ranks a rank of the ring sends {first:,.0f} MB, "
+        f"or {third:,.0f} MB with 8 heads of keys, and a rank of Ulysses {second:,.0f} or {last:,.0f} MB."
+    )
+    return book.lines(lines, x="ranks", y="MB that a rank sends", title="Bytes by ranks", badge="simulated",
+                      sentence=said)  # fmt: skip
+
+
+def reads(run: Any) -> str:
+    """How many rounds a mask leaves of the ring."""
+    n, rounds = run.trace.world_size, run.trace.messages()[0] + 1
+    _, mask, layout = run.results[0]
+    left = "all rounds are needed" if rounds == n else f"{rounds} of {n} rounds are left"
+    return (
+        f"With the {layout} layout {left}, because {'every' if rounds == n else 'no later'} block has keys that "
+        f"somebody may read. Each rank sends {format_bytes(run.trace.bytes_sent()[0], 3)} of keys and values."
+    )
+
+
+def losses(curves: Mapping[str, Sequence[float]]) -> book.Figure:
+    """The loss by step of several trainings."""
+    return book.lines(curves, title="The same text, three ways")

@@ -1,0 +1,314 @@
+"""What chapter 11 asks its reader to write: two halves of a softmax, the ring's loop, and zigzag's positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit import cost
+from labkit.chapters.c11_context_parallelism.attention import attend
+from labkit.grading.checks.student import Evidence, StudentError
+from labkit.grading.writing import Reader, you_write
+from labkit.wire import Group
+
+Part = tuple[Tensor, Tensor]
+NEAR = 1e-5  # how far a result in float64 may be off: far more than rounding, far less than any mistake
+
+
+def halves_are_joined(student: Reader) -> str:
+    g = torch.Generator().manual_seed(student.seed)
+    for name, high in (("small scores", 3.0), ("scores of several hundred", 300.0)):
+        scores, values = _scores(g, high), torch.randn(2, 1, 9, 3, generator=g, dtype=torch.float64)
+        left, right, whole = (_part(scores[..., s], values[..., s, :]) for s in (slice(4), slice(4, 9), slice(9)))
+        got = _merged(student, [left, right])
+        _say_what_is_wrong(student, got, left, right, whole, name)
+    left = _part(_scores(g, 3.0), torch.randn(2, 1, 9, 3, generator=g, dtype=torch.float64))
+    nothing = torch.zeros_like(left[0]), torch.full_like(left[1], -math.inf)
+    for pair in ([left, nothing], [nothing, left]):
+        out, lse = _merged(student, pair)
+        student.expect(
+            _near(out, left[0]) and _near(lse, left[1]),
+            "A part that has read no key has an lse of -inf and must change nothing, but here it did{nan}: its share "
+            "is exp(-inf - both), which is 0. Use `torch.logaddexp`, which knows -inf.",
+            nan=" (the result is nan)" if bool(out.isnan().any() or lse.isnan().any()) else "",
+        )
+    return (
+        "Two parts of nine keys give the softmax over all nine, with scores of several hundred too, and a part that "
+        "has read nothing changes nothing."
+    )
+
+
+def _say_what_is_wrong(student: Reader, got: Part, left: Part, right: Part, whole: Part, scores: str) -> None:
+    (out, lse), both = got, whole[1]
+    shares = [(part[1] - both).exp()[..., None] for part in (left, right)]
+    bad = bool(out.isnan().any() or out.isinf().any() or lse.isnan().any() or lse.isinf().any())
+    student.expect(
+        not bad,
+        "With {scores} your result has entries that are nan or inf: exp(300) is larger than any float32. Subtract "
+        "before you take the exponential: exp(lse - both) is never more than 1.",
+        scores=scores,
+    )  # fmt: skip
+    slips = (
+        ((left[0] + right[0]) / 2, "That is the plain average of the two means. A part counts by its share of the sum "
+         "of exponentials, exp(lse - both)."),
+        (left[0] + right[0], "The two means were added. Each must first be multiplied by its share."),
+        (left[0], "`out` came back as it was: the other part is not in it."),
+        (right[0], "Only the other part came back, and the first one is lost."),
+        (shares[1] * left[0] + shares[0] * right[0], "The shares have changed places: `out` goes with `lse`."),
+        (shares[0] * left[0] + right[0], "The other part was added whole: it needs its share too."),
+        (left[0] + shares[1] * right[0], "The first part was added whole: it needs its share too."),
+        (_weighted(left, right), "You used the lse themselves as weights. They are logarithms, so the weights are "
+         "exp(lse - both)."),
+    )  # fmt: skip
+    if not _near(out, whole[0]):
+        why = next((said for wrong, said in slips if _near(out, wrong)), "")
+        student.expect(False, "With {scores} the joined mean is not that of all keys. {why}", scores=scores, why=why)
+    sums = (
+        (left[1] + right[1], "Yours is the sum of the two logarithms, which is the logarithm of the *product*."),
+        (torch.maximum(left[1], right[1]), "Yours is the larger of the two, which is close, but the smaller part is "
+         "missing from it."),
+        (left[1], "Yours is still that of the first part."),
+        (right[1], "Yours is that of the other part."),
+        (left[1].exp() + right[1].exp(), "Yours is the sum itself: return its logarithm."),
+    )  # fmt: skip
+    if not _near(lse, both):
+        why = next((said for wrong, said in sums if _near(lse, wrong)), "")
+        student.expect(False, "The mean is right, but the lse is not log(exp(lse) + exp(other_lse)). {why}", why=why)
+
+
+@you_write(halves_are_joined)
+def merge(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> Part:
+    """Join two means, (..., d), whose log-sums of exponentials are (...); return both."""
+    both = torch.logaddexp(lse, other_lse)
+    share, other_share = (lse - both).exp(), (other_lse - both).exp()
+    return share[..., None] * out + other_share[..., None] * other, both
+
+
+def every_key_is_met(student: Reader) -> str:
+    for n, layout in ((1, "contiguous"), (2, "zigzag"), (3, "contiguous"), (4, "striped")):
+        length = 12 * n
+        g = torch.Generator().manual_seed(student.seed + n)
+        q, k, v = torch.randn(3, 1, 2, length, 4, generator=g, dtype=torch.float64)
+        every = torch.arange(length)
+        positions = [torch.cat([every[p.start : p.stop : p.step] for p in cost.context_ranges(r, n, length, layout)])
+                     for r in range(n)]  # fmt: skip
+        whole = attend(q, k, v, every, every)[0]
+        inputs = [tuple(x[:, :, p] for x in (q, k, v)) + (positions,) for p in positions]
+        run = _run_ring(student, n, inputs)
+        _all_blocks(student, run, n, inputs, [whole[:, :, p] for p in positions])
+    return "On 1 to 4 ranks, in three layouts, every query has met every key, and each block was passed on n - 1 times."
+
+
+def _run_ring(student: Reader, n: int, inputs: Sequence[Any]) -> Evidence:
+    def call(fn: Callable[..., Any], x: Any, group: Group) -> Any:
+        mine = [t.clone() for t in x[:3]]
+        out = fn(*mine, x[3], group)
+        return out, all(torch.equal(a, b) for a, b in zip(mine, x[:3], strict=True))
+
+    try:
+        return student.through("ring", n, inputs, call)
+    except StudentError as error:
+        raise StudentError(f"{error} {_likely(str(error), error.detail)}".rstrip(), error.detail) from None
+
+
+def _all_blocks(student: Reader, run: Evidence, n: int, inputs: Sequence[Any], want: Sequence[Tensor]) -> None:
+    ranks = f"With {n} rank{'s' * (n != 1)}"
+    student.expect(not run.library, "A ready-made {name} did the work. Use `group.exchange` alone.",
+                   name=", ".join(run.library))  # fmt: skip
+    for rank, (out, _) in enumerate(run.results):
+        student.expect(isinstance(out, Tensor), "{ranks} rank {rank} returned {got}: return `out`.", ranks=ranks,
+                       rank=rank, got=type(out).__name__)  # fmt: skip
+    student.expect(n == 1 or any(run.messages), "{ranks} nothing was sent. In every round but the last, pass `kv` on to "
+                   "`right` and take the next block from `left`.", ranks=ranks)  # fmt: skip
+    block = 2 * inputs[0][0].nbytes
+    for rank, row in enumerate(run.bytes_between):
+        others = [to for to, nbytes in enumerate(row) if nbytes and to != (rank + 1) % n]
+        student.expect(not others, "{ranks} rank {rank} sent to rank {to}, which is not its right neighbour.",
+                       ranks=ranks, rank=rank, to=others and others[0])  # fmt: skip
+    for rank, (out, _) in enumerate(run.results):
+        q, k, v, positions = inputs[rank]
+        if out.shape == q.shape and _near(out, want[rank]):
+            continue
+        own, nothing = attend(q, k, v, positions[rank], positions[rank]), _nothing(q)
+        blocks = [inputs[(rank - i) % n] for i in range(n)]
+        met = [attend(q, b[1], b[2], positions[rank], positions[(rank - i) % n]) for i, b in enumerate(blocks)]
+        again = [attend(q, b[1], b[2], positions[rank], positions[rank]) for b in blocks]
+        ahead = [attend(q, b[1], b[2], positions[rank], positions[(rank + i) % n]) for i, b in enumerate(blocks)]
+        mine = [attend(q, k, v, positions[rank], positions[(rank - i) % n]) for i in range(n)]
+        gone = [blocks[min(i + 1, n - 1)] for i in range(n)]
+        early = [attend(q, b[1], b[2], positions[rank], positions[(rank - i) % n]) for i, b in enumerate(gone)]
+        slips = (
+            (nothing[0], "`out` is still 0: nothing was merged into it. Assign what `merge` returns: `out, lse = ...`"),
+            (own[0], "it has read its own block and no other. What `exchange` returns is the next block: assign it to "
+             "`kv`."),
+            (_joined(met[:-1]), "the last block is missing. There are n blocks to read and n - 1 messages, so the last "
+             "round reads and does not send."),
+            (_joined(met[1:]), "its own block is missing. Read a block before you pass it on, and merge each part with what "
+             "was there."),
+            (_joined(again), "the blocks came, but each was read as if it were its own. The keys' positions are those "
+             "of the owner: `positions[owner]`."),
+            (_joined(ahead), "the blocks came, but with the positions of other owners. Blocks travel to the right, so "
+             "in round i a rank has the block of rank me - i."),
+            (_joined(mine), "its own keys were read in every round, with the positions of others. Read what is in "
+             "`kv`, and assign what `exchange` returns to it: `kv = group.exchange(...)`."),
+            (_joined([own] * n), "its own block was read {n} times, and no other. Read what is in `kv`."),
+            (_joined(early), "a block was passed on before it was read, so each one was read with the positions of "
+             "another owner. Read first, then pass on."),
+        )  # fmt: skip
+        why = next((said for wrong, said in slips if out.shape == wrong.shape and _near(out, wrong)), "")
+        why = why or "this is not attention over all keys. Follow rank 0: which block does it hold in round 1, whose?"
+        student.expect(False, "{ranks} on rank {rank}: " + why, ranks=ranks, rank=rank, n=n)
+    for rank, sent in enumerate(run.bytes_sent):
+        student.expect(
+            sent == (n - 1) * block,
+            "The result is right. But {lower} rank {rank} sent {sent} bytes, where n - 1 blocks of keys and values are "
+            "{right}: {why}",
+            lower=ranks.lower(), rank=rank, sent=sent, right=(n - 1) * block,
+            why="does the last round send a block that nobody reads?" if sent > (n - 1) * block else
+            "was a block sent in another dtype?",
+        )  # fmt: skip
+    student.expect(all(kept for _, kept in run.results),
+                   "The result is right, but the rank's own q, k or v was changed: receive into a new tensor.")  # fmt: skip
+
+
+@you_write(every_key_is_met)
+def ring(q: Tensor, k: Tensor, v: Tensor, positions: Sequence[Tensor], group: Group) -> Tensor:
+    """Attention of this rank's queries to the keys of all ranks."""
+    n, me = group.size, group.rank
+    right, left = (me + 1) % n, (me - 1) % n
+    out, lse = torch.zeros_like(q), torch.full_like(q[..., 0], -math.inf)
+    kv = torch.stack((k, v))
+    for i in range(n):
+        owner = (me - i) % n
+        part, part_lse = attend(q, kv[0], kv[1], positions[me], positions[owner])
+        out, lse = merge(out, lse, part, part_lse)
+        if i < n - 1:
+            kv = group.exchange(kv, right, torch.empty_like(kv), left)
+    return out
+
+
+def early_and_late(student: Reader) -> str:
+    for n, length in ((2, 16), (1, 6), (4, 48), (3, 20), (8, 64)):
+        (every,) = student.through("zigzag", 1, [(n, length)], _of_all).results
+        want = [torch.cat([torch.arange(length)[p.start : p.stop] for p in cost.context_ranges(r, n, length)])
+                for r in range(n)]  # fmt: skip
+        _as_zigzag(student, every, want, n, length)
+    return "For 1 to 8 ranks each has an early and a late piece, every position has one rank, and the work is even."
+
+
+def _of_all(fn: Callable[..., Any], x: tuple[int, int], group: Group) -> Any:
+    return [fn(rank, *x) for rank in range(x[0])]
+
+
+def _as_zigzag(student: Reader, every: Sequence[Any], want: Sequence[Tensor], n: int, length: int) -> None:
+    about = f"With {n} rank{'s' * (n != 1)} and {length} positions"
+    for rank, got in enumerate(every):
+        student.expect(isinstance(got, Tensor), "{about} you returned {got} for rank {rank}: return a tensor of "
+                       "positions.", about=about, rank=rank, got=type(got).__name__)  # fmt: skip
+    if all(got.dtype == w.dtype and torch.equal(got, w) for got, w in zip(every, want, strict=True)):
+        return
+    student.expect(not any(got.is_floating_point() for got in every), "{about} the positions are no whole numbers: "
+                   "begin with `torch.arange(length)`.", about=about)  # fmt: skip
+    seen = torch.cat(list(every)).tolist()
+    wrong = [p for p in seen if not 0 <= p < length]
+    student.expect(not wrong, "{about} there is no position {p}.", about=about, p=wrong and wrong[0])
+    twice = sorted({p for p in seen if seen.count(p) > 1})
+    student.expect(not twice, "{about} position {p} comes twice: chunk r goes with chunk 2 n - 1 - r, counted from 0"
+                   "{more}.", about=about, p=twice and twice[0],
+                   more="" if length % (2 * n) == 0 else ". (`chunk` may give fewer chunks than you ask for, "
+                   "`tensor_split` always gives as many)")  # fmt: skip
+    missing = sorted(set(range(length)) - set(seen))
+    why = "there are 2 n chunks, and each rank takes two of them"
+    student.expect(not missing, "{about} no rank has position {p}: {why}.", about=about, p=missing and missing[0],
+                   why=why)  # fmt: skip
+    work = [int((got + 1).sum()) for got in every]
+    student.expect(
+        max(work) <= 1.2 * min(work) or n == 1,
+        "{about} every position has one rank, but rank {busy} has {most} pairs to compute and rank {idle} only "
+        "{least}. Give each rank the r-th chunk and the r-th *from the end*.",
+        about=about, busy=work.index(max(work)), most=max(work), idle=work.index(min(work)), least=min(work),
+    )  # fmt: skip
+    down = [rank for rank, got in enumerate(every) if bool((got.diff() < 0).any())]
+    student.expect(not down, "{about} the work is even, but the positions of rank {rank} do not ascend: put the early "
+                   "chunk first.", about=about, rank=down and down[0])  # fmt: skip
+    student.expect(False, "{about} rank 0 should have {want}, and has {got}: chunks are those of `tensor_split`, the "
+                   "larger ones first.", about=about, want=want[0].tolist(), got=every[0].tolist())  # fmt: skip
+
+
+@you_write(early_and_late)
+def zigzag(rank: int, size: int, length: int) -> Tensor:
+    """The positions of `rank`: the r-th of 2 N chunks, and the r-th from the end."""
+    chunks = torch.arange(length).tensor_split(2 * size)
+    return torch.cat((chunks[rank], chunks[2 * size - 1 - rank]))
+
+
+def _scores(g: torch.Generator, high: float) -> Tensor:
+    return high * torch.randn(2, 5, 9, generator=g, dtype=torch.float64)
+
+
+def _part(scores: Tensor, values: Tensor) -> Part:
+    """(..., k) scores and (..., k, d) values: the weighted mean, and the log-sum of exponentials."""
+    weights = scores.softmax(-1)
+    return (weights[..., None] * values).sum(-2), scores.logsumexp(-1)
+
+
+def _merged(student: Reader, parts: Sequence[Part]) -> Part:
+    """What `merge` makes of two parts, in float32 as on a rank."""
+
+    def call(fn: Callable[..., Any], x: Any, group: Group) -> Any:
+        return fn(*(t.float() for t in x))
+
+    got = student.through("merge", 1, [(*parts[0], *parts[1])], call).results[0]
+    pair = isinstance(got, tuple) and len(got) == 2 and all(isinstance(x, Tensor) for x in got)
+    student.expect(pair, "Return two tensors, the joined mean and its lse: you returned {got}.",
+                   got="None" if got is None else type(got).__name__)  # fmt: skip
+    out, lse = got
+    right = out.shape == parts[0][0].shape and lse.shape == parts[0][1].shape
+    student.expect(right, "The mean should have the shape {a} and the lse {b}; yours have {c} and {d}.",
+                   a=list(parts[0][0].shape), b=list(parts[0][1].shape), c=list(out.shape), d=list(lse.shape))  # fmt: skip
+    return out.double(), lse.double()
+
+
+def _near(a: Tensor, b: Tensor) -> bool:
+    b = b.to(a.dtype)
+    limit = NEAR * max(1.0, _largest(b))
+    return a.shape == b.shape and bool(torch.where(a == b, True, (a - b).abs() < limit).all())
+
+
+def _largest(x: Tensor) -> float:
+    finite = x[x.isfinite()].abs()
+    return float(finite.max()) if len(finite) else 0.0
+
+
+def _weighted(left: Part, right: Part) -> Tensor:
+    a, b = left[1][..., None], right[1][..., None]
+    return (a * left[0] + b * right[0]) / (a + b)
+
+
+def _nothing(q: Tensor) -> Part:
+    return torch.zeros_like(q), torch.full_like(q[..., 0], -math.inf)
+
+
+def _joined(parts: Sequence[Part]) -> Tensor:
+    """The mean over all of the parts, or zeros where there is none."""
+    if not parts:
+        return torch.full((0,), math.nan)
+    lses = torch.stack([lse for _, lse in parts])
+    shares = (lses - lses.logsumexp(0).clamp(min=-1e300)).exp()
+    return (shares[..., None] * torch.stack([out for out, _ in parts])).sum(0)
+
+
+def _likely(said: str, detail: str) -> str:
+    if "wait for each other" in said:
+        if "send" in detail and "receive" not in detail:
+            return "All of them send before anybody receives. `group.exchange` does both at the same time."
+        return "Does each rank receive from the one that sends to it? Send to `right`, receive from `left`."
+    if "to itself" in said:
+        return "A single rank has nobody to exchange with: send only while `i < n - 1`."
+    if "IndexError" in said:
+        return "Take the owner modulo n."
+    return ""

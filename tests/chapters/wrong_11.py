@@ -1,0 +1,135 @@
+"""Wrong versions of what chapter 11 asks its reader to write: words of the sentence that must reject each."""
+
+BEGIN = "import math\nfrom labkit.chapters.c11_context_parallelism.attention import attend\n"
+BEGIN += "from labkit.chapters.c11_context_parallelism.you_write import merge\n"
+
+
+def merged(both: str, out: str, lse: str = "both") -> str:
+    """`merge`, with shares a and b."""
+    return f"""
+def merge(out, lse, other, other_lse):
+    both = {both}
+    a, b = (lse - both).exp()[..., None], (other_lse - both).exp()[..., None]
+    return {out}, {lse}
+"""
+
+
+def ring(
+    body: str, rounds: str = "n", owner: str = "(me - i) % n", send: str = "i < n - 1", last: str = "return out"
+) -> str:
+    """The ring's loop; {} in `body` is the exchange."""
+    came = "kv = group.exchange(kv, (me + 1) % n, torch.empty_like(kv), (me - 1) % n)"
+    return f"""{BEGIN}
+def ring(q, k, v, positions, group):
+    n, me = group.size, group.rank
+    right, left = (me + 1) % n, (me - 1) % n
+    out, lse = torch.zeros_like(q), torch.full_like(q[..., 0], -math.inf)
+    kv = torch.stack((k, v))
+    for i in range({rounds}):
+        owner = {owner}
+        {
+        body.replace(
+            "READ", "out, lse = merge(out, lse, *attend(q, kv[0], kv[1], positions[me], positions[owner]))"
+        ).replace("PASS", f"if {send}: " + came)
+    }
+    {last}
+"""
+
+
+LOG, SUM = "torch.logaddexp(lse, other_lse)", "a * out + b * other"
+
+WRONG = {
+    "merge": {
+        "def merge(out, lse, other, other_lse):\n    pass": "Return two tensors, the joined mean and its lse",
+        "def merge(out, lse, other, other_lse):\n    return out, lse": "the other part is not in it",
+        "def merge(out, lse, other, other_lse):\n    return other, other_lse": "Only the other part came back",
+        merged(LOG, "(out + other) / 2"): "That is the plain average of the two means",
+        merged(LOG, "out + other"): "The two means were added",
+        merged(LOG, "b * out + a * other"): "The shares have changed places",
+        merged(LOG, "a * out + other"): "The other part was added whole",
+        merged(LOG, "out + b * other"): "The first part was added whole",
+        merged(LOG, "a[..., 0] * out + b * other"): "must match the size",
+        merged("(lse.exp() + other_lse.exp()).log()", SUM): "exp(300) is larger than any float32",
+        merged(LOG, SUM, "lse + other_lse"): "the logarithm of the *product*",
+        merged(LOG, SUM, "torch.maximum(lse, other_lse)"): "the smaller part is missing from it",
+        merged(LOG, SUM, "lse"): "Yours is still that of the first part",
+        merged(LOG, SUM, "both[..., None]"): "The mean should have the shape",
+        merged("torch.maximum(lse, other_lse)", f"({SUM}) / (a + b)", "both + (a + b).log()"): "must match the size",
+        """
+        def merge(out, lse, other, other_lse):
+            total = lse[..., None] + other_lse[..., None]
+            both = torch.logaddexp(lse, other_lse)
+            return (lse[..., None] * out + other_lse[..., None] * other) / total, both
+        """: "You used the lse themselves as weights",
+        """
+        def merge(out, lse, other, other_lse):
+            top = torch.maximum(lse, other_lse)
+            both = torch.where(other_lse < lse, top + ((other_lse - lse) * 1.0).exp().log1p(), top + (lse - other_lse)
+                .exp().log1p()) + 0 * other_lse
+            return (lse - both).exp()[..., None] * out + (other_lse - both).exp()[..., None] * other, both
+        """: "must change nothing",
+    },
+    "ring": {
+        f"{BEGIN}def ring(q, k, v, positions, group):\n    pass": "rank 0 returned NoneType: return `out`",
+        ring("pass"): "`out` is still 0: nothing was merged into it",
+        ring("READ"): "nothing was sent. In every round but the last",
+        ring("READ\n        PASS", rounds="n - 1"): "`out` is still 0",
+        ring("PASS\n        READ"): "Read first, then pass on",
+        ring("READ\n        PASS", owner="(me + i) % n"): "with the positions of other owners",
+        ring("READ\n        PASS", owner="me"): "each was read as if it were its own",
+        ring("READ\n        PASS", send="n > 1"): "does the last round send a block that nobody reads?",
+        ring("READ\n        PASS", send="True"): "A single rank has nobody to exchange with",
+        ring("READ\n        if i < n - 1: group.exchange(kv, right, kv.clone(), left)"): "`kv = group.exchange(...)`",
+        ring("READ\n        if i < n - 1: kv = group.exchange(kv, left, torch.empty_like(kv), right)"): "right neighb",
+        ring("READ\n        if i < n - 1: kv = group.exchange(kv, right, torch.empty_like(kv), right)"): "receive fro",
+        ring(
+            "READ\n        if i < n - 1: group.send(kv, right); kv = group.recv(torch.empty_like(kv), left)"
+        ): "All of",
+        ring(
+            "out, lse = attend(q, kv[0], kv[1], positions[me], positions[owner])\n        PASS"
+        ): "merge each part with what was there",
+        ring(
+            "out, lse = merge(out, lse, *attend(q, k, v, positions[me], positions[owner]))\n        PASS"
+        ): "its own keys were read in every round",
+        ring("merge(out, lse, *attend(q, kv[0], kv[1], positions[me], positions[owner]))\n        PASS"): "still 0",
+        ring(
+            "READ\n        if i < n - 1: kv = group.exchange(kv.float(), right, torch.empty(kv.shape), left).double()"
+        ): "was a block sent in another dtype?",
+    },
+    "zigzag": {
+        "def zigzag(rank, size, length):\n    pass": "you returned NoneType for rank 0",
+        "def zigzag(rank, size, length):\n    return torch.arange(length).chunk(size)[rank]": "rank 0 only",
+        "def zigzag(rank, size, length):\n    return torch.arange(rank, length, size)": "should have",
+        "def zigzag(rank, size, length):\n    return torch.arange(length).tensor_split(2 * size)[rank]": "no rank has",
+        """
+        def zigzag(rank, size, length):
+            c = torch.arange(length).tensor_split(2 * size)
+            return torch.cat((c[rank], c[2 * size - rank - 2]))
+        """: "position 4 comes twice: chunk r goes with",
+        """
+        def zigzag(rank, size, length):
+            c = torch.arange(length).tensor_split(2 * size)
+            return torch.cat((c[rank], c[2 * size - rank]))
+        """: "IndexError",
+        """
+        def zigzag(rank, size, length):
+            c = torch.arange(length).tensor_split(2 * size)
+            return torch.cat((c[2 * rank], c[2 * rank + 1]))
+        """: "the r-th *from the end*",
+        """
+        def zigzag(rank, size, length):
+            c = torch.arange(length).tensor_split(2 * size)
+            return torch.cat((c[-1 - rank], c[rank]))
+        """: "put the early chunk first",
+        """
+        def zigzag(rank, size, length):
+            c = torch.arange(float(length)).tensor_split(2 * size)
+            return torch.cat((c[rank], c[-1 - rank]))
+        """: "no whole numbers",
+        """
+        def zigzag(rank, size, length):
+            c = torch.arange(length).chunk(2 * size)
+            return torch.cat((c[rank], c[-1 - rank]))
+        """: "`tensor_split` always gives as many",
+    },
+}
