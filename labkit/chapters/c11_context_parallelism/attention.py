@@ -1,4 +1,4 @@
-"""Attention as chapter 11 uses it: a small text's queries, keys and values, attention to a part of the keys, dense."""
+"""Attention as chapter 11 uses it: a small text's queries, keys and values, attention to a part of the keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 HEADS, WIDTH = 4, 16  # of the attention that the chapter computes: heads, and numbers of a head
@@ -33,18 +32,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor) -> tu
     lse = scores.logsumexp(-1)
     weights = (scores - lse.clamp(min=torch.finfo(lse.dtype).min)[..., None]).exp()
     return weights @ v, lse
-
-
-def dense(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention with all scores at once."""
-    every = torch.arange(q.shape[-2])
-    scores = q @ k.mT / math.sqrt(q.shape[-1])
-    return scores.masked_fill(later(every, every), -math.inf).softmax(-1) @ v
-
-
-def tiled(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The same by PyTorch, whose kernel works in tiles."""
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def kept_bytes(attention: Callable[..., Tensor], length: int, heads: int = HEADS, width: int = WIDTH) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import BLUE, GREEN, GREY, ON_COLOUR, ORANGE, SERIES
-from labkit.book.drawing.svg import Svg, number
+from labkit.book.drawing.svg import Svg
 from labkit.chapters.c11_context_parallelism.attention import attend, drawn
 from labkit.chapters.c11_context_parallelism.you_write import merge
 

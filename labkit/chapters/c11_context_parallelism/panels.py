@@ -47,7 +47,7 @@ def who_reads(read: Run) -> Workbench:
     """A sliding window, packed texts, and what they leave of the ring."""
     windows = {"none": None, "6 tokens": 6, "12 tokens": 12, "24 tokens": 24}
     controls = {
-        "window": choice("window", windows, 12), "texts": (1, 4), "layout": LAYOUTS, "ranks": [2, 4, 8],
+        "window": choice("window", windows, 6), "texts": (1, 4), "layout": LAYOUTS, "ranks": [2, 4, 8],
     }  # fmt: skip
     views: list[View] = [pictures.reads, triangle.of_run("Who reads what")]
     return book.workbench(read, controls, views, title="What may be read", ranks=8)

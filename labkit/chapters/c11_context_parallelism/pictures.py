@@ -112,7 +112,7 @@ def formula_of(ulysses: int, size: int, per_rank: int, heads: int, kv_heads: int
     sent = 0
     if ulysses > 1:
         about = {"itemsize": 4, "passes": "forward"}
-        sent += cost.ulysses_bytes_by_rank([per_rank] * ulysses, heads, kv_heads, WIDTH, **about)[0]  # type: ignore[arg-type]
+        sent += cost.ulysses_bytes_by_rank([per_rank] * ulysses, heads, kv_heads, WIDTH, **about)[0]
     if size > ulysses:
         held = kv_heads if kv_heads % ulysses == 0 else ulysses if ulysses % kv_heads == 0 else heads
         blocks = [per_rank * ulysses] * (size // ulysses)
@@ -183,6 +183,11 @@ def reads(run: Any) -> str:
     )
 
 
-def losses(curves: Mapping[str, Sequence[float]]) -> book.Figure:
-    """The loss by step of several trainings."""
-    return book.lines(curves, title="The same text, three ways")
+def losses(one: Sequence[float], others: Mapping[str, Sequence[float]]) -> book.Figure:
+    """How far the losses of several trainings are from those of one device, step by step."""
+    apart = {name: [x - y for x, y in zip(losses, one, strict=True)] for name, losses in others.items()}
+    told = "; ".join(f"{name}, at most {max(map(abs, far)):.1e}" for name, far in apart.items())
+    return book.lines(
+        apart, y="loss minus that of one device", title="How far from one device",
+        sentence=f"One device goes from {one[0]:.3f} to {one[-1]:.3f}. Away from it: {told}.",
+    )  # fmt: skip

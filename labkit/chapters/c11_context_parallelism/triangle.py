@@ -1,4 +1,4 @@
-"""Pairs of query and key, drawn as a square and played round by round: who computes which, and who has nothing to do."""
+"""Pairs of query and key, drawn as a square and played round by round: who computes which, and who is idle."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _bars(svg: Svg, work: Sequence[Sequence[int]], i: int, top: float) -> None:
 
 
 def of_run(title: str) -> Callable[[Any], book.Player]:
-    """A view: each rank returned its positions, the mask, and the layout; it sent a block in every round but the last."""
+    """A view: each rank returned its positions, the mask and the layout, and sent a block in all rounds but the last."""
 
     def view(run: Any) -> book.Player:
         mask, last = run.results[0][1], run.trace.messages()[0] + 1

@@ -82,7 +82,7 @@ def _say_what_is_wrong(student: Reader, got: Part, left: Part, right: Part, whol
 
 @you_write(halves_are_joined)
 def merge(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> Part:
-    """Join two means, (..., d), whose log-sums of exponentials are (...); return both."""
+    """Join two means, (..., d), by their log-sum-exps, (...); return both."""
     both = torch.logaddexp(lse, other_lse)
     share, other_share = (lse - both).exp(), (other_lse - both).exp()
     return share[..., None] * out + other_share[..., None] * other, both
@@ -122,8 +122,8 @@ def _all_blocks(student: Reader, run: Evidence, n: int, inputs: Sequence[Any], w
     for rank, (out, _) in enumerate(run.results):
         student.expect(isinstance(out, Tensor), "{ranks} rank {rank} returned {got}: return `out`.", ranks=ranks,
                        rank=rank, got=type(out).__name__)  # fmt: skip
-    student.expect(n == 1 or any(run.messages), "{ranks} nothing was sent. In every round but the last, pass `kv` on to "
-                   "`right` and take the next block from `left`.", ranks=ranks)  # fmt: skip
+    student.expect(n == 1 or any(run.messages), "{ranks} nothing was sent. In every round but the last, pass `kv` "
+                   "on to `right` and take the next block from `left`.", ranks=ranks)  # fmt: skip
     block = 2 * inputs[0][0].nbytes
     for rank, row in enumerate(run.bytes_between):
         others = [to for to, nbytes in enumerate(row) if nbytes and to != (rank + 1) % n]
@@ -147,8 +147,8 @@ def _all_blocks(student: Reader, run: Evidence, n: int, inputs: Sequence[Any], w
              "`kv`."),
             (_joined(met[:-1]), "the last block is missing. There are n blocks to read and n - 1 messages, so the last "
              "round reads and does not send."),
-            (_joined(met[1:]), "its own block is missing. Read a block before you pass it on, and merge each part with what "
-             "was there."),
+            (_joined(met[1:]), "its own block is missing. Read a block before you pass it on, and merge each part "
+             "with what was there."),
             (_joined(again), "the blocks came, but each was read as if it were its own. The keys' positions are those "
              "of the owner: `positions[owner]`."),
             (_joined(ahead), "the blocks came, but with the positions of other owners. Blocks travel to the right, so "
@@ -171,8 +171,8 @@ def _all_blocks(student: Reader, run: Evidence, n: int, inputs: Sequence[Any], w
             why="does the last round send a block that nobody reads?" if sent > (n - 1) * block else
             "was a block sent in another dtype?",
         )  # fmt: skip
-    student.expect(all(kept for _, kept in run.results),
-                   "The result is right, but the rank's own q, k or v was changed: receive into a new tensor.")  # fmt: skip
+    changed = "The result is right, but the rank's own q, k or v was changed: receive into a new tensor."
+    student.expect(all(kept for _, kept in run.results), changed)
 
 
 @you_write(every_key_is_met)
@@ -268,8 +268,10 @@ def _merged(student: Reader, parts: Sequence[Part]) -> Part:
                    got="None" if got is None else type(got).__name__)  # fmt: skip
     out, lse = got
     right = out.shape == parts[0][0].shape and lse.shape == parts[0][1].shape
-    student.expect(right, "The mean should have the shape {a} and the lse {b}; yours have {c} and {d}.",
-                   a=list(parts[0][0].shape), b=list(parts[0][1].shape), c=list(out.shape), d=list(lse.shape))  # fmt: skip
+    student.expect(
+        right, "The mean should have the shape {a} and the lse {b}; yours have {c} and {d}.",
+        a=list(parts[0][0].shape), b=list(parts[0][1].shape), c=list(out.shape), d=list(lse.shape),
+    )  # fmt: skip
     return out.double(), lse.double()
 
 
