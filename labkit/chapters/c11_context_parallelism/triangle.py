@@ -136,7 +136,7 @@ def _bars(svg: Svg, work: Sequence[Sequence[int]], i: int, top: float) -> None:
 
 
 def of_run(title: str) -> Callable[[Any], book.Player]:
-    """A view: each rank returned its positions, the mask and the layout, and sent a block in all rounds but the last."""
+    """A view: each rank returned its positions, the mask and the layout, and sent a block in every round but one."""
 
     def view(run: Any) -> book.Player:
         mask, last = run.results[0][1], run.trace.messages()[0] + 1
