@@ -21,17 +21,18 @@ NEAR = 1e-5  # how far a result in float64 may be off: far more than rounding, f
 
 def halves_are_joined(student: Reader) -> str:
     g = torch.Generator().manual_seed(student.seed)
-    for name, high in (("small scores", 3.0), ("scores of several hundred", 300.0)):
+    cases = []
+    for high in (3.0, 300.0):
         scores, values = _scores(g, high), torch.randn(2, 1, 9, 3, generator=g, dtype=torch.float64)
-        left, right, whole = (_part(scores[..., s], values[..., s, :]) for s in (slice(4), slice(4, 9), slice(9)))
-        got = _merged(student, [left, right])
-        _say_what_is_wrong(student, got, left, right, whole, name)
-    left = _part(_scores(g, 3.0), torch.randn(2, 1, 9, 3, generator=g, dtype=torch.float64))
-    nothing = torch.zeros_like(left[0]), torch.full_like(left[1], -math.inf)
-    for pair in ([left, nothing], [nothing, left]):
-        out, lse = _merged(student, pair)
+        cases.append([_part(scores[..., s], values[..., s, :]) for s in (slice(4), slice(4, 9), slice(9))])
+    some = cases[0][2]
+    nothing = torch.zeros_like(some[0]), torch.full_like(some[1], -math.inf)
+    got = _merged(student, [*(case[:2] for case in cases), [some, nothing], [nothing, some]])
+    for name, case, pair in zip(("small scores", "scores of several hundred"), cases, got, strict=False):
+        _say_what_is_wrong(student, pair, case[0], case[1], case[2], name)
+    for out, lse in got[2:]:
         student.expect(
-            _near(out, left[0]) and _near(lse, left[1]),
+            _near(out, some[0]) and _near(lse, some[1]),
             "A part that has read no key has an lse of -inf and must change nothing, but here it did{nan}: its share "
             "is exp(-inf - both), which is 0. Use `torch.logaddexp`, which knows -inf.",
             nan=" (the result is nan)" if bool(out.isnan().any() or lse.isnan().any()) else "",
@@ -256,23 +257,24 @@ def _part(scores: Tensor, values: Tensor) -> Part:
     return (weights[..., None] * values).sum(-2), scores.logsumexp(-1)
 
 
-def _merged(student: Reader, parts: Sequence[Part]) -> Part:
-    """What `merge` makes of two parts, in float32 as on a rank."""
+def _merged(student: Reader, cases: Sequence[Sequence[Part]]) -> list[Part]:
+    """What `merge` makes of each two parts, in float32 as on a rank."""
 
     def call(fn: Callable[..., Any], x: Any, group: Group) -> Any:
-        return fn(*(t.float() for t in x))
+        return [fn(*(t.float() for t in one)) for one in x]
 
-    got = student.through("merge", 1, [(*parts[0], *parts[1])], call).results[0]
-    pair = isinstance(got, tuple) and len(got) == 2 and all(isinstance(x, Tensor) for x in got)
-    student.expect(pair, "Return two tensors, the joined mean and its lse: you returned {got}.",
-                   got="None" if got is None else type(got).__name__)  # fmt: skip
-    out, lse = got
-    right = out.shape == parts[0][0].shape and lse.shape == parts[0][1].shape
-    student.expect(
-        right, "The mean should have the shape {a} and the lse {b}; yours have {c} and {d}.",
-        a=list(parts[0][0].shape), b=list(parts[0][1].shape), c=list(out.shape), d=list(lse.shape),
-    )  # fmt: skip
-    return out.double(), lse.double()
+    inputs = [[(*one[0], *one[1]) for one in cases]]
+    results = student.through("merge", 1, inputs, call).results[0]
+    for got, (first, _) in zip(results, cases, strict=True):
+        pair = isinstance(got, tuple) and len(got) == 2 and all(isinstance(x, Tensor) for x in got)
+        student.expect(pair, "Return two tensors, the joined mean and its lse: you returned {got}.",
+                       got="None" if got is None else type(got).__name__)  # fmt: skip
+        student.expect(
+            got[0].shape == first[0].shape and got[1].shape == first[1].shape,
+            "The mean should have the shape {a} and the lse {b}; yours have {c} and {d}.",
+            a=list(first[0].shape), b=list(first[1].shape), c=list(got[0].shape), d=list(got[1].shape),
+        )  # fmt: skip
+    return [(out.double(), lse.double()) for out, lse in results]
 
 
 def _near(a: Tensor, b: Tensor) -> bool:
