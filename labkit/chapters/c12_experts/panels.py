@@ -1,0 +1,58 @@
+"""The workbenches of chapter 12: which controls each has, where they begin, and what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from labkit import book
+from labkit.book.workbenches.bench import View
+from labkit.chapters.c12_experts import hot, pictures
+
+Run = Callable[..., Any]
+CAPACITIES = {"no limit": 0.0, "0.5": 0.5, "1": 1.0, "1.25": 1.25, "2": 2.0}
+
+
+def choice(label: str, options: Any, value: Any) -> Any:
+    """A list to choose from, with a label that is no name of Python's."""
+    from ipywidgets import Dropdown
+
+    return Dropdown(options=options, value=value, description=label)
+
+
+def tokens_fly(run: Run, **options: Any) -> book.Workbench:
+    """How much the tokens are alike, how many experts each takes, and how many tokens an expert takes."""
+    controls = {
+        "ranks": [2, 4, 8], "skew": (0.0, 6.0, 1.0), "choices": [1, 2, 3],
+        "capacity": choice("capacity factor", CAPACITIES, 1.25),
+    }  # fmt: skip
+    views: list[View] = [pictures.flew, pictures.flying]
+    return book.workbench(run, controls, views, title="Eight experts", ranks=4, **options)
+
+
+def divided(run: Run, world_size: int, **options: Any) -> book.Workbench:
+    """By which number an expert's gradient is divided, and which optimizer takes the steps."""
+    controls = {
+        "by": choice("divided by", ["all ranks", "its ranks", "nothing"], "its ranks"),
+        "optimizer": ["SGD", "AdamW"],
+    }
+    views: list[View] = [pictures.compared]
+    return book.workbench(run, controls, views, title="The wrong number", ranks=world_size, **options)
+
+
+def rich_get_richer(run: Run, world_size: int, **options: Any) -> book.Workbench:
+    """What is done about the hot expert, and how strongly."""
+    controls = {"cure": hot.CURES, "strength": [0.01, 0.05, 0.1, 0.5], "choices": [1, 2]}
+    views: list[View] = [hot.curve, hot.shares]
+    return book.workbench(run, controls, views, title="Forty steps of training", ranks=world_size, **options)
+
+
+def over_the_nodes(run: Run, world_size: int) -> book.Workbench:
+    """In one hop or by way of the node, with a shared expert meanwhile or after, and how late messages arrive."""
+    controls = {
+        "way": ["one hop", "by way of the node"], "meanwhile": True,
+        "latency": choice("latency between nodes (µs)", [5, 50, 200], 50),
+        "tokens": choice("tokens of a rank", [16, 256], 16),
+    }  # fmt: skip
+    views: list[View] = [pictures.crossing, pictures.overlap]
+    return book.workbench(run, controls, views, title="Two nodes", ranks=world_size)

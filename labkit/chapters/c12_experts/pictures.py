@@ -1,0 +1,258 @@
+"""What chapter 12 shows: parameters against work, bytes of a dispatch, capacity, gradients and slow links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from labkit import book, cost
+from labkit.book.drawing.figure import WIDTH, heading
+from labkit.book.drawing.style import BLUE, GREEN, ON_COLOUR, ORANGE
+from labkit.book.drawing.svg import Svg
+from labkit.chapters.c12_experts.flying import flying, rows_by_rank
+from labkit.chapters.c12_experts.layers import Told
+from labkit.cost.units import format_bytes, format_seconds
+
+__all__ = ["bytes_of", "conditional", "crossing", "flew", "flying", "grid", "matrix", "narrow", "overlap", "queue"]
+
+
+def flew(run: Any) -> str:
+    """Load, drops and the slowest rank, in words."""
+    told: list[Told] = run.results
+    load, rows = told[0].load, rows_by_rank(told)
+    dropped, chosen = sum(load) - sum(rows), sum(load)
+    hot, slow = max(range(len(load)), key=load.__getitem__), max(range(len(rows)), key=rows.__getitem__)
+    even = told[0].row * sum(rows) / len(rows)
+    return (
+        f"Expert {hot} was chosen {load[hot]} times, {cost.expert_imbalance(load):.2g} times the mean. "
+        f"{dropped} of {chosen} choices are dropped ({dropped / chosen:.0%}). Rank {slow} computes for "
+        f"{format_seconds(told[0].row * rows[slow], 3)}, and if all ranks had equally many rows it would be "
+        f"{format_seconds(even, 3)}. The whole layer takes {format_seconds(run.trace.duration, 3)} (emulated)."
+    )
+
+
+# 1: parameters and work ------------------------------------------------------------------------------------------
+
+
+def conditional(named: Sequence[tuple[str, Sequence[int]]], experts: int, dense: int, each: int) -> book.Player:
+    """A token at a time: a dense feed-forward part computes with all of its weights, a mixture with those of a few.
+
+    named: tokens and the experts that each chose. dense, each: parameters of the dense part and of an expert.
+    """
+    frames = []
+    for n, (token, chosen) in enumerate(named):
+        some = " and ".join(map(str, sorted(chosen)))
+        words = (
+            f"Token {n}, “{token}”, uses experts {some}: {len(chosen) * each:,} of {experts * each:,} parameters. "
+            f"The dense part uses all of its {dense:,}."
+        )
+        frames.append((_lit(words, token, chosen, experts, dense, each), words))
+    rows = [{"token": token, "experts": ", ".join(map(str, chosen))} for token, chosen in named]
+    return book.play(frames, title="Which weights a token uses", badge="measured", rows=rows, still=0)
+
+
+def _lit(words: str, token: str, chosen: Sequence[int], experts: int, dense: int, each: int) -> str:
+    svg = Svg(WIDTH, "Which weights a token uses", words)
+    top = max(heading(svg, "measured", words), 72.0) + 8
+    unit = 150 * 130 / dense  # area of a parameter
+    svg.text(8, top + 4, "dense feed-forward part", 11.5, bold=True)
+    svg.rect(60, top + 16, 150, 130, ORANGE, "/", ON_COLOUR)
+    svg.text(8, top + 84, f"“{token}” →", 12)
+    svg.text(135, top + 164, "all weights at work", 10.5, "middle")
+    left, columns = 330.0, min(8, -(-experts // 2))
+    svg.text(left - 62, top + 4, f"mixture of {experts} experts", 11.5, bold=True)
+    wide = min(46.0, (WIDTH - left - 10) / columns - 8)
+    high = each * unit / wide
+    svg.text(left - 62, top + 84, f"“{token}” →", 12)
+    for e in range(experts):
+        x, y = left + (e % columns) * (wide + 8), top + 16 + (e // columns) * (high + 24)
+        lit = e in chosen
+        svg.rect(x, y, wide, high, ORANGE if lit else "none", "/" if lit else "", ON_COLOUR if lit else None)
+        svg.text(x + wide / 2, y + high + 13, f"{e}" + (" at work" if lit and wide > 40 else ""), 10, "middle", lit)
+    bottom = top + 16 + -(-experts // columns) * (high + 24)
+    svg.text(left - 62, bottom + 12, "equal areas are equally many weights; hatched ones are at work", 10.5)
+    return svg.render(max(bottom, top + 164) + 22)
+
+
+def growth(counted: Mapping[int, tuple[int, int]]) -> book.Figure:
+    """experts -> (parameters, operations of a token), both over those of the smallest."""
+    first = next(iter(counted.values()))
+    lines = {
+        "parameters": {e: p / first[0] for e, (p, _) in counted.items()},
+        "operations of a token": {e: f / first[1] for e, (_, f) in counted.items()},
+    }
+    (most, (p, f)) = list(counted.items())[-1]
+    said = (
+        f"With {most} experts the layer has {p / first[0]:.3g} times the parameters of the smallest one, and PyTorch "
+        f"counts {f / first[1]:.3g} times its operations for a token."
+    )
+    return book.lines(lines, x="experts", y="times the smallest", title="More experts, two choices", sentence=said)
+
+
+# 3: bytes --------------------------------------------------------------------------------------------------------
+
+
+def matrix(run: Any, computed: Sequence[int]) -> book.Figure:
+    return book.byte_matrix(run.trace, computed, predicted_name="computed", badge="measured")
+
+
+def bytes_of(run: Any, width: int, itemsize: int = 4) -> list[int]:
+    """By the formula: what each rank sends in the forward pass of a layer. Ranks returned `Told`."""
+    told: list[Told] = run.results
+    size, experts, choices = len(told), len(told[0].load), len(told[0].experts[0])
+    rows = [[0] * size for _ in range(size)]
+    for r, one in enumerate(told):
+        for chosen, kept in zip(one.experts, one.kept, strict=True):
+            for e, yes in zip(chosen, kept, strict=True):
+                rows[r][e // (experts // size)] += yes
+    sent = cost.dispatch_bytes_by_rank(rows, width, experts, itemsize)
+    return [n + cost.routing_bytes(size, experts, choices) for n in sent]
+
+
+# 4: capacity -----------------------------------------------------------------------------------------------------
+
+
+def queue(expert_m: Sequence[int], experts: int, slots: int) -> book.Player:
+    """Choices come one after the other, and each takes the next place of its expert, or finds it full."""
+    frames, moments = [], sorted({0, 1, 2, 3, *range(8, len(expert_m), 8), len(expert_m)})
+    for seen in moments:
+        counts = [sum(e == x for x in expert_m[:seen]) for e in range(experts)]
+        over = sum(max(0, n - slots) for n in counts)
+        if 0 < seen <= 3:
+            e = expert_m[seen - 1]
+            words = f"Choice {seen - 1} wants expert {e} and gets place {counts[e] - 1} there, because "
+            words += f"{counts[e] - 1 or 'no'} earlier one{'s' * (counts[e] != 2)} wanted the same."
+        else:
+            words = f"After {seen} of {len(expert_m)} choices: {over} have come to a full expert, and are dropped."
+        frames.append((_queues(words, counts, slots), words))
+    counts = [sum(e == x for x in expert_m) for e in range(experts)]
+    rows = [{"expert": e, "chosen": n, "dropped": max(0, n - slots)} for e, n in enumerate(counts)]
+    return book.play(frames, title="A place in the queue", badge="simulated", rows=rows)
+
+
+def _queues(words: str, counts: Sequence[int], slots: int) -> str:
+    svg = Svg(WIDTH, "A place in the queue", words)
+    top, left = max(heading(svg, "simulated", words), 72.0) + 6, 84.0
+    step = min(17.0, (WIDTH - left - 10) / 42)
+    for e, n in enumerate(counts):
+        y = top + 24 * e
+        svg.text(8, y + 14, f"expert {e}", 11)
+        for place in range(max(n, slots)):
+            inside = place < slots
+            if place < n:
+                svg.rect(left + place * step, y + 2, step - 2, 16, BLUE if inside else "#ffffff", "" if inside else "x",
+                         ON_COLOUR, stroke_width=0.7)  # fmt: skip
+            else:
+                svg.rect(left + place * step, y + 2, step - 2, 16, stroke_width=0.6, dash="2 2")
+    high = top + 24 * len(counts)
+    x = left + slots * step - 1
+    svg.line(x, top - 2, x, high, width=2.2, dash="6 3")
+    svg.text(x + 5, high + 12, f"capacity: places 0 to {slots - 1}", 10.5)
+    svg.text(8, high + 28, "filled: computed. Crossed: dropped. Dotted: a slot that stays empty.", 10.5)
+    return svg.render(high + 38)
+
+
+def trade(points: Mapping[float, tuple[float, float, float]]) -> book.Figure:
+    """factor -> (share dropped, share of slots empty, time of the slowest rank over that of an even load)."""
+    names = ("choices dropped", "slots that stay empty", "time of the slowest rank / mean")
+    lines = {name: {f: values[k] for f, values in points.items()} for k, name in enumerate(names)}
+    low, high = min(points), max(points)
+    said = (
+        f"At a factor of {low:g}, {points[low][0]:.0%} of the choices are dropped and {points[low][1]:.0%} of the slots "
+        f"stay empty; at {high:g} it is {points[high][0]:.0%} and {points[high][1]:.0%}, and the slowest rank takes "
+        f"{points[high][2]:.2g} times as long as the mean of all."
+    )
+    title = "What a capacity factor buys"
+    return book.lines(lines, x="capacity factor", y="share, or times", title=title, badge="emulated", sentence=said)
+
+
+# 5: gradients ----------------------------------------------------------------------------------------------------
+
+
+def grid(size: int, across: int) -> book.Player:
+    """Ranks as a grid: rows share out the experts, columns have the same ones. Which are averaged over whom."""
+    rows = size // across
+    who = [
+        ("Each row has every expert once. Tokens travel inside a row: this is the group of expert parallelism.", "row"),
+        ("Attention, router and embeddings are alike on all ranks: their gradients are averaged over everybody.", "all"),
+        ("An expert is on the ranks of one column only. Its gradient is summed over that column, and still divided by "
+         f"all {size} ranks.", "column"),
+    ]  # fmt: skip
+    frames = [(_grid(words, kind, rows, across), words) for words, kind in who]
+    table = [
+        {
+            "rank": r,
+            "holds expert part": r % across,
+            "shares it with": ", ".join(map(str, range(r % across, size, across))),
+        }
+        for r in range(size)
+    ]
+    return book.play(frames, title="Two kinds of gradients", badge="simulated", rows=table)
+
+
+def _grid(words: str, kind: str, rows: int, across: int) -> str:
+    svg = Svg(WIDTH, "Two kinds of gradients", words)
+    top = max(heading(svg, "simulated", words), 72.0) + 12
+    wide, high = min(150.0, (WIDTH - 40) / across), 74.0
+    looks = {"row": (BLUE, "/"), "all": (ORANGE, ""), "column": (GREEN, "x")}
+    for y in range(rows):
+        for x in range(across):
+            left, up = 20 + x * wide, top + y * high
+            svg.rect(left + 6, up + 4, wide - 12, high - 10, radius=4)
+            svg.text(left + wide / 2, up + 19, f"rank {y * across + x}", 11, "middle", bold=True)
+            for k, (label, on) in enumerate((("shared", kind == "all"), (f"experts {x}", kind != "all"))):
+                colour, hatch = looks[kind] if on else ("none", "")
+                svg.rect(left + 12, up + 25 + 20 * k, wide - 24, 16, colour, hatch, stroke_width=0.7)
+                if on:
+                    svg.rect(left + wide / 2 - 27, up + 27 + 20 * k, 54, 12, colour)
+                svg.text(left + wide / 2, up + 37 + 20 * k, label, 9.5, "middle", on_colour=on)
+    if kind == "row":
+        for y in range(rows):
+            svg.rect(18, top + y * high, across * wide + 4, high - 2, stroke_width=2.5, dash="7 4", radius=6)
+    elif kind == "column":
+        for x in range(across):
+            svg.rect(20 + x * wide + 2, top - 2, wide - 4, rows * high, stroke_width=2.5, dash="7 4", radius=6)
+    else:
+        svg.rect(16, top - 2, across * wide + 8, rows * high, stroke_width=2.5, dash="7 4", radius=6)
+    return svg.render(top + rows * high + 12)
+
+
+def compared(run: Any) -> str:
+    """How far the weights of the ranks are from those of one device: ranks returned (furthest, gradient's factor)."""
+    off, factor = max(o for o, _ in run.results), max(f for _, f in run.results)
+    same = off < 1e-6
+    said = "the weights are those of one device, up to rounding" if same else f"the weights are up to {off:.1g} off"
+    return f"An expert's gradient is {factor:.3g} times that of one device, and after the last step {said}."
+
+
+# 7: slow links ---------------------------------------------------------------------------------------------------
+
+
+def crossing(run: Any) -> str:
+    """What crosses between the nodes, and how long the layer takes."""
+    k, seconds = run.results[0]
+    across = [m for m in run.trace.sends if m.src // k != m.dst // k and m.step == 1]
+    most = max((sum(m.src == r for m in across) for r in range(run.trace.world_size)), default=0)
+    return (
+        f"The layer takes {format_seconds(seconds, 3)} (emulated). Between the nodes go {len(across)} messages with "
+        f"{format_bytes(sum(m.nbytes for m in across), 3)}; the busiest rank sends {most} of them."
+    )
+
+
+def overlap(run: Any) -> book.Figure:
+    return book.timeline(run.trace, step=1, title="One layer", arrows=False)
+
+
+def narrow(shapes: Mapping[str, tuple[int, int]], rows: int, degrees: Sequence[int] = (1, 2, 4, 8)) -> book.Figure:
+    """name -> (width, hidden): operations a byte of an expert's first product when its columns are cut in t parts."""
+    lines = {name: {t: cost.product_intensity(rows, d, h // t) for t in degrees} for name, (d, h) in shapes.items()} | {
+        "an H100 needs": dict.fromkeys(degrees, cost.machine_balance())
+    }
+    last = degrees[-1]
+    told = "; ".join(
+        f"{name} has {h // last} columns left with {last} parts, and {lines[name][last]:.0f} operations a byte"
+        for name, (_, h) in shapes.items()
+    )
+    said = f"With {rows} rows for an expert: {told}. An H100 needs {cost.machine_balance():.0f} to be busy."
+    return book.lines(lines, x="parts t", y="operations a byte", title="An expert cut by tensor parallelism",
+                      badge="simulated", sentence=said)  # fmt: skip

@@ -1,0 +1,77 @@
+"""Rows that are sorted, sent to their experts, computed, sent back and put in their places: one real dispatch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from labkit import book
+from labkit.book.drawing.figure import WIDTH, heading
+from labkit.book.drawing.style import ON_COLOUR, SERIES
+from labkit.book.drawing.svg import Svg
+
+Cell = tuple[int, int, int]  # rank of its home, number there, expert
+
+
+def travelling(run: Any, per_rank: int) -> book.Player:
+    """Ranks returned (the experts of their rows, what arrived, and the results)."""
+    chosen: list[list[int]] = [experts for experts, _, _ in run.results]
+    arrived: list[list[Cell]] = [[(r, n, e) for (r, n), e in came] for _, came, _ in run.results]
+    home = [[(r, n, e) for n, e in enumerate(one)] for r, one in enumerate(chosen)]
+    ordered = [sorted(row, key=lambda cell: cell[2]) for row in home]
+    counts = [[sum(e // per_rank == s for _, _, e in row) for s in range(len(home))] for row in home]
+    few = len(home[0])
+    ahead = ", ".join(f"{n} to rank {s}" for s, n in enumerate(counts[0]))
+    busy = max(range(len(arrived)), key=lambda r: len(arrived[r]))
+    moments: list[tuple[str, list[list[Cell]], bool]] = [
+        (f"At home: each rank has {few} rows in the order of its tokens. Below each row is its expert.", home, False),
+        ("Sorted by expert: what goes to the same rank lies side by side.", ordered, False),
+        (f"Counts go ahead, one number to each rank. Rank 0 says: {ahead}.", ordered, False),
+        (f"All-to-all: the rows are there. Rank {busy} got {len(arrived[busy])}, so an all-to-all of equal parts "
+         "would not do.", arrived, False),
+        ("Computed: every row has gone through its expert.", arrived, True),
+        ("All-to-all with both lists of counts swapped: the results are home, still sorted by expert.", ordered, True),
+        ("Put in place: the sorting is undone, and each result is where its token is.", home, True),
+    ]  # fmt: skip
+    wide = min(34.0, (WIDTH - 84) / max(1, *(len(row) for row in [*arrived, *home])))
+    frames = [
+        (_moment(words, rows, done, n, counts, per_rank, wide, run.trace.badge), words)
+        for n, (words, rows, done) in enumerate(moments)
+    ]
+    table = [
+        {"from": f"rank {r}", **{f"rows to rank {s}": n for s, n in enumerate(row)}} for r, row in enumerate(counts)
+    ]
+    return book.play(frames, title="Rows travel to their experts", badge=run.trace.badge, rows=table, still=3)
+
+
+def _moment(
+    words: str, rows: Sequence[Sequence[Cell]], done: bool, n: int, counts: Sequence[Sequence[int]], per_rank: int,
+    wide: float, badge: str,
+) -> str:  # fmt: skip
+    svg = Svg(WIDTH, "Rows travel to their experts", words)
+    y = max(heading(svg, badge, words), 72.0) + 4
+    for r, row in enumerate(rows):
+        svg.text(8, y + 18, f"rank {r}", 12, bold=True)
+        svg.text(8, y + 33, f"experts {r * per_rank}" + (f" to {(r + 1) * per_rank - 1}" if per_rank > 1 else ""), 9)
+        x, before = 84.0, None
+        for home, number, expert in row:
+            there = expert // per_rank
+            if n in (1, 2, 5) and before is not None and there != before:
+                svg.line(x - 1, y, x - 1, y + 38, width=2.5)
+            if n in (3, 4) and before is not None and home != before:
+                svg.line(x - 1, y, x - 1, y + 38, width=2.5)
+            before = there if n in (1, 2, 5) else home
+            look = SERIES[home]
+            svg.rect(x + 2, y + 2, wide - 5, 22, look.colour, look.hatch, ON_COLOUR, stroke_width=2.4 if done else 0.7)
+            size = 10.5 if wide > 26 else 8
+            svg.rect(x + wide / 2 - 0.29 * wide, y + 6, 0.55 * wide, 14, look.colour)
+            svg.text(x + wide / 2, y + 17, f"{home}.{number}", size, "middle", on_colour=True)
+            svg.text(x + wide / 2, y + 36, f"e{expert}", size, "middle")
+            x += wide
+        if n == 2:
+            svg.text(min(x + 14, 470), y + 18, "counts: " + "  ".join(f"{c} → rank {s}" for s, c in enumerate(counts[r]))
+                     if len(counts) <= 4 else "counts: " + " ".join(map(str, counts[r])), 10.5)  # fmt: skip
+        y += 46
+    note = "2.5: row 5 of rank 2. e3: its expert is number 3. A thick frame: computed."
+    svg.text(8, y + 10, note, 10.5)
+    return svg.render(y + 20)
