@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from torch import nn
 
 from labkit import book, cost
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import BLUE, ON_COLOUR
 from labkit.book.drawing.svg import Svg
 from labkit.models import GPTConfig, MoEConfig
+from labkit.models.moe import MoE
 
 CURES = ["nothing", "a loss", "a bias"]
 Step = tuple[float, list[int]]  # the loss, and how often each expert was chosen
@@ -83,3 +86,15 @@ def _bars(words: str, load: Sequence[int]) -> str:
     svg.text(8, even + 4, "even", 10.5)
     svg.line(left, top + high, WIDTH - 20, top + high)
     return svg.render(top + high + 24)
+
+
+def cures(runs: Mapping[str, Any]) -> book.Figure:
+    """cure -> run: the busiest expert over the mean, step by step."""
+    lines = {name: imbalance(run.results[0]) for name, run in runs.items()}
+    told = ", ".join(f"{late(run.results[0]):.2g} with {name}" for name, run in runs.items())
+    said = f"Busiest expert over the mean, on average in the last half: {told}. 1 is even."
+    return book.lines(lines, y="busiest expert / mean", title="Three ways to train", sentence=said)
+
+
+def mixtures(model: nn.Module) -> list[MoE]:
+    return [layer for layer in model.modules() if isinstance(layer, MoE)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from labkit import book, cost
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import BLUE, GREEN, ON_COLOUR, ORANGE
@@ -12,8 +14,10 @@ from labkit.book.drawing.svg import Svg
 from labkit.chapters.c12_experts.flying import flying, rows_by_rank
 from labkit.chapters.c12_experts.layers import Told
 from labkit.cost.units import format_bytes, format_seconds
+from labkit.models import GPT
+from labkit.models.moe import MoE
 
-__all__ = ["bytes_of", "conditional", "crossing", "flew", "flying", "grid", "matrix", "narrow", "overlap", "queue"]
+__all__ = ["flying"]
 
 
 def flew(run: Any) -> str:
@@ -49,6 +53,18 @@ def conditional(named: Sequence[tuple[str, Sequence[int]]], experts: int, dense:
         frames.append((_lit(words, token, chosen, experts, dense, each), words))
     rows = [{"token": token, "experts": ", ".join(map(str, chosen))} for token, chosen in named]
     return book.play(frames, title="Which weights a token uses", badge="measured", rows=rows, still=0)
+
+
+def token_by_token(model: GPT, inputs_bt: Tensor, few: int = 8) -> book.Player:
+    """The first tokens of what `model` has read last, with the experts that its router has chosen."""
+    layer = next(m for m in model.modules() if isinstance(m, MoE))
+    assert layer.routing is not None
+    each = sum(p.numel() for p in layer.experts["0"].parameters())
+    d = model.config.width
+    dense = 2 * d * d * model.config.expansion + d * (model.config.expansion + 1)
+    read = [chr(n).replace(" ", "␣") if 32 <= n < 127 else "·" for n in inputs_bt[0, :few].tolist()]
+    named = list(zip(read, layer.routing.experts_nk[:few].tolist(), strict=True))
+    return conditional(named, layer.config.experts, dense, each)
 
 
 def _lit(words: str, token: str, chosen: Sequence[int], experts: int, dense: int, each: int) -> str:
@@ -152,9 +168,39 @@ def _queues(words: str, counts: Sequence[int], slots: int) -> str:
     return svg.render(high + 38)
 
 
+def unlucky(runs: Mapping[str, Any]) -> book.Figure:
+    """way to drop -> run: how many choices of each rank's tokens were dropped."""
+    lost = {
+        way: {f"rank {r}": float(sum(not yes for row in one.kept for yes in row)) for r, one in enumerate(run.results)}
+        for way, run in runs.items()
+    }
+    told = "; ".join(f"{way}: " + ", ".join(f"{n:g}" for n in by_rank.values()) for way, by_rank in lost.items())
+    title = "Dropped choices of each rank's tokens"
+    return book.bars(lost, unit="", title=title, sentence=f"From rank 0 to the last one, {told}.")
+
+
+def weight_lost(run: Any) -> float:
+    """The share of all weights that belongs to dropped choices."""
+    pairs = [
+        (w, yes)
+        for one in run.results
+        for ws, ks in zip(one.weights, one.kept, strict=True)
+        for w, yes in zip(ws, ks, strict=True)
+    ]
+    return sum(w for w, yes in pairs if not yes) / sum(w for w, _ in pairs)
+
+
+def paid(run: Any) -> tuple[float, float, float]:
+    """The share of choices dropped, that of slots left empty, and the slowest rank's rows over the even share."""
+    told, rows = run.results, rows_by_rank(run.results)
+    chosen, slots = sum(told[0].load), told[0].slots
+    room = (slots or max(told[0].load)) * len(told[0].load)
+    return 1 - sum(rows) / chosen, 1 - sum(rows) / room, max(rows) * len(rows) / chosen
+
+
 def trade(points: Mapping[float, tuple[float, float, float]]) -> book.Figure:
     """factor -> (share dropped, share of slots empty, time of the slowest rank over that of an even load)."""
-    names = ("choices dropped", "slots that stay empty", "time of the slowest rank / mean")
+    names = ("choices dropped", "slots that stay empty", "slowest rank / even share")
     lines = {name: {f: values[k] for f, values in points.items()} for k, name in enumerate(names)}
     low, high = min(points), max(points)
     said = (
@@ -230,7 +276,7 @@ def compared(run: Any) -> str:
 
 def crossing(run: Any) -> str:
     """What crosses between the nodes, and how long the layer takes."""
-    k, seconds = run.results[0]
+    k, seconds = run.results[0], run.trace.duration
     across = [m for m in run.trace.sends if m.src // k != m.dst // k and m.step == 1]
     most = max((sum(m.src == r for m in across) for r in range(run.trace.world_size)), default=0)
     return (
