@@ -69,7 +69,7 @@ def _moment(
             svg.text(x + wide / 2, y + 36, f"e{expert}", size, "middle")
             x += wide
         if n == 2:
-            svg.text(min(x + 14, 470), y + 18, "counts: " + "  ".join(f"{c} → rank {s}" for s, c in enumerate(counts[r]))
+            svg.text(min(x + 14, 470), y + 18, "counts: " + ", ".join(f"{c} to rank {s}" for s, c in enumerate(counts[r]))
                      if len(counts) <= 4 else "counts: " + " ".join(map(str, counts[r])), 10.5)  # fmt: skip
         y += 46
     note = "2.5: row 5 of rank 2. e3: its expert is number 3. A thick frame: computed."
