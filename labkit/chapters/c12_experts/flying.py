@@ -64,7 +64,7 @@ def flying(run: Any) -> book.Player:
     limit = f"and takes at most {told[0].slots}" if told[0].slots is not None else "and takes everybody"
     losers = _losers(every, told)
     moments = [
-        (0.0, f"{tokens} tokens are at home on {len(told)} ranks. Each has chosen {few} of {len(told[0].load)} experts."),
+        (0.0, f"{tokens} tokens are at home on {len(told)} ranks. Each chose {few} of {len(told[0].load)} experts."),
         (0.35, f"Dispatch: {len(every)} copies of tokens fly to the ranks of their experts."),
         (0.7, "Dispatch: they are nearly there."),
         (1.0, f"Each expert has a queue, {limit}. {over} of {len(every)} choices are dropped."),

@@ -24,7 +24,7 @@ def tokens_fly(run: Run, **options: Any) -> book.Workbench:
     """How much the tokens are alike, how many experts each takes, and how many tokens an expert takes."""
     controls = {
         "ranks": [2, 4, 8], "skew": (0.0, 6.0, 1.0), "choices": [1, 2, 3],
-        "capacity": choice("capacity factor", CAPACITIES, 1.25),
+        "capacity": choice("capacity factor", CAPACITIES, 0.0),
     }  # fmt: skip
     views: list[View] = [pictures.flew, pictures.flying]
     return book.workbench(run, controls, views, title="Eight experts", ranks=4, **options)
@@ -42,9 +42,9 @@ def divided(run: Run, world_size: int, **options: Any) -> book.Workbench:
 
 def rich_get_richer(run: Run, world_size: int, **options: Any) -> book.Workbench:
     """What is done about the hot expert, and how strongly."""
-    controls = {"cure": hot.CURES, "strength": [0.01, 0.05, 0.1, 0.5], "choices": [1, 2]}
+    controls = {"cure": hot.CURES, "strength": [0.02, 0.1, 0.5]}
     views: list[View] = [hot.curve, hot.shares]
-    return book.workbench(run, controls, views, title="Forty steps of training", ranks=world_size, **options)
+    return book.workbench(run, controls, views, title="A router that learns", ranks=world_size, **options)
 
 
 def over_the_nodes(run: Run, world_size: int) -> book.Workbench:

@@ -204,8 +204,8 @@ def trade(points: Mapping[float, tuple[float, float, float]]) -> book.Figure:
     lines = {name: {f: values[k] for f, values in points.items()} for k, name in enumerate(names)}
     low, high = min(points), max(points)
     said = (
-        f"At a factor of {low:g}, {points[low][0]:.0%} of the choices are dropped and {points[low][1]:.0%} of the slots "
-        f"stay empty; at {high:g} it is {points[high][0]:.0%} and {points[high][1]:.0%}, and the slowest rank takes "
+        f"At a factor of {low:g}, {points[low][0]:.0%} of the choices are dropped and {points[low][1]:.0%} of the "
+        f"slots stay empty; at {high:g} it is {points[high][0]:.0%} and {points[high][1]:.0%}, and the slowest rank takes "
         f"{points[high][2]:.2g} times as long as the mean of all."
     )
     title = "What a capacity factor buys"
