@@ -93,7 +93,7 @@ WRONG = {
         through(end="collectives.all_gather(y[:1], group); r = torch.empty_like(y); r[order] = y; return r"): (
             "sends everything to everybody"
         ),
-},
+    },
     "within_capacity": {
         within("pass"): "Return one True or False",
         within("return place"): "These are the places",

@@ -46,7 +46,7 @@ def curve(run: Any) -> book.Figure:
     worst = len(steps[0][1])
     said = (
         f"The busiest expert gets {every[0]:.2g} times the mean in the first step, {max(every):.2g} times at worst, "
-        f"and {late(steps):.2g} times on average in the last half. {worst} times would be: all tokens go to one expert. "
+        f"and {late(steps):.2g} times on average in the last half. {worst} times would be all tokens for one expert. "
         f"The loss falls from {steps[0][0]:.2f} to {steps[-1][0]:.2f}."
     )
     lines = {"busiest expert / mean": every, "loss (nats a byte)": [loss for loss, _ in steps]}

@@ -205,8 +205,8 @@ def trade(points: Mapping[float, tuple[float, float, float]]) -> book.Figure:
     low, high = min(points), max(points)
     said = (
         f"At a factor of {low:g}, {points[low][0]:.0%} of the choices are dropped and {points[low][1]:.0%} of the "
-        f"slots stay empty; at {high:g} it is {points[high][0]:.0%} and {points[high][1]:.0%}, and the slowest rank takes "
-        f"{points[high][2]:.2g} times as long as the mean of all."
+        f"slots stay empty; at {high:g} it is {points[high][0]:.0%} and {points[high][1]:.0%}, and the slowest rank "
+        f"takes {points[high][2]:.2g} times as long as the mean of all."
     )
     title = "What a capacity factor buys"
     return book.lines(lines, x="capacity factor", y="share, or times", title=title, badge="emulated", sentence=said)
@@ -220,7 +220,7 @@ def grid(size: int, across: int) -> book.Player:
     rows = size // across
     who = [
         ("Each row has every expert once. Tokens travel inside a row: this is the group of expert parallelism.", "row"),
-        ("Attention, router and embeddings are alike on all ranks: their gradients are averaged over everybody.", "all"),
+        ("Attention, router and embeddings are alike on all ranks: their gradients are averaged over all.", "all"),
         ("An expert is on the ranks of one column only. Its gradient is summed over that column, and still divided by "
          f"all {size} ranks.", "column"),
     ]  # fmt: skip

@@ -69,8 +69,8 @@ def _moment(
             svg.text(x + wide / 2, y + 36, f"e{expert}", size, "middle")
             x += wide
         if n == 2:
-            svg.text(min(x + 14, 470), y + 18, "counts: " + ", ".join(f"{c} to rank {s}" for s, c in enumerate(counts[r]))
-                     if len(counts) <= 4 else "counts: " + " ".join(map(str, counts[r])), 10.5)  # fmt: skip
+            told = [f"{c} to rank {s}" if len(counts) <= 4 else f"{c}" for s, c in enumerate(counts[r])]
+            svg.text(min(x + 14, 440), y + 18, "counts: " + ", ".join(told), 10.5)
         y += 46
     note = "2.5: row 5 of rank 2. e3: its expert is number 3. A thick frame: computed."
     svg.text(8, y + 10, note, 10.5)

@@ -29,9 +29,7 @@ def the_best_are_taken(student: Reader) -> str:
         logits = torch.randn(6, 8, generator=draw)
         logits[4] = logits[4].round()  # some scores are equal
         logits[5] = 0  # all are
-        ((got, kept),) = student.through(
-            "route", 1, [(logits, k)], lambda fn, x, group: (_data(fn(x := x[0].clone(), k)), x)
-        ).results
+        ((got, kept),) = student.through("route", 1, [(logits, k)], _routed).results
         student.expect(torch.equal(kept, logits), "`logits_ne` has changed: the caller still needs it, so leave it be.")
         student.expect(
             isinstance(got, (tuple, list)) and len(got) == 2 and all(isinstance(x, Tensor) for x in got),
@@ -47,7 +45,10 @@ def the_best_are_taken(student: Reader) -> str:
                            "not {shape}.", k=k, name=name, shape=" x ".join(map(str, x.shape)))  # fmt: skip
         _the_experts(student, experts, logits, k)
         _the_weights(student, experts, weights, logits, k)
-    return "For 1, 2 and 3 choices you take the best experts, with equal scores by their number, and weights that add up to 1."
+    return (
+        "For 1, 2 and 3 choices you take the best experts, with equal scores by their number, and weights that add up "
+        "to 1."
+    )
 
 
 def _the_experts(student: Reader, experts: Tensor, logits: Tensor, k: int) -> None:
@@ -69,8 +70,8 @@ def _the_experts(student: Reader, experts: Tensor, logits: Tensor, k: int) -> No
         )
     token = int((experts != right).any(-1).nonzero()[0])
     raise NotRight(
-        f"Token {token} should choose {right[token].tolist()}, and you chose {experts[token].tolist()}. Which dimension "
-        "has the experts?"
+        f"Token {token} should choose {right[token].tolist()}, and you chose {experts[token].tolist()}. Which "
+        "dimension has the experts?"
     )
 
 
@@ -101,9 +102,15 @@ def _the_weights(student: Reader, experts: Tensor, weights: Tensor, logits: Tens
         if near(wrong):
             raise NotRight(why)
     raise NotRight(
-        f"The experts are right, but token 0 has weights {_short(weights[0])}, where {_short(right[0])} are expected: the "
-        "scores of its own experts, over their sum."
+        f"The experts are right, but token 0 has weights {_short(weights[0])}, where {_short(right[0])} are expected: "
+        "the scores of its own experts, over their sum."
     )
+
+
+def _routed(fn: Callable[..., Any], given: tuple[Tensor, int], group: Group) -> tuple[Any, Tensor]:
+    """What it returned, and what has become of its input."""
+    logits = given[0].clone()
+    return _data(fn(logits, given[1])), logits
 
 
 def _data(got: Any) -> Any:
@@ -211,8 +218,8 @@ def _what_came_back(got: Any, x: Tensor, expert: Tensor) -> str:
     if bool((factor == factor[:, :1]).all()):
         i = int((factor[:, 0] != expert + 2).nonzero()[0])
         return (
-            f"row {i} is of expert {int(expert[i])} and was computed by expert {int(factor[i, 0]) - 2}. Do the numbers of "
-            "the experts travel in the same order as the rows?"
+            f"row {i} is of expert {int(expert[i])} and was computed by expert {int(factor[i, 0]) - 2}. Do the numbers "
+            "of the experts travel in the same order as the rows?"
         )
     return "results stand at the wrong rows. Is what was sorted put back by the same `order`?"
 
@@ -252,7 +259,7 @@ def the_first_are_kept(student: Reader) -> str:
         line = waiting_line(seed=seed + student.seed % 1000)
         experts = int(line.max()) + 1
         (got,) = student.through(
-            "within_capacity", 1, [line], lambda fn, x, group: fn(x.clone(), experts, slots)
+            "within_capacity", 1, [(line, experts, slots)], lambda fn, x, group: fn(x[0].clone(), *x[1:])
         ).results
         place = torch.tensor([int((line[:i] == e).sum()) for i, e in enumerate(line)])
         student.expect(isinstance(got, Tensor), "Return one True or False for each choice, as a tensor.")
@@ -349,8 +356,8 @@ def _of_shared(got: float, own: float, everybody: float, twins: float, n: int) -
         / n: "the router's gradient was summed over `twins` alone. All ranks have the router, so sum over `group`.",
         everybody / n / n: "the router's gradient is divided twice.",
     }
-    return next((why for wrong, why in slips.items() if _is(got, wrong)), f"the router's gradient is {got / own:.3g} times "
-                f"its own, and the average over all ranks is {everybody / n / own:.3g} times it.")  # fmt: skip
+    far = f"the router's gradient is {got / own:.3g} times its own, and the average is {everybody / n / own:.3g} times it."
+    return next((why for wrong, why in slips.items() if _is(got, wrong)), far)
 
 
 def _of_expert(got: float, own: float, everybody: float, twins: float, n: int, k: int) -> str:
@@ -367,8 +374,8 @@ def _of_expert(got: float, own: float, everybody: float, twins: float, n: int, k
         "already, so divide by `group.size`.",
         twins / n / n: "an expert's gradient is divided twice.",
     }
-    return next((why for wrong, why in slips.items() if _is(got, wrong)), f"an expert's gradient is {got / own:.3g} times "
-                f"its own, and {twins / n / own:.3g} times is right.")  # fmt: skip
+    far = f"an expert's gradient is {got / own:.3g} times its own, and {twins / n / own:.3g} times is right."
+    return next((why for wrong, why in slips.items() if _is(got, wrong)), far)
 
 
 @you_write(two_kinds_of_gradients)
