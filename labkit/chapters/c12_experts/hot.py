@@ -11,6 +11,7 @@ from labkit import book, cost
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import BLUE, ON_COLOUR
 from labkit.book.drawing.svg import Svg
+from labkit.chapters.c12_experts.shapes import MIXTRAL as MIXTRAL, WIDTH_AND_HIDDEN as WIDTH_AND_HIDDEN
 from labkit.models import GPTConfig, MoEConfig
 from labkit.models.moe import MoE
 
@@ -79,13 +80,14 @@ def _bars(words: str, load: Sequence[int]) -> str:
     for e, n in enumerate(load):
         tall = high * n / sum(load)
         svg.rect(left + e * wide + 0.15 * wide, top + high - tall, 0.7 * wide, tall, BLUE, "/", ON_COLOUR)
-        svg.text(left + (e + 0.5) * wide, top + high - tall - 4, f"{n / sum(load):.0%}", 10.5, "middle")
-        svg.text(left + (e + 0.5) * wide, top + high + 15, f"expert {e}" if len(load) <= 10 else f"{e}", 10.5, "middle")
+        name = f"expert {e}" if len(load) <= 10 else f"{e}"
+        svg.text(left + (e + 0.5) * wide, top + high + 15, name, 10.5, "middle")
+        svg.text(left + (e + 0.5) * wide, top + high + 30, f"{n / sum(load):.0%}", 10.5, "middle", bold=True)
     even = top + high - high / len(load)
     svg.line(left, even, WIDTH - 20, even, dash="6 3", width=2)
     svg.text(8, even + 4, "even", 10.5)
     svg.line(left, top + high, WIDTH - 20, top + high)
-    return svg.render(top + high + 24)
+    return svg.render(top + high + 38)
 
 
 def cures(runs: Mapping[str, Any]) -> book.Figure:

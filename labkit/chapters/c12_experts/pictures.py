@@ -11,13 +11,11 @@ from labkit import book, cost
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import BLUE, GREEN, ON_COLOUR, ORANGE
 from labkit.book.drawing.svg import Svg
-from labkit.chapters.c12_experts.flying import flying, rows_by_rank
+from labkit.chapters.c12_experts.flying import flying as flying, rows_by_rank
 from labkit.chapters.c12_experts.layers import Told
 from labkit.cost.units import format_bytes, format_seconds
 from labkit.models import GPT
 from labkit.models.moe import MoE
-
-__all__ = ["flying"]
 
 
 def flew(run: Any) -> str:
@@ -93,7 +91,7 @@ def _lit(words: str, token: str, chosen: Sequence[int], experts: int, dense: int
 def growth(counted: Mapping[int, tuple[int, int]]) -> book.Figure:
     """experts -> (parameters, operations of a token), both over those of the smallest."""
     first = next(iter(counted.values()))
-    lines = {
+    lines: dict[str, dict[float, float]] = {
         "parameters": {e: p / first[0] for e, (p, _) in counted.items()},
         "operations of a token": {e: f / first[1] for e, (_, f) in counted.items()},
     }
@@ -291,9 +289,10 @@ def overlap(run: Any) -> book.Figure:
 
 def narrow(shapes: Mapping[str, tuple[int, int]], rows: int, degrees: Sequence[int] = (1, 2, 4, 8)) -> book.Figure:
     """name -> (width, hidden): operations a byte of an expert's first product when its columns are cut in t parts."""
-    lines = {name: {t: cost.product_intensity(rows, d, h // t) for t in degrees} for name, (d, h) in shapes.items()} | {
-        "an H100 needs": dict.fromkeys(degrees, cost.machine_balance())
+    lines: dict[str, dict[float, float]] = {
+        name: {t: cost.product_intensity(rows, d, h // t) for t in degrees} for name, (d, h) in shapes.items()
     }
+    lines["an H100 needs"] = {t: cost.machine_balance() for t in degrees}
     last = degrees[-1]
     told = "; ".join(
         f"{name} has {h // last} columns left with {last} parts, and {lines[name][last]:.0f} operations a byte"

@@ -239,7 +239,7 @@ def _likely(said: str) -> str:
 
 @you_write(there_and_back)
 def through_experts(x_md: Tensor, expert_m: Tensor, compute: Compute, group: Group, per_rank: int) -> Tensor:
-    """Each row through its expert, which is on rank expert // per_rank; results in the order of the rows."""
+    """Each row through its expert, on rank expert // per_rank; results in the rows' order."""
     order = expert_m.sort(stable=True).indices
     counts = (expert_m // per_rank).bincount(minlength=group.size)
     out, into = counts.tolist(), all_to_all(counts, group).tolist()
@@ -294,7 +294,7 @@ def the_first_are_kept(student: Reader) -> str:
 
 @you_write(the_first_are_kept)
 def within_capacity(expert_m: Tensor, experts: int, slots: int) -> Tensor:
-    """True for each choice that finds a place: an expert takes the first `slots` that want it."""
+    """True for each choice that finds a place: an expert takes the first `slots` of its own."""
     wants_me = F.one_hot(expert_m, experts)
     place_me = wants_me.cumsum(0) - 1
     place_m = place_me.gather(1, expert_m[:, None])[:, 0]
@@ -356,7 +356,7 @@ def _of_shared(got: float, own: float, everybody: float, twins: float, n: int) -
         / n: "the router's gradient was summed over `twins` alone. All ranks have the router, so sum over `group`.",
         everybody / n / n: "the router's gradient is divided twice.",
     }
-    far = f"the router's gradient is {got / own:.3g} times its own, and the average is {everybody / n / own:.3g} times it."
+    far = f"the router's gradient is {got / own:.3g} times its own; the average is {everybody / n / own:.3g} times."
     return next((why for wrong, why in slips.items() if _is(got, wrong)), far)
 
 
@@ -383,5 +383,5 @@ def average_gradients(model: nn.Module, group: Group, twins: Group) -> None:
     """Make every gradient that of one device. `twins`: the ranks that hold the same experts as this one."""
     for name, p in model.named_parameters():
         among = twins if "experts" in name else group
-        all_reduce(p.grad, among)
-        p.grad /= group.size
+        all_reduce(p.grad, among)  # type: ignore[arg-type]
+        p.grad /= group.size  # type: ignore[assignment, operator]
