@@ -125,7 +125,7 @@ def _short(x: Tensor) -> str:
 
 @you_write(the_best_are_taken)
 def route(logits_ne: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best experts of each token, best first, and their weights, which add up to 1."""
+    """The k best experts of each token, best first, and weights that add up to 1."""
     scores_ne = logits_ne.softmax(-1)
     best_ne = scores_ne.sort(dim=-1, descending=True, stable=True).indices
     experts_nk = best_ne[:, :k]
@@ -239,7 +239,7 @@ def _likely(said: str) -> str:
 
 @you_write(there_and_back)
 def through_experts(x_md: Tensor, expert_m: Tensor, compute: Compute, group: Group, per_rank: int) -> Tensor:
-    """Each row through its expert, on rank expert // per_rank; results in the rows' order."""
+    """Each row through its expert, on rank expert // per_rank; results in their order."""
     order = expert_m.sort(stable=True).indices
     counts = (expert_m // per_rank).bincount(minlength=group.size)
     out, into = counts.tolist(), all_to_all(counts, group).tolist()
@@ -294,7 +294,7 @@ def the_first_are_kept(student: Reader) -> str:
 
 @you_write(the_first_are_kept)
 def within_capacity(expert_m: Tensor, experts: int, slots: int) -> Tensor:
-    """True for each choice that finds a place: an expert takes the first `slots` of its own."""
+    """True for each choice that finds a place: an expert takes its first `slots`."""
     wants_me = F.one_hot(expert_m, experts)
     place_me = wants_me.cumsum(0) - 1
     place_m = place_me.gather(1, expert_m[:, None])[:, 0]
@@ -380,7 +380,7 @@ def _of_expert(got: float, own: float, everybody: float, twins: float, n: int, k
 
 @you_write(two_kinds_of_gradients)
 def average_gradients(model: nn.Module, group: Group, twins: Group) -> None:
-    """Make every gradient that of one device. `twins`: the ranks that hold the same experts as this one."""
+    """Make each gradient that of one device. `twins`: ranks that hold the same experts."""
     for name, p in model.named_parameters():
         among = twins if "experts" in name else group
         all_reduce(p.grad, among)  # type: ignore[arg-type]
