@@ -82,7 +82,7 @@ WRONG = {
         "def through_experts(x_md, expert_m, compute, group, per_rank):\n    pass": "nothing was returned",
         "def through_experts(x_md, expert_m, compute, group, per_rank):\n    return x_md": "gone through an expert",
         "def through_experts(x_md, expert_m, compute, group, per_rank):\n    return compute(x_md, expert_m)": (
-            "count by rank: expert e is on rank"
+            "rank: expert e is on rank `e // per_rank`"
         ),
         through(end="return y"): "still sorted by expert",
         through(end="return y[order]"): "sorted a second time",

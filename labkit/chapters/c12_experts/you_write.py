@@ -144,7 +144,7 @@ def there_and_back(student: Reader) -> str:
         for rank in range(n):
             rows = 5 + 2 * rank
             expert = torch.randint(per_rank * n - 1, (rows,), generator=draw)  # the last expert gets nothing
-            expert[:2] = torch.tensor([1, 0])  # so that rows are never sorted already
+            expert[:3] = torch.tensor([per_rank * n - 2, 1, 0])  # never sorted, and the first one for the last rank
             x = 1 + torch.arange(rows * width).view(rows, width).float() + 100 * rank
             inputs.append((x, expert))
 
@@ -227,7 +227,8 @@ def _what_came_back(got: Any, x: Tensor, expert: Tensor) -> str:
 def _likely(said: str) -> str:
     if "LookupError" in said:
         return (
-            "Sort the rows by their expert before they leave, and count by rank: expert e is on rank `e // per_rank`."
+            "Sort the rows by their expert before they leave, and the numbers of their experts with them. And count by "
+            "rank: expert e is on rank `e // per_rank`."
         )
     if "counts" in said or "rows" in said or "split" in said or "shape" in said:
         return (
@@ -239,7 +240,7 @@ def _likely(said: str) -> str:
 
 @you_write(there_and_back)
 def through_experts(x_md: Tensor, expert_m: Tensor, compute: Compute, group: Group, per_rank: int) -> Tensor:
-    """Each row through its expert, on rank expert // per_rank; results in their order."""
+    """Each row through its expert, on rank expert // per_rank. Results in order."""
     order = expert_m.sort(stable=True).indices
     counts = (expert_m // per_rank).bincount(minlength=group.size)
     out, into = counts.tolist(), all_to_all(counts, group).tolist()
@@ -380,7 +381,7 @@ def _of_expert(got: float, own: float, everybody: float, twins: float, n: int, k
 
 @you_write(two_kinds_of_gradients)
 def average_gradients(model: nn.Module, group: Group, twins: Group) -> None:
-    """Make each gradient that of one device. `twins`: ranks that hold the same experts."""
+    """Make each gradient that of one device. `twins`: ranks with the same experts."""
     for name, p in model.named_parameters():
         among = twins if "experts" in name else group
         all_reduce(p.grad, among)  # type: ignore[arg-type]
