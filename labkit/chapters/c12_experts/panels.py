@@ -23,7 +23,7 @@ def choice(label: str, options: Any, value: Any) -> Any:
 def tokens_fly(run: Run, **options: Any) -> book.Workbench:
     """How much the tokens are alike, how many experts each takes, and how many tokens an expert takes."""
     controls = {
-        "ranks": [2, 4, 8], "skew": (0.0, 6.0, 1.0), "choices": [1, 2, 3],
+        "ranks": [2, 4, 8], "skew": (0.0, 6.0, 1.0), "choices": [1, 2],
         "capacity": choice("capacity factor", CAPACITIES, 0.0),
     }  # fmt: skip
     views: list[View] = [pictures.flew, pictures.flying]
