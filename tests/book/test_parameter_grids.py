@@ -31,6 +31,7 @@ GRIDS: dict[str, list[dict[str, Any]]] = {  # both ends of what the cell `parame
     "07": [{"world_size": 2, "steps": 2, "seed": 0}, GLOO | {"per_rank": 1, "seed": 23}, {"world_size": 7, "seed": 7}],
     "09": [{"world_size": 2, "steps": 1, "batch": 1}, GLOO, {"world_size": 7, "head_width": 4, "seed": 1}],
     "10": [{"world_size": 2}, GLOO | {"seed": 3}, {"world_size": 7, "steps": 1}, {"width": 8, "per_rank": 3}],
+    "11": [{"world_size": 2, "per_rank": 8}, GLOO, {"world_size": 7, "seed": 1}, {"world_size": 4, "steps": 3}],
     "12": [{"world_size": 2, "steps": 10}, GLOO | {"per_rank": 3}, {"world_size": 7, "seed": 1}, {"world_size": 8}],
     "17": [{"world_size": 4, "steps": 4, "slow_factor": 1.5}, {"world_size": 8, "seed": 1}],
     "18": [{"world_size": 2, "steps": 6, "megabytes": 8}, {"world_size": 8, "seed": 1}],
