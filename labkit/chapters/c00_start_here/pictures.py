@@ -36,7 +36,8 @@ class Diary(list[tuple[float, Any]]):
     def __init__(self, group: Any, model: Any, optimizer: Any) -> None:
         super().__init__()
         self._group, self._model, self._parameters = group, model, list(model.parameters())
-        self._span, self._due = None, 0
+        self._span: Any = None
+        self._due = 0
         model.register_forward_pre_hook(_Hook(self._begins))
         for p in self._parameters:
             p.register_post_accumulate_grad_hook(self._has_gradient)

@@ -168,10 +168,10 @@ def late_steps(runs: Mapping[int, Any], kernel: float, chance: float) -> book.Fi
     top = heading(svg, next(iter(runs.values())).trace.badge, said)
     y = legend(svg, top, [("on time", BLUE, "", ""), ("late: somebody stalled", ORANGE, "x", "")]) + 6
     high, longest = 62.0, max(map(max, times.values()))
-    for ranks, each in times.items():
+    for ranks in times:
         svg.text(8, y + high / 2, f"{ranks} ranks", bold=True)
-        pitch = (WIDTH - 100) / len(each)
-        for k, seconds in enumerate(each):
+        pitch = (WIDTH - 100) / len(times[ranks])
+        for k, seconds in enumerate(times[ranks]):
             colour, hatch = (ORANGE, "x") if late[ranks][k] else (BLUE, "")
             tall = high * seconds / longest
             hover = f"step {k}: {1e3 * seconds:.1f} ms"
