@@ -64,6 +64,7 @@ class Judge:
         self.failures.append(self._failure(kind, rank, name, text, trace))
         if self.spec.on_failure != "continue" and not self.ending and self.trouble_at is None:
             self.trouble_at = time.monotonic()
+            self._calm = self.reader.fingerprint(), self.trouble_at
 
     def is_settled(self, now: float) -> bool:
         """Whether it is time for the verdict on what failed.
