@@ -20,6 +20,7 @@ from labkit.book.workbenches import recorded
 from labkit.book.workbenches.latest import PATIENCE, Latest
 from labkit.book.workbenches.source import standing_alone
 from labkit.collectives import all_reduce
+from labkit.world import kept
 
 
 def reduce_once(group, algorithm, n):
@@ -338,6 +339,24 @@ def test_after_a_burst_of_changes_the_picture_is_that_of_the_controls(somebody):
             assert one.wait(30) and one.result.results[0] == (n, n, n), (n, one.said)
     finally:
         one.close()
+
+
+@pytest.mark.ranks
+def test_one_that_is_closed_while_its_ranks_start_leaves_none(somebody, monkeypatch):
+    begun, closed, begin = threading.Event(), threading.Event(), kept.World._begin
+
+    def slow_start(world):
+        begun.set()
+        assert closed.wait(30)
+        begin(world)
+
+    monkeypatch.setattr(kept.World, "_begin", slow_start)
+    one = bench()
+    one.panel  # noqa: B018
+    assert begun.wait(30)
+    one.close()
+    closed.set()
+    assert one.wait(30) and eventually(lambda: not one._world.kept)
 
 
 def by_ring(x: Any, group: Any) -> Any:

@@ -174,6 +174,9 @@ class Workbench:
             told = missing(why) if isinstance(why, NameError) else ""
             self._tell(told or f"{type(why).__name__}: {why}")
             return True
+        finally:
+            if self._latest.closed and self._world is not None:
+                self._world.close()  # closed while its ranks were starting
 
     def _run_and_show(self, settings: dict[str, Any]) -> bool:
         begun = time.perf_counter()

@@ -21,7 +21,7 @@ class Latest:
         self._wanted: dict[str, Any] | None = None
         self._doing: dict[str, Any] | None = None
         self._news = threading.Condition()
-        self._busy = self._closed = False
+        self._busy = self.closed = False
         self._thread: threading.Thread | None = None
 
     def ask(self, settings: dict[str, Any]) -> None:
@@ -45,15 +45,15 @@ class Latest:
 
     def close(self) -> None:
         with self._news:
-            self._closed, self._wanted = True, None
+            self.closed, self._wanted = True, None
             self._news.notify_all()
         self._cancel()
 
     def _loop(self) -> None:
         while True:
             with self._news:
-                self._news.wait_for(lambda: self._wanted is not None or self._closed)
-                if self._closed:
+                self._news.wait_for(lambda: self._wanted is not None or self.closed)
+                if self.closed:
                     return
                 settings, self._wanted, self._busy = self._wanted, None, True
                 self._doing = settings
@@ -63,7 +63,7 @@ class Latest:
                 done = self._work(settings)
             finally:
                 with self._news:
-                    if not done and self._wanted is None and not self._closed:
+                    if not done and self._wanted is None and not self.closed:
                         self._wanted = settings
                     self._busy, self._doing = False, None
                     self._news.notify_all()
