@@ -158,10 +158,11 @@ class Pick(Forecast):
 
     def compare(self, given: Sequence[Any] | None, results: Sequence[Any], run: str) -> list[Row]:
         right = self.read(*results) if results else self.declared
-        row: Row = {"": "choice", "you": NOT_PREDICTED if given is None else self.told(given), run: self.told(right)}
-        if given is not None:
-            row["your choice is"] = "right" if tuple(given) == right else "not this one"
-        return [row]
+        if given is None:
+            return [{"": "choice", "you": NOT_PREDICTED, run: self.told(right)}]
+        if tuple(given) == right:
+            return [{"": "choice", "you, and " + run: self.told(right)}]
+        return [{"": "choice", "you": self.told(given), run: self.told(right)}]
 
     def told(self, values: Sequence[Any]) -> str:
         return self.choices[values[0]]

@@ -165,7 +165,7 @@ def test_what_is_pinned_stays_beside_what_comes_and_the_code_makes_the_same_run(
         names = {"labkit": labkit, "reduce_once": reduce_once}
         exec(one.code, names)
         assert names["run"].trace.bytes_sent() == one.result.trace.bytes_sent()
-        assert "labkit.world(2, transport='local')" in one.code and "algorithm='ring', n=3" in one.code
+        assert 'labkit.world(2, transport="local")' in one.code and 'algorithm="ring", n=3' in one.code
     finally:
         one.close()
 
@@ -187,7 +187,7 @@ def test_pinned_curves_lie_behind_the_new_ones_and_a_replay_is_shown_and_played(
         one.set(slope=4)
         assert one.wait(60) and one.faces[1].step == there, "the step that the reader has chosen"
         curves, stepper = one.panel.panes
-        assert [trace.opacity for trace in curves._plot.data] == [None, 0.35]
+        assert [trace.opacity for trace in curves._plot.data] == [None, 0.6] and curves._plot.data[1].name == "pinned"
         assert stepper.box.children[0] is one.faces[1].widget and "all_reduce ring on 3 ranks" in one.text
         assert "all_reduce ring, round by round" in pinned(one.panel)
     finally:
@@ -379,8 +379,8 @@ def test_code_stands_alone_with_partials_defaults_and_functions_that_call_themse
     code, names = standing_alone(summed), dict[str, Any](__name__="__main__")
     exec(compile(code, "<pasted>", "exec"), names)
     assert "a marker of the book" not in code and code.index("first = 3") < code.index("def summed")
-    assert "answers = {'slow': Link(bandwidth=1000000.0)}" in code, "what is not a default, and no more"
-    assert "ring_sum = partial(labkit.collectives.all_reduce, algorithm='ring')" in code
+    assert 'answers = {"slow": Link(bandwidth=1000000.0)}' in code, "what is not a default, and no more"
+    assert 'ring_sum = partial(labkit.collectives.all_reduce, algorithm="ring")' in code
     assert names["answers"] == answers and names["counted_down"]() == 0
     assert names["summed"].__defaults__ == (3, "slow")
 

@@ -53,7 +53,7 @@ def test_ranks_follow_the_keyboard(lab: Lab, tmp_path) -> None:
     page.keyboard.press("Tab")  # to Unpin, which is there now
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    assert "race(world, algorithm='ring', n=600, pause=0)" in output.get_by_label("The same run as a cell").inner_text()
+    assert 'race(world, algorithm="ring", n=600, pause=0)' in output.get_by_label("The same run as a cell").inner_text()
     page.screenshot(path=tmp_path / "workbench.png")
     lab.check_axe(page, ".jp-OutputArea-output .widget-vbox", excluded=[".js-plotly-plot"])
     pause.focus()

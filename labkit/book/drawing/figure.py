@@ -25,6 +25,7 @@ WIDTH = 760  # of the SVG, in pixels: the text column of a notebook
 NARROW = 480  # of the words above a plot: plotly does not wrap them, and a column may be as narrow as that
 ROWS_IN_TEXT = 40
 ROWS_IN_PAGE = 200
+CONFIG = {"displaylogo": False, "modeBarButtons": [["zoom2d", "pan2d", "resetScale2d"]]}  # of every plot
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def plotly_spec(
         "data": data,
         "layout": {**base, **layout},
         # Not "responsive": JupyterLab sees to the width, and with it a figure has no height after a change of theme.
-        "config": {"displaylogo": False, "modeBarButtons": [["zoom2d", "pan2d", "resetScale2d"]]},
+        "config": CONFIG,
     }
 
 

@@ -9,7 +9,7 @@ const htmlOf = (one) => (typeof one === "object" ? one.html : String(one).replac
 function options(item, key, type) {
   const inputs = item.choices.map((_, i) => make("input", { type, name: key, id: `${key}-${i}`, value: i }));
   const rows = item.choices.map((one, i) =>
-    make("div", { class: "lk-option" }, inputs[i], make("label", { for: `${key}-${i}`, html: htmlOf(one) })));
+    make("div", { class: "lk-option" }, inputs[i], make("label", { for: `${key}-${i}`, html: `${"abcdefghijkl"[i]}) ${htmlOf(one)}` })));
   return { node: make("div", {}, ...rows), inputs };
 }
 

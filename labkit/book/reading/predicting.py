@@ -41,6 +41,7 @@ class Prediction:
         self.id = forecast.id
         self._given = self._earlier()
         self._form: Form | None = None
+        self._compared = False  # what came out has been shown: it can be predicted no more
 
     @property
     def declared(self) -> tuple[Any, ...]:
@@ -88,6 +89,8 @@ class Prediction:
         results: one number a box, in its unit; for a choice or a sketch, the answer as `answer` takes it, or nothing
         where the declared answer is the run's.
         """
+        self._compared = self.predicted or self.skipped
+        self._refresh()
         run = f"the run ({checked_badge(mark)})"
         found = [_plain(r) for r in results]
         rows = self._forecast.compare(self._given, found, run)
@@ -127,11 +130,13 @@ class Prediction:
         if self.predicted or self.skipped:
             state = "done"
             said = "Your prediction is kept. Go on to the next cell." if self.predicted else f"{NOT_PREDICTED}. Go on."
+            said = f"{said.partition('.')[0]}, and the run has answered the question." if self._compared else said
         elif not live():
             said = f"[{NOT_PREDICTED}]"
         return {
             "id": self.id, "kind": self._forecast.kind, "html": to_html(self._forecast.prompt), **shown,
-            "value": self._form_value(), "state": state, "locked": False, "feedback": said and f"<p>{escape(said)}</p>",
+            "value": self._form_value(), "state": state, "locked": self._compared,
+            "feedback": said and f"<p>{escape(said)}</p>",
             "state_text": "Predicted" if self.predicted else "Skipped" if self.skipped else "",
         }  # fmt: skip
 

@@ -132,10 +132,13 @@ class Workbench:
         settings = self.settings
         ranks = settings.pop(RANKS, self._ranks)
         given = "".join(f", {name}={written(value)}" for name, value in self._options.items())
-        told = "".join(f", {name}={value!r}" for name, value in settings.items())
+        told = "".join(f", {name}={written(value)}" for name, value in settings.items())
         name = self._run.__name__
-        made = f"world.run(lambda group: {name}(group{told}))" if self._on_ranks else f"{name}(world{told})"
-        call = f"with labkit.world({ranks}{given}) as world:\n    run = {made}\n"
+        if self._on_ranks:
+            each = f"lambda group: {name}(group{told})" if told else name
+            call = f"run = labkit.launch({each}, {ranks}{given})\n"
+        else:
+            call = f"with labkit.world({ranks}{given}) as world:\n    run = {name}(world{told})\n"
         with contextlib.suppress(OSError, TypeError):
             return standing_alone(self._run, self._options) + "\n\n" + call
         return "import labkit\n\n" + call
@@ -143,8 +146,12 @@ class Workbench:
     @property
     def text(self) -> str:
         """Title, settings, how it went, and what the pictures show."""
-        where = ", ".join(f"{_label(name)} {value}" for name, value in self.settings.items())
+        where = self.told(self.settings)
         return "\n\n".join([f"{self.title}\n{where}\n{self.said}", *map(_words, self.faces)])
+
+    def told(self, settings: Mapping[str, Any]) -> str:
+        """Settings in words, each by the label of its control."""
+        return ", ".join(f"{_label(name)} {value}" for name, value in settings.items())
 
     @property
     def still(self) -> str:

@@ -16,7 +16,7 @@ from labkit.book.workbenches.plot import live_plot, load
 if TYPE_CHECKING:
     from labkit.book.workbenches.bench import Face, Workbench
 
-GHOST = 0.35  # opacity of what is pinned
+GHOST = {"opacity": 0.6, "name": "pinned", "legendgroup": "pinned"}  # how the lines of what is pinned look
 LEAST = "320px"  # height of the pictures
 LARGE = 40_000  # characters of a picture, on a page with a dozen of them
 TOP = 56  # pixels above a plot, for its title
@@ -57,7 +57,7 @@ class Panel:
             self.panes = [Pane() for _ in faces]
             self._pictures.children = [pane.box for pane in self.panes]
         settings, ghosts = pinned or ({}, [])
-        where = ", ".join(f"{name} {value}" for name, value in settings.items())
+        where = self._bench.told(settings)
         for pane, face, ghost in zip_longest(self.panes, faces, ghosts[: len(faces)]):
             pane.put(face, ghost, where)
         if self.code.value:
@@ -100,7 +100,7 @@ class Pane:
             return
         data = list(face.spec["data"])
         if isinstance(ghost, Figure) and ghost.spec is not None and _is_curves(face) and _is_curves(ghost):
-            data += [trace | {"opacity": GHOST, "showlegend": False} for trace in ghost.spec["data"]]
+            data += [_as_pinned(trace, n == 0) for n, trace in enumerate(ghost.spec["data"])]
         layout = _without_sentence(face.spec["layout"])
         if self._plot is None:
             self._plot = live_plot(data, layout)
@@ -131,6 +131,11 @@ def _without_sentence(layout: dict[str, Any]) -> dict[str, Any]:
     return layout | {
         "title": title, "margin": layout["margin"] | {"t": TOP}, "height": layout["height"] - spare
     }  # fmt: skip
+
+
+def _as_pinned(trace: dict[str, Any], first: bool) -> dict[str, Any]:
+    """A line as one of those that are kept: dotted, and all of them one entry of the legend."""
+    return trace | GHOST | {"line": trace.get("line", {}) | {"dash": "dot"}, "showlegend": first}
 
 
 def _is_curves(face: Face) -> bool:

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from labkit.book.drawing.figure import CONFIG
 from labkit.book.forms.view import PlotlyModule, read
 
 
@@ -26,7 +27,7 @@ def live_plot(data: list[dict[str, Any]], layout: dict[str, Any]) -> Any:
     """A FigureWidget."""
     load()
     plot = _kind()(data=data, layout=layout)
-    plot._config = plot._config | {"responsive": True, "displaylogo": False}
+    plot._config = plot._config | CONFIG | {"responsive": True}
     return plot
 
 

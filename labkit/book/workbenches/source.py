@@ -29,10 +29,10 @@ def standing_alone(fn: Callable[..., Any], *values: object) -> str:
         imports |= set(_types(value))
     _add(fn, imports, parts)
     head = sorted(imports | {"import labkit"}, key=lambda line: (line.startswith("from"), line))
-    lines, before = ["\n".join(head), ""], "import"
+    lines, before = ["\n".join(head)], "import"
     for part in filter(None, parts.values()):
         kind = "def" if part.startswith(("def ", "class ", "@")) else "value"
-        lines += ["", "", part] if "def" in (kind, before) else [part]
+        lines += [*[""] * (2 if "def" in (kind, before) else before == "import"), part]
         before = kind
     return "\n".join(lines) + "\n"
 
@@ -108,7 +108,9 @@ def written(value: Any) -> str:
         inside = ", ".join(map(written, value))
         return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
     if type(value) is dict:
-        return f"{{{', '.join(f'{key!r}: {written(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{written(key)}: {written(one)}' for key, one in value.items())}}}"
+    if isinstance(value, str) and '"' not in (said := repr(value)[1:-1]):
+        return f'"{said}"'
     return 'float("inf")' if value == float("inf") else repr(value)
 
 
