@@ -379,7 +379,7 @@ def test_code_stands_alone_with_partials_defaults_and_functions_that_call_themse
     code, names = standing_alone(summed), dict[str, Any](__name__="__main__")
     exec(compile(code, "<pasted>", "exec"), names)
     assert "a marker of the book" not in code and code.index("first = 3") < code.index("def summed")
-    assert 'answers = {"slow": Link(bandwidth=1000000.0)}' in code, "what is not a default, and no more"
+    assert 'answers = {"slow": Link(bandwidth=1e6)}' in code, "what is not a default, and no more"
     assert 'ring_sum = partial(labkit.collectives.all_reduce, algorithm="ring")' in code
     assert names["answers"] == answers and names["counted_down"]() == 0
     assert names["summed"].__defaults__ == (3, "slow")

@@ -118,6 +118,7 @@ def test_a_wrong_one_is_told_why_and_may_then_see_a_solution(name, reader):
             assert words in one.said, (code, one.said)
             html = one.shown[-1]._repr_mimebundle_()["text/html"]  # type: ignore[attr-defined]
             assert "Show a solution" in html and 'role="status"' in html
+            assert "`" not in html.partition("<details")[0], "code is shown as code"
 
 
 @pytest.mark.ranks

@@ -109,6 +109,8 @@ def written(value: Any) -> str:
         return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
     if type(value) is dict:
         return f"{{{', '.join(f'{written(key)}: {written(one)}' for key, one in value.items())}}}"
+    if isinstance(value, float) and "e" in (said := f"{value:g}".replace("e+0", "e")) and float(said) == value:
+        return said
     if isinstance(value, str) and '"' not in (said := repr(value)[1:-1]):
         return f'"{said}"'
     return 'float("inf")' if value == float("inf") else repr(value)
