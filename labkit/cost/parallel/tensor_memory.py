@@ -12,13 +12,11 @@ The 10 are the inputs of the two norms, of attention and of the feed-forward par
 
 from __future__ import annotations
 
+from labkit.cost.parallel.layer_activations import layer_activation_bytes
 from labkit.cost.refuse import divides, not_negative, one_of, positive, whole
 from labkit.cost.training.memory import ACTIVATION_STRATEGIES
 
 __all__ = ["model_parallel_state_bytes", "tensor_parallel_activation_bytes", "weight_gradient_activation_bytes"]
-
-# Values of b s h elements that a layer keeps, and dropout masks of one byte.
-_WHOLE_VALUES, _SPLIT_VALUES, _WHOLE_MASKS = 4, 12, 2
 
 
 def tensor_parallel_activation_bytes(
@@ -47,14 +45,11 @@ def tensor_parallel_activation_bytes(
     whole(batch=batch, sequence=sequence, hidden=hidden, layers=layers, heads=heads, size=size, itemsize=itemsize)
     one_of(ACTIVATION_STRATEGIES, strategy=strategy)
     divides(size=size, heads=heads)
-    wide = batch * sequence * hidden
-    spread = size if sequence_parallel else 1
-    if strategy == "full":
-        return layers * wide * itemsize / spread
-    masks = _WHOLE_MASKS * wide if dropout else 0
-    square = heads * sequence * sequence * batch * (itemsize * 2 + 1 if dropout else itemsize)
-    split = _SPLIT_VALUES * wide * itemsize + (square if strategy == "all" else 0)
-    return layers * ((_WHOLE_VALUES * wide * itemsize + masks) / spread + split / size)
+    one_layer = layer_activation_bytes(
+        batch * sequence, hidden, hidden, 2 * hidden, 4 * hidden, size, scores=batch * heads * sequence * sequence,
+        sequence_parallel=sequence_parallel, strategy=strategy, itemsize=itemsize, dropout=dropout,
+    )  # fmt: skip
+    return layers * one_layer
 
 
 def weight_gradient_activation_bytes(

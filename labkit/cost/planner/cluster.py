@@ -1,0 +1,98 @@
+"""The machine that trains: GPUs of one kind in scale-up domains, their links, and what an hour costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from labkit.cost.planner.gpus import A100, B200, EFFICIENCIES, H100, Efficiency, Gpu
+from labkit.cost.refuse import divides, positive, whole
+from labkit.cost.topology.levels import Topology
+from labkit.cost.topology.machines import dgx_node, nvl72, scale_up
+from labkit.cost.units import GB, Gb
+
+__all__ = ["Cluster", "a100_cluster", "b200_cluster", "h100_cluster", "nvl72_cluster"]
+
+PRICE_PER_GPU_HOUR = 128 / 8  # dollars: the textbook chapter's $128 an hour for a node of 8
+A100_NVLINK, A100_NIC = 300 * GB, 200 * Gb  # one direction of 600 GB/s; a card of 200 Gbit/s for each GPU (DGX A100)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """topology: domains and links, innermost first. gpu, efficiency: see there. price: dollars a GPU and hour.
+
+    dtype: in which products are computed.
+    """
+
+    topology: Topology
+    gpu: Gpu
+    efficiency: Efficiency = Efficiency()
+    price: float = PRICE_PER_GPU_HOUR
+    dtype: str = "bf16"
+
+    def __post_init__(self) -> None:
+        positive(price=self.price)
+        self.gpu.peak(self.dtype)
+
+    @property
+    def gpus(self) -> int:
+        """How many there are."""
+        return self.topology.gpus
+
+    @property
+    def domain(self) -> int:
+        """GPUs of one scale-up domain."""
+        return self.topology.capacities[0]
+
+    @property
+    def peak(self) -> float:
+        """Operations a second of one GPU, from its data sheet."""
+        return self.gpu.peak(self.dtype)
+
+    @property
+    def reached(self) -> Topology:
+        """The topology with the part of its bandwidth that software reaches."""
+        parts = [self.efficiency.inside] + [self.efficiency.across] * (len(self.topology.levels) - 1)
+        levels = [
+            replace(level, bandwidth=level.bandwidth * part)
+            for level, part in zip(self.topology.levels, parts, strict=True)
+        ]
+        for i in range(1, len(levels)):  # a level is never faster than those inside it
+            levels[i] = replace(levels[i], bandwidth=min(levels[i].bandwidth, levels[i - 1].bandwidth))
+        return Topology(self.topology.name, tuple(levels))
+
+    def with_memory(self, memory: float) -> Cluster:
+        """The same with other memory for each GPU, in bytes."""
+        return replace(self, gpu=replace(self.gpu, memory=memory))
+
+    def with_network(self, factor: float) -> Cluster:
+        """The same with `factor` times the bandwidth between domains."""
+        positive(factor=factor)
+        inner, *outer = self.topology.levels
+        faster = [replace(one, bandwidth=min(inner.bandwidth, one.bandwidth * factor)) for one in outer]
+        return replace(self, topology=Topology(self.topology.name, (inner, *faster)))
+
+
+def a100_cluster(gpus: int, **options: float) -> Cluster:
+    """DGX A100 nodes of 8, NVLink at 300 GB/s and one 200 Gbit/s card for each GPU: Selene (Narayanan et al. 2021)."""
+    return Cluster(dgx_node(_nodes(gpus), nvlink=A100_NVLINK, nic=A100_NIC), A100, EFFICIENCIES["A100"], **options)
+
+
+def h100_cluster(gpus: int, **options: float) -> Cluster:
+    """H100 nodes of 8, NVLink at 450 GB/s and one 400 Gbit/s card for each GPU: Llama 3's (2024, section 3.3.1)."""
+    return Cluster(dgx_node(_nodes(gpus)), H100, EFFICIENCIES["H100"], **options)
+
+
+def b200_cluster(gpus: int, domain: int = 8, **options: float) -> Cluster:
+    """B200 GPUs in NVLink domains of any size, one 800 Gbit/s card each."""
+    return Cluster(scale_up(gpus, domain), B200, EFFICIENCIES["B200"], **options)
+
+
+def nvl72_cluster(racks: int, **options: float) -> Cluster:
+    """Racks of 72 B200 GPUs."""
+    return Cluster(nvl72(racks), B200, EFFICIENCIES["B200"], **options)
+
+
+def _nodes(gpus: int) -> int:
+    whole(gpus=gpus)
+    divides(**{"8 GPUs of a node": 8, "gpus": gpus})
+    return gpus // 8

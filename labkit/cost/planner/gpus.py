@@ -1,0 +1,86 @@
+"""One GPU as data: memory, peaks by dtype, watts. And the few figures that say how much of that software reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from labkit.cost.refuse import positive
+from labkit.cost.topology.domain_job import B200_MEMORY, B200_PEAK
+from labkit.cost.training.memory import GPU_MEMORY
+from labkit.cost.training.roofline import H100_MEMORY, H100_PEAK
+from labkit.cost.units import TB
+
+__all__ = ["A100", "B200", "EFFICIENCIES", "Efficiency", "Gpu", "H100"]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """memory: bytes. memory_bandwidth: bytes a second. peaks: (dtype, operations a second) pairs. watts: at full load.
+
+    memory is what a plan may fill. An "80 GB" GPU has 80 GiB, 85.9 GB; the rest is for the driver and the libraries.
+    """
+
+    name: str
+    memory: float
+    memory_bandwidth: float
+    peaks: tuple[tuple[str, float], ...]
+    watts: float
+
+    def __post_init__(self) -> None:
+        positive(memory=self.memory, memory_bandwidth=self.memory_bandwidth, watts=self.watts, **dict(self.peaks))
+
+    def peak(self, dtype: str = "bf16") -> float:
+        """Operations a second in a dtype."""
+        known = dict(self.peaks)
+        if dtype not in known:
+            raise ValueError(f"{self.name} has no peak for dtype={dtype!r}: choose {' or '.join(map(repr, known))}")
+        return known[dtype]
+
+
+# NVIDIA's data sheets (SXM, dense, without sparsity), and the numbers that the rest of the package has already.
+A100 = Gpu("A100", GPU_MEMORY, 2.039 * TB, (("bf16", 312e12), ("fp32", 19.5e12)), 400)
+H100 = Gpu("H100", GPU_MEMORY, H100_MEMORY, (("bf16", H100_PEAK), ("fp8", 2 * H100_PEAK), ("fp32", 67e12)), 700)
+B200 = Gpu("B200", B200_MEMORY, 8 * TB, (("bf16", B200_PEAK), ("fp8", 2 * B200_PEAK), ("fp32", 80e12)), 1000)
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """What software reaches on a machine, as parts of what the data sheets say, and what it overlaps.
+
+    products: of the peak, in large matrix products. attention: of the peak, in the core of attention. memory: of the
+    memory's bandwidth. inside, across: of the links' bandwidth, in a scale-up domain and outside.
+
+    overlaps: which communication runs under computing: any of "tensor", "context", "pipeline", "data". How much of it
+    then is hidden is not a choice: only what lies under the computing that goes on at that time.
+    fused_attention: attention never writes its scores, and skips the masked half (Dao et al. 2022).
+    """
+
+    products: float = 0.75
+    attention: float = 0.5
+    memory: float = 0.8
+    inside: float = 0.8
+    across: float = 0.8
+    overlaps: frozenset[str] = frozenset({"context", "pipeline", "data"})
+    fused_attention: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("products", "attention", "memory", "inside", "across"):
+            value = getattr(self, name)
+            positive(**{name: value})
+            if value > 1:
+                raise ValueError(f"{name} must be a part of what the machine has, at most 1, not {value!r}")
+        if isinstance(self.overlaps, str) or not isinstance(self.overlaps, Iterable):
+            raise ValueError(f'overlaps must be a set of names such as {{"data"}}, not {self.overlaps!r}')
+        wrong = sorted(set(self.overlaps) - {"tensor", "context", "pipeline", "data"})
+        if wrong:
+            raise ValueError(f"overlaps can have 'tensor', 'context', 'pipeline' and 'data', not {wrong[0]!r}")
+        object.__setattr__(self, "overlaps", frozenset(self.overlaps))
+
+
+# One set for each kind of machine, fitted to its published runs (`published`, `calibrate`), never to a single row.
+EFFICIENCIES = {
+    "A100": Efficiency(overlaps=frozenset(), fused_attention=False),
+    "H100": Efficiency(),
+    "B200": Efficiency(),
+}
