@@ -1,0 +1,188 @@
+"""The parts of which every estimate is made, each computed once.
+
+A step is a sum of parts, and so is what a GPU holds, and each part depends on few of a plan's choices: a layer's
+seconds do not ask for the schedule, nor what is in flight for the width of the model. `Costs` keeps every part that it
+has computed, so a search over a hundred thousand plans computes some thousand parts and adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from labkit.cost.parallel.pipeline import pipeline_step_seconds
+from labkit.cost.parallel.pipeline_memory import in_flight_by_rank
+from labkit.cost.planner import held, kernels
+from labkit.cost.planner.cluster import Cluster
+from labkit.cost.planner.exchange import Exchange, exchange_of, together
+from labkit.cost.planner.held import Held, StageParams, stage_params
+from labkit.cost.planner.kernels import Passes
+from labkit.cost.planner.model import Model
+from labkit.cost.planner.pace import Pace, Waits, layer_waits, pace_of
+from labkit.cost.planner.plan import DATA_KINDS
+from labkit.cost.planner.wires import Wires, lay, shard_axes
+
+__all__ = ["Costs"]
+
+Cut = tuple[int, int, int, int, int]
+P, R = ParamSpec("P"), TypeVar("R")
+_ADAM_MOVED = 2 * 12 + 2  # bytes for each parameter: its state of 12 read and written, its 16-bit copy written
+
+
+def _once(method: Callable[P, R]) -> Callable[P, R]:
+    """Compute a part once for each of its arguments."""
+    name = method.__name__
+
+    @wraps(method)
+    def kept(*args: Any) -> Any:
+        memo, key = args[0].memo, (name, *args[1:])
+        if key not in memo:
+            memo[key] = method(*args)  # type: ignore[call-arg]
+        return memo[key]
+
+    return kept  # type: ignore[return-value]
+
+
+class Costs:
+    """Parts of the estimates for one model on one cluster. Arguments are those of a `Plan`, by position."""
+
+    def __init__(self, model: Model, cluster: Cluster):
+        self.model, self.cluster = model, cluster
+        self.memo: dict[tuple[Any, ...], Any] = {}
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    @_once
+    def wires(self, cut: Cut) -> Wires:
+        """Where the axes lie."""
+        return lay(self.cluster, cut)
+
+    @_once
+    def layer(self, microbatch: int, t: int, c: int, e: int, sequence_parallel: bool, recompute: str) -> Passes:
+        """Computing of one layer."""
+        return kernels.layer_seconds(self.model, self.cluster, microbatch, t, c, e, sequence_parallel, recompute)
+
+    @_once
+    def logits(self, microbatch: int, t: int, c: int) -> Passes:
+        """Computing of the logits and the loss."""
+        return kernels.logits_seconds(self.model, self.cluster, microbatch, t, c)
+
+    @_once
+    def waits(self, cut: Cut, microbatch: int, sequence_parallel: bool, recompute: str) -> Waits:
+        """Communication that one layer waits for."""
+        t, _, c, e, _ = cut
+        layer = self.layer(microbatch, t, c, e, sequence_parallel, recompute)
+        return layer_waits(self.model, self.cluster, self.wires(cut), layer, microbatch, sequence_parallel, recompute)
+
+    def layers(self, p: int, chunks: int) -> tuple[int, int]:
+        """Layers of the fullest rank and of the last one, which has one less where they do not divide evenly."""
+        each = -(-self.model.layers // (p * chunks))
+        most = chunks * each
+        return most, most - (p > 1 and p * most > self.model.layers)
+
+    @_once
+    def pace(self, cut: Cut, microbatch: int, chunks: int, sequence_parallel: bool, recompute: str) -> Pace:
+        """One microbatch on the rank that sets the pace."""
+        t, p, c, e, _ = cut
+        return pace_of(
+            self.model, self.cluster, self.wires(cut), self.layer(microbatch, t, c, e, sequence_parallel, recompute),
+            self.logits(microbatch, t, c), self.waits(cut, microbatch, sequence_parallel, recompute), microbatch,
+            chunks, *self.layers(p, chunks),
+        )  # fmt: skip
+
+    @_once
+    def exchange(self, cut: Cut, sharding: str, shard: int, microbatches: int, gradient_bytes: int, chunks: int) -> Exchange:
+        """What data parallelism exchanges, of the fuller of the first and the last stage."""
+        t, p, c, e, d = cut
+        params, wires = max(self.params(t, p, e, chunks), key=lambda one: one.dense), self.wires(cut)
+        shards = shard_axes(self.cluster, cut, shard) if sharding == "hsdp" else None
+        dense = exchange_of(sharding, wires.holders, params.dense, microbatches, gradient_bytes, shards)
+        if not params.experts:
+            return dense
+        kind = "zero3" if sharding == "hsdp" else sharding
+        return together(dense, exchange_of(kind, wires.expert_holders, params.experts, microbatches, gradient_bytes))
+
+    @_once
+    def pipeline(self, schedule: str, p: int, m: int, chunks: int, f: float, b: float, w: float) -> float:
+        """Seconds of all microbatches."""
+        return pipeline_step_seconds(schedule, p, m, f, b, w, chunks)
+
+    @_once
+    def optimizer(self, cut: Cut, sharding: str, shard: int, gradient_bytes: int, chunks: int) -> float:
+        """Seconds in which Adam reads and writes the state of the parameters that a rank updates."""
+        t, p, c, e, d = cut
+        params, apart = self.params(t, p, e, chunks)[0], DATA_KINDS[sharding] >= 1
+        own = params.dense / ((shard or d * e * c) if apart else 1) + params.experts / (d * c if apart else 1)
+        bandwidth = self.cluster.gpu.memory_bandwidth * self.cluster.efficiency.memory
+        return own * (_ADAM_MOVED + gradient_bytes) / bandwidth
+
+    # -- memory ----------------------------------------------------------------------------------------------------
+
+    @_once
+    def params(self, t: int, p: int, e: int, chunks: int) -> tuple[StageParams, StageParams]:
+        """Parameters on a GPU of the first and of the last stage."""
+        most, last = self.layers(p, chunks)
+        first = stage_params(self.model, t, p, e, most, last=False)
+        return first, stage_params(self.model, t, p, e, last, last=True)
+
+    @_once
+    def state(self, cut: Cut, sharding: str, shard: int, gradient_bytes: int, chunks: int) -> tuple[Held, Held]:
+        """Training state on a GPU of the first and of the last stage."""
+        t, p, c, e, d = cut
+        first, last = (
+            held.state(one, sharding, d * e * c, d * c, shard, gradient_bytes) for one in self.params(t, p, e, chunks)
+        )
+        return first, last
+
+    @_once
+    def in_flight(self, schedule: str, p: int, m: int, chunks: int, waiting: float) -> tuple[float, float]:
+        """Layers' worth of activations that the first and the last rank hold."""
+        marks = in_flight_by_rank(schedule, p, m, chunks)
+        most, last = self.layers(p, chunks)
+        return (
+            held.in_flight_layers(marks[0], most, chunks, waiting),
+            held.in_flight_layers(marks[-1], last, chunks, waiting),
+        )
+
+    @_once
+    def kept(self, microbatch: int, t: int, c: int, sequence_parallel: bool, recompute: str) -> tuple[float, float]:
+        """Activations of one layer; and what is there besides while one is computed again."""
+        fused = self.cluster.efficiency.fused_attention
+        args = (self.model, microbatch, t, c, sequence_parallel)
+        kept = held.layer_bytes(*args, recompute, fused)
+        again = held.layer_bytes(*args, "all", fused) - kept if recompute != "all" else 0.0
+        return kept, again
+
+    def activations(
+        self, cut: Cut, microbatch: int, m: int, schedule: str, chunks: int, sequence_parallel: bool, recompute: str
+    ) -> tuple[Held, Held]:  # fmt: skip
+        """Activations, logits and buffers on the first and the last rank."""
+        t, p, c, _, _ = cut
+        kept, again = self.kept(microbatch, t, c, sequence_parallel, recompute)
+        waiting = self.waiting_share(t, sequence_parallel) if schedule in ("zb_h1", "zb_h2") else 0.0
+        first, last = self.in_flight(schedule, p, m, chunks, waiting)
+        logits = held.logits_bytes(self.model, microbatch, t, c)
+        return (
+            Held(activations=first * kept, logits=logits if p == 1 else 0.0, buffers=again),
+            Held(activations=last * kept, logits=logits, buffers=again),
+        )
+
+    @_once
+    def full(
+        self, cut: Cut, microbatch: int, m: int, schedule: str, chunks: int, sequence_parallel: bool, recompute: str
+    ) -> tuple[float, float]:  # fmt: skip
+        """The same, all together."""
+        first, last = self.activations(cut, microbatch, m, schedule, chunks, sequence_parallel, recompute)
+        return first.total, last.total
+
+    @_once
+    def lasting(self, cut: Cut, sharding: str, shard: int, gradient_bytes: int, chunks: int) -> tuple[float, float]:
+        """`state`, all together."""
+        first, last = self.state(cut, sharding, shard, gradient_bytes, chunks)
+        return first.total, last.total
+
+    @_once
+    def waiting_share(self, t: int, sequence_parallel: bool) -> float:
+        """Of a microbatch that waits for its weights' gradients, the part that is still held."""
+        return held.waiting_share(self.model, t, sequence_parallel)
