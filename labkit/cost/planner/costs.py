@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from labkit.cost.parallel.pipeline import pipeline_step_seconds
 from labkit.cost.parallel.pipeline_memory import in_flight_by_rank
 from labkit.cost.planner import held, kernels
 from labkit.cost.planner.cluster import Cluster
@@ -69,11 +68,11 @@ class Costs:
         return kernels.logits_seconds(self.model, self.cluster, microbatch, t, c)
 
     @_once
-    def waits(self, cut: Cut, microbatch: int, sequence_parallel: bool, recompute: str) -> Waits:
-        """Communication that one layer waits for."""
-        t, _, c, e, _ = cut
+    def waits(self, t: int, c: int, e: int, microbatch: int, sequence_parallel: bool, recompute: str) -> Waits:
+        """Communication that one layer waits for; its axes are the inner ones, which lie alike whatever p and d are."""
         layer = self.layer(microbatch, t, c, e, sequence_parallel, recompute)
-        return layer_waits(self.model, self.cluster, self.wires(cut), layer, microbatch, sequence_parallel, recompute)
+        wires = self.wires((t, 1, c, e, self.cluster.gpus // (t * c * e)))
+        return layer_waits(self.model, self.cluster, wires, layer, microbatch, sequence_parallel, recompute)
 
     def layers(self, p: int, chunks: int) -> tuple[int, int]:
         """Layers of the fullest rank and of the last one, which has one less where they do not divide evenly."""
@@ -87,26 +86,20 @@ class Costs:
         t, p, c, e, _ = cut
         return pace_of(
             self.model, self.cluster, self.wires(cut), self.layer(microbatch, t, c, e, sequence_parallel, recompute),
-            self.logits(microbatch, t, c), self.waits(cut, microbatch, sequence_parallel, recompute), microbatch,
+            self.logits(microbatch, t, c), self.waits(t, c, e, microbatch, sequence_parallel, recompute), microbatch,
             chunks, *self.layers(p, chunks),
         )  # fmt: skip
 
     @_once
-    def exchange(self, cut: Cut, sharding: str, shard: int, microbatches: int, gradient_bytes: int, chunks: int) -> Exchange:
-        """What data parallelism exchanges, of the fuller of the first and the last stage."""
-        t, p, c, e, d = cut
-        params, wires = max(self.params(t, p, e, chunks), key=lambda one: one.dense), self.wires(cut)
+    def exchange(self, cut: Cut, sharding: str, shard: int, gradient_bytes: int, params: StageParams) -> Exchange:
+        """What data parallelism exchanges of `params`."""
+        wires = self.wires(cut)
         shards = shard_axes(self.cluster, cut, shard) if sharding == "hsdp" else None
-        dense = exchange_of(sharding, wires.holders, params.dense, microbatches, gradient_bytes, shards)
+        dense = exchange_of(sharding, wires.holders, params.dense, gradient_bytes, shards)
         if not params.experts:
             return dense
         kind = "zero3" if sharding == "hsdp" else sharding
-        return together(dense, exchange_of(kind, wires.expert_holders, params.experts, microbatches, gradient_bytes))
-
-    @_once
-    def pipeline(self, schedule: str, p: int, m: int, chunks: int, f: float, b: float, w: float) -> float:
-        """Seconds of all microbatches."""
-        return pipeline_step_seconds(schedule, p, m, f, b, w, chunks)
+        return together(dense, exchange_of(kind, wires.expert_holders, params.experts, gradient_bytes))
 
     @_once
     def optimizer(self, cut: Cut, sharding: str, shard: int, gradient_bytes: int, chunks: int) -> float:
@@ -118,6 +111,11 @@ class Costs:
         return own * (_ADAM_MOVED + gradient_bytes) / bandwidth
 
     # -- memory ----------------------------------------------------------------------------------------------------
+
+    def exchanged(self, t: int, p: int, e: int, chunks: int) -> StageParams:
+        """Parameters of the fuller of the two ends, whose exchange takes longest."""
+        first, last = self.params(t, p, e, chunks)
+        return last if last.dense > first.dense else first
 
     @_once
     def params(self, t: int, p: int, e: int, chunks: int) -> tuple[StageParams, StageParams]:

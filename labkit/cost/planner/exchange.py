@@ -25,22 +25,22 @@ __all__ = ["Exchange", "exchange_of"]
 
 @dataclass(frozen=True)
 class Exchange:
-    """Seconds of the collectives of one rank, and the bytes that they send in one step of `microbatches`.
+    """Seconds of the collectives of one rank, and the bytes that they send.
 
-    gather, scatter: in each microbatch (the gather once forward and once backward). gather_once, scatter_once: in each
-    step.
+    gather, scatter: in each microbatch (the gather once forward and once backward), which then sends `each` bytes.
+    gather_once, scatter_once: in each step, `once_bytes`.
     """
 
-    nbytes: float
+    each: float = 0.0
+    once_bytes: float = 0.0
     gather: float = 0.0
     scatter: float = 0.0
     gather_once: float = 0.0
     scatter_once: float = 0.0
 
-    @property
-    def per_microbatch(self) -> float:
-        """What each microbatch sends, in seconds."""
-        return 2 * self.gather + self.scatter
+    def nbytes(self, microbatches: int) -> float:
+        """That a rank sends in a step."""
+        return microbatches * self.each + self.once_bytes
 
     def in_forward(self, forward: float, overlap: bool) -> float:
         """Seconds that each forward pass of `forward` seconds waits."""
@@ -65,33 +65,28 @@ class Exchange:
 
 
 def exchange_of(
-    kind: str, axis: Axis, params: float, microbatches: int, gradient_bytes: int,
-    shards: tuple[Axis, Axis] | None = None, itemsize: int = 2,
+    kind: str, axis: Axis, params: float, gradient_bytes: int, shards: tuple[Axis, Axis] | None = None,
+    itemsize: int = 2,
 ) -> Exchange:  # fmt: skip
     """Of `params` parameters on this rank. axis: of all that hold the same. shards: of `hsdp`, from `shard_axes`."""
     n, weights, gradients = axis.size, params * itemsize, params * gradient_bytes
     if kind == "plain":
-        return Exchange(
-            ring_all_reduce.bytes(gradients, n), scatter_once=seconds(axis, "all_reduce", gradients)
-        )  # fmt: skip
+        sent = ring_all_reduce.bytes(gradients, n)
+        return Exchange(once_bytes=sent, scatter_once=seconds(axis, "all_reduce", gradients))
     if kind == "hsdp":
         assert shards is not None
-        inside, copies = shards
-        k, m = inside.size, copies.size
-        sent = microbatches * (2 * ring_all_gather.bytes(weights, k) + ring_reduce_scatter.bytes(gradients, k))
-        return Exchange(
-            sent + ring_all_reduce.bytes(gradients / k, m),
-            gather=seconds(inside, "all_gather", weights), scatter=seconds(inside, "reduce_scatter", gradients),
-            scatter_once=seconds(copies, "all_reduce", gradients / k),
-        )  # fmt: skip
+        (inside, copies), n = shards, shards[0].size
+        once = ring_all_reduce.bytes(gradients / n, copies.size), seconds(copies, "all_reduce", gradients / n)
+        axis = inside
     gather, scatter = seconds(axis, "all_gather", weights), seconds(axis, "reduce_scatter", gradients)
-    sent_gather, sent_scatter = ring_all_gather.bytes(weights, n), ring_reduce_scatter.bytes(gradients, n)
+    gathered, scattered = ring_all_gather.bytes(weights, n), ring_reduce_scatter.bytes(gradients, n)
     if kind == "zero1":
-        return Exchange(sent_gather + sent_scatter, gather_once=gather, scatter_once=scatter)
+        return Exchange(0.0, gathered + scattered, gather_once=gather, scatter_once=scatter)
     if kind == "zero2":
-        sent = sent_gather + microbatches * sent_scatter
-        return Exchange(sent, gather_once=gather, scatter=scatter)
-    return Exchange(microbatches * (2 * sent_gather + sent_scatter), gather=gather, scatter=scatter)
+        return Exchange(scattered, gathered, gather_once=gather, scatter=scatter)
+    if kind == "zero3":
+        return Exchange(2 * gathered + scattered, 0.0, gather, scatter)
+    return Exchange(2 * gathered + scattered, once[0], gather, scatter, scatter_once=once[1])
 
 
 def together(one: Exchange, other: Exchange) -> Exchange:

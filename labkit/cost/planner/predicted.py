@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from labkit.cost.parallel.pipeline import pipeline_step_seconds
 from labkit.cost.planner.cluster import Cluster
 from labkit.cost.planner.costs import Costs
 from labkit.cost.planner.exchange import Exchange
@@ -121,8 +122,8 @@ def estimate(model: Model, cluster: Cluster, plan: Plan, *, costs: Costs | None 
     plan.refuse(model, cluster.gpus)
     known = Costs(model, cluster) if costs is None else costs
     wires = known.wires(plan.cut)
-    exchange = known.exchange(*_exchange_key(plan))
-    sent = {**layer_traffic(model, plan), "data": exchange.nbytes}
+    exchange = _exchange(known, plan)
+    sent = {**layer_traffic(model, plan), "data": exchange.nbytes(plan.microbatches)}
     link = {axis: wires.link("holders" if axis == "data" else axis) for axis in AXES}
     return Estimate(model, cluster, plan, memory_of(known, plan), sent, link, step_parts(known, plan))
 
@@ -173,7 +174,7 @@ def step_seconds(
     waits = exchange.in_forward(pace.forward, hides), exchange.in_backward(pace.backward, hides)
     forward, inputs = pace.forward + waits[0], pace.input_gradient + waits[1]
     return StepSeconds(
-        costs.pipeline(schedule, p, m, chunks, forward, inputs, pace.weight_gradient),
+        pipeline_step_seconds(schedule, p, m, forward, inputs, pace.weight_gradient, chunks),
         2 * (p - 1) * pace.hop if "pipeline" in overlaps else 0.0,
         exchange.once(pace.forward, pace.backward, layers, hides), optimizer, sum(waits),
         forward + inputs + pace.weight_gradient,
@@ -183,7 +184,7 @@ def step_seconds(
 def step_parts(costs: Costs, plan: Plan) -> dict[str, float]:
     """Seconds of one step, by part."""
     pace = costs.pace(plan.cut, plan.microbatch, plan.chunks, plan.sequence_parallel, plan.recompute)
-    exchange, m = costs.exchange(*_exchange_key(plan)), plan.microbatches
+    exchange, m = _exchange(costs, plan), plan.microbatches
     optimizer = costs.optimizer(plan.cut, plan.sharding, plan.shard, plan.gradient_bytes, plan.chunks)
     step = step_seconds(
         costs, pace, exchange, plan.schedule, plan.pipeline, m, plan.chunks, plan.layers_on_a_rank(costs.model),
@@ -201,5 +202,6 @@ def step_parts(costs: Costs, plan: Plan) -> dict[str, float]:
     }
 
 
-def _exchange_key(plan: Plan) -> tuple[tuple[int, int, int, int, int], str, int, int, int, int]:
-    return plan.cut, plan.sharding, plan.shard, plan.microbatches, plan.gradient_bytes, plan.chunks
+def _exchange(costs: Costs, plan: Plan) -> Exchange:
+    params = costs.exchanged(plan.tensor, plan.pipeline, plan.expert, plan.chunks)
+    return costs.exchange(plan.cut, plan.sharding, plan.shard, plan.gradient_bytes, params)

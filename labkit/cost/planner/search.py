@@ -117,11 +117,12 @@ def _plans_of(costs: Costs, space: Space, cut: Cut, sequences: int) -> tuple[lis
         if left:
             continue
         for schedule, chunks in space.runs(costs.model, p, m):
+            params, layers = costs.exchanged(t, p, e, chunks), costs.layers(p, chunks)[0]
             states = [(kind, shard, costs.lasting(cut, kind, shard, bytes_of, chunks)) for kind, shard in kinds]
             for recompute in space.recompute:
                 load = costs.full(cut, microbatch, m, schedule, chunks, sp, recompute)
+                looked += len(states)
                 for kind, shard, state in states:
-                    looked += 1
                     total = max(state[0] + load[0], state[1] + load[1])
                     if total > limit and smallest is not None and total >= smallest[1]:
                         continue
@@ -131,9 +132,8 @@ def _plans_of(costs: Costs, space: Space, cut: Cut, sequences: int) -> tuple[lis
                     if total > limit:
                         continue
                     pace = costs.pace(cut, microbatch, chunks, sp, recompute)
-                    exchange = costs.exchange(cut, kind, shard, m, bytes_of, chunks)
+                    exchange = costs.exchange(cut, kind, shard, bytes_of, params)
                     optimizer = costs.optimizer(cut, kind, shard, bytes_of, chunks)
-                    layers = costs.layers(p, chunks)[0]
                     step = step_seconds(costs, pace, exchange, schedule, p, m, chunks, layers, optimizer)
                     fitting.append((step.total, total, plan))
     return fitting, smallest, looked
