@@ -7,9 +7,10 @@
     failures      how often what breaks, what it costs, what helps
     simulators    what is drawn by the thousand; NumPy, loaded with the first of its names
     topology      the machines of the sources, what is where on them, and how well large ones are used
+    planner       what a plan of parallel training holds, sends and takes, and a search over all of them
 
 Every name is offered here: `cost.ring_all_reduce_bytes`. A module says in its `__all__` what it offers; nothing else
-lists names. `textbook` and `slow_sync` recompute numbers of a source, `claims` holds such a number beside ours;
+lists names; those of `topology` and `planner` stay in their rooms. `textbook` and `slow_sync` recompute numbers of a source, `claims` holds such a number beside ours;
 `shapes` has the transformers that all this is computed for, `estimates` a mean and how far to trust it, `units` writes
 numbers down, `refuse` refuses arguments.
 """
@@ -32,10 +33,13 @@ from .training import *
 from .units import *
 
 if TYPE_CHECKING:
+    from . import planner
     from .simulators import *
 
 
 def __getattr__(name: str) -> Any:
+    if name == "planner":
+        return import_module("labkit.cost.planner")
     if not name.startswith("_") and name != "simulators":
         simulators = import_module("labkit.cost.simulators")
         if hasattr(simulators, name):

@@ -72,8 +72,8 @@ class Calibration:
     def __str__(self) -> str:
         figures = ", ".join(f"{name} {getattr(self.efficiency, name):.3g}" for name in self.fitted)
         return (
-            f"{figures}: fitted to {len(self.errors)} runs, which the model then misses by {100 * self.median:.1f} % in "
-            f"the median and {100 * self.worst:.1f} % at worst"
+            f"{figures}: fitted to {len(self.errors)} runs, which the model then misses by {100 * self.median:.1f} % "
+            f"in the median and {100 * self.worst:.1f} % at worst"
         )
 
 
@@ -95,11 +95,11 @@ def calibrated(
         )
     base = measured[0].cluster.efficiency if start is None else start
 
-    def set_to(logs: Sequence[float]) -> Efficiency:
-        values = {f: math.exp(min(0.0, max(math.log(_LEAST), x))) for f, x in zip(figures, logs, strict=True)}
+    def set_to(logs: np.ndarray) -> Efficiency:
+        values = {f: math.exp(min(0.0, max(math.log(_LEAST), float(x)))) for f, x in zip(figures, logs, strict=True)}
         return replace(base, **values)  # type: ignore[arg-type]
 
-    def misses(logs: Sequence[float]) -> np.ndarray:
+    def misses(logs: np.ndarray) -> np.ndarray:
         efficiency = set_to(logs)
         return np.array([math.log(run.predicted(efficiency) / run.seconds) for run in measured])
 

@@ -64,6 +64,15 @@ class Cluster:
         """The same with other memory for each GPU, in bytes."""
         return replace(self, gpu=replace(self.gpu, memory=memory))
 
+    def times(self, factor: int) -> Cluster:
+        """The same with `factor` times as many GPUs on its outermost network. A single domain cannot grow."""
+        whole(factor=factor)
+        *inner, outer = self.topology.levels
+        if not inner:
+            raise ValueError(f"{self.topology.name} is one domain without a network: describe a cluster of several")
+        grown = replace(outer, holds=outer.holds * factor)
+        return replace(self, topology=Topology(self.topology.name, (*inner, grown)))
+
     def with_network(self, factor: float) -> Cluster:
         """The same with `factor` times the bandwidth between domains."""
         positive(factor=factor)
@@ -72,24 +81,24 @@ class Cluster:
         return replace(self, topology=Topology(self.topology.name, (inner, *faster)))
 
 
-def a100_cluster(gpus: int, **options: float) -> Cluster:
+def a100_cluster(gpus: int, price: float = PRICE_PER_GPU_HOUR) -> Cluster:
     """DGX A100 nodes of 8, NVLink at 300 GB/s and one 200 Gbit/s card for each GPU: Selene (Narayanan et al. 2021)."""
-    return Cluster(dgx_node(_nodes(gpus), nvlink=A100_NVLINK, nic=A100_NIC), A100, EFFICIENCIES["A100"], **options)
+    return Cluster(dgx_node(_nodes(gpus), nvlink=A100_NVLINK, nic=A100_NIC), A100, EFFICIENCIES["A100"], price)
 
 
-def h100_cluster(gpus: int, **options: float) -> Cluster:
+def h100_cluster(gpus: int, price: float = PRICE_PER_GPU_HOUR) -> Cluster:
     """H100 nodes of 8, NVLink at 450 GB/s and one 400 Gbit/s card for each GPU: Llama 3's (2024, section 3.3.1)."""
-    return Cluster(dgx_node(_nodes(gpus)), H100, EFFICIENCIES["H100"], **options)
+    return Cluster(dgx_node(_nodes(gpus)), H100, EFFICIENCIES["H100"], price)
 
 
-def b200_cluster(gpus: int, domain: int = 8, **options: float) -> Cluster:
+def b200_cluster(gpus: int, domain: int = 8, price: float = PRICE_PER_GPU_HOUR) -> Cluster:
     """B200 GPUs in NVLink domains of any size, one 800 Gbit/s card each."""
-    return Cluster(scale_up(gpus, domain), B200, EFFICIENCIES["B200"], **options)
+    return Cluster(scale_up(gpus, domain), B200, EFFICIENCIES["B200"], price)
 
 
-def nvl72_cluster(racks: int, **options: float) -> Cluster:
+def nvl72_cluster(racks: int, price: float = PRICE_PER_GPU_HOUR) -> Cluster:
     """Racks of 72 B200 GPUs."""
-    return Cluster(nvl72(racks), B200, EFFICIENCIES["B200"], **options)
+    return Cluster(nvl72(racks), B200, EFFICIENCIES["B200"], price)
 
 
 def _nodes(gpus: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 from labkit.cost.parallel.pipeline_memory import in_flight_by_rank
 from labkit.cost.planner import held, kernels
@@ -25,11 +25,11 @@ from labkit.cost.planner.wires import Wires, lay, shard_axes
 __all__ = ["Costs"]
 
 Cut = tuple[int, int, int, int, int]
-P, R = ParamSpec("P"), TypeVar("R")
+Method = TypeVar("Method", bound=Callable[..., Any])
 _ADAM_MOVED = 2 * 12 + 2  # bytes for each parameter: its state of 12 read and written, its 16-bit copy written
 
 
-def _once(method: Callable[P, R]) -> Callable[P, R]:
+def _once(method: Method) -> Method:
     """Compute a part once for each of its arguments."""
     name = method.__name__
 
@@ -37,10 +37,10 @@ def _once(method: Callable[P, R]) -> Callable[P, R]:
     def kept(*args: Any) -> Any:
         memo, key = args[0].memo, (name, *args[1:])
         if key not in memo:
-            memo[key] = method(*args)  # type: ignore[call-arg]
+            memo[key] = method(*args)
         return memo[key]
 
-    return kept  # type: ignore[return-value]
+    return cast(Method, kept)
 
 
 class Costs:

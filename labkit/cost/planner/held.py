@@ -115,4 +115,3 @@ def in_flight_layers(mark: InFlight, layers: int, chunks: int, waiting: float) -
 def logits_bytes(model: Model, microbatch: int, tensor: int, context: int) -> float:
     """Of one microbatch on the last stage, for a `tensor`-th of the vocabulary."""
     return LOGIT_BYTES * microbatch * model.sequence / context * model.vocabulary / tensor
-

@@ -77,7 +77,8 @@ class Pace:
 
 
 def layer_waits(
-    model: Model, cluster: Cluster, wires: Wires, layer: Passes, microbatch: int, sequence_parallel: bool, recompute: str
+    model: Model, cluster: Cluster, wires: Wires, layer: Passes, microbatch: int, sequence_parallel: bool,
+    recompute: str,
 ) -> Waits:  # fmt: skip
     """What one layer waits for."""
     overlaps = cluster.efficiency.overlaps

@@ -82,7 +82,7 @@ class Plan:
 
     @property
     def holders(self) -> int:
-        """Ranks that hold the same parameters (not experts): data * expert * context. ZeRO cuts the state among them."""
+        """Ranks that hold the same parameters (not experts), among which ZeRO cuts the state: data * expert * context."""
         return self.replicas * self.context
 
     @property
@@ -141,11 +141,15 @@ class Plan:
 def why_not_cut(model: Model, tensor: int, pipeline: int, context: int, expert: int) -> str:
     """Why the model cannot be cut so, and the remedy; "" if it can."""
     if model.heads % tensor:
-        return f"tensor={tensor} does not divide the {model.heads} heads of {model.name}: take {near(model.heads, tensor)}"
+        return (
+            f"tensor={tensor} does not divide the {model.heads} heads of {model.name}: take {near(model.heads, tensor)}"
+        )
     if model.inside % tensor or (model.expert_inside and model.expert_inside % tensor):
         return f"tensor={tensor} does not divide the feed-forward width of {model.name}: take a power of two"
     if pipeline > model.layers:
-        return f"pipeline={pipeline} is more than the {model.layers} layers of {model.name}: take at most {model.layers}"
+        return (
+            f"pipeline={pipeline} is more than the {model.layers} layers of {model.name}: take at most {model.layers}"
+        )
     if context > 1 and model.sequence % (2 * context):
         return (
             f"context={context} cuts a sequence into {2 * context} chunks, and {model.sequence} tokens do not divide: "

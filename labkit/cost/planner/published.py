@@ -85,8 +85,10 @@ class PublishedRun:
         """Operations of a step as the paper counts them."""
         tokens = self.batch * self.model.sequence
         if self.counted == "hardware":  # 96 B s l h^2 (1 + s / 6h + V / 16lh): a forward pass more, without the logits
-            return self.model.step_flops(tokens) + self.model.forward_flops(tokens) - 2 * tokens * (
-                self.model.embedding_params
+            return (
+                self.model.step_flops(tokens)
+                + self.model.forward_flops(tokens)
+                - 2 * tokens * (self.model.embedding_params)
             )
         masked = 6 * tokens * self.model.sequence * self.model.queries * self.model.layers
         return self.model.step_flops(tokens) - masked

@@ -81,7 +81,9 @@ def chunk_counts(layers: int, pipeline: int) -> tuple[int, ...]:
     )  # fmt: skip
 
 
-def cuts(model: Model, cluster: Cluster, space: Space, gpus: int) -> Iterator[tuple[tuple[int, int, int, int, int], str]]:
+def cuts(
+    model: Model, cluster: Cluster, space: Space, gpus: int
+) -> Iterator[tuple[tuple[int, int, int, int, int], str]]:
     """All factorisations of `gpus` within the limits, each with why the model cannot be cut so, or ""."""
     whole(gpus=gpus)
     widest = min(space.tensor_limit or 2 * cluster.domain, model.heads)
