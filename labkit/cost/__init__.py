@@ -10,9 +10,9 @@
     planner       what a plan of parallel training holds, sends and takes, and a search over all of them
 
 Every name is offered here: `cost.ring_all_reduce_bytes`. A module says in its `__all__` what it offers; nothing else
-lists names; those of `topology` and `planner` stay in their rooms. `textbook` and `slow_sync` recompute numbers of a source, `claims` holds such a number beside ours;
-`shapes` has the transformers that all this is computed for, `estimates` a mean and how far to trust it, `units` writes
-numbers down, `refuse` refuses arguments.
+lists names; those of `topology` and `planner` stay in their rooms. `textbook` and `slow_sync` recompute numbers of a
+source, `claims` holds such a number beside ours; `shapes` has the transformers that all this is computed for,
+`estimates` a mean and how far to trust it, `units` writes numbers down, `refuse` refuses arguments.
 """
 
 from __future__ import annotations

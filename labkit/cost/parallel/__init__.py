@@ -3,8 +3,8 @@
 `data_parallel` has the buckets of a step, `accumulation` a step of several microbatches; `zero` and `hybrid_shard`
 what of the training state each rank holds and sends; `tensor` what tensor parallelism sends (`tensor_step` in a whole
 step) and `tensor_memory` what it holds (`layer_activations` for layers of any widths), `vocabulary` its loss, `layers`
-one layer's work, `placement` which axis belongs on which link; `pipeline` the bubble of each schedule, `pipeline_memory` what its ranks hold,
-`pipeline_traffic` what they send, `depth` how many stages.
+one layer's work, `placement` which axis belongs on which link; `pipeline` the bubble of each schedule,
+`pipeline_memory` what its ranks hold, `pipeline_traffic` what they send, `depth` how many stages.
 """
 
 from __future__ import annotations

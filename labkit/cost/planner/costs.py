@@ -134,14 +134,14 @@ class Costs:
         return first, last
 
     @_once
-    def in_flight(self, schedule: str, p: int, m: int, chunks: int, waiting: float) -> tuple[float, float]:
-        """Layers' worth of activations that the first and the last rank hold."""
+    def in_flight(self, schedule: str, p: int, m: int, chunks: int) -> tuple[float, float, float, float]:
+        """Layers' worth of activations that the first rank holds, and that wait there for weight gradients; the last."""
         marks = in_flight_by_rank(schedule, p, m, chunks)
         most, last = self.layers(p, chunks)
         return (
-            held.in_flight_layers(marks[0], most, chunks, waiting),
-            held.in_flight_layers(marks[-1], last, chunks, waiting),
-        )
+            most / chunks * marks[0].activations, most / chunks * marks[0].waiting,
+            last / chunks * marks[-1].activations, last / chunks * marks[-1].waiting,
+        )  # fmt: skip
 
     @_once
     def kept(self, microbatch: int, t: int, c: int, sequence_parallel: bool, recompute: str) -> tuple[float, float]:
@@ -158,12 +158,12 @@ class Costs:
         """Activations, logits and buffers on the first and the last rank."""
         t, p, c, _, _ = cut
         kept, again = self.kept(microbatch, t, c, sequence_parallel, recompute)
-        waiting = self.waiting_share(t, sequence_parallel) if schedule in ("zb_h1", "zb_h2") else 0.0
-        first, last = self.in_flight(schedule, p, m, chunks, waiting)
+        first, first_waits, last, last_waits = self.in_flight(schedule, p, m, chunks)
+        waits = self.waiting(microbatch, t, c, sequence_parallel) if first_waits or last_waits else 0.0
         logits = held.logits_bytes(self.model, microbatch, t, c)
         return (
-            Held(activations=first * kept, logits=logits if p == 1 else 0.0, buffers=again),
-            Held(activations=last * kept, logits=logits, buffers=again),
+            Held(activations=first * kept + first_waits * waits, logits=logits if p == 1 else 0.0, buffers=again),
+            Held(activations=last * kept + last_waits * waits, logits=logits, buffers=again),
         )
 
     @_once
@@ -181,6 +181,7 @@ class Costs:
         return first.total, last.total
 
     @_once
-    def waiting_share(self, t: int, sequence_parallel: bool) -> float:
-        """Of a microbatch that waits for its weights' gradients, the part that is still held."""
-        return held.waiting_share(self.model, t, sequence_parallel)
+    def waiting(self, microbatch: int, t: int, c: int, sequence_parallel: bool) -> float:
+        """Bytes of one layer and microbatch that wait for the weights' gradient."""
+        kept = held.layer_bytes(self.model, microbatch, t, c, sequence_parallel, "selective", False)
+        return kept * held.waiting_share(self.model, t, sequence_parallel)

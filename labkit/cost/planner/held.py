@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from labkit.cost.parallel.layer_activations import layer_activation_bytes
-from labkit.cost.parallel.pipeline_memory import InFlight
 from labkit.cost.parallel.tensor_memory import tensor_parallel_activation_bytes, weight_gradient_activation_bytes
 from labkit.cost.parallel.zero import zero_state_parts
 from labkit.cost.planner.model import Model
@@ -99,17 +98,12 @@ def layer_bytes(
 
 
 def waiting_share(model: Model, tensor: int, sequence_parallel: bool) -> float:
-    """Of what a layer keeps, the part that waits for the weights' gradient (M_W over M_B, Qi et al. 2023, table 1)."""
+    """Of what a layer keeps without scores, the part that waits for the weights' gradient (M_W over M_B, Qi et al. 2023, table 1)."""
     shape = (1, model.sequence, model.hidden, 1)
     kept = tensor_parallel_activation_bytes(
         *shape, model.heads, tensor, sequence_parallel=sequence_parallel, strategy="selective"
     )
     return weight_gradient_activation_bytes(*shape, tensor, sequence_parallel=sequence_parallel) / kept
-
-
-def in_flight_layers(mark: InFlight, layers: int, chunks: int, waiting: float) -> float:
-    """How many layers' activations of one microbatch a rank holds at most."""
-    return layers / chunks * (mark.activations + waiting * mark.waiting)
 
 
 def logits_bytes(model: Model, microbatch: int, tensor: int, context: int) -> float:

@@ -82,7 +82,7 @@ class Plan:
 
     @property
     def holders(self) -> int:
-        """Ranks that hold the same parameters (not experts), among which ZeRO cuts the state: data * expert * context."""
+        """Ranks that hold the same parameters (not experts), and share their state under ZeRO: d e c."""
         return self.replicas * self.context
 
     @property

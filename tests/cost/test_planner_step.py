@@ -1,0 +1,169 @@
+"""The parts of a step add up, utilisation is what the field means by it, and overlap hides no more than it lies under."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, strategies as st
+
+from labkit import cost
+from labkit.cost import planner
+from labkit.cost.planner import MODELS, Cluster, Estimate, Model, Plan, estimate
+
+SMALL = Model("small", 8, 1024, 8, 4, gated=True, vocabulary=4096, sequence=2048, tied=False)
+EXPERTS = Model("experts", 8, 1024, 8, 4, gated=True, vocabulary=4096, sequence=2048, tied=False, experts=8, top_k=2,
+                expert_inside=1024)  # fmt: skip
+KINDS = ("plain", "zero1", "zero2", "zero3")
+
+
+def overlapping(cluster: Cluster, *names: str, **figures: object) -> Cluster:
+    return replace(cluster, efficiency=replace(cluster.efficiency, overlaps=frozenset(names), **figures))  # type: ignore[arg-type]
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[Model, Plan]:
+    model = draw(st.sampled_from((SMALL, EXPERTS)))
+    t, p, c, d = (draw(st.sampled_from((1, 2, 4))) for _ in range(4))
+    e = draw(st.sampled_from((1, 2))) if model.experts else 1
+    while (t * p * c * e * d) % 8:
+        d *= 2
+    m = draw(st.integers(1, 3)) * p
+    schedule, v = draw(st.sampled_from((("one_f_one_b", 1), ("gpipe", 1), ("interleaved", 2), ("zb_h1", 1))))
+    return model, Plan(
+        t, p, c, e, d, draw(st.sampled_from((1, 2))), m, schedule if p > 1 else "one_f_one_b", v if p > 1 else 1,
+        draw(st.sampled_from(KINDS)), 0, draw(st.sampled_from(("all", "selective", "full"))), draw(st.booleans()),
+    )  # fmt: skip
+
+
+def found(case: tuple[Model, Plan], *overlaps: str) -> Estimate:
+    model, plan = case
+    return estimate(model, overlapping(planner.h100_cluster(plan.gpus), *overlaps), plan)
+
+
+@given(plans())
+def test_parts_add_up_and_are_never_negative(case: tuple[Model, Plan]) -> None:
+    one = found(case, "context", "pipeline", "data")
+    assert set(one.parts) == set(planner.PARTS)
+    assert all(seconds >= -1e-12 for seconds in one.parts.values())
+    assert sum(one.parts.values()) == one.seconds > 0
+    pace = planner.Costs(case[0], one.cluster).pace(
+        one.plan.cut, one.plan.microbatch, one.plan.chunks, one.plan.sequence_parallel, one.plan.recompute
+    )
+    # All microbatches one after the other at the pace of the slowest rank, and what is not theirs.
+    rest = one.parts["bubble"] + one.parts["data"] + one.parts["optimizer"]
+    filling = 2 * (one.plan.pipeline - 1) * pace.hop
+    assert one.seconds == pytest.approx(one.plan.microbatches * pace.total + rest + filling)
+
+
+@given(plans())
+def test_what_hardware_does_is_at_least_what_the_model_asks_for(case: tuple[Model, Plan]) -> None:
+    one = found(case, "data")
+    assert 0 < one.mfu <= one.hfu < 1
+    assert (one.hfu == one.mfu) == (one.plan.recompute != "full")
+    done = one.model.step_flops(one.tokens) / (one.seconds * one.plan.gpus)
+    assert one.mfu == pytest.approx(done / one.cluster.peak)
+
+
+def test_mfu_is_that_of_the_package_where_attention_and_embeddings_are_small() -> None:
+    model, plan = MODELS["Llama 3 405B"], Plan(8, 16, 1, 1, 64, 1, 32, "interleaved", 8, "zero1")
+    one = estimate(model, planner.h100_cluster(8192), plan)
+    simple = cost.mfu(model.params, one.tokens, one.seconds, 8192, one.cluster.peak)
+    attention = 12 * model.layers * model.hidden * model.sequence
+    assert one.mfu == pytest.approx(simple * (1 + attention / (6 * model.params)), rel=0.01)
+
+
+def test_hfu_counts_one_forward_pass_more() -> None:
+    plan = Plan(data=8, recompute="full")
+    one = estimate(SMALL, planner.a100_cluster(8), plan)
+    layers = one.model.forward_flops(1) - 2 * one.model.embedding_params
+    assert one.hfu / one.mfu == pytest.approx(1 + layers / one.model.step_flops(1))
+    selective = estimate(SMALL, planner.a100_cluster(8), Plan(data=8, recompute="selective"))
+    scores = 4 * SMALL.sequence * SMALL.hidden * SMALL.layers
+    assert selective.hfu / selective.mfu == pytest.approx(1 + scores / SMALL.step_flops(1))
+
+
+# Overlap
+
+
+@given(plans())
+def test_overlap_never_makes_a_step_longer(case: tuple[Model, Plan]) -> None:
+    alone, hidden = found(case), found(case, "tensor", "context", "data")
+    for part in ("tensor", "context", "data"):
+        assert hidden.parts[part] <= alone.parts[part] + 1e-12
+    assert hidden.seconds <= alone.seconds + 1e-9
+
+
+@given(plans())
+def test_overlap_hides_no_more_than_the_computing_it_lies_under(case: tuple[Model, Plan]) -> None:
+    model, plan = case
+    alone, hidden = found(case), found(case, "tensor", "context", "data")
+    costs = planner.Costs(model, alone.cluster)
+    layer = costs.layer(plan.microbatch, plan.tensor, plan.context, plan.expert, plan.sequence_parallel, plan.recompute)
+    n = plan.microbatches * plan.layers_on_a_rank(model)
+    saved = {part: alone.parts[part] - hidden.parts[part] for part in ("tensor", "context", "data")}
+    assert saved["tensor"] <= n * layer.weight_gradient * 7 / 12 + 1e-12
+    assert saved["context"] <= n * 3 * layer.attention + 1e-12
+    pace = costs.pace(plan.cut, plan.microbatch, plan.chunks, plan.sequence_parallel, plan.recompute)
+    # In each microbatch one forward and one backward pass at the most; without ZeRO-2 or 3 in one microbatch only.
+    times = plan.microbatches + 1 if plan.stage >= 2 else 1
+    assert saved["data"] <= times * pace.total + 1e-12
+
+
+@given(plans())
+def test_the_last_gradient_is_never_hidden(case: tuple[Model, Plan]) -> None:
+    one = found(case, "data")
+    holders = one.plan.holders
+    assert one.parts["data"] > 0 or holders == 1
+
+
+def test_a_slow_network_shows_where_it_is_longer_than_the_backward_pass() -> None:
+    plan = Plan(data=64, microbatches=1, sharding="zero1")
+    cluster = planner.h100_cluster(64)
+    waits = [estimate(SMALL, cluster.with_network(f), plan).parts["data"] for f in (1, 0.1, 0.01)]
+    compute = estimate(SMALL, cluster, plan).parts["computing"]
+    assert waits[0] < waits[1] < waits[2]
+    # Ten times slower takes ten times as long; what lies under one microbatch stays the same.
+    assert waits[2] > 10 * waits[1] and waits[2] - 10 * waits[1] < 10 * compute
+
+
+# Kernels
+
+
+def test_narrow_products_wait_for_memory() -> None:
+    cluster = planner.h100_cluster(8)
+    seconds = planner.product_seconds
+    wide = 2 * 8192 * 8192 * 8192 / seconds(cluster, 8192, 8192, 8192)
+    assert wide == pytest.approx(cluster.peak * cluster.efficiency.products)
+    narrow = seconds(cluster, 8192, 8192, 8)
+    moved = 2 * (8192 * 8192 + 8192 * 8 + 8192 * 8)
+    assert narrow == pytest.approx(moved / (cluster.gpu.memory_bandwidth * cluster.efficiency.memory))
+
+
+def test_tensor_parallelism_makes_products_narrower_and_a_layer_less_than_t_times_as_fast() -> None:
+    cluster = planner.h100_cluster(8)
+    one, eight = (planner.layer_seconds(SMALL, cluster, 1, t, 1, 1, True, "all").total for t in (1, 8))
+    assert one / 8 < eight < one
+
+
+def test_the_optimizer_reads_and_writes_what_a_rank_owns() -> None:
+    plain, cut = (
+        estimate(SMALL, planner.h100_cluster(8), Plan(data=8, sharding=kind)).parts["optimizer"]
+        for kind in ("plain", "zero1")
+    )
+    assert plain == pytest.approx(8 * cut)
+    params = SMALL.params - SMALL.hidden  # the last norm is not counted
+    assert plain == pytest.approx(params * 30 / (3.35e12 * 0.8))
+
+
+# Price
+
+
+def test_dollars_and_joules() -> None:
+    one = estimate(SMALL, planner.h100_cluster(8, price=2.0), Plan(data=8))
+    run = one.run(1e9)
+    assert (
+        run["dollars"] == pytest.approx(run["hours"] * 8 * 2.0) == pytest.approx(1000 * one.dollars_per_million_tokens)
+    )
+    assert run["megawatt-hours"] == pytest.approx(run["hours"] * 8 * 700 / 1e6)
+    assert run["steps"] == 1e9 / (8 * 2048)
