@@ -1,4 +1,4 @@
-"""The parts of a step add up, utilisation is what the field means by it, and overlap hides no more than it lies under."""
+"""The parts of a step add up, utilisation is what the field means by it, overlap hides no more than it lies under."""
 
 from __future__ import annotations
 
