@@ -135,7 +135,7 @@ class Costs:
 
     @_once
     def in_flight(self, schedule: str, p: int, m: int, chunks: int) -> tuple[float, float, float, float]:
-        """Layers' worth of activations: held by the first rank, waiting there for weight gradients; of the last, both."""
+        """Layers of activations: held by the first rank, waiting there for weight gradients; of the last rank, both."""
         marks = in_flight_by_rank(schedule, p, m, chunks)
         most, last = self.layers(p, chunks)
         return (
