@@ -233,3 +233,32 @@ def test_the_bubbles_of_the_sources(stages: int, microbatches: int, percent: flo
     busy = sum(parts[name] for name in ("computing", "uneven", "recomputed", "tensor", "messages"))
     assert round(100 * parts["bubble"] / (busy + parts["bubble"]), 1) == percent
     assert cost.bubble_fraction(stages, microbatches) == pytest.approx(parts["bubble"] / (busy + parts["bubble"]))
+
+
+def test_logits_and_what_is_there_for_a_moment() -> None:
+    costs = planner.Costs(SMALL, H100(8))
+    first, last = costs.activations((2, 4, 1, 1, 1), 2, 8, "one_f_one_b", 1, True, "full")
+    assert first.logits == 0 and last.logits == 6 * 2 * 256 * 1024 / 2
+    everything = costs.kept(2, 2, 1, True, "all")[0]
+    assert first.buffers == pytest.approx(everything - costs.kept(2, 2, 1, True, "full")[0])  # one layer again
+    # Under ZeRO-3 two layers' parameters are there at a time, and the whole gradient of one.
+    sharded = estimate(SMALL, H100(8), Plan(data=8, sharding="zero3", recompute="all")).held
+    assert sharded.buffers == pytest.approx(SMALL.layer_params * (2 * 2 + 4))
+
+
+def test_what_is_computed_again_sends_again() -> None:
+    once, twice = (
+        estimate(EXPERTS, H100(16), Plan(context=2, expert=4, data=2, recompute=r)).sent for r in ("all", "full")
+    )
+    forward = cost.ring_attention_bytes_by_rank([128, 128], 4, 64, passes="forward")[0]
+    assert twice["context"] - once["context"] == 8 * forward
+    assert twice["expert"] == 1.5 * once["expert"]
+
+
+def test_experts_are_updated_by_those_that_hold_them() -> None:
+    costs = planner.Costs(EXPERTS, H100(16))
+    params = costs.params(1, 1, 4, 1)[0]
+    assert params.experts == EXPERTS.layers * EXPERTS.expert_layer_params / 4
+    moved = (26 + 4) * (params.dense / 16 + params.experts / 4)  # 4 ranks hold the same experts, 16 all else
+    seconds = costs.optimizer((1, 1, 1, 4, 4), "zero1", 0, 4, 1)
+    assert seconds == pytest.approx(moved / (3.35e12 * 0.8))

@@ -167,3 +167,12 @@ def test_dollars_and_joules() -> None:
     )
     assert run["megawatt-hours"] == pytest.approx(run["hours"] * 8 * 700 / 1e6)
     assert run["steps"] == 1e9 / (8 * 2048)
+
+
+def test_parameters_that_come_later_than_they_are_needed_are_waited_for() -> None:
+    exchange = planner.Exchange(gather=3.0, scatter=2.0, gather_once=1.0, scatter_once=6.0)
+    assert exchange.in_forward(1.0, overlap=True) == 2.0 and exchange.in_forward(1.0, overlap=False) == 3.0
+    assert exchange.in_backward(4.0, overlap=True) == 1.0 and exchange.in_backward(9.0, overlap=True) == 0.0
+    # Once: a tenth of the first gather and scatter, of the parameters, and what of the gradients is longer than 4 s.
+    assert exchange.once(2.0, 4.0, 10, overlap=True) == pytest.approx(0.5 + 0.1 + 2.0)
+    assert exchange.once(2.0, 4.0, 10, overlap=False) == 7.0
