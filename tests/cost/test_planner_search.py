@@ -173,3 +173,13 @@ def test_a_space_keeps_to_what_the_software_can_do() -> None:
         plan = one.plan
         assert plan.microbatch == 2 and plan.schedule == "one_f_one_b" and plan.recompute == "full"
         assert plan.tensor <= 2 and plan.context == 1 and plan.sharding == "zero1"
+
+
+def test_the_nearest_is_the_plan_that_needs_least_of_all() -> None:
+    small = CLUSTER.with_memory(1e8)
+    found, costs = search(TINY, small, 64), planner.Costs(TINY, small)
+    assert not found.best and found.nearest is not None
+    needs = [planner.memory_of(costs, plan).total for plan in everything(TINY, 64)]
+    assert found.nearest.held.total == pytest.approx(min(needs))
+    by_cut = {cut: planner.memory_of(costs, plan).total for cut, plan in found.too_large.items()}
+    assert min(by_cut.values()) == found.nearest.held.total
