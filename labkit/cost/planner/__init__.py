@@ -2,6 +2,9 @@
 
 `model`, `gpus` and `cluster` say what is trained on what, `plan` how; `predicted` says what that takes, made of the
 parts that `costs` keeps: `kernels` and `pace` have time, `held` memory, `wires`, `traffic` and `exchange` messages.
+`search` looks at all plans of a `space`; `explain` and `remedies` put what it found into sentences, `advice` and
+`fallacies` answer rules of thumb by computing. `published` has runs of papers to compare with, `calibrate` fits the few
+figures of efficiency to measured steps.
 """
 
 from __future__ import annotations

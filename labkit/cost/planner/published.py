@@ -35,8 +35,9 @@ class PublishedRun:
     """A run as its paper has it.
 
     batch: sequences. tflops: operations a second and GPU, in 1e12, as the paper counts them: `counted` "hardware"
-    (with what is computed again, attention in full) or "model" (without; attention under its causal mask only, see
-    `reached`). plan: as far as the paper says; `open` choices are those that the planner finds fastest.
+    (with what is computed again, attention in full) or "model" (without; attention under its causal mask only, which
+    the Llama 3 paper does not say: counted in full, its step at 131,072 tokens would take 1.4 times as long). chunks:
+    on a rank; 0 leaves microbatch and chunks to the planner.
     """
 
     source: str
