@@ -9,6 +9,8 @@ from .expert.parallel import ExpertParallel as ExpertParallel
 from .flat import Flat as Flat, Piece as Piece
 from .fsdp.deferred import deferred as deferred
 from .fsdp.fully_shard import FullyShard as FullyShard
+from .hybrid.config import HybridConfig as HybridConfig
+from .hybrid.hybrid import Hybrid as Hybrid
 from .layout import Layout as Layout
 from .mesh import Mesh as Mesh
 from .pipeline.running.pipeline import Pipeline as Pipeline

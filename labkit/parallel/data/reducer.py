@@ -172,6 +172,13 @@ class Reducer:
             self._agree_on_order()
         self._start_over()
 
+    def send_all(self, factor: float = 1.0) -> None:
+        """Sum what `.grad` holds, times `factor`, if no backward is to come: those of a pipeline have been."""
+        self._factor, self._used = factor, [False] * len(self.names)
+        for i in self._order:
+            self._ready(i)
+        self._finish()
+
     def stand_in(self) -> None:
         """Take part in the step of the others with nothing to add: what a rank does whose data has ended."""
         for p in self.parameters:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,9 @@ from labkit.parallel.refusals.agreement import check_all
 from labkit.parallel.refusals.gradients import AVERAGES, AVERAGES_SAID
 from labkit.parallel.refusals.same_model import check_same, checksum
 from labkit.wire.errors import RefusedError
+from labkit.wire.group import Group
+
+Elsewhere = Callable[[str], tuple[Group, Group] | None] | None
 
 
 @dataclass
@@ -30,7 +33,7 @@ class Built:
 
 def build(
     module: nn.Module, choice: Choice, sharding: Sharding, dtype: torch.dtype | None, lent: dict[int, FlatParameter],
-    options: str, groups: Grouped,
+    options: str, groups: Grouped, elsewhere: Elsewhere = None,
 ) -> Built:  # fmt: skip
     """Cut the parameters of `module`, and take them out of it.
 
@@ -43,11 +46,12 @@ def build(
     if recipe is None:
         _refuse_meta(module)
     words = {"options": options} | _describe(module, table, recipe is not None) | groups.words
-    check_all(sharding.groups, functools.partial(check_same, words))
+    shardings = {o.name: _sharding_of(o.name, sharding, elsewhere) for owned in table.values() for o in owned}
+    _check_same(words, sharding, shardings)
 
     keys = _keys(module)
     units = [
-        Unit(name, unit, _flat_params(name, table[name], sharding, dtype, lent, groups))
+        Unit(name, unit, _flat_params(name, table[name], shardings, dtype, lent, groups))
         for name, unit in modules.items()
     ]
     home = {
@@ -77,12 +81,32 @@ def build(
 
 
 def _flat_params(
-    name: str, owned: list[Owned], sharding: Sharding, dtype: Any, lent: dict[int, FlatParameter], groups: Grouped
-) -> list[FlatParameter]:
-    kinds: dict[tuple[torch.dtype, bool, int], list[Owned]] = {}
+    name: str, owned: list[Owned], shardings: dict[str, Sharding], dtype: Any, lent: dict[int, FlatParameter],
+    groups: Grouped,
+) -> list[FlatParameter]:  # fmt: skip
+    kinds: dict[tuple[torch.dtype, bool, Sharding, int], list[Owned]] = {}
     for o in owned:
-        kinds.setdefault((o.tensor.dtype, o.tensor.requires_grad, groups.of[id(o.tensor)]), []).append(o)
-    return [FlatParameter(name, alike, sharding, dtype, lent, group) for (*_, group), alike in kinds.items()]
+        kind = (o.tensor.dtype, o.tensor.requires_grad, shardings[o.name], groups.of[id(o.tensor)])
+        kinds.setdefault(kind, []).append(o)
+    return [FlatParameter(name, alike, sharding, dtype, lent, n) for (_, _, sharding, n), alike in kinds.items()]
+
+
+def _sharding_of(name: str, sharding: Sharding, elsewhere: Elsewhere) -> Sharding:
+    found = None if elsewhere is None else elsewhere(name)
+    return sharding if found is None else replace(sharding, shard_group=found[0], replicate_group=found[1])
+
+
+def _check_same(words: dict[str, str], sharding: Sharding, shardings: dict[str, Sharding]) -> None:
+    """`words` are the same on all ranks; those of a parameter with other holders on those."""
+    apart = {f"{what} {name!r}": one for name, one in shardings.items() if one != sharding
+             for what in ("parameter", "group of")}  # fmt: skip
+    everywhere = {key: text for key, text in words.items() if key not in apart}
+    groups = [(group, everywhere) for group in sharding.groups]
+    for other in dict.fromkeys(apart.values()):
+        some = {key: text for key, text in words.items() if apart.get(key) == other}
+        groups += [(group, some) for group in other.groups]
+    said = {id(group): text for group, text in reversed(groups)}
+    check_all([group for group, _ in groups], lambda group: check_same(said[id(group)], group))
 
 
 def _swap(unit: Unit) -> None:
@@ -142,8 +166,8 @@ def check_options(module: Any, prefetch: Any, average: Any, *dtypes: Any) -> Non
         raise RefusedError("this module has no parameters: there is nothing to shard")
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
         raise RefusedError(f"prefetch={prefetch!r}: the number of units to fetch ahead, 0 or more")
-    if average not in AVERAGES:
-        raise RefusedError(f"average={average!r}: {AVERAGES_SAID}")
+    if average not in (*AVERAGES, "sum"):
+        raise RefusedError(f"average={average!r}: {AVERAGES_SAID}, or 'sum' (the losses are shares of one)")
     for name, dtype in zip(("param_dtype", "reduce_dtype", "output_dtype"), dtypes, strict=True):
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise RefusedError(f"{name}={dtype!r}: a floating-point dtype such as torch.bfloat16, or None")

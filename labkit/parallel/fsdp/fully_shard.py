@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map
 
 from labkit.collectives import all_reduce
 from labkit.parallel.fsdp import states
-from labkit.parallel.fsdp.building import build, check_options
+from labkit.parallel.fsdp.building import Elsewhere, build, check_options
 from labkit.parallel.fsdp.clipping import clip_by_norm
 from labkit.parallel.fsdp.flat_parameter import FlatParameter
 from labkit.parallel.fsdp.join import Join
@@ -49,7 +49,9 @@ class FullyShard(nn.Module):
     gathered and computed; floating-point inputs are cast to it. reduce_dtype: of gradients on the wire, param_dtype
     if None. output_dtype: to which floating-point outputs are cast. average: every rank counts the same ("ranks"), or
     as much as it says ("weights"), or as its batch has examples ("examples": the first dimension of the first tensor in
-    the inputs). check_nan: refuse a gradient that is not finite, by rank and name, before it is
+    the inputs); "sum": the ranks' losses are shares of one loss. elsewhere: by a parameter's name, the ranks that cut
+    it and those that hold the same shard, where these are not those of all others (an expert has fewer copies); None
+    for the others. check_nan: refuse a gradient that is not finite, by rank and name, before it is
     sent. algorithm: of the collectives; a ring's reduce-scatter of 16-bit gradients becomes pairwise, which adds them
     up in 32 bits.
 
@@ -67,7 +69,7 @@ class FullyShard(nn.Module):
         reshard_after_forward: bool | None = None, prefetch: int = 1,
         param_dtype: torch.dtype | None = None, reduce_dtype: torch.dtype | None = None,
         output_dtype: torch.dtype | None = None, average: str = "ranks", check_nan: bool = False,
-        algorithm: str = "ring",
+        algorithm: str = "ring", elsewhere: Elsewhere = None,
     ):  # fmt: skip
         super().__init__()
         check_options(module, prefetch, average, param_dtype, reduce_dtype, output_dtype)
@@ -80,10 +82,12 @@ class FullyShard(nn.Module):
         options = f"{strategy}, reshard={self.sharding.reshard}, prefetch={prefetch}, {param_dtype}, {reduce_dtype}"
         self._groups = Grouped(module, param_groups)
         lent = self._claims.lent
-        built = build(module, units, self.sharding, param_dtype, lent, f"{options}, {average}", self._groups)
+        built = build(module, units, self.sharding, param_dtype, lent, f"{options}, {average}", self._groups,
+                      elsewhere)  # fmt: skip
         self.units: list[Unit] = built.units
         self.keys = built.keys  # of the plain model's state dict, with the name of the parameter or buffer behind each
-        self._reducer = Reducer(self.sharding, reduce_dtype, check_nan, self._begin_backward)
+        op = "sum" if average == "sum" else "avg"
+        self._reducer = Reducer(self.sharding, reduce_dtype, check_nan, self._begin_backward, op)
         self._schedule = Schedule(self.units, prefetch, self.sharding.reshard)
         for unit in self.units:
             unit.uninstall()
@@ -242,7 +246,7 @@ class FullyShard(nn.Module):
 
     def _share(self, inputs: Any) -> float:
         """What this rank's gradient counts, times the number of ranks (the plain average divides by it)."""
-        if self._average == "ranks":
+        if self._average in ("ranks", "sum"):
             return 1.0 if self._join is None else self._join.share()
         if self._join is not None and self._join.standing_in:
             self._weight = 0.0

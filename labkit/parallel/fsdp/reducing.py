@@ -26,11 +26,13 @@ class Reducer:
 
     sync: False while gradients are only summed up, for a later microbatch to reduce. share: how much of this rank's
     gradient counts, on top of the plain average over ranks. check_nan: see `unfit.refuse_nan`. begin: called before
-    anything is added; it sees to it that `finish` is called when backward ends.
+    anything is added; it sees to it that `finish` is called when backward ends. op: "avg" or "sum" over the ranks.
     """
 
-    def __init__(self, sharding: Sharding, dtype: torch.dtype | None, check_nan: bool, begin: Callable[[], None]):
-        self.sharding, self.dtype, self.check_nan, self._begin = sharding, dtype, check_nan, begin
+    def __init__(
+        self, sharding: Sharding, dtype: torch.dtype | None, check_nan: bool, begin: Callable[[], None], op: str = "avg"
+    ):  # fmt: skip
+        self.sharding, self.dtype, self.check_nan, self._begin, self.op = sharding, dtype, check_nan, begin, op
         self.sync, self.share = True, 1.0
         self._under_way: list[Iterator[None]] = []
 
@@ -97,18 +99,19 @@ class Reducer:
 
     def _reduction(self, flat_param: FlatParameter, flat: Tensor) -> Iterator[None]:
         """Reduce-scatter where the unit is cut, all-reduce of the shard across its copies; a yield where it waits."""
-        within, across, algorithm = self.sharding.shard_group, self.sharding.replicate_group, self.sharding.algorithm
+        sharding, op = flat_param.sharding, self.op
+        within, across, algorithm = sharding.shard_group, sharding.replicate_group, sharding.algorithm
         of = flat_param.unit or "root"
         if within.size > 1:
             if flat.dtype in SIXTEEN_BIT and algorithm == "ring":
                 algorithm = "pairwise"  # the bytes of the ring, but added up in 32 bits
-            handle = reduce_scatter(flat, within, "avg", algorithm, async_op=True, of=of)
+            handle = reduce_scatter(flat, within, op, algorithm, async_op=True, of=of)
             del flat
             yield
             flat = handle.wait()
             del handle
         if across.size > 1:
-            handle = all_reduce(flat, across, "avg", self.sharding.algorithm, async_op=True, of=of)
+            handle = all_reduce(flat, across, op, sharding.algorithm, async_op=True, of=of)
             yield
             flat = handle.wait()
         if within.size == across.size == 1:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from labkit.collectives import all_gather, broadcast
 from labkit.parallel.flat import Flat
-from labkit.parallel.refusals.agreement import gather_texts
+from labkit.parallel.refusals.agreement import check_all, gather_texts
 from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
@@ -51,6 +51,29 @@ def check_same(words: Mapping[str, str], group: Group) -> None:
         "the ranks did not bring the same model. Against rank 0, " + "; ".join(found) + ". "
         "Build the model from the same configuration on every rank"
     )
+
+
+def check_same_by_group(
+    words: Mapping[str, str], module: nn.Module, groups: Sequence[Group], group_of: Callable[[str], Group]
+) -> None:
+    """`check_same` where some parameters have holders of their own: each is compared among those only.
+
+    words: of all, by "parameter 'name'", "group of 'name'", and others, which all ranks of `groups` have alike.
+    group_of: the holders of a parameter by its name. All ranks of `groups` refuse, or none.
+    """
+    apart: dict[str, Group] = {}
+    for name, _ in module.named_parameters():
+        if all(group_of(name) is not group for group in groups):
+            apart |= dict.fromkeys((f"parameter {name!r}", f"group of {name!r}"), group_of(name))
+    others = list({id(group): group for group in apart.values()}.values())
+
+    def check(group: Group) -> None:
+        among_these = any(group is one for one in groups)
+        check_same(
+            {k: v for k, v in words.items() if (k not in apart if among_these else apart.get(k) is group)}, group
+        )
+
+    check_all([*groups, *others], check)
 
 
 def _first_difference(theirs: Mapping[str, str], first: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from labkit import collectives
 from labkit.parallel.groups import Grouped, ParamGroups
-from labkit.parallel.refusals.same_model import broadcast_all, check_same, describe
+from labkit.parallel.refusals.same_model import broadcast_all, check_same_by_group, describe
 from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
@@ -46,6 +46,10 @@ class ZeRO(Inspect):
     find_unused_parameters: allow some that get no gradient in a step. Ranks then tell each other which, at one byte a
         parameter and step; one that no rank reached stays as it is. Without it such a parameter is refused by name.
     check_nan: look at each gradient before it is sent (one sum), and refuse NaN and infinity by rank and name.
+    average: "ranks", or "sum" where the ranks' losses are shares of one loss, and their gradients are summed.
+    group_of: by a parameter's name, the ranks that hold it too, where these are not all of `group`: an expert has
+        copies on some of the ranks only. What is cut is cut among them. These groups lie in `group`, and together
+        they are all of it.
 
     Frozen parameters (requires_grad=False) have no gradient and no optimizer's state. A tied weight counts once.
     """
@@ -53,15 +57,18 @@ class ZeRO(Inspect):
     def __init__(
         self, module: nn.Module, group: Group, optimizer: AdamW | Callable[..., torch.optim.Optimizer] | None = None,
         precision: str = "single", *, param_groups: ParamGroups = None, offload: bool = False,
-        find_unused_parameters: bool = False, check_nan: bool = True,
+        find_unused_parameters: bool = False, check_nan: bool = True, average: str = "ranks",
+        group_of: Callable[[str], Group] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        _check(module, optimizer, precision, offload)
+        _check(module, optimizer, precision, offload, average)
+        self._op = "avg" if average == "ranks" else "sum"
+        self._group_of = group_of or (lambda name: group)
         self.module, self.group, self.precision = module, group, precision
         self._made_of = AdamW() if optimizer is None else optimizer
         self.groups = Grouped(module, param_groups)
         self.find_unused_parameters, self.check_nan = find_unused_parameters, check_nan
-        check_same(describe(module) | self.groups.words, group)
+        check_same_by_group(describe(module) | self.groups.words, module, [group], self._group_of)
         broadcast_all(module.buffers(), group)
         own = next(module.parameters()).dtype
         self.dtype = torch.bfloat16 if precision == "mixed" else own  # of parameters, gradients and messages
@@ -75,13 +82,14 @@ class ZeRO(Inspect):
         self.units: list[ZeroUnit] = []
 
     def _add(self, named: Named, cut: bool, of: str = "") -> list[ZeroUnit]:
-        """Make units of these parameters, with those that are trained apart from those that are frozen."""
+        """Make units of these parameters: those that are trained, those that are frozen, each of one group of ranks."""
+        kinds: dict[tuple[bool, int], list[tuple[str, nn.Parameter]]] = {}
+        for name, p in named:
+            kinds.setdefault((not p.requires_grad, id(self._group_of(name))), []).append((name, p))
         made = []
-        for trained in (True, False):
-            some = [(name, p) for name, p in named if p.requires_grad == trained]
-            if some:
-                groups = [self.groups.of[id(p)] for _, p in some]
-                made.append(ZeroUnit(some, self.group, self.dtype, self._make_state, cut, groups, of))
+        for some in (kinds[kind] for kind in sorted(kinds, key=lambda kind: kind[0])):
+            holders, groups = self._group_of(some[0][0]), [self.groups.of[id(p)] for _, p in some]
+            made.append(ZeroUnit(some, holders, self.dtype, self._make_state, cut, groups, of, self._op))
         for unit in made:
             for index, p in enumerate(unit.parameters if unit.trained else ()):
                 p.register_post_accumulate_grad_hook(_telling(self, unit, index))
@@ -195,7 +203,9 @@ def _cast(x: Any, dtype: torch.dtype) -> Any:
     return x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
-def _check(module: nn.Module, optimizer: Any, precision: str, offload: bool) -> None:
+def _check(module: nn.Module, optimizer: Any, precision: str, offload: bool, average: str) -> None:
+    if average not in ("ranks", "sum"):
+        raise RefusedError(f"average={average!r}: 'ranks' (the mean), or 'sum' (the losses are shares of one)")
     if precision not in ("mixed", "single"):
         raise RefusedError(
             f"precision={precision!r}: choose 'mixed' (2 + 2 + 12 bytes a parameter) or 'single' (4 + 4 + 8)"

@@ -54,7 +54,7 @@ class Inspect(nn.Module):
         found: dict[str, Tensor] = {}
         for unit in self.units:
             if unit.gradient is not None:
-                whole = collectives.all_gather(unit.gradient, self.group, unit.flat.counts, algorithm="ring")
+                whole = collectives.all_gather(unit.gradient, unit.group, unit.flat.counts, algorithm="ring")
                 found.update(zip(unit.names, unit.flat.views(whole), strict=True))
         return found
 

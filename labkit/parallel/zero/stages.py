@@ -62,7 +62,7 @@ class ZeRO1(ZeRO):
     def _keep(self, unit: ZeroUnit, handle: Any) -> None:
         """The mean comes to lie in the whole gradient, where this rank's own was."""
         assert unit.whole_gradient is not None
-        unit.gradient = unit.flat.part(unit.whole_gradient, self.group.rank)
+        unit.gradient = unit.flat.part(unit.whole_gradient, unit.group.rank)
         unit.gradient.copy_(handle.wait())
 
 

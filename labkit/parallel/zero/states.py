@@ -92,7 +92,7 @@ def _keys(model: Inspect) -> dict[str, str]:
 
 def _whole(model: Inspect, unit: ZeroUnit, own: Tensor) -> dict[str, Tensor]:
     own = own.to(unit.shard.device)
-    whole = collectives.all_gather(own, model.group, unit.flat.counts, algorithm="ring")
+    whole = collectives.all_gather(own, unit.group, unit.flat.counts, algorithm="ring")
     return dict(zip(unit.names, unit.flat.views(whole), strict=True))
 
 

@@ -34,13 +34,14 @@ class ZeroUnit:
     gradient: the shard of the mean gradient over ranks, or None.
     groups: the number of the parameter group of each of them.
     of: the block that it belongs to, which all ranks must name alike when they gather it.
+    op: "avg", the mean of the ranks' gradients; "sum".
     """
 
     def __init__(
         self, named: Named, group: Group, dtype: torch.dtype, make_state: Callable[[Tensor, Tensor], State], cut: bool,
-        groups: Sequence[int], of: str = "",
+        groups: Sequence[int], of: str = "", op: str = "avg",
     ) -> None:  # fmt: skip
-        self.group, self.flat, self.cut, self.of = group, Flat(named, group.size), cut, of
+        self.group, self.flat, self.cut, self.of, self.op = group, Flat(named, group.size), cut, of, op
         self.names, self.parameters, self.groups = [name for name, _ in named], [p for _, p in named], groups
         self.trained = self.parameters[0].requires_grad
         first = self.parameters[0].data
@@ -117,14 +118,23 @@ class ZeroUnit:
         self.arrived.add(index)
 
     @torch.no_grad()
+    def own_gradient(self, index: int) -> Tensor:
+        """This rank's own gradient of parameter `index`, to be changed in place before `reduce`; zeros at first."""
+        view = self._room()[index]
+        if index not in self.arrived:
+            view.zero_()
+            self.arrived.add(index)
+        return view
+
+    @torch.no_grad()
     def reduce(self) -> Any:
-        """Start to reduce-scatter the mean of `whole_gradient` over ranks; a handle, whose result is this shard.
+        """Start to reduce-scatter the mean (or sum) of `whole_gradient` over ranks; the handle's result is this shard.
 
         A parameter that got no gradient on this rank counts as zero here. 16-bit gradients are added in 32 bits and
         rounded once: that is what the algorithm "pairwise" does, at the bytes of the ring.
         """
         self.used |= self.arrived
-        return collectives.reduce_scatter(self._fill(), self.group, "avg", algorithm="pairwise", async_op=True)
+        return collectives.reduce_scatter(self._fill(), self.group, self.op, algorithm="pairwise", async_op=True)
 
     @torch.no_grad()
     def check_finite(self) -> None:
