@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import pytest
 import torch
-from slices import few
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from slices import LONG, few
 from torch import nn
 
 import labkit
@@ -15,6 +18,9 @@ from labkit.models.gpt import next_token_loss
 from labkit.models.moe import MoE, MoEConfig, losses_of
 from labkit.parallel import AdamW, Hybrid, HybridConfig
 from labkit.parallel.hybrid.batch import examples_of
+from labkit.parallel.hybrid.checks import check
+from labkit.parallel.hybrid.config import AXES, DATA, SCHEDULES
+from labkit.wire.errors import RefusedError
 
 pytestmark = pytest.mark.ranks
 
@@ -27,29 +33,36 @@ MODELS = {
     "capacity": dataclasses.replace(DENSE, moe=MoEConfig(4, 2, hidden=0.5, capacity=1.1)),
     "bias": dataclasses.replace(DENSE, tied=False, moe=MoEConfig(4, 1, hidden=1, scores="sigmoid", bias_rate=1e-2)),
 }
-STEPS, BATCH, LENGTH, CLIP = 3, 8, 11, 0.3
+STEPS, LENGTH, CLIP = 3, 11, 0.3
 SETTINGS = {"lr": 1e-2, "eps": 1e-4}  # so that rounding is not blown up where a gradient is about 0
 
 
-def batches():
+def batch_of(config):
+    """Examples: without a pipeline some ranks have one more than others."""
+    pieces = config.dp * config.microbatches
+    return pieces * max(1, 8 // pieces) if config.pp > 1 else max(10, pieces + 2)
+
+
+def batches(batch):
     for step in range(STEPS):
-        drawn = torch.randint(13, (BATCH, LENGTH + 1), generator=torch.Generator().manual_seed(step))
+        drawn = torch.randint(13, (batch, LENGTH + 1), generator=torch.Generator().manual_seed(step))
         yield drawn[:, :-1], drawn[:, 1:]
 
 
-def on_one_device(model, dp=1, microbatches=1):
+@functools.cache
+def on_one_device(model, batch, dp=1, microbatches=1):
     """(losses, norms, parameters and buffers) of the plain model, which takes the batch in these pieces."""
     gpt = GPT(model, seed=5).double()
     adam, losses, norms = torch.optim.AdamW(gpt.parameters(), **SETTINGS), [], []
     routers = [layer for layer in gpt.modules() if isinstance(layer, MoE)]
-    for inputs, targets in batches():
+    for inputs, targets in batches(batch):
         adam.zero_grad()
         total, loads = 0.0, [0] * len(routers)
-        for piece in examples_of(BATCH, dp, microbatches):
+        for piece in examples_of(batch, dp, microbatches):
             rows = [i for some in piece for i in some]
             loss = next_token_loss(gpt(inputs[rows]), targets[rows]) + losses_of(gpt)
-            (len(rows) / BATCH * loss).backward()
-            total += len(rows) / BATCH * loss.item()
+            (len(rows) / batch * loss).backward()
+            total += len(rows) / batch * loss.item()
             loads = [load + layer.routing.load_e for load, layer in zip(loads, routers, strict=True)]
         losses.append(total)
         norms.append(float(nn.utils.clip_grad_norm_(gpt.parameters(), CLIP)))
@@ -61,10 +74,10 @@ def on_one_device(model, dp=1, microbatches=1):
 
 
 def train(group, model, config):
-    """The same of a hybrid run, and the furthest that two ranks are apart in it."""
+    """The same of a hybrid run."""
     hybrid = Hybrid(group, model, config, seed=5, optimizer=AdamW(**SETTINGS), dtype=torch.float64)
     losses, norms = [], []
-    for inputs, targets in batches():
+    for inputs, targets in batches(batch_of(config)):
         hybrid.zero_grad()
         losses.append(hybrid.forward_backward(inputs, targets).item())
         norms.append(hybrid.clip_grad_norm_(CLIP).item())
@@ -78,13 +91,29 @@ def furthest(got, wanted):
     return max(float((got[name] - wanted[name]).abs().max()) for name in wanted)
 
 
-def compare(model, config, size=8):
-    losses, norms, weights = on_one_device(model, config.dp, config.microbatches)
+def compare(world, model, config):
+    losses, norms, weights = on_one_device(model, batch_of(config), *(
+        (config.dp, config.microbatches) if model.moe else ()))  # fmt: skip
     assert min(norms) > CLIP  # so that a wrong norm shows in the weights
-    for got in labkit.launch(train, size, model, config, transport="local").results:
+    for got in world.run(train, model, config).results:
         assert got[0] == pytest.approx(losses, rel=1e-9, abs=1e-9)
         assert got[1] == pytest.approx(norms, rel=1e-9, abs=1e-9)
         assert furthest(got[2], weights) < 1e-9
+
+
+@pytest.fixture(scope="module")
+def worlds():
+    """Worlds by size, kept for all tests of this file."""
+    made = {}
+
+    def of(size):
+        if size not in made:
+            made[size] = labkit.world(size, transport="local")
+        return made[size]
+
+    yield of
+    for world in made.values():
+        world.close()
 
 
 TABLE = [
@@ -122,5 +151,41 @@ def words(value):
 
 
 @pytest.mark.parametrize(("model", "config"), few(TABLE, keep=4), ids=words)
-def test_eight_ranks_are_one_device(model, config):
-    compare(MODELS[model], config)
+def test_eight_ranks_are_one_device(worlds, model, config):
+    compare(worlds(8), MODELS[model], config)
+
+
+@st.composite
+def combinations(draw, size):
+    """A model and a legal configuration of `size` ranks: sizes, then everything that can be chosen, and what is not
+    refused."""
+    sizes = dict.fromkeys(AXES, 1)
+    for _ in range(size.bit_length() - 1):
+        sizes[draw(st.sampled_from(AXES))] *= 2
+    name, data = draw(st.sampled_from(list(MODELS))), draw(st.sampled_from(DATA))
+    powers = st.sampled_from([1, 2, 4])
+    config = HybridConfig(
+        **sizes, data=data, shard=draw(powers) if data == "hsdp" else None, ep=draw(powers),
+        sequence_parallel=draw(st.booleans()), schedule=draw(st.sampled_from([*SCHEDULES, "interleaved"])),
+        chunks=draw(st.sampled_from([1, 2])), microbatches=draw(st.sampled_from([1, 2, 3, 4])),
+        layout=draw(st.sampled_from(["zigzag", "striped", "contiguous"])), ulysses=draw(powers),
+        order=tuple(draw(st.permutations(AXES))),
+    )  # fmt: skip
+    try:
+        check(MODELS[name], config, size)
+    except RefusedError:
+        assume(False)
+    return name, config
+
+
+@settings(max_examples=60 if LONG else 3)
+@given(combinations(8))
+def test_any_combination_on_eight_ranks(worlds, drawn):
+    compare(worlds(8), MODELS[drawn[0]], drawn[1])
+
+
+@pytest.mark.long
+@settings(max_examples=30)
+@given(combinations(16))
+def test_any_combination_on_sixteen_ranks(worlds, drawn):
+    compare(worlds(16), MODELS[drawn[0]], drawn[1])
