@@ -7,8 +7,7 @@ import functools
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from slices import LONG, few
 from torch import nn
 
