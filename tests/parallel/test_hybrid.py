@@ -177,6 +177,7 @@ def combinations(draw, size):
     return name, config
 
 
+@pytest.mark.timeout(1800)
 @settings(max_examples=60 if LONG else 3)
 @given(combinations(8))
 def test_any_combination_on_eight_ranks(worlds, drawn):
@@ -184,6 +185,7 @@ def test_any_combination_on_eight_ranks(worlds, drawn):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @settings(max_examples=30)
 @given(combinations(16))
 def test_any_combination_on_sixteen_ranks(worlds, drawn):

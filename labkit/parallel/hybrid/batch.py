@@ -7,6 +7,7 @@ from itertools import accumulate, pairwise
 from torch import Tensor
 
 from labkit.collectives.chunks import even_sizes
+from labkit.models.gpt import GPTConfig
 from labkit.parallel.hybrid.config import HybridConfig
 from labkit.wire.errors import RefusedError
 
@@ -26,12 +27,17 @@ def examples_of(batch: int, dp: int, microbatches: int) -> list[list[range]]:
     return found
 
 
-def check_batch(inputs: Tensor, targets: Tensor, config: HybridConfig) -> None:
+def check_batch(inputs: Tensor, targets: Tensor, model: GPTConfig, config: HybridConfig) -> None:
     """Raise RefusedError for a batch that cannot be cut. Nothing is sent: every rank has the same batch."""
     if inputs.dim() != 2 or inputs.shape != targets.shape:
         raise RefusedError(
             f"a step takes inputs and targets of (examples, positions), and these are {list(inputs.shape)} and "
             f"{list(targets.shape)}"
+        )
+    if not 1 <= inputs.shape[1] <= model.context:  # said here: a rank along cp sees some of the positions only
+        raise RefusedError(
+            f"a batch of {inputs.shape[1]} positions, but this model has {model.context}: cut the input, or build it "
+            f"with GPTConfig(context={inputs.shape[1]})"
         )
     batch, pieces = len(inputs), config.dp * config.microbatches
     if batch < pieces or (config.pp > 1 and batch % pieces):

@@ -152,7 +152,7 @@ class Hybrid:
         inputs, targets: (b, t) int64, the whole batch on every rank, which takes its examples and positions of it.
         Beside what the axes send: an all-reduce of one number over all ranks, the loss.
         """
-        check_batch(inputs, targets, self.config)
+        check_batch(inputs, targets, self.model, self.config)
         weight, length = self._begin(inputs.shape[1])
         pieces = examples_of(len(inputs), self.config.dp, self.config.microbatches)
         mine = [pieces[k][self.data.rank] for k in range(len(pieces))]

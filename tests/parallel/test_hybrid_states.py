@@ -1,0 +1,111 @@
+"""The state of any hybrid run goes on in any other: weights, momentum, variance, numbers of steps, routers' biases."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+import torch
+from slices import LONG, few
+
+import labkit
+from labkit.models import GPTConfig
+from labkit.models.moe import MoEConfig
+from labkit.parallel import AdamW, Hybrid, HybridConfig
+from labkit.wire.errors import RefusedError
+
+pytestmark = pytest.mark.ranks
+
+DENSE = GPTConfig(vocab=13, context=12, layers=4, heads=4, width=16, expansion=2)
+MOE = dataclasses.replace(DENSE, moe=MoEConfig(4, 1, hidden=1, scores="sigmoid", bias_rate=1e-2, balance=0))
+ANY = [
+    HybridConfig(dp=2, data="zero1", pp=2, tp=2, sequence_parallel=True, microbatches=2),
+    HybridConfig(dp=4, data="hsdp", shard=2, tp=2, sequence_parallel=True),
+    HybridConfig(dp=2, pp=2, cp=2, microbatches=2),
+    HybridConfig(cp=2, data="zero3", dp=4),
+    HybridConfig(dp=2, data="fsdp", pp=4, microbatches=1),
+    HybridConfig(dp=2, data="zero2", tp=4),
+    HybridConfig(tp=2, pp=2, dp=2, schedule="zb_v", chunks=2, microbatches=2, order=("pp", "tp", "dp", "cp")),
+    HybridConfig(dp=2, data="fsdp", cp=2, tp=2),
+]
+EXPERTS = [
+    HybridConfig(dp=4, data="zero1", pp=2, ep=2, microbatches=1),
+    HybridConfig(dp=4, data="fsdp", ep=4, tp=2, sequence_parallel=True),
+    HybridConfig(dp=2, ep=2, pp=2, cp=2, microbatches=2),
+    HybridConfig(dp=8, data="zero3", ep=2),
+]
+
+
+def batch(step):
+    drawn = torch.randint(13, (8, 12), generator=torch.Generator().manual_seed(step))
+    return drawn[:, :-1], drawn[:, 1:]
+
+
+def pair(model):
+    """Two configurations, drawn."""
+    return random.sample(ANY if model.moe is None else EXPERTS, 2)
+
+
+def trained(group, model, config, first, last, state=None):
+    """The state after steps `first` to `last`, begun with `state`."""
+    hybrid = Hybrid(group, model, config, seed=3, optimizer=AdamW(lr=1e-2, eps=1e-4), dtype=torch.float64)
+    if state is not None:
+        hybrid.load_state_dict(state)
+        again = hybrid.state_dict()
+        assert all(torch.equal(again[key][name], x) for key in ("parameters", "momentum", "variance", "buffers")
+                   for name, x in state[key].items()) and again["steps"] == state["steps"]  # fmt: skip
+    for step in range(first, last):
+        hybrid.step(*batch(step), max_norm=0.3)
+    return hybrid.state_dict()
+
+
+def apart(a, b):
+    assert a["steps"] == b["steps"] and all(a[key].keys() == b[key].keys() for key in a if key != "kind")
+    return max(float((a[key][name] - x).abs().max()) for key in ("parameters", "momentum", "variance", "buffers")
+               for name, x in b[key].items())  # fmt: skip
+
+
+PAIRS = [("dense", n) for n in range(8)] + [("moe", n) for n in range(8)]
+
+
+@pytest.mark.parametrize(("kind", "number"), few([PAIRS[0], PAIRS[8], *PAIRS[1:8], *PAIRS[9:]], keep=2))
+def test_a_state_goes_on_in_any_other_configuration(kind, number):
+    """Saved by one, loaded by another, and by a single rank: as if it had been one run."""
+    model, known = (DENSE, ANY) if kind == "dense" else (MOE, EXPERTS)
+    one, other = random.Random(number if not LONG else None).sample(known, 2)
+    with labkit.world(8, transport="local") as world:
+        state = world.run(trained, model, one, 0, 2).results[3]
+        went_on = world.run(trained, model, other, 2, 3, state).results[5]
+    alone = labkit.launch(trained, 1, model, HybridConfig(), 0, 3).results[0]
+    if kind == "dense":  # with experts the pieces of the batch matter, a little
+        assert apart(went_on, alone) < 1e-9, (one, other)
+    back = labkit.launch(trained, 1, model, HybridConfig(), 3, 3, went_on).results[0]
+    assert apart(back, went_on) == 0 and set(back["steps"].values()) == {3}
+
+
+def test_a_state_of_another_model_is_refused_on_every_rank():
+    def refused(group):
+        hybrid = Hybrid(group, DENSE, HybridConfig(dp=2, data="zero1"))
+        state, found = hybrid.state_dict(), []
+        for change in (
+            lambda s: s.pop("momentum"),
+            lambda s: s["parameters"].pop("norm.bias"),
+            lambda s: s["variance"].update({"norm.bias": torch.zeros(3)}),
+            lambda s: s["parameters"].update(more=torch.zeros(3)),
+            lambda s: s["steps"].pop("norm.bias"),
+        ):
+            other = {key: dict(x) if isinstance(x, dict) else x for key, x in state.items()}
+            if group.rank:  # on one rank only: all refuse
+                change(other)
+            try:
+                hybrid.load_state_dict(other)
+            except RefusedError as why:
+                found.append(str(why))
+        return found
+
+    wanted = ["it has no 'momentum'", "no parameters of 'norm.bias'", "'norm.bias' is [3], and here [16]",
+              "parameters of 'more'", "no number of steps of 'norm.bias'"]  # fmt: skip
+    for found in labkit.launch(refused, 2, transport="local").results:
+        assert len(found) == len(wanted)
+        assert all(words in said and "on rank 1" in said for words, said in zip(wanted, found, strict=True)), found
