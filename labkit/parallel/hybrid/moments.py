@@ -19,8 +19,8 @@ class Moments:
         self.variance = {id(p): torch.zeros(p.numel(), dtype=p.dtype, device=p.device) for p in self.parameters}
         self.steps = dict.fromkeys(self.momentum, 0)
 
-    def of(self, p: Tensor) -> tuple[Tensor, Tensor, int]:
-        return self.momentum[id(p)], self.variance[id(p)], self.steps[id(p)]
+    def of(self, p: Tensor) -> tuple[Tensor, Tensor]:
+        return self.momentum[id(p)], self.variance[id(p)]
 
     @torch.no_grad()
     def update(self) -> None:
@@ -28,8 +28,7 @@ class Moments:
         for p in self.parameters:
             if p.grad is not None:
                 self.steps[id(p)] += 1
-                momentum, variance, step = self.of(p)
-                self.settings.update(p.view(-1), p.grad.reshape(-1), momentum, variance, step)
+                self.settings.update(p.view(-1), p.grad.reshape(-1), *self.of(p), self.steps[id(p)])
 
     def zero_grad(self) -> None:
         for p in self.parameters:

@@ -61,10 +61,13 @@ class Plain:
     def held(self) -> Iterator[Held]:
         for name, p in self._named.items():
             place = self._places[name]
-            momentum, variance, step = self._moments.of(p)
+            momentum, variance = self._moments.of(p)
             gradient = None if p.grad is None else p.grad.view(-1)
             counted = place.counted and self._groups[place.expert].rank == 0
-            yield Held(place, 0, place.numel, p.detach().view(-1), gradient, momentum, variance, step, counted)
+            yield Held(place, 0, place.numel, p.detach().view(-1), gradient, momentum, variance, counted)
+
+    def steps(self) -> dict[str, int]:
+        return {name: self._moments.steps[id(p)] for name, p in self._named.items()}
 
     def update(self) -> None:
         self._moments.update()

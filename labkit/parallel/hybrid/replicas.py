@@ -49,8 +49,7 @@ class Place:
 class Held:
     """Elements `start` to `stop` of a parameter of this rank, flattened: 1-D tensors that may be written to.
 
-    gradient: None before there is one. step: updates so far. counted: see above; the copies of what others count
-    are held here all the same.
+    gradient: None before there is one. counted: see above; copies of what others count are held all the same.
     """
 
     place: Place
@@ -60,7 +59,6 @@ class Held:
     gradient: Tensor | None
     momentum: Tensor
     variance: Tensor
-    step: int
     counted: bool
 
 
@@ -82,6 +80,9 @@ class Replicas(Protocol):
 
     def held(self) -> Iterator[Held]:
         """What this rank owns of the training state."""
+
+    def steps(self) -> dict[str, int]:
+        """Updates so far of every parameter of this rank, by the plain model's names."""
 
     def update(self) -> None:
         """One step of AdamW on what is held, and have the new weights wherever they are whole."""

@@ -12,6 +12,7 @@ from labkit.parallel.hybrid.moments import Moments
 from labkit.parallel.hybrid.part import Part
 from labkit.parallel.hybrid.replicas import Held, Place
 from labkit.parallel.zero.adamw import AdamW
+from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 Cut = tuple[Group, Group]  # the ranks that cut, and those that hold the same shard
@@ -59,18 +60,22 @@ class Sharded:
 
     def held(self) -> Iterator[Held]:
         for places, flat in self._flat_params():
-            momentum, variance, step = self._moments.of(flat.shard)
+            momentum, variance = self._moments.of(flat.shard)
             for piece in flat.pieces:
                 place, here = places[piece.name], slice(piece.offset, piece.offset + piece.stop - piece.start)
                 gradient = None if flat.shard.grad is None else flat.shard.grad[here]
                 counted = place.counted and flat.sharding.replicate_group.rank == 0
                 yield Held(place, piece.start, piece.stop, flat.shard.detach()[here], gradient, momentum[here],
-                           variance[here], step, counted)  # fmt: skip
+                           variance[here], counted)  # fmt: skip
 
     def _flat_params(self) -> Iterator[tuple[Mapping[str, Place], FlatParameter]]:
         for places, model in zip(self._places, self._wrapped, strict=True):
             for flat in model.flat_params:
                 yield places, flat
+
+    def steps(self) -> dict[str, int]:
+        return {places[name].name: self._moments.steps[id(flat.shard)]
+                for places, flat in self._flat_params() for name in flat.flat.names}  # fmt: skip
 
     def update(self) -> None:
         self._moments.update()
@@ -81,4 +86,9 @@ class Sharded:
 
     def loaded(self, steps: Mapping[str, int]) -> None:
         for places, flat in self._flat_params():
-            self._moments.steps[id(flat.shard)] = steps[places[flat.flat.names[0]].name]
+            found = {places[name].name: steps[places[name].name] for name in flat.flat.names}
+            if len(set(found.values())) > 1:
+                raise RefusedError(
+                    f"a unit is updated as one, and its parameters were updated {found} times: use zero3"
+                )
+            self._moments.steps[id(flat.shard)] = next(iter(found.values()))

@@ -62,9 +62,8 @@ def take(held: Iterable[Held], what: str, state: Mapping[str, Tensor], tp: int) 
         getattr(h, what).copy_(part.reshape(-1)[h.start : h.stop])
 
 
-def steps(held: Iterable[Held], names: Sequence[str], group: Group) -> dict[str, int]:
-    """Updates of each parameter so far."""
-    mine = {h.place.name: h.step for h in held}
+def steps(mine: Mapping[str, int], names: Sequence[str], group: Group) -> dict[str, int]:
+    """Updates of each parameter so far, from those that each rank knows."""
     most = all_reduce(torch.tensor([mine.get(name, 0) for name in names], device=group.device), group, "max")
     return dict(zip(names, most.tolist(), strict=True))
 

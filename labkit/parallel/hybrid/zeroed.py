@@ -60,7 +60,11 @@ class Zeroed:
                 place, here = self._places[unit.names[index]], slice(start, start + length)
                 gradient = None if unit.gradient is None else unit.gradient[here]
                 yield Held(place, begin, begin + length, master[here], gradient, momentum[here], variance[here],
-                           unit.steps[index], place.counted)  # fmt: skip
+                           place.counted)  # fmt: skip
+
+    def steps(self) -> dict[str, int]:
+        every = [pair for unit in self.model.units for pair in zip(unit.names, unit.steps, strict=True)]
+        return {self._places[name].name: step for name, step in every}
 
     def update(self) -> None:
         self.model.step()

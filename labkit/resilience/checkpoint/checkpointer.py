@@ -105,8 +105,11 @@ class Checkpointer:
             return
         if wait:
             raise RefusedError("save(beside=True) goes with wait=False: with wait=True training stands still anyway")
-        if self.training.zero is not None:
-            raise RefusedError("save(beside=True) is not for ZeRO: its update does not wait for the copy. Leave it out")
+        if self.training.inside is not None:
+            what = "ZeRO" if self.training.zero is not None else "a hybrid run"
+            raise RefusedError(
+                f"save(beside=True) is not for {what}: its update does not wait for the copy. Leave it out"
+            )
         if not self._hooks:
             self._hooks = [o.register_step_pre_hook(lambda *_: self.staged()) for o in self.training.optimizers]
 

@@ -1,7 +1,7 @@
 """What a rank holds of a model's parameters, by the names of the plain model: one answer for every strategy.
 
 A plain module, `DataParallel`, tensor-parallel layers, stages of a pipeline and `FullyShard` differ in this file only.
-ZeRO keeps the optimizer's state itself and has a file of its own (`zero_state.py`).
+ZeRO and `Hybrid` keep the optimizer's state themselves: `zero_state.py`, `hybrid_state.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from labkit.parallel.data.wrapper import DataParallel
 from labkit.parallel.fsdp.fully_shard import FullyShard
+from labkit.parallel.hybrid.hybrid import Hybrid
 from labkit.parallel.pipeline.running.pipeline import Pipeline
 from labkit.parallel.zero.base import ZeRO
 from labkit.wire.errors import RefusedError
@@ -42,6 +43,8 @@ def modules_of(model: Any) -> list[nn.Module]:
     """The modules behind a model: one, or the stages of a pipeline on this rank."""
     if isinstance(model, Pipeline):
         return list(model.modules)
+    if isinstance(model, Hybrid):
+        return [part.model for part in model.parts]
     if isinstance(model, nn.Module):
         return [model]
     if isinstance(model, Sequence) and model and all(isinstance(m, nn.Module) for m in model):

@@ -36,12 +36,12 @@ def wanted(training: Training, saved: Manifest) -> list[Want]:
     if there and here and there != here:
         raise NotLoaded(f"the checkpoint is of another model: {there}, and here it is {here}")
     wants = []
-    for piece in training.model_pieces():
+    for piece in training.needed_pieces():
         kind, _, rest = piece.name.partition("/")
         if kind == "model":
             wants.append(_want(piece, saved))
             wants += _optimizer_wants(training, rest, piece, saved)
-        elif training.zero is not None and rest.startswith("step/") and piece.name in saved.tensors:
+        elif training.inside is not None and rest.startswith("step/") and piece.name in saved.tensors:
             wants.append(_want(piece, saved))  # every rank counts the steps of every parameter
     for name, b in buffers(training.model):
         wants.append(_want(Piece.whole(name_of(training, saved, f"buffer/{name}"), b), saved))
@@ -62,11 +62,11 @@ def name_of(training: Training, saved: Manifest, name: str) -> str:
 
 
 def _optimizer_wants(training: Training, name: str, piece: Piece, saved: Manifest) -> Iterator[Want]:
-    if not training.optimizers and training.zero is None:
+    if not training.optimizers and training.inside is None:
         return
     for key in keys_of(saved):
         full = f"optimizer/{key}/{name}"
-        if full in saved.tensors and not (key == "step" and training.zero is not None):
+        if full in saved.tensors and not (key == "step" and training.inside is not None):
             shape, dtype = saved.tensors[full]
             mine = piece.slices if shaped(key, shape, piece.shape) else everything(_numel(shape))
             yield Want(full, shape, dtype, mine)
@@ -78,10 +78,10 @@ def _check_values(training: Training, saved: Manifest) -> None:
         if part is not None and saved.value(name, training.group.rank, training.group.size) is None:
             raise NotLoaded(f"the checkpoint was saved without a {name}: load without one")
     try:
-        if kind is None and (mine or training.zero is not None):
+        if kind is None and (mine or training.inside is not None):
             raise NotLoaded("the checkpoint was saved without an optimizer: load with optimizer=None")
-        if kind is not None and training.zero is not None:
-            zero_state.refuse_other_settings(training.zero, kind, saved.groups)
+        if kind is not None and training.inside is not None:
+            zero_state.refuse_other_settings(training.inside.names(training.model), kind, saved.groups)
         elif mine and kind != mine:
             raise NotLoaded(f"the checkpoint has the state of {kind}, and the optimizer here is {mine}")
         for names in group_names(training):
@@ -92,14 +92,14 @@ def _check_values(training: Training, saved: Manifest) -> None:
 
 def group_names(training: Training) -> list[list[str]]:
     """The names in each parameter group of the optimizers here."""
-    if training.zero is not None or not training.optimizers:
+    if training.inside is not None or not training.optimizers:
         return []
     return [g["names"] for g in optimizer_groups(training.optimizers, holdings(training.model))]
 
 
 def check(training: Training, read: Mapping[str, Tensor], saved: Manifest) -> None:
     """Raise NotLoaded if what was read cannot be taken up, though each of it was there."""
-    if training.zero is not None:
+    if training.inside is not None:
         return
     first: dict[tuple[int, str], tuple[str, Tensor]] = {}
     for holding in holdings(training.model):

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import zero_state
 from .holdings import buffers, holdings
 from .manifest import Manifest
 from .needs import group_names, keys_of, name_of
@@ -19,8 +18,8 @@ from .training import Training
 
 def take(training: Training, read: Mapping[str, Tensor], saved: Manifest) -> None:
     """Go on from what was read for `wanted(saved)`. Nothing here can be refused any more."""
-    if training.zero is not None:
-        zero_state.put_zero(training.zero, dict(read), saved.groups)
+    if training.inside is not None:
+        training.inside.put(training.model, dict(read), saved.groups)
     else:
         _take_model(training, read, saved)
     with torch.no_grad():

@@ -15,12 +15,13 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from labkit.parallel.hybrid.hybrid import Hybrid
 from labkit.parallel.zero.adamw import AdamW
 from labkit.parallel.zero.base import ZeRO
 from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
-from . import zero_state
+from . import hybrid_state, zero_state
 from .encode import decode, encode
 from .holdings import buffers, description, holdings, stream_of
 from .manifest import Manifest
@@ -45,9 +46,13 @@ class Training:
     ) -> None:  # fmt: skip
         self.model, self.group, self.random = model, group, random
         self.zero = model if isinstance(model, ZeRO) else None
+        self.inside: Any = None  # the functions for a model that has its optimizer inside
+        if self.zero is not None or isinstance(model, Hybrid):
+            self.inside = zero_state if self.zero is not None else hybrid_state
         given = [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-        if self.zero is not None and given:
-            raise RefusedError("a model under ZeRO has its optimizer inside: pass the model alone")
+        if self.inside is not None and given:
+            what = "a model under ZeRO" if self.zero is not None else "a hybrid run"
+            raise RefusedError(f"{what} has its optimizer inside: pass the model alone")
         if self.zero is not None and (not isinstance(self.zero.optimizer, AdamW) or len(self.zero.groups.settings) > 1):
             raise RefusedError(
                 "a checkpoint of ZeRO holds the state of labkit's AdamW in one parameter group: keep that of "
@@ -80,22 +85,26 @@ class Training:
 
     def model_pieces(self) -> Iterator[Piece]:
         """Parameters, and what the optimizer keeps for them."""
-        if self.zero is not None:
-            yield from zero_state.zero_pieces(self.zero)
+        if self.inside is not None:
+            yield from self.inside.pieces(self.model)
             return
         held = holdings(self.model)
         yield from (Piece(f"model/{h.name}", h.shape, h.slices, h.of(h.parameter)) for h in held)
         yield from optimizer_pieces(self.optimizers, held)
 
+    def needed_pieces(self) -> Iterator[Piece]:
+        """Parameters, and what the optimizer keeps for them, as far as this rank has to load them."""
+        yield from self.model_pieces() if self.inside is None else self.inside.needed(self.model)
+
     def plain(self) -> dict[str, Any]:
         """All else, ready for JSON: "values", "groups" and "numbers" (see `manifest.py`)."""
         values = {name: encode(part.state_dict(), name) for name, part in self.parts.items() if part is not None}
-        values["optimizer"] = "AdamW" if self.zero is not None else kind_of(self.optimizers)
+        values["optimizer"] = "AdamW" if self.inside is not None else kind_of(self.optimizers)
         values["model"] = self.identity
         if self.extra is not None:
             values["extra"] = encode(self.extra(), "extra")
-        if self.zero is not None:
-            return {"values": values, "groups": zero_state.zero_groups(self.zero), "numbers": {}}
+        if self.inside is not None:
+            return {"values": values, "groups": self.inside.groups(self.model), "numbers": {}}
         held = holdings(self.model)
         return {"values": values, "groups": optimizer_groups(self.optimizers, held),
                 "numbers": numbers(self.optimizers, held)}  # fmt: skip

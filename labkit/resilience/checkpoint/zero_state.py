@@ -5,13 +5,14 @@ So a run that began with torch's AdamW can go on under ZeRO, and the other way r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from labkit.parallel.zero.adamw import AdamW
 from labkit.parallel.zero.base import ZeRO
 from labkit.parallel.zero.states import held
 from labkit.parallel.zero.unit import ZeroUnit
@@ -25,7 +26,7 @@ from .slices import StridedSlice, everything
 NAMES = {"parameters": "model/", "momentum": "optimizer/exp_avg/", "variance": "optimizer/exp_avg_sq/"}
 
 
-def zero_pieces(model: ZeRO) -> Iterator[Piece]:
+def pieces(model: ZeRO) -> Iterator[Piece]:
     """What this rank owns, and the number of steps of every parameter, which every rank knows."""
     for unit in model.units:
         for prefix, tensor in _tensors(unit):
@@ -37,18 +38,14 @@ def zero_pieces(model: ZeRO) -> Iterator[Piece]:
                 yield Piece(f"optimizer/step/{name}", (), everything(1), torch.tensor([float(steps)]))
 
 
-def zero_groups(model: ZeRO) -> Groups:
+def groups(model: ZeRO) -> Groups:
     """The settings of AdamW, as one parameter group."""
-    names = sorted(name for unit in model.units if unit.trained for name in unit.names)
-    return [{"settings": encode(asdict(model.optimizer), "the optimizer's settings"), "names": names}]
+    return [{"settings": encode(asdict(model.optimizer), "the optimizer's settings"), "names": sorted(names(model))}]
 
 
-def put_zero(model: ZeRO, read: dict[str, Tensor], groups: Groups) -> None:
-    """Take what was read, by the names of `zero_pieces`. Every rank calls it: stages 1 and 2 gather what was read."""
-    settings = settings_for([n for unit in model.units if unit.trained for n in unit.names], groups)
-    for key in asdict(model.optimizer):
-        if key in settings:
-            setattr(model.optimizer, key, decode(settings[key]))
+def put(model: ZeRO, read: dict[str, Tensor], groups: Groups) -> None:
+    """Take what was read, by the names of `pieces`. Every rank calls it: stages 1 and 2 gather what was read."""
+    put_settings(model.optimizer, settings_for(names(model), groups))
     with torch.no_grad():
         for unit in model.units:
             for prefix, tensor in _tensors(unit):
@@ -63,14 +60,29 @@ def put_zero(model: ZeRO, read: dict[str, Tensor], groups: Groups) -> None:
                 unit.publish(unit.all_gather())
 
 
-def refuse_other_settings(model: ZeRO, saved: Any, groups: Groups) -> None:
-    """Raise RefusedError for the state of another optimizer than AdamW, or of a variant of it that ZeRO has not."""
+needed = pieces  # to go on, a rank needs what it would save
+
+
+def names(model: ZeRO) -> list[str]:
+    """Of the parameters that are trained."""
+    return [name for unit in model.units if unit.trained for name in unit.names]
+
+
+def refuse_other_settings(trained: Sequence[str], saved: Any, groups: Groups) -> None:
+    """Raise RefusedError for the state of another optimizer than AdamW, or of a variant of it that ours has not."""
     if saved != "AdamW":
         raise RefusedError(f"the checkpoint has the state of {saved}, and ZeRO trains with AdamW")
-    settings = settings_for([n for unit in model.units if unit.trained for n in unit.names], groups)
+    settings = settings_for(trained, groups)
     for key in ("amsgrad", "maximize"):
         if settings.get(key):
             raise RefusedError(f"the checkpoint was trained with AdamW({key}=True), which ZeRO's AdamW has not")
+
+
+def put_settings(optimizer: AdamW, settings: Mapping[str, Any]) -> None:
+    """Learning rate and the like, as they were saved."""
+    for key in asdict(optimizer):
+        if key in settings:
+            setattr(optimizer, key, decode(settings[key]))
 
 
 def _tensors(unit: ZeroUnit) -> Iterator[tuple[str, Tensor]]:
