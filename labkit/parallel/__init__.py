@@ -12,6 +12,7 @@
     vocab_parallel_cross_entropy     which no rank ever holds as a whole
     ContextParallel(group)           every rank holds a part of each sequence: `labkit.parallel.context`
     ExpertParallel(group)            every rank holds some experts, and tokens go to them: `labkit.parallel.expert`
+    Hybrid(group, model, config)     all of them at once, along the axes of a mesh: `labkit.parallel.hybrid`
     Pipeline(modules, group, loss)   every rank holds some layers, and runs a schedule: `labkit.parallel.pipeline`
     checkpoint(function, *inputs)    activations computed again in backward, in place of kept
     kernels(module, group, seconds)  stand-in kernels: layers that take a given time on the virtual clock

@@ -23,7 +23,7 @@ from labkit.wire.errors import RefusedError
 
 pytestmark = pytest.mark.ranks
 
-DENSE = GPTConfig(vocab=13, context=12, layers=4, heads=4, width=16, expansion=2)
+DENSE = GPTConfig(vocab=13, context=40, layers=4, heads=4, width=16, expansion=2)
 MODELS = {
     "dense": DENSE,
     "untied": dataclasses.replace(DENSE, tied=False, kv_heads=2),
@@ -32,7 +32,7 @@ MODELS = {
     "capacity": dataclasses.replace(DENSE, moe=MoEConfig(4, 2, hidden=0.5, capacity=1.1)),
     "bias": dataclasses.replace(DENSE, tied=False, moe=MoEConfig(4, 1, hidden=1, scores="sigmoid", bias_rate=1e-2)),
 }
-STEPS, LENGTH, CLIP = 3, 11, 0.3
+STEPS, CLIP = 3, 0.3
 SETTINGS = {"lr": 1e-2, "eps": 1e-4}  # so that rounding is not blown up where a gradient is about 0
 
 
@@ -42,19 +42,24 @@ def batch_of(config):
     return pieces * max(1, 8 // pieces) if config.pp > 1 else max(10, pieces + 2)
 
 
-def batches(batch):
+def length_of(config):
+    """Positions: two for each rank of cp, which zigzag needs, and 11 or more, by which little divides."""
+    return max(11, 2 * config.cp + 3)
+
+
+def batches(batch, length):
     for step in range(STEPS):
-        drawn = torch.randint(13, (batch, LENGTH + 1), generator=torch.Generator().manual_seed(step))
+        drawn = torch.randint(13, (batch, length + 1), generator=torch.Generator().manual_seed(step))
         yield drawn[:, :-1], drawn[:, 1:]
 
 
 @functools.cache
-def on_one_device(model, batch, dp=1, microbatches=1):
+def on_one_device(model, batch, length, dp=1, microbatches=1):
     """(losses, norms, parameters and buffers) of the plain model, which takes the batch in these pieces."""
     gpt = GPT(model, seed=5).double()
     adam, losses, norms = torch.optim.AdamW(gpt.parameters(), **SETTINGS), [], []
     routers = [layer for layer in gpt.modules() if isinstance(layer, MoE)]
-    for inputs, targets in batches(batch):
+    for inputs, targets in batches(batch, length):
         adam.zero_grad()
         total, loads = 0.0, [0] * len(routers)
         for piece in examples_of(batch, dp, microbatches):
@@ -76,7 +81,7 @@ def train(group, model, config):
     """The same of a hybrid run."""
     hybrid = Hybrid(group, model, config, seed=5, optimizer=AdamW(**SETTINGS), dtype=torch.float64)
     losses, norms = [], []
-    for inputs, targets in batches(batch_of(config)):
+    for inputs, targets in batches(batch_of(config), length_of(config)):
         hybrid.zero_grad()
         losses.append(hybrid.forward_backward(inputs, targets).item())
         norms.append(hybrid.clip_grad_norm_(CLIP).item())
@@ -91,7 +96,7 @@ def furthest(got, wanted):
 
 
 def compare(world, model, config):
-    losses, norms, weights = on_one_device(model, batch_of(config), *(
+    losses, norms, weights = on_one_device(model, batch_of(config), length_of(config), *(
         (config.dp, config.microbatches) if model.moe else ()))  # fmt: skip
     assert min(norms) > CLIP  # so that a wrong norm shows in the weights
     for got in world.run(train, model, config).results:
@@ -149,7 +154,7 @@ def words(value):
                     if getattr(value, f.name) != getattr(default, f.name))  # fmt: skip
 
 
-@pytest.mark.parametrize(("model", "config"), few(TABLE, keep=4), ids=words)
+@pytest.mark.parametrize(("model", "config"), few(TABLE, keep=2), ids=words)
 def test_eight_ranks_are_one_device(worlds, model, config):
     compare(worlds(8), MODELS[model], config)
 
@@ -178,7 +183,7 @@ def combinations(draw, size):
 
 
 @pytest.mark.timeout(1800)
-@settings(max_examples=60 if LONG else 3)
+@settings(max_examples=60 if LONG else 2)
 @given(combinations(8))
 def test_any_combination_on_eight_ranks(worlds, drawn):
     compare(worlds(8), MODELS[drawn[0]], drawn[1])

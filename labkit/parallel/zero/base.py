@@ -63,6 +63,8 @@ class ZeRO(Inspect):
         super().__init__()
         _check(module, optimizer, precision, offload, average)
         self._op = "avg" if average == "ranks" else "sum"
+        if group_of is not None and find_unused_parameters:
+            raise RefusedError("find_unused_parameters=True asks all ranks, and group_of names parameters of some only")
         self._group_of = group_of or (lambda name: group)
         self.module, self.group, self.precision = module, group, precision
         self._made_of = AdamW() if optimizer is None else optimizer
