@@ -11,7 +11,6 @@ from hypothesis import assume, given, settings, strategies as st
 from slices import LONG, few
 from torch import nn
 
-import labkit
 from labkit.models import GPT, GPTConfig
 from labkit.models.gpt import next_token_loss
 from labkit.models.moe import MoE, MoEConfig, losses_of
@@ -103,21 +102,6 @@ def compare(world, model, config):
         assert got[0] == pytest.approx(losses, rel=1e-9, abs=1e-9)
         assert got[1] == pytest.approx(norms, rel=1e-9, abs=1e-9)
         assert furthest(got[2], weights) < 1e-9
-
-
-@pytest.fixture(scope="module")
-def worlds():
-    """Worlds by size, kept for all tests of this file."""
-    made = {}
-
-    def of(size):
-        if size not in made:
-            made[size] = labkit.world(size, transport="local")
-        return made[size]
-
-    yield of
-    for world in made.values():
-        world.close()
 
 
 TABLE = [

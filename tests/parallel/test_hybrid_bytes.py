@@ -47,7 +47,7 @@ def two_steps(group, model, config, dtype, max_norm):
 
 
 @pytest.mark.parametrize("config", few(TABLE, keep=2), ids=range(len(TABLE)))
-def test_bytes_of_a_step(config):
+def test_bytes_of_a_step(worlds, config):
     n = TABLE.index(config)
     model, dtype, max_norm = (
         list(MODELS.values())[n % 3],
@@ -55,7 +55,7 @@ def test_bytes_of_a_step(config):
         (None, 1.0)[n // 2 % 2],
     )
     config = dataclasses.replace(config, algorithm="ring")
-    trace = labkit.launch(two_steps, 8, model, config, dtype, max_norm, transport="local").trace
+    trace = worlds(8).run(two_steps, model, config, dtype, max_norm).trace
     sent = [sum(m.nbytes for m in trace.sends if m.step == 2 and m.src == rank) for rank in range(8)]
     said = cost.hybrid_bytes_by_rank(model, config, BATCH, LENGTH, itemsize=dtype.itemsize, clip=max_norm is not None)
     assert sent == [one.total for one in said]

@@ -66,17 +66,16 @@ PAIRS = [("dense", n) for n in range(8)] + [("moe", n) for n in range(8)]
 
 
 @pytest.mark.parametrize(("kind", "number"), few(PAIRS))
-def test_a_state_goes_on_in_any_other_configuration(kind, number):
+def test_a_state_goes_on_in_any_other_configuration(worlds, kind, number):
     """Saved by one, loaded by another, and by a single rank: as if it had been one run."""
     model, known = (DENSE, ANY) if kind == "dense" else (MOE, EXPERTS)
     one, other = random.Random(number if not LONG else None).sample(known, 2)
-    with labkit.world(8, transport="local") as world:
-        state = world.run(trained, model, one, 0, 2).results[3]
-        went_on = world.run(trained, model, other, 2, 3, state).results[5]
-    alone = labkit.launch(trained, 1, model, HybridConfig(), 0, 3).results[0]
+    state = worlds(8).run(trained, model, one, 0, 2).results[3]
+    went_on = worlds(8).run(trained, model, other, 2, 3, state).results[5]
+    alone = worlds(1).run(trained, model, HybridConfig(), 0, 3).results[0]
     if kind == "dense":  # with experts the pieces of the batch matter, a little
         assert apart(went_on, alone) < 1e-9, (one, other)
-    back = labkit.launch(trained, 1, model, HybridConfig(), 3, 3, went_on).results[0]
+    back = worlds(1).run(trained, model, HybridConfig(), 3, 3, went_on).results[0]
     assert apart(back, went_on) == 0 and set(back["steps"].values()) == {3}
 
 
@@ -162,14 +161,13 @@ def plain(group, model, directory):
 
 
 @pytest.mark.parametrize(("kind", "number"), few([PAIRS[9], *PAIRS[:9], *PAIRS[10:]]))
-def test_a_checkpoint_goes_on_in_any_other_configuration(kind, number, tmp_path):
+def test_a_checkpoint_goes_on_in_any_other_configuration(worlds, kind, number, tmp_path):
     """On the disk, in parts; and the plain model goes on from it, too."""
     model, known = (DENSE, ANY) if kind == "dense" else (MOE, EXPERTS)
     one, other = random.Random(number if not LONG else None).sample(known, 2)
-    with labkit.world(8, transport="local") as world:
-        _, saved = world.run(resumed, model, one, tmp_path, 0, 2).results[0]
-        loaded, went_on = world.run(resumed, model, other, tmp_path, 2, 3).results[7]
+    _, saved = worlds(8).run(resumed, model, one, tmp_path, 0, 2).results[0]
+    loaded, went_on = worlds(8).run(resumed, model, other, tmp_path, 2, 3).results[7]
     assert apart(loaded, saved) == 0
-    last = labkit.launch(plain, 1, model, tmp_path).results[0]
+    last = worlds(1).run(plain, model, tmp_path).results[0]
     assert last.pop("lr") == 1e-2
     assert apart(last, {key: x for key, x in went_on.items() if key != "kind"}) == 0

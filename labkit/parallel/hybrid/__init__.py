@@ -12,6 +12,7 @@ Read in this order:
     experts.py     routers that count the tokens of all ranks
     replicas.py    what all ways to share out the training state have in common: what is held, and counted once
     plain.py, zeroed.py, sharded.py   data parallelism: whole, ZeRO, FSDP and HSDP
+    building.py    from the configuration to parts and replicas
     norm.py        the norm of all gradients
     whole.py       the state as one device would have it, to save and to load
     hybrid.py      `Hybrid`, the door

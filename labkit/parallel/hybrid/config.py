@@ -12,6 +12,8 @@ from labkit.parallel.pipeline.zero_bubble import zb_h1, zb_h2, zb_v
 DATA = ("plain", "zero1", "zero2", "zero3", "fsdp", "hsdp")
 AXES = ("dp", "pp", "cp", "tp")
 DP = ("dp_replicate", "dp_shard", "ep")  # what "dp" is on the mesh
+DENSE = (*DP, "cp")  # along these, ranks hold the same weights
+EXPERTS = ("dp_replicate", "dp_shard", "cp")  # and along these the same experts
 SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
     "naive": naive, "gpipe": gpipe, "one_f_one_b": one_f_one_b, "zb_h1": zb_h1, "zb_h2": zb_h2, "zb_v": zb_v,
 }  # fmt: skip

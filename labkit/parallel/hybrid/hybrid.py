@@ -21,24 +21,18 @@ import torch
 from torch import Tensor
 
 from labkit.collectives import all_reduce
-from labkit.models.gpt import GPT, GPTConfig
+from labkit.models.gpt import GPTConfig
 from labkit.parallel.context.parallel import ContextParallel
 from labkit.parallel.hybrid import norm, whole
 from labkit.parallel.hybrid.batch import check_batch, examples_of
+from labkit.parallel.hybrid.building import build_parts, build_replicas
 from labkit.parallel.hybrid.checks import check, check_alike
-from labkit.parallel.hybrid.config import DP, HybridConfig
-from labkit.parallel.hybrid.experts import Experts
-from labkit.parallel.hybrid.part import Part
-from labkit.parallel.hybrid.plain import Plain
-from labkit.parallel.hybrid.replicas import Held, Place, Replicas, places
-from labkit.parallel.hybrid.sharded import Sharded
-from labkit.parallel.hybrid.zeroed import Zeroed
+from labkit.parallel.hybrid.config import DENSE, DP, HybridConfig
+from labkit.parallel.hybrid.replicas import Held
 from labkit.parallel.mesh import Mesh
 from labkit.parallel.pipeline.running.pipeline import Pipeline
 from labkit.parallel.pipeline.running.stage import drawing
-from labkit.parallel.pipeline.running.stages import layers_of
 from labkit.parallel.refusals.agreement import agree
-from labkit.parallel.tensor.gpt import TensorParallelGPT
 from labkit.parallel.vocab_loss import vocab_parallel_cross_entropy
 from labkit.parallel.zero.adamw import AdamW
 from labkit.wire.group import Group
@@ -51,8 +45,8 @@ class Hybrid:
     `optimizer` (AdamW; its settings may be changed between steps, alike on every rank). With experts, of one that
     takes the batch in the pieces of `examples_of`. dtype: of weights, gradients and messages.
 
-    mesh: the axes, `mesh["tp"]`; "dp" of the config is "dp_replicate", "dp_shard" and "ep" there. `dense` are the
-    ranks that hold the same weights (along dp and cp), `experts` those that hold the same experts.
+    mesh: the axes, `mesh["tp"]`; "dp" of the config is "dp_replicate", "dp_shard" and "ep" there. dense: the ranks that
+    hold the same weights as this one, along dp and cp.
     Bytes of a step: `cost.hybrid_bytes_by_rank`, for a model without experts. Raises RefusedError on every rank, before
     anything is built, for what cannot be (`checks.py`).
     """
@@ -68,63 +62,19 @@ class Hybrid:
         self.mesh = mesh = Mesh(group, config.mesh)
         self.tp, self.pp = mesh["tp"], mesh["pp"]
         self.data = mesh[DP]  # the ranks that have other examples
-        self.dense, self.experts = mesh[(*DP, "cp")], mesh["dp_replicate", "dp_shard", "cp"]
+        self.dense = mesh[DENSE]
         self.schedule = config.pipeline_schedule() if config.pp > 1 else None
         self.context = (
             ContextParallel(mesh["cp"], layout=config.layout, ulysses=config.ulysses) if config.cp > 1 else None
         )
-        self.parts = self._build()
-        self.replicas = self._replicas()
+        self.parts = build_parts(model, config, mesh, self.schedule, self.context, seed, dtype)
+        self.replicas = build_replicas(model, config, mesh, self.schedule, self.parts, self.optimizer)
         self.steps = 0  # forward_backward so far: random numbers follow from it
         self._share = 1.0
         self._pipeline = None
         if self.schedule is not None:
             self._pipeline = Pipeline(self.replicas.modules, self.pp, self._loss, seed=self._stream,
                                       tied=self.replicas.tied)  # fmt: skip
-
-    # -- building ----------------------------------------------------------------------------------------------
-
-    def _build(self) -> list[Part]:
-        """The stages of this rank, one a chunk, with their values."""
-        config, model = self.config, self.model
-        counts = layers_of(model.layers, config.pp * config.chunks)
-        stages = [0] if self.schedule is None else [self.schedule.stage(self.pp.rank, c) for c in range(config.chunks)]
-        built = []
-        for stage in stages:
-            start = sum(counts[:stage])
-            gpt = TensorParallelGPT(
-                model, self.tp, sequence=config.sequence_parallel, seed=self.seed, algorithm=config.algorithm,
-                layers=range(start, start + counts[stage]),
-            ).to(self.dtype)  # fmt: skip
-            if model.moe is not None:
-                Experts(self.mesh["ep"], self.dense).into(gpt)
-            if self.context is not None:
-                self.context.into(gpt)
-            built.append(gpt)
-        if len(built) > 1 and built[0].tied and built[-1].tied:  # both ends are here
-            built[-1].lm_head.weight = built[0].tokens.weight
-        return [Part(gpt, self.context) for gpt in built]
-
-    def _replicas(self) -> Replicas:
-        """The way to share out the training state that was chosen."""
-        config, held = self.config, dict[int, Place]()
-        for part in self.parts:
-            held = places(part, self.tp) | held  # a matrix that two parts share is the first one's
-        if config.data == "plain":
-            return Plain(self.parts, held, self.dense, self.experts, self.optimizer, config.algorithm)
-        if config.data in ("fsdp", "hsdp"):
-            copies = self.mesh["dp_replicate"]
-            dense = self.mesh["dp_shard", "ep", "cp"], copies
-            experts = self.mesh["dp_shard", "cp"], copies
-            return Sharded(self.parts, held, dense, experts, self.optimizer)
-        return Zeroed(config.data, self.parts, held, self.dense, self.experts, self.optimizer, self._ends())
-
-    def _ends(self) -> Group | None:
-        """The ranks of the first and the last stage, where this is one of them and both hold the tied matrix."""
-        if self.schedule is None or not self.model.tied:
-            return None
-        first, last = self.schedule.where(0)[0], self.schedule.where(self.schedule.stages - 1)[0]
-        return self.pp.subgroup([first, last]) if first != last and self.pp.rank in (first, last) else None
 
     @property
     def _stream(self) -> int:
@@ -248,22 +198,17 @@ class Hybrid:
 
     def state_dict(self) -> dict[str, Any]:
         """All that training goes on from, whole, on the CPU of every rank, in the format of `whole.py`."""
-        shapes, buffers = self._shapes()
+        shapes, buffers = whole.plain_shapes(self.model)
         state: dict[str, Any] = {"kind": "full"}
         for key, what in whole.KEYS.items():
             state[key] = self._gathered(what)
         state["steps"] = whole.steps(self.updates(), list(shapes), self.group)
-        own = dict(self.buffers())
-        state["buffers"] = {
-            name: all_reduce(own[name].clone() if name in own else torch.full(shape, -torch.inf, dtype=self.dtype),
-                             self.group, "max").cpu()
-            for name, shape in buffers.items()
-        }  # fmt: skip
+        state["buffers"] = {name: self._buffer(name, shape) for name, shape in buffers.items()}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict()`, of this or any other configuration. Refused on every rank for another model."""
-        agree(self.group, whole.problem(state, *self._shapes()))
+        agree(self.group, whole.problem(state, *whole.plain_shapes(self.model)))
         for key, what in whole.KEYS.items():
             whole.take(self.held(), what, state[key], self.tp.rank)
         for name, buffer in self.buffers():
@@ -283,15 +228,16 @@ class Hybrid:
         for part in self.parts:
             yield from part.model.named_buffers()
 
-    def _gathered(self, what: str) -> dict[str, Tensor]:
-        return whole.gathered(self.held(), what, self._shapes()[0], self.dtype, self.tp.rank, self.group)
+    def _buffer(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """One buffer, from the ranks that have it, which have the same values."""
+        own = dict(self.buffers()).get(name)
+        x = torch.full(shape, -torch.inf, dtype=self.dtype, device=self.group.device) if own is None else own.clone()
+        return all_reduce(x, self.group, "max").cpu()
 
-    def _shapes(self) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-        """Of all parameters and buffers of the plain model, by name."""
-        with torch.device("meta"):
-            plain = GPT(self.model)
-        return ({name: tuple(p.shape) for name, p in plain.named_parameters()},
-                {name: tuple(b.shape) for name, b in plain.named_buffers()})  # fmt: skip
+    def _gathered(self, what: str) -> dict[str, Tensor]:
+        return whole.gathered(
+            self.held(), what, whole.plain_shapes(self.model)[0], self.dtype, self.tp.rank, self.group
+        )
 
     def __repr__(self) -> str:
         return f"Hybrid({self.mesh!r}; data={self.config.data!r})"

@@ -15,12 +15,21 @@ import torch
 from torch import Tensor
 
 from labkit.collectives import all_reduce
+from labkit.models.gpt import GPT, GPTConfig
 from labkit.parallel.flat import Flat
 from labkit.parallel.hybrid.replicas import Held
 from labkit.wire.group import Group
 
 KEYS = {"parameters": "values", "momentum": "momentum", "variance": "variance"}
 Shapes = Mapping[str, tuple[int, ...]]
+
+
+def plain_shapes(model: GPTConfig) -> tuple[Shapes, Shapes]:
+    """Of all parameters, and of all buffers, by their names in GPT(model)."""
+    with torch.device("meta"):
+        plain = GPT(model)
+    return ({name: tuple(p.shape) for name, p in plain.named_parameters()},
+            {name: tuple(b.shape) for name, b in plain.named_buffers()})  # fmt: skip
 
 
 @torch.no_grad()
