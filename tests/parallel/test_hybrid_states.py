@@ -119,6 +119,7 @@ def with_dropout(group, config, stop):
     return losses
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config", few([
     HybridConfig(tp=2, pp=2, microbatches=2, sequence_parallel=True), HybridConfig(dp=2, data="fsdp", tp=2),
 ]), ids=range(2))  # fmt: skip
@@ -160,7 +161,7 @@ def plain(group, model, directory):
             "buffers": dict(gpt.named_buffers())}  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "number"), few([PAIRS[9], *PAIRS[:9], *PAIRS[10:]]))
+@pytest.mark.parametrize(("kind", "number"), few([PAIRS[9], *PAIRS[:9], *PAIRS[10:]], keep=0))
 def test_a_checkpoint_goes_on_in_any_other_configuration(worlds, kind, number, tmp_path):
     """On the disk, in parts; and the plain model goes on from it, too."""
     model, known = (DENSE, ANY) if kind == "dense" else (MOE, EXPERTS)
