@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import nbformat
 import pytest
@@ -25,6 +26,10 @@ CHAPTERS = Path(__file__).parents[2] / "notebooks"
         ("bytes-of-one-step", "102", "1024 bytes"),  # 26,122 numbers of 4 bytes, in KiB
         ("linear-parameters", "129", "64 weights"),
         ("linear-parameters", "8193", "a bias of its own"),
+        ("linear-parameters", "7", "PyTorch documentation"),
+        ("follow-the-arrows", "two", "it waits for rank 3 itself"),
+        ("follow-the-arrows", "rank one", "Nobody waits for rank 1"),
+        ("follow-the-arrows", "the last", "Type the number of a rank"),
     ],
 )
 def test_a_likely_mistake_is_told_by_its_name(id: str, typed: str, said: str) -> None:
@@ -35,6 +40,11 @@ def test_a_likely_mistake_is_told_by_its_name(id: str, typed: str, said: str) ->
 def test_a_loss_of_ln_10_can_be_drawn() -> None:
     sketch = CHAPTER.forecast("loss-curve", {"shown": [0, 5, 29], "batch": 16})
     assert min(abs(level - 2.3) for level in sketch.shown()["y"]) <= 0.05
+
+
+def test_one_image_is_not_said_to_be_several() -> None:
+    told = [CHAPTER.forecast("loss-curve", {"shown": [0, 29], "batch": batch}).prompt for batch in (1, 2)]
+    assert "with 1 image on each rank" in told[0] and "with 2 images on each rank" in told[1]
 
 
 @pytest.mark.parametrize(("size", "alive"), [(2, "Ranks 0 and 1 are alive"), (3, "Ranks 0 to 2 are alive")])
@@ -69,3 +79,63 @@ def test_the_script_of_the_summary_runs_under_torchrun(tmp_path: Path) -> None:
 def test_the_distance_of_the_ranks_is_told_beside_the_size_of_their_weights(drifts: float, said: str) -> None:
     logs = [[(2.0, torch.ones(4)), (1.0, torch.ones(4) + drifts * rank)] for rank in range(2)]
     assert said in pictures.apart(SimpleNamespace(results=[(log, None) for log in logs])).sentence
+
+
+class FakeTrace:
+    """One step of two ranks. Rank 0 computes from 1 s to 3 s, and is in a sum from 4 s to 8 s; a message of the sum
+    goes on until 9 s. Rank 1 begins at 0 s and ends at 10 s."""
+
+    def __init__(self) -> None:
+        about = {"step": 5, "attrs": {"kind": "compute"}}
+        self._spans = [
+            SimpleNamespace(rank=0, name="gradient", start=1.0, end=3.0, **about),
+            SimpleNamespace(rank=1, name="gradient", start=0.0, end=4.0, **about),
+            SimpleNamespace(rank=1, name="optimizer", start=9.0, end=10.0, **about),
+            SimpleNamespace(rank=0, name="gradient", start=20.0, end=30.0, **(about | {"step": 6})),
+        ]
+        of_sum = {"name": "all_reduce", "algorithm": "ring", "shape": (2,), "step": 5, "nested": False, "native": False}
+        self._calls = [SimpleNamespace(rank=0, start=4.0, end=8.0, group=0, seq=0, **of_sum)]
+        sent = {"src": 0, "dst": 1, "nbytes": 4000, "collective": 0, "step": 5}
+        self.sends = [SimpleNamespace(start=5.0, end=9.0, recv_start=4.0, arrived=9.0, **sent)]
+
+    def spans(self) -> list[Any]:
+        return self._spans
+
+    def collectives(self, name: str | None = None) -> list[Any]:
+        return self._calls
+
+
+def test_the_parts_of_the_drawn_step_add_up_to_it() -> None:
+    trace: Any = FakeTrace()
+    parts = pictures.parts_of_step(trace, 5)
+    assert parts["whole"] == 10_000  # from the first box of any rank to the last, and not rank 0's own
+    assert (parts["compute"], parts["sums"], parts["rest"]) == (2000, 5000, 3000)
+    assert parts["share"] == [20, 50, 30] and (parts["messages"], parts["kB"]) == (1, 4.0)
+
+
+def trained(*losses: list[float]) -> Any:
+    """A run whose ranks had these losses, one list a rank, and ended with a model that sees zeros everywhere."""
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    logs = [[(loss, torch.ones(4)) for loss in log] for log in losses]
+    return SimpleNamespace(results=[(log, model) for log in logs])
+
+
+def test_the_losses_are_drawn_with_their_mean_unless_there_is_one_rank() -> None:
+    several = pictures.curves(trained([2.0, 1.0], [4.0, 2.0]))
+    assert [row["mean of the ranks"] for row in several.rows] == [3.0, 1.5]
+    assert "ends at 1 to 2, with a mean of 1.5" in several.sentence
+    alone = pictures.curves(trained([2.0, 1.0]))
+    assert "mean of the ranks" not in alone.rows[0] and "mean" not in alone.sentence
+
+
+@pytest.mark.parametrize("size", [8, 9])
+def test_many_ranks_and_their_mean_fit_into_one_picture(size: int) -> None:
+    run = trained(*([float(rank), 0.0] for rank in range(size)))
+    assert pictures.curves(run).rows[0]["mean of the ranks"] == (size - 1) / 2
+    assert len(pictures.apart(run).rows) == 2
+
+
+def test_the_picture_of_one_rank_and_many_says_how_far_they_are_apart() -> None:
+    many = trained([2.0, 1.0], [4.0, 2.0])
+    assert "never more than 0.5 away" in pictures.one_and_many(trained([3.0, 2.0]), many).sentence
+    assert "to the last bit" in pictures.one_and_many(trained([3.0, 1.5]), many).sentence

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 
 from labkit import book
+from labkit.book.drawing.boxes import arrived, collective_boxes, length, message_boxes, work_boxes
+from labkit.book.timelines.reads import Trace
+from labkit.book.timelines.timelines import whole
 from labkit.data import digits
+
+MOST_LINES = 8  # of one figure
 
 
 def sums(run: Any) -> str:
@@ -87,11 +93,30 @@ def diary(group: Any, model: Any, optimizer: Any) -> Diary:
     return Diary(group, model, optimizer)
 
 
-def parts_of_step(trace: Any, step: int) -> dict[str, float]:
-    """compute: milliseconds that rank 0 computed in this step; part: of the whole step."""
-    begin, end = trace.during_step(step)
-    compute = trace.step_breakdown(step)[0]["compute"]
-    return {"compute": 1e3 * compute, "part": compute / (end - begin)}
+def parts_of_step(trace: Trace, step: int) -> dict[str, Any]:
+    """Rank 0 in this step, as the timeline draws it.
+
+    whole: milliseconds from the first box of any rank to the last.
+    compute, sums, rest: milliseconds of these in which rank 0 computes, is inside a sum or a message, or in no box;
+    share: the three as whole percents of `whole`, which add up to 100. messages, kB: what rank 0 sends in the step.
+    """
+    messages = [m for m in trace.sends if m.step == step and arrived(m)]
+    boxes = [*work_boxes(trace, step), *collective_boxes(trace, step), *message_boxes(trace, messages)]
+    first, last = whole(boxes)
+    computing = [(b.start, b.end) for b in boxes if b.rank == 0 and b.kind == "compute"]
+    talking = [(b.start, b.end) for b in boxes if b.rank == 0 and b.lane != "work"]
+    compute = length(computing)
+    sums = length([*computing, *talking]) - compute
+    parts = {"whole": last - first, "compute": compute, "sums": sums, "rest": last - first - compute - sums}
+    share = [round(100 * part / parts["whole"]) for part in (compute, sums)]
+    sent = [m.nbytes for m in messages if m.src == 0]
+    rest = {"share": [*share, 100 - sum(share)], "messages": len(sent), "kB": sum(sent) / 1e3}
+    return {name: 1e3 * part for name, part in parts.items()} | rest
+
+
+def cores() -> int:
+    """How many cores the ranks of this machine share."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def ordinary_step(trace: Any, steps: int) -> int:
@@ -129,20 +154,46 @@ def models(run: Any) -> str:
 
 
 def curves(run: Any) -> book.Figure:
-    """The loss on each rank, by step."""
-    losses = {
-        f"rank {rank}": {float(step): loss for step, (loss, _) in enumerate(log)}
-        for rank, (log, _) in enumerate(run.results)
-    }
-    ends = sorted(list(line.values())[-1] for line in losses.values())
-    first, last = losses["rank 0"][0], f"{ends[0]:.2g}" + f" to {ends[-1]:.2g}" * (len(ends) > 1)
+    """The loss on each rank, by step, and the mean of all ranks."""
+    drawn = _losses(run, MOST_LINES - 1)
+    ends = sorted(log[-1][0] for log, _ in run.results)
+    first, last = run.results[0][0][0][0], f"{ends[0]:.2g}" + f" to {ends[-1]:.2g}" * (len(ends) > 1)
     said = f"The loss begins near {first:.2g} and ends at {last}."
-    return book.lines(losses, title="Loss on each rank", badge="measured", sentence=said)
+    if len(ends) > 1:
+        drawn["mean of the ranks"] = dict(enumerate(_mean(run)))
+        said = f"The loss begins near {first:.2g} and ends at {last}, with a mean of {_mean(run)[-1]:.2g}."
+    return book.lines(drawn, title="Loss on each rank", badge="measured", sentence=said)
+
+
+def one_and_many(one: Any, many: Any) -> book.Figure:
+    """The losses of one rank with a large batch, and of many ranks which look at the same images in smaller batches."""
+    ranks, whole_batch = len(many.results), _mean(one)
+    drawn = _losses(many, MOST_LINES - 2)
+    drawn[f"mean of the {ranks} ranks"] = dict(enumerate(_mean(many)))
+    drawn["1 rank, all images"] = dict(enumerate(whole_batch))
+    off = max(abs(a - b) for a, b in zip(whole_batch, _mean(many), strict=True))
+    good = [f"{accuracy(run.results[0][1]):.1%}" for run in (one, many)]
+    said = f"The line of 1 rank is never more than {off:.1g} away from the mean of the {ranks} ranks. " if off else (
+        f"The line of 1 rank is the mean of the {ranks} ranks, to the last bit. ")  # fmt: skip
+    said += f"Both models get {good[0]} of the test images right." if good[0] == good[1] else (
+        f"The models get {good[0]} and {good[1]} of the test images right.")  # fmt: skip
+    return book.lines(drawn, title=f"The same images on 1 rank and on {ranks}", badge="measured", sentence=said)
+
+
+def _losses(run: Any, most: int) -> dict[str, dict[float, float]]:
+    """A line for each of the first `most` ranks."""
+    logs = [log for log, _ in run.results[:most]]
+    return {f"rank {rank}": {float(k): loss for k, (loss, _) in enumerate(log)} for rank, log in enumerate(logs)}
+
+
+def _mean(run: Any) -> list[float]:
+    """The mean loss of the ranks, by step."""
+    return [sum(loss for loss, _ in step) / len(step) for step in zip(*(log for log, _ in run.results), strict=True)]
 
 
 def apart(run: Any) -> book.Figure:
     """How far the weights of each rank are from those of rank 0, by step."""
-    weights = [[w for _, w in log] for log, _ in run.results]
+    weights = [[w for _, w in log] for log, _ in run.results[:MOST_LINES]]
     lines = {
         f"rank {rank}": {float(k): (w - weights[0][k]).norm().item() for k, w in enumerate(mine)}
         for rank, mine in enumerate(weights)
