@@ -168,9 +168,13 @@ def curves(run: Any) -> book.Figure:
 def one_and_many(one: Any, many: Any) -> book.Figure:
     """The losses of one rank with a large batch, and of many ranks which look at the same images in smaller batches."""
     ranks, whole_batch = len(many.results), _mean(one)
-    drawn = _losses(many, MOST_LINES - 2)
-    drawn[f"mean of the {ranks} ranks"] = dict(enumerate(_mean(many)))
-    drawn["1 rank, all images"] = dict(enumerate(whole_batch))
+    drawn: dict[str, dict[float, float]] = (
+        {  # the two that lie on each other come first, in the colours that are told apart best
+            "1 rank, all images": dict(enumerate(whole_batch)),
+            f"mean of the {ranks} ranks": dict(enumerate(_mean(many))),
+        }
+        | _losses(many, MOST_LINES - 2)
+    )
     off = max(abs(a - b) for a, b in zip(whole_batch, _mean(many), strict=True))
     good = [f"{accuracy(run.results[0][1]):.1%}" for run in (one, many)]
     said = f"The line of 1 rank is never more than {off:.1g} away from the mean of the {ranks} ranks. " if off else (
