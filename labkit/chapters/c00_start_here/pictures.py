@@ -167,21 +167,18 @@ def curves(run: Any) -> book.Figure:
 
 def one_and_many(one: Any, many: Any) -> book.Figure:
     """The losses of one rank with a large batch, and of many ranks which look at the same images in smaller batches."""
-    ranks, whole_batch = len(many.results), _mean(one)
-    drawn: dict[str, dict[float, float]] = (
-        {  # the two that lie on each other come first, in the colours that are told apart best
-            "1 rank, all images": dict(enumerate(whole_batch)),
-            f"mean of the {ranks} ranks": dict(enumerate(_mean(many))),
-        }
-        | _losses(many, MOST_LINES - 2)
-    )
-    off = max(abs(a - b) for a, b in zip(whole_batch, _mean(many), strict=True))
+    ranks = len(many.results)
+    drawn = {"1 rank, all images": _mean(one), f"mean of the {ranks} ranks": _mean(many)}
+    # the two that lie on each other come first, in the colours that are told apart best
+    lines = {name: {float(k): loss for k, loss in enumerate(mean)} for name, mean in drawn.items()}
+    lines |= _losses(many, MOST_LINES - 2)
+    off = max(abs(a - b) for a, b in zip(*drawn.values(), strict=True))
     good = [f"{accuracy(run.results[0][1]):.1%}" for run in (one, many)]
     said = f"The line of 1 rank is never more than {off:.1g} away from the mean of the {ranks} ranks. " if off else (
         f"The line of 1 rank is the mean of the {ranks} ranks, to the last bit. ")  # fmt: skip
     said += f"Both models get {good[0]} of the test images right." if good[0] == good[1] else (
         f"The models get {good[0]} and {good[1]} of the test images right.")  # fmt: skip
-    return book.lines(drawn, title=f"The same images on 1 rank and on {ranks}", badge="measured", sentence=said)
+    return book.lines(lines, title=f"The same images on 1 rank and on {ranks}", badge="measured", sentence=said)
 
 
 def _losses(run: Any, most: int) -> dict[str, dict[float, float]]:
