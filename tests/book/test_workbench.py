@@ -158,10 +158,17 @@ def test_what_is_pinned_stays_beside_what_comes_and_the_code_makes_the_same_run(
         one.pin()  # nothing is there yet
         assert one.panel and one.wait(60)
         one.pin()
-        first = one.faces[1]
+        first, timelines = one.faces[1], [one.faces[0]]
         one.set(n=3)
-        assert one.wait(60) and first in pinned(one.panel) and "n 500" in pinned(one.panel)
-        assert len(one.panel.panes[0]._plot.data) == len(one.faces[0].spec["data"]) and "<svg" in pinned(one.panel)
+        assert (
+            one.wait(60)
+            and timelines.append(one.faces[0]) is None
+            and first in pinned(one.panel)
+            and "n 500" in pinned(one.panel)
+        )
+        assert len(one.panel.panes[0]._plot.data) == len(one.faces[0].spec["data"]) and "<svg" not in pinned(one.panel)
+        ends = [plot.layout.xaxis.range for plot in (one.panel.panes[0]._plot, one.panel.panes[0]._ghost)]
+        assert ends[0] == ends[1] and ends[0][1] == max(f.spec["layout"]["xaxis"]["range"][1] for f in timelines)
         names = {"labkit": labkit, "reduce_once": reduce_once}
         exec(one.code, names)
         assert names["run"].trace.bytes_sent() == one.result.trace.bytes_sent()

@@ -82,13 +82,16 @@ class Pane:
         self.said, self.words, self.before = HTML(), HTML(), HTML()
         self.box = VBox([self.words, self.before])
         self._plot: Any = None
+        self._ghost: Any = None  # the plot of what is pinned, where it has an axis to share
 
     def put(self, face: Face, ghost: Face | None, where: str = "") -> None:
         """Show `face`, and below it what was pinned at the settings `where`: the two are to be compared."""
-        self.before.value = ""
+        self.before.value, self._ghost = "", None
+        axis = _shared_axis(face, ghost)
         if ghost is not None:
             same = _is_curves(face) and _is_curves(ghost)  # then its lines are in the plot
-            shown = f"<p>{escape(_sentence(ghost))}</p>" if same or isinstance(ghost, Player) else _html(ghost)
+            told = same or axis is not None or isinstance(ghost, Player)
+            shown = f"<p>{escape(_sentence(ghost))}</p>" if told else _html(ghost)
             self.before.value = f'<div class="lk-before"><p class="lk-title">Pinned ({escape(where)})</p>{shown}</div>'
         if isinstance(face, Player):
             self.words.value = face.still.data_html()
@@ -102,6 +105,9 @@ class Pane:
         if isinstance(ghost, Figure) and ghost.spec is not None and _is_curves(face) and _is_curves(ghost):
             data += [_as_pinned(trace, n == 0) for n, trace in enumerate(ghost.spec["data"])]
         layout = _without_sentence(face.spec["layout"])
+        if axis is not None and isinstance(ghost, Figure) and ghost.spec is not None:
+            layout = _on_axis(layout, axis)
+            self._ghost = live_plot(ghost.spec["data"], _on_axis(_without_sentence(ghost.spec["layout"]), axis))
         if self._plot is None:
             self._plot = live_plot(data, layout)
         else:
@@ -118,7 +124,7 @@ class Pane:
 
     def _show(self, plot: Any) -> None:
         children = [self.said, plot, self.words] if plot is self._plot is not None else [plot, self.words]
-        children += [self.before] if self.before.value else []
+        children += [self.before, self._ghost] if self.before.value else []
         children = [child for child in children if child is not None]
         if list(self.box.children) != children:
             self.box.children = children
@@ -136,6 +142,22 @@ def _without_sentence(layout: dict[str, Any]) -> dict[str, Any]:
 def _as_pinned(trace: dict[str, Any], first: bool) -> dict[str, Any]:
     """A line as one of those that are kept: dotted, and all of them one entry of the legend."""
     return trace | GHOST | {"line": trace.get("line", {}) | {"dash": "dot"}, "showlegend": first}
+
+
+def _shared_axis(face: Face, ghost: Face | None) -> list[float] | None:
+    """From where to where a time axis goes that shows both; None where they have none, or one in other units."""
+    ends = []
+    for one in (face, ghost):
+        axis = one.spec["layout"].get("xaxis", {}) if isinstance(one, Figure) and one.spec is not None else {}
+        ends.append((axis.get("title", {}).get("text"), axis.get("range")))
+    (title, mine), (other, theirs) = ends
+    if not title or title != other or mine is None or theirs is None:
+        return None
+    return [min(mine[0], theirs[0]), max(mine[1], theirs[1])]
+
+
+def _on_axis(layout: dict[str, Any], axis: list[float]) -> dict[str, Any]:
+    return layout | {"xaxis": layout["xaxis"] | {"range": axis}}
 
 
 def _is_curves(face: Face) -> bool:
