@@ -38,6 +38,7 @@ from labkit.telling import live
 from labkit.wire.errors import RefusedError
 from labkit.world import RankFailed, World
 
+BUSY = "running ...", "starting processes ..."
 RANKS = "ranks"  # the control that says how many there are
 UNITS = {"us": "µs", "ms": "ms", "s": "s", "kB": "kB", "MB": "MB", "GB": "GB"}  # that end the name of a control
 
@@ -168,7 +169,7 @@ class Workbench:
 
     def _moved(self, change: object) -> None:
         if live():
-            self._tell("running ...")
+            self._tell(BUSY[0])
             self._latest.ask(self.settings)
         else:
             self._work(self.settings)
@@ -235,9 +236,7 @@ class Workbench:
         """words: how it goes. details: what only few want to read."""
         self.said = f"{words}\n\n{details}" if details else words
         if self._panel is not None:
-            folded = f"<details><summary>Details</summary><pre>{escape(details)}</pre></details>" if details else ""
-            status = f'<div role="status" aria-live="polite"><pre>{escape(words)}</pre></div>'
-            self._panel.status.value = status + folded
+            self._panel.tell(words, details, busy=words in BUSY)
 
     def _draw(self) -> None:
         with self._drawing:  # a button is pressed in one thread, and a run ends in another
@@ -253,7 +252,7 @@ class Workbench:
             self._panel = Panel(self)
             self._draw()
             if live() and not self.faces:
-                self._tell("starting processes ...")
+                self._tell(BUSY[1])
                 self._latest.ask(self.settings)
             else:
                 self._tell(self.said)

@@ -34,7 +34,9 @@ class Panel:
         self._bench = bench
         self.status, self.code = HTML(), HTML()
         self.panes: list[Pane] = []
-        self._pictures = VBox(layout=Layout(min_height=LEAST))  # the page does not jump while a picture is replaced
+        self._pictures = VBox(
+            _dom_classes=("lk-pictures",), layout=Layout(min_height=LEAST)
+        )  # the page does not jump while a picture is replaced
         pin, code = Button(description="Pin"), Button(description="As code")
         self.unpin = Button(description="Unpin", layout=Layout(display="none"), tooltip="Let go what is pinned")
         self.unpin.on_click(lambda _: bench.unpin())
@@ -63,6 +65,12 @@ class Panel:
         if self.code.value:
             self.code.value = _listing(self._bench.code)
         self.unpin.layout.display = "none" if pinned is None else ""
+
+    def tell(self, words: str, details: str, busy: bool) -> None:
+        """How it goes; busy: the pictures are of settings that are no longer so."""
+        folded = f"<details><summary>Details</summary><pre>{escape(details)}</pre></details>" if details else ""
+        self.status.value = f'<div role="status" aria-live="polite"><pre>{escape(words)}</pre></div>{folded}'
+        (self.box.add_class if busy else self.box.remove_class)("lk-busy")
 
     def _show_code(self, code: str) -> None:
         """Show the code, or take it away."""

@@ -28,13 +28,23 @@ def standing_alone(fn: Callable[..., Any], *values: object) -> str:
     for value in values:
         imports |= set(_types(value))
     _add(fn, imports, parts)
-    head = sorted(imports | {"import labkit"}, key=lambda line: (line.startswith("from"), line))
+    head = _joined(imports | {"import labkit"})
     lines, before = ["\n".join(head)], "import"
     for part in filter(None, parts.values()):
         kind = "def" if part.startswith(("def ", "class ", "@")) else "value"
         lines += [*[""] * (2 if "def" in (kind, before) else before == "import"), part]
         before = kind
     return "\n".join(lines) + "\n"
+
+
+def _joined(imports: set[str]) -> list[str]:
+    """As one writes them: `import` first, and one `from` for each module."""
+    of: dict[str, list[str]] = {}
+    for line in sorted(imports):
+        place, _, name = line.partition(" import ")
+        of.setdefault(place if name else line, []).extend([name] if name else [])
+    lines = [f"{place} import {', '.join(names)}" if names else place for place, names in of.items()]
+    return sorted(lines, key=lambda line: (line.startswith("from"), line))
 
 
 def _add(fn: Callable[..., Any], imports: set[str], parts: dict[str, str]) -> None:
