@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import select
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ import labkit
 from labkit import RankFailed, RefusedError
 from labkit.wire import AVG, MAX, MIN, PROD, SUM
 from labkit.wire.dtypes import DTYPES
+from labkit.wire.transports import Sockets
+from labkit.wire.transports.local import LocalTransport, abstract_listener
 
 pytestmark = pytest.mark.ranks
 
@@ -305,3 +308,23 @@ def test_tensors_that_require_grad_can_be_sent_and_received() -> None:
 
     for transport in TRANSPORTS:
         assert labkit.launch(work, 2, transport=transport).results == [[2.0] * 3] * 2
+
+
+def test_a_thread_that_waits_for_a_connection_wakes_when_another_thread_has_let_it_in():
+    (mine, here), (theirs, there) = abstract_listener(), abstract_listener()
+    me, other = (LocalTransport(r, Sockets(s, [here, there], b"s" * 16, None)) for r, s in enumerate((mine, theirs)))
+    try:
+        assert me.accept(1, 7, 1, wait=True) is None  # one thread waits for lane 1
+        door = me.doorstep(1, 7, 1)
+        assert not select.select([door], [], [], 0)[0]
+        knocked = other.dial(0, 7, 1)
+        assert select.select([door], [], [], 10)[0]
+        assert me.accept(1, 7, 0) is None  # another one takes what comes, for lane 0
+        assert not select.select([mine], [], [], 0)[0] and select.select([door], [], [], 0)[0] == [door]
+        let_in = me.accept(1, 7, 1, wait=True)
+        assert let_in is not None and me.doorstep(1, 7, 1) == mine.fileno()
+        let_in.close()
+        knocked.close()
+    finally:
+        me.close()
+        other.close()

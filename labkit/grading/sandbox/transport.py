@@ -47,14 +47,18 @@ class SwitchTransport(LocalTransport):
             raise PeerLost(f"rank {self.rank} cannot reach rank {peer}: it is no longer running", peer)
         return _tuned(fds[0])
 
-    def accept(self, peer: int, key: int, lane: int, epoch: Epoch | None = None) -> socket.socket | None:
+    def accept(
+        self, peer: int, key: int, lane: int, epoch: Epoch | None = None, wait: bool = False
+    ) -> socket.socket | None:
         """The socket on which `peer` sends to this rank, if it has been opened."""
         wanted = (key, 0, lane, peer)
         with self._lock:
             while wanted not in self._accepted:
                 if not self._hear():
+                    if wait:
+                        self._wait_for(wanted)
                     return None
-            return self._accepted.pop(wanted)[0]
+            return self._take(wanted)[0]
 
     def left(self, lane: LocalLane) -> None:
         """This rank left a lane: who comes for it later is turned away."""
@@ -78,7 +82,7 @@ class SwitchTransport(LocalTransport):
         elif fds and (key, 0, lane) in self._left:
             _tuned(fds[0]).close()
         elif fds:
-            self._accepted[key, 0, lane, source] = _tuned(fds[0]), 0
+            self._let_in((key, 0, lane, source), _tuned(fds[0]), 0)
         return True
 
 

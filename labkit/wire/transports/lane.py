@@ -141,9 +141,10 @@ class LocalLane(Lane):
             sock = self.into.get(m.peer)
             if sock is None:
                 self._stay()
-                sock = self.transport.accept(m.peer, self.key, self.lane, self.epoch)
+                wanted = m.peer, self.key, self.lane, self.epoch
+                sock = self.transport.accept(*wanted, wait=True)
                 if sock is None:
-                    m.stuck = (self.transport.listener.fileno(), select.POLLIN)
+                    m.stuck = (self.transport.doorstep(*wanted), select.POLLIN)
                     return False
                 self.into[m.peer] = sock
             m.sock = sock

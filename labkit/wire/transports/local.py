@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import select
 import socket
 import struct
 import threading
@@ -40,6 +41,27 @@ def abstract_listener() -> tuple[socket.socket, Any]:
     return sock, sock.getsockname()
 
 
+class Doorstep:
+    """Where a thread waits for a connection. Ready to be read when somebody knocks, or when another thread, which takes
+    what comes first, has let in whom this one waits for: else it would sleep on beside its open door."""
+
+    def __init__(self, listener: socket.socket):
+        self._called = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._either = select.epoll()
+        self._either.register(listener, select.EPOLLIN)
+        self._either.register(self._called, select.EPOLLIN)
+
+    def fileno(self) -> int:
+        return self._either.fileno()
+
+    def call(self) -> None:
+        os.eventfd_write(self._called, 1)
+
+    def close(self) -> None:
+        self._either.close()
+        os.close(self._called)
+
+
 class LocalTransport(Transport):
     """A rank's sockets: its listener, and the way to everyone else's."""
 
@@ -52,6 +74,7 @@ class LocalTransport(Transport):
         self.listener, self.addresses, self.secret, alive = sockets
         self.alive = alive or (lambda peer: True)
         self._accepted: dict[tuple[int, int, int, int], tuple[socket.socket, int]] = {}
+        self._waiting: dict[tuple[int, int, int, int], Doorstep] = {}
         self._left: set[tuple[int, int, int]] = set()  # lanes that this rank has left
         self._lock = threading.Lock()
         self._lanes: list[LocalLane] = []
@@ -72,6 +95,10 @@ class LocalTransport(Transport):
         lane.close()
         if lane in self._lanes:
             self._lanes.remove(lane)
+        with self._lock:
+            here = lane.key, 0 if lane.epoch is None else lane.epoch.number, lane.lane
+            for wanted in [one for one in self._waiting if one[:3] == here]:
+                self._waiting.pop(wanted).close()
 
     def address(self, peer: int) -> Any:
         """Where `peer` listens; another one after a restart."""
@@ -95,8 +122,32 @@ class LocalTransport(Transport):
         _tune(sock)
         return sock
 
-    def accept(self, peer: int, key: int, lane: int, epoch: Epoch | None = None) -> socket.socket | None:
-        """The socket on which `peer` sends to this rank, if it has been opened.
+    def doorstep(self, peer: int, key: int, lane: int, epoch: Epoch | None = None) -> int:
+        """A descriptor that is ready to be read when `accept` with these arguments may find a socket at last."""
+        with self._lock:
+            found = self._waiting.get((key, 0 if epoch is None else epoch.number, lane, peer))
+        return self.listener.fileno() if found is None else found.fileno()
+
+    def _let_in(self, whose: tuple[int, int, int, int], sock: socket.socket, lives: int) -> None:
+        """Keep the socket of a connection for the thread that wants it, and wake that thread."""
+        self._accepted[whose] = sock, lives
+        if whose in self._waiting:
+            self._waiting[whose].call()
+
+    def _take(self, wanted: tuple[int, int, int, int]) -> tuple[socket.socket, int]:
+        if wanted in self._waiting:
+            self._waiting.pop(wanted).close()
+        return self._accepted.pop(wanted)
+
+    def _wait_for(self, wanted: tuple[int, int, int, int]) -> None:
+        """From now on whoever lets this connection in says so."""
+        if wanted not in self._waiting and hasattr(os, "eventfd"):
+            self._waiting[wanted] = Doorstep(self.listener)
+
+    def accept(
+        self, peer: int, key: int, lane: int, epoch: Epoch | None = None, wait: bool = False
+    ) -> socket.socket | None:
+        """The socket on which `peer` sends to this rank, if it has been opened. wait: the caller waits at `doorstep`.
 
         Raises PeerLost if the peer takes another life of some member for the one that belongs to this epoch.
         """
@@ -106,6 +157,8 @@ class LocalTransport(Transport):
                 try:
                     sock, _ = self.listener.accept()
                 except BlockingIOError:
+                    if wait:
+                        self._wait_for(wanted)
                     return None
                 if not _of_this_user(sock):
                     sock.close()
@@ -124,8 +177,8 @@ class LocalTransport(Transport):
                     sock.close()
                     continue
                 _tune(sock)
-                self._accepted[k, number, la, source] = sock, lives
-            sock, lives = self._accepted.pop(wanted)
+                self._let_in((k, number, la, source), sock, lives)
+            sock, lives = self._take(wanted)
         if epoch is not None and lives != epoch.lives:
             sock.close()
             raise PeerLost(f"rank {self.rank} lost rank {peer}: a member of their group was restarted", peer)
@@ -138,6 +191,8 @@ class LocalTransport(Transport):
             lane.close()
         for sock, _ in self._accepted.values():
             sock.close()
+        for one in self._waiting.values():
+            one.close()
 
 
 @kind("local", own_sockets=True)
