@@ -194,7 +194,7 @@ def test_pinned_curves_lie_behind_the_new_ones_and_a_replay_is_shown_and_played(
         one.set(slope=4)
         assert one.wait(60) and one.faces[1].step == there, "the step that the reader has chosen"
         curves, stepper = one.panel.panes
-        assert [trace.opacity for trace in curves._plot.data] == [None, 0.6] and curves._plot.data[1].name == "pinned"
+        assert [trace.opacity for trace in curves._plot.data] == [0.35, None] and curves._plot.data[0].name == "pinned"
         assert stepper.box.children[0] is one.faces[1].widget and "all_reduce ring on 3 ranks" in one.text
         assert "all_reduce ring, round by round" in pinned(one.panel)
     finally:
@@ -346,6 +346,27 @@ def test_after_a_burst_of_changes_the_picture_is_that_of_the_controls(somebody):
             assert one.wait(30) and one.result.results[0] == (n, n, n), (n, one.said)
     finally:
         one.close()
+
+
+@pytest.mark.ranks
+def test_a_run_that_takes_long_can_be_stopped_and_is_not_begun_again(somebody):
+    one = book.workbench(slow_step, {"seconds": (0, 600)}, [lambda run: "slept"], ranks=2, transport="local")
+    try:
+        one.panel  # noqa: B018
+        assert one.wait(60) and one.faces == ["slept"]
+        one.set(seconds=600)
+        assert eventually(lambda: one._world.kept and one._latest.busy)
+        time.sleep(0.3)
+        one.stop()
+        assert one.wait(60) and one.said.startswith("Stopped") and eventually(lambda: not one._world.kept)
+        one.set(seconds=0)
+        assert one.wait(60) and one.said.startswith("run on 2 processes")
+    finally:
+        one.close()
+
+
+def slow_step(group, seconds=0):
+    time.sleep(seconds)
 
 
 @pytest.mark.ranks

@@ -38,7 +38,7 @@ from labkit.telling import live
 from labkit.wire.errors import RefusedError
 from labkit.world import RankFailed, World
 
-BUSY = "running ...", "starting processes ..."
+BUSY = "running ...", "starting processes and running ..."
 RANKS = "ranks"  # the control that says how many there are
 UNITS = {"us": "µs", "ms": "ms", "s": "s", "kB": "kB", "MB": "MB", "GB": "GB"}  # that end the name of a control
 
@@ -109,6 +109,12 @@ class Workbench:
     def wait(self, seconds: float | None = None) -> bool:
         """Until the run with the settings as they are is over; whether that came true in time."""
         return self._latest.wait(seconds)
+
+    def stop(self) -> None:
+        """End the run that is under way; the next change of a control starts one again."""
+        if self._latest.busy:
+            self._latest.stop()
+            self._tell("Stopped: all ranks have ended. Move a control to run again.")
 
     def pin(self) -> None:
         """Keep what is shown, to compare the next runs with."""

@@ -21,7 +21,7 @@ class Latest:
         self._wanted: dict[str, Any] | None = None
         self._doing: dict[str, Any] | None = None
         self._news = threading.Condition()
-        self._busy = self.closed = False
+        self._busy = self._halted = self.closed = False
         self._thread: threading.Thread | None = None
 
     def ask(self, settings: dict[str, Any]) -> None:
@@ -38,10 +38,23 @@ class Latest:
             if late and self._doing is not settings:
                 self._cancel()
 
+    @property
+    def busy(self) -> bool:
+        return self._busy
+
     def wait(self, seconds: float | None = None) -> bool:
         """Until nothing is wanted and nothing under way; whether that came true in time."""
         with self._news:
             return self._news.wait_for(lambda: self._wanted is None and not self._busy, seconds)
+
+    def stop(self) -> None:
+        """End what is under way, and forget what was asked for."""
+        with self._news:
+            self._wanted, self._halted = None, self._busy
+            for _ in range(20):  # what has just begun may not have anything to cancel yet
+                self._cancel()
+                if self._news.wait_for(lambda: not self._busy, PATIENCE):
+                    return
 
     def close(self) -> None:
         with self._news:
@@ -55,7 +68,7 @@ class Latest:
                 self._news.wait_for(lambda: self._wanted is not None or self.closed)
                 if self.closed:
                     return
-                settings, self._wanted, self._busy = self._wanted, None, True
+                settings, self._wanted, self._busy, self._halted = self._wanted, None, True, False
                 self._doing = settings
             done = True
             try:
@@ -63,7 +76,7 @@ class Latest:
                 done = self._work(settings)
             finally:
                 with self._news:
-                    if not done and self._wanted is None and not self.closed:
+                    if not done and self._wanted is None and not (self.closed or self._halted):
                         self._wanted = settings
                     self._busy, self._doing = False, None
                     self._news.notify_all()

@@ -16,7 +16,8 @@ from labkit.book.workbenches.plot import live_plot, load
 if TYPE_CHECKING:
     from labkit.book.workbenches.bench import Face, Workbench
 
-GHOST = {"opacity": 0.6, "name": "pinned", "legendgroup": "pinned"}  # how the lines of what is pinned look
+GHOST = {"opacity": 0.35, "name": "pinned", "legendgroup": "pinned"}  # how the lines of what is pinned look
+BAND = 9  # pixels: they lie behind the others, which may run along them
 LEAST = "320px"  # height of the pictures
 LARGE = 40_000  # characters of a picture, on a page with a dozen of them
 TOP = 56  # pixels above a plot, for its title
@@ -44,13 +45,16 @@ class Panel:
             "Keep this result, to compare the next ones with",
             "The cell that makes the same run",
         )
+        stop = Button(description="Stop", tooltip="End the run that is under way")
+        stop.add_class("lk-stop")
+        stop.on_click(lambda _: bench.stop())
         pin.on_click(lambda _: bench.pin())
         code.on_click(lambda _: self._show_code(bench.code))
         wrap = Layout(flex_flow="row wrap")
         controls = HBox([*bench.controls.values()], layout=wrap)
         heading = HTML(f'<p class="lk-title">{escape(bench.title)}</p>')
         below = [self.code, self.status, self._pictures, LabelsView()]
-        self.box = VBox([heading, controls, HBox([pin, self.unpin, code]), *below])
+        self.box = VBox([heading, controls, HBox([pin, self.unpin, code, stop]), *below])
         self.box.add_class("lk-bench")
 
     def draw(self, faces: Sequence[Face], pinned: tuple[dict[str, Any], list[Face]] | None) -> None:
@@ -111,7 +115,7 @@ class Pane:
             return
         data = list(face.spec["data"])
         if isinstance(ghost, Figure) and ghost.spec is not None and _is_curves(face) and _is_curves(ghost):
-            data += [_as_pinned(trace, n == 0) for n, trace in enumerate(ghost.spec["data"])]
+            data = [_as_pinned(trace, n == 0) for n, trace in enumerate(ghost.spec["data"])] + data
         layout = _without_sentence(face.spec["layout"])
         if axis is not None and isinstance(ghost, Figure) and ghost.spec is not None:
             layout = _on_axis(layout, axis)
@@ -148,8 +152,9 @@ def _without_sentence(layout: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_pinned(trace: dict[str, Any], first: bool) -> dict[str, Any]:
-    """A line as one of those that are kept: dotted, and all of them one entry of the legend."""
-    return trace | GHOST | {"line": trace.get("line", {}) | {"dash": "dot"}, "showlegend": first}
+    """A line as one of those that are kept: a wide pale band, and all of them one entry of the legend."""
+    drawn = {"mode": "lines"} if "lines" in trace.get("mode", "lines") else {}
+    return trace | GHOST | drawn | {"line": trace.get("line", {}) | {"width": BAND}, "showlegend": first}
 
 
 def _shared_axis(face: Face, ghost: Face | None) -> list[float] | None:
