@@ -256,6 +256,48 @@ def test_who_waits_names_the_rank_that_raised_and_its_error() -> None:
     assert wait_for(raised).sentence.startswith("Rank 3 raised ValueError: a bad image. Who waits:")
 
 
+def test_where_ranks_disagree_each_stands_with_what_it_brought() -> None:
+    odd = fake.failed(4, -1)
+    odd.failure.kind = "mismatch"
+    odd.failure.message = (
+        "rank 1 called all_reduce on int32[8] by 'ring', but ranks 0, 2 and 3 called all_reduce on float32[8] by "
+        "'ring' (call 3 of the group)"
+    )
+    figure = wait_for(odd)
+    assert figure.title == "What each rank brought" and figure.sentence.startswith("Rank 1 called all_reduce on int32")
+    assert [row["differs"] for row in figure.table()] == ["no", "yes", "no", "no"]
+    assert figure.svg.count(">float32[8]<") == 3 and figure.svg.count(">int32[8]<") == 1
+    odd.failure.message = (
+        "rank 0 called barrier by 'dissemination'; ranks 4 to 6 called all_reduce on float32[8] (max) by 'ring', "
+        "but ranks 1 to 3 and 7 called all_reduce on float32[8] by 'ring' (call 1 of the group)"
+    )
+    odd.run.spec.world_size = 8
+    rows = wait_for(odd).table()
+    assert [row["rank"] for row in rows if row["differs"] == "yes"] == [0, 4, 5, 6]
+    odd.failure.message = "rank 0 sent rank 1 float32[8], but rank 1 receives int32[8] (message 3 between them)"
+    assert wait_for(odd).title == "Who waits for whom"
+
+
+def test_who_waits_says_in_which_call_where_it_is_the_same_for_all() -> None:
+    stuck = fake.failed(3, -1)
+    lines = [f"  rank {r}: send to rank 1 in all_reduce(float32[8]), call {{}} (waits for rank 1)" for r in (0, 2)]
+    stuck.failure.message = "\n".join(["rank 1 has finished", *(line.format(5) for line in lines)])
+    assert "They wait in their call 5." in wait_for(stuck).sentence
+    stuck.failure.message = "\n".join(["rank 1 has finished", lines[0].format(5), lines[1].format(6)])
+    assert "in their call" not in wait_for(stuck).sentence
+
+
+def test_a_tick_does_not_strike_through_the_number_of_its_bar() -> None:
+    figure = bars({"run": {"a": 460, "b": 100}, "formula": {"a": 480, "b": 300}}, unit="", ticks=True)
+    assert figure.spec is not None
+    bar, _, above = figure.spec["data"]
+    assert bar["text"] == ["", "100"] and (above["x"], above["y"], above["text"]) == (["a"], [480], ["460"])
+    tree = ET.fromstring(figure.svg)
+    (label,) = [float(t.get("y")) for t in tree.iter("{http://www.w3.org/2000/svg}text") if t.text == "460"]
+    ticks = [float(one.get("y1")) for one in tree.iter("{http://www.w3.org/2000/svg}line")]
+    assert label < min(ticks)
+
+
 def test_the_byte_matrix_says_every_number_and_where_the_prediction_was_wrong() -> None:
     figure = byte_matrix(fake.naive(4, 250_000), predicted=[3e6, 1e6, 1e6, 2e6])
     assert figure.table()[0] == {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from typing import Any
 
@@ -276,3 +277,30 @@ def test_a_step_says_which_round_of_the_loop_it_is_and_what_is_there_once() -> N
     stepper.step = 1
     assert stepper.text.startswith("Step 1 of 6 (round 0), at") and "(now 0+4)" in stepper.text
     assert "round" not in replay(fake.halving_doubling(8, 64)).text
+
+
+def test_what_is_set_aside_has_a_mark_of_its_own_and_changes_nothing_yet() -> None:
+    def legend(svg: str) -> bool:
+        return ">set aside<" in svg
+
+    aside = replay(fake.everyone(4), by="round", shape="circle")
+    assert aside.text.startswith("Step 1 of 4 (round 0), at") and "sets aside the tensor from rank" in aside.text
+    assert "(now" not in aside.text and legend(aside.svg) and legend(aside.still.svg)
+    added = replay(fake.naive(4), by="round", shape="circle")
+    assert "(now 0+1)" in added.text and not legend(added.svg)
+    squares = [len(re.findall(r"h[\d.]+ v[\d.]+ h-[\d.]+ z", one.svg)) for one in (aside, added)]
+    assert squares == [4 + 1, 0], "one on each arrow, and one in the legend"
+
+
+def test_a_round_whose_messages_arrive_one_after_the_other_says_by_when() -> None:
+    trace = fake.Trace(4)
+    with trace.collective("all_reduce", "own", 8):
+        trace.round((0, 1, 0, 0, 8, True))
+        trace.now[2] = trace.now[3] = 1.0  # these two begin late
+        trace.round((2, 3, 0, 0, 8, True))
+    rounds = replay(trace, by="round")
+    rounds.step = 1
+    assert rounds.text.startswith("Step 1 of 1 (round 0), by 1 s:")
+    times = replay(trace)
+    times.step = 1
+    assert times.text.startswith("Step 1 of 2, at 20")

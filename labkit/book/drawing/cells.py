@@ -1,20 +1,22 @@
 """One moment of a replay as a picture: a row of chunks per rank, and arcs for what has just moved.
 
 A cell says in text whose contributions are in it. A tick marks what is finished, a dashed outline what was sent, a
-thick one what was received; "+" on an arc means added to what was there, "=" means written over it.
+thick one what was received; "+" on an arc means added to what was there, "=" means written over it, and a square that
+it was set aside, to be added at the end.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from labkit.book.drawing.figure import WIDTH
 from labkit.book.drawing.style import ON_COLOUR, ORANGE
 from labkit.book.drawing.svg import Svg, number, text_width
 from labkit.book.stepping.goals import Held
 from labkit.book.stepping.recording import Flaw, Frame, Move, Replay
 
 EMPTY, PAPER, LEVEL, PARTIAL, DONE, WRONG = "none", "#ffffff", "#79bde6", "#cfe8f7", "#9fdcc5", ORANGE
-ADDED, WRITTEN = "+", "="
+ADDED, WRITTEN, ASIDE = "+", "=", "aside"
 
 
 def label(held: Held) -> str:
@@ -120,7 +122,7 @@ def draw_moves(svg: Svg, grid: Grid, replay: Replay, frame: Frame, flying: list[
             svg.path(d, width=1.3 if here else 0.9, dash="" if here else "2 3")
             if here:
                 svg.arrow_head(x, y2, -1, 0, size=6 if grid.gap > 16 else 4.5)
-                sign(svg, x + 0.75 * reach, (y1 + y2) / 2, move.combine, 5.5 if grid.gap > 16 else 4)
+                sign(svg, x + 0.75 * reach, (y1 + y2) / 2, done_with(move), 5.5 if grid.gap > 16 else 4)
 
 
 def last_of_each_run(chunks: tuple[int, ...]) -> list[int]:
@@ -128,28 +130,44 @@ def last_of_each_run(chunks: tuple[int, ...]) -> list[int]:
     return [c for c in chunks if c + 1 not in chunks]
 
 
-def sign(svg: Svg, x: float, y: float, combine: bool, radius: float) -> None:
-    """A small disc with "+" (added) or "=" (written over), drawn as strokes."""
+def done_with(move: Move) -> str:
+    """What became of a message when it had arrived: ADDED, WRITTEN or ASIDE."""
+    return ASIDE if move.aside else ADDED if move.combine else WRITTEN
+
+
+def aside(replay: Replay) -> bool:
+    """Whether some message is set aside, so that the legend has to name it."""
+    return any(move.aside for frame in replay.rounds for move in frame.moves)
+
+
+def sign(svg: Svg, x: float, y: float, what: str, radius: float) -> None:
+    """A small disc with "+" (added), "=" (written over) or a square (set aside), drawn as strokes."""
     svg.add("circle", cx=x, cy=y, r=radius, fill="#ffffff", klass="lk-line", stroke_width=0.7)
     r = 0.55 * radius
-    if combine:
+    if what == ASIDE:
+        side = 1.5 * r
+        d = f"M{number(x - side / 2)} {number(y - side / 2)} h{number(side)} v{number(side)} h{number(-side)} z"
+    elif what == ADDED:
         d = f"M{number(x - r)} {number(y)} h{number(2 * r)} M{number(x)} {number(y - r)} v{number(2 * r)}"
     else:
         d = " ".join(f"M{number(x - r)} {number(y + dy * r)} h{number(2 * r)}" for dy in (-0.45, 0.45))
     svg.path(d, colour=ON_COLOUR, width=1.2)
 
 
-def key(svg: Svg, y: float, wrong: bool, flying: bool, levels: bool = False) -> float:
+def key(svg: Svg, y: float, replay: Replay, flying: bool, levels: bool = False) -> float:
     """The legend of these pictures at `y`; return the y below it. levels: chunks are as full as they are finished."""
+    wrong, waits = bool(replay.flaws), aside(replay)
     x = 8.0
     for text, kind in (
         ("finished", "done"), ("in part", "part"), ("sent", "sent"), ("received", "got"), ("added", ADDED),
-        ("written over", WRITTEN), ("on its way", "fly"), ("wrong at the end", "wrong"),
+        ("written over", WRITTEN), ("set aside", ASIDE), ("on its way", "fly"), ("wrong at the end", "wrong"),
     ):  # fmt: skip
-        if (kind == "wrong" and not wrong) or (kind == "fly" and not flying):
+        if not {"wrong": wrong, "fly": flying, ASIDE: waits}.get(kind, True):
             continue
-        if kind in (ADDED, WRITTEN):
-            sign(svg, x + 9, y + 6, kind == ADDED, 5.5)
+        if x + 23 + text_width(text, 11.5) > WIDTH:
+            x, y = 8.0, y + 18
+        if kind in (ADDED, WRITTEN, ASIDE):
+            sign(svg, x + 9, y + 6, kind, 5.5)
         elif kind == "fly":
             svg.line(x, y + 6, x + 18, y + 6, dash="2 3")
         else:

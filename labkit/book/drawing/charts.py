@@ -83,6 +83,7 @@ def _grouped(
     pitch = (WIDTH - left - 12) / len(groups)
     bars = len(values) - ticks
     width = min(70.0, 0.8 * pitch / bars)
+    formula: Values = values[list(values)[-1]] if ticks else {}
     for g, group in enumerate(groups):
         middle = left + (g + 0.5) * pitch
         for k, (name, one) in enumerate(values.items()):
@@ -95,9 +96,11 @@ def _grouped(
                 continue
             svg.rect(x, top + high - tall, width - 3, tall, fill=looks[k].colour, hatch=looks[k].hatch,
                      stroke=ON_COLOUR, stroke_width=0.7, hover=f"{group}, {name}: {one[group]:,} {unit}")  # fmt: skip
-            text = short(one[group] / size)
+            text, above = short(one[group] / size), tall
+            if ticks and tall < (mark := high * formula.get(group, 0.0) / most) < tall + 18:
+                above = mark  # a tick does not run through the number of its bar
             if text_width(text, 10.5) <= width + 4:
-                svg.text(x + (width - 3) / 2, top + high - tall - 4, text, 10.5, "middle")
+                svg.text(x + (width - 3) / 2, top + high - above - 4, text, 10.5, "middle")
         words = group.split("_") if text_width(group, 11) > pitch else [group]
         for line, word in enumerate(words):
             svg.text(middle, top + high + 15 + 13 * line, word, 11, "middle")
@@ -119,7 +122,7 @@ def _grouped_spec(
 ) -> dict[str, Any]:
     most = max(v for one in values.values() for v in one.values()) or 1.0
     size, unit_name = UNITS[unit][0](most)
-    data = [
+    data: list[dict[str, Any]] = [
         {
             "type": "bar", "name": name, "x": groups,
             "y": [None if one.get(g) is None else round(one[g] / size, 6) for g in groups],
@@ -131,11 +134,20 @@ def _grouped_spec(
         for (name, one), look in zip(values.items(), looks, strict=True)
     ]  # fmt: skip
     if ticks:
-        tick = data[-1]
+        tick, formula = data[-1], values[list(values)[-1]]
         data[-1] = {key: tick[key] for key in ("name", "x", "y", "hovertext", "hoverinfo")} | {
             "type": "scatter", "mode": "markers",
             "marker": {"symbol": "line-ew", "size": 64, "line": {"width": 2.5, "color": INK}},
         }  # fmt: skip
+        bar, one = data[0], next(iter(values.values()))
+        high = [g for g in groups if one.get(g, 0.0) < formula.get(g, 0.0) < one.get(g, 0.0) + 0.1 * most]
+        if high and len(values) == 2:  # a tick just above a bar: the number of the bar goes above the tick
+            data.append({
+                "type": "scatter", "mode": "text", "x": high, "y": [round(formula[g] / size, 6) for g in high],
+                "text": [short(one[g] / size) for g in high], "textposition": "top center", "cliponaxis": False,
+                "hoverinfo": "skip", "showlegend": False,
+            })  # fmt: skip
+            bar["text"] = ["" if g in high else text for g, text in zip(groups, bar["text"], strict=True)]
     return plotly_spec(title, badge, said, data, 300, barmode="group", showlegend=True,
                        xaxis=axis(showgrid=False), yaxis=axis(unit_name, rangemode="tozero"))  # fmt: skip
 

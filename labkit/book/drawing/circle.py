@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from labkit.book.drawing.cells import Grid, draw_cells, key, sign
+from labkit.book.drawing.cells import Grid, done_with, draw_cells, key, sign
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.strip import describe, flaws_by_cell, spread
 from labkit.book.drawing.svg import Svg, number
@@ -52,7 +52,7 @@ def circle_picture(recording: Replay, frames: Sequence[Frame], index: int) -> st
     recording, frames = _cropped(recording, frames)
     title = f"{recording.name} {recording.algorithm}".strip()
     svg = Svg(WIDTH, title, sentence)
-    top = key(svg, max(heading(svg, recording.badge, sentence), 84), bool(recording.flaws), False, levels=True)
+    top = key(svg, max(heading(svg, recording.badge, sentence), 84), recording, False, levels=True)
     size = len(recording.ranks)
     tall = 105 if size <= 4 else 150
     where = Round(WIDTH / 2, top + tall + 62, 190 if size <= 4 else 200, tall, 20, size)
@@ -64,7 +64,7 @@ def circles(recording: Replay, frames: Sequence[Frame], title: str, sentence: st
     """Up to six steps side by side, for a page that cannot be played."""
     recording, frames = _cropped(recording, frames)
     svg = Svg(WIDTH, title, sentence)
-    top = key(svg, heading(svg, recording.badge, sentence), bool(recording.flaws), False, levels=True)
+    top = key(svg, heading(svg, recording.badge, sentence), recording, False, levels=True)
     columns, tall = 2, 118 if len(recording.ranks) <= 4 else 148
     picked = spread(frames, PANELS)
     for place, index in enumerate(picked):
@@ -106,7 +106,7 @@ def _draw(
 
 
 def _arrow(svg: Svg, where: Round, start: int, end: int, move: Move, chunks: int) -> None:
-    """From rank to rank, bent to the inside; near its beginning which chunks, and whether they are added or written."""
+    """From rank to rank, bent to the inside; near its beginning which chunks, and what becomes of them there."""
     (x1, y1), (x2, y2) = where.place(start), where.place(end)
     length = math.hypot(x2 - x1, y2 - y1) or 1.0
     ux, uy = (x2 - x1) / length, (y2 - y1) / length
@@ -120,7 +120,7 @@ def _arrow(svg: Svg, where: Round, start: int, end: int, move: Move, chunks: int
     mx, my = (9 * sx + 6 * cx + ex) / 16, (9 * sy + 6 * cy + ey) / 16  # a quarter of the way: many cross in the middle
     if where.radius < 15:
         return
-    sign(svg, mx, my, move.combine, 7)
+    sign(svg, mx, my, done_with(move), 7)
     if chunks == 1:
         return  # there is nothing to tell apart
     which = f"{move.chunks[0]}..{move.chunks[-1]}" if len(move.chunks) > 1 else str(move.chunks[0])

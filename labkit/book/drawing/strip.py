@@ -64,14 +64,15 @@ def describe(replay: Replay, frames: Sequence[Frame], index: int) -> str:
     """Frame `index` as a sentence: what arrived, and what is there now."""
     frame = frames[index]
     which = f"Step {index} of {len(frames) - 1}{_round(replay, frames, index)}"
-    at = f"{which}, at {seconds_text(frame.time - replay.start)}: "
+    apart = len({seconds_text(move.arrived - replay.start) for move in frame.moves}) > 1  # some came earlier
+    at = f"{which}, {'by' if apart else 'at'} {seconds_text(frame.time - replay.start)}: "
     if not frame.moves:
         return at + ("nothing has arrived yet." if index == 0 else f"what was set aside is added. {replay.verdict}")
     told = []
     for move in sorted(frame.moves, key=lambda move: move.dst)[:4]:
         row = frame.held[replay.ranks.index(move.dst)]
         now = listing(list(dict.fromkeys(label(row[c]) for c in move.chunks[:4])))
-        told.append(f"{words(move, replay.chunks)} (now {now})")
+        told.append(words(move, replay.chunks) + (f" (now {now})" if not move.aside else ""))
     more = f"; and {plural(len(frame.moves) - 4, 'message')} more" if len(frame.moves) > 4 else ""
     end = f" {replay.verdict}" if index == len(frames) - 1 else ""
     return at + "; ".join(told) + more + "." + end
@@ -102,7 +103,7 @@ def flaws_by_cell(replay: Replay) -> dict[tuple[int, int], Flaw]:
 def picture(replay: Replay, panels: Sequence[tuple[int, Frame]], last: int, title: str, sentence: str) -> str:
     """Small multiples of numbered frames, 760 pixels wide. last: the number of the frame at which flaws count."""
     svg = Svg(WIDTH, title, sentence)
-    y = key(svg, heading(svg, replay.badge, sentence), bool(replay.flaws), False) + 6
+    y = key(svg, heading(svg, replay.badge, sentence), replay, False) + 6
     chunks, size = max(replay.chunks, 1), len(replay.ranks)
     columns = 1 if chunks > 10 else 2 if chunks > 5 else 3
     pitch = (WIDTH / columns - 34 - 10) / chunks

@@ -82,7 +82,7 @@ def frame_picture(recording: Replay, frames: tuple[Frame, ...], index: int) -> s
     top = heading(svg, recording.badge, sentence)
     top = max(top, 84) if len(recording.ranks) < 9 else max(top, 67)  # two lines of words do not shift the picture
     flying = [m for f in frames for m in f.moves if m.start <= frame.time < m.arrived and m not in frame.moves]
-    y = key(svg, top, bool(recording.flaws), True) + 18
+    y = key(svg, top, recording, True) + 18
     chunks, size = max(recording.chunks, 1), len(recording.ranks)
     pitch = (WIDTH - 66 - 14) / chunks
     gap = min(64, 0.34 * pitch)
