@@ -71,7 +71,7 @@ def test_a_fit_is_judged_by_its_worst_mark_and_by_where_that_is(small: float, la
 def test_ways_that_send_the_same_are_told_as_a_tie() -> None:
     trace = SimpleNamespace(bytes_sent=lambda: [4000, 4000], world_size=2)
     runs = dict.fromkeys(("naive", "everyone", "ring"), SimpleNamespace(trace=trace))
-    assert "It sends 4 kB in all 3 ways" in pictures.busiest_of(runs, 1000).sentence
+    assert "The busiest rank sends 4 kB in all 3 ways" in pictures.busiest_of(runs, 1000).sentence
 
 
 @pytest.mark.ranks
@@ -100,3 +100,108 @@ def test_where_the_ranks_are_no_power_of_two_the_race_runs_labkits_doubling() ->
 
     run = labkit.launch(lambda group: panels.doubled(never, torch.ones(3), group).tolist(), 3)
     assert run.results == [[3, 3, 3]] * 3
+
+
+def test_what_all_ranks_send_stands_beside_what_the_busiest_sends() -> None:
+    sent = {"naive": [6000, 2000, 2000, 2000], "everyone": [6000] * 4, "ring": [3000] * 4}
+    runs = {
+        way: SimpleNamespace(trace=SimpleNamespace(bytes_sent=lambda n=n: n, world_size=4)) for way, n in sent.items()
+    }
+    figure = pictures.busiest_of(runs, 500)
+    assert [row["all ranks together (bytes)"] for row in figure.table()] == [12_000, 24_000, 12_000]
+    assert "least in the way called ring, 3 kB" in figure.sentence
+    assert "most in the way called everyone, 24 kB. The formulas agree to the byte." in figure.sentence
+    runs["ring"].trace.bytes_sent = lambda: [4000] * 4
+    assert "do not agree everywhere" in pictures.busiest_of(runs, 500).sentence
+
+
+@pytest.mark.parametrize(("world_size", "cores", "ranks"), [(2, 2, 2), (3, 2, 4), (8, 2, 4), (7, 6, 4), (6, 8, 8)])
+def test_the_crossover_is_measured_on_a_power_of_two_of_ranks(
+    world_size: int, cores: int, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crossover.os, "cpu_count", lambda: cores)
+    assert crossover.ranks(world_size) == ranks
+
+
+@pytest.mark.parametrize(
+    ("ring", "told"),
+    [
+        ((3, 3, 3, 3), "recursive doubling is fastest at every size."),
+        ((3, 3, 3, 1), "recursive doubling is fastest up to 1 MB, and the ring from 4 MB on."),
+        ((1, 3, 1, 1), "the ring is fastest up to 4 kB, recursive doubling at 60 kB, and the ring from 1 MB on."),
+        (
+            (1, 3, 3, 1),
+            "the ring is fastest up to 4 kB, recursive doubling from 60 kB to 1 MB, and the ring from 4 MB on.",
+        ),
+    ],
+)
+def test_who_is_ahead_is_told_with_the_last_size_at_which_that_holds(ring: tuple[int, ...], told: str) -> None:
+    sizes = 4000, 60_000, 1_000_000, 4_000_000
+    points: crossover.Points = {
+        "recursive_doubling": {n: [2.0] for n in sizes},
+        "ring": {n: [float(t)] for n, t in zip(sizes, ring, strict=True)},
+    }
+    assert crossover.ahead(points) == f"In the runs {told}"
+    line = SimpleNamespace(alpha=LINE.alpha, beta=LINE.beta, bandwidth=1 / LINE.beta)
+    figure = crossover.curves(points, 4, line)
+    assert figure.sentence.endswith(told) and figure.spec is not None
+    assert figure.spec["layout"]["yaxis"]["title"]["text"] == "time of an all-reduce"
+
+
+def raced(size: int, kilobytes: int, latency: float) -> SimpleNamespace:
+    """What the race returns: four all-reduces on links with `latency`, of which recursive doubling is watched."""
+    link = Link(bandwidth=1e9, latency=latency)
+
+    def fn(group: Group) -> tuple[str, float, float]:
+        for way in ("ring", "my_recursive_doubling", "halving_doubling", "tree"):
+            if way == "my_recursive_doubling":
+                named = collectives.algorithm("all_reduce", way)
+                named(lambda x, group, op="sum": collectives.recursive_doubling_all_reduce(x, group))(
+                    torch.ones(250 * kilobytes), group
+                )
+            else:
+                collectives.all_reduce(torch.ones(250 * kilobytes), group, algorithm=way)
+        return "my recursive doubling", link.latency, 1e-9
+
+    return labkit.launch(fn, size, clock="virtual", network=Network(intra=link))
+
+
+@pytest.mark.ranks
+def test_where_a_run_is_faster_than_its_formula_the_page_says_why() -> None:
+    early = raced(6, 10, 200e-6)
+    said = pictures.watched(early)
+    assert said.startswith(
+        "Recursive doubling: at most 4 rounds of 200 µs, and 40 kB that go one after the other: 840 µs"
+    )
+    assert "The run takes only 640 µs, because a rank that does not have to wait sends early" in said
+    assert "takes less than its formula" in pictures.raced(early).sentence
+    even = raced(2, 10, 20e-6)
+    assert pictures.watched(even) == (
+        "Recursive doubling: 1 round of 20 µs, and 10 kB that go one after the other: 30 µs by the formula."
+    )
+    assert "takes less" not in pictures.raced(even).sentence
+
+
+@pytest.mark.ranks
+def test_nodes_that_have_no_picture_have_bars() -> None:
+    def both(group: Group) -> int:
+        for way in ("ring", "hierarchical"):
+            collectives.all_reduce(torch.ones(3000), group, algorithm=way)
+            group.barrier()
+        return 1
+
+    slow = Network(nodes=3, ranks_per_node=1, intra=Link(bandwidth=1e10), inter=Link(bandwidth=1e9))
+    drawn = two_nodes.picture(labkit.launch(both, 3, clock="virtual", network=slow))
+    assert drawn.title == "What goes between the nodes (3 with 1 rank each)"
+    assert [row["busiest rank (bytes)"] for row in drawn.table()] == [16_000, 16_000]
+
+
+@pytest.mark.ranks
+def test_one_number_is_told_as_one() -> None:
+    def scatter(group: Group) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.arange(2)
+        return x.clone(), panels.CALLS["scatter"](x, group)
+
+    said = pictures.cost_of_call(labkit.launch(scatter, 2, clock="virtual"))
+    assert "all ranks together send 1 number of 8 bytes, 8 bytes in all; the formula says 8." in said
+    assert "0+1 for the sum of ranks 0 and 1" in said

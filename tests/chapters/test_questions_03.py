@@ -95,3 +95,9 @@ def test_a_known_slip_has_a_sentence_of_its_own(id: str, typed: str, why: str) -
 def test_nobody_is_told_of_several_ranks_on_a_node_that_has_one() -> None:
     values = {"world_size": 7, "nbytes": 1_000_000, "ranks_per_node": 1, "fast": 10e9, "slow": 1e9}
     assert "With one rank on each node" in str(CHAPTER.forecast("hierarchical-gain", values))
+
+
+def test_a_rank_sends_less_than_one_part_between_two_nodes() -> None:
+    values = {"world_size": 8, "nbytes": 2_048_000, "ranks_per_node": 4, "fast": 10e9, "slow": 1e9}
+    told = str(CHAPTER.forecast("hierarchical-gain", values))
+    assert "2 (n - 1) / n of one part of M / k bytes" in told and "nearly two parts" not in told

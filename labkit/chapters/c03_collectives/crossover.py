@@ -17,8 +17,12 @@ UNSEEN = 1e-12  # seconds a byte: where noise has hidden what bytes cost
 
 
 def ranks(world_size: int) -> int:
-    """As many as the machine has cores, or four on a smaller one: ranks that wait for a core measure the waiting."""
-    return min(world_size, max(4, os.cpu_count() or 1))
+    """As many as the machine has cores, or four on a smaller one: ranks that wait for a core measure the waiting.
+
+    A power of two, at which the formula of recursive doubling is exact: with others some ranks send early.
+    """
+    at_most = 1 << max(4, os.cpu_count() or 1).bit_length() - 1
+    return min(at_most, 1 << (world_size - 1).bit_length())
 
 
 def sizes_up_to(megabytes: float) -> list[int]:
@@ -107,12 +111,31 @@ def curves(points: Points, size: int, line: Any) -> book.Figure:
         form = cost.cost_of("all_reduce", name)
         return lambda n: form.seconds(n, size, line.alpha, line.beta)
 
-    title = f"Two algorithms on {size} ranks: lines by the model, marks"
+    title = f"Two algorithms on {size} ranks: the model as lines, the fastest runs as marks"
     named = {name: said(name) for name in (FAST, WIDE)}
     return book.cost_curves(
         {text: seconds(name) for name, text in named.items()},
         {text: points[name] for name, text in named.items()}, title=title, badge="measured",
+        axes=("size of the tensor", "time of an all-reduce"), sentence=ahead(points),
     )  # fmt: skip
+
+
+def ahead(points: Points) -> str:
+    """Which algorithm is fastest from which size to which, in the runs."""
+    runs: list[tuple[str, int, int]] = []  # name, first and last size
+    for n in sorted(points[WIDE]):
+        name = min(points, key=lambda one: points[one][n][0])
+        name = "the ring" if name == WIDE else said(name)
+        runs[-1:] = [(name, runs[-1][1], n)] if runs and runs[-1][0] == name else [*runs[-1:], (name, n, n)]
+    if len(runs) == 1:
+        return f"In the runs {runs[0][0]} is fastest at every size."
+    (first, _, low), *middle, (last, high, _) = runs
+    told = [f"{first} is fastest up to {format_bytes(low, 2)}"]
+    told += [
+        f"{name} " + ("at" if a == b else f"from {format_bytes(a, 2)} to") + f" {format_bytes(b, 2)}"
+        for name, a, b in middle
+    ]
+    return f"In the runs {', '.join(told)}, and {last} from {format_bytes(high, 2)} on."
 
 
 def overtakes(points: Points, first: str, then: str) -> tuple[int | None, int | None]:

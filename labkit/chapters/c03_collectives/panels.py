@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
-from labkit import book, collectives
+from labkit import Link, Network, book, collectives
 from labkit.book.workbenches.bench import View
 from labkit.chapters.c03_collectives import pictures, two_nodes
 from labkit.wire import Group
 
 Run = Callable[..., Any]
+LINK = Network(intra=Link(bandwidth=1e9, latency=20e-6))  # 1 GB/s, 20 µs
 SIZES = {"1 kB": 1, "10 kB": 10, "100 kB": 100, "1 MB": 1000, "8 MB": 8000}
 
 
@@ -40,7 +41,7 @@ def choice(label: str, options: Any, value: Any) -> Any:
 def add_up_gradients(add_up: Run, **options: Any) -> book.Workbench:
     """Three ways to an all-reduce, and from two to eight ranks."""
     controls = {"ranks": (2, 8), "way": ["naive", "everyone", "ring"], "megabytes": [1.0, 4.0]}
-    views: list[View] = [pictures.busiest, pictures.circle]
+    views: list[View] = [pictures.circle, pictures.busiest]  # the picture is on the first screen
     return book.workbench(add_up, controls, views, title="Add up gradients", ranks=8, **options)
 
 

@@ -6,9 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labkit import book, cost
+from labkit.book.drawing.units import plural
 from labkit.cost.units import format_bytes, format_seconds
 
 RACERS = ["my ring", "my recursive doubling", "halving doubling", "tree"]
+NAMES = {
+    "my ring": "The ring", "my recursive doubling": "Recursive doubling", "halving doubling": "Halving-doubling",
+    "tree": "The tree",
+}  # fmt: skip
 FOLLOWED = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather")
 
 
@@ -45,8 +50,8 @@ def busiest(run: Any) -> str:
         told = f"Rank 0 sends {format_bytes(sent[0], 3)}, and the busiest of the others {most}"
     everyone, chain = format_bytes(sum(sent), 3), format_bytes(in_a_row(call, run.trace.world_size), 3)
     return (
-        f"{told}; all together {everyone}. Of these, {chain} have to pass one after the other, so "
-        f"the all-reduce takes {format_seconds(call.seconds, 3)} ({run.trace.badge})."
+        f"{told}; all ranks together send {everyone}. The longest row of messages that have to wait for one another "
+        f"carries {chain}, so the all-reduce takes {format_seconds(call.seconds, 3)} ({run.trace.badge})."
     )
 
 
@@ -71,12 +76,19 @@ def raced(run: Any) -> book.Figure:
     took = {said(call): call.seconds for call in calls}
     formula = {said(call): form_of(call).seconds(call.nbytes, size, alpha, beta) for call in calls}
     ranked = sorted(took.items(), key=lambda item: item[1])
-    told = ", ".join(f"{name} {format_seconds(seconds, 3)}" for name, seconds in ranked)
+    told = "From fast to slow: " + ", ".join(f"{name} {format_seconds(seconds, 3)}" for name, seconds in ranked) + "."
+    if any(sooner(took[name], formula[name], alpha) for name in took):
+        told += " Where a run takes less than its formula, some ranks did not have to wait, and sent early."
     title = f"All-reduce of {format_bytes(calls[0].nbytes)} on {size} ranks"
     return book.bars(
         {"run": took, "formula": formula}, unit="seconds", title=title, badge=run.trace.badge,
-        sentence=f"From fast to slow: {told}.", ticks=True,
+        sentence=told, ticks=True,
     )  # fmt: skip
+
+
+def sooner(seconds: float, formula: float, alpha: float) -> bool:
+    """Whether a run was faster than its formula by a latency or more, which is what a rank saves that sends early."""
+    return formula - seconds > alpha / 2
 
 
 def _watched(run: Any) -> tuple[int, Any]:
@@ -88,10 +100,18 @@ def _watched(run: Any) -> tuple[int, Any]:
 def watched(run: Any) -> str:
     """Why the all-reduce that is watched takes as long as it does."""
     (_, call), (name, alpha, _) = _watched(run), run.results[0]
-    size = run.trace.world_size
+    size, beta = run.trace.world_size, run.results[0][2]
+    formula = form_of(call).seconds(call.nbytes, size, alpha, beta)
+    rounds = f"{plural(form_of(call).rounds(size), 'round')} of {format_seconds(alpha)}"
+    told = (
+        f"{rounds}, and {format_bytes(in_a_row(call, size), 3)} that go one after the other: "
+        f"{format_seconds(formula, 3)} by the formula."
+    )
+    if not sooner(call.seconds, formula, alpha):
+        return f"{NAMES[name]}: {told}"
     return (
-        f"The {name.removeprefix('my ')}: {form_of(call).rounds(size)} rounds of {format_seconds(alpha)}, and "
-        f"{format_bytes(in_a_row(call, size), 3)} that go one after the other."
+        f"{NAMES[name]}: at most {told} The run takes only {format_seconds(call.seconds, 3)}, because a rank that does "
+        "not have to wait sends early, and then several latencies pass at the same time."
     )
 
 
@@ -129,10 +149,16 @@ def cost_of_call(run: Any) -> str:
     joined = call.nbytes * (size if call.name in ("all_gather", "gather") else 1)  # their cost counts the result
     formula = cost.cost_of(call.name, call.algorithm).total_bytes(joined // 8, 8, size)
     sent = sum(run.trace.bytes_sent())
-    return (
-        f"By {call.algorithm.replace('_', ' ')}: all ranks together send {sent // 8} numbers, which are {sent} bytes; "
-        f"the formula says {formula}."
+    told = (
+        f"By {call.algorithm.replace('_', ' ')}: all ranks together send {plural(sent // 8, 'number')} of 8 bytes, "
+        f"{sent} bytes in all; the formula says {formula}."
     )
+    if call.name in FOLLOWED:
+        told += (
+            " In the boxes of the picture, 0 stands for what rank 0 brought and 0+1 for the sum of ranks 0 and 1. The "
+            "small number outside a box is that of the chunk."
+        )
+    return told
 
 
 def messages(run: Any) -> book.Figure | book.Stepper:
@@ -149,20 +175,23 @@ def matrix(run: Any, computed: Sequence[int] | None = None, title: str = "Bytes 
 
 
 def busiest_of(runs: Mapping[str, Any], numel: int) -> book.Figure:
-    """What the busiest rank sent by each way to sum `numel` float32 numbers, beside the formula."""
-    measured = {way: max(run.trace.bytes_sent()) for way, run in runs.items()}
+    """What the busiest rank and all ranks together sent, by each way to sum `numel` float32 numbers."""
+    sent = {way: list(run.trace.bytes_sent()) for way, run in runs.items()}
     formula = {
-        way: max(cost.cost_of("all_reduce", way).bytes_by_rank(numel, 4, run.trace.world_size))
+        way: list(cost.cost_of("all_reduce", way).bytes_by_rank(numel, 4, run.trace.world_size))
         for way, run in runs.items()
     }
-    least = min(measured, key=lambda way: measured[way])
-    if len(set(measured.values())) == 1:
-        told = f"It sends {format_bytes(measured[least], 3)} in all {len(measured)} ways. A tick is the formula, "
+    most, total = ({way: of(each) for way, each in sent.items()} for of in (max, sum))
+    least, all_told = min(most, key=lambda way: most[way]), max(total, key=lambda way: total[way])
+    if len(set(most.values())) == 1:
+        told = f"The busiest rank sends {format_bytes(most[least], 3)} in all {len(most)} ways."
     else:
-        told = f"It sends least in the way called {least}, {format_bytes(measured[least], 3)}. A tick is the formula, "
-    told += "which agrees to the byte." if measured == formula else "which does not agree everywhere."
-    title = "What the busiest rank sends"
-    return book.bars({"measured": measured, "formula": formula}, title=title, sentence=told, ticks=True)
+        told = (
+            f"The busiest rank sends least in the way called {least}, {format_bytes(most[least], 3)}. All ranks "
+            f"together send most in the way called {all_told}, {format_bytes(total[all_told], 3)}."
+        )
+    told += " The formulas agree to the byte." if sent == formula else " The formulas do not agree everywhere."
+    return book.bars({"busiest rank": most, "all ranks together": total}, title="What the ranks send", sentence=told)
 
 
 def sums(run: Any) -> str:

@@ -10,6 +10,7 @@ from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import ORANGE
 from labkit.book.drawing.svg import Svg, number, text_width
 from labkit.book.drawing.tables import Row
+from labkit.book.drawing.units import plural
 from labkit.cost.units import format_bytes, format_seconds
 
 Between = dict[tuple[int, int], int]  # (from rank, to rank) -> bytes
@@ -67,13 +68,16 @@ def named(way: str) -> str:
     return {"ring": "The flat ring", "hierarchical": "The hierarchical way"}[way]
 
 
-def picture(run: Any) -> book.Figure | str:
+def picture(run: Any) -> book.Figure:
     """Two nodes as boxes, once for each way; thick arrows for what goes between them, thin ones inside."""
-    k, size = run.results[0], run.trace.world_size
+    k, size, sent = run.results[0], run.trace.world_size, sent_by(run.trace)
     if size != 2 * k or k > MOST:
-        here = f"{size // k} nodes with {k} rank{'s' * (k > 1)} each"
-        return f"There is a picture for two nodes of at most {MOST} ranks; here there are {here}."
-    sent = sent_by(run.trace)
+        slow = {named(way): leaving(between, k) for way, between in sent.items()}
+        bars = {"busiest rank": busiest, "all ranks together": total}
+        return book.bars(
+            {name: {way: of(links) for way, links in slow.items()} for name, of in bars.items()},
+            title=f"What goes between the nodes ({size // k} with {plural(k, 'rank')} each)",
+        )
     most = max(n for between in sent.values() for n in leaving(between, k).values())
     sentence = (
         f"Ranks 0 to {k - 1} are the left node, the others the right one." if k > 1 else "Each node has one rank."
