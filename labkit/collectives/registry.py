@@ -36,6 +36,8 @@ def algorithm(
 
     `requires(group, x, op)` raises if this algorithm cannot do that.
     """
+    if not name.isidentifier():
+        raise RefusedError(f"algorithm({collective!r}, {name!r}): records hold its name as one word, such as my_ring")
 
     def register(body: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(body)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import labkit.collectives as c
-from labkit.wire.errors import Mismatch
+from labkit.wire.errors import Mismatch, RefusedError
 
 from .thread_world import Deadlock, run
 
@@ -33,6 +33,11 @@ def test_an_unknown_algorithm_names_the_known_ones_and_the_nearest():
     text = refused(lambda g: c.all_reduce(X, g, algorithm="rign"))
     assert "'rign'" in text and "Did you mean 'ring'" in text
     assert all(name in text for name in ("halving_doubling", "native", "tree", "auto"))
+
+
+def test_an_algorithm_of_several_words_is_refused_since_records_would_cut_its_name():
+    with pytest.raises(RefusedError, match="'ring with a slip'.*one word"):
+        c.algorithm("all_reduce", "ring with a slip")
 
 
 @pytest.mark.parametrize("root", [3, -1, 100])
