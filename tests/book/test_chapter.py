@@ -346,3 +346,14 @@ def test_a_value_that_nobody_passed_is_named_where_it_is_needed() -> None:
     chapter = book.open_chapter(NAME, world_size=8)
     with pytest.raises(ValueError, match="99_sample, bytes: .*needs 'nbytes', which nobody passed"):
         chapter.predict("bytes")
+
+
+def test_the_ending_names_no_chapter_that_is_not_written_but_the_next_one():
+    from labkit import course
+    from labkit.book.reading.ending import what_next
+
+    planned = [c for c in course.load().chapters if not c.written]
+    assert planned, "some are planned: else this test has nothing to look at"
+    for chapter in course.load().written():
+        also = what_next(chapter.name).partition("Also built on this one: ")[2]
+        assert not any(f"({c.title})" in also for c in planned)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ import labkit
 import labkit.collectives
 import labkit.parallel
 from labkit import Link, Network, cost
-from labkit.chapters.c04_data_parallelism import arithmetic, breaking, panels, pictures
+from labkit.chapters.c04_data_parallelism import arithmetic, breaking, panels, pictures, reading
 from labkit.chapters.c04_data_parallelism.machine import (
     BACKWARD,
     FORWARD,
@@ -67,6 +69,11 @@ def test_a_run_of_the_chapter_takes_what_its_formula_says_also_with_a_straggler(
     first, last = (step_of(run, rank=rank) for rank in (0, size - 1))
     assert first.total == last.total and first.exposed == last.exposed and last.waits == 0
     assert first.waits == pytest.approx(30e-3), "the last rank needs 90 ms for the 60 of the others"
+    assert all(j.waits == 0 for j in last.journeys)
+    early, late = first.journeys[0], last.journeys[0]
+    assert early.start + early.waits == pytest.approx(late.called), "until the last rank has it"
+    if size > 2:  # of two ranks neither can send before the other one is there
+        assert early.waits > 0.01 and "waits for the last rank" in pictures.first_and_last(run).svg
     assert all(j.end <= one.total + 1e-12 for one in (first, last) for j in one.journeys)
 
 
@@ -120,6 +127,10 @@ def test_each_size_of_the_panels_makes_another_number_of_buckets_and_one_of_them
     steps = {kB: model.step(1000 * kB, link) for kB in runs}
     for kB, run in runs.items():
         assert milliseconds(run) == pytest.approx(1e3 * steps[kB].seconds, rel=1e-4), "the opening goes by the formula"
+    tried = panels.Tried()
+    for run in runs.values():
+        tried.length(run)
+    assert list(tried.took) == [1000 * kB for kB in panels.SIZES], "the size is told from what the run has sent"
     counts = [len(step.buckets) for step in steps.values()]
     assert len(set(counts)) == len(counts)
     best = model.step(model.fastest(model.range_of_sizes(), link), link)
@@ -167,5 +178,90 @@ def test_a_rank_that_reads_from_a_slow_disk_has_a_long_other_and_does_not_wait()
         group.compute(80e-3)
         labkit.collectives.all_reduce(torch.ones(100), group)
 
-    first, late = labkit.launch(hungry, 2, clock="virtual").trace.step_breakdown()
+    run = labkit.launch(hungry, 2, clock="virtual")
+    first, late = run.trace.step_breakdown()
     assert late["other"] == pytest.approx(40e-3) and first["other"] == 0 and first["waiting"] > 0.039 > late["waiting"]
+    drawn = pictures.profile(run)
+    assert drawn.sentence == (
+        "Rank 0 waits 40 ms for rank 1, whose computing began after 40 ms of other things. Rank 1 waits for nobody."
+    )
+    named = "other, ms", "computing, ms", "waiting, ms"
+    assert [[round(float(str(row[name])), 3) for name in named] for row in drawn.rows] == [[0, 80, 40], [40, 80, 0]]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(("divide", "left"), [("world", -1.75), ("active", -2.0)])
+def test_the_zeros_of_a_rank_that_has_left_count_unless_they_are_switched_off(divide: str, left: float) -> None:
+    def two_steps(group):  # type: ignore[no-untyped-def]
+        line = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.zeros_(line.weight)
+        model = labkit.parallel.DataParallel(line, group)
+        sgd = torch.optim.SGD(model.parameters(), lr=1.0)
+        with model.join(step=sgd.step, divide=divide):
+            for _ in range(1 if group.rank == 1 else 2):
+                sgd.zero_grad()
+                model(torch.ones(1, 1)).sum().backward()
+                sgd.step()
+        return line.weight.item()
+
+    assert labkit.launch(two_steps, 4).results == [left] * 4
+    assert "divide_by_initial_world_size=False" in TEXT and 'divide=\\"active\\"' in TEXT and "three quarters" in TEXT
+
+
+def test_the_panel_asks_what_was_averaged_where_a_rank_has_left() -> None:
+    weights = torch.zeros(3)
+    left, full = Shown([([0, 0], weights), ([0], weights)]), Shown([([0, 0], weights), ([0, 0], weights)])
+    assert breaking.verdict(left).endswith("Equal is not yet right: what did the last step average?")
+    assert breaking.verdict(full).endswith("all weights are finite.")
+    full.results[0][0][:] = full.results[1][0][:] = [1, 3]
+    said = "Weights that are not finite, of 3: on each rank 1 after step 1 and 3 after step 2."
+    assert getattr(breaking.weights_after(full), "sentence", "") == said
+
+
+class Shown:
+    """What a view needs of a run."""
+
+    def __init__(self, results: Any) -> None:
+        self.results, self.trace = results, SimpleNamespace(badge="measured", world_size=len(results))
+
+
+@pytest.mark.parametrize(
+    ("batches", "said"),
+    [
+        ([range(14), range(14, 27)], "All 27 examples were read, each of them once."),
+        ([range(14), range(13, 27)], "All 27 examples were read, 1 of them twice."),
+        ([range(14), range(14, 26)], "1 of 27 examples was never read, the others once."),
+        ([range(14), range(14)], "13 of 27 examples were never read, and 14 more than once."),
+    ],
+)
+def test_what_became_of_an_epoch_is_a_plain_sentence(batches: list[range], said: str) -> None:
+    run = Shown([[[list(batch)], [list(batch)]] for batch in batches])
+    assert reading.shares(run).startswith(said)
+    assert reading.who_reads(run).step == 0, "the story begins before anybody has read"
+
+
+def test_the_curve_with_four_passes_is_always_there() -> None:
+    def run(passes: int, loss: float) -> Any:
+        return Shown([([5.0, loss], passes)])
+
+    drawn = {n: pictures.losses([5.0, 3.0], (4, [5.0, 4.0]), run(n, loss)) for n, loss in ((1, 3), (2, 3.5), (4, 4))}
+    assert drawn[1].sentence == drawn[4].sentence
+    assert drawn[1].sentence.endswith("is 3.00 with an update after each pass and 4.00 with passes = 4.")
+    assert "3.50 with passes = 2 and 4.00 with passes = 4." in drawn[2].sentence
+
+
+def test_the_best_packet_is_one_that_a_reader_has_tried() -> None:
+    tried, model = panels.Tried(), arithmetic.StepModel(0.02, (0.02, 0.02), (100, 100), 4)
+    tried.ranks, tried.nbytes = 4, 200
+    tried.took[1e6] = 88.0
+    assert tried.best(model) is None, "nobody has chosen the first"
+    tried.took |= {75e3: 67.0, 32e3: 70.0}
+    assert tried.best(model) == 75e3
+    assert tried.best(arithmetic.StepModel(0.02, (0.02, 0.02), (100, 100), 3)) is None, "that is another step"
+
+
+def test_what_grows_with_the_ranks_of_a_ring() -> None:
+    few, many = (cost.ring_all_reduce_bytes(1e6, n) for n in (8, 512))
+    assert few < many < 2e6 and "64 times as many links" in TEXT and 512 // 8 == 64
+    rounds = [round(cost.ring_all_reduce_time(0, n, 1.0, 0.0)) for n in (512, 8)]
+    assert f"{rounds[0]:,} in place of {rounds[1]}" in TEXT

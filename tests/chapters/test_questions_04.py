@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit import Link, cost
+from labkit import Link, book, cost
 from labkit.chapters.c04_data_parallelism import arithmetic
 from labkit.course.chapter_file import load_chapter
 from labkit.course.questions import Question
@@ -62,10 +62,44 @@ def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
     assert "Your number is the whole message" in told.why([flat.exposed / 1e-3], [2.7])
     assert "Nothing would be exposed" in told.why([0.0], [2.7])
     assert "Count what travels" in told.why([20.0], [2.7]) and told.why([2.72], [2.7]) == told.why(None, [2.7]) == ""
-    sizes = {"sizes": [1, 2, 3, 4, 5], "counts": [9, 5, 3, 2, 1], "latency": 1.0, "total": 9, "near": 2}
+    assert "a ring of $N$ ranks takes $2(N-1)\\,\\alpha + 2\\frac{N-1}{N}\\,n\\,\\beta$" in told.prompt
+    sizes = {"names": list("abcde"), "latency": 1.0, "total": 9, "near": "b"}
     pick = CHAPTER.forecast("bucket-size", sizes | {"best": 3})
-    assert pick.declared == (3,) and pick.choices[0] == "1 B or more, number of buckets: 9"  # type: ignore[attr-defined]
+    assert pick.declared == (3,) and pick.choices == tuple("abcde")  # type: ignore[attr-defined]
     assert "every bucket pays the latencies" in pick.why([0], [3]) and pick.why([3], [3]) == ""
+
+
+class Said:
+    """A prediction that was answered with the choice at this position."""
+
+    predicted = True
+
+    def __init__(self, position: int) -> None:
+        self.values = (position,)
+
+    def compare(self, right: int, mark: str) -> book.Table:
+        return book.Table(caption="" if self.values[0] == right else "either")
+
+
+def test_a_wrong_size_is_told_what_speaks_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = {1.0: 30.0, 2.0: 20.0, 3.0: 25.0}
+    monkeypatch.setattr(arithmetic, "milliseconds", lambda run: run)
+    many, right, few = (arithmetic.beside_fastest(Said(k), runs).caption for k in range(3))
+    assert "every bucket pays the latencies" in many and right == "" and "a large bucket is full late" in few
+
+
+def test_the_choices_are_named_by_their_buckets() -> None:
+    model = arithmetic.StepModel(0.02, (2e-3,) * 20, (40_000,) * 20, 4)
+    near, far = Link(50e6, 0.2e-3), Link(50e6, 2e-3)
+    five = model.five_sizes(near, far)
+    about = model.about_sizes(five, near, far)
+    assert about["names"][-1] == "1 bucket for the whole gradient" and about["near"] in about["names"]
+    assert about["names"][0].startswith("20 buckets, each closed at ")
+
+
+@pytest.mark.parametrize(("least", "ticks"), [(7.3, 10), (0.11, 0.2), (5, 5), (1, 1), (23, 50), (0.04, 0.05)])
+def test_the_ticks_of_an_axis_are_round_numbers(least: float, ticks: float) -> None:
+    assert arithmetic._round_step(least) == pytest.approx(ticks)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7, 8])
@@ -85,6 +119,12 @@ def test_a_plan_names_the_best_bucket_of_a_model_that_is_worked_out_by_hand() ->
     single = rows[-1]
     assert single["step, ms"] == pytest.approx(300 + 2000), "2 GB go once over a link of 1 GB a second"
     assert rows[0]["step, ms"] <= rows[1]["step, ms"] <= single["step, ms"] and "2 GB" in said
+
+
+def test_the_default_of_a_plan_has_a_small_first_bucket() -> None:
+    _, rows = arithmetic.plan(50e6, 0.4, 8, Link(25e9, 20e-6))
+    assert rows[1]["buckets"] == "PyTorch's default"
+    assert rows[1]["number"] == 5, "2 gradients of 1 MB fill 1 MiB, and 27 of the other 98 fill 25 MiB"
 
 
 def test_what_is_said_of_rare_delays_is_so() -> None:

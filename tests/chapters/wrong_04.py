@@ -30,6 +30,11 @@ WRONG = {
         "def average_gradients(model, count, group):\n    pass": "nothing was sent",
         """
         def average_gradients(model, count, group):
+            for p in model.paramters():
+                all_reduce(p.grad, group)
+        """: "'Model' object has no attribute 'paramters'",
+        """
+        def average_gradients(model, count, group):
             for p in model.parameters():
                 all_reduce(p.grad, group, op="avg")
         """: "This is the plain average of the ranks. They have 2, 5 samples",
@@ -96,6 +101,18 @@ WRONG = {
             flat = torch.cat([p.grad.flatten() for p in bucket])
             all_reduce(flat, group, op="avg")
         """: "copy its parts back",
+        """
+        def average_bucket(bucket, group):
+            flat = all_reduce(torch.cat([p.flatten() for p in bucket]), group, op="avg")
+            for p, part in zip(bucket, flat.split([p.numel() for p in bucket])):
+                p.grad.copy_(part.view_as(p))
+        """: "You averaged the parameters, not their gradients",
+        """
+        def average_bucket(bucket, group):
+            flat = all_reduce(torch.cat([p.data.flatten() for p in bucket]), group)
+            for p, part in zip(bucket, flat.split([p.numel() for p in bucket])):
+                p.grad.copy_(part.view_as(p))
+        """: "You added up the parameters, not their gradients",
         """
         def average_bucket(bucket, group):
             flat = all_reduce(torch.cat([p.grad.flatten() for p in bucket]), group)

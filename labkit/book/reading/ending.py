@@ -24,7 +24,7 @@ def ending(chapter: str, done: dict[str, Any] | None, predictions: int, question
 
 
 def what_next(chapter: str) -> str:
-    """From the course file: its exercises, the chapter that follows, and the chapters that build on this one."""
+    """From the course file: its exercises, the chapter that follows, and the written ones that build on this one."""
     from labkit import course
 
     chapters = sorted(course.load().chapters, key=lambda c: c.number)
@@ -32,7 +32,7 @@ def what_next(chapter: str) -> str:
     if here is None:
         return ""
     follows = next((c for c in chapters if c.number == here.number + 1), None)
-    builds = [c for c in chapters if here.number in c.prerequisites and c is not follows]
+    builds = [c for c in chapters if here.number in c.prerequisites and c.written and c is not follows]
     exercises = f"Its exercises: `exercises/{chapter}.ipynb`.\n\n" if here.weight and here.written else ""
     parts: list[str] = []
     if follows is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import log
+from math import floor, log, log10
 from typing import Any
 
 from labkit import Link, book, cost
@@ -33,16 +33,17 @@ class StepModel:
         """Of all gradients."""
         return sum(self.sizes)
 
-    def step(self, bucket_bytes: float, link: Link) -> cost.DataParallelStep:
-        """The step with buckets of this size, by `cost.data_parallel_step`."""
-        size = {"bucket_bytes": bucket_bytes, "first_bucket_bytes": bucket_bytes}
+    def step(self, bucket_bytes: float, link: Link, first: float | None = None) -> cost.DataParallelStep:
+        """The step with buckets of this size, by `cost.data_parallel_step`. first: that of the first one, if another"""
+        size = {"bucket_bytes": bucket_bytes, "first_bucket_bytes": bucket_bytes if first is None else first}
         links = cost.Links(link.latency, 1 / link.bandwidth)
         return cost.data_parallel_step(self.seconds, self.sizes, self.ranks, links, forward=self.forward, **size)
 
     def about_buckets(self, bucket_bytes: float, link: Link) -> dict[str, Any]:
         """What the question after the exposed time needs to know: when buckets are full, and the earlier ones back."""
         step, flat = self.step(bucket_bytes, link), self.step(2 * self.nbytes, link)
-        rows = ["| bucket | kB | full at, ms | back at, ms |", "|--:|--:|--:|--:|"]
+        gap = "\u00a0" * 4  # the table of a form has no space between its columns
+        rows = [f"| bucket | {gap}kB | {gap}full at, ms | {gap}back at, ms |", "|--:|--:|--:|--:|"]
         for k, b in enumerate(step.buckets):
             back = f"{b.end / MS:.4g}" if k < len(step.buckets) - 2 else "?"
             rows.append(f"| {k} | {b.nbytes / 1e3:.4g} | {b.ready / MS:.4g} | {back} |")
@@ -70,11 +71,15 @@ class StepModel:
     def about_sizes(self, sizes: Sequence[float], near: Link, far: Link) -> dict[str, Any]:
         """What the question after the fastest size needs to know."""
         steps = [self.step(nbytes, far) for nbytes in sizes]
+        names = [
+            f"{_buckets(step)}, each closed at {format_bytes(nbytes, 2)}" if len(step.buckets) > 1 else
+            "1 bucket for the whole gradient"
+            for nbytes, step in zip(sizes, steps, strict=True)
+        ]  # fmt: skip
         return {
-            "sizes": list(sizes),
-            "counts": [len(step.buckets) for step in steps],
+            "names": names,
             "best": min(range(len(sizes)), key=lambda i: steps[i].seconds),
-            "near": self.fastest(sizes, near),
+            "near": names[sizes.index(self.fastest(sizes, near))],
             "latency": far.latency,
             "total": self.nbytes,
         }
@@ -104,16 +109,20 @@ def took(run: Any) -> str:
     return f"The run took {ran}; by the formula it takes {formula} ({run.trace.badge}). {how}"
 
 
-def beside(run: Any, step: cost.DataParallelStep) -> book.Table:
-    """The step of a run, and the same by the formula."""
-    seen = step_of(run)
+def beside(run: Any, step: cost.DataParallelStep, at_once: Any) -> book.Table:
+    """The step of a run, and the same by the formula; and whether less of it is exposed than of the run `at_once`."""
+    seen, flat = step_of(run), step_of(at_once)
+    left, whole = (f"{1e3 * one.exposed:.3g} ms" for one in (seen, flat))
+    said = f"Stage C leaves {left} exposed, and stage B left {whole}."
+    if seen.exposed > flat.exposed:
+        said += f" With so small a gradient {len(seen.journeys)} all-reduces cost more latency than the overlap hides."
     rows = [
         ("all-reduces", len(seen.journeys), len(step.buckets)),
         ("step, ms", 1e3 * seen.total, 1e3 * step.seconds),
         ("exposed, ms", 1e3 * seen.exposed, 1e3 * step.exposed),
     ]
     named = "", "the run (emulated)", "the formula (simulated)"
-    return book.Table([dict(zip(named, row, strict=True)) for row in rows], caption="Stage C")
+    return book.Table([dict(zip(named, row, strict=True)) for row in rows], caption=said)
 
 
 def quickest(runs: Mapping[float, Any]) -> int:
@@ -132,6 +141,23 @@ def ask_fastest(chapter: Any, model: StepModel, sizes: Sequence[float], links: M
     return chapter.predict("bucket-size", **model.about_sizes(sizes, links["near"], links["far"]))
 
 
+def beside_fastest(prediction: Any, runs: Mapping[float, Any]) -> book.Table:
+    """A prediction of the fastest of these sizes beside the runs, and what a wrong one overlooked."""
+    right = quickest(runs)
+    table: book.Table = prediction.compare(right, mark="emulated")
+    if not prediction.predicted or prediction.values[0] == right:
+        return table
+    few = (
+        "Yours are fewer and larger buckets. They save latencies, but a large bucket is full late, so less of its "
+        "journey can be hidden behind the backward pass."
+    )
+    many = (
+        "Yours are more and smaller buckets. They hide more behind the backward pass, but every bucket pays the "
+        "latencies of all rounds, which are ten times as long now."
+    )
+    return book.Table(table, caption=few if prediction.values[0] > right else many)
+
+
 def beside_law(prediction: Any, chance: float, sizes: Sequence[int] = (8, 32)) -> book.Table:
     """A prediction of late steps beside what the law says, which is what a run of endless length would show."""
     law = cost.RareDelay(1, 1, chance)
@@ -145,7 +171,7 @@ def step_by_size(
 ) -> book.Figure:
     """The step by the size of a bucket, a panel for each link with a scale of its own; `runs` are on the last link.
 
-    mine: a size in bytes to mark, if there is one.
+    mine: the size in bytes that the reader has found, if there is one.
     """
     sizes = model.range_of_sizes()
     best = {name: model.fastest(sizes, link) for name, link in links.items()}
@@ -162,7 +188,8 @@ def step_by_size(
         left = 52 + panel * 378.0
         points = {nbytes: model.step(nbytes, link).seconds / MS for nbytes in sizes}
         dots = {n: milliseconds(run) for n, run in runs.items()} if name == list(links)[-1] else {}
-        low, peak = 0.98 * min(points.values()), max(*points.values(), *dots.values(), 0.0)
+        pitch = _round_step((max(points.values()) - min(points.values())) / 4)
+        low, peak = pitch * floor(min(points.values()) / pitch), max(*points.values(), *dots.values(), 0.0)
 
         def x(nbytes: float, left: float = left) -> float:
             inside = min(max(nbytes, sizes[0]), sizes[-1])
@@ -173,16 +200,17 @@ def step_by_size(
 
         svg.text(left, top + 6, f"{name}: a latency of {format_seconds(link.latency)}", bold=True)
         svg.rect(left, top + 20, wide, high)
-        for k in range(5):
-            ms = low + (peak - low) * k / 4
-            svg.text(left - 6, y(ms) + 4, f"{ms:.0f}", 11, "end")
+        for k in range(int((peak - low) / pitch) + 1):
+            ms = low + pitch * k
+            svg.line(left - 4, y(ms), left, y(ms))
+            svg.text(left - 6, y(ms) + 4, f"{ms:g}", 11, "end")
         for kB in (1, 10, 100, 1000):
             if sizes[0] <= 1000 * kB <= sizes[-1]:
                 svg.line(x(1000 * kB), top + 20 + high, x(1000 * kB), top + 24 + high)
                 svg.text(x(1000 * kB), top + 37 + high, f"{kB} kB", 11, "middle")
         if mine is not None:
             svg.line(x(mine), top + 20, x(mine), top + 20 + high, "4 3")
-            svg.text(x(mine) - 4, top + 33, "yours", 11, "end")
+            svg.text(x(mine) - 4, top + 33, "your best", 11, "end")
         places = [(x(nbytes), y(ms)) for nbytes, ms in points.items()]
         steps = "".join(f" H{number(a)} V{number(b)}" for a, b in places[1:])
         svg.path(f"M{number(places[0][0])} {number(places[0][1])}{steps}", colour=BLUE, width=2)
@@ -197,6 +225,12 @@ def step_by_size(
     return book.Figure("A step by the size of its buckets", "emulated", said, rows, svg.render(top + high + 48))
 
 
+def _round_step(atleast: float) -> float:
+    """The next of ..., 0.5, 1, 2, 5, 10, ... for the ticks of an axis."""
+    ten = 10.0 ** floor(log10(atleast))
+    return next(ten * k for k in (1, 2, 5, 10) if ten * k >= atleast * (1 - 1e-9))
+
+
 def _buckets(step: cost.DataParallelStep) -> str:
     return f"{len(step.buckets)} bucket{'s' * (len(step.buckets) != 1)}"
 
@@ -209,10 +243,11 @@ def plan(parameters: float, computing: float, ranks: int, link: Link) -> tuple[s
     nbytes = BYTES * parameters / LAYERS
     model = StepModel(computing / 3, (2 / 3 * computing / LAYERS,) * LAYERS, (round(nbytes),) * LAYERS, ranks)
     best = model.fastest([model.nbytes / parts for parts in range(1, LAYERS + 1)], link)
-    tries = {"the best size": best, "PyTorch's default": float(cost.BUCKET_BYTES), "a single one": 2.0 * model.nbytes}
+    default = float(cost.BUCKET_BYTES), float(cost.FIRST_BUCKET_BYTES)
+    tries = {"the best size": (best, best), "PyTorch's default": default, "a single one": (2.0 * model.nbytes,) * 2}
     rows: list[Row] = []
-    for name, size in tries.items():
-        step = model.step(size, link)
+    for name, (size, first) in tries.items():
+        step = model.step(size, link, first)
         rows.append(
             {"buckets": name, "number": len(step.buckets), "step, ms": step.seconds / MS,
              "exposed, ms": step.exposed / MS}

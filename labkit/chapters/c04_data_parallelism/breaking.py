@@ -14,6 +14,7 @@ from labkit.book.drawing.figure import WIDTH, heading, legend
 from labkit.book.drawing.style import GREEN, GREY, ON_COLOUR, ORANGE, YELLOW
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
+from labkit.book.drawing.units import listing
 from labkit.models import GPT, GPTConfig
 from labkit.wire import Group
 from labkit.wire.errors import RefusedError
@@ -76,7 +77,10 @@ def verdict(run: Any) -> str:
         return f"{said} {max(bad):,} of the {len(weights[0]):,} weights of a rank are no longer finite."
     same = all(torch.equal(weights[0], one) for one in weights)
     taken = [len(found) for found, _ in run.results]
-    steps = "" if min(taken) == max(taken) else f" One rank read {min(taken)} batch, and the others {max(taken)}."
+    steps = "" if min(taken) == max(taken) else (
+        f" One rank read {min(taken)} batch, and the others {max(taken)}. Equal is not yet right: what did "
+        "the last step average?"
+    )  # fmt: skip
     return f"{said} All replicas are {'equal, bit by bit' if same else 'different'}, and all weights are finite.{steps}"
 
 
@@ -92,9 +96,9 @@ def weights_after(run: Any) -> book.Figure | str:
         {"rank": rank} | {f"not finite after step {k + 1}": count for k, count in enumerate(mine)}
         for rank, mine in enumerate(found)
     ]
-    each = [", then ".join(f"{count:,}" for count in mine) for mine in found]
+    each = [listing([f"{count:,} after step {k + 1}" for k, count in enumerate(mine)]) for mine in found]
     who = "; ".join(f"rank {rank}: {told}" for rank, told in enumerate(each))
-    said = f"Weights that are not finite, of {whole:,}: " + (f"on every rank {each[0]}" if len(set(each)) == 1 else who)
+    said = f"Weights that are not finite, of {whole:,}: " + (f"on each rank {each[0]}" if len(set(each)) == 1 else who)
     svg = Svg(WIDTH, "The weights after each step", said)
     top = heading(svg, run.trace.badge, said + ".")
     top = legend(svg, top, [(name, colour, hatch, "") for name, (colour, hatch) in looks.items()]) + 8

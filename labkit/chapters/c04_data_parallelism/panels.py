@@ -14,13 +14,38 @@ View = Callable[[Any], Any]
 SIZES = [1, 8, 32, 75, 125, 250, 500, 1000]  # kB; each makes another number of buckets
 
 
+class Tried:
+    """The packets that a reader has tried. Its function `length` is a view that remembers what it has shown."""
+
+    def __init__(self) -> None:
+        self.took: dict[float, float] = {}  # milliseconds of a step, by the size that was asked for
+        self.ranks, self.nbytes = 0, 0  # of the runs, and of their whole gradient
+
+    def length(self, run: Any) -> str:
+        journeys = pictures.step_of(run).journeys
+        least = min(j.nbytes for j in journeys[:-1] or journeys)  # a packet that was closed holds what was asked for
+        asked = max((1000 * kB for kB in SIZES if 1000 * kB <= least), default=least)
+        self.took[asked if len(journeys) > 1 else max(asked, 1000 * SIZES[-1])] = arithmetic.milliseconds(run)
+        self.ranks, self.nbytes = run.trace.world_size, sum(j.nbytes for j in journeys)
+        return pictures.length(run)
+
+    def best(self, model: arithmetic.StepModel) -> float | None:
+        """Of two sizes or more the one of the shortest step, if `model` is of the same step; else nobody has chosen."""
+        if len(self.took) < 2 or (self.ranks, self.nbytes) != (model.ranks, model.nbytes):
+            return None
+        return min(self.took, key=self.took.__getitem__)
+
+
 def packets(train_step: Run, wire: Link) -> Any:
-    """A step of four ranks whose gradients travel over `wire`, by the size of their packets."""
+    """A step of four ranks whose gradients travel over `wire`, by the size of their packets; `tried` has the sizes."""
+    tried = Tried()
     controls = {"packet_kB": SIZES}
-    views: list[View] = [pictures.length, pictures.step_picture]
+    views: list[View] = [tried.length, pictures.step_picture]
     network = Network(nodes=4, ranks_per_node=1, inter=wire)
     options: dict[str, Any] = {"clock": "virtual", "network": network}
-    return book.workbench(train_step, controls, views, title="How large should a packet be?", ranks=4, **options)
+    bench: Any = book.workbench(train_step, controls, views, title="How large should a packet be?", ranks=4, **options)
+    bench.tried = tried
+    return bench
 
 
 def epochs(read: Run, ranks: int, transport: str) -> Any:
@@ -55,10 +80,10 @@ def your_own() -> Any:
     return book.explorer("Your own model and network", sliders, answer)
 
 
-def passes(accumulating: Run, every: Any, ranks: int, transport: str) -> Any:
-    """The loss by pass, with more or fewer passes for each update; `every` is the run with one."""
-    often = pictures.mean_losses(every)
-    views: list[View] = [partial(pictures.losses, often)]
+def passes(accumulating: Run, every: Any, fourth: Any, ranks: int, transport: str) -> Any:
+    """The loss by pass, with more or fewer passes for each update; `every` is the run with one, `fourth` with four."""
+    often, seldom = pictures.mean_losses(every), (fourth.results[0][1], pictures.mean_losses(fourth))
+    views: list[View] = [partial(pictures.losses, often, seldom)]
     controls = {"passes": [1, 2, 4]}
     title = "Passes for each update"
     return book.workbench(accumulating, controls, views, title=title, ranks=ranks, transport=transport)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from labkit import book, cost
+from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading, legend
-from labkit.book.drawing.style import BLUE, GREY, ON_COLOUR, ORANGE
+from labkit.book.drawing.style import BLUE, GREY, ORANGE
 from labkit.book.drawing.svg import Svg, text_width
 from labkit.book.drawing.tables import Row
-from labkit.book.drawing.units import bytes_text
+from labkit.book.drawing.units import bytes_text, listing
 from labkit.chapters.c04_data_parallelism.counting import counting as counting, errors as errors
 from labkit.chapters.c04_data_parallelism.drifting import drift as drift
 from labkit.chapters.c04_data_parallelism.filling import filling as filling
+from labkit.chapters.c04_data_parallelism.lateness import (
+    late_steps as late_steps,
+    profile as profile,
+    share_late as share_late,
+    step_times as step_times,
+    told as told,
+)
 from labkit.chapters.c04_data_parallelism.steps import Step, blocks, box, step_of as step_of, ticks
 
 LEAST = 1e-6  # seconds; less than that is rounding
@@ -36,7 +42,7 @@ def lanes(steps: Mapping[str, Step], badge: str, title: str) -> book.Figure:
     svg = Svg(WIDTH, title, said)
     y = heading(svg, badge, said + ".")
     looks = [("computing", ORANGE, "", ""), ("gradients travel", BLUE, "/", "")]
-    if any(one.waits > LEAST for one in steps.values()):
+    if any(one.waits > LEAST or any(j.waits > LEAST for j in one.journeys) for one in steps.values()):
         looks.insert(1, ("waits for a slower rank", GREY, "\\", ""))
     y = legend(svg, y, looks) + 6
     left, right = 76.0, WIDTH - 14.0
@@ -56,9 +62,12 @@ def lanes(steps: Mapping[str, Step], badge: str, title: str) -> book.Figure:
             wide = x(one.slowest) - x(one.over)
             box(svg, x(one.over), y + 18, wide, 24, "waits", GREY, f"waits: {1e3 * one.waits:.1f} ms", "\\")
         for k, j in enumerate(one.journeys):
-            hover = f"all-reduce {k}: {bytes_text(j.nbytes)}, {1e3 * (j.end - j.start):.1f} ms"
-            label = f"{k}" if len(one.journeys) <= 16 else ""
-            box(svg, x(j.start), y + 46, x(j.end) - x(j.start), 24, label, BLUE, hover, "/")
+            hover = f"all-reduce {k}: {bytes_text(j.nbytes)}, {1e3 * (j.end - j.start - j.waits):.1f} ms"
+            label, off = f"{k}" if len(one.journeys) <= 16 else "", j.start + j.waits
+            if j.waits > LEAST:
+                waits = f"all-reduce {k} waits for the last rank: {1e3 * j.waits:.1f} ms"
+                box(svg, x(j.start), y + 46, x(off) - x(j.start), 24, "waits", GREY, waits, "\\")
+            box(svg, x(off), y + 46, x(j.end) - x(off), 24, label, BLUE, hover, "/")
         svg.line(x(one.slowest), y + 12, x(one.slowest), y + 76, "4 3")
         svg.line(x(one.total), y + 12, x(one.total), y + 76)
         y += 90
@@ -142,74 +151,23 @@ def mean_losses(run: Any) -> list[float]:
     return [float(x) for x in torch.tensor([found for found, _ in run.results]).mean(0)]
 
 
-def losses(often: Sequence[float], run: Any) -> book.Figure:
-    """The loss by pass, with an update after each pass (`often`) and as in `run`."""
-    seldom, passes = mean_losses(run), run.results[0][1]
-    said = (
-        f"After {len(often)} passes over the same samples the loss, the mean over the ranks, is {often[-1]:.2f} with "
-        f"an update after each pass, and {seldom[-1]:.2f} with passes = {passes}."
-    )
-    curves = {"an update after each pass": often} | ({f"passes = {passes}": seldom} if passes > 1 else {})
-    return book.lines(curves, x="pass", y="loss", title="The same samples, with fewer updates", sentence=said)
+def losses(often: Sequence[float], seldom: tuple[int, Sequence[float]], run: Any) -> book.Figure:
+    """The loss by pass with an update after each pass (`often`), as in `run`, and always as in `seldom`.
 
-
-def late_steps(runs: Mapping[int, Any], kernel: float, chance: float) -> book.Figure:
-    """Each step of each run as a bar as long as it took; those longer than `kernel` by half are late and marked."""
-    times = {ranks: step_times(run) for ranks, run in runs.items()}
-    late = {ranks: [t > 1.5 * kernel for t in each] for ranks, each in times.items()}
-    told = []
-    for ranks, each in late.items():
-        law, count = cost.RareDelay(kernel, kernel, chance).stalled_steps(ranks), len(each)
-        spread = (count * law * (1 - law)) ** 0.5
-        told.append(f"With {ranks} ranks {sum(each)} of {count} steps were late; by the law {count * law:.0f}, "
-                    f"give or take {spread:.0f}")  # fmt: skip
-    said = ". ".join(told) + "."
-    svg = Svg(WIDTH, "How long each step took", said)
-    top = heading(svg, next(iter(runs.values())).trace.badge, said)
-    y = legend(svg, top, [("on time", BLUE, "", ""), ("late: somebody stalled", ORANGE, "x", "")]) + 6
-    high, longest = 62.0, max(map(max, times.values()))
-    for ranks in times:
-        svg.text(8, y + high / 2, f"{ranks} ranks", bold=True)
-        pitch = (WIDTH - 100) / len(times[ranks])
-        for k, seconds in enumerate(times[ranks]):
-            colour, hatch = (ORANGE, "x") if late[ranks][k] else (BLUE, "")
-            tall = high * seconds / longest
-            hover = f"step {k}: {1e3 * seconds:.1f} ms"
-            svg.rect(84 + k * pitch, y + high - tall, pitch - 1.5, tall, colour, hatch, ON_COLOUR, "", 0.4, 0, hover)
-        y += high + 18
-    rows: list[Row] = [
-        {"ranks": ranks, "steps": len(each), "late": sum(late[ranks]), "mean step, ms": 1e3 * sum(each) / len(each)}
-        for ranks, each in times.items()
-    ]
-    return book.Figure(svg.title, next(iter(runs.values())).trace.badge, said, rows, svg.render(y))
-
-
-def told(sizes: Iterable[int]) -> Iterator[int]:
-    """These numbers of ranks, each said when its turn comes: a run may take seconds."""
-    for ranks in sizes:
-        print(f"{ranks} ranks are at work ...", flush=True)
-        yield ranks
-
-
-def share_late(run: Any, kernel: float) -> float:
-    """The share of the steps that took longer than `kernel` by half."""
-    times = step_times(run)
-    return sum(t > 1.5 * kernel for t in times) / len(times)
-
-
-def step_times(run: Any) -> list[float]:
-    """How long each step took: from when the first rank begins it to when the first rank begins the next one."""
-    begun: dict[int, float] = {}
-    ended = 0.0
-    for span in run.trace.spans("compute"):
-        begun[span.step] = min(span.start, begun.get(span.step, span.start))
-        ended = max(ended, span.end)
-    return [b - a for a, b in pairwise([*(begun[step] for step in sorted(begun)), ended])]
+    seldom: the passes for each update, and the losses.
+    """
+    curves = {1: often, seldom[0]: seldom[1], run.results[0][1]: mean_losses(run)}
+    name = {passes: f"passes = {passes}" for passes in curves} | {1: "an update after each pass"}
+    told = [f"{curve[-1]:.2f} with {name[passes]}" for passes, curve in sorted(curves.items())]
+    said = f"After {len(often)} passes over the same samples the loss, the mean over the ranks, is {listing(told)}."
+    shown = {name[passes]: curve for passes, curve in sorted(curves.items())}
+    return book.lines(shown, x="pass", y="loss", title="The same samples, with fewer updates", sentence=said)
 
 
 def speeds(samples_a_second: Callable[[int, int], float], gpus: Sequence[int], passes: Sequence[int]) -> book.Figure:
     """Samples a second for so many GPUs and passes before an update."""
-    plans = {f"{n} GPUs, a = {a}": samples_a_second(n, a) for n in gpus for a in passes}
-    said = "Samples a second. " + ", ".join(f"{name}: {speed:.0f}" for name, speed in plans.items()) + "."
-    bars = {"samples a second": plans}
+    bars = {f"a = {a}": {f"{n} GPUs": samples_a_second(n, a) for n in gpus} for a in passes}
+    once, often = bars.values()
+    gains = listing([f"{often[name] / once[name]:.4g} times as fast on {name}" for name in once])
+    said = f"With {list(bars)[1]} training is {gains} as with {list(bars)[0]}."
     return book.bars(bars, title="GPT-2 on one node and on four", unit="", badge="simulated", sentence=said)

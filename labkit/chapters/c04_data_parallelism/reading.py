@@ -30,8 +30,11 @@ def shares(run: Any) -> str:
     read, count = _times(run.results), COUNT
     never, twice = sum(not t for t in read), sum(t > 1 for t in read)
     same = all(first == second for first, second in run.results)
+    again = "twice" if max(read) == 2 else "more than once"
+    every = f"All {count} examples were read, {f'{twice} of them {again}' if twice else 'each of them once'}."
+    some = f"{never} of {count} examples {'was' if never == 1 else 'were'} never read"
     return (
-        f"Of {count} examples {never} {'was' if never == 1 else 'were'} never read and {twice} more than once. "
+        f"{every if not never else f'{some}, and {twice} more than once.' if twice else f'{some}, the others once.'} "
         f"In the next epoch the ranks read {'the same batches in the same order' if same else 'them in another order'} "
         f"({run.trace.badge})."
     )
@@ -55,7 +58,7 @@ def who_reads(run: Any) -> book.Player:
         {"rank": rank} | {f"step {k}": " ".join(map(str, batch)) for k, batch in enumerate(first)}
         for rank, first in enumerate(firsts)
     ]
-    return book.play(frames, title="Who reads which example", badge=run.trace.badge, rows=rows, begin=steps)
+    return book.play(frames, title="Who reads which example", badge=run.trace.badge, rows=rows)
 
 
 def _examples(firsts: Sequence[Sequence[Sequence[int]]], count: int, step: int, badge: str) -> tuple[str, str]:
@@ -71,8 +74,10 @@ def _examples(firsts: Sequence[Sequence[Sequence[int]]], count: int, step: int, 
     svg = Svg(WIDTH, "Who reads which example", said)
     top = heading(svg, badge, said)
     looks = [(f"rank {rank}", SERIES[rank].colour, SERIES[rank].hatch, "") for rank in range(len(firsts))]
-    looks.append(("thick frame: read in this step", "none", "", ""))
-    top = legend(svg, top, looks) + 4
+    top = legend(svg, top, looks)
+    svg.rect(9, top, 16, 11, stroke_width=3)
+    svg.text(31, top + 10, "thick frame: read in this step", 11.5)
+    top += 26
     columns, wide, high = 14, 50.0, 44.0
     for e in range(count):
         x, y = 16 + (e % columns) * (wide + 2), top + (e // columns) * (high + 14)

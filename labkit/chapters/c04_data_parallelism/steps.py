@@ -14,12 +14,21 @@ PART = {"tokens": "tokens", "positions": "positions", "norm": "norm"}  # what is
 
 @dataclass(frozen=True)
 class Journey:
-    """One all-reduce of a rank, in seconds since the step began: called, on the wire from `start` to `end`."""
+    """One all-reduce of a rank, in seconds since the step began: called, on the wire from `start` to `end`.
+
+    everybody: when the last rank has called it, too. Until then what this rank has sent waits for an answer.
+    """
 
     nbytes: int
     called: float
     start: float
     end: float
+    everybody: float
+
+    @property
+    def waits(self) -> float:
+        """How long after its start somebody is still missing."""
+        return min(max(self.everybody - self.start, 0.0), self.end - self.start)
 
 
 @dataclass(frozen=True)
@@ -60,11 +69,19 @@ def step_of(run: Any, step: int = 1, rank: int = 0) -> Step:
     for m in trace.sends:
         if rank in (m.src, m.dst) and m.collective >= 0:
             flights.setdefault(m.collective, []).append((max(m.start, m.recv_start), m.arrived))
+    sums = [(i, c) for i, c in enumerate(calls) if c.name == "all_reduce" and begun <= c.start <= ended]
+    called: dict[int, list[float]] = {}
+    for _, c in sums:
+        called.setdefault(c.rank, []).append(c.start)
+    everybody = [max(each) for each in zip(*called.values(), strict=False)]  # a rank's k-th all-reduce is everybody's
+    mine = [(k, i, c) for k, (i, c) in enumerate((i, c) for i, c in sums if c.rank == rank)]
     journeys = [
-        Journey(c.nbytes, c.start - begun, min(a for a, _ in flights[i]) - begun, max(b for _, b in flights[i]) - begun)
-        for i, c in enumerate(calls)
-        if c.rank == rank and c.name == "all_reduce" and begun <= c.start <= ended and i in flights
-    ]
+        Journey(
+            c.nbytes, c.start - begun, min(a for a, _ in flights[i]) - begun, max(b for _, b in flights[i]) - begun,
+            everybody[k] - begun,
+        )
+        for k, i, c in mine if i in flights
+    ]  # fmt: skip
     marks = [(s.start - begun, str(s.attrs["parameter"]), int(s.attrs["nbytes"])) for s in ready]
     over, slowest = (max(s.end for s in some) - begun for some in (kernels, computing))
     return Step(back, over, slowest, marks, journeys, ended - begun)

@@ -22,12 +22,15 @@ all_reduce = partial(collectives.all_reduce, algorithm="ring")  # as in the chap
 Work = tuple[list[nn.Parameter], Tensor, Any]  # a bucket, its gradients in one tensor, and the handle of their journey
 
 
-class Held(nn.Module):
-    """A module that is nothing but parameters, with these gradients."""
+class Model(nn.Module):
+    """A module that is nothing but parameters, with these gradients; its weights are all `weight`.
 
-    def __init__(self, gradients: Sequence[Tensor]) -> None:
+    A reader's message of an error names it.
+    """
+
+    def __init__(self, gradients: Sequence[Tensor], weight: float = 0.0) -> None:
         super().__init__()
-        self.weights = nn.ParameterList(nn.Parameter(torch.zeros_like(g)) for g in gradients)
+        self.weights = nn.ParameterList(nn.Parameter(torch.full_like(g, weight)) for g in gradients)
         for p, g in zip(self.weights, gradients, strict=True):
             p.grad = g.clone()
 
@@ -41,7 +44,7 @@ def gradients_of(model: nn.Module) -> list[Tensor | None]:
 
 def joined_batch(student: Reader) -> str:
     def call(write: Callable[..., Any], mine: tuple[list[Tensor], int], group: Group) -> list[Tensor | None]:
-        model = Held(mine[0])
+        model = Model(mine[0])
         write(model, mine[1], group)
         return gradients_of(model)
 
@@ -106,9 +109,12 @@ def _beginnings(gradients: Sequence[Tensor], factor: float) -> list[Tensor]:
 # 2: one message for several gradients ----------------------------------------------------------------------------
 
 
+WEIGHT = 0.5  # of every parameter that the second one is tried on; no gradient is that
+
+
 def one_message(student: Reader) -> str:
     def call(write: Callable[..., Any], mine: list[Tensor], group: Group) -> list[Tensor | None]:
-        model = Held(mine)
+        model = Model(mine, WEIGHT)
         write(list(model.parameters()), group)
         return gradients_of(model)
 
@@ -121,6 +127,8 @@ def one_message(student: Reader) -> str:
                 "Gradients have different numbers of dimensions, so `torch.cat` cannot join them: flatten each first."
             )
             student.expect("same number of dimensions" not in f"{error}", said)
+            said = "You averaged the parameters, not their gradients: those are in `p.grad`."
+            student.expect("which requires grad" not in f"{error}", said)
             said = "A part of the flat tensor has one dimension, and a gradient may have more: give the part the shape "
             shapes = any(word in f"{error}" for word in ("size of tensor", "must match", "gradient of size"))
             sizes = "The parts of the flat tensor have other sizes than the gradients: split it by their `numel()`."
@@ -146,6 +154,9 @@ def one_message(student: Reader) -> str:
                 [sums[0] / n, *mine[1:]] for mine in own
             ],
         }
+        for said, weight in (("averaged", WEIGHT), ("added up", n * WEIGHT)):
+            said = f"You {said} the parameters, not their gradients: those are in `p.grad`."
+            slips[said] = [[torch.full_like(g, weight) for g in sums]] * n
         if not calls:
             slips = {"The gradients are as they were, and nothing was sent.": own}
         student.expect_results(run, [[g / n for g in sums]] * n, slips, within=1e-6)

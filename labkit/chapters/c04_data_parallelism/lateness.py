@@ -1,0 +1,122 @@
+"""Steps that are late because one rank is: how long each took, and where the time of the ranks went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+from labkit import book, cost
+from labkit.book.drawing.figure import WIDTH, heading, legend
+from labkit.book.drawing.style import BLUE, GREY, ON_COLOUR, ORANGE
+from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.tables import Row
+from labkit.book.drawing.units import listing
+from labkit.chapters.c04_data_parallelism.steps import box, ticks
+
+
+def late_steps(runs: Mapping[int, Any], kernel: float, chance: float) -> book.Figure:
+    """Each step of each run as a bar as long as it took; those longer than `kernel` by half are late and marked."""
+    times = {ranks: step_times(run) for ranks, run in runs.items()}
+    late = {ranks: [t > 1.5 * kernel for t in each] for ranks, each in times.items()}
+    told = []
+    for ranks, each in late.items():
+        law, count = cost.RareDelay(kernel, kernel, chance).stalled_steps(ranks), len(each)
+        spread = (count * law * (1 - law)) ** 0.5
+        told.append(f"With {ranks} ranks {sum(each)} of {count} steps were late; by the law {count * law:.0f}, "
+                    f"give or take {spread:.0f}")  # fmt: skip
+    said = ". ".join(told) + "."
+    svg = Svg(WIDTH, "How long each step took", said)
+    top = heading(svg, next(iter(runs.values())).trace.badge, said)
+    y = legend(svg, top, [("on time", BLUE, "", ""), ("late: somebody stalled", ORANGE, "x", "")]) + 6
+    high, longest, left = 62.0, max(map(max, times.values())), 116.0
+    for ranks in times:
+        svg.text(8, y + high / 2, f"{ranks} ranks", bold=True)
+        pitch = (WIDTH - left - 16) / len(times[ranks])
+        for seconds in (0, kernel, 2 * kernel):
+            if seconds <= longest:
+                at = y + high - high * seconds / longest
+                svg.line(left - 6, at, WIDTH - 16, at, faint=True)
+                svg.text(left - 9, at + 4, f"{1e3 * seconds:g} ms", 10.5, "end")
+        for k, seconds in enumerate(times[ranks]):
+            colour, hatch = (ORANGE, "x") if late[ranks][k] else (BLUE, "")
+            tall = high * seconds / longest
+            hover = f"step {k}: {1e3 * seconds:.1f} ms"
+            svg.rect(left + k * pitch, y + high - tall, pitch - 1.5, tall, colour, hatch, ON_COLOUR, "", 0.4, 0, hover)
+        y += high + 22
+    rows: list[Row] = [
+        {"ranks": ranks, "steps": len(each), "late": sum(late[ranks]), "mean step, ms": 1e3 * sum(each) / len(each)}
+        for ranks, each in times.items()
+    ]
+    return book.Figure(svg.title, next(iter(runs.values())).trace.badge, said, rows, svg.render(y))
+
+
+def told(sizes: Iterable[int]) -> Iterator[int]:
+    """These numbers of ranks, each said when its turn comes: a run may take seconds."""
+    for ranks in sizes:
+        print(f"{ranks} ranks are at work ...", flush=True)
+        yield ranks
+
+
+def share_late(run: Any, kernel: float) -> float:
+    """The share of the steps that took longer than `kernel` by half."""
+    times = step_times(run)
+    return sum(t > 1.5 * kernel for t in times) / len(times)
+
+
+def step_times(run: Any) -> list[float]:
+    """How long each step took: from when the first rank begins it to when the first rank begins the next one."""
+    begun: dict[int, float] = {}
+    ended = 0.0
+    for span in run.trace.spans("compute"):
+        begun[span.step] = min(span.start, begun.get(span.step, span.start))
+        ended = max(ended, span.end)
+    return [b - a for a, b in pairwise([*(begun[step] for step in sorted(begun)), ended])]
+
+
+LOOKS = {"other": (GREY, "+"), "computing": (ORANGE, ""), "waiting": ("none", "/"), "transferring": (BLUE, "x")}
+
+
+def profile(run: Any) -> book.Figure:
+    """What each rank did in a step that ends with an all-reduce, in the order of time. Other: before it computes."""
+    times = {rank: _parts(run.trace, rank) for rank in range(run.trace.world_size)}
+    waits = {rank: parts["waiting"][1] - parts["waiting"][0] for rank, parts in times.items()}
+    last = min(waits, key=waits.__getitem__)
+    others = [str(rank) for rank in waits if rank != last]
+    who = f"Rank{'s' * (len(others) > 1)} {listing(others)} wait{'s' * (len(others) == 1)}"
+    least, most = (1e3 * some(w for rank, w in waits.items() if rank != last) for some in (min, max))
+    long = f"{least:.3g} ms" if most - least < 0.1 else f"{least:.3g} to {most:.3g} ms"
+    late = 1e3 * (times[last]["other"][1] - times[last]["other"][0])
+    why = f"whose computing began after {late:.3g} ms of other things. Rank {last} waits for nobody."
+    said = f"{who} {long} for rank {last}, {why}"
+    svg = Svg(WIDTH, "What each rank did, in the order of time", said)
+    y = legend(svg, heading(svg, run.trace.badge, said), [(n, c, h, "") for n, (c, h) in LOOKS.items()]) + 6
+    longest = max(end for parts in times.values() for _, end in parts.values())
+
+    def x(seconds: float) -> float:
+        return 70 + (WIDTH - 90) * seconds / longest
+
+    for rank, parts in times.items():
+        svg.text(62, y + 17, f"rank {rank}", anchor="end")
+        for name, (a, b) in parts.items():
+            colour, hatch = LOOKS[name]
+            if b > a:
+                box(svg, x(a), y, x(b) - x(a), 24, name, colour, f"rank {rank}, {name}: {1e3 * (b - a):.3g} ms", hatch)
+        y += 30
+    ticks(svg, y + 4, x, longest)
+    rows: list[Row] = [
+        {"rank": rank} | {f"{name}, ms": 1e3 * (b - a) for name, (a, b) in parts.items()}
+        for rank, parts in times.items()
+    ]
+    return book.Figure(svg.title, run.trace.badge, said, rows, svg.render(y + 30))
+
+
+def _parts(trace: Any, rank: int) -> dict[str, tuple[float, float]]:
+    """From when to when, in seconds since the first rank began. It waits until the last one has called the sum."""
+    calls = [c for c in trace.collectives() if not c.nested]
+    mine = next(c for c in calls if c.rank == rank)
+    kernel = next(s for s in trace.spans("compute") if s.rank == rank)
+    begun = min(s.start for s in [*trace.spans("reads"), *trace.spans("compute")])
+    all_there = max(c.start for c in calls)
+    ends = begun, kernel.start, kernel.end, all_there, mine.end
+    return {name: (a - begun, b - begun) for name, (a, b) in zip(LOOKS, pairwise(ends), strict=True)}
