@@ -250,7 +250,8 @@ def test_the_curve_with_four_passes_is_always_there() -> None:
     assert "3.50 with passes = 2 and 4.00 with passes = 4." in drawn[2].sentence
 
 
-def test_the_best_packet_is_one_that_a_reader_has_tried() -> None:
+def test_the_best_packet_is_one_that_a_reader_has_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABKIT_HEADLESS", "0")
     tried, model = panels.Tried(), arithmetic.StepModel(0.02, (0.02, 0.02), (100, 100), 4)
     tried.ranks, tried.nbytes = 4, 200
     tried.took[1e6] = 88.0
@@ -258,6 +259,8 @@ def test_the_best_packet_is_one_that_a_reader_has_tried() -> None:
     tried.took |= {75e3: 67.0, 32e3: 70.0}
     assert tried.best(model) == 75e3
     assert tried.best(arithmetic.StepModel(0.02, (0.02, 0.02), (100, 100), 3)) is None, "that is another step"
+    monkeypatch.setenv("LABKIT_HEADLESS", "1")
+    assert tried.best(model) is None, "the grid of a static page is nobody's choice"
 
 
 def test_what_grows_with_the_ranks_of_a_ring() -> None:
