@@ -262,5 +262,5 @@ def ratio(mine: float, result: float, unit: str = "") -> str:
     times = mine / result
     much = "large" if times > 1 else "small"
     if max(times, 1 / times) >= 2:
-        return f"{max(times, 1 / times):.2g} times too {much}"
+        return f"{float(f'{max(times, 1 / times):.2g}'):,.10g} times too {much}"
     return f"{abs(times - 1):.0%} too {much}".replace("%", " %")

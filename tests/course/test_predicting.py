@@ -53,6 +53,8 @@ def test_numbers_beside_the_run(forecasts: dict[str, Forecast]) -> None:
         (7.5, 10, "25 % too small"),
         (30, 10, "3 times too large"),
         (10, 45, "4.5 times too small"),
+        (1, 160.4, "160 times too small"),
+        (4.8e6, 2, "2,400,000 times too large"),
         (0, 4, "4 too small"),
         (4, 0, "4 too large"),
         (-2, 2, "4 too small"),
