@@ -50,6 +50,16 @@ WRONG = {
                 length = group.recv(torch.zeros(1, dtype=torch.int64), source)
                 return decode(group.recv(torch.zeros(int(length), dtype=torch.uint8), source))
         """: "must return their own text",
+        """
+        def whisper(text, group, source, to):
+            if group.rank == source:
+                group.send(torch.tensor([len(encode(text))]), to)
+                group.send(encode(text), to)
+            else:
+                length = group.recv(torch.zeros(1, dtype=torch.int64), source)
+                return decode(group.recv(torch.zeros(int(length), dtype=torch.uint8), source))
+            return text
+        """: "rank 1 also receives: only rank 0, which is `to`, has anything to receive",
     },
     "pass_right": {
         "def pass_right(mine, group):\n    return mine": "return the one that came from the left",
