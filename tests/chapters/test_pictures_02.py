@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -30,7 +33,17 @@ def took(way, size: int) -> float:  # type: ignore[no-untyped-def]
     return run.trace.duration / run.results[0][1]
 
 
-@pytest.mark.parametrize("way", [ways.one_exception, pass_right])
+def one_exception(mine, group):  # type: ignore[no-untyped-def]
+    """As in the notebook."""
+    return ways.in_turn(mine, group, receives_first=group.rank == 0)
+
+
+def every_second(mine, group):  # type: ignore[no-untyped-def]
+    """As in the notebook."""
+    return ways.in_turn(mine, group, receives_first=group.rank % 2 == 1)
+
+
+@pytest.mark.parametrize("way", [one_exception, pass_right])
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_where_senders_wait_a_single_exception_makes_the_whole_circle_wait(way, size: int) -> None:  # type: ignore[no-untyped-def]
     assert took(way, size) == pytest.approx(size, rel=0.01)
@@ -38,7 +51,7 @@ def test_where_senders_wait_a_single_exception_makes_the_whole_circle_wait(way, 
 
 @pytest.mark.parametrize(("size", "messages"), [(2, 2), (3, 3), (4, 2), (5, 3), (7, 3), (8, 2)])
 def test_every_second_rank_takes_two_messages_or_three(size: int, messages: int) -> None:
-    assert took(ways.every_second, size) == pytest.approx(messages, rel=0.01)
+    assert took(every_second, size) == pytest.approx(messages, rel=0.01)
 
 
 def test_each_rank_mishears_another_word() -> None:
@@ -75,3 +88,68 @@ def test_the_picture_of_a_message_marks_the_bend_and_draws_the_two_parts_thinly(
         assert words in figure.svg
     assert figure.spec is not None and "β n alone" in [line["name"] for line in figure.spec["data"]]
     assert figure.rows[0]["10 % (ms)"] == pytest.approx(0.1001 * 0.29)
+
+
+def neighbour(group, way):  # type: ignore[no-untyped-def]
+    mine = torch.full((250_000,), float(group.rank))
+    way(mine, ways.Meeting(group))
+    return LINK.seconds(mine.nbytes)
+
+
+def at_once(mine, group):  # type: ignore[no-untyped-def]
+    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    return group.exchange(mine, to=right, like=torch.empty_like(mine), source=left)
+
+
+def test_all_ways_are_drawn_on_the_axis_of_the_slowest_and_told_in_messages() -> None:
+    single_file, together = (labkit.launch(neighbour, 8, way, **VIRTUAL) for way in (one_exception, at_once))
+    assert "as long as 8 messages one after the other" in pictures.in_messages(single_file)
+    assert "as long as one message" in pictures.in_messages(together)
+    ends = [axis_of(pictures.meetings(run)) for run in (single_file, together)]
+    assert ends == [pytest.approx(8e3 * LINK.seconds(1_000_000), rel=0.001)] * 2
+    assert "waits for the empty message" in pictures.meetings(single_file).sentence
+
+
+def axis_of(figure) -> float:  # type: ignore[no-untyped-def]
+    """The last millisecond on the axis of time."""
+    return float(figure.spec["layout"]["xaxis"]["range"][1])
+
+
+def test_the_axis_of_a_step_stays_while_it_gets_shorter() -> None:
+    link = Link(bandwidth=1e9, latency=0.0)
+
+    def step(group, seconds):  # type: ignore[no-untyped-def]
+        group.compute(seconds)
+        x = torch.zeros(250_000)
+        group.exchange(x, to=1 - group.rank, like=torch.zeros_like(x), source=1 - group.rank)
+
+    runs = [labkit.launch(step, 2, s, clock="virtual", network=Network(intra=link)) for s in (1e-3, 4e-3, 30e-3)]
+    short, long, longer = (axis_of(pictures.up_to(run, 0.02)) for run in runs)
+    assert short == long < longer
+
+
+@pytest.mark.parametrize(("kilobytes", "largest"), [(64, False), (65, True)])
+def test_the_reader_who_has_found_the_limit_is_told(kilobytes: int, largest: bool) -> None:
+    sends = [SimpleNamespace(nbytes=1000 * kilobytes)]
+    said = pictures.all_ended(SimpleNamespace(trace=SimpleNamespace(sends=sends, badge="emulated")))
+    assert ("65,536 bytes" in said) == largest
+
+
+@pytest.mark.parametrize(("times", "words"), [(1.0, "1"), (8.42, "8.4"), (160.4, "160"), (483.0, "480")])
+def test_a_factor_has_two_digits_and_no_power_of_ten(times: float, words: str) -> None:
+    assert pictures.two_digits(times) == words
+
+
+def test_the_wires_keep_their_ranks() -> None:
+    worlds = ways.kept_wires()
+    assert list(worlds) == [wire.name for wire in wires.WIRES]
+    try:
+        before = [world.run(tell_pid).results for world in worlds.values()]
+        assert before == [world.run(tell_pid).results for world in ways.kept_wires().values()]
+    finally:
+        for world in worlds.values():
+            world.close()
+
+
+def tell_pid(group):  # type: ignore[no-untyped-def]
+    return os.getpid()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from labkit import book
 from labkit.chapters.c02_ranks_and_messages import pictures
+from labkit.cost import wires
+from labkit.cost.units import MS
 
 Run = Callable[..., Any]
 View = Callable[[Any], Any]
@@ -15,26 +17,28 @@ View = Callable[[Any], Any]
 def first_moves(letters: Run) -> Any:
     """Four ranks in a circle: what each of them does first."""
     controls = {f"rank_{rank}": ["send", "receive"] for rank in range(4)}
-    views: list[View] = [pictures.letters, pictures.timeline]
+    views: list[View] = [pictures.letters, pictures.in_order]
     return book.workbench(letters, controls, views, title="What does each rank do first?", ranks=4, transport="local")
 
 
-def three_ways(neighbour: Run, ways: Sequence[str], **options: Any) -> Any:
+def three_ways(neighbour: Run, **options: Any) -> Any:
     """A message to the right neighbour in one of several ways, on several ranks."""
-    controls = {"ranks": (2, 8), "way": list(ways)}
+    controls = {"ranks": (2, pictures.MOST), "way": ["one exception", "every second", "yours", "exchange", "handles"]}
     views: list[View] = [pictures.in_messages, pictures.meetings]
     return book.workbench(neighbour, controls, views, title="Pass it to the right", ranks=4, **options)
 
 
-def compute_and_send(step: Run, **options: Any) -> Any:
-    """Computing of some milliseconds and a message, one after the other or at the same time."""
-    controls = {"compute_ms": (0, 16), "overlap": False}
-    views: list[View] = [pictures.took, pictures.timeline]
+def compute_and_send(step: Run, message: float, **options: Any) -> Any:
+    """Computing of some milliseconds and a message of `message` seconds, one after the other or at the same time."""
+    most = 16
+    controls = {"compute_ms": (0, most), "overlap": False}
+    longest = wires.step_seconds(most * MS, message, overlapped=False)
+    views: list[View] = [pictures.took, lambda run: pictures.up_to(run, longest)]
     return book.workbench(step, controls, views, title="Compute and send", ranks=2, **options)
 
 
 def three_wires(one_message: Run) -> Any:
-    """A message from rank 0 to rank 1 over each of three wires, by its size."""
+    """A message from rank 0 to rank 1 over each of three wires, by its size. Its ranks are kept: `ways.kept_wires`."""
     controls = {"kilobytes": [1, 10, 100, 1000, 8000]}
     views: list[View] = [pictures.on_each_wire, pictures.in_parts]
     return book.workbench(one_message, controls, views, title="One message on three wires", ranks=2)
@@ -43,5 +47,6 @@ def three_wires(one_message: Run) -> Any:
 def send_first(swap: Run, ranks: int, **options: Any) -> Any:
     """Everybody sends first, eagerly up to a limit that the reader is to find."""
     controls = {"kilobytes": (1, 128)}
-    views: list[View] = [pictures.all_ended, pictures.timeline]
-    return book.workbench(swap, controls, views, title="Everybody sends first", ranks=ranks, **options)
+    views: list[View] = [pictures.all_ended, pictures.eager_sends]
+    title = "Everybody sends first: what is the largest size that still ends?"
+    return book.workbench(swap, controls, views, title=title, ranks=ranks, **options)

@@ -17,16 +17,33 @@ def letters(run: Any) -> str:
     return f"All have the letter of their left neighbour: {held}."
 
 
-def timeline(run: Any) -> book.Figure:
-    """The whole run, from its first message to its last."""
-    return book.timeline(run.trace, title="Who sends when")
+def in_order(run: Any) -> book.Figure:
+    """The whole run in real time, from its first message to its last."""
+    said = "Look at the order in which the letters move: the lengths of the boxes are the noise of your machine."
+    return book.timeline(run.trace, title="Who sends when", sentence=said)
+
+
+def up_to(run: Any, longest: float, sentence: str | None = None) -> book.Figure:
+    """The whole run on an axis that ends at `longest` seconds, or where the run ends if that is later."""
+    end = run.trace.duration
+    said = sentence or f"The run ends at {format_seconds(end, 3)}; the axis stays, so that you can compare runs."
+    return book.timeline(run.trace, title="Who sends when", window=(0.0, max(longest, end)), sentence=said)
+
+
+MOST = 8  # ranks that section 4 offers
 
 
 def meetings(run: Any) -> book.Figure:
-    """The whole run; in the ways that block, receivers say when they are there."""
+    """The whole run, on the axis of the slowest one; in the ways that block, receivers say when they are there."""
     said = "Every rank sends and receives at the same time."
     if any(m.nbytes == 0 for m in run.trace.sends):
-        said = "A message begins when its receiver has said, with a message of 0 bytes, that it is there."
+        said = "A sender is hatched as a receiver while it waits for the empty message: its receiver is not there yet."
+    return up_to(run, MOST * run.results[0], said)
+
+
+def eager_sends(run: Any) -> book.Figure:
+    """The whole run, with the reason why a receiver is busy for longer than its sender."""
+    said = "A sender is busy only while its bytes leave. The latency passes on the wire, so the receiver alone sees it."
     return book.timeline(run.trace, title="Who sends when", sentence=said)
 
 
@@ -64,7 +81,8 @@ def in_messages(run: Any) -> str:
     """How long the run took, in times of one message: what the ranks returned is the time of one."""
     took, one = run.trace.duration, run.results[0]
     messages = f"{took / one:.1f}".removesuffix(".0")
-    return f"Time: {messages} message{'s' * (messages != '1')}, {format_seconds(took, 3)} ({run.trace.badge})."
+    long = "one message" if messages == "1" else f"{messages} messages one after the other"
+    return f"{format_seconds(took, 3)}, as long as {long} ({run.trace.badge})."
 
 
 LIMIT = 64 * 1024  # bytes up to which section 9 sends eagerly; systems differ, and so do their settings
@@ -73,20 +91,28 @@ LIMIT = 64 * 1024  # bytes up to which section 9 sends eagerly; systems differ, 
 def all_ended(run: Any) -> str:
     """How many messages there were, where nobody waits for ever."""
     sends = run.trace.sends
-    return f"It ends: {len(sends)} messages of {sends[0].nbytes:,} bytes have arrived ({run.trace.badge})."
+    said = f"It ends: {len(sends)} messages of {sends[0].nbytes:,} bytes have arrived ({run.trace.badge})."
+    if sends[0].nbytes <= LIMIT < sends[0].nbytes + 1000:
+        said += f" This is the largest size of the slider that does: the limit here is {LIMIT:,} bytes."
+    return said
 
 
 def milliseconds(run: Any) -> str:
     """From the first kernel to the last message."""
     trace = run.trace
     begin = min(span.start for span in trace.spans("compute"))
-    return f"{1e3 * (max(m.arrived for m in trace.recvs) - begin):.6g} ms"
+    return f"{1e3 * (max(m.arrived for m in trace.recvs) - begin):.4g} ms"
+
+
+def two_digits(times: float) -> str:
+    """A factor to two digits, and no power of ten: 1.6, 48, 480."""
+    return f"{float(f'{times:.2g}'):,.10g}"
 
 
 def one_message(fit: Any, points: Mapping[int, Sequence[float]]) -> book.Figure:
     """The times of messages by their size, the line that was fitted to their medians, and its two parts."""
     drawn = {n: times for n, times in points.items() if n}  # a logarithmic axis has no 0
-    bytes_alone = {"β n alone": lambda n: fit.beta * n} if fit.beta else {}
+    bytes_alone = {"β n alone": lambda n: fit.beta * n} if fit.beta and fit.half_size <= max(drawn) else {}
     at = {f"half-bandwidth size {format_bytes(fit.half_size, 2)}": fit.half_size} if fit.beta else {}
     return book.cost_curves(
         {"α + β n": fit.seconds}, {"α + β n": drawn}, title="A message on this machine", middle=True, at=at,

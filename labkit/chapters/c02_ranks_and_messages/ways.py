@@ -1,13 +1,16 @@
-"""Ways to pass a tensor to the right, and links on which no byte leaves before its receiver is there."""
+"""Ways to pass a tensor to the right, links on which no byte leaves before its receiver is there, and kept wires."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import labkit
+from labkit.cost import wires
 from labkit.wire import Group
 
 
@@ -44,14 +47,14 @@ def in_turn(mine: Tensor, group: Any, receives_first: bool) -> Tensor:
     return theirs
 
 
-def one_exception(mine: Tensor, group: Any) -> Tensor:
-    """Rank 0 receives first, and all others send first."""
-    return in_turn(mine, group, group.rank == 0)
-
-
-def every_second(mine: Tensor, group: Any) -> Tensor:
-    """Odd ranks receive first, and even ranks send first."""
-    return in_turn(mine, group, group.rank % 2 == 1)
-
-
-IN_TURN = {"one exception": one_exception, "every second": every_second}
+@cache
+def kept_wires() -> dict[str, Any]:
+    """Two ranks on the virtual clock over each wire of section 7, kept for the next message."""
+    return {
+        wire.name: labkit.world(
+            2,
+            clock="virtual",
+            network=labkit.Network(intra=labkit.Link(bandwidth=wire.bandwidth, latency=wire.alpha)),
+        )
+        for wire in wires.WIRES
+    }
