@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from types import SimpleNamespace
 
 import pytest
@@ -61,23 +60,22 @@ def test_each_rank_mishears_another_word() -> None:
     assert sum(a != b for a, b in zip(text.split(), sentence.split(), strict=True)) == 7
 
 
-def test_a_message_on_each_wire_takes_the_time_of_the_formula_and_is_drawn_on_axes_that_stay() -> None:
-    def once(group):  # type: ignore[no-untyped-def]
+def test_a_message_on_a_wire_takes_the_time_of_the_formula_and_is_drawn_on_axes_that_stay() -> None:
+    def once(group, name):  # type: ignore[no-untyped-def]
         x = torch.zeros(250)
         group.send(x, to=1) if group.rank == 0 else group.recv(x, source=0)
+        return name
 
-    runs = {
-        wire.name: labkit.launch(
-            once, 2, clock="virtual", network=Network(intra=Link(bandwidth=wire.bandwidth, latency=wire.alpha))
-        )
-        for wire in wires.WIRES
-    }
-    assert {name: t for name, (_, t) in pictures.one_each(runs).items()} == pytest.approx(
-        {wire.name: wire.seconds(1000) for wire in wires.WIRES}, rel=1e-3
-    )
-    figure = pictures.on_each_wire(runs)
-    assert figure.sentence.startswith("1 kB: NVLink 3.4") and "size of the message" in figure.svg
-    assert [row["latency's part"] for row in pictures.in_parts(runs)] == ["100%", "100%", "95%"]
+    for wire in wires.WIRES:
+        network = Network(intra=Link(bandwidth=wire.bandwidth, latency=wire.alpha))
+        run = labkit.launch(once, 2, wire.name, clock="virtual", network=network)
+        assert run.trace.duration == pytest.approx(wire.seconds(1000), rel=1e-3)
+        figure = pictures.on_each_wire(run)
+        assert figure.sentence.startswith(f"1 kB over {wire.name} took ") and "size of the message" in figure.svg
+        rows = list(pictures.in_parts(run))
+        assert [row["latency's part"] for row in rows] == ["100%", "100%", "95%"]
+        assert [row["wire"] for row in rows if row["the run (emulated)"]] == [wire.name]
+        assert all(row["the run (emulated)"] in ("", row["together"]) for row in rows)
 
 
 def test_the_picture_of_a_message_marks_the_bend_and_draws_the_two_parts_thinly() -> None:
@@ -138,18 +136,3 @@ def test_the_reader_who_has_found_the_limit_is_told(kilobytes: int, largest: boo
 @pytest.mark.parametrize(("times", "words"), [(1.0, "1"), (8.42, "8.4"), (160.4, "160"), (483.0, "480")])
 def test_a_factor_has_two_digits_and_no_power_of_ten(times: float, words: str) -> None:
     assert pictures.two_digits(times) == words
-
-
-def test_the_wires_keep_their_ranks() -> None:
-    worlds = ways.kept_wires()
-    assert list(worlds) == [wire.name for wire in wires.WIRES]
-    try:
-        before = [world.run(tell_pid).results for world in worlds.values()]
-        assert before == [world.run(tell_pid).results for world in ways.kept_wires().values()]
-    finally:
-        for world in worlds.values():
-            world.close()
-
-
-def tell_pid(group):  # type: ignore[no-untyped-def]
-    return os.getpid()

@@ -38,8 +38,8 @@ def compute_and_send(step: Run, message: float, **options: Any) -> Any:
 
 
 def three_wires(one_message: Run) -> Any:
-    """A message from rank 0 to rank 1 over each of three wires, by its size. Its ranks are kept: `ways.kept_wires`."""
-    controls = {"kilobytes": [1, 10, 100, 1000, 8000]}
+    """A message from rank 0 to rank 1 over one of three wires, by its size."""
+    controls = {"wire": [wire.name for wire in wires.WIRES], "kilobytes": [1, 10, 100, 1000, 8000]}
     views: list[View] = [pictures.on_each_wire, pictures.in_parts]
     return book.workbench(one_message, controls, views, title="One message on three wires", ranks=2)
 

@@ -120,32 +120,30 @@ def one_message(fit: Any, points: Mapping[int, Sequence[float]]) -> book.Figure:
     )  # fmt: skip
 
 
-def one_each(runs: Mapping[str, Any]) -> dict[str, tuple[int, float]]:
-    """Bytes and seconds of one message over each wire."""
-    return {name: (run.trace.sends[0].nbytes, run.trace.duration) for name, run in runs.items()}
-
-
-def on_each_wire(runs: Mapping[str, Any]) -> book.Figure:
-    """One message over each wire, on axes that stay, and what the formula says of all other sizes."""
-    rounds = one_each(runs)
-    told = ", ".join(f"{name} {format_seconds(seconds, 3)}" for name, (_, seconds) in rounds.items())
-    nbytes = next(iter(rounds.values()))[0]
+def on_each_wire(run: Any) -> book.Figure:
+    """One message over the wire that the ranks name, on axes that stay, and what the formula says of all wires."""
+    name, nbytes, took = run.results[0], run.trace.sends[0].nbytes, run.trace.duration
     return book.cost_curves(
-        {wire.name: wire.seconds for wire in wires.WIRES}, {name: {n: [t]} for name, (n, t) in rounds.items()},
+        {wire.name: wire.seconds for wire in wires.WIRES}, {name: {nbytes: [took]}},
         sizes=(1e3, 8e6), title="One message on three wires", badge="emulated",
-        axes=("size of the message", "time of one message"), sentence=f"{format_bytes(nbytes)}: {told}.",
+        axes=("size of the message", "time of one message"),
+        sentence=f"{format_bytes(nbytes)} over {name} took {format_seconds(took, 3)}.",
     )  # fmt: skip
 
 
-def in_parts(runs: Mapping[str, Any]) -> book.Table:
-    """One message over each wire, and the part of its latency and of its bytes."""
-    parts = []
-    for name, (nbytes, seconds) in one_each(runs).items():
-        wire = next(wire for wire in wires.WIRES if wire.name == name)
-        latency, rest = format_seconds(wire.alpha, 3), format_seconds(nbytes * wire.beta, 3)
-        row = {"wire": name, "the run (emulated)": format_seconds(seconds, 3), "latency": latency, "bytes": rest}
-        parts.append(row | {"latency's part": f"{wire.alpha / wire.seconds(nbytes):.0%}"})
-    return book.Table(parts)
+def in_parts(run: Any) -> book.Table:
+    """A message of this size over each wire: its latency, its bytes, their sum, and the run over the chosen wire."""
+    nbytes, rows = run.trace.sends[0].nbytes, []
+    for wire in wires.WIRES:
+        parts = {
+            "latency": format_seconds(wire.alpha, 3),
+            "bytes": format_seconds(nbytes * wire.beta, 3),
+            "together": format_seconds(wire.seconds(nbytes), 3),
+            "latency's part": f"{wire.alpha / wire.seconds(nbytes):.0%}",
+        }
+        ran = format_seconds(run.trace.duration, 3) if wire.name == run.results[0] else ""
+        rows.append({"wire": wire.name} | parts | {"the run (emulated)": ran})
+    return book.Table(rows)
 
 
 def wires_table() -> book.Table:

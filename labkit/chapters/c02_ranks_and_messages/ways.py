@@ -1,16 +1,13 @@
-"""Ways to pass a tensor to the right, links on which no byte leaves before its receiver is there, and kept wires."""
+"""Ways to pass a tensor to the right, and links on which no byte leaves before its receiver is there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-import labkit
-from labkit.cost import wires
 from labkit.wire import Group
 
 
@@ -45,16 +42,3 @@ def in_turn(mine: Tensor, group: Any, receives_first: bool) -> Tensor:
     for step in reversed(steps) if receives_first else steps:
         step()
     return theirs
-
-
-@cache
-def kept_wires() -> dict[str, Any]:
-    """Two ranks on the virtual clock over each wire of section 7, kept for the next message."""
-    return {
-        wire.name: labkit.world(
-            2,
-            clock="virtual",
-            network=labkit.Network(intra=labkit.Link(bandwidth=wire.bandwidth, latency=wire.alpha)),
-        )
-        for wire in wires.WIRES
-    }
