@@ -50,7 +50,7 @@ CUT_OFF = """(box) => [...box.querySelectorAll(":not(table)")].filter((one) => o
 SHOWN = ".lk-form, .lk-bench, .lk-panel:not(.lk-bench .lk-panel)"  # what a cell displays as a widget of its own
 STORIES = {
     "00_start_here": Story(
-        ("start-seconds", "loss-curve", "how-many-models"),
+        ("who-sends", "loss-curve", "how-many-models"),
         ("what-all-reduce-does", "order-of-a-step", "linear-parameters"),
     ),
     "01_why_distribute": Story(("training-state",), ("cut-a-matrix", "batch-doubled")),

@@ -12,8 +12,11 @@ from typing import Any
 import nbformat
 import pytest
 import torch
+from torch.distributed import init_process_group
 
+from labkit.book.drawing.style import GREY, RED
 from labkit.chapters.c00_start_here import pictures
+from labkit.cost import naive_all_reduce_bytes_by_rank, ring_all_reduce_bytes
 from labkit.course.chapter_file import load_chapter
 
 CHAPTER = load_chapter("00_start_here")
@@ -71,19 +74,28 @@ def test_the_script_of_the_summary_runs_under_torchrun(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(cell.source.split("```python\n")[1].split("```")[0])
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py"]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
-    norms = re.findall(r"rank \d: loss \S+, norm of the weights (\S+)", run.stdout)
+    norms = re.findall(r"rank \d: loss \S+, norm of the weights (\d+\.\d+)", run.stdout)
     assert len(norms) == 2 and len(set(norms)) == 1, run.stdout + run.stderr
 
 
-@pytest.mark.parametrize(("drifts", "said"), [(0.0, "the same weights"), (3.0, "6 away from rank 0, whose weights")])
-def test_the_distance_of_the_ranks_is_told_beside_the_size_of_their_weights(drifts: float, said: str) -> None:
-    logs = [[(2.0, torch.ones(4)), (1.0, torch.ones(4) + drifts * rank)] for rank in range(2)]
-    assert said in pictures.apart(SimpleNamespace(results=[(log, None) for log in logs])).sentence
+def drifting(drifts: float, size: int) -> Any:
+    """A run in whose last step the weights of each rank are `drifts` away from those of the rank before."""
+    logs = [[(2.0, torch.ones(4)), (1.0, torch.ones(4) + drifts * rank)] for rank in range(size)]
+    return SimpleNamespace(results=[(log, None) for log in logs])
+
+
+def test_the_distance_of_the_ranks_is_told_beside_the_size_of_their_weights() -> None:
+    assert "6 away from rank 0, whose weights" in pictures.apart(drifting(3.0, 2)).sentence
+
+
+@pytest.mark.parametrize(("size", "said"), [(1, "There is one rank"), (2, "All ranks have the same weights")])
+def test_ranks_that_do_not_drift_apart_are_told_and_not_drawn(size: int, said: str) -> None:
+    assert pictures.apart(drifting(0.0, size)).startswith(said)
 
 
 class FakeTrace:
     """One step of two ranks. Rank 0 computes from 1 s to 3 s, and is in a sum from 4 s to 8 s; a message of the sum
-    goes on until 9 s. Rank 1 begins at 0 s and ends at 10 s."""
+    goes on until 9 s. Rank 1 begins at 0 s and ends at 10 s, which is no concern of rank 0."""
 
     def __init__(self) -> None:
         about = {"step": 5, "attrs": {"kind": "compute"}}
@@ -108,9 +120,9 @@ class FakeTrace:
 def test_the_parts_of_the_drawn_step_add_up_to_it() -> None:
     trace: Any = FakeTrace()
     parts = pictures.parts_of_step(trace, 5)
-    assert parts["whole"] == 10_000  # from the first box of any rank to the last, and not rank 0's own
-    assert (parts["compute"], parts["sums"], parts["rest"]) == (2000, 5000, 3000)
-    assert parts["share"] == [20, 50, 30] and (parts["messages"], parts["kB"]) == (1, 4.0)
+    assert parts["whole"] == 8000  # of rank 0 alone: what is white beside it belongs to other steps
+    assert (parts["compute"], parts["sums"], parts["rest"]) == (2000, 5000, 1000)
+    assert parts["share"] == [25, 62, 13] and (parts["messages"], parts["kB"]) == (1, 4.0)
 
 
 def trained(*losses: list[float]) -> Any:
@@ -132,7 +144,42 @@ def test_the_losses_are_drawn_with_their_mean_unless_there_is_one_rank() -> None
 def test_many_ranks_and_their_mean_fit_into_one_picture(size: int) -> None:
     run = trained(*([float(rank), 0.0] for rank in range(size)))
     assert pictures.curves(run).rows[0]["mean of the ranks"] == (size - 1) / 2
-    assert len(pictures.apart(run).rows) == 2
+    assert len(pictures.apart(drifting(1.0, size)).rows) == 2
+
+
+def test_a_mean_lies_on_top_of_thin_ranks_that_have_no_markers() -> None:
+    drawn = pictures.curves(trained([2.0, 1.0], [4.0, 2.0]))
+    *ranks, mean = drawn.spec["data"]
+    assert [(t["name"], t["showlegend"]) for t in ranks] == [("each rank", True), ("each rank", False)]
+    assert {t["line"]["color"] for t in ranks} == {GREY} and mean["line"]["color"] == RED
+    assert all(t["line"]["width"] < mean["line"]["width"] for t in ranks)
+    assert all("marker" not in t and t["mode"] == "lines" for t in drawn.spec["data"])
+    assert 'stroke="#111"' not in drawn.svg  # nor has the picture of a page without scripts
+    strokes = re.findall(r'<path [^>]*fill="none" stroke="([^"]+)"', drawn.svg)
+    assert strokes == [GREY, GREY, RED] and drawn.svg.count('stroke-width="1.3"') == 4  # two lines, and the legend
+
+
+def test_one_rank_is_a_band_behind_the_mean_of_many() -> None:
+    drawn = pictures.one_and_many(trained([3.0, 2.0]), trained([2.0, 1.0], [4.0, 2.0]))
+    first, *_, last = drawn.spec["data"]
+    assert (first["name"], last["name"]) == ("1 rank, all images", "mean of the 2 ranks")
+    assert first["line"]["width"] > 3 * last["line"]["width"]
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 7, 8])
+def test_what_each_way_sends_is_predicted_as_it_is_computed(size: int) -> None:
+    sends = CHAPTER.forecast("who-sends", {"world_size": size})
+    star, ring = naive_all_reduce_bytes_by_rank(1000, 4, size), ring_all_reduce_bytes(4000, size)
+    assert sends.declared == pytest.approx((star[0] / 1000, ring / 1000, size * ring / 1000))
+    assert sends.why(sends.declared, sends.declared) == ""
+    half = (sends.declared[0], sends.declared[1] / 2, sends.declared[2])
+    assert "once more" in sends.why(half, sends.declared)
+
+
+def test_the_time_limits_that_the_chapter_quotes_are_those_of_pytorch() -> None:
+    assert "10 minutes for NCCL and 30 minutes for other backends" in (init_process_group.__doc__ or "")
+    page = (CHAPTERS / "00_start_here.ipynb").read_text()
+    assert "10 minutes with NCCL and to 30 minutes with other backends" in page
 
 
 def test_the_picture_of_one_rank_and_many_says_how_far_they_are_apart() -> None:

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from labkit import book
 from labkit.book.drawing.boxes import arrived, collective_boxes, length, message_boxes, work_boxes
+from labkit.book.drawing.style import GREY, RED, series
 from labkit.book.timelines.reads import Trace
 from labkit.book.timelines.timelines import whole
 from labkit.data import digits
 
 MOST_LINES = 8  # of one figure
+LESS = 110  # pixels by which the plots of the second workbench are lower than others: its controls stay in sight
+
+
+@dataclass(frozen=True)
+class Plain:
+    """How a line looks that has no dashes and no markers."""
+
+    colour: str
+    width: float
+
+
+RANK, MEAN, BAND = Plain(GREY, 1.3), Plain(RED, 2.6), Plain("#a3d5f2", 9)
 
 
 def sums(run: Any) -> str:
@@ -96,15 +112,16 @@ def diary(group: Any, model: Any, optimizer: Any) -> Diary:
 def parts_of_step(trace: Trace, step: int) -> dict[str, Any]:
     """Rank 0 in this step, as the timeline draws it.
 
-    whole: milliseconds from the first box of any rank to the last.
-    compute, sums, rest: milliseconds of these in which rank 0 computes, is inside a sum or a message, or in no box;
+    whole: milliseconds from the beginning of its first box to the end of its last one.
+    compute, sums, rest: milliseconds of these in which it computes, is inside a sum or a message, or in no box;
     share: the three as whole percents of `whole`, which add up to 100. messages, kB: what rank 0 sends in the step.
     """
     messages = [m for m in trace.sends if m.step == step and arrived(m)]
     boxes = [*work_boxes(trace, step), *collective_boxes(trace, step), *message_boxes(trace, messages)]
-    first, last = whole(boxes)
-    computing = [(b.start, b.end) for b in boxes if b.rank == 0 and b.kind == "compute"]
-    talking = [(b.start, b.end) for b in boxes if b.rank == 0 and b.lane != "work"]
+    mine = [b for b in boxes if b.rank == 0]
+    first, last = whole(mine)
+    computing = [(b.start, b.end) for b in mine if b.kind == "compute"]
+    talking = [(b.start, b.end) for b in mine if b.lane != "work"]
     compute = length(computing)
     sums = length([*computing, *talking]) - compute
     parts = {"whole": last - first, "compute": compute, "sums": sums, "rest": last - first - compute - sums}
@@ -156,29 +173,66 @@ def models(run: Any) -> str:
 def curves(run: Any) -> book.Figure:
     """The loss on each rank, by step, and the mean of all ranks."""
     drawn = _losses(run, MOST_LINES - 1)
+    looks = dict.fromkeys(drawn, RANK)
     ends = sorted(log[-1][0] for log, _ in run.results)
     first, last = run.results[0][0][0][0], f"{ends[0]:.2g}" + f" to {ends[-1]:.2g}" * (len(ends) > 1)
     said = f"The loss begins near {first:.2g} and ends at {last}."
     if len(ends) > 1:
-        drawn["mean of the ranks"] = dict(enumerate(_mean(run)))
+        drawn["mean of the ranks"], looks["mean of the ranks"] = dict(enumerate(_mean(run))), MEAN
         said = f"The loss begins near {first:.2g} and ends at {last}, with a mean of {_mean(run)[-1]:.2g}."
-    return book.lines(drawn, title="Loss on each rank", badge="measured", sentence=said)
+    figure = book.lines(drawn, title="Loss on each rank", badge="measured", sentence=said)
+    return _lower(_drawn_as(figure, looks) if len(ends) > 1 else figure)
 
 
 def one_and_many(one: Any, many: Any) -> book.Figure:
     """The losses of one rank with a large batch, and of many ranks which look at the same images in smaller batches."""
     ranks = len(many.results)
-    drawn = {"1 rank, all images": _mean(one), f"mean of the {ranks} ranks": _mean(many)}
-    # the two that lie on each other come first, in the colours that are told apart best
-    lines = {name: {float(k): loss for k, loss in enumerate(mean)} for name, mean in drawn.items()}
-    lines |= _losses(many, MOST_LINES - 2)
-    off = max(abs(a - b) for a, b in zip(*drawn.values(), strict=True))
+    alone, together = "1 rank, all images", f"mean of the {ranks} ranks"
+    means = {alone: _mean(one), together: _mean(many)}
+    lines = {name: {float(k): loss for k, loss in enumerate(mean)} for name, mean in means.items()}
+    each = _losses(many, MOST_LINES - 2)
+    off = max(abs(a - b) for a, b in zip(*means.values(), strict=True))
     good = [f"{accuracy(run.results[0][1]):.1%}" for run in (one, many)]
     said = f"The line of 1 rank is never more than {off:.1g} away from the mean of the {ranks} ranks. " if off else (
         f"The line of 1 rank is the mean of the {ranks} ranks, to the last bit. ")  # fmt: skip
     said += f"Both models get {good[0]} of the test images right." if good[0] == good[1] else (
         f"The models get {good[0]} and {good[1]} of the test images right.")  # fmt: skip
-    return book.lines(lines, title=f"The same images on 1 rank and on {ranks}", badge="measured", sentence=said)
+    drawn = {alone: lines[alone]} | each | {together: lines[together]}  # the later ones lie on top
+    title = f"The same images on 1 rank and on {ranks}"
+    figure = book.lines(drawn, title=title, badge="measured", sentence=said)
+    return _drawn_as(figure, {alone: BAND} | dict.fromkeys(each, RANK) | {together: MEAN})
+
+
+def _drawn_as(figure: book.Figure, looks: Mapping[str, Plain]) -> book.Figure:
+    """The same chart of lines, in which each line looks as `looks` says, plain, in the plot and in the picture.
+
+    The ranks, which all look the same, have one entry in the legend of the plot; who points at one reads its number.
+    """
+    assert figure.spec is not None
+    data = []
+    for trace in figure.spec["data"]:
+        look = looks[trace["name"]]
+        line = {"color": look.colour, "width": look.width, "dash": "solid"}
+        data.append({key: value for key, value in trace.items() if key != "marker"} | {"mode": "lines", "line": line})
+        if look is RANK:
+            first = not any(other.get("legendgroup") == "ranks" for other in data)
+            data[-1] |= {"name": "each rank", "legendgroup": "ranks", "showlegend": first}
+    new = {series(k).colour: look for k, look in enumerate(looks.values())}
+    svg = re.sub(r'<path [^>]*stroke="#111"[^>]*/>\n', "", figure.svg)  # the markers
+
+    def plain(line: re.Match[str]) -> str:
+        look = new[line[1]]
+        return f'stroke="{look.colour}" stroke-width="{look.width}"'
+
+    svg = re.sub(r'stroke="(#\w+)" stroke-width="2.4"(?: stroke-dasharray="[^"]*")?', plain, svg)
+    return replace(figure, svg=svg, spec=figure.spec | {"data": data})
+
+
+def _lower(figure: book.Figure) -> book.Figure:
+    """The same figure with a plot that is not as high."""
+    assert figure.spec is not None
+    layout = figure.spec["layout"]
+    return replace(figure, spec=figure.spec | {"layout": layout | {"height": layout["height"] - LESS}})
 
 
 def _losses(run: Any, most: int) -> dict[str, dict[float, float]]:
@@ -192,21 +246,19 @@ def _mean(run: Any) -> list[float]:
     return [sum(loss for loss, _ in step) / len(step) for step in zip(*(log for log, _ in run.results), strict=True)]
 
 
-def apart(run: Any) -> book.Figure:
-    """How far the weights of each rank are from those of rank 0, by step."""
+def apart(run: Any) -> book.Figure | str:
+    """How far the weights of each rank are from those of rank 0, by step; a sentence where they are always the same."""
     weights = [[w for _, w in log] for log, _ in run.results[:MOST_LINES]]
+    if len(weights) == 1:
+        return "There is one rank, and so there is one model."
     lines = {
         f"rank {rank}": {float(k): (w - weights[0][k]).norm().item() for k, w in enumerate(mine)}
         for rank, mine in enumerate(weights)
     }
+    if not any(distance for line in lines.values() for distance in line.values()):
+        return "All ranks have the same weights in their last layer after every step, to the last bit."
     most = max(list(line.values())[-1] for line in lines.values())
-    said = "All ranks have the same weights after every step: the lines lie on top of each other, at 0."
-    if len(lines) == 1:
-        said = "There is one rank, and so there is one model."
-    if most:
-        said = f"The ranks drift apart: in the end one of them is {most:.2g} away from rank 0, "
-        said += f"whose weights have a norm of {weights[0][-1].norm():.2g}."
-    y = "norm of the difference"
-    return book.lines(
-        lines, title="Distance from rank 0 after each step (last layer)", y=y, badge="measured", sentence=said
-    )
+    said = f"The ranks drift apart: in the end one of them is {most:.2g} away from rank 0, "
+    said += f"whose weights have a norm of {weights[0][-1].norm():.2g}."
+    title, y = "Distance from rank 0 after each step (last layer)", "norm of the difference"
+    return _lower(book.lines(lines, title=title, y=y, badge="measured", sentence=said))
