@@ -8,6 +8,11 @@ WRONG = {
         "def agrees(said, found):\n    return abs(float(said) - found) < 0.01 * found": "more than the digits do",
         "def agrees(said, found):\n    return f'{found:.1f}' == said": "your function says that they do not",
         "def agrees(said, found):\n    return abs(float(said) - found) < 0.1": "more than the digits do",
+        """
+        def agrees(said, found):
+            digits = len(said.partition(".")[2])
+            return abs(float(said) - found) <= 0.5 * 10**-digits
+        """: "exactly between two goes up",
         "def agrees(said, found):\n    return str(round(found, len(said.partition('.')[2]))) == said": "do not",
         "def agrees(said, found):\n    return f'{found:.{len(said)}f}' == said": "your function says that they do not",
     },
@@ -51,5 +56,27 @@ WRONG = {
             n = nodes * gpus
             return 4 * (gpus - 1) / gpus * nbytes / nvlink + 2 * (n - 1) / n * nbytes / gpus / port
         """: "not as many as there are GPUs",
+        """
+        def two_level_seconds(nbytes, nodes, gpus, nvlink, port):
+            inside = 4 * (gpus - 1) / gpus * nbytes / nvlink
+            return 1e3 * (inside + 2 * (nodes - 1) / nodes * nbytes / gpus / port)
+        """: "Return seconds",
+        """
+        def two_level_seconds(nbytes, nodes, gpus, nvlink, port):
+            n = nodes * gpus
+            return 2 * (n - 1) / n * nbytes / port
+        """: "one flat ring over all GPUs",
+        """
+        def two_level_seconds(nbytes, nodes, gpus, nvlink, port):
+            return 4 * nbytes / nvlink + 2 * (nodes - 1) / nodes * nbytes / gpus / port
+        """: "a GPU keeps its own part",
+        """
+        def two_level_seconds(nbytes, nodes, gpus, nvlink, port):
+            return 4 * (gpus - 1) / gpus * nbytes / nvlink + 2 * nbytes / gpus / port
+        """: "missing between the nodes",
+        """
+        def two_level_seconds(nbytes, nodes, gpus, nvlink, port):
+            return 4 * nbytes / nvlink + 2 * nbytes / gpus / port
+        """: "inside the node and between",
     },
 }

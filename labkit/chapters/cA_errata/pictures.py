@@ -1,17 +1,19 @@
-"""What the appendix shows: the lines of a group as a table with links, and pictures of three of its errors."""
+"""What the appendix shows: the lines of a group as a table with links, and pictures of some of its errors."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from labkit import book, cost
-from labkit.book.drawing.figure import WIDTH, heading
+from labkit.book.drawing.figure import WIDTH, heading, legend
 from labkit.book.drawing.style import series
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Table, cell
 from labkit.book.drawing.units import bytes_text
+from labkit.chapters.cA_errata.suspects import PHASES, Story
 from labkit.cost import slow_sync
 from labkit.course import errata, load
 from labkit.course.errata import Erratum, groups
@@ -30,11 +32,12 @@ class Said(str):
 
 
 class Lines(tuple[Erratum, ...]):
-    """Some errata, each computed when shown. A notebook shows a table with links; `str()` is text."""
+    """Some errata, each computed when shown. A notebook shows a folded table with links; `str()` is text."""
 
     def _repr_markdown_(self) -> str:
         rows = [HEAD, ("---",) * len(HEAD), *map(_row, self)]
-        return "\n".join(f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |" for row in rows)
+        table = "\n".join(f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |" for row in rows)
+        return f"<details><summary>All {len(self)} lines of this group</summary>\n\n{table}\n\n</details>"
 
     def __repr__(self) -> str:
         return str(
@@ -64,12 +67,13 @@ def _far(entry: Erratum) -> float:
 
 
 def found(entry: Erratum) -> str:
-    """What a line comes to, with four digits or as a whole number, and the unit."""
+    """What a line comes to, with three digits or as a whole number, and the unit."""
     number = entry.claim().found
     if entry.unit == "times" and number == 1:
         return "the same"
     whole = abs(number) >= 1000 or number == round(number)
-    return f"{cell(round(number) if whole else number)} {entry.unit}".rstrip()
+    digits = cell(round(number)) if whole else f"{number:.3g}"
+    return entry.unit.format(digits) if "{}" in entry.unit else f"{digits} {entry.unit}".rstrip()
 
 
 def link(entry: Erratum) -> str:
@@ -97,33 +101,37 @@ def sent(run: Any) -> book.Figure:
     return book.bars(values, title="Bytes that each rank sends", sentence=said, ticks=True)
 
 
-def factors() -> book.Figure:
-    """Each line by how many times too large or too small its number is, on a logarithmic axis."""
-    known = sorted(
-        ((e.factor, e) for e in errata().values() if e.factor and (e.unit or not e.quote)), key=lambda pair: pair[0]
-    )
-    rows = [{"line": e.id, "it says": e.stated, "it comes to": found(e), "factor": f} for f, e in known]
+def factors(labels: Mapping[str, str]) -> book.Figure:
+    """Some lines, by id with a label, as how many times their number is too large or too small: a logarithmic axis."""
+    known = [(e.factor or 1.0, e) for e in errata().values() if e.id in labels]
+    rows = [
+        {"what": labels[e.id], "kind": groups()[e.kind], "it says": e.stated, "it comes to": found(e), "factor": f}
+        for f, e in known
+    ]
     twice = sum(f >= 2 or f <= 0.5 for f, _ in known)
-    most, least = known[-1], known[0]
-    said = f"{len(known)} lines have two numbers with a ratio, and {twice} of these are off by a factor of 2 or more: "
-    said += f"{most[1].id} comes to {most[0]:.3g} times what is said, and {least[1].id} to {least[0]:.2g} times."
+    (least, low), (most, high) = (end(known, key=lambda pair: pair[0]) for end in (min, max))
+    said = f"{len(known)} numbers, and {twice} of them are off by a factor of 2 or more: the {labels[low.id]} comes to "
+    said += f"{least:.2g} times what is said, and the {labels[high.id]} to {most:.2g} times."
     svg = Svg(WIDTH, "What it comes to, over what it says", said)
-    top = heading(svg, "simulated", said) + 26
-    low, high = -2.4, 1.7
+    y = heading(svg, "quoted", said) + 26
 
     def at(factor: float) -> float:
-        return 200 + (WIDTH - 225) * (math.log10(factor) - low) / (high - low)
+        return 225 + (WIDTH - 250) * (math.log10(factor) + 2.4) / 3.7
 
-    pitch, bottom = 14, top + 14 * len(known)
-    for tick in (0.01, 0.1, 0.5, 1, 2, 10, 30):
-        svg.line(at(tick), top - 8, at(tick), bottom, faint=tick != 1)
-        svg.text(at(tick), top - 13, f"{tick:g}", 11, "middle")
-    for k, (factor, e) in enumerate(known):
-        y, look = top + pitch * k, series(0 if factor < 1 else 1)
-        svg.text(192, y + 9, e.id, 11, "end")
-        left, right = sorted((at(factor), at(1)))
-        svg.rect(left, y, right - left, 9, fill=look.colour, hatch=look.hatch, stroke_width=0.6, hover=f"{factor:.3g}")
-    return book.Figure("What it comes to, over what it says", "simulated", said, list(rows), svg.render(bottom + 6))
+    bottom = y + 17 * len(known) + 20 * len({e.kind for _, e in known})
+    for tick in (0.01, 0.1, 0.5, 1, 2, 10):
+        svg.line(at(tick), y - 8, at(tick), bottom, faint=tick != 1)
+        svg.text(at(tick), y - 13, f"{tick:g}", 11, "middle")
+    for k, kind in enumerate(groups()):
+        svg.text(8, y + 12, groups()[kind], 11, bold=True)
+        y += 20
+        for factor, e in known:
+            if e.kind == kind:
+                look, (left, right) = series(k), sorted((at(factor), at(1)))
+                svg.text(217, y + 10, labels[e.id], 11, "end")
+                svg.rect(left, y, right - left, 11, fill=look.colour, hatch=look.hatch, hover=f"{factor:.3g}")
+                y += 17
+    return book.Figure("What it comes to, over what it says", "quoted", said, list(rows), svg.render(bottom + 6))
 
 
 def both_directions() -> book.Figure:
@@ -185,3 +193,28 @@ def phases() -> book.Figure:
         for k, (name, t) in enumerate(zip(names, times, strict=True))
     ]
     return book.Figure("Three phases, and what the uplinks do", "simulated", said, list(rows), svg.render(base + 26))
+
+
+def times(story: Story) -> book.Figure:
+    """The phases of a recipe on a time axis that stays, with a line at the time that was seen."""
+    seen, whole = slow_sync.OBSERVED, story.seconds
+    far = abs(whole - seen) * 1e3
+    said = f"The recipe takes {1e3 * whole:.1f} ms, {far:.1f} ms {'less' if whole < seen else 'more'} than was seen."
+    svg = Svg(WIDTH, "What explains the time that was seen?", said)
+    top = heading(svg, "simulated", said) + 22
+    left, scale = 8.0, (WIDTH - 16) / max(0.2, whole * 1.05)
+    x = left
+    for k, (name, t) in enumerate(zip(PHASES, story.phases, strict=True)):
+        look = series(k)
+        svg.rect(x, top, t * scale, 34, fill=look.colour, hatch=look.hatch, hover=f"{name}: {1e3 * t:.1f} ms")
+        x += t * scale
+    svg.line(left + seen * scale, top - 10, left + seen * scale, top + 44, dash="dash", width=2)
+    svg.text(left + seen * scale + 5, top - 8, f"seen: {1e3 * seen:.0f} ms", 11)
+    looks = [(f"{name}, {1e3 * t:.1f} ms", series(k).colour, series(k).hatch, "") for k, (name, t) in
+             enumerate(zip(PHASES, story.phases, strict=True))]  # fmt: skip
+    bottom = legend(svg, top + 54, looks)
+    rows = [
+        {"phase": name, "ms": round(1e3 * t, 1), "part": f"{t / whole:.0%}"}
+        for name, t in zip(PHASES, story.phases, strict=True)
+    ]
+    return book.Figure("What explains the time that was seen?", "simulated", said, list(rows), svg.render(bottom))

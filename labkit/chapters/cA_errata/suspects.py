@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from labkit import book
 from labkit.cost import format_bandwidth, slow_sync
 from labkit.cost.units import GB
@@ -13,10 +15,16 @@ PHASES = ("reduce-scatter in the node", "ring between nodes", "broadcast in the 
 
 def facts() -> book.Table:
     """What the file says."""
-    nvlink, port = format_bandwidth(slow_sync.NVLINK_BOTH_DIRECTIONS), format_bandwidth(slow_sync.PORT)
-    told = {"expected, flat ring": FLAT, "expected, hierarchical": EXPECTED, "seen": slow_sync.OBSERVED}
-    rows = [{"fact": what, "ms": 1e3 * seconds} for what, seconds in told.items()]
-    return book.Table(rows, caption=f"NVLink {nvlink} both ways, InfiniBand {port} a port (quoted)")
+    told = {
+        "nodes": f"{slow_sync.NODES}, of {slow_sync.RANKS_PER_NODE} GPUs",
+        "NVLink, both directions together": format_bandwidth(slow_sync.NVLINK_BOTH_DIRECTIONS),
+        "InfiniBand, one port": format_bandwidth(slow_sync.PORT),
+        "uplinks, during the phase between nodes": f"{slow_sync.UPLINK_FRACTION:.0%} of their throughput",
+        "expected of one flat ring": f"{1e3 * FLAT:.1f} ms",
+        "expected of a hierarchical all-reduce": f"{1e3 * EXPECTED:.1f} ms",
+        "seen": f"{1e3 * slow_sync.OBSERVED:.0f} ms",
+    }
+    return book.Table([{"fact": what, "value": value} for what, value in told.items()], caption="quoted")
 
 
 def size() -> book.Conclusion:
@@ -36,37 +44,41 @@ def size() -> book.Conclusion:
     )
 
 
-def table() -> book.Table:
-    """Who may have done it, for the size of the expected times, and how much of what was seen that leaves open."""
+def table(yours: float) -> book.Table:
+    """Who may have done it, for the size of the expected times. yours: seconds of what the reader wrote."""
     percent, at = f"{slow_sync.UPLINK_FRACTION:.0%}", slow_sync.seconds_at_uplink_fraction
-    large = slow_sync.message_of_counter()
     suspects = {
-        "one flat ring, one port": slow_sync.flat_seconds(),
+        "one flat ring, one port a node": slow_sync.flat_seconds(),
         "hierarchical, one port a node": slow_sync.hierarchical_seconds(ports_per_node=1),
-        "the recipe, all well": slow_sync.stated_hierarchical_seconds(),
-        f"the recipe, uplinks at {percent}": at(),
-        "the recipe, NVLink in one direction": slow_sync.stated_hierarchical_seconds(one_direction=True),
-        f"the same, uplinks at {percent}": at(one_direction=True),
-        "eight flat rings, a port each": slow_sync.rings_seconds(),
-        f"the recipe, all well, {large / GB:.2f} GB": slow_sync.stated_hierarchical_seconds(large),
+        "the file's recipe, all well": slow_sync.stated_hierarchical_seconds(),
+        f"the file's recipe, uplinks at {percent}": at(),
+        "the file's recipe, NVLink in one direction": slow_sync.stated_hierarchical_seconds(one_direction=True),
+        f"the file's recipe, NVLink in one direction, uplinks at {percent}": at(one_direction=True),
+        "two_level_seconds, as written above": yours,
+        "eight flat rings, a port each (NVLink is their limit)": slow_sync.rings_seconds(),
     }
-    rows = [{"suspect": s, "ms": 1e3 * t, "seen / this": slow_sync.OBSERVED / t} for s, t in suspects.items()]
+    rows = [{"suspect": s, "ms": round(1e3 * t, 1), "seen / this": f"{slow_sync.OBSERVED / t:.2f}"}
+            for s, t in suspects.items()]  # fmt: skip
     return book.Table(rows, caption="simulated: bandwidth only, no latency")
 
 
 def fraction() -> book.Conclusion:
     """What the counter says, by its two meanings."""
     healthy = slow_sync.average_port_fraction(slow_sync.stated_hierarchical_seconds())
-    large = slow_sync.message_of_counter()
+    slow, large = slow_sync.OBSERVED / slow_sync.seconds_at_uplink_fraction(nbytes=1), slow_sync.message_of_counter()
     return book.conclude(
-        "If the counter's {seen:.0%} are the speed of an uplink while it sends, they explain too little: it would take "
-        "{both:.0%}, or {one:.0%} with NVLink counted in one direction.",
-        "If they are an average over the whole all-reduce, they are no fault at all: with healthy links the recipe "
-        "keeps an uplink busy for {healthy:.0%} of the time, and {seen:.0%} over {took:.0f} ms are a message of "
-        "{large:.2f} GB, for which the recipe takes {then:.1f} ms.",
+        "With 3 GB the time needs uplinks at {both:.0%}, or at {one:.0%} with NVLink counted in one direction, and the "
+        "counter shows {seen:.0%}. Taken over the whole all-reduce, uplinks at {both:.0%} carry {average:.0%} of what "
+        "they could, so no reading of the counter fits.",
+        "If the {seen:.0%} are the speed of an uplink while it sends, a message of {slow:.2f} GB takes the {took:.0f} "
+        "ms. If they are an average over the whole, nothing need be slow: with healthy links an uplink is busy for "
+        "{healthy:.0%} of the time, and {seen:.0%} over {took:.0f} ms are {large:.2f} GB, for which the recipe takes "
+        "{then:.1f} ms.",
         both=slow_sync.uplink_fraction_for(),
         one=slow_sync.uplink_fraction_for(one_direction=True),
+        average=slow_sync.average_port_fraction(),
         seen=slow_sync.UPLINK_FRACTION,
+        slow=slow / GB,
         healthy=healthy,
         took=1e3 * slow_sync.OBSERVED,
         large=large / GB,
@@ -74,15 +86,39 @@ def fraction() -> book.Conclusion:
     )
 
 
-def explained(gigabytes: float, uplinks: float, nvlink: float) -> tuple[str, list[dict[str, object]]]:
-    """What the recipe takes with these settings, beside what was seen, and what the counter would show."""
-    phases = slow_sync.stated_phases(gigabytes * GB, uplinks / 100, one_direction=nvlink == 1)
-    whole, seen = sum(phases), slow_sync.OBSERVED
-    average = slow_sync.stated_phases(gigabytes * GB)[1] / whole
-    compared = "as was seen" if abs(whole / seen - 1) < 0.03 else f"{abs(whole - seen) * 1e3:.1f} ms "
-    compared += "" if compared == "as was seen" else "less than was seen" if whole < seen else "more than was seen"
-    said = f"The recipe takes {1e3 * whole:.1f} ms, {compared}. An uplink carries {average:.0%} of what it could, "
-    said += "on average over the whole."
-    return said, [
-        {"phase": name, "ms": 1e3 * t, "part": f"{t / whole:.0%}"} for name, t in zip(PHASES, phases, strict=True)
-    ]
+@dataclass(frozen=True)
+class Story:
+    """What the recipe takes with some settings, and what it leaves of the file's two facts."""
+
+    phases: tuple[float, float, float]
+    uplinks: float
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.phases)
+
+    @property
+    def average(self) -> float:
+        """What an uplink carries of what it could, over the whole all-reduce."""
+        return self.uplinks * self.phases[1] / self.seconds
+
+    @property
+    def facts(self) -> dict[str, tuple[bool, str]]:
+        """Each fact: whether it fits, and the numbers."""
+        ms, seen, counter = 1e3 * self.seconds, 1e3 * slow_sync.OBSERVED, slow_sync.UPLINK_FRACTION
+        return {
+            "time, within 3 %": (abs(ms / seen - 1) < 0.03, f"{ms:.1f} ms, seen {seen:.0f} ms"),
+            "counter, as the speed while sending": (
+                abs(self.uplinks - counter) < 0.015,
+                f"{self.uplinks:.0%}, seen {counter:.0%}",
+            ),
+            "counter, as an average over the whole": (
+                abs(self.average - counter) < 0.015,
+                f"{self.average:.0%}, seen {counter:.0%}",
+            ),
+        }
+
+
+def story(gigabytes: float, uplinks: float, one_direction: bool) -> Story:
+    """The recipe with a message of so many GB, and uplinks at so many percent."""
+    return Story(slow_sync.stated_phases(gigabytes * GB, uplinks / 100, one_direction=one_direction), uplinks / 100)

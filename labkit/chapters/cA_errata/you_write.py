@@ -12,7 +12,7 @@ from labkit.grading.writing import Reader, you_write
 from labkit.wire import Group
 
 SAID = [("48.5", 48.5226), ("48.5", 64.77), ("48.5", 48.58), ("180", 1750.0), ("0.081", 0.0808), ("0.081", 0.0822),
-        ("2.30", 2.304), ("2.30", 2.33), ("18", 18.4)]  # fmt: skip
+        ("2.30", 2.304), ("2.30", 2.33), ("18", 18.4), ("1", 1.5)]  # fmt: skip
 
 
 def digits_decide(student: Reader) -> str:
@@ -28,9 +28,11 @@ def digits_decide(student: Reader) -> str:
             if rounded == said
             else "{found} rounds to {rounded} with as many digits as {said!r} has, so the two do not agree, and your "
             "function says that they do. Do you allow more than the digits do?"
+            + " A number exactly between two goes up."
+            * (said == "1")
         )
         student.expect(answer == (rounded == said), text, found=found, rounded=rounded, said=said)
-    return "Nine pairs are told apart, near ones among them: the digits of the source decide, and no percentage."
+    return "Ten pairs are told apart, near ones among them: the digits of the source decide, and no percentage."
 
 
 @you_write(digits_decide)
@@ -40,7 +42,7 @@ def agrees(said: str, found: float) -> bool:
     return f"{found:.{digits}f}" == said
 
 
-RUNS = [(96_000, 2, 2), (96_000, 2, 4), (192_000, 3, 2)]  # bytes, nodes, GPUs of a node
+RUNS = [(144_000, 2, 3), (96_000, 2, 4), (192_000, 3, 2)]  # bytes, nodes, GPUs; the first tells all slips apart
 NVLINK, PORT = 300e6, 25e6  # bytes per second, a thousandth of the case's: both directions together, and one
 
 
@@ -69,12 +71,20 @@ def the_time_is_that_of_a_run(student: Reader) -> str:
             ring: "The two phases inside the node are missing.",
             2 * scatter + 2 * (nodes * gpus - 1) / (nodes * gpus) * nbytes / gpus / PORT: "The ring between nodes has "
             "as many members as there are nodes, and not as many as there are GPUs.",
+            1e3 * (2 * scatter + ring): "Return seconds: that would be their number in milliseconds.",
+            2 * (nodes * gpus - 1) / (nodes * gpus) * nbytes / PORT: "That is one flat ring over all GPUs. Reduce "
+            "inside the node first, so that a share is all that crosses.",
+            2 * whole + ring: "A reduce-scatter over n ranks sends (n - 1) / n of the whole, because a GPU keeps its "
+            "own part. An all-gather does the same.",
+            2 * scatter + ring * nodes / (nodes - 1): "A ring of n members sends 2 (n - 1) / n of its message: the "
+            "factor (n - 1) / n is missing between the nodes.",
+            2 * whole + ring * nodes / (nodes - 1): "The factor (n - 1) / n is missing, inside the node and between.",
         }
         why = next((text for wrong, text in slips.items() if abs(got - wrong) < 1e-9), "")
         text = "On {nodes} nodes of {gpus} GPUs a run took {took}, and your function says {got}. {why}"
         student.expect(abs(got - seconds) < 1e-9, text, nodes=nodes, gpus=gpus, took=format_seconds(seconds, 3),
-                       got=f"{1e3 * got:.3g} ms", why=why)  # fmt: skip
-    return "Three runs on 4 to 8 real ranks, with links a thousand times slower, took what your function says."
+                       got=format_seconds(got, 3) if 0 < got < 1e3 else f"{got:.3g} s", why=why)  # fmt: skip
+    return "Three runs on 6 to 8 real ranks, with links a thousand times slower, took what your function says."
 
 
 @you_write(the_time_is_that_of_a_run)
