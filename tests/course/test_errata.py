@@ -78,6 +78,7 @@ def test_a_pencil_comes_to_our_number_and_the_question_has_what_goes_in(id):
     line, question = LINES[id], apart.pencils()[id]
     assert eval(question.way, {"ceil": math.ceil}) == pytest.approx(line.claim().found, rel=0.001)
     assert question.ask.endswith("?") and line.unit.split("{}")[0].split()[0] in question.ask.replace("percentage", "%")
+    assert apart.worked(line)[0].endswith("if the sentence were true") == (line.comes == "then")
     assert line.factor and question.written in repr(panels.apart(line.kind)) and "`" not in question.ask
     assert line.what.partition(". But ")[2] not in apart.asked(line), "why it cannot be comes after the number"
 
@@ -126,6 +127,7 @@ def test_the_case_has_more_than_one_story():
                (6.05, 100, False): (True, False, True), (8, 100, False): (False, False, True)}  # fmt: skip
     for settings, fits in stories.items():
         assert tuple(one for one, _ in suspects.story(*settings).facts.values()) == fits, settings
+    assert suspects.story(3, 37, False).average == pytest.approx(0.30, abs=0.005), "slow uplinks send for longer"
     told = repr(suspects.fraction())
     assert "no reading of the counter fits" in told and "4.39 GB" in told and "6.05 GB" in told
     rows = suspects.table(0.06477)

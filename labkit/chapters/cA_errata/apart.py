@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from labkit.chapters.cA_errata.pictures import COMES, found
+from labkit.chapters.cA_errata.pictures import found
 from labkit.cost import units
 from labkit.course.errata import Erratum
 from labkit.course.file import read_toml
 
 PENCIL = Path(__file__).with_name("pencil.toml")
+MEANS = {"right": "", "then": ", if the sentence were true", "elsewhere": ", by other numbers of the same source"}
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def asked(entry: Erratum) -> str:
 def worked(entry: Erratum) -> list[str]:
     """The arithmetic with its result, what it means, and why the sentence cannot be."""
     but = "But " + entry.what.partition(". But ")[2]
-    return [f"{pencils()[entry.id].written} = {found(entry)} ({COMES[entry.comes]})", but]
+    return [f"{pencils()[entry.id].written} = {found(entry)}{MEANS[entry.comes]}", but]
 
 
 def pasted(entry: Erratum) -> str:
