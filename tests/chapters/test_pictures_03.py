@@ -180,6 +180,11 @@ def test_where_a_run_is_faster_than_its_formula_the_page_says_why() -> None:
         "Recursive doubling: 1 round of 20 µs, and 10 kB that go one after the other: 30 µs by the formula."
     )
     assert "takes less" not in pictures.raced(even).sentence
+    large = raced(6, 8000, 20e-6)  # 20 µs of 32 ms: no page shows them
+    assert "takes only" not in pictures.watched(large) and "takes less" not in pictures.raced(large).sentence
+    assert "recursive doubling (labkit's)" in pictures.raced(large).sentence, "six ranks do not run the reader's own"
+    exact = raced(8, 100, 200e-6)
+    assert all(row["run (seconds)"] == row["formula (seconds)"] for row in pictures.raced(exact).table())
 
 
 @pytest.mark.ranks

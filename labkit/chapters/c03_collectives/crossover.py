@@ -162,7 +162,8 @@ def where_they_cross(points: Points, size: int, line: Any) -> book.Conclusion:
     model, (before, seen) = by_model(line, size), overtakes(points, FAST, WIDE)
     known = sorted(points[WIDE])
     names: dict[float | None, str] = {n: format_bytes(n, 2) for n in (before, seen, known[-1], model) if n}
-    low, high = before or 0, seen or float("inf")
+    low, high, at = before or 0, seen or float("inf"), seen or known[-1]
+    near = _apart(line, size, at)
     return book.conclude(
         {
             "before is None": "In the runs the ring is no slower than recursive doubling at any size [measured].",
@@ -182,7 +183,7 @@ def where_they_cross(points: Points, size: int, line: Any) -> book.Conclusion:
         },
         {
             "agree": "So the two agree.",
-            "near <= 1.15": "At that size the two lines are nearly the same, {near:.2g} times apart, so the crossing "
+            "near <= 1.15": "At {at_text} the two lines differ by {near_text} only, so the crossing "
             "is decided by what the model leaves out: recursive doubling also has to add up a whole tensor in every "
             "round, and the ring adds less than one in all.",
             "later": "So the runs cross at a smaller size than the lines. One reason is that the model counts messages "
@@ -198,5 +199,6 @@ def where_they_cross(points: Points, size: int, line: Any) -> book.Conclusion:
         before=before, seen=seen, smallest=known[0], largest=known[-1], model=model, before_text=names.get(before),
         seen_text=names.get(seen), largest_text=names[known[-1]], model_text=names.get(model), ranks=size,
         agree=low <= model <= high if model is not None else seen is None,
-        later=seen is not None and (model is None or model > seen), near=_apart(line, size, seen or known[-1]),
+        later=seen is not None and (model is None or model > seen), near=near,
+        at_text=format_bytes(at, 2), near_text="less than 1%" if near < 1.01 else f"{100 * (near - 1):.2g}%",
     )  # fmt: skip

@@ -33,9 +33,11 @@ def slipped(run: Any) -> book.Stepper:
     return stepper
 
 
-def timeline(run: Any) -> book.Figure:
-    """The first collective of the run, on every rank."""
+def timeline(run: Any) -> book.Figure | str:
+    """The first collective of the run, on every rank, if one of them is late: else all rows are alike."""
     call = run.trace.calls()[0]
+    if not any(rank["compute"] for rank in run.trace.step_breakdown()):
+        return "No rank is late, so all of them send and receive at the same times."
     return book.timeline(run.trace, title=f"{call.name} by {call.algorithm}".replace("_", " "))
 
 
@@ -50,8 +52,8 @@ def busiest(run: Any) -> str:
         told = f"Rank 0 sends {format_bytes(sent[0], 3)}, and the busiest of the others {most}"
     everyone, chain = format_bytes(sum(sent), 3), format_bytes(in_a_row(call, run.trace.world_size), 3)
     return (
-        f"{told}; all ranks together send {everyone}. The longest row of messages that have to wait for one another "
-        f"carries {chain}, so the all-reduce takes {format_seconds(call.seconds, 3)} ({run.trace.badge})."
+        f"{told}; all ranks together send {everyone}. The longest chain of messages, each of which waits for the one "
+        f"before, carries {chain}, so the all-reduce takes {format_seconds(call.seconds, 3)} ({run.trace.badge})."
     )
 
 
@@ -65,6 +67,17 @@ def said(call: Any) -> str:
     return str(call.algorithm).replace("_", " ")
 
 
+def by_whom(call: Any, size: int) -> str:
+    """The same, but for the reader's function that `panels.doubled` has replaced."""
+    replaced = call.algorithm == "my_recursive_doubling" and size & (size - 1)
+    return "recursive doubling (labkit's)" if replaced else said(call)
+
+
+def by_formula(call: Any, size: int, alpha: float, beta: float) -> float:
+    """Seconds, to the nanosecond, as the virtual clock has them: equal times are to be written alike."""
+    return round(float(form_of(call).seconds(call.nbytes, size, alpha, beta)), 9)
+
+
 def in_a_row(call: Any, size: int) -> float:
     """The bytes on the longest chain of messages, each of which waits for the one before, by the formula."""
     return float(form_of(call).seconds(call.nbytes, size, 0, 1))
@@ -73,8 +86,8 @@ def in_a_row(call: Any, size: int) -> float:
 def raced(run: Any) -> book.Figure:
     """How long each all-reduce of the run took, and the formula with the same latency and bandwidth."""
     calls, size, (_, alpha, beta) = run.trace.calls("all_reduce"), run.trace.world_size, run.results[0]
-    took = {said(call): call.seconds for call in calls}
-    formula = {said(call): form_of(call).seconds(call.nbytes, size, alpha, beta) for call in calls}
+    took = {by_whom(call, size): round(call.seconds, 9) for call in calls}
+    formula = {by_whom(call, size): by_formula(call, size, alpha, beta) for call in calls}
     ranked = sorted(took.items(), key=lambda item: item[1])
     told = "From fast to slow: " + ", ".join(f"{name} {format_seconds(seconds, 3)}" for name, seconds in ranked) + "."
     if any(sooner(took[name], formula[name], alpha) for name in took):
@@ -87,8 +100,9 @@ def raced(run: Any) -> book.Figure:
 
 
 def sooner(seconds: float, formula: float, alpha: float) -> bool:
-    """Whether a run was faster than its formula by a latency or more, which is what a rank saves that sends early."""
-    return formula - seconds > alpha / 2
+    """Whether a run was faster than its formula by a latency or more, which is what a rank saves that sends early, and
+    the page shows the difference."""
+    return formula - seconds > alpha / 2 and format_seconds(formula, 3) != format_seconds(seconds, 3)
 
 
 def _watched(run: Any) -> tuple[int, Any]:
@@ -101,7 +115,7 @@ def watched(run: Any) -> str:
     """Why the all-reduce that is watched takes as long as it does."""
     (_, call), (name, alpha, _) = _watched(run), run.results[0]
     size, beta = run.trace.world_size, run.results[0][2]
-    formula = form_of(call).seconds(call.nbytes, size, alpha, beta)
+    formula = by_formula(call, size, alpha, beta)
     rounds = f"{plural(form_of(call).rounds(size), 'round')} of {format_seconds(alpha)}"
     told = (
         f"{rounds}, and {format_bytes(in_a_row(call, size), 3)} that go one after the other: "
