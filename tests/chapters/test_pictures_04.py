@@ -231,6 +231,7 @@ class Shown:
         ([range(14), range(14, 27)], "All 27 examples were read, each of them once."),
         ([range(14), range(13, 27)], "All 27 examples were read, 1 of them twice."),
         ([range(14), range(14, 26)], "1 of 27 examples was never read, the others once."),
+        ([range(27), range(27)], "All 27 examples were read, 27 of them twice. Each rank read all of them, in 1 step "),
         ([range(14), range(14)], "13 of 27 examples were never read, and 14 more than once."),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any
 
 from labkit import book
@@ -11,18 +10,11 @@ from labkit.book.drawing.figure import WIDTH, heading, legend
 from labkit.book.drawing.style import SERIES
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.units import plural
-from labkit.parallel import Sampler
 
 Epochs = Sequence[Sequence[Sequence[Sequence[int]]]]  # by rank, epoch and step: the numbers of examples
 
 
 COUNT = 27  # examples of an epoch
-
-
-def batches_of(sampler: Sampler, epoch: int, ranks: int) -> list[list[int]]:
-    """The examples of a rank's batches, as many as it takes until `ranks` ranks are through."""
-    steps = len(Sampler(COUNT, (0, ranks), batch=sampler.batch, last=sampler.last))
-    return [batch.tolist() for batch in islice(sampler.epoch(epoch), steps)]
 
 
 def shares(run: Any) -> str:
@@ -31,10 +23,15 @@ def shares(run: Any) -> str:
     never, twice = sum(not t for t in read), sum(t > 1 for t in read)
     same = all(first == second for first, second in run.results)
     again = "twice" if max(read) == 2 else "more than once"
+    firsts, again_and_again = [first for first, _ in run.results], ""
+    if len(firsts) > 1 and all(len({e for batch in first for e in batch}) == count for first in firsts):
+        steps, shared = len(firsts[0]), -(-count // (len(firsts) * len(firsts[0][0])))
+        again_and_again = f" Each rank read all of them, in {plural(steps, 'step')} in place of {shared}."
     every = f"All {count} examples were read, {f'{twice} of them {again}' if twice else 'each of them once'}."
     some = f"{never} of {count} examples {'was' if never == 1 else 'were'} never read"
+    became = every if not never else f"{some}, and {twice} more than once." if twice else f"{some}, the others once."
     return (
-        f"{every if not never else f'{some}, and {twice} more than once.' if twice else f'{some}, the others once.'} "
+        f"{became}{again_and_again} "
         f"In the next epoch the ranks read {'the same batches in the same order' if same else 'them in another order'} "
         f"({run.trace.badge})."
     )
