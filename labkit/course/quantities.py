@@ -80,7 +80,8 @@ def read_number(value: object, unit: str = "") -> float:
         raise NoNumber(f"Nothing was typed. Type a number such as 12.5{_with(unit)}.")
     if len(text) > LONGEST:
         raise NoNumber(f"That is too long for a number. Type a number such as 12.5{_with(unit)}.")
-    digits, typed = _split(text)
+    first, _, rest = text.partition(" ")
+    digits, typed = (rest, first) if rest and _same_word(first, unit) else _split(text)  # "rank 3"
     return _finite(lambda: _computed(digits, text, unit) * _factor(typed, unit), text)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -119,9 +120,24 @@ def digest_of(chapter: str, source: str) -> str:
     module = _module(chapter, _solutions())
     if module is None:
         return ""
-    files = [Path(module.__file__ or ""), *sorted((ROOMS / f"c{chapter}").glob("*.py"))]
-    text = source.encode() + b"".join(file.read_bytes() for file in files)
-    return hashlib.sha256(text).hexdigest()[:20]
+    text = source + Path(module.__file__ or "").read_text()
+    text += "".join(made_of(chapter, text).values())
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def made_of(chapter: str, text: str) -> dict[str, str]:
+    """The files of the chapter's room that `text` imports, and those that they import: name -> source, sorted."""
+    room = ROOMS / f"c{chapter}"
+    found: dict[str, str] = {}
+    todo = [text]
+    while todo:
+        imported = re.findall(rf"from labkit\.chapters\.{room.name}(?:\.| import )([\w, ]+)", todo.pop())
+        for name in re.findall(r"\w+", " ".join(imported)):
+            path = room / f"{name}.py"
+            if name not in found and path.is_file():
+                found[name] = path.read_text()
+                todo.append(found[name])
+    return dict(sorted(found.items()))
 
 
 def recorded_digest(chapter: str) -> str:

@@ -283,9 +283,10 @@ def test_a_sketch_is_compared_as_a_figure() -> None:
     assert alone.badge == "emulated" and "Not predicted" in alone.sentence and "you" not in alone.svg
     p.answer(75, 50, 50, 25)
     both = p.compare([80, 65, 40, 25])
-    assert "furthest off at 2: 15 too low" in both.sentence and "at 1, 4 and 8" in both.sentence
+    assert "furthest off at 2 microbatches: 15 too low" in both.sentence and "at 1, 4 and 8 m" in both.sentence
     assert [row["you minus the run"] for row in both.rows] == [-5, -15, 10, 0]
-    names = [trace["name"] for trace in both.spec["data"]] if both.spec else []
+    assert both.spec is not None and both.spec["layout"]["yaxis"]["rangemode"] == "tozero"
+    names = [trace["name"] for trace in both.spec["data"]]
     assert "you" in names and "the run" in names
     with pytest.raises(ValueError, match="badge 'guessed' does not exist"):
         p.compare(mark="guessed")

@@ -129,7 +129,7 @@ def test_the_svg_is_xml_that_names_and_describes_itself(make: Any) -> None:
     assert desc is not None and desc.text == figure.sentence
     assert root.get("aria-labelledby") == f"{title.get('id')} {desc.get('id')}"
     shown = [t.text for t in root.iter(f"{SVG}text")]
-    assert figure.badge in shown
+    assert f"[{figure.badge}]" in shown
     ids = {e.get("id") for e in root.iter() if e.get("id")}
     used = {e.get("fill", "")[5:-1] for e in root.iter() if e.get("fill", "").startswith("url(#")}
     assert used <= ids
@@ -314,12 +314,19 @@ def test_cost_curves_find_the_crossover_of_the_model_and_the_winner_of_the_measu
     figure = cost_curves(CURVES, POINTS)
     crossing = 8 * 2e-5 / (4.25 * 1e-9)  # 6 a + 6 n b = 14 a + 1.75 n b
     assert f"ring from {crossing / 1e3:.3g} kB" in figure.sentence
-    assert "Measured, tree is fastest at 1 kB, ring from 1 MB." in figure.sentence
+    assert "Measured, tree is fastest at 1 kB, ring at 1 MB." in figure.sentence
     by = {(r["bytes"], r["algorithm"]): r for r in figure.table()}
     assert by[1000, "ring"]["median (ms)"] == pytest.approx(0.4)
     assert by[1000, "ring"]["least (ms)"] == pytest.approx(0.3)
     assert by[1000, "tree"]["fastest"] == "model and measured"
     assert figure.badge == "measured" and cost_curves(CURVES).badge == "simulated"
+
+
+def test_where_an_algorithm_was_fastest_is_told_from_its_first_size_to_its_last() -> None:
+    wins = {1000: "a", 2000: "a", 4000: "b", 8000: "b", 16000: "a", 32000: "c"}
+    runs = {name: {size: [1.0 if name == best else 2.0] for size, best in wins.items()} for name in "abc"}
+    told = cost_curves({}, runs).sentence
+    assert told == "Measured, a is fastest up to 2 kB, b from 4 kB to 8 kB, a at 16 kB, c at 32 kB."
 
 
 def test_a_curve_that_wins_twice_is_told_twice() -> None:

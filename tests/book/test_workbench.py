@@ -18,6 +18,7 @@ import labkit.collectives
 from labkit import book, cost
 from labkit.book.workbenches import recorded
 from labkit.book.workbenches.latest import PATIENCE, Latest
+from labkit.book.workbenches.panel import _as_pinned
 from labkit.book.workbenches.source import standing_alone
 from labkit.collectives import all_reduce
 from labkit.world import kept
@@ -199,6 +200,15 @@ def test_pinned_curves_lie_behind_the_new_ones_and_a_replay_is_shown_and_played(
         assert "all_reduce ring, round by round" in pinned(one.panel)
     finally:
         one.close()
+
+
+def test_a_pinned_curve_has_the_colour_of_the_live_one_of_its_name_and_one_without_it_its_own_name():
+    kept, live = (book.lines({name: [1, 2] for name in names}).spec["data"] for names in (["four"], ["two", "four"]))
+    (same,) = _as_pinned(kept, live)
+    assert same["line"]["color"] == live[1]["line"]["color"] != kept[0]["line"]["color"] and same["name"] == "pinned"
+    (other,) = _as_pinned(kept, live[:1])
+    assert other["line"]["color"] == kept[0]["line"]["color"] and other["name"] == "pinned: four"
+    assert [band["showlegend"] for band in _as_pinned(live, live)] == [True, False], "one entry for all of them"
 
 
 def test_what_is_pinned_has_the_settings_of_its_own_run_and_not_those_that_are_asked_for(somebody):

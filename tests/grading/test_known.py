@@ -47,6 +47,14 @@ def test_the_record_is_not_older_than_what_it_was_made_from(chapter: str) -> Non
     assert known.recorded_digest(chapter) == digest(source(chapter)), "say labkit release"
 
 
+def test_a_record_is_made_of_what_its_checks_import_and_not_of_the_pictures_of_the_chapter() -> None:
+    opened = "from labkit.chapters.c04_data_parallelism.checks import packed"
+    parts = known.made_of("04_data_parallelism", opened)
+    assert "checks" in parts and "pictures" not in parts
+    parts = known.made_of("04_data_parallelism", "from labkit.chapters.c04_data_parallelism import pictures, machine")
+    assert {"pictures", "machine", "counting"} <= set(parts), "and what they import"
+
+
 def test_where_there_are_answers_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = Answers("10_pipeline_parallelism")
     assert answers.limited_1f1b(2, 977, 2)[0][:4] == ["0F0", "0F1", "0B0", "0F2"] and not seeds(answers._chapter, "x")

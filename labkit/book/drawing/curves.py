@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import median, quantiles
 from typing import Any
 
@@ -147,14 +147,19 @@ def _sentence(plot: Plot, seen: str) -> str:
         told.append(text + "".join(f", {name} from {bytes_text(start)}" for start, _, name in rest))
     won = _measured_winners(plot)
     if won:
-        runs: list[tuple[str, int]] = []
-        for size, name in won.items():
-            if not runs or runs[-1][0] != name:
-                runs.append((name, size))
-        text = f"{seen}, {runs[0][0]} is fastest" if seen == "Measured" else f"{seen} {runs[0][0]} is fastest"
-        told.append(text + (" at every size" if len(runs) == 1 else f" at {bytes_text(runs[0][1])}") +
-                    "".join(f", {name} from {bytes_text(size)}" for name, size in runs[1:]))  # fmt: skip
+        runs = [(name, list(sizes)) for name, sizes in groupby(won, won.__getitem__)]
+        (first, sizes), *rest = runs
+        text = f"{seen}, {first} is fastest" if seen == "Measured" else f"{seen} {first} is fastest"
+        told.append(text + (f" {'up to' if len(sizes) > 1 else 'at'} {bytes_text(sizes[-1])}" if rest else
+                    " at every size") + "".join(_stretch(*one, last=one is rest[-1]) for one in rest))  # fmt: skip
     return ". ".join(told) + "."
+
+
+def _stretch(name: str, sizes: Sequence[int], last: bool) -> str:
+    """`, ring from 1 MB`; and up to where, unless it is the last one."""
+    if len(sizes) == 1:
+        return f", {name} at {bytes_text(sizes[0])}"
+    return f", {name} from {bytes_text(sizes[0])}" + ("" if last else f" to {bytes_text(sizes[-1])}")
 
 
 def _alone(plot: Plot, seen: str) -> str:
@@ -217,7 +222,8 @@ def _spec(plot: Plot, title: str, badge: str, sentence: str) -> dict[str, Any]:
         if name in plot.points:
             runs = plot.points[name]
             data.append({
-                "type": "scatter", "mode": "markers", "name": f"{name}, {badge}", "legendgroup": name,
+                "type": "scatter", "mode": "markers", "legendgroup": name,
+                "name": f"{name}, {badge}{' (median)' * plot.repeated}",
                 "x": [n for n, *_ in runs], "y": [_six(m) for _, m, _, _ in runs],
                 "hovertext": [f"{name}, {badge}: {bytes_text(n)} in {seconds_text(m)} ({seconds_text(a)} to "
                               f"{seconds_text(b)})" for n, m, a, b in runs],

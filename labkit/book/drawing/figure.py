@@ -155,10 +155,7 @@ def axis(title: str = "", **more: Any) -> dict[str, Any]:
 def heading(svg: Svg, badge: str, sentence: str) -> float:
     """Draw title, badge and sentence at the top of a picture; return the y where the drawing may begin."""
     svg.text(8, 22, svg.title, size=15, bold=True)
-    x = 8 + 1.07 * text_width(svg.title, 15) + 12
-    width = text_width(badge, 11) + 16
-    svg.rect(x, 9, width, 18, radius=9)
-    svg.text(x + width / 2, 22, badge, size=11, anchor="middle")
+    svg.text(8 + 1.07 * text_width(svg.title, 15) + 8, 22, f"[{badge}]", size=15)
     y = 22.0
     for line in wrap(sentence, svg.width - 20, 12):
         y += 17

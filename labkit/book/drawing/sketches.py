@@ -38,7 +38,7 @@ def in_words(sketch: Sketch, given: Sequence[Any] | None, found: Sequence[Any]) 
     off = [g - f for g, f in zip(given, found, strict=True)]
     close = [x for x, d in zip(sketch.x, off, strict=True) if abs(d) <= step / 2]
     told = (
-        f"Your sketch is within {short(step / 2)} of the run at {listing(close)}."
+        f"Your sketch is within {short(step / 2)} of the run at {_columns(sketch, close)}."
         if close
         else f"Your sketch is nowhere within {short(step / 2)} of the run."
     )
@@ -46,7 +46,15 @@ def in_words(sketch: Sketch, given: Sequence[Any] | None, found: Sequence[Any]) 
         return told
     worst = max(range(len(off)), key=lambda i: abs(off[i]))
     much = "high" if off[worst] > 0 else "low"
-    return f"{told} It is furthest off at {sketch.x[worst]}: {short(abs(off[worst]))} too {much}."
+    return f"{told} It is furthest off at {_columns(sketch, [sketch.x[worst]])}: {short(abs(off[worst]))} too {much}."
+
+
+def _columns(sketch: Sketch, which: Sequence[Any]) -> str:
+    """`steps 0 and 5` of an axis "step", `2 and 4 ranks` of an axis "ranks"; else the labels of the columns alone."""
+    label = sketch.x_label
+    if not label.isalpha() or not all(str(x).isdigit() for x in which):
+        return listing(which)
+    return f"{listing(which)} {label}" if label.endswith("s") else f"{label}{'s' * (len(which) > 1)} {listing(which)}"
 
 
 def look(name: str) -> Any:
@@ -65,7 +73,7 @@ def picture(sketch: Sketch, lines: Lines, title: str, mark: str, sentence: str) 
         svg.text(x0 + 44, row + 4, name, 11.5)
     top = row + 44
     levels = [*sketch.y, *(level for line in lines.values() for level in line)]
-    low, high, right, bottom = min(levels), max(levels), WIDTH - 30.0, top + HIGH
+    low, high, right, bottom = min(0.0, *levels), max(levels), WIDTH - 30.0, top + HIGH
 
     def x(column: int) -> float:
         return LEFT + (column + 0.5) * (right - LEFT) / len(sketch.x)
@@ -100,4 +108,5 @@ def spec(sketch: Sketch, lines: Lines, title: str, mark: str, sentence: str) -> 
         for name, line in lines.items()
     ]  # fmt: skip
     columns = axis(sketch.x_label, type="category")
-    return plotly_spec(title, mark, sentence, data, 300, xaxis=columns, yaxis=axis(sketch.y_label), showlegend=True)
+    rows = axis(sketch.y_label, rangemode="tozero")
+    return plotly_spec(title, mark, sentence, data, 300, xaxis=columns, yaxis=rows, showlegend=True)

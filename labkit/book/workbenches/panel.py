@@ -16,7 +16,7 @@ from labkit.book.workbenches.plot import live_plot, load
 if TYPE_CHECKING:
     from labkit.book.workbenches.bench import Face, Workbench
 
-GHOST = {"opacity": 0.35, "name": "pinned", "legendgroup": "pinned"}  # how the lines of what is pinned look
+GHOST = {"opacity": 0.35, "legendgroup": "pinned"}  # how the lines of what is pinned look
 BAND = 9  # pixels: they lie behind the others, which may run along them
 LEAST = "320px"  # height of the pictures
 LARGE = 40_000  # characters of a picture, on a page with a dozen of them
@@ -115,7 +115,7 @@ class Pane:
             return
         data = list(face.spec["data"])
         if isinstance(ghost, Figure) and ghost.spec is not None and _is_curves(face) and _is_curves(ghost):
-            data = [_as_pinned(trace, n == 0) for n, trace in enumerate(ghost.spec["data"])] + data
+            data = _as_pinned(ghost.spec["data"], data) + data
         layout = _without_sentence(face.spec["layout"])
         if axis is not None and isinstance(ghost, Figure) and ghost.spec is not None:
             layout = _on_axis(layout, axis)
@@ -151,10 +151,24 @@ def _without_sentence(layout: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _as_pinned(trace: dict[str, Any], first: bool) -> dict[str, Any]:
-    """A line as one of those that are kept: a wide pale band, and all of them one entry of the legend."""
-    drawn = {"mode": "lines"} if "lines" in trace.get("mode", "lines") else {}
-    return trace | GHOST | drawn | {"line": trace.get("line", {}) | {"width": BAND}, "showlegend": first}
+def _as_pinned(kept: Sequence[dict[str, Any]], live: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Lines that are kept, as wide pale bands behind the live ones.
+
+    A band has the colour of the live line of its name, and all such bands are one entry of the legend. Where there is
+    no such line, the band has an entry of its own.
+    """
+    looks = {trace.get("name"): trace.get("line", {}).get("color") for trace in live}
+    bands: list[dict[str, Any]] = []
+    for trace in kept:
+        name, line = trace.get("name", ""), trace.get("line", {}) | {"width": BAND}
+        known = name in looks
+        if known and looks[name]:
+            line["color"] = looks[name]
+        told = "pinned" if known else f"pinned: {name}"
+        new = all(band["name"] != told for band in bands)
+        drawn = {"mode": "lines"} if "lines" in trace.get("mode", "lines") else {}
+        bands.append(trace | GHOST | drawn | {"line": line, "name": told, "showlegend": new})
+    return bands
 
 
 def _shared_axis(face: Face, ghost: Face | None) -> list[float] | None:
