@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import threading
 import time
@@ -232,3 +234,16 @@ def test_stopped_and_forgotten_jobs_leak_no_descriptor() -> None:
         labkit.start(lambda group: time.sleep(NEVER), 1).stop()
         labkit.start(lambda group: None, 1)  # nobody ever asks for its result
     assert eventually(lambda: descriptors() <= before)
+
+
+def test_ranks_are_forked_from_huge_pages_where_the_system_makes_them() -> None:
+    mine = mmap.mmap(-1, 4 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    mine.write(b"1" * len(mine))
+    here = ctypes.addressof(ctypes.c_char.from_buffer(mine))
+    if ctypes.CDLL(None).madvise(ctypes.c_void_p(-(-here >> 21) << 21), ctypes.c_size_t(1 << 21), 25):
+        pytest.skip("this system makes no huge pages on request")
+
+    def of_a_rank(group: labkit.Group) -> int:
+        return sum(int(line.split()[1]) for line in open("/proc/self/smaps") if line.startswith("AnonHugePages"))
+
+    assert min(labkit.launch(of_a_rank, 2).results) > 16 << 10, "kB: of some 200 MB"

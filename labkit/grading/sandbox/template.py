@@ -26,6 +26,7 @@ def main(fd: int) -> None:
     import labkit.models  # noqa: F401
     import labkit.wire.transports.background  # noqa: F401
     from labkit.grading.sandbox import warden
+    from labkit.world.zygote import collapse
 
     torch.manual_seed(0)
     torch.set_num_threads(1)  # threads do not survive a fork: none may be started here
@@ -38,6 +39,7 @@ def main(fd: int) -> None:
     torch.optim.SGD([x], lr=0.1).step()
     gc.collect()
     gc.freeze()
+    collapse()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted grader ends its sandboxes itself
     sock = socket.socket(fileno=fd)
