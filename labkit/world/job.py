@@ -84,7 +84,7 @@ def explain(failure: Failure) -> str:
     f = failure
     who = f"rank {f.rank} " if f.rank >= 0 else ""
     if f.kind == "raised" or f.kind == "exit":
-        head = f"{who}raised {f.error}: {f.message}"
+        head = f"{who}raised {f.error}: {f.message.removeprefix(f'rank {f.rank}: ')}"
     elif f.kind in ("lost", "wire"):
         head = f"{f.error} on {who.strip()}: {f.message}"
     else:

@@ -254,6 +254,9 @@ def test_who_waits_names_the_rank_that_raised_and_its_error() -> None:
     raised = fake.failed(4, 3)
     raised.failure.kind, raised.failure.error, raised.failure.message = "raised", "ValueError", "a bad image"
     assert wait_for(raised).sentence.startswith("Rank 3 raised ValueError: a bad image. Who waits:")
+    assert wait_for(raised, told=True).sentence.startswith("Who waits:"), "the error stands above the picture already"
+    raised.failure.message = "rank 3: a bad image"
+    assert wait_for(raised).sentence.startswith("Rank 3 raised ValueError: a bad image. Who waits:"), "named once"
 
 
 def test_where_ranks_disagree_each_stands_with_what_it_brought() -> None:
@@ -267,6 +270,7 @@ def test_where_ranks_disagree_each_stands_with_what_it_brought() -> None:
     assert figure.title == "What each rank brought" and figure.sentence.startswith("Rank 1 called all_reduce on int32")
     assert [row["differs"] for row in figure.table()] == ["no", "yes", "no", "no"]
     assert figure.svg.count(">float32[8]<") == 3 and figure.svg.count(">int32[8]<") == 1
+    assert wait_for(odd, told=True).sentence == "Rank 1 brought something else than the others."
     odd.failure.message = (
         "rank 0 called barrier by 'dissemination'; ranks 4 to 6 called all_reduce on float32[8] (max) by 'ring', "
         "but ranks 1 to 3 and 7 called all_reduce on float32[8] by 'ring' (call 1 of the group)"

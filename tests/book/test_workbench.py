@@ -279,6 +279,16 @@ def test_a_function_of_a_group_is_what_every_rank_does():
         one.close()
 
 
+def test_a_call_that_is_too_long_for_a_line_has_a_line_for_each_argument(somebody):
+    one = book.workbench(reduce_once, {"n": (1, 9), "algorithm": ["ring"]}, [sent], ranks=3, deadline=60, timeout=20)
+    try:
+        last = one.code.strip().splitlines()[-6:]
+        assert last[0] == "run = labkit.launch(" and last[2:] == ["    3,", "    deadline=60,", "    timeout=20,", ")"]
+        assert last[1].startswith("    lambda group: reduce_once(group, n=") and last[1].endswith("),")
+    finally:
+        one.close()
+
+
 def test_controls_begin_at_the_defaults_of_the_run_and_at_the_ranks_that_are_asked_for():
     def work(world, n=7, on=False):
         return world.size, n, on

@@ -20,21 +20,21 @@ MOST = 24
 TITLE, BROUGHT = "Who waits for whom", "What each rank brought"
 
 
-def after_failure(failure: Any, size: int) -> Figure:
+def after_failure(failure: Any, size: int, told: bool = False) -> Figure:
     """failure: a `labkit.Failure`. An arrow goes from each rank to each one that it waits for; the one that failed is
-    crossed out."""
+    crossed out. told: what failed has been said already, so the sentence is about the others alone."""
     if failure.kind == "mismatch" and (brought := _brought(failure.message)):
-        return _disagreement(failure.message, *brought, size)
+        return _disagreement(failure.message, *brought, size, told)
     awaits = {rank: on for rank, on in failure.awaits.items() if rank != failure.rank}
     raised = f"rank {failure.rank} raised {failure.error}: " if failure.kind in ("raised", "exit") else ""
-    first = raised + failure.message.partition("\n")[0]
+    first = raised + failure.message.partition("\n")[0].removeprefix(f"rank {failure.rank}: ")
     said = "; ".join(f"rank {rank} for {_ranks(on)}" for rank, on in awaits.items() if on)
     waits = (
         f"Who waits: {said}.{_in_call(failure.message)}{_ending(awaits, failure.rank, size)}"
         if said
         else "Nobody waited for another rank at that moment."
     )
-    sentence = f"{first[:1].upper()}{first[1:]}. {waits}"
+    sentence = waits if told else f"{first[:1].upper()}{first[1:]}. {waits}"
     rows: list[Row] = [
         {"rank": rank, "waits for rank": listing([str(r) for r in awaits.get(rank, [])]) if awaits.get(rank) else "-"}
         | ({"it was": _doing(failure, rank)} if failure.waiting else {})
@@ -65,10 +65,11 @@ def _numbers(ranks: str) -> list[int]:
     return [rank for first, last in runs for rank in range(int(first), int(last or first) + 1)]
 
 
-def _disagreement(message: str, brought: dict[int, str], odd: set[int], size: int) -> Figure:
+def _disagreement(message: str, brought: dict[int, str], odd: set[int], size: int, told: bool) -> Figure:
     """The ranks around a circle, each with its call; those that differ from most are crossed out."""
     first = message.partition("\n")[0]
-    sentence = f"{first[:1].upper()}{first[1:]}."
+    few = f"{_ranks(sorted(odd))} brought something else than the others"
+    sentence = f"{few[:1].upper()}{few[1:]}." if told else f"{first[:1].upper()}{first[1:]}."
     rows: list[Row] = [
         {"rank": rank, "called": brought.get(rank, "-"), "differs": "yes" if rank in odd else "no"}
         for rank in range(size)

@@ -54,14 +54,15 @@ class Failed(Protocol):
     def run(self) -> Any: ...
 
 
-def wait_for(error: Deadlock | Failed) -> Figure:
+def wait_for(error: Deadlock | Failed, told: bool = False) -> Figure:
     """The ranks that wait, each with the instruction at which it stands, and what it waits for.
 
     Ranks of the cycle are orange and have a double edge; those that only wait for one of them are grey.
-    Text equivalent: a row for each wait. Raises ValueError for a schedule's error that is no deadlock.
+    Text equivalent: a row for each wait. told: of a run, what failed stands beside the picture already. Raises
+    ValueError for a schedule's error that is no deadlock.
     """
     if isinstance(error, Failed):
-        return after_failure(error.failure, error.run.spec.world_size)
+        return after_failure(error.failure, error.run.spec.world_size, told)
     waits, cycle = list(error.waits), list(error.cycle)
     if not waits:
         raise ValueError("this error is not about a deadlock, so nobody waits for anybody: read its text")

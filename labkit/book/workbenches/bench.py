@@ -39,6 +39,7 @@ from labkit.wire.errors import RefusedError
 from labkit.world import RankFailed, World
 
 BUSY = "running ...", "starting processes and running ..."
+LINE = 79  # characters of a line of code that fits beside the sidebar
 RANKS = "ranks"  # the control that says how many there are
 UNITS = {"us": "µs", "ms": "ms", "s": "s", "kB": "kB", "MB": "MB", "GB": "GB"}  # that end the name of a control
 
@@ -138,14 +139,14 @@ class Workbench:
         """A cell that makes the same run, and needs no other."""
         settings = self.settings
         ranks = settings.pop(RANKS, self._ranks)
-        given = "".join(f", {name}={written(value)}" for name, value in self._options.items())
+        given = [f"{name}={written(value)}" for name, value in self._options.items()]
         told = "".join(f", {name}={written(value)}" for name, value in settings.items())
         name = self._run.__name__
         if self._on_ranks:
             each = f"lambda group: {name}(group{told})" if told else name
-            call = f"run = labkit.launch({each}, {ranks}{given})\n"
+            call = _call("run = labkit.launch", [each, str(ranks), *given]) + "\n"
         else:
-            call = f"with labkit.world({ranks}{given}) as world:\n    run = {name}(world{told})\n"
+            call = _call("with labkit.world", [str(ranks), *given]) + f" as world:\n    run = {name}(world{told})\n"
         with contextlib.suppress(OSError, TypeError):
             return standing_alone(self._run, self._options) + "\n\n" + call
         return "import labkit\n\n" + call
@@ -220,7 +221,7 @@ class Workbench:
 
     def _show_failure(self, failed: RankFailed, settings: dict[str, Any]) -> None:
         """Who waited for whom, in place of what the run would have shown."""
-        self.result, self.faces, self._at = None, [wait_for(failed)], settings
+        self.result, self.faces, self._at = None, [wait_for(failed, told=True)], settings
         self._draw()
         said, _, rest = str(failed).partition("\n")
         self._tell(said, "" if failed.failure.awaits else rest.strip())
@@ -299,6 +300,12 @@ def _how(ranks: int, seconds: float, result: Any) -> str:
     return f"run on {processes} in {ran:.2f} s" + (
         f", {seconds:.1f} s with {'their' if ranks > 1 else 'its'} start" if seconds > ran + 0.5 else ""
     )
+
+
+def _call(name: str, arguments: Sequence[str]) -> str:
+    """A call in one line, or with a line for each argument where one line would be too long to read."""
+    line = f"{name}({', '.join(arguments)})"
+    return line if len(line) <= LINE else f"{name}(\n" + "".join(f"    {one},\n" for one in arguments) + ")"
 
 
 def _where_it_was(before: Face | None, face: Face) -> Face:
