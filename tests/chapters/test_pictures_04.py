@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from labkit.chapters.c04_data_parallelism.machine import (
     text_loss,
 )
 from labkit.chapters.c04_data_parallelism.steps import milliseconds, step_of
+from labkit.chapters.c04_data_parallelism.turns import in_turn
 from labkit.chapters.c04_data_parallelism.you_write import into_buckets, overlapped
 from labkit.models import GPTConfig
 from labkit.parallel import Sampler
@@ -40,6 +42,7 @@ def test_the_opening_says_how_long_the_step_is() -> None:
     assert "nearly 28 ms" in TEXT and 27.5 < average < 28
     assert "takes 88 ms" in TEXT and round(computing + average) == 88
     assert "almost a third" in TEXT and 0.3 < average / (computing + average) < 1 / 3
+    assert "pays 1.2 ms of latencies" in TEXT and 1e3 * cost.ring_all_reduce_time(0, 4, 0.2e-3, 0) == pytest.approx(1.2)
 
 
 def test_imagenet_does_not_divide_by_32_ranks() -> None:
@@ -103,7 +106,7 @@ def test_every_mistake_of_a_rank_has_a_guard_or_is_refused_and_the_book_says_whi
     run = labkit.launch(breaking.refused(two_steps), 3, breaking.WIDER, "none")
     assert "All ranks refused" in breaking.verdict(run) and "rank 1:" in breaking.verdict(run)
     assert breaking.weights_after(run) == "No rank took a step."
-    assert "without a gradient for" in ends(breaking.UNUSED, "none")
+    assert ends(breaking.UNUSED, "none").startswith("rank 1 raised RefusedError: backward ended without a gradient for")
     assert "All replicas are equal, bit by bit" in ends(breaking.UNUSED, "find_unused_parameters")
 
 
@@ -136,6 +139,13 @@ def test_each_size_of_the_panels_makes_another_number_of_buckets_and_one_of_them
     best = model.step(model.fastest(model.range_of_sizes(), link), link)
     assert min(step.seconds for step in steps.values()) == pytest.approx(best.seconds)
     assert len(best.buckets) in counts
+    assert "neither the smallest size nor the largest is the best" in TEXT
+    assert 1 < len(best.buckets) < max(counts) and best.seconds < 0.99 * min(steps[1].seconds, steps[1000].seconds)
+    assert best.buckets[-1].ready == pytest.approx(BACKWARD), "what is left waits for the end of the backward pass"
+    until = arithmetic.longest(runs[1], [link])
+    assert [until, steps[1000].seconds] == pytest.approx([max(s.seconds for s in steps.values())] * 2)
+    drawn = [re.findall(r'x="([\d.]+)"[^>]*>60<', pictures.step_picture(run, until).svg) for run in runs.values()]
+    assert all(len(at) == 1 for at in drawn) and len({at[0] for at in drawn}) == 1, "pinned or not, 60 ms is one place"
 
 
 @pytest.mark.ranks
@@ -185,6 +195,7 @@ def test_a_rank_that_reads_from_a_slow_disk_has_a_long_other_and_does_not_wait()
     assert drawn.sentence == (
         "Rank 0 waits 40 ms for rank 1, whose computing began after 40 ms of other things. Rank 1 waits for nobody."
     )
+    assert list(drawn.rows[0])[-1] == "messages, ms", "as the question after this table calls it"
     named = "other, ms", "computing, ms", "waiting, ms"
     assert [[round(float(str(row[name])), 3) for name in named] for row in drawn.rows] == [[0, 80, 40], [40, 80, 0]]
 
@@ -239,6 +250,39 @@ def test_what_became_of_an_epoch_is_a_plain_sentence(batches: list[range], said:
     run = Shown([[[list(batch)], [list(batch)]] for batch in batches])
     assert reading.shares(run).startswith(said)
     assert reading.who_reads(run).step == 0, "the story begins before anybody has read"
+
+
+def test_where_the_replicas_have_gone_is_seen_before_anybody_presses_play() -> None:
+    drawn = pictures.drift(list(torch.rand(2, 5, 3)), list(torch.rand(2, 5, 3)))
+    assert drawn.step == len(drawn.frames) - 1 == 4
+
+
+def test_how_much_faster_accumulation_is_has_as_many_digits_as_what_it_was_computed_from() -> None:
+    speeds = {(8, 1): 70.65, (8, 4): 71.0, (32, 1): 79.38, (32, 4): 172.8}
+    drawn = pictures.speeds(lambda n, a: speeds[n, a], (8, 32), (1, 4))
+    assert drawn.sentence == (
+        "With a = 4 training is hardly faster on 8 GPUs and 2.2 times as fast on 32 GPUs, compared with a = 1."
+    )
+    assert [row["a = 1"] for row in drawn.rows] == [71, 79]
+
+
+@pytest.mark.parametrize("somebody", [True, False])
+def test_of_several_runs_a_line_says_which_is_under_way_and_goes_in_the_end(
+    somebody: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+
+    class Line:
+        def update(self, data: dict[str, str], raw: bool) -> None:
+            shown.append(data["text/plain"])
+
+    monkeypatch.setenv("LABKIT_HEADLESS", "0" if somebody else "1")
+    monkeypatch.setattr("IPython.display.display", lambda *data, **how: Line())
+    seen = [(item, shown[-1:]) for item in in_turn((8, 32), "{} ranks")]
+    if somebody:
+        assert seen == [(8, ["1 of 2: 8 ranks ..."]), (32, ["2 of 2: 32 ranks ..."])] and shown[-1] == ""
+    else:
+        assert seen == [(8, []), (32, [])] and not shown
 
 
 def test_the_curve_with_four_passes_is_always_there() -> None:

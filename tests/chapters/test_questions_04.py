@@ -54,15 +54,21 @@ def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
     assert values["step"] == step and values["flat"] == flat
     told = CHAPTER.forecast("exposed", values)
     assert told.declared == pytest.approx((1.2 + 1.5 * 50_000 / 50e6 * 1e3,)), "the last bucket, full at the end"
-    assert "3 buckets" in told.prompt and "| 0 | 100 | 10 | 14.2 |" in told.prompt
-    assert "| 1 | 100 | 20 | ? |" in told.prompt and "| 2 | 50 | 40 | ? |" in told.prompt
+    assert "3 buckets" in told.prompt and "| 0 | 100 | 30 | 34.2 |" in told.prompt, "since the step began, not its half"
+    assert "| 1 | 100 | 40 | ? |" in told.prompt and "| 2 | 50 | 60 | ? |" in told.prompt
+    assert "The backward pass ends at 60 ms." in told.prompt
+    question, *rest = told.prompt.strip().split("\n\n")
+    assert question.endswith("stay exposed after the backward pass in stage C?") and len(rest) == 3, "it is bold"
     assert CHAPTER.forecast("late-steps", {"chance": 0.02}).declared == pytest.approx(
         (100 * (1 - 0.98**8), 100 * (1 - 0.98**32))
     )
     assert "Your number is the whole message" in told.why([flat.exposed / 1e-3], [2.7])
     assert "Nothing would be exposed" in told.why([0.0], [2.7])
     assert "Count what travels" in told.why([20.0], [2.7]) and told.why([2.72], [2.7]) == told.why(None, [2.7]) == ""
-    assert "a ring of $N$ ranks takes $2(N-1)\\,\\alpha + 2\\frac{N-1}{N}\\,n\\,\\beta$" in told.prompt
+    assert "a bucket of $n$ bytes takes $2(N-1)\\,(\\alpha + n\\beta / N)$" in told.prompt
+    for n in (2, 4, 7):
+        one = 2 * (n - 1) * (0.2e-3 + 50_000 / 50e6 / n)
+        assert one == pytest.approx(cost.ring_all_reduce_time(50_000, n, 0.2e-3, 1 / 50e6))
     sizes = {"names": list("abcde"), "latency": 1.0, "total": 9, "near": "b"}
     pick = CHAPTER.forecast("bucket-size", sizes | {"best": 3})
     assert pick.declared == (3,) and pick.choices == tuple("abcde")  # type: ignore[attr-defined]
@@ -119,6 +125,30 @@ def test_a_plan_names_the_best_bucket_of_a_model_that_is_worked_out_by_hand() ->
     single = rows[-1]
     assert single["step, ms"] == pytest.approx(300 + 2000), "2 GB go once over a link of 1 GB a second"
     assert rows[0]["step, ms"] <= rows[1]["step, ms"] <= single["step, ms"] and "2 GB" in said
+    assert "is ever cut" not in said, "a hundredth of it is 20 MB, less than PyTorch's bucket"
+
+
+def test_a_gradient_that_is_larger_than_a_bucket_is_told_why_it_is_a_bucket_of_its_own() -> None:
+    said, rows = arithmetic.plan(1.5e9, 0.4, 32, Link(25e9, 20e-6))
+    assert rows[1]["number"] == 100 and said.endswith(
+        "Each of the 100 gradients has 30 MB, more than PyTorch's default of 25 MiB, and none is ever cut: so there it "
+        "is a bucket of its own."
+    )
+
+
+def test_the_curves_begin_at_the_computing_and_what_a_reader_has_tried_on_one_link_is_called_so_on_the_other() -> None:
+    model = arithmetic.StepModel(0.02, (2e-3,) * 20, (40_000,) * 20, 4)
+    links = {"near": Link(50e6, 0.2e-3), "far": Link(50e6, 2e-3)}
+    drawn = arithmetic.step_by_size(model, links, {}, 75e3)
+    assert drawn.badge == "simulated" and "Both axes begin at the 60 ms of computing" in drawn.sentence
+    assert drawn.svg.count(">60<") == 2 and drawn.svg.count(">your best<") == 1 == drawn.svg.count(">your best, near<")
+    assert "runs on the far link (emulated)" in drawn.svg
+
+
+@pytest.mark.parametrize("id", ["what-breaks-it", "same-on-every-rank", "not-free"])
+def test_a_hint_for_a_choice_that_is_not_named_speaks_for_itself(id: str) -> None:
+    hints = [choice.missed for choice in QUESTIONS[id].choices if choice.right]  # type: ignore[attr-defined]
+    assert not any(hint.split()[0] in ("It", "Its", "They", "Then") for hint in hints)
 
 
 def test_the_default_of_a_plan_has_a_small_first_bucket() -> None:

@@ -37,7 +37,7 @@ WRONG = {
         def average_gradients(model, count, group):
             for p in model.parameters():
                 all_reduce(p.grad, group, op="avg")
-        """: "This is the plain average of the ranks. They have 2, 5 samples",
+        """: "This is the plain average of the ranks. They have 2 and 5 samples",
         """
         def average_gradients(model, count, group):
             for p in model.parameters():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import floor, log, log10
@@ -11,7 +11,7 @@ from typing import Any
 from labkit import Link, book, cost
 from labkit.book.drawing.figure import WIDTH, heading, legend
 from labkit.book.drawing.style import BLUE, GREEN, ORANGE
-from labkit.book.drawing.svg import Svg, number
+from labkit.book.drawing.svg import Svg, number, text_width
 from labkit.book.drawing.tables import Row
 from labkit.chapters.c04_data_parallelism.steps import milliseconds, step_of
 from labkit.cost.units import MS, format_bytes, format_seconds
@@ -33,6 +33,11 @@ class StepModel:
         """Of all gradients."""
         return sum(self.sizes)
 
+    @property
+    def computing(self) -> float:
+        """Seconds of both passes."""
+        return self.forward + sum(self.seconds)
+
     def step(self, bucket_bytes: float, link: Link, first: float | None = None) -> cost.DataParallelStep:
         """The step with buckets of this size, by `cost.data_parallel_step`. first: that of the first one, if another"""
         size = {"bucket_bytes": bucket_bytes, "first_bucket_bytes": bucket_bytes if first is None else first}
@@ -40,13 +45,17 @@ class StepModel:
         return cost.data_parallel_step(self.seconds, self.sizes, self.ranks, links, forward=self.forward, **size)
 
     def about_buckets(self, bucket_bytes: float, link: Link) -> dict[str, Any]:
-        """What the question after the exposed time needs to know: when buckets are full, and the earlier ones back."""
+        """What the question after the exposed time needs to know: when buckets are full, and the earlier ones back.
+
+        Its times count from the beginning of the step, as those of the pictures do.
+        """
         step, flat = self.step(bucket_bytes, link), self.step(2 * self.nbytes, link)
         gap = "\u00a0" * 4  # the table of a form has no space between its columns
         rows = [f"| bucket | {gap}kB | {gap}full at, ms | {gap}back at, ms |", "|--:|--:|--:|--:|"]
         for k, b in enumerate(step.buckets):
-            back = f"{b.end / MS:.4g}" if k < len(step.buckets) - 2 else "?"
-            rows.append(f"| {k} | {b.nbytes / 1e3:.4g} | {b.ready / MS:.4g} | {back} |")
+            full, end = ((self.forward + t) / MS for t in (b.ready, b.end))
+            back = f"{end:.4g}" if k < len(step.buckets) - 2 else "?"
+            rows.append(f"| {k} | {b.nbytes / 1e3:.4g} | {full:.4g} | {back} |")
         return {"step": step, "flat": flat, "link": link, "ranks": self.ranks, "table": "\n".join(rows)}
 
     def fastest(self, sizes: Sequence[float], link: Link) -> float:
@@ -91,6 +100,14 @@ def step_model(run: Any, rank: int = 0) -> StepModel:
     times = [one.backward, *(when for when, _, _ in one.ready)]
     seconds = tuple(b - a for a, b in pairwise(times))
     return StepModel(one.backward, seconds, tuple(nbytes for _, _, nbytes in one.ready), run.trace.world_size)
+
+
+def longest(run: Any, links: Iterable[Link], slowest: float = 1.0) -> float:
+    """Seconds of a step whose gradient goes in one piece, over the slowest of these links, where the last rank needs
+    `slowest` times as long as rank 0 of `run`: a time axis for steps with all sensible sizes of a bucket."""
+    model = step_model(run)
+    rings = [cost.ring_all_reduce_time(model.nbytes, model.ranks, x.latency, 1 / x.bandwidth) for x in links]
+    return slowest * model.computing + max(rings)
 
 
 def took(run: Any) -> str:
@@ -171,25 +188,29 @@ def step_by_size(
 ) -> book.Figure:
     """The step by the size of a bucket, a panel for each link with a scale of its own; `runs` are on the last link.
 
-    mine: the size in bytes that the reader has found, if there is one.
+    mine: the size in bytes that the reader has found on the first link, if there is one.
     """
     sizes = model.range_of_sizes()
     best = {name: model.fastest(sizes, link) for name, link in links.items()}
     least = {name: model.step(best[name], link) for name, link in links.items()}
     told = [f"{name} {least[name].seconds / MS:.1f} ms, with {_buckets(least[name])}" for name in links]
-    said = f"The shortest step by the formula: {', '.join(told)}."
+    computing = model.computing / MS
+    said = (
+        f"The shortest step by the formula: {', '.join(told)}. Both axes begin at the {computing:.3g} ms of computing, "
+        "but each has a scale of its own."
+    )
     svg = Svg(WIDTH, "A step by the size of its buckets", said)
-    looks = [("the formula (simulated)", BLUE, "", ""), ("its shortest step", GREEN, "x", "")]
-    looks.append((f"runs on the {list(links)[-1]} link", ORANGE, "", ""))
-    top = legend(svg, heading(svg, "emulated", said), looks) + 14
+    looks = [("the formula", BLUE, "", ""), ("its shortest step", GREEN, "x", "")]
+    looks.append((f"runs on the {list(links)[-1]} link (emulated)", ORANGE, "", ""))
+    top = legend(svg, heading(svg, "simulated", said), looks) + 14
     rows: list[Row] = []
     wide, high = 310.0, 190.0
     for panel, (name, link) in enumerate(links.items()):
         left = 52 + panel * 378.0
         points = {nbytes: model.step(nbytes, link).seconds / MS for nbytes in sizes}
         dots = {n: milliseconds(run) for n, run in runs.items()} if name == list(links)[-1] else {}
-        pitch = _round_step((max(points.values()) - min(points.values())) / 4)
-        low, peak = pitch * floor(min(points.values()) / pitch), max(*points.values(), *dots.values(), 0.0)
+        low, peak = computing, max(*points.values(), *dots.values(), 0.0)
+        pitch = _round_step((peak - low) / 4)
 
         def x(nbytes: float, left: float = left) -> float:
             inside = min(max(nbytes, sizes[0]), sizes[-1])
@@ -210,7 +231,9 @@ def step_by_size(
                 svg.text(x(1000 * kB), top + 37 + high, f"{kB} kB", 11, "middle")
         if mine is not None:
             svg.line(x(mine), top + 20, x(mine), top + 20 + high, "4 3")
-            svg.text(x(mine) - 4, top + 33, "your best", 11, "end")
+            words = "your best" if panel == 0 else f"your best, {next(iter(links))}"
+            fits = x(mine) + 4 + text_width(words, 11) < left + wide
+            svg.text(x(mine) + (4 if fits else -4), top + 33, words, 11, "start" if fits else "end")
         places = [(x(nbytes), y(ms)) for nbytes, ms in points.items()]
         steps = "".join(f" H{number(a)} V{number(b)}" for a, b in places[1:])
         svg.path(f"M{number(places[0][0])} {number(places[0][1])}{steps}", colour=BLUE, width=2)
@@ -222,7 +245,7 @@ def step_by_size(
         ]
         rows += [{"link": name, "bucket, kB": n / 1e3, "run, ms": ms} for n, ms in dots.items()]
     svg.text(8, top + 14, "ms", 11)
-    return book.Figure("A step by the size of its buckets", "emulated", said, rows, svg.render(top + high + 48))
+    return book.Figure("A step by the size of its buckets", "simulated", said, rows, svg.render(top + high + 48))
 
 
 def _round_step(atleast: float) -> float:
@@ -257,4 +280,10 @@ def plan(parameters: float, computing: float, ranks: int, link: Link) -> tuple[s
         f"A gradient of {format_bytes(model.nbytes, 3)}: buckets of {format_bytes(step.buckets[0].nbytes, 3)} make the "
         f"shortest step, {format_seconds(step.seconds, 3)}, and {step.exposed / step.seconds:.0%} of it is exposed."
     )
+    if nbytes > cost.BUCKET_BYTES:
+        said += (
+            f" Each of the {LAYERS} gradients has {format_bytes(nbytes, 3)}, more than PyTorch's default of "
+            f"{format_bytes(cost.BUCKET_BYTES, 3, binary=True)}, and none is ever cut: so there it is a bucket of its "
+            "own."
+        )
     return said, rows

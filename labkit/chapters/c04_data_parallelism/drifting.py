@@ -39,7 +39,7 @@ def drift(together: Sequence[Tensor], apart: Sequence[Tensor], badge: str = "mea
     rows = [
         {"step": k} | {f"{name}: furthest apart": far[k] for name, far in spread.items()} for k in range(len(frames))
     ]
-    return book.play(frames, title="Where the replicas go", badge=badge, rows=rows)
+    return book.play(frames, title="Where the replicas go", badge=badge, rows=rows, begin=len(frames) - 1)
 
 
 def _furthest(weights: Tensor) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -51,13 +51,6 @@ def late_steps(runs: Mapping[int, Any], kernel: float, chance: float) -> book.Fi
     return book.Figure(svg.title, next(iter(runs.values())).trace.badge, said, rows, svg.render(y))
 
 
-def told(sizes: Iterable[int]) -> Iterator[int]:
-    """These numbers of ranks, each said when its turn comes: a run may take seconds."""
-    for ranks in sizes:
-        print(f"{ranks} ranks are at work ...", flush=True)
-        yield ranks
-
-
 def share_late(run: Any, kernel: float) -> float:
     """The share of the steps that took longer than `kernel` by half."""
     times = step_times(run)
@@ -74,7 +67,7 @@ def step_times(run: Any) -> list[float]:
     return [b - a for a, b in pairwise([*(begun[step] for step in sorted(begun)), ended])]
 
 
-LOOKS = {"other": (GREY, "+"), "computing": (ORANGE, ""), "waiting": ("none", "/"), "transferring": (BLUE, "x")}
+LOOKS = {"other": (GREY, "+"), "computing": (ORANGE, ""), "waiting": ("none", "/"), "messages": (BLUE, "x")}
 
 
 def profile(run: Any) -> book.Figure:

@@ -41,7 +41,11 @@ def packets(train_step: Run, wire: Link) -> Any:
     """A step of four ranks whose gradients travel over `wire`, by the size of their packets; `tried` has the sizes."""
     tried = Tried()
     controls = {"packet_kB": SIZES}
-    views: list[View] = [tried.length, pictures.step_picture]
+
+    def picture(run: Any) -> book.Figure:
+        return pictures.step_picture(run, until=arithmetic.longest(run, [wire]))
+
+    views: list[View] = [tried.length, picture]
     network = Network(nodes=4, ranks_per_node=1, inter=wire)
     options: dict[str, Any] = {"clock": "virtual", "network": network}
     bench: Any = book.workbench(train_step, controls, views, title="How large should a packet be?", ranks=4, **options)
@@ -59,8 +63,13 @@ def epochs(read: Run, ranks: int, transport: str) -> Any:
 
 def buckets(step: Run, links: Mapping[str, Link], ranks: int) -> Any:
     """A step by the size of its buckets, its link, and how much slower the last rank is."""
-    controls = {"bucket_kB": SIZES, "link": list(links), "slowest": [1.0, 1.25, 1.5, 2.0]}
-    views: list[View] = [arithmetic.took, pictures.first_and_last]
+    slower = [1.0, 1.25, 1.5, 2.0]
+    controls = {"bucket_kB": SIZES, "link": list(links), "slowest": slower}
+
+    def picture(run: Any) -> book.Figure:
+        return pictures.first_and_last(run, until=arithmetic.longest(run, links.values(), slower[-1]))
+
+    views: list[View] = [arithmetic.took, picture]
     return book.workbench(step, controls, views, title="Bucket, link and straggler", ranks=ranks)
 
 

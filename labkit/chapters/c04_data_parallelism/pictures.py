@@ -23,21 +23,24 @@ from labkit.chapters.c04_data_parallelism.lateness import (
     profile as profile,
     share_late as share_late,
     step_times as step_times,
-    told as told,
 )
 from labkit.chapters.c04_data_parallelism.steps import Step, blocks, box, step_of as step_of, ticks
 
 LEAST = 1e-6  # seconds; less than that is rounding
 
 
-def stages(runs: Mapping[str, Any], title: str = "One step of rank 0") -> book.Figure:
+def stages(runs: Mapping[str, Any], title: str = "One step of rank 0", until: float = 0.0) -> book.Figure:
     """For each run what rank 0 computes, and below it what travels, over the same axis of time."""
-    return lanes({name: step_of(run) for name, run in runs.items()}, next(iter(runs.values())).trace.badge, title)
+    steps = {name: step_of(run) for name, run in runs.items()}
+    return lanes(steps, next(iter(runs.values())).trace.badge, title, until)
 
 
-def lanes(steps: Mapping[str, Step], badge: str, title: str) -> book.Figure:
-    """For each step a lane of what is computed, and below it one of what travels."""
-    longest = max(one.total for one in steps.values())
+def lanes(steps: Mapping[str, Step], badge: str, title: str, until: float = 0.0) -> book.Figure:
+    """For each step a lane of what is computed, and below it one of what travels.
+
+    until: seconds to which the axis goes at least, so that pictures of different runs have the same one.
+    """
+    longest = max(until, *(one.total for one in steps.values()))
     said = ". ".join(f"{name}: {_in_words(one)}" for name, one in steps.items())
     svg = Svg(WIDTH, title, said)
     y = heading(svg, badge, said + ".")
@@ -93,9 +96,9 @@ def _in_words(one: Step) -> str:
     return f"{count} all-reduce{'s' * (count != 1)} in a step of {1e3 * one.total:.1f} ms, {waits}{left}"
 
 
-def step_picture(run: Any) -> book.Figure:
+def step_picture(run: Any, until: float = 0.0) -> book.Figure:
     """The step of rank 0: its layers, and below them what travels."""
-    return stages({"rank 0": run}, "One training step")
+    return stages({"rank 0": run}, "One training step", until)
 
 
 def length(run: Any) -> str:
@@ -107,11 +110,11 @@ def length(run: Any) -> str:
     )
 
 
-def first_and_last(run: Any) -> book.Figure:
+def first_and_last(run: Any, until: float = 0.0) -> book.Figure:
     """The step of the first rank and of the last, over the same axis of time."""
     ranks = 0, run.trace.world_size - 1
     steps = {f"rank {rank}": step_of(run, rank=rank) for rank in ranks}
-    return lanes(steps, run.trace.badge, "One step, on the first rank and on the last")
+    return lanes(steps, run.trace.badge, "One step, on the first rank and on the last", until)
 
 
 def bytes_held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
@@ -166,8 +169,13 @@ def losses(often: Sequence[float], seldom: tuple[int, Sequence[float]], run: Any
 
 def speeds(samples_a_second: Callable[[int, int], float], gpus: Sequence[int], passes: Sequence[int]) -> book.Figure:
     """Samples a second for so many GPUs and passes before an update."""
-    bars = {f"a = {a}": {f"{n} GPUs": samples_a_second(n, a) for n in gpus} for a in passes}
-    once, often = bars.values()
-    gains = listing([f"{often[name] / once[name]:.4g} times as fast on {name}" for name in once])
-    said = f"With {list(bars)[1]} training is {gains} as with {list(bars)[0]}."
+    exact = {f"a = {a}": {f"{n} GPUs": samples_a_second(n, a) for n in gpus} for a in passes}
+    (first, once), (second, often) = exact.items()
+    gains = {name: often[name] / once[name] for name in once}
+    told = [
+        f"hardly faster on {name}" if gain < 1.05 else f"{gain:.2g} times as fast on {name}"
+        for name, gain in gains.items()
+    ]
+    said = f"With {second} training is {listing(told)}, compared with {first}."
+    bars = {a: {name: round(speed) for name, speed in each.items()} for a, each in exact.items()}
     return book.bars(bars, title="GPT-2 on one node and on four", unit="", badge="simulated", sentence=said)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit import collectives
+from labkit.book.drawing.units import listing
 from labkit.chapters.c04_data_parallelism.checks import gradients_on_one
 from labkit.grading.checks.student import Slips, StudentError
 from labkit.grading.writing import Reader, you_write
@@ -59,7 +60,7 @@ def joined_batch(student: Reader) -> str:
         kept = "The gradients are as they were, although something was sent: put the result into `p.grad`, in place."
         nothing = "The gradients are as they were, and nothing was sent: what do the other ranks contribute?"
         slips: Slips = {
-            f"This is the plain average of the ranks. They have {', '.join(map(str, counts))} samples, so a sample of "
+            f"This is the plain average of the ranks. They have {listing([*map(str, counts)])} samples, so a sample of "
             "rank 0 then counts more than one of the last rank. Weight each rank by its samples; their number over all "
             "ranks is a sum, and not N times your own.": [
                 [g / n for g in sums]
@@ -161,7 +162,7 @@ def one_message(student: Reader) -> str:
             slips = {"The gradients are as they were, and nothing was sent.": own}
         student.expect_results(run, [[g / n for g in sums]] * n, slips, within=1e-6)
         student.expect_by_rank([len(order.calls) for order in run.order], [1] * n, text)
-    return "With 2 and 3 ranks three gradients of different shapes came back as averages, in a single all-reduce."
+    return "With 2 and 3 ranks, three gradients of different shapes came back as averages, in a single all-reduce."
 
 
 @you_write(one_message)
@@ -235,24 +236,24 @@ def behind_backward(student: Reader) -> str:
         for rank, order in enumerate(run.order):
             begun = [len(order.begun_by(layer)) for layer in range(LAYERS - 1, 0, -1)]  # when that layer is computed
             values = {"n": n, "rank": rank, "k": len(order.calls), "all": LAYERS}
-            said = "With {n} ranks rank {rank} sent nothing: does your hook call `begin` when nothing is missing, "
+            said = "With {n} ranks, rank {rank} sent nothing: does your hook call `begin` when nothing is missing, "
             why = "and do you hang it up before you call loss.backward()?"
             student.expect(order.calls, said + why, **values)
-            said = "With {n} ranks rank {rank} sent {k} times, and there are {all} buckets. A bucket leaves once, when "
-            why = "its last gradient is there: count down in `missing`, and send at 0."
+            said = "With {n} ranks, rank {rank} sent {k} times, and there are {all} buckets. A bucket leaves once, "
+            why = "when its last gradient is there: count down in `missing`, and send at 0."
             student.expect(len(order.calls) == LAYERS, said + why, **values)
-            said = "With {n} ranks rank {rank} began all {all} buckets at the end of its backward pass. Do "
-            why = "the hooks hang there before loss.backward(), and does a bucket wait for its own gradients only?"
+            said = "With {n} ranks, rank {rank} began all {all} buckets at the end of its backward pass. Did you hang "
+            why = "hooks on the parameters before loss.backward(), and does a bucket wait for its own gradients only?"
             student.expect(any(begun), said + why, **values)
             for b, k in enumerate(begun):
                 said = (
-                    "With {n} ranks bucket {b} was full when layer {layer} was computed, and rank {rank} had begun "
+                    "With {n} ranks, bucket {b} was full when layer {layer} was computed, and rank {rank} had begun "
                     "{begun} buckets by then, not {want}: what does your hook wait for?"
                 )
                 student.expect(k > b, said, b=b, layer=LAYERS - 1 - b, begun=k, want=b + 1, **values)
             over = [b for b, one in enumerate(order.calls) if one in order.over_by(1)]
             said = (
-                "With {n} ranks rank {rank} waited for bucket {b} before its backward pass was over: the layers that "
+                "With {n} ranks, rank {rank} waited for bucket {b} before its backward pass was over: the layers that "
                 "are left have to wait, too. Call `end` after loss.backward()."
             )
             student.expect(not over, said, b=over[0] if over else 0, **values)
@@ -263,7 +264,7 @@ def behind_backward(student: Reader) -> str:
     left = max(student.through("overlapped", 2, [(x + 1, y) for x, y in batches[:2]], hooks_left).results)
     said = "After two steps {left} of your hooks still hang on the parameters: take them off again before you return."
     student.expect(not left, said, left=left)
-    return "With 2 and 3 ranks each bucket left before the next layer was computed, and nobody waited before the end."
+    return "With 2 and 3 ranks, each bucket left before the next layer was computed, and nobody waited before the end."
 
 
 @you_write(behind_backward)
