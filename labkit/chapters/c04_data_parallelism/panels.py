@@ -63,11 +63,10 @@ def epochs(read: Run, ranks: int, transport: str) -> Any:
 
 def buckets(step: Run, links: Mapping[str, Link], ranks: int) -> Any:
     """A step by the size of its buckets, its link, and how much slower the last rank is."""
-    slower = [1.0, 1.25, 1.5, 2.0]
-    controls = {"bucket_kB": SIZES, "link": list(links), "slowest": slower}
+    controls = {"bucket_kB": SIZES, "link": list(links), "slowest": [1.0, 1.25, 1.5, 2.0]}
 
-    def picture(run: Any) -> book.Figure:
-        return pictures.first_and_last(run, until=arithmetic.longest(run, links.values(), slower[-1]))
+    def picture(run: Any) -> book.Figure:  # a step that is longer than its axis would be fills the whole width
+        return pictures.first_and_last(run, until=arithmetic.longest(run, links.values(), 1.5))
 
     views: list[View] = [arithmetic.took, picture]
     return book.workbench(step, controls, views, title="Bucket, link and straggler", ranks=ranks)
