@@ -409,9 +409,13 @@ def test_the_data_stands_below_a_figure_of_a_notebook_as_a_closed_table(monkeypa
     figure._ipython_display_()
     assert shown[0] == figure.bundle() and set(shown[1]) == {"text/html"}
     html = shown[1]["text/html"]
-    assert html.startswith("<details><summary>Data as a table</summary><table><caption>")
+    said = f'<p class="lk-said">{figure.sentence}</p>'
+    assert html.startswith(f"{said}<details><summary>Data as a table</summary><table><caption>")
+    assert "caption" not in str(figure.bundle()["application/vnd.plotly.v1+json"]) and figure.sentence not in str(
+        figure.spec
+    )
     assert html.count("<tr>") == 1 + len(figure.rows) and html.count('scope="col"') == len(figure.table().columns)
-    assert html == figure.data_html()  # the same text for the same figure: nbval may compare it
+    assert html == said + figure.data_html()  # the same text for the same figure: nbval may compare it
     shown.clear()
     Figure("Empty", "measured", "Nothing.", [], "<svg/>")._ipython_display_()
     assert len(shown) == 1

@@ -19,7 +19,7 @@ from labkit import book, cost
 from labkit.book.workbenches import recorded
 from labkit.book.workbenches.latest import PATIENCE, Latest
 from labkit.book.workbenches.panel import _as_pinned
-from labkit.book.workbenches.source import standing_alone
+from labkit.book.workbenches.source import standing_alone, written
 from labkit.collectives import all_reduce
 from labkit.world import kept
 
@@ -379,6 +379,7 @@ def test_a_run_that_takes_long_can_be_stopped_and_is_not_begun_again(somebody):
         time.sleep(0.3)
         one.stop()
         assert one.wait(60) and one.said.startswith("Stopped") and eventually(lambda: not one._world.kept)
+        assert "lk-old" in one.panel.box._dom_classes and "lk-busy" not in one.panel.box._dom_classes
         one.set(seconds=0)
         assert one.wait(60) and one.said.startswith("run on 2 processes")
     finally:
@@ -431,6 +432,7 @@ def test_code_stands_alone_with_partials_defaults_and_functions_that_call_themse
     assert 'ring_sum = partial(labkit.collectives.all_reduce, algorithm="ring")' in code
     assert names["answers"] == answers and names["counted_down"]() == 0
     assert names["summed"].__defaults__ == (3, "slow")
+    assert written([1.9999999999999998e-05, 0.1, float("inf")]) == '[2e-5, 0.1, float("inf")]', "as a slider gives it"
 
 
 @pytest.mark.ranks

@@ -85,7 +85,7 @@ def test_outputs_show_their_still_form(site):
     figure = [nbformat.v4.new_output("display_data", data=plotly)]
     page = site(
         cell("a", "a", outputs=figure),
-        cell("b", "b", outputs=display(text_html="<table><tr><th></th><th>x</th></tr></table><script>1</script>")),
+        cell("b", "b", outputs=display(text_html='<p class="lk-said">As drawn</p><table><tr><th></th><th>x</th></tr></table><script>1</script>')),
         cell("c", "c", outputs=display(text_markdown="**bold** $x^2$", text_plain="no")),
         cell("d", "d", outputs=printed("\x1b[31mred <b>\x1b[0m\n")),
         cell("e", "e", outputs=[error]),
@@ -97,6 +97,7 @@ def test_outputs_show_their_still_form(site):
     assert "<script" not in page.source and page.all("table") and {} in page.all("td")
     assert page.all("strong") and page.all("msup")
     text = "".join(page.words)
+    assert "As drawn" not in text, "the drawing has these words inside"
     assert "red <b>" in text and "\x1b" not in page.source and "Trace\nE: v" in text
     assert page.all("img") == [{"src": "data:image/png;base64,aGk=", "alt": "A dot"}]
     assert "hidden" not in text and "shown" in text

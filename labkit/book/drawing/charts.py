@@ -46,7 +46,7 @@ def bars(
     return Figure(
         title, badge, said, rows,
         svg=_grouped(values, groups, looks, unit, title, badge, said, ticks),
-        spec=_grouped_spec(values, groups, looks, unit, title, badge, said, ticks),
+        spec=_grouped_spec(values, groups, looks, unit, title, badge, ticks),
     )  # fmt: skip
 
 
@@ -117,7 +117,6 @@ def _grouped_spec(
     unit: str,
     title: str,
     badge: str,
-    said: str,
     ticks: bool,
 ) -> dict[str, Any]:
     most = max(v for one in values.values() for v in one.values()) or 1.0
@@ -148,7 +147,7 @@ def _grouped_spec(
                 "hoverinfo": "skip", "showlegend": False,
             })  # fmt: skip
             bar["text"] = ["" if g in high else text for g, text in zip(groups, bar["text"], strict=True)]
-    return plotly_spec(title, badge, said, data, 300, barmode="group", showlegend=True,
+    return plotly_spec(title, badge, data, 300, barmode="group", showlegend=True,
                        xaxis=axis(showgrid=False), yaxis=axis(unit_name, rangemode="tozero"))  # fmt: skip
 
 

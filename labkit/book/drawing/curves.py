@@ -101,7 +101,7 @@ def cost_curves(
     decades = [float(10**k) for k in range(math.ceil(math.log10(first)), math.floor(math.log10(last)) + 1)]
     return Figure(
         title, mark, sentence, _rows(plot, curves, known or decades or [first, last], seen.lower()),
-        svg=picture(plot, title, mark, sentence), spec=_spec(plot, title, mark, sentence),
+        svg=picture(plot, title, mark, sentence), spec=_spec(plot, title, mark),
     )  # fmt: skip
 
 
@@ -148,10 +148,10 @@ def _sentence(plot: Plot, seen: str) -> str:
     won = _measured_winners(plot)
     if won:
         runs = [(name, list(sizes)) for name, sizes in groupby(won, won.__getitem__)]
-        (first, sizes), *rest = runs
-        text = f"{seen}, {first} is fastest" if seen == "Measured" else f"{seen} {first} is fastest"
-        told.append(text + (f" {'up to' if len(sizes) > 1 else 'at'} {bytes_text(sizes[-1])}" if rest else
-                    " at every size") + "".join(_stretch(*one, last=one is rest[-1]) for one in rest))  # fmt: skip
+        (best, sizes), *later = runs
+        text = f"{seen}, {best} is fastest" if seen == "Measured" else f"{seen} {best} is fastest"
+        text += f" {'up to' if len(sizes) > 1 else 'at'} {bytes_text(sizes[-1])}" if later else " at every size"
+        told.append(text + "".join(_stretch(name, at, at is later[-1][1]) for name, at in later))
     return ". ".join(told) + "."
 
 
@@ -203,7 +203,7 @@ def _rows(plot: Plot, curves: Mapping[str, Curve], sizes: Sequence[float], seen:
     return rows
 
 
-def _spec(plot: Plot, title: str, badge: str, sentence: str) -> dict[str, Any]:
+def _spec(plot: Plot, title: str, badge: str) -> dict[str, Any]:
     data: list[dict[str, Any]] = [
         {"type": "scatter", "mode": "lines", "name": name, "x": [_six(n) for n, _ in part],
          "y": [_six(t) for _, t in part], "hoverinfo": "skip", "line": {"color": INK, "width": 1, "dash": dash}}
@@ -243,7 +243,7 @@ def _spec(plot: Plot, title: str, badge: str, sentence: str) -> dict[str, Any]:
             ticks = [m * 10.0**k for k in range(-9, 5) for m in (1, 2, 5)]
             upright |= {"tickvals": ticks, "ticktext": [seconds_text(t) for t in ticks]}
     return plotly_spec(
-        title, badge, sentence, data, 380,
+        title, badge, data, 380,
         xaxis=_decades(plot.sizes, bytes_text) | _titled(plot.axes[0]), yaxis=upright | _titled(plot.axes[1]),
         shapes=[{"type": "line", "x0": _six(n), "x1": _six(n), "yref": "paper", "y0": 0, "y1": 1,
                  "line": {"color": INK, "width": 1, "dash": "dot"}} for n, _ in changes],

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDTH = 760  # of the SVG, in pixels: the text column of a notebook
-NARROW = 480  # of the words above a plot: plotly does not wrap them, and a column may be as narrow as that
 ROWS_IN_TEXT = 40
 ROWS_IN_PAGE = 200
 CONFIG = {"displaylogo": False, "modeBarButtons": [["zoom2d", "pan2d", "resetScale2d"]]}  # of every plot
@@ -101,8 +100,10 @@ def show_with_table(bundle: dict[str, Any], metadata: dict[str, Any], figure: Fi
     from IPython.core.display_functions import publish_display_data
 
     publish_display_data(bundle, metadata)
-    if figure.rows and "IPKernelApp" in getattr(_shell(), "config", {}):
-        publish_display_data({"text/html": figure.data_html()})
+    if "IPKernelApp" in getattr(_shell(), "config", {}):
+        said = f'<p class="lk-said">{escape(figure.sentence)}</p>' if PLOTLY in bundle else ""
+        if below := said + (figure.data_html() if figure.rows else ""):
+            publish_display_data({"text/html": below})
 
 
 def _shell() -> Any:
@@ -112,19 +113,18 @@ def _shell() -> Any:
 
 
 def plotly_spec(
-    title: str, badge: str, sentence: str, data: list[dict[str, Any]], height: int, *, above: int = 0, below: int = 84,
-    **layout: Any,
+    title: str, badge: str, data: list[dict[str, Any]], height: int, *, above: int = 0, below: int = 84, **layout: Any
 ) -> dict[str, Any]:  # fmt: skip
-    """Plotly's JSON for `data`, with the title, the badge, the sentence and the look that all figures share.
+    """Plotly's JSON for `data`, with the title, the badge and the look that all figures share.
+
+    The sentence of a figure stands beside its plot: plotly does not wrap words.
 
     height: of the drawing alone, in pixels. above, below: room for axes and the legend.
     """
-    words = wrap(sentence, NARROW, 12)
-    head = 44 + 16 * len(words) + above
+    head = 56 + above
     base = {
         "title": {
             "text": f"<b>{title}</b>  [{badge}]",
-            "subtitle": {"text": "<br>".join(words), "font": {"size": 12}},
             "font": {"size": 15}, "x": 0, "xanchor": "left", "xref": "container", "pad": {"l": 8, "t": 12},
             "y": 1, "yanchor": "top", "yref": "container", "automargin": False,
         },

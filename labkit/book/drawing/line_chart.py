@@ -43,7 +43,7 @@ def lines(
     ]
     return Figure(
         title, badge, said, rows,
-        svg=_picture(drawn, x, y, title, badge, said), spec=_spec(drawn, x, y, title, badge, said),
+        svg=_picture(drawn, x, y, title, badge, said), spec=_spec(drawn, x, y, title, badge),
     )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def _marked(line: Line, k: int, count: int) -> Line:
     return line[k * every // count :: every]
 
 
-def _spec(drawn: Mapping[str, Line], x: str, y: str, title: str, badge: str, said: str) -> dict[str, Any]:
+def _spec(drawn: Mapping[str, Line], x: str, y: str, title: str, badge: str) -> dict[str, Any]:
     data: list[dict[str, Any]] = []
     for k, (name, line) in enumerate(drawn.items()):
         look, marked = series(k), set(_marked(line, k, len(drawn)))
@@ -146,4 +146,4 @@ def _spec(drawn: Mapping[str, Line], x: str, y: str, title: str, badge: str, sai
         })  # fmt: skip
     heights = [b for line in drawn.values() for _, b in line]
     upright = axis(y) if any(heights) else axis(y, range=_range(heights))
-    return plotly_spec(title, badge, said, data, 300, xaxis=axis(x), yaxis=upright, showlegend=True)
+    return plotly_spec(title, badge, data, 300, xaxis=axis(x), yaxis=upright, showlegend=True)

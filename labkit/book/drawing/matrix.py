@@ -43,7 +43,7 @@ def byte_matrix(
     return Figure(
         title, mark, sentence, _rows(matrix, expected, predicted_name),
         svg=_picture(matrix, other, expected, predicted_name, title, mark, sentence),
-        spec=_spec(matrix, other, expected, predicted_name, title, mark, sentence),
+        spec=_spec(matrix, other, expected, predicted_name, title, mark),
     )  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def _panel(
 
 
 def _spec(
-    matrix: Matrix, other: Matrix | None, expected: list[int] | None, name: str, title: str, badge: str, sentence: str
+    matrix: Matrix, other: Matrix | None, expected: list[int] | None, name: str, title: str, badge: str
 ) -> dict[str, Any]:
     size = len(matrix)
     most = max(max(map(max, m), default=0) for m in (matrix, other or matrix))
@@ -198,4 +198,4 @@ def _spec(
             showgrid=False, tickmode="array", tickvals=list(range(size + 1)), anchor=x, range=[size + 0.5, -0.5],
             ticktext=[*(f"rank {r}" for r in range(size)), "received"],
         )  # fmt: skip
-    return plotly_spec(title, badge, sentence, data, 34 * (size + 1), above=64, below=16, annotations=notes, **layout)
+    return plotly_spec(title, badge, data, 34 * (size + 1), above=64, below=16, annotations=notes, **layout)

@@ -26,7 +26,7 @@ def sketch_figure(sketch: Sketch, given: Sequence[Any] | None, rows: list[Row], 
     sentence = in_words(sketch, given, found)
     return Figure(
         title, mark, sentence, [dict(row) for row in rows],
-        svg=picture(sketch, lines, title, mark, sentence), spec=spec(sketch, lines, title, mark, sentence),
+        svg=picture(sketch, lines, title, mark, sentence), spec=spec(sketch, lines, title, mark),
     )  # fmt: skip
 
 
@@ -51,10 +51,10 @@ def in_words(sketch: Sketch, given: Sequence[Any] | None, found: Sequence[Any]) 
 
 def _columns(sketch: Sketch, which: Sequence[Any]) -> str:
     """`steps 0 and 5` of an axis "step", `2 and 4 ranks` of an axis "ranks"; else the labels of the columns alone."""
-    label = sketch.x_label
+    label, told = sketch.x_label, listing([str(x) for x in which])
     if not label.isalpha() or not all(str(x).isdigit() for x in which):
-        return listing(which)
-    return f"{listing(which)} {label}" if label.endswith("s") else f"{label}{'s' * (len(which) > 1)} {listing(which)}"
+        return told
+    return f"{told} {label}" if label.endswith("s") else f"{label}{'s' * (len(which) > 1)} {told}"
 
 
 def look(name: str) -> Any:
@@ -96,7 +96,7 @@ def picture(sketch: Sketch, lines: Lines, title: str, mark: str, sentence: str) 
     return svg.render(bottom + 46)
 
 
-def spec(sketch: Sketch, lines: Lines, title: str, mark: str, sentence: str) -> dict[str, Any]:
+def spec(sketch: Sketch, lines: Lines, title: str, mark: str) -> dict[str, Any]:
     """The same for plotly."""
     data = [
         {
@@ -109,4 +109,4 @@ def spec(sketch: Sketch, lines: Lines, title: str, mark: str, sentence: str) -> 
     ]  # fmt: skip
     columns = axis(sketch.x_label, type="category")
     rows = axis(sketch.y_label, rangemode="tozero")
-    return plotly_spec(title, mark, sentence, data, 300, xaxis=columns, yaxis=rows, showlegend=True)
+    return plotly_spec(title, mark, data, 300, xaxis=columns, yaxis=rows, showlegend=True)

@@ -25,7 +25,7 @@ const KINDS = {
     return {
       node: make("div", {}, ...rows),
       get() {
-        if (inputs.some((input) => !input.value.trim())) throw "Fill in every box first.";
+        if (inputs.some((input) => !input.value.trim())) throw inputs.length > 1 ? "Fill in every box first." : "Type a number first.";
         const values = inputs.map((input) => input.value.trim());
         return item.boxes ? values : values[0];
       },

@@ -64,7 +64,7 @@ def cuts(
     text = sentence or _sentence(items, ranks)
     return Figure(
         title, badge, text, _rows(matrices, ranks),
-        svg=_picture(items, ranks, title, badge, text), spec=_spec(items, ranks, title, badge, text),
+        svg=_picture(items, ranks, title, badge, text), spec=_spec(items, ranks, title, badge),
     )  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def _picture(items: Sequence[Cut | str], ranks: int, title: str, badge: str, sen
     return svg.render(top + scene.height + 32)
 
 
-def _spec(items: Sequence[Cut | str], ranks: int, title: str, badge: str, sentence: str) -> dict[str, Any]:
+def _spec(items: Sequence[Cut | str], ranks: int, title: str, badge: str) -> dict[str, Any]:
     scene = _scene(items, ranks)
     shapes = [
         {"type": "rect", "x0": b.x, "x1": b.x + b.width, "y0": b.y, "y1": b.y + b.height, "fillcolor": b.colour,
@@ -210,6 +210,6 @@ def _spec(items: Sequence[Cut | str], ranks: int, title: str, badge: str, senten
         "fixedrange": True,
     }
     return plotly_spec(
-        title, badge, sentence, data, round(scene.height), above=4, below=34, annotations=notes, shapes=shapes,
+        title, badge, data, round(scene.height), above=4, below=34, annotations=notes, shapes=shapes,
         xaxis=axis(KEY, range=[0, WIDTH], **bare), yaxis=axis(range=[scene.height, -2], **bare),
     )  # fmt: skip

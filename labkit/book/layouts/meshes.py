@@ -76,7 +76,7 @@ def mesh(
     sentence = _sentence(places)
     return Figure(
         title, badge, sentence, _rows(layout, places),
-        svg=_picture(places, title, badge, sentence), spec=_spec(places, title, badge, sentence),
+        svg=_picture(places, title, badge, sentence), spec=_spec(places, title, badge),
     )  # fmt: skip
 
 
@@ -192,7 +192,7 @@ def _picture(places: _Places, title: str, badge: str, sentence: str) -> str:
     return svg.render(y + 16)
 
 
-def _spec(places: _Places, title: str, badge: str, sentence: str) -> dict[str, Any]:
+def _spec(places: _Places, title: str, badge: str) -> dict[str, Any]:
     names, lines = list(places.sizes), _lines(places)
     deep = len(names) + 2  # a row for the ranks' numbers, and one apart
     cells = [
@@ -228,7 +228,7 @@ def _spec(places: _Places, title: str, badge: str, sentence: str) -> dict[str, A
     ticks = [(number * deep + below + 1, f"{name} ({places.sizes[name]}), {places.where(name)}")
              for number in range(len(lines)) for below, name in enumerate(names)]  # fmt: skip
     return plotly_spec(
-        title, badge, sentence, data, 27 * height + 44, above=4, below=40, annotations=notes, shapes=frames,
+        title, badge, data, 27 * height + 44, above=4, below=40, annotations=notes, shapes=frames,
         xaxis=axis(KEY, showgrid=False, showticklabels=False, ticks="", range=[-0.6, width - 0.4]),
         yaxis=axis(showgrid=False, range=[height - 0.2, -1.0], tickmode="array",
                    tickvals=[at for at, _ in ticks], ticktext=[word for _, word in ticks]),

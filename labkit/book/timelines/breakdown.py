@@ -49,7 +49,7 @@ def step_breakdown(trace: Trace, step: int | None = None, *, title: str = "Where
     said += "."
     return Figure(
         title, trace.badge, said, rows,
-        svg=_picture(parts, shown, title, trace.badge, said), spec=_spec(parts, shown, title, trace.badge, said),
+        svg=_picture(parts, shown, title, trace.badge, said), spec=_spec(parts, shown, title, trace.badge),
     )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def _picture(parts: Sequence[Mapping[str, float]], shown: list[str], title: str,
     return svg.render(top + len(parts) * (tall + 6) + 6)
 
 
-def _spec(parts: Sequence[Mapping[str, float]], shown: list[str], title: str, badge: str, said: str) -> dict[str, Any]:
+def _spec(parts: Sequence[Mapping[str, float]], shown: list[str], title: str, badge: str) -> dict[str, Any]:
     unit, unit_name = seconds_unit(max(row["total"] for row in parts) or 1.0)
     data: list[dict[str, Any]] = []
     for part in shown:
@@ -94,5 +94,5 @@ def _spec(parts: Sequence[Mapping[str, float]], shown: list[str], title: str, ba
     for trace in data:
         if trace["marker"]["color"] == "rgba(0,0,0,0)":
             trace["marker"]["pattern"]["fgcolor"] = trace["marker"]["line"]["color"] = INK
-    return plotly_spec(title, badge, said, data, 34 * len(parts) + 20, barmode="stack", showlegend=True,
+    return plotly_spec(title, badge, data, 34 * len(parts) + 20, barmode="stack", showlegend=True,
                        xaxis=axis(f"time ({unit_name})"), yaxis=axis(autorange="reversed", showgrid=False))  # fmt: skip

@@ -117,7 +117,7 @@ def schedule(
     title = title or "Schedule"
     return Figure(
         title, badge, sentence, rows, svg=picture(scene, title, badge, sentence, NAMES),
-        spec=spec(scene, title, badge, sentence, NAMES),
+        spec=spec(scene, title, badge, NAMES),
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ SIZE = 11  # of the text in boxes
 NARROW_PLOT = 740.0  # pixels that the drawing has in a narrow notebook
 
 
-def spec(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[str, str]) -> dict[str, Any]:
+def spec(scene: Scene, title: str, badge: str, names: Mapping[str, str]) -> dict[str, Any]:
     """One bar trace per kind, so that the legend switches kinds on and off."""
     unit, name = seconds_unit(scene.window[1]) if scene.seconds else (1.0, "units")
     row = {rank: index for index, rank in enumerate(scene.ranks)}
@@ -61,7 +61,7 @@ def spec(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[str
                       tickvals=[i + 0.5 for i in range(0, count, every)],
                       ticktext=[f"rank {r}" for r in scene.ranks[::every]]),
     }  # fmt: skip
-    return plotly_spec(title, badge, sentence, data, int(scene.row_height * count), **layout)
+    return plotly_spec(title, badge, data, int(scene.row_height * count), **layout)
 
 
 def _fitting(scene: Scene, box: Box) -> str:

@@ -146,7 +146,7 @@ def timeline(
     return Figure(
         title, trace.badge, sentence, list(rows),
         svg=picture(scene, title, trace.badge, sentence, NAMES),
-        spec=spec(scene, title, trace.badge, sentence, NAMES),
+        spec=spec(scene, title, trace.badge, NAMES),
     )  # fmt: skip
 
 

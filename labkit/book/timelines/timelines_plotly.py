@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 NARROWEST = 480  # pixels: how wide the plot is where there is little room
 
 
-def spec(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[str, str]) -> dict[str, Any]:
+def spec(scene: Scene, title: str, badge: str, names: Mapping[str, str]) -> dict[str, Any]:
     """Plotly's form: one bar trace per kind of box, so that the legend switches kinds on and off."""
     unit, name = seconds_unit(scene.window[1] - scene.zero)
     row = {rank: index for index, rank in enumerate(scene.ranks)}
@@ -66,7 +66,7 @@ def spec(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[str
         ],
     }  # fmt: skip
     height = int(scene.row_height * len(scene.ranks))
-    return plotly_spec(title, badge, sentence, data, height, **layout)
+    return plotly_spec(title, badge, data, height, **layout)
 
 
 def _collective_labels(scene: Scene, mine: Sequence[Box], row: dict[int, int], unit: float) -> dict[str, Any]:

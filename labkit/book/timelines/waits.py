@@ -81,7 +81,7 @@ def wait_for(error: Deadlock | Failed, told: bool = False) -> Figure:
     where = _places(sorted({w.rank for w in drawn} | {w.on for w in drawn}))
     return Figure(
         TITLE, BADGE, sentence, rows, svg=_picture(drawn, ring, where, sentence),
-        spec=spec(drawn, ring, where, TITLE, BADGE, sentence),
+        spec=spec(drawn, ring, where, TITLE, BADGE),
     )  # fmt: skip
 
 

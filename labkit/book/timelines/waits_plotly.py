@@ -17,7 +17,6 @@ APART, AWAY = 9.0, 30.0  # of arrows that go both ways from their middle; of a t
 
 def spec(
     waits: Sequence[Wait], ring: set[int], where: Mapping[int, tuple[float, float]], title: str, badge: str,
-    sentence: str,
 ) -> dict[str, Any]:  # fmt: skip
     """where: the middle of each rank's circle, in pixels around (0, 0), upwards."""
     at = {wait.rank: wait.at for wait in waits}
@@ -45,7 +44,7 @@ def spec(
     wide, tall = (max(abs(place[axis]) for place in where.values()) for axis in (0, 1))
     hidden = {"visible": False, "fixedrange": True}
     return plotly_spec(
-        title, badge, sentence, data, int(2 * tall) + 130, below=50, annotations=notes, showlegend=True,
+        title, badge, data, int(2 * tall) + 130, below=50, annotations=notes, showlegend=True,
         xaxis={**hidden, "range": [-wide - 130, wide + 130]}, yaxis={**hidden, "range": [-tall - 65, tall + 65]},
     )  # fmt: skip
 

@@ -39,6 +39,7 @@ from labkit.wire.errors import RefusedError
 from labkit.world import RankFailed, World
 
 BUSY = "running ...", "starting processes and running ..."
+STOPPED = "Stopped: all ranks have ended. Move a control to run again."
 LINE = 79  # characters of a line of code that fits beside the sidebar
 RANKS = "ranks"  # the control that says how many there are
 UNITS = {"us": "µs", "ms": "ms", "s": "s", "kB": "kB", "MB": "MB", "GB": "GB"}  # that end the name of a control
@@ -115,7 +116,7 @@ class Workbench:
         """End the run that is under way; the next change of a control starts one again."""
         if self._latest.busy:
             self._latest.stop()
-            self._tell("Stopped: all ranks have ended. Move a control to run again.")
+            self._tell(STOPPED)
 
     def pin(self) -> None:
         """Keep what is shown, to compare the next runs with."""
@@ -243,7 +244,7 @@ class Workbench:
         """words: how it goes. details: what only few want to read."""
         self.said = f"{words}\n\n{details}" if details else words
         if self._panel is not None:
-            self._panel.tell(words, details, busy=words in BUSY)
+            self._panel.tell(words, details, busy=words in BUSY, old=words in (*BUSY, STOPPED))
 
     def _draw(self) -> None:
         with self._drawing:  # a button is pressed in one thread, and a run ends in another

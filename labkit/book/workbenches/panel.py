@@ -20,7 +20,6 @@ GHOST = {"opacity": 0.35, "legendgroup": "pinned"}  # how the lines of what is p
 BAND = 9  # pixels: they lie behind the others, which may run along them
 LEAST = "320px"  # height of the pictures
 LARGE = 40_000  # characters of a picture, on a page with a dozen of them
-TOP = 56  # pixels above a plot, for its title
 
 
 class Panel:
@@ -70,11 +69,12 @@ class Panel:
             self.code.value = _listing(self._bench.code)
         self.unpin.layout.display = "none" if pinned is None else ""
 
-    def tell(self, words: str, details: str, busy: bool) -> None:
-        """How it goes; busy: the pictures are of settings that are no longer so."""
+    def tell(self, words: str, details: str, busy: bool, old: bool) -> None:
+        """How it goes. old: the pictures are of settings that are no longer so."""
         folded = f"<details><summary>Details</summary><pre>{escape(details)}</pre></details>" if details else ""
         self.status.value = f'<div role="status" aria-live="polite"><pre>{escape(words)}</pre></div>{folded}'
-        (self.box.add_class if busy else self.box.remove_class)("lk-busy")
+        for name, so in (("lk-busy", busy), ("lk-old", old)):
+            (self.box.add_class if so else self.box.remove_class)(name)
 
     def _show_code(self, code: str) -> None:
         """Show the code, or take it away."""
@@ -116,10 +116,10 @@ class Pane:
         data = list(face.spec["data"])
         if isinstance(ghost, Figure) and ghost.spec is not None and _is_curves(face) and _is_curves(ghost):
             data = _as_pinned(ghost.spec["data"], data) + data
-        layout = _without_sentence(face.spec["layout"])
+        layout = face.spec["layout"]
         if axis is not None and isinstance(ghost, Figure) and ghost.spec is not None:
             layout = _on_axis(layout, axis)
-            self._ghost = live_plot(ghost.spec["data"], _on_axis(_without_sentence(ghost.spec["layout"]), axis))
+            self._ghost = live_plot(ghost.spec["data"], _on_axis(ghost.spec["layout"], axis))
         if self._plot is None:
             self._plot = live_plot(data, layout)
         else:
@@ -140,15 +140,6 @@ class Pane:
         children = [child for child in children if child is not None]
         if list(self.box.children) != children:
             self.box.children = children
-
-
-def _without_sentence(layout: dict[str, Any]) -> dict[str, Any]:
-    """The layout of a plot whose sentence stands above it as text: a live plot does not keep room for it."""
-    title = {key: value for key, value in layout["title"].items() if key != "subtitle"}
-    spare = layout["margin"]["t"] - TOP
-    return layout | {
-        "title": title, "margin": layout["margin"] | {"t": TOP}, "height": layout["height"] - spare
-    }  # fmt: skip
 
 
 def _as_pinned(kept: Sequence[dict[str, Any]], live: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -66,7 +66,9 @@ def _name(name: str, names: Mapping[str, Any], home: str, imports: set[str], par
     """What makes `name` stand for its value again. home: the module whose functions are written out."""
     value = names[name]
     if isinstance(value, ModuleType):
-        imports.add(f"import {value.__name__}" + (f" as {name}" if value.__name__ != name else ""))
+        room, _, last = value.__name__.rpartition(".")
+        plain = f"import {value.__name__}" + (f" as {name}" if value.__name__ != name else "")
+        imports.add(f"from {room} import {name}" if last == name and room else plain)
     elif isinstance(value, FunctionType | type) and value.__module__ == home:
         _add(value, imports, parts)
     elif isinstance(value, FunctionType | type):
@@ -119,8 +121,10 @@ def written(value: Any) -> str:
         return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
     if type(value) is dict:
         return f"{{{', '.join(f'{written(key)}: {written(one)}' for key, one in value.items())}}}"
-    if isinstance(value, float) and "e" in (said := f"{value:g}".replace("e+0", "e")) and float(said) == value:
-        return said
+    if isinstance(value, float):
+        value = float(f"{value:.12g}")  # 2e-05, and not the 1.9999999999999998e-05 of a slider
+        if "e" in (said := f"{value:g}".replace("e+0", "e")) and float(said) == value:
+            return said
     if isinstance(value, str) and '"' not in (said := repr(value)[1:-1]):
         return f'"{said}"'
     return 'float("inf")' if value == float("inf") else repr(value)

@@ -38,7 +38,7 @@ def fits(trial: Trial) -> Figure:
     ]  # fmt: skip
     title = "Training state on each rank"
     return Figure(title, "emulated", said, rows, svg=_fits_svg(title, said, held, trial.formula.total),
-                  spec=_fits_spec(title, said, held, trial.formula.total))  # fmt: skip
+                  spec=_fits_spec(title, held, trial.formula.total))  # fmt: skip
 
 
 def _fits_svg(title: str, said: str, held: list[dict[str, float]], formula: float) -> str:
@@ -63,7 +63,7 @@ def _fits_svg(title: str, said: str, held: list[dict[str, float]], formula: floa
     return svg.render(bottom + 44)
 
 
-def _fits_spec(title: str, said: str, held: list[dict[str, float]], formula: float) -> dict[str, Any]:
+def _fits_spec(title: str, held: list[dict[str, float]], formula: float) -> dict[str, Any]:
     x = [f"rank {r}" for r in range(len(held))]
     data: list[dict[str, Any]] = [
         {"type": "bar", "name": name, "x": x, "y": [rank[name] / GB for rank in held], "marker": marker(LOOKS[name]),
@@ -78,7 +78,7 @@ def _fits_spec(title: str, said: str, held: list[dict[str, float]], formula: flo
     words = {"xref": "paper", "x": 0.01, "y": room, "yshift": 13, "xanchor": "left", "showarrow": False,
              "text": f"{room:g} GB: one GPU", "font": {"color": ON_COLOUR}, "bgcolor": "#ffffff"}  # fmt: skip
     return plotly_spec(
-        title, "emulated", said, data, 280, barmode="stack", xaxis=axis(""), yaxis=axis("GB") | {"rangemode": "tozero"},
+        title, "emulated", data, 280, barmode="stack", xaxis=axis(""), yaxis=axis("GB") | {"rangemode": "tozero"},
         shapes=[line], annotations=[words], showlegend=True,
     )  # fmt: skip
 

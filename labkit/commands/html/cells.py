@@ -71,7 +71,7 @@ def output_html(output: Any, link: Link, number: int = 0) -> str:
             packed = re.sub(r"\s", "", data)
             return f'<figure><img src="data:{form};base64,{packed}" alt="{html.escape(words)}"></figure>'
         case "text/html":
-            return _rich(data)
+            return _rich(re.sub('<p class="lk-said">.*?</p>', "", data))  # the drawing before it has these words inside
         case "text/markdown":
             return markdown(data, link)
         case "text/latex":
