@@ -432,7 +432,7 @@ def test_code_stands_alone_with_partials_defaults_and_functions_that_call_themse
     assert 'ring_sum = partial(labkit.collectives.all_reduce, algorithm="ring")' in code
     assert names["answers"] == answers and names["counted_down"]() == 0
     assert names["summed"].__defaults__ == (3, "slow")
-    assert written([1.9999999999999998e-05, 0.1, float("inf")]) == '[2e-5, 0.1, float("inf")]', "as a slider gives it"
+    assert written([1.9999999999999998e-05, 0.1, float("inf")]) == '[2e-05, 0.1, float("inf")]', "as a slider gives it"
 
 
 @pytest.mark.ranks

@@ -85,7 +85,8 @@ def test_outputs_show_their_still_form(site):
     figure = [nbformat.v4.new_output("display_data", data=plotly)]
     page = site(
         cell("a", "a", outputs=figure),
-        cell("b", "b", outputs=display(text_html='<p class="lk-said">As drawn</p><table><tr><th></th><th>x</th></tr></table><script>1</script>')),
+        cell("b", "b", outputs=display(text_html="<table><tr><th></th><th>x</th></tr></table><script>1</script>")),
+        cell("s", "s", outputs=display(text_html='<p class="lk-said">As drawn</p><table></table>')),
         cell("c", "c", outputs=display(text_markdown="**bold** $x^2$", text_plain="no")),
         cell("d", "d", outputs=printed("\x1b[31mred <b>\x1b[0m\n")),
         cell("e", "e", outputs=[error]),

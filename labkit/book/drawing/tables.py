@@ -68,7 +68,8 @@ class Table(list[Row]):
         names = self.columns
         align = ["right" if self._right_aligned(name) else "left" for name in names]
         head = "".join(
-            f'<th scope="col" style="text-align:{a}">{escape(n)}</th>' for n, a in zip(names, align, strict=True)
+            f'<th scope="col" style="text-align:{a}">{escape(n)}</th>' if n else "<td></td>"
+            for n, a in zip(names, align, strict=True)
         )
         body = "".join(
             "<tr>"
