@@ -289,3 +289,8 @@ def test_our_settings_stand_first_and_the_readers_stay():
     first, rest = environment["JUPYTER_PATH"].split(os.pathsep)
     assert (Path(first) / "kernels" / "python3" / "kernel.json").exists()
     assert rest == "/mine" and environment["HOME"] == "/h"
+
+
+def test_the_programs_of_this_environment_come_first_in_cells_and_terminals():
+    assert jupyter_environment({"PATH": "/bin"})["PATH"] == f"{Path(sys.executable).parent}{os.pathsep}/bin"
+    assert jupyter_environment({})["PATH"].endswith(os.defpath)

@@ -5,10 +5,12 @@ starts it. Standing first on the search path, it wins over a `python3` kernel th
 registered from another environment, where labkit is not installed. The same folder turns off the
 question about news that JupyterLab would otherwise ask in front of the first chapter, follows the system's light or
 dark theme, saves every 30 seconds, and keeps headings of outputs out of the list of contents. A reader's own
-settings win over these.
+settings win over these. The programs of this environment, such as `labkit` and `torchrun`, come first on PATH, in
+cells and in terminals.
 """
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,11 +19,13 @@ SETTINGS = Path(__file__).with_name("jupyter")
 
 
 def jupyter_environment(base: Mapping[str, str]) -> dict[str, str]:
-    """`base` with labkit's folder in front of Jupyter's search paths for kernels and configuration."""
+    """`base` with labkit's folder in front of Jupyter's search paths for kernels and configuration, and with the folder
+    of this interpreter in front of PATH."""
     environment = dict(base)
     for name in ("JUPYTER_PATH", "JUPYTER_CONFIG_PATH"):
         rest = environment.get(name)
         environment[name] = f"{SETTINGS}{os.pathsep}{rest}" if rest else str(SETTINGS)
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
     return environment
 
 

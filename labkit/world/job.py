@@ -61,6 +61,11 @@ class RankFailed(RuntimeError):
     def rank(self) -> int:
         return self.failure.rank
 
+    @property
+    def reason(self) -> str:
+        """What went wrong, with the traceback of the rank where it did: without what the others did meanwhile."""
+        return reason(self.failure)
+
 
 def plainly(fn: Callable[P, T]) -> Callable[P, T]:
     """A function that readers call: what it raises for them has the line of their cell, and no frame of labkit.
@@ -80,7 +85,13 @@ def plainly(fn: Callable[P, T]) -> Callable[P, T]:
 
 
 def explain(failure: Failure) -> str:
-    """The failure for the person who typed the cell."""
+    """The failure for the person who typed the cell: its reason, and what the other ranks were doing."""
+    doing = "\n".join(f"  rank {r}: {what}" for r, what in failure.waiting.items())
+    return reason(failure) + (f"\n\nMeanwhile:\n{doing}" if doing else "")
+
+
+def reason(failure: Failure) -> str:
+    """What went wrong, and the traceback where a rank has left one."""
     f = failure
     who = f"rank {f.rank} " if f.rank >= 0 else ""
     if f.kind == "raised" or f.kind == "exit":
@@ -92,8 +103,6 @@ def explain(failure: Failure) -> str:
     parts = [head]
     if f.traceback and f.kind in ("raised", "wire", "lost", "exit"):
         parts.append(with_lines_of_cells(f.traceback).rstrip())
-    if f.waiting:
-        parts.append("Meanwhile:\n" + "\n".join(f"  rank {r}: {what}" for r, what in f.waiting.items()))
     return "\n\n".join(parts)
 
 

@@ -250,6 +250,21 @@ def test_who_waits_when_a_rank_has_died_is_followed_to_its_end() -> None:
     assert wait_for(fake.failed(1, 0)).sentence.endswith("Nobody waited for another rank at that moment.")
 
 
+def test_who_waits_is_told_in_the_order_of_ranks() -> None:
+    dead = fake.failed(4, 1)
+    dead.failure.awaits = dict(reversed(dead.failure.awaits.items()))
+    assert "Who waits: rank 0 for rank 3; rank 2 for rank 1; rank 3 for rank 2." in wait_for(dead).sentence
+
+
+def test_a_box_without_room_for_its_name_has_its_first_letter_where_asked_for() -> None:
+    trace = fake.ring(4, skew=1e-5)
+    assert "compute" in {span.name for span in trace.spans()}
+    plain, short = timeline(trace, window=(0.0, 1e-3)), timeline(trace, window=(0.0, 1e-3), initials=True)
+    texts = [[t for one in figure.spec["data"] for t in one.get("text", ())] for figure in (plain, short)]  # type: ignore[index]
+    assert "compute" in texts[0] and "c" not in texts[0] and "c" in texts[1] and "compute" not in texts[1]
+    assert ">c</text>" in short.svg and ">c</text>" not in plain.svg
+
+
 def test_who_waits_names_the_rank_that_raised_and_its_error() -> None:
     raised = fake.failed(4, 3)
     raised.failure.kind, raised.failure.error, raised.failure.message = "raised", "ValueError", "a bad image"

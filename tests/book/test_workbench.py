@@ -179,6 +179,24 @@ def test_what_is_pinned_stays_beside_what_comes_and_the_code_makes_the_same_run(
 
 
 @pytest.mark.ranks
+def test_a_view_that_has_nothing_to_show_takes_no_room_and_has_nothing_that_is_pinned(somebody):
+    def said(group, what=""):
+        return what
+
+    one = book.workbench(said, {"what": ["", "much"]}, [lambda run: run.results[0], lambda run: "always"], ranks=2)
+    try:
+        assert one.panel and one.wait(60)
+        assert one.panel.panes[0].box.children == () and len(one.panel.panes[1].box.children) == 1
+        assert "\n\n\n" not in one.text
+        one.pin()
+        one.set(what="much")
+        assert one.wait(60) and "much" in one.panel.panes[0].words.value
+        assert not one.panel.panes[0].before.value and one.panel.panes[1].before.value
+    finally:
+        one.close()
+
+
+@pytest.mark.ranks
 def test_pinned_curves_lie_behind_the_new_ones_and_a_replay_is_shown_and_played(somebody):
     def work(world, slope):
         return world.run(reduce_once, "ring", 8), slope

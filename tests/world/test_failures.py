@@ -43,6 +43,8 @@ def test_the_traceback_of_the_first_rank_that_raised_is_shown() -> None:
     assert failure.awaits == {0: [1], 2: [1]}
     text = str(caught.value)
     assert "rank 1 raised KeyError" in text and "rank 2: receive float32[3] from rank 1" in text
+    assert text.startswith(f"{caught.value.reason}\n\nMeanwhile:\n  rank 0: ")
+    assert "in inner_function" in caught.value.reason and "rank 2" not in caught.value.reason
 
 
 def test_a_traceback_has_the_lines_of_the_notebooks_cells(monkeypatch: pytest.MonkeyPatch) -> None:

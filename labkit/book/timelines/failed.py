@@ -25,7 +25,7 @@ def after_failure(failure: Any, size: int, told: bool = False) -> Figure:
     crossed out. told: what failed has been said already, so the sentence is about the others alone."""
     if failure.kind == "mismatch" and (brought := _brought(failure.message)):
         return _disagreement(failure.message, *brought, size, told)
-    awaits = {rank: on for rank, on in failure.awaits.items() if rank != failure.rank}
+    awaits = {rank: on for rank, on in sorted(failure.awaits.items()) if rank != failure.rank}
     raised = f"rank {failure.rank} raised {failure.error}: " if failure.kind in ("raised", "exit") else ""
     first = raised + failure.message.partition("\n")[0].removeprefix(f"rank {failure.rank}: ")
     said = "; ".join(f"rank {rank} for {_ranks(on)}" for rank, on in awaits.items() if on)

@@ -51,6 +51,7 @@ class Scene:
     row_height: float  # pixels
     roomy: bool  # rows have a line for the names of their collectives
     zero: float = 0.0  # the second at which the axis of time begins to count
+    initials: bool = False  # a box of work that is too narrow for its name has the first letter of it
 
     @property
     def kinds(self) -> list[str]:
@@ -77,6 +78,7 @@ def timeline(
     title: str = "Timeline",
     beside: Sequence[tuple[int, str, float, float]] = (),
     sentence: str | None = None,
+    initials: bool = False,
 ) -> Figure:
     """The timeline of a run.
 
@@ -87,6 +89,7 @@ def timeline(
     beside: (rank, name, first second, last second) of what goes on beside a rank's own work, as a thread that writes;
         it gets a lane of its own.
     sentence: said in place of the usual one.
+    initials: a box of work that is too narrow for its name has the first letter of it.
 
     Text equivalent: per rank, milliseconds computing, transferring and waiting inside the window, as
     `Trace.step_breakdown` defines them, and the messages and bytes it sent; with `beside`, the milliseconds of that.
@@ -142,7 +145,7 @@ def timeline(
     room += 16 if beside and room > 45 else 0
     lanes = _lanes(with_work, room > 45, bool(beside))
     zero = first if step is not None else 0.0  # when a step began says nothing about it
-    scene = Scene(shown, (first, last), boxes, both, lanes, room, room > 45, zero)
+    scene = Scene(shown, (first, last), boxes, both, lanes, room, room > 45, zero, initials)
     return Figure(
         title, trace.badge, sentence, list(rows),
         svg=picture(scene, title, trace.badge, sentence, NAMES),

@@ -38,7 +38,8 @@ def spec(scene: Scene, title: str, badge: str, names: Mapping[str, str]) -> dict
             "y": [_tidy(row[b.rank] + scene.lanes[b.lane][0] + scene.lanes[b.lane][1] / 2) for b in mine],
             "width": [scene.lanes[b.lane][1] for b in mine],
             "hovertext": [b.hover for b in mine], "hoverinfo": "text",
-            "text": [b.label for b in mine], "textposition": "inside", "insidetextanchor": "start", "textangle": 0,
+            "text": [_name(scene, b) for b in mine],
+            "textposition": "inside", "insidetextanchor": "start", "textangle": 0,
             "textfont": {"color": INK if kind == "collective" else ON_COLOUR, "size": 11},
             "marker": {
                 "color": fill,
@@ -67,6 +68,13 @@ def spec(scene: Scene, title: str, badge: str, names: Mapping[str, str]) -> dict
     }  # fmt: skip
     height = int(scene.row_height * len(scene.ranks))
     return plotly_spec(title, badge, data, height, **layout)
+
+
+def _name(scene: Scene, box: Box) -> str:
+    """What stands in a box, where there is room; plotly leaves it out where there is not."""
+    pixels = (box.end - box.start) * NARROWEST / (scene.window[1] - scene.window[0])
+    short = scene.initials and box.lane == "work" and text_width(box.label, 11) + 8 > pixels
+    return box.label[:1] if short else box.label
 
 
 def _collective_labels(scene: Scene, mine: Sequence[Box], row: dict[int, int], unit: float) -> dict[str, Any]:

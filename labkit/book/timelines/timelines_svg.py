@@ -59,7 +59,7 @@ def picture(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[
             stroke_width=0.6,
             radius=3 if box.lane == "collective" else 0, hover=box.hover if hovers else None,
         )  # fmt: skip
-        _label(svg, box, x, y, width, tall, scene.roomy)
+        _label(svg, box, x, y, width, tall, scene)
     for start, src, end, dst in map(scene.arrow, scene.arrows):
         x1, y1, x2, y2 = place(start), top + src * height, place(end), top + dst * height
         svg.line(x1, y1, x2, y2, width=0.9)
@@ -77,16 +77,20 @@ def _look(kind: str) -> tuple[str, str, str]:
     return look.colour, look.hatch, "3 2" if kind == "waiting" else ""
 
 
-def _label(svg: Svg, box: Box, x: float, y: float, width: float, height: float, roomy: bool) -> None:
-    """The name of a box inside it, where it fits."""
-    if not box.label or text_width(box.label, 10.5) + 8 > width:
+def _label(svg: Svg, box: Box, x: float, y: float, width: float, height: float, scene: Scene) -> None:
+    """The name of a box inside it, where it fits; or its first letter, if that is wanted."""
+    name, room = box.label, 8.0
+    if scene.initials and box.lane == "work" and text_width(name, 10.5) + room > width:
+        name, room = name[:1], 2.0
+    if not name or text_width(name, 10.5) + room > width:
         return
     if box.lane == "collective":
-        if roomy:
-            svg.text(x + 5, y + 12, box.label, size=10.5)
+        if scene.roomy:
+            svg.text(x + 5, y + 12, name, size=10.5)
     elif height >= 12:
-        svg.rect(x + 3, y + height / 2 - 7, text_width(box.label, 10.5) + 6, 14, fill=_look(box.kind)[0], stroke="none")
-        svg.text(x + 6, y + height / 2 + 4, box.label, size=10.5, on_colour=True)
+        edge, wide = (room - 2) / 2, text_width(name, 10.5)
+        svg.rect(x + edge, y + height / 2 - 7, wide + room - 2, 14, fill=_look(box.kind)[0], stroke="none")
+        svg.text(x + edge + (room - 2) / 2, y + height / 2 + 4, name, size=10.5, on_colour=True)
 
 
 def ticks(first: float, last: float) -> list[tuple[float, str]]:

@@ -156,7 +156,7 @@ class Workbench:
     def text(self) -> str:
         """Title, settings, how it went, and what the pictures show."""
         where = self.told(self.settings)
-        return "\n\n".join([f"{self.title}\n{where}\n{self.said}", *map(_words, self.faces)])
+        return "\n\n".join([f"{self.title}\n{where}\n{self.said}", *filter(None, map(_words, self.faces))])
 
     def told(self, settings: Mapping[str, Any]) -> str:
         """Settings in words, each by the label of its control."""
@@ -288,7 +288,7 @@ def workbench(
     begin. If its first parameter is called `group`, it is what every rank does, and a Run is its result.
     `ranks`, where there is such a control, decides the size of the world, and begins at `ranks`.
     views: functions of what `run` returns: a Figure, pictures to play (`book.replay`, `book.play`), a Table, or
-    words. Where a rank fails, the picture is who waits for whom.
+    words; "" where there is nothing to show. Where a rank fails, the picture is who waits for whom.
     options: of the world. Raises ValueError for controls that `run` does not take, RefusedError for options.
     """
     return Workbench(run, controls, views, title or _label(run.__name__), ranks, options)

@@ -64,7 +64,7 @@ class Panel:
         settings, ghosts = pinned or ({}, [])
         where = self._bench.told(settings)
         for pane, face, ghost in zip_longest(self.panes, faces, ghosts[: len(faces)]):
-            pane.put(face, ghost, where)
+            pane.put(face, ghost or None, where)
         if self.code.value:
             self.code.value = _listing(self._bench.code)
         self.unpin.layout.display = "none" if pinned is None else ""
@@ -135,7 +135,8 @@ class Pane:
         self._show(self._plot)
 
     def _show(self, plot: Any) -> None:
-        children = [self.said, plot, self.words] if plot is self._plot is not None else [plot, self.words]
+        words = self.words if self.words.value else None  # a view may have nothing to say
+        children = [self.said, plot, words] if plot is self._plot is not None else [plot, words]
         children += [self.before, self._ghost] if self.before.value else []
         children = [child for child in children if child is not None]
         if list(self.box.children) != children:
@@ -189,7 +190,7 @@ def _html(face: Face) -> str:
         face = face.still
     if isinstance(face, Figure):
         return f'<div role="img" aria-label="{escape(face.sentence)}">{face.svg}</div>{face.data_html()}'
-    return face.html() if isinstance(face, Table) else f"<p>{escape(face)}</p>"
+    return face.html() if isinstance(face, Table) else f"<p>{escape(face)}</p>" if face else ""
 
 
 def still(face: Face) -> str:
