@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -14,10 +15,13 @@ import pytest
 import torch
 from torch.distributed import init_process_group
 
+from labkit import launch
 from labkit.book.drawing.style import GREY, RED
-from labkit.chapters.c00_start_here import pictures
+from labkit.chapters.c00_start_here import panels, pictures
+from labkit.collectives import all_reduce
 from labkit.cost import naive_all_reduce_bytes_by_rank, ring_all_reduce_bytes
 from labkit.course.chapter_file import load_chapter
+from labkit.models import MLP, MLPConfig
 
 CHAPTER = load_chapter("00_start_here")
 CHAPTERS = Path(__file__).parents[2] / "notebooks"
@@ -27,6 +31,8 @@ CHAPTERS = Path(__file__).parents[2] / "notebooks"
     ("id", "typed", "said"),
     [
         ("bytes-of-one-step", "102", "1024 bytes"),  # 26,122 numbers of 4 bytes, in KiB
+        ("bytes-of-one-step", "418", "one gradient is asked for"),  # of 4 ranks
+        ("bytes-of-one-step", "836", "bits and bytes"),
         ("linear-parameters", "129", "64 weights"),
         ("linear-parameters", "8193", "a bias of its own"),
         ("linear-parameters", "7", "PyTorch documentation"),
@@ -78,19 +84,50 @@ def test_the_script_of_the_summary_runs_under_torchrun(tmp_path: Path) -> None:
     assert len(norms) == 2 and len(set(norms)) == 1, run.stdout + run.stderr
 
 
+def model_of(last_layers: list[torch.Tensor]) -> Any:
+    """A model that sees zeros everywhere, with these weights of its last layer in its steps."""
+    model: Any = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    model.last_layers = last_layers
+    return model
+
+
 def drifting(drifts: float, size: int) -> Any:
     """A run in whose last step the weights of each rank are `drifts` away from those of the rank before."""
-    logs = [[(2.0, torch.ones(4)), (1.0, torch.ones(4) + drifts * rank)] for rank in range(size)]
-    return SimpleNamespace(results=[(log, None) for log in logs])
+    each = [model_of([torch.ones(4), torch.ones(4) + drifts * rank]) for rank in range(size)]
+    return SimpleNamespace(results=[([2.0, 1.0], model) for model in each])
 
 
 def test_the_distance_of_the_ranks_is_told_beside_the_size_of_their_weights() -> None:
     assert "6 away from rank 0, whose weights" in pictures.apart(drifting(3.0, 2)).sentence
+    assert pictures.together(drifting(3.0, 2)) == ""
 
 
-@pytest.mark.parametrize(("size", "said"), [(1, "There is one rank"), (2, "All ranks have the same weights")])
-def test_ranks_that_do_not_drift_apart_are_told_and_not_drawn(size: int, said: str) -> None:
-    assert pictures.apart(drifting(0.0, size)).startswith(said)
+def test_ranks_that_do_not_drift_apart_are_told_with_the_losses_and_not_drawn() -> None:
+    assert pictures.apart(drifting(0.0, 2)) == pictures.apart(drifting(0.0, 1)) == ""
+    told = pictures.curves(drifting(0.0, 2)).sentence
+    assert re.match(r"2 ranks, .+ All ranks have the same weights .+ The loss begins near 2 ", told)
+    assert re.match(
+        r"1 rank, 1 model: .+ test images right. The loss begins", pictures.curves(drifting(0.0, 1)).sentence
+    )
+
+
+@pytest.mark.ranks
+def test_what_is_watched_of_a_training_is_in_the_trace_and_with_the_model() -> None:
+    def train(group: Any) -> Any:
+        model = MLP(MLPConfig((2, 3, 2)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        pictures.watch(group, model, optimizer)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        return model
+
+    run = launch(train, 2)
+    spans = [(span.name, span.step) for span in run.trace.spans() if span.rank == 1]
+    assert spans == [("gradient", 0), ("optimizer", 0), ("gradient", 1), ("optimizer", 1)]
+    first, last = run.results[1].last_layers
+    assert not torch.equal(first, last) and torch.equal(last, run.results[1].layers[-1].weight)
 
 
 class FakeTrace:
@@ -123,13 +160,12 @@ def test_the_parts_of_the_drawn_step_add_up_to_it() -> None:
     assert parts["whole"] == 8000  # of rank 0 alone: what is white beside it belongs to other steps
     assert (parts["compute"], parts["sums"], parts["rest"]) == (2000, 5000, 1000)
     assert parts["share"] == [25, 62, 13] and (parts["messages"], parts["kB"]) == (1, 4.0)
+    assert (parts["quick"], parts["quickest"], parts["slow"], parts["slowest"]) == (2000, 0, 5000, 1)
 
 
 def trained(*losses: list[float]) -> Any:
     """A run whose ranks had these losses, one list a rank, and ended with a model that sees zeros everywhere."""
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    logs = [[(loss, torch.ones(4)) for loss in log] for log in losses]
-    return SimpleNamespace(results=[(log, model) for log in logs])
+    return SimpleNamespace(results=[(list(log), model_of([torch.ones(4)] * len(log))) for log in losses])
 
 
 def test_the_losses_are_drawn_with_their_mean_unless_there_is_one_rank() -> None:
@@ -138,6 +174,25 @@ def test_the_losses_are_drawn_with_their_mean_unless_there_is_one_rank() -> None
     assert "ends at 1 to 2, with a mean of 1.5" in several.sentence
     alone = pictures.curves(trained([2.0, 1.0]))
     assert "mean of the ranks" not in alone.rows[0] and "mean" not in alone.sentence
+
+
+@pytest.mark.ranks
+def test_only_ranks_that_there_are_can_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def add_up(group: Any, kill: str | int = "nobody") -> Any:
+        return all_reduce(torch.full((8,), 1.0 + group.rank), group, algorithm="ring")
+
+    monkeypatch.setenv("LABKIT_HEADLESS", "1")
+    with contextlib.closing(panels.adding_up(add_up)) as bench:
+        kill, asked = bench.controls["kill"], list[dict[str, Any]]()
+        monkeypatch.setattr(bench, "_work", asked.append)
+        bench.set(kill=3)
+        bench.set(ranks=7)
+        assert list(kill.options) == ["nobody", *range(7)] and kill.value == 3
+        assert asked == [{"ranks": 4, "kill": 3}, {"ranks": 7, "kill": 3}]  # and no run in between
+        bench.set(kill=6)
+        bench.set(ranks=2)
+        assert list(kill.options) == ["nobody", 0, 1] and kill.value == "nobody"
+        assert asked[-1] == {"ranks": 2, "kill": "nobody"}
 
 
 @pytest.mark.parametrize("size", [8, 9])

@@ -62,7 +62,15 @@ WRONG = {
                 if to != group.rank:
                     group.send(x, to=to)
             return x + sum(group.recv(torch.empty_like(x), source=r) for r in range(group.size) if r != group.rank)
-        """: "ranks 0 and 1 wait for each other",
+        """: "ranks 0 and 1 wait for each other. Each `send` needs its `recv` on the other rank",
+        """
+        def total(x, group):
+            for other in range(1, group.size):
+                x = x + group.recv(torch.empty_like(x), source=other)
+            for other in range(1, group.size):
+                group.send(x, to=other)
+            return x
+        """: "rank 1 cannot recv from itself. Every rank runs this function",
         """
         def total(x, group):
             left, right = (group.rank - 1) % group.size, (group.rank + 1) % group.size
@@ -78,7 +86,7 @@ WRONG = {
                 for other in range(1, group.size):
                     group.send(x, to=other)
             return group.recv(torch.empty_like(x), source=(group.rank - 1) % group.size)
-        """: "while others wait for it",
+        """: "while others wait for it. Each `send` needs its `recv` on the other rank, and each `recv` its `send`",
     },
     "share": {
         "def share(gradients, group):\n    all_reduce(gradients, group)": "call it once for each",

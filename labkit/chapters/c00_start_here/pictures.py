@@ -48,29 +48,26 @@ def circle(run: Any) -> book.Stepper:
     return book.replay(run.trace, by="round", shape="circle")
 
 
-class Diary(list[tuple[float, Any]]):
-    """(loss, weights of the last layer) of each step; and marks for the timeline, put there by hooks.
+class Watch:
+    """Marks for the timeline, and the last layer's weights after each step in `model.last_layers`; hooks see to both.
 
     A step begins with the forward pass. The span "gradient" ends when every parameter has its gradient; "optimizer" is
-    what its name says. A rank returns it as a plain list.
+    what its name says.
     """
 
     def __init__(self, group: Any, model: Any, optimizer: Any) -> None:
-        super().__init__()
         self._group, self._model, self._parameters = group, model, list(model.parameters())
         self._span: Any = None
         self._due = 0
+        model.last_layers = []
         model.register_forward_pre_hook(_Hook(self._begins))
         for p in self._parameters:
             p.register_post_accumulate_grad_hook(self._has_gradient)
         optimizer.register_step_pre_hook(lambda *_: self._open("optimizer"))
-        optimizer.register_step_post_hook(lambda *_: self._close())
-
-    def note(self, loss: Any) -> None:
-        self.append((loss.item(), self._model.layers[-1].weight.detach().clone()))
+        optimizer.register_step_post_hook(lambda *_: self._ends())
 
     def _begins(self, *_: Any) -> None:
-        self._group.step(len(self))
+        self._group.step(len(self._model.last_layers))
         self._due = len(self._parameters)
         self._open("gradient")
 
@@ -79,15 +76,16 @@ class Diary(list[tuple[float, Any]]):
         if not self._due:
             self._close()
 
+    def _ends(self) -> None:
+        self._close()
+        self._model.last_layers.append(self._model.layers[-1].weight.detach().clone())
+
     def _open(self, name: str) -> None:
         self._span = self._group.span(name, kind="compute")
         self._span.__enter__()
 
     def _close(self) -> None:
         self._span.__exit__(None, None, None)
-
-    def __reduce__(self) -> Any:
-        return list, (list(self),)
 
 
 class _Hook:
@@ -104,30 +102,40 @@ class _Hook:
         return _Hook, ()
 
 
-def diary(group: Any, model: Any, optimizer: Any) -> Diary:
-    """See `Diary`."""
-    return Diary(group, model, optimizer)
+def watch(group: Any, model: Any, optimizer: Any) -> None:
+    """See `Watch`: the hooks of the model and of the optimizer keep it."""
+    Watch(group, model, optimizer)
 
 
 def parts_of_step(trace: Trace, step: int) -> dict[str, Any]:
     """Rank 0 in this step, as the timeline draws it.
 
     whole: milliseconds from the beginning of its first box to the end of its last one.
-    compute, sums, rest: milliseconds of these in which it computes, is inside a sum or a message, or in no box;
+    compute, sums, rest: milliseconds of these in a computing box, inside a sum or a message, or in no box;
     share: the three as whole percents of `whole`, which add up to 100. messages, kB: what rank 0 sends in the step.
+    quick, slow: milliseconds in computing boxes on the rank where that takes least, and on the one where it takes most;
+    quickest, slowest: these ranks. A box is longer than its work where the rank loses its core in between.
     """
     messages = [m for m in trace.sends if m.step == step and arrived(m)]
     boxes = [*work_boxes(trace, step), *collective_boxes(trace, step), *message_boxes(trace, messages)]
     mine = [b for b in boxes if b.rank == 0]
     first, last = whole(mine)
-    computing = [(b.start, b.end) for b in mine if b.kind == "compute"]
+    by_rank = {
+        rank: [(b.start, b.end) for b in boxes if b.rank == rank and b.kind == "compute"]
+        for rank in sorted({b.rank for b in boxes})
+    }
+    spent = {rank: length(stretches) for rank, stretches in by_rank.items()}
+    quickest, slowest = min(spent, key=spent.__getitem__), max(spent, key=spent.__getitem__)
+    computing = by_rank[0]
     talking = [(b.start, b.end) for b in mine if b.lane != "work"]
     compute = length(computing)
     sums = length([*computing, *talking]) - compute
     parts = {"whole": last - first, "compute": compute, "sums": sums, "rest": last - first - compute - sums}
+    parts |= {"quick": spent[quickest], "slow": spent[slowest]}
     share = [round(100 * part / parts["whole"]) for part in (compute, sums)]
     sent = [m.nbytes for m in messages if m.src == 0]
     rest = {"share": [*share, 100 - sum(share)], "messages": len(sent), "kB": sum(sent) / 1e3}
+    rest |= {"quickest": quickest, "slowest": slowest}
     return {name: 1e3 * part for name, part in parts.items()} | rest
 
 
@@ -171,15 +179,16 @@ def models(run: Any) -> str:
 
 
 def curves(run: Any) -> book.Figure:
-    """The loss on each rank, by step, and the mean of all ranks."""
+    """The loss on each rank, by step, and the mean of all ranks; its sentence also says what models came of it."""
     drawn = _losses(run, MOST_LINES - 1)
     looks = dict.fromkeys(drawn, RANK)
-    ends = sorted(log[-1][0] for log, _ in run.results)
-    first, last = run.results[0][0][0][0], f"{ends[0]:.2g}" + f" to {ends[-1]:.2g}" * (len(ends) > 1)
+    ends = sorted(losses[-1] for losses, _ in run.results)
+    first, last = run.results[0][0][0], f"{ends[0]:.2g}" + f" to {ends[-1]:.2g}" * (len(ends) > 1)
     said = f"The loss begins near {first:.2g} and ends at {last}."
     if len(ends) > 1:
         drawn["mean of the ranks"], looks["mean of the ranks"] = dict(enumerate(_mean(run))), MEAN
         said = f"The loss begins near {first:.2g} and ends at {last}, with a mean of {_mean(run)[-1]:.2g}."
+    said = " ".join(part for part in (models(run), together(run), said) if part)
     figure = book.lines(drawn, title="Loss on each rank", badge="measured", sentence=said)
     return _lower(_drawn_as(figure, looks) if len(ends) > 1 else figure)
 
@@ -237,28 +246,39 @@ def _lower(figure: book.Figure) -> book.Figure:
 
 def _losses(run: Any, most: int) -> dict[str, dict[float, float]]:
     """A line for each of the first `most` ranks."""
-    logs = [log for log, _ in run.results[:most]]
-    return {f"rank {rank}": {float(k): loss for k, (loss, _) in enumerate(log)} for rank, log in enumerate(logs)}
+    each = [losses for losses, _ in run.results[:most]]
+    return {f"rank {rank}": {float(k): loss for k, loss in enumerate(losses)} for rank, losses in enumerate(each)}
 
 
 def _mean(run: Any) -> list[float]:
     """The mean loss of the ranks, by step."""
-    return [sum(loss for loss, _ in step) / len(step) for step in zip(*(log for log, _ in run.results), strict=True)]
+    return [sum(step) / len(step) for step in zip(*(losses for losses, _ in run.results), strict=True)]
 
 
-def apart(run: Any) -> book.Figure | str:
-    """How far the weights of each rank are from those of rank 0, by step; a sentence where they are always the same."""
-    weights = [[w for _, w in log] for log, _ in run.results[:MOST_LINES]]
-    if len(weights) == 1:
-        return "There is one rank, and so there is one model."
-    lines = {
+def _distances(run: Any) -> dict[str, dict[float, float]]:
+    """How far the last layer of each rank is from that of rank 0, by step."""
+    weights = [model.last_layers for _, model in run.results[:MOST_LINES]]
+    return {
         f"rank {rank}": {float(k): (w - weights[0][k]).norm().item() for k, w in enumerate(mine)}
         for rank, mine in enumerate(weights)
     }
-    if not any(distance for line in lines.values() for distance in line.values()):
-        return "All ranks have the same weights in their last layer after every step, to the last bit."
+
+
+def together(run: Any) -> str:
+    """That all ranks have had the same weights, where there are several and they have."""
+    if len(run.results) == 1 or any(distance for line in _distances(run).values() for distance in line.values()):
+        return ""
+    return "All ranks have the same weights in their last layer after every step, to the last bit."
+
+
+def apart(run: Any) -> book.Figure | str:
+    """How far the weights of each rank are from those of rank 0, by step; nothing where they are always the same."""
+    if len(run.results) == 1 or together(run):
+        return ""
+    lines = _distances(run)
     most = max(list(line.values())[-1] for line in lines.values())
+    norm = run.results[0][1].last_layers[-1].norm()
     said = f"The ranks drift apart: in the end one of them is {most:.2g} away from rank 0, "
-    said += f"whose weights have a norm of {weights[0][-1].norm():.2g}."
+    said += f"whose weights have a norm of {norm:.2g}."
     title, y = "Distance from rank 0 after each step (last layer)", "norm of the difference"
     return _lower(book.lines(lines, title=title, y=y, badge="measured", sentence=said))

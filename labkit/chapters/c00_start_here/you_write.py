@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 from torch import Tensor
 
@@ -11,10 +13,24 @@ from labkit.grading.writing import Reader, you_write
 from labkit.wire import Group
 
 
+def _overlooked(stopped: str) -> str:
+    """What may have been overlooked where the ranks of a `total` stopped with this sentence."""
+    if re.search(r"cannot (send to|recv from) itself", stopped):
+        return " Every rank runs this function: what should rank 0 alone do, and what the others?"
+    if "wait for each other" in stopped:
+        return " Each `send` needs its `recv` on the other rank: while one of two sends, the other has to receive."
+    if re.search(r"finished while others? waits? for (it|them)", stopped):
+        return " Each `send` needs its `recv` on the other rank, and each `recv` its `send`: which one is missing?"
+    return ""
+
+
 def everyone_has_the_sum(student: Student) -> str:
     for n in student.sizes((2, 3, 5)):
         x = [student.tensor(4) for _ in range(n)]
-        run = student.run("total", n, x)
+        try:
+            run = student.run("total", n, x)
+        except StudentError as error:
+            raise StudentError(f"{error}{_overlooked(str(error))}", error.detail) from None
         on_0_alone = [sum(x), *x[1:]]
         student.expect(None not in run.results, "A rank returned None: does each of them come to a `return`?")
         slips: Slips = {
