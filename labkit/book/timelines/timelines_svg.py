@@ -79,18 +79,20 @@ def _look(kind: str) -> tuple[str, str, str]:
 
 def _label(svg: Svg, box: Box, x: float, y: float, width: float, height: float, scene: Scene) -> None:
     """The name of a box inside it, where it fits; or its first letter, if that is wanted."""
-    name, room = box.label, 8.0
-    if scene.initials and box.lane == "work" and text_width(name, 10.5) + room > width:
-        name, room = name[:1], 2.0
-    if not name or text_width(name, 10.5) + room > width:
+    name, begin = box.label, 6.0
+    if text_width(name, 10.5) + 8 > width:
+        name = name[:1] if scene.initials and box.lane == "work" else ""
+        begin = (width - text_width(name, 10.5)) / 2  # in the middle
+    if not name or begin < 1:
         return
     if box.lane == "collective":
         if scene.roomy:
             svg.text(x + 5, y + 12, name, size=10.5)
     elif height >= 12:
-        edge, wide = (room - 2) / 2, text_width(name, 10.5)
-        svg.rect(x + edge, y + height / 2 - 7, wide + room - 2, 14, fill=_look(box.kind)[0], stroke="none")
-        svg.text(x + edge + (room - 2) / 2, y + height / 2 + 4, name, size=10.5, on_colour=True)
+        frame = min(3.0, begin)
+        wide = text_width(name, 10.5) + 2 * frame
+        svg.rect(x + begin - frame, y + height / 2 - 7, wide, 14, fill=_look(box.kind)[0], stroke="none")
+        svg.text(x + begin, y + height / 2 + 4, name, size=10.5, on_colour=True)
 
 
 def ticks(first: float, last: float) -> list[tuple[float, str]]:
