@@ -79,7 +79,7 @@ WRONG = {
                 x = group.exchange(x, to=right, like=torch.empty_like(x), source=left)
                 whole = whole + x
             return whole
-        """: "with 3 ranks rank 1 sent 2 messages, and the target is 1",
+        """: "with 3 ranks the messages of rank 1 are 2, and the target is 1",
         """
         def total(x, group):
             if group.rank == 0:

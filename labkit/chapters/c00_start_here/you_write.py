@@ -49,7 +49,7 @@ def everyone_has_the_sum(student: Student) -> str:
         student.expect_results(run, [sum(x)] * n, slips)
         student.expect(not run.library, "The sum is right, but a function of labkit made it. Use send and recv alone.")
         text = (
-            "The sum is right, but with {n} ranks rank {rank} sent {got} messages, and the target is {expected}: "
+            "The sum is right, but with {n} ranks the messages of rank {rank} are {got}, and the target is {expected}: "
             "rank 0 sends one to each of the others, and each of them sends one to rank 0."
         )
         student.expect_by_rank(run.messages, [n - 1] + [1] * (n - 1), text, n=n)
