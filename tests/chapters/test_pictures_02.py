@@ -105,7 +105,32 @@ def test_all_ways_are_drawn_on_the_axis_of_the_slowest_and_told_in_messages() ->
     assert "as long as one message" in pictures.in_messages(together)
     ends = [axis_of(pictures.meetings(run)) for run in (single_file, together)]
     assert ends == [pytest.approx(8e3 * LINK.seconds(1_000_000), rel=0.001)] * 2
-    assert "waits for the empty message" in pictures.meetings(single_file).sentence
+    assert "empty message of its receiver" in pictures.meetings(single_file).sentence
+    assert "at the same time" in pictures.meetings(together).sentence
+
+
+@pytest.mark.parametrize(
+    ("size", "way", "waits"),
+    [(2, one_exception, False), (3, one_exception, True), (2, every_second, False), (8, every_second, False),
+     (7, every_second, True)],
+)  # fmt: skip
+def test_hatched_boxes_are_explained_where_there_are_any(size: int, way, waits: bool) -> None:  # type: ignore[no-untyped-def]
+    figure = pictures.meetings(labkit.launch(neighbour, size, way, **VIRTUAL))
+    assert ("hatched" in figure.sentence) == waits == ("Nobody waits" not in figure.sentence)
+    longest = max(row["waiting (ms)"] for row in figure.rows)
+    assert (longest > 50) == waits, "a message takes 100 ms"
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_messages_have_arrows_with_any_number_of_ranks(size: int) -> None:
+    run = labkit.launch(neighbour, size, one_exception, **VIRTUAL)
+    assert len(arrows_of(pictures.meetings(run))) == 2 * size
+
+
+def arrows_of(figure) -> list:  # type: ignore[no-untyped-def, type-arg]
+    """Where arrows end: points that have a size."""
+    return [size for line in figure.spec["data"] if line.get("marker", {}).get("symbol") == "arrow"
+            for size in line["marker"]["size"] if size]  # fmt: skip
 
 
 def axis_of(figure) -> float:  # type: ignore[no-untyped-def]
@@ -124,6 +149,23 @@ def test_the_axis_of_a_step_stays_while_it_gets_shorter() -> None:
     runs = [labkit.launch(step, 2, s, clock="virtual", network=Network(intra=link)) for s in (1e-3, 4e-3, 30e-3)]
     short, long, longer = (axis_of(pictures.up_to(run, 0.02)) for run in runs)
     assert short == long < longer
+
+
+def test_eager_messages_of_all_sizes_are_drawn_on_the_axis_of_the_largest() -> None:
+    link = Link(bandwidth=1e9, latency=20e-6)
+
+    def swap(group, nbytes):  # type: ignore[no-untyped-def]
+        x = torch.zeros(nbytes, dtype=torch.uint8)
+        group.exchange(x, to=1 - group.rank, like=torch.zeros_like(x), source=1 - group.rank)
+
+    runs = [labkit.launch(swap, 2, n, clock="virtual", network=Network(intra=link)) for n in (1000, pictures.LIMIT)]
+    ends = [axis_of(pictures.eager_sends(run, link.seconds(pictures.LIMIT))) for run in runs]
+    assert ends == [pytest.approx(1e3 * link.seconds(pictures.LIMIT), rel=1e-3)] * 2
+
+
+def test_what_took_how_long_has_the_digits_that_the_page_uses() -> None:
+    run = SimpleNamespace(results=[12.02e-3], trace=SimpleNamespace(duration=12.0201e-3, badge="emulated"))
+    assert pictures.took(run) == "The run took 12.02 ms; by the formula it takes 12.02 ms (emulated)."
 
 
 @pytest.mark.parametrize(("kilobytes", "largest"), [(64, False), (65, True)])

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
-from labkit import book
+from labkit import Link, Network, book, launch
 from labkit.cost import wires
 from labkit.cost.units import KB, MB
 from labkit.course.chapter_file import load_chapter
 from labkit.course.questions import Order, Question
+from labkit.wire import Group
 
 CHAPTER = load_chapter("02_ranks_and_messages")
 VALUES = {"world_size": 8, "wires": wires, "alpha": 60e-6, "beta": 1 / 5e9}
@@ -62,6 +64,28 @@ def test_the_eager_way_may_be_named_in_many_ways(typed: str) -> None:
 def test_another_way_is_told_apart(typed: str) -> None:
     told = QUESTIONS["safe-program"].mark(typed)
     assert not told.right and not told.why.endswith("is not it.")
+
+
+def test_who_takes_the_ratio_of_the_latencies_is_told_what_is_missing() -> None:
+    told = QUESTIONS["nvlink-small"].mark("4.1")
+    assert not told.right and "ratio of the latencies" in told.why and "another 800 ns" in told.why
+    assert QUESTIONS["nvlink-small"].mark("4.3").right and QUESTIONS["nvlink-small"].mark("4.4").right
+
+
+@pytest.mark.ranks
+def test_a_late_receiver_costs_the_sender_s_clock_the_time_of_its_bytes_alone() -> None:
+    link = Link(bandwidth=1e9, latency=20e-6)
+
+    def late(group: Group) -> None:
+        x = torch.zeros(1000)
+        if group.rank == 0:
+            group.send(x, to=1)
+        else:
+            group.compute(0.1)
+            group.recv(x, source=0)
+
+    (send,) = launch(late, 2, clock="virtual", network=Network(intra=link)).trace.sends
+    assert send.end - send.start == pytest.approx(4e-6)
 
 
 def test_what_is_said_of_wrong_half_sizes_is_so() -> None:

@@ -44,9 +44,9 @@ def three_wires(one_message: Run) -> Any:
     return book.workbench(one_message, controls, views, title="One message on three wires", ranks=2)
 
 
-def send_first(swap: Run, ranks: int, **options: Any) -> Any:
-    """Everybody sends first, eagerly up to a limit that the reader is to find."""
+def send_first(swap: Run, ranks: int, longest: float, **options: Any) -> Any:
+    """Everybody sends first, eagerly up to a limit that the reader is to find; that message takes `longest` seconds."""
     controls = {"kilobytes": (1, 128)}
-    views: list[View] = [pictures.all_ended, pictures.eager_sends]
-    title = "Everybody sends first: what is the largest size that still ends?"
+    views: list[View] = [pictures.all_ended, lambda run: pictures.eager_sends(run, longest)]
+    title = "Everybody sends first: up to which size does the program end?"
     return book.workbench(swap, controls, views, title=title, ranks=ranks, **options)

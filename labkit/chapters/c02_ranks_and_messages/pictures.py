@@ -23,11 +23,13 @@ def in_order(run: Any) -> book.Figure:
     return book.timeline(run.trace, title="Who sends when", sentence=said)
 
 
-def up_to(run: Any, longest: float, sentence: str | None = None) -> book.Figure:
+STAYS = "The axis stays, so that you can compare runs."
+
+
+def up_to(run: Any, longest: float, sentence: str = STAYS, arrows: bool | None = None) -> book.Figure:
     """The whole run on an axis that ends at `longest` seconds, or where the run ends if that is later."""
-    end = run.trace.duration
-    said = sentence or f"The run ends at {format_seconds(end, 3)}; the axis stays, so that you can compare runs."
-    return book.timeline(run.trace, title="Who sends when", window=(0.0, max(longest, end)), sentence=said)
+    window = (0.0, max(longest, run.trace.duration))
+    return book.timeline(run.trace, title="Who sends when", window=window, sentence=sentence, arrows=arrows)
 
 
 MOST = 8  # ranks that section 4 offers
@@ -35,16 +37,23 @@ MOST = 8  # ranks that section 4 offers
 
 def meetings(run: Any) -> book.Figure:
     """The whole run, on the axis of the slowest one; in the ways that block, receivers say when they are there."""
-    said = "Every rank sends and receives at the same time."
-    if any(m.nbytes == 0 for m in run.trace.sends):
-        said = "A sender is hatched as a receiver while it waits for the empty message: its receiver is not there yet."
-    return up_to(run, MOST * run.results[0], said)
+    one = run.results[0]
+    if all(m.nbytes for m in run.trace.sends):
+        said = "Every rank sends and receives at the same time."
+    elif any(abs(m.start - m.recv_start) > one / 2 for m in run.trace.sends):
+        said = (
+            "A hatched rank waits for its partner. A sender does so in its lower row, where the empty message of its "
+            "receiver is to arrive."
+        )
+    else:
+        said = "Nobody waits: each partner is there when it is needed."
+    return up_to(run, MOST * one, said, arrows=True)
 
 
-def eager_sends(run: Any) -> book.Figure:
-    """The whole run, with the reason why a receiver is busy for longer than its sender."""
+def eager_sends(run: Any, longest: float) -> book.Figure:
+    """The whole run on an axis that stays, with the reason why a receiver is busy for longer than its sender."""
     said = "A sender is busy only while its bytes leave. The latency passes on the wire, so the receiver alone sees it."
-    return book.timeline(run.trace, title="Who sends when", sentence=said)
+    return up_to(run, longest, said)
 
 
 # Everyday words, one or more for each first letter that the sentence of the chapter has.
@@ -72,7 +81,7 @@ def took(run: Any) -> str:
     """How long the run took, beside the formula that came with its results."""
     formula = run.results[0]
     return (
-        f"The run took {format_seconds(run.trace.duration, 3)}; by the formula it takes {format_seconds(formula, 3)} "
+        f"The run took {format_seconds(run.trace.duration)}; by the formula it takes {format_seconds(formula)} "
         f"({run.trace.badge})."
     )
 
