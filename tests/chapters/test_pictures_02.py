@@ -134,7 +134,7 @@ def arrows_of(figure) -> list:  # type: ignore[no-untyped-def, type-arg]
 
 
 def axis_of(figure) -> float:  # type: ignore[no-untyped-def]
-    """The last millisecond on the axis of time."""
+    """Where the axis of time ends, in its own unit."""
     return float(figure.spec["layout"]["xaxis"]["range"][1])
 
 
@@ -160,7 +160,7 @@ def test_eager_messages_of_all_sizes_are_drawn_on_the_axis_of_the_largest() -> N
 
     runs = [labkit.launch(swap, 2, n, clock="virtual", network=Network(intra=link)) for n in (1000, pictures.LIMIT)]
     ends = [axis_of(pictures.eager_sends(run, link.seconds(pictures.LIMIT))) for run in runs]
-    assert ends == [pytest.approx(1e3 * link.seconds(pictures.LIMIT), rel=1e-3)] * 2
+    assert ends == [pytest.approx(1e6 * link.seconds(pictures.LIMIT), rel=1e-3)] * 2, "microseconds"
 
 
 def test_what_took_how_long_has_the_digits_that_the_page_uses() -> None:
