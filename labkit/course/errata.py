@@ -28,6 +28,7 @@ class Erratum:
 
     what: what it says, and why that cannot be. found: the expression that gives ours, which sees `values`. comes: what
     ours is, one of COMES: the right value; what would follow if it were so; what the source's other numbers give.
+    noun: what ours is, said after it. caught: ids of the questions that find the line, the one to ask first in front.
     see: a chapter's number and a heading there.
     """
 
@@ -42,6 +43,8 @@ class Erratum:
     see: str
     unit: str = ""
     quote: str = ""
+    noun: str = ""
+    caught: tuple[str, ...] = ()
     values: Mapping[str, str] = field(default_factory=dict)
 
     def claim(self) -> Claim:
@@ -100,6 +103,12 @@ def groups() -> Mapping[str, str]:
     return told
 
 
+def questions() -> Mapping[str, str]:
+    """The questions that find most lines, and how they are asked."""
+    told: dict[str, str] = read_toml(PATH)["question"]
+    return told
+
+
 def _entry(row: dict[str, Any]) -> Erratum:
     where = f"errata: {row.get('id')!r}"
     source = Source.parse(row.get("source", ""))
@@ -109,8 +118,11 @@ def _entry(row: dict[str, Any]) -> Erratum:
         raise CourseError(f"{where} is of kind {row.get('kind')!r}: use one of {', '.join(groups())}")
     if row.get("comes") not in COMES:
         raise CourseError(f"{where}: what we find is {row.get('comes')!r}: use one of {', '.join(COMES)}")
+    caught = tuple(row.get("caught", ()))
+    if unknown := set(caught) - set(questions()):
+        raise CourseError(f"{where} is caught by {', '.join(sorted(unknown))}: use {', '.join(questions())}")
     values = row.pop("with", {})
     try:
-        return Erratum(**{**row, "source": source, "values": values})
+        return Erratum(**{**row, "source": source, "values": values, "caught": caught})
     except TypeError as error:
         raise CourseError(f"{where}: {error}") from None

@@ -10,9 +10,9 @@ WRONG = {
         "def agrees(said, found):\n    return abs(float(said) - found) < 0.1": "more than the digits do",
         """
         def agrees(said, found):
-            digits = len(said.partition(".")[2])
-            return abs(float(said) - found) <= 0.5 * 10**-digits
-        """: "exactly between two goes up",
+            scale = 10 ** len(said.partition(".")[2])
+            return int(found * scale) == round(float(said) * scale)
+        """: "your function says that they do not",
         "def agrees(said, found):\n    return str(round(found, len(said.partition('.')[2]))) == said": "do not",
         "def agrees(said, found):\n    return f'{found:.{len(said)}f}' == said": "your function says that they do not",
     },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from labkit import cost
@@ -16,6 +17,16 @@ class Number(NamedTuple):
     where: str
     said: str
     found: float
+
+    @property
+    def far(self) -> float:
+        """How far what is said is from what follows, as a part of the latter."""
+        return float(self.said) / self.found - 1 if self.found else math.inf
+
+
+def by_its_digits(said: str, found: float) -> bool:
+    """Whether `found` rounds to `said`, where the reader's own `agrees` is not at hand."""
+    return f"{found:.{len(said.partition('.')[2])}f}" == said
 
 
 def agreeing() -> list[Number]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,12 +21,25 @@ MEANS = {"right": "", "then": ", if the sentence were true", "elsewhere": ", by 
 
 @dataclass(frozen=True)
 class Pencil:
-    """label: what the number is. ask: a question with all that goes in. way: the arithmetic, numbers alone."""
+    """label: what the number is. ask: a question with all that goes in. way: the arithmetic, numbers alone.
+
+    hint: what is said of a number that is no known slip. slips: wrong ways, each with what is said of it.
+    against: the number that ours is divided by, where the source has a range.
+    """
 
     id: str
     label: str
     ask: str
     way: str
+    hint: str
+    slips: tuple[Mapping[str, str], ...] = ()
+    against: float | None = None
+
+    def slip(self, number: float) -> str:
+        """What is said of a number that a known slip gives, or nothing."""
+        names = {"ceil": math.ceil, "floor": math.floor}
+        near = (one["why"] for one in self.slips if math.isclose(number, eval(one["way"], names), rel_tol=0.01))
+        return next(near, "")
 
     @property
     def written(self) -> str:
@@ -63,21 +77,40 @@ def pasted(entry: Erratum) -> str:
     return "\n".join([*head, code])
 
 
-def number(entry: Erratum, typed: str) -> float | None:
-    """The number that a reader typed, with the unit or without."""
-    try:
-        return float(typed.replace(",", "").replace(entry.unit or " ", "").strip())
-    except ValueError:
-        return None
+def value(code: str) -> float:
+    """What the last line of a pasted cell comes to. Raises whatever the code raises."""
+    tree, names = ast.parse(code), dict[str, object]()
+    *before, last = tree.body
+    if not isinstance(last, ast.Expr):
+        raise ValueError("the last line is no number")
+    exec(compile(ast.Module(before, []), "line", "exec"), names)
+    return float(eval(compile(ast.Expression(last.value), "line", "eval"), names))
 
 
-def judged(entry: Erratum, typed: str) -> str:
-    """One sentence about a reader's number."""
-    mine, ours = number(entry, typed), entry.claim().found
-    if mine is None:
-        return f"{typed!r} is no number: type one such as 12.5." if typed.strip() else "You gave no number yet."
-    if abs(mine - ours) <= 0.01 * abs(ours):
-        return "Your number is ours."
+def typed_number(entry: Erratum, typed: str) -> str | None:
+    """The digits that a reader typed, without the unit, or None where there is no number."""
+    digits = typed.replace(",", "").replace(entry.unit or " ", "").replace("%", "").strip()
+    return digits if re.fullmatch(r"-?(\d+\.?\d*|\.\d+)", digits) else None
+
+
+def judged(entry: Erratum, typed: str, agrees: Callable[[str, float], bool]) -> tuple[bool, str]:
+    """Whether a reader's number is right, by the rule of section 2, and one sentence about it."""
+    digits, ours, pencil = typed_number(entry, typed), entry.claim().found, pencils()[entry.id]
+    if digits is None:
+        return False, f"{typed!r} is no number: type one such as 12.5." if typed.strip() else "You gave no number yet."
+    mine = float(digits)
+    if agrees(digits, ours) or mine == ours:
+        few = len(digits.replace(".", "").lstrip("-0")) < 2 and mine != ours
+        return not few, "So far it agrees. Give one more digit, because a single one fits many numbers." if few else (
+            f"Right: {digits} agrees with {found(entry)}." if mine != ours else "Right."
+        )
+    if why := pencil.slip(mine):
+        return False, why
     if mine in [float(end) for end in re.findall(r"\d+(?:\.\d+)?", entry.says)]:
-        return f"You have what the source says. We get {found(entry)}."
-    return f"You have {mine:g}, and we get {found(entry)}. Compare your arithmetic with ours."
+        return False, "That is the number of the source. Which one follows from the inputs of the question?"
+    if math.isclose(mine, ours, rel_tol=0.03):
+        return False, "Very near, but your last digit is another one. Did you round on the way?"
+    ratio = abs(mine / ours) or 1.0
+    if any(math.isclose(ratio, 10.0**power, rel_tol=0.03) for power in range(-9, 10) if power):
+        return False, f"Your digits are right and the point is not. The answer is in {entry.unit}."
+    return False, f"{digits} does not follow. {pencil.hint}"

@@ -13,13 +13,15 @@ from labkit.book.drawing.style import series
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Table, cell
 from labkit.book.drawing.units import bytes_text
-from labkit.chapters.cA_errata.suspects import PHASES, Story
+from labkit.chapters.cA_errata import suspects
+from labkit.chapters.cA_errata.suspects import Story, TwoLevel
 from labkit.cost import slow_sync
+from labkit.cost.units import GB
 from labkit.course import errata, load
-from labkit.course.errata import Erratum, groups
+from labkit.course.errata import Erratum, groups, questions
 from labkit.course.errors import did_you_mean
 
-HEAD = ("where", "what it says, and why that cannot be", "it says", "it comes to", "see")
+HEAD = ("where, and the chapter", "what it says", "why that cannot be", "it comes to", "what to ask")
 COMES = {"right": "right", "then": "then", "elsewhere": "elsewhere"}  # the words that stand before our number
 NODE = "#0072b2"
 
@@ -42,14 +44,35 @@ class Lines(tuple[Erratum, ...]):
     def __repr__(self) -> str:
         return str(
             Table(
-                {"line": e.id, "where": str(e.source), "it says": e.stated, "": COMES[e.comes], "it comes to": found(e)}
+                {"line": e.id, "where": str(e.source), "it says": e.stated, "": COMES[e.comes], "it comes to": told(e)}
                 for e in self
             )
         )
 
 
+def claimed(entry: Erratum) -> str:
+    """The claim of a line by itself: what it says, without "It says that", and its number where that is not in it."""
+    said = entry.what.partition(". But ")[0].removeprefix("It says that ")
+    number = "" if entry.stated in said else f" ({entry.stated})"
+    return f"{said[0].upper()}{said[1:]}{number}."
+
+
+def objection(entry: Erratum) -> str:
+    """Why that cannot be, as a sentence of its own."""
+    but = entry.what.partition(". But ")[2]
+    return but[0].upper() + but[1:]
+
+
+def told(entry: Erratum) -> str:
+    """What a line comes to, and of what: 5.73 % of a hop is latency."""
+    return f"{found(entry)} {entry.noun}".rstrip()
+
+
 def _row(e: Erratum) -> tuple[str, ...]:
-    return f"{e.source}, {e.place}<br>`{e.id}`", e.what, e.stated, f"{COMES[e.comes]}: **{found(e)}**", link(e)
+    where = "<br>".join(part for part in (f"{e.source}, {e.place}", f"`{e.id}`", link(e)) if part)
+    asks = questions()[e.caught[0]] if e.caught else "nothing but the format itself"
+    comes = f"{COMES[e.comes]}: **{found(e)}** {e.noun}".rstrip()
+    return where, claimed(e), objection(e), comes, asks
 
 
 def lines(kind: str) -> Lines | Said:
@@ -82,7 +105,7 @@ def link(entry: Erratum) -> str:
     if not chapter.written:
         return ""
     words = re.sub(r"^\d+ ", "", entry.heading)
-    return f"[{chapter.number}: {words}]({chapter.name}.ipynb#{entry.heading.replace(' ', '-')})"
+    return f"[ch. {chapter.number}, {words}]({chapter.name}.ipynb#{entry.heading.replace(' ', '-')})"
 
 
 def sent(run: Any) -> book.Figure:
@@ -91,9 +114,12 @@ def sent(run: Any) -> book.Figure:
     each = run.trace.bytes_sent()
     alone = cost.ring_all_reduce_bytes(nbytes, size)
     ratio = sum(each) / (size * alone)
-    many = "as much as" if abs(ratio - 1) < 1e-9 else f"{ratio:.3g} times what"
-    said = f"For a gradient of {bytes_text(nbytes)}, {size} ranks sent {bytes_text(sum(each))} in all, {many} "
-    said += f"plain data parallelism sends: {bytes_text(size * alone)}."
+    said = f"For a gradient of {bytes_text(nbytes)}, {size} ranks sent {bytes_text(sum(each))} in all, "
+    said += (
+        "which is what plain data parallelism sends."
+        if abs(ratio - 1) < 1e-9
+        else f"{ratio:.3g} times what plain data parallelism sends: {bytes_text(size * alone)}."
+    )
     values = {
         "sent": {f"rank_{rank}": float(n) for rank, n in enumerate(each)},
         "plain data parallelism": {f"rank_{rank}": alone for rank in range(size)},
@@ -101,19 +127,25 @@ def sent(run: Any) -> book.Figure:
     return book.bars(values, title="Bytes that each rank sends", sentence=said, ticks=True)
 
 
-def factors(labels: Mapping[str, str]) -> book.Figure:
-    """Some lines, by id with a label, as how many times their number is too large or too small: a logarithmic axis."""
-    known = [(e.factor or 1.0, e) for e in errata().values() if e.id in labels]
+def factors(labels: Mapping[str, tuple[str, float | None]]) -> book.Figure:
+    """Some lines as how many times their number is too large or too small: a logarithmic axis.
+
+    labels: by id what the number is called, and the number that ours is divided by where the source has a range. Lines
+    whose number is not of the same thing are left out: what would follow if it were so, and a limit beside words.
+    """
+    same = [e for e in errata().values() if e.id in labels and e.comes == "right" and not (e.quote and " " in e.says)]
+    by = {e.id: labels[e.id][1] or e.claim().found / (e.factor or 1.0) for e in same}
+    known = [(e.claim().found / by[e.id], e) for e in same]
     rows = [
-        {"what": labels[e.id], "kind": groups()[e.kind], "it says": e.stated, "it comes to": found(e), "factor": f}
-        for f, e in known
-    ]
+        {"what": labels[e.id][0], "kind": groups()[e.kind], "it says": e.stated, "it comes to": found(e),
+         "divided by": by[e.id], "factor": f} for f, e in known
+    ]  # fmt: skip
     twice = sum(f >= 2 or f <= 0.5 for f, _ in known)
     (least, low), (most, high) = (end(known, key=lambda pair: pair[0]) for end in (min, max))
-    said = f"{len(known)} numbers, and {twice} of them are off by a factor of 2 or more: the {labels[low.id]} comes to "
-    said += f"{least:.2g} times what is said, and the {labels[high.id]} to {most:.2g} times."
+    said = f"{len(known)} numbers, and {twice} of them are off by a factor of 2 or more: the {labels[low.id][0]} comes "
+    said += f"to {least:.2g} times what is said, and the {labels[high.id][0]} to {most:.2g} times."
     svg = Svg(WIDTH, "What it comes to, over what it says", said)
-    y = heading(svg, "quoted", said) + 26
+    y = heading(svg, "simulated", said) + 26
 
     def at(factor: float) -> float:
         return 225 + (WIDTH - 250) * (math.log10(factor) + 2.4) / 3.7
@@ -123,15 +155,17 @@ def factors(labels: Mapping[str, str]) -> book.Figure:
         svg.line(at(tick), y - 8, at(tick), bottom, faint=tick != 1)
         svg.text(at(tick), y - 13, f"{tick:g}", 11, "middle")
     for k, kind in enumerate(groups()):
+        if kind not in {e.kind for e in same}:
+            continue
         svg.text(8, y + 12, groups()[kind], 11, bold=True)
         y += 20
         for factor, e in known:
             if e.kind == kind:
                 look, (left, right) = series(k), sorted((at(factor), at(1)))
-                svg.text(217, y + 10, labels[e.id], 11, "end")
+                svg.text(217, y + 10, labels[e.id][0], 11, "end")
                 svg.rect(left, y, right - left, 11, fill=look.colour, hatch=look.hatch, hover=f"{factor:.3g}")
                 y += 17
-    return book.Figure("What it comes to, over what it says", "quoted", said, list(rows), svg.render(bottom + 6))
+    return book.Figure("What it comes to, over what it says", "simulated", said, list(rows), svg.render(bottom + 6))
 
 
 def both_directions() -> book.Figure:
@@ -151,7 +185,7 @@ def both_directions() -> book.Figure:
         svg.text(8, y + 40, how, 9.5)
         thick = max(2.0, 16 * one / (whole / 2))
         svg.line(214, y + 15, 556, y + 15, width=thick, colour=NODE)
-        svg.line(214, y + 40, 556, y + 40, width=thick, dash="dash", colour="#999999")
+        svg.line(214, y + 40, 556, y + 40, width=thick, dash="6 4", colour="#999999")
         svg.text(385, y + 3, f"sends {one:.0f} GB/s", 11, "middle")
         svg.text(385, y + 61, f"{one:.0f} GB/s, for what comes back", 11, "middle")
         y += 92
@@ -159,13 +193,84 @@ def both_directions() -> book.Figure:
     return book.Figure("What a ring uses of a link", "quoted", said, list(rows), svg.render(y - 20))
 
 
-def phases() -> book.Figure:
-    """The three phases of the recipe with healthy links, and what the uplinks carry meanwhile."""
-    names = ("reduce-scatter", "ring between the nodes", "broadcast")
-    times = slow_sync.stated_phases()
+def one_gpu() -> book.Figure:
+    """What one of 1,024 GPUs holds of 175B by ZeRO-1 and by ZeRO-3, item by item, beside the size of a GPU."""
+    params, size, room = 175e9, 1024, 80 * GB
+    parts = cost.state_parts(params)
+    items = (("parameters", parts.parameters), ("gradients", parts.gradients), ("optimizer", parts.optimizer))
+    sharded = {"ZeRO-1": (2,), "ZeRO-3": (0, 1, 2)}
+    held = {
+        name: [(what, n / (size if k in cut else 1)) for k, (what, n) in enumerate(items)]
+        for name, cut in sharded.items()
+    }
+    whole = {name: sum(n for _, n in of) for name, of in held.items()}
+    said = f"By ZeRO-1 one of {size:,} GPUs holds {bytes_text(whole['ZeRO-1'])} of the 175B: only the optimizer is "
+    said += f"divided. A GPU of {bytes_text(room)} would need the other two items divided as well, as ZeRO-3 does: "
+    said += f"{bytes_text(whole['ZeRO-3'])}."
+    svg = Svg(WIDTH, "What one GPU holds", said)
+    y = heading(svg, "simulated", said) + 26
+    left, scale, top = 70.0, (WIDTH - 90) / (1.02 * max(whole.values())), y - 8
+    for name, of in held.items():
+        svg.text(8, y + 20, name, 12, bold=True)
+        x = left
+        for k, (what, n) in enumerate(of):
+            look, width = series(k), n * scale
+            svg.rect(x, y, width, 32, fill=look.colour, hatch=look.hatch, hover=f"{what}: {bytes_text(n)}")
+            if width > 120:
+                svg.text(x + width / 2, y + 47, f"{what}, {bytes_text(n)}", 11, "middle")
+            x += width
+        if whole[name] < room:
+            svg.text(left + room * scale + 8, y + 20, f"all three, {bytes_text(whole[name])}", 11)
+        y += 66
+    svg.line(left + room * scale, top, left + room * scale, y - 20, dash="6 4", width=2)
+    svg.text(left + room * scale, top - 5, f"a GPU of {bytes_text(room)}", 11, "middle")
+    looks = [(what, series(k).colour, series(k).hatch, "") for k, (what, _) in enumerate(items)]
+    bottom = legend(svg, y - 6, looks)
+    rows = [{"": name, "item": what, "bytes on one GPU": n} for name, of in held.items() for what, n in of]
+    return book.Figure("What one GPU holds", "simulated", said, list(rows), svg.render(bottom))
+
+
+def four_stages(batch: int = 4, large: int = 32) -> book.Figure:
+    """Four stages with each microbatch by itself, and in a pipeline: when does a stage idle?"""
+    stages = 4
+    alone, piped = cost.naive_bubble_fraction(stages), cost.bubble_fraction(stages, batch)
+    said = f"If stages idled at both ends of each microbatch, 4 stages would idle for {alone:.0%} of the time. In a "
+    said += (
+        f"pipeline the next microbatch follows at once, so they idle at the two ends of the batch only: {piped:.0%} "
+    )
+    said += f"with {batch} microbatches, and {cost.bubble_fraction(stages, large):.0%} with {large}."
+    svg = Svg(WIDTH, "Four stages, four microbatches", said)
+    y = heading(svg, "simulated", said) + 20
+    slots = stages * batch
+    wide = (WIDTH - 80) / slots
+    for name, step in (("as the sentence has it", stages), ("in a pipeline", 1)):
+        last = step * (batch - 1) + stages
+        svg.text(8, y, name, 12, bold=True)
+        y += 8
+        for stage in range(stages):
+            svg.text(8, y + 14, f"stage {stage}", 11)
+            svg.rect(70, y, last * wide, 20, dash="2 3")
+            for m in range(batch):
+                look = series(m)
+                svg.rect(70 + (step * m + stage) * wide, y, wide, 20, fill=look.colour, hatch=look.hatch)
+                svg.rect(70 + (step * m + stage + 0.5) * wide - 8, y + 3, 16, 14, fill="#ffffff", stroke="#ffffff")
+                svg.text(70 + (step * m + stage + 0.5) * wide, y + 14, str(m), 11, "middle", on_colour=True)
+            y += 22
+        y += 26
+    svg.text(70, y - 4, "time →   (an empty place is a stage that idles)", 11)
+    rows = [{"": "each microbatch alone", "idle": alone}, {"": f"pipeline, {batch} microbatches", "idle": piped},
+            {"": f"pipeline, {large} microbatches", "idle": cost.bubble_fraction(stages, large)}]  # fmt: skip
+    return book.Figure("Four stages, four microbatches", "simulated", said, list(rows), svg.render(y + 6))
+
+
+def phases(two_level: TwoLevel) -> book.Figure:
+    """The three phases of the reader's recipe with healthy links, and what the uplinks carry meanwhile."""
+    names = ("reduce-scatter", "ring between the nodes", "all-gather")
+    times = suspects.phases(two_level)
     whole, busy = sum(times), times[1] / sum(times)
-    said = f"The recipe takes {1e3 * whole:.1f} ms for 3 GB. Its uplinks send for {1e3 * times[1]:.1f} ms of them and "
-    said += f"rest while the nodes work inside: on average they are {busy:.0%} busy, though nothing is wrong."
+    said = f"By your function 3 GB take {1e3 * whole:.1f} ms. The uplinks send for {1e3 * times[1]:.1f} ms of them and "
+    said += f"rest while the nodes work inside: on average they are {busy:.0%} busy, though nothing is wrong. "
+    said += f"The counter of the file shows {slow_sync.UPLINK_FRACTION:.0%}."
     svg = Svg(WIDTH, "Three phases, and what the uplinks do", said)
     top = heading(svg, "simulated", said) + 8
     left, wide = 110, WIDTH - 130
@@ -186,8 +291,11 @@ def phases() -> book.Figure:
             svg.text(x + width / 2, base + 15, "0 %", 11, "middle")
         x += width
     level = base - (base - top - 72) * busy
-    svg.line(left, level, left + wide, level, dash="dash", width=1.5)
+    svg.line(left, level, left + wide, level, dash="6 4", width=1.5)
     svg.text(left + 4, level - 4, f"average {busy:.0%}", 11)
+    shown = base - (base - top - 72) * slow_sync.UPLINK_FRACTION
+    svg.line(left, shown, left + wide, shown, dash="2 3", width=1.5)
+    svg.text(left + wide - 4, shown - 4, f"counter {slow_sync.UPLINK_FRACTION:.0%}", 11, "end")
     rows = [
         {"phase": name, "ms": 1e3 * t, "uplinks": f"{100 * (k == 1)} %"}
         for k, (name, t) in enumerate(zip(names, times, strict=True))
@@ -204,17 +312,17 @@ def times(story: Story) -> book.Figure:
     top = heading(svg, "simulated", said) + 22
     left, scale = 8.0, (WIDTH - 16) / max(0.2, whole * 1.05)
     x = left
-    for k, (name, t) in enumerate(zip(PHASES, story.phases, strict=True)):
+    for k, (name, t) in enumerate(zip(story.names, story.phases, strict=True)):
         look = series(k)
-        svg.rect(x, top, t * scale, 34, fill=look.colour, hatch=look.hatch, hover=f"{name}: {1e3 * t:.1f} ms")
+        svg.rect(x, top, t * scale, 34, fill=look.colour, hatch=look.hatch, hover=f"{name}: {1e3 * t:.2f} ms")
         x += t * scale
-    svg.line(left + seen * scale, top - 10, left + seen * scale, top + 44, dash="dash", width=2)
+    svg.line(left + seen * scale, top - 10, left + seen * scale, top + 44, dash="6 4", width=2)
     svg.text(left + seen * scale + 5, top - 8, f"seen: {1e3 * seen:.0f} ms", 11)
-    looks = [(f"{name}, {1e3 * t:.1f} ms", series(k).colour, series(k).hatch, "") for k, (name, t) in
-             enumerate(zip(PHASES, story.phases, strict=True))]  # fmt: skip
+    looks = [(f"{name}, {1e3 * t:.2f} ms", series(k).colour, series(k).hatch, "") for k, (name, t) in
+             enumerate(zip(story.names, story.phases, strict=True))]  # fmt: skip
     bottom = legend(svg, top + 54, looks)
     rows = [
-        {"phase": name, "ms": round(1e3 * t, 1), "part": f"{t / whole:.0%}"}
-        for name, t in zip(PHASES, story.phases, strict=True)
+        {"phase": name, "ms": round(1e3 * t, 2), "part": f"{t / whole:.0%}"}
+        for name, t in zip(story.names, story.phases, strict=True)
     ]
     return book.Figure("What explains the time that was seen?", "simulated", said, list(rows), svg.render(bottom))
