@@ -12,7 +12,7 @@ WRONG = {
         def agrees(said, found):
             scale = 10 ** len(said.partition(".")[2])
             return int(found * scale) == round(float(said) * scale)
-        """: "your function says that they do not",
+        """: "48.58 rounds to 48.6",
         "def agrees(said, found):\n    return str(round(found, len(said.partition('.')[2]))) == said": "do not",
         "def agrees(said, found):\n    return f'{found:.{len(said)}f}' == said": "your function says that they do not",
     },
