@@ -212,6 +212,9 @@ def test_pinned_curves_lie_behind_the_new_ones_and_a_replay_is_shown_and_played(
         there = one.faces[1].step
         one.set(slope=4)
         assert one.wait(60) and one.faces[1].step == there, "the step that the reader has chosen"
+        one.faces[1].step = len(one.faces[1].frames) - 1
+        one.set(slope=3)
+        assert one.wait(60) and one.faces[1].step == one.faces[1].begin, "what was played to its end begins anew"
         curves, stepper = one.panel.panes
         assert [trace.opacity for trace in curves._plot.data] == [0.35, None] and curves._plot.data[0].name == "pinned"
         assert stepper.box.children[0] is one.faces[1].widget and "all_reduce ring on 3 ranks" in one.text

@@ -114,7 +114,7 @@ def picture(replay: Replay, panels: Sequence[tuple[int, Frame]], last: int, titl
     flaws = flaws_by_cell(replay)
     for place, (index, frame) in enumerate(panels):
         left, top = (place % columns) * WIDTH / columns, y + (place // columns) * tall
-        name = "before" if index == 0 else f"round {index}" if frame.moves else "then"
+        name = "before" if index == 0 else f"round {index - 1}" if frame.moves else "then"
         svg.text(left + 8, top + 10, name, 12, bold=True)
         svg.text(left + 70, top + 10, seconds_text(frame.time - replay.start), 11)
         grid = Grid(left + 34, top + 18, cell, height, gap, space, 10.5 if cell > 24 else 9)
