@@ -81,7 +81,7 @@ class _Column(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
         (x, weight), comm = ctx.saved_tensors, ctx.comm
-        need_x, need_weight, need_bias, _ = ctx.needs_input_grad
+        need_x, need_weight, need_bias = _asked(ctx)
         of_x = of_weight = summed = None
         if ctx.again and need_weight:
             gathered = async_all_gather(x, comm.group, 1, comm.length, comm.algorithm, later=comm.overlap)
@@ -114,10 +114,29 @@ class _Row(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         (x, weight), comm = ctx.saved_tensors, ctx.comm
         of_x = of_weight = None
+        need_x, need_weight, _ = _asked(ctx)
         if comm.sequence:
             gradient = async_all_gather(gradient, comm.group, 1, ctx.length, comm.algorithm)()
-        if ctx.needs_input_grad[0]:
+        if need_x:
             of_x = comm.product.input_gradient(gradient, weight)
-        if ctx.needs_input_grad[1]:
+        if need_weight:
             of_weight = comm.product.weight_gradient(gradient, x)
         return of_x, of_weight, None
+
+
+def _asked(ctx: Any) -> tuple[bool, bool, bool]:
+    """Whether the backward under way asks for the gradients of x, the weight, and the bias: of one in two parts the
+    first wants the input's alone.
+
+    PyTorch tells its own products. A Function's `needs_input_grad` says what was so when it ran forward.
+    """
+    needs = zip(ctx.needs_input_grad, ctx.next_functions, strict=False)  # only tensors have a next function
+    x, weight, *rest = (need and _executes(node) for need, (node, _) in needs)
+    return x, weight, bool(rest and rest[0])
+
+
+def _executes(node: Any) -> bool:
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:  # a leaf of which torch.autograd.grad is to return the gradient
+        return True
