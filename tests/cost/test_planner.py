@@ -228,11 +228,11 @@ def test_static_memory_and_gpus_of_the_sources() -> None:
 
 @pytest.mark.parametrize("stages, microbatches, percent", [(4, 8, 27.3), (4, 32, 8.6), (8, 32, 17.9), (16, 32, 31.9)])
 def test_the_bubbles_of_the_sources(stages: int, microbatches: int, percent: float) -> None:
-    model = replace(GPT3, vocabulary=1)  # all stages alike
-    parts = estimate(model, A100(8 * stages), Plan(8, stages, microbatches=microbatches)).parts
+    model = replace(GPT3, vocabulary=1)  # all stages alike, but for one column of logits
+    parts = estimate(model, A100(8 * stages), Plan(1, stages, data=8, microbatches=microbatches)).parts
     busy = sum(parts[name] for name in ("computing", "uneven", "recomputed", "tensor", "messages"))
     assert round(100 * parts["bubble"] / (busy + parts["bubble"]), 1) == percent
-    assert cost.bubble_fraction(stages, microbatches) == pytest.approx(parts["bubble"] / (busy + parts["bubble"]))
+    assert cost.bubble_fraction(stages, microbatches) == pytest.approx(parts["bubble"] / (busy + parts["bubble"]), 1e-3)
 
 
 def test_logits_and_what_is_there_for_a_moment() -> None:

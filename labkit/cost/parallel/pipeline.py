@@ -24,6 +24,7 @@ __all__ = [
     "interleaved_bubble",
     "microbatches_for",
     "naive_bubble_fraction",
+    "pipeline_exposed_hops",
     "pipeline_idle_seconds",
     "pipeline_step_seconds",
     "zero_bubble_fraction",
@@ -131,6 +132,24 @@ def pipeline_step_seconds(
     if schedule in _ZERO_BUBBLE:
         idle = max(idle, (stages - 1) * forward)
     return microbatches * (forward + input_gradient + weight_gradient) + idle
+
+
+def pipeline_exposed_hops(schedule: str, stages: int, microbatches: int, chunks: int = 1) -> float:
+    """By how many times a message's seconds a step is longer than without, if messages run under computing.
+
+    A message that no rank can compute under: while the pipeline fills and empties 2 (p-1), through v chunks 2 (p v - 1)
+    (GPipe, interleaved). In 1F1B a stage may have no more than p microbatches before it, so every p microbatches wait
+    for one round trip as well: 2 (p-1) / p each, and 2 (p-2) more. zb_h1 has twice as much room as that needs: 4 (p-1).
+    zb_h2 fills the way back: p-1. As `labkit.parallel.pipeline.simulate` finds for messages far shorter than a pass, m
+    a multiple of p, from p (zb_h2: 2p-1) on.
+    """
+    one_of(PIPELINE_SCHEDULES, schedule=schedule)
+    whole(stages=stages, microbatches=microbatches, chunks=chunks)
+    way = stages - 1
+    if schedule == "one_f_one_b":
+        return max(2 * way, 2 * (stages - 2) + 2 * way / stages * microbatches) if way else 0.0
+    times = {"naive": 2 * way * microbatches, "gpipe": 2 * way, "zb_h1": 4 * way, "zb_h2": way}
+    return times.get(schedule, 2 * (stages * chunks - 1) if way else 0)
 
 
 def zero_bubble_fraction(

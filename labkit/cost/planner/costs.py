@@ -18,7 +18,7 @@ from labkit.cost.planner.exchange import Exchange, exchange_of, together
 from labkit.cost.planner.held import Held, StageParams, stage_params
 from labkit.cost.planner.kernels import Passes
 from labkit.cost.planner.model import Model
-from labkit.cost.planner.pace import Pace, Waits, layer_waits, pace_of
+from labkit.cost.planner.pace import Pace, Waits, layer_waits, pace_of, vocabulary_waits
 from labkit.cost.planner.plan import DATA_KINDS
 from labkit.cost.planner.wires import Wires, lay, shard_axes
 
@@ -74,6 +74,15 @@ class Costs:
         wires = self.wires((t, 1, c, e, self.cluster.gpus // (t * c * e)))
         return layer_waits(self.model, self.cluster, wires, layer, microbatch, sequence_parallel, recompute)
 
+    @_once
+    def ends(
+        self, t: int, c: int, microbatch: int, sequence_parallel: bool
+    ) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Communication that the first and the last stage wait for besides."""
+        wires = self.wires((t, 1, c, 1, self.cluster.gpus // (t * c)))
+        logits = self.logits(microbatch, t, c)
+        return vocabulary_waits(self.model, self.cluster, wires, logits, microbatch, sequence_parallel)
+
     def layers(self, p: int, chunks: int) -> tuple[int, int]:
         """Layers of the fullest rank and of the last one, which has one less where they do not divide evenly."""
         each = -(-self.model.layers // (p * chunks))
@@ -86,8 +95,8 @@ class Costs:
         t, p, c, e, _ = cut
         return pace_of(
             self.model, self.cluster, self.wires(cut), self.layer(microbatch, t, c, e, sequence_parallel, recompute),
-            self.logits(microbatch, t, c), self.waits(t, c, e, microbatch, sequence_parallel, recompute), microbatch,
-            chunks, *self.layers(p, chunks),
+            self.logits(microbatch, t, c), self.waits(t, c, e, microbatch, sequence_parallel, recompute),
+            self.ends(t, c, microbatch, sequence_parallel), microbatch, chunks, *self.layers(p, chunks),
         )  # fmt: skip
 
     @_once

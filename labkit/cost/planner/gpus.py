@@ -14,6 +14,9 @@ from labkit.cost.units import TB
 __all__ = ["A100", "B200", "EFFICIENCIES", "Efficiency", "Gpu", "H100"]
 
 
+OVERLAPS = ("tensor", "context", "pipeline", "data", "shards")
+
+
 @dataclass(frozen=True)
 class Gpu:
     """memory: bytes. memory_bandwidth: bytes a second. peaks: (dtype, operations a second) pairs. watts: at full load.
@@ -51,8 +54,11 @@ class Efficiency:
     products: of the peak, in large matrix products. attention: of the peak, in the core of attention. memory: of the
     memory's bandwidth. inside, across: of the links' bandwidth, in a scale-up domain and outside.
 
-    overlaps: which communication runs under computing: any of "tensor", "context", "pipeline", "data". How much of it
-    then is hidden is not a choice: only what lies under the computing that goes on at that time.
+    overlaps: which communication runs under computing: any of "tensor", "context", "pipeline", "data", or in place of
+    the last "shards": of data parallelism only what ZeRO-3 and HSDP gather and scatter layer by layer, while all else
+    is sent when the backward pass is over. How much of it is hidden then is not a choice: only what lies under the
+    computing that goes on at that time.
+    hierarchical: collectives over several domains are done level by level; without, as one flat ring.
     fused_attention: attention never writes its scores, and skips the masked half (Dao et al. 2022).
     """
 
@@ -63,6 +69,7 @@ class Efficiency:
     across: float = 0.8
     overlaps: frozenset[str] = frozenset({"context", "pipeline", "data"})
     fused_attention: bool = True
+    hierarchical: bool = True
 
     def __post_init__(self) -> None:
         for name in ("products", "attention", "memory", "inside", "across"):
@@ -72,9 +79,9 @@ class Efficiency:
                 raise ValueError(f"{name} must be a part of what the machine has, at most 1, not {value!r}")
         if isinstance(self.overlaps, str) or not isinstance(self.overlaps, Iterable):
             raise ValueError(f'overlaps must be a set of names such as {{"data"}}, not {self.overlaps!r}')
-        wrong = sorted(set(self.overlaps) - {"tensor", "context", "pipeline", "data"})
+        wrong = sorted(set(self.overlaps) - set(OVERLAPS))
         if wrong:
-            raise ValueError(f"overlaps can have 'tensor', 'context', 'pipeline' and 'data', not {wrong[0]!r}")
+            raise ValueError(f"overlaps can have {', '.join(map(repr, OVERLAPS))}, not {wrong[0]!r}")
         object.__setattr__(self, "overlaps", frozenset(self.overlaps))
 
 
@@ -82,6 +89,6 @@ class Efficiency:
 # (`published`, `calibrated`); the others are the defaults. No run on B200s is at hand: theirs is the H100's.
 EFFICIENCIES = {
     "A100": Efficiency(products=0.71, overlaps=frozenset(), fused_attention=False),
-    "H100": Efficiency(products=0.58),
-    "B200": Efficiency(products=0.58),
+    "H100": Efficiency(products=0.6),
+    "B200": Efficiency(products=0.6),
 }

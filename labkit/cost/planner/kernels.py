@@ -19,6 +19,9 @@ __all__ = ["Passes", "layer_seconds", "logits_seconds", "product_seconds"]
 # dropout and the residual sum read two and write one, and a mask: 5 h each time. An activation function reads and
 # writes its width, a gated one reads two of them; a rotation of queries and keys reads and writes both.
 _WHOLE_MOVED = 10
+# A token's copy for each of its experts is put in order six times (by expert, by rank, by expert on arrival, and back)
+# and once written to be sent, which reads and writes h; it is weighted (2 h) and added up (3 h).
+_DISPATCHED_MOVED = 19
 _SCORES_MOVED = 6  # scores written; masked and normalised; dropped out; read: each once in and once out
 
 
@@ -67,9 +70,9 @@ def layer_seconds(
         *_feed_forward(model, model.dense_inside / t),
     ]  # fmt: skip
     matrix = sum(product_seconds(cluster, tokens, inner, columns) for inner, columns in products)
-    if model.experts:  # each GPU has experts / expert of them, and as many tokens come as go
+    if model.experts:  # each GPU has experts / expert of them, and in the mean as many tokens come as go
         own = max(1, model.experts // expert)
-        rows = tokens * model.top_k / own
+        rows = tokens * model.top_k * model.skew / own
         each = _feed_forward(model, model.expert_inside / t)
         matrix += own * sum(product_seconds(cluster, rows, inner, columns) for inner, columns in each)
 
@@ -77,6 +80,7 @@ def layer_seconds(
     bandwidth = cluster.gpu.memory_bandwidth * cluster.efficiency.memory
     spread = t if sequence_parallel else 1
     moved = _WHOLE_MOVED * h / spread + ((model.products * model.active_inside) + 2 * model.keys_values) / t
+    moved += _DISPATCHED_MOVED * model.top_k * h
     elementwise = tokens * moved * 2 / bandwidth
     if cluster.efficiency.fused_attention:
         attention = core_flops / 2 / (cluster.peak * cluster.efficiency.attention)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labkit.cost.refuse import divides, whole
+from labkit.cost.refuse import divides, positive, whole
 
 __all__ = ["MODELS", "Model"]
 
@@ -24,7 +24,8 @@ class Model:
     biases: each product has one, and each norm (GPT). dropout: masks are kept.
 
     experts: feed-forward parts a layer, each `expert_inside` wide; a token goes to `top_k` of them, and to `shared`
-    more that every token visits. 0 for a dense model.
+    more that every token visits. 0 for a dense model. skew: tokens of the expert rank that gets most, over the mean:
+    the others wait for it. A router that balances has 1.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Model:
     top_k: int = 0
     shared: int = 0
     expert_inside: int = 0
+    skew: float = 1.0
 
     def __post_init__(self) -> None:
         whole(layers=self.layers, hidden=self.hidden, heads=self.heads, vocabulary=self.vocabulary,
@@ -55,6 +57,7 @@ class Model:
             object.__setattr__(self, "inside", 4 * self.hidden)
         whole(kv_heads=self.kv_heads, inside=self.inside)
         divides(kv_heads=self.kv_heads, heads=self.heads)
+        positive(skew=self.skew)
         if self.experts:
             whole(experts=self.experts, top_k=self.top_k, expert_inside=self.expert_inside)
             if self.top_k > self.experts:

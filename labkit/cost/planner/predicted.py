@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labkit.cost.parallel.pipeline import pipeline_step_seconds
+from labkit.cost.parallel.pipeline import pipeline_exposed_hops, pipeline_step_seconds
 from labkit.cost.planner.cluster import Cluster
 from labkit.cost.planner.costs import Costs
 from labkit.cost.planner.exchange import Exchange
@@ -146,7 +146,7 @@ def memory_of(costs: Costs, plan: Plan) -> Held:
 class StepSeconds:
     """A step, as it is added up. Seconds.
 
-    pipeline: all microbatches through all stages. filling: messages while the pipeline fills and empties. once: what
+    pipeline: all microbatches through all stages. filling: messages that no computing hides. once: what
     data parallelism exchanges once a step, and is not hidden. waits: of each microbatch's forward and backward pass for
     parameters and gradients, which `pipeline` has already; busy: of a microbatch on the rank that sets the pace.
     """
@@ -170,14 +170,15 @@ def step_seconds(
 ) -> StepSeconds:  # fmt: skip
     """The step of `m` microbatches at this pace, with `layers` layers on each of `p` ranks."""
     overlaps = costs.cluster.efficiency.overlaps
-    hides = "data" in overlaps
+    hides = "data" in overlaps or ("shards" in overlaps and exchange.gather > 0)
     waits = exchange.in_forward(pace.forward, hides), exchange.in_backward(pace.backward, hides)
     forward, inputs = pace.forward + waits[0], pace.input_gradient + waits[1]
+    busy = forward + inputs + pace.weight_gradient
+    idle = pipeline_step_seconds(schedule, p, m, forward, inputs, pace.weight_gradient, chunks) - m * busy
     return StepSeconds(
-        pipeline_step_seconds(schedule, p, m, forward, inputs, pace.weight_gradient, chunks),
-        2 * (p - 1) * pace.hop if "pipeline" in overlaps else 0.0,
-        exchange.once(pace.forward, pace.backward, layers, hides), optimizer, sum(waits),
-        forward + inputs + pace.weight_gradient,
+        m * busy + idle * pace.others,  # while a pipeline fills and empties, a rank waits for what the others take
+        pipeline_exposed_hops(schedule, p, m, chunks) * pace.hop if "pipeline" in overlaps else 0.0,
+        exchange.once(pace.forward, pace.backward, layers, hides), optimizer, sum(waits), busy,
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labkit.cost.planner.cluster import Cluster
 from labkit.cost.topology.axes import Axis, place
@@ -38,23 +38,29 @@ def lay(cluster: Cluster, cut: tuple[int, int, int, int, int]) -> Wires:
     The links have the bandwidth that software reaches (`Efficiency.inside`, `across`).
     """
     t, p, c, e, d = cut
-    machine = cluster.reached
-    axes = place(machine, {"pipeline": p, "data": d, "expert": e, "context": c, "tensor": t})
-    holders = place(machine, {"pipeline": p, "holders": d * e * c, "tensor": t})["holders"]
+    axes = _placed(cluster, {"pipeline": p, "data": d, "expert": e, "context": c, "tensor": t})
+    holders = _placed(cluster, {"pipeline": p, "holders": d * e * c, "tensor": t})["holders"]
     experts = holders
     if e > 1:  # every e-th of them; context ranks count as data ranks here
-        experts = place(machine, {"pipeline": p, "holders": d * c, "inside": e * t})["holders"]
+        experts = _placed(cluster, {"pipeline": p, "holders": d * c, "inside": e * t})["holders"]
     return Wires(**axes, holders=holders, expert_holders=experts)
 
 
 def shard_axes(cluster: Cluster, cut: tuple[int, int, int, int, int], shard: int) -> tuple[Axis, Axis]:
     """Of HSDP: the axis of `shard` neighbours that share a state, and the axis of those that hold the same part."""
     t, p, c, e, d = cut
-    axes = place(cluster.reached, {"pipeline": p, "copies": d * e * c // shard, "shard": shard, "tensor": t})
+    axes = _placed(cluster, {"pipeline": p, "copies": d * e * c // shard, "shard": shard, "tensor": t})
     return axes["shard"], axes["copies"]
 
 
 def seconds(axis: Axis, collective: str, nbytes: float) -> float:
-    """Of one collective along an axis: rings level by level, or one flat ring where groups lie irregularly."""
+    """Of one collective along an axis: rings level by level, or one flat ring where groups lie irregularly (or are said
+    to, by `lay`)."""
     rings = collective in ("all_reduce", "reduce_scatter", "all_gather")
     return collective_seconds(axis, collective, nbytes, "hierarchical" if rings and axis.regular else None)
+
+
+def _placed(cluster: Cluster, sizes: dict[str, int]) -> dict[str, Axis]:
+    """Axes on the links that software reaches. Those of software that knows no domains count as irregular."""
+    axes, knows = place(cluster.reached, sizes), cluster.efficiency.hierarchical
+    return axes if knows else {name: replace(axis, regular=False) for name, axis in axes.items()}
