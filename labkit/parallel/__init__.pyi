@@ -5,12 +5,14 @@ from .data.buckets import Bucket as Bucket
 from .data.hooks import all_reduce_hook as all_reduce_hook, bf16_hook as bf16_hook
 from .data.sampler import Sampler as Sampler
 from .data.wrapper import DataParallel as DataParallel
+from .emulated_gpu import EmulatedGpu as EmulatedGpu, Speeds as Speeds
 from .expert.parallel import ExpertParallel as ExpertParallel
 from .flat import Flat as Flat, Piece as Piece
 from .fsdp.deferred import deferred as deferred
 from .fsdp.fully_shard import FullyShard as FullyShard
 from .hybrid.config import HybridConfig as HybridConfig
 from .hybrid.hybrid import Hybrid as Hybrid
+from .hybrid.trial import try_plan as try_plan
 from .layout import Layout as Layout
 from .mesh import Mesh as Mesh
 from .pipeline.running.pipeline import Pipeline as Pipeline

@@ -20,6 +20,7 @@ class Compute:
 
     def __init__(self, group: Group, seconds: float):
         context, self._number = group.context, 0
+        self._context = context
         faults = context.faults
         if faults is not None:
             faults.at_span("compute")
@@ -45,9 +46,11 @@ class Compute:
 
     def __enter__(self) -> Compute:
         self._inside = True
+        self._context.charged += 1
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._context.charged -= 1
         self._settle()
 
     def __del__(self) -> None:

@@ -92,6 +92,15 @@ class Context:
             return None
         return DeviceClock(self.recorder, self.clock.now, lambda: torch.cuda.synchronize(self.device))
 
+    @property
+    def charged(self) -> int:
+        """How many stand-in kernels and collectives the calling thread is inside of: they say what time passes."""
+        return getattr(self.local, "charged", 0)
+
+    @charged.setter
+    def charged(self, count: int) -> None:
+        self.local.charged = count
+
     def limit(self) -> float:
         """Seconds that a wait of the calling thread may still take (`Messenger.within`); FOREVER if not limited."""
         until = getattr(self.local, "until", None)

@@ -247,6 +247,7 @@ class Group(Messenger):
             recorder.slot(slot, number)
             device = context.device_clock
             begun: Any = device.mark() if device is not None else None
+            context.charged += 1
             try:
                 if context.faults is not None and not self._inner:
                     context.faults.at_span(name)
@@ -255,6 +256,7 @@ class Group(Messenger):
                 recorder.flag(number, rec.ERROR)
                 raise
             finally:
+                context.charged -= 1
                 local.parent = outer
                 lane._operation, lane._places = before
                 if places is not None:

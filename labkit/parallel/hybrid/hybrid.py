@@ -190,6 +190,20 @@ class Hybrid:
         for part in self.parts:
             part.rebalance()
 
+    def nbytes(self) -> dict[str, int]:
+        """Bytes of the tensors that lie on this rank now: "parameters", "gradients", and "optimizer", its moments.
+
+        What two parts share counts once. Right after `forward_backward` that is what `zero_state_parts` has: whole
+        gradients with "plain" and "zero1", this rank's part of them otherwise.
+        """
+        found, seen = dict.fromkeys(("parameters", "gradients", "optimizer"), 0), set[int]()
+        for part, x in self.replicas.tensors():
+            memory = x.untyped_storage()
+            if memory.nbytes() and memory.data_ptr() not in seen:
+                seen.add(memory.data_ptr())
+                found[part] += memory.nbytes()
+        return found
+
     # -- the model as a whole ----------------------------------------------------------------------------------
 
     def gradients(self) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,14 @@ class Moments:
 
     def of(self, p: Tensor) -> tuple[Tensor, Tensor]:
         return self.momentum[id(p)], self.variance[id(p)]
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Parameters, their gradients, momentum and variance."""
+        for p in self.parameters:
+            yield "parameters", p
+            if p.grad is not None:
+                yield "gradients", p.grad
+            yield from (("optimizer", x) for x in self.of(p))
 
     @torch.no_grad()
     def update(self) -> None:

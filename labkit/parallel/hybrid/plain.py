@@ -10,7 +10,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from labkit.cost.parallel.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from labkit.parallel.data.hooks import all_reduce_hook
@@ -65,6 +65,9 @@ class Plain:
             gradient = None if p.grad is None else p.grad.view(-1)
             counted = place.counted and self._groups[place.expert].rank == 0
             yield Held(place, 0, place.numel, p.detach().view(-1), gradient, momentum, variance, counted)
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self._moments.tensors()
 
     def steps(self) -> dict[str, int]:
         return {name: self._moments.steps[id(p)] for name, p in self._named.items()}

@@ -81,6 +81,9 @@ class Replicas(Protocol):
     def held(self) -> Iterator[Held]:
         """What this rank owns of the training state."""
 
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """All tensors of the training state that lie on this rank: ("parameters", "gradients" or "optimizer", it)."""
+
     def steps(self) -> dict[str, int]:
         """Updates so far of every parameter of this rank, by the plain model's names."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from torch import nn
+from torch import Tensor, nn
 
 from labkit.parallel.fsdp.flat_parameter import FlatParameter
 from labkit.parallel.fsdp.fully_shard import FullyShard
@@ -72,6 +72,9 @@ class Sharded:
         for places, model in zip(self._places, self._wrapped, strict=True):
             for flat in model.flat_params:
                 yield places, flat
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self._moments.tensors()  # and what is gathered, in a backward pass
 
     def steps(self) -> dict[str, int]:
         return {places[name].name: self._moments.steps[id(flat.shard)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from labkit.collectives import all_reduce
 from labkit.parallel.hybrid.part import Part
@@ -61,6 +61,13 @@ class Zeroed:
                 gradient = None if unit.gradient is None else unit.gradient[here]
                 yield Held(place, begin, begin + length, master[here], gradient, momentum[here], variance[here],
                            place.counted)  # fmt: skip
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for unit in self.model.units:
+            assert unit.state is not None
+            yield from (("parameters", x) for x in (unit.whole, unit.shard))
+            yield from (("gradients", x) for x in (unit.whole_gradient, unit.gradient) if x is not None)
+            yield from (("optimizer", x) for x in unit.state.tensors()[1:])
 
     def steps(self) -> dict[str, int]:
         every = [pair for unit in self.model.units for pair in zip(unit.names, unit.steps, strict=True)]
