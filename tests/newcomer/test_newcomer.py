@@ -221,6 +221,9 @@ WAYS = {
     "labkit bench model-parallel": typed(
         f"labkit bench model-parallel --ranks 2 --batches 1 --microbatch 1 --unit 0.02 {QUICK}", seconds=900
     ),
+    "labkit bench hybrid": typed(
+        "labkit bench hybrid --ranks 2 --positions 64 --pairs 2 --gpus 64 --plans 10", seconds=900
+    ),
     "labkit bench failures": typed(
         "labkit bench failures --pairs 1 --ftar-ranks 2 --ftar-mib 4 --checkpoint-mib 8 --checkpoint-repeats 3 "
         "--quorum-members 100 --quorum-replicas 3 --quorum-rounds 2 --stall-runs 1 --stall-steps 10",
