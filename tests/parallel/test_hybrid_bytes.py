@@ -62,6 +62,20 @@ def test_bytes_of_a_step(worlds, config):
     assert sent == [one.total for one in said]
 
 
+def sent(group, config):
+    """Bytes of the second step, by this rank."""
+    two_steps(group, MODEL, config, torch.float32, None)
+
+
+def test_a_backward_in_two_parts_sends_no_more(worlds):
+    """The part that makes the weights' gradients does not sum the inputs' again (without sequence parallelism)."""
+    found = []
+    for schedule in ("one_f_one_b", "zb_h1"):
+        trace = worlds(4).run(sent, HybridConfig(pp=2, tp=2, microbatches=4, schedule=schedule)).trace
+        found.append([sum(m.nbytes for m in trace.sends if m.step == 2 and m.src == rank) for rank in range(4)])
+    assert found[0] == found[1]
+
+
 def test_what_has_no_closed_form_is_said():
     moe = dataclasses.replace(MODEL, moe=MoEConfig(4))
     for model, config, words in (

@@ -79,6 +79,15 @@ def test_a_state_goes_on_in_any_other_configuration(worlds, kind, number):
     assert apart(back, went_on) == 0 and set(back["steps"].values()) == {3}
 
 
+def test_shards_go_on_with_their_numbers_of_steps(worlds, tmp_path):
+    """AdamW's correction depends on them: FSDP that began to count anew would take a step of another length."""
+    one, other = HybridConfig(dp=2, data="zero1"), HybridConfig(dp=2, data="fsdp")
+    worlds(2).run(resumed, DENSE, one, tmp_path, 0, 2)
+    loaded, went_on = worlds(2).run(resumed, DENSE, other, tmp_path, 2, 3).results[1]
+    alone = worlds(1).run(resumed, DENSE, HybridConfig(), tmp_path / "alone", 0, 3).results[0][1]
+    assert set(loaded["steps"].values()) == {2} and apart(went_on, alone) < 1e-9
+
+
 def test_a_state_of_another_model_is_refused_on_every_rank():
     def refused(group):
         hybrid = Hybrid(group, DENSE, HybridConfig(dp=2, data="zero1"))

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+import labkit
 from labkit import cost
 from labkit.parallel.pipeline import (
     Costs,
@@ -45,6 +46,20 @@ def test_idle_time_and_step_are_those_of_the_simulator(name):
             assert line.makespan == pytest.approx(6 * seconds), (p, m, v, f, b, w)
             compared += 1
     assert compared > 100
+
+
+@pytest.mark.parametrize(("stages", "rounds"), [(2, 1), (2, 3), (4, 2), (4, 4), (8, 2), (3, 2), (1, 2)])
+def test_messages_that_nothing_hides_are_those_of_the_simulator(stages, rounds):
+    """Messages far shorter than a pass: how many of them a step is longer by."""
+    m, hop = stages * rounds, 1e-3
+    for name, chunks in (("gpipe", 1), ("one_f_one_b", 1), ("interleaved", 2), ("interleaved", 4), ("zb_h1", 1),
+                         ("zb_h2", 1), ("naive", 1)):  # fmt: skip
+        if (name.startswith("zb") and rounds == 1) or (chunks > 1 and stages == 1):
+            continue
+        made = interleaved(stages, m, chunks) if chunks > 1 else MAKERS[name](stages, m)
+        seconds = Costs(1 / chunks, 1 / chunks, 1 / chunks)
+        longer = simulate(made, seconds, labkit.Link(latency=hop)).seconds - simulate(made, seconds).seconds
+        assert longer / hop == pytest.approx(cost.pipeline_exposed_hops(name, stages, m, chunks), abs=1e-6), name
 
 
 def test_bubbles_are_those_of_the_simulator():

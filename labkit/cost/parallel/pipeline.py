@@ -140,8 +140,8 @@ def pipeline_exposed_hops(schedule: str, stages: int, microbatches: int, chunks:
     A message that no rank can compute under: while the pipeline fills and empties 2 (p-1), through v chunks 2 (p v - 1)
     (GPipe, interleaved). In 1F1B a stage may have no more than p microbatches before it, so every p microbatches wait
     for one round trip as well: 2 (p-1) / p each, and 2 (p-2) more. zb_h1 has twice as much room as that needs: 4 (p-1).
-    zb_h2 fills the way back: p-1. As `labkit.parallel.pipeline.simulate` finds for messages far shorter than a pass, m
-    a multiple of p, from p (zb_h2: 2p-1) on.
+    zb_h2 fills the way back: p-1. As `labkit.parallel.pipeline.simulate` finds for messages far shorter than a pass and
+    m a multiple of p; zero-bubble schedules take 2p microbatches, and with fewer wait for no more.
     """
     one_of(PIPELINE_SCHEDULES, schedule=schedule)
     whole(stages=stages, microbatches=microbatches, chunks=chunks)

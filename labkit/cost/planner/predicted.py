@@ -9,6 +9,7 @@ one kind are taken to be equally fast, and axes that share a link are taken not 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from labkit.cost.parallel.pipeline import pipeline_exposed_hops, pipeline_step_seconds
 from labkit.cost.planner.cluster import Cluster
@@ -142,6 +143,9 @@ def memory_of(costs: Costs, plan: Plan) -> Held:
     return max(ends, key=lambda one: one.total)
 
 
+_exposed_hops = lru_cache(pipeline_exposed_hops)  # plans of one pipeline are many
+
+
 @dataclass(frozen=True)
 class StepSeconds:
     """A step, as it is added up. Seconds.
@@ -177,7 +181,7 @@ def step_seconds(
     idle = pipeline_step_seconds(schedule, p, m, forward, inputs, pace.weight_gradient, chunks) - m * busy
     return StepSeconds(
         m * busy + idle * pace.others,  # while a pipeline fills and empties, a rank waits for what the others take
-        pipeline_exposed_hops(schedule, p, m, chunks) * pace.hop if "pipeline" in overlaps else 0.0,
+        _exposed_hops(schedule, p, m, chunks) * pace.hop if "pipeline" in overlaps else 0.0,
         exchange.once(pace.forward, pace.backward, layers, hides), optimizer, sum(waits), busy,
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -58,8 +59,13 @@ def ring_attention(q_bhqd: Tensor, k_bgkd: Tensor, v_bgkd: Tensor, plan: Plan) -
 
     q: (b, h, q, d), this rank's positions; k, v: (b, g, q, d), where g divides h. Equal to attention of the whole
     sequence, but for the order of additions, which are in float32 or wider.
+    A ring of one rank (Ulysses alone) takes PyTorch's kernel where that has the mask.
     Bytes sent: `cost.ring_attention_bytes`.
     """
+    mask = plan.mask
+    if plan.group.size == 1 and not plan.pair_seconds and mask.window is None and mask.documents is None:
+        grouped = q_bhqd.shape[1] != k_bgkd.shape[1]
+        return F.scaled_dot_product_attention(q_bhqd, k_bgkd, v_bgkd, is_causal=mask.causal, enable_gqa=grouped)
     return _Ring.apply(q_bhqd, k_bgkd, v_bgkd, plan)
 
 
