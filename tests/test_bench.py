@@ -28,6 +28,21 @@ def test_the_order_alternates():
             ("trace", ["--pairs", "2"]),
             ("workbench", ["--pairs", "2"]),
             (
+                "hybrid",
+                [
+                    "--parts",
+                    "context,rivals,search",
+                    "--ranks",
+                    "2",
+                    "--positions",
+                    "64",
+                    "--pairs",
+                    "2",
+                    "--gpus",
+                    "64",
+                ],
+            ),
+            (
                 "model-parallel",
                 ["--parts", "tensor,pipeline", "--ranks", "2", "--batches", "1", "--microbatch", "1", "--pairs", "2"],
             ),

@@ -130,6 +130,66 @@ def test_a_slow_network_shows_where_it_is_longer_than_the_backward_pass() -> Non
     assert waits[2] > 10 * waits[1] and waits[2] - 10 * waits[1] < 10 * compute
 
 
+def test_sequence_parallelism_waits_for_the_gradient_that_it_gathers_and_hides_the_rest() -> None:
+    """Where computing is long: both pairs gather and scatter forward, and backward gather the gradient."""
+    wide, plan = replace(SMALL, hidden=8192, inside=32_768, heads=64, vocabulary=128_000), Plan(8, microbatch=8)
+    cluster = overlapping(planner.h100_cluster(8), "tensor")
+    wires = planner.Costs(wide, cluster).wires(plan.cut)
+    half = planner.wires.seconds(wires.tensor, "all_gather", 8 * 2048 * 8192 * 2)
+    for sequence, layer, ends in ((True, 6 * half, 2 * half + half), (False, 4 * half, 2 * half)):
+        waits = estimate(wide, cluster, replace(plan, sequence_parallel=sequence)).parts["tensor"]
+        loss = waits - wide.layers * layer - ends  # some numbers a token
+        assert 0 < loss < half / 5
+
+
+def test_the_last_block_s_gradients_are_waited_for_on_their_way_home_and_no_other_block() -> None:
+    long = replace(SMALL, sequence=131_072)
+    cluster = overlapping(planner.h100_cluster(8), "context")
+    one = estimate(long, cluster, Plan(context=8, sequence_parallel=False))
+    axis = planner.Costs(long, cluster).wires(one.plan.cut).context
+    home = planner.wires.seconds(axis, "send", 2 * 131_072 / 8 * 512 * 4)  # keys and values of 4 heads in 32 bits
+    assert one.parts["context"] == pytest.approx(long.layers * home)
+
+
+def test_a_flat_ring_goes_at_the_pace_of_the_slowest_link() -> None:
+    cluster = overlapping(planner.h100_cluster(16))
+    flat = overlapping(planner.h100_cluster(16), hierarchical=False)
+    params = planner.Costs(SMALL, flat).exchanged(1, 1, 1, 1).dense
+    level = flat.reached.levels[1]
+    ring = cost.ring_all_reduce_time(4 * params, 16, level.latency, 1 / level.bandwidth)
+    assert estimate(SMALL, flat, Plan(data=16)).parts["data"] == pytest.approx(ring)
+    assert estimate(SMALL, cluster, Plan(data=16)).parts["data"] < ring / 4
+
+
+def test_software_that_overlaps_shards_only_sends_all_else_at_the_end() -> None:
+    plans = [Plan(data=8, microbatch=8, sharding=kind) for kind in ("plain", "zero1", "zero2", "zero3")]
+    found = {
+        name: [estimate(SMALL, overlapping(planner.h100_cluster(8), *name), plan).parts["data"] for plan in plans]
+        for name in ((), ("shards",), ("data",))
+    }
+    assert found["shards",][:3] == found[()][:3] and found["shards",][3] == found["data",][3] < found[()][3]
+
+
+def test_the_others_wait_for_the_rank_of_a_hot_expert() -> None:
+    cluster, plan = overlapping(planner.h100_cluster(8)), Plan(expert=8, microbatch=8)
+    even, hot = (estimate(replace(EXPERTS, skew=skew), cluster, plan) for skew in (1.0, 3.0))
+    assert 2.5 < hot.parts["expert"] / even.parts["expert"] <= 3  # latencies stay
+    assert 1.2 < hot.parts["computing"] / even.parts["computing"] < 3
+    with pytest.raises(ValueError, match="skew must be a number above 0, not 0"):
+        replace(EXPERTS, skew=0)
+
+
+def test_a_full_pipeline_waits_for_what_the_other_stages_take() -> None:
+    """The last stage has the logits as well, and while the pipeline fills nobody computes any."""
+    model, cluster = replace(SMALL, vocabulary=128_000), overlapping(planner.h100_cluster(8))
+    plan = Plan(1, 8, microbatches=8)
+    one = estimate(model, cluster, plan)
+    costs = planner.Costs(model, cluster)
+    layer, logits = costs.layer(1, 1, 1, 1, True, "selective").total, costs.logits(1, 1, 1).total
+    hops = one.parts["messages"]
+    assert one.seconds - hops - one.parts["optimizer"] == pytest.approx(8 * (layer + logits) + 7 * layer, rel=0.01)
+
+
 # Kernels
 
 
