@@ -118,7 +118,8 @@ class Model:
     @property
     def expert_layer_params(self) -> int:
         """Parameters of the routed experts of one layer."""
-        return self.experts * self.products * self.hidden * self.expert_inside
+        bias = (self.products - 1) * self.expert_inside + self.hidden if self.biases else 0
+        return self.experts * (self.products * self.hidden * self.expert_inside + bias)
 
     @property
     def layer_params(self) -> int:
