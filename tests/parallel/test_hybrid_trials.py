@@ -9,10 +9,10 @@ import pytest
 from labkit.cost.planner import Plan
 from labkit.parallel import try_plan
 from labkit.parallel.hybrid.trial import gpt_config, hybrid_config
-from labkit.parallel.hybrid.trials import CASES, EXPERTS, SMALL, SOFTWARE, TRUE, emulated_cluster, fitted, try_cases
+from labkit.parallel.hybrid.trials import CASES, EXPERTS, SMALL, TRUE, emulated_cluster, fitted, try_cases
 from labkit.wire.errors import RefusedError
 
-SHORT = [case for case in CASES if case.plan.gpus == 2]
+SHORT = [case for case in CASES if case.plan.gpus == 2 and case.model.layers == 4 and case.domain == 2]
 
 
 def check_bytes(rows):
@@ -24,7 +24,7 @@ def check_bytes(rows):
 def test_two_ranks_take_what_the_planner_says():
     """With the figures that the emulated machine has: nothing is fitted."""
     rows = try_cases(SHORT)
-    assert len({(c.plan.cut, c.model.name, c.domain) for c in SHORT}) >= 5
+    assert len({c.plan.cut for c in SHORT}) == 4  # two ranks along each axis but data
     errors = [row.measured(TRUE).predicted(TRUE) / row.trial.seconds - 1 for row in rows]
     assert max(map(abs, errors)) < 0.10, list(zip(map(str, SHORT), errors, strict=True))
     check_bytes(rows)
