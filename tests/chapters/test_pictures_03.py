@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -66,6 +67,54 @@ def test_a_fit_is_judged_by_its_worst_mark_and_by_where_that_is(small: float, la
     }
     line = SimpleNamespace(alpha=LINE.alpha, beta=LINE.beta, bandwidth=1 / LINE.beta)
     assert told in crossover.how_good(marks, line, 4).text
+
+
+def lost_in_noise(seconds: float) -> crossover.Points:
+    """All-reduces that take `seconds` a round at every size, 3 % more or less."""
+    sizes = 1560, 6248, 25_000, 100_000
+    return {
+        name: {
+            n: [seconds * cost.cost_of("all_reduce", name).rounds(4) * (1 + 0.03 * (-1) ** k)]
+            for k, n in enumerate(sizes)
+        }
+        for name in ("recursive_doubling", "ring")
+    }
+
+
+def test_what_was_not_measured_is_no_number_on_the_page() -> None:
+    marks = lost_in_noise(2.47e-3)
+    line = crossover.fit(marks, 4)
+    assert line.beta == 0 and line.alpha == pytest.approx(2.47e-3, rel=0.01)
+    said = crossover.how_good(marks, line, 4).text
+    assert "a message costs 2.47 ms [measured]. These tensors are too small" in said
+    assert "B/s" not in said and "two numbers" not in said
+    crossed = crossover.where_they_cross(marks, 4, line).text
+    assert crossed.endswith("The lines say nothing of that, because these runs did not show what a byte costs.")
+    assert "simulated" not in crossed and "agree" not in crossed
+    assert "GB/s" not in collectives.explain("all_reduce", 100_000, 4, line, among=["ring", "recursive_doubling"])
+    recorded = crossover.numbers(line, 4)
+    assert recorded["bandwidth_gb"] == recorded["crossover_kb"] == "not measured"
+    assert crossover.curves(marks, 4, line).sentence.startswith("In the runs")
+
+
+def test_a_latency_that_was_not_measured_is_no_number_either() -> None:
+    form = {name: cost.cost_of("all_reduce", name) for name in ("recursive_doubling", "ring")}
+    marks = {name: {n: [one.seconds(n, 4, 0, 1e-9)] for n in (10_000_000, 40_000_000)} for name, one in form.items()}
+    line = crossover.fit(marks, 4)
+    said = crossover.how_good(marks, replace(line, alpha=0.0), 4).text
+    assert "bytes travel at 1 GB/s [measured]. These tensors are too large" in said
+    assert "what a message costs." in crossover.where_they_cross(marks, 4, replace(line, alpha=0.0)).text
+
+
+def test_a_slope_that_is_seen_stays_a_number() -> None:
+    form = {name: cost.cost_of("all_reduce", name) for name in ("recursive_doubling", "ring")}
+    marks = {
+        name: {n: [one.seconds(n, 4, 5e-4, 1.5e-9) * f] for n, f in ((4000, 1.1), (1_000_000, 0.9), (16_000_000, 1.1))}
+        for name, one in form.items()
+    }
+    line = crossover.fit(marks, 4)
+    assert line.beta == pytest.approx(1.5e-9, rel=0.3) and crossover.unseen(line) == ""
+    assert crossover.numbers(line, 4)["crossover_kb"] == pytest.approx(8 * line.alpha / line.beta / 1e3)
 
 
 def test_ways_that_send_the_same_are_told_as_a_tie() -> None:
@@ -209,4 +258,98 @@ def test_one_number_is_told_as_one() -> None:
 
     said = pictures.cost_of_call(labkit.launch(scatter, 2, clock="virtual"))
     assert "all ranks together send 1 number of 8 bytes, 8 bytes in all; the formula says 8." in said
-    assert "0+1 for the sum of ranks 0 and 1" in said
+    assert "r0+r1 for the sum of what ranks 0 and 1 brought" in said
+
+
+def added_up(size: int, way: str, megabytes: float = 4.0) -> SimpleNamespace:
+    """What the first workbench of the chapter runs."""
+
+    def fn(group: Group) -> None:
+        collectives.all_reduce(torch.ones(int(megabytes * 250_000)), group, algorithm=way)
+
+    return labkit.launch(fn, size, clock="virtual", network=panels.LINK)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("size", "way", "told", "counted"),
+    [
+        (
+            8,
+            "naive",
+            "carries 56 MB in 14 messages, so the all-reduce takes 56.04 ms (emulated).",
+            "Of the 14 latencies only 2",
+        ),
+        (
+            3,
+            "naive",
+            "carries 16 MB in 4 messages, so the all-reduce takes 16.04 ms (emulated).",
+            "Of the 4 latencies only 2",
+        ),
+        (2, "naive", "carries 8 MB in 2 messages, so the all-reduce takes 8.04 ms (emulated).", ""),
+        (8, "everyone", "carries 28 MB in 7 messages, so the all-reduce takes 28.14 ms (emulated).", ""),
+        (7, "ring", "so the all-reduce takes 7.097 ms (emulated).", ""),
+    ],
+)
+def test_a_time_is_told_with_the_latencies_that_are_in_it(size: int, way: str, told: str, counted: str) -> None:
+    said = pictures.busiest(added_up(size, way))
+    assert told in said
+    assert counted in said and (counted or said.endswith(told))
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("kilobytes", [1, 100, 8000])
+def test_with_six_ranks_recursive_doubling_saves_one_latency_at_every_size(kilobytes: int) -> None:
+    run = raced(6, kilobytes, 20e-6)
+    (call,) = (one for one in run.trace.calls("all_reduce") if one.algorithm == "my_recursive_doubling")
+    assert pictures.by_formula(call, 6, 20e-6, 1e-9) - call.seconds == pytest.approx(20e-6, rel=0.01)
+    assert ("takes only 64 µs" in pictures.watched(run)) is (kilobytes == 1)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_function_that_makes_tensors_of_its_own_is_told_what_makes_them(at_once: bool) -> None:
+    def away(x: torch.Tensor, group: Group, op: str = "sum") -> torch.Tensor:
+        y, distance = x.clone() if at_once else x, 1
+        while distance < group.size:
+            partner = group.rank ^ distance
+            y = y + group.exchange(y, partner, torch.empty_like(y), partner)
+            distance *= 2
+        return x.copy_(y)
+
+    def fn(group: Group) -> tuple[str, float, float]:
+        collectives.algorithm("all_reduce", "my_recursive_doubling")(away)(torch.ones(1000), group)
+        return "my recursive doubling", 20e-6, 1e-9
+
+    said = pictures.followed(labkit.launch(fn, 4, clock="virtual"))
+    assert (
+        isinstance(said, str) and "x = x + ... or y = x.clone() makes a new tensor" in said and "Write x += ..." in said
+    )
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("collective", ["gather", "all_gather", "broadcast", "scatter"])
+def test_a_piece_that_only_moves_is_whole_from_the_start(collective: str) -> None:
+    def fn(group: Group) -> tuple[torch.Tensor, torch.Tensor]:
+        x = 10 * group.rank + torch.arange(group.size)
+        x = x[:1] if collective in ("all_gather", "gather") else x
+        return x.clone(), panels.CALLS[collective](x, group)
+
+    drawn = pictures.messages(labkit.launch(fn, 4, clock="virtual", network=panels.LINK))
+    assert "in part" not in drawn.svg and ">r" in drawn.svg and ">0..3<" not in drawn.svg
+
+
+@pytest.mark.ranks
+def test_partial_sums_are_told_by_ranks_and_not_by_numbers() -> None:
+    def fn(group: Group) -> tuple[torch.Tensor, torch.Tensor]:
+        x = 10 * group.rank + torch.arange(group.size)
+        return x.clone(), panels.CALLS["reduce_scatter"](x, group)
+
+    drawn = pictures.messages(labkit.launch(fn, 4, clock="virtual", network=panels.LINK))
+    assert "in part" in drawn.svg and "r0" in drawn.svg and "r0..r3" in drawn.still.text
+
+
+@pytest.mark.parametrize(("size", "k"), [(4, 2), (6, 3), (8, 4), (16, 8)])
+def test_on_equal_links_two_nodes_gain_nothing_by_steps(size: int, k: int) -> None:
+    assert two_nodes.gain(1e6, size, k, 1e10, 1e10) == pytest.approx(1)
+    assert two_nodes.gain(1e6, size, k, 1e10, 1e9) > 1

@@ -101,3 +101,16 @@ def test_a_rank_sends_less_than_one_part_between_two_nodes() -> None:
     values = {"world_size": 8, "nbytes": 2_048_000, "ranks_per_node": 4, "fast": 10e9, "slow": 1e9}
     told = str(CHAPTER.forecast("hierarchical-gain", values))
     assert "2 (n - 1) / n of one part of M / k bytes" in told and "nearly two parts" not in told
+
+
+@pytest.mark.parametrize("width", [142_800, 1_018_368])
+def test_the_size_of_the_gradient_is_given_in_the_unit_that_is_asked_for(width: int) -> None:
+    values = {"world_size": 8, "nbytes": width}
+    for id in ("naive-bytes", "ring-bytes"):
+        assert f"{width / 1e6:.4g} MB" in str(CHAPTER.forecast(id, values).prompt)
+
+
+def test_one_gradient_in_place_of_two_halves_is_told_apart() -> None:
+    forecast = CHAPTER.forecast("ring-bytes", {"world_size": 8, "nbytes": 1_018_368})
+    told = forecast.boxes[0].why(1.018)
+    assert "nearly that much in each of the two halves" in told

@@ -12,27 +12,31 @@ from dataclasses import dataclass
 from labkit.book.drawing.figure import WIDTH
 from labkit.book.drawing.style import ON_COLOUR, ORANGE
 from labkit.book.drawing.svg import Svg, number, text_width
-from labkit.book.stepping.goals import Held
+from labkit.book.stepping.goals import REDUCTIONS, Held
 from labkit.book.stepping.recording import Flaw, Frame, Move, Replay
 
 EMPTY, PAPER, LEVEL, PARTIAL, DONE, WRONG = "none", "#ffffff", "#79bde6", "#cfe8f7", "#9fdcc5", ORANGE
 ADDED, WRITTEN, ASIDE = "+", "=", "aside"
 
 
-def label(held: Held) -> str:
-    """Whose contributions, in short: "0+1+3", and "0..7" for three or more in a row. "-" for none."""
+def label(held: Held, mark: str = "") -> str:
+    """Whose contributions, in short: "0+1+3", and "0..7" for three or more in a row. "-" for none.
+
+    mark: before each number.
+    """
     runs: list[list[int]] = []
     for rank in held:
         if runs and rank == runs[-1][-1] + 1:
             runs[-1].append(rank)
         else:
             runs.append([rank])
-    return "+".join(f"{r[0]}..{r[-1]}" if len(r) > 2 else "+".join(map(str, r)) for r in runs) or "-"
+    named = [[f"{mark}{rank}" for rank in run] for run in runs]
+    return "+".join(f"{r[0]}..{r[-1]}" if len(r) > 2 else "+".join(r) for r in named) or "-"
 
 
-def fitting(held: Held, width: float, size: float, world: int) -> str:
+def fitting(held: Held, width: float, size: float, world: int, mark: str = "") -> str:
     """The label of a cell in the longest form that fits `width` pixels; empty if none does."""
-    forms = (label(held), f"{len(held)} of {world}", f"{len(held)}/{world}")
+    forms = (label(held, mark), f"{len(held)} of {world}", f"{len(held)}/{world}")
     return next((form for form in forms if text_width(form, size) <= width), "")
 
 
@@ -56,7 +60,8 @@ def draw_cells(
     svg: Svg, grid: Grid, replay: Replay, frame: Frame, flaws: dict[tuple[int, int], Flaw], hover: bool,
     only: int | None = None,
 ) -> None:  # fmt: skip
-    """The chunks of all ranks; or of the one with the index `only`, in the first row, each as full as it is finished.
+    """The chunks of all ranks; or of the one with the index `only`, in the first row, each as full as it is finished;
+    where nothing is added, a chunk is finished from the start.
 
     flaws: (rank index, chunk) -> what is wrong there, to be shown at the end.
     """
@@ -66,7 +71,7 @@ def draw_cells(
     for i, row in enumerate(frame.held):
         for c, held in enumerate(row if only in (None, i) else ()):
             x, y = grid.place(i if only is None else 0, c)
-            done, flaw = replay.complete(i, c, held), flaws.get((i, c))
+            done, flaw = replay.complete(i, c, held) or (only is not None and replay.whole(c, held)), flaws.get((i, c))
             fill = WRONG if flaw else DONE if done else PARTIAL if held else EMPTY
             if only is not None and fill == PARTIAL:
                 level = grid.height * len(set(held)) / len(replay.ranks)
@@ -78,10 +83,10 @@ def draw_cells(
                 dash="4 2" if (i, c) in sent else "",
                 stroke=ON_COLOUR if (i, c) in sent and fill != EMPTY else None,  # seen from inside on a dark page
                 stroke_width=2.8 if (i, c) in received else 1.5 if (i, c) in sent else 0.7,
-                hover=f"rank {replay.ranks[i]}, chunk {c}: " + (str(flaw) if flaw else label(held)) if hover else None,
+                hover=f"rank {replay.ranks[i]}, chunk {c}: {flaw or label(held, replay.mark)}" if hover else None,
             )  # fmt: skip
             roomy = only is None or grid.width >= 26
-            text = fitting(held, grid.width - 4, grid.font, len(replay.ranks)) if roomy else ""
+            text = fitting(held, grid.width - 4, grid.font, len(replay.ranks), replay.mark) if roomy else ""
             _cell_text(svg, grid, x, y, text, fill, flaw)
             if done and not flaw and grid.width > (text_width(text, grid.font) + 22 if text else 12):
                 _tick(svg, x + grid.width - 4, y + 3)
@@ -156,13 +161,13 @@ def sign(svg: Svg, x: float, y: float, what: str, radius: float) -> None:
 
 def key(svg: Svg, y: float, replay: Replay, flying: bool, levels: bool = False) -> float:
     """The legend of these pictures at `y`; return the y below it. levels: chunks are as full as they are finished."""
-    wrong, waits = bool(replay.flaws), aside(replay)
+    wrong, waits, parts = bool(replay.flaws), aside(replay), not levels or replay.name in REDUCTIONS
     x = 8.0
     for text, kind in (
         ("finished", "done"), ("in part", "part"), ("sent", "sent"), ("received", "got"), ("added", ADDED),
         ("written over", WRITTEN), ("set aside", ASIDE), ("on its way", "fly"), ("wrong at the end", "wrong"),
     ):  # fmt: skip
-        if not {"wrong": wrong, "fly": flying, ASIDE: waits}.get(kind, True):
+        if not {"part": parts, "wrong": wrong, "fly": flying, ASIDE: waits}.get(kind, True):
             continue
         if x + 23 + text_width(text, 11.5) > WIDTH:
             x, y = 8.0, y + 18

@@ -71,7 +71,7 @@ def describe(replay: Replay, frames: Sequence[Frame], index: int) -> str:
     told = []
     for move in sorted(frame.moves, key=lambda move: move.dst)[:4]:
         row = frame.held[replay.ranks.index(move.dst)]
-        now = listing(list(dict.fromkeys(label(row[c]) for c in move.chunks[:4])))
+        now = listing(list(dict.fromkeys(label(row[c], replay.mark) for c in move.chunks[:4])))
         told.append(words(move, replay.chunks) + (f" (now {now})" if not move.aside else ""))
     more = f"; and {plural(len(frame.moves) - 4, 'message')} more" if len(frame.moves) > 4 else ""
     end = f" {replay.verdict}" if index == len(frames) - 1 else ""
@@ -89,9 +89,10 @@ def rows(replay: Replay, frames: Sequence[tuple[int, Frame]]) -> list[Row]:
                 if m.dst == rank
             ]
             names = [f"chunk {c}" for c in range(replay.chunks)] if replay.chunks > 1 else ["tensor"]
+            told = [label(held, replay.mark) for held in frame.held[i]]
             table.append({
                 "step": index, "time (ms)": 1e3 * (frame.time - replay.start), "rank": rank,
-                "received": "; ".join(got) or "-", **dict(zip(names, map(label, frame.held[i]), strict=True)),
+                "received": "; ".join(got) or "-", **dict(zip(names, told, strict=True)),
             })  # fmt: skip
     return table
 

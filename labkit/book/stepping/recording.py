@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from labkit.book.drawing.units import listing, plural, seconds_text
-from labkit.book.stepping.goals import Held
+from labkit.book.stepping.goals import REDUCTIONS, Held
 
 if TYPE_CHECKING:
     from labkit.book.drawing.figure import Figure
@@ -84,7 +84,8 @@ class Replay:
     promise[i][c]: what should be there at the end, None for "anything".
     assumed: messages that went into a spare buffer. What the rank then did with them no message can show; the replay
     takes them as combined, at once or at the end, whichever keeps the promise. unseen: messages of tensors that the
-    replay cannot follow.
+    replay cannot follow. mark: stands before the number of a rank where a chunk is told by whose it is, such as "r" in
+    r0+r1, if bare numbers could be taken for the contents.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Replay:
     promise: tuple[tuple[Held | None, ...], ...] = field(repr=False)
     assumed: int = 0
     unseen: int = 0
+    mark: str = ""
 
     @property
     def chunks(self) -> int:
@@ -129,6 +131,10 @@ class Replay:
     def complete(self, rank_index: int, chunk: int, held: Held) -> bool:
         """Whether `held` is what that rank should end with in that chunk."""
         return self.promise[rank_index][chunk] == held
+
+    def whole(self, chunk: int, held: Held) -> bool:
+        """Whether `held` only has to move: nothing is added here, and some rank should end with it in that chunk."""
+        return bool(held) and self.name not in REDUCTIONS and any(row[chunk] == held for row in self.promise)
 
     @property
     def sentence(self) -> str:

@@ -13,7 +13,7 @@ Points = dict[str, dict[int, list[float]]]
 FAST, WIDE = "recursive_doubling", "ring"
 STEPS, LEAST = 7, 1024  # sizes, each four times the one before, and the smallest in bytes
 CLOSE = 1.5  # a factor between a mark and its line
-UNSEEN = 1e-12  # seconds a byte: where noise has hidden what bytes cost
+SURE = 2  # standard errors: a slope that is smaller is noise
 
 
 def ranks(world_size: int) -> int:
@@ -44,14 +44,21 @@ def collect(trace: Any) -> Points:
 
 
 def fit(points: Points, size: int) -> Any:
-    """One alpha and beta for all: each all-reduce is so many rounds of messages of a known length."""
+    """One alpha and beta for all: each all-reduce is so many rounds of messages of a known length.
+
+    Where the slope of the line is no more than noise, no byte was measured: beta is 0, and alpha fits a level line.
+    """
     each = []
     for name, times in points.items():
         form = cost.cost_of("all_reduce", name)
         rounds, share = form.rounds(size), form.seconds(1, size, 0, 1)
         each += [(n * share / rounds, seconds / rounds) for n, (seconds,) in times.items()]
     line = cost.fit_alpha_beta(each)
-    return replace(line, beta=max(line.beta, UNSEEN))
+    if line.beta > SURE * line.beta_error:
+        return line
+    times_of_one = [seconds for _, seconds in each]
+    level = sum(1 / t for t in times_of_one) / sum(1 / t**2 for t in times_of_one)  # by relative least squares
+    return replace(line, alpha=level, beta=0.0)
 
 
 def misses(points: Points, size: int, line: Any) -> list[tuple[float, str, int]]:
@@ -76,15 +83,25 @@ def how_good(points: Points, line: Any, size: int) -> book.Conclusion:
     small = max(factor(r) for r, _, n in ranked if n < middle)
     large = max(factor(r) for r, _, n in ranked if n >= middle)
     return book.conclude(
-        "With {ranks} ranks on this machine, a message costs {alpha}, and its bytes travel at {speed} [measured].",
         {
+            "unseen == 'bytes'": "With {ranks} ranks on this machine, a message costs {alpha} [measured]. These "
+            "tensors are too small to show what their bytes cost: beside the latencies it is lost in the noise. Make "
+            "`megabytes` larger to measure it.",
+            "unseen == 'latency'": "With {ranks} ranks on this machine, bytes travel at {speed} [measured]. These "
+            "tensors are too large to show what a message costs: beside the bytes it is lost in the noise. Make "
+            "`megabytes` smaller to measure it.",
+            "True": "With {ranks} ranks on this machine, a message costs {alpha}, and its bytes travel at {speed} "
+            "[measured].",
+        },
+        {
+            "unseen": "",
             f"worst <= {CLOSE}": "No mark is further from its line than a factor of {worst:.2g}, so "
             "two numbers describe these runs well.",
             "True": "But two numbers do not describe all of these runs: for {bytes_text} {name} took "
             "{ratio:.2g} times as long as its line says.",
         },
         {
-            f"worst <= {CLOSE}": "",
+            f"unseen or worst <= {CLOSE}": "",
             f"small <= {CLOSE}": "Below {middle_text} no mark is off by more than a factor of {small:.2g}, so the "
             "lines fail for large tensors only. They leave out that all ranks copy and add in one memory, and that a "
             "large tensor no longer fits into the cache.",
@@ -94,10 +111,27 @@ def how_good(points: Points, line: Any, size: int) -> book.Conclusion:
             "True": "The lines fail for small tensors and for large ones. They leave out that ranks wait for cores and "
             "share one memory, so trust the marks more than the lines.",
         },
-        ranks=size, alpha=format_seconds(line.alpha, 3), speed=cost.format_bandwidth(line.bandwidth, 3),
+        ranks=size, unseen=unseen(line), alpha=format_seconds(line.alpha, 3),
+        speed="" if unseen(line) == "bytes" else cost.format_bandwidth(line.bandwidth, 3),
         worst=factor(ratio), ratio=ratio, name="the ring" if name == WIDE else said(name),
         bytes_text=format_bytes(nbytes, 2), small=small, large=large, middle_text=format_bytes(middle, 2),
     )  # fmt: skip
+
+
+def unseen(line: Any) -> str:
+    """What the runs did not show: "bytes" or "latency", by the side of the other; "" if both were measured."""
+    return "latency" if not line.alpha else "" if line.beta else "bytes"
+
+
+def numbers(line: Any, size: int) -> dict[str, float | str]:
+    """What is recorded of the line, and of where the ring overtakes by it."""
+    crossing, hidden = by_model(line, size), unseen(line)
+    never = "not measured" if hidden else "never"
+    return {
+        "alpha_us": "not measured" if hidden == "latency" else 1e6 * line.alpha,
+        "bandwidth_gb": "not measured" if hidden == "bytes" else line.bandwidth / 1e9,
+        "crossover_kb": never if hidden or crossing is None else crossing / 1e3,
+    }
 
 
 def said(name: str) -> str:
@@ -173,6 +207,7 @@ def where_they_cross(points: Points, size: int, line: Any) -> book.Conclusion:
             "[measured].",
         },
         {
+            "unseen": "The lines say nothing of that, because these runs did not show what {what} costs.",
             "model is None and ranks == 2": "By the lines the ring never overtakes it, because with two ranks both "
             "send one tensor, and the ring takes a round more [simulated].",
             "model is None": "By the lines the ring never overtakes it [simulated].",
@@ -182,6 +217,7 @@ def where_they_cross(points: Points, size: int, line: Any) -> book.Conclusion:
             "model < smallest": "By the lines the ring is ahead at all of these sizes [simulated].",
         },
         {
+            "unseen": "",
             "agree": "So the two agree.",
             "near <= 1.15": "At {at_text} the two lines differ by {near_text} only, so the crossing "
             "is decided by what the model leaves out: recursive doubling also has to add up a whole tensor in every "
@@ -196,6 +232,7 @@ def where_they_cross(points: Points, size: int, line: Any) -> book.Conclusion:
             "core and a link of its own, but here the ranks share cores and memory, and each round of the ring "
             "has to wait for the rank that comes last.",
         },
+        unseen=unseen(line), what="a byte" if unseen(line) == "bytes" else "a message",
         before=before, seen=seen, smallest=known[0], largest=known[-1], model=model, before_text=names.get(before),
         seen_text=names.get(seen), largest_text=names[known[-1]], model_text=names.get(model), ranks=size,
         agree=low <= model <= high if model is not None else seen is None,

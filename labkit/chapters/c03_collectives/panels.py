@@ -13,7 +13,7 @@ from labkit.chapters.c03_collectives import pictures, two_nodes
 from labkit.wire import Group
 
 Run = Callable[..., Any]
-LINK = Network(intra=Link(bandwidth=1e9, latency=20e-6))  # 1 GB/s, 20 µs
+LINK = Network(intra=Link(bandwidth=pictures.BANDWIDTH, latency=pictures.LATENCY))  # 1 GB/s, 20 µs
 SIZES = {"1 kB": 1, "10 kB": 10, "100 kB": 100, "1 MB": 1000, "8 MB": 8000}
 
 

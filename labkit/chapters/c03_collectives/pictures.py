@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from labkit import book, cost
@@ -14,6 +15,7 @@ NAMES = {
     "my ring": "The ring", "my recursive doubling": "Recursive doubling", "halving doubling": "Halving-doubling",
     "tree": "The tree",
 }  # fmt: skip
+BANDWIDTH, LATENCY = 1e9, 20e-6  # bytes per second and seconds of the links that the chapter emulates
 FOLLOWED = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather")
 
 
@@ -50,11 +52,20 @@ def busiest(run: Any) -> str:
     else:
         most = format_bytes(max(sent[1:]), 3)
         told = f"Rank 0 sends {format_bytes(sent[0], 3)}, and the busiest of the others {most}"
-    everyone, chain = format_bytes(sum(sent), 3), format_bytes(in_a_row(call, run.trace.world_size), 3)
-    return (
-        f"{told}; all ranks together send {everyone}. The longest chain of messages, each of which waits for the one "
-        f"before, carries {chain}, so the all-reduce takes {format_seconds(call.seconds, 3)} ({run.trace.badge})."
+    size = run.trace.world_size
+    rounds, chain = form_of(call).rounds(size), in_a_row(call, size)
+    told += (
+        f"; all ranks together send {format_bytes(sum(sent), 3)}. The longest chain of messages, each of which waits "
+        f"for the one before, carries {format_bytes(chain, 3)} in {plural(rounds, 'message')}, so the all-reduce takes "
+        f"{format_seconds(call.seconds, 4)} ({run.trace.badge})."
     )
+    counted = round((call.seconds - chain / BANDWIDTH) / LATENCY)
+    if counted < rounds:
+        told += (
+            f" Of the {rounds} latencies only {counted} count, because the others pass while rank 0 is busy with the "
+            "bytes of another message."
+        )
+    return told
 
 
 def form_of(call: Any) -> Any:
@@ -132,8 +143,16 @@ def watched(run: Any) -> str:
 def followed(run: Any) -> book.Stepper | str:
     """The all-reduce that is watched, round by round."""
     nth, _ = _watched(run)
-    if book.record(run.trace, "all_reduce", nth).unseen:
-        return "Your function sends from tensors of its own, so no picture can follow what becomes of the chunks."
+    try:
+        lost = book.record(run.trace, "all_reduce", nth).unseen > 0
+    except ValueError:  # of no message at all
+        lost = True
+    if lost:
+        return (
+            "Your function sends from tensors of its own, so no picture can follow what becomes of the chunks. A line "
+            "such as x = x + ... or y = x.clone() makes a new tensor. Write x += ..., which changes x itself, and run "
+            "the cells from there on to see the picture."
+        )
     return book.replay(run.trace, "all_reduce", nth, by="round", shape="circle")
 
 
@@ -169,8 +188,8 @@ def cost_of_call(run: Any) -> str:
     )
     if call.name in FOLLOWED:
         told += (
-            " In the boxes of the picture, 0 stands for what rank 0 brought and 0+1 for the sum of ranks 0 and 1. The "
-            "small number outside a box is that of the chunk."
+            " In the picture, r0 stands for what rank 0 brought and r0+r1 for the sum of what ranks 0 and 1 brought. "
+            "The small number outside a box is that of the chunk."
         )
     return told
 
@@ -179,7 +198,8 @@ def messages(run: Any) -> book.Figure | book.Stepper:
     """The call around the circle; of one without a common tensor the bytes from rank to rank."""
     call = run.trace.calls()[0]
     if call.name in FOLLOWED:
-        return circle(run)
+        recording = replace(book.record(run.trace), mark="r")  # whole numbers are what the ranks bring
+        return book.Stepper(recording, by="round", shape="circle")
     return matrix(run, title=f"Bytes from rank to rank: {call.name}")
 
 

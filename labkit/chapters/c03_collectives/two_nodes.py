@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from labkit import book
+from labkit import book, cost
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import ORANGE
 from labkit.book.drawing.svg import Svg, number, text_width
@@ -50,6 +50,14 @@ def busiest(between: Between) -> int:
     for (rank, _), nbytes in between.items():
         each[rank] = each.get(rank, 0) + nbytes
     return max(each.values(), default=0)
+
+
+def gain(nbytes: float, size: int, ranks_per_node: int, fast: float, slow: float) -> float:
+    """How many times faster the hierarchical way is, by the formulas; links in bytes per second, without latency."""
+    links = 0, 1 / fast, ranks_per_node, 0, 1 / slow
+    return float(
+        cost.flat_ring_all_reduce_time(nbytes, size, *links) / cost.hierarchical_all_reduce_time(nbytes, size, *links)
+    )
 
 
 def times(run: Any) -> str:

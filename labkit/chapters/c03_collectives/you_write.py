@@ -34,7 +34,10 @@ def finished_first(student: Reader) -> str:
                            n=n, rank=rank, want=want, why=why)  # fmt: skip
         expected = [sum(c.nbytes for c in row) - row[(rank + 1) % n].nbytes for rank, row in enumerate(_coded(n))]
         student.expect(run.bytes_sent == expected, SMALLER)
-    return "With 2, 3 and 5 ranks every rank has one chunk of the whole sum, and sent each of the others once."
+    return (
+        "With 2, 3 and 5 ranks every rank ends with one chunk of the whole sum, and has sent each of its other chunks "
+        "once."
+    )
 
 
 @you_write(finished_first)
