@@ -69,6 +69,24 @@ def test_a_fit_is_judged_by_its_worst_mark_and_by_where_that_is(small: float, la
     assert told in crossover.how_good(marks, line, 4).text
 
 
+@pytest.mark.parametrize(
+    ("ring", "told"),
+    [
+        ((3, 1, 3), "ahead at 16 MB, the largest size, but not at every smaller one [measured]."),
+        ((3, 3, 3), "ahead up to 16 MB, the largest size [measured]."),
+        ((1, 3, 1), "at some smaller sizes as well, but overtakes recursive doubling for good between 60 kB and 16 MB"),
+        ((3, 3, 1), "In the runs the ring overtakes recursive doubling between 60 kB and 16 MB [measured]."),
+    ],
+)
+def test_a_lead_that_comes_and_goes_is_not_told_as_one(ring: tuple[int, ...], told: str) -> None:
+    sizes = 4000, 60_000, 16_000_000
+    marks: crossover.Points = {
+        "recursive_doubling": {n: [2.0] for n in sizes},
+        "ring": {n: [float(t)] for n, t in zip(sizes, ring, strict=True)},
+    }
+    assert told in crossover.where_they_cross(marks, 4, LINE).text
+
+
 def lost_in_noise(seconds: float) -> crossover.Points:
     """All-reduces that take `seconds` a round at every size, 3 % more or less."""
     sizes = 1560, 6248, 25_000, 100_000

@@ -201,8 +201,12 @@ def where_they_cross(points: Points, size: int, line: Any) -> book.Conclusion:
     return book.conclude(
         {
             "before is None": "In the runs the ring is no slower than recursive doubling at any size [measured].",
+            "seen is None and earlier": "In the runs recursive doubling is ahead at {largest_text}, the largest size, "
+            "but not at every smaller one [measured].",
             "seen is None": "In the runs recursive doubling is ahead up to {largest_text}, the largest size "
             "[measured].",
+            "before < seen and earlier": "In the runs the ring is ahead at some smaller sizes as well, but overtakes "
+            "recursive doubling for good between {before_text} and {seen_text} [measured].",
             "before < seen": "In the runs the ring overtakes recursive doubling between {before_text} and {seen_text} "
             "[measured].",
         },
@@ -232,6 +236,7 @@ def where_they_cross(points: Points, size: int, line: Any) -> book.Conclusion:
             "core and a link of its own, but here the ranks share cores and memory, and each round of the ring "
             "has to wait for the rank that comes last.",
         },
+        earlier=any(points[WIDE][n] < points[FAST][n] for n in known if n < low),
         unseen=unseen(line), what="a byte" if unseen(line) == "bytes" else "a message",
         before=before, seen=seen, smallest=known[0], largest=known[-1], model=model, before_text=names.get(before),
         seen_text=names.get(seen), largest_text=names[known[-1]], model_text=names.get(model), ranks=size,
