@@ -9,7 +9,7 @@ import torch
 
 import labkit
 from labkit import Link, Network, cost
-from labkit.chapters.c02_ranks_and_messages import pictures, ways
+from labkit.chapters.c02_ranks_and_messages import panels, pictures, ways
 from labkit.chapters.c02_ranks_and_messages.you_write import pass_right
 from labkit.cost import wires
 
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.ranks
 
 
 LINK = Link(bandwidth=1e7, latency=1e-4)
+ONE = LINK.seconds(1_000_000)  # a message of these tests
 VIRTUAL = {"clock": "virtual", "network": Network(intra=LINK)}
 
 
@@ -32,14 +33,25 @@ def took(way, size: int) -> float:  # type: ignore[no-untyped-def]
     return run.trace.duration / run.results[0][1]
 
 
+def in_turn(mine, group, receives_first):  # type: ignore[no-untyped-def]
+    """As in the notebook."""
+    right, left, theirs = (group.rank + 1) % group.size, (group.rank - 1) % group.size, torch.empty_like(mine)
+    if receives_first:
+        group.recv(theirs, source=left)
+    group.send(mine, to=right)
+    if not receives_first:
+        group.recv(theirs, source=left)
+    return theirs
+
+
 def one_exception(mine, group):  # type: ignore[no-untyped-def]
     """As in the notebook."""
-    return ways.in_turn(mine, group, receives_first=group.rank == 0)
+    return in_turn(mine, group, receives_first=group.rank == 0)
 
 
 def every_second(mine, group):  # type: ignore[no-untyped-def]
     """As in the notebook."""
-    return ways.in_turn(mine, group, receives_first=group.rank % 2 == 1)
+    return in_turn(mine, group, receives_first=group.rank % 2 == 1)
 
 
 @pytest.mark.parametrize("way", [one_exception, pass_right])
@@ -90,8 +102,7 @@ def test_the_picture_of_a_message_marks_the_bend_and_draws_the_two_parts_thinly(
 
 def neighbour(group, way):  # type: ignore[no-untyped-def]
     mine = torch.full((250_000,), float(group.rank))
-    way(mine, ways.Meeting(group))
-    return LINK.seconds(mine.nbytes)
+    return way(mine, ways.Meeting(group))[0].item()
 
 
 def at_once(mine, group):  # type: ignore[no-untyped-def]
@@ -101,12 +112,12 @@ def at_once(mine, group):  # type: ignore[no-untyped-def]
 
 def test_all_ways_are_drawn_on_the_axis_of_the_slowest_and_told_in_messages() -> None:
     single_file, together = (labkit.launch(neighbour, 8, way, **VIRTUAL) for way in (one_exception, at_once))
-    assert "as long as 8 messages one after the other" in pictures.in_messages(single_file)
-    assert "as long as one message" in pictures.in_messages(together)
-    ends = [axis_of(pictures.meetings(run)) for run in (single_file, together)]
+    assert "as long as 8 messages one after the other" in pictures.in_messages(single_file, ONE)
+    assert "as long as one message" in pictures.in_messages(together, ONE)
+    ends = [axis_of(pictures.meetings(run, ONE)) for run in (single_file, together)]
     assert ends == [pytest.approx(8e3 * LINK.seconds(1_000_000), rel=0.001)] * 2
-    assert "empty message of its receiver" in pictures.meetings(single_file).sentence
-    assert "at the same time" in pictures.meetings(together).sentence
+    assert "empty message of its receiver" in pictures.meetings(single_file, ONE).sentence
+    assert "at the same time" in pictures.meetings(together, ONE).sentence
 
 
 @pytest.mark.parametrize(
@@ -115,7 +126,7 @@ def test_all_ways_are_drawn_on_the_axis_of_the_slowest_and_told_in_messages() ->
      (7, every_second, True)],
 )  # fmt: skip
 def test_hatched_boxes_are_explained_where_there_are_any(size: int, way, waits: bool) -> None:  # type: ignore[no-untyped-def]
-    figure = pictures.meetings(labkit.launch(neighbour, size, way, **VIRTUAL))
+    figure = pictures.meetings(labkit.launch(neighbour, size, way, **VIRTUAL), ONE)
     assert ("hatched" in figure.sentence) == waits == ("Nobody waits" not in figure.sentence)
     longest = max(row["waiting (ms)"] for row in figure.rows)
     assert (longest > 50) == waits, "a message takes 100 ms"
@@ -124,7 +135,7 @@ def test_hatched_boxes_are_explained_where_there_are_any(size: int, way, waits: 
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_messages_have_arrows_with_any_number_of_ranks(size: int) -> None:
     run = labkit.launch(neighbour, size, one_exception, **VIRTUAL)
-    assert len(arrows_of(pictures.meetings(run))) == 2 * size
+    assert len(arrows_of(pictures.meetings(run, ONE))) == 2 * size
 
 
 def arrows_of(figure) -> list:  # type: ignore[no-untyped-def, type-arg]
@@ -163,9 +174,35 @@ def test_eager_messages_of_all_sizes_are_drawn_on_the_axis_of_the_largest() -> N
     assert ends == [pytest.approx(1e6 * link.seconds(pictures.LIMIT), rel=1e-3)] * 2, "microseconds"
 
 
-def test_what_took_how_long_has_the_digits_that_the_page_uses() -> None:
-    run = SimpleNamespace(results=[12.02e-3], trace=SimpleNamespace(duration=12.0201e-3, badge="emulated"))
-    assert pictures.took(run) == "The run took 12.02 ms; by the formula it takes 12.02 ms (emulated)."
+@pytest.mark.parametrize(("computing", "overlap", "said"), [(4e-3, False, "12.02"), (4e-3, True, "8.02"),
+                                                            (12e-3, True, "12"), (0, True, "8.02")])  # fmt: skip
+def test_what_took_how_long_is_told_beside_the_formula(computing: float, overlap: bool, said: str) -> None:
+    link = Link(bandwidth=1e9, latency=20e-6)
+
+    def step(group):  # type: ignore[no-untyped-def]
+        x, like, other = torch.zeros(2_000_000), torch.zeros(2_000_000), 1 - group.rank
+        handles = [group.isend(x, to=other), group.irecv(like, source=other)] if overlap else []
+        group.compute(computing)
+        for handle in handles:
+            handle.wait()
+        if not overlap:
+            group.exchange(x, to=other, like=like, source=other)
+
+    run = labkit.launch(step, 2, clock="virtual", network=Network(intra=link))
+    told = pictures.took(run, link.seconds(8_000_000))
+    assert told == f"The run took {said} ms; by the formula it takes {said} ms (emulated)."
+
+
+def test_the_wire_of_a_run_is_known_by_its_links() -> None:
+    def one_way(group):  # type: ignore[no-untyped-def]
+        x = torch.zeros(250)
+        group.send(x, to=1) if group.rank == 0 else group.recv(x, source=0)
+
+    for wire in wires.WIRES:
+        run = labkit.launch(one_way, 2, clock="virtual", network=Network(intra=panels.link_of(wire.name)))
+        assert f"over {wire.name} took" in pictures.on_each_wire(run).sentence
+        (ran,) = [row for row in pictures.in_parts(run) if row["the run (emulated)"]]
+        assert ran["wire"] == wire.name and ran["the run (emulated)"] == ran["together"]
 
 
 @pytest.mark.parametrize(("kilobytes", "largest"), [(64, False), (65, True)])

@@ -35,9 +35,9 @@ def up_to(run: Any, longest: float, sentence: str = STAYS, arrows: bool | None =
 MOST = 8  # ranks that section 4 offers
 
 
-def meetings(run: Any) -> book.Figure:
-    """The whole run, on the axis of the slowest one; in the ways that block, receivers say when they are there."""
-    one = run.results[0]
+def meetings(run: Any, one: float) -> book.Figure:
+    """The whole run, on the axis of the slowest one; in the ways that block, receivers say when they are there. one:
+    seconds of a message alone."""
     if all(m.nbytes for m in run.trace.sends):
         said = "Every rank sends and receives at the same time."
     elif any(abs(m.start - m.recv_start) > one / 2 for m in run.trace.sends):
@@ -77,18 +77,21 @@ def mishear(text: str, rank: int, seed: int) -> str:
     return " ".join(words) + "."
 
 
-def took(run: Any) -> str:
-    """How long the run took, beside the formula that came with its results."""
-    formula = run.results[0]
+def took(run: Any, message: float) -> str:
+    """How long the run took, beside the formula for its kernel and a message of `message` seconds."""
+    kernel = next((span for span in run.trace.spans("compute") if span.rank == 0), None)
+    computing = kernel.end - kernel.start if kernel else 0.0
+    overlapped = kernel is not None and any(m.start < kernel.end for m in run.trace.sends if m.src == 0)
+    formula = wires.step_seconds(computing, message, overlapped)
     return (
         f"The run took {format_seconds(run.trace.duration)}; by the formula it takes {format_seconds(formula)} "
         f"({run.trace.badge})."
     )
 
 
-def in_messages(run: Any) -> str:
-    """How long the run took, in times of one message: what the ranks returned is the time of one."""
-    took, one = run.trace.duration, run.results[0]
+def in_messages(run: Any, one: float) -> str:
+    """How long the run took, in times of one message, which takes `one` seconds."""
+    took = run.trace.duration
     messages = f"{took / one:.1f}".removesuffix(".0")
     long = "one message" if messages == "1" else f"{messages} messages one after the other"
     return f"{format_seconds(took, 3)}, as long as {long} ({run.trace.badge})."
@@ -130,14 +133,19 @@ def one_message(fit: Any, points: Mapping[int, Sequence[float]]) -> book.Figure:
 
 
 def on_each_wire(run: Any) -> book.Figure:
-    """One message over the wire that the ranks name, on axes that stay, and what the formula says of all wires."""
-    name, nbytes, took = run.results[0], run.trace.sends[0].nbytes, run.trace.duration
+    """One message over the wire that was emulated, on axes that stay, and what the formula says of all wires."""
+    name, nbytes, took = _wire(run), run.trace.sends[0].nbytes, run.trace.duration
     return book.cost_curves(
         {wire.name: wire.seconds for wire in wires.WIRES}, {name: {nbytes: [took]}},
         sizes=(1e3, 8e6), title="One message on three wires", badge="emulated",
         axes=("size of the message", "time of one message"),
         sentence=f"{format_bytes(nbytes)} over {name} took {format_seconds(took, 3)}.",
     )  # fmt: skip
+
+
+def _wire(run: Any) -> str:
+    """The name of the wire whose bandwidth the run's links had."""
+    return next(wire.name for wire in wires.WIRES if wire.bandwidth == run.spec.network.intra.bandwidth)
 
 
 def in_parts(run: Any) -> book.Table:
@@ -150,7 +158,7 @@ def in_parts(run: Any) -> book.Table:
             "together": format_seconds(wire.seconds(nbytes), 3),
             "latency's part": f"{wire.alpha / wire.seconds(nbytes):.0%}",
         }
-        ran = format_seconds(run.trace.duration, 3) if wire.name == run.results[0] else ""
+        ran = format_seconds(run.trace.duration, 3) if wire.name == _wire(run) else ""
         rows.append({"wire": wire.name} | parts | {"the run (emulated)": ran})
     return book.Table(rows)
 

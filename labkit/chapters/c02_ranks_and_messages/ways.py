@@ -1,8 +1,7 @@
-"""Ways to pass a tensor to the right, and links on which no byte leaves before its receiver is there."""
+"""Links on which no byte leaves before its receiver is there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,15 +29,3 @@ class Meeting:
     def recv(self, like: Tensor, source: int) -> Tensor:
         self._group.send(torch.zeros(0), source)
         return self._group.recv(like, source)
-
-
-def in_turn(mine: Tensor, group: Any, receives_first: bool) -> Tensor:
-    """Send `mine` to the right and receive from the left, one after the other."""
-    theirs = torch.empty_like(mine)
-    steps: list[Callable[[], Any]] = [
-        lambda: group.send(mine, (group.rank + 1) % group.size),
-        lambda: group.recv(theirs, (group.rank - 1) % group.size),
-    ]
-    for step in reversed(steps) if receives_first else steps:
-        step()
-    return theirs
