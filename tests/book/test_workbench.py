@@ -46,7 +46,8 @@ def bench(**more):
 
 
 def pinned(panel):
-    return "".join(pane.before.value for pane in panel.panes)
+    assert panel.box.children.index(panel.kept) > panel.box.children.index(panel._pictures), "what is new comes first"
+    return "".join(getattr(part, "value", "") for part in panel.kept.children)
 
 
 @pytest.fixture
@@ -168,7 +169,7 @@ def test_what_is_pinned_stays_beside_what_comes_and_the_code_makes_the_same_run(
             and "n 500" in pinned(one.panel)
         )
         assert len(one.panel.panes[0]._plot.data) == len(one.faces[0].spec["data"]) and "<svg" not in pinned(one.panel)
-        ends = [plot.layout.xaxis.range for plot in (one.panel.panes[0]._plot, one.panel.panes[0]._ghost)]
+        ends = [plot.layout.xaxis.range for plot in (one.panel.panes[0]._plot, one.panel.panes[0].kept[1])]
         assert ends[0] == ends[1] and ends[0][1] == max(f.spec["layout"]["xaxis"]["range"][1] for f in timelines)
         names = {"labkit": labkit, "reduce_once": reduce_once}
         exec(one.code, names)
@@ -191,7 +192,7 @@ def test_a_view_that_has_nothing_to_show_takes_no_room_and_has_nothing_that_is_p
         one.pin()
         one.set(what="much")
         assert one.wait(60) and "much" in one.panel.panes[0].words.value
-        assert not one.panel.panes[0].before.value and one.panel.panes[1].before.value
+        assert not one.panel.panes[0].kept and one.panel.panes[1].kept
     finally:
         one.close()
 

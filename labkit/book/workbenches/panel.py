@@ -52,19 +52,24 @@ class Panel:
         wrap = Layout(flex_flow="row wrap")
         controls = HBox([*bench.controls.values()], layout=wrap)
         heading = HTML(f'<p class="lk-title">{escape(bench.title)}</p>')
-        below = [self.code, self.status, self._pictures, LabelsView()]
+        self.kept = VBox(_dom_classes=("lk-before",), layout=Layout(display="none"))
+        below = [self.code, self.status, self._pictures, self.kept, LabelsView()]
         self.box = VBox([heading, controls, HBox([pin, self.unpin, code, stop]), *below])
         self.box.add_class("lk-bench")
 
     def draw(self, faces: Sequence[Face], pinned: tuple[dict[str, Any], list[Face]] | None) -> None:
-        """Show what the views made, and what is pinned: in one plot where both are curves, else below each."""
+        """Show what the views made, and what is pinned: in one plot where both are curves, else below all of it."""
         if len(self.panes) != len(faces):
             self.panes = [Pane() for _ in faces]
             self._pictures.children = [pane.box for pane in self.panes]
+        from ipywidgets import HTML
+
         settings, ghosts = pinned or ({}, [])
-        where = self._bench.told(settings)
         for pane, face, ghost in zip_longest(self.panes, faces, ghosts[: len(faces)]):
-            pane.put(face, ghost or None, where)
+            pane.put(face, ghost or None)
+        title = HTML(f'<p class="lk-title">Pinned ({escape(self._bench.told(settings))})</p>')
+        self.kept.children = [title, *(one for pane in self.panes for one in pane.kept)] if pinned else []
+        self.kept.layout.display = "none" if pinned is None else ""
         if self.code.value:
             self.code.value = _listing(self._bench.code)
         self.unpin.layout.display = "none" if pinned is None else ""
@@ -86,25 +91,28 @@ def _listing(code: str) -> str:
 
 
 class Pane:
-    """One view: a live plot where the face has one, else its picture, its table or its words."""
+    """One view: a live plot where the face has one, else its picture, its table or its words.
+
+    box: what it shows. kept: what it shows of the run that is pinned.
+    """
 
     def __init__(self) -> None:
         from ipywidgets import HTML, VBox
 
+        self.kept: list[Any] = []
         self.said, self.words, self.before = HTML(), HTML(), HTML()
-        self.box = VBox([self.words, self.before])
+        self.box = VBox([self.words])
         self._plot: Any = None
-        self._ghost: Any = None  # the plot of what is pinned, where it has an axis to share
 
-    def put(self, face: Face, ghost: Face | None, where: str = "") -> None:
-        """Show `face`, and below it what was pinned at the settings `where`: the two are to be compared."""
-        self.before.value, self._ghost = "", None
+    def put(self, face: Face, ghost: Face | None) -> None:
+        """Show `face`, and keep what was pinned, to be compared with it."""
+        self.kept = []
         axis = _shared_axis(face, ghost)
         if ghost is not None:
             same = _is_curves(face) and _is_curves(ghost)  # then its lines are in the plot
             told = same or axis is not None or isinstance(ghost, Player)
-            shown = f"<p>{escape(_sentence(ghost))}</p>" if told else _html(ghost)
-            self.before.value = f'<div class="lk-before"><p class="lk-title">Pinned ({escape(where)})</p>{shown}</div>'
+            self.before.value = f"<p>{escape(_sentence(ghost))}</p>" if told else _html(ghost)
+            self.kept.append(self.before)
         if isinstance(face, Player):
             self.words.value = face.still.data_html()
             self._show(face.widget)
@@ -119,7 +127,7 @@ class Pane:
         layout = face.spec["layout"]
         if axis is not None and isinstance(ghost, Figure) and ghost.spec is not None:
             layout = _on_axis(layout, axis)
-            self._ghost = live_plot(ghost.spec["data"], _on_axis(ghost.spec["layout"], axis))
+            self.kept.append(live_plot(ghost.spec["data"], _on_axis(ghost.spec["layout"], axis)))
         if self._plot is None:
             self._plot = live_plot(data, layout)
         else:
@@ -137,7 +145,6 @@ class Pane:
     def _show(self, plot: Any) -> None:
         words = self.words if self.words.value else None  # a view may have nothing to say
         children = [self.said, plot, words] if plot is self._plot is not None else [plot, words]
-        children += [self.before, self._ghost] if self.before.value else []
         children = [child for child in children if child is not None]
         if list(self.box.children) != children:
             self.box.children = children
