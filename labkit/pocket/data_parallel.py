@@ -30,8 +30,8 @@ class DataParallel(nn.Module):
         self.module, self.group = module, group
         for p in module.parameters():
             broadcast(p.data, group)  # everybody begins with the weights of rank 0
-        self.buckets: list[list[nn.Parameter]] = [[]]
-        for p in reversed(list(module.parameters())):  # about the order in which backward makes gradients
+        self.buckets: list[list[Any]] = [[]]  # of parameters
+        for p in reversed(list(module.parameters())):  # the order of backward, nearly
             if sum(q.nbytes for q in self.buckets[-1]) >= bucket_bytes:
                 self.buckets.append([])
             self.buckets[-1].append(p)
@@ -45,12 +45,12 @@ class DataParallel(nn.Module):
     def _arrived(self, p: Tensor) -> None:
         """Autograd has finished p.grad."""
         if not self._ready:
-            Variable._execution_engine.queue_callback(self._finish)  # at the end of this backward
+            Variable._execution_engine.queue_callback(self._finish)  # when it ends
         self._ready.add(p)
         for bucket in self.buckets[len(self._under_way) :]:  # in the same order on every rank
             if not self._ready.issuperset(bucket):
                 break
-            flat = torch.cat([q.grad.flatten() for q in bucket if q.grad is not None])
+            flat = torch.cat([q.grad.flatten() for q in bucket])
             flat /= self.group.size  # so that the sum over the ranks is the average
             self._under_way.append((flat, all_reduce(flat, self.group, async_op=True)))
 

@@ -69,9 +69,11 @@ def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
     for n in (2, 4, 7):
         one = 2 * (n - 1) * (0.2e-3 + 50_000 / 50e6 / n)
         assert one == pytest.approx(cost.ring_all_reduce_time(50_000, n, 0.2e-3, 1 / 50e6))
-    sizes = {"names": list("abcde"), "latency": 1.0, "total": 9, "near": "b"}
+    sizes = {"names": list("abcde"), "latency": 2e-3, "near_latency": 0.2e-3, "ranks": 4, "total": 9, "near": "b"}
     pick = CHAPTER.forecast("bucket-size", sizes | {"best": 3})
     assert pick.declared == (3,) and pick.choices == tuple("abcde")  # type: ignore[attr-defined]
+    assert "with the 4 ranks of this run each bucket pays $2(N-1)\\,\\alpha$ = 12 ms" in pick.prompt
+    assert "where on the near link it pays 1.2 ms." in pick.prompt
     assert "every bucket pays the latencies" in pick.why([0], [3]) and pick.why([3], [3]) == ""
 
 
@@ -143,6 +145,14 @@ def test_the_curves_begin_at_the_computing_and_what_a_reader_has_tried_on_one_li
     assert drawn.badge == "simulated" and "Both axes begin at the 60 ms of computing" in drawn.sentence
     assert drawn.svg.count(">60<") == 2 and drawn.svg.count(">your best<") == 1 == drawn.svg.count(">your best, near<")
     assert "runs on the far link (emulated)" in drawn.svg
+
+
+@pytest.mark.parametrize(
+    ("low", "peak", "ticks"),
+    [(60, 320, [60, 100, 200, 300]), (60, 87.6, [60, 70, 80]), (60, 460, [60, 100, 200, 300, 400])],
+)
+def test_above_its_beginning_an_axis_has_round_numbers(low: float, peak: float, ticks: list[float]) -> None:
+    assert arithmetic._ticks(low, peak) == pytest.approx(ticks)
 
 
 @pytest.mark.parametrize("id", ["what-breaks-it", "same-on-every-rank", "not-free"])

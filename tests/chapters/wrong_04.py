@@ -51,6 +51,12 @@ WRONG = {
         """: "not divided by the number of all samples",
         """
         def average_gradients(model, count, group):
+            total = all_reduce(torch.tensor(count), group).item()
+            for p in model.parameters():
+                p.grad = all_reduce(p.grad, group) / total
+        """: "you did not multiply this rank's mean gradient by its `count` first",
+        """
+        def average_gradients(model, count, group):
             total = all_reduce(torch.tensor(float(count)), group)
             for p in model.parameters():
                 p.grad *= count / total

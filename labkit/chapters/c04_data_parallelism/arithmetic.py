@@ -90,6 +90,8 @@ class StepModel:
             "best": min(range(len(sizes)), key=lambda i: steps[i].seconds),
             "near": names[sizes.index(self.fastest(sizes, near))],
             "latency": far.latency,
+            "near_latency": near.latency,
+            "ranks": self.ranks,
             "total": self.nbytes,
         }
 
@@ -210,7 +212,6 @@ def step_by_size(
         points = {nbytes: model.step(nbytes, link).seconds / MS for nbytes in sizes}
         dots = {n: milliseconds(run) for n, run in runs.items()} if name == list(links)[-1] else {}
         low, peak = computing, max(*points.values(), *dots.values(), 0.0)
-        pitch = _round_step((peak - low) / 4)
 
         def x(nbytes: float, left: float = left) -> float:
             inside = min(max(nbytes, sizes[0]), sizes[-1])
@@ -221,8 +222,7 @@ def step_by_size(
 
         svg.text(left, top + 6, f"{name}: a latency of {format_seconds(link.latency)}", bold=True)
         svg.rect(left, top + 20, wide, high)
-        for k in range(int((peak - low) / pitch) + 1):
-            ms = low + pitch * k
+        for ms in _ticks(low, peak):
             svg.line(left - 4, y(ms), left, y(ms))
             svg.text(left - 6, y(ms) + 4, f"{ms:g}", 11, "end")
         for kB in (1, 10, 100, 1000):
@@ -252,6 +252,12 @@ def _round_step(atleast: float) -> float:
     """The next of ..., 0.5, 1, 2, 5, 10, ... for the ticks of an axis."""
     ten = 10.0 ** floor(log10(atleast))
     return next(ten * k for k in (1, 2, 5, 10) if ten * k >= atleast * (1 - 1e-9))
+
+
+def _ticks(low: float, peak: float) -> list[float]:
+    """Of an axis that begins at `low`: that, and round numbers above it, the first of them not too near."""
+    pitch = _round_step((peak - low) / 4)
+    return [low, *(pitch * k for k in range(floor(peak / pitch) + 1) if pitch * k >= low + 0.4 * pitch)]
 
 
 def _buckets(step: cost.DataParallelStep) -> str:

@@ -12,7 +12,7 @@ from labkit.telling import live
 
 Run = Callable[..., Any]
 View = Callable[[Any], Any]
-SIZES = [1, 8, 32, 75, 125, 250, 500, 1000]  # kB; each makes another number of buckets
+SIZES = [1, 8, 32, 75, 125, 250, 410, 1000]  # kB; each makes another number of buckets
 
 
 class Tried:
@@ -63,7 +63,7 @@ def epochs(read: Run, ranks: int, transport: str) -> Any:
 
 def buckets(step: Run, links: Mapping[str, Link], ranks: int) -> Any:
     """A step by the size of its buckets, its link, and how much slower the last rank is."""
-    controls = {"bucket_kB": SIZES, "link": list(links), "slowest": [1.0, 1.25, 1.5, 2.0]}
+    controls = {"bucket_kB": SIZES, "link": list(links), "last_rank_slower_by_factor": [1.0, 1.25, 1.5, 2.0]}
 
     def picture(run: Any) -> book.Figure:  # a step that is longer than its axis would be fills the whole width
         return pictures.first_and_last(run, until=arithmetic.longest(run, links.values(), 1.5))

@@ -176,6 +176,8 @@ def speeds(samples_a_second: Callable[[int, int], float], gpus: Sequence[int], p
         f"hardly faster on {name}" if gain < 1.05 else f"{gain:.2g} times as fast on {name}"
         for name, gain in gains.items()
     ]
-    said = f"With {second} training is {listing(told)}, compared with {first}."
+    said = f"The bars are samples a second. With {second} training is {listing(told)}, compared with {first}."
     bars = {a: {name: round(speed) for name, speed in each.items()} for a, each in exact.items()}
-    return book.bars(bars, title="GPT-2 on one node and on four", unit="", badge="simulated", sentence=said)
+    return book.bars(
+        bars, title="Samples a second of GPT-2, on one node and on four", unit="", badge="simulated", sentence=said
+    )

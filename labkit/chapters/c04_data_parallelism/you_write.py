@@ -61,8 +61,8 @@ def joined_batch(student: Reader) -> str:
         nothing = "The gradients are as they were, and nothing was sent: what do the other ranks contribute?"
         slips: Slips = {
             f"This is the plain average of the ranks. They have {listing([*map(str, counts)])} samples, so a sample of "
-            "rank 0 then counts more than one of the last rank. Weight each rank by its samples; their number over all "
-            "ranks is a sum, and not N times your own.": [
+            "rank 0 then counts more than one of the last rank. Weight each rank by its share of all samples. How many "
+            "there are is the sum of the ranks' counts, and not N times your own.": [
                 [g / n for g in sums]
             ]
             * n,
@@ -72,6 +72,8 @@ def joined_batch(student: Reader) -> str:
                 [whole * g for g in right]
             ]
             * n,
+            "You divided by the number of all samples, but you did not multiply this rank's mean gradient by its "
+            "`count` first.": [[g / whole for g in sums]] * n,
             f"You weight each rank by its samples and then divide by the {n} ranks as well: the weights add up to 1 "
             "already, so the sum needs no average.": [[g / n for g in right]] * n,
             "Each rank has weighted its own gradients, but nothing was added up: the sum over the ranks is "
