@@ -15,6 +15,11 @@ WRONG = {
         """: "48.58 rounds to 48.6",
         "def agrees(said, found):\n    return str(round(found, len(said.partition('.')[2]))) == said": "do not",
         "def agrees(said, found):\n    return f'{found:.{len(said)}f}' == said": "your function says that they do not",
+        """
+        def agrees(said, found):
+            return f"{found:.{len(said.split('.')[1])}f}" == said
+        """: "For said = '180' and found = 1750.0 your function stopped: IndexError: list index out of range. This number "
+        "has no point",
     },
     "two_level_seconds": {
         "def two_level_seconds(nbytes, nodes, gpus, nvlink, port):\n    pass": "Return a number of seconds",

@@ -23,6 +23,7 @@ MEANS = {"right": "", "then": ", if the sentence were true", "elsewhere": ", by 
 class Pencil:
     """label: what the number is. ask: a question with all that goes in. way: the arithmetic, numbers alone.
 
+    why: what the source says instead, and why that cannot be, in sentences that begin with the source.
     hint: what is said of a number that is no known slip. slips: wrong ways, each with what is said of it.
     against: the number that ours is divided by, where the source has a range.
     """
@@ -31,6 +32,7 @@ class Pencil:
     label: str
     ask: str
     way: str
+    why: str
     hint: str
     slips: tuple[Mapping[str, str], ...] = ()
     against: float | None = None
@@ -61,9 +63,9 @@ def asked(entry: Erratum) -> str:
 
 
 def worked(entry: Erratum) -> list[str]:
-    """The arithmetic with its result, what it means, and why the sentence cannot be."""
-    but = "But " + entry.what.partition(". But ")[2]
-    return [f"{pencils()[entry.id].written} = {found(entry)}{MEANS[entry.comes]}", but]
+    """The arithmetic with its result, and what the source says instead."""
+    pencil = pencils()[entry.id]
+    return [f"{pencil.written} = {found(entry)}{MEANS[entry.comes]}", pencil.why]
 
 
 def pasted(entry: Erratum) -> str:
@@ -102,7 +104,7 @@ def judged(entry: Erratum, typed: str, agrees: Callable[[str, float], bool]) -> 
     if agrees(digits, ours) or mine == ours:
         few = len(digits.replace(".", "").lstrip("-0")) < 2 and mine != ours
         return not few, "So far it agrees. Give one more digit, because a single one fits many numbers." if few else (
-            f"Right: {digits} agrees with {found(entry)}." if mine != ours else "Right."
+            f"Right: {digits} agrees with {found(entry)}." if mine != ours else f"Right: {found(entry)}."
         )
     if why := pencil.slip(mine):
         return False, why

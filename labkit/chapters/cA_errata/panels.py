@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -119,7 +120,7 @@ class Apart(Panel):
         """Another line."""
         self.entry, self._verdict = erratum(id), ""
         if self._box is not None:
-            self._question.value, self._typed.value, self._answer.value = self._asked(), "", ""
+            self._question.value, self._answer.value = self._asked(), ""
 
     def compare(self, typed: str) -> str:
         """What is said of the reader's number, as HTML; with the arithmetic where it is right, or wrong again."""
@@ -132,8 +133,8 @@ class Apart(Panel):
 
     def worked(self) -> str:
         """The arithmetic, and why the sentence cannot be, as HTML."""
-        way, but = one_line.worked(self.entry)
-        return f"<p><code>{escape(way)}</code></p><p>{escape(but)}</p>"
+        way, why = one_line.worked(self.entry)
+        return f"<p><code>{escape(way)}</code></p><p>{escape(why)}</p>"
 
     def _asked(self) -> str:
         said, ask = one_line.asked(self.entry).split("\n")
@@ -152,6 +153,8 @@ class Apart(Panel):
 
         def compare(_: object = None) -> None:
             self._answer.value = self.compare(self._typed.value)
+            if "✓" in self._answer.value:
+                self._typed.value = ""  # here and not with the next question, when a number may be under way
 
         button.on_click(compare)
         give_up.on_click(lambda _: setattr(self._answer, "value", self._verdict + self.worked()))
@@ -167,14 +170,27 @@ def apart(kind: object, agrees: Agrees = by_its_digits) -> Apart | pictures.Said
     return Apart([errata()[id] for id in one_line.pencils() if errata()[id].kind == name], agrees)
 
 
+FINDS = {
+    "what": "a percentage or a factor whose base is missing, or has changed on the way",
+    "all": "two numbers of which one counts more than the other: one GPU or all, one direction or both",
+    "unit": "bits taken for bytes, MB for MiB, or a rate of one thing for the rate of another",
+    "sum": "parts that do not make up the whole, or a part that was left out of a sum",
+    "itself": "a sentence that other numbers of the same text contradict",
+    "small": "what becomes visible when two ranks or four stages go through the events one by one",
+}  # what each question is good for, by its id: said of one that does not find a line
+
+
 class Sort(Panel):
-    """The other lines of a group, one after another: which question finds it? Below, all of them as a folded table."""
+    """The other lines of a group, one after another: which question finds it? Below, all of them as a folded table.
+
+    A line stands there with what contradicts it. A first wrong question gets a hint, and a second one the answer.
+    """
 
     def __init__(self, table: pictures.Lines) -> None:
         super().__init__()
         self.table = table
         self.entries = [e for e in table if e.id not in one_line.pencils()]
-        self.at, self.asked = 0, dict[str, bool]()
+        self.at, self.asked, self._missed = 0, dict[str, bool](), set[str]()
 
     def __repr__(self) -> str:
         return repr(self.table)
@@ -191,15 +207,17 @@ class Sort(Panel):
         return self.entries[self.at]
 
     def statement(self) -> str:
-        """What the line says, as HTML, without what is wrong with it."""
+        """What the line says, and what contradicts it, as HTML: not our number, and not the question."""
         e = self.entry
         return (
             f"<p>Line {self.at + 1} of {len(self.entries)}: {escape(f'{e.source}, {e.place}')}. "
-            f"<b>{escape(pictures.claimed(e))}</b></p>"
+            f"<b>{escape(pictures.claimed(e))}</b></p><p>What contradicts it: {escape(pictures.objection(e))}</p>"
+            "<p>Which question leads from the sentence to this contradiction?</p>"
         )
 
     def ask(self, question: str) -> str:
         """What is said when the reader asks that question of the line, as HTML. The first one of a line counts."""
+        again = self._missed
         e, all_questions = self.entry, questions()
         first = all_questions[e.caught[0]] if e.caught else ""
         self.asked.setdefault(e.id, question in e.caught)
@@ -209,12 +227,16 @@ class Sort(Panel):
             said = f"✓ {first}"
         elif question in e.caught:
             said = f"✓ This one finds it too; we would ask first: {first}"
+        elif e.id in again:
+            said = f"✗ We would ask: {first} It finds {FINDS[e.caught[0]]}."
         else:
-            said = f"✗ We would ask: {first}"
+            again.add(e.id)
+            said = f"✗ {all_questions[question]} That finds {FINDS[question]}. This contradiction is of another kind."
+            return f'<p role="status" aria-live="polite"><b>{escape(said)}</b> Try once more.</p>'
         caught = f"{sum(self.asked.values())} of {len(self.asked)} found at first try."
         return (
-            f'<p role="status" aria-live="polite"><b>{escape(said)}</b> {escape(pictures.objection(e))} '
-            f"{escape(pictures.COMES[e.comes])}: <b>{escape(pictures.told(e))}</b>. {caught}</p>"
+            f'<p role="status" aria-live="polite"><b>{escape(said)}</b> What we find ({e.comes}): '
+            f"<b>{escape(pictures.told(e))}</b>. {caught}</p>"
         )
 
     def go(self, by: int) -> None:
@@ -282,9 +304,9 @@ class Judge(Panel):
         """The numbers, the nearest first."""
         rows = [
             {
-                "what": one.where if one.where in errata() else one.where.split(", ", 1)[-1],
-                "said": one.said,
-                "we find": one.found,
+                "what": f"{one.what} ({one.unit})",
+                "said": float(one.said),
+                "we find": float(one.found),
                 "apart": f"{100 * abs(one.far):.2g} %" if abs(one.far) < 0.995 else "by far",
                 "": "✓ agrees" if fits else "✗ does not",
                 "a line of this appendix": one.where in errata(),
@@ -298,7 +320,10 @@ class Judge(Panel):
 
     def _html(self) -> str:
         told = f'<p role="status" aria-live="polite">{escape(self.sentence)}</p>'
-        return f'{told}<div style="max-height: 320px; overflow: auto">{self.table().html()}</div>'
+        look = "<style>.lk-judged th, .lk-judged td { padding: 1px 10px }</style>"
+        return (
+            f'{told}{look}<div class="lk-judged" style="max-height: 560px; overflow: auto">{self.table().html()}</div>'
+        )
 
     def _made(self) -> Any:
         from ipywidgets import HTML, ToggleButtons, VBox
@@ -316,6 +341,19 @@ def judge(agrees: Agrees) -> Judge:
 def factors() -> book.Figure:
     """How far off the lines with a question are, where both numbers are of the same thing."""
     return pictures.factors({id: (one.label, one.against) for id, one in one_line.pencils().items()})
+
+
+FIXED = {"hierarchical-both", "no-infinity", "one-of-678", "power-of-the-failed"}  # no input stands in their arithmetic
+
+
+def changeable() -> list[tuple[str, str]]:
+    """The lines whose arithmetic has an input to change, group by group: what each is called, and its id."""
+    return [
+        (f"{name}: {e.id.replace('-', ' ')}", e.id)
+        for kind, name in groups().items()
+        for e in errata().values()
+        if e.kind == kind and e.id not in FIXED
+    ]
 
 
 class Computed(Panel):
@@ -336,21 +374,28 @@ class Computed(Panel):
     def __repr__(self) -> str:
         return f"{self.words()}\n\n{one_line.pasted(self.entry)}\n\n{self.ours()}"
 
-    @staticmethod
-    def run(code: str) -> str:
-        """What a reader's version of the code comes to, or what is wrong with it."""
+    def run(self, code: str) -> str:
+        """What a reader's version of the code comes to, and whether the source would be right, or what is wrong."""
+        if not code.strip():
+            return "The box is empty. Press Reset to have the arithmetic back."
         try:
-            return f"It comes to {one_line.value(code):.4g}."
+            number = one_line.value(code)
+        except TypeError as wrong:
+            return f"The last line must be a number. (TypeError: {wrong})"
         except Exception as wrong:
             return f"{type(wrong).__name__}: {wrong}"
+        e, right = self.entry, replace(self.entry.claim(), found=number).agrees
+        verdict = f"With that the source {'would be right' if right else 'is not right'}: it says {e.stated}"
+        needs = f", which needs {e.says} {e.unit}".replace(" {}", "").rstrip() if e.quote else ""
+        return f"It comes to {pictures.told(e, number)}. {verdict}{needs}."
 
     def _made(self) -> Any:
-        from ipywidgets import HTML, Button, Dropdown, Layout, Textarea, VBox
+        from ipywidgets import HTML, Button, Dropdown, HBox, Layout, Textarea, VBox
 
         wide = Layout(width="100%", max_width="740px")
-        chosen = Dropdown(options=list(errata()), value=self.entry.id, description="line", layout=Layout(width="320px"))
+        chosen = Dropdown(options=changeable(), value=self.entry.id, description="line", layout=Layout(width="420px"))
         words, code, came = HTML(), Textarea(layout=wide, rows=6), HTML()
-        button = Button(description="Run")
+        button, reset = Button(description="Run"), Button(description="Reset")
 
         def show(id: str) -> None:
             self.entry = erratum(id)
@@ -362,8 +407,9 @@ class Computed(Panel):
 
         chosen.observe(lambda change: show(change["new"]), "value")
         button.on_click(run)
+        reset.on_click(lambda _: show(self.entry.id))
         show(self.entry.id)
-        return VBox([chosen, words, code, button, came])
+        return VBox([chosen, words, code, HBox([button, reset]), came])
 
 
 def computed(id: object) -> Computed | pictures.Said:
@@ -375,14 +421,18 @@ def computed(id: object) -> Computed | pictures.Said:
 
 
 def found_by() -> book.Conclusion:
-    """How many lines each question finds first."""
+    """How many lines each question finds first, and what none of them finds."""
     first = [e.caught[0] for e in errata().values() if e.caught]
-    most = max(questions(), key=first.count)
+    most, *others = sorted(questions(), key=first.count, reverse=True)
+    left = [e for e in errata().values() if not e.caught]
     return book.conclude(
         "Of the {all} lines these questions find {found}. *{most}* alone finds {many} of them, and it needs no more "
-        "than the text itself.",
+        "than the text itself. The other five find {others}. What none of them finds is this: {left} For that you "
+        "have to know the format.",
         all=len(errata()),
         found=len(first),
         most=questions()[most],
         many=first.count(most),
+        others=", ".join(f"{first.count(id)} (*{questions()[id]}*)" for id in others),
+        left=" ".join(pictures.claimed(e) for e in left),
     )

@@ -21,7 +21,7 @@ from labkit.course import errata, load
 from labkit.course.errata import Erratum, groups, questions
 from labkit.course.errors import did_you_mean
 
-HEAD = ("where, and the chapter", "what it says", "why that cannot be", "it comes to", "what to ask")
+HEAD = ("where, and the chapter", "what it says", "why that cannot be, and what to ask", "it comes to")
 COMES = {"right": "right", "then": "then", "elsewhere": "elsewhere"}  # the words that stand before our number
 NODE = "#0072b2"
 
@@ -63,16 +63,16 @@ def objection(entry: Erratum) -> str:
     return but[0].upper() + but[1:]
 
 
-def told(entry: Erratum) -> str:
-    """What a line comes to, and of what: 5.73 % of a hop is latency."""
-    return f"{found(entry)} {entry.noun}".rstrip()
+def told(entry: Erratum, number: float | None = None) -> str:
+    """What a line comes to, or another number in its place, and of what: 5.73 % of a hop is latency."""
+    return f"{found(entry, number)} {entry.noun}".rstrip()
 
 
 def _row(e: Erratum) -> tuple[str, ...]:
     where = "<br>".join(part for part in (f"{e.source}, {e.place}", f"`{e.id}`", link(e)) if part)
-    asks = questions()[e.caught[0]] if e.caught else "nothing but the format itself"
+    asks = questions()[e.caught[0]] if e.caught else "None of the six: you have to know the format."
     comes = f"{COMES[e.comes]}: **{found(e)}** {e.noun}".rstrip()
-    return where, claimed(e), objection(e), comes, asks
+    return where, claimed(e), f"{objection(e)}<br>*{asks}*", comes
 
 
 def lines(kind: str) -> Lines | Said:
@@ -89,11 +89,13 @@ def _far(entry: Erratum) -> float:
     return math.inf if entry.factor is None else abs(math.log(entry.factor))
 
 
-def found(entry: Erratum) -> str:
-    """What a line comes to, with three digits or as a whole number, and the unit."""
-    number = entry.claim().found
-    if entry.unit == "times" and number == 1:
-        return "the same"
+def found(entry: Erratum, number: float | None = None) -> str:
+    """What a line comes to, or another number in its place, with three digits or as a whole number, and the unit."""
+    number = entry.claim().found if number is None else number
+    if number == 1 and entry.unit.startswith("times"):
+        return "the same" if entry.unit == "times" else entry.unit.replace("times", "once", 1)
+    if not math.isfinite(number):
+        return entry.unit.format(number) if "{}" in entry.unit else f"{number} {entry.unit}".rstrip()
     whole = abs(number) >= 1000 or number == round(number)
     digits = cell(round(number)) if whole else f"{number:.3g}"
     return entry.unit.format(digits) if "{}" in entry.unit else f"{digits} {entry.unit}".rstrip()
@@ -116,7 +118,7 @@ def sent(run: Any) -> book.Figure:
     ratio = sum(each) / (size * alone)
     said = f"For a gradient of {bytes_text(nbytes)}, {size} ranks sent {bytes_text(sum(each))} in all, "
     said += (
-        "which is what plain data parallelism sends."
+        "which is what the formula of a ring has for one all-reduce, and so for plain data parallelism."
         if abs(ratio - 1) < 1e-9
         else f"{ratio:.3g} times what plain data parallelism sends: {bytes_text(size * alone)}."
     )
@@ -265,7 +267,7 @@ def four_stages(batch: int = 4, large: int = 32) -> book.Figure:
 
 def phases(two_level: TwoLevel) -> book.Figure:
     """The three phases of the reader's recipe with healthy links, and what the uplinks carry meanwhile."""
-    names = ("reduce-scatter", "ring between the nodes", "all-gather")
+    phase = ("reduce-scatter", "ring between the nodes", "all-gather")
     times = suspects.phases(two_level)
     whole, busy = sum(times), times[1] / sum(times)
     said = f"By your function 3 GB take {1e3 * whole:.1f} ms. The uplinks send for {1e3 * times[1]:.1f} ms of them and "
@@ -277,8 +279,8 @@ def phases(two_level: TwoLevel) -> book.Figure:
     x = float(left)
     svg.text(8, top + 22, "phase", 12)
     svg.text(8, top + 84, "uplinks", 12)
-    base = top + 110
-    for k, (name, t) in enumerate(zip(names, times, strict=True)):
+    base = top + 150
+    for k, (name, t) in enumerate(zip(phase, times, strict=True)):
         width, look = wide * t / whole, series(k)
         svg.rect(x, top, width, 34, fill=look.colour, hatch=look.hatch, hover=f"{name}: {1e3 * t:.2f} ms")
         svg.text(x + width / 2, top + 50, f"{name}", 10.5, "middle")
@@ -292,13 +294,16 @@ def phases(two_level: TwoLevel) -> book.Figure:
         x += width
     level = base - (base - top - 72) * busy
     svg.line(left, level, left + wide, level, dash="6 4", width=1.5)
-    svg.text(left + 4, level - 4, f"average {busy:.0%}", 11)
     shown = base - (base - top - 72) * slow_sync.UPLINK_FRACTION
     svg.line(left, shown, left + wide, shown, dash="2 3", width=1.5)
-    svg.text(left + wide - 4, shown - 4, f"counter {slow_sync.UPLINK_FRACTION:.0%}", 11, "end")
+    below, above = sorted((level, shown), reverse=True)  # the lower line has its name below it, so none is struck out
+    names = {level: f"average of a healthy run, {busy:.0%}", shown: f"counter, {slow_sync.UPLINK_FRACTION:.0%}"}
+    svg.text(left + wide - 4, above - 4, names[above], 11, "end")
+    if below != above:
+        svg.text(left + wide - 4, below + 12, names[below], 11, "end")
     rows = [
         {"phase": name, "ms": 1e3 * t, "uplinks": f"{100 * (k == 1)} %"}
-        for k, (name, t) in enumerate(zip(names, times, strict=True))
+        for k, (name, t) in enumerate(zip(phase, times, strict=True))
     ]
     return book.Figure("Three phases, and what the uplinks do", "simulated", said, list(rows), svg.render(base + 26))
 
