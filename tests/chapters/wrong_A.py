@@ -18,8 +18,8 @@ WRONG = {
         """
         def agrees(said, found):
             return f"{found:.{len(said.split('.')[1])}f}" == said
-        """: "For said = '180' and found = 1750.0 your function stopped: IndexError: list index out of range. This number "
-        "has no point",
+        """: "For said = '180' and found = 1750.0 your function stopped: IndexError: list index out of range. "
+        "This number has no point",
     },
     "two_level_seconds": {
         "def two_level_seconds(nbytes, nodes, gpus, nvlink, port):\n    pass": "Return a number of seconds",

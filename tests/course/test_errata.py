@@ -184,11 +184,14 @@ def test_no_percentage_does_what_the_digits_do():
     shown = panels.judge(agrees)
     assert "14 of 31" in shown.sentence and "exactly the 17" in shown.sentence
     assert "It lets 0 of the 17 lines through, and refuses 4 right ones" in shown.use("within 1 %").sentence
-    assert "It lets 2 of the 17 lines through, and refuses 1 right ones" in shown.use("within 5 %").sentence
+    assert "It lets 2 of the 17 lines through, and refuses 1 right one." in shown.use("within 5 %").sentence
     right, wrong = (
         [abs(one.far) for one in agreeing.numbers() if (one.where in LINES) is listed] for listed in (False, True)
     )
     assert sum(far < max(right) for far in wrong) >= 3, "no percentage at all separates them"
+    assert shown.sentence.endswith(
+        "up to 8.6% apart here, and a wrong one as little as 1.5%, so no percentage separates them."
+    )
     rule, table = shown.box.children
     rule.value = "within 20 %"
     assert "lets 6" in table.value and table.value.index(">1104<") < table.value.index(">4000<"), "the nearest first"
@@ -202,7 +205,7 @@ def test_a_line_is_computed_again_with_other_numbers():
     assert "2400 / 50" in code.value and "48 times" in came.value and "grows faster" in words.value
     code.value = "2400 / 30"
     button.click()
-    assert "It comes to 80 times the computing" in came.value and "would be right" in came.value
+    assert "It comes to this: 80 times the computing" in came.value and "would be right" in came.value
     reset.click()
     assert "2400 / 50" in code.value and "48 times" in came.value
     assert "is not right: it says" in shown.run("2400 / 50") and "needs above 70 times" in shown.run("1")
@@ -219,6 +222,10 @@ def test_the_drawings_of_memory_and_of_order_have_the_numbers_of_their_questions
     held = sum(row["bytes on one GPU"] for row in memory.rows if row[""] == "ZeRO-1")
     assert held / 1e9 == pytest.approx(LINES["zero1-on-eighty"].claim().found)
     assert 100 * order.rows[0]["idle"] == LINES["each-microbatch"].claim().found == 75
+    failure = pictures.one_failure()
+    assert sum(row["minutes"] for row in failure.rows) == pytest.approx(18)
+    assert f"{LINES['rejoin-left-out'].claim().found:.1f}% of the 18 minutes" in failure.sentence
+    assert "80.1%" in failure.sentence
     assert "702 GB" in memory.sentence and "2.73 GB" in memory.sentence and "9% with 32" in order.sentence
 
 
@@ -414,8 +421,8 @@ def test_an_agrees_that_stops_is_told_for_which_number():
     from labkit.chapters.cA_errata import you_write
 
     stopped = you_write.tried(lambda said, found: said.split(".")[1], "180", 1750.0)
-    assert isinstance(stopped, you_write.Stopped) and stopped == "IndexError: list index out of range."
-    assert you_write.tried(agrees, "180", 1750.0) is False
+    assert stopped == [None, "IndexError: list index out of range."]
+    assert you_write.tried(agrees, "180", 1750.0) == [False, ""]
     with pytest.raises(NotImplementedError):
         you_write.tried(lambda said, found: (_ for _ in ()).throw(NotImplementedError()), "1", 1.0)
 

@@ -298,7 +298,12 @@ class Judge(Panel):
         refused = len([1 for one, fits in self.rows if not fits and one.where not in listed])
         if not through and not refused:
             return f"{said} Those that do not are exactly the {len(listed)} that are lines of this appendix."
-        return f"{said} It lets {through} of the {len(listed)} lines through, and refuses {refused} right ones."
+        said += f" It lets {through} of the {len(listed)} lines through, and refuses {refused} right {'one' if refused == 1 else 'ones'}."
+        right, wrong = (
+            [abs(one.far) for one, _ in self.rows if (one.where in listed) is kind] for kind in (False, True)
+        )
+        apart = f"A right number is up to {max(right):.1%} apart here, and a wrong one as little as {min(wrong):.1%}"
+        return f"{said} {apart}, so no percentage separates them." if max(right) > min(wrong) else f"{said} {apart}."
 
     def table(self) -> book.Table:
         """The numbers, the nearest first."""
@@ -387,7 +392,7 @@ class Computed(Panel):
         e, right = self.entry, replace(self.entry.claim(), found=number).agrees
         verdict = f"With that the source {'would be right' if right else 'is not right'}: it says {e.stated}"
         needs = f", which needs {e.says} {e.unit}".replace(" {}", "").rstrip() if e.quote else ""
-        return f"It comes to {pictures.told(e, number)}. {verdict}{needs}."
+        return f"It comes to this: {pictures.told(e, number)}. {verdict}{needs}."
 
     def _made(self) -> Any:
         from ipywidgets import HTML, Button, Dropdown, HBox, Layout, Textarea, VBox

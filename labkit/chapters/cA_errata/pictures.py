@@ -232,6 +232,29 @@ def one_gpu() -> book.Figure:
     return book.Figure("What one GPU holds", "simulated", said, list(rows), svg.render(bottom))
 
 
+def one_failure() -> book.Figure:
+    """The 18 minutes from one failure of a replica to the next: nobody works, 11 of 12 work, or all."""
+    every, recovery, stall, replicas, rejoin = 18.0, 10.0, 3.0, 12, cost.rejoin_stall_seconds() / 60
+    parts = (("nobody works", stall, 0.0), ("11 of 12 work", recovery - stall - rejoin, (replicas - 1) / replicas),
+             ("nobody works", rejoin, 0.0), ("all 12 work", every - recovery, 1.0))  # fmt: skip
+    share = cost.fault_tolerant_effective_time(every, recovery, stall, replicas, rejoin)
+    without = cost.fault_tolerant_effective_time(every, recovery, stall, replicas)
+    said = f"What is filled is effective: {share:.1%} of the {every:.0f} minutes. If the replica came back without a "
+    said += f"stall, it would be {without:.1%}, and this rounds to the 80 % of the source."
+    svg = Svg(WIDTH, "From one failure to the next", said)
+    top = heading(svg, "simulated", said) + 14
+    x, scale, tall = 8.0, (WIDTH - 16) / every, 60
+    for what, minutes, part in parts:
+        look = series(1 if part == 1 else 0)
+        svg.rect(x, top, minutes * scale, tall, dash="2 3")
+        svg.rect(x, top + tall * (1 - part), minutes * scale, tall * part, fill=look.colour, hatch=look.hatch)
+        svg.text(x + minutes * scale / 2, top + tall + 15, what, 10.5, "middle")
+        svg.text(x + minutes * scale / 2, top + tall + 28, f"{minutes:.3g} minutes", 10.5, "middle")
+        x += minutes * scale
+    rows = [{"what": what, "minutes": minutes, "works": f"{part:.0%}"} for what, minutes, part in parts]
+    return book.Figure("From one failure to the next", "simulated", said, list(rows), svg.render(top + tall + 40))
+
+
 def four_stages(batch: int = 4, large: int = 32) -> book.Figure:
     """Four stages with each microbatch by itself, and in a pipeline: when does a stage idle?"""
     stages = 4

@@ -17,26 +17,22 @@ SAID = [("48.5", 48.5226), ("48.5", 64.77), ("48.5", 48.58), ("180", 1750.0), ("
         ("2.30", 2.304), ("2.30", 2.33), ("18", 18.4), ("1", 1.7)]  # fmt: skip
 
 
-class Stopped(str):
-    """What a function raised, for one of its pairs."""
-
-
-def tried(fn: Callable[[str, float], object], said: str, found: float) -> object:
-    """What a function returns for one pair, or what stopped it. What it has not written stays an error of its own."""
+def tried(fn: Callable[[str, float], object], said: str, found: float) -> list[object]:
+    """What a function returns for one pair, and what stopped it, if anything. A stub stays an error of its own."""
     try:
-        return fn(said, found)
+        return [fn(said, found), ""]
     except NotImplementedError:
         raise
     except Exception as error:
-        return Stopped(f"{type(error).__name__}: {error}.")
+        return [None, f"{type(error).__name__}: {error}."]
 
 
 def digits_decide(student: Reader) -> str:
     got = student.through("agrees", 1, [SAID], lambda fn, rows, group: [tried(fn, *row) for row in rows]).results[0]
-    for (said, found), answer in zip(SAID, got, strict=True):
+    for (said, found), (answer, why) in zip(SAID, got, strict=True):
         text = "For said = {said!r} and found = {found} your function stopped: {why}{point}"
         point = "" if "." in said else " This number has no point, so no digits stand behind it."
-        student.expect(not isinstance(answer, Stopped), text, said=said, found=found, why=str(answer), point=point)
+        student.expect(not why, text, said=said, found=found, why=why, point=point)
         text = "Return True or False: for {said!r} and {found} you returned {answer!r}."
         student.expect(isinstance(answer, bool), text, said=said, found=found, answer=answer)
         digits = len(said.partition(".")[2])
