@@ -298,7 +298,8 @@ class Judge(Panel):
         refused = len([1 for one, fits in self.rows if not fits and one.where not in listed])
         if not through and not refused:
             return f"{said} Those that do not are exactly the {len(listed)} that are lines of this appendix."
-        said += f" It lets {through} of the {len(listed)} lines through, and refuses {refused} right {'one' if refused == 1 else 'ones'}."
+        ones = "one" if refused == 1 else "ones"
+        said += f" It lets {through} of the {len(listed)} lines through, and refuses {refused} right {ones}."
         right, wrong = (
             [abs(one.far) for one, _ in self.rows if (one.where in listed) is kind] for kind in (False, True)
         )
