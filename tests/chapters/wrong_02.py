@@ -115,5 +115,15 @@ WRONG = {
             group.send(mine, to=right)
             return group.recv(mine, source=left)
         """: "You overwrote `mine` before you sent it",
+        """
+        def pass_right(mine, group):
+            left, right = (group.rank - 1) % group.size, (group.rank + 1) % group.size
+            if group.rank % 2:
+                group.send(mine, to=right)
+                return group.recv(mine, source=left)
+            theirs = group.recv(torch.empty_like(mine), source=left)
+            group.send(mine, to=right)
+            return theirs
+        """: "what came was written over a `mine`",
     },
 }

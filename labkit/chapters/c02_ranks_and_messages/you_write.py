@@ -11,7 +11,7 @@ from torch import Tensor
 
 from labkit.data import decode, encode
 from labkit.grading.checks.student import Slips, Student, StudentError, same
-from labkit.grading.writing import you_write
+from labkit.grading.writing import Reader, you_write
 from labkit.wire import Group
 
 TEXTS = [
@@ -65,6 +65,7 @@ def whisper(text: str, group: Group, source: int, to: int) -> str:
     return text
 
 
+LOST = "It works, but what came was written over a `mine`: receive into a tensor of its own, `torch.empty_like(mine)`."
 OVERWRITTEN = "You overwrote `mine` before you sent it: receive into a tensor of its own, `torch.empty_like(mine)`."
 
 
@@ -84,7 +85,7 @@ def passed_on(x: Sequence[Tensor], first: Collection[int]) -> list[Tensor]:
     return got
 
 
-def everybody_has_a_letter(student: Student) -> str:
+def everybody_has_a_letter(student: Reader) -> str:
     for n in student.sizes((2, 4, 3, 5)):
         x = [student.tensor(6) + 10 * rank for rank in range(n)]
         run = student.run("pass_right", n, x)
@@ -103,6 +104,8 @@ def everybody_has_a_letter(student: Student) -> str:
             "It works, but all ranks send and receive at once, as `exchange` and handles do. Use `send` and `recv`."
         )
         student.expect(run.rounds > 1, at_once)
+    mine = [student.tensor(6) + 10 * rank for rank in range(2)]
+    student.expect(same(student.in_place("pass_right", 2, mine).results, mine), LOST)
     return "With 2, 3, 4 and 5 ranks nobody waits for ever, and each rank sends one message."
 
 

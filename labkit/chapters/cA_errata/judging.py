@@ -1,0 +1,90 @@
+"""Which numbers of the sources agree with ours, by the reader's rule or by a percentage?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+from labkit import book
+from labkit.chapters.cA_errata import agreeing
+from labkit.chapters.cA_errata.panel import Panel
+from labkit.course import errata
+
+Agrees = Callable[[str, float], bool]
+
+
+class Judge(Panel):
+    """Numbers of the sources beside ours, and a rule that tells which agree: the reader's, or a percentage."""
+
+    rules = {"your agrees": 0.0, "within 0.1 %": 0.001, "within 1 %": 0.01, "within 5 %": 0.05, "within 20 %": 0.2}
+
+    def __init__(self, agrees: Agrees) -> None:
+        super().__init__()
+        self.agrees = agrees
+        self.use(next(iter(self.rules)))
+
+    def use(self, rule: str) -> Judge:
+        """Another rule."""
+        self.rule = rule
+        part = self.rules[rule]
+        self.rows = [
+            (one, self.agrees(one.said, one.found) if not part else abs(one.far) <= part)
+            for one in sorted(agreeing.numbers(), key=lambda one: abs(one.far))
+        ]
+        return self
+
+    @property
+    def sentence(self) -> str:
+        """How many agree, and what the rule gets wrong."""
+        listed = {one.where for one, _ in self.rows} & set(errata())
+        agree = [one.where for one, fits in self.rows if fits]
+        said = f"By this rule {len(agree)} of {len(self.rows)} numbers agree."
+        through = len([where for where in agree if where in listed])
+        refused = len([1 for one, fits in self.rows if not fits and one.where not in listed])
+        if not through and not refused:
+            return f"{said} Those that do not are exactly the {len(listed)} that are lines of this appendix."
+        ones = "one" if refused == 1 else "ones"
+        said += f" It lets {through} of the {len(listed)} lines through, and refuses {refused} right {ones}."
+        right, wrong = (
+            [abs(one.far) for one, _ in self.rows if (one.where in listed) is kind] for kind in (False, True)
+        )
+        apart = f"A right number is up to {max(right):.1%} apart here, and a wrong one as little as {min(wrong):.1%}"
+        return f"{said} {apart}, so no percentage separates them." if max(right) > min(wrong) else f"{said} {apart}."
+
+    def table(self) -> book.Table:
+        """The numbers, the nearest first."""
+        rows = [
+            {
+                "what": f"{one.what} ({one.unit})",
+                "said": float(one.said),
+                "we find": float(one.found),
+                "apart": f"{100 * abs(one.far):.2g} %" if abs(one.far) < 0.995 else "by far",
+                "": "✓ agrees" if fits else "✗ does not",
+                "a line of this appendix": one.where in errata(),
+            }
+            for one, fits in self.rows
+        ]
+        return book.Table(rows)
+
+    def __repr__(self) -> str:
+        return f"{self.rule}: {self.sentence}\n{self.table().text()}"
+
+    def _html(self) -> str:
+        told = f'<p role="status" aria-live="polite">{escape(self.sentence)}</p>'
+        look = "<style>.lk-judged th, .lk-judged td { padding: 1px 10px }</style>"
+        return (
+            f'{told}{look}<div class="lk-judged" style="max-height: 560px; overflow: auto">{self.table().html()}</div>'
+        )
+
+    def _made(self) -> Any:
+        from ipywidgets import HTML, ToggleButtons, VBox
+
+        rule, shown = ToggleButtons(options=list(self.rules), description="rule"), HTML(self._html())
+        rule.observe(lambda change: setattr(shown, "value", self.use(change["new"])._html()), "value")
+        return VBox([rule, shown])
+
+
+def judge(agrees: Agrees) -> Judge:
+    """Which numbers agree, by the function that the reader wrote or by a percentage?"""
+    return Judge(agrees)

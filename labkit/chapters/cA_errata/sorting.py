@@ -1,0 +1,127 @@
+"""The lines of a group, to be sorted by the question that finds each; and how many each question finds."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from labkit import book
+from labkit.chapters.cA_errata import apart as one_line, pictures
+from labkit.chapters.cA_errata.panel import Panel
+from labkit.course import errata
+from labkit.course.errata import Erratum, questions
+
+FINDS = {
+    "what": "a percentage or a factor whose base is missing, or has changed on the way",
+    "all": "two numbers of which one counts more than the other: one GPU or all, one direction or both",
+    "unit": "bits taken for bytes, MB for MiB, or a rate of one thing for the rate of another",
+    "sum": "parts that do not make up the whole, or a part that was left out of a sum",
+    "itself": "a sentence that other numbers of the same text contradict",
+    "small": "what becomes visible when two ranks or four stages go through the events one by one",
+}  # what each question is good for, by its id: said of one that does not find a line
+
+
+class Sort(Panel):
+    """The other lines of a group, one after another: which question finds it? Below, all of them as a folded table.
+
+    A line stands there with what contradicts it. A first wrong question gets a hint, and a second one the answer.
+    """
+
+    def __init__(self, table: pictures.Lines) -> None:
+        super().__init__()
+        self.table = table
+        self.entries = [e for e in table if e.id not in one_line.pencils()]
+        self.at, self.asked, self._missed = 0, dict[str, bool](), set[str]()
+
+    def __repr__(self) -> str:
+        return repr(self.table)
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        if book.live():
+            display(self.box)
+        display(self.table)
+
+    @property
+    def entry(self) -> Erratum:
+        return self.entries[self.at]
+
+    def statement(self) -> str:
+        """What the line says, and what contradicts it, as HTML: not our number, and not the question."""
+        e = self.entry
+        return (
+            f"<p>Line {self.at + 1} of {len(self.entries)}: {escape(f'{e.source}, {e.place}')}. "
+            f"<b>{escape(pictures.claimed(e))}</b></p><p>What contradicts it: {escape(pictures.objection(e))}</p>"
+            "<p>Which question leads from the sentence to this contradiction?</p>"
+        )
+
+    def ask(self, question: str) -> str:
+        """What is said when the reader asks that question of the line, as HTML. The first one of a line counts."""
+        again = self._missed
+        e, all_questions = self.entry, questions()
+        first = all_questions[e.caught[0]] if e.caught else ""
+        self.asked.setdefault(e.id, question in e.caught)
+        if not e.caught:
+            said = "✗ None of the six finds this one: it takes knowledge of the field."
+        elif question == e.caught[0]:
+            said = f"✓ {first}"
+        elif question in e.caught:
+            said = f"✓ This one finds it too; we would ask first: {first}"
+        elif e.id in again:
+            said = f"✗ We would ask: {first} It finds {FINDS[e.caught[0]]}."
+        else:
+            again.add(e.id)
+            said = f"✗ {all_questions[question]} That finds {FINDS[question]}. This contradiction is of another kind."
+            return f'<p role="status" aria-live="polite"><b>{escape(said)}</b> Try once more.</p>'
+        caught = f"{sum(self.asked.values())} of {len(self.asked)} found at first try."
+        return (
+            f'<p role="status" aria-live="polite"><b>{escape(said)}</b> What we find ({e.comes}): '
+            f"<b>{escape(pictures.told(e))}</b>. {caught}</p>"
+        )
+
+    def go(self, by: int) -> None:
+        """Another line."""
+        self.at = (self.at + by) % len(self.entries)
+
+    def _made(self) -> Any:
+        from ipywidgets import HTML, Button, HBox, Layout, VBox
+
+        shown, answer = HTML(self.statement()), HTML()
+        buttons = [Button(description=name, layout=Layout(width="auto")) for name in questions().values()]
+        for id, one in zip(questions(), buttons, strict=True):
+            one.on_click(lambda _, id=id: setattr(answer, "value", self.ask(id)))
+        back, on = Button(description="Line before"), Button(description="Next line")
+
+        def go(by: int) -> None:
+            self.go(by)
+            shown.value, answer.value = self.statement(), ""
+
+        back.on_click(lambda _: go(-1))
+        on.on_click(lambda _: go(1))
+        row = HBox(buttons, layout=Layout(flex_flow="row wrap"))
+        return VBox([shown, row, answer, HBox([back, on])])
+
+
+def lines(kind: str) -> Sort | pictures.Said:
+    """The lines of one group, to sort by the question that finds each, and as a table. Or a sentence: no such group."""
+    table = pictures.lines(kind)
+    return table if isinstance(table, pictures.Said) else Sort(table)
+
+
+def found_by() -> book.Conclusion:
+    """How many lines each question finds first, and what none of them finds."""
+    first = [e.caught[0] for e in errata().values() if e.caught]
+    most, *others = sorted(questions(), key=first.count, reverse=True)
+    left = [e for e in errata().values() if not e.caught]
+    return book.conclude(
+        "Of the {all} lines these questions find {found}. *{most}* alone finds {many} of them, and it needs no more "
+        "than the text itself. The other five find {others}. What none of them finds is this: {left} For that you "
+        "have to know the format.",
+        all=len(errata()),
+        found=len(first),
+        most=questions()[most],
+        many=first.count(most),
+        others=", ".join(f"{first.count(id)} (*{questions()[id]}*)" for id in others),
+        left=" ".join(pictures.claimed(e) for e in left),
+    )
