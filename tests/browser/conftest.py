@@ -22,3 +22,10 @@ def copies(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """What `labkit lab` opens: a reader's own copies of all chapters, and no progress yet."""
     with running(tmp_path_factory.mktemp("copies"), chromium, copies=True) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def other_copies(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Those of another reader, for a second story of the same chapter."""
+    with running(tmp_path_factory.mktemp("other_copies"), chromium, copies=True) as started:
+        yield started

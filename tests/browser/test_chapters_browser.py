@@ -161,10 +161,10 @@ def test_a_chapter_from_the_first_cell_to_the_last_quiz(copies: Lab, name: str) 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in STORIES if load_chapter(name).to_write])
-def test_every_function_is_written_and_every_workbench_operated_by_keyboard(copies: Lab, name: str) -> None:
+def test_every_function_is_written_and_every_workbench_operated_by_keyboard(other_copies: Lab, name: str) -> None:
     """In a narrow window: a wrong version first, its sentence, a solution unfolded, then a right one."""
     file, right = load_chapter(name), solved(name)
-    reader = Reader(copies, f"notebooks/{name}.ipynb", kept=f"{name}_by_hand", width=900, height=1300)
+    reader = Reader(other_copies, f"notebooks/{name}.ipynb", kept=f"{name}_by_hand", width=900, height=1300)
     reader.page.evaluate("window.jupyterapp.commands.execute('application:toggle-left-area')")
     predict_and_run(reader, Story((), ()), file)
     for what in right:
@@ -176,7 +176,7 @@ def test_every_function_is_written_and_every_workbench_operated_by_keyboard(copi
         reader.cell(index).scroll_into_view_if_needed()
         reader.keep_screen(f"bench-{index}")
         assert reader.cell(index).locator(".lk-bench").evaluate(CUT_OFF) == []
-    copies.check_axe(reader.page, ".lk-bench", excluded=[".js-plotly-plot"])
+    other_copies.check_axe(reader.page, ".lk-bench", excluded=[".js-plotly-plot"])
     assert not reader.console
     reader.page.close()
 
