@@ -51,10 +51,13 @@ def test_where_the_ring_is_never_slower_the_runs_cross_at_a_smaller_size() -> No
 @pytest.mark.parametrize(
     ("small", "large", "told"),
     [
-        (1.0, 1.2, "No mark is further from its line than a factor of 1.2"),
+        (1.0, 1.2, "No mark is further from its line than a factor of 1.2, so two numbers describe these runs well."),
+        (1.0, 1.4, "No mark is further from its line than a factor of 1.4, so two numbers describe these runs roughly"),
         (1.0, 3.0, "fail for large tensors only"),
-        (0.5, 1.0, "fail for small tensors only"),
-        (3.0, 2.0, "fail for small tensors and for large ones"),
+        (3.0, 1.0, "fail for small tensors only"),
+        (1 / 1.47, 1.54, "faster than their lines, by up to a factor of 1.5. So something else"),
+        (1.0, 0.5, "faster than their lines, by up to a factor of 2."),
+        (3.0, 2.0, "so trust the marks more."),
     ],
 )
 def test_a_fit_is_judged_by_its_worst_mark_and_by_where_that_is(small: float, large: float, told: str) -> None:

@@ -159,7 +159,10 @@ def followed(run: Any) -> book.Stepper | str:
 def verdict(run: Any) -> str:
     """Whether all ranks hold the sum, and how long it took."""
     replay = book.record(run.trace)
-    return f"{replay.verdict} The run took {format_seconds(run.trace.duration, 3)} ({run.trace.badge})."
+    told = f"{replay.verdict} The run took {format_seconds(run.trace.duration, 3)} ({run.trace.badge})."
+    if replay.flaws:
+        told += " The picture opens at the slip. In its last step, what is wrong is orange."
+    return told
 
 
 def brought_and_got(run: Any) -> book.Table:
@@ -188,9 +191,10 @@ def cost_of_call(run: Any) -> str:
     )
     if call.name in FOLLOWED:
         told += (
-            " In the picture, r0 stands for what rank 0 brought and r0+r1 for the sum of what ranks 0 and 1 brought. "
-            "The small number outside a box is that of the chunk."
+            " In the picture, r0 stands for what rank 0 brought and r0+r1 for the sum of what ranks 0 and 1 brought."
         )
+        if book.record(run.trace).chunks > 1:
+            told += " The small number outside a box is that of the chunk."
     return told
 
 
