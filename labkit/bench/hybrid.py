@@ -85,7 +85,7 @@ def search(options: argparse.Namespace) -> list[dict[str, Any]]:
             busy.append(time.process_time() - worked)
         rows.append({
             "GPUs": gpus, "plans": found.considered, "fit": found.fitting, "best of 3 s": min(seconds),
-            "processor s": min(busy), "at most s": SEARCH.get(gpus, float("nan")), "best plan": str(found.winner.plan),
+            "processor s": min(busy), "at most s": SEARCH.get(gpus, float("nan")), "best plan": str(found.winner.plan) if found.best else "none fits",
         })  # fmt: skip
     print(f"\nall factorisations for {model.name} (wall clock)\n{table(rows)}", flush=True)
     return rows

@@ -4,7 +4,8 @@ Both doors (this one and that of a student's notebook) give a check the same evi
 seen differently is brought together here:
 
 limits     A run that does not end is a "limit" for both. Here it has twice the notebook's time, because other
-           submissions are graded beside it; and all runs of an exercise together have `TOGETHER`.
+           submissions are graded beside it, and more while its ranks stand in line for a core (sandbox/call.py); and
+           all runs of an exercise together have `TOGETHER`.
 rounds     The switch delivers in rounds. A notebook computes them from what each rank had waited for (see
            checks/rounds.py), and there a receive that begins after a send of the same rank has ended counts as
            later too: it may find more rounds, so that what passes there passes here.
@@ -105,6 +106,7 @@ class SandboxStudent(Student):
             seen = question()
             if seen.failure is not None and seen.failure.kind == "sandbox":
                 seen = question()
+            self._spent -= seen.longer
         finally:
             self._spent += time.monotonic() - begin
         if seen.output.strip():

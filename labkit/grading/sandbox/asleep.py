@@ -1,7 +1,8 @@
-"""Whether processes have nothing to do but wait, as the kernel says it from outside (Linux)."""
+"""Whether processes have nothing to do but wait, or wait for a core, as the kernel says it from outside (Linux)."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 
@@ -28,3 +29,18 @@ def signature(pids: Iterable[int]) -> tuple[str, ...] | None:
                 return None
             found.append(f"{thread} {text.partition('voluntary_ctxt_switches:')[2]}")
     return tuple(found)
+
+
+def cores(pids: Iterable[int]) -> tuple[float, float]:
+    """Seconds that the threads of these processes ran, and that they were ready to and stood in line for a core.
+
+    (0, 0) of what has ended, and of a kernel that keeps no such account (CONFIG_SCHED_INFO).
+    """
+    ran = stood = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/schedstat") as f:
+                    a, b, _ = f.read().split()
+                ran, stood = ran + int(a), stood + int(b)
+    return ran / 1e9, stood / 1e9

@@ -56,6 +56,7 @@ class Evidence:
     peak_bytes: growth of the memory of each rank's process since just before it read the answer cells, as the kernel
     accounts it; the inputs are not in it (`input_bytes` says what they take). failure: None, or why there are no
     results; what was counted until then is there all the same. output: what the ranks printed, cut at the limit.
+    longer: seconds beyond the limit that they were given, because others had the cores.
     """
 
     results: list[Any] = field(default_factory=list)
@@ -66,6 +67,7 @@ class Evidence:
     input_bytes: list[int] = field(default_factory=list)
     failure: Failure | None = None
     output: str = ""
+    longer: float = 0.0
 
     @property
     def bytes_sent(self) -> list[int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 from leftovers import NEVER
@@ -27,6 +29,37 @@ def attack():
 """
     e = run(source, seconds=1.0)
     assert e.failure is not None and e.failure.kind == "time", e
+
+
+@pytest.fixture
+def busy():
+    """A machine whose cores all have much else to do."""
+    others = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(5 * len(os.sched_getaffinity(0)))
+    ]
+    yield
+    for other in others:
+        other.kill()
+        other.wait()
+
+
+COMPUTES = """
+import time
+def attack(seconds):
+    while time.process_time() < seconds: pass
+    return "there"
+"""
+
+
+def test_time_in_which_others_had_the_cores_does_not_count(run, busy):
+    e = run(COMPUTES, 0.7, seconds=1.0)
+    assert e.failure is None and e.results == ["there"]
+    assert 0 < e.longer <= 9
+
+
+def test_a_loop_on_a_busy_machine_ends_too(run, busy):
+    e = run(COMPUTES, 1000.0, seconds=0.5)
+    assert e.failure is not None and e.failure.kind == "time"
 
 
 def test_a_loop_in_the_answer_cell_itself(sandbox):
