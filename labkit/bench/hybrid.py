@@ -83,9 +83,10 @@ def search(options: argparse.Namespace) -> list[dict[str, Any]]:
             found = planner.search(model, planner.h100_cluster(gpus), max(2048, gpus))
             seconds.append(time.perf_counter() - begin)
             busy.append(time.process_time() - worked)
+        best = str(found.winner.plan) if found.best else "none fits"
         rows.append({
             "GPUs": gpus, "plans": found.considered, "fit": found.fitting, "best of 3 s": min(seconds),
-            "processor s": min(busy), "at most s": SEARCH.get(gpus, float("nan")), "best plan": str(found.winner.plan) if found.best else "none fits",
+            "processor s": min(busy), "at most s": SEARCH.get(gpus, float("nan")), "best plan": best,
         })  # fmt: skip
     print(f"\nall factorisations for {model.name} (wall clock)\n{table(rows)}", flush=True)
     return rows
