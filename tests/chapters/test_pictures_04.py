@@ -14,7 +14,7 @@ import labkit
 import labkit.collectives
 import labkit.parallel
 from labkit import Link, Network, cost
-from labkit.chapters.c04_data_parallelism import arithmetic, breaking, panels, pictures, reading
+from labkit.chapters.c04_data_parallelism import arithmetic, breaking, order, panels, pictures, reading
 from labkit.chapters.c04_data_parallelism.machine import (
     BACKWARD,
     FORWARD,
@@ -27,8 +27,9 @@ from labkit.chapters.c04_data_parallelism.machine import (
 from labkit.chapters.c04_data_parallelism.steps import milliseconds, step_of
 from labkit.chapters.c04_data_parallelism.turns import in_turn
 from labkit.chapters.c04_data_parallelism.you_write import into_buckets, overlapped
-from labkit.models import GPTConfig
+from labkit.models import GPTConfig, flat_gradient
 from labkit.parallel import Sampler
+from labkit.pocket import data_parallel
 
 TEXT = (Path(__file__).parents[2] / "notebooks" / "04_data_parallelism.ipynb").read_text(encoding="utf-8")
 
@@ -168,6 +169,82 @@ def test_a_skipped_layer_in_overlapped_is_told_if_one_rank_skips_it_and_passes_i
 
 
 @pytest.mark.ranks
+def test_where_a_rank_has_skipped_a_layer_buckets_of_one_size_are_mixed_before_the_error(tmp_path: Path) -> None:
+    def step(group):  # type: ignore[no-untyped-def]
+        model = breaking.small_gpt(breaking.UNUSED if group.rank == 1 else breaking.AGREED, 64, 0)
+        parameters = list(model.parameters())
+        buckets = into_buckets(parameters, sum(p.nbytes for p in parameters) // 5)
+        place = {p: n for n, bucket in enumerate(buckets) for p in bucket}
+        missing, log = [len(bucket) for bucket in buckets], []
+
+        def arrived(p):  # type: ignore[no-untyped-def]
+            n = place[p]
+            missing[n] -= 1
+            if missing[n] == 0:
+                own = torch.cat([q.grad.flatten() for q in buckets[n]])
+                averaged = labkit.collectives.all_reduce(own.clone(), group, op="avg", algorithm="ring")
+                log.append((n, own, averaged))
+                torch.save(log, tmp_path / f"{group.rank}.pt")
+
+        for p in parameters:
+            p.register_post_accumulate_grad_hook(arrived)
+        text_loss(model, group).backward()
+
+    with pytest.raises(labkit.RankFailed, match="Mismatch"):
+        labkit.launch(step, 2, transport="local")
+    first, skips = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    assert [n for n, _, _ in first[:3]] == [0, 1, 2] and [n for n, _, _ in skips[:3]] == [0, 2, 3]
+    for (_, own, averaged), (_, other, same) in zip(first[:3], skips[:3], strict=True):
+        assert torch.equal(averaged, same) and torch.allclose(averaged, (own + other) / 2)
+
+
+@pytest.mark.ranks
+def test_of_two_buckets_in_another_order_those_of_one_size_are_mixed_in_silence_and_a_wrapper_that_waits_is_right() -> (
+    None
+):
+    def step(group, late, wrap):  # type: ignore[no-untyped-def]
+        model = slow_gpt(group)
+        parameters = list(model.parameters())
+        nbytes = sum(p.nbytes for p in parameters) // 5
+        buckets = into_buckets(parameters, nbytes)
+        if late is not None and group.rank == 1:
+            order.arrive_late(buckets[late], after=buckets[late + 1])
+        with one_step(group):
+            if wrap:
+                text_loss(data_parallel.DataParallel(model, group, nbytes), group).backward()
+            else:
+                overlapped(text_loss(model, group), buckets, group)
+        return flat_gradient(model)
+
+    def run(*how):  # type: ignore[no-untyped-def]
+        return labkit.launch(step, 2, *how, clock="virtual", transport="local")
+
+    right = run(None, False)
+    silent, loud = (order.outcome(run, late, False) for late in (0, 3))
+    assert not isinstance(silent, str) and min(order.distances(silent, right.results[0])) > 0.05
+    assert not torch.equal(silent[0], silent[1]), "the replicas will drift apart"
+    assert isinstance(loud, str) and loud.startswith("Mismatch: rank 1 called all_reduce on float32[20608]")
+    assert "buckets 0 and 1 (199,936 and 199,936 bytes): no error. Rank 0's" in order.told(silent, 0, right)
+    assert order.told(loud, 3, right).startswith("buckets 3 and 4 (199,936 and 82,432 bytes): Mismatch: rank 1")
+    for late in (0, 3):
+        gradients = order.outcome(run, late, True)
+        assert not isinstance(gradients, str) and max(order.distances(gradients, right.results[0])) < 1e-6
+
+
+def test_independent_parts_that_are_computed_in_another_order_have_their_gradients_in_another_order() -> None:
+    def arrivals(*names: str) -> list[str]:
+        parts = {name: torch.nn.Linear(2, 2, bias=False) for name in ("left", "right")}
+        come: list[str] = []
+        for name, part in parts.items():
+            part.weight.register_post_accumulate_grad_hook(lambda p, name=name: come.append(name))
+        results = {name: parts[name](torch.ones(2)).sum() for name in names}
+        (results["left"] + results["right"]).backward()
+        return come
+
+    assert arrivals("left", "right") == ["right", "left"] and arrivals("right", "left") == ["left", "right"]
+
+
+@pytest.mark.ranks
 def test_late_steps_are_those_in_which_a_rank_stalled_told_from_the_clock_alone() -> None:
     def stalling(group, stalls):  # type: ignore[no-untyped-def]
         for step in range(8):
@@ -229,6 +306,8 @@ def test_the_panel_asks_what_was_averaged_where_a_rank_has_left() -> None:
     full.results[0][0][:] = full.results[1][0][:] = [1, 3]
     said = "Weights that are not finite, of 3: on each rank 1 after step 1 and 3 after step 2."
     assert getattr(breaking.weights_after(full), "sentence", "") == said
+    told = getattr(breaking.weights_after(left), "sentence", "")
+    assert told == "All weights are finite. Rank 1 took no second step of its own."
 
 
 class Shown:
@@ -246,12 +325,25 @@ class Shown:
         ([range(14), range(14, 26)], "1 of 27 examples was never read, the others once."),
         ([range(27), range(27)], "All 27 examples were read, 27 of them twice. Each rank read all of them, in 1 step "),
         ([range(14), range(14)], "13 of 27 examples were never read, and 14 more than once."),
+        ([range(14), range(14, 27)], "All 27 examples were read, each of them once. In the next epoch"),
     ],
 )
 def test_what_became_of_an_epoch_is_a_plain_sentence(batches: list[range], said: str) -> None:
     run = Shown([[[list(batch)], [list(batch)]] for batch in batches])
     assert reading.shares(run).startswith(said)
     assert reading.who_reads(run).step == 0, "the story begins before anybody has read"
+
+
+def test_a_rank_without_an_example_in_the_last_step_is_named() -> None:
+    def epoch(group):  # type: ignore[no-untyped-def]
+        sampler = Sampler(reading.COUNT, (group.rank, group.size), batch=2, last="exact")
+        return [[batch.tolist() for batch in sampler.epoch(number)] for number in (0, 1)]
+
+    each = [[epoch(SimpleNamespace(rank=rank, size=n)) for rank in range(n)] for n in (4, 5, 2)]
+    told = [reading.shares(Shown(one)).split(". ")[1] for one in each]
+    assert told[0] == "In the last step rank 3 has no example"
+    assert [len(first) for first, _ in each[0]] == [4, 4, 4, 3]
+    assert told[1:] == ["In the next epoch the ranks read them in another order (measured)."] * 2
 
 
 def test_where_the_replicas_have_gone_is_seen_before_anybody_presses_play() -> None:

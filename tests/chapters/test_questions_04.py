@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit import Link, book, cost
-from labkit.chapters.c04_data_parallelism import arithmetic
+from labkit.chapters.c04_data_parallelism import arithmetic, panels
 from labkit.course.chapter_file import load_chapter
 from labkit.course.questions import Question
 
@@ -73,7 +73,9 @@ def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
     pick = CHAPTER.forecast("bucket-size", sizes | {"best": 3})
     assert pick.declared == (3,) and pick.choices == tuple("abcde")  # type: ignore[attr-defined]
     assert "with the 4 ranks of this run each bucket pays $2(N-1)\\,\\alpha$ = 12 ms" in pick.prompt
-    assert "where on the near link it pays 1.2 ms." in pick.prompt
+    assert "of latencies there, and 1.2 ms on the near link." in pick.prompt
+    question, *rest = pick.prompt.strip().split("\n\n")
+    assert question.endswith("is the step fastest on the far link?") and len(rest) == 1, "only it is bold"
     assert "every bucket pays the latencies" in pick.why([0], [3]) and pick.why([3], [3]) == ""
 
 
@@ -111,6 +113,19 @@ def test_the_ticks_of_an_axis_are_round_numbers(least: float, ticks: float) -> N
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7, 8])
+def test_the_five_sizes_are_those_of_the_panel_or_the_panel_has_them_too(
+    ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near, far = Link(50e6, 0.2e-3), Link(50e6, 2e-3)
+    five = arithmetic.StepModel(0.02, (2e-3,) * 20, (40_000,) * 20, ranks).five_sizes(near, far)
+    assert {75e3, 250e3, 410e3} & set(five), "sizes that the opening has as well"
+    monkeypatch.setattr(book, "workbench", lambda step, controls, *rest, **options: controls["bucket_kB"])
+    sizes: list[float] = panels.buckets(lambda: None, {}, ranks, [*five, 91_300.0])
+    assert {nbytes / 1000 for nbytes in five} <= set(sizes) and set(sizes) > set(panels.SIZES) and 91.3 in sizes
+    assert sizes == sorted(sizes) and panels.buckets(lambda: None, {}, ranks, [75e3, 1e3]) == panels.SIZES
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 7, 8])
 def test_the_five_sizes_hold_the_fastest_of_both_links_and_differ_in_their_buckets(ranks: int) -> None:
     near, far = Link(50e6, 0.2e-3), Link(50e6, 2e-3)
     model = arithmetic.StepModel(0.02, (2e-3,) * 20, (40_000,) * 20, ranks)
@@ -127,14 +142,16 @@ def test_a_plan_names_the_best_bucket_of_a_model_that_is_worked_out_by_hand() ->
     single = rows[-1]
     assert single["step, ms"] == pytest.approx(300 + 2000), "2 GB go once over a link of 1 GB a second"
     assert rows[0]["step, ms"] <= rows[1]["step, ms"] <= single["step, ms"] and "2 GB" in said
+    assert "and less than 1% of it is exposed" in arithmetic.plan(200e6, 0.4, 8, Link(400e9, 5e-6))[0]
+    assert "and more than 99% of it is exposed" in arithmetic.plan(10e9, 0.02, 2, Link(1e9, 5e-6))[0]
     assert "is ever cut" not in said, "a hundredth of it is 20 MB, less than PyTorch's bucket"
 
 
 def test_a_gradient_that_is_larger_than_a_bucket_is_told_why_it_is_a_bucket_of_its_own() -> None:
     said, rows = arithmetic.plan(1.5e9, 0.4, 32, Link(25e9, 20e-6))
     assert rows[1]["number"] == 100 and said.endswith(
-        "Each of the 100 gradients has 30 MB, more than PyTorch's default of 25 MiB, and none is ever cut: so there it "
-        "is a bucket of its own."
+        "Each of the 100 gradients has 30 MB, more than PyTorch's default of 25 MiB, and no gradient is ever "
+        "cut. So with that default each of them is a bucket of its own."
     )
 
 
@@ -142,16 +159,21 @@ def test_the_curves_begin_at_the_computing_and_what_a_reader_has_tried_on_one_li
     model = arithmetic.StepModel(0.02, (2e-3,) * 20, (40_000,) * 20, 4)
     links = {"near": Link(50e6, 0.2e-3), "far": Link(50e6, 2e-3)}
     drawn = arithmetic.step_by_size(model, links, {}, 75e3)
-    assert drawn.badge == "simulated" and "Both axes begin at the 60 ms of computing" in drawn.sentence
-    assert drawn.svg.count(">60<") == 2 and drawn.svg.count(">your best<") == 1 == drawn.svg.count(">your best, near<")
+    assert drawn.badge == "simulated" and "The dashed line is the 60 ms of computing" in drawn.sentence
+    assert drawn.svg.count(">60 ms of computing<") == 2 and drawn.svg.count(">your best<") == 1 == drawn.svg.count(
+        ">your best, near<"
+    )
     assert "runs on the far link (emulated)" in drawn.svg
 
 
 @pytest.mark.parametrize(
     ("low", "peak", "ticks"),
-    [(60, 320, [60, 100, 200, 300]), (60, 87.6, [60, 70, 80]), (60, 460, [60, 100, 200, 300, 400])],
-)
-def test_above_its_beginning_an_axis_has_round_numbers(low: float, peak: float, ticks: list[float]) -> None:
+    [(60, 320, [50 * k for k in range(1, 8)]), (60, 87.6, [60, 65, 70, 75, 80, 85, 90]),
+     (60, 460, [0, 100, 200, 300, 400, 500])],
+)  # fmt: skip
+def test_an_axis_has_round_numbers_at_equal_distances_and_one_at_both_ends(
+    low: float, peak: float, ticks: list[float]
+) -> None:
     assert arithmetic._ticks(low, peak) == pytest.approx(ticks)
 
 

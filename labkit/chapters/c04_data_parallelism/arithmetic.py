@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import floor, log, log10
+from math import ceil, floor, log, log10
 from typing import Any
 
 from labkit import Link, book, cost
@@ -17,6 +17,7 @@ from labkit.chapters.c04_data_parallelism.steps import milliseconds, step_of
 from labkit.cost.units import MS, format_bytes, format_seconds
 
 POINTS = 120  # sizes of a bucket that a curve shows
+SIZES = [1, 8, 32, 75, 125, 250, 410, 1000]  # kB, of the panels; each makes another number of buckets
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,27 @@ class StepModel:
         return [low * (high / low) ** (k / (POINTS - 1)) for k in range(POINTS)]
 
     def five_sizes(self, near: Link, far: Link) -> list[float]:
-        """Five of them with different numbers of buckets, and the fastest on both links are among them."""
+        """Five sizes with different numbers of buckets, and the fastest on both links are among them.
+
+        They are sizes of the panels, if those make the same buckets.
+        """
         every = self.range_of_sizes()
-        found: dict[int, float] = {}
+        found: dict[tuple[int, ...], float] = {}
+        for kB in SIZES:
+            found.setdefault(self._cut(1000.0 * kB), 1000.0 * kB)
+        five: dict[int, float] = {}
         wanted = [self.fastest(every, far), self.fastest(every, near), every[0], every[-1]]
-        for nbytes in (*wanted, *(self.nbytes / parts for parts in (6.5, 2, 12, 3, 20, 4.5))):
-            if len(found) < 5:
-                found.setdefault(len(self.step(nbytes, near).buckets), nbytes)
-        return sorted(found.values())
+        extra = (self.nbytes / parts for parts in (6.5, 2, 12, 3, 20, 4.5))
+        for nbytes in (*wanted, *reversed(found.values()), *extra):
+            cut, rounded = self._cut(nbytes), float(f"{nbytes:.2g}")
+            if len(five) < 5:
+                five.setdefault(len(cut), found.get(cut, rounded if self._cut(rounded) == cut else nbytes))
+        return sorted(five.values())
+
+    def _cut(self, bucket_bytes: float) -> tuple[int, ...]:
+        """The bytes of each bucket."""
+        step = self.step(bucket_bytes, Link(1.0, 0.0))
+        return tuple(round(bucket.nbytes) for bucket in step.buckets)
 
     def about_sizes(self, sizes: Sequence[float], near: Link, far: Link) -> dict[str, Any]:
         """What the question after the fastest size needs to know."""
@@ -198,8 +212,8 @@ def step_by_size(
     told = [f"{name} {least[name].seconds / MS:.1f} ms, with {_buckets(least[name])}" for name in links]
     computing = model.computing / MS
     said = (
-        f"The shortest step by the formula: {', '.join(told)}. Both axes begin at the {computing:.3g} ms of computing, "
-        "but each has a scale of its own."
+        f"The shortest step by the formula: {', '.join(told)}. The dashed line is the {computing:.3g} ms of computing. "
+        "Each axis has a scale of its own."
     )
     svg = Svg(WIDTH, "A step by the size of its buckets", said)
     looks = [("the formula", BLUE, "", ""), ("its shortest step", GREEN, "x", "")]
@@ -211,7 +225,8 @@ def step_by_size(
         left = 52 + panel * 378.0
         points = {nbytes: model.step(nbytes, link).seconds / MS for nbytes in sizes}
         dots = {n: milliseconds(run) for n, run in runs.items()} if name == list(links)[-1] else {}
-        low, peak = computing, max(*points.values(), *dots.values(), 0.0)
+        marks = _ticks(computing, max(*points.values(), *dots.values(), 0.0))
+        low, peak = marks[0], marks[-1]
 
         def x(nbytes: float, left: float = left) -> float:
             inside = min(max(nbytes, sizes[0]), sizes[-1])
@@ -222,9 +237,11 @@ def step_by_size(
 
         svg.text(left, top + 6, f"{name}: a latency of {format_seconds(link.latency)}", bold=True)
         svg.rect(left, top + 20, wide, high)
-        for ms in _ticks(low, peak):
+        for ms in marks:
             svg.line(left - 4, y(ms), left, y(ms))
             svg.text(left - 6, y(ms) + 4, f"{ms:g}", 11, "end")
+        svg.line(left, y(computing), left + wide, y(computing), "4 3")
+        svg.text(left + 6, y(computing) - 4, f"{computing:.3g} ms of computing", 11)
         for kB in (1, 10, 100, 1000):
             if sizes[0] <= 1000 * kB <= sizes[-1]:
                 svg.line(x(1000 * kB), top + 20 + high, x(1000 * kB), top + 24 + high)
@@ -255,13 +272,21 @@ def _round_step(atleast: float) -> float:
 
 
 def _ticks(low: float, peak: float) -> list[float]:
-    """Of an axis that begins at `low`: that, and round numbers above it, the first of them not too near."""
-    pitch = _round_step((peak - low) / 4)
-    return [low, *(pitch * k for k in range(floor(peak / pitch) + 1) if pitch * k >= low + 0.4 * pitch)]
+    """Round numbers at equal distances, from `low` or just below it to `peak` or just above it."""
+    pitch = _round_step((peak - low) / 6)
+    return [pitch * k for k in range(floor(low / pitch + 1e-6), ceil(peak / pitch - 1e-6) + 1)]
 
 
 def _buckets(step: cost.DataParallelStep) -> str:
     return f"{len(step.buckets)} bucket{'s' * (len(step.buckets) != 1)}"
+
+
+def _part(step: cost.DataParallelStep) -> str:
+    """How much of a step is exposed: never "0%" where there is some, nor "100%" where something is computed as well."""
+    part = step.exposed / step.seconds
+    if 0 < part < 0.01:
+        return "less than 1%"
+    return "more than 99%" if 0.99 < part < 1 else f"{part:.0%}"
 
 
 LAYERS, BYTES = 100, 2  # of a model of which only its parameters are known: even gradients of 16 bits
@@ -284,12 +309,12 @@ def plan(parameters: float, computing: float, ranks: int, link: Link) -> tuple[s
     step = model.step(best, link)
     said = (
         f"A gradient of {format_bytes(model.nbytes, 3)}: buckets of {format_bytes(step.buckets[0].nbytes, 3)} make the "
-        f"shortest step, {format_seconds(step.seconds, 3)}, and {step.exposed / step.seconds:.0%} of it is exposed."
+        f"shortest step, {format_seconds(step.seconds, 3)}, and {_part(step)} of it is exposed."
     )
     if nbytes > cost.BUCKET_BYTES:
         said += (
             f" Each of the {LAYERS} gradients has {format_bytes(nbytes, 3)}, more than PyTorch's default of "
-            f"{format_bytes(cost.BUCKET_BYTES, 3, binary=True)}, and none is ever cut: so there it is a bucket of its "
-            "own."
+            f"{format_bytes(cost.BUCKET_BYTES, 3, binary=True)}, and no gradient is ever cut. So with that "
+            "default each of them is a bucket of its own."
         )
     return said, rows

@@ -99,6 +99,11 @@ def weights_after(run: Any) -> book.Figure | str:
     each = [listing([f"{count:,} after step {k + 1}" for k, count in enumerate(mine)]) for mine in found]
     who = "; ".join(f"rank {rank}: {told}" for rank, told in enumerate(each))
     said = f"Weights that are not finite, of {whole:,}: " + (f"on each rank {each[0]}" if len(set(each)) == 1 else who)
+    fewer = [str(rank) for rank, mine in enumerate(found) if len(mine) < steps]
+    if fewer and not any(map(any, found)):
+        said = f"All weights are finite. Rank{'s' * (len(fewer) > 1)} {listing(fewer)} took fewer steps of their own"
+        if len(fewer) == 1 and steps == 2:
+            said = f"All weights are finite. Rank {fewer[0]} took no second step of its own"
     svg = Svg(WIDTH, "The weights after each step", said)
     top = heading(svg, run.trace.badge, said + ".")
     top = legend(svg, top, [(name, colour, hatch, "") for name, (colour, hatch) in looks.items()]) + 8

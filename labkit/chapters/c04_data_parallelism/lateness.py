@@ -23,8 +23,8 @@ def late_steps(runs: Mapping[int, Any], kernel: float, chance: float) -> book.Fi
     for ranks, each in late.items():
         law, count = cost.RareDelay(kernel, kernel, chance).stalled_steps(ranks), len(each)
         spread = (count * law * (1 - law)) ** 0.5
-        told.append(f"With {ranks} ranks {sum(each)} of {count} steps were late; by the law {count * law:.0f}, "
-                    f"give or take {spread:.0f}")  # fmt: skip
+        told.append(f"With {ranks} ranks {sum(each)} of {count} steps were late; by the law {count * law:.0f} "
+                    f"±{spread:.0f}")  # fmt: skip
     said = ". ".join(told) + "."
     svg = Svg(WIDTH, "How long each step took", said)
     top = heading(svg, next(iter(runs.values())).trace.badge, said)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from labkit.telling import live
 
 Run = Callable[..., Any]
 View = Callable[[Any], Any]
-SIZES = [1, 8, 32, 75, 125, 250, 410, 1000]  # kB; each makes another number of buckets
+SIZES = arithmetic.SIZES
 
 
 class Tried:
@@ -61,9 +61,13 @@ def epochs(read: Run, ranks: int, transport: str) -> Any:
     return book.workbench(read, controls, views, title="One epoch", ranks=min(ranks, 8), transport=transport)
 
 
-def buckets(step: Run, links: Mapping[str, Link], ranks: int) -> Any:
-    """A step by the size of its buckets, its link, and how much slower the last rank is."""
-    controls = {"bucket_kB": SIZES, "link": list(links), "last_rank_slower_by_factor": [1.0, 1.25, 1.5, 2.0]}
+def buckets(step: Run, links: Mapping[str, Link], ranks: int, asked: Sequence[float] = ()) -> Any:
+    """A step by the size of its buckets, its link, and how much slower the last rank is.
+
+    asked: sizes in bytes that the question before the panel names; the panel has them, too.
+    """
+    sizes = sorted({*SIZES, *(int(kB) if kB == int(kB) else kB for kB in (nbytes / 1000 for nbytes in asked))})
+    controls = {"bucket_kB": sizes, "link": list(links), "last_rank_slower_by_factor": [1.0, 1.25, 1.5, 2.0]}
 
     def picture(run: Any) -> book.Figure:  # a step that is longer than its axis would be fills the whole width
         return pictures.first_and_last(run, until=arithmetic.longest(run, links.values(), 1.5))

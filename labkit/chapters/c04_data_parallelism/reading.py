@@ -9,7 +9,7 @@ from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading, legend
 from labkit.book.drawing.style import SERIES
 from labkit.book.drawing.svg import Svg
-from labkit.book.drawing.units import plural
+from labkit.book.drawing.units import listing, plural
 
 Epochs = Sequence[Sequence[Sequence[Sequence[int]]]]  # by rank, epoch and step: the numbers of examples
 
@@ -31,9 +31,20 @@ def shares(run: Any) -> str:
     some = f"{never} of {count} examples {'was' if never == 1 else 'were'} never read"
     became = every if not never else f"{some}, and {twice} more than once." if twice else f"{some}, the others once."
     return (
-        f"{became}{again_and_again} "
+        f"{became}{again_and_again}{_without(firsts)} "
         f"In the next epoch the ranks read {'the same batches in the same order' if same else 'them in another order'} "
         f"({run.trace.badge})."
+    )
+
+
+def _without(firsts: Sequence[Sequence[Sequence[int]]]) -> str:
+    """Which ranks have no example in the last step."""
+    steps = max(map(len, firsts))
+    idle = [str(rank) for rank, first in enumerate(firsts) if len(first) < steps or not first[-1]]
+    if not idle:
+        return ""
+    return (
+        f" In the last step rank{'s' * (len(idle) > 1)} {listing(idle)} ha{'ve' if len(idle) > 1 else 's'} no example."
     )
 
 

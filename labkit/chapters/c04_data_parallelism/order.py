@@ -1,0 +1,74 @@
+"""Gradients that arrive in another order on one rank, and what comes of it where a bucket leaves as soon as it is full.
+
+A rank that computes two independent parts of a model in another order has this. A GPT is a chain and has no such parts.
+So here the gradients come as ever, and only the hooks of some of them are called later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from labkit import RankFailed
+from labkit.book.drawing.units import listing
+from labkit.chapters.c04_data_parallelism.steps import step_of
+
+Hook = Callable[[Tensor], None]
+
+
+def arrive_late(some: Collection[nn.Parameter], after: Collection[nn.Parameter]) -> None:
+    """Hooks that are hung on `some` from now on are called when all those of `after` have been."""
+    waiting: list[tuple[Hook, Tensor]] = []
+    missing = set(after)
+
+    def held_back(hook: Hook, p: Tensor) -> None:
+        if missing:
+            waiting.append((hook, p))
+        else:
+            hook(p)
+
+    def then_the_others(hook: Hook, p: Tensor) -> None:
+        hook(p)
+        missing.discard(p)
+        while waiting and not missing:
+            late, q = waiting.pop(0)
+            late(q)
+
+    for parameters, through in ((some, held_back), (after, then_the_others)):
+        for p in parameters:
+            really = p.register_post_accumulate_grad_hook
+
+            def register(hook: Hook, really: Any = really, through: Any = through) -> Any:
+                return really(partial(through, hook))
+
+            p.register_post_accumulate_grad_hook = register  # type: ignore[method-assign]
+
+
+def outcome(step: Callable[..., Any], *args: Any) -> list[Tensor] | str:
+    """The gradient of each rank after `step(*args)`; the first line of the error if it failed."""
+    try:
+        gradients: list[Tensor] = step(*args).results
+    except RankFailed as error:
+        return str(error).splitlines()[0]
+    return gradients
+
+
+def distances(gradients: list[Tensor], right: Tensor) -> list[float]:
+    """How far each rank's gradient is from the right one, as a part of that one's length."""
+    return [((g - right).norm() / right.norm()).item() for g in gradients]
+
+
+def told(came: list[Tensor] | str, k: int, stage_c: Any) -> str:
+    """What came of it that rank 1 has sent bucket `k` after the next one. stage_c: the run in which it did not."""
+    journeys, right = step_of(stage_c).journeys, stage_c.results[0]
+    sizes = listing([f"{journeys[n].nbytes:,}" for n in (k, k + 1)])
+    if isinstance(came, str):
+        return f"buckets {k} and {k + 1} ({sizes} bytes): {came}"
+    zero, one, *_ = distances(came, right)
+    return (
+        f"buckets {k} and {k + 1} ({sizes} bytes): no error. Rank 0's gradient is {zero:.2%} away from "
+        f"that of stage C, and rank 1's {one:.2%}."
+    )
