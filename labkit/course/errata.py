@@ -27,7 +27,8 @@ class Erratum:
     """One line. `says`: the source's number as `Claim` reads it; `quote`: its words, where these say it better.
 
     what: what it says, and why that cannot be. found: the expression that gives ours, which sees `values`. comes: what
-    ours is, one of COMES: the right value; what would follow if it were so; what the source's other numbers give.
+    ours is, one of COMES: the value that follows from the inputs that the line names; what would follow if it were so;
+    what other numbers of the source give, which may be wrong themselves.
     noun: what ours is, said after it. caught: ids of the questions that find the line, the one to ask first in front.
     see: a chapter's number and a heading there.
     """
@@ -93,7 +94,10 @@ def erratum(id: object) -> Erratum:
     """The line of that id, in small letters or not. Raises CourseError, with one like it, if there is none."""
     name = str(id).strip().lower()
     if name not in errata():
-        raise CourseError(f"There is no line {id!r}{did_you_mean(name, errata())}. The ids stand below each place.")
+        raise CourseError(
+            f"There is no line {id!r}{did_you_mean(name, errata())}. "
+            "The ids stand in the first column of the folded tables, in sections 3 to 8."
+        )
     return errata()[name]
 
 

@@ -86,7 +86,10 @@ def value(code: str) -> float:
     if not isinstance(last, ast.Expr):
         raise ValueError("the last line is no number")
     exec(compile(ast.Module(before, []), "line", "exec"), names)
-    return float(eval(compile(ast.Expression(last.value), "line", "eval"), names))
+    number = eval(compile(ast.Expression(last.value), "line", "eval"), names)
+    if isinstance(number, str) or math.isnan(float(number)):
+        raise TypeError(f"it comes to {number!r}")
+    return float(number)
 
 
 def typed_number(entry: Erratum, typed: str) -> str | None:
@@ -104,7 +107,9 @@ def judged(entry: Erratum, typed: str, agrees: Callable[[str, float], bool]) -> 
     if agrees(digits, ours) or mine == ours:
         few = len(digits.replace(".", "").lstrip("-0")) < 2 and mine != ours
         return not few, "So far it agrees. Give one more digit, because a single one fits many numbers." if few else (
-            f"Right: {digits} agrees with {found(entry)}." if mine != ours else f"Right: {found(entry)}."
+            f"Right: {found(entry)}."
+            if mine == ours or found(entry).split()[0].replace(",", "") == digits
+            else f"Right: {digits} agrees with {found(entry)}."
         )
     if why := pencil.slip(mine):
         return False, why

@@ -6,8 +6,8 @@ from dataclasses import replace
 from html import escape
 from typing import Any
 
-from labkit.chapters.cA_errata import apart as one_line, pictures
-from labkit.chapters.cA_errata.panel import Panel
+from labkit.chapters.cA_errata import agreeing, apart as one_line, pictures
+from labkit.chapters.cA_errata.panel import INSIDE, Panel
 from labkit.course import errata
 from labkit.course.errata import Erratum, erratum, groups
 from labkit.course.errors import CourseError
@@ -15,14 +15,46 @@ from labkit.course.errors import CourseError
 FIXED = {"hierarchical-both", "no-infinity", "one-of-678", "power-of-the-failed"}  # no input stands in their arithmetic
 
 
+TITLES = {
+    "another-drop": "samples lost with a smaller batch",
+    "ceiling-of-three": "speed of 8 GPUs over one",
+    "dense-trillions": "parameters of a run",
+    "early-layers-first": "which layer is first",
+    "equal-tokens": "error of a weighted average",
+    "exceptional-or-routine": "speed of 1,000 GPUs",
+    "experts-of-two": "room for two experts",
+    "fewer-stages-of-32": "bubble of 32 stages",
+    "latency-bound": "part of latency in a hop",
+    "lowest-bandwidth": "data parallelism over pipeline",
+    "more-memory-for-less-bubble": "memory for a smaller bubble",
+    "more-than-double": "samples of a doubled batch",
+    "one-rank-or-all": "what 1F1B saves on one rank",
+    "only-recourse": "175B by ZeRO-3 on 64 GPUs",
+    "orders-of-magnitude": "orders that 0.01 % saves",
+    "pools-of-nothing": "GPUs left for a pool",
+    "seven-on-eighty": "state of 7B on one GPU",
+    "single-digits": "utilization over InfiniBand",
+    "superlinear": "computing of 70B over 1B",
+    "ten-to-forty": "messages in a step of 175B",
+    "warmup-and-one": "microbatches of the first stage",
+    "zero1-none": "bytes of ZeRO-1 over plain",
+}  # of the lines that have no name elsewhere
+
+
 def changeable() -> list[tuple[str, str]]:
     """The lines whose arithmetic has an input to change, group by group: what each is called, and its id."""
     return [
-        (f"{name}: {e.id.replace('-', ' ')}", e.id)
+        (f"{name}: {_label(e)}", e.id)
         for kind, name in groups().items()
         for e in errata().values()
         if e.kind == kind and e.id not in FIXED
     ]
+
+
+def _label(entry: Erratum) -> str:
+    """What a line is called in the list: by its pencil's question, as a number of section 2, or by its own title."""
+    asked = one_line.pencils().get(entry.id)
+    return asked.label if asked else agreeing.NAMES.get(entry.id) or TITLES[entry.id]
 
 
 class Computed(Panel):
@@ -51,6 +83,8 @@ class Computed(Panel):
             number = one_line.value(code)
         except TypeError as wrong:
             return f"The last line must be a number. (TypeError: {wrong})"
+        except KeyboardInterrupt:
+            return "You have interrupted it, so there is no number."
         except Exception as wrong:
             return f"{type(wrong).__name__}: {wrong}"
         e, right = self.entry, replace(self.entry.claim(), found=number).agrees
@@ -61,21 +95,32 @@ class Computed(Panel):
     def _made(self) -> Any:
         from ipywidgets import HTML, Button, Dropdown, HBox, Layout, Textarea, VBox
 
-        wide = Layout(width="100%", max_width="740px")
-        chosen = Dropdown(options=changeable(), value=self.entry.id, description="line", layout=Layout(width="420px"))
-        words, code, came = HTML(), Textarea(layout=wide, rows=6), HTML()
+        wide = Layout(width="740px", max_width=INSIDE)
+        chosen = Dropdown(options=changeable(), value=self.entry.id, description="line", layout=wide)
+        words, code, came = HTML(), Textarea(layout=wide, rows=6, continuous_update=False), HTML()
         button, reset = Button(description="Run"), Button(description="Reset")
+        ran: list[str] = []  # the code that ran last, once there is one
+
+        def tell(said: str) -> None:
+            came.value = f'<p role="status" aria-live="polite">{escape(said)}</p>'
 
         def show(id: str) -> None:
             self.entry = erratum(id)
             words.value = f"<p>{escape(self.words())}</p>"
-            code.value, came.value = one_line.pasted(self.entry), f"<p>{escape(self.ours())}</p>"
+            ran[:] = [one_line.pasted(self.entry)]
+            code.value = ran[0]
+            tell(self.ours())
 
-        def run(_: object) -> None:
-            came.value = f'<p role="status" aria-live="polite">{escape(self.run(code.value))}</p>'
+        def run(typed: str, again: bool = False) -> None:
+            """Run what is in the box when it arrives: a press of the button can arrive before it."""
+            if again or ran != [typed]:
+                ran[:] = [typed]
+                tell("It runs ...")
+                tell(self.run(typed))
 
         chosen.observe(lambda change: show(change["new"]), "value")
-        button.on_click(run)
+        code.observe(lambda change: run(change["new"]), "value")
+        button.on_click(lambda _: run(code.value, again="interrupted" in came.value))
         reset.on_click(lambda _: show(self.entry.id))
         show(self.entry.id)
         return VBox([chosen, words, code, HBox([button, reset]), came])

@@ -8,7 +8,7 @@ from typing import Any
 
 from labkit import book
 from labkit.chapters.cA_errata import agreeing
-from labkit.chapters.cA_errata.panel import Panel
+from labkit.chapters.cA_errata.panel import INSIDE, Panel
 from labkit.course import errata
 
 Agrees = Callable[[str, float], bool]
@@ -60,8 +60,8 @@ class Judge(Panel):
                 "said": float(one.said),
                 "we find": float(one.found),
                 "apart": f"{100 * abs(one.far):.2g} %" if abs(one.far) < 0.995 else "by far",
-                "": "✓ agrees" if fits else "✗ does not",
-                "a line of this appendix": one.where in errata(),
+                "agrees": "✓ yes" if fits else "✗ no",
+                "a line": one.where in errata(),
             }
             for one, fits in self.rows
         ]
@@ -72,15 +72,17 @@ class Judge(Panel):
 
     def _html(self) -> str:
         told = f'<p role="status" aria-live="polite">{escape(self.sentence)}</p>'
-        look = "<style>.lk-judged th, .lk-judged td { padding: 1px 10px }</style>"
-        return (
-            f'{told}{look}<div class="lk-judged" style="max-height: 560px; overflow: auto">{self.table().html()}</div>'
+        look = (
+            "<style>.lk-judged th, .lk-judged td { padding: 1px 8px; line-height: 1.35 } "
+            ".lk-judged td + td { white-space: nowrap }</style>"
         )
+        return f'{told}{look}<div class="lk-judged" style="overflow-x: auto">{self.table().html()}</div>'
 
     def _made(self) -> Any:
-        from ipywidgets import HTML, ToggleButtons, VBox
+        from ipywidgets import HTML, Layout, ToggleButtons, VBox
 
-        rule, shown = ToggleButtons(options=list(self.rules), description="rule"), HTML(self._html())
+        rule = ToggleButtons(options=list(self.rules), description="rule", style={"button_width": "auto"})
+        shown = HTML(self._html(), layout=Layout(max_width=INSIDE))
         rule.observe(lambda change: setattr(shown, "value", self.use(change["new"])._html()), "value")
         return VBox([rule, shown])
 

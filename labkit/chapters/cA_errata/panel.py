@@ -7,6 +7,8 @@ from typing import Any
 from labkit import book
 from labkit.book.frontend import VIEW
 
+INSIDE = "calc(100% - 4px)"  # as wide as a control may be: it has a margin of 2 px on each side
+
 
 class Panel:
     """A widget, made when first shown; without a reader, its words."""

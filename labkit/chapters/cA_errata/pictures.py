@@ -24,6 +24,7 @@ from labkit.course.errors import did_you_mean
 HEAD = ("where, and the chapter", "what it says", "why that cannot be, and what to ask", "it comes to")
 COMES = {"right": "right", "then": "then", "elsewhere": "elsewhere"}  # the words that stand before our number
 NODE = "#0072b2"
+WORDS = {"2": "two", "6": "six"}  # numbers of the sources that a line writes as a word
 
 
 class Said(str):
@@ -53,8 +54,13 @@ class Lines(tuple[Erratum, ...]):
 def claimed(entry: Erratum) -> str:
     """The claim of a line by itself: what it says, without "It says that", and its number where that is not in it."""
     said = entry.what.partition(". But ")[0].removeprefix("It says that ")
-    number = "" if entry.stated in said else f" ({entry.stated})"
-    return f"{said[0].upper()}{said[1:]}{number}."
+    number = WORDS.get(entry.says, entry.stated if "," in entry.stated else re.escape(entry.says))
+    stands = _plain(entry.quote) in _plain(said) if entry.quote else re.search(rf"(?<![\d.]){number}(?![\d.]\d)", said)
+    return f"{said[0].upper()}{said[1:]}{'' if stands else f' ({entry.stated})'}."
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9 ]", "", text.lower())
 
 
 def objection(entry: Erratum) -> str:
@@ -135,7 +141,7 @@ def factors(labels: Mapping[str, tuple[str, float | None]]) -> book.Figure:
     labels: by id what the number is called, and the number that ours is divided by where the source has a range. Lines
     whose number is not of the same thing are left out: what would follow if it were so, and a limit beside words.
     """
-    same = [e for e in errata().values() if e.id in labels and e.comes == "right" and not (e.quote and " " in e.says)]
+    same = [e for e in errata().values() if e.id in labels and e.comes != "then" and not (e.quote and " " in e.says)]
     by = {e.id: labels[e.id][1] or e.claim().found / (e.factor or 1.0) for e in same}
     known = [(e.claim().found / by[e.id], e) for e in same]
     rows = [

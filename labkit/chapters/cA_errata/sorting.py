@@ -15,7 +15,7 @@ FINDS = {
     "what": "a percentage or a factor whose base is missing, or has changed on the way",
     "all": "two numbers of which one counts more than the other: one GPU or all, one direction or both",
     "unit": "bits taken for bytes, MB for MiB, or a rate of one thing for the rate of another",
-    "sum": "parts that do not make up the whole, or a part that was left out of a sum",
+    "sum": "parts that do not make up the whole, or one that was left out of a sum or added without need",
     "itself": "a sentence that other numbers of the same text contradict",
     "small": "what becomes visible when two ranks or four stages go through the events one by one",
 }  # what each question is good for, by its id: said of one that does not find a line
@@ -101,6 +101,20 @@ class Sort(Panel):
         on.on_click(lambda _: go(1))
         row = HBox(buttons, layout=Layout(flex_flow="row wrap"))
         return VBox([shown, row, answer, HBox([back, on])])
+
+
+def counted() -> book.Conclusion:
+    """How many lines there are, and on which source."""
+    seeds = [e.source.seed for e in errata().values()]
+    return book.conclude(
+        "There are {lines} lines: {article} on source 001, {paper} on 002, {textbook} on 003, which is by far the "
+        "longest, and {short} on 004.",
+        lines=len(seeds),
+        article=seeds.count("001"),
+        paper=seeds.count("002"),
+        textbook=seeds.count("003"),
+        short=seeds.count("004"),
+    )
 
 
 def lines(kind: str) -> Sort | pictures.Said:

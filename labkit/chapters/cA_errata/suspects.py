@@ -59,6 +59,22 @@ def size() -> book.Conclusion:
     )
 
 
+def should(two_level: TwoLevel) -> book.Conclusion:
+    """What the file should have expected, by its own word for NVLink and by the other reading."""
+    by_word, by_slip = (
+        two_level(slow_sync.GRADIENT, slow_sync.NODES, slow_sync.RANKS_PER_NODE, nvlink, slow_sync.PORT)
+        for nvlink in (SUM, ONE_WAY)
+    )
+    return book.conclude(
+        "For {size:.0f} GB the file should have expected {ms:.2f} ms, by its own word. If NVLink sent {half:.0f} GB/s "
+        "in one direction, it would be {other:.2f} ms.",
+        size=slow_sync.GRADIENT / GB,
+        ms=1e3 * by_word,
+        half=ONE_WAY / 2 / GB,
+        other=1e3 * by_slip,
+    )
+
+
 def phases(
     two_level: TwoLevel, nbytes: float = slow_sync.GRADIENT, fraction: float = 1.0, nvlink: float = SUM
 ) -> tuple[float, float, float]:
@@ -81,47 +97,12 @@ def table(two_level: TwoLevel) -> book.Table:
         "The file's recipe, with all links healthy": slow_sync.stated_hierarchical_seconds(),
     }
     seen = 1e3 * slow_sync.OBSERVED
-    rows = [{"suspect": s, "ms": round(1e3 * t, 1), f"far from the {seen:.0f} ms": f"{abs(seen - 1e3 * t):.1f} ms"}
-            for s, t in suspects.items()]  # fmt: skip
+    rows = []
+    for suspect, seconds in suspects.items():
+        far = 1e3 * seconds - seen
+        beside = f"{abs(far):.1f} ms {'more' if far > 0 else 'less'}"
+        rows.append({"suspect": suspect, "ms": round(1e3 * seconds, 1), f"than the {seen:.0f} ms seen": beside})
     return book.Table(rows, caption="simulated: bandwidth only, no latency")
-
-
-def fraction(two_level: TwoLevel) -> book.Conclusion:
-    """What the counter says, by its two meanings, and by the two ways to read the file's NVLink."""
-    seen, part = slow_sync.OBSERVED, slow_sync.UPLINK_FRACTION
-    one, both, stated = phases(two_level), phases(two_level, nvlink=ONE_WAY), slow_sync.stated_phases()
-    slow = (sum(phases(two_level, 1, part, nvlink)) for nvlink in (SUM, ONE_WAY))  # seconds of a byte
-    return book.conclude(
-        "**If NVLink sends {half:.0f} GB/s**, 3 GB take the {seen:.0f} ms with uplinks at {needed:.0%}. But then the "
-        "counter would show {needed:.0%} as a speed or {carried:.0%} as an average, and it shows {part:.0%}. With "
-        "uplinks at {part:.0%} a message of {slow:.2f} GB takes the {seen:.0f} ms.",
-        {
-            "healthy < part - 0.03": "An average of {part:.0%} cannot be: healthy uplinks have {healthy:.0%} for any "
-            "size, and slow ones have less.",
-            "healthy >= part - 0.03": "And healthy uplinks would have an average of {healthy:.0%}.",
-        },
-        "\n\n**If NVLink sends {whole:.0f} GB/s**, uplinks at {part:.0%} need a message of {slow_both:.2f} GB.",
-        {
-            "abs(healthy_both - part) < 0.03": "Or nothing is slow at all: a healthy run has an average of "
-            "{healthy_both:.0%}, near enough to the counter, and takes the {seen:.0f} ms for {large:.2f} GB.",
-            "abs(healthy_both - part) >= 0.03": "And a healthy run has an average of {healthy_both:.0%}.",
-        },
-        "\n\n**By the file's own recipe**, with a broadcast, a healthy run has an average of {healthy_file:.0%} and "
-        "takes the {seen:.0f} ms for {file:.2f} GB. But it lets NVLink send {whole:.0f} GB/s in one direction, too.",
-        half=SUM / 2 / GB,
-        whole=ONE_WAY / 2 / GB,
-        seen=1e3 * seen,
-        part=part,
-        needed=one[1] / (seen - one[0] - one[2]),
-        carried=one[1] / seen,
-        slow=seen / next(slow) / GB,
-        healthy=one[1] / sum(one),
-        slow_both=seen / next(slow) / GB,
-        healthy_both=both[1] / sum(both),
-        large=slow_sync.GRADIENT * seen / sum(both) / GB,
-        healthy_file=stated[1] / sum(stated),
-        file=slow_sync.GRADIENT * seen / sum(stated) / GB,
-    )
 
 
 @dataclass(frozen=True)
@@ -141,21 +122,38 @@ class Story:
         """What an uplink carries of what it could, over the whole all-reduce."""
         return self.uplinks * self.phases[1] / self.seconds
 
+    @staticmethod
+    def counted(part: float) -> str:
+        """What the counter would show, and whether it does, within 3 points."""
+        return f"{part:.0%}{' ✓' if abs(part - slow_sync.UPLINK_FRACTION) < 0.03 else ''}"
+
     @property
     def facts(self) -> dict[str, tuple[bool, str]]:
         """Each fact: whether it fits, and the numbers."""
         ms, seen, counter = 1e3 * self.seconds, 1e3 * slow_sync.OBSERVED, slow_sync.UPLINK_FRACTION
         return {
             "time, within 3 %": (abs(ms / seen - 1) < 0.03, f"{ms:.1f} ms, seen {seen:.0f} ms"),
-            "counter, one of two: as the speed while sending, within 3 points": (
+            "counter as the speed while sending, within 3 points": (
                 abs(self.uplinks - counter) < 0.03,
                 f"{self.uplinks:.0%}, seen {counter:.0%}",
             ),
-            "counter, one of two: as an average over the whole, within 3 points": (
+            "counter as an average over the whole, within 3 points": (
                 abs(self.average - counter) < 0.03,
                 f"{self.average:.0%}, seen {counter:.0%}",
             ),
         }
+
+    @property
+    def verdict(self) -> str:
+        """Whether the two facts are explained: the time, and the counter by one of its two meanings."""
+        time, speed, average = (fits for fits, _ in self.facts.values())
+        if not (time or speed or average):
+            return "This story fits neither the time nor the counter."
+        if not (time and (speed or average)):
+            missing = "the counter fits neither as a speed nor as an average" if time else "the time does not fit"
+            return f"This story does not fit: {missing}."
+        both = "in both meanings" if speed and average else "as a speed" if speed else "as an average"
+        return f"This story fits: it has the time, and the counter {both}. One meaning of the counter is enough."
 
 
 def story(two_level: TwoLevel, gigabytes: float, uplinks: float, recipe: str = next(iter(RECIPES))) -> Story:
@@ -164,3 +162,30 @@ def story(two_level: TwoLevel, gigabytes: float, uplinks: float, recipe: str = n
     if nvlink is None:
         return Story(slow_sync.stated_phases(nbytes, part), part, STATED)
     return Story(phases(two_level, nbytes, part, nvlink), part)
+
+
+def stories(two_level: TwoLevel) -> book.Table:
+    """Stories that take the time that was seen, and what the counter would show in each, by its two meanings."""
+    part = slow_sync.UPLINK_FRACTION
+    one = phases(two_level)
+    needed = one[1] / (slow_sync.OBSERVED - one[0] - one[2])  # the speed of the uplinks for the size of the file
+    sends_150, sends_300, stated = RECIPES
+    rows = []
+    for recipe, uplinks in (
+        (sends_150, needed), (sends_150, part), (sends_150, 1), (sends_300, part), (sends_300, 1), (stated, 1)
+    ):  # fmt: skip
+        size = slow_sync.OBSERVED / story(two_level, 1, 100 * uplinks, recipe).seconds  # every phase grows with it
+        told = story(two_level, size, 100 * uplinks, recipe)
+        rows.append(
+            {
+                "recipe": recipe,
+                "message": f"{size:.2f} GB",
+                "uplinks run at": f"{uplinks:.0%}",
+                "counter as a speed": told.counted(uplinks),
+                "counter as an average": told.counted(told.average),
+            }
+        )
+    seen = f"{1e3 * slow_sync.OBSERVED:.0f} ms"
+    return book.Table(
+        rows, caption=f"simulated: each story takes the {seen} that were seen; the counter shows {part:.0%}"
+    )

@@ -1,0 +1,64 @@
+"""A line as a panel: a question, a field for the reader's number, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+from labkit.chapters.cA_errata import apart as one_line
+from labkit.course.errata import Erratum
+
+
+class Question:
+    """One line with a pencil's question. A first wrong number gets a hint, a second one the steps.
+
+    agrees: the rule by which a number is right.
+    """
+
+    def __init__(self, entry: Erratum, agrees: Callable[[str, float], bool]) -> None:
+        self.entry, self.agrees = entry, agrees
+        self._wrong, self._verdict = 0, ""
+
+    def compare(self, typed: str) -> str:
+        """What is said of the reader's number, as HTML; with the arithmetic where it is right, or wrong again."""
+        right, said = one_line.judged(self.entry, typed, self.agrees)
+        self._verdict = f'<p role="status" aria-live="polite">{"✓" if right else "✗"} {escape(said)}</p>'
+        if one_line.typed_number(self.entry, typed) is None:
+            return self._verdict
+        self._wrong += not right
+        return self._verdict + (self.worked() if right or self._wrong > 1 else "")
+
+    def worked(self) -> str:
+        """The arithmetic, and why the sentence cannot be, as HTML."""
+        way, why = one_line.worked(self.entry)
+        return f"<p><code>{escape(way)}</code></p><p>{escape(why)}</p>"
+
+    def asked(self) -> str:
+        """What the source says, and the question, as HTML."""
+        said, ask = one_line.asked(self.entry).split("\n")
+        return f"<p>{escape(said)}</p><p><b>{escape(ask)}</b></p>"
+
+    def box(self) -> Any:
+        """The widgets. A number is judged when it arrives, since a press of the button can arrive before it.
+
+        A number arrives with Enter, or when the reader leaves the field. A press with the number that was judged last
+        changes nothing, so neither Enter and a press nor two presses cost a hint.
+        """
+        from ipywidgets import HTML, Button, HBox, Layout, Text, VBox
+
+        answer = HTML()
+        field = Text(description="your number", continuous_update=False, style={"description_width": "initial"})
+        compare, steps = Button(description="Compare"), Button(description="Show the steps")
+        judged: list[str] = []  # the number that was judged last, once there is one
+
+        def judge(typed: str) -> None:
+            if judged != [typed]:
+                judged[:] = [typed]
+                answer.value = self.compare(typed)
+
+        field.observe(lambda change: judge(change["new"]), "value")
+        compare.on_click(lambda _: judge(field.value))
+        steps.on_click(lambda _: setattr(answer, "value", self._verdict + self.worked()))
+        row = HBox([field, compare, steps], layout=Layout(flex_flow="row wrap"))
+        return VBox([HTML(self.asked()), row, answer])
