@@ -6,7 +6,7 @@ from labkit.course.file import Chapter, Course, load
 
 AFTER_A_RESTART = (
     "**If the kernel was restarted**, names are gone: select the cell where you were, and choose *Run > Run All Above "
-    "Selected Cell*. Your predictions and answers are kept."
+    "Selected Cell*. Your predictions and answers are kept, as long as the parameters are the same."
 )
 
 
