@@ -97,6 +97,12 @@ def test_domains_of_72() -> None:
     assert found.winner.plan.gpus == 288 and found.winner.link["tensor"] in ("", "rack")
 
 
+def test_a_supernode_of_384_has_room_for_every_axis() -> None:
+    found = search(MODELS["Llama 3 70B"], planner.cloudmatrix_cluster(1), 384)
+    assert found.winner.plan.gpus == 384 and set(found.winner.link.values()) <= {"supernode", ""}
+    assert planner.cloudmatrix_cluster(3).gpus == 1152 and found.winner.cluster.peak == 2 * 376e12
+
+
 # Why not
 
 

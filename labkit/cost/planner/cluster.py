@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from labkit.cost.planner.gpus import A100, B200, EFFICIENCIES, H100, Efficiency, Gpu
+from labkit.cost.planner.gpus import A100, ASCEND_910C, B200, EFFICIENCIES, H100, Efficiency, Gpu
 from labkit.cost.refuse import divides, positive, whole
 from labkit.cost.topology.levels import Topology
-from labkit.cost.topology.machines import dgx_node, nvl72, scale_up
+from labkit.cost.topology.machines import cloudmatrix384, dgx_node, nvl72, scale_up
 from labkit.cost.units import GB, Gb
 
-__all__ = ["Cluster", "a100_cluster", "b200_cluster", "h100_cluster", "nvl72_cluster"]
+__all__ = ["Cluster", "a100_cluster", "b200_cluster", "cloudmatrix_cluster", "h100_cluster", "nvl72_cluster"]
 
 PRICE_PER_GPU_HOUR = 128 / 8  # dollars: the textbook chapter's $128 an hour for a node of 8
 A100_NVLINK, A100_NIC = 300 * GB, 200 * Gb  # one direction of 600 GB/s; a card of 200 Gbit/s for each GPU (DGX A100)
@@ -99,6 +99,11 @@ def b200_cluster(gpus: int, domain: int = 8, price: float = PRICE_PER_GPU_HOUR) 
 def nvl72_cluster(racks: int, price: float = PRICE_PER_GPU_HOUR) -> Cluster:
     """Racks of 72 B200 GPUs."""
     return Cluster(nvl72(racks), B200, EFFICIENCIES["B200"], price)
+
+
+def cloudmatrix_cluster(supernodes: int, price: float = PRICE_PER_GPU_HOUR) -> Cluster:
+    """CloudMatrix 384 supernodes of Ascend 910C NPUs, each counted as one GPU."""
+    return Cluster(cloudmatrix384(supernodes), ASCEND_910C, EFFICIENCIES["Ascend 910C"], price)
 
 
 def _nodes(gpus: int) -> int:

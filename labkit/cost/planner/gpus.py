@@ -11,7 +11,7 @@ from labkit.cost.training.memory import GPU_MEMORY
 from labkit.cost.training.roofline import H100_MEMORY, H100_PEAK
 from labkit.cost.units import TB
 
-__all__ = ["A100", "B200", "EFFICIENCIES", "Efficiency", "Gpu", "H100"]
+__all__ = ["A100", "ASCEND_910C", "B200", "EFFICIENCIES", "Efficiency", "Gpu", "H100"]
 
 
 OVERLAPS = ("tensor", "context", "pipeline", "data", "shards")
@@ -45,6 +45,9 @@ class Gpu:
 A100 = Gpu("A100", GPU_MEMORY, 2.039 * TB, (("bf16", 312e12), ("fp32", 19.5e12)), 400)
 H100 = Gpu("H100", GPU_MEMORY, H100_MEMORY, (("bf16", H100_PEAK), ("fp8", 2 * H100_PEAK), ("fp32", 67e12)), 700)
 B200 = Gpu("B200", B200_MEMORY, 8 * TB, (("bf16", B200_PEAK), ("fp8", 2 * B200_PEAK), ("fp32", 80e12)), 1000)
+# Zuo et al. 2025 (arXiv 2506.12708), section 3.3.1: two dies of 376 TFLOP/s, 64 GB and 1.6 TB/s each. No watts there:
+# those of an H100 are an assumption.
+ASCEND_910C = Gpu("Ascend 910C", 128e9, 3.2 * TB, (("bf16", 752e12),), 700)
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,10 @@ class Efficiency:
 
 
 # One set for each kind of machine. Only `products` is fitted, to all published runs of that machine at once
-# (`published`, `calibrated`); the others are the defaults. No run on B200s is at hand: theirs is the H100's.
+# (`published`, `calibrated`); the others are the defaults. No run on B200s or NPUs is at hand: theirs is the H100's.
 EFFICIENCIES = {
     "A100": Efficiency(products=0.71, overlaps=frozenset(), fused_attention=False),
     "H100": Efficiency(products=0.6),
     "B200": Efficiency(products=0.6),
+    "Ascend 910C": Efficiency(products=0.6),
 }

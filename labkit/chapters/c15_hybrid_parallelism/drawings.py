@@ -1,0 +1,245 @@
+"""Pictures that explain: the cube of ranks, what is inside three machines, and the way down a tree of decisions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from labkit import book
+from labkit.book.drawing.figure import WIDTH, heading
+from labkit.book.drawing.style import BLUE, GREEN, GREY, ON_COLOUR, ORANGE, PURPLE, SERIES, YELLOW
+from labkit.book.drawing.svg import Svg, number, wrap
+from labkit.cost.planner import Advice
+from labkit.cost.topology import cloudmatrix384, dgx_node, nvl72
+from labkit.cost.topology.machines import NodeParts
+from labkit.cost.units import GB, format_bandwidth
+from labkit.parallel import Layout
+
+# The cube --------------------------------------------------------------------------------------------------------
+
+SAYS = {
+    "dp": "Along dp ranks hold the same layers and read other examples. They add up gradients, once a step.",
+    "pp": "Along pp ranks hold other layers of the same model. They pass activations on, once a microbatch.",
+    "tp": "Along tp ranks hold parts of the same layers. They add up partial sums, several times a layer.",
+}
+
+
+def cube(sizes: Mapping[str, int]) -> book.Player:
+    """The ranks of a mesh of three axes as cubes; picture by picture the groups along one axis."""
+    layout = Layout(sizes)
+    loops = ", ".join(f"{axis} from 0 to {size - 1}" for axis, size in sizes.items())
+    whole = f"{layout.size} ranks, counted by three loops, the last one fastest: {loops}."
+    frames = [(_cubes(whole, layout, None), whole)]
+    for axis in layout.axes:
+        groups = layout.groups(axis)
+        told = " and ".join("{" + ", ".join(map(str, g)) + "}" for g in groups[:2])
+        words = f"{SAYS[axis]} Groups: {told}" + (" and so on." if len(groups) > 2 else ".")
+        frames.append((_cubes(words, layout, axis), words))
+    rows = [{"rank": r, **layout.coordinates(r)} for r in range(layout.size)]
+    return book.play(frames, title="The cube of ranks", badge="simulated", rows=rows, still=len(frames) - 1)
+
+
+def _cubes(words: str, layout: Layout, along: str | None) -> str:
+    svg = Svg(WIDTH, "The cube of ranks", words)
+    top = max(heading(svg, "simulated", words), 74.0) + 10
+    back, down, right = layout.axes  # dp goes into the picture, pp down, tp to the right
+    d, p, t = (layout.sizes[axis] for axis in layout.axes)
+    side = min(76.0, 420 / max(t, 1), 210 / max(p, 1))
+    deep = min(64.0, 200 / max(d, 1))
+    left, base = 200.0, top + deep * (d - 1) * 0.6 + 10
+    groups = layout.groups(along) if along else []
+    number_of = {rank: n for n, group in enumerate(groups) for rank in group}
+    for i in reversed(range(d)):
+        for j in range(p):
+            for k in range(t):
+                rank = layout.rank(**{back: i, down: j, right: k})
+                look = SERIES[number_of[rank] % len(SERIES)] if along else None
+                x, y = left + k * (side + 8) + i * deep, base + j * (side + 8) - i * deep * 0.6
+                svg.rect(x, y, side, side, look.colour if look else "#ffffff", look.hatch if look else "", ON_COLOUR,
+                         radius=5, hover=f"rank {rank}: {layout.coordinates(rank)}")  # fmt: skip
+                svg.rect(x + 5, y + 5, 27, 18, "#ffffff", stroke=ON_COLOUR, stroke_width=0.5, radius=3)
+                svg.text(x + 18.5, y + 18.5, str(rank), 12, "middle", True, on_colour=True)
+    bottom = base + p * (side + 8)
+    for n, (axis, way) in enumerate(((back, "into the picture"), (down, "downwards"), (right, "to the right"))):
+        svg.text(10, base + 20 + 22 * n, f"{axis} = {layout.sizes[axis]}: {way}", 12, bold=axis == along)
+    return svg.render(bottom + 14)
+
+
+# Machines --------------------------------------------------------------------------------------------------------
+
+
+def machines() -> book.Player:
+    """A node of 8, a rack of 72 and a supernode of 384: what is one hop away from a GPU."""
+    parts = NodeParts()
+    rows = []
+    words = []
+    for name, machine, inside in (
+        ("8-GPU node", dgx_node(2), f"{parts.gpus} GPUs, every one a hop from every other through NVSwitch"),
+        ("NVL72", nvl72(2), "72 GPUs of one rack on one NVLink network"),
+        ("CloudMatrix 384", cloudmatrix384(2), "384 NPUs, in 48 nodes of 8, on one unified bus"),
+    ):
+        fast, slow = machine.levels
+        rows.append({"machine": name, "fast domain": fast.holds, "inside (GB/s a GPU)": fast.bandwidth / GB,
+                     "outside (GB/s a GPU)": slow.bandwidth / GB,
+                     "times": fast.bandwidth / slow.bandwidth})  # fmt: skip
+        words.append(
+            f"{name}: {inside}. A GPU sends {format_bandwidth(fast.bandwidth, 3)} inside, and "
+            f"{format_bandwidth(slow.bandwidth, 3)} to the outside: {fast.bandwidth / slow.bandwidth:.3g} times less."
+        )
+    frames = [(_node(words[0], parts), words[0])]
+    frames.append((_grid(words[1], 18, 4, "18 trays of 4 GPUs (and 2 CPUs)"), words[1]))
+    frames.append((_grid(words[2], 48, 8, "48 nodes of 8 NPUs"), words[2]))
+    return book.play(frames, title="What is one hop away", badge="quoted", rows=rows, still=0, sentence=" ".join(words))
+
+
+def _node(words: str, parts: NodeParts) -> str:
+    svg = Svg(WIDTH, "What is one hop away", words)
+    top = max(heading(svg, "quoted", words), 84.0) + 6
+    wide = (WIDTH - 40) / parts.gpus
+    svg.rect(20, top + 150, WIDTH - 40, 26, BLUE, "/", ON_COLOUR, radius=4)
+    svg.rect(300, top + 154, 160, 18, BLUE)
+    svg.text(WIDTH / 2, top + 167, "NVLink and NVSwitch", 12, "middle", True, on_colour=True)
+    for n in range(parts.cpus):
+        x, w = 20 + n * (WIDTH - 40) / parts.cpus, (WIDTH - 40) / parts.cpus
+        svg.rect(x + 30, top, w - 60, 24, GREY, "", ON_COLOUR, radius=4)
+        svg.text(x + w / 2, top + 16, f"CPU {n}" + (" (joined by UPI)" if n else ""), 11, "middle", on_colour=True)
+    for n in range(parts.switches):
+        x, w = 20 + n * (WIDTH - 40) / parts.switches, (WIDTH - 40) / parts.switches
+        svg.line(x + w / 2, top + 24, x + w / 2, top + 42)
+        svg.rect(x + 14, top + 42, w - 28, 22, YELLOW, "", ON_COLOUR, radius=4)
+        svg.text(x + w / 2, top + 57, f"PCIe switch {n}", 11, "middle", on_colour=True)
+    for n in range(parts.gpus):
+        x = 20 + n * wide
+        svg.line(x + wide * 0.3, top + 64, x + wide * 0.3, top + 96)
+        svg.line(x + wide * 0.75, top + 64, x + wide * 0.75, top + 82)
+        svg.rect(x + wide * 0.58, top + 82, wide * 0.36, 18, GREEN, ".", ON_COLOUR, radius=3)
+        svg.rect(x + wide * 0.62, top + 85, wide * 0.28, 12, GREEN)
+        svg.text(x + wide * 0.76, top + 95, "NIC", 9, "middle", on_colour=True)
+        svg.line(x + wide * 0.76, top + 100, x + wide * 0.76, top + 200, dash="3 3")
+        svg.rect(x + 4, top + 96, wide * 0.48, 34, ORANGE, "", ON_COLOUR, radius=3)
+        svg.text(x + 4 + wide * 0.24, top + 117, f"GPU {n}", 10, "middle", True, on_colour=True)
+        svg.line(x + 4 + wide * 0.24, top + 130, x + 4 + wide * 0.24, top + 150, width=3)
+        svg.text(x + wide * 0.76, top + 214, f"rail {n}", 9.5, "middle")
+    svg.text(20, top + 236, "Thick lines: NVLink. Dashed: to the network, where all NICs of one number share a "
+             "switch, a rail.", 10.5)  # fmt: skip
+    return svg.render(top + 246)
+
+
+def _grid(words: str, groups: int, each: int, told: str) -> str:
+    svg = Svg(WIDTH, "What is one hop away", words)
+    top = max(heading(svg, "quoted", words), 84.0) + 6
+    columns = 6 if groups <= 18 else 12
+    wide, small = (WIDTH - 40) / columns, 10.0
+    per_row = 4
+    high = small * math.ceil(each / per_row) + 14
+    for n in range(groups):
+        x, y = 20 + (n % columns) * wide, top + (n // columns) * (high + 6)
+        svg.rect(x + 2, y, wide - 4, high, radius=3)
+        for k in range(each):
+            svg.rect(x + 7 + (k % per_row) * (small + 2), y + 5 + (k // per_row) * (small + 2), small, small, ORANGE,
+                     stroke=ON_COLOUR, stroke_width=0.5)  # fmt: skip
+    bottom = top + math.ceil(groups / columns) * (high + 6)
+    svg.rect(20, bottom + 2, WIDTH - 40, 22, BLUE, "/", ON_COLOUR, radius=4)
+    svg.rect(260, bottom + 5, 240, 16, BLUE)
+    svg.text(WIDTH / 2, bottom + 17, f"one fast network: {groups * each} in all", 11.5, "middle", True,
+             on_colour=True)  # fmt: skip
+    svg.text(20, bottom + 42, told, 11)
+    return svg.render(bottom + 54)
+
+
+# The tree --------------------------------------------------------------------------------------------------------
+
+
+def tree(given: Advice) -> book.Player:
+    """The way down the decision tree, rung by rung; each step is a search, and at the end all plans are one."""
+    memory = given.found.cluster.gpu.memory
+    frames, rows = [], []
+    stop = given.rungs.index(given.first) if given.first else len(given.rungs)
+    for n, words in enumerate(given.sentences):
+        frames.append((_rungs(words, given, min(n, stop), n == len(given.sentences) - 1), words))
+    for rung in given.rungs:
+        best = rung.best
+        rows.append({"rung": rung.name, "needs at least (GB)": rung.needs / GB, "a GPU has (GB)": memory / GB,
+                     "its fastest plan": str(best.plan) if best else "none fits",
+                     "step (s)": best.seconds if best else None})  # fmt: skip
+    return book.play(frames, title="A tree of decisions, computed", badge="simulated", rows=rows)
+
+
+def _rungs(words: str, given: Advice, at: int, end: bool) -> str:
+    svg = Svg(WIDTH, "A tree of decisions, computed", words)
+    top = max(heading(svg, "simulated", words), 108.0) + 4
+    memory = given.found.cluster.gpu.memory
+    for n, rung in enumerate(given.rungs):
+        y = top + 40 * n
+        seen = n <= at
+        fits = rung.best is not None
+        look = (GREEN, "") if seen and fits else (ORANGE, "/") if seen else ("none", "")
+        svg.rect(20, y, 290, 30, *look, stroke=ON_COLOUR if seen else None, stroke_width=2.5 if n == at else 0.8,
+                 radius=5)  # fmt: skip
+        if seen:
+            svg.rect(24, y + 5, 282, 20, look[0])
+        svg.text(165, y + 19, rung.name, 11, "middle", n == at, on_colour=seen)
+        if seen:
+            needs = f"needs {rung.needs / GB:,.1f} GB of {memory / GB:.0f}: {'it fits' if fits else 'too large'}"
+            svg.text(326, y + 13, needs, 11)
+            if rung.best is not None:
+                for k, line in enumerate(wrap(f"{rung.best.plan}: {rung.best.seconds:.2f} s", 410, 10)[:1]):
+                    svg.text(326, y + 27 + 12 * k, line, 10)
+        if n + 1 < len(given.rungs):
+            svg.line(165, y + 30, 165, y + 40)
+    bottom = top + 40 * len(given.rungs) + 4
+    if end and given.found.best:
+        winner = given.found.winner
+        svg.rect(20, bottom, 290, 30, PURPLE, "", ON_COLOUR, stroke_width=2.5, radius=5)
+        svg.text(165, bottom + 19, "all plans together", 11, "middle", True, on_colour=True)
+        svg.text(326, bottom + 19, f"{winner.plan.cut}: {winner.seconds:.2f} s", 11)
+    return svg.render(bottom + 40)
+
+
+# Bars that are made of parts -------------------------------------------------------------------------------------
+
+
+def stacked(
+    bars: Mapping[str, Mapping[str, float]], *, unit: str, title: str, badge: str, sentence: str,
+    limit: float | None = None, marked: Sequence[str] = (),
+) -> book.Figure:  # fmt: skip
+    """Horizontal bars, each of its parts; a part that is nothing anywhere has no place in the legend.
+
+    limit: a line across, such as the memory of a GPU. marked: bars whose name stands bold.
+    """
+    parts = [
+        p for p in dict.fromkeys(p for bar in bars.values() for p in bar) if any(b.get(p, 0) for b in bars.values())
+    ]
+    most = max([sum(bar.values()) for bar in bars.values()] + ([limit] if limit else []))
+    svg = Svg(WIDTH, title, sentence)
+    y = heading(svg, badge, sentence)
+    x = 8.0
+    for k, part in enumerate(parts):
+        wide = 30 + 6.4 * len(part)
+        if x + wide > WIDTH:
+            x, y = 8.0, y + 18
+        look = SERIES[k % len(SERIES)]
+        svg.rect(x, y, 16, 11, look.colour, look.hatch, ON_COLOUR, stroke_width=0.7)
+        svg.text(x + 21, y + 10, part, 11)
+        x += wide
+    left, top = 268.0, y + 30
+    scale = (WIDTH - left - 62) / most
+    for n, (name, bar) in enumerate(bars.items()):
+        at, x = top + 24 * n, left
+        svg.text(left - 8, at + 13, name, 10.5, "end", name in marked)
+        for k, part in enumerate(parts):
+            value = bar.get(part, 0.0)
+            if value > 0:
+                look = SERIES[k % len(SERIES)]
+                svg.rect(x, at, value * scale, 17, look.colour, look.hatch, ON_COLOUR, stroke_width=0.6,
+                         hover=f"{name}: {part} {value:.4g} {unit}")  # fmt: skip
+                x += value * scale
+        svg.text(x + 5, at + 13, f"{sum(bar.values()):.3g}", 10.5)
+    bottom = top + 24 * len(bars)
+    if limit:
+        at = number(left + limit * scale)
+        svg.line(float(at), top - 12, float(at), bottom, dash="6 3", width=2.2)
+        svg.text(float(at), top - 16, f"{limit:.3g} {unit}", 10.5, "middle")
+    svg.text(left, bottom + 12, f"in {unit}", 10.5)
+    rows = [{"": name, **{p: bar.get(p, 0.0) for p in parts}, "all": sum(bar.values())} for name, bar in bars.items()]
+    return book.Figure(title, badge, sentence, rows, svg=svg.render(bottom + 22))

@@ -1,0 +1,76 @@
+"""The planner's answer to a design memo: what of a plan is impossible, too large, slow or expensive, in numbers."""
+
+from __future__ import annotations
+
+from labkit import book
+from labkit.cost import planner
+from labkit.cost.parallel.pipeline import bubble_fraction
+from labkit.cost.planner import Cluster, Model, Plan, Search
+from labkit.cost.units import GB, format_seconds
+
+
+def critique(model: Model, cluster: Cluster, plan: Plan, tokens: float, found: Search | None = None) -> str:
+    """A memo's plan, answered point by point in Markdown. tokens: of the whole run."""
+    impossible = plan.why_impossible(model, cluster.gpus)
+    if impossible:
+        return f"**It cannot run.** {impossible[0].upper()}{impossible[1:]}."
+    found = planner.search(model, cluster, plan.batch) if found is None or found.batch != plan.batch else found
+    one = planner.estimate(model, cluster, plan, costs=found.costs)
+    points = [
+        ("Does it fit?", _fits(found, one)), ("How long is a step?", " ".join(planner.explained(one)[:2])),
+        ("Do the links carry it?", _links(one)), ("Is the pipeline full?", _bubble(plan)),
+        ("What is faster?", _faster(found, plan)), ("What does it cost?", _price(one, tokens)),
+        ("What stops when one GPU dies?", _blast(plan)),
+    ]  # fmt: skip
+    return "\n".join(f"- **{head}** {said}" for head, said in points)
+
+
+def _fits(found: Search, one: planner.Estimate) -> str:
+    if one.fits:
+        spare = (one.cluster.gpu.memory - one.held.total) / GB
+        return f"Yes: the fullest GPU holds {one.held.total / GB:.1f} GB, and {spare:.1f} GB are left."
+    return f"No: it {planner.why_too_large(found.costs, one.plan)}."
+
+
+def _links(one: planner.Estimate) -> str:
+    checks = planner.bandwidth_check(one)
+    return " ".join(map(planner.bandwidth_sentence, checks)) if checks else "Nothing is sent."
+
+
+def _bubble(plan: Plan) -> str:
+    if plan.pipeline == 1:
+        return "There is no pipeline, so there is no bubble."
+    idle = bubble_fraction(plan.pipeline, plan.microbatches, plan.chunks)
+    return (
+        f"{plan.microbatches} microbatches on {plan.pipeline} stages leave {idle:.1%} of the pipeline's time idle, "
+        f"and twice as many would leave {bubble_fraction(plan.pipeline, 2 * plan.microbatches, plan.chunks):.1%}."
+    )
+
+
+def _faster(found: Search, plan: Plan) -> str:
+    if not found.best:
+        return found.nothing_fits()[0].upper() + found.nothing_fits()[1:] + "."
+    if plan == found.winner.plan:
+        return "Nothing: it is the planner's own choice."
+    return f"The planner would take {found.winner.plan}. {planner.why_not(found, plan)}"
+
+
+def _price(one: planner.Estimate, tokens: float) -> str:
+    run = one.run(tokens)
+    return (
+        f"{tokens / 1e9:,.0f} billion tokens take {format_seconds(3600 * run['hours'], 3)} without a failure, "
+        f"${run['dollars'] / 1e6:,.2f} million and {run['megawatt-hours']:,.0f} MWh for the GPUs."
+    )
+
+
+def _blast(plan: Plan) -> str:
+    replica = plan.tensor * plan.pipeline * plan.context
+    return (
+        f"A model copy is spread over {replica} GPUs, so one GPU takes a whole copy of {replica} along, 1 of "
+        f"{plan.replicas}. Everybody else waits, unless replicas may fail by themselves (chapter 19)."
+    )
+
+
+def answer(model: Model, cluster: Cluster, plan: Plan, tokens: float) -> book.Conclusion:
+    """`critique`, to show."""
+    return book.conclude("{said}", said=critique(model, cluster, plan, tokens))

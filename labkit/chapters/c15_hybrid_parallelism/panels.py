@@ -1,0 +1,167 @@
+"""The workbenches of chapter 15: which controls each has, where they begin, and what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from labkit import book
+from labkit.book.workbenches.bench import View
+from labkit.chapters.c15_hybrid_parallelism import pictures, same, small
+from labkit.cost import planner
+from labkit.cost.planner import Cluster, Estimate, Search
+from labkit.cost.topology import Topology
+from labkit.cost.units import GB, format_seconds
+
+Run = Callable[..., Any]
+CLUSTERS: dict[str, Callable[[], Cluster]] = {
+    "64 A100": lambda: planner.a100_cluster(64), "1,024 A100": lambda: planner.a100_cluster(1024),
+    "1,024 H100": lambda: planner.h100_cluster(1024), "14 racks NVL72": lambda: planner.nvl72_cluster(14),
+    "3 CloudMatrix 384": lambda: planner.cloudmatrix_cluster(3),
+}  # fmt: skip
+NETWORKS = {"full": 1.0, "fat tree 4 : 1": 4.0}
+
+
+def choice(label: str, options: Any, value: Any) -> Any:
+    """A list to choose from, with a label that is no name of Python's."""
+    from ipywidgets import Dropdown
+
+    return Dropdown(options=options, value=value, description=label)
+
+
+def eight_ranks(step: Run) -> book.Workbench:
+    """Degrees, microbatches, and which axis has neighbours as its ranks."""
+    controls = {"tp": [1, 2, 4, 8], "pp": [1, 2, 4], "microbatches": [1, 2, 4], "neighbours": list(small.ORDERS)}
+    views: list[View] = [pictures.took, pictures.on_nodes, pictures.timeline]
+    return book.workbench(step, controls, views, title="Eight ranks on two nodes", ranks=8, clock="virtual",
+                          network=small.network(8))  # fmt: skip
+
+
+def one_device_or_not(check: Run, world_size: int) -> book.Workbench:
+    """A cut of the reader's own, a way to share out the state, and a mistake."""
+    controls = {
+        "tp": [1, 2, 4], "pp": [1, 2, 4], "data": choice("data parallelism", ["plain", "zero1", "fsdp"], "plain"),
+        "mistake": list(same.MISTAKES),
+    }  # fmt: skip
+    views: list[View] = [pictures.signals, lambda run: pictures.follows(run, run.seed)]
+    return book.workbench(check, controls, views, title="Is it one device?", ranks=world_size)
+
+
+# The planner -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A run of `same.train`, with the seed of its model."""
+
+    run: Any
+    seed: int
+
+    @property
+    def results(self) -> Any:
+        return self.run.results
+
+    @property
+    def trace(self) -> Any:
+        return self.run.trace
+
+    @property
+    def seconds(self) -> float:
+        return float(self.run.seconds)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A search, the plan of it that was chosen, and a run of its shape on a few ranks."""
+
+    found: Search
+    plan: Estimate
+    run: Any
+
+    @property
+    def trace(self) -> Any:
+        return self.run.trace
+
+    @property
+    def seconds(self) -> float:
+        return float(self.run.seconds)
+
+
+def cluster(name: str, network: str = "full") -> Cluster:
+    """One of `CLUSTERS`, with a network outside of its domains that is full or oversubscribed."""
+    made = CLUSTERS[name]()
+    *inner, outer = made.topology.levels
+    thin = replace(outer, oversubscription=NETWORKS[network])
+    return replace(made, topology=Topology(made.topology.name, (*inner, thin)))
+
+
+def chosen(found: Search, place: int) -> Estimate:
+    """The plan in this place of the best, counted from 1; where nothing fits, the one that needs least memory."""
+    if found.best:
+        return found.best[min(place, len(found.best)) - 1]
+    assert found.nearest is not None
+    return found.nearest
+
+
+def plan_and_try(run: Run) -> book.Workbench:
+    """What is trained on what, and which of the ten best plans is tried on real ranks."""
+    models = ["Llama 3 8B", "Llama 3 70B", "GPT-3 175B", "Llama 3 405B"]
+    controls = {
+        "model": models, "machine": list(CLUSTERS), "network": list(NETWORKS),
+        "batch": choice("batch (sequences)", [256, 1024, 4096], 1024),
+        "place": choice("try plan", [1, 2, 3, 5, 10], 1),
+    }  # fmt: skip
+    views: list[View] = [in_words, memory, steps, why_lost, tried, pictures_of_run]
+    return book.workbench(run, controls, views, title="The planner", ranks=8, clock="virtual",
+                          network=small.network(8))  # fmt: skip
+
+
+def in_words(one: Tried) -> str:
+    """The chosen plan; or by how much nothing fits, and where it would."""
+    found = one.found
+    if found.best:
+        return f"{found.considered:,} plans, of which {found.fitting:,} fit. " + " ".join(planner.explained(one.plan))
+    larger = planner.nearest_that_fits(found, 16)
+    where = (
+        f" On {larger.cluster.gpus:,} such GPUs {larger.winner.plan} fits." if larger else " Nor does 16 times as many."
+    )
+    remedy = planner.why_too_large(found.costs, one.plan.plan)
+    return f"{found.nothing_fits()[0].upper()}{found.nothing_fits()[1:]}. It {remedy}.{where}"
+
+
+def memory(one: Tried) -> book.Figure:
+    return pictures.memory(pictures.named(one.found.best or [one.plan]))
+
+
+def steps(one: Tried) -> book.Figure:
+    return pictures.steps(pictures.named(one.found.best or [one.plan]), "One step of the best")
+
+
+def why_lost(one: Tried) -> book.Table:
+    """The ten best, and why each of the others is not the first."""
+    reasons = ["the fastest", *planner.lost(one.found)] if one.found.best else ["does not fit"]
+    rows = []
+    for n, (plan, why) in enumerate(zip(one.found.best or [one.plan], reasons, strict=True), 1):
+        because = why.partition(", because ")[2] or why
+        rows.append({"": n, "plan": pictures.short(plan), "step (s)": plan.seconds, "MFU (%)": 100 * plan.mfu,
+                     "GB": plan.held.total / GB, "why not the first": because})  # fmt: skip
+    return book.Table(rows, caption="Why the others lost (simulated)")
+
+
+def tried(one: Tried) -> str:
+    """The shape of the plan on eight ranks: its step beside the planner's word for exactly that."""
+    links = small.network(one.run.trace.world_size)
+    found = small.measured(one.run, links)
+    said = small.predicted(found)
+    config = one.run.results[0].config
+    part = max((p for p in said.parts if p != "computing"), key=lambda p: said.parts[p])
+    return (
+        f"Run small: {pictures.cut_name(config)} on eight ranks takes {format_seconds(found.seconds, 3)} a step "
+        f"(emulated). For this small machine the planner says {format_seconds(said.seconds, 3)}, "
+        f"{said.seconds / found.seconds - 1:+.1%}, and after computing the largest part is {part}."
+    )
+
+
+def pictures_of_run(one: Tried) -> book.Figure:
+    return pictures.timeline(one.run)

@@ -1,0 +1,315 @@
+"""What chapter 15 shows of its runs and of the planner: steps, bytes by axis, signals, plans beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from labkit import book
+from labkit.chapters.c15_hybrid_parallelism import same, small
+from labkit.chapters.c15_hybrid_parallelism.drawings import (
+    cube as cube,
+    machines as machines,
+    stacked as stacked,
+    tree as tree,
+)
+from labkit.cost import planner
+from labkit.cost.planner import Calibration, Estimate, MeasuredStep
+from labkit.cost.units import GB, format_bytes, format_seconds
+from labkit.parallel import Layout
+
+PARTS = {  # of a step, as they are drawn
+    "computing": ("computing",), "computing again": ("recomputed",), "tensor": ("tensor",), "context": ("context",),
+    "experts": ("expert",), "pipeline": ("bubble", "messages", "uneven"), "data": ("data",),
+    "optimizer": ("optimizer",),
+}  # fmt: skip
+
+
+# A step of the small cluster -------------------------------------------------------------------------------------
+
+
+def took(run: Any) -> str:
+    """Step, computing, and what crossed between the nodes."""
+    config, k = run.results[0].config, small.per_node(run.trace.world_size)
+    between = small.crossing(run, k)
+    crossed = {axis: between["same rail"][axis] + between["another rail"][axis] for axis in small.NAMES}
+    told = ", ".join(f"{format_bytes(n, 3)} for {axis}" for axis, n in crossed.items() if n) or "nothing"
+    return (
+        f"Data {config.dp} x pipeline {config.pp} x tensor {config.tp}: a step takes "
+        f"{format_seconds(small.seconds(run), 3)} (emulated), and the ranks compute for {small.busy(run):.0%} of "
+        f"it. Between the nodes go {told}."
+    )
+
+
+def timeline(run: Any) -> book.Figure:
+    return book.timeline(run.trace, step=2, title="One step", arrows=False)
+
+
+def on_nodes(run: Any) -> book.Figure:
+    """The mesh of a run on its nodes."""
+    config = run.results[0].config
+    sizes = {axis: getattr(config, axis) for axis in config.order if axis != "cp" or config.cp > 1}
+    return book.mesh(Layout(sizes), small.per_node(run.trace.world_size), title="Who works with whom")
+
+
+def placed(runs: Mapping[str, Any], title: str = "The same cut, placed in three ways") -> book.Figure:
+    """name -> run: seconds of a step, and the part of it in which ranks compute."""
+    bars = {}
+    for name, run in runs.items():
+        whole = small.seconds(run)
+        part = small.busy(run) * whole
+        bars[name] = {"computing": 1e3 * part, "messages, waiting, idle": 1e3 * (whole - part)}
+    best, worst = min(runs, key=lambda n: small.seconds(runs[n])), max(runs, key=lambda n: small.seconds(runs[n]))
+    said = (
+        f"With {best} a step takes {format_seconds(small.seconds(runs[best]), 3)}, and with {worst} "
+        f"{format_seconds(small.seconds(runs[worst]), 3)}, "
+        f"{small.seconds(runs[worst]) / small.seconds(runs[best]):.2g} times as long."
+    )
+    return stacked(bars, unit="ms", title=title, badge="emulated", sentence=said)
+
+
+def rails(runs: Mapping[str, Any], per_node: int) -> book.Figure:
+    """name -> run: bytes of all axes inside nodes, between nodes on one rail, and from rail to rail."""
+    bars = {
+        name: {where: sum(by.values()) / 1e6 for where, by in small.crossing(run, per_node).items()}
+        for name, run in runs.items()
+    }
+    told = "; ".join(
+        f"{name}: {bar['same rail']:.3g} MB on the rails and {bar['another rail']:.3g} MB from rail to rail"
+        for name, bar in bars.items()
+    )
+    return stacked(bars, unit="MB", title="Where bytes go", badge="measured", sentence=f"{told}.")
+
+
+# Traffic ---------------------------------------------------------------------------------------------------------
+
+
+def grows(base: Any, doubled: Mapping[str, Any]) -> book.Figure:
+    """Bytes that a rank sends in a step by axis, the most of any rank: of a base run, and with each degree doubled."""
+    runs = {"base": base, **doubled}
+    bars = {
+        name: {axis: max(row[axis] for row in small.sent_by_axis(run)) / 1e6 for axis in small.NAMES}
+        for name, run in runs.items()
+    }
+    told = "; ".join(
+        f"{name}: " + ", ".join(f"{axis} {bar[axis]:.3g}" for axis in small.NAMES if bar[axis])
+        for name, bar in bars.items()
+    )
+    return stacked(bars, unit="MB", title="What the busiest rank sends", badge="measured", sentence=f"In MB. {told}.")
+
+
+def at_scale(plans: Mapping[str, Estimate]) -> book.Figure:
+    """name -> estimate: gigabytes that a GPU sends in a step, by axis."""
+    bars = {name: {axis: one.sent[axis] / GB for axis in one.sent if one.sent[axis]} for name, one in plans.items()}
+    told = "; ".join(
+        f"{name}: " + ", ".join(f"{axis} {bar[axis]:.3g}" for axis in bar) + f"; all GPUs together send "
+        f"{format_bytes(plans[name].plan.gpus * sum(plans[name].sent.values()), 3)}"
+        for name, bar in bars.items()
+    )
+    return stacked(
+        bars, unit="GB", title="What a GPU sends in a step", badge="simulated", sentence=f"In GB a GPU. {told}."
+    )  # fmt: skip
+
+
+# Signals ---------------------------------------------------------------------------------------------------------
+
+
+def signals(run: Any) -> str:
+    """The signals of a run of `same.train`, in words."""
+    off = run.results[0].off(run.seed)
+    wrong = {name: value for name, value in off.items() if value > same.NEAR}
+    if not wrong:
+        return (
+            f"Equal to one device: no signal is further off than {max(off.values()):.1e}, which is rounding in 64 bits."
+        )
+    quiet = [name for name in off if name not in wrong]
+    told = ", ".join(f"{name} by {value:.2g}" for name, value in wrong.items())
+    return f"Not one device. Off are: {told}." + (f" Quiet are: {', '.join(quiet)}." if quiet else "")
+
+
+def watched(runs: Mapping[str, Any]) -> book.Table:
+    """mistake -> run: each signal, by how much it is off; a dash where it is not."""
+    rows = []
+    for mistake, run in runs.items():
+        off = run.results[0].off(run.seed)
+        rows.append({"mistake": mistake} | {n: f"{v:.2g}" if v > same.NEAR else "-" for n, v in off.items()})
+    return book.Table(rows, caption="How far each signal is from one device (measured)")
+
+
+def follows(run: Any, seed: int) -> book.Figure:
+    """Losses of a cut model beside those of one device."""
+    one, cut = same.on_one_device(seed), run.results[0]
+    apart = max(abs(a - b) for a, b in zip(one.losses, cut.losses, strict=True))
+    said = f"From {one.losses[0]:.4g} to {one.losses[-1]:.4g} in {len(one.losses)} steps; the two are at most "
+    f"{apart:.1e} apart."
+    return book.lines({"one device": one.losses, "the mesh": cut.losses}, title="Loss", sentence=said)
+
+
+# The planner beside runs -----------------------------------------------------------------------------------------
+
+
+def cut_name(config: Any) -> str:
+    """ "D2 P2 T2 zero1" of a configuration."""
+    parts = [("D", config.dp), ("P", config.pp), ("C", config.cp), ("T", config.tp)]
+    name = " ".join(f"{letter}{n}" for letter, n in parts if n > 1)
+    return name + (f" {config.data}" if config.data != "plain" else "") + (" SP" if config.sequence_parallel else "")
+
+
+def beside(measured: Mapping[str, MeasuredStep], fit: Calibration | None = None) -> book.Figure:
+    """name -> run with its plan: seconds of a step, from the ranks and by the planner."""
+    said = {}
+    for name, one in measured.items():
+        said[name] = one.predicted(fit.efficiency if fit else one.cluster.efficiency)
+    errors = {name: said[name] / one.seconds - 1 for name, one in measured.items()}
+    worst = max(errors, key=lambda n: abs(errors[n]))
+    middle = sorted(map(abs, errors.values()))[len(errors) // 2]
+    sentence = (
+        f"The planner is off by {middle:.1%} in the median of {len(errors)} plans, and at worst by "
+        f"{errors[worst]:+.1%} ({worst})."
+    )
+    bars = {"ranks": {n: one.seconds for n, one in measured.items()}, "planner": said}
+    return book.bars(bars, unit="seconds", title="Planner and ranks", badge="emulated", sentence=sentence, ticks=True)
+
+
+def errors(measured: Mapping[str, MeasuredStep], fit: Calibration | None = None) -> dict[str, float]:
+    """Predicted over measured, less 1, by name."""
+    return {
+        name: one.predicted(fit.efficiency if fit else one.cluster.efficiency) / one.seconds - 1
+        for name, one in measured.items()
+    }
+
+
+def held(runs: Mapping[str, Any], computed: Mapping[str, float]) -> book.Figure:
+    """name -> run of `small.holding`; and what the planner says of the fullest rank."""
+    measured = {name: float(max(run.results)) for name, run in runs.items()}
+    off = {name: computed[name] / measured[name] - 1 for name in measured}
+    worst = max(off, key=lambda n: abs(off[n]))
+    said = (
+        f"The planner's training state is at most {abs(off[worst]):.1%} away from what the fullest rank held ({worst})."
+    )
+    return book.bars({"ranks": measured, "planner": dict(computed)}, title="Training state of the fullest rank",
+                     sentence=said, ticks=True)  # fmt: skip
+
+
+# Plans -----------------------------------------------------------------------------------------------------------
+
+
+def parts_of(one: Estimate) -> dict[str, float]:
+    """Seconds of a step, in the eight parts that are drawn."""
+    return {name: sum(one.parts[part] for part in several) for name, several in PARTS.items()}
+
+
+def steps(plans: Mapping[str, Estimate], title: str = "One step") -> book.Figure:
+    """name -> estimate: seconds of a step by part."""
+    best = min(plans, key=lambda n: plans[n].seconds)
+    told = f"The fastest is {best} with {plans[best].seconds:.3g} s and an MFU of {plans[best].mfu:.1%}."
+    bars = {name: parts_of(one) for name, one in plans.items()}
+    return stacked(bars, unit="s", title=title, badge="simulated", sentence=told, marked=[best])
+
+
+def memory(plans: Mapping[str, Estimate], title: str = "Memory of the fullest GPU") -> book.Figure:
+    """name -> estimate: gigabytes by part, and how many a GPU has."""
+    one = next(iter(plans.values()))
+    has = one.cluster.gpu.memory / GB
+    large = [name for name, plan in plans.items() if not plan.fits]
+    told = f"A GPU has {has:.0f} GB. " + (f"Too large: {', '.join(large)}." if large else "All of them fit.")
+    bars = {name: {p: n / GB for p, n in plan.held.parts().items()} for name, plan in plans.items()}
+    return stacked(bars, unit="GB", title=title, badge="simulated", sentence=told, limit=has)
+
+
+def short(one: Estimate) -> str:
+    """ "T8 P4 D32 ZeRO-1 v4" of a plan."""
+    plan = one.plan
+    parts = [("T", plan.tensor), ("P", plan.pipeline), ("C", plan.context), ("E", plan.expert), ("D", plan.data)]
+    name = " ".join(f"{letter}{n}" for letter, n in parts if n > 1)
+    kind = {"plain": "", "hsdp": " HSDP"}.get(plan.sharding, f" Z{plan.sharding[-1]}")
+    again = {"all": "", "selective": " sel", "full": " full"}[plan.recompute]
+    return f"{name}{kind} b{plan.microbatch}" + (f" v{plan.chunks}" if plan.chunks > 1 else "") + again
+
+
+def named(several: Sequence[Estimate]) -> dict[str, Estimate]:
+    """Plans by their place and short name."""
+    return {f"{n}. {short(one)}": one for n, one in enumerate(several, 1)}
+
+
+def published() -> book.Figure:
+    """TFLOP/s of a GPU in 13 published runs, and by the planner."""
+    runs = [*planner.MEGATRON_2021, *planner.LLAMA3_405B]
+    claims = planner.published_claims()
+    names = [
+        f"{run.model.params / 1e9:.3g}B {run.gpus:,}" + (f" s{run.model.sequence // 1024}K" if run.context > 1 else "")
+        for run in runs
+    ]
+    said = {name: float(claim.said) for name, claim in zip(names, claims, strict=True)}
+    found = {name: claim.found for name, claim in zip(names, claims, strict=True)}
+    off = [abs(found[n] / said[n] - 1) for n in names]
+    sentence = (
+        f"The mean error over {len(off)} runs is {sum(off) / len(off):.1%}, the largest {max(off):.1%}. One figure "
+        f"for each kind of machine was fitted to these same runs."
+    )
+    return book.bars({"published": said, "planner": found}, unit="", title="TFLOP/s of a GPU", badge="simulated",
+                     sentence=sentence, ticks=True)  # fmt: skip
+
+
+def guide(asked: Sequence[tuple[str, int, Any]]) -> book.Table:
+    """(model, GPUs, advice): the first rung that fits, what all plans give, and what stopping early costs."""
+    rows = []
+    for model, gpus, given in asked:
+        best, winner = given.first.best, given.found.winner
+        rows.append(
+            {
+                "model": model,
+                "GPUs": gpus,
+                "the first that fits": given.first.name,
+                "over all plans": short(winner),
+                "stopping there costs (%)": 100 * (best.seconds / winner.seconds - 1),
+            }
+        )
+    return book.Table(rows, caption="What the rule of thumb costs on H100s (simulated)")
+
+
+def health(runs: Mapping[str, Any], held: Mapping[str, Any], alone: Any, budget: float) -> book.Table:
+    """Five signals, one for each strategy.
+
+    held: by the same names, runs of `small.holding`. alone: a run of data parallelism alone. budget: bytes that a rank
+    may hold.
+    """
+    rows = []
+    for strategy, signal, look in (
+        ("data", "ranks compute for more than half of the step", lambda run: _share(small.busy(run), 0.5)),
+        (
+            "ZeRO",
+            f"state below {format_bytes(budget, 3)}",
+            None,
+        ),
+        ("tensor", "the sums of a layer take less than it computes", _sums_of_a_layer),
+        ("pipeline", "idle for less than a fifth of the step", lambda run: _idle(run)),
+        ("all", "busier than with data parallelism alone", lambda run: _share(small.busy(run), small.busy(alone))),
+    ):
+        seen = {n: look(run) if look else _below(max(held[n].results), budget) for n, run in runs.items()}
+        rows.append({"strategy": strategy, "signal": signal} | seen)
+    return book.Table(rows, caption="Five signals (emulated)")
+
+
+def _share(value: float, least: float) -> str:
+    return f"{value:.0%} {'✓' if value > least else '✗'}"
+
+
+def _below(value: float, most: float) -> str:
+    return f"{format_bytes(value, 3)} {'✓' if value < most else '✗'}"
+
+
+def _idle(run: Any) -> str:
+    """The part of a step in which the ranks of the pipeline wait for each other, by the worst rank."""
+    worst = max(row["waiting"] for row in run.trace.step_breakdown(2)) / small.seconds(run)
+    return f"{worst:.0%} {'✓' if worst < 0.2 else '✗'}"
+
+
+def _sums_of_a_layer(run: Any) -> str:
+    """Messages of tensor groups that rank 0 waits for, beside its computing."""
+    groups = run.trace.groups
+    tensor = set(run.results[0].groups["tensor"])
+    sums = sum(c.end - c.start for c in run.trace.collectives()
+               if c.rank == 0 and c.step == 2 and not c.nested and set(groups[c.group]) == tensor)  # fmt: skip
+    computing = run.trace.step_breakdown(2)[0]["compute"]
+    return f"{sums / computing:.0%} of it {'✓' if sums < computing else '✗'}"

@@ -1,0 +1,321 @@
+"""The small cluster of chapter 15: a GPT, GPUs and links that are emulated, a step on them, and what planners are told.
+
+A link inside a node is twelve times as fast as one between nodes, as NVLink of an A100 is beside its network card.
+Numbers have 16 bits, as on a GPU.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.cost import planner
+from labkit.cost.planner import Cluster, Efficiency, Gpu, MeasuredStep, Model, Plan
+from labkit.cost.topology import Level, Topology
+from labkit.models import GPTConfig, MoEConfig
+from labkit.parallel import Hybrid, HybridConfig, kernels
+from labkit.wire import Group, Link, Network
+from labkit.wire.errors import RefusedError
+
+GPT = GPTConfig(vocab=64, context=32, layers=4, heads=8, width=64)
+EXPERTS = replace(GPT, moe=MoEConfig(8, 2, hidden=0.5))
+BATCH = 32  # sequences of a step
+FLOPS = 4e9  # operations a second of an emulated GPU
+INSIDE, ACROSS = Link(100e6, 2e-6), Link(100e6 / 12, 10e-6)
+OVERLAPS = frozenset({"tensor", "context", "pipeline"})  # what `Hybrid` sends while it computes
+ORDERS = {  # axes, the innermost last: its ranks are neighbours
+    "tensor": ("pp", "dp", "cp", "tp"), "pipeline": ("tp", "dp", "cp", "pp"), "data": ("tp", "pp", "cp", "dp"),
+}  # fmt: skip
+NAMES = ("tensor", "pipeline", "context", "data")  # of the axes
+SHARDING = {"plain": "plain", "zero1": "zero1", "zero2": "zero2", "zero3": "zero3", "fsdp": "zero3", "hsdp": "hsdp"}
+
+
+# The machine -----------------------------------------------------------------------------------------------------
+
+
+def per_node(ranks: int, nodes: int = 2) -> int:
+    """Ranks on a node: an even share of `nodes`; where they do not divide, each rank is a node of its own."""
+    return ranks // nodes if ranks % nodes == 0 else 1
+
+
+def network(ranks: int, nodes: int = 2, inside: Link = INSIDE, across: Link = ACROSS) -> Network:
+    """Its links, for a run."""
+    k = per_node(ranks, nodes)
+    return Network(ranks // k, k, inside, across)
+
+
+def cluster(links: Network, data: str = "plain", memory: float = 1e12) -> Cluster:
+    """The same for the planner. Attention and products reach all of the peak; memory is never waited for.
+
+    data: of FSDP the planner is told that gathering and reducing go on under computing. The gradients of plain data
+    parallelism would too, but those of this small model are one bucket, which leaves when the last of them is there.
+    """
+    k = links.ranks_per_node or 1
+    levels = [
+        Level(name, holds, link.bandwidth, link.latency)
+        for name, holds, link in (("node", k, links.intra), ("cluster", links.nodes, links.inter))
+        if holds > 1
+    ]
+    gpu = Gpu("emulated", memory, 1e18, (("bf16", FLOPS),), 1)
+    figures = Efficiency(1.0, 1.0, 1.0, 1.0, 1.0, overlaps=OVERLAPS | {"data"} if "sdp" in data else OVERLAPS)
+    return Cluster(Topology("emulated", tuple(levels)), gpu, figures)
+
+
+def model_of(gpt: GPTConfig, sequence: int | None = None) -> Model:
+    """A small GPT as the planner knows models."""
+    return Model(
+        f"a GPT of {gpt.layers} layers", gpt.layers, gpt.width, gpt.heads, kv_heads=gpt.groups,
+        inside=gpt.expansion * gpt.width, vocabulary=gpt.vocab, sequence=sequence or gpt.context, tied=gpt.tied,
+        positions=0 if gpt.rotary else gpt.context, biases=True,
+    )  # fmt: skip
+
+
+def plan_of(config: HybridConfig, batch: int = BATCH) -> Plan:
+    """A configuration as the planner knows plans. Nothing is computed again, and gradients are as wide as activations.
+
+    Of the planner's experts and data the small model has data only.
+    """
+    return Plan(
+        config.tp, config.pp, config.cp, 1, config.dp, batch // (config.dp * config.microbatches), config.microbatches,
+        config.schedule if config.pp > 1 else "one_f_one_b", config.chunks, SHARDING[config.data], config.shard or 0,
+        "all", config.sequence_parallel, 2,
+    )  # fmt: skip
+
+
+# A cut -----------------------------------------------------------------------------------------------------------
+
+
+def cut(
+    ranks: int, tp: int = 1, pp: int = 1, microbatches: int = 1, inner: str = "tensor", **more: Any
+) -> HybridConfig:  # fmt: skip
+    """tp x pp, and what is left of the ranks as data parallelism; refused if they do not divide.
+
+    With tensor parallelism comes sequence parallelism, so that a stage sends each activation once.
+    """
+    cp = more.get("cp", 1)
+    more = {"sequence_parallel": tp > 1} | more
+    if ranks % (tp * pp * cp):
+        sizes = " x ".join(map(str, (tp, pp, cp) if cp > 1 else (tp, pp)))
+        raise RefusedError(
+            f"{sizes} = {tp * pp * cp} ranks hold the model once, and {tp * pp * cp} does not divide {ranks}: "
+            "take smaller degrees"
+        )
+    return HybridConfig(
+        dp=ranks // (tp * pp * cp), pp=pp, tp=tp, microbatches=microbatches, order=ORDERS[inner], **more
+    )
+
+
+def usual(ranks: int) -> tuple[int, int]:
+    """(tp, pp) that use each axis where the number of ranks allows it: 2 and 2 of 8, 2 and 1 of 6, 1 and 1 of 7."""
+    tp = 2 if ranks % 2 == 0 else 1
+    pp = 2 if ranks % 4 == 0 else 1
+    return tp, pp
+
+
+def shape_of(plan: Plan, ranks: int = 8) -> HybridConfig:
+    """A plan made small: two ranks along each axis that it cuts, as long as there are ranks, and the rest as data.
+
+    The axes that need the fastest links come first. What a pipeline cannot do with its data is ZeRO-1.
+    """
+    sizes, left = {}, ranks
+    for axis, size in (("tp", plan.tensor), ("cp", plan.context), ("pp", plan.pipeline)):
+        sizes[axis] = 2 if size > 1 and left > 1 else 1
+        left //= sizes[axis]
+    if left > 1 and plan.replicas == 1:  # nothing of it is left: cut the first axis finer
+        axis = next((name for name in ("tp", "pp", "cp") if sizes[name] > 1), "pp")
+        sizes[axis] *= left
+        left = 1
+    data = {"zero2": "zero2", "zero3": "fsdp", "hsdp": "fsdp", "zero1": "zero1"}.get(plan.sharding, "plain")
+    data = "zero1" if sizes["pp"] > 1 and data == "zero2" else data
+    m = min(4, plan.microbatches)
+    return HybridConfig(
+        dp=left, data=data, microbatches=m, order=ORDERS["tensor"],
+        sequence_parallel=plan.sequence_parallel and sizes["tp"] > 1, **sizes,
+    )  # fmt: skip
+
+
+# A step ----------------------------------------------------------------------------------------------------------
+
+
+class _Backward(torch.autograd.Function):
+    """Takes `seconds` on the clock of a group before the gradient goes on."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group, seconds: float) -> Tensor:
+        ctx.group, ctx.seconds = group, seconds
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        ctx.group.compute(ctx.seconds)
+        return gradient, None, None
+
+
+def timed(hybrid: Hybrid, flops: float = FLOPS) -> Hybrid:
+    """Its products, and attention's own, take the time of `flops` operations a second. Returns it."""
+    for part in hybrid.parts:
+        kernels(part.model, hybrid.group, flops=flops)
+        for layer in part.model.modules():
+            if hasattr(layer, "core") and hybrid.context is None:
+                layer.core = _timed_core(layer.core, hybrid.group, flops)
+    if hybrid.context is not None:  # a pair of query and key: two products forward, in each of this rank's heads
+        width = hybrid.model.width // hybrid.model.heads
+        hybrid.context.pair_seconds = 4 * width / flops
+    return hybrid
+
+
+def _timed_core(core: Callable[..., Tensor], group: Group, flops: float) -> Callable[..., Tensor]:
+    """Attention under a causal mask: half of 4 b t t d operations forward, two and a half times as many backward."""
+
+    def run(qkv_btn: Tensor, heads: int, *rest: Any) -> Tensor:
+        b, t = qkv_btn.shape[:2]
+        y_btn = core(qkv_btn, heads, *rest)
+        seconds = 2 * b * t * t * y_btn.shape[-1] / flops
+        group.compute(seconds)
+        return _Backward.apply(y_btn, group, 2.5 * seconds)
+
+    return run
+
+
+def batch(step: int = 1, size: int = BATCH, gpt: GPTConfig = GPT) -> tuple[Tensor, Tensor]:
+    """The batch of a step, the same on every rank: random ids, since only time and bytes are looked at."""
+    drawn = torch.randint(gpt.vocab, (size, gpt.context + 1), generator=torch.Generator().manual_seed(step))
+    return drawn[:, :-1], drawn[:, 1:]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a rank says after two steps: its configuration, and the groups that it is in, by axis."""
+
+    config: HybridConfig
+    groups: dict[str, tuple[int, ...]]
+
+
+def two_steps(group: Group, config: HybridConfig, gpt: GPTConfig = GPT, size: int = BATCH) -> Told:
+    """Two steps with emulated kernels. In the first a pipeline learns its shapes, so look at the second."""
+    group.step(0)  # the ranks may have been kept, and the last step of the run before was 3
+    hybrid = timed(Hybrid(group, gpt, config, dtype=torch.bfloat16))
+    for step in (1, 2):
+        group.step(step)
+        hybrid.step(*batch(step, size, gpt))
+    return told(hybrid)
+
+
+def told(hybrid: Hybrid) -> Told:
+    """Ends the last step, and says how this rank was placed."""
+    hybrid.group.step(3)
+    return Told(hybrid.config, groups_of(hybrid))
+
+
+def groups_of(hybrid: Hybrid) -> dict[str, tuple[int, ...]]:
+    """The ranks that this one works with along each axis."""
+    found = {"tensor": hybrid.tp, "pipeline": hybrid.pp, "context": hybrid.mesh["cp"], "data": hybrid.data}
+    return {axis: tuple(group.global_ranks) for axis, group in found.items()}
+
+
+def seconds(run: Any, step: int = 2) -> float:
+    """Of the second step of `two_steps`."""
+    begin, end = run.trace.during_step(step)
+    return float(end - begin)
+
+
+def busy(run: Any, step: int = 2) -> float:
+    """The part of a step in which ranks compute, on average."""
+    rows = run.trace.step_breakdown(step)
+    return sum(row["compute"] for row in rows) / len(rows) / seconds(run, step)
+
+
+def sent_by_axis(run: Any, step: int = 2) -> list[dict[str, int]]:
+    """By rank: bytes of a step, by the axis whose group carried them; "numbers" are those of all ranks at once."""
+    found = [dict.fromkeys((*NAMES, "numbers"), 0) for _ in run.results]
+    for m, axis in messages(run, step):
+        found[m.src][axis] += int(m.nbytes)
+    return found
+
+
+def messages(run: Any, step: int = 2) -> Iterator[tuple[Any, str]]:
+    """The messages of a step, each with its axis."""
+    groups = run.trace.groups
+    for m in run.trace.sends:
+        if m.step == step:
+            yield m, _axis(set(groups[m.group]), run.results[m.src].groups)
+
+
+def crossing(run: Any, per_node: int, step: int = 2) -> dict[str, dict[str, float]]:
+    """Bytes of a step by axis, of all ranks: inside nodes, between nodes to the same place, and to another place."""
+    found = {where: dict.fromkeys(NAMES, 0.0) for where in ("inside a node", "same rail", "another rail")}
+    for m, axis in messages(run, step):
+        if axis in NAMES:
+            rail = "same rail" if m.src % per_node == m.dst % per_node else "another rail"
+            found["inside a node" if m.src // per_node == m.dst // per_node else rail][axis] += float(m.nbytes)
+    return found
+
+
+def _axis(members: set[int], of: dict[str, tuple[int, ...]]) -> str:
+    inside = [axis for axis, ranks in of.items() if len(ranks) > 1 and members <= set(ranks)]
+    return inside[0] if inside else "numbers"
+
+
+def measured(run: Any, links: Network, gpt: GPTConfig = GPT, size: int = BATCH) -> MeasuredStep:
+    """A run beside its plan, for the planner."""
+    config = run.results[0].config
+    return MeasuredStep(model_of(gpt), cluster(links, config.data), plan_of(config, size), seconds(run))
+
+
+def predicted(one: MeasuredStep) -> planner.Estimate:
+    """What the planner says of it, with the figures that its cluster has."""
+    return planner.estimate(one.model, one.cluster, one.plan)
+
+
+def scaled(links: Network, factor: float) -> Network:
+    """The same with `factor` times the bandwidth between nodes."""
+    return replace(links, inter=replace(links.inter, bandwidth=links.inter.bandwidth * factor))
+
+
+# Memory ----------------------------------------------------------------------------------------------------------
+
+
+def holding(group: Group, config: HybridConfig, gpt: GPTConfig = GPT) -> int:
+    """Bytes of this rank's tensors at the end of the second backward pass: weights, gradients, and Adam's state.
+
+    Sequences are as few and as short as they can be, so there is hardly anything else.
+    """
+    hybrid = Hybrid(group, gpt, config)
+    inputs, targets = batch(1, config.dp * config.microbatches, gpt)
+    length, found = 2 * config.cp * config.tp, [0]
+    reduce = hybrid.replicas.reduce
+
+    def looked() -> None:
+        found.append(alive())
+        reduce()
+
+    hybrid.replicas.reduce = looked  # type: ignore[method-assign]
+    for _ in range(2):  # Adam's state begins with the first update
+        hybrid.step(inputs[:, :length], targets[:, :length])
+    return found[-1]
+
+
+def alive() -> int:
+    """Bytes of all tensors of this process, each storage once."""
+    gc.collect()
+    storages = {}
+    for one in gc.get_objects():
+        if type(one) in (Tensor, torch.nn.Parameter) and one.device.type == "cpu":
+            storages[one.untyped_storage().data_ptr()] = one.untyped_storage().nbytes()
+    return sum(storages.values())
+
+
+def state_of(config: HybridConfig, gpt: GPTConfig = GPT) -> float:
+    """Bytes of training state on the fullest rank, by the planner.
+
+    In 32 bits there are no second weights: 4 bytes for a weight, 4 for its gradient and 8 for Adam, where the planner
+    has 2, 2 and 12.
+    """
+    plan = plan_of(config, config.dp * config.microbatches)
+    held = planner.estimate(model_of(gpt), cluster(network(config.size)), plan).held
+    return 2 * held.parameters + 2 * held.gradients + held.optimizer * 8 / 12
