@@ -102,6 +102,11 @@ STORIES = {
         ("active-parameters", "who-is-dropped", "order-of-a-journey", "name-the-divisor"),
         {"name-the-divisor": ("the learning rate", "the division")},
     ),
+    "15_hybrid_parallelism": Story(
+        ("twice-the-replicas", "which-signal"),
+        ("rank-of-coordinates", "what-it-adds", "order-of-a-search", "name-the-rule"),
+        {"name-the-rule": ("load balancing", "bandwidth matching")},
+    ),
     "17_when_things_break": Story(
         ("between-failures", "which-check"),
         ("shares-of-a-table", "order-of-a-search", "blind-checks", "named-inner"),

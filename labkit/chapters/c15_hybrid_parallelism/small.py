@@ -281,17 +281,18 @@ def scaled(links: Network, factor: float) -> Network:
 
 
 def holding(group: Group, config: HybridConfig, gpt: GPTConfig = GPT) -> int:
-    """Bytes of this rank's tensors at the end of the second backward pass: weights, gradients, and Adam's state.
+    """Bytes of this rank's new tensors at the end of the second backward pass: weights, gradients, and Adam's state.
 
     Sequences are as few and as short as they can be, so there is hardly anything else.
     """
+    before = alive()  # of what ran here earlier
     hybrid = Hybrid(group, gpt, config)
     inputs, targets = batch(1, config.dp * config.microbatches, gpt)
     length, found = 2 * config.cp * config.tp, [0]
     reduce = hybrid.replicas.reduce
 
     def looked() -> None:
-        found.append(alive())
+        found.append(alive() - before)
         reduce()
 
     hybrid.replicas.reduce = looked  # type: ignore[method-assign]
