@@ -12,7 +12,7 @@ from pathlib import Path
 
 # What starts ranks, and where it is to be found (a test asks that it is).
 DOORS = {
-    "launch": "labkit", "start": "labkit", "start_ft_hsdp": "labkit.resilience",
+    "launch": "labkit", "start": "labkit", "world": "labkit", "start_ft_hsdp": "labkit.resilience",
     "run_ft_hsdp": "labkit.resilience", "run_ntp": "labkit.resilience.ntp", "run_elastic": "labkit.resilience.elastic",
     "run_trials": "labkit.resilience.fleet_trial", "paced_step": "labkit.resilience.ntp.pacing",
     "emulate": "labkit.resilience.quorum.emulate", "strike": "labkit.book.cases.struck",

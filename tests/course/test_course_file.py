@@ -128,13 +128,11 @@ def test_minutes_count_optional_sections_only_once():
 def test_the_header_says_what_on_what_and_how_long():
     course = load()
     assert header(3) == chapter_header(course, course.chapter(3))
-    title, able, builds, takes = header(15).split("\n\n")
-    assert title == "# Hybrid parallelism and the planner"
-    assert able == f"**You will be able to** {course.chapter(15).able}"
-    assert builds.startswith(
-        "**It builds on** chapters 6 (scaling efficiency), 9 (tensor parallelism) and 10 (pipeline"
-    )
-    assert takes == f"**It takes** about {course.chapter(15).core_minutes} minutes to read and run."
+    title, able, builds, takes = header(22).split("\n\n")
+    assert title == "# Capstone: train through a storm"
+    assert able == f"**You will be able to** {course.chapter(22).able}"
+    assert builds.startswith("**It builds on** chapters 15 (hybrid parallelism and the planner) and 19 (FT-HSDP)")
+    assert takes == f"**It takes** about {course.chapter(22).core_minutes} minutes to read and run."
     assert "**It builds on** no other chapter." in header(0)
     assert "**It builds on** chapter 2, ranks and messages." in header(3)
     assert header(8).endswith("The whole chapter is optional.")

@@ -30,9 +30,26 @@ def choice(label: str, options: Any, value: Any) -> Any:
     return Dropdown(options=options, value=value, description=label)
 
 
+def cuts(ranks: int, batch: int = 0) -> dict[str, tuple[int, int]]:
+    """All cuts of so many ranks, as "D2 P2 T2" -> (tp, pp); with a batch, those that share it in two microbatches.
+
+    The small models have 8 heads and 4 layers.
+    """
+    found = {}
+    for pp in (1, 2, 4):
+        for tp in (1, 2, 4, 8):
+            dp, left = divmod(ranks, tp * pp)
+            if not left and not (batch and pp > 1 and batch % (2 * dp)):
+                name = " ".join(f"{letter}{n}" for letter, n in (("D", dp), ("P", pp), ("T", tp)) if n > 1)
+                found[name or "one rank"] = tp, pp
+    return found
+
+
 def eight_ranks(step: Run) -> book.Workbench:
-    """Degrees, microbatches, and which axis has neighbours as its ranks."""
-    controls = {"tp": [1, 2, 4, 8], "pp": [1, 2, 4], "microbatches": [1, 2, 4], "neighbours": list(small.ORDERS)}
+    """The cut, microbatches, and which axis has neighbours as its ranks."""
+    controls = {
+        "cut": choice("cut", cuts(8), (4, 1)), "microbatches": [1, 2, 4], "neighbours": list(small.ORDERS),
+    }  # fmt: skip
     views: list[View] = [pictures.took, pictures.on_nodes, pictures.timeline]
     return book.workbench(step, controls, views, title="Eight ranks on two nodes", ranks=8, clock="virtual",
                           network=small.network(8))  # fmt: skip
@@ -41,7 +58,8 @@ def eight_ranks(step: Run) -> book.Workbench:
 def one_device_or_not(check: Run, world_size: int) -> book.Workbench:
     """A cut of the reader's own, a way to share out the state, and a mistake."""
     controls = {
-        "tp": [1, 2, 4], "pp": [1, 2, 4], "data": choice("data parallelism", ["plain", "zero1", "fsdp"], "plain"),
+        "cut": choice("cut", cuts(world_size, same.BATCH), small.usual(world_size)),
+        "data": choice("data parallelism", ["plain", "zero1", "fsdp"], "plain"),
         "mistake": list(same.MISTAKES),
     }  # fmt: skip
     views: list[View] = [pictures.signals, lambda run: pictures.follows(run, run.seed)]

@@ -8,7 +8,7 @@ from typing import Any
 from labkit import book
 from labkit.chapters.c15_hybrid_parallelism import pictures, small
 from labkit.cost.planner import Advice, AxisCheck, Estimate
-from labkit.cost.units import GB
+from labkit.cost.units import GB, format_bandwidth
 
 CHOICES = {
     "A": "A: it has no bubble, and nothing is sent inside a layer.",
@@ -95,6 +95,9 @@ def shift(domains: Mapping[int, Estimate], theirs: Estimate, thin: Mapping[str, 
     first, last = domains[few], domains[many]
     lost = {n: _largest(domains[n]) for n in (few, many)}
     return book.conclude(
+        "A B200 has NVLink 5, with {nvlink} each way [quoted]. It is two dies joined at 10 TB/s [quoted], which "
+        "software sees as one GPU. (It can also multiply in 4 bits. Whether one may train so is a question for chapter "
+        "14, and the planner stays with 16.)\n\n"
         "The network between the domains is the same each time, and only the fast domain grows. From {few} to "
         "{many} GPUs in a domain, the best step goes from {first:.2f} to {last:.2f} s, and the plan from {before} "
         "to {after}.",
@@ -112,7 +115,8 @@ def shift(domains: Mapping[int, Estimate], theirs: Estimate, thin: Mapping[str, 
         {"dearer > 0": "costs {dearer:.1%} more: it is no saving.",
          "True": "costs {cheaper:.1%} less. For this dense model with a large batch it is a small saving. For "
          "experts, or for fewer tokens in a batch, ask again."},
-        few=few, many=many, first=first.seconds, last=last.seconds, before=pictures.short(first),
+        few=few, many=many, nvlink=format_bandwidth(last.cluster.topology.levels[0].bandwidth),
+        first=first.seconds, last=last.seconds, before=pictures.short(first),
         after=pictures.short(last), first_lost=lost[few], last_lost=lost[many], stages=first.plan.pipeline,
         stages_after=last.plan.pipeline, theirs=theirs.seconds, saved=thin["saved"], lost=thin["lost"],
         dearer=thin["a token costs more"], cheaper=-thin["a token costs more"],
