@@ -75,6 +75,11 @@ def _what_is_wrong(got: Any, rank: int, layout: Layout) -> str:
                 f"its group of {axis} is {mine}, which are neighbours. Neighbours along {axis} are "
                 f"{layout.stride(axis)} ranks apart: the product of the sizes of the axes after it."
             )
+        if mine == [rank + i * layout.stride(axis) for i in range(sizes[axis])]:
+            return (
+                f"its group of {axis} begins with itself, {mine}. From rank {rank}, go back `at` strides to the first "
+                "member, and from there forward."
+            )
         if len(mine) != sizes[axis]:
             return f"its group of {axis} has {len(mine)} ranks, {mine}, and that axis has a size of {sizes[axis]}."
         return f"its group of {axis} is {mine}, and should be {right}: the ranks that differ in {axis} alone."
