@@ -87,14 +87,15 @@ def my_groups(rank, sizes):
             f"{SQUARES} / copies", "(all_reduce(total, group) / group.size).sqrt().item()"
         ): "at the end. It is complete",
         norm("total += (all_reduce(gradient.double().square() / copies, group)).sum()", "total.sqrt().item()"): (
-            "norm of"
+            "One number of 8 bytes is enough"
         ),
     },
     "best_cut": {
-        "def best_cut(gpus, heads, layers, fits, seconds):\n    pass": "Return three whole numbers",
+        "def best_cut(gpus, heads, layers, fits, seconds):\n    pass": "You returned None",
+        "def best_cut(gpus, heads, layers, fits, seconds):\n    return 3": "Return three whole numbers",
         cut(RIGHT, "fitting[0] if fitting else None"): "keep the",
         cut(RIGHT.replace(" and fits(t, p, gpus // (t * p))", "")): "ask `fits` first",
-        cut(RIGHT.replace("heads % t == 0 and ", "")): "does not divide the",
+        cut(RIGHT.replace("heads % t == 0 and ", "")): "t must divide the",
         cut(RIGHT, p="gpus + 1"): "only 3 layers",
         cut(RIGHT.replace("gpus % (t * p) == 0 and ", "")): "what is left for d",
         cut(RIGHT.replace("if ", "if t & (t - 1) == 0 and p & (p - 1) == 0 and ")): "no powers of two",

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import BLUE, GREEN, GREY, ON_COLOUR, ORANGE, PURPLE, SERIES, YELLOW
-from labkit.book.drawing.svg import Svg, number, wrap
+from labkit.book.drawing.svg import Svg, wrap
+from labkit.book.drawing.tables import Row
 from labkit.cost.planner import Advice
 from labkit.cost.topology import cloudmatrix384, dgx_node, nvl72
 from labkit.cost.topology.machines import NodeParts
@@ -237,9 +238,11 @@ def stacked(
         svg.text(x + 5, at + 13, f"{sum(bar.values()):.3g}", 10.5)
     bottom = top + 24 * len(bars)
     if limit:
-        at = number(left + limit * scale)
-        svg.line(float(at), top - 12, float(at), bottom, dash="6 3", width=2.2)
-        svg.text(float(at), top - 16, f"{limit:.3g} {unit}", 10.5, "middle")
+        place = left + limit * scale
+        svg.line(place, top - 12, place, bottom, dash="6 3", width=2.2)
+        svg.text(place, top - 16, f"{limit:.3g} {unit}", 10.5, "middle")
     svg.text(left, bottom + 12, f"in {unit}", 10.5)
-    rows = [{"": name, **{p: bar.get(p, 0.0) for p in parts}, "all": sum(bar.values())} for name, bar in bars.items()]
+    rows: list[Row] = [
+        {"": name, **{p: bar.get(p, 0.0) for p in parts}, "all": sum(bar.values())} for name, bar in bars.items()
+    ]
     return book.Figure(title, badge, sentence, rows, svg=svg.render(bottom + 22))

@@ -73,7 +73,7 @@ def on_one_device(seed: int = 0) -> OneDevice:
     for inputs, targets in lessons(seed):
         adam.zero_grad()
         loss = next_token_loss(model(inputs), targets)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         losses.append(loss.item())
         norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), CLIP)))
         adam.step()

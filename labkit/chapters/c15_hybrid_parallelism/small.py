@@ -122,7 +122,8 @@ def shape_of(plan: Plan, ranks: int = 8) -> HybridConfig:
 
     The axes that need the fastest links come first. What a pipeline cannot do with its data is ZeRO-1.
     """
-    sizes, left = {}, ranks
+    sizes: dict[str, Any] = {}
+    left = ranks
     for axis, size in (("tp", plan.tensor), ("cp", plan.context), ("pp", plan.pipeline)):
         sizes[axis] = 2 if size > 1 and left > 1 else 1
         left //= sizes[axis]
@@ -151,7 +152,7 @@ class _Backward(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         ctx.group.compute(ctx.seconds)
         return gradient, None, None
 
@@ -160,7 +161,8 @@ def timed(hybrid: Hybrid, flops: float = FLOPS) -> Hybrid:
     """Its products, and attention's own, take the time of `flops` operations a second. Returns it."""
     for part in hybrid.parts:
         kernels(part.model, hybrid.group, flops=flops)
-        for layer in part.model.modules():
+        layers: Iterator[Any] = part.model.modules()
+        for layer in layers:
             if hasattr(layer, "core") and hybrid.context is None:
                 layer.core = _timed_core(layer.core, hybrid.group, flops)
     if hybrid.context is not None:  # a pair of query and key: two products forward, in each of this rank's heads

@@ -65,6 +65,14 @@ def _what_is_wrong(got: Any, rank: int, layout: Layout) -> str:
             return f"the group of {axis} is {mine}, and should be a list of ranks."
         if sorted(mine) == right:
             return f"the group of {axis} has the right ranks, but in the order {mine}: take them by their coordinate."
+        backwards = Layout(dict(reversed(list(sizes.items()))))
+        if all(groups[a] == backwards.group_of(rank, a) for a in axes):
+            return (
+                f"its group of {axis} is {mine}, as if the *first* axis were the innermost. The last one is: its ranks "
+                "are neighbours."
+            )
+        if len(mine) != sizes[axis]:
+            return f"its group of {axis} has {len(mine)} ranks, {mine}, and that axis has a size of {sizes[axis]}."
         if rank not in mine:
             return (
                 f"its own number is not in its group of {axis}, {mine}. From rank {rank}, go back `at` strides to "
@@ -80,8 +88,6 @@ def _what_is_wrong(got: Any, rank: int, layout: Layout) -> str:
                 f"its group of {axis} begins with itself, {mine}. From rank {rank}, go back `at` strides to the first "
                 "member, and from there forward."
             )
-        if len(mine) != sizes[axis]:
-            return f"its group of {axis} has {len(mine)} ranks, {mine}, and that axis has a size of {sizes[axis]}."
         return f"its group of {axis} is {mine}, and should be {right}: the ranks that differ in {axis} alone."
     return ""
 
@@ -232,6 +238,8 @@ def _bytes(t: int, p: int, d: int) -> float:
 
 
 def _seconds(t: int, p: int, d: int) -> float:
+    if d < 1:
+        return 0.0  # no cut, which is said when it is returned
     return 10 / (t * p * d) * (1 + 0.4 * (t - 1) ** 1.5) * (1 + (p - 1) / 4) + 3 * (1 - 1 / d) / (t * p)
 
 
@@ -254,12 +262,25 @@ def _judge_cut(
         student.expect(got is None, "No cut of {gpus} GPUs fits here, so return None, and not {got}.", got=got, **about)
         return
     right = min(fitting, key=lambda cut: _seconds(*cut))
+    two = [c for c in fitting if all(n & (n - 1) == 0 for n in c[:2])]
+    hint = "" if two else " Did you try sizes that are no powers of two?"
+    student.expect(
+        got is not None, "You returned None for {gpus} GPUs, {heads} heads and {layers} layers, and {best} fits.{hint}",
+        best=" x ".join(map(str, right)), hint=hint, **about,
+    )  # fmt: skip
     student.expect(
         isinstance(got, list) and len(got) == 3 and all(isinstance(x, int) for x in got),
         "Return three whole numbers, (t, p, d), and not {got}.", got=repr(got)[:40],
     )  # fmt: skip
     cut: tuple[int, int, int] = tuple(got)
     if cut == right:
+        none = [tuple(x) for x in asked if tuple(x) not in cuts]
+        student.expect(
+            not none,
+            "The answer is right, but you also asked for the seconds of {cut}, which is no cut: t must divide the "
+            "{heads} heads, and t x p the {gpus} GPUs.",
+            cut=none and none[0], **about,
+        )  # fmt: skip
         large = [tuple(x) for x in asked if tuple(x) not in fitting]
         student.expect(
             not large,
@@ -281,7 +302,6 @@ def _judge_cut(
         raise NotRight(f"{told} is fast, but it does not fit: ask `fits` first.")
     if cut == min(fitting, key=lambda c: _bytes(*c)) or cut == max(fitting, key=lambda c: _seconds(*c)):
         raise NotRight(f"{told} fits, but it is not the fastest. Compare `seconds`, and keep the smallest.")
-    two = [c for c in fitting if all(n & (n - 1) == 0 for n in c[:2])]
     if two and cut == min(two, key=lambda c: _seconds(*c)):
         raise NotRight(
             f"With {gpus} GPUs, {heads} heads and {layers} layers {best} is faster than {told}. Did you try sizes "
