@@ -43,11 +43,11 @@ def cube(sizes: Mapping[str, int]) -> book.Player:
 def _cubes(words: str, layout: Layout, along: str | None) -> str:
     svg = Svg(WIDTH, "The cube of ranks", words)
     top = max(heading(svg, "simulated", words), 74.0) + 10
-    back, down, right = layout.axes  # dp goes into the picture, pp down, tp to the right
+    back, down, right = layout.axes  # blocks of dp stand beside each other; pp goes down, tp to the right
     d, p, t = (layout.sizes[axis] for axis in layout.axes)
-    side = min(76.0, 420 / max(t, 1), 210 / max(p, 1))
-    deep = min(64.0, 200 / max(d, 1))
-    left, base = 200.0, top + deep * (d - 1) * 0.6 + 10
+    left, apart = 186.0, 30.0
+    side = min(76.0, (WIDTH - left - apart * d) / (d * t) - 8, 260 / p)
+    block, base = t * (side + 8) + apart, top + 14.0 * (d - 1)
     groups = layout.groups(along) if along else []
     number_of = {rank: n for n, group in enumerate(groups) for rank in group}
     for i in reversed(range(d)):
@@ -55,13 +55,13 @@ def _cubes(words: str, layout: Layout, along: str | None) -> str:
             for k in range(t):
                 rank = layout.rank(**{back: i, down: j, right: k})
                 look = SERIES[number_of[rank] % len(SERIES)] if along else None
-                x, y = left + k * (side + 8) + i * deep, base + j * (side + 8) - i * deep * 0.6
+                x, y = left + k * (side + 8) + i * block, base + j * (side + 8) - 14 * i
                 svg.rect(x, y, side, side, look.colour if look else "#ffffff", look.hatch if look else "", ON_COLOUR,
                          radius=5, hover=f"rank {rank}: {layout.coordinates(rank)}")  # fmt: skip
                 svg.rect(x + 5, y + 5, 27, 18, "#ffffff", stroke=ON_COLOUR, stroke_width=0.5, radius=3)
                 svg.text(x + 18.5, y + 18.5, str(rank), 12, "middle", True, on_colour=True)
     bottom = base + p * (side + 8)
-    for n, (axis, way) in enumerate(((back, "into the picture"), (down, "downwards"), (right, "to the right"))):
+    for n, (axis, way) in enumerate(((back, "from block to block"), (down, "downwards"), (right, "to the right"))):
         svg.text(10, base + 20 + 22 * n, f"{axis} = {layout.sizes[axis]}: {way}", 12, bold=axis == along)
     return svg.render(bottom + 14)
 
@@ -235,7 +235,9 @@ def stacked(
                 svg.rect(x, at, value * scale, 17, look.colour, look.hatch, ON_COLOUR, stroke_width=0.6,
                          hover=f"{name}: {part} {value:.4g} {unit}")  # fmt: skip
                 x += value * scale
-        svg.text(x + 5, at + 13, f"{sum(bar.values()):.3g}", 10.5)
+        line = left + limit * scale if limit else 0.0
+        beside = line + 4 if limit and x + 5 < line + 4 < x + 40 else x + 5  # not across the line
+        svg.text(beside, at + 13, f"{sum(bar.values()):.3g}", 10.5)
     bottom = top + 24 * len(bars)
     if limit:
         place = left + limit * scale

@@ -287,14 +287,15 @@ def holding(group: Group, config: HybridConfig, gpt: GPTConfig = GPT) -> int:
 
     Sequences are as few and as short as they can be, so there is hardly anything else.
     """
-    before = alive()  # of what ran here earlier
+    before = alive()  # what earlier calls have left: kept until the end, so that no place is taken twice
     hybrid = Hybrid(group, gpt, config)
     inputs, targets = batch(1, config.dp * config.microbatches, gpt)
     length, found = 2 * config.cp * config.tp, [0]
     reduce = hybrid.replicas.reduce
 
     def looked() -> None:
-        found.append(alive() - before)
+        new = {place: one.nbytes() for place, one in alive().items() if place not in before}
+        found.append(sum(new.values()))
         reduce()
 
     hybrid.replicas.reduce = looked  # type: ignore[method-assign]
@@ -303,14 +304,12 @@ def holding(group: Group, config: HybridConfig, gpt: GPTConfig = GPT) -> int:
     return found[-1]
 
 
-def alive() -> int:
-    """Bytes of all tensors of this process, each storage once."""
+def alive() -> dict[int, torch.UntypedStorage]:
+    """The memory of all tensors of floats of this process, each place once. (What carries messages holds bytes.)"""
     gc.collect()
-    storages = {}
-    for one in gc.get_objects():
-        if type(one) in (Tensor, torch.nn.Parameter) and one.device.type == "cpu":
-            storages[one.untyped_storage().data_ptr()] = one.untyped_storage().nbytes()
-    return sum(storages.values())
+    tensors = [one for one in gc.get_objects() if type(one) in (Tensor, torch.nn.Parameter)]
+    storages = [one.untyped_storage() for one in tensors if one.device.type == "cpu" and one.is_floating_point()]
+    return {one.data_ptr(): one for one in storages}
 
 
 def state_of(config: HybridConfig, gpt: GPTConfig = GPT) -> float:
