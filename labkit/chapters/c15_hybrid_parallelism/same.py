@@ -19,7 +19,7 @@ from labkit.cost.collectives.parts import split_sizes
 from labkit.data import batches, text
 from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.parallel import AdamW, Hybrid, HybridConfig
-from labkit.parallel.hybrid import norm as norms_of
+from labkit.parallel.hybrid import norm as norms_of, whole
 from labkit.parallel.hybrid.replicas import places
 from labkit.parallel.pipeline.running.tied import Tied
 from labkit.wire import Group
@@ -151,7 +151,7 @@ def pieces_of(hybrid: Hybrid) -> list[tuple[Tensor, int]]:
 
 def furthest(hybrid: Hybrid, seed: int) -> float:
     """The largest difference of a weight from that of one device."""
-    mine, one = hybrid.state_dict()["parameters"], on_one_device(seed).weights
+    mine, one = hybrid._gathered(whole.KEYS["parameters"]), on_one_device(seed).weights
     return max(float((mine[name] - one[name]).abs().max()) for name in one)
 
 
