@@ -6,8 +6,8 @@ Numbers have 16 bits, as on a GPU.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,9 @@ from labkit.cost import planner
 from labkit.cost.planner import Cluster, Efficiency, Gpu, MeasuredStep, Model, Plan
 from labkit.cost.topology import Level, Topology
 from labkit.models import GPTConfig, MoEConfig
-from labkit.parallel import Hybrid, HybridConfig, kernels
+from labkit.parallel import Hybrid, HybridConfig
+from labkit.parallel.emulated_gpu import EmulatedGpu, Speeds
+from labkit.parallel.hybrid.trial import emulated
 from labkit.wire import Group, Link, Network
 from labkit.wire.errors import RefusedError
 
@@ -143,45 +145,9 @@ def shape_of(plan: Plan, ranks: int = 8) -> HybridConfig:
 # A step ----------------------------------------------------------------------------------------------------------
 
 
-class _Backward(torch.autograd.Function):
-    """Takes `seconds` on the clock of a group before the gradient goes on."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group, seconds: float) -> Tensor:
-        ctx.group, ctx.seconds = group, seconds
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        ctx.group.compute(ctx.seconds)
-        return gradient, None, None
-
-
-def timed(hybrid: Hybrid, flops: float = FLOPS) -> Hybrid:
-    """Its products, and attention's own, take the time of `flops` operations a second. Returns it."""
-    for part in hybrid.parts:
-        kernels(part.model, hybrid.group, flops=flops)
-        layers: Iterator[Any] = part.model.modules()
-        for layer in layers:
-            if hasattr(layer, "core") and hybrid.context is None:
-                layer.core = _timed_core(layer.core, hybrid.group, flops)
-    if hybrid.context is not None:  # a pair of query and key: two products forward, in each of this rank's heads
-        width = hybrid.model.width // hybrid.model.heads
-        hybrid.context.pair_seconds = 4 * width / flops
-    return hybrid
-
-
-def _timed_core(core: Callable[..., Tensor], group: Group, flops: float) -> Callable[..., Tensor]:
-    """Attention under a causal mask: half of 4 b t t d operations forward, two and a half times as many backward."""
-
-    def run(qkv_btn: Tensor, heads: int, *rest: Any) -> Tensor:
-        b, t = qkv_btn.shape[:2]
-        y_btn = core(qkv_btn, heads, *rest)
-        seconds = 2 * b * t * t * y_btn.shape[-1] / flops
-        group.compute(seconds)
-        return _Backward.apply(y_btn, group, 2.5 * seconds)
-
-    return run
+def gpu(hybrid: Hybrid, size: int = BATCH) -> EmulatedGpu:
+    """`with gpu(hybrid):` its matrix products and attention take the time of a GPU of `FLOPS`. size: of its batch."""
+    return emulated(hybrid, Speeds(FLOPS, FLOPS, math.inf), size)
 
 
 def batch(step: int = 1, size: int = BATCH, gpt: GPTConfig = GPT) -> tuple[Tensor, Tensor]:
@@ -204,10 +170,11 @@ def two_steps(group: Group, config: HybridConfig, gpt: GPTConfig = GPT, size: in
     Without a pipeline the first is nearly the same, and left out.
     """
     group.step(0)  # the ranks may have been kept, and the last step of the run before was 3
-    hybrid = timed(Hybrid(group, gpt, config, dtype=torch.bfloat16))
-    for step in (1, 2) if config.pp > 1 else (2,):
-        group.step(step)
-        hybrid.step(*batch(step, size, gpt))
+    hybrid = Hybrid(group, gpt, config, dtype=torch.bfloat16)
+    with gpu(hybrid, size):
+        for step in (1, 2) if config.pp > 1 else (2,):
+            group.step(step)
+            hybrid.step(*batch(step, size, gpt))
     return told(hybrid)
 
 
@@ -286,33 +253,17 @@ def scaled(links: Network, factor: float) -> Network:
 
 
 def holding(group: Group, config: HybridConfig, gpt: GPTConfig = GPT) -> int:
-    """Bytes of this rank's new tensors at the end of the second backward pass: weights, gradients, and Adam's state.
+    """Bytes of weights, gradients and Adam's state on this rank at the end of the second backward pass.
 
-    Sequences are as few and as short as they can be, so there is hardly anything else.
+    Sequences are as few and as short as they can be.
     """
-    before = alive()  # what earlier calls have left: kept until the end, so that no place is taken twice
     hybrid = Hybrid(group, gpt, config)
     inputs, targets = batch(1, config.dp * config.microbatches, gpt)
-    length, found = 2 * config.cp * config.tp, [0]
-    reduce = hybrid.replicas.reduce
-
-    def looked() -> None:
-        new = {place: one.nbytes() for place, one in alive().items() if place not in before}
-        found.append(sum(new.values()))
-        reduce()
-
-    hybrid.replicas.reduce = looked  # type: ignore[method-assign]
-    for _ in range(2):  # Adam's state begins with the first update
-        hybrid.step(inputs[:, :length], targets[:, :length])
-    return found[-1]
-
-
-def alive() -> dict[int, torch.UntypedStorage]:
-    """The memory of all tensors of floats of this process, each place once. (What carries messages holds bytes.)"""
-    gc.collect()
-    tensors = [one for one in gc.get_objects() if type(one) in (Tensor, torch.nn.Parameter)]
-    storages = [one.untyped_storage() for one in tensors if one.device.type == "cpu" and one.is_floating_point()]
-    return {one.data_ptr(): one for one in storages}
+    length = 2 * config.cp * config.tp
+    hybrid.step(inputs[:, :length], targets[:, :length])  # Adam's state begins with the first update
+    hybrid.zero_grad()
+    hybrid.forward_backward(inputs[:, :length], targets[:, :length])
+    return sum(hybrid.nbytes().values())
 
 
 def state_of(config: HybridConfig, gpt: GPTConfig = GPT) -> float:

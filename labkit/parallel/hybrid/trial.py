@@ -118,19 +118,25 @@ def speeds_of(cluster: Cluster) -> Speeds:
     )  # fmt: skip
 
 
+def emulated(hybrid: Hybrid, speeds: Speeds, batch: int) -> EmulatedGpu:
+    """`with emulated(hybrid, speeds, batch):` its operations take time. batch: sequences of a step."""
+    if hybrid.context is not None:  # attention around the ring is one kernel for each block
+        model, config = hybrid.model, hybrid.config
+        heads = model.heads // config.tp // config.ulysses
+        each = batch // config.dp // config.microbatches * heads * 4 * (model.width // model.heads)
+        hybrid.context.pair_seconds = each / speeds.attention
+    return EmulatedGpu(hybrid.group, speeds)
+
+
 def _train(
     group: Group, model: GPTConfig, config: HybridConfig, speeds: Speeds, batch: int, steps: int, seed: int
 ) -> tuple[list[float], float, dict[str, int], list[float]]:
     """(when each step ended, the last loss, bytes held, skew of each layer) on this rank."""
     torch.set_num_threads(1)
     hybrid = Hybrid(group, model, config, seed=seed, dtype=DTYPE)
-    if hybrid.context is not None:  # attention around the ring is one kernel for each block
-        heads = model.heads // config.tp // config.ulysses
-        each = batch // config.dp // config.microbatches * heads * 4 * (model.width // model.heads)
-        hybrid.context.pair_seconds = each / speeds.attention
     drawn = torch.randint(model.vocab, (batch, model.context + 1), generator=torch.Generator().manual_seed(seed))
     ends, held = [], {}
-    with EmulatedGpu(group, speeds):
+    with emulated(hybrid, speeds, batch):
         for step in range(steps + 1):
             group.step(step)
             hybrid.zero_grad()
