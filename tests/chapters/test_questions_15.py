@@ -31,7 +31,7 @@ def test_a_key_is_what_a_hand_works_out(id: str, typed: str) -> None:
     [
         ("rank-of-coordinates", "5 * 128 + 2 * 16 + 3", "the first axis the innermost"),
         ("groups-of-a-fleet", "8192", "Each rank is in one such group"),
-        ("what-a-rank-holds", "19.14", "a 32-bit copy of the weights"),
+        ("what-a-rank-holds", "19.14", "master weights in 32 bits"),
         ("what-a-rank-holds", "21.9", "all 16 bytes"),
     ],
 )
