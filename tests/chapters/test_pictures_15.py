@@ -79,7 +79,7 @@ def test_where_nothing_fits_the_planner_says_by_how_much_and_where_it_would() ->
 
 @pytest.mark.ranks
 def test_the_planner_is_within_its_bounds_on_real_ranks() -> None:
-    """Predicted against measured steps of eight ranks with emulated links: median at most 10 %, worst at most 25 %."""
+    """Predicted against measured steps of eight ranks with emulated links, on virtual time: the same on any machine."""
     cut = small.cut
     cuts = [
         cut(8), cut(8, 2, data="zero1"), cut(8, 2, 1, 2, data="fsdp"), cut(8, 1, 2, 4),
@@ -88,7 +88,7 @@ def test_the_planner_is_within_its_bounds_on_real_ranks() -> None:
     with labkit.world(8, clock="virtual", network=LINKS) as world:
         steps = {pictures.cut_name(c): small.measured(world.run(small.two_steps, c), LINKS) for c in cuts}
     off = sorted(map(abs, pictures.errors(steps).values()))
-    assert (off[3] + off[4]) / 2 < 0.05 and off[-1] < 0.15
+    assert (off[3] + off[4]) / 2 < 0.015 and off[-1] < 0.05
     figure = pictures.beside(steps)
     assert [row["ranks (seconds)"] for row in figure.rows] == [one.seconds for one in steps.values()]
 

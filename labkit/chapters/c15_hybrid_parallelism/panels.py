@@ -69,12 +69,10 @@ def one_device_or_not(check: Run, world_size: int) -> book.Workbench:
 # The planner -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Checked:
-    """A run of `same.train`, with the seed of its model."""
+class WithMore:
+    """A run with something beside it that its pictures need. A workbench asks it for what it asks of a run."""
 
     run: Any
-    seed: int
 
     @property
     def results(self) -> Any:
@@ -90,20 +88,20 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Tried:
+class Checked(WithMore):
+    """A run of `same.train`, with the seed of its model."""
+
+    run: Any
+    seed: int
+
+
+@dataclass(frozen=True)
+class Tried(WithMore):
     """A search, the plan of it that was chosen, and a run of its shape on a few ranks."""
 
     found: Search
     plan: Estimate
     run: Any
-
-    @property
-    def trace(self) -> Any:
-        return self.run.trace
-
-    @property
-    def seconds(self) -> float:
-        return float(self.run.seconds)
 
 
 def cluster(name: str, network: str = "full") -> Cluster:

@@ -277,11 +277,7 @@ def health(runs: Mapping[str, Any], held: Mapping[str, Any], alone: Any, budget:
     rows = []
     for strategy, signal, look in (
         ("data", "ranks compute for more than half of the step", lambda run: _share(small.busy(run), 0.5)),
-        (
-            "ZeRO",
-            f"state below {format_bytes(budget, 3)}",
-            None,
-        ),
+        ("ZeRO", f"state below {format_bytes(budget, 3)}", None),
         ("tensor", "the sums of a layer take less than it computes", _sums_of_a_layer),
         ("pipeline", "idle for less than a fifth of the step", lambda run: _idle(run)),
         ("all", "busier than with data parallelism alone", lambda run: _share(small.busy(run), small.busy(alone))),

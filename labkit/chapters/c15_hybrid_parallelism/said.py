@@ -64,11 +64,12 @@ def fallacy(tensor: Estimate, pipeline: Estimate, claim: Any) -> book.Conclusion
         "The sharpest form of that mistake is to let memory *alone* decide. The 175B model on 64 A100s is cut here "
         "in equally many parts, once by tensor parallelism of 8 and once by a pipeline of 8, both with ZeRO-3 on "
         "the axis that is left. They hold {t_gb:.0f} and {p_gb:.0f} GB, and both fit. A textbook says that the "
-        "pipeline is 23% faster [quoted]. The planner agrees about who is faster, and finds {found:.0f}%.\n\nThe "
+        "pipeline is {said}% faster [quoted]. The planner agrees about who is faster, and finds {found:.0f}%.\n\nThe "
         "bars say why. With ZeRO-3 every microbatch gathers all parameters anew. With tensor parallelism in the "
         "node, the data axis must do that across the nodes, and {share:.0%} of the step goes to it. With the "
         "pipeline, stages lie on different nodes, and the data axis stays inside, where gathering is cheap.",
-        t_gb=tensor.held.total / GB, p_gb=pipeline.held.total / GB, found=claim.found, share=share,
+        t_gb=tensor.held.total / GB, p_gb=pipeline.held.total / GB, found=claim.found, said=claim.said,
+        share=share,
     )  # fmt: skip
 
 
@@ -125,9 +126,9 @@ def shift(domains: Mapping[int, Estimate], theirs: Estimate, thin: Mapping[str, 
 
 def _largest(one: Estimate) -> str:
     parts = pictures.parts_of(one)
-    words = {"computing again": "computing again", "tensor": "the sums of tensor parallelism", "context": "keys and "
-    "values",
-             "experts": "tokens on their way to experts", "pipeline": "the bubble", "data": "gradients and "
-              "parameters",
-             "optimizer": "the optimizer"}  # fmt: skip
+    words = {
+        "computing again": "computing again", "tensor": "the sums of tensor parallelism",
+        "context": "keys and values", "experts": "tokens on their way to experts", "pipeline": "the bubble",
+        "data": "gradients and parameters", "optimizer": "the optimizer",
+    }  # fmt: skip
     return words[max(words, key=lambda p: parts[p])]

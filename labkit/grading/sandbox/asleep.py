@@ -31,16 +31,15 @@ def signature(pids: Iterable[int]) -> tuple[str, ...] | None:
     return tuple(found)
 
 
-def cores(pids: Iterable[int]) -> tuple[float, float]:
-    """Seconds that the threads of these processes ran, and that they were ready to and stood in line for a core.
+def cores(pid: int) -> tuple[float, float]:
+    """Seconds that the threads of a process ran, and that they were ready to and stood in line for a core.
 
-    (0, 0) of what has ended, and of a kernel that keeps no such account (CONFIG_SCHED_INFO).
+    (0, 0) of one that has ended, and of a kernel that keeps no such account (CONFIG_SCHED_INFO).
     """
     ran = stood = 0
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for thread in os.listdir(f"/proc/{pid}/task"):
-                with open(f"/proc/{pid}/task/{thread}/schedstat") as f:
-                    a, b, _ = f.read().split()
-                ran, stood = ran + int(a), stood + int(b)
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/schedstat") as f:
+                a, b, _ = f.read().split()
+            ran, stood = ran + int(a), stood + int(b)
     return ran / 1e9, stood / 1e9

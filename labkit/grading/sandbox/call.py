@@ -47,7 +47,8 @@ class Call:
         self.failures: list[Failure] = []
         self.deadline = time.monotonic() + START
         self.running = False
-        self.begun, self.before, self.longer = 0.0, (0.0, 0.0), 0.0
+        self.begun, self.longer = 0.0, 0.0
+        self.before: list[tuple[float, float]] = []  # what each rank had of the cores when the call began
         self.over: dict[str, Any] | None = None
         pairs = [socket.socketpair() for _ in jobs]
         bells = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in jobs]
@@ -118,16 +119,16 @@ class Call:
 
     def _stood_in_line(self) -> bool:
         """Whether the ranks get more time, because they had less of the cores than on a machine of their own."""
-        limit = self.limits.seconds
-        ran, stood = (now - then for now, then in zip(self._cores(), self.before, strict=True))
+        limit, ran, stood = self.limits.seconds, 0.0, 0.0
+        for talk, (had_run, had_stood) in zip(self.talks, self.before, strict=True):
+            if not talk.finished:
+                now = asleep.cores(talk.pid)
+                ran, stood = ran + now[0] - had_run, stood + now[1] - had_stood
         if ran > 0.8 * limit * min(self.count, len(os.sched_getaffinity(0))):
             return False
         self.longer = min(stood, LONGER * limit)
         self.deadline = self.begun + limit + self.longer
         return self.deadline > time.monotonic()
-
-    def _cores(self) -> tuple[float, float]:
-        return asleep.cores(talk.pid for talk in self.talks if not talk.finished)
 
     def _printed(self, _: int) -> None: ...
 
@@ -149,7 +150,8 @@ class Call:
         if news is None:
             self.fail("sandbox", "the sandbox's warden is gone")
         elif "go" in news:
-            self.running, self.begun, self.before = True, time.monotonic(), self._cores()
+            self.running, self.begun = True, time.monotonic()
+            self.before = [asleep.cores(talk.pid) for talk in self.talks]
             self.deadline = self.begun + self.limits.seconds
         elif "broken" in news:
             self.fail("sandbox", f"rank {news['broken']} could not be confined: {self._words()}")

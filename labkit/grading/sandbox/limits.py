@@ -14,7 +14,8 @@ MAX_RANKS = 32
 class Limits:
     """Limits of one call. Sizes in bytes, times in seconds.
 
-    seconds: from the moment at which the ranks have their inputs. wait: the longest single wait for another rank.
+    seconds: from the moment at which the ranks have their inputs, without those in which others had the cores. wait:
+    the longest single wait for another rank, by the clock.
     memory: what a rank may map above what it was born with (it was born with PyTorch loaded). threads: of a rank,
     its first included. file: the longest file. disk: all files of a rank together, in memory. output: what all ranks
     may print. result: what one rank may return. traffic: payload of all messages; messages: their number.

@@ -34,13 +34,17 @@ def attack():
 @pytest.fixture
 def busy():
     """A machine whose cores all have much else to do."""
-    others = [
-        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(5 * len(os.sched_getaffinity(0)))
+    burns = [sys.executable, "-c", "print('burns', flush=True)\nwhile True: pass"]
+    others = [  # in sessions of their own: Linux shares the cores among sessions first
+        subprocess.Popen(burns, stdout=subprocess.PIPE, start_new_session=True)
+        for _ in range(5 * len(os.sched_getaffinity(0)))
     ]
+    for other in others:
+        other.stdout.readline()
     yield
     for other in others:
         other.kill()
-        other.wait()
+        other.communicate()
 
 
 COMPUTES = """
