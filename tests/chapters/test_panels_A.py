@@ -1,0 +1,206 @@
+"""The panels of appendix A: what they ask, what they answer to a number, a code or a story of the reader's."""
+
+from html import escape
+
+import pytest
+
+from labkit.chapters.cA_errata import apart, panels, pictures, suspects
+from labkit.chapters.cA_errata.you_write import agrees, two_level_seconds
+from labkit.course import errata
+from labkit.course.chapter_file import load_chapter
+from labkit.course.errata import groups, questions
+
+LINES = errata()
+
+
+def test_a_readers_number_is_judged_by_its_digits_and_a_wrong_one_gets_a_hint_before_the_steps():
+    bert = panels.apart("Bytes ", agrees).questions["bert-links"]
+    assert "✓ Right" in bert.compare("17.3 GB/s") and "several times what a GPU with BERT-Base" in bert.compare("17")
+    sloppy = panels.apart("bytes", lambda said, found: True).questions["nvlink-both"]
+    assert "one more digit" in sloppy.compare("2")
+    whole = panels.apart("bytes", agrees).questions["whole-gradient"]
+    first, second = whole.compare("21.9"), whole.compare("14")
+    assert "the gradient of one stage" in first and "16 * 8" not in first and "16 × 8" not in first
+    assert "✗ 14 does not follow" in second and "(16 × 8) = 2.73 GB" in second
+    assert "✓ Right" in whole.compare("2.7"), "2.7 means any number that rounds to it"
+    assert "Very near" in whole.compare("2.71") and "the point is not" in whole.compare("2734")
+    assert "the number of the source" in panels.apart("small", agrees).questions["one-of-678"].compare("0.2")
+    for nothing in ("", "abc"):
+        assert "no number" in whole.compare(nothing) and "2.73" not in whole.compare(nothing)
+
+
+def test_a_right_number_is_said_twice_only_where_the_two_are_written_differently():
+    activations, small = LINES["fifty-gigabytes"], LINES["one-of-678"]
+    assert apart.judged(activations, "275", agrees) == (True, "Right: 275 GB.")
+    assert apart.judged(small, "0.147", agrees) == (True, "Right: 0.147 %.")
+    assert apart.judged(small, "0.1475", agrees) == (True, "Right: 0.1475 agrees with 0.147 %.")
+
+
+def test_each_question_has_a_field_of_its_own():
+    chosen, shown = panels.apart("bytes", agrees).box.children
+    assert [id for _, id in chosen.options] == [id for id in apart.pencils() if LINES[id].kind == "bytes"]
+    question, row, answer = shown.children[2].children
+    field, compare, steps = row.children
+    field.value = "8.8"
+    steps.click()
+    assert "110 million" in question.value and "nearly twice" in answer.value and "0.050 = 17.3 GB/s" in answer.value
+    assert shown.children[0].children[1].children[0].value == "", "a number does not come along to another question"
+    assert len(panels.apart("small", agrees).box.children) == 1, "one question needs no list"
+
+
+def test_a_press_that_arrives_before_the_number_costs_nothing_and_the_number_is_judged():
+    question, row, answer = panels.apart("small", agrees).box.children[0].children[0].children
+    field, compare, _ = row.children
+    compare.click()
+    assert "You gave no number yet" in answer.value
+    field.value = "0.2"  # arrives after the press
+    assert "the number of the source" in answer.value and "/ 678" not in answer.value
+    compare.click()  # the next press, before the next number: the first hint stays, and nothing is spent
+    assert "the number of the source" in answer.value and "/ 678" not in answer.value
+    field.value = "0.147"
+    assert "✓ Right: 0.147 %." in answer.value
+
+
+def test_what_follows_a_right_number_is_about_the_source_and_no_objection_to_it():
+    for id, pencil in apart.pencils().items():
+        assert pencil.why.startswith("The source ") and "But " not in pencil.why, id
+        assert apart.worked(LINES[id])[1] == pencil.why not in apart.asked(LINES[id])
+    late = apart.judged(LINES["rejoin-left-out"], "70.8", agrees)
+    assert late == (False, "You have put the 100 s after the 10 minutes. They are the last part of them.")
+
+
+@pytest.mark.parametrize("kind", groups())
+def test_the_other_lines_of_a_group_are_sorted_by_the_question_that_finds_them(kind):
+    shown = panels.lines(kind)
+    assert {e.id for e in shown.entries} == {id for id, e in LINES.items() if e.kind == kind} - set(apart.pencils())
+    assert repr(shown) == repr(pictures.lines(kind)), "without a reader it is the table"
+    for k, e in enumerate(shown.entries):
+        told = shown.statement()
+        assert shown.entry is e and escape(pictures.objection(e)) in told and str(e.source) in told, "it can be decided"
+        wrong = next(question for question in questions() if question not in e.caught)
+        said, again = shown.ask(wrong), shown.ask((*e.caught, wrong)[0])
+        assert "✗" in said and ("✓" in again) == bool(e.caught), e.id
+        if e.caught:  # a hint about the question, and no answer yet
+            assert panels.FINDS[wrong] in said and "Try once more" in said
+            assert f"<b>{escape(pictures.told(e))}" not in said and questions()[e.caught[0]] not in said
+            assert "We would ask" in shown.ask(wrong) and f"<b>{escape(pictures.told(e))}" in again
+        assert f"0 of {k + 1} found at first try" in again, "the first question counts"
+        shown.go(1)
+    assert shown.at == 0
+    box = panels.lines(kind).box
+    box.children[1].children[0].click()
+    if "Try once more" in box.children[2].value:
+        box.children[1].children[0].click()
+    assert "of 1 found at first try" in box.children[2].value
+
+
+def test_a_line_is_computed_again_with_other_numbers():
+    shown = panels.computed("two-bases")
+    chosen, words, code, buttons, came = shown.box.children
+    button, reset = buttons.children
+    chosen.value = "superlinear"
+    assert "2400 / 50" in code.value and "48 times" in came.value and "grows faster" in words.value
+    code.value = "2400 / 30"
+    button.click()
+    assert "It comes to this: 80 times the computing" in came.value and "would be right" in came.value
+    button.click()
+    assert "80 times" in came.value
+    reset.click()
+    assert "2400 / 50" in code.value and "48 times" in came.value
+    assert "is not right: it says" in shown.run("2400 / 50") and "needs above 70 times" in shown.run("1")
+    assert {id for _, id in panels.changeable()} == set(LINES) - panels.FIXED
+    assert "The box is empty" in shown.run(" ") and "must be a number" in shown.run(
+        "from labkit import cost\ncost.wires"
+    )
+    for wrong, name in (("2400 / 0", "ZeroDivisionError"), ("x = 1", "ValueError"), ("2400 /", "SyntaxError")):
+        assert name in shown.run(wrong)
+    for wrong in ("'abc'", "1e400 * 0"):
+        assert "must be a number" in shown.run(wrong)
+
+
+def test_the_box_runs_what_arrives_after_the_press_and_says_that_it_runs(monkeypatch):
+    shown = panels.computed("superlinear")
+    _, _, code, buttons, came = shown.box.children
+    seen = []
+    came.observe(lambda change: seen.append(change["new"]), "value")
+    buttons.children[0].click()
+    code.value = "2400 / 30"  # arrives after the press
+    assert "80 times" in came.value and any("It runs" in told for told in seen)
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(apart, "value", interrupted)
+    code.value = "2400 / 20"
+    assert "interrupted" in came.value and "80 times" not in came.value
+    monkeypatch.undo()
+    buttons.children[0].click()
+    assert "120 times" in came.value, "what was interrupted can run again"
+
+
+def test_every_line_in_the_list_has_a_name_of_its_own():
+    names = [name for name, _ in panels.changeable()]
+    assert len(set(names)) == len(names) and all(len(name) < 70 for name in names)
+
+
+def test_the_case_has_more_than_one_story():
+    """Time, counter as the speed while sending, counter as an average: which of them each setting explains."""
+    sends_150, sends_300, stated = suspects.RECIPES
+    stories = {(3, 100, sends_150): (False, False, False), (3, 46, sends_150): (True, False, False),
+               (3.55, 60, sends_150): (True, True, False), (4.65, 100, sends_150): (True, False, False),
+               (3, 100, sends_300): (False, False, True), (4.45, 60, sends_300): (True, True, False),
+               (6.35, 100, sends_300): (True, False, True), (8, 100, sends_300): (False, False, True),
+               (6.05, 100, stated): (True, False, True), (4.4, 60, stated): (True, True, False)}  # fmt: skip
+    for settings, fits in stories.items():
+        assert tuple(one for one, _ in suspects.story(two_level_seconds, *settings).facts.values()) == fits, settings
+    for settings, verdict in {(3, 100, sends_150): "neither", (3.55, 60, sends_150): "the counter as a speed",
+                              (6.35, 100, sends_300): "the counter as an average",
+                              (3, 46, sends_150): "the counter fits neither as a speed",
+                              (8, 100, sends_300): "the time does not fit"}.items():  # fmt: skip
+        assert verdict in suspects.story(two_level_seconds, *settings).verdict
+    for recipe in suspects.RECIPES:  # what the verdict says of 3 GB
+        for uplinks in range(20, 101):
+            time, speed, average = (
+                one for one, _ in suspects.story(two_level_seconds, 3, uplinks, recipe).facts.values()
+            )
+            assert not (time and (speed or average))
+    slow = suspects.story(two_level_seconds, 3, 46)
+    assert slow.average == pytest.approx(0.30, abs=0.005), "slow uplinks send for longer"
+    told = suspects.stories(two_level_seconds)
+    assert [(row["message"], row["counter as a speed"], row["counter as an average"]) for row in told] == [
+        ("3.00 GB", "46%", "30%"), ("3.55 GB", "60% ✓", "35%"), ("4.63 GB", "100%", "46%"),
+        ("4.47 GB", "60% ✓", "44%"), ("6.35 GB", "100%", "63% ✓"), ("6.18 GB", "100%", "61% ✓"),
+    ]  # fmt: skip
+    assert "64.77 ms" in repr(suspects.should(two_level_seconds)) and "47.27" in repr(
+        suspects.should(two_level_seconds)
+    )
+    rows = suspects.table(two_level_seconds)
+    assert [row["ms"] for row in rows] == pytest.approx([35.0, 273.1, 239.8, 84.6, 64.8, 68.4, 48.5], abs=0.06)
+    assert (rows[0]["than the 100 ms seen"], rows[1]["than the 100 ms seen"]) == ("65.0 ms less", "173.1 ms more")
+    nearest = min(rows, key=lambda row: abs(row["ms"] - 100))
+    choices = load_chapter("A_errata").question("which-suspect", {}).choices
+    assert {choice.text.rstrip(".") for choice in choices} == {row["suspect"] for row in rows[:5]}
+    assert nearest["suspect"] == "Your recipe, with uplinks at 60% of their speed", "the answer of the quiz"
+
+
+def test_the_picture_of_the_case_is_of_the_readers_own_function():
+    case = panels.slow_sync(two_level_seconds)
+    assert "64.8 ms, 35.2 ms less than was seen" in repr(case)
+    assert "takes 32.4 ms" in repr(panels.slow_sync(lambda *given: two_level_seconds(*given) / 2))
+    size, speed, recipe, shown = case.box.children
+    before = shown.value
+    size.value, speed.value = 3.55, 60
+    assert shown.value != before and shown.value.count("✓") == 2 and "seen: 100 ms" in shown.value
+    recipe.value = panels.Case.recipes[2]
+    assert "broadcast in the node, 11.83 ms" in shown.value and "broadcast" not in before
+    assert "46% busy" in pictures.phases(two_level_seconds).sentence
+
+
+def test_an_agrees_that_stops_is_told_for_which_number():
+    from labkit.chapters.cA_errata import you_write
+
+    stopped = you_write.tried(lambda said, found: said.split(".")[1], "180", 1750.0)
+    assert stopped == [None, "IndexError: list index out of range."]
+    assert you_write.tried(agrees, "180", 1750.0) == [False, ""]
+    with pytest.raises(NotImplementedError):
+        you_write.tried(lambda said, found: (_ for _ in ()).throw(NotImplementedError()), "1", 1.0)
