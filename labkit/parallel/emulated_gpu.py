@@ -13,13 +13,14 @@ of a step follows from what the program really did, and not from a formula of wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from labkit.wire.group import Group
 
@@ -31,7 +32,8 @@ _ROOM = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided
 
 @dataclass(frozen=True)
 class Speeds:
-    """What the GPU reaches. products, attention: floating-point operations a second. memory: bytes a second."""
+    """What the GPU reaches. products, attention: floating-point operations a second. memory: bytes a second; with
+    math.inf nothing but products and attention takes time."""
 
     products: float
     attention: float
@@ -49,16 +51,24 @@ class EmulatedGpu(TorchDispatchMode):
         super().__init__()
         self.group, self.speeds = group, speeds
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """PyTorch would wrap each operation against its compiler, which takes as long as the operation."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        name = _name(func)
+        if name not in _OPERATIONS and self.speeds.memory == math.inf:
+            return result
         context = self.group.context
         if context.charged:
             return result
-        name = func.overloadpacket.__name__
+        nbytes = 0 if self.speeds.memory == math.inf else moved(func, name, args, kwargs, result)
         if name in _OPERATIONS:
-            self.group.compute(self._kernel(name, args, kwargs, moved(func, name, args, kwargs, result)))
-        elif nbytes := moved(func, name, args, kwargs, result):
+            self.group.compute(self._kernel(name, args, kwargs, nbytes))
+        elif nbytes:
             context.clock_here().advance(nbytes / self.speeds.memory)
         return result
 
@@ -69,12 +79,27 @@ class EmulatedGpu(TorchDispatchMode):
         return max(operations / self.speeds.products, nbytes / self.speeds.memory)
 
 
+@functools.cache
+def _name(func: Any) -> str:
+    name: str = func.overloadpacket.__name__
+    return name
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    """Of arguments or a result: operators take and return tensors, and lists of them."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, (tuple, list)):
+        for value in values:
+            yield from _tensors(value)
+
+
 def moved(func: Any, name: str, args: Any, kwargs: Any, result: Any) -> int:
     """Bytes of floating numbers that an operation reads and writes: each input once, each output once."""
     if name in _ROOM:
         return 0
-    inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-    outputs = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
+    inputs = [*_tensors(args), *_tensors([*kwargs.values()])]
+    outputs = [*_tensors(result)]
     if not any(x.is_floating_point() for x in outputs):
         return 0
     there = {x.untyped_storage()._cdata for x in inputs}

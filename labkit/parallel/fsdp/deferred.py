@@ -30,6 +30,7 @@ from labkit.wire.errors import RefusedError
 Deliver = Callable[[Tensor, Tensor], None]
 OVERWRITES = {"normal_", "uniform_", "zero_", "fill_", "copy_", "random_", "exponential_", "log_normal_", "cauchy_",
               "geometric_", "bernoulli_", "_no_grad_trunc_normal_", "dirac_", "orthogonal_", "sparse_"}  # fmt: skip
+DRAWS = {"normal_", "uniform_", "zero_", "fill_"}
 LOOKING = ("_no_grad_trunc_normal_", "dirac_", "orthogonal_", "sparse_")
 EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 
@@ -99,15 +100,21 @@ class Recipe(TorchDispatchMode):
         self._alive: list[Tensor] = []  # so that no identity is used twice
         self._states: dict[torch.Generator, Tensor] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """PyTorch would wrap each operation against its compiler, which takes longer than writing it down."""
+        return False
+
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        out = op(*args, **kwargs)
+        name = str(op._schema.name).split("::")[1]
+        # What only draws numbers changes no shape: PyTorch would look for a long time for what to do without values.
+        out = args[0] if name in DRAWS and _is_meta(args[0]) else op(*args, **kwargs)
         given = {_memory(x) for x in tree_flatten((args, kwargs))[0] if _is_meta(x)}
         made = [x for x in tree_flatten(out)[0] if _is_meta(x) and _memory(x) not in given]
         self._alive += made
         if not (made or (given and op._schema.is_mutable)):
             return out  # a view, or nothing of ours
-        name = str(op._schema.name).split("::")[1]
         if name not in EMPTY:
             random = torch.Tag.nondeterministic_seeded in op.tags
             self._write(op, name, args, kwargs, made, op._schema.is_mutable, random)
