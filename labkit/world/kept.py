@@ -103,7 +103,7 @@ class World:
         call = pack(fn, args)
         if not self.kept or self._full():
             self.close()
-            self._begin()
+            self._begin(fn)
         try:
             return self._call(call)
         except KeyboardInterrupt:
@@ -116,12 +116,12 @@ class World:
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        """Start the ranks, and hear from each."""
+    def _begin(self, fn: Callable[..., Any]) -> None:
+        """Start the ranks, and hear from each. What `fn` needs is imported once, before they are forked."""
         self._sources = _sources()
         listener, address = abstract_listener()
         secret = secrets.token_bytes(16)
-        self._job = job = start(serve, self.size, address, secret, self.idle, **self.options)
+        self._job = job = start(serve, self.size, address, secret, self.idle, fn, **self.options)
         found: dict[int, Channel] = {}
         end = time.monotonic() + BEGIN_SECONDS
         try:
@@ -220,8 +220,8 @@ class World:
         return any(_changed(path) != when for path, when in self._sources.items())
 
 
-def serve(group: Group, address: Any, secret: bytes, idle: float) -> str:
-    """What a kept rank does: calls, until nobody asks any more."""
+def serve(group: Group, address: Any, secret: bytes, idle: float, first: Any) -> str:
+    """What a kept rank does: calls, until nobody asks any more. first: a function whose modules are loaded by now."""
     sock = socket.socket(socket.AF_UNIX if isinstance(address, (str, bytes)) else socket.AF_INET)
     sock.connect(address)
     channel, context = Channel(sock), group.context
