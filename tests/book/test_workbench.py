@@ -202,7 +202,13 @@ def test_pinned_curves_lie_behind_the_new_ones_and_a_replay_is_shown_and_played(
     def work(world, slope):
         return world.run(reduce_once, "ring", 8), slope
 
-    views = [lambda r: book.lines({"a": [r[1] * x for x in range(5)]}), lambda r: book.replay(r[0].trace, by="round")]
+    def played(result):
+        stepper = book.replay(result[0].trace, by="round")
+        if result[1] == 2:
+            stepper.open_at(3)
+        return stepper
+
+    views = [lambda r: book.lines({"a": [r[1] * x for x in range(5)]}), played]
     one = book.workbench(work, {"slope": (1, 5)}, views, ranks=3, transport="local")
     try:
         assert one.panel and one.wait(60)
@@ -216,6 +222,11 @@ def test_pinned_curves_lie_behind_the_new_ones_and_a_replay_is_shown_and_played(
         one.faces[1].step = len(one.faces[1].frames) - 1
         one.set(slope=3)
         assert one.wait(60) and one.faces[1].step == one.faces[1].begin, "what was played to its end begins anew"
+        one.faces[1].next()
+        one.set(slope=2)
+        assert one.wait(60) and one.faces[1].step == 3, "what opens at a step of its own does so"
+        one.set(slope=3)
+        assert one.wait(60) and one.faces[1].step == one.faces[1].begin, "and the next one does not"
         curves, stepper = one.panel.panes
         assert [trace.opacity for trace in curves._plot.data] == [0.35, None] and curves._plot.data[0].name == "pinned"
         assert stepper.box.children[0] is one.faces[1].widget and "all_reduce ring on 3 ranks" in one.text
@@ -416,10 +427,10 @@ def slow_step(group, seconds=0):
 def test_one_that_is_closed_while_its_ranks_start_leaves_none(somebody, monkeypatch):
     begun, closed, begin = threading.Event(), threading.Event(), kept.World._begin
 
-    def slow_start(world):
+    def slow_start(world, fn):
         begun.set()
         assert closed.wait(30)
-        begin(world)
+        begin(world, fn)
 
     monkeypatch.setattr(kept.World, "_begin", slow_start)
     one = bench()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +24,34 @@ LINE = SimpleNamespace(alpha=1e-4, beta=1e-9)
 def test_the_circle_opens_at_the_slip(skip: tuple[int, int], step: int) -> None:
     assert pictures.slipped(SimpleNamespace(trace=fake.ring(4, 1000, skip=skip))).step == step
     assert pictures.slipped(SimpleNamespace(trace=fake.ring(4, 1000))).step == 1
+
+
+@pytest.mark.ranks
+def test_the_chapters_ring_takes_a_loop_that_assigns_to_its_chunks() -> None:
+    cells = json.loads((Path(__file__).parents[2] / "notebooks/03_collectives.ipynb").read_text("utf-8"))["cells"]
+    source = {cell["id"]: "".join(cell["source"]) for cell in cells}
+    names: dict[str, Any] = {"collectives": collectives, "torch": torch}
+    into = source["write-add"].replace("into += ", "chunks[(me - step - 1) % n] += ")
+    ring = source["run-ring"][source["run-ring"].index("def my_ring") : source["run-ring"].index("run_mine")]
+    assert into != source["write-add"]
+    exec("\n\n".join((into, source["write-copy"], ring)), names)
+    run = labkit.launch(lambda group: names["my_ring"](torch.ones(7), group).tolist(), 3, transport="local")
+    assert run.results == [[3.0] * 7] * 3
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(("ranks", "most"), [(2, 1), (3, 1), (4, 2), (8, 2)])
+def test_a_delay_that_goes_around_a_ring_of_four_or_more_is_waited_for_twice(ranks: int, most: int) -> None:
+    def ring(group: Group, late: bool) -> None:
+        if late and group.rank == 1:
+            group.compute(1e-4)
+        collectives.ring_all_reduce(torch.ones(1000 * group.size), group)
+
+    late, on_time = (
+        labkit.launch(ring, ranks, late, clock="virtual", network=panels.LINK, transport="local")
+        for late in (True, False)
+    )
+    assert pictures.most_waits(late, on_time) == most and pictures.most_waits(on_time, on_time) == 0
 
 
 def points(small: tuple[float, float], large: tuple[float, float]) -> crossover.Points:

@@ -14,7 +14,9 @@ def ending(chapter: str, done: dict[str, Any] | None, predictions: int, question
     if done is not None:
         row = summary({chapter: done})[0]
         if predictions:
-            lines.append(f"Predictions: {row['predicted']} of {predictions} made, {row['skipped']} skipped.")
+            lines.append(
+                f"Predictions: {row['predicted']} of {predictions} made, {row['skipped']} skipped, in all your runs."
+            )
         if to_write:
             lines.append(f"Functions of your own: {row['written']} of {to_write} right.")
         if questions:

@@ -74,8 +74,9 @@ def not_run(name: str, cell: str, notebook: list[dict[str, Any]]) -> str:
     if not found:
         return ""
     return (
-        f"{name} does not exist yet.\n\n{found}\n\nIt has not come to its end since the kernel was "
-        "started. Choose Run >\nRun All Above Selected Cell in the menu, answer what it asks, then run this cell again."
+        f"{name} does not exist yet.\n\n{found}\n\nIt has not come to its end since the kernel was started. If an "
+        "error stands below that cell, it comes first.\nOtherwise choose Run > Run All Above Selected Cell in the "
+        "menu, answer what it asks, then run this cell again."
     )
 
 

@@ -24,6 +24,7 @@ class Player:
             raise ValueError("there is nothing to play: give it a picture or more")
         self.frames, self.title, self.begin = tuple(frames), title, begin
         self._step = begin
+        self.placed = False  # whether it has been opened at a step of its own
         self._view: Any = None
 
     @property
@@ -37,6 +38,11 @@ class Player:
         self._step = step
         if self._view is not None:
             self._view.step = step  # which shows it
+
+    def open_at(self, step: int) -> None:
+        """Begin at `step`, wherever the reader had moved the picture of the run before."""
+        self.begin = self.step = step
+        self.placed = True
 
     def next(self) -> None:
         """One step on; stays at the last."""

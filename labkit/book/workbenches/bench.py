@@ -311,9 +311,10 @@ def _call(name: str, arguments: Sequence[str]) -> str:
 
 def _where_it_was(before: Face | None, face: Face) -> Face:
     """A replay shows the step to which the reader had moved the one before it, if both have as many: to compare. One
-    that had been played to its end begins anew."""
+    that had been played to its end begins anew, and one that opens at a step of its own does so."""
     if isinstance(before, Player) and isinstance(face, Player) and len(before.frames) == len(face.frames):
-        face.step = face.begin if before.step in (before.begin, len(before.frames) - 1) else before.step
+        if not face.placed:
+            face.step = face.begin if before.step in (before.begin, len(before.frames) - 1) else before.step
     return face
 
 

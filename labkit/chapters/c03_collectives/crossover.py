@@ -229,9 +229,9 @@ def where_they_cross(points: Points, size: int, line: Any) -> book.Conclusion:
             "near <= 1.15": "At {at_text} the two lines differ by {near_text} only, so the crossing "
             "is decided by what the model leaves out: recursive doubling also has to add up a whole tensor in every "
             "round, and the ring adds less than one in all.",
-            "later": "So the runs cross at a smaller size than the lines. One reason is that the model counts messages "
-            "only, while recursive doubling also has to add up a whole tensor in every round, and the ring adds less "
-            "than one in all.",
+            "later": "So the runs cross at a smaller size than the lines. A likely reason is that the model counts "
+            "messages only, while recursive doubling also has to add up a whole tensor in every round, and the ring "
+            "adds less than one in all.",
             "seen is None": "So the runs do not cross where the lines do. The model gives every rank a core and a link "
             "of its own, but here the ranks share cores and memory, and each round of the ring has to wait for the "
             "rank that comes last.",

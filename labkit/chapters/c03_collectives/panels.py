@@ -51,7 +51,7 @@ def one_slip(slip: Run, world_size: int, **options: Any) -> book.Workbench:
         "slip": ["none", "forgets to add", "adds", "is 0.1 ms late"],
         "rank": (0, world_size - 1), "in_round": (0, 2 * world_size - 3),
     }  # fmt: skip
-    views: list[View] = [pictures.verdict, pictures.slipped, pictures.timeline]
+    views: list[View] = [pictures.verdict, pictures.timeline, pictures.slipped]
     return book.workbench(slip, controls, views, title="One slip", ranks=world_size, **options)
 
 

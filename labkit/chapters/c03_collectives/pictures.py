@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,7 +31,7 @@ def slipped(run: Any) -> book.Stepper:
     adding = len(stepper.recording.ranks) - 1  # rounds
     for step, frame in enumerate(stepper.frames):
         if any(move.combine != (step <= adding) for move in frame.moves):
-            stepper.step = step
+            stepper.open_at(step)
             break
     return stepper
 
@@ -41,6 +42,13 @@ def timeline(run: Any) -> book.Figure | str:
     if not any(rank["compute"] for rank in run.trace.step_breakdown()):
         return "No rank is late, so all of them send and receive at the same times."
     return book.timeline(run.trace, title=f"{call.name} by {call.algorithm}".replace("_", " "))
+
+
+def most_waits(run: Any, on_time: Any) -> int:
+    """How often the rank that waits most often waits 50 µs more than any rank of a run without a late rank."""
+    longest = max(m.arrived - m.recv_start for m in on_time.trace.recvs)
+    waits = Counter(m.dst for m in run.trace.recvs if m.arrived - m.recv_start > longest + 5e-5)
+    return max(waits.values(), default=0)
 
 
 def busiest(run: Any) -> str:
