@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from slices import few
 from slips import every_draw, letters_have_reasons, tell_apart
 
 from labkit import Kill, cost
@@ -255,7 +256,7 @@ def job(heads=6, batch=12, **options):
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("lost, heads", [(0, 9), (5, 12)])
+@pytest.mark.parametrize("lost, heads", few([(0, 9), (5, 12)]))
 def test_a_real_run_moves_what_the_paper_says(lost, heads):
     run = run_ntp(job(heads), 4, faults=[Kill(lost, at="backward", nth=3)]).require()
     assert own.moved_while_arranging(run) == own.state_moved(lost, heads)
@@ -263,7 +264,7 @@ def test_a_real_run_moves_what_the_paper_says(lost, heads):
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("first, second, ends", [(3, 0, True), (3, 2, False), (5, 2, True)])
+@pytest.mark.parametrize("first, second, ends", few([(3, 0, True), (3, 2, False), (5, 2, True)], 2))
 def test_the_pairs_that_a_real_run_cannot_lose_are_those_of_the_key(first, second, ends):
     """Rank 1 is lost, and two steps later two others: 3 is the first of the whole replica, and 5 the last."""
     assert ends == (second in own.ends_with(1, first, 6)) == (first in own.ends_with(1, second, 6))

@@ -154,14 +154,15 @@ def train(group, steps, bias_rate, balance):
     return imbalance, layer.router.bias.tolist()
 
 
-@pytest.mark.parametrize(("bias_rate", "balance"), [(0.0, 1.0), (0.005, 0.0)])
-def test_a_hot_expert_is_cured(bias_rate, balance):
+def test_a_hot_expert_is_cured():
     left_alone, _ = labkit.launch(train, 2, 60, 0.0, 0.0).results[0]
-    run = labkit.launch(train, 2, 60, bias_rate, balance)
-    imbalance, bias = run.results[0]
-    assert imbalance[0] > 3 and left_alone[-1] > 2
-    assert imbalance[-1] < 2 and imbalance[-1] < left_alone[-1] / 1.5
-    assert run.results[1] == (imbalance, bias) and any(bias) == (bias_rate > 0)
+    assert left_alone[-1] > 2
+    for bias_rate, balance in ((0.0, 1.0), (0.005, 0.0)):
+        run = labkit.launch(train, 2, 60, bias_rate, balance)
+        imbalance, bias = run.results[0]
+        assert imbalance[0] > 3
+        assert imbalance[-1] < 2 and imbalance[-1] < left_alone[-1] / 1.5
+        assert run.results[1] == (imbalance, bias) and any(bias) == (bias_rate > 0)
 
 
 def gpt(group, config, steps=2):

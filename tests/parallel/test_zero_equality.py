@@ -303,7 +303,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", few(OPTIMIZERS, 2))
+@pytest.mark.parametrize("name", few(OPTIMIZERS))
 def test_optimizers_of_torch_and_parameter_groups_and_state_under_the_modules_names(name):
     ours, theirs = OPTIMIZERS[name]
     batches = torch.randn(4, 6, 3, 8, generator=torch.Generator().manual_seed(1)).double()
