@@ -52,6 +52,4 @@ def _weights(logits: Tensor, experts: Tensor, kept: Tensor, mistake: str) -> Ten
         return scores / scores.sum(-1, keepdim=True) * kept
     if mistake == "all":
         return scores / scores.sum(-1, keepdim=True)
-    if mistake == "nan":
-        return scores * kept / (scores * kept).sum(-1, keepdim=True)
     return (scores * kept / (scores * kept).sum(-1, keepdim=True)).nan_to_num(0.0)

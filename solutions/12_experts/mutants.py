@@ -62,7 +62,7 @@ divides_before_it_drops = slip("a-queue-that-turns", "my_router", says="divided 
 """)  # fmt: skip
 
 
-nothing_over_nothing = slip("a-queue-that-turns", "my_router", says="a weight of 0 / 0", change="""
+nothing_over_nothing = slip("a-queue-that-turns", "my_router", says="weights of 0 / 0", change="""
 -    weights = (weights / weights.sum(-1, keepdim=True)).nan_to_num(0.0)
 +    weights = weights / weights.sum(-1, keepdim=True)
 """)  # fmt: skip
@@ -180,7 +180,7 @@ left_in_the_order_of_the_tokens = slip("sixteen-bits-there", "my_layer", says="e
 """)  # fmt: skip
 
 
-same_lists_on_the_way_back = slip("sixteen-bits-there", "my_layer", says="recv_counts", at=4, change="""
+same_lists_on_the_way_back = slip("sixteen-bits-there", "my_layer", says="send_counts add up to", at=4, change="""
 -    back = collectives.all_to_all(results, group, into, out)
 +    back = collectives.all_to_all(results, group, out, into)
 """)  # fmt: skip
@@ -356,14 +356,14 @@ straight_to_the_rank = slip(
 """)  # fmt: skip
 
 
-all_gates_go_along = slip("one-row-for-a-node", "my_layer_of_nodes", says="does anything else travel", at=4, change="""
+all_gates_go_along = slip("one-row-for-a-node", "my_layer_of_nodes", says="and one sum comes back", at=4, change="""
 -        told = collectives.all_to_all(gates[row, to], ranks, out, into)
 +        every = collectives.all_to_all(gates.flatten(1)[row], ranks, out, into)
-+        told = every.view(len(rows), ranks.size, -1)[:, ranks.rank]
++        told = every.view(len(rows), ranks.size, gates.shape[2])[:, ranks.rank]
 """)  # fmt: skip
 
 
-everything_to_every_node = slip("one-row-for-a-node", "my_layer_of_nodes", says="are enough", at=4, change="""
+everything_to_all = slip("one-row-for-a-node", "my_layer_of_nodes", says="and one sum comes back", at=4, change="""
 -        to, row = (gates != 0).any(-1).T.nonzero(as_tuple=True)
 +        to, row = torch.ones(ranks.size, len(x)).nonzero(as_tuple=True)
 """)  # fmt: skip
@@ -422,13 +422,13 @@ def its_own_node_without_a_hop(mine, group, per_node):
     def swap(rows, ranks, out, into):
         return collectives.all_to_all(rows.contiguous(), ranks, out, into)
 
-    table = gates.reshape(len(x), nodes, -1)
+    table = gates.reshape(len(x), nodes, per_node * len(A))
     first = [(table[:, m] != 0).any(1).nonzero()[:, 0] for m in range(nodes)]
     out = [len(pick) for pick in first]
     into = swap(torch.tensor(out), across, [1] * nodes, [1] * nodes).tolist()
     rows = swap(torch.cat([x[pick] for pick in first]), across, out, into)
     told = swap(torch.cat([table[pick, m] for m, pick in enumerate(first)]), across, out, into)
-    told = told.reshape(len(rows), per_node, -1)
+    told = told.reshape(len(rows), per_node, len(A))
     second = [(told[:, i] != 0).any(1).nonzero()[:, 0] for i in range(per_node)]
     there = [len(pick) for pick in second]
     here = swap(torch.tensor(there), inside, [1] * per_node, [1] * per_node).tolist()

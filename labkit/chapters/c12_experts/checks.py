@@ -34,15 +34,14 @@ QUEUE_SLIPS = {
     "comes first.",
     "rank 0": "your queue begins with rank 0. It begins with rank `first`, and goes on with the next one.",
     "backwards": "your queue begins with rank `first`, but goes on with the rank before it, and not with the next.",
-    "tokens": "your queue serves all choices of a token together. First choices of all ranks come before second ones.",
     "ranks": "your queue serves all choices of a rank together. First choices of all ranks come before second ones.",
+    "tokens": "your queue serves all choices of a token together. First choices of all ranks come before second ones.",
     "own": "each rank's tokens have a queue of their own. An expert has one queue for the tokens of all ranks.",
     "one more": "each expert takes one choice too many. Places count from 0, so the last one is `slots` - 1.",
     "wanted": "`taken` counts all choices of an expert. It should count those that are not dropped.",
     "scores": "the weights do not add up to 1. Divide the scores of what is kept by their sum.",
     "before": "the weights were divided before the drops. Drop first, so that those of what is kept add up to 1.",
     "all": "a dropped choice still has a weight. It is 0, and those of what is kept add up to 1.",
-    "nan": "a token that lost all of its choices has a weight of 0 / 0. All of its weights are 0.",
 }
 
 
@@ -61,6 +60,9 @@ def expect_routing(
         fine = isinstance(result, (list, tuple)) and len(result) == 3
         text = f"{ranks(n)}: rank {rank} returned no list of three tensors: experts, weights, taken."
         student.expect(fine, text)
+        lost = isinstance(result[1], Tensor) and bool(result[1].isnan().any())
+        text = f"{ranks(n)}: on rank {rank} a token that lost all of its choices has weights of 0 / 0. They are all 0."
+        student.expect(not lost, text)
     told = list(logits)
     right = answers.routed(told, k, slots, first)
     slips: Slips = {

@@ -17,11 +17,11 @@ from labkit.wire import Group
 
 # More than its own tokens ---------------------------------------------------------------------------------------------
 
-IN_LAYER = 12  # experts
+IN_LAYER = 6  # experts
 
 
 def small_layer(seed: int, row: Group | None = None) -> MoE:
-    """Twelve small experts and a router in float64; with `row`, this rank's part of them (`ExpertParallel`)."""
+    """Six small experts and a router in float64; with `row`, this rank's part of them (`ExpertParallel`)."""
     with seeded(seed):
         layer = MoE(WIDTH, MoEConfig(IN_LAYER, choices=2, hidden=0.4, balance=0)).double()
     if row is not None:
@@ -115,7 +115,7 @@ def expect_gradients(student: Student, run: Evidence, inputs: Inputs, ep: int, s
             for rank, (good, bad) in enumerate(zip(by_rank(right), by_rank(own), strict=True))
         ]
     }
-    student.expect_results(run, by_rank(right), slips, within=1e-9)
+    student.expect_results(run, by_rank(right), slips, within=1e-6)
 
 
 def expect_sums(student: Student, run: Evidence, ep: int, seed: int) -> None:
@@ -208,11 +208,11 @@ def expect_over_nodes(student: Student, run: Evidence, inputs: Inputs, per_node:
         sent = [sum(b for b, a in zip(row, aparts, strict=True) if a == far)
                 for row, aparts in zip(run.bytes_between, apart, strict=True)]  # fmt: skip
         rank = max(range(n), key=lambda r: sent[r] - most[r])
-        why = "Counts, rows with their gates, and one sum back for each row: does anything else travel?"
+        where = "node" if far else "rank"
+        why = f"A row with its gates goes once to each {where} that has one of its experts, and one sum comes back."
         if far and direct:
             why = "Rows go straight to ranks with another place. Send a row to the rank of your own place first."
-        elif sent[rank] >= each[rank] > most[rank]:
-            where = "node" if far else "rank"
+        elif sent == each:
             why = f"A token with two experts on a {where} goes there twice, or comes back twice. Once is enough."
         text = "{who}, {k} on a node: rank {rank} sent {got:bytes} {what}, and {most:bytes} are enough. {why}"
         student.expect(sent[rank] <= most[rank], text, who=ranks(n), k=per_node, rank=rank, got=sent[rank], what=what,
