@@ -42,9 +42,10 @@ def expect_part(student: Student, run: Evidence, job: Job, kind: str) -> None:
         text = "On a mesh of {mesh}: rank {rank} returned {got}; it should be three lists: {kinds}."
         student.expect(fine, text, mesh=mesh, rank=rank, got=short(result), kinds=", ".join(KINDS))
     due, got = ([one[place] for one in each] for each in (answers.parts(job), run.results))
-    rank = next((r for r in range(len(due)) if got[r] != due[r]), None)
-    if rank is None:
+    wrong = [rank for rank in range(len(due)) if got[rank] != due[rank]]
+    if not wrong:
         return
+    rank = wrong[0]
     text = "On a mesh of {mesh}: rank {rank} has the {kind} {got}; it should have {due}. {why}"
     student.expect(False, text, mesh=mesh, rank=rank, kind=kind, got=short(got[rank]), due=short(due[rank]),
                    why=_why_part(job, kind, axis, got, due, rank))  # fmt: skip
