@@ -20,7 +20,7 @@ own_block_alone = slip("half-of-every-block", "my_zigzag", says="read its own bl
 """)  # fmt: skip
 
 
-no_mask_at_all = slip("half-of-every-block", "my_zigzag", says="read every block whole", at=3, change="""
+no_mask_at_all = slip("half-of-every-block", "my_zigzag", says="have read blocks of later ranks", at=3, change="""
 -        if i <= me:  # of an earlier rank: its late chunk lies behind all my queries
 -            out, lse = merge(out, lse, *attend(q, *kv[:, :, :c]))
 -        else:  # of a later rank: all of it lies between my two chunks
@@ -276,7 +276,7 @@ keeps_the_heads_and_all_tokens = slip(
 
 
 every_part_as_long_as_its_own = slip(
-    "only-the-heads-that-are-read", "my_ulysses", says="raised", at=3, change="""
+    "only-the-heads-that-are-read", "my_ulysses", says="receives float64", at=3, change="""
 -    shapes = [(each + 2 * few, length, width) for length in lengths]
 +    shapes = [(each + 2 * few, lengths[me], width)] * n
 """)  # fmt: skip

@@ -60,7 +60,6 @@ def zigzag_attention(q: Tensor, k: Tensor, v: Tensor, n: int) -> tuple[ByRank, C
     causal, own, before, behind = far >= 0, mine == theirs, theirs < mine, theirs > mine
     mistakes = {
         "It has read its own block and no other. What `exchange` returns is the next block.": own & causal,
-        "It has read every block whole, and so keys that come later than its queries.": own & causal | ~own,
         "It has read all keys of earlier ranks. The late chunk of an earlier rank comes later than all its queries.": (
             causal | before
         ),

@@ -95,18 +95,19 @@ def windowed(
             read & ((apart == 0) | (far < far.gather(1, begin[:, None]) + window - 1))
         ),
     }
-    causes: Causes = {name: {} for name in WINDOWED}
-    for why, other in mistakes.items():
-        wrong = _both_ways(q, k, v, dy, other, lengths)
-        for place, name in enumerate(WINDOWED):
-            causes[name][why] = [rank[place] for rank in wrong]
-    for place in (2, 3):
-        causes[WINDOWED[place]][
-            "It has the part of its own queries alone. Later ranks have read its keys, too, and their part comes home."
-        ] = [rank[place] for rank in alone]
-        causes[WINDOWED[place]]["The part of later ranks stands in the place of its own: add the two."] = [
-            _replaced(whole[place], own[place]) for whole, own in zip(right, alone, strict=True)
-        ]
+    wrong = {
+        "It has the part of its own queries alone. Later ranks have read its keys, too, and their part comes home.": (
+            alone
+        ),
+        "The part of later ranks stands in the place of its own: add the two.": [
+            [*whole[:2], *map(_replaced, whole[2:], own[2:])] for whole, own in zip(right, alone, strict=True)
+        ],
+    }
+    wrong |= {why: _both_ways(q, k, v, dy, other, lengths) for why, other in mistakes.items()}
+    causes = {
+        name: {why: [rank[place] for rank in ranks] for why, ranks in wrong.items()}
+        for place, name in enumerate(WINDOWED)
+    }
     return right, causes
 
 

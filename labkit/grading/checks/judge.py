@@ -55,7 +55,7 @@ def judge(exercise: str, checks: Iterable[Check], student: Student, who: str = "
 def thrifty(marks: list[Mark]) -> list[Mark]:
     """The marks, where sending little earns nothing by itself: whoever does nothing sends least of all.
 
-    Evidence of how a result came about (bytes, messages, rounds, memory, order) counts if some result is right.
+    Evidence of how a result came about (work, bytes, messages, rounds, memory, order) counts if some result is right.
     """
     results = [mark for mark in marks if mark.kind == "result"]
     if not results or any(mark.state == "right" for mark in results):

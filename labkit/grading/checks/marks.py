@@ -9,7 +9,8 @@ MARK = "application/vnd.labkit.mark+json"
 SCHEMA = 1
 
 STATES = ("unattempted", "right", "partly", "wrong", "error")
-KINDS = ("result", "bytes", "messages", "rounds", "memory", "order", "overlap", "failure", "answer")  # of evidence
+# Kinds of evidence.
+KINDS = ("result", "work", "bytes", "messages", "rounds", "memory", "order", "overlap", "failure", "answer")
 
 
 @dataclass(frozen=True)

@@ -25,5 +25,6 @@ EVIDENCE = {
     "memory": "the peak of memory that each rank took",
     "order": "the order in which messages were sent",
     "overlap": "what ran at the same time",
+    "work": "how much was computed",
     "failure": "what was left after a rank was lost",
 }
