@@ -122,8 +122,8 @@ def _both_ways(
     q: Tensor, k: Tensor, v: Tensor, dy: Tensor, read: Tensor, lengths: Sequence[int], own_queries: bool = False
 ) -> ByRank:
     """[y, dq, dk, dv] by rank. own_queries: in dk and dv only what the queries of the same rank add."""
-    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-    y = attended(*leaves, read)
+    leaves = q, k, v = [x.clone().requires_grad_() for x in (q, k, v)]
+    y = attended(q, k, v, read)
     whole = torch.autograd.grad(y, leaves, dy, retain_graph=True)
     parts = [contiguous(x, lengths) for x in (y.detach(), *whole)]
     if own_queries:
