@@ -25,6 +25,7 @@ COMES = ("right", "then", "elsewhere")
 @dataclass(frozen=True)
 class Erratum:
     """One line. `says`: the source's number as `Claim` reads it; `quote`: its words, where these say it better.
+    `sentence`: the one in which it says so, of lines that a reader sorts.
 
     what: what it says, and why that cannot be. found: the expression that gives ours, which sees `values`. comes: what
     ours is, one of COMES: the value that follows from the inputs that the line names; what would follow if it were so;
@@ -44,6 +45,7 @@ class Erratum:
     see: str
     unit: str = ""
     quote: str = ""
+    sentence: str = ""
     noun: str = ""
     caught: tuple[str, ...] = ()
     values: Mapping[str, str] = field(default_factory=dict)

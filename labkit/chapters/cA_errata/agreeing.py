@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import ROUND_HALF_UP, Decimal
 from typing import NamedTuple
 
 from labkit import cost
@@ -46,6 +47,17 @@ class Number(NamedTuple):
     def far(self) -> float:
         """How far what is said is from what follows, as a part of the latter."""
         return float(self.said) / self.found - 1 if self.found else math.inf
+
+    @property
+    def shown(self) -> str:
+        """Ours, with two digits more than the source gives, or with as many as it takes to round to the same one."""
+        if self.found == round(self.found):
+            return f"{self.found:.0f}"
+        places = len(self.said.partition(".")[2])
+        more, right = places + 2, f"{self.found:.{places}f}"
+        while more < 9 and Decimal(f"{self.found:.{more}f}").quantize(Decimal(right), ROUND_HALF_UP) != Decimal(right):
+            more += 1
+        return f"{self.found:.{more}f}".rstrip("0").rstrip(".")
 
 
 def by_its_digits(said: str, found: float) -> bool:

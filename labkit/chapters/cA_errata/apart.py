@@ -6,7 +6,7 @@ import ast
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -25,7 +25,7 @@ class Pencil:
 
     why: what the source says instead, and why that cannot be, in sentences that begin with the source.
     hint: what is said of a number that is no known slip. slips: wrong ways, each with what is said of it.
-    against: the number that ours is divided by, where the source has a range.
+    unlike: the number of the source is one of another thing. values: numbers of `why`, each with its arithmetic.
     """
 
     id: str
@@ -35,7 +35,8 @@ class Pencil:
     why: str
     hint: str
     slips: tuple[Mapping[str, str], ...] = ()
-    against: float | None = None
+    unlike: bool = False
+    values: Mapping[str, str] = field(default_factory=dict)
 
     def slip(self, number: float) -> str:
         """What is said of a number that a known slip gives, or nothing."""
@@ -47,6 +48,11 @@ class Pencil:
     def written(self) -> str:
         """The arithmetic as one writes it."""
         return self.way.replace("*", "×").replace("1e9", "1,000,000,000")
+
+    @property
+    def told(self) -> str:
+        """`why`, with its numbers."""
+        return self.why.format(**{name: eval(way, {}) for name, way in self.values.items()})
 
 
 @cache
@@ -65,7 +71,7 @@ def asked(entry: Erratum) -> str:
 def worked(entry: Erratum) -> list[str]:
     """The arithmetic with its result, and what the source says instead."""
     pencil = pencils()[entry.id]
-    return [f"{pencil.written} = {found(entry)}{MEANS[entry.comes]}", pencil.why]
+    return [f"{pencil.written} = {found(entry)}{MEANS[entry.comes]}", pencil.told]
 
 
 def pasted(entry: Erratum) -> str:
@@ -84,7 +90,7 @@ def value(code: str) -> float:
     tree, names = ast.parse(code), dict[str, object]()
     *before, last = tree.body
     if not isinstance(last, ast.Expr):
-        raise ValueError("the last line is no number")
+        raise ValueError("the last line must be a number, such as 2400 / 50, and no statement")
     exec(compile(ast.Module(before, []), "line", "exec"), names)
     number = eval(compile(ast.Expression(last.value), "line", "eval"), names)
     if isinstance(number, str) or math.isnan(float(number)):
@@ -119,5 +125,8 @@ def judged(entry: Erratum, typed: str, agrees: Callable[[str, float], bool]) -> 
         return False, "Very near, but your last digit is another one. Did you round on the way?"
     ratio = abs(mine / ours) or 1.0
     if any(math.isclose(ratio, 10.0**power, rel_tol=0.03) for power in range(-9, 10) if power):
-        return False, f"Your digits are right and the point is not. The answer is in {entry.unit}."
+        return (
+            False,
+            f"Your digits are right, but the decimal point is in the wrong place. The answer is in {entry.unit}.",
+        )
     return False, f"{digits} does not follow. {pencil.hint}"

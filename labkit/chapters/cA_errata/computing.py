@@ -12,9 +12,6 @@ from labkit.course import errata
 from labkit.course.errata import Erratum, erratum, groups
 from labkit.course.errors import CourseError
 
-FIXED = {"hierarchical-both", "no-infinity", "one-of-678", "power-of-the-failed"}  # no input stands in their arithmetic
-
-
 TITLES = {
     "another-drop": "samples lost with a smaller batch",
     "ceiling-of-three": "speed of 8 GPUs over one",
@@ -24,14 +21,17 @@ TITLES = {
     "exceptional-or-routine": "speed of 1,000 GPUs",
     "experts-of-two": "room for two experts",
     "fewer-stages-of-32": "bubble of 32 stages",
+    "hierarchical-both": "hierarchical all-reduce of 3 GB",
     "latency-bound": "part of latency in a hop",
     "lowest-bandwidth": "data parallelism over pipeline",
     "more-memory-for-less-bubble": "memory for a smaller bubble",
     "more-than-double": "samples of a doubled batch",
+    "no-infinity": "infinities of a format",
     "one-rank-or-all": "what 1F1B saves on one rank",
     "only-recourse": "175B by ZeRO-3 on 64 GPUs",
     "orders-of-magnitude": "orders that 0.01 % saves",
     "pools-of-nothing": "GPUs left for a pool",
+    "power-of-the-failed": "power of 30 GPUs for 32",
     "seven-on-eighty": "state of 7B on one GPU",
     "single-digits": "utilization over InfiniBand",
     "superlinear": "computing of 70B over 1B",
@@ -42,12 +42,9 @@ TITLES = {
 
 
 def changeable() -> list[tuple[str, str]]:
-    """The lines whose arithmetic has an input to change, group by group: what each is called, and its id."""
+    """All lines, group by group: what each is called, and its id."""
     return [
-        (f"{name}: {_label(e)}", e.id)
-        for kind, name in groups().items()
-        for e in errata().values()
-        if e.kind == kind and e.id not in FIXED
+        (f"{name}: {_label(e)}", e.id) for kind, name in groups().items() for e in errata().values() if e.kind == kind
     ]
 
 
@@ -67,7 +64,8 @@ class Computed(Panel):
     def words(self) -> str:
         """What the line says, and why that cannot be."""
         e = self.entry
-        return f"{e.source}, {e.place}. {e.what}\nIt says: {e.stated}."
+        read = f", which we read as {pictures.needed(e)}" if e.quote and " " in e.says else ""
+        return f"{e.source}, {e.place}. {e.what}\nIt says: {e.stated}{read}."
 
     def ours(self) -> str:
         return f"{pictures.COMES[self.entry.comes]}: {pictures.told(self.entry)}"
@@ -89,7 +87,7 @@ class Computed(Panel):
             return f"{type(wrong).__name__}: {wrong}"
         e, right = self.entry, replace(self.entry.claim(), found=number).agrees
         verdict = f"With that the source {'would be right' if right else 'is not right'}: it says {e.stated}"
-        needs = f", which needs {e.says} {e.unit}".replace(" {}", "").rstrip() if e.quote else ""
+        needs = f", which needs {pictures.needed(e)}" if e.quote else ""
         return f"It comes to this: {pictures.told(e, number)}. {verdict}{needs}."
 
     def _made(self) -> Any:

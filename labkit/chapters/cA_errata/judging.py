@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from labkit import book
-from labkit.chapters.cA_errata import agreeing
+from labkit.chapters.cA_errata import agreeing, pictures
 from labkit.chapters.cA_errata.panel import INSIDE, Panel
 from labkit.course import errata
 
@@ -17,11 +17,12 @@ Agrees = Callable[[str, float], bool]
 class Judge(Panel):
     """Numbers of the sources beside ours, and a rule that tells which agree: the reader's, or a percentage."""
 
-    rules = {"your agrees": 0.0, "within 0.1 %": 0.001, "within 1 %": 0.01, "within 5 %": 0.05, "within 20 %": 0.2}
+    percentages = {"within 0.1 %": 0.001, "within 1 %": 0.01, "within 5 %": 0.05, "within 20 %": 0.2}
 
     def __init__(self, agrees: Agrees) -> None:
         super().__init__()
         self.agrees = agrees
+        self.rules = {f"{pictures.whose(agrees)} agrees": 0.0, **self.percentages}
         self.use(next(iter(self.rules)))
 
     def use(self, rule: str) -> Judge:
@@ -58,7 +59,7 @@ class Judge(Panel):
             {
                 "what": f"{one.what} ({one.unit})",
                 "said": float(one.said),
-                "we find": float(one.found),
+                "we find": one.shown,
                 "apart": f"{100 * abs(one.far):.2g} %" if abs(one.far) < 0.995 else "by far",
                 "agrees": "✓ yes" if fits else "✗ no",
                 "a line": one.where in errata(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from labkit import book, cost
@@ -74,6 +74,16 @@ def told(entry: Erratum, number: float | None = None) -> str:
     return f"{found(entry, number)} {entry.noun}".rstrip()
 
 
+def needed(entry: Erratum) -> str:
+    """The number that the words of a source need: above 50 %."""
+    return entry.unit.format(entry.says) if "{}" in entry.unit else f"{entry.says} {entry.unit}".rstrip()
+
+
+def whose(function: Callable[..., object]) -> str:
+    """Whether a function is the reader's own or the book's, which stands in where the reader's is not right."""
+    return "the book's" if function.__module__.startswith("labkit.chapters.") else "your"
+
+
 def _row(e: Erratum) -> tuple[str, ...]:
     where = "<br>".join(part for part in (f"{e.source}, {e.place}", f"`{e.id}`", link(e)) if part)
     asks = questions()[e.caught[0]] if e.caught else "None of the six: you have to know the format."
@@ -135,23 +145,22 @@ def sent(run: Any) -> book.Figure:
     return book.bars(values, title="Bytes that each rank sends", sentence=said, ticks=True)
 
 
-def factors(labels: Mapping[str, tuple[str, float | None]]) -> book.Figure:
+def factors(labels: Mapping[str, str]) -> book.Figure:
     """Some lines as how many times their number is too large or too small: a logarithmic axis.
 
-    labels: by id what the number is called, and the number that ours is divided by where the source has a range. Lines
-    whose number is not of the same thing are left out: what would follow if it were so, and a limit beside words.
+    labels: by id what the number is called. Of a range, or of a bound, the nearest end is taken. Lines whose number is
+    not of the same thing are left out: what would follow if it were so, and a limit beside words.
     """
     same = [e for e in errata().values() if e.id in labels and e.comes != "then" and not (e.quote and " " in e.says)]
-    by = {e.id: labels[e.id][1] or e.claim().found / (e.factor or 1.0) for e in same}
-    known = [(e.claim().found / by[e.id], e) for e in same]
+    known = [(e.factor or 1.0, e) for e in same]
     rows = [
-        {"what": labels[e.id][0], "kind": groups()[e.kind], "it says": e.stated, "it comes to": found(e),
-         "divided by": by[e.id], "factor": f} for f, e in known
+        {"what": labels[e.id], "kind": groups()[e.kind], "it says": e.stated, "it comes to": found(e),
+         "divided by": e.claim().found / f, "factor": f} for f, e in known
     ]  # fmt: skip
     twice = sum(f >= 2 or f <= 0.5 for f, _ in known)
     (least, low), (most, high) = (end(known, key=lambda pair: pair[0]) for end in (min, max))
-    said = f"{len(known)} numbers, and {twice} of them are off by a factor of 2 or more: the {labels[low.id][0]} comes "
-    said += f"to {least:.2g} times what is said, and the {labels[high.id][0]} to {most:.2g} times."
+    said = f"{len(known)} numbers, and {twice} of them are off by a factor of 2 or more: from {least:.2g} times "
+    said += f"what is said ({labels[low.id]}) to {most:.2g} times ({labels[high.id]})."
     svg = Svg(WIDTH, "What it comes to, over what it says", said)
     y = heading(svg, "simulated", said) + 26
 
@@ -170,7 +179,7 @@ def factors(labels: Mapping[str, tuple[str, float | None]]) -> book.Figure:
         for factor, e in known:
             if e.kind == kind:
                 look, (left, right) = series(k), sorted((at(factor), at(1)))
-                svg.text(217, y + 10, labels[e.id][0], 11, "end")
+                svg.text(217, y + 10, labels[e.id], 11, "end")
                 svg.rect(left, y, right - left, 11, fill=look.colour, hatch=look.hatch, hover=f"{factor:.3g}")
                 y += 17
     return book.Figure("What it comes to, over what it says", "simulated", said, list(rows), svg.render(bottom + 6))
@@ -299,7 +308,7 @@ def phases(two_level: TwoLevel) -> book.Figure:
     phase = ("reduce-scatter", "ring between the nodes", "all-gather")
     times = suspects.phases(two_level)
     whole, busy = sum(times), times[1] / sum(times)
-    said = f"By your function 3 GB take {1e3 * whole:.1f} ms. The uplinks send for {1e3 * times[1]:.1f} ms of them and "
+    said = f"By {whose(two_level)} function 3 GB take {1e3 * whole:.1f} ms. The uplinks send for {1e3 * times[1]:.1f} ms of them and "
     said += f"rest while the nodes work inside: on average they are {busy:.0%} busy, though nothing is wrong. "
     said += f"The counter of the file shows {slow_sync.UPLINK_FRACTION:.0%}."
     svg = Svg(WIDTH, "Three phases, and what the uplinks do", said)

@@ -13,7 +13,7 @@ from labkit.cost.units import format_seconds
 from labkit.grading.writing import Reader, you_write
 from labkit.wire import Group
 
-SAID = [("48.5", 48.5226), ("48.5", 64.77), ("48.5", 48.58), ("180", 1750.0), ("0.081", 0.0808), ("0.081", 0.0822),
+SAID = [("48.5", 48.5226), ("48.5", 64.77), ("48.5", 48.58), ("180", 1750.0), ("180", 180.3), ("180", 178.0), ("0.081", 0.0808), ("0.081", 0.0822),
         ("2.30", 2.304), ("2.30", 2.33), ("18", 18.4), ("1", 1.7)]  # fmt: skip
 
 
@@ -43,9 +43,11 @@ def digits_decide(student: Reader) -> str:
             if rounded == said
             else "{found} rounds to {rounded} with as many digits as {said!r} has, so the two do not agree, and your "
             "function says that they do. Do you allow more than the digits do?"
+            + (" A 0 at the end is a digit like any other." if said == "180" else "")
         )
         student.expect(answer == (rounded == said), text, found=found, rounded=rounded, said=said)
-    return "Ten pairs are told apart, near ones among them: the digits of the source decide, and no percentage."
+    text = "{} pairs are told apart, near ones among them: the digits of the source decide, zeros at the end included."
+    return text.format(len(SAID))
 
 
 @you_write(digits_decide)
