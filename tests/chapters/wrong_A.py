@@ -6,6 +6,11 @@ WRONG = {
         "def agrees(said, found):\n    return said": "Return True or False",
         "def agrees(said, found):\n    return float(said) == found": "your function says that they do not",
         "def agrees(said, found):\n    return abs(float(said) - found) < 0.01 * found": "more than the digits do",
+        """
+        def agrees(said, found):
+            digits = len(said.partition(".")[2]) if "." in said else len(said.rstrip("0")) - len(said)
+            return round(found, digits) == float(said)
+        """: "A 0 at the end is a digit like any other",
         "def agrees(said, found):\n    return f'{found:.1f}' == said": "your function says that they do not",
         "def agrees(said, found):\n    return abs(float(said) - found) < 0.1": "more than the digits do",
         """

@@ -11,23 +11,24 @@ from labkit.course.errata import Erratum
 
 
 class Question:
-    """One line with a pencil's question. A first wrong number gets a hint, a second one the steps.
+    """One line with a pencil's question. A first wrong number gets a hint, a second one the steps, which end it.
 
     agrees: the rule by which a number is right.
     """
 
     def __init__(self, entry: Erratum, agrees: Callable[[str, float], bool]) -> None:
         self.entry, self.agrees = entry, agrees
-        self._wrong, self._verdict = 0, ""
+        self._wrong, self.over = 0, False
 
     def compare(self, typed: str) -> str:
         """What is said of the reader's number, as HTML; with the arithmetic where it is right, or wrong again."""
         right, said = one_line.judged(self.entry, typed, self.agrees)
-        self._verdict = f'<p role="status" aria-live="polite">{"✓" if right else "✗"} {escape(said)}</p>'
+        verdict = f'<p role="status" aria-live="polite">{"✓" if right else "✗"} {escape(said)}</p>'
         if one_line.typed_number(self.entry, typed) is None:
-            return self._verdict
+            return verdict
         self._wrong += not right
-        return self._verdict + (self.worked() if right or self._wrong > 1 else "")
+        self.over = right or self._wrong > 1
+        return verdict + (self.worked() if self.over else "")
 
     def worked(self) -> str:
         """The arithmetic, and why the sentence cannot be, as HTML."""
@@ -52,13 +53,22 @@ class Question:
         compare, steps = Button(description="Compare"), Button(description="Show the steps")
         judged: list[str] = []  # the number that was judged last, once there is one
 
+        def end() -> None:
+            """Where the steps are shown, nothing can be typed any more that they would contradict."""
+            field.disabled = compare.disabled = steps.disabled = self.over
+
+        def show() -> None:
+            self.over, answer.value = True, self.worked()
+            end()
+
         def judge(typed: str) -> None:
-            if judged != [typed]:
+            if not self.over and judged != [typed]:
                 judged[:] = [typed]
                 answer.value = self.compare(typed)
+                end()
 
         field.observe(lambda change: judge(change["new"]), "value")
         compare.on_click(lambda _: judge(field.value))
-        steps.on_click(lambda _: setattr(answer, "value", self._verdict + self.worked()))
+        steps.on_click(lambda _: show())
         row = HBox([field, compare, steps], layout=Layout(flex_flow="row wrap"))
         return VBox([HTML(self.asked()), row, answer])

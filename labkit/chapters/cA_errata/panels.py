@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from html import escape
 from typing import Any
 
 from labkit import book
-from labkit.book.workbenches.bench import Workbench
 from labkit.chapters.cA_errata import apart as one_line, pictures, suspects
 from labkit.chapters.cA_errata.agreeing import by_its_digits
 from labkit.chapters.cA_errata.asking import Question
-from labkit.chapters.cA_errata.computing import FIXED as FIXED, changeable as changeable, computed as computed
+from labkit.chapters.cA_errata.computing import changeable as changeable, computed as computed
 from labkit.chapters.cA_errata.judging import Agrees, judge as judge
+from labkit.chapters.cA_errata.opening import three_ways as three_ways
 from labkit.chapters.cA_errata.panel import INSIDE, Panel
 from labkit.chapters.cA_errata.sorting import FINDS as FINDS, counted as counted, found_by as found_by, lines as lines
 from labkit.course import errata
 from labkit.course.errata import Erratum, groups
 from labkit.course.errors import did_you_mean
-
-
-def three_ways(run: Callable[..., Any]) -> Workbench:
-    """How the ranks share a gradient and their new weights, and how many they are."""
-    ways = ["plain data parallelism", "ZeRO-1, as the table has it", "ZeRO-1, as the text has it"]
-    return book.workbench(
-        run, {"way": ways, "ranks": (2, 8)}, [pictures.sent], title="What does a step of ZeRO-1 send?", ranks=4
-    )
 
 
 class Case(Panel):
@@ -61,7 +52,7 @@ class Case(Panel):
         from ipywidgets import HTML, FloatSlider, Layout, RadioButtons, VBox
 
         look = {"style": {"description_width": "130px"}, "layout": Layout(width="480px", max_width=INSIDE)}
-        size = FloatSlider(3, min=1, max=8, step=0.05, description="message (GB)", **look)
+        size = FloatSlider(3, min=1, max=8, step=0.01, description="message (GB)", **look)
         speed = FloatSlider(
             100, min=20, max=100, step=1, description="uplinks run at (%)", readout_format=".0f", **look
         )
@@ -116,4 +107,4 @@ def apart(kind: object, agrees: Agrees = by_its_digits) -> Apart | pictures.Said
 
 def factors() -> book.Figure:
     """How far off the lines with a question are, where both numbers are of the same thing."""
-    return pictures.factors({id: (one.label, one.against) for id, one in one_line.pencils().items()})
+    return pictures.factors({id: one.label for id, one in one_line.pencils().items() if not one.unlike})

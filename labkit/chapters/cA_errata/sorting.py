@@ -1,4 +1,4 @@
-"""The lines of a group, to be sorted by the question that finds each; and how many each question finds."""
+"""Lines of a group, to be sorted by the question that finds each; and how many each question finds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from labkit import book
-from labkit.chapters.cA_errata import apart as one_line, pictures
+from labkit.chapters.cA_errata import pictures
 from labkit.chapters.cA_errata.panel import Panel
 from labkit.course import errata
 from labkit.course.errata import Erratum, questions
@@ -22,15 +22,16 @@ FINDS = {
 
 
 class Sort(Panel):
-    """The other lines of a group, one after another: which question finds it? Below, all of them as a folded table.
+    """A few lines of a group, one after another: which question would find it? Below, all of them as a folded table.
 
-    A line stands there with what contradicts it. A first wrong question gets a hint, and a second one the answer.
+    A line stands there as the source's own sentence. After a first wrong question the reader gets the fact that
+    contradicts it, and after a second one the answer.
     """
 
     def __init__(self, table: pictures.Lines) -> None:
         super().__init__()
         self.table = table
-        self.entries = [e for e in table if e.id not in one_line.pencils()]
+        self.entries = [e for e in table if e.sentence]
         self.at, self.asked, self._missed = 0, dict[str, bool](), set[str]()
 
     def __repr__(self) -> str:
@@ -48,36 +49,33 @@ class Sort(Panel):
         return self.entries[self.at]
 
     def statement(self) -> str:
-        """What the line says, and what contradicts it, as HTML: not our number, and not the question."""
+        """The source's sentence, as HTML: not what contradicts it, and not the question."""
         e = self.entry
         return (
-            f"<p>Line {self.at + 1} of {len(self.entries)}: {escape(f'{e.source}, {e.place}')}. "
-            f"<b>{escape(pictures.claimed(e))}</b></p><p>What contradicts it: {escape(pictures.objection(e))}</p>"
-            "<p>Which question leads from the sentence to this contradiction?</p>"
+            f"<p>Line {self.at + 1} of {len(self.entries)}: {escape(f'{e.source}, {e.place}')}.</p>"
+            f"<blockquote>{escape(e.sentence)}</blockquote><p>Which question would you ask of it?</p>"
         )
 
     def ask(self, question: str) -> str:
         """What is said when the reader asks that question of the line, as HTML. The first one of a line counts."""
-        again = self._missed
         e, all_questions = self.entry, questions()
-        first = all_questions[e.caught[0]] if e.caught else ""
-        self.asked.setdefault(e.id, question in e.caught)
-        if not e.caught:
-            said = "✗ None of the six finds this one: it takes knowledge of the field."
-        elif question == e.caught[0]:
-            said = f"✓ {first}"
-        elif question in e.caught:
-            said = f"✓ This one finds it too; we would ask first: {first}"
-        elif e.id in again:
-            said = f"✗ We would ask: {first} It finds {FINDS[e.caught[0]]}."
+        found, fact = question in e.caught, f"<p>What contradicts the sentence: {escape(pictures.objection(e))}</p>"
+        self.asked.setdefault(e.id, found)
+        if not found and e.id not in self._missed:
+            self._missed.add(e.id)
+            said = f"✗ {all_questions[question]} That finds {FINDS[question]}."
+            return (
+                f'<div role="status" aria-live="polite"><p><b>{escape(said)}</b></p>{fact}<p>Try once more.</p></div>'
+            )
+        others = [all_questions[one] for one in e.caught if one != question]
+        if found:
+            said = f"✓ {all_questions[question]}" + (f" It is also found by: {' '.join(others)}" if others else "")
         else:
-            again.add(e.id)
-            said = f"✗ {all_questions[question]} That finds {FINDS[question]}. This contradiction is of another kind."
-            return f'<p role="status" aria-live="polite"><b>{escape(said)}</b> Try once more.</p>'
+            said = f"✗ We would ask: {all_questions[e.caught[0]]} It finds {FINDS[e.caught[0]]}."
         caught = f"{sum(self.asked.values())} of {len(self.asked)} found at first try."
         return (
-            f'<p role="status" aria-live="polite"><b>{escape(said)}</b> What we find ({e.comes}): '
-            f"<b>{escape(pictures.told(e))}</b>. {caught}</p>"
+            f'<div role="status" aria-live="polite"><p><b>{escape(said)}</b></p>{fact}'
+            f"<p>What we find ({e.comes}): <b>{escape(pictures.told(e))}</b>. {caught}</p></div>"
         )
 
     def go(self, by: int) -> None:

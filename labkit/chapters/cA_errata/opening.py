@@ -1,0 +1,85 @@
+"""The first screen: a question, the ranks that answer it once the reader has chosen, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from html import escape
+from typing import Any
+
+import labkit
+from labkit import book, cost
+from labkit.book.workbenches.bench import Workbench
+from labkit.chapters.cA_errata import pictures
+from labkit.chapters.cA_errata.panel import Panel
+
+WAYS = ["plain data parallelism", "ZeRO-1, as the table says", "ZeRO-1, as the text says"]
+ASKED = "What do ranks send that do what the text says, beside plain data parallelism?"
+CHOICES = {"less": "Less", "the same": "The same, as in the table", "more": "More"}
+
+
+class Sending(Workbench):
+    """A workbench whose code, as a cell, shows what was sent."""
+
+    @property
+    def code(self) -> str:
+        return super().code + "print(run.trace.bytes_sent())  # by each rank\n"
+
+
+class Opening(Panel):
+    """A choice, and below it the workbench, which starts when the reader has chosen."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        super().__init__()
+        self.chosen: str | None = None
+        self._run = run
+        self.bench = Sending(run, {"way": WAYS, "ranks": (2, 8)}, [pictures.sent], "What does a step send?", 4, {})
+
+    def __repr__(self) -> str:
+        return f"{ASKED} {' / '.join(CHOICES.values())}\n\n{self.bench.text}"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        if book.live():
+            return super()._repr_mimebundle_()
+        return self.bench._repr_mimebundle_() | {"text/plain": repr(self)}
+
+    def _made(self) -> Any:
+        from ipywidgets import HTML, ToggleButtons, VBox
+
+        choice = ToggleButtons(options=[(name, id) for id, name in CHOICES.items()], value=None)
+        choice.style.button_width = "auto"
+        box = VBox([HTML(f"<b>{escape(ASKED)}</b>"), choice])
+
+        def chose(change: dict[str, Any]) -> None:
+            self.chosen = self.chosen or change["new"]  # the first one counts
+            if len(box.children) < 3:
+                box.children = (*box.children, self.bench.panel.box)
+
+        choice.observe(chose, "value")
+        return box
+
+    def told(self, ranks: int = 4) -> book.Conclusion:
+        """What both programs send, as real ranks did it, and what follows from that."""
+        times = {}
+        for way in WAYS[1:]:
+            run = labkit.launch(partial(self._run, way=way), ranks)
+            times[way] = sum(run.trace.bytes_sent()) / (ranks * cost.ring_all_reduce_bytes(run.results[0], ranks))
+        table, text = times.values()
+        return book.conclude(
+            "On {ranks} ranks the program of the text sends {text:.3g} times as much as plain data parallelism, and the "
+            "program of the table",
+            {"abs(table - 1) < 0.001": "exactly as much.", "True": "{table:.3g} times as much."},
+            {"chosen is None": "", "chosen == truth": "You expected that.", "True": "You expected something else."},
+            {"text > 1.01 and abs(table - 1) < 0.01": "So the two sentences cannot describe the same program. Both "
+             "programs exist: PyTorch's `ZeroRedundancyOptimizer` under DDP works as the text says, and the ZeRO paper as "
+             "the table says. You needed no authority to see that they differ: you took two sentences of one source, and "
+             "computed what follows from each.",
+             "True": "So these ranks do not show what the two sentences say: has `step` been changed?"},
+            ranks=ranks, table=table, text=text, chosen=self.chosen,
+            truth="more" if text > 1.01 else "less" if text < 0.99 else "the same",
+        )  # fmt: skip
+
+
+def three_ways(run: Callable[..., Any]) -> Opening:
+    """How the ranks share a gradient and their new weights, and how many they are: asked first, and then shown."""
+    return Opening(run)
