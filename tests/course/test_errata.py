@@ -338,6 +338,13 @@ def test_an_appendix_without_a_field_is_refused():
         load().appendix("B")
 
 
+def test_pictures_have_large_dark_text_on_white():
+    for figure in (pictures.both_directions(), pictures.one_gpu(), pictures.four_stages(), panels.factors()):
+        sizes = [float(size) for size in re.findall(r'<text[^>]* font-size="([\d.]+)"', figure.svg)]
+        assert len(sizes) == figure.svg.count("<text ") and min(sizes) >= 13.5, "none has the size that others have"
+        assert 'fill="#fff"' in figure.svg and "lk-ink" not in figure.svg and 'fill="#1a1a1a"' in figure.svg
+
+
 def test_the_two_lines_of_the_counter_have_their_names_apart():
     svg = pictures.phases(two_level_seconds).svg
     y = {name: float(re.search(rf'y="([\d.]+)"[^>]*>{name}', svg)[1]) for name in ("average", "counter")}

@@ -66,14 +66,14 @@ class Opening(Panel):
             times[way] = sum(run.trace.bytes_sent()) / (ranks * cost.ring_all_reduce_bytes(run.results[0], ranks))
         table, text = times.values()
         return book.conclude(
-            "On {ranks} ranks the program of the text sends {text:.3g} times as much as plain data parallelism, and the "
-            "program of the table",
+            "On {ranks} ranks the program of the text sends {text:.3g} times as much as plain data parallelism, and "
+            "the program of the table",
             {"abs(table - 1) < 0.001": "exactly as much.", "True": "{table:.3g} times as much."},
             {"chosen is None": "", "chosen == truth": "You expected that.", "True": "You expected something else."},
             {"text > 1.01 and abs(table - 1) < 0.01": "So the two sentences cannot describe the same program. Both "
-             "programs exist: PyTorch's `ZeroRedundancyOptimizer` under DDP works as the text says, and the ZeRO paper as "
-             "the table says. You needed no authority to see that they differ: you took two sentences of one source, and "
-             "computed what follows from each.",
+             "programs exist: PyTorch's `ZeroRedundancyOptimizer` under DDP works as the text says, and the ZeRO paper "
+             "as the table says. You needed no authority to see that they differ: you took two sentences of one "
+             "source, and computed what follows from each.",
              "True": "So these ranks do not show what the two sentences say: has `step` been changed?"},
             ranks=ranks, table=table, text=text, chosen=self.chosen,
             truth="more" if text > 1.01 else "less" if text < 0.99 else "the same",

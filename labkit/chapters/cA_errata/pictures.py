@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from labkit import book, cost
-from labkit.book.drawing.figure import WIDTH, heading, legend
 from labkit.book.drawing.style import series
-from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Table, cell
 from labkit.book.drawing.units import bytes_text
 from labkit.chapters.cA_errata import suspects
+from labkit.chapters.cA_errata.drawing import WIDTH, Page, heading, legend
 from labkit.chapters.cA_errata.suspects import Story, TwoLevel
 from labkit.cost import slow_sync
 from labkit.cost.units import GB
@@ -161,14 +160,16 @@ def factors(labels: Mapping[str, str]) -> book.Figure:
     (least, low), (most, high) = (end(known, key=lambda pair: pair[0]) for end in (min, max))
     said = f"{len(known)} numbers, and {twice} of them are off by a factor of 2 or more: from {least:.2g} times "
     said += f"what is said ({labels[low.id]}) to {most:.2g} times ({labels[high.id]})."
-    svg = Svg(WIDTH, "What it comes to, over what it says", said)
+    svg = Page("What it comes to, over what it says", said)
     y = heading(svg, "simulated", said) + 26
 
+    low_end, high_end = min(0.1, least) / 1.2, max(10, most) * 1.1
+
     def at(factor: float) -> float:
-        return 225 + (WIDTH - 250) * (math.log10(factor) + 2.4) / 3.7
+        return 225 + (WIDTH - 245) * math.log10(factor / low_end) / math.log10(high_end / low_end)
 
     bottom = y + 17 * len(known) + 20 * len({e.kind for _, e in known})
-    for tick in (0.01, 0.1, 0.5, 1, 2, 10):
+    for tick in (0.1, 0.5, 1, 2, 10):
         svg.line(at(tick), y - 8, at(tick), bottom, faint=tick != 1)
         svg.text(at(tick), y - 13, f"{tick:g}", 11, "middle")
     for k, kind in enumerate(groups()):
@@ -191,20 +192,20 @@ def both_directions() -> book.Figure:
     said = f"A ring sends to one neighbour, and receives from the other. So of the {whole:.0f} GB/s of a data sheet it "
     said += f"sends with {whole / 2:.0f}: {whole / 2 / port:.0f} times a port of {port:.0f} GB/s, and not "
     said += f"{whole / port:.0f} times."
-    svg = Svg(WIDTH, "What a ring uses of a link", said)
+    svg = Page("What a ring uses of a link", said)
     y = heading(svg, "quoted", said) + 14
     wires = (("NVLink", whole / 2, "counted in both directions"), ("InfiniBand HDR", port, "counted in one direction"))
     for name, one, how in wires:
-        for x, text in ((150, "GPU"), (560, "GPU")):
-            svg.rect(x, y, 60, 54)
-            svg.text(x + 30, y + 31, text, 12, "middle")
+        for x in (195, 536):
+            svg.rect(x, y, 56, 54)
+            svg.text(x + 28, y + 31, "GPU", 12, "middle")
         svg.text(8, y + 24, name, 12, bold=True)
         svg.text(8, y + 40, how, 9.5)
         thick = max(2.0, 16 * one / (whole / 2))
-        svg.line(214, y + 15, 556, y + 15, width=thick, colour=NODE)
-        svg.line(214, y + 40, 556, y + 40, width=thick, dash="6 4", colour="#999999")
-        svg.text(385, y + 3, f"sends {one:.0f} GB/s", 11, "middle")
-        svg.text(385, y + 61, f"{one:.0f} GB/s, for what comes back", 11, "middle")
+        svg.line(255, y + 15, 532, y + 15, width=thick, colour=NODE)
+        svg.line(255, y + 40, 532, y + 40, width=thick, dash="6 4", colour="#999999")
+        svg.text(393, y + 2, f"sends {one:.0f} GB/s", 11, "middle")
+        svg.text(393, y + 64, f"{one:.0f} GB/s, for what comes back", 11, "middle")
         y += 92
     rows = [{"link": name, "GB/s in one direction": one, "data sheet": how} for name, one, how in wires]
     return book.Figure("What a ring uses of a link", "quoted", said, list(rows), svg.render(y - 20))
@@ -224,7 +225,7 @@ def one_gpu() -> book.Figure:
     said = f"By ZeRO-1 one of {size:,} GPUs holds {bytes_text(whole['ZeRO-1'])} of the 175B: only the optimizer is "
     said += f"divided. A GPU of {bytes_text(room)} would need the other two items divided as well, as ZeRO-3 does: "
     said += f"{bytes_text(whole['ZeRO-3'])}."
-    svg = Svg(WIDTH, "What one GPU holds", said)
+    svg = Page("What one GPU holds", said)
     y = heading(svg, "simulated", said) + 26
     left, scale, top = 70.0, (WIDTH - 90) / (1.02 * max(whole.values())), y - 8
     for name, of in held.items():
@@ -241,7 +242,7 @@ def one_gpu() -> book.Figure:
         y += 66
     svg.line(left + room * scale, top, left + room * scale, y - 20, dash="6 4", width=2)
     svg.text(left + room * scale, top - 5, f"a GPU of {bytes_text(room)}", 11, "middle")
-    looks = [(what, series(k).colour, series(k).hatch, "") for k, (what, _) in enumerate(items)]
+    looks = [(what, series(k).colour, series(k).hatch) for k, (what, _) in enumerate(items)]
     bottom = legend(svg, y - 6, looks)
     rows = [{"": name, "item": what, "bytes on one GPU": n} for name, of in held.items() for what, n in of]
     return book.Figure("What one GPU holds", "simulated", said, list(rows), svg.render(bottom))
@@ -256,7 +257,7 @@ def one_failure() -> book.Figure:
     without = cost.fault_tolerant_effective_time(every, recovery, stall, replicas)
     said = f"What is filled is effective: {share:.1%} of the {every:.0f} minutes. If the replica came back without a "
     said += f"stall, it would be {without:.1%}, and this rounds to the 80 % of the source."
-    svg = Svg(WIDTH, "From one failure to the next", said)
+    svg = Page("From one failure to the next", said)
     top = heading(svg, "simulated", said) + 14
     x, scale, tall = 8.0, (WIDTH - 16) / every, 60
     for what, minutes, part in parts:
@@ -264,10 +265,10 @@ def one_failure() -> book.Figure:
         svg.rect(x, top, minutes * scale, tall, dash="2 3")
         svg.rect(x, top + tall * (1 - part), minutes * scale, tall * part, fill=look.colour, hatch=look.hatch)
         svg.text(x + minutes * scale / 2, top + tall + 15, what, 10.5, "middle")
-        svg.text(x + minutes * scale / 2, top + tall + 28, f"{minutes:.3g} minutes", 10.5, "middle")
+        svg.text(x + minutes * scale / 2, top + tall + 31, f"{minutes:.3g} minutes", 10.5, "middle")
         x += minutes * scale
     rows = [{"what": what, "minutes": minutes, "works": f"{part:.0%}"} for what, minutes, part in parts]
-    return book.Figure("From one failure to the next", "simulated", said, list(rows), svg.render(top + tall + 40))
+    return book.Figure("From one failure to the next", "simulated", said, list(rows), svg.render(top + tall + 42))
 
 
 def four_stages(batch: int = 4, large: int = 32) -> book.Figure:
@@ -279,7 +280,7 @@ def four_stages(batch: int = 4, large: int = 32) -> book.Figure:
         f"pipeline the next microbatch follows at once, so they idle at the two ends of the batch only: {piped:.0%} "
     )
     said += f"with {batch} microbatches, and {cost.bubble_fraction(stages, large):.0%} with {large}."
-    svg = Svg(WIDTH, "Four stages, four microbatches", said)
+    svg = Page("Four stages, four microbatches", said)
     y = heading(svg, "simulated", said) + 20
     slots = stages * batch
     wide = (WIDTH - 80) / slots
@@ -308,12 +309,16 @@ def phases(two_level: TwoLevel) -> book.Figure:
     phase = ("reduce-scatter", "ring between the nodes", "all-gather")
     times = suspects.phases(two_level)
     whole, busy = sum(times), times[1] / sum(times)
-    said = f"By {whose(two_level)} function 3 GB take {1e3 * whole:.1f} ms. The uplinks send for {1e3 * times[1]:.1f} ms of them and "
-    said += f"rest while the nodes work inside: on average they are {busy:.0%} busy, though nothing is wrong. "
+    said = (
+        f"By {whose(two_level)} function 3 GB take {1e3 * whole:.1f} ms. The uplinks send for {1e3 * times[1]:.1f} ms "
+    )
+    said += (
+        f"of them and rest while the nodes work inside: on average they are {busy:.0%} busy, though nothing is wrong. "
+    )
     said += f"The counter of the file shows {slow_sync.UPLINK_FRACTION:.0%}."
-    svg = Svg(WIDTH, "Three phases, and what the uplinks do", said)
+    svg = Page("Three phases, and what the uplinks do", said)
     top = heading(svg, "simulated", said) + 8
-    left, wide = 110, WIDTH - 130
+    left, wide = 70, WIDTH - 80
     x = float(left)
     svg.text(8, top + 22, "phase", 12)
     svg.text(8, top + 84, "uplinks", 12)
@@ -322,23 +327,23 @@ def phases(two_level: TwoLevel) -> book.Figure:
         width, look = wide * t / whole, series(k)
         svg.rect(x, top, width, 34, fill=look.colour, hatch=look.hatch, hover=f"{name}: {1e3 * t:.2f} ms")
         svg.text(x + width / 2, top + 50, f"{name}", 10.5, "middle")
-        svg.text(x + width / 2, top + 63, f"{1e3 * t:.2f} ms", 10.5, "middle")
+        svg.text(x + width / 2, top + 66, f"{1e3 * t:.2f} ms", 10.5, "middle")
         if k == 1:
-            svg.rect(x, top + 72, width, base - top - 72, fill=look.colour, hatch=look.hatch)
+            svg.rect(x, top + 76, width, base - top - 76, fill=look.colour, hatch=look.hatch)
             svg.text(x + width / 2, base + 15, "100 %", 11, "middle")
         else:
             svg.line(x, base, x + width, base)
             svg.text(x + width / 2, base + 15, "0 %", 11, "middle")
         x += width
-    level = base - (base - top - 72) * busy
+    level = base - (base - top - 76) * busy
     svg.line(left, level, left + wide, level, dash="6 4", width=1.5)
-    shown = base - (base - top - 72) * slow_sync.UPLINK_FRACTION
+    shown = base - (base - top - 76) * slow_sync.UPLINK_FRACTION
     svg.line(left, shown, left + wide, shown, dash="2 3", width=1.5)
     below, above = sorted((level, shown), reverse=True)  # the lower line has its name below it, so none is struck out
-    names = {level: f"average of a healthy run, {busy:.0%}", shown: f"counter, {slow_sync.UPLINK_FRACTION:.0%}"}
+    names = {level: f"average, {busy:.0%}", shown: f"counter, {slow_sync.UPLINK_FRACTION:.0%}"}
     svg.text(left + wide - 4, above - 4, names[above], 11, "end")
     if below != above:
-        svg.text(left + wide - 4, below + 12, names[below], 11, "end")
+        svg.text(left + wide - 4, below + 14, names[below], 11, "end")
     rows = [
         {"phase": name, "ms": 1e3 * t, "uplinks": f"{100 * (k == 1)} %"}
         for k, (name, t) in enumerate(zip(phase, times, strict=True))
@@ -351,7 +356,7 @@ def times(story: Story) -> book.Figure:
     seen, whole = slow_sync.OBSERVED, story.seconds
     far = abs(whole - seen) * 1e3
     said = f"The recipe takes {1e3 * whole:.1f} ms, {far:.1f} ms {'less' if whole < seen else 'more'} than was seen."
-    svg = Svg(WIDTH, "What explains the time that was seen?", said)
+    svg = Page("What explains the time that was seen?", said)
     top = heading(svg, "simulated", said) + 22
     left, scale = 8.0, (WIDTH - 16) / max(0.2, whole * 1.05)
     x = left
@@ -361,7 +366,7 @@ def times(story: Story) -> book.Figure:
         x += t * scale
     svg.line(left + seen * scale, top - 10, left + seen * scale, top + 44, dash="6 4", width=2)
     svg.text(left + seen * scale + 5, top - 8, f"seen: {1e3 * seen:.0f} ms", 11)
-    looks = [(f"{name}, {1e3 * t:.2f} ms", series(k).colour, series(k).hatch, "") for k, (name, t) in
+    looks = [(f"{name}, {1e3 * t:.2f} ms", series(k).colour, series(k).hatch) for k, (name, t) in
              enumerate(zip(story.names, story.phases, strict=True))]  # fmt: skip
     bottom = legend(svg, top + 54, looks)
     rows = [

@@ -220,14 +220,15 @@ def at_their_word(two_level: TwoLevel) -> book.Conclusion:
     sizes = [size for size, _ in fit]
     needed = [one.uplinks for _, size, one in told if abs(size * GB / slow_sync.GRADIENT - 1) < 0.001]
     return book.conclude(
-        "Of these {all} stories {fit} fit. If we took the digits at their word, {word} would be left, those with uplinks "
-        "at {part:.0%}. The other {near} have healthy uplinks and averages of {low:.0%} and {high:.0%}, so they hang on "
-        "our 3 points; uplinks at {fast:.0%} and {slow:.0%} would give their recipes an average of exactly {part:.0%}.",
+        "Of these {all} stories {fit} fit. If we took the digits at their word, {word} would be left, those with "
+        "uplinks at {part:.0%}. The other {near} have healthy uplinks and averages of {low:.0%} and {high:.0%}, so "
+        "they hang on our {allowed:.0f} points; uplinks at {fast:.0%} and {slow:.0%} would give their recipes an "
+        "average of exactly {part:.0%}.",
         "With {size:.0f} GB no recipe fits: the uplinks would have to run at {least:.0%} to {most:.0%} of their speed, "
         "and no meaning of the counter gives {part:.0%} then.",
-        "The stories that fit have {small:.2f} to {large:.2f} GB, so each of them gives up the file's own expected times "
-        "of {flat:.1f} and {hierarchical:.1f} ms, which together fix {size:.0f} GB.",
-        all=len(told), fit=len(fit), word=len(fit) - len(near), near=len(near), part=part,
+        "The stories that fit have {small:.2f} to {large:.2f} GB, so each of them gives up the file's own expected "
+        "times of {flat:.1f} and {hierarchical:.1f} ms, which together fix {size:.0f} GB.",
+        allowed=100 * NEAR, all=len(told), fit=len(fit), word=len(fit) - len(near), near=len(near), part=part,
         low=min(one.average for one in near), high=max(one.average for one in near),
         fast=max(slower), slow=min(slower), size=slow_sync.GRADIENT / GB, least=min(needed), most=max(needed),
         small=min(sizes), large=max(sizes), flat=1e3 * FLAT, hierarchical=1e3 * EXPECTED,

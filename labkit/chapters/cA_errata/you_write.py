@@ -13,8 +13,8 @@ from labkit.cost.units import format_seconds
 from labkit.grading.writing import Reader, you_write
 from labkit.wire import Group
 
-SAID = [("48.5", 48.5226), ("48.5", 64.77), ("48.5", 48.58), ("180", 1750.0), ("180", 180.3), ("180", 178.0), ("0.081", 0.0808), ("0.081", 0.0822),
-        ("2.30", 2.304), ("2.30", 2.33), ("18", 18.4), ("1", 1.7)]  # fmt: skip
+SAID = [("48.5", 48.5226), ("48.5", 64.77), ("48.5", 48.58), ("180", 1750.0), ("180", 180.3), ("180", 178.0),
+        ("0.081", 0.0808), ("0.081", 0.0822), ("2.30", 2.304), ("2.30", 2.33), ("18", 18.4), ("1", 1.7)]  # fmt: skip
 
 
 def tried(fn: Callable[[str, float], object], said: str, found: float) -> list[object]:
