@@ -115,7 +115,7 @@ def test_the_first_screen_asks_before_ranks_start_and_tells_afterwards():
 
     first = panels.three_ways(step)
     question, choice = first.box.children
-    assert choice.value is None and "beside plain data parallelism?" in question.value
+    assert choice.value is None and "compared with plain data parallelism?" in question.value
     choice.value = "the same"
     assert first.chosen == "the same" and first.box.children[2] is first.bench.panel.box
     choice.value = "more"

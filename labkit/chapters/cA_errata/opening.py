@@ -14,7 +14,7 @@ from labkit.chapters.cA_errata import pictures
 from labkit.chapters.cA_errata.panel import Panel
 
 WAYS = ["plain data parallelism", "ZeRO-1, as the table says", "ZeRO-1, as the text says"]
-ASKED = "What do ranks send that do what the text says, beside plain data parallelism?"
+ASKED = "Ranks do what the text says. How much do they send, compared with plain data parallelism?"
 CHOICES = {"less": "Less", "the same": "The same, as in the table", "more": "More"}
 
 
