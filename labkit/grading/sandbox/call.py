@@ -47,7 +47,7 @@ class Call:
         self.failures: list[Failure] = []
         self.deadline = time.monotonic() + START
         self.running = False
-        self.begun, self.longer = 0.0, 0.0
+        self.begun, self.longer, self.seconds = 0.0, 0.0, 0.0
         self.before: list[tuple[float, float]] = []  # what each rank had of the cores when the call began
         self.over: dict[str, Any] | None = None
         pairs = [socket.socketpair() for _ in jobs]
@@ -94,8 +94,17 @@ class Call:
         except IllFormed as wrong:
             self.failures.append(Failure("protocol", f"rank {wrong.rank} {wrong}", wrong.rank))
         finally:
+            self.seconds = self._own_seconds()
             self._end()
         return self._evidence()
+
+    def _own_seconds(self) -> float:
+        """Since the ranks had their inputs, less what one of them stood in line for a core on average."""
+        if not self.running:
+            return 0.0
+        stood = [t.had[1] if t.finished else asleep.cores(t.pid)[1] for t in self.talks]
+        waited = sum(max(0.0, s - b[1]) for s, b in zip(stood, self.before, strict=True)) / self.count
+        return max(0.0, time.monotonic() - self.begun - waited)
 
     def _round(self) -> None:
         """If every rank waits, deliver what is held."""
@@ -222,7 +231,7 @@ class Call:
         results = [] if failure else [self.results[r] for r in range(self.count)]
         switch = self.switch
         return Evidence(results, switch.bytes_between, switch.messages, switch.order(), peaks, self.inputs, failure,
-                        self._text(), self.longer)  # fmt: skip
+                        self._text(), self.longer, self.seconds)  # fmt: skip
 
 
 class Talk:
@@ -235,6 +244,7 @@ class Talk:
         self.due = 0  # bytes of the answer, once its beginning is there
         self.finished = False
         self.pid = 0  # as the kernel says it
+        self.had = (0.0, 0.0)  # of the cores, when it had answered
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         call.selector.register(sock, selectors.EVENT_READ | selectors.EVENT_WRITE, self.step)
@@ -334,7 +344,7 @@ class Talk:
             self.due = 1 + plain_data.PREFIX.size + sum(lengths)
         if len(self.buffer) < self.due:
             return False
-        self.finished = True
+        self.finished, self.had = True, asleep.cores(self.pid)
         try:
             value = plain_data.decode(memoryview(self.buffer)[1 : self.due], limit)
         except plain_data.BadData as wrong:

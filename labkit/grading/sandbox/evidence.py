@@ -56,7 +56,8 @@ class Evidence:
     peak_bytes: growth of the memory of each rank's process since just before it read the answer cells, as the kernel
     accounts it; the inputs are not in it (`input_bytes` says what they take). failure: None, or why there are no
     results; what was counted until then is there all the same. output: what the ranks printed, cut at the limit.
-    longer: seconds beyond the limit that they were given, because others had the cores.
+    longer: seconds beyond the limit that they were given, because others had the cores. seconds: from when the ranks
+    had their inputs to the end of the call, less what a rank stood in line for a core on average.
     """
 
     results: list[Any] = field(default_factory=list)
@@ -68,6 +69,7 @@ class Evidence:
     failure: Failure | None = None
     output: str = ""
     longer: float = 0.0
+    seconds: float = 0.0
 
     @property
     def bytes_sent(self) -> list[int]:

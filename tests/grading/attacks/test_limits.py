@@ -61,6 +61,19 @@ def test_time_in_which_others_had_the_cores_does_not_count(run, busy):
     assert 0 < e.longer <= 9
 
 
+SLEEPS = """
+import time
+def attack(seconds):
+    time.sleep(seconds)
+    return "there"
+"""
+
+
+def test_a_call_has_taken_its_own_seconds_and_not_those_of_others(run, busy):
+    assert 0.5 < run(COMPUTES, 0.7, seconds=1.0).seconds < 1.5  # with a sixth of the cores it took several
+    assert 0.9 < run(SLEEPS, 0.9, seconds=2.0).seconds < 1.5
+
+
 def test_a_loop_on_a_busy_machine_ends_too(run, busy):
     e = run(COMPUTES, 1000.0, seconds=0.5)
     assert e.failure is not None and e.failure.kind == "time"
