@@ -290,26 +290,40 @@ def _part(step: cost.DataParallelStep) -> str:
 
 
 LAYERS, BYTES = 100, 2  # of a model of which only its parameters are known: even gradients of 16 bits
+ALIKE = 0.01  # steps that differ by less than this part are equally long
 
 
 def plan(parameters: float, computing: float, ranks: int, link: Link) -> tuple[str, list[Row]]:
-    """The best bucket of a model, and its step beside those of other buckets. computing: seconds of a step."""
+    """The best bucket of a model, and its step beside those of other buckets. computing: seconds of a step.
+
+    Sizes whose steps differ by less than `ALIKE` are equally good: PyTorch's default is taken, else the smallest.
+    """
     nbytes = BYTES * parameters / LAYERS
     model = StepModel(computing / 3, (2 / 3 * computing / LAYERS,) * LAYERS, (round(nbytes),) * LAYERS, ranks)
-    best = model.fastest([model.nbytes / parts for parts in range(1, LAYERS + 1)], link)
-    default = float(cost.BUCKET_BYTES), float(cost.FIRST_BUCKET_BYTES)
-    tries = {"the best size": (best, best), "PyTorch's default": default, "a single one": (2.0 * model.nbytes,) * 2}
-    rows: list[Row] = []
-    for name, (size, first) in tries.items():
-        step = model.step(size, link, first)
-        rows.append(
-            {"buckets": name, "number": len(step.buckets), "step, ms": step.seconds / MS,
-             "exposed, ms": step.exposed / MS}
-        )  # fmt: skip
-    step = model.step(best, link)
+    every = [model.step(model.nbytes / parts, link) for parts in range(1, LAYERS + 1)]
+    usual = model.step(cost.BUCKET_BYTES, link, cost.FIRST_BUCKET_BYTES)
+    shortest = min(every, key=lambda step: step.seconds)
+    enough = (1 + ALIKE) * shortest.seconds
+    good = {step.buckets[0].nbytes: step for step in every if step.seconds <= enough}
+    least, default_is_good = min(good), usual.seconds <= enough
+    sizes = f"buckets of {format_bytes(least, 3)}"
+    if len(good) > 1:
+        sizes = f"{len(good)} sizes of a bucket, from {format_bytes(least, 3)} to {format_bytes(max(good), 3)},"
+    tries = {} if default_is_good else {"the smallest of these" if len(good) > 1 else "the best size": good[least]}
+    tries |= {"PyTorch's default": usual, "a single one": model.step(2.0 * model.nbytes, link)}
+    rows: list[Row] = [
+        {"buckets": name, "number": len(step.buckets), "step, ms": step.seconds / MS, "exposed, ms": step.exposed / MS}
+        for name, step in tries.items()
+    ]
+    taken = usual if default_is_good else good[least]
+    alike = (
+        f"come within {ALIKE:.0%} of the shortest step"
+        if len(good) > 1 or default_is_good
+        else "make the shortest step"
+    )
     said = (
-        f"A gradient of {format_bytes(model.nbytes, 3)}: buckets of {format_bytes(step.buckets[0].nbytes, 3)} make the "
-        f"shortest step, {format_seconds(step.seconds, 3)}, and {_part(step)} of it is exposed."
+        f"A gradient of {format_bytes(model.nbytes, 3)}: {sizes} {alike}, {format_seconds(shortest.seconds, 3)}. "
+        f"{_choice(len(good), default_is_good)}{_part(taken)} of the step is exposed."
     )
     if nbytes > cost.BUCKET_BYTES:
         said += (
@@ -318,3 +332,10 @@ def plan(parameters: float, computing: float, ranks: int, link: Link) -> tuple[s
             "default each of them is a bucket of its own."
         )
     return said, rows
+
+
+def _choice(sizes: int, default_is_good: bool) -> str:
+    """Which of the good sizes one takes, as the beginning of a sentence on how much of the step is exposed."""
+    if default_is_good:
+        return "So does PyTorch's default, and you can leave it as it is: "
+    return "The smallest of them will do: with it " if sizes > 1 else "With them "
