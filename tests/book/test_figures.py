@@ -468,6 +468,14 @@ def test_ranks_that_had_not_come_to_the_failed_call_are_told_apart() -> None:
     """Rank 3 raised while ranks 0 and 2 were still at work: nobody may say that all wait for an innocent one."""
     failure = Failure("raised", 3, "ValueError", "bad", "", -1, 0.1, {}, {1: [0]})
     sentence = after_failure(failure, 4).sentence
-    assert sentence.endswith("Who waits: rank 1 for rank 0. Ranks 0 and 2 had not come so far yet.")
+    assert sentence.endswith(
+        "Who waits: rank 1 for rank 0. This is the moment at which rank 3 raised its error. Ranks 0 and 2 had not come "
+        "so far yet, and an arrow to one of them does not say that it is to blame."
+    )
+    failure = Failure("signal", 3, "", "was killed", "", -1, 0.1, {}, {0: [1], 2: [3]})
+    assert after_failure(failure, 4, told=True).sentence.endswith(
+        "This is the moment at which rank 3 failed. Rank 1 had not come so far yet, and an arrow to it does not say "
+        "that it is to blame."
+    )
     failure = Failure("raised", 3, "ValueError", "bad", "", -1, 0.1, {}, {0: [3], 1: [0], 2: [3]})
     assert after_failure(failure, 4).sentence.endswith("In the end all of them wait for rank 3.")

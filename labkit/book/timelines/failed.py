@@ -29,8 +29,9 @@ def after_failure(failure: Any, size: int, told: bool = False) -> Figure:
     raised = f"rank {failure.rank} raised {failure.error}: " if failure.kind in ("raised", "exit") else ""
     first = raised + failure.message.partition("\n")[0].removeprefix(f"rank {failure.rank}: ")
     said = "; ".join(f"rank {rank} for {_ranks(on)}" for rank, on in awaits.items() if on)
+    end = _ending(awaits, failure.rank, size, "raised its error" if raised else "failed")
     waits = (
-        f"Who waits: {said}.{_in_call(failure.message)}{_ending(awaits, failure.rank, size)}"
+        f"Who waits: {said}.{_in_call(failure.message)}{end}"
         if said
         else "Nobody waited for another rank at that moment."
     )
@@ -109,12 +110,16 @@ def _rank(svg: Svg, where: Round, rank: int, fill: str, crossed: bool, dash: str
     svg.text(x, y + 4, str(rank), 13, "middle", bold=True, on_colour=True)
 
 
-def _ending(awaits: dict[int, list[int]], failed: int, size: int) -> str:
+def _ending(awaits: dict[int, list[int]], failed: int, size: int, did: str) -> str:
     """Where all the arrows lead: to one rank, or around; or who had not come so far when another one failed."""
     last = {r for on in awaits.values() for r in on if not awaits.get(r)}
     moving = [r for r in range(size) if not awaits.get(r) and r != failed]
     if failed >= 0 and moving and last:
-        return f" {_ranks(moving).capitalize()} had not come so far yet."
+        one = "it" if len(moving) == 1 else "one of them"
+        return (
+            f" This is the moment at which rank {failed} {did}. {_ranks(moving).capitalize()} had not come so far yet, "
+            f"and an arrow to {one} does not say that it is to blame."
+        )
     if len(last) == 1:
         return f" In the end all of them wait for rank {last.pop()}."
     return "" if last else " Nobody in this circle can go on."
