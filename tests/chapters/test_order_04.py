@@ -95,7 +95,11 @@ def test_of_two_buckets_in_another_order_those_of_one_size_are_mixed_in_silence_
     assert not torch.equal(silent[0], silent[1]), "the replicas will drift apart"
     assert isinstance(loud, str) and loud.startswith("Mismatch: rank 1 called all_reduce on float32[20608]")
     assert "buckets 0 and 1 (199,936 and 199,936 bytes): no error. Rank 0's" in order.told(silent, 0, right)
-    assert order.told(loud, 3, right).startswith("buckets 3 and 4 (199,936 and 82,432 bytes): Mismatch: rank 1")
+    assert order.told(loud, 3, right) == (
+        "buckets 3 and 4 (199,936 and 82,432 bytes): an error in the fourth all-reduce of the step, because rank 1 "
+        "brought 82,432 bytes, and rank 0 brought 199,936."
+    )
+    assert order.told("rank 1 was killed", 3, right).endswith("bytes): rank 1 was killed")
     for late in (0, 3):
         gradients = order.outcome(run, late, True)
         assert not isinstance(gradients, str) and max(order.distances(gradients, right.results[0])) < 1e-6

@@ -6,10 +6,12 @@ So here the gradients come as ever, and only the hooks of some of them are calle
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from labkit import RankFailed
@@ -17,6 +19,7 @@ from labkit.book.drawing.units import listing
 from labkit.chapters.c04_data_parallelism.steps import step_of
 
 Hook = Callable[[Tensor], None]
+ORDINALS = dict(enumerate(("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"), 1))
 
 
 def arrive_late(some: Collection[nn.Parameter], after: Collection[nn.Parameter]) -> None:
@@ -61,12 +64,29 @@ def distances(gradients: list[Tensor], right: Tensor) -> list[float]:
     return [((g - right).norm() / right.norm()).item() for g in gradients]
 
 
+def _in_bytes(error: str, trace: Any) -> str:
+    """A mismatch of two tensors as the bytes that ranks brought, and to which all-reduce of the step."""
+    pattern = r"Mismatch: (ranks? .+?) called all_reduce on (\w+)\[(\d+)\] .+, but (ranks? .+?) called all_reduce on "
+    found = re.match(pattern + r"(\w+)\[(\d+)\] .+ \(call (\d+) of the group\)", error)
+    if found is None:
+        return error
+    odd, kind, few, others, other_kind, many, call = found.groups()
+    begun = min(span.start for span in trace.spans("step"))
+    before = sum(c.rank == 0 and not c.nested and c.start < begun for c in trace.collectives())
+    brought = [f"{int(count) * getattr(torch, dtype).itemsize:,}" for count, dtype in ((few, kind), (many, other_kind))]
+    which = int(call) - before
+    return (
+        f"an error in the {ORDINALS.get(which, f'{which}th')} all-reduce of the step, because "
+        f"{odd} brought {brought[0]} bytes, and {others} brought {brought[1]}."
+    )
+
+
 def told(came: list[Tensor] | str, k: int, stage_c: Any) -> str:
     """What came of it that rank 1 has sent bucket `k` after the next one. stage_c: the run in which it did not."""
     journeys, right = step_of(stage_c).journeys, stage_c.results[0]
     sizes = listing([f"{journeys[n].nbytes:,}" for n in (k, k + 1)])
     if isinstance(came, str):
-        return f"buckets {k} and {k + 1} ({sizes} bytes): {came}"
+        return f"buckets {k} and {k + 1} ({sizes} bytes): {_in_bytes(came, stage_c.trace)}"
     zero, one, *_ = distances(came, right)
     return (
         f"buckets {k} and {k + 1} ({sizes} bytes): no error. Rank 0's gradient is {zero:.2%} away from "
