@@ -63,13 +63,19 @@ def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
         (100 * (1 - 0.98**8), 100 * (1 - 0.98**32))
     )
     assert "Your number is the whole message" in told.why([flat.exposed / 1e-3], [2.7])
+    assert "Your number is bucket 1 alone, the one before the last. When it is back, bucket 2" in told.why([4.2], [2.7])
+    close = arithmetic.StepModel(0.02, (10e-3, 30e-3, 0.0), (100_000, 100_000, 50_000), 4)
+    late = CHAPTER.forecast("exposed", close.about_buckets(100_000, Link(50e6, 0.2e-3)))
+    assert late.declared == pytest.approx((4.2 + 2.7,)), "both are full at the end"
+    assert "Your number is bucket 2 alone, the last one. But the one before it is still" in late.why([2.7], [6.9])
+    assert "Your number is bucket 1 alone, the one before the last." in late.why([4.2], [6.9])
     assert "Nothing would be exposed" in told.why([0.0], [2.7])
     assert "Count what travels" in told.why([20.0], [2.7]) and told.why([2.72], [2.7]) == told.why(None, [2.7]) == ""
     assert "a bucket of $n$ bytes takes $2(N-1)\\,(\\alpha + n\\beta / N)$" in told.prompt
     for n in (2, 4, 7):
         one = 2 * (n - 1) * (0.2e-3 + 50_000 / 50e6 / n)
         assert one == pytest.approx(cost.ring_all_reduce_time(50_000, n, 0.2e-3, 1 / 50e6))
-    sizes = {"names": list("abcde"), "latency": 2e-3, "near_latency": 0.2e-3, "ranks": 4, "total": 9, "near": "b"}
+    sizes = {"names": list("abcde"), "latency": 2e-3, "near_latency": 0.2e-3, "ranks": 4, "total": 9}
     pick = CHAPTER.forecast("bucket-size", sizes | {"best": 3})
     assert pick.declared == (3,) and pick.choices == tuple("abcde")  # type: ignore[attr-defined]
     assert "with the 4 ranks of this run each bucket pays $2(N-1)\\,\\alpha$ = 12 ms" in pick.prompt
@@ -103,7 +109,7 @@ def test_the_choices_are_named_by_their_buckets() -> None:
     near, far = Link(50e6, 0.2e-3), Link(50e6, 2e-3)
     five = model.five_sizes(near, far)
     about = model.about_sizes(five, near, far)
-    assert about["names"][-1] == "1 bucket for the whole gradient" and about["near"] in about["names"]
+    assert about["names"][-1] == "1 bucket for the whole gradient"
     assert about["names"][0].startswith("20 buckets, each closed at ")
 
 

@@ -102,7 +102,6 @@ class StepModel:
         return {
             "names": names,
             "best": min(range(len(sizes)), key=lambda i: steps[i].seconds),
-            "near": names[sizes.index(self.fastest(sizes, near))],
             "latency": far.latency,
             "near_latency": near.latency,
             "ranks": self.ranks,
@@ -182,7 +181,7 @@ def beside_fastest(prediction: Any, runs: Mapping[float, Any]) -> book.Table:
         return table
     few = (
         "Yours are fewer and larger buckets. They save latencies, but a large bucket is full late, so less of its "
-        "journey can be hidden behind the backward pass."
+        "time on the wire can be hidden behind the backward pass."
     )
     many = (
         "Yours are more and smaller buckets. They hide more behind the backward pass, but every bucket pays the "
