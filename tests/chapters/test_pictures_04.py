@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import comb
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from labkit.chapters.c04_data_parallelism import arithmetic, breaking, panels, p
 from labkit.chapters.c04_data_parallelism.machine import (
     BACKWARD,
     FORWARD,
+    drawn,
     from_disk,
     one_step,
     packed_gpt,
@@ -75,6 +77,11 @@ def test_a_run_of_the_chapter_takes_what_its_formula_says_also_with_a_straggler(
     assert all(j.waits == 0 for j in last.journeys)
     early, late = first.journeys[0], last.journeys[0]
     assert early.start + early.waits == pytest.approx(late.called), "until the last rank has it"
+    said, ends = pictures.first_and_last(run).sentence, [max(j.end for j in one.journeys) for one in (first, last)]
+    for name, one, end in zip(("rank 0", f"rank {size - 1}"), (first, last), ends, strict=True):
+        assert (f"{name} has its own" in said) is (one.total - end > 1e-6)
+    if size == 2:
+        assert "averages; rank 1 has its own 0.2 ms earlier. What had to wait for the slow rank" in said
     if size > 2:  # of two ranks neither can send before the other one is there
         assert early.waits > 0.01 and "waits for the last rank" in pictures.first_and_last(run).svg
     assert all(j.end <= one.total + 1e-12 for one in (first, last) for j in one.journeys)
@@ -161,7 +168,19 @@ def test_late_steps_are_those_in_which_a_rank_stalled_told_from_the_clock_alone(
     runs = {n: labkit.launch(stalling, n, [(0, 2), (1, 2), (1, 7)], clock="virtual") for n in (2, 3)}
     assert [t > 1.5e-2 for t in pictures.step_times(runs[3])] == [step in (2, 7) for step in range(8)]
     assert pictures.share_late(runs[2], 1e-2) == 0.25
-    assert "With 3 ranks 2 of 8 steps were late" in pictures.late_steps(runs, 1e-2, 0.02).sentence
+    said = pictures.late_steps(runs, 1e-2, 0.02).sentence
+    assert said.startswith("With 2 ranks 2 of 8") and "; with 3 ranks 2 of 8 steps were late, by the law 0 ±1" in said
+    assert said.endswith("(± is one standard deviation).")
+
+
+def test_about_three_runs_in_ten_are_farther_from_the_law_than_one_standard_deviation() -> None:
+    (steps,) = map(int, re.findall(r"kernel, many_steps = 0.02, 0.010, (\d+)", TEXT))
+    for ranks in (8, 32):
+        late = cost.RareDelay(1, 1, 0.02).stalled_steps(ranks)
+        spread = (steps * late * (1 - late)) ** 0.5
+        far = [k for k in range(steps + 1) if abs(k - steps * late) > spread]
+        assert 0.25 < sum(comb(steps, k) * late**k * (1 - late) ** (steps - k) for k in far) < 0.35
+    assert "about three runs in ten are farther off" in TEXT
 
 
 @pytest.mark.ranks
@@ -177,7 +196,8 @@ def test_a_rank_that_reads_from_a_slow_disk_has_a_long_other_and_does_not_wait()
     first, late = run.trace.step_breakdown()
     assert late["other"] == pytest.approx(40e-3) and first["other"] == 0 and first["waiting"] > 0.039 > late["waiting"]
     drawn = pictures.profile(run)
-    assert drawn.sentence == (
+    assert "rank 1" not in drawn.sentence.lower(), "it is for the reader to find"
+    assert pictures.who_is_late(run) == (
         "Rank 0 waits 40 ms for rank 1, whose computing began after 40 ms of other things. Rank 1 waits for nobody."
     )
     assert list(drawn.rows[0])[-1] == "messages, ms", "as the question after this table calls it"
@@ -250,6 +270,45 @@ def test_a_rank_without_an_example_in_the_last_step_is_named() -> None:
     assert told[0] == "In the last step rank 3 has no example"
     assert [len(first) for first, _ in each[0]] == [4, 4, 4, 3]
     assert told[1:] == ["In the next epoch the ranks read them in another order (measured)."] * 2
+
+
+def test_how_far_replicas_are_apart_stands_beside_the_size_of_a_weight() -> None:
+    apart = [torch.tensor([[3.0, 4.0, 3.0, 4.0], [3.0 + x, 4.0, 3.0, 4.0]]) for x in (0.0, 1.0)]
+    drawn = pictures.drift([apart[0], apart[0]], apart)
+    assert drawn.frames[0][1].startswith(
+        "After 0 steps a weight of this matrix differs by 0 (gradients averaged) and by 0 "
+    )
+    assert "by 0.5 (not averaged) between the two ranks that are furthest apart" in drawn.frames[1][1], "1 in four"
+    assert "a weight itself has a size of 3.5" in drawn.frames[0][1], "the root of 12.5"
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 7])
+def test_the_late_rank_is_drawn_by_chance_and_is_the_same_for_the_same_seed(ranks: int) -> None:
+    found = [drawn(ranks, seed) for seed in range(40)]
+    assert set(found) == set(range(ranks)) and found == [drawn(ranks, seed) for seed in range(40)]
+
+
+def test_the_panel_of_passes_begins_with_what_the_cell_has_trained() -> None:
+    from functools import cache
+
+    asked: list[int] = []
+
+    @cache
+    def trained(passes: int) -> Any:
+        asked.append(passes)
+        return Shown([([5.0, 6.0 - passes], passes)])
+
+    def with_passes(world: Any, passes: int = 4) -> Any:
+        return trained(passes)
+
+    every, fourth = trained(1), trained(4)
+    bench = panels.passes(with_passes, every, fourth, 2, "local")
+    assert asked == [1, 4] and "2.00 with passes = 4" in bench.text
+    bench.set(passes=2)
+    bench.set(passes=1)
+    bench.set(passes=2)
+    assert asked == [1, 4, 2] and "trained = cache(" in TEXT
+    bench.close()
 
 
 def test_where_the_replicas_have_gone_is_seen_before_anybody_presses_play() -> None:

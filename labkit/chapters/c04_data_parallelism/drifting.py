@@ -14,7 +14,10 @@ from labkit.book.drawing.svg import Svg, number
 
 
 def drift(together: Sequence[Tensor], apart: Sequence[Tensor], badge: str = "measured") -> book.Player:
-    """The weights of each rank after each step, in the plane in which they differ most. Tensors: (steps, weights)."""
+    """A matrix of each rank after each step, in the plane in which its weights differ most. Tensors: (steps, weights).
+
+    How far two ranks are apart is the root mean square over the weights, as is the size of a weight beside it.
+    """
     points = torch.stack([*together, *apart]).double()
     flat = points.flatten(0, 1)
     _, _, axes = torch.linalg.svd(flat - points[0, 0], full_matrices=False)
@@ -27,8 +30,11 @@ def drift(together: Sequence[Tensor], apart: Sequence[Tensor], badge: str = "mea
               {"gradients averaged": points[:n], "not averaged": points[n:]}.items()}  # fmt: skip
     frames = []
     for k in range(points.shape[1]):
-        said = f"After {k} steps the ranks' weights are at most " + " and ".join(
-            f"{far[k]:.2g} apart ({name})" for name, far in spread.items()
+        size = float(points[:, k].square().mean().sqrt())
+        apart = " and ".join(f"by {far[k]:.2g} ({name})" for name, far in spread.items())
+        said = (
+            f"After {k} steps a weight of this matrix differs {apart} between the two ranks that are furthest apart, "
+            f"and a weight itself has a size of {size:.2g}. All these are root mean squares"
         )
         svg = Svg(WIDTH, "Where the replicas go", said)
         top = heading(svg, badge, said + ".")
@@ -43,10 +49,10 @@ def drift(together: Sequence[Tensor], apart: Sequence[Tensor], badge: str = "mea
 
 
 def _furthest(weights: Tensor) -> float:
-    """The largest distance between two of the ranks."""
-    return (
-        float(torch.cdist(weights, weights).max()) if not torch.equal(weights, weights[:1].expand_as(weights)) else 0.0
-    )
+    """The largest distance between two of the ranks, as the root mean square of a weight's difference."""
+    if torch.equal(weights, weights[:1].expand_as(weights)):
+        return 0.0
+    return float(torch.cdist(weights, weights).max()) / weights.shape[1] ** 0.5
 
 
 def _paths(svg: Svg, left: float, top: float, name: str, paths: list[list[list[float]]]) -> None:

@@ -23,9 +23,9 @@ def late_steps(runs: Mapping[int, Any], kernel: float, chance: float) -> book.Fi
     for ranks, each in late.items():
         law, count = cost.RareDelay(kernel, kernel, chance).stalled_steps(ranks), len(each)
         spread = (count * law * (1 - law)) ** 0.5
-        told.append(f"With {ranks} ranks {sum(each)} of {count} steps were late; by the law {count * law:.0f} "
+        told.append(f"with {ranks} ranks {sum(each)} of {count} steps were late, by the law {count * law:.0f} "
                     f"±{spread:.0f}")  # fmt: skip
-    said = ". ".join(told) + "."
+    said = f"{'; '.join(told)} (± is one standard deviation).".capitalize()
     svg = Svg(WIDTH, "How long each step took", said)
     top = heading(svg, next(iter(runs.values())).trace.badge, said)
     y = legend(svg, top, [("on time", BLUE, "", ""), ("late: somebody stalled", ORANGE, "x", "")]) + 6
@@ -71,17 +71,12 @@ LOOKS = {"other": (GREY, "+"), "computing": (ORANGE, ""), "waiting": ("none", "/
 
 
 def profile(run: Any) -> book.Figure:
-    """What each rank did in a step that ends with an all-reduce, in the order of time. Other: before it computes."""
+    """What each rank did in a step that ends with an all-reduce, in the order of time. Other: before it computes.
+
+    Its words leave it to the reader to find the rank that is late; `who_is_late` names it.
+    """
     times = {rank: _parts(run.trace, rank) for rank in range(run.trace.world_size)}
-    waits = {rank: parts["waiting"][1] - parts["waiting"][0] for rank, parts in times.items()}
-    last = min(waits, key=waits.__getitem__)
-    others = [str(rank) for rank in waits if rank != last]
-    who = f"Rank{'s' * (len(others) > 1)} {listing(others)} wait{'s' * (len(others) == 1)}"
-    least, most = (1e3 * some(w for rank, w in waits.items() if rank != last) for some in (min, max))
-    long = f"{least:.3g} ms" if most - least < 0.1 else f"{least:.3g} to {most:.3g} ms"
-    late = 1e3 * (times[last]["other"][1] - times[last]["other"][0])
-    why = f"whose computing began after {late:.3g} ms of other things. Rank {last} waits for nobody."
-    said = f"{who} {long} for rank {last}, {why}"
+    said = "All ranks but one wait for another rank. Which one does not, and where does its time go?"
     svg = Svg(WIDTH, "What each rank did, in the order of time", said)
     y = legend(svg, heading(svg, run.trace.badge, said), [(n, c, h, "") for n, (c, h) in LOOKS.items()]) + 6
     longest = max(end for parts in times.values() for _, end in parts.values())
@@ -102,6 +97,20 @@ def profile(run: Any) -> book.Figure:
         for rank, parts in times.items()
     ]
     return book.Figure(svg.title, run.trace.badge, said, rows, svg.render(y + 30))
+
+
+def who_is_late(run: Any) -> str:
+    """Which rank the others wait for in the step of `profile`, for how long, and what it did meanwhile."""
+    times = {rank: _parts(run.trace, rank) for rank in range(run.trace.world_size)}
+    waits = {rank: parts["waiting"][1] - parts["waiting"][0] for rank, parts in times.items()}
+    last = min(waits, key=waits.__getitem__)
+    others = [str(rank) for rank in waits if rank != last]
+    who = f"Rank{'s' * (len(others) > 1)} {listing(others)} wait{'s' * (len(others) == 1)}"
+    least, most = (1e3 * some(w for rank, w in waits.items() if rank != last) for some in (min, max))
+    long = f"{least:.3g} ms" if most - least < 0.1 else f"{least:.3g} to {most:.3g} ms"
+    late = 1e3 * (times[last]["other"][1] - times[last]["other"][0])
+    why = f"whose computing began after {late:.3g} ms of other things. Rank {last} waits for nobody."
+    return f"{who} {long} for rank {last}, {why}"
 
 
 def _parts(trace: Any, rank: int) -> dict[str, tuple[float, float]]:

@@ -53,6 +53,11 @@ def packed_gpt(group: Group, nbytes: int) -> DataParallel:
     )
 
 
+def drawn(ranks: int, seed: int) -> int:
+    """One of these ranks, by chance: the same one on all of them."""
+    return int(torch.randint(ranks, (1,), generator=torch.Generator().manual_seed(seed)))
+
+
 def from_disk(group: Group, seconds: float) -> None:
     """Read something that takes so long on the virtual clock, and is neither computing nor a message."""
     clock = group.context.clock_here()

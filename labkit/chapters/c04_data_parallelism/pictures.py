@@ -23,6 +23,7 @@ from labkit.chapters.c04_data_parallelism.lateness import (
     profile as profile,
     share_late as share_late,
     step_times as step_times,
+    who_is_late as who_is_late,
 )
 from labkit.chapters.c04_data_parallelism.steps import Step, blocks, box, step_of as step_of, ticks
 
@@ -35,13 +36,14 @@ def stages(runs: Mapping[str, Any], title: str = "One step of rank 0", until: fl
     return lanes(steps, next(iter(runs.values())).trace.badge, title, until)
 
 
-def lanes(steps: Mapping[str, Step], badge: str, title: str, until: float = 0.0) -> book.Figure:
+def lanes(steps: Mapping[str, Step], badge: str, title: str, until: float = 0.0, more: str = "") -> book.Figure:
     """For each step a lane of what is computed, and below it one of what travels.
 
-    until: seconds to which the axis goes at least, so that pictures of different runs have the same one.
+    until: seconds to which the axis goes at least, so that pictures of different runs have the same one. more: what
+    is said after the numbers.
     """
     longest = max(until, *(one.total for one in steps.values()))
-    said = ". ".join(f"{name}: {_in_words(one)}" for name, one in steps.items())
+    said = ". ".join(f"{name}: {_in_words(one)}" for name, one in steps.items()) + more
     svg = Svg(WIDTH, title, said)
     y = heading(svg, badge, said + ".")
     looks = [("computing", ORANGE, "", ""), ("gradients travel", BLUE, "/", "")]
@@ -114,7 +116,19 @@ def first_and_last(run: Any, until: float = 0.0) -> book.Figure:
     """The step of the first rank and of the last, over the same axis of time."""
     ranks = 0, run.trace.world_size - 1
     steps = {f"rank {rank}": step_of(run, rank=rank) for rank in ranks}
-    return lanes(steps, run.trace.badge, "One step, on the first rank and on the last", until)
+    return lanes(steps, run.trace.badge, "One step, on the first rank and on the last", until, _early(steps))
+
+
+def _early(steps: Mapping[str, Step]) -> str:
+    """Why a rank of a step with a slow one has its averages before the step ends, where that is so."""
+    before = {name: one.total - max(j.end for j in one.journeys) for name, one in steps.items()}
+    told = [f"{name} has its own {1e3 * seconds:.1f} ms earlier" for name, seconds in before.items() if seconds > LEAST]
+    if not told:
+        return ""
+    return (
+        f". The solid line is where the last of all ranks has its averages; {listing(told)}. What had to wait for the "
+        "slow rank then goes from rank to rank, and each message takes a latency, so the ranks do not end together"
+    )
 
 
 def bytes_held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
