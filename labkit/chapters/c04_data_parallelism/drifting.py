@@ -31,9 +31,9 @@ def drift(together: Sequence[Tensor], apart: Sequence[Tensor], badge: str = "mea
     frames = []
     for k in range(points.shape[1]):
         size = float(points[:, k].square().mean().sqrt())
-        apart = " and ".join(f"by {far[k]:.2g} ({name})" for name, far in spread.items())
+        differs = " and ".join(f"by {far[k]:.2g} ({name})" for name, far in spread.items())
         said = (
-            f"After {k} steps a weight of this matrix differs {apart} between the two ranks that are furthest apart, "
+            f"After {k} steps a weight of this matrix differs {differs} between the two ranks that are furthest apart, "
             f"and a weight itself has a size of {size:.2g}. All these are root mean squares"
         )
         svg = Svg(WIDTH, "Where the replicas go", said)
