@@ -157,7 +157,8 @@ def predict_and_run(reader: Reader, story: Story, file: ChapterFile) -> None:
             reader.run("run-all-below")
             continue
         asked = reader.cell(form).locator(".lk-form").text_content()
-        (id,) = (id for id, entry in file.predictions.items() if plain_run(entry["prompt"]) in asked)
+        runs = {name: plain_run(entry["prompt"]) for name, entry in file.predictions.items()}
+        id = max((name for name, run in runs.items() if run in asked), key=lambda name: len(runs[name]))
         assert len(stops) < len(file.predictions)
         stops.append(id)
         if len(stops) == 1:

@@ -1,5 +1,6 @@
 """The panels of appendix A: what they ask, what they answer to a number, a code or a story of the reader's."""
 
+from contextlib import closing
 from html import escape
 from types import SimpleNamespace
 
@@ -114,16 +115,17 @@ def test_the_first_screen_asks_before_ranks_start_and_tells_afterwards():
         return 8
 
     first = panels.three_ways(step)
-    question, choice = first.box.children
-    assert choice.value is None and "compared with plain data parallelism?" in question.value
-    choice.value = "the same"
-    assert first.chosen == "the same" and first.box.children[2] is first.bench.panel.box
-    choice.value = "more"
-    assert first.chosen == "the same" and len(first.box.children) == 3, "the first choice counts"
-    assert first.bench.code.split("\n")[-2].startswith("print(run.trace.bytes_sent())"), (
-        "as code it shows what was sent"
-    )
-    assert "More" in repr(first) and "way ZeRO-1, as the text says" in repr(first)
+    with closing(first.bench):
+        question, choice = first.box.children
+        assert choice.value is None and "compared with plain data parallelism?" in question.value
+        choice.value = "the same"
+        assert first.chosen == "the same" and first.box.children[2] is first.bench.panel.box
+        choice.value = "more"
+        assert first.chosen == "the same" and len(first.box.children) == 3, "the first choice counts"
+        assert first.bench.code.split("\n")[-2].startswith("print(run.trace.bytes_sent())"), (
+            "as code it shows what was sent"
+        )
+        assert "More" in repr(first) and "way ZeRO-1, as the text says" in repr(first)
 
 
 def _sends(times):
@@ -137,6 +139,7 @@ def _sends(times):
 @pytest.mark.ranks
 def test_what_follows_from_the_first_run_is_said_of_the_run(monkeypatch):
     first = panels.three_ways(lambda group, way="ZeRO-1, as the text says": 8)
+    first.bench.close()
     sent = {"ZeRO-1, as the table says": 1.0, "ZeRO-1, as the text says": 1.5}
     monkeypatch.setattr(opening.labkit, "launch", lambda run, ranks: _sends(sent[run.keywords["way"]]))
     told = str(first.told())
