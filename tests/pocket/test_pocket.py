@@ -15,6 +15,7 @@ import labkit
 from labkit import cost, parallel, pocket
 from labkit.models import GPTConfig, seeded
 from labkit.models.gpt import Attention, Block, FeedForward
+from labkit.models.moe import MoE, MoEConfig
 from labkit.parallel import pipeline as full_pipelines
 from labkit.parallel.context.parallel import ContextParallel
 from labkit.parallel.tensor.attention import TensorParallelAttention
@@ -22,6 +23,7 @@ from labkit.parallel.tensor.feed_forward import TensorParallelFeedForward
 from labkit.pocket import (
     checkpointing,
     data_parallel,
+    experts,
     fsdp,
     ftar,
     one_f_one_b,
@@ -237,6 +239,33 @@ def test_attention_over_ranks_is_equal_to_the_full_one_in_gradients_and_bytes(na
     assert ours.trace.bytes_sent() == full.trace.bytes_sent() and (size == 1 or min(ours.trace.bytes_sent()) > 0)
 
 
+def mixed(group: Any, full: bool) -> dict[str, torch.Tensor]:
+    """Results, the balancing loss and all gradients of a layer of experts, of which some get no token."""
+    whole = MoE(8, MoEConfig(6, 2, hidden=1.5, balance=1.0))
+    generator = torch.Generator().manual_seed(0)
+    weights = {name: torch.randn(p.shape, generator=generator) for name, p in whole.named_parameters()}
+    x = torch.randn(5 + group.rank, 8, generator=torch.Generator().manual_seed(group.rank)).requires_grad_()
+    layer: Any = parallel.ExpertParallel(group).into(whole) if full else experts.Experts(8, 12, 6, 2, group)
+    names = {name.removeprefix("router."): p for name, p in layer.named_parameters()}
+    for name, p in names.items():
+        p.data = weights[name if name in weights else f"router.{name}"].clone()
+    y = layer(x)
+    y, balance = (y, layer.routing.losses) if full else y
+    (y.square().sum() + balance).backward()
+    found = {"y": y.detach(), "balance": balance.detach(), "x": x.grad}
+    return found | {name: p.grad for name, p in names.items()}
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("size", [3, 1, 2])
+def test_experts_are_equal_to_the_full_ones_in_gradients_and_bytes(size: int) -> None:
+    ours, full = (labkit.launch(mixed, size, way, transport="local") for way in (False, True))
+    for mine, theirs in zip(ours.results, full.results, strict=True):
+        assert mine.keys() == theirs.keys() and len(mine) == 4 + 4 * 6 // size
+        assert all(torch.allclose(mine[name], theirs[name], rtol=0, atol=1e-5) for name in mine)
+    assert ours.trace.bytes_sent() == full.trace.bytes_sent() and (size == 1 or min(ours.trace.bytes_sent()) > 0)
+
+
 def kept_by(call: Any, block: nn.Module) -> tuple[int, list[torch.Tensor]]:
     """Bytes that autograd keeps of a call, and all gradients after its backward. (Parameters are kept anyway.)"""
     kept, mine = {}, {p.data_ptr() for p in block.parameters()}
@@ -265,7 +294,7 @@ def test_checkpointing_keeps_the_input_alone_and_gives_the_same_gradients() -> N
 
 
 def test_every_edition_is_compared_and_fits_on_two_screens() -> None:
-    others = ["checkpointing", "ftar", "one_f_one_b", "ring_attention", "tensor_parallel", "ulysses"]
+    others = ["checkpointing", "experts", "ftar", "one_f_one_b", "ring_attention", "tensor_parallel", "ulysses"]
     assert [path.stem for path in FILES] == sorted([*SAME, *others])
     for path in FILES:
         assert len(path.read_text().splitlines()) <= 150, path.name
