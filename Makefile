@@ -1,7 +1,7 @@
 # Everything happens in .venv; a second call finds its stamp there and starts at once.
 #   make lab       install, and open JupyterLab on your own copy of the first chapter
 #   make check     lint, types, and every test that starts no process: minutes
-#   make test      that, and real ranks, every chapter run in full, and what changed in a browser: 20 to 30 minutes on two cores
+#   make test      that, and real ranks, every chapter run in full, and what changed in a browser: 20 to 35 minutes on two cores
 #   make test-all  everything: chaos, the whole zoo, all chapters in a browser, nbgrader, README's commands; hours
 #   make install   only install
 #   make outputs CHAPTER=3   execute a chapter in place, or all of them: for those who write the book
