@@ -27,7 +27,7 @@ ANY = [
     HybridConfig(cp=2, data="zero3", dp=4),
     HybridConfig(dp=2, data="fsdp", pp=4, microbatches=1),
     HybridConfig(dp=2, data="zero2", tp=4),
-    HybridConfig(tp=2, pp=2, dp=2, schedule="zb_v", chunks=2, microbatches=2, order=("pp", "tp", "dp", "cp")),
+    HybridConfig(tp=2, pp=2, dp=2, schedule="v_half", chunks=2, microbatches=2, order=("pp", "tp", "dp", "cp")),
     HybridConfig(dp=2, data="fsdp", cp=2, tp=2),
 ]
 EXPERTS = [

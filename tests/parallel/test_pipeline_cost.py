@@ -16,6 +16,7 @@ from labkit.parallel.pipeline import (
     one_f_one_b,
     pipedream,
     simulate,
+    v_half,
     validate,
     zb_h1,
     zb_h2,
@@ -75,7 +76,7 @@ def test_bubbles_are_those_of_the_simulator():
 
 def test_activations_in_flight_are_those_of_the_report():
     for p, m in itertools.product(range(1, 9), range(1, 21)):
-        for make in (naive, gpipe, one_f_one_b, pipedream, zb_h1, zb_h2, zb_v):
+        for make in (naive, gpipe, one_f_one_b, pipedream, zb_h1, zb_h2, zb_v, v_half):
             said = [mark.total for mark in cost.in_flight_by_rank(make.__name__, p, m)]
             assert said == list(validate(make(p, m)).peak), (make.__name__, p, m)
         for v in (2, 3):

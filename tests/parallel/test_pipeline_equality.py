@@ -24,6 +24,7 @@ from labkit.parallel.pipeline import (
     naive,
     one_f_one_b,
     pipedream,
+    v_half,
     validate,
     with_messages,
     zb_h1,
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.ranks
 
 CONFIG = GPTConfig(context=8, layers=8, width=12, heads=2, vocab=31)
 TOKENS = torch.arange(26 * 9).reshape(26, 9) * 7 % 31
-SCHEDULES = (naive, gpipe, one_f_one_b, interleaved, zb_h1, zb_h2, zb_v)
+SCHEDULES = (naive, gpipe, one_f_one_b, interleaved, zb_h1, zb_h2, zb_v, v_half)
 
 
 def batch(rows=26):

@@ -18,6 +18,7 @@ from labkit.parallel.pipeline import (
     one_f_one_b,
     pipedream,
     simulate,
+    v_half,
     validate,
     with_messages,
     zb_h1,
@@ -91,6 +92,14 @@ def test_with_equal_thirds_h2_and_v_have_no_bubble_inside():
                 assert line.makespan == 6 * m * chunks + 2 * (p - 1)
         v = simulate(zb_v(p, m), costs(1, 1, 1))
         assert v.makespan == 6 * m + max(p - 1, 4 * (p - 1) - 2 * (m - 1))
+
+
+def test_v_half_idles_for_seven_twelfths_of_1f1b():
+    for p, m in itertools.product(STAGES, MICROBATCHES):
+        line = simulate(v_half(p, m), costs(1, 1, 1))
+        if p > 1 and m >= p // 2 + 2:
+            assert line.makespan == 6 * m + (7 * p - 8) // 2
+            assert line.idle_inside[0] == (7 * p - 8) // 2 < 6 * (p - 1)  # 1F1B, in units of half a rank's layers
 
 
 def test_pipedream_adds_its_updates_to_1f1b():

@@ -18,6 +18,7 @@ from labkit.parallel.pipeline import (
     one_f_one_b,
     pipedream,
     simulate,
+    v_half,
     with_messages,
     zb_h1,
     zb_h2,
@@ -27,7 +28,7 @@ from labkit.parallel.pipeline import (
 pytestmark = pytest.mark.ranks
 
 GRID = ((2, 4), (4, 4), (4, 8), (4, 16), (8, 16))
-SCHEDULES = (naive, gpipe, one_f_one_b, interleaved, zb_h1, zb_h2, zb_v)
+SCHEDULES = (naive, gpipe, one_f_one_b, interleaved, zb_h1, zb_h2, zb_v, v_half)
 WIDTH = 3  # numbers that cross a boundary for one example
 NETWORKS = {
     "no time": None,

@@ -25,6 +25,7 @@ from labkit.parallel.pipeline import (
     one_f_one_b,
     pipedream,
     simulate,
+    v_half,
     validate,
     with_messages,
     zb_h1,
@@ -34,7 +35,7 @@ from labkit.parallel.pipeline import (
 from labkit.parallel.pipeline.costs import Costs
 from labkit.wire.errors import RefusedError
 
-MAKERS = (naive, gpipe, one_f_one_b, interleaved, pipedream, zb_h1, zb_h2, zb_v)
+MAKERS = (naive, gpipe, one_f_one_b, interleaved, pipedream, zb_h1, zb_h2, zb_v, v_half)
 
 
 def changed(schedule, rank, steps):

@@ -20,7 +20,7 @@ __all__ = [
     "weight_versions_by_rank",
 ]
 
-MEMORY_SCHEDULES = ("naive", "gpipe", "one_f_one_b", "interleaved", "zb_h1", "zb_h2", "zb_v", "pipedream")
+MEMORY_SCHEDULES = ("naive", "gpipe", "one_f_one_b", "interleaved", "zb_h1", "zb_h2", "zb_v", "v_half", "pipedream")
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,9 @@ def in_flight_by_rank(schedule: str, stages: int, microbatches: int, chunks: int
     """High-water mark of each rank r of p, exact.
 
     naive 1; gpipe m; one_f_one_b and pipedream p - r; interleaved (v-1) p + 2 (p-r-1) + 1 chunks; zb_h1 p - r and r
-    waiting; zb_h2 2 (p-r) - 1 and 2 r waiting (Qi et al. 2023, section 2.3); zb_v 2p chunks, of which it has two. Never
-    more than there are microbatches. For 1F1B that is the warm-up of p - r - 1 forward passes and one more.
+    waiting; zb_h2 2 (p-r) - 1 and 2 r waiting (Qi et al. 2023, section 2.3); zb_v 2p and v_half 2 floor(p/2) + 2
+    chunks, of which they have two. Never more than there are
+    microbatches. For 1F1B that is the warm-up of p - r - 1 forward passes and one more.
     Interleaved goes through a chunk in rounds of p microbatches; where p does not divide m in m // p longer ones.
     """
     chunks = _chunks(schedule, stages, microbatches, chunks)
@@ -59,6 +60,7 @@ def in_flight_by_rank(schedule: str, stages: int, microbatches: int, chunks: int
             "interleaved": (chunks - 1) * round_length + 2 * (behind - 1) + 1,
             "zb_h2": 2 * behind - 1,
             "zb_v": min(2 * stages, microbatches + 1 + rank),
+            "v_half": min(2 * (stages // 2) + 2, microbatches + 1 + rank // 2),
         }.get(schedule, behind)
         active = min(active, chunks * microbatches)
         waiting = {"zb_h1": rank, "zb_h2": 2 * rank}.get(schedule, 0)
@@ -69,8 +71,8 @@ def in_flight_by_rank(schedule: str, stages: int, microbatches: int, chunks: int
 def in_flight_microbatches(schedule: str, stages: int, microbatches: int, chunks: int = 1) -> list[float]:
     """The same in microbatches of all layers of a rank: chunks over v, and what waits counted whole.
 
-    Interleaving holds p (1 + (p-1) / (p v)) on rank 0 where 1F1B holds p; zb_h1 and zb_v p, and zb_h2
-    2p-1, on every rank.
+    Interleaving holds p (1 + (p-1) / (p v)) on rank 0 where 1F1B holds p; zb_h1 and zb_v p, zb_h2 2p-1,
+    and v_half floor(p/2) + 1, on every rank.
     """
     marks = in_flight_by_rank(schedule, stages, microbatches, chunks)
     return [mark.total / _chunks(schedule, stages, microbatches, chunks) for mark in marks]
@@ -121,7 +123,7 @@ def _chunks(schedule: str, stages: int, microbatches: int, chunks: int) -> int:
     """Check the arguments; the chunks on a rank."""
     one_of(MEMORY_SCHEDULES, schedule=schedule)
     whole(stages=stages, microbatches=microbatches, chunks=chunks)
-    if schedule == "zb_v" and chunks in (1, 2):
+    if schedule in ("zb_v", "v_half") and chunks in (1, 2):
         return 2
     if schedule == "interleaved":
         if microbatches % max(1, microbatches // stages):

@@ -92,9 +92,9 @@ def _pipeline(model: GPTConfig, config: HybridConfig) -> None:
                 f"HybridConfig(pp=1, chunks={chunks}): chunks go around the ranks of a pipeline; use pp=2"
             )
         return
-    wanted = {"interleaved": chunks > 1, "zb_v": chunks == 2}.get(schedule, chunks == 1)
+    wanted = {"interleaved": chunks > 1, "zb_v": chunks == 2, "v_half": chunks == 2}.get(schedule, chunks == 1)
     if not wanted:
-        need = {"interleaved": "2 chunks or more", "zb_v": "chunks=2"}.get(schedule, "chunks=1")
+        need = {"interleaved": "2 chunks or more", "zb_v": "chunks=2", "v_half": "chunks=2"}.get(schedule, "chunks=1")
         raise RefusedError(f"HybridConfig(schedule={schedule!r}, chunks={chunks}): this schedule has {need}")
     layers_of(model.layers, pp * chunks)
     config.pipeline_schedule()

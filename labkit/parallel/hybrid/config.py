@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from labkit.parallel.pipeline.schedule import Schedule
 from labkit.parallel.pipeline.schedules import gpipe, interleaved, naive, one_f_one_b
-from labkit.parallel.pipeline.zero_bubble import zb_h1, zb_h2, zb_v
+from labkit.parallel.pipeline.zero_bubble import v_half, zb_h1, zb_h2, zb_v
 
 DATA = ("plain", "zero1", "zero2", "zero3", "fsdp", "hsdp")
 AXES = ("dp", "pp", "cp", "tp")
@@ -16,8 +16,9 @@ DENSE = (*DP, "cp")  # along these, ranks hold the same weights
 EXPERTS = ("dp_replicate", "dp_shard", "cp")  # and along these the same experts
 SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
     "naive": naive, "gpipe": gpipe, "one_f_one_b": one_f_one_b, "zb_h1": zb_h1, "zb_h2": zb_h2, "zb_v": zb_v,
+    "v_half": v_half,
 }  # fmt: skip
-SPLIT = ("zb_h1", "zb_h2", "zb_v")  # their backward comes in two parts
+SPLIT = ("zb_h1", "zb_h2", "zb_v", "v_half")  # their backward comes in two parts
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class HybridConfig:
     shard: for "hsdp", along dp, how many neighbours cut the state; dp / shard sets of them hold the same.
     tp, sequence_parallel: see `TensorParallelGPT`.
     pp, schedule, chunks, microbatches: see `Pipeline`. schedule: "naive", "gpipe", "one_f_one_b", "interleaved"
-        (chunks of 2 or more), "zb_h1", "zb_h2", "zb_v" (chunks=2). microbatches: of each dp rank's part of the batch;
-        with pp=1 their gradients are added up one after the other.
+        (chunks of 2 or more), "zb_h1", "zb_h2", "zb_v" and "v_half" (chunks=2). microbatches: of each dp rank's part of
+        the batch; with pp=1 their gradients are added up one after the other.
     cp, layout, ulysses: see `ContextParallel`.
     ep: of the dp ranks so many neighbours share the experts out (it divides dp, as in DeepSpeed-MoE and Megatron-LM).
     order: the axes, outermost first. The ranks of the last one are neighbours: tensor parallelism, which sends most.

@@ -1,7 +1,7 @@
 """Pipeline parallelism: schedules as data, and one door to each of their uses.
 
     naive, gpipe, one_f_one_b, interleaved   (stages, microbatches) -> Schedule: what each rank does, in order
-    zb_h1, zb_h2, zb_v, pipedream            the same, without a bubble
+    zb_h1, zb_h2, zb_v, v_half, pipedream    the same, with a small bubble or none
     labels(schedule), from_labels(rows)      PyTorch's notation, both ways
     validate(schedule)                       is everything there, in an order that can run? What does it hold?
     simulate(schedule, Costs(...))           when everything begins and ends

@@ -32,4 +32,4 @@ from .schedules import (
     one_f_one_b as one_f_one_b,
     pipedream as pipedream,
 )
-from .zero_bubble import zb_h1 as zb_h1, zb_h2 as zb_h2, zb_v as zb_v
+from .zero_bubble import v_half as v_half, zb_h1 as zb_h1, zb_h2 as zb_h2, zb_v as zb_v

@@ -13,7 +13,7 @@ rank at its end, so the step is never shorter than m (F + B + W) + (p - 1) F.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import product
+from itertools import count, product
 
 from labkit.parallel.pipeline.instructions import Forward, InputGradient, Instruction, WeightGradient
 from labkit.parallel.pipeline.schedule import Schedule
@@ -57,6 +57,47 @@ def zb_v(stages: int, microbatches: int) -> Schedule:
     ranks = [_v(stages, max(microbatches, 2 * stages - 1), rank) for rank in range(stages)]
     kept = [[step for step in rank if step.microbatch < microbatches] for rank in ranks]
     return Schedule(kept, microbatches, chunks=2, placement="v", name="zb_v")
+
+
+def v_half(stages: int, microbatches: int) -> Schedule:
+    """V-Half (Qi et al. 2024, "Pipeline parallelism with controllable memory"): ZB-V with about half its memory.
+
+    In 6 units of time, F = B = W = 1 each, a rank begins one microbatch: two forwards, two input gradients and two
+    weight gradients, one of each for either chunk. All ranks repeat this block, and only its offsets differ: a
+    forward of the first chunk comes to the next rank 2 units later, one of the second chunk 1 later, and so back. A
+    microbatch lives for as long as these offsets say, and that decides the memory: 2 floor(p/2) + 2 activations of
+    half a rank's layers on each rank (never more than 2m), where ZB-V has 2p and V-Min of the same paper about 2p/3.
+    What it costs: with m >= p/2 + 2 microbatches the step takes 6m + floor((7p - 8) / 2) of these units. 1F1B has
+    6m + 6 (p - 1).
+    """
+    counts(stages=stages, microbatches=microbatches)
+    ranks = [_repeated(microbatches, _half_offsets(stages, rank)) for rank in range(stages)]
+    return Schedule(ranks, microbatches, chunks=2, placement="v", name="v_half")
+
+
+def _half_offsets(stages: int, rank: int) -> dict[Instruction, int]:
+    """When a rank does the first microbatch. No two are the same modulo 6, or blocks would collide."""
+    down, turn, back = (4, 1, 5) if stages % 2 == 0 else (2, 1, 1)  # pauses at the last rank, the first, the last
+    last, to_last = stages - 1, stages - 1 - rank
+    up = 2 * last + down  # the forward of the second chunk begins on the last rank
+    again = up + last + turn  # its input gradient, on rank 0
+    return {
+        Forward(0, 0): 2 * rank,
+        Forward(0, 1): up + to_last,
+        InputGradient(0, 1): again + 2 * rank,
+        InputGradient(0, 0): again + 2 * last + back + to_last,
+    }
+
+
+def _repeated(microbatches: int, offsets: dict[Instruction, int]) -> list[Instruction]:
+    """The block once every 6 units; each W in the first unit after its B that no block uses."""
+    taken = {offset % 6 for offset in offsets.values()}
+    at = {offset + 6 * k: type(first)(k, first.chunk) for first, offset in offsets.items() for k in range(microbatches)}
+    for when, step in sorted(at.items()):
+        if type(step) is InputGradient:
+            free = next(u for u in count(when + 1) if u % 6 not in taken and u not in at)
+            at[free] = WeightGradient(step.microbatch, step.chunk)
+    return [step for _, step in sorted(at.items())]
 
 
 def _v(stages: int, microbatches: int, rank: int) -> list[Instruction]:
