@@ -57,7 +57,10 @@ def workbenches(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Workbench]:
 def values_of(widget: Any) -> list[Any]:
     if hasattr(widget, "options"):
         return [value for _, value in widget._options_full]
-    return [widget.min, widget.max, *range(widget.min, widget.max + 1)] if hasattr(widget, "max") else [True, False]
+    if not hasattr(widget, "max"):
+        return [True, False]
+    steps = round((widget.max - widget.min) / widget.step)
+    return [widget.min, widget.max, *(widget.min + widget.step * i for i in range(steps + 1))]
 
 
 def pasted_it_makes_the_same_run(one: Workbench) -> None:

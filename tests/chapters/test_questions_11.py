@@ -72,6 +72,12 @@ def test_zigzag_is_even_in_every_round_of_the_picture_and_contiguous_is_not(size
         assert ("every rank computes" in player.frames[1][1]) is even
 
 
+def test_a_round_may_have_no_work_for_anybody() -> None:
+    of = [positions_of(r, 4, 48, "zigzag") for r in range(4)]
+    player = triangle.rounds(of, Mask(window=6), 4, "emulated", "Pairs")
+    assert [i for i, (_, words) in enumerate(player.frames) if "no rank has anything to compute" in words] == [2]
+
+
 def test_the_halves_give_one_mean_wherever_they_are_cut_and_the_tiles_finish_every_row() -> None:
     assert len({round(float(row["joined"]), 6) for row in drawings.halves().still.rows}) == 1
     rows = drawings.tiles().still.rows

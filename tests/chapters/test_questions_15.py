@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from labkit.chapters.c15_hybrid_parallelism import panels
 from labkit.cost import planner
-from labkit.cost.planner import Plan, estimate
+from labkit.cost.planner import MODELS, Plan, estimate
 from labkit.course.chapter_file import load_chapter
 from labkit.course.questions import Question
 
@@ -65,3 +66,9 @@ def test_what_is_said_of_wider_domains_and_of_sixteen_nodes_is_so() -> None:
     wide = estimate(big, sixteen, Plan(128, microbatches=128, recompute="full"))
     assert wide.fits and wide.seconds > 5 * planner.search(big, sixteen, 128, keep=1).winner.seconds
     assert big.params / 1e9 == pytest.approx(120, rel=0.02)
+
+
+def test_where_no_cut_is_possible_the_planner_says_why() -> None:
+    racks = panels.cluster("14 racks NVL72")  # 1,008 GPUs, and no batch of the panel has a factor of 7 and two of 3
+    with pytest.raises(ValueError, match="no plan is possible for Llama 3 8B on 1008 GPUs .* take a multiple of"):
+        panels.chosen(planner.search(MODELS["Llama 3 8B"], racks, 1024), 2)

@@ -30,7 +30,7 @@ def _round(
     positions: Sequence[Tensor], mask: Mask, work: Sequence[Sequence[int]], i: int, badge: str, title: str
 ) -> tuple[str, str]:
     n, length = len(positions), sum(map(len, positions))
-    most = max(work[i]) or 1
+    most = max(work[i])
     idle = [r for r in range(n) if not work[i][r]]
     busy = [r for r in range(n) if work[i][r] == most]
     pace = f"every rank computes {most} pairs"
@@ -38,6 +38,8 @@ def _round(
         pace = f"most has rank {busy[0]}, {most} pairs"
         if len(busy) > 1:
             pace = f"{len(busy)} of {n} ranks compute {most} pairs each"
+    elif not most:  # a short window, or other texts: what has come may be read by nobody
+        pace, idle = "no rank has anything to compute, and the blocks only travel on", []
     said = f"Round {i} of {len(work)}: {pace}"
     if idle:
         named = f"rank{'s' * (len(idle) > 1)} {', '.join(map(str, idle))}"

@@ -113,10 +113,14 @@ def cluster(name: str, network: str = "full") -> Cluster:
 
 
 def chosen(found: Search, place: int) -> Estimate:
-    """The plan in this place of the best, counted from 1; where nothing fits, the one that needs least memory."""
+    """The plan in this place of the best, counted from 1; where nothing fits, the one that needs least memory.
+
+    Raises ValueError if no cut of the GPUs is possible at all, with the reason.
+    """
     if found.best:
         return found.best[min(place, len(found.best)) - 1]
-    assert found.nearest is not None
+    if found.nearest is None:
+        raise ValueError(found.nothing_fits())
     return found.nearest
 
 
