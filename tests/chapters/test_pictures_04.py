@@ -20,7 +20,7 @@ from labkit.chapters.c04_data_parallelism.machine import (
     BACKWARD,
     FORWARD,
     drawn,
-    from_disk,
+    held_up,
     one_step,
     packed_gpt,
     slow_gpt,
@@ -188,7 +188,7 @@ def test_a_rank_that_reads_from_a_slow_disk_has_a_long_other_and_does_not_wait()
     def hungry(group):  # type: ignore[no-untyped-def]
         group.step(1)
         if group.rank == 1:
-            from_disk(group, 40e-3)
+            held_up(group, 40e-3)
         group.compute(80e-3)
         labkit.collectives.all_reduce(torch.ones(100), group)
 

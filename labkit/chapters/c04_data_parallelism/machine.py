@@ -58,7 +58,7 @@ def drawn(ranks: int, seed: int) -> int:
     return int(torch.randint(ranks, (1,), generator=torch.Generator().manual_seed(seed)))
 
 
-def from_disk(group: Group, seconds: float) -> None:
+def held_up(group: Group, seconds: float) -> None:
     """Read something that takes so long on the virtual clock, and is neither computing nor a message."""
     clock = group.context.clock_here()
     with group.span("reads"):
