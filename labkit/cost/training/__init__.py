@@ -3,10 +3,11 @@
 `memory` has the bytes that training holds, `batch` the critical batch,
 `energy` the energy and the price, `roofline` what a kernel's memory lets it reach; `fleet` the time of a step on N
 devices, `scaling` its efficiency, `extrapolate` what two measured sizes say about a third, `straggler` the wait for the
-slowest; `signals` when one machine is not enough.
+slowest; `signals` when one machine is not enough; `compression` what a compressed gradient takes on the wire.
 """
 
 from .batch import *
+from .compression import *
 from .energy import *
 from .extrapolate import *
 from .fleet import *
