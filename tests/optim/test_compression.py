@@ -59,10 +59,6 @@ def test_the_expectation_is_the_gradient(compressor):
     assert error.max() < 5
 
 
-def test_power_sgd_sends_two_thin_matrices():
-    assert cost.power_sgd_bytes(1000, 500, 4) == 24_000  # of 2 MB
-
-
 def test_what_is_kept_is_the_largest_and_to_the_bit():
     x = torch.randn(1000, generator=dice())
     kept = there_and_back(TopK(10), x)

@@ -45,8 +45,8 @@ def in_flight_by_rank(schedule: str, stages: int, microbatches: int, chunks: int
 
     naive 1; gpipe m; one_f_one_b and pipedream p - r; interleaved (v-1) p + 2 (p-r-1) + 1 chunks; zb_h1 p - r and r
     waiting; zb_h2 2 (p-r) - 1 and 2 r waiting (Qi et al. 2023, section 2.3); zb_v 2p and v_half 2 floor(p/2) + 2
-    chunks, of which they have two. Never more than there are
-    microbatches. For 1F1B that is the warm-up of p - r - 1 forward passes and one more.
+    chunks, of which they have two. Never more than there are microbatches. For 1F1B that is the warm-up of p - r - 1
+    forward passes and one more.
     Interleaved goes through a chunk in rounds of p microbatches; where p does not divide m in m // p longer ones.
     """
     chunks = _chunks(schedule, stages, microbatches, chunks)

@@ -1,6 +1,6 @@
 """What a compressed gradient of n numbers takes on the wire, indices, norms and scales included.
 
-A *payload* is what one rank has to say. Where payloads can be added up (`random_k`, `power_sgd`) they are all-reduced,
+A *payload* is what one rank has to say. Where payloads can be added up (`random_k_bytes`) they are all-reduced,
 and a rank sends what an all-reduce of them sends. Where they cannot, every rank needs every other one's, and an
 all-gather sends (N - 1) of them from each rank, which grows with N while an all-reduce stays below two.
 """
@@ -13,7 +13,6 @@ from labkit.cost.refuse import whole
 
 __all__ = [
     "block8_bytes",
-    "power_sgd_bytes",
     "quantized_bytes",
     "random_k_bytes",
     "sign_bytes",
@@ -21,10 +20,10 @@ __all__ = [
 ]
 
 
-def top_k_bytes(k: int, itemsize: int = 4, index: int = 4) -> int:
-    """k values with the place of each. With 4-byte places, half of the payload says where."""
-    whole(k=k, itemsize=itemsize, index=index)
-    return k * (itemsize + index)
+def top_k_bytes(k: int, itemsize: int = 4) -> int:
+    """k values, each with its place in 4 bytes: of float32 values, half of the payload says where."""
+    whole(k=k, itemsize=itemsize)
+    return k * (itemsize + 4)
 
 
 def random_k_bytes(k: int, itemsize: int = 4) -> int:
@@ -52,9 +51,3 @@ def block8_bytes(n: int, block: int = 256) -> int:
     """A byte a number, and a scale for each block (Dettmers 2016)."""
     whole(n=n, block=block)
     return n + 4 * -(-n // block)
-
-
-def power_sgd_bytes(rows: int, columns: int, rank: int, itemsize: int = 4) -> int:
-    """P (rows x r) and Q (columns x r) in place of rows x columns numbers (Vogels et al. 2019). Both add up."""
-    whole(rows=rows, columns=columns, rank=rank, itemsize=itemsize)
-    return (rows + columns) * rank * itemsize

@@ -7,6 +7,7 @@
     ScaledSign()       signs, and one scale                          biased
     Block8()           8 bits a number, a scale for each block       biased by less than half a step
 
+A norm or a scale is float32, and so is what is decoded with it. x must be finite: whoever calls refuses NaN first.
 A compressor knows one tensor: what is sent to whom, and what becomes of what is left out, is not its business. A new
 one has the two methods and `parts` of `Compressor`; the tests take it from the table in their file.
 """

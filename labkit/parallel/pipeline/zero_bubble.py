@@ -67,8 +67,8 @@ def v_half(stages: int, microbatches: int) -> Schedule:
     forward of the first chunk comes to the next rank 2 units later, one of the second chunk 1 later, and so back. A
     microbatch lives for as long as these offsets say, and that decides the memory: 2 floor(p/2) + 2 activations of
     half a rank's layers on each rank (never more than 2m), where ZB-V has 2p and V-Min of the same paper about 2p/3.
-    What it costs: with m >= p/2 + 2 microbatches the step takes 6m + floor((7p - 8) / 2) of these units. 1F1B has
-    6m + 6 (p - 1).
+    What it costs: on 2 ranks or more, with m >= p/2 + 2 microbatches, the step takes 6m + floor((7p - 8) / 2) of
+    these units. 1F1B has 6m + 6 (p - 1).
     """
     counts(stages=stages, microbatches=microbatches)
     ranks = [_repeated(microbatches, _half_offsets(stages, rank)) for rank in range(stages)]
