@@ -31,7 +31,7 @@ class DataParallel(nn.Module):
         for p in module.parameters():
             broadcast(p.data, group)  # everybody begins with the weights of rank 0
         self.buckets: list[list[Any]] = [[]]  # of parameters
-        for p in reversed(list(module.parameters())):  # the order of backward, nearly
+        for p in reversed(list(module.parameters())):  # backward makes the last gradients first
             if sum(q.nbytes for q in self.buckets[-1]) >= bucket_bytes:
                 self.buckets.append([])
             self.buckets[-1].append(p)

@@ -38,7 +38,8 @@ class Reader:
     def __init__(self, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: dict[str, object] = {}
         exec(
-            "import os, time, torch\nimport torch.nn.functional as F\nfrom labkit import collectives\n"
+            "import os, time, torch\nfrom contextlib import nullcontext\nimport torch.nn.functional as F\n"
+            "from labkit import collectives\n"
             "from labkit.collectives import all_reduce\nfrom labkit.data import decode, encode\n"
             "from labkit.chapters.c04_data_parallelism.you_write import begin, end",
             self.names,

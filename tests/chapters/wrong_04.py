@@ -181,4 +181,56 @@ WRONG = {
         + WAIT: "does a bucket wait for its own gradients only?",
         GIVEN + HOOK + HANG + BACK + WAIT: "of your hooks still hang on the parameters",
     },
+    "accumulate": {
+        "def accumulate(model, pieces, loss_of):\n    pass": "No parameter has a gradient",
+        """
+        def accumulate(model, pieces, loss_of):
+            for piece in pieces:
+                (loss_of(piece) / len(pieces)).backward()
+        """: "made 3 all-reduces for its 3 pieces",
+        """
+        def accumulate(model, pieces, loss_of):
+            for piece in pieces[:-1]:
+                loss = loss_of(piece) / len(pieces)
+                with model.no_sync():
+                    loss.backward()
+            (loss_of(pieces[-1]) / len(pieces)).backward()
+        """: "the wrapper looks at the *forward* pass",
+        """
+        def accumulate(model, pieces, loss_of):
+            for number, piece in enumerate(pieces, 1):
+                with nullcontext() if number == len(pieces) else model.no_sync():
+                    loss_of(piece).backward()
+        """: "3 times too large",
+        """
+        def accumulate(model, pieces, loss_of):
+            with model.no_sync():
+                for piece in pieces:
+                    (loss_of(piece) / len(pieces)).backward()
+        """: "the last pass must",
+        """
+        def accumulate(model, pieces, loss_of):
+            with model.no_sync():
+                for piece in pieces[:-1]:
+                    loss_of(piece).backward()
+            (loss_of(pieces[-1]) / len(pieces)).backward()
+        """: "Only the loss of the last piece was divided",
+        """
+        def accumulate(model, pieces, loss_of):
+            for number, piece in enumerate(pieces, 1):
+                model.zero_grad()
+                with nullcontext() if number == len(pieces) else model.no_sync():
+                    (loss_of(piece) / len(pieces)).backward()
+        """: "Only the last piece is in the gradients, divided by 3",
+        """
+        def accumulate(model, pieces, loss_of):
+            (loss_of(pieces[-1])).backward()
+        """: "Only the last piece is in the gradients: did",
+        """
+        def accumulate(model, pieces, loss_of):
+            for number, piece in enumerate(pieces, 1):
+                with nullcontext() if number == len(pieces) else model.no_sync():
+                    (loss_of(piece) / len(pieces) / model.group.size).backward()
+        """: "times too small: the wrapper has divided",
+    },
 }

@@ -81,9 +81,10 @@ class StepModel:
         wanted = [self.fastest(every, far), self.fastest(every, near), every[0], every[-1]]
         extra = (self.nbytes / parts for parts in (6.5, 2, 12, 3, 20, 4.5))
         for nbytes in (*wanted, *reversed(found.values()), *extra):
-            cut, rounded = self._cut(nbytes), float(f"{nbytes:.2g}")
+            cut = self._cut(nbytes)
+            rounded = next(r for d in range(2, 18) if self._cut(r := float(f"{nbytes:.{d}g}")) == cut)
             if len(five) < 5:
-                five.setdefault(len(cut), found.get(cut, rounded if self._cut(rounded) == cut else nbytes))
+                five.setdefault(len(cut), found.get(cut, rounded))
         return sorted(five.values())
 
     def _cut(self, bucket_bytes: float) -> tuple[int, ...]:

@@ -75,7 +75,7 @@ def profile(run: Any) -> book.Figure:
 
     Its words leave it to the reader to find the rank that is late; `who_is_late` names it.
     """
-    times = {rank: _parts(run.trace, rank) for rank in range(run.trace.world_size)}
+    times = _times(run)
     said = "All ranks but one wait for another rank. Which one does not, and where does its time go?"
     svg = Svg(WIDTH, "What each rank did, in the order of time", said)
     y = legend(svg, heading(svg, run.trace.badge, said), [(n, c, h, "") for n, (c, h) in LOOKS.items()]) + 6
@@ -101,9 +101,8 @@ def profile(run: Any) -> book.Figure:
 
 def who_is_late(run: Any) -> str:
     """Which rank the others wait for in the step of `profile`, for how long, and what it did meanwhile."""
-    times = {rank: _parts(run.trace, rank) for rank in range(run.trace.world_size)}
-    waits = {rank: parts["waiting"][1] - parts["waiting"][0] for rank, parts in times.items()}
-    last = min(waits, key=waits.__getitem__)
+    times = _times(run)
+    waits, last = _waits(times), latest(run)
     others = [str(rank) for rank in waits if rank != last]
     who = f"Rank{'s' * (len(others) > 1)} {listing(others)} wait{'s' * (len(others) == 1)}"
     least, most = (1e3 * some(w for rank, w in waits.items() if rank != last) for some in (min, max))
@@ -111,6 +110,36 @@ def who_is_late(run: Any) -> str:
     late = 1e3 * (times[last]["other"][1] - times[last]["other"][0])
     why = f"whose computing began after {late:.3g} ms of other things. Rank {last} waits for nobody."
     return f"{who} {long} for rank {last}, {why}"
+
+
+def latest(run: Any) -> int:
+    """The rank that the others wait for."""
+    waits = _waits(_times(run))
+    return min(waits, key=waits.__getitem__)
+
+
+def suspected(run: Any, rank: object) -> str:
+    """What to say to a reader who thinks that the others wait for `rank`; None: who has not said so yet."""
+    ranks = run.trace.world_size
+    if rank is None:
+        return "Put the number of a rank in the place of `None`, and run this cell again."
+    if type(rank) is not int or not 0 <= rank < ranks:
+        return f"`{rank!r}` is not a rank: they have the numbers 0 to {ranks - 1}."
+    if rank != latest(run):
+        waits = 1e3 * _waits(_times(run))[rank]
+        return f"Rank {rank} itself waits for {waits:.3g} ms, so it was on time. Look for one that does not."
+    return (
+        f"Yes, rank {rank} waits for nobody. Which of its parts is longer than on the other ranks, and what would make "
+        "it shorter? Answer before you run on."
+    )
+
+
+def _times(run: Any) -> dict[int, dict[str, tuple[float, float]]]:
+    return {rank: _parts(run.trace, rank) for rank in range(run.trace.world_size)}
+
+
+def _waits(times: Mapping[int, Mapping[str, tuple[float, float]]]) -> dict[int, float]:
+    return {rank: parts["waiting"][1] - parts["waiting"][0] for rank, parts in times.items()}
 
 
 def _parts(trace: Any, rank: int) -> dict[str, tuple[float, float]]:

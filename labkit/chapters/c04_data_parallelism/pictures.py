@@ -23,6 +23,7 @@ from labkit.chapters.c04_data_parallelism.lateness import (
     profile as profile,
     share_late as share_late,
     step_times as step_times,
+    suspected as suspected,
     who_is_late as who_is_late,
 )
 from labkit.chapters.c04_data_parallelism.steps import Step, blocks, box, step_of as step_of, ticks

@@ -1,8 +1,9 @@
-"""What chapter 4 asks its reader to write: averaged gradients, then in buckets, then while backward is at work."""
+"""What chapter 4 asks its reader to write: averaged gradients, in buckets, behind backward, and of several passes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from labkit.chapters.c04_data_parallelism.checks import gradients_on_one
 from labkit.grading.checks.student import Slips, StudentError
 from labkit.grading.writing import Reader, you_write
 from labkit.models import MLP, MLPConfig
+from labkit.parallel import DataParallel
 from labkit.parallel.announce import announce_backward
 from labkit.wire import Group
 
@@ -287,3 +289,64 @@ def overlapped(loss: Tensor, buckets: list[list[nn.Parameter]], group: Group) ->
         end(work)
     for hook in hooks:
         hook.remove()
+
+
+# 4: several passes for one all-reduce ----------------------------------------------------------------------------
+
+PASSES = 3
+Piece = tuple[Tensor, Tensor]  # what one pass reads: inputs and targets
+
+
+def sent_once(student: Reader) -> str:
+    def call(write: Callable[..., Any], mine: list[Piece], group: Group) -> list[Tensor | None]:
+        model = DataParallel(MLP(MLPConfig(WIDTHS)).double(), group)
+        write(model, mine, lambda piece: F.mse_loss(model(piece[0]), piece[1]))
+        return gradients_of(model.module)
+
+    for n in student.sizes((2, 3)):
+        own = [
+            [tuple(student.tensor(5, width, dtype=torch.float64) / 8 for width in (6, 4)) for _ in range(PASSES)]
+            for _ in range(n)
+        ]
+        run = student.through("accumulate", n, own, call)
+        each = [[gradients_on_one(MLP(MLPConfig(WIDTHS)).double(), *piece) for piece in mine] for mine in own]
+        sums = [[sum(parts) for parts in zip(*mine, strict=True)] for mine in each]  # on one rank, over its pieces
+        right = [sum(parts) / (n * PASSES) for parts in zip(*sums, strict=True)]
+        averages = [[sum(parts) / n for parts in zip(*(mine[k] for mine in each), strict=True)] for k in (0, -1)]
+        student.expect(any(g is not None for g in run.results[0]), "No parameter has a gradient: call `.backward()`.")
+        slips: Slips = {
+            f"The gradients are {PASSES} times too large: they are the sum over the {PASSES} pieces and not its mean. "
+            "Divide the loss of each piece by the number of pieces.": [[PASSES * g for g in right]] * n,
+            "Every rank has the mean over its own pieces, and nothing was averaged over the ranks: the last pass must "
+            "run outside of `no_sync`.": [[g / PASSES for g in mine] for mine in sums],
+            "Every rank has the sum over its own pieces, and nothing was averaged over the ranks: the last pass must "
+            "run outside of `no_sync`.": sums,
+            f"The gradients are {n} times too small: the wrapper has divided by the {n} ranks already, so divide by "
+            "the number of pieces alone.": [[g / n for g in right]] * n,
+        }  # fmt: skip
+        slips["Only the loss of the last piece was divided by the number of pieces: divide each of them."] = [
+            [PASSES * g - (1 - 1 / PASSES) * last for g, last in zip(right, averages[1], strict=True)]
+        ] * n
+        for which, one in zip(("first", "last"), averages, strict=True):
+            said = f"Only the {which} piece is in the gradients"
+            slips[f"{said}: did you clear them between the passes, or return inside the loop?"] = [one] * n
+            slips[f"{said}, divided by {PASSES}: did you clear them between the passes, or return inside the loop?"] = [
+                [g / PASSES for g in one]
+            ] * n
+        student.expect_results(run, [right] * n, slips, within=1e-9)
+        sent = [sum(call.name == "all_reduce" for call in order.calls) for order in run.order]
+        said = (
+            "The gradients are right, but rank {rank} made {got} all-reduces for its {passes} pieces, where one is "
+            "enough. All passes but the last belong inside of `model.no_sync()`, and that is the forward pass with its "
+            "backward pass: the wrapper looks at the *forward* pass to know whether to send."
+        )
+        student.expect_by_rank(sent, [1] * n, said, passes=PASSES)
+    return f"With 2 and 3 ranks, the gradients of {PASSES} pieces came back as their mean, in a single all-reduce."
+
+
+@you_write(sent_once)
+def accumulate(model: DataParallel, pieces: Sequence[Any], loss_of: Callable[[Any], Tensor]) -> None:
+    """Make each p.grad that of the mean over all `pieces` of all ranks."""
+    for number, piece in enumerate(pieces, 1):
+        with nullcontext() if number == len(pieces) else model.no_sync():
+            (loss_of(piece) / len(pieces)).backward()
