@@ -25,7 +25,6 @@ COMES = ("right", "then", "elsewhere")
 @dataclass(frozen=True)
 class Erratum:
     """One line. `says`: the source's number as `Claim` reads it; `quote`: its words, where these say it better.
-    `sentence`: the one in which it says so, of lines that a reader sorts.
 
     what: what it says, and why that cannot be. found: the expression that gives ours, which sees `values`. comes: what
     ours is, one of COMES: the value that follows from the inputs that the line names; what would follow if it were so;
@@ -45,7 +44,6 @@ class Erratum:
     see: str
     unit: str = ""
     quote: str = ""
-    sentence: str = ""
     noun: str = ""
     caught: tuple[str, ...] = ()
     values: Mapping[str, str] = field(default_factory=dict)
@@ -98,7 +96,7 @@ def erratum(id: object) -> Erratum:
     if name not in errata():
         raise CourseError(
             f"There is no line {id!r}{did_you_mean(name, errata())}. "
-            "The ids stand in the first column of the folded tables, in sections 3 to 8."
+            "The ids stand in the first column of the folded tables, in sections 4 to 9."
         )
     return errata()[name]
 

@@ -1,7 +1,6 @@
 """The panels of appendix A: what they ask, what they answer to a number, a code or a story of the reader's."""
 
 from contextlib import closing
-from html import escape
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,6 @@ from labkit.chapters.cA_errata import apart, opening, panels, pictures, suspects
 from labkit.chapters.cA_errata.you_write import agrees, two_level_seconds
 from labkit.course import errata
 from labkit.course.chapter_file import load_chapter
-from labkit.course.errata import groups, questions
 
 LINES = errata()
 
@@ -76,43 +74,10 @@ def test_what_follows_a_right_number_is_about_the_source_and_no_objection_to_it(
     assert late == (False, "You have put the 100 s after the 10 minutes. They are the last part of them.")
 
 
-@pytest.mark.parametrize("kind", groups())
-def test_a_few_lines_of_a_group_are_sorted_by_the_question_that_finds_them(kind):
-    shown = panels.lines(kind)
-    assert shown.entries and len(shown.entries) <= 3 and not {e.id for e in shown.entries} & set(apart.pencils())
-    assert repr(shown) == repr(pictures.lines(kind)), "without a reader it is the table"
-    for k, e in enumerate(shown.entries):
-        told, fact = shown.statement(), escape(pictures.objection(e))
-        assert shown.entry is e and escape(e.sentence) in told and fact not in told, "the sentence, and no fact yet"
-        wrong = next(question for question in questions() if question not in e.caught)
-        said, again = shown.ask(wrong), shown.ask(e.caught[0])
-        assert "✗" in said and "✓" in again, e.id
-        assert fact in said and panels.FINDS[wrong] in said and "Try once more" in said
-        assert f"<b>{escape(pictures.told(e))}" not in said and questions()[e.caught[0]] not in said
-        assert "We would ask" in shown.ask(wrong) and f"<b>{escape(pictures.told(e))}" in again and fact in again
-        assert f"0 of {k + 1} found at first try" in again, "the first question counts"
-        shown.go(1)
-    assert shown.at == 0
-    box = panels.lines(kind).box
-    box.children[1].children[0].click()
-    if "Try once more" in box.children[2].value:
-        box.children[1].children[0].click()
-    assert "of 1 found at first try" in box.children[2].value
-
-
-def test_two_questions_may_be_right_and_each_says_that_the_other_is():
-    shown = panels.lines("bytes")
-    shown.at = [e.id for e in shown.entries].index("latency-bound")
-    of_what, example = questions()["what"], questions()["itself"]
-    assert escape(f"✓ {of_what} It is also found by: {example}") in shown.ask("what")
-    assert escape(f"✓ {example} It is also found by: {of_what}") in shown.ask("itself")
-    assert "1 of 1 found" in shown.ask("what")
-
-
 @pytest.mark.ranks
 def test_the_first_screen_asks_before_ranks_start_and_tells_afterwards():
     def step(group, way="ZeRO-1, as the text says"):
-        return 8
+        return 8, way
 
     first = panels.three_ways(step)
     with closing(first.bench):
@@ -133,12 +98,12 @@ def _sends(times):
         def bytes_sent(self):
             return [times * cost.ring_all_reduce_bytes(1000, 4)] * 4
 
-    return SimpleNamespace(results=[1000], trace=Trace())
+    return SimpleNamespace(results=[(1000, None)], trace=Trace())
 
 
 @pytest.mark.ranks
 def test_what_follows_from_the_first_run_is_said_of_the_run(monkeypatch):
-    first = panels.three_ways(lambda group, way="ZeRO-1, as the text says": 8)
+    first = panels.three_ways(lambda group, way="ZeRO-1, as the text says": (8, way))
     first.bench.close()
     sent = {"ZeRO-1, as the table says": 1.0, "ZeRO-1, as the text says": 1.5}
     monkeypatch.setattr(opening.labkit, "launch", lambda run, ranks: _sends(sent[run.keywords["way"]]))
@@ -235,9 +200,10 @@ def test_the_case_has_more_than_one_story():
         suspects.should(two_level_seconds)
     )
     rows = suspects.table(two_level_seconds)
-    assert [row["ms"] for row in rows] == pytest.approx([35.0, 273.1, 239.8, 84.6, 64.8, 68.4, 48.5], abs=0.06)
-    assert (rows[0]["than the 100 ms seen"], rows[1]["than the 100 ms seen"]) == ("65.0 ms less", "173.1 ms more")
-    nearest = min(rows, key=lambda row: abs(row["ms"] - 100))
+    takes = [f"{ms} ms" for ms in (35.0, 273.1, 239.8, 84.6, 64.8, 68.4, 48.5)]
+    assert [row["takes"] for row in rows] == takes
+    assert [row["beside the 100 ms seen"] for row in rows[:2]] == ["65.0 ms less", "173.1 ms more"]
+    nearest = min(rows, key=lambda row: abs(float(row["takes"].split()[0]) - 100))
     choices = load_chapter("A_errata").question("which-suspect", {}).choices
     assert {choice.text.rstrip(".") for choice in choices} == {row["suspect"] for row in rows[:5]}
     assert nearest["suspect"] == "Your recipe, with uplinks at 60% of their speed", "the answer of the quiz"
@@ -245,11 +211,9 @@ def test_the_case_has_more_than_one_story():
 
 def test_the_verdict_says_what_hangs_on_our_tolerance_and_what_each_story_gives_up(monkeypatch):
     told = str(suspects.at_their_word(two_level_seconds))
-    assert "Of these 9 stories 5 fit." in told and "3 would be left, those with uplinks at 60%" in told
-    assert "averages of 61% and 63%" in told and "uplinks at 96% and 93%" in told
-    for recipe, uplinks in zip(list(suspects.RECIPES)[1:], (92.7, 96.4), strict=True):
-        assert suspects.story(two_level_seconds, 5, uplinks, recipe).average == pytest.approx(0.6, abs=0.0005)
-    assert "have to run at 36% to 46%" in told and "3.55 to 6.35 GB" in told and "239.8 and 48.5 ms" in told
+    assert "Of these 9 stories 5 fit." in told and "In 3 of them the uplinks run at 60%." in told
+    assert "averages of 61% and 63%" in told and "we allow 3 points" in told
+    assert "have to run at 36% to 46%" in told and "gives up the 239.8 ms" in told
     monkeypatch.setattr(suspects, "NEAR", 0.02)
     assert "Of these 9 stories 4 fit." in str(suspects.at_their_word(two_level_seconds)), "63 % hangs on the tolerance"
 

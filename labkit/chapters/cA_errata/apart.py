@@ -25,7 +25,8 @@ class Pencil:
 
     why: what the source says instead, and why that cannot be, in sentences that begin with the source.
     hint: what is said of a number that is no known slip. slips: wrong ways, each with what is said of it.
-    unlike: the number of the source is one of another thing. values: numbers of `why`, each with its arithmetic.
+    unlike: the number of the source is one of another thing. against: the end of its range that is of the same thing.
+    values: numbers of `why`, each with its arithmetic.
     """
 
     id: str
@@ -36,13 +37,14 @@ class Pencil:
     hint: str
     slips: tuple[Mapping[str, str], ...] = ()
     unlike: bool = False
+    against: float | None = None
     values: Mapping[str, str] = field(default_factory=dict)
 
     def slip(self, number: float) -> str:
         """What is said of a number that a known slip gives, or nothing."""
         names = {"ceil": math.ceil, "floor": math.floor}
-        near = (one["why"] for one in self.slips if math.isclose(number, eval(one["way"], names), rel_tol=0.01))
-        return next(near, "")
+        off = {one["why"]: abs(number / eval(one["way"], names) - 1) for one in self.slips}
+        return min((why for why in off if off[why] <= 0.01), key=off.__getitem__, default="")
 
     @property
     def written(self) -> str:

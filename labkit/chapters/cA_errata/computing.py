@@ -106,7 +106,7 @@ class Computed(Panel):
             self.entry = erratum(id)
             words.value = f"<p>{escape(self.words())}</p>"
             ran[:] = [one_line.pasted(self.entry)]
-            code.value = ran[0]
+            code.value, code.rows = ran[0], _rows(ran[0])
             tell(self.ours())
 
         def run(typed: str, again: bool = False) -> None:
@@ -122,6 +122,11 @@ class Computed(Panel):
         reset.on_click(lambda _: show(self.entry.id))
         show(self.entry.id)
         return VBox([chosen, words, code, HBox([button, reset]), came])
+
+
+def _rows(code: str) -> int:
+    """Lines of a box that shows all of the code, long lines wrapped."""
+    return 1 + sum(1 + len(line) // 85 for line in code.splitlines())
 
 
 def computed(id: object) -> Computed | pictures.Said:

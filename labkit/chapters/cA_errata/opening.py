@@ -13,7 +13,7 @@ from labkit.book.workbenches.bench import Workbench
 from labkit.chapters.cA_errata import pictures
 from labkit.chapters.cA_errata.panel import Panel
 
-WAYS = ["plain data parallelism", "ZeRO-1, as the table says", "ZeRO-1, as the text says"]
+WAYS = [pictures.PLAIN, pictures.TABLE, pictures.TEXT]
 ASKED = "Ranks do what the text says. How much do they send, compared with plain data parallelism?"
 CHOICES = {"less": "Less", "the same": "The same, as in the table", "more": "More"}
 
@@ -60,10 +60,12 @@ class Opening(Panel):
 
     def told(self, ranks: int = 4) -> book.Conclusion:
         """What both programs send, as real ranks did it, and what follows from that."""
+        if book.live() and self.chosen is None:
+            return book.conclude("First choose an answer above. Then run this cell again.")
         times = {}
         for way in WAYS[1:]:
             run = labkit.launch(partial(self._run, way=way), ranks)
-            times[way] = sum(run.trace.bytes_sent()) / (ranks * cost.ring_all_reduce_bytes(run.results[0], ranks))
+            times[way] = sum(run.trace.bytes_sent()) / (ranks * cost.ring_all_reduce_bytes(run.results[0][0], ranks))
         table, text = times.values()
         return book.conclude(
             "On {ranks} ranks the program of the text sends {text:.3g} times as much as plain data parallelism, and "

@@ -1,4 +1,4 @@
-"""What is touched in appendix A: a sentence for real ranks, lines for a pencil and to sort, the sliders of the case."""
+"""What is touched in appendix A: a sentence for real ranks, lines for a pencil, the sliders of the case."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from labkit.chapters.cA_errata import apart as one_line, pictures, suspects
 from labkit.chapters.cA_errata.agreeing import by_its_digits
 from labkit.chapters.cA_errata.asking import Question
 from labkit.chapters.cA_errata.computing import changeable as changeable, computed as computed
+from labkit.chapters.cA_errata.counting import counted as counted, found_by as found_by
 from labkit.chapters.cA_errata.judging import Agrees, judge as judge
 from labkit.chapters.cA_errata.opening import three_ways as three_ways
 from labkit.chapters.cA_errata.panel import INSIDE, Panel
-from labkit.chapters.cA_errata.sorting import FINDS as FINDS, counted as counted, found_by as found_by, lines as lines
 from labkit.course import errata
 from labkit.course.errata import Erratum, groups
 from labkit.course.errors import did_you_mean
@@ -107,4 +107,6 @@ def apart(kind: object, agrees: Agrees = by_its_digits) -> Apart | pictures.Said
 
 def factors() -> book.Figure:
     """How far off the lines with a question are, where both numbers are of the same thing."""
-    return pictures.factors({id: one.label for id, one in one_line.pencils().items() if not one.unlike})
+    known = {id: one for id, one in one_line.pencils().items() if not one.unlike}
+    against = {id: one.against for id, one in known.items() if one.against is not None}
+    return pictures.factors({id: one.label for id, one in known.items()}, against)

@@ -108,7 +108,7 @@ def found(entry: Erratum, number: float | None = None) -> str:
     """What a line comes to, or another number in its place, with three digits or as a whole number, and the unit."""
     number = entry.claim().found if number is None else number
     if number == 1 and entry.unit.startswith("times"):
-        return "the same" if entry.unit == "times" else entry.unit.replace("times", "once", 1)
+        return "the same" if entry.unit == "times" else entry.unit.removeprefix("times ")
     if not math.isfinite(number):
         return entry.unit.format(number) if "{}" in entry.unit else f"{number} {entry.unit}".rstrip()
     whole = abs(number) >= 1000 or number == round(number)
@@ -126,32 +126,41 @@ def link(entry: Erratum) -> str:
 
 
 def sent(run: Any) -> book.Figure:
-    """Bytes that each rank sent, beside those of an all-reduce alone; ranks return the bytes of their gradient."""
-    size, nbytes = len(run.results), run.results[0]
-    each = run.trace.bytes_sent()
-    alone = cost.ring_all_reduce_bytes(nbytes, size)
-    ratio = sum(each) / (size * alone)
-    said = f"For a gradient of {bytes_text(nbytes)}, {size} ranks sent {bytes_text(sum(each))} in all, "
+    """What a rank sends on average in the way that it went, beside all three ways by formula.
+
+    Ranks return the bytes of their gradient, and the way: one of `by_formula`.
+    """
+    size, (nbytes, way) = len(run.results), run.results[0]
+    each, formula = sum(run.trace.bytes_sent()) / size, by_formula(nbytes, size)
+    ratio = each / formula[PLAIN]
+    said = f"For a gradient of {bytes_text(nbytes)}, each of {size} ranks sent {bytes_text(each)}, "
     said += (
         "which is what the formula of a ring has for one all-reduce, and so for plain data parallelism."
         if abs(ratio - 1) < 1e-9
-        else f"{ratio:.3g} times what plain data parallelism sends: {bytes_text(size * alone)}."
+        else f"{ratio:.3g} times what plain data parallelism sends: {bytes_text(formula[PLAIN])}."
     )
-    values = {
-        "sent": {f"rank_{rank}": float(n) for rank, n in enumerate(each)},
-        "plain data parallelism": {f"rank_{rank}": alone for rank in range(size)},
-    }
-    return book.bars(values, title="Bytes that each rank sends", sentence=said, ticks=True)
+    values = {"the formula": formula, "this run": {way: each}}
+    return book.bars(values, title="Bytes that a rank sends", sentence=said)
 
 
-def factors(labels: Mapping[str, str]) -> book.Figure:
+PLAIN, TABLE, TEXT = "plain data parallelism", "ZeRO-1, as the table says", "ZeRO-1, as the text says"
+
+
+def by_formula(nbytes: float, size: int) -> dict[str, float]:
+    """Bytes that a rank sends for a gradient and weights of `nbytes` each, in three ways."""
+    ring = cost.ring_all_reduce_bytes(nbytes, size)
+    return {PLAIN: ring, TABLE: ring, TEXT: ring + ring / 2}  # broadcasts of all parts send what an all-gather does
+
+
+def factors(labels: Mapping[str, str], against: Mapping[str, float]) -> book.Figure:
     """Some lines as how many times their number is too large or too small: a logarithmic axis.
 
-    labels: by id what the number is called. Of a range, or of a bound, the nearest end is taken. Lines whose number is
-    not of the same thing are left out: what would follow if it were so, and a limit beside words.
+    labels: by id what the number is called. against: the end of a range that is of the same thing; of other ranges, or
+    of a bound, the nearest end is taken. Lines whose number is not of the same thing are left out: what would follow
+    if it were so, and a limit beside words.
     """
     same = [e for e in errata().values() if e.id in labels and e.comes != "then" and not (e.quote and " " in e.says)]
-    known = [(e.factor or 1.0, e) for e in same]
+    known = [(e.claim().found / against[e.id] if e.id in against else e.factor or 1.0, e) for e in same]
     rows = [
         {"what": labels[e.id], "kind": groups()[e.kind], "it says": e.stated, "it comes to": found(e),
          "divided by": e.claim().found / f, "factor": f} for f, e in known
@@ -196,17 +205,17 @@ def both_directions() -> book.Figure:
     y = heading(svg, "quoted", said) + 14
     wires = (("NVLink", whole / 2, "counted in both directions"), ("InfiniBand HDR", port, "counted in one direction"))
     for name, one, how in wires:
-        for x in (195, 536):
-            svg.rect(x, y, 56, 54)
-            svg.text(x + 28, y + 31, "GPU", 12, "middle")
-        svg.text(8, y + 24, name, 12, bold=True)
-        svg.text(8, y + 40, how, 9.5)
+        for x, who in ((190, "left"), (400, "this GPU"), (610, "right")):
+            svg.rect(x, y, 66, 44)
+            svg.text(x + 33, y + 26, who, 12, "middle")
+        svg.text(8, y + 20, name, 12, bold=True)
+        svg.text(8, y + 36, how, 10)
         thick = max(2.0, 16 * one / (whole / 2))
-        svg.line(255, y + 15, 532, y + 15, width=thick, colour=NODE)
-        svg.line(255, y + 40, 532, y + 40, width=thick, dash="6 4", colour="#999999")
-        svg.text(393, y + 2, f"sends {one:.0f} GB/s", 11, "middle")
-        svg.text(393, y + 64, f"{one:.0f} GB/s, for what comes back", 11, "middle")
-        y += 92
+        for x, what in ((256, "receives"), (466, "sends")):
+            svg.line(x + 4, y + 22, x + 126, y + 22, width=thick, colour=NODE)
+            svg.arrow_head(x + 140, y + 22, 1, 0, max(8.0, thick))
+            svg.text(x + 72, y + 4, f"{what} {one:.0f} GB/s", 11, "middle")
+        y += 84
     rows = [{"link": name, "GB/s in one direction": one, "data sheet": how} for name, one, how in wires]
     return book.Figure("What a ring uses of a link", "quoted", said, list(rows), svg.render(y - 20))
 

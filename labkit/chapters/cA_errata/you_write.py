@@ -96,7 +96,7 @@ def the_time_is_that_of_a_run(student: Reader) -> str:
             2 * whole + ring * nodes / (nodes - 1): "The factor (n - 1) / n is missing, inside the node and between.",
         }
         why = next((text for wrong, text in slips.items() if abs(got - wrong) < 1e-9), "")
-        text = "On {nodes} nodes of {gpus} GPUs a run took {took}, and your function says {got}. {why}"
+        text = "On {nodes} nodes of {gpus} GPUs a run took {took} of virtual time, and your function says {got}. {why}"
         student.expect(abs(got - seconds) < 1e-9, text, nodes=nodes, gpus=gpus, took=format_seconds(seconds, 3),
                        got=format_seconds(got, 3) if 0 < got < 1e3 else f"{got:.3g} s", why=why)  # fmt: skip
     return "Three runs on 6 to 8 real ranks, with links a thousand times slower, took what your function says."
