@@ -25,7 +25,10 @@ from labkit.wire.errors import RefusedError
 
 
 class Compressor(Protocol):
-    """summable: encoded on different ranks with the same `draw`, parts may be added up before they are decoded."""
+    """summable: encoded on different ranks with the same `draw`, parts may be added up before they are decoded.
+
+    They have the dtype of x then.
+    """
 
     summable: bool
 

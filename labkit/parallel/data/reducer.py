@@ -19,7 +19,7 @@ from torch.autograd import Variable
 
 from labkit.collectives import all_reduce, broadcast
 from labkit.parallel.data.buckets import Buffer, plan
-from labkit.parallel.data.hooks import Handle, Hook
+from labkit.parallel.data.hooks import AnyHook, Handle, NamedHook
 from labkit.parallel.refusals import gradients as refusals
 from labkit.parallel.refusals.gradients import refuse_nan
 from labkit.wire.group import Group
@@ -34,10 +34,12 @@ class Reducer:
     """
 
     def __init__(
-        self, named: Mapping[str, nn.Parameter], group: Group, hook: Hook, *, first_bytes: int, bucket_bytes: int,
+        self, named: Mapping[str, nn.Parameter], group: Group, hook: AnyHook, *, first_bytes: int, bucket_bytes: int,
         rebuild: bool = True, missing: str = "refuse", check_nan: bool = False,
     ):  # fmt: skip
-        self.group, self.hook, self.missing, self.check_nan = group, hook, missing, check_nan
+        self.group, self.hook, self.missing = group, hook, missing
+        self.check_nan = check_nan or (isinstance(hook, NamedHook) and hook.check_nan)
+        self._feedback = isinstance(hook, NamedHook) and hook.feedback
         self.names, self.parameters = list(named), list(named.values())
         self._sizes, self._rebuild = (first_bytes, bucket_bytes), rebuild
         self._order, self._next_order = list(reversed(range(len(self.names)))), list[int]()
@@ -125,8 +127,15 @@ class Reducer:
             buffer = self.buffers[self._sent]
             if self.check_nan:
                 refuse_nan(self.group.rank, buffer.flat, buffer.layout.names, buffer.views)
-            self._handles.append(self.hook(buffer.flat, self.group))
+            self._handles.append(self._start(buffer))
             self._sent += 1
+
+    def _start(self, buffer: Buffer) -> Handle:
+        """Have the hook begin to sum a bucket."""
+        if isinstance(self.hook, NamedHook):
+            named = dict(zip(buffer.layout.names, buffer.views, strict=True))
+            return self.hook.bucket(buffer.flat, named, self.group)
+        return self.hook(buffer.flat, self.group)
 
     def _put(self, i: int, factor: float) -> None:
         """The bucket's part for parameter i = factor * gradient; `.grad` becomes that part. One copy at most."""
@@ -164,7 +173,9 @@ class Reducer:
         for handle in self._handles:
             handle.wait()
         for i, used in enumerate(anywhere):
-            if used:  # some rank had a gradient: then this is the average, also where there was none
+            # some rank had a gradient, or something was left of an earlier one: then this is the average, also where
+            # there was none
+            if used or (self._feedback and bool(self._view_of[i].any())):
                 self.parameters[i].grad = self._view_of[i]
         if self.missing == "learn" and self._learned is None:
             self._learned = ({i for i, came in self._arrivals.items() if not came}, anywhere)

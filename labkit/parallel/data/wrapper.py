@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from labkit.collectives import all_reduce
 from labkit.parallel.data.buckets import Bucket
-from labkit.parallel.data.hooks import Hook, all_reduce_hook
+from labkit.parallel.data.hooks import AnyHook, all_reduce_hook, said
 from labkit.parallel.data.join import Join
 from labkit.parallel.data.reducer import Reducer
 from labkit.parallel.reach import examples_in, reached, tensors_in
@@ -51,7 +51,7 @@ class DataParallel(nn.Module):
     def __init__(
         self, module: nn.Module, group: Group, *, bucket_bytes: int = 25 * MiB, first_bucket_bytes: int = 1 * MiB,
         broadcast_buffers: bool = True, find_unused_parameters: bool = False, static_graph: bool = False,
-        hook: Hook | None = None, algorithm: str = "auto", rebuild: bool = True, average: str = "ranks",
+        hook: AnyHook | None = None, algorithm: str = "auto", rebuild: bool = True, average: str = "ranks",
         check_nan: bool = False,
     ):  # fmt: skip
         super().__init__()
@@ -68,7 +68,7 @@ class DataParallel(nn.Module):
                    "broadcast_buffers": broadcast_buffers, "find_unused_parameters": find_unused_parameters,
                    "static_graph": static_graph,
                    "algorithm": algorithm, "average": average, "check_nan": check_nan,
-                   "hook": getattr(hook, "__name__", type(hook).__name__)}  # fmt: skip
+                   "hook": said(hook)}  # fmt: skip
         check_same(describe(module) | {f"option {k}": repr(v) for k, v in options.items()}, group)
         refuse_sparse(module)
         self._unchanged = Unchanged(module, group.rank)

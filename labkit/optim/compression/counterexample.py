@@ -1,0 +1,43 @@
+"""Where signs alone do not converge (Karimireddy, Rebjock, Stich & Jaggi 2019, counterexample 3).
+
+    f(x) = <a, x>^2 + <b, x>^2        a = (1, -1) + epsilon (1, 1),  b = -(1, -1) + epsilon (1, 1)
+
+f is smooth and convex, and 0 at the origin alone. But whichever of the two terms a gradient is of, and wherever x is,
+its signs are (1, -1) or (-1, 1): a step by signs never changes x_1 + x_2, and f cannot fall below what that leaves,
+2 epsilon^2 (x_1 + x_2)^2. With error feedback what the signs left out comes along later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from labkit.wire.group import Group
+
+
+class Hook(Protocol):
+    """Any hook of this folder."""
+
+    def bucket(self, flat: Tensor, gradients: Mapping[str, Tensor], group: Group, /) -> Any: ...
+
+
+def descend(
+    hook: Hook, group: Group, steps: int = 400, lr: float = 0.05, epsilon: float = 0.5, start: float = 1.0
+) -> list[float]:
+    """f before each step of SGD from (start, start), with the ranks' gradients averaged by `hook`; alike on all ranks.
+
+    In step t rank r has the gradient of term (r + t) mod 2. The step size falls as lr / (1 + t / 50).
+    """
+    terms = torch.tensor([[1 + epsilon, epsilon - 1], [epsilon - 1, 1 + epsilon]], dtype=torch.float64)
+    x = torch.full((2,), start, dtype=torch.float64)
+    losses = []
+    for t in range(steps):
+        losses.append(float((terms @ x).square().sum()))
+        term = terms[(group.rank + t) % 2]
+        gradient = 2 * (term @ x) * term / group.size
+        hook.bucket(gradient, {"x": gradient}, group).wait()
+        x -= lr / (1 + t / 50) * gradient
+    return losses
