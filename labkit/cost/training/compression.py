@@ -3,16 +3,27 @@
 A *payload* is what one rank has to say. Where payloads can be added up (`random_k_bytes`) they are all-reduced,
 and a rank sends what an all-reduce of them sends. Where they cannot, every rank needs every other one's, and an
 all-gather sends (N - 1) of them from each rank, which grows with N while an all-reduce stays below two.
+The forms with a `size` are what ranks send in a step for one bucket, as the hooks of `labkit.optim.compression` do.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from labkit.cost.refuse import whole
+from labkit.cost.collectives import (
+    pairwise_all_to_all_bytes_by_rank,
+    ring_all_gather_bytes_by_rank,
+    ring_all_reduce_bytes_by_rank,
+)
+from labkit.cost.refuse import not_negative, whole
 
 __all__ = [
     "block8_bytes",
+    "gathered_payload_bytes",
+    "majority_vote_bytes_by_rank",
+    "power_sgd_bytes_by_rank",
+    "power_sgd_messages",
     "quantized_bytes",
     "random_k_bytes",
     "sign_bytes",
@@ -51,3 +62,50 @@ def block8_bytes(n: int, block: int = 256) -> int:
     """A byte a number, and a scale for each block (Dettmers 2016)."""
     whole(n=n, block=block)
     return n + 4 * -(-n // block)
+
+
+def gathered_payload_bytes(payload: int, size: int) -> int:
+    """What each rank sends where every rank needs the payload of every other: N - 1 of them, by any all-gather.
+
+    payload: of all parameters of a bucket, in bytes. A parameter that its compressor would not shrink goes whole.
+    """
+    whole(payload=payload, size=size)
+    return (size - 1) * payload
+
+
+def majority_vote_bytes_by_rank(n: int, size: int) -> list[int]:
+    """signSGD with majority vote (Bernstein et al. 2018) of n numbers, a bit each: an all-to-all and an all-gather."""
+    whole(n=n, size=size)
+    votes = -(-n // 8)
+    there = pairwise_all_to_all_bytes_by_rank(votes, 1, size)
+    back = ring_all_gather_bytes_by_rank(votes, 1, size)
+    return [a + b for a, b in zip(there, back, strict=True)]
+
+
+def power_sgd_messages(
+    shapes: Sequence[Sequence[int]], rank: int, min_compression_rate: float = 1.0
+) -> tuple[int, int]:
+    """How many numbers the two all-reduces of PowerSGD (Vogels et al. 2019) add up: P and what goes whole, and Q.
+
+    shapes: of the parameters of a bucket. One of n x m is compressed if n m > rate r (n + m), with r = min(rank, n, m).
+    """
+    whole(rank=rank)
+    not_negative(min_compression_rate=min_compression_rate)
+    first = second = 0
+    for shape in shapes:
+        numel = math.prod(shape)
+        n, m = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (numel, 1)
+        r = min(rank, n, m)
+        pays = len(shape) > 1 and numel > min_compression_rate * r * (n + m)
+        first += r * n if pays else numel
+        second += r * m if pays else 0
+    return first, second
+
+
+def power_sgd_bytes_by_rank(
+    shapes: Sequence[Sequence[int]], rank: int, size: int, itemsize: int = 4, min_compression_rate: float = 1.0
+) -> list[int]:
+    """What each rank sends for a bucket, if the two all-reduces of `power_sgd_messages` are rings."""
+    messages = power_sgd_messages(shapes, rank, min_compression_rate)
+    first, second = (ring_all_reduce_bytes_by_rank(n, itemsize, size) for n in messages)
+    return [a + b for a, b in zip(first, second, strict=True)]

@@ -25,7 +25,7 @@ class Hook(Protocol):
 
 
 def descend(
-    hook: Hook, group: Group, steps: int = 400, lr: float = 0.05, epsilon: float = 0.5, start: float = 1.0
+    hook: Hook, group: Group, steps: int = 200, lr: float = 0.05, epsilon: float = 0.5, start: float = 1.0
 ) -> list[float]:
     """f before each step of SGD from (start, start), with the ranks' gradients averaged by `hook`; alike on all ranks.
 
