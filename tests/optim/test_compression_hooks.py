@@ -26,7 +26,7 @@ from labkit.optim.compression import (
 from labkit.parallel import DataParallel
 from labkit.wire.errors import RefusedError
 
-SHAPES = {"2.weight": (5, 16), "2.bias": (5,), "0.weight": (16, 24), "0.bias": (16,)}
+SHAPES = {"2.weight": (5, 16), "2.bias": (5,), "1.weight": (1,), "0.weight": (16, 24), "0.bias": (16,)}
 TENTH, RING = 0.1, {"algorithm": "ring"}
 
 
@@ -52,13 +52,13 @@ HOOKS = {  # what makes the hook, and bytes by rank of a bucket whose parameters
     "block8": (lambda: Compressed(Block8(64)), gathered(lambda n: cost.block8_bytes(n, 64))),
     "dgc": (lambda: DGC([TENTH]), gathered(lambda n: cost.top_k_bytes(tenth(n)))),
     "vote": (MajorityVote, lambda ns, size: cost.majority_vote_bytes_by_rank(sum(ns), size)),
-    "power": (lambda: PowerSGD(2, **RING), None),
+    "power": (lambda: PowerSGD(4, **RING), None),
 }
 
 
 def net():
     with seeded(0):
-        return nn.Sequential(nn.Linear(24, 16), nn.Tanh(), nn.Linear(16, 5))
+        return nn.Sequential(nn.Linear(24, 16), nn.PReLU(), nn.Linear(16, 5))
 
 
 def backward(model, group, step):
@@ -95,7 +95,7 @@ def test_bytes_of_a_step_are_those_of_the_formula_and_all_ranks_hold_the_same_bi
         expected = [0] * size
         for names in buckets:
             shapes = [SHAPES[parameter] for parameter in names]
-            form = formula or (lambda _, size, s=shapes: cost.power_sgd_bytes_by_rank(s, 2, size))
+            form = formula or (lambda _, size, s=shapes: cost.power_sgd_bytes_by_rank(s, 4, size))
             by_rank = form([torch.Size(shape).numel() for shape in shapes], size)
             expected = [a + b for a, b in zip(expected, by_rank, strict=True)]
         assert sent[n + 1] == expected, name
@@ -181,7 +181,7 @@ def test_a_hook_goes_on_from_its_saved_state():
     def work(group):
         for make in (HOOKS["dgc"][0], HOOKS["random-k"][0], HOOKS["qsgd"][0], HOOKS["power"][0]):
             inputs = torch.randn(4, 120, generator=torch.Generator().manual_seed(group.rank))
-            through, first, second = make(), make(), make()
+            through, first, second, third = (make() for _ in range(4))
 
             def outs(hook, some):
                 found = []
@@ -193,9 +193,11 @@ def test_a_hook_goes_on_from_its_saved_state():
 
             expected = outs(through, inputs)
             outs(first, inputs[:2])
-            second.load_state_dict(first.state_dict())
-            outs(first, inputs[2:])  # must not touch what was saved
-            assert equal(outs(second, inputs[2:]), expected[2:])
+            saved = first.state_dict()
+            outs(first, inputs[2:])  # nobody who goes on may touch what was saved
+            for hook in (second, third):
+                hook.load_state_dict(saved)
+                assert equal(outs(hook, inputs[2:]), expected[2:])
             assert not equal(outs(make(), inputs[2:]), expected[2:])
 
     labkit.launch(work, 3, transport="local")

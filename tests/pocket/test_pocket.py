@@ -16,6 +16,7 @@ from labkit import cost, parallel, pocket
 from labkit.models import GPTConfig, seeded
 from labkit.models.gpt import Attention, Block, FeedForward
 from labkit.models.moe import MoE, MoEConfig
+from labkit.optim.compression import Compressed, PowerSGD, TopK
 from labkit.parallel import pipeline as full_pipelines
 from labkit.parallel.context.parallel import ContextParallel
 from labkit.parallel.tensor.attention import TensorParallelAttention
@@ -27,8 +28,10 @@ from labkit.pocket import (
     fsdp,
     ftar,
     one_f_one_b,
+    power_sgd,
     ring_attention,
     tensor_parallel,
+    top_k,
     ulysses,
     zero_1,
     zero_2,
@@ -104,6 +107,41 @@ def fsdp_of(wrapper: Any, **options: Any) -> Any:
     return wrap
 
 
+class Averaged:
+    """An optimizer that first averages gradients by compressed messages."""
+
+    def __init__(self, average: Any, module: nn.Module) -> None:
+        self.average, self.sgd = average, torch.optim.SGD(module.parameters(), lr=0.1)
+        self.zero_grad = self.sgd.zero_grad
+
+    def step(self) -> None:
+        self.average()
+        self.sgd.step()
+
+
+def compressed(edition: Any, **options: Any) -> Any:
+    def wrap(module: Any, group: Any) -> Any:
+        return module, Averaged(edition(module, group, **options).average, module), list(module.parameters())
+
+    return wrap
+
+
+def hooked(hook: Any) -> Any:
+    """The full one, with all gradients in one bucket; `hook` makes its hook."""
+
+    def wrap(module: Any, group: Any) -> Any:
+        return ddp(parallel.DataParallel, first_bucket_bytes=1 << 20, hook=hook(), rebuild=False)(module, group)
+
+    return wrap
+
+
+class SameStart(PowerSGD):
+    """Begins with the Q that the reading edition begins with."""
+
+    def dice(self, name: str, step: int, rank: int = 0) -> torch.Generator:
+        return torch.Generator().manual_seed(0)
+
+
 def stages(group: Any, microbatches: int, make: Any, steps: int = 3) -> list[torch.Tensor]:
     """Some steps of a pipeline; the weights of this rank's stage. make(stage, group): what does a step."""
     layers = [nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(group.size)]
@@ -162,6 +200,8 @@ SAME = {
         ddp(parallel.DataParallel, first_bucket_bytes=500, rebuild=False, broadcast_buffers=False),
     ),
     "fsdp": (fsdp_of(fsdp.FSDP), fsdp_of(parallel.FullyShard, units=["0", "1", "2"])),
+    "power_sgd": (compressed(power_sgd.PowerSGD, rank=2), hooked(lambda: SameStart(2))),
+    "top_k": (compressed(top_k.TopK, share=0.1), hooked(lambda: Compressed(TopK(0.1)))),
     "zero_1": (zero(zero_1.ZeRO1), full_zero(parallel.ZeRO1, 1 << 20)),
     "zero_2": (zero(zero_2.ZeRO2, bucket_bytes=500), full_zero(parallel.ZeRO2, 500)),
 }  # fmt: skip
