@@ -24,8 +24,12 @@ from labkit.models import GPT, GPTConfig, next_token_loss
 from .ratios import geometric_mean, ratio, save, self_ratio, table
 
 CONFIG = GPTConfig(context=64, layers=12, heads=8, width=256)  # 9.6 million parameters
-TARGETS = {"DDP": 1.05, "ZeRO-1": 1.10, "FSDP": 1.10}  # labkit's time over PyTorch's, at most
+TARGETS = {"DDP": 1.05, "ZeRO-1": 1.10, "FSDP": 1.10, "PowerSGD": 1.10}  # labkit's time over PyTorch's, at most
 MIB = 1 << 20
+RANK = 4  # of PowerSGD's products
+# One bucket: PyTorch's hook begins a second all-reduce as soon as the first is over on its rank, and over gloo those of
+# several buckets cross.
+ONE_BUCKET = 100  # MiB
 
 Step = Callable[[torch.Tensor, torch.Tensor], None]
 
@@ -123,6 +127,24 @@ def torch_ddp(group: labkit.Group) -> Step:
     return loop(model, adamw(model.parameters()))
 
 
+def labkit_power_sgd(group: labkit.Group) -> Step:
+    from labkit.optim.compression import PowerSGD
+    from labkit.parallel.data import DataParallel
+
+    size = ONE_BUCKET * MIB
+    model = DataParallel(GPT(CONFIG), group, hook=PowerSGD(RANK), bucket_bytes=size, first_bucket_bytes=size)
+    return loop(model, adamw(model.parameters()))
+
+
+def torch_power_sgd(group: labkit.Group) -> Step:
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    model = nn.parallel.DistributedDataParallel(GPT(CONFIG), gradient_as_bucket_view=True, bucket_cap_mb=ONE_BUCKET)
+    state = powerSGD_hook.PowerSGDState(None, RANK, start_powerSGD_iter=2, min_compression_rate=1)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    return loop(model, adamw(model.parameters()))
+
+
 def labkit_zero(group: labkit.Group) -> Step:
     from labkit.parallel.zero import AdamW, ZeRO1
 
@@ -161,4 +183,5 @@ MAKERS: dict[tuple[str, str], Callable[[labkit.Group], Step]] = {
     ("DDP", "labkit"): labkit_ddp, ("DDP", "PyTorch"): torch_ddp,
     ("ZeRO-1", "labkit"): labkit_zero, ("ZeRO-1", "PyTorch"): torch_zero,
     ("FSDP", "labkit"): labkit_fsdp, ("FSDP", "PyTorch"): torch_fsdp,
+    ("PowerSGD", "labkit"): labkit_power_sgd, ("PowerSGD", "PyTorch"): torch_power_sgd,
 }  # fmt: skip
