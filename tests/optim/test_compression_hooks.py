@@ -9,7 +9,7 @@ from slices import few
 from torch import nn
 
 import labkit
-from labkit import RankFailed, cost
+from labkit import Link, Network, RankFailed, cost
 from labkit.models import seeded
 from labkit.optim.compression import (
     DGC,
@@ -142,6 +142,30 @@ def test_what_was_sent_and_what_is_kept_are_what_came_in():
                     off = (out.double() + sum(k.double() for k in kept) - sum(c.double() for c in came)).abs()
                     scale = sum(c.abs() for c in came) + out.abs() + sum(k.abs() for k in kept)
                     assert (off <= 2**-23 * size * (scale if name != "power" else 10 * scale.max())).all(), name
+
+
+@pytest.mark.ranks
+def test_messages_are_under_way_while_the_rank_computes():
+    """On the virtual clock: the first message of a bucket is hidden, the second one of votes and of Q is not."""
+    latency, bandwidth, seconds = 10e-6, 1e7, 20e-3
+    names = ("top-k", "random-k", "vote", "power")
+
+    def work(group):
+        for n, name in enumerate(names):
+            group.step(n + 1)
+            flat = torch.ones(6400)
+            handle = HOOKS[name][0]().bucket(flat, {"w": flat.view(80, 80)}, group)
+            group.compute(seconds)
+            handle.wait()
+        group.step(0)
+
+    link = Link(bandwidth, latency)
+    run = labkit.launch(work, 2, clock="virtual", network=Network(2, 1, link, link))
+    took = {name: run.trace.step_breakdown(n + 1)[0]["total"] for n, name in enumerate(names)}
+    shown = {"top-k": 0, "random-k": 0, "vote": latency + 400 / bandwidth,
+             "power": cost.ring_all_reduce_time(80 * 4 * 4, 2, latency, 1 / bandwidth)}  # fmt: skip
+    for name, more in shown.items():
+        assert took[name] == pytest.approx(seconds + more, rel=1e-6), name
 
 
 @pytest.mark.ranks

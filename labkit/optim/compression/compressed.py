@@ -9,9 +9,9 @@ Error feedback (Seide et al. 2014; Karimireddy et al. 2019, algorithm 1), for ea
     send encode(p)
     residual = p - decode(encode(p))
 
-What is not sent now is sent later: what was sent and what is kept are together what came in, to the bit where the
-subtraction is exact (top-k, random-k: a number is sent whole or kept whole), else to half a unit in the last place of
-what is kept. That needs a compressor whose error is smaller than its input. An unbiased one does without.
+What is not sent now is sent later: what was sent and what is kept are together p, to the bit where the subtraction is
+exact (top-k, random-k: a number is sent whole or kept whole), else to half a unit in the last place of what is kept.
+That needs a compressor whose error is smaller than its input. An unbiased one does without.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class MajorityVote(HookState):
     ranks there are ties: the rank that counts decides by its own vote, which is as likely right as the other side's;
     a fixed sign would move all weights one way.
 
-    Bytes that a rank sends for a bucket: `cost.majority_vote_bytes_by_rank`.
+    Bytes that a rank sends for a bucket: `cost.majority_vote_bytes_by_rank`. Tensors are on the CPU.
     """
 
     feedback = False

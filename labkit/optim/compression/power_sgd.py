@@ -10,8 +10,8 @@ Of a matrix M = gradient + residual (n x m), on each rank (algorithms 1 and 2 of
     gradient = P Q^T
 
 That is one step of power iteration, and with a warm start the steps of training continue it. All is linear in M: what
-is added up is what one device would have computed of the sum of all M. So an all-reduce does it, and a rank sends
-rank (n + m) numbers instead of n m, twice, however many ranks there are.
+is added up is what one device would have computed of the sum of all M. So all-reduces do it, of rank (n + m) numbers
+instead of n m, and what a rank sends hardly depends on how many ranks there are.
 """
 
 from __future__ import annotations
