@@ -32,27 +32,29 @@ def server_step_bytes(nbytes: int, workers: int) -> int:
 def server_exchange_time(nbytes: float, workers: int, servers: int, alpha: float, beta: float) -> float:
     """Seconds from the first push to the last pulled weight, if all workers push at once and then pull at once.
 
-    2 (alpha + n N / S beta): in either phase the port of a server takes the messages one after the other. Heads are
-    left out.
+    2 alpha + (2 N + S - 1) n / S beta: in either phase the port of a server takes the shares of N workers one after
+    the other, and as all workers send to the first server first, the last one begins S - 1 shares later. Heads are left
+    out.
     """
     whole(workers=workers, servers=servers)
     not_negative(nbytes=nbytes, alpha=alpha, beta=beta)
-    return 2 * (alpha + nbytes * workers / servers * beta)
+    return 2 * alpha + (2 * workers + servers - 1) * nbytes / servers * beta
 
 
 def server_crossover(nbytes: float, servers: int, alpha: float, beta: float) -> int | None:
     """The number of workers from which on a ring all-reduce is faster than the servers; None if there is none.
 
-    With t = n beta the ring wins where N (t / S - alpha) + 2 alpha - t + t / N > 0, so for all large N if a server's
-    share t / S takes longer than a latency, and else for none.
+    With t = n beta the ring wins where N (t / S - alpha) + 2 alpha - t (S + 1) / 2S + t / N > 0, so for all large N if
+    a server's share t / S takes longer than a latency. If they are equal, with up to three servers for every N.
     """
     whole(servers=servers)
     not_negative(nbytes=nbytes, alpha=alpha, beta=beta)
     t = nbytes * beta
     share = t / servers - alpha
-    if share <= 0:
+    if share < 0 or (share == 0 and servers > 3):
         return None
-    workers = max(2, math.floor((t - 2 * alpha) / share) + 1)  # here the ring wins without t / N, and so from here on
+    begun = t * (servers + 1) / (2 * servers) - 2 * alpha
+    workers = max(2, math.floor(begun / share) + 1) if share else 2  # here the ring wins even without t / N
     while workers > 2 and _ring_wins(nbytes, workers - 1, servers, alpha, beta):
         workers -= 1
     return workers

@@ -30,8 +30,10 @@ class Client:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        with contextlib.suppress(*(() if kind is None else (PeerLost,))):  # the first error is the one to tell
-            self.end()
+        if kind is None:
+            return self.end()
+        with contextlib.suppress(PeerLost):  # the first error is the one to tell, and at once
+            self._leave()
 
     def pull(self, name: str, rows: Tensor | None = None) -> Tensor:
         """The parameter, or these rows of it (1-D int64 ids, in any order, also twice). Waits as the policy says.
@@ -76,10 +78,10 @@ class Client:
         self.clock += 1
 
     def end(self) -> None:
-        """This worker needs the servers no more. What it pushed since its last tick is not applied."""
+        """This worker needs the servers no more. Returns when what it ticked is applied; what it did not is dropped."""
         with self._request("end"):
-            self._ask(END)
-            self._settle()
+            for answer in self._leave():
+                answer.wait()
 
     def load(self, module: nn.Module) -> None:
         """Pull all parameters into those of `module`."""
@@ -96,6 +98,10 @@ class Client:
                 self.push(name, p.grad)
                 p.grad = None
         self.tick()
+
+    def _leave(self) -> list[MessageHandle]:
+        self._ask(END)
+        return [self.group.irecv(torch.empty(0), server) for server in self.shards.servers]
 
     @contextlib.contextmanager
     def _request(self, what: str) -> Iterator[None]:

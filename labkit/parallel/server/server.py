@@ -61,10 +61,10 @@ class Server:
         self._read_at: dict[int, int] = {}  # the clock in which it got them
         self._pushed: dict[int, Pushed] = {w: {} for w in workers}
         self._finished: dict[int, tuple[int, Pushed]] = {}  # clocks whose updates are complete, and not applied yet
-        self._waiting: dict[
-            int, tuple[str, Tensor | None, int | None]
-        ] = {}  # pulls, and since when they wait
+        self._waiting: dict[int, tuple[str, Tensor | None, int | None]] = {}  # pulls, and since when they wait
         self._answers: dict[int, MessageHandle] = {}
+        self._leaving: set[int] = set()  # workers that have ended, and do not know yet that all of theirs is applied
+        self._farewells: list[MessageHandle] = []
         self._heads: dict[int, tuple[Tensor, MessageHandle]] = {}
 
     @property
@@ -84,6 +84,9 @@ class Server:
                 self.lost.append(worker)
                 self._drop(worker)
             self._go_on()
+        for answer in self._farewells:
+            with contextlib.suppress(PeerLost):
+                answer.wait()
         return self.log
 
     def _listen(self, worker: int) -> None:
@@ -113,6 +116,7 @@ class Server:
         what, clock, number, count, _ = head.tolist()
         if what == END:
             self._drop(worker)
+            self._leaving.add(worker)
         elif what == TICK:
             self._tick(worker, clock)
             self._listen(worker)
@@ -154,6 +158,9 @@ class Server:
         """Apply what is complete, and answer the pulls that need not wait any longer."""
         if not self.policy.together or self._finished.keys() >= self._clocks.keys():
             self._apply()
+        for worker in sorted(self._leaving - self._finished.keys()):
+            self._leaving.remove(worker)
+            self._farewells.append(self.group.isend(torch.empty(0), worker))
         for worker in sorted(self._waiting):
             name, rows, since = self._waiting[worker]
             if not self.policy.waits(self._clocks[worker], min(self._clocks.values())):

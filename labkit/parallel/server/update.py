@@ -75,7 +75,7 @@ def _average(parts: Sequence[Part], p: Tensor, count: int) -> Tensor:
     """The sum of the parts, in order, divided by `count`: sparse if all of them are rows."""
     if all(rows is not None for rows, _ in parts):
         rows, values = summed(torch.cat([r for r, _ in parts if r is not None]), torch.cat([v for _, v in parts]))
-        return torch.sparse_coo_tensor(rows[None], values / count, p.shape, is_coalesced=True)
+        return torch.sparse_coo_tensor(rows[None], values / count, p.shape, check_invariants=False, is_coalesced=True)
     total = torch.zeros_like(p)
     for some, values in parts:
         total = total + values if some is None else total.index_add(0, some, values)
