@@ -45,16 +45,16 @@ def server_crossover(nbytes: float, servers: int, alpha: float, beta: float) -> 
     """The number of workers from which on a ring all-reduce is faster than the servers; None if there is none.
 
     With t = n beta the ring wins where N (t / S - alpha) + 2 alpha - t (S + 1) / 2S + t / N > 0, so for all large N if
-    a server's share t / S takes longer than a latency. If they are equal, with up to three servers for every N.
+    a server's share t / S takes longer than a latency, and else for no large N. A tie counts for the servers.
     """
     whole(servers=servers)
     not_negative(nbytes=nbytes, alpha=alpha, beta=beta)
     t = nbytes * beta
     share = t / servers - alpha
-    if share < 0 or (share == 0 and servers > 3):
+    if share <= 0:
         return None
     begun = t * (servers + 1) / (2 * servers) - 2 * alpha
-    workers = max(2, math.floor(begun / share) + 1) if share else 2  # here the ring wins even without t / N
+    workers = max(2, math.floor(begun / share) + 1)  # here the ring wins even without t / N
     while workers > 2 and _ring_wins(nbytes, workers - 1, servers, alpha, beta):
         workers -= 1
     return workers
