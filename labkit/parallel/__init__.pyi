@@ -16,6 +16,8 @@ from .hybrid.trial import try_plan as try_plan
 from .layout import Layout as Layout
 from .mesh import Mesh as Mesh
 from .pipeline.running.pipeline import Pipeline as Pipeline
+from .server.client import Client as Client
+from .server.server import Server as Server
 from .stand_in import Kernels as Kernels, kernels as kernels
 from .tensor.block import TensorParallelBlock as TensorParallelBlock
 from .tensor.gpt import TensorParallelGPT as TensorParallelGPT

@@ -5,7 +5,7 @@ what of the training state each rank holds and sends; `tensor` what tensor paral
 step) and `tensor_memory` what it holds (`layer_activations` for layers of any widths), `vocabulary` its loss, `layers`
 one layer's work, `placement` which axis belongs on which link; `pipeline` the bubble of each schedule,
 `pipeline_memory` what its ranks hold, `pipeline_traffic` what they send, `depth` how many stages; `hybrid` what a
-rank sends along all axes.
+rank sends along all axes; `server` what a parameter server moves, and when its port is too narrow.
 """
 
 from __future__ import annotations
