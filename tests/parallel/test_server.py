@@ -175,6 +175,38 @@ def test_rows_are_pulled_and_pushed_with_their_duplicates_summed():
     assert said == [STEPS * (heads + n * (8 + 8 + 8)) + 2 * 40 for n in different]
 
 
+def test_a_module_is_loaded_and_stepped_as_without_a_server():
+    """One worker, with a clipped norm, and a gradient that does not lie in memory as its parameter does."""
+    with seeded(0):
+        module, x = torch.nn.Linear(4, 4), torch.randn(8, 4)
+
+    def backward(own):
+        own(x).square().sum().backward()
+        own.weight.grad = own.weight.grad.T.contiguous().T
+
+    def work(group):
+        named = dict(module.named_parameters())
+        if group.rank == 0:
+            return Server(named, group, [0], policy=SSP(0), optimizer=MOMENTUM).serve()
+        with Client(named, group, [0]) as client:
+            for _ in range(STEPS):
+                client.load(module)
+                backward(module)
+                client.step(module, clip=0.5)
+            client.load(module)
+        return module.state_dict()
+
+    with labkit.world(2, transport="local") as world:
+        found = world.run(work).results[1]
+    optimizer = MOMENTUM(module.parameters())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        backward(module)
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+        optimizer.step()
+    assert all(torch.equal(found[name], p) for name, p in module.state_dict().items())
+
+
 def test_bytes_and_times_are_those_of_the_closed_forms():
     """One clock of N workers that push and pull 4,000 bytes at once, over ports that take 1 us for 1,000 bytes."""
     n, alpha, beta = 1000, 1e-3, 1e-9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from labkit.models import GPTConfig, seeded
 from labkit.models.gpt import Attention, Block, FeedForward
 from labkit.models.moe import MoE, MoEConfig
 from labkit.optim.compression import Compressed, PowerSGD, TopK
+from labkit.optim.synchrony import SSP
 from labkit.parallel import pipeline as full_pipelines
 from labkit.parallel.context.parallel import ContextParallel
 from labkit.parallel.tensor.attention import TensorParallelAttention
@@ -28,6 +30,7 @@ from labkit.pocket import (
     fsdp,
     ftar,
     one_f_one_b,
+    parameter_server,
     power_sgd,
     ring_attention,
     tensor_parallel,
@@ -334,7 +337,8 @@ def test_checkpointing_keeps_the_input_alone_and_gives_the_same_gradients() -> N
 
 
 def test_every_edition_is_compared_and_fits_on_two_screens() -> None:
-    others = ["checkpointing", "experts", "ftar", "one_f_one_b", "ring_attention", "tensor_parallel", "ulysses"]
+    others = ["checkpointing", "experts", "ftar", "one_f_one_b", "parameter_server", "ring_attention"]
+    others += ["tensor_parallel", "ulysses"]
     assert [path.stem for path in FILES] == sorted([*SAME, *others])
     for path in FILES:
         assert len(path.read_text().splitlines()) <= 150, path.name
@@ -342,6 +346,41 @@ def test_every_edition_is_compared_and_fits_on_two_screens() -> None:
                   if isinstance(n, ast.ImportFrom) and n.module}  # fmt: skip
         assert places <= {"__future__", "typing", "torch", "labkit", "collections"}
         assert "labkit.parallel import" not in path.read_text()
+
+
+def stale(group: Any, s: int, full: bool, steps: int = 4) -> Any:
+    """Workers of different pace; on rank 0 the weights and (worker, clock) of each update."""
+    weights = torch.linspace(-1, 1, 7)
+    if group.rank == 0 and full:
+        server = parallel.Server({"w": weights}, group, [0], policy=SSP(s), optimizer=partial(torch.optim.SGD, lr=0.3))
+        return [(u.worker, u.clock) for u in server.serve()], server.parameters["w"]
+    if group.rank == 0:
+        return parameter_server.serve(weights, group, s, lr=0.3), weights
+    worker: Any = parallel.Client({"w": weights}, group, [0]) if full else parameter_server.Worker(group)
+    for step in range(steps):
+        weights = worker.pull("w" if full else weights)
+        group.compute((1 + (2 * group.rank + step) % 3) * group.rank)
+        if full:
+            worker.push("w", weights.sin() * group.rank)
+            worker.tick()
+        else:
+            worker.push(weights.sin() * group.rank)
+    worker.end()
+    return None
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("s", [1, 0])
+def test_a_parameter_server_is_equal_to_the_full_one_in_its_log_its_weights_and_all_bytes_but_heads(s: int) -> None:
+    ours, full = (labkit.launch(stale, 4, s, way, transport="local", clock="virtual") for way in (False, True))
+    assert ours.results[0][0] == full.results[0][0] and len(ours.results[0][0]) == 3 * 4
+    assert torch.equal(ours.results[0][1], full.results[0][1])
+    bodies = [
+        [[m.nbytes for m in run.trace.sends if m.src == r and m.collective < 0 and m.nbytes == 28] for r in range(4)]
+        for run in (ours, full)
+    ]
+    assert bodies[0] == bodies[1] and [len(sent) for sent in bodies[0]] == [12, 4, 4, 4]
+    assert sum(ours.trace.bytes_sent()) == 28 * 24 + 24 * 3 * (2 * 4 + 1)  # a pull and a push each step, and an end
 
 
 @pytest.mark.ranks

@@ -12,6 +12,7 @@
 shards.py    which rows of which parameter lie on which server, and what a request says
 client.py    `Client`: pull and push
 server.py    `Server`: the loop that answers, and what it does when a worker is gone
+inbox.py     whose request is next
 update.py    how gradients become an update
 log.py       what was applied: staleness, leads, and what stands in the log twice
 """

@@ -66,7 +66,9 @@ class Client:
                 f"not {tuple(gradient.shape)} {gradient.dtype}"
             )
         values = gradient.detach().reshape(wanted or (1,))
-        ids, values = (None, values.clone()) if rows is None else summed(rows, values)
+        ids, values = (
+            (None, values.clone(memory_format=torch.contiguous_format)) if rows is None else summed(rows, values)
+        )
         with self._request("push"):
             self._ask(PUSH, name, ids)
             self._send([values[part] for part in self.shards.parts(name, ids)])

@@ -1,18 +1,12 @@
 """The server's side: a loop that answers whoever comes first, and lets wait whom the policy lets wait.
 
-Order. On the virtual clock a request is served when the next one of every worker is known that could still send one
-(a worker whose pull waits cannot): then the earliest is known, by the worker's time and rank. This is the conservative
-rule of discrete-event simulation (Chandy & Misra 1979), so a run is exact, repeatable, and the same on all servers. On
-the wall clock the earliest of those that are here is served, and servers may differ.
-
-Loss. A worker that is gone is no longer counted, so nobody waits for it. What it pushed for an update that it did not
+A worker that is gone is no longer counted, so nobody waits for it. What it pushed for an update that it did not
 tick is dropped as a whole, and so is a push that was half here.
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -20,14 +14,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from labkit.optim.synchrony import DelayCompensation, Policy
+from labkit.parallel.server.inbox import Inbox
 from labkit.parallel.server.log import Update, Wait
-from labkit.parallel.server.shards import END, PULL, TICK, WHOLE, Shards, no_head
+from labkit.parallel.server.shards import END, PULL, TICK, WHOLE, Shards
 from labkit.parallel.server.update import Pushed, Updates
-from labkit.wire.errors import PeerLost, RefusedError, WaitTimeout
+from labkit.wire.errors import PeerLost, RefusedError
 from labkit.wire.group import Group
 from labkit.wire.handle import MessageHandle
-
-LOOK = 1e-4  # seconds between two looks at whether a request has come
 
 
 def full_rate(tau: int) -> float:
@@ -53,7 +46,7 @@ class Server:
         self.waits: list[Wait] = []
         self.lost: list[int] = []  # workers that went without a word
         own = self.shards.servers.index(group.rank)
-        pieces = {n: x.view(self.shards.shapes[n])[self.shards.parts(n, None)[own]] for n, x in named.items()}
+        pieces = {n: x.reshape(self.shards.shapes[n])[self.shards.parts(n, None)[own]] for n, x in named.items()}
         self._updates = Updates(pieces, optimizer, rate, compensation)
         workers = self.shards.workers
         self._clocks = dict.fromkeys(workers, 0)  # of those that are not gone
@@ -65,7 +58,7 @@ class Server:
         self._answers: dict[int, MessageHandle] = {}
         self._leaving: set[int] = set()  # workers that have ended, and do not know yet that all of theirs is applied
         self._farewells: list[MessageHandle] = []
-        self._heads: dict[int, tuple[Tensor, MessageHandle]] = {}
+        self._inbox = Inbox(group)
 
     @property
     def parameters(self) -> dict[str, Tensor]:
@@ -75,9 +68,9 @@ class Server:
     def serve(self) -> list[Update]:
         """Answer until all workers have ended or are gone; returns the log. Refuses NaN with the worker's rank."""
         for worker in self._clocks:
-            self._listen(worker)
+            self._inbox.listen(worker)
         while self._clocks:
-            worker = self._next()
+            worker = self._inbox.next()
             try:
                 self._take(worker)
             except PeerLost:
@@ -89,37 +82,17 @@ class Server:
                 answer.wait()
         return self.log
 
-    def _listen(self, worker: int) -> None:
-        head = no_head()
-        self._heads[worker] = head, self.group.irecv(head, worker)
-
-    def _next(self) -> int:
-        """The worker to be served next: who is gone, or else whose request is the earliest."""
-        enough = all if self.group.context.clock_here().virtual else any
-        until = time.monotonic() + self.group.context.timeout
-        while not enough(handle.done() for _, handle in self._heads.values()):
-            if time.monotonic() > until:
-                silent = [w for w, (_, handle) in self._heads.items() if not handle.done()]
-                raise WaitTimeout(
-                    f"{self._me} waited {self.group.context.timeout:g} s for a request of ranks "
-                    f"{silent}: do they call end()?"
-                )
-            time.sleep(LOOK)
-        return min((int(head[-1]), w) for w, (head, handle) in self._heads.items() if handle.done())[1]
-
     def _take(self, worker: int) -> None:
         """Serve one request. Raises PeerLost if its worker is gone."""
-        head, handle = self._heads.pop(worker)
-        handle.wait()
+        what, clock, number, count = self._inbox.take(worker)
         if worker in self._answers:
             self._answers.pop(worker).wait()
-        what, clock, number, count, _ = head.tolist()
         if what == END:
             self._drop(worker)
             self._leaving.add(worker)
         elif what == TICK:
             self._tick(worker, clock)
-            self._listen(worker)
+            self._inbox.listen(worker)
         else:
             name = self.shards.names[number]
             rows = None if count == WHOLE else self.group.recv(torch.empty(count, dtype=torch.int64), worker)
@@ -128,7 +101,7 @@ class Server:
                 self._waiting[worker] = name, rows, None
             else:
                 self._push(worker, clock, name, rows)
-                self._listen(worker)
+                self._inbox.listen(worker)
 
     def _push(self, worker: int, clock: int, name: str, rows: Tensor | None) -> None:
         """Take a part of a worker's update."""
@@ -151,7 +124,7 @@ class Server:
 
     def _drop(self, worker: int) -> None:
         """This worker is no longer counted. What it has finished is applied all the same."""
-        for of_worker in (self._clocks, self._pushed, self._heads, self._waiting, self._answers):
+        for of_worker in (self._clocks, self._pushed, self._waiting, self._answers):
             of_worker.pop(worker, None)
 
     def _go_on(self) -> None:
@@ -187,7 +160,7 @@ class Server:
             self._read_at[worker], self._version[worker] = self._clocks[worker], len(self.log)
         with contextlib.suppress(PeerLost):  # who listens to it next will learn of it
             self._answers[worker] = self.group.isend(self._updates.read(worker, name, rows), worker)
-        self._listen(worker)
+        self._inbox.listen(worker)
 
     def _first_row(self, name: str) -> int:
         return self.shards.parts(name, None)[self.shards.servers.index(self.group.rank)].start

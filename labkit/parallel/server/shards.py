@@ -19,15 +19,9 @@ from labkit.wire.errors import RefusedError
 from labkit.wire.group import Group
 
 PULL, PUSH, TICK, END = range(4)
-# What is asked; the worker's clock; which parameter; how many rows of this server, or WHOLE for all; the worker's time
-# in nanoseconds. A head that never came keeps its -1, and so stands before all that did.
-HEAD = 5
+# The head of a request: what is asked; the worker's clock; which parameter; how many rows of this server, or WHOLE for
+# all; the worker's time in nanoseconds.
 WHOLE = -1
-
-
-def no_head() -> Tensor:
-    """Room for the head of a request: HEAD int64."""
-    return torch.full((HEAD,), -1, dtype=torch.int64)
 
 
 class Shards:

@@ -52,7 +52,7 @@ class Updates:
             raise RefusedError(f"{whose} pushed rows of {name!r}, and delay compensation is for whole parameters only")
 
     def apply(self, pushed: Sequence[tuple[int, Pushed]], tau: int) -> None:
-        """One step with the average of what these workers pushed, added in this order."""
+        """One step with the average of what these workers pushed, added in this order; who pushed none counts as 0."""
         for name, p in self.pieces.items():
             parts = [self._compensated(worker, name, part) for worker, own in pushed for part in own.get(name, ())]
             p.grad = _average(parts, p, len(pushed)) if parts else None
