@@ -66,9 +66,10 @@ class Client:
                 f"not {tuple(gradient.shape)} {gradient.dtype}"
             )
         values = gradient.detach().reshape(wanted or (1,))
-        ids, values = (
-            (None, values.clone(memory_format=torch.contiguous_format)) if rows is None else summed(rows, values)
-        )
+        ids = None
+        if rows is not None:
+            ids, values = summed(rows, values)
+        values = values.clone(memory_format=torch.contiguous_format)  # the caller may change its own meanwhile
         with self._request("push"):
             self._ask(PUSH, name, ids)
             self._send([values[part] for part in self.shards.parts(name, ids)])
@@ -118,7 +119,7 @@ class Client:
                 ) from why
 
     def _ask(self, what: int, name: str | None = None, ids: Tensor | None = None) -> None:
-        """Send the head of a request to every server, and the ids of its rows to each that has some."""
+        """Send every server the head of a request and, if it is about some rows, the ids of its own."""
         self._settle()
         number = -1 if name is None else self.shards.names.index(name)
         parts = [slice(0, 0)] * len(self.shards.servers) if name is None else self.shards.parts(name, ids)

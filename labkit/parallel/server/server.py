@@ -32,7 +32,8 @@ class Server:
     """One server. Made on all servers while the workers make their `Client`, with the same arguments.
 
     named: the parameters by name, with the values to begin with (those of this server's own rows count).
-    optimizer, rate, compensation: see `Updates`. A worker's update is logged once, by each server.
+    optimizer, rate, compensation: see `Updates`. Each server logs a worker's update, once. A worker that dies in the
+    middle of `tick` may leave an update that some servers have applied and others have not: their logs show it.
     """
 
     def __init__(
