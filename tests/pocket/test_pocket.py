@@ -18,7 +18,7 @@ from labkit.models import GPTConfig, seeded
 from labkit.models.gpt import Attention, Block, FeedForward
 from labkit.models.moe import MoE, MoEConfig
 from labkit.optim.compression import Compressed, PowerSGD, TopK
-from labkit.optim.synchrony import SSP
+from labkit.optim.synchrony import SSP, LocalSGD, nesterov
 from labkit.parallel import pipeline as full_pipelines
 from labkit.parallel.context.parallel import ContextParallel
 from labkit.parallel.tensor.attention import TensorParallelAttention
@@ -29,6 +29,7 @@ from labkit.pocket import (
     experts,
     fsdp,
     ftar,
+    local_sgd,
     one_f_one_b,
     parameter_server,
     power_sgd,
@@ -337,6 +338,8 @@ def test_checkpointing_keeps_the_input_alone_and_gives_the_same_gradients() -> N
 
 
 def test_every_edition_is_compared_and_fits_on_two_screens() -> None:
+    others = ["checkpointing", "experts", "ftar", "local_sgd", "one_f_one_b", "ring_attention", "tensor_parallel",
+              "ulysses"]  # fmt: skip
     others = ["checkpointing", "experts", "ftar", "one_f_one_b", "parameter_server", "ring_attention"]
     others += ["tensor_parallel", "ulysses"]
     assert [path.stem for path in FILES] == sorted([*SAME, *others])
@@ -394,6 +397,34 @@ def test_an_edition_is_equal_to_the_full_one_in_weights_and_bytes(name: str, siz
     alike = name != "fsdp"  # there each rank has its own shards
     assert all(torch.equal(a, b) for r in ours.results for a, b in zip(r, ours.results[0], strict=True) if alike)
     assert bytes_of_steps(ours) == bytes_of_steps(full) and (size == 1 or min(map(min, bytes_of_steps(ours))) > 0)
+
+
+def alone_for_a_while(make: Any) -> Any:
+    """make(module, group, inner): what steps, with rounds of two steps."""
+
+    def wrap(module: Any, group: Any) -> Any:
+        inner = torch.optim.AdamW(module.parameters(), **ADAMW)
+        stepping = make(module, group, inner)
+        stepping.zero_grad = inner.zero_grad
+        return module, stepping, list(module.parameters())
+
+    return wrap
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("size", [3, 1])
+def test_diloco_is_equal_to_the_full_one_in_weights_and_bytes(size: int) -> None:
+    ours, full = (
+        labkit.launch(train, size, alone_for_a_while(make), 5, transport="local")
+        for make in (
+            lambda module, group, inner: local_sgd.DiLoCo(module, group, inner, 2),
+            lambda module, group, inner: LocalSGD(module, group, inner, 2, nesterov()),
+        )
+    )
+    for mine, theirs in zip(ours.results, full.results, strict=True):
+        assert all(torch.allclose(a, b, rtol=0, atol=1e-6) for a, b in zip(mine, theirs, strict=True))
+    sent = [[sum(m.nbytes for m in run.trace.sends if m.step == s) for s in range(1, 6)] for run in (ours, full)]
+    assert sent[0] == sent[1] and [n > 0 for n in sent[0]] == [False, size > 1, False, size > 1, False]
 
 
 CHUNKS = {"chunk_bytes": 400, "chunks": 3}  # several rounds of the ring, and a last one that is not full
