@@ -177,7 +177,7 @@ def _spec(
             "text": [[short(v / unit) if v else "" for v in row] for row in numbers],
             "texttemplate": "%{text}", "textfont": {"color": ON_COLOUR}, "colorscale": scale, "showscale": False,
             "xgap": 2, "ygap": 2, "name": caption,
-            "hovertemplate": "rank %{y} to rank %{x}: %{z:,} bytes<extra></extra>",
+            "hovertemplate": "%{y} %{x}: %{z:,} bytes<extra></extra>",  # the labels: rank 2 to 3
         })  # fmt: skip
         sums = [(size, r, short(sum(row) / unit)) for r, row in enumerate(numbers)]
         sums += [(c, size, short(sum(row[c] for row in numbers) / unit)) for c in range(size)]

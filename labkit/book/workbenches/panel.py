@@ -128,6 +128,9 @@ class Pane:
         if axis is not None and isinstance(ghost, Figure) and ghost.spec is not None:
             layout = _on_axis(layout, axis)
             self.kept.append(live_plot(ghost.spec["data"], _on_axis(ghost.spec["layout"], axis)))
+        if self._plot is not None and self._plot not in self.box.children:
+            self._plot.close()  # while it was off the page it has missed what was sent to it
+            self._plot = None
         if self._plot is None:
             self._plot = live_plot(data, layout)
         else:
