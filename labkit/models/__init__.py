@@ -5,6 +5,7 @@ with the same seed hold the same weights, with no message between them.
 """
 
 from labkit.models.cnn import CNN, CNNConfig
+from labkit.models.dlrm import DLRM, DLRMConfig
 from labkit.models.gpt import GPT, GPTConfig, next_token_loss
 from labkit.models.mlp import MLP, MLPConfig
 from labkit.models.moe import MoE, MoEConfig
@@ -12,10 +13,12 @@ from labkit.models.weights import flat_gradient, num_parameters, seeded, state
 
 __all__ = [
     "CNN",
+    "DLRM",
     "GPT",
     "MLP",
     "MoE",
     "CNNConfig",
+    "DLRMConfig",
     "GPTConfig",
     "MLPConfig",
     "MoEConfig",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
 import torch
-from slices import LONG, TRANSPORTS, few
+from slices import TRANSPORTS, few
 from torch import nn
 
-from labkit import RankFailed, cost, launch
+from labkit import cost, launch
+from labkit.collectives import all_gather
+from labkit.cost.collectives.ring import ring_all_reduce
 from labkit.parallel.embedding.moving import load_by_bucket
 from labkit.parallel.embedding.optimizers import SGD, Adagrad, LazyAdam, RowwiseAdagrad
 from labkit.parallel.embedding.sharded import ShardedEmbedding, ShardedEmbeddings
@@ -19,112 +20,367 @@ from labkit.wire.errors import RefusedError
 
 pytestmark = pytest.mark.ranks
 
-NUM, DIM, BATCH, BAG, STEPS = 23, 5, 30, 4, 4
-DOUBLE = {"dtype": torch.float64}
+NUM, DIM, BATCH, BAG, STEPS = 23, 5, 20, 4, 3
 CUTS = {
-    "range": TableConfig(NUM, DIM, "rows"),
-    "modulo": TableConfig(NUM, DIM, "rows", by="modulo", buckets=7),
+    "range": TableConfig(NUM, DIM),
+    "modulo": TableConfig(NUM, DIM, by="modulo", buckets=7),
     "columns": TableConfig(NUM, DIM, "columns"),
-    "table": TableConfig(NUM, DIM, "table", owner=1),
-    "cached": TableConfig(NUM, DIM, "rows", cache=2, policy="lfu"),
-    "one by one": TableConfig(NUM, DIM, "rows", by="modulo", mode=None),
-    "mean": TableConfig(NUM, DIM, "columns", mode="mean"),
+    "mean of columns": TableConfig(NUM, DIM, "columns", mode="mean"),
+    "table": TableConfig(NUM, DIM, "table"),
+    "cached": TableConfig(NUM, DIM, cache=2, policy="lfu"),
+    "one by one": TableConfig(NUM, DIM, by="modulo", mode=None),
 }
 RULES = {
-    "sgd": (SGD(0.3), lambda p: torch.optim.SGD(p, 0.3)),
-    "adagrad": (Adagrad(0.3), lambda p: torch.optim.Adagrad(p, 0.3)),
-    "adam": (LazyAdam(0.1), lambda p: torch.optim.SparseAdam(p, 0.1)),
     "rowwise": (RowwiseAdagrad(0.3), None),
+    "adam": (LazyAdam(0.1), lambda p: torch.optim.SparseAdam(p, 0.1)),
+    "adagrad": (Adagrad(0.3), lambda p: torch.optim.Adagrad(p, 0.3)),
+    "sgd": (SGD(0.3), lambda p: torch.optim.SGD(p, 0.3)),
 }
 
 
-def first_rows():
-    return torch.randn(NUM, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def ids_of(step, pattern):
-    """(b, bag) ids of all ranks. "many": each id many times over; "few": one id only; "any": some, and some never."""
-    dice = torch.Generator().manual_seed(step)
-    top = {"many": 3, "few": 1, "any": NUM}[pattern]
-    return (torch.randint(top, (BATCH, BAG), generator=dice) + 5 * step) % NUM
+def ids_of(step):
+    """(b, bag) ids of all ranks: each many times over, then one alone, then any, so that some rest for a while."""
+    ids = torch.randint((3, 1, NUM)[step % 3], (BATCH, BAG), generator=torch.Generator().manual_seed(step))
+    return (ids + 5 * step) % NUM
 
 
-def score(pooled, step):
-    """A loss whose gradient differs in every number."""
-    dice = torch.Generator().manual_seed(100 + step)
-    return torch.tanh(pooled) * torch.randn(pooled.shape, dtype=torch.float64, generator=dice)
+def loss_of(looked_up, step):
+    """The sum over the examples of a loss whose gradient differs in every number."""
+    return (torch.tanh(looked_up) * drawn(BATCH, BAG, DIM, seed=9 + step).mean(1)).sum()
 
 
-def whole(mode, rule, pattern):
+def whole(mode, rule):
     """What one device has after some steps, by PyTorch's own layers and optimizers."""
-    rows = first_rows()
-    layer = (
-        nn.Embedding.from_pretrained(rows, freeze=False, sparse=True)
-        if mode is None
-        else nn.EmbeddingBag.from_pretrained(rows, freeze=False, sparse=True, mode=mode)
-    )
+    kind = nn.Embedding if mode is None else nn.EmbeddingBag
+    layer = kind.from_pretrained(drawn(NUM, DIM), freeze=False, sparse=True, **({"mode": mode} if mode else {}))
     make = RULES[rule][1]
     optimizer = make(layer.parameters()) if make else None
     squares = torch.zeros(NUM, 1, dtype=torch.float64)
     for step in range(STEPS):
         layer.zero_grad()
-        score(layer(ids_of(step, pattern)), step).mean(0).sum().backward()
+        out = layer(ids_of(step))
+        loss_of(out if mode else out.sum(1), step).backward()
         if optimizer:
             optimizer.step()
-        else:  # FBGEMM's exact row-wise Adagrad, which is not in PyTorch
+        else:  # FBGEMM's exact row-wise Adagrad, which PyTorch itself does not have
             g = layer.weight.grad.to_dense()
             squares += g.square().mean(1, keepdim=True)
-            with torch.no_grad():
-                layer.weight -= 0.3 * g / (squares.sqrt() + 1e-8)
+            layer.weight.data -= 0.3 * g / (squares.sqrt() + 1e-8)
     return layer.weight.detach()
 
 
-def train(table, group, pattern, between=None):
-    results = []
-    for step in range(STEPS):
-        mine = [x.tensor_split(group.size)[group.rank] for x in (ids_of(step, pattern),)][0]
-        pooled = table(mine)
-        results.append(pooled.detach())
-        share = group.size * len(mine) / BATCH  # uneven batches: of the mean over all examples
-        weights = score(torch.zeros(BATCH, *pooled.shape[1:], dtype=torch.float64), step)  # only its shape is used
-        assert weights.shape[1:] == pooled.shape[1:]
-        full = torch.zeros(BATCH, *pooled.shape[1:], dtype=torch.float64)
-        start = sum(len(x) for x in full.tensor_split(group.size)[: group.rank])
-        placed = torch.cat([full[:start], pooled, full[start + len(mine) :]])
-        (share * score(placed, step)[start : start + len(mine)].mean(0).sum()).backward()
-        table.step()
-        if between:
-            between(table, group, step)
-    return table.table.whole(), results
+def steps_of(tables, group, steps, after=lambda tables, step: None):
+    """Train tables by this rank's part of the examples."""
+    for step in steps:
+        group.step(step + 1)
+        mine = torch.arange(BATCH).tensor_split(group.size)[group.rank]
+        outs = tables([ids_of(step)[mine] for _ in tables.tables])
+        for out, table in zip(outs, tables.tables.values(), strict=True):
+            pooled = out if table.config.mode else out.sum(1)
+            rows = torch.zeros(BATCH, DIM, dtype=torch.float64).index_copy(0, mine, pooled)
+            loss_of(rows, step).backward(retain_graph=True)  # those of others are zeros, and tanh(0) is 0
+        tables.step()
+        after(tables, step)
+    return tables
 
 
-def on_rank(group, cases, between=None):
-    found = []
-    for config, rule, pattern in cases:
-        table = ShardedEmbeddings({"table": config}, group, RULES[rule][0], init={"table": first_rows().__getitem__},
-                                  **DOUBLE)  # fmt: skip
-        table.table = table.tables["table"]
-        one = lambda ids, table=table: table([ids])[0]  # noqa: E731
-        found.append(train(_One(table, one), group, pattern, between)[0])
+def made(group, configs, rule=RULES["sgd"][0]):
+    begin = dict.fromkeys(configs, drawn(NUM, DIM).__getitem__)
+    return ShardedEmbeddings(configs, group, rule, average=False, dtype=torch.float64, init=begin)
+
+
+def all_cuts(group):
+    """All tables at once, which share every message."""
+    found = {}
+    for name, (rule, _) in RULES.items():
+        cuts = {cut: replace(config, owner=(group.size - 1)) for cut, config in CUTS.items()}
+        tables = steps_of(made(group, cuts, rule), group, range(STEPS))
+        found |= {(cut, name): table.whole() for cut, table in tables.tables.items()}
     return found
 
 
-class _One:
-    def __init__(self, tables, call):
-        self.table, self.step, self.tables, self._call = tables.table, tables.step, tables, call
-
-    def __call__(self, ids):
-        return self._call(ids)
-
-
 @pytest.mark.parametrize("size", few([3, 1, 2, 5], 2))
-def test_a_cut_table_is_the_whole_one(size):
-    cases = [
-        (replace(CUTS[cut], owner=CUTS[cut].owner % size), rule, pattern)
-        for cut, rule, pattern in itertools.product(CUTS, RULES, ("many", "few", "any"))
-    ]
-    for ranks in zip(*launch(on_rank, size, cases, transport="local").results, strict=True):
-        assert all(torch.equal(ranks[0], other) for other in ranks)
-    for found, (config, rule, pattern) in zip(launch(on_rank, size, cases).results[0], cases, strict=True):
-        off = (found - whole(config.mode, rule, pattern)).abs().max()
-        assert off < 1e-12, (config, rule, pattern, off)
+def test_a_cut_table_is_the_whole_one_for_every_cut_and_rule(size):
+    for found in launch(all_cuts, size, transport="local").results:
+        for (cut, rule), table in found.items():
+            off = (table - whole(CUTS[cut].mode, rule)).abs().max()
+            assert off < 1e-12, (cut, rule, off)
+
+
+# -- bytes ---------------------------------------------------------------------------------------------------------
+
+
+def owners(cut, size):
+    """Who is asked for each id, by the plain definition; None: everybody."""
+    ids = torch.arange(NUM)
+    if cut == "columns":
+        return None
+    if cut == "table":
+        return torch.zeros(NUM, dtype=torch.int64)
+    if cut == "modulo":
+        return ids % 7 % size
+    return torch.cat([torch.full((len(part),), r) for r, part in enumerate(ids.tensor_split(size))])
+
+
+def asked(cut, size, step=0, hot=()):
+    """asked[r][s]: different ids that rank r asks of rank s."""
+    found = []
+    for ids in ids_of(step).tensor_split(size):
+        unique = torch.tensor(sorted(set(ids.flatten().tolist()) - set(hot)), dtype=torch.int64)
+        owner = owners(cut, size)
+        found.append([len(unique)] * size if owner is None else owner[unique].bincount(minlength=size).tolist())
+    return found
+
+
+def sent_in(run, step):
+    return [sum(m.nbytes for m in run.trace.sends if (m.src, m.step) == (r, step)) for r in range(run.trace.world_size)]
+
+
+@pytest.mark.parametrize("transport", few(TRANSPORTS))
+def test_bytes_are_those_of_the_rows_that_a_batch_touches(transport):
+    size, cuts = 3, ("range", "modulo", "columns", "table")
+
+    def on_rank(group):
+        tables = made(group, {cut: CUTS[cut] for cut in cuts})
+        steps_of(tables, group, [2])
+        with torch.no_grad():  # evaluation: nothing is pushed, and nothing stays open
+            group.step(10)
+            tables([ids_of(2).tensor_split(group.size)[group.rank] for _ in cuts])
+        group.step(20)
+        assert not tables._open
+
+    run = launch(on_rank, size, transport=transport)
+    widths = [[len(c) for c in torch.arange(DIM).tensor_split(size)] if cut == "columns" else [DIM] * size
+              for cut in cuts]  # fmt: skip
+    by_table = [asked(cut, size, 2) for cut in cuts]
+    assert sent_in(run, 3) == cost.embedding_bytes_by_rank(by_table, widths, itemsize=8)
+    assert sent_in(run, 10) == cost.embedding_bytes_by_rank(by_table, widths, itemsize=8, passes=1)
+
+
+def test_row_wise_adagrad_of_columns_sends_a_number_for_each_touched_row():
+    run = launch(lambda g: steps_of(made(g, {"t": CUTS["columns"]}, RowwiseAdagrad(0.1)), g, [2]).nbytes, 3)
+    widths = [len(c) for c in torch.arange(DIM).tensor_split(3)]
+    pulled = cost.embedding_bytes_by_rank([asked("columns", 3, 2)], [widths], itemsize=8)
+    means = ring_all_reduce.bytes_by_rank(len(ids_of(2).unique()), 8, 3)
+    assert sent_in(run, 3) == [a + b for a, b in zip(pulled, means, strict=True)]
+
+
+# -- skew ----------------------------------------------------------------------------------------------------------
+
+HOT = {0: [0, 1, 2], 1: [5, 6, 11], 2: []}  # held by all from the end of a step on
+
+
+def test_hot_rows_that_all_ranks_hold_change_nothing_but_the_bytes():
+    cuts = {cut: CUTS[cut] for cut in ("range", "modulo", "cached", "one by one")}
+
+    def replicate(tables, step):
+        for name in tables.tables:
+            tables.replicate(name, HOT[step])
+            hot = tables.tables[name].hot
+            same = [] if hot is None else all_gather(hot.rows[None], tables.group)
+            assert all(torch.equal(rows, hot.rows) for rows in same)
+
+    def on_rank(group):
+        tables = steps_of(made(group, cuts, LazyAdam(0.1)), group, range(STEPS), replicate)
+        return {name: table.whole() for name, table in tables.tables.items()}
+
+    run = launch(on_rank, 3)
+    for found in run.results:
+        for cut, table in found.items():
+            assert (table - whole(CUTS[cut].mode, "adam")).abs().max() < 1e-12, cut
+
+    def one(group):
+        tables = made(group, {"range": CUTS["range"]})
+        tables.replicate("range", [7, 3])
+        return steps_of(tables, group, [2]).tables["range"].nbytes
+
+    run = launch(one, 3)
+    pulled = cost.embedding_bytes_by_rank([asked("range", 3, 2, hot=(3, 7))], [[DIM] * 3], itemsize=8)
+    reduced = cost.hot_rows_bytes_by_rank(2, DIM, 3, itemsize=8)
+    assert sent_in(run, 3) == [a + b for a, b in zip(pulled, reduced, strict=True)]
+
+
+@pytest.mark.parametrize("cut", few(["modulo", "cached"]))
+def test_rows_move_while_training_with_their_state_and_nothing_is_lost(cut):
+    first, then = [1, 1, 1, 2, 1, 0, 0], [2, 2, 0, 2, 2, 0, 0]  # at last rank 1 has nothing
+
+    seen = []
+
+    def move(tables, step):
+        group, table = tables.group, tables.tables["t"]
+        before, loads = table.whole(), load_by_bucket(table)
+        group.step(100 + step)
+        if step < 2:
+            seen.append((loads, tables.rebalance("t", (first, then)[step])))
+        group.step(200 + step)
+        assert torch.equal(before, table.whole())
+
+    def on_rank(group):
+        tables = made(group, {"t": replace(CUTS[cut], by="modulo", buckets=7)}, LazyAdam(0.1))
+        steps_of(tables, group, range(STEPS), move)
+        return tables.tables["t"].whole(), seen, tables.tables["t"].asked.numel()
+
+    run = launch(on_rank, 3)
+    rows = [len(range(b, NUM, 7)) for b in range(7)]
+    for n, (old, new) in enumerate((([b % 3 for b in range(7)], first), (first, then))):
+        moved = cost.moved_bytes_by_rank(rows, old, new, 3 * DIM * 8, 3)
+        assert [seen[n][1] for _, seen, _ in run.results] == moved and sum(moved)
+        agreed = 2 * (8 + 16)  # that all ask for the same
+        assert sent_in(run, 100 + n) == [sent + agreed for sent in moved]
+    uniques = [ids.unique() for ids in ids_of(0).tensor_split(3)]
+    counted = sum((ids % 7).bincount(minlength=7) for ids in uniques).tolist()
+    for table, seen, _ in run.results:
+        assert (table - whole("sum", "adam")).abs().max() < 1e-12
+        assert seen[0][0] == counted
+    held = [sum(n for n, owner in zip(rows, then, strict=True) if owner == r) for r in range(3)]
+    assert [found for *_, found in run.results] == held and held[1] == 0
+
+
+def test_two_look_ups_before_a_step_are_one_batch_of_both_and_repeats_are_equal_to_the_bit():
+    def on_rank(group):
+        tables = []
+        for parts in (1, 2, 2):
+            table = ShardedEmbedding(NUM, DIM, group, Adagrad(0.1), by="modulo", dtype=torch.float64)
+            for ids in ids_of(group.rank)[:8].tensor_split(parts):
+                torch.sin(3e3 * table(ids)).sum().backward()
+            table.step()
+            tables.append(table.table.whole())
+        return tables
+
+    for once, twice, again in launch(on_rank, 3).results:
+        assert (once - twice).abs().max() < 1e-12 and torch.equal(twice, again)
+
+
+def test_first_rows_are_the_same_for_every_number_of_ranks_and_every_cut():
+    def on_rank(group):
+        tables = ShardedEmbeddings({"a": CUTS["modulo"], "b": CUTS["columns"]}, group, SGD(1.0), seed=5)
+        return [table.whole() for table in tables.tables.values()]
+
+    one, three = (launch(on_rank, size).results[0] for size in (1, 3))
+    assert all(torch.equal(a, b) for a, b in zip(one, three, strict=True))
+    assert not torch.equal(one[0], one[1]) and one[0].abs().max() <= NUM**-0.5
+
+
+@pytest.mark.long
+def test_ten_million_rows_on_eight_ranks_take_the_memory_of_the_formula():
+    num, dim, size = 10_000_000, 16, 8
+
+    def on_rank(group):
+        table = ShardedEmbedding(num, dim, group, RowwiseAdagrad(0.1), by="modulo")
+        dice = torch.Generator().manual_seed(group.rank)
+        for _ in range(2):
+            table(torch.randint(num, (64, 4), generator=dice)).square().sum().backward()
+            table.step()
+        return table.nbytes
+
+    assert launch(on_rank, size).results == [cost.table_bytes(num // size, dim)] * size
+
+
+# -- offsets and bad input -----------------------------------------------------------------------------------------
+
+
+def test_bags_by_offsets_with_empty_ones_and_a_rank_without_any_id():
+    ids, offsets = torch.tensor([3, 3, 22, 0, 7], dtype=torch.int32), torch.tensor([0, 2, 2, 5])
+
+    def on_rank(group):
+        table = ShardedEmbedding(NUM, DIM, group, SGD(1.0), mode="mean", init=drawn(NUM, DIM).__getitem__,
+                                 average=False, dtype=torch.float64)  # fmt: skip
+        mine = (ids, offsets) if group.rank else (ids[:0], offsets[:2] * 0)
+        out = table(*mine)
+        (out * out).sum().backward()
+        table.step()
+        return out.detach(), table.table.whole()
+
+    layer = nn.EmbeddingBag.from_pretrained(drawn(NUM, DIM), freeze=False, mode="mean")
+    out = layer(ids, offsets)
+    (out * out).sum().backward()
+    results = launch(on_rank, 2).results
+    assert torch.equal(results[0][0], torch.zeros(2, DIM, dtype=torch.float64)) and torch.equal(results[1][0], out)
+    assert (results[0][1] - (layer.weight - layer.weight.grad)).abs().max() < 1e-12
+
+
+def good(tables, group):
+    """A step that is as it should be."""
+    return steps_of(tables, group, [0])
+
+
+def nan(tables, group):
+    (tables([ids_of(0), ids_of(0)])[1] * (float("nan") if group.rank == 1 else 1.0)).sum().backward()
+    tables.step()
+
+
+def open_look_up(tables, group):
+    tables([ids_of(0), ids_of(0)])
+    try:
+        tables.rebalance("a", [0, 0, 0])
+    finally:
+        tables.step()
+
+
+def one_odd(change):
+    """A look-up in which rank 1 brings other ids than it may."""
+    return lambda tables, group: tables([ids_of(0), change(ids_of(0)) if group.rank == 1 else ids_of(0)])
+
+
+BAD = {
+    "on rank 1: table 'b': id 23 is not among its 23 rows, 0 to 22": one_odd(lambda i: i.where(i != i[0, 0], NUM)),
+    "on rank 1: table 'b': id -1 is not": one_odd(lambda i: i.where(i != i[0, 0], -1)),
+    "on rank 1: table 'b': ids are a tensor of int64 or int32, not torch.float32": one_odd(lambda i: i.float()),
+    "on rank 1: table 'b': ids of shape (80,) without offsets": one_odd(lambda i: i.flatten()),
+    "1 tensors of ids, and 2 tables": lambda tables, group: tables([ids_of(0)]),
+    "offsets begin with 0, rise": lambda tables, group: tables(
+        [ids_of(0).flatten()] * 2, [torch.tensor([0, 9]), torch.tensor([0, 9, 7])]
+    ),
+    "no table was looked up with gradients": lambda tables, group: tables.step(),
+    "on rank 1: rank 1: 100 of the ": nan,
+    "gradients of a look-up are still to be pushed": open_look_up,
+    "cut by columns, and every rank": lambda tables, group: tables.replicate("b", [1]),
+    "the tables are 'a', 'b'": lambda tables, group: tables.rebalance("c", [1]),
+    "2 owners for 3 buckets": lambda tables, group: tables.rebalance("a", [0, 1]),
+    "needs a rank from 0 to 2 for each bucket": lambda tables, group: tables.rebalance("a", [0, 1, 3]),
+    "the ranks did not bring the same": lambda tables, group: tables.rebalance("a", [0, 1, group.rank]),
+    "id 23 is not among the rows 0 to 22": lambda tables, group: tables.replicate("a", [NUM]),
+    "shard='columns' of 2 columns on 3": lambda tables, group: ShardedEmbedding(NUM, 2, group, SGD(1.0), "columns"),
+    "rank 1: rule is SGD(lr=2)": lambda tables, group: ShardedEmbedding(NUM, 2, group, SGD(1 + (group.rank == 1))),
+}  # fmt: skip
+
+
+def test_what_cannot_be_is_refused_by_all_ranks_alike_and_training_goes_on():
+    def on_rank(group):
+        tables, said = made(group, {"a": CUTS["range"], "b": CUTS["columns"]}), []
+        for bad in BAD.values():
+            try:
+                bad(tables, group)
+            except RefusedError as refusal:
+                said.append(str(refusal))
+            else:
+                said.append("not refused")
+            tables.zero_grad()  # the batch is dropped
+        plain = tables.tables["a"].whole()
+        return said, plain, good(tables, group).tables["a"].whole()
+
+    run = launch(on_rank, 3, timeout=60)
+    for words, *said in zip(BAD, *(said for said, _, _ in run.results), strict=True):
+        assert len(set(said)) == 1 and words in said[0], (words, said)
+    assert all(not torch.equal(before, after) for _, before, after in run.results)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: TableConfig(0, 4), "num=0"),
+        (lambda: TableConfig(4, 4, "row"), "shard='row': 'rows', 'columns', 'table'"),
+        (lambda: TableConfig(4, 4, mode="max"), "mode='max'"),
+        (lambda: TableConfig(4, 4, by="hash").layout(2), "by='hash'"),
+        (lambda: TableConfig(4, 4, "table", owner=2).layout(2), "a rank from 0 to 1"),
+        (lambda: SGD(0.0), "lr is a number above 0"),
+        (lambda: LazyAdam(0.1, (0.9, 1.0)), "betas"),
+    ],
+)
+def test_options_that_cannot_be(make, words):
+    with pytest.raises(RefusedError, match=words):
+        make()

@@ -43,9 +43,7 @@ class Exchange:
         widths = [[table.layout.widths[rank] for table in self.tables] for rank in range(self.group.size)]
         theirs = [[n * w for n, w in zip(*pair, strict=True)] for pair in zip(self.asked_of, widths, strict=True)]
         came = self._swap(mine, theirs)
-        by_rank = [
-            [rows.view(-1, w) for rows, w in zip(*pair, strict=True)] for pair in zip(came, widths, strict=True)
-        ]
+        by_rank = [[rows.view(-1, w) for rows, w in zip(*pair, strict=True)] for pair in zip(came, widths, strict=True)]
         by_table = zip(*by_rank, strict=True)
         return [t.layout.join(rows, a) for t, a, rows in zip(self.tables, self._asked, by_table, strict=True)]
 

@@ -12,8 +12,10 @@ from labkit.parallel.embedding.table import Table
 
 def first_bad(tables: Sequence[Table], ids: Sequence[Tensor], offsets: Sequence[Tensor | None]) -> str | None:
     """Why these ids cannot be looked up, or None."""
-    if len(ids) != len(tables) or len(offsets) != len(tables):
-        return f"{len(ids)} tensors of ids and {len(offsets)} of offsets for {len(tables)} tables"
+    if len(ids) != len(tables):
+        return f"{len(ids)} tensors of ids, and {len(tables)} tables"
+    if len(offsets) != len(tables):
+        return f"{len(offsets)} tensors of offsets, and {len(tables)} tables: give None for a table without"
     for table, i, starts in zip(tables, ids, offsets, strict=True):
         problem = _bad_ids(table, i) or _bad_bags(table, i, starts)
         if problem:

@@ -83,7 +83,7 @@ class ShardedEmbeddings(nn.Module):
         enabled the look-up is remembered until `step`; there may be several, as many on every rank.
         """
         tables = list(self.tables.values())
-        starts = [None] * len(tables) if offsets is None else list(offsets)
+        starts = [None] * len(ids) if offsets is None else list(offsets)
         agree(self.group, first_bad(tables, ids, starts))
         device, uniques, inverses = self.group.device, [], []
         for i in ids:
@@ -139,6 +139,10 @@ class ShardedEmbeddings(nn.Module):
             table.step(*table.add_up(pairs, scale))
             if table.hot is not None:
                 table.hot.step(scale)
+        self._open.clear()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the look-ups whose gradients were not pushed: what a batch needs that is dropped, on every rank."""
         self._open.clear()
 
     def _unfit(self) -> str | None:

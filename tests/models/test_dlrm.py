@@ -1,0 +1,85 @@
+"""A small DLRM: by hand, learning what can be learned, and with tables that are cut among ranks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from slices import few
+
+from labkit import launch
+from labkit.data import auc, batch_indices, clicks
+from labkit.models import DLRM, DLRMConfig, num_parameters
+from labkit.parallel import DataParallel
+from labkit.parallel.embedding.optimizers import Adagrad
+from labkit.parallel.embedding.sharded import ShardedEmbeddings
+from labkit.parallel.embedding.table import TableConfig
+
+CONFIG = DLRMConfig(rows=(60, 20, 7), dense=3, dim=4, bottom=(8,), top=(8,))
+
+
+def test_the_logit_is_that_of_the_paper():
+    model = DLRM(CONFIG, seed=1)
+    assert num_parameters(model) == CONFIG.num_parameters
+    dense, ids = torch.randn(5, 3), torch.stack([torch.randint(n, (5, 2)) for n in CONFIG.rows], 1)
+    x = F.relu(model.bottom(dense))
+    vectors = [x, *(bag.weight[ids[:, t]].sum(1) for t, bag in enumerate(model.tables.bags))]
+    products = [(vectors[a] * vectors[b]).sum(1) for a in range(4) for b in range(a)]
+    expected = model.top(torch.cat([x, torch.stack(products, 1)], 1))[:, 0]
+    torch.testing.assert_close(model(dense, ids), expected)
+    torch.testing.assert_close(model(dense, ids[:, :, 0]), model(dense, ids[:, :, :1]))
+    with pytest.raises(ValueError, match="one category or more"):
+        DLRMConfig(rows=())
+
+
+def train(model, data, step, steps, batch, rank=0, world=1):
+    order = batch_indices(len(data.y), batch, 0, rank, world)
+    for _, which in zip(range(steps), order, strict=False):
+        model.zero_grad()
+        F.binary_cross_entropy_with_logits(model(data.dense[which], data.ids[which]), data.y[which]).backward()
+        step()
+    return model
+
+
+def test_it_learns_what_can_be_learned():
+    """Clicks of others: better than a model without ids could be, and worse than who knows the hidden model."""
+    rows = (500, 100, 10)
+    data, others = clicks(20_000, rows), clicks(5_000, rows, part=1)
+    model = DLRM(DLRMConfig(rows=rows))
+    optimizer = torch.optim.Adagrad(model.parameters(), 0.05)
+    before = auc(model(others.dense, others.ids).detach(), others.y)
+    train(model, data, optimizer.step, 150, 256)
+    found, best = auc(model(others.dense, others.ids).detach(), others.y), auc(others.p, others.y)
+    assert before < 0.6 and 0.75 < found < best, (before, found, best)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("size", few([3, 2]))
+def test_with_cut_tables_and_data_parallel_perceptrons_it_is_the_model_of_one_process(size):
+    data, steps, batch = clicks(300, CONFIG.rows, dense=3), 5, 12
+
+    def on_rank(group):
+        cuts = [TableConfig(60, 4, "rows", by="modulo"), TableConfig(20, 4, "columns"), TableConfig(7, 4, "table")]
+        rule = Adagrad(0.1)
+        if group.size > 4:
+            raise AssertionError("columns")
+        tables = ShardedEmbeddings({f"t{n}": cut for n, cut in enumerate(cuts)}, group, rule, dtype=torch.float64)
+        model = DLRM(CONFIG, tables=tables).double()
+        wrapped = DataParallel(model, group)
+        optimizer = torch.optim.Adagrad(model.parameters(), 0.1)
+
+        def step():
+            optimizer.step()
+            tables.step()
+
+        wide = data._replace(dense=data.dense.double(), y=data.y.double())
+        train(wrapped, wide, step, steps, batch // group.size, group.rank, group.size)
+        return [t.whole() for t in tables.tables.values()], [p.detach() for p in model.parameters()]
+
+    one = DLRM(CONFIG).double()
+    for bag, n in zip(one.tables.bags, range(3), strict=True):
+        assert bag.weight.shape == (CONFIG.rows[n], 4)
+    alone = launch(on_rank, 1).results[0]
+    for tables, weights in launch(on_rank, size).results:
+        for a, b in zip((*tables, *weights), (*alone[0], *alone[1]), strict=True):
+            assert (a - b).abs().max() < 1e-12
