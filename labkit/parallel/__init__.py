@@ -13,6 +13,7 @@
     ContextParallel(group)           every rank holds a part of each sequence: `labkit.parallel.context`
     ExpertParallel(group)            every rank holds some experts, and tokens go to them: `labkit.parallel.expert`
     Server(...), Client(...)         some ranks hold the weights, the others compute gradients: `labkit.parallel.server`
+    ShardedEmbeddings(tables, ...)   large tables cut among ranks; touched rows travel: `labkit.parallel.embedding`
     Hybrid(group, model, config)     all of them at once, along the axes of a mesh: `labkit.parallel.hybrid`
     Pipeline(modules, group, loss)   every rank holds some layers, and runs a schedule: `labkit.parallel.pipeline`
     checkpoint(function, *inputs)    activations computed again in backward, in place of kept

@@ -5,6 +5,8 @@ from .data.buckets import Bucket as Bucket
 from .data.hooks import all_reduce_hook as all_reduce_hook, bf16_hook as bf16_hook
 from .data.sampler import Sampler as Sampler
 from .data.wrapper import DataParallel as DataParallel
+from .embedding.sharded import ShardedEmbedding as ShardedEmbedding, ShardedEmbeddings as ShardedEmbeddings
+from .embedding.table import TableConfig as TableConfig
 from .emulated_gpu import EmulatedGpu as EmulatedGpu, Speeds as Speeds
 from .expert.parallel import ExpertParallel as ExpertParallel
 from .flat import Flat as Flat, Piece as Piece

@@ -57,29 +57,27 @@ def test_it_learns_what_can_be_learned():
 @pytest.mark.parametrize("size", few([3, 2]))
 def test_with_cut_tables_and_data_parallel_perceptrons_it_is_the_model_of_one_process(size):
     data, steps, batch = clicks(300, CONFIG.rows, dense=3), 5, 12
+    data = data._replace(dense=data.dense.double(), y=data.y.double())
+    cuts = {"a": TableConfig(60, 4, by="modulo"), "b": TableConfig(20, 4, "columns"), "c": TableConfig(7, 4, "table")}
 
     def on_rank(group):
-        cuts = [TableConfig(60, 4, "rows", by="modulo"), TableConfig(20, 4, "columns"), TableConfig(7, 4, "table")]
-        rule = Adagrad(0.1)
-        if group.size > 4:
-            raise AssertionError("columns")
-        tables = ShardedEmbeddings({f"t{n}": cut for n, cut in enumerate(cuts)}, group, rule, dtype=torch.float64)
+        begin = [bag.weight.detach().double() for bag in DLRM(CONFIG).tables.bags]
+        narrow = ShardedEmbeddings(cuts, group, Adagrad(0.1))
+        assert all(torch.equal(t.whole().double(), w) for t, w in zip(narrow.tables.values(), begin, strict=True))
+        first = {name: w.__getitem__ for name, w in zip(cuts, begin, strict=True)}
+        tables = ShardedEmbeddings(cuts, group, Adagrad(0.1), dtype=torch.float64, init=first)
         model = DLRM(CONFIG, tables=tables).double()
-        wrapped = DataParallel(model, group)
         optimizer = torch.optim.Adagrad(model.parameters(), 0.1)
 
         def step():
             optimizer.step()
             tables.step()
 
-        wide = data._replace(dense=data.dense.double(), y=data.y.double())
-        train(wrapped, wide, step, steps, batch // group.size, group.rank, group.size)
-        return [t.whole() for t in tables.tables.values()], [p.detach() for p in model.parameters()]
+        train(DataParallel(model, group), data, step, steps, batch // group.size, group.rank, group.size)
+        return [*(p.detach() for p in model.parameters()), *(t.whole() for t in tables.tables.values())]
 
     one = DLRM(CONFIG).double()
-    for bag, n in zip(one.tables.bags, range(3), strict=True):
-        assert bag.weight.shape == (CONFIG.rows[n], 4)
-    alone = launch(on_rank, 1).results[0]
-    for tables, weights in launch(on_rank, size).results:
-        for a, b in zip((*tables, *weights), (*alone[0], *alone[1]), strict=True):
-            assert (a - b).abs().max() < 1e-12
+    train(one, data, torch.optim.Adagrad(one.parameters(), 0.1).step, steps, batch)
+    for weights in launch(on_rank, size).results:
+        for found, expected in zip(weights, one.parameters(), strict=True):
+            assert (found - expected).abs().max() < 1e-12

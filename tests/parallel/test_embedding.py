@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -9,9 +10,10 @@ import torch
 from slices import TRANSPORTS, few
 from torch import nn
 
-from labkit import cost, launch
+from labkit import Link, Network, cost, launch
 from labkit.collectives import all_gather
 from labkit.cost.collectives.ring import ring_all_reduce
+from labkit.data import zipf_ids
 from labkit.parallel.embedding.moving import load_by_bucket
 from labkit.parallel.embedding.optimizers import SGD, Adagrad, LazyAdam, RowwiseAdagrad
 from labkit.parallel.embedding.sharded import ShardedEmbedding, ShardedEmbeddings
@@ -53,6 +55,7 @@ def loss_of(looked_up, step):
     return (torch.tanh(looked_up) * drawn(BATCH, BAG, DIM, seed=9 + step).mean(1)).sum()
 
 
+@functools.cache
 def whole(mode, rule):
     """What one device has after some steps, by PyTorch's own layers and optimizers."""
     kind = nn.Embedding if mode is None else nn.EmbeddingBag
@@ -204,6 +207,35 @@ def test_hot_rows_that_all_ranks_hold_change_nothing_but_the_bytes():
     assert sent_in(run, 3) == [a + b for a, b in zip(pulled, reduced, strict=True)]
 
 
+def test_popular_rows_make_a_shard_hot_unless_they_are_spread_or_held_by_all():
+    """What each shard is asked for is Zipf's law, within 5 standard errors (of a sum of few that are not alike, so less
+    than Poisson's); and the slower the link of the hottest rank, the longer all wait for it."""
+    rows, batch, steps, size = 200, 60, 20, 3
+    network = Network(1, size, Link(bandwidth=1e7, latency=0.0), Link(bandwidth=1e7, latency=0.0))
+
+    def on_rank(group, by, hot):
+        table = ShardedEmbedding(rows, 16, group, SGD(0.1), by=by)
+        table.replicate("table", range(hot))
+        dice = torch.Generator().manual_seed(group.rank)
+        group.step(1)
+        for _ in range(steps):
+            table(zipf_ids((batch, 1), rows, 1.1, dice)).sum().backward()
+            table.step()
+        group.step(2)
+        return load_by_bucket(table.table)
+
+    times = {}
+    for by, hot in (("range", 0), ("modulo", 0), ("range", 10)):
+        run = launch(on_rank, size, by, hot, clock="virtual", network=network)
+        begin, end = run.trace.during_step(1)
+        times[by, hot] = end - begin
+        if not hot:
+            lookups = cost.zipf_unique(rows, 1.1, batch) * steps * size
+            for load, share in zip(run.results[0], cost.zipf_shard_loads(rows, 1.1, size, by, batch), strict=True):
+                assert abs(load - share * lookups) < 5 * (share * lookups) ** 0.5
+    assert times["range", 0] > 1.2 * max(times["modulo", 0], times["range", 10]), times
+
+
 @pytest.mark.parametrize("cut", few(["modulo", "cached"]))
 def test_rows_move_while_training_with_their_state_and_nothing_is_lost(cut):
     first, then = [1, 1, 1, 2, 1, 0, 0], [2, 2, 0, 2, 2, 0, 0]  # at last rank 1 has nothing
@@ -336,7 +368,7 @@ BAD = {
         [ids_of(0).flatten()] * 2, [torch.tensor([0, 9]), torch.tensor([0, 9, 7])]
     ),
     "no table was looked up with gradients": lambda tables, group: tables.step(),
-    "on rank 1: rank 1: 100 of the ": nan,
+    "on rank 1: rank 1: 15 of the 15 numbers in the gradient of 'b'": nan,
     "gradients of a look-up are still to be pushed": open_look_up,
     "cut by columns, and every rank": lambda tables, group: tables.replicate("b", [1]),
     "the tables are 'a', 'b'": lambda tables, group: tables.rebalance("c", [1]),

@@ -21,11 +21,13 @@ from labkit.optim.compression import Compressed, PowerSGD, TopK
 from labkit.optim.synchrony import SSP, LocalSGD, nesterov
 from labkit.parallel import pipeline as full_pipelines
 from labkit.parallel.context.parallel import ContextParallel
+from labkit.parallel.embedding.optimizers import RowwiseAdagrad
 from labkit.parallel.tensor.attention import TensorParallelAttention
 from labkit.parallel.tensor.feed_forward import TensorParallelFeedForward
 from labkit.pocket import (
     checkpointing,
     data_parallel,
+    embedding,
     experts,
     fsdp,
     ftar,
@@ -310,6 +312,38 @@ def test_experts_are_equal_to_the_full_ones_in_gradients_and_bytes(size: int) ->
     assert ours.trace.bytes_sent() == full.trace.bytes_sent() and (size == 1 or min(ours.trace.bytes_sent()) > 0)
 
 
+def looked_up(group: Any, full: bool) -> Any:
+    """Three steps of a table on this rank's own ids; the rows that this rank holds."""
+    options = {"dtype": torch.float64, "average": False, "by": "modulo", "init": first_rows}
+    table: Any = (
+        parallel.ShardedEmbedding(31, 4, group, RowwiseAdagrad(0.1), **options)
+        if full
+        else embedding.Embedding(31, 4, group, lr=0.1, init=first_rows)
+    )
+    generator = torch.Generator().manual_seed(group.rank)
+    for step in range(3):
+        group.step(step + 1)
+        y = table(torch.randint(31, (5 + group.rank, 3), generator=generator))
+        y.tanh().square().sum().backward()
+        table.step()
+    return table.table.store.all()[:, :4] if full else table.rows
+
+
+def first_rows(ids: torch.Tensor) -> torch.Tensor:
+    return torch.sin(ids[:, None] * 4.0 + torch.arange(4)).double()
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("size", [3, 1, 2])
+def test_a_cut_table_is_equal_to_the_full_one_but_for_the_word_by_which_ranks_agree(size: int) -> None:
+    ours, full = (labkit.launch(looked_up, size, way, transport="local") for way in (False, True))
+    for mine, theirs in zip(ours.results, full.results, strict=True):
+        assert torch.allclose(mine, theirs, rtol=0, atol=1e-12)
+        assert (mine - first_rows(torch.arange(31))[: len(mine)]).abs().max() > 0.01
+    agreed = 2 * (size - 1) * cost.ID_BYTES
+    assert [[n + agreed for n in step] for step in bytes_of_steps(ours)] == bytes_of_steps(full)
+
+
 def kept_by(call: Any, block: nn.Module) -> tuple[int, list[torch.Tensor]]:
     """Bytes that autograd keeps of a call, and all gradients after its backward. (Parameters are kept anyway.)"""
     kept, mine = {}, {p.data_ptr() for p in block.parameters()}
@@ -342,6 +376,16 @@ def test_every_edition_is_compared_and_fits_on_two_screens() -> None:
               "ulysses"]  # fmt: skip
     others = ["checkpointing", "experts", "ftar", "one_f_one_b", "parameter_server", "ring_attention"]
     others += ["tensor_parallel", "ulysses"]
+    others = [
+        "checkpointing",
+        "embedding",
+        "experts",
+        "ftar",
+        "one_f_one_b",
+        "ring_attention",
+        "tensor_parallel",
+        "ulysses",
+    ]
     assert [path.stem for path in FILES] == sorted([*SAME, *others])
     for path in FILES:
         assert len(path.read_text().splitlines()) <= 150, path.name

@@ -1,8 +1,8 @@
 """Rows that everybody asks for, held by everybody: read without a message, and their gradients are all-reduced.
 
-A row that n of N ranks ask for in a step costs its owner n rows out and n gradients in; one that is held by all costs
-every rank what one row of a ring all-reduce does, less than two. So the owner's link is relieved, and rows that few
-ranks ask for are not worth it.
+A row that n others ask for in a step crosses the owner's link n times as weights and n times as a gradient. One that is
+held by all crosses every rank's link less than twice, whoever asked for it: as many bytes in all where everybody asks,
+2 (N - 1) rows, but evenly shared out. So a hot owner is relieved, and rows that few ranks ask for are not worth it.
 """
 
 from __future__ import annotations
