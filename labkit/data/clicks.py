@@ -46,7 +46,7 @@ def clicks(count: int, rows: Sequence[int], dense: int = 4, skew: float = 1.1, s
     if count < 1 or not rows or dense < 1:
         raise ValueError(f"count={count}, rows={list(rows)}, dense={dense}: needs an example, a category and a feature")
     hidden = torch.Generator().manual_seed(seed)
-    slope = torch.randn(dense, generator=hidden) / dense**0.5
+    slope = torch.randn(dense, generator=hidden) / (4 * dense) ** 0.5  # who it is says less than what is shown
     alone = [torch.randn(n, generator=hidden) for n in rows]
     in_pairs = [torch.randn(n, PAIRS, generator=hidden) / PAIRS**0.5 for n in rows]
 

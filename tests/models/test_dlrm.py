@@ -42,15 +42,16 @@ def train(model, data, step, steps, batch, rank=0, world=1):
 
 
 def test_it_learns_what_can_be_learned():
-    """Clicks of others: better than a model without ids could be, and worse than who knows the hidden model."""
+    """Clicks of others: better than the same model without ids, and not as good as who knows the hidden model."""
     rows = (500, 100, 10)
-    data, others = clicks(20_000, rows), clicks(5_000, rows, part=1)
-    model = DLRM(DLRMConfig(rows=rows))
-    optimizer = torch.optim.Adagrad(model.parameters(), 0.05)
-    before = auc(model(others.dense, others.ids).detach(), others.y)
-    train(model, data, optimizer.step, 150, 256)
-    found, best = auc(model(others.dense, others.ids).detach(), others.y), auc(others.p, others.y)
-    assert before < 0.6 and 0.75 < found < best, (before, found, best)
+    train_on, others = clicks(8_000, rows, seed=1), clicks(2_000, rows, seed=1, part=1)
+    found = {}
+    for used in (False, True):
+        data, unseen = (part._replace(ids=part.ids * used) for part in (train_on, others))
+        model = DLRM(DLRMConfig(rows=rows))
+        train(model, data, torch.optim.Adagrad(model.parameters(), 0.1).step, 60, 256)
+        found[used] = auc(model(unseen.dense, unseen.ids).detach(), others.y)
+    assert 0.5 < found[False] < found[True] - 0.1 < auc(others.p, others.y) - 0.1, found
 
 
 @pytest.mark.ranks

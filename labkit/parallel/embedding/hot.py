@@ -60,3 +60,15 @@ class HotRows:
     @property
     def nbytes(self) -> int:
         return self.ids.nbytes + self.rows.nbytes + self._pushed.nbytes
+
+
+def hottest(table: Table, count: int) -> list[int]:
+    """The ids that ranks have asked for most often since rows last moved, `count` or all, the same on every rank.
+
+    One all-gather of an id and a number for each of the `count` hottest rows of each rank. Of equals the lower id.
+    """
+    held = table.layout.held(table.group.rank).to(table.asked.device)
+    order = table.asked.argsort(descending=True, stable=True)[:count]
+    mine = torch.stack([held[order], table.asked[order].long()], 1)
+    came = all_gather(mine, table.group, sizes=[min(count, rows) for rows in table.layout.rows_by_rank]).tolist()
+    return [i for i, _ in sorted(came, key=lambda pair: (-pair[1], pair[0]))[:count]]

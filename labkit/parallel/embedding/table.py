@@ -79,7 +79,7 @@ class Table:
         ids = self.layout.held(group.rank)
         full = torch.zeros(len(ids), self.row_width, dtype=dtype)
         mine = self.layout.columns(group.rank) if isinstance(self.layout, Columns) else slice(None)
-        for part, rows in zip(ids.split(1 << 16), full.split(1 << 16), strict=True):  # no second table while it begins
+        for part, rows in zip(ids.split(1 << 12), full.split(1 << 12), strict=True):  # no second table while it begins
             drawn = uniform_rows(part, config.num, config.dim, seed) if init is None else init(part)
             rows[:, : self.width] = drawn[:, mine]
         self.hold(full)
