@@ -4,10 +4,9 @@
 what of the training state each rank holds and sends; `tensor` what tensor parallelism sends (`tensor_step` in a whole
 step) and `tensor_memory` what it holds (`layer_activations` for layers of any widths), `vocabulary` its loss, `layers`
 one layer's work, `placement` which axis belongs on which link; `pipeline` the bubble of each schedule,
-`pipeline_memory` what its ranks hold, `pipeline_traffic` what they send, `depth` how many stages; `hybrid` what a
-rank sends along all axes; `server` what a parameter server moves, and when its port is too narrow.
 `pipeline_memory` what its ranks hold, `pipeline_traffic` what they send, `depth` how many stages; `embedding` what
-tables cut by rows or columns send, and skew; `hybrid` what a rank sends along all axes.
+tables cut by rows or columns send, and skew; `server` what a parameter server moves, and when its port is too narrow;
+`hybrid` what a rank sends along all axes.
 """
 
 from __future__ import annotations
