@@ -225,6 +225,7 @@ def where_they_cross(points: Points, size: int, line: Any) -> book.Conclusion:
         },
         {
             "unseen": "",
+            "agree and earlier": "So the two agree about the large sizes only.",
             "agree": "So the two agree.",
             "near <= 1.15": "At {at_text} the two lines differ by {near_text} only, so the crossing "
             "is decided by what the model leaves out: recursive doubling also has to add up a whole tensor in every "
