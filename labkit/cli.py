@@ -22,6 +22,7 @@ BENCHMARKS = {
     "data-parallel": "DDP, ZeRO-1 and FSDP against PyTorch's own",
     "model-parallel": "tensor and pipeline parallelism against PyTorch's own, and the simulator against runs",
     "hybrid": "context parallelism, all axes at once, and the planner against real runs",
+    "loose": "stragglers, slow links and servers: time to a loss, and updates a second against torch.distributed.rpc",
     "failures": "what fault tolerance costs, and how soon a run goes on when something breaks",
     "ntp": "what replicas of different width cost the whole one, on emulated links",
     "grade": "how long grading takes, and whether it judges right",

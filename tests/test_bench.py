@@ -28,6 +28,25 @@ def test_the_order_alternates():
             ("trace", ["--pairs", "2"]),
             ("workbench", ["--pairs", "2"]),
             (
+                "loose",
+                [
+                    "--parts",
+                    "synchrony,server,rows",
+                    "--seeds",
+                    "1",
+                    "--clocks",
+                    "2",
+                    "--workers",
+                    "1",
+                    "--updates",
+                    "5",
+                    "--pairs",
+                    "2",
+                    "--rows",
+                    "1000",
+                ],
+            ),
+            (
                 "hybrid",
                 [
                     "--parts",
