@@ -48,13 +48,13 @@ WRONG = {
         merged(LOG, "b * out + a * other"): "The shares have changed places",
         merged(LOG, "a * out + other"): "The other part was added whole",
         merged(LOG, "out + b * other"): "The first part was added whole",
-        merged(LOG, "a[..., 0] * out + b * other"): "must match the size",
+        merged(LOG, "a[..., 0] * out + b * other"): "share a last dimension",
         merged("(lse.exp() + other_lse.exp()).log()", SUM): "exp(300) is larger than any float32",
         merged(LOG, SUM, "lse + other_lse"): "the logarithm of the *product*",
         merged(LOG, SUM, "torch.maximum(lse, other_lse)"): "the smaller part is missing from it",
         merged(LOG, SUM, "lse"): "Yours is still that of the first part",
         merged(LOG, SUM, "both[..., None]"): "The mean should have the shape",
-        merged("torch.maximum(lse, other_lse)", f"({SUM}) / (a + b)", "both + (a + b).log()"): "must match the size",
+        merged("torch.maximum(lse, other_lse)", f"({SUM}) / (a + b)", "both + (a + b).log()"): "share a last dimension",
         """
         def merge(out, lse, other, other_lse):
             total = lse[..., None] + other_lse[..., None]
@@ -99,7 +99,7 @@ WRONG = {
     "zigzag": {
         "def zigzag(rank, size, length):\n    pass": "you returned NoneType for rank 0",
         "def zigzag(rank, size, length):\n    return torch.arange(length).chunk(size)[rank]": "rank 0 only",
-        "def zigzag(rank, size, length):\n    return torch.arange(rank, length, size)": "should have",
+        "def zigzag(rank, size, length):\n    return torch.arange(rank, length, size)": "the striped positions",
         "def zigzag(rank, size, length):\n    return torch.arange(length).tensor_split(2 * size)[rank]": "no rank has",
         """
         def zigzag(rank, size, length):
@@ -110,7 +110,7 @@ WRONG = {
         def zigzag(rank, size, length):
             c = torch.arange(length).tensor_split(2 * size)
             return torch.cat((c[rank], c[2 * size - rank]))
-        """: "IndexError",
+        """: "There is no such chunk",
         """
         def zigzag(rank, size, length):
             c = torch.arange(length).tensor_split(2 * size)

@@ -35,7 +35,7 @@ def tiles() -> book.Player:
             done = bool((sums[r] > 1 - 1e-5).all())
             said = (
                 f"Tile {count + 1}: queries {a} to {a + TILE - 1} read keys {b} to {b + TILE - 1}. Only these "
-                f"{TILE * TILE} scores exist. "
+                f"{TILE * TILE if a > b else TILE * (TILE + 1) // 2} scores exist. "
                 + ("These rows are finished." if done else f"{float(sums[r].mean()):.0%} of their sums is there.")
             )
             frames.append((_tiled(title, said, a, b, sums.tolist()), said))
@@ -146,8 +146,8 @@ def around(run: Any) -> book.Player:
     title = "Keys and values go around"
     frames = []
     for i in range(len(holds)):
-        said = f"Round {i}: rank 0 reads block {holds[i][0]}, and so far {i + 1} of {n} blocks. "
-        said += "All queries have met all keys." if i + 1 == len(holds) else "Meanwhile the block moves on to rank 1."
+        said = f"Round {i}: rank 0 holds block {holds[i][0]}, and so far {i + 1} of {n} blocks have been with it. "
+        said += "All queries have met all blocks." if i + 1 == len(holds) else "Meanwhile the block moves on to rank 1."
         frames.append((_circle(title, said, holds, i, run.trace.badge), said))
     rows = [{"round": i} | {f"rank {r}": f"block {b}" for r, b in enumerate(row)} for i, row in enumerate(holds)]
     return book.play(frames, title=title, badge=run.trace.badge, rows=rows, still=min(1, len(holds) - 1))

@@ -107,6 +107,9 @@ def tokens_needed() -> book.Figure:
                      badge="simulated", sentence=said)  # fmt: skip
 
 
+WAYS_TOKENS = 256  # of the text that the workbench of section 6 shares out
+
+
 def formula_of(ulysses: int, size: int, per_rank: int, heads: int, kv_heads: int) -> int:
     """Bytes that each rank sends forward in float32, by `labkit.cost`: ring, Ulysses, or rings of Ulysses groups."""
     sent = 0
@@ -123,22 +126,29 @@ def formula_of(ulysses: int, size: int, per_rank: int, heads: int, kv_heads: int
 
 
 def sent(run: Any) -> book.Figure:
-    """What each rank sent, beside the formula."""
-    ulysses, per_rank, heads, kv_heads = run.results[0]
-    n, measured = run.trace.world_size, run.trace.bytes_sent()
-    formula = formula_of(ulysses, n, per_rank, heads, kv_heads)
-    ranks = [f"rank {r}" for r in range(n)]
-    agree = (
-        "as the formula says" if set(measured) == {formula} else f"where the formula says {format_bytes(formula, 3)}"
-    )
+    """What a rank sent, beside the formula, and the formula for other numbers of ranks."""
+    way, heads, kv_heads = run.results[0]
+    n, measured = run.trace.world_size, max(run.trace.bytes_sent())
+    formula = {
+        f"{m} ranks": float(_formula(way, m, heads, kv_heads)) for m in (2, 4, 8) if m <= heads or way != "Ulysses"
+    }
+    here = f"{n} ranks"
+    agree = "as the formula says" if measured == formula[here] else f"where the formula says {formula[here]:,.0f}"
+    count = run.trace.messages()[0]
     said = (
-        f"Each rank sends {format_bytes(max(measured), 3)} in {run.trace.messages()[0]} messages, {agree}. "
-        f"{_why(ulysses, n, heads, kv_heads)}"
+        f"Each of {n} ranks sends {format_bytes(measured, 3)} in {count} message{'s' * (count != 1)}, {agree}. "
+        f"{_why(_sharing(way, n), n, heads, kv_heads)}"
     )
-    return book.bars(
-        {"measured": dict(zip(ranks, measured, strict=True)), "formula": dict.fromkeys(ranks, formula)},
-        title="What a rank sends forward", sentence=said, ticks=True,
-    )  # fmt: skip
+    return book.bars({"formula": formula, "measured": {here: measured}}, sentence=said,
+                     title=f"What a rank sends forward, {way}")  # fmt: skip
+
+
+def _sharing(way: str, ranks: int) -> int:
+    return {"ring": 1, "Ulysses": ranks, "both": 2}[way]
+
+
+def _formula(way: str, ranks: int, heads: int, kv_heads: int) -> int:
+    return formula_of(_sharing(way, ranks), ranks, WAYS_TOKENS // ranks, heads, kv_heads)
 
 
 def _why(ulysses: int, n: int, heads: int, kv_heads: int) -> str:

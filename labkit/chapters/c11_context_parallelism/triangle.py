@@ -35,7 +35,7 @@ def _round(
     busy = [r for r in range(n) if work[i][r] == most]
     pace = f"every rank computes {most} pairs"
     if len(busy) < n:
-        pace = f"most has rank {busy[0]}, {most} pairs"
+        pace = f"rank {busy[0]} has most, {most} pairs"
         if len(busy) > 1:
             pace = f"{len(busy)} of {n} ranks compute {most} pairs each"
     elif not most:  # a short window, or other texts: what has come may be read by nobody
@@ -75,7 +75,7 @@ def _round(
         svg.line(LEFT, top, LEFT + SIDE, top + SIDE, dash="3 3")
     _owners(svg, positions, owner, top, cell)
     _bars(svg, work, i, top)
-    svg.text(LEFT, top + SIDE + 17, "solid: this round   pale: earlier   empty: later, or hidden by the mask", 11)
+    svg.text(LEFT, top + SIDE + 17, "solid: this round; pale: earlier; empty: later, or hidden by the mask", 11)
     return svg.render(top + SIDE + 30), said
 
 
