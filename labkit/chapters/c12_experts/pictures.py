@@ -204,7 +204,7 @@ def trade(points: Mapping[float, tuple[float, float, float]]) -> book.Figure:
     said = (
         f"At a factor of {low:g}, {points[low][0]:.0%} of the choices are dropped and {points[low][1]:.0%} of the "
         f"slots stay empty; at {high:g} it is {points[high][0]:.0%} and {points[high][1]:.0%}, and the slowest rank "
-        f"takes {points[high][2]:.2g} times as long as the mean of all."
+        f"takes {points[high][2]:.2g} times as long as with an even load and nothing dropped."
     )
     title = "What a capacity factor buys"
     return book.lines(lines, x="capacity factor", y="share, or times", title=title, badge="emulated", sentence=said)
@@ -219,8 +219,7 @@ def grid(size: int, across: int) -> book.Player:
     who = [
         ("Each row has every expert once. Tokens travel inside a row: this is the group of expert parallelism.", "row"),
         ("Attention, router and embeddings are alike on all ranks: their gradients are averaged over all.", "all"),
-        ("An expert is on the ranks of one column only. Its gradient is summed over that column, and still divided by "
-         f"all {size} ranks.", "column"),
+        ("An expert is on the ranks of one column only. Its gradient is summed over that column.", "column"),
     ]  # fmt: skip
     frames = [(_grid(words, kind, rows, across), words) for words, kind in who]
     table = [

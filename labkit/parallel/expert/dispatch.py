@@ -32,8 +32,8 @@ def dispatch(
     """Run rows through experts on other ranks: (results in the order of `rows_md`, what `meanwhile()` gave).
 
     sizes: how many rows go where; its axes are those of the ranks (node and place in it, say), and last the expert of
-    that rank. hops: each moves the rows along one of these axes. overlap: `meanwhile` is called while the first hop is
-    under way. Bytes: `cost.dispatch_bytes_by_rank`.
+    that rank. hops: each moves the rows along one of these axes. overlap: `meanwhile` is called while the last hop,
+    the one across the nodes, is under way. Bytes: `cost.dispatch_bytes_by_rank`.
     """
     undo: list[Callable[[Tensor], Tensor]] = []
     beside: Any = None
@@ -44,7 +44,7 @@ def dispatch(
         came = all_to_all(ordered, group, algorithm="pairwise")  # now the first axis is where the rows come from
         out, into = (x.flatten(1).sum(1).tolist() for x in (ordered, came))
         rows_md = rows_md[index]
-        if n == 0 and overlap:
+        if overlap and n == len(hops) - 1:
             handle = all_to_all(rows_md.detach(), group, out, into, async_op=True)
             beside = meanwhile()
             rows_md = _Came.apply(rows_md, handle.wait(), group, out, into)
