@@ -326,7 +326,7 @@ def plan(parameters: float, computing: float, ranks: int, link: Link) -> tuple[s
         f"{_choice(len(good), default_is_good)}{_part(taken)} of the step is exposed."
     )
     if taken.exposed > taken.seconds / 2:
-        said += " So no size of a bucket helps much here: send less often (section 7)."
+        said += " So no size of a bucket helps much here: send less often (section 5)."
     if nbytes > cost.BUCKET_BYTES:
         said += (
             f" Each of the {LAYERS} gradients has {format_bytes(nbytes, 3)}, more than PyTorch's default of "

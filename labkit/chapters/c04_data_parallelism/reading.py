@@ -66,7 +66,8 @@ def who_reads(run: Any) -> book.Player:
         {"rank": rank} | {f"step {k}": " ".join(map(str, batch)) for k, batch in enumerate(first)}
         for rank, first in enumerate(firsts)
     ]
-    return book.play(frames, title="Who reads which example", badge=run.trace.badge, rows=rows)
+    return book.play(frames, title="Who reads which example", badge=run.trace.badge, rows=rows,
+                     begin=len(frames) - 1)  # fmt: skip
 
 
 def _examples(firsts: Sequence[Sequence[Sequence[int]]], count: int, step: int, badge: str) -> tuple[str, str]:
