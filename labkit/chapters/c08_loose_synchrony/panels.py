@@ -1,0 +1,52 @@
+"""The workbenches of chapter 8: which controls each of them has, and which pictures it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from labkit import Link, Network, book
+from labkit.book.workbenches.bench import View, Workbench
+from labkit.chapters.c08_loose_synchrony import drawings, pictures, task
+
+Run = Callable[..., Any]
+LINKS = {"fast": Link(1e9, 1e-5), "narrow: 4 MB/s": Link(4e6, 1e-4), "far: 20 ms": Link(1e8, 2e-2)}
+
+
+def loose(race: Run) -> Workbench:
+    """Who is late, how much, and how far a worker may be ahead; all three policies answer."""
+    controls = {
+        "late": choice("who is late", task.LATE, "now and then"), "times": choice("times slower", [2, 4, 8], 4),
+        "bound": choice("bound s of SSP", [0, 1, 3, 8], 3),
+    }  # fmt: skip
+    views: list[View] = [pictures.who_won, pictures.raced, pictures.ages]
+    return book.workbench(race, controls, views, title="Who waits for whom?", ranks=5, clock="virtual")
+
+
+def rounds(training: Run) -> Workbench:
+    """How many steps between two averages, over which link, and what the average is given to."""
+    controls = {
+        "every": choice("local steps H", [1, 4, 16, 64], 16), "outer": ["average", "outer step"],
+        "link": list(LINKS),
+    }  # fmt: skip
+    views: list[View] = [pictures.rounds_said, pictures.rounds_curve]
+    return book.workbench(training, controls, views, title="Talk less often", ranks=4, clock="virtual")
+
+
+def neighbours(gossip: Run) -> Workbench:
+    """Which graph, and how many ranks."""
+    controls = {"name": choice("graph", drawings.GRAPHS, "ring"), "ranks": [4, 6, 8]}
+    views: list[View] = [pictures.mixed]
+    return book.workbench(gossip, controls, views, title="How fast do they agree?", ranks=6)
+
+
+def link(name: str) -> Network:
+    """The link that a workbench calls so."""
+    return Network(intra=LINKS[name])
+
+
+def choice(label: str, options: Any, value: Any) -> Any:
+    """A list to choose from, with a label that is no name of Python's."""
+    from ipywidgets import Dropdown
+
+    return Dropdown(options=options, value=value, description=label, style={"description_width": "initial"})

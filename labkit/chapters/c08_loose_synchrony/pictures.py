@@ -1,0 +1,259 @@
+"""What chapter 8 shows of its runs: loss by time and by bytes, staleness, leads, agreement, and what was sent."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit import book
+from labkit.book.drawing.figure import WIDTH, heading
+from labkit.book.drawing.style import SERIES
+from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.units import bytes_text, seconds_text
+from labkit.chapters.c08_loose_synchrony.task import Served
+
+Runs = Mapping[str, Served]
+
+
+def by_time(runs: Runs) -> book.Figure:
+    """The loss by the time of the virtual clock, one line a policy."""
+    told = ", ".join(f"{name} is at {served.last():.2f} after {served.updates()} gradients"
+                     for name, served in runs.items())  # fmt: skip
+    return book.lines(
+        {name: _thinned(served.curve()) for name, served in runs.items()}, x="milliseconds", y="loss on digits kept back",
+        title="Loss by time", badge="emulated", sentence=f"When the time is over, {told}.",
+    )  # fmt: skip
+
+
+def _thinned(curve: Sequence[tuple[float, float]], most: int = 40) -> list[tuple[float, float]]:
+    step = max(1, math.ceil(len(curve) / most))
+    return [*curve[:-1:step], curve[-1]] if curve else []
+
+
+def raced(run: Any) -> book.Figure:
+    return by_time(run)
+
+
+def who_won(runs: Runs) -> str:
+    """Which policy has the lowest loss, and what each update of the others was computed on."""
+    best = min(runs, key=lambda name: runs[name].last())
+    taus = {name: _mean(served.taus()) for name, served in runs.items()}
+    ages = ", ".join(f"{name} {tau:.1f}" for name, tau in taus.items())
+    return (
+        f"Lowest loss in the same time: **{best}**. On average this many updates came between reading the weights and "
+        f"the update made of them: {ages}. (One run, emulated time.)"
+    )
+
+
+def ages(runs: Runs) -> book.Figure:
+    """How many updates were how stale, by policy."""
+    counts = {name: Counter(served.taus()) for name, served in runs.items()}
+    most = max((max(c) for c in counts.values() if c), default=0)
+    groups = [str(t) for t in range(min(most, 11) + 1)] + (["12 or more"] if most > 11 else [])
+    values = {
+        name: {g: sum(n for t, n in c.items() if (t >= 12 if g == "12 or more" else t == int(g))) for g in groups}
+        for name, c in counts.items()
+    }
+    said = "; ".join(f"{name}: most often {c.most_common(1)[0][0]}, at most {max(c)}" for name, c in counts.items() if c)
+    return book.bars(values, unit="", title="Staleness: updates that came in between", badge="emulated",
+                     sentence=f"Staleness of each gradient. {said}.")  # fmt: skip
+
+
+def leads(runs: Mapping[str, Served]) -> book.Figure:
+    """How far each gradient's worker was ahead of the slowest when it began, and the bound."""
+    values: dict[str, dict[float, float]] = {}
+    for name, served in runs.items():
+        values[name] = dict(enumerate(map(float, served.leads()), 1))
+    told = ", ".join(f"{name}: at most {max(served.leads())}" for name, served in runs.items())
+    return book.lines(values, x="update", y="clocks ahead of the slowest worker", title="How far ahead a worker begins",
+                      badge="emulated", sentence=f"Ahead of the slowest: {told}.")  # fmt: skip
+
+
+def pace(runs: Mapping[str, Mapping[str, Served]]) -> book.Figure:
+    """Gradients in a second, by who is late (outer key) and policy."""
+    names = list(next(iter(runs.values())))
+    values = {n: {late: some[n].updates() / some[n].seconds for late, some in runs.items()} for n in names}
+    said = "; ".join(f"{late}: " + ", ".join(f"{n} {values[n][late]:.0f}" for n in names) for late in runs)
+    return book.bars(values, unit="", title="Gradients in a second, by who is late", badge="emulated",
+                     sentence=f"Gradients in a second. {said[0].upper()}{said[1:]}.")  # fmt: skip
+
+
+def spread(values: Mapping[str, Sequence[float]], title: str, what: str, badge: str = "emulated") -> book.Figure:
+    """A row for each name: its runs as marks, and their range as a line. Lower is better."""
+    every = [v for some in values.values() for v in some]
+    top_value = max(every) * 1.05
+    said = "; ".join(f"{name} {min(v):.2f} to {max(v):.2f}" for name, v in values.items())
+    said = f"{what[0].upper()}{what[1:]}, {len(next(iter(values.values())))} seeds each: {said}."
+    svg = Svg(WIDTH, title, said)
+    y, left, right = heading(svg, badge, said) + 10, 220.0, 70.0
+    scale = (WIDTH - left - right) / top_value
+    for look, (name, some) in zip(SERIES * 2, values.items(), strict=False):
+        svg.text(left - 10, y + 13, name, 12, "end")
+        svg.line(left, y + 9, WIDTH - right, y + 9, faint=True)
+        svg.line(left + min(some) * scale, y + 9, left + max(some) * scale, y + 9, width=4, colour=look.colour)
+        for v in some:
+            svg.marker(left + v * scale, y + 9, look.marker, look.colour, 5)
+        svg.text(WIDTH - right + 8, y + 13, f"{_mean(some):.2f}", 11.5, bold=True)
+        y += 28
+    svg.text(left, y + 10, "0", 11)
+    svg.text(WIDTH - right, y + 10, f"{top_value:.2g}", 11, "end")
+    svg.text(WIDTH - right + 8, y + 10, "mean", 11)
+    rows = [{"what": name} | {f"seed {i}": v for i, v in enumerate(some)} for name, some in values.items()]
+    return book.Figure(title, badge, said, rows, svg=svg.render(y + 20))
+
+
+def largest_rate(tau: int, momentum: float = 0.0) -> float:
+    """The largest rate times curvature with which SGD does not diverge on a parabola, gradients tau updates old.
+
+    x_(t+1) = x_t + momentum (x_t - x_(t-1)) - rate x_(t-tau) is stable while no root of
+    z^(tau+1) - (1 + momentum) z^tau + momentum z^(tau-1) + rate lies outside the circle.
+    """
+
+    def stable(rate: float) -> bool:
+        terms = np.zeros(max(tau, 1) + 2)
+        degree = len(terms) - 1
+        terms[0], terms[1] = 1.0, -(1 + momentum)
+        terms[2] += momentum
+        terms[degree - (degree - 1 - tau)] += rate
+        return bool(np.abs(np.roots(terms)).max() <= 1 + 1e-9)
+
+    low, high = 0.0, 4.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if stable(middle) else (low, middle)
+    return low
+
+
+def limits(most: int = 12) -> book.Figure:
+    """The largest stable rate by staleness, without and with momentum, beside two rules."""
+    taus = range(most + 1)
+    first = largest_rate(0)
+    lines = {
+        "no momentum": {float(t): largest_rate(t) / first for t in taus},
+        "momentum 0.9": {float(t): largest_rate(t, 0.9) / first for t in taus},
+        "rule 1 / sqrt(1 + tau)": {float(t): 1 / math.sqrt(1 + t) for t in taus},
+        "rule 1 / (1 + tau)": {float(t): 1 / (1 + t) for t in taus},
+    }
+    a, b = lines["no momentum"], lines["momentum 0.9"]
+    said = (
+        f"On a parabola, if every gradient is 3 updates old, the largest rate is {a[3.0]:.0%} of that with fresh ones. "
+        f"With momentum 0.9 it is {b[3.0]:.1%}, where fresh gradients would allow {b[0.0]:.0%}."
+    )
+    return book.lines(lines, x="tau, the same for all gradients", y="largest rate, fresh and without momentum = 1",
+                      title="How large may the rate be?", badge="simulated", sentence=said)  # fmt: skip
+
+
+def losses(values: Mapping[str, Sequence[tuple[float, float]]], x: str, title: str, badge: str = "emulated") -> book.Figure:
+    """Several trainings over one axis."""
+    told = ", ".join(f"{name} at {line[-1][1]:.2f}" for name, line in values.items() if line)
+    return book.lines({n: _thinned(v, 24) for n, v in values.items()}, x=x, y="loss on text kept back", title=title,
+                      badge=badge, sentence=f"In the end: {told}.")  # fmt: skip
+
+
+def rounds_said(result: Any) -> str:
+    """Of the workbench of rounds: bytes by formula, time, and the loss."""
+    return (
+        f"Each rank sent {bytes_text(result['sent'])}; by the formula it is {bytes_text(result['formula'])}. The "
+        f"{result['steps']} steps took {seconds_text(result['seconds'])} of the virtual clock, of which "
+        f"{seconds_text(result['computing'])} are computing. The loss is {result['curve'][-1][1]:.2f} (one run)."
+    )
+
+
+def rounds_curve(result: Any) -> book.Figure:
+    return losses({result["name"]: result["curve"]}, "milliseconds", "Loss by time")
+
+
+def agreement(measured: Sequence[float], rate: float, name: str) -> book.Figure:
+    """How far the ranks are apart, round by round, beside the mixing rate."""
+    formula = [measured[0] * rate**k for k in range(len(measured))]
+    said = (
+        f"{name[0].upper()}{name[1:]}: after {len(measured) - 1} rounds {measured[-1] / measured[0]:.1e} of the "
+        f"distance is left. By the mixing rate, {rate:.3f} a round, at most {rate ** (len(measured) - 1):.1e} may be."
+    )
+    return book.lines(
+        {"measured": {float(k): max(v / measured[0], 1e-9) for k, v in enumerate(measured)},
+         "mixing rate to the k": {float(k): max(v / measured[0], 1e-9) for k, v in enumerate(formula)}},
+        x="round", y="consensus distance, first = 1", title="How fast the ranks agree", sentence=said,
+    )  # fmt: skip
+
+
+def mixed(run: Any) -> book.Figure:
+    name, rate, apart = run.results[0]
+    return agreement(apart, rate, name)
+
+
+def sent_by_ranks(lines: Mapping[str, Mapping[float, float]], points: Mapping[str, tuple[float, float]]) -> book.Figure:
+    """What a rank sends in a step, by the number of ranks, as a part of what it sends uncompressed."""
+    whole = lines["whole"]
+    share = {name: {n: v / whole[n] for n, v in line.items()} for name, line in lines.items()}
+    least = {name: min(line.values()) for name, line in share.items() if name != "whole"}
+    best = min(least, key=lambda name: least[name])
+    last = max(whole)
+    told = ", ".join(f"{name} {line[last]:.1%}" for name, line in share.items() if name != "whole")
+    shown = share | {f"{name}, measured": {n: v / whole[n]} for name, (n, v) in points.items()}
+    return book.lines(
+        shown, x="ranks", y="bytes that a rank sends, whole = 1", title="Compressed bytes by ranks", badge="simulated",
+        sentence=f"The smallest share of all is that of {best}, {least[best]:.1%}. With {last:.0f} ranks: {told}.",
+    )  # fmt: skip
+
+
+def decibel(x: float) -> float:
+    return math.log10(max(x, 1e-12))
+
+
+def trade_off(points: Mapping[str, tuple[float, Sequence[float]]], whole: str) -> book.Figure:
+    """Communication against convergence: bytes a step and loss after the same steps, a point and a range each."""
+    title = "Communication against convergence, your own points"
+    most = max(b for b, _ in points.values())
+    least = min(b for b, _ in points.values())
+    every = [v for _, some in points.values() for v in some]
+    low, high = min(every) * 0.9, max(every) * 1.05
+    few = min(points, key=lambda n: points[n][0])
+    said = (
+        f"From right to left fewer bytes, from top to bottom a lower loss. {few} sends least, "
+        f"{bytes_text(points[few][0])} a step where {whole} sends {bytes_text(points[whole][0])}. Losses are over "
+        f"{len(points[whole][1])} seeds."
+    )
+    svg = Svg(WIDTH, title, said)
+    top = heading(svg, "measured", said) + 8
+    left, wide, tall = 60.0, 470.0, 300.0
+    span = decibel(most * 1.4) - decibel(least / 1.4)
+
+    def place(b: float, v: float) -> tuple[float, float]:
+        return left + wide * (decibel(b) - decibel(least / 1.4)) / span, top + tall * (high - v) / (high - low)
+
+    svg.rect(left, top, wide, tall, stroke_width=0.8)
+    for k in range(math.ceil(decibel(least / 1.4)), math.floor(decibel(most * 1.4)) + 1):
+        x, _ = place(10.0**k, low)
+        svg.line(x, top, x, top + tall, faint=True)
+        svg.text(x, top + tall + 15, bytes_text(10.0**k), 10.5, "middle")
+    for k in range(5):
+        v = low + (high - low) * k / 4
+        _, y = place(most, v)
+        svg.line(left, y, left + wide, y, faint=True)
+        svg.text(left - 6, y + 4, f"{v:.2f}", 10.5, "end")
+    svg.text(left + wide / 2, top + tall + 32, "bytes that a rank sends in a step (logarithmic)", 11.5, "middle")
+    svg.text(left - 50, top - 4, "loss", 11.5)
+    rows = []
+    for i, (name, (b, some)) in enumerate(points.items(), 1):
+        look, mean = SERIES[(i - 1) % 8], _mean(some)
+        (x, y), (_, y1), (_, y2) = place(b, mean), place(b, min(some)), place(b, max(some))
+        svg.line(x, y1, x, y2, width=2.5, colour=look.colour)
+        svg.marker(x, y, look.marker, look.colour, 6)
+        svg.text(x + 9, y + 4, str(i), 11, bold=True)
+        ly = top + 4 + (i - 1) * 22
+        svg.marker(left + wide + 24, ly + 6, look.marker, look.colour, 5)
+        svg.text(left + wide + 36, ly + 10, f"{i}  {name}", 11.5)
+        rows.append({"method": name, "bytes a step": round(b), "loss": mean, "least": min(some), "most": max(some)})
+    return book.Figure(title, "measured", said, rows, svg=svg.render(top + tall + 40))
+
+
+def _mean(values: Iterable[float]) -> float:
+    some = list(values)
+    return sum(some) / len(some) if some else math.nan
+
+

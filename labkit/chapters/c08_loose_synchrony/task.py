@@ -1,0 +1,195 @@
+"""What chapter 8 trains: a small network on 8 x 8 digits, as one flat tensor, and who is late when.
+
+Everything is a function of seeds, and time is that of the virtual clock, on which a step takes `STEP` seconds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from labkit.data import digits, image_batches
+from labkit.data.images import Images
+from labkit.models import MLP, MLPConfig
+from labkit.optim.synchrony import ASP, BSP, SSP, Policy
+from labkit.parallel.server import Server, Update
+from labkit.parallel.server.server import full_rate
+from labkit.wire import Group
+
+STEP = 0.01  # seconds of the virtual clock that a gradient takes when nothing is wrong
+BATCH, RATE, OFTEN = 16, 0.6, 0.2  # examples of a worker; the rate of an averaged gradient; how often one is late
+WIDTHS = (64, 32, 10)
+LATE = ["nobody", "now and then", "always the same"]
+
+
+@cache
+def model() -> MLP:
+    """What the flat weights are put into; its own ones mean nothing."""
+    return MLP(MLPConfig(WIDTHS))
+
+
+@cache
+def data() -> tuple[Images, Images]:
+    return digits()
+
+
+def begin(seed: int = 0) -> Tensor:
+    """The first weights, flat: 2,410 numbers."""
+    return parameters_to_vector(MLP(MLPConfig(WIDTHS), seed).parameters()).detach()
+
+
+def gradient(weights: Tensor, batch: Images) -> Tensor:
+    """Of the cross entropy of `batch` at these weights, flat."""
+    net = model()
+    vector_to_parameters(weights, net.parameters())
+    found = torch.autograd.grad(F.cross_entropy(net(batch.x), batch.y), list(net.parameters()))
+    return parameters_to_vector(found)
+
+
+@torch.no_grad()
+def loss(weights: Tensor) -> float:
+    """The cross entropy of the 359 digits that nobody trains on; no more than 99 where training has gone astray."""
+    net = model()
+    vector_to_parameters(weights, net.parameters())
+    found = F.cross_entropy(net(data()[1].x), data()[1].y).item()
+    return min(found, 99.0) if found == found else 99.0
+
+
+def batches(group: Group, seed: int = 0) -> Iterator[Images]:
+    """Of a worker: rank 0 is the server."""
+    return image_batches(data()[0], BATCH, seed, group.rank - 1, group.size - 1)
+
+
+def now(group: Group) -> float:
+    """Seconds of the run's clock."""
+    return group.context.clock_here().now() / 1e9
+
+
+def until(group: Group, seconds: float) -> Iterator[int]:
+    """Counts clocks from 0, as long as `seconds` are not over."""
+    end, clock = now(group) + seconds, 0
+    while now(group) < end - 1e-9:
+        yield clock
+        clock += 1
+
+
+def lateness(group: Group, late: str, times: float, seed: int = 0) -> Iterator[float]:
+    """How long each gradient of this worker takes."""
+    dice = random.Random(f"{seed} {group.rank}")
+    while True:
+        slow = {"nobody": False, "now and then": dice.random() < OFTEN, LATE[2]: group.rank == group.size - 1}[late]
+        yield STEP * (times if slow else 1)
+
+
+def policy(name: str | Policy, bound: int = 0) -> Policy:
+    """Of that name, or as it is."""
+    return {"BSP": BSP(), "SSP": SSP(bound), "ASP": ASP()}[name] if isinstance(name, str) else name
+
+
+@dataclass(frozen=True)
+class ByRule:
+    """A policy by a reader's rule: `answered(waiting, clocks, s)` says which of the waiting workers may go on.
+
+    A server tells its policy the clock of one worker and that of the slowest, so these are the clocks that the rule
+    gets here.
+    """
+
+    rule: Callable[[list[int], dict[int, int], int], list[int]]
+    s: int
+    together: ClassVar[bool] = False
+
+    def waits(self, clock: int, slowest: int) -> bool:
+        return 1 not in self.rule([1], {0: slowest, 1: clock}, self.s)
+
+
+@dataclass
+class Served:
+    """What a server saw. at: seconds since it began, of each update, and losses: after each of them."""
+
+    name: str
+    log: list[Update]
+    at: list[float]
+    losses: list[float]
+    workers: int
+    bound: int | None
+    seconds: float = field(default=0.0)
+
+    def taus(self) -> list[int]:
+        return [update.tau for update in self.log]
+
+    def updates(self) -> int:
+        """Gradients that were applied."""
+        return len(self.log)
+
+    def last(self) -> float:
+        """The loss in the end, as the mean after the last five updates."""
+        return sum(self.losses[-5:]) / max(1, len(self.losses[-5:]))
+
+    def lead(self) -> int:
+        """By how many clocks a worker was ever ahead of the slowest when it got the weights."""
+        return max(self.leads(), default=0)
+
+    def leads(self) -> list[int]:
+        """The same, for each update."""
+        clocks = dict.fromkeys(range(1, self.workers + 1), 0)
+        slowest = [0]  # by version
+        for update in self.log:
+            clocks[update.worker] = update.clock + 1
+            slowest.append(min(clocks.values()))
+        return [update.clock - slowest[update.version] for update in self.log]
+
+    def curve(self) -> list[tuple[float, float]]:
+        """(milliseconds, loss), from before the first update on."""
+        last = {round(1e3 * at, 6): loss for at, loss in zip(self.at, self.losses, strict=True)}
+        return sorted(last.items())
+
+    def when(self, target: float) -> float:
+        """Seconds until the loss, as a mean over 5 updates, was first below `target`; infinity if it never was."""
+        mean = [sum(self.losses[max(0, i - 4) : i + 1]) / min(5, i + 1) for i in range(len(self.losses))]
+        return next((at for at, x in zip(self.at, mean, strict=True) if x < target), float("inf"))
+
+
+def serve(
+    weights: Tensor, group: Group, policy: Policy, rate: float = RATE, momentum: float = 0.0,
+    factor: Any = full_rate, every: int = 1,
+) -> Served:  # fmt: skip
+    """Be the server until all workers have ended. rate: of one clock of all workers, whatever the policy.
+
+    factor: what the rate of an update is multiplied by, by its staleness.
+    """
+    workers = group.size - 1
+    began, losses = now(group), list[float]()
+
+    class Watched(torch.optim.SGD):
+        def step(self) -> None:  # type: ignore[override]
+            super().step()
+            losses.append(loss(self.param_groups[0]["params"][0].detach()))
+
+    each = rate if policy.together else rate / workers
+    named = {"weights": weights}
+    server = Server(named, group, [0], policy=policy, optimizer=partial(Watched, lr=each, momentum=momentum),
+                    rate=factor)  # fmt: skip
+    log = server.serve()
+    at = [update.at / 1e9 - began for update in log]
+    if policy.together:  # one step for all gradients of a clock
+        at = sorted(set(at))
+    return Served(type(policy).__name__, log, at, losses, workers, getattr(policy, "s", None), now(group) - began)
+
+
+def serve_any(weights: Tensor, group: Group, policy: Policy) -> list[Update]:
+    """Be a server that looks at no loss, and return its log."""
+    sgd = partial(torch.optim.SGD, lr=0.01)
+    return Server({"weights": weights}, group, [0], policy=policy, optimizer=sgd).serve()
+
+
+def each(run: Callable[[str], Served]) -> dict[str, Served]:
+    """What `run` returns for each of the three policies, by name."""
+    return {name: run(name) for name in ("BSP", "SSP", "ASP")}

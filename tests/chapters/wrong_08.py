@@ -1,0 +1,123 @@
+"""Wrong versions of what chapter 8 asks its reader to write: words of the sentence that must reject each."""
+
+
+def rule(test: str, slowest: str = "min(clocks.values())") -> str:
+    """`answered`, with another test."""
+    return f"def answered(waiting, clocks, s):\n    low = {slowest}\n    return [w for w in waiting if {test}]"
+
+
+def outer(
+    result: str = "begun - lr * (g + momentum * v)", g: str = "begun - mean", v: str = "momentum * velocity + g",
+    speed: str = "v",
+) -> str:  # fmt: skip
+    """`outer_step`, with some of its lines changed."""
+    return f"""
+def outer_step(begun, mean, velocity, lr, momentum):
+    g = {g}
+    v = {v}
+    return {result}, {speed}
+"""
+
+
+def mixed(
+    begin: str = "row[group.rank] * x", add: str = "mixed + row[j] * came", who: str = "weight and j != group.rank",
+    came: str = "group.recv(torch.empty_like(x), j)", send: str = "group.isend(x, j)",
+) -> str:  # fmt: skip
+    """`mix_once`, with some of its lines changed."""
+    return f"""
+def mix_once(x, row, group):
+    near = [j for j, weight in enumerate(row) if {who}]
+    sending = [{send} for j in near]
+    mixed = {begin}
+    for j in near:
+        came = {came}
+        mixed = {add}
+    for handle in sending:
+        if handle is not None:
+            handle.wait()
+    return mixed
+"""
+
+
+def feedback(sent: str, kept: str) -> str:
+    """`with_feedback`, by what it sends and what it keeps."""
+    return f"def with_feedback(gradient, residual, compress):\n    sent = {sent}\n    return sent, {kept}"
+
+
+WRONG = {
+    "answered": {
+        "def answered(waiting, clocks, s):\n    pass": "you returned NoneType",
+        rule("True"): "this is ASP",
+        rule("False"): "never lets anybody go on",
+        rule("clocks[w] - low < s"): "may still go on, and yours has to wait",
+        rule("clocks[w] <= s"): "compares the clock itself with s",
+        rule("low - clocks[w] <= s", "max(clocks.values())"): "holds up the slow ones",
+        rule("clocks[w] - low <= s", "max(clocks.values())"): "Nobody is ever ahead of the fastest",
+        rule("low - clocks[w] <= s"): "has the other sign",
+        rule("clocks[w] - low <= s", "min([clocks[v] for v in waiting], default=0)"): "the slowest of those who *wait*",
+        rule("clocks[w] - low <= s", "sum(clocks.values()) / len(clocks)"): "the average clock",
+        rule("clocks[w] == low"): "only the slowest go on",
+        rule("clocks[w] - low <= s + 1"): "these may go on",
+        "def answered(waiting, clocks, s):\n    return [w for w in clocks if clocks[w] - min(clocks.values()) <= s]": (
+            "who does not wait"
+        ),
+        "def answered(waiting, clocks, s):\n    return [w for w in waiting if clocks[w] - min(clocks) <= s]": "may go on",
+    },
+    "outer_step": {
+        "def outer_step(begun, mean, velocity, lr, momentum):\n    pass": "Return two tensors",
+        outer("mean"): "that is plain local SGD",
+        outer(g="mean - begun"): "Your gradient points to where the ranks went",
+        outer(v="velocity + g"): "The old velocity must fade",
+        outer(v="momentum * velocity"): "The gradient is missing from the velocity",
+        outer(v="momentum * velocity + lr * g"): "The learning rate belongs to the step",
+        outer(v="momentum * velocity + (1 - momentum) * g"): "This is a running average",
+        outer(speed="velocity"): "The velocity came back as it was",
+        outer("v", speed="begun - lr * (g + momentum * v)"): "have changed places",
+        outer("begun - lr * g"): "no momentum",
+        outer("begun - lr * v"): "That is ordinary momentum",
+        outer("begun - lr * (g + momentum * velocity)"): "the old velocity in the step",
+        outer("begun - (g + momentum * v)"): "The learning rate is missing from the step",
+        outer("begun + lr * (g + momentum * v)"): "The step goes uphill",
+        outer("mean - lr * (g + momentum * v)"): "The step begins at the average",
+        outer("begun - lr * momentum * v"): "The gradient is missing from the step",
+        outer("begun - 2 * lr * v"): "The velocity is right, and the step is not",
+        outer("begun.sub_(lr * (g + momentum * v))"): "was changed on the way",
+    },
+    "mix_once": {
+        "def mix_once(x, row, group):\n    pass": "returned NoneType",
+        "def mix_once(x, row, group):\n    return x": "it still holds its own numbers",
+        "def mix_once(x, row, group):\n    return all_reduce(x.clone(), group, 'avg')": "A ready-made all_reduce",
+        mixed(begin="torch.zeros_like(x)"): "its own part is missing",
+        mixed(begin="x"): "its own numbers count whole",
+        mixed(begin="x", add="mixed + came"): "added without their weights",
+        mixed(add="mixed + came"): "was not multiplied by its weight",
+        mixed(begin="x / (len(near) + 1)", add="mixed + came / (len(near) + 1)"): "here the weights differ",
+        mixed(begin="x", add="mixed + row[j] * (came - mixed)"): "mixed into what was already mixed",
+        mixed(who="j != group.rank"): "it is no neighbour",
+        mixed(who="weight"): "A rank is no neighbour of itself",
+        mixed(send="group.send(x, j)"): "Begin every send with `group.isend`",
+        mixed().replace("return mixed", "return x.copy_(mixed)"): "was changed while it may still be on its way",
+        mixed(send="(group.isend(x, j), group.isend(x, j))[0]", came="(group.recv(torch.empty_like(x), j), "
+              "group.recv(torch.empty_like(x), j))[0]"): "one to each is enough",  # fmt: skip
+        mixed(add="mixed - row[j] * came"): "Multiply the x of rank j by row[j]",
+    },
+    "with_feedback": {
+        "def with_feedback(gradient, residual, compress):\n    pass": "Return two tensors",
+        feedback("compress(gradient)", "residual"): "Nothing is kept",
+        feedback("compress(gradient)", "0 * residual"): "Nothing is kept: your residual is always 0",
+        feedback("compress(gradient + residual)", "0 * residual"): "but the new one is always 0",
+        feedback("compress(gradient + residual)", "residual"): "The residual comes back as it was",
+        feedback("compress(gradient)", "gradient - sent"): "compress gradient + residual, not the gradient alone",
+        feedback("compress(gradient)", "residual + gradient - sent"): "it grows without end",
+        feedback("compress(gradient + residual)", "gradient - sent"): "What was kept before is missing",
+        feedback("compress(gradient + residual)", "2 * residual + gradient - sent"): "counts twice",
+        feedback("compress(gradient + residual)", "sent - gradient - residual"): "has the wrong sign",
+        feedback("gradient + residual", "0 * residual"): "You send everything",
+        feedback("compress(gradient) + residual", "gradient - (sent - residual)"): "added after the compression",
+        feedback("gradient + residual - compress(gradient + residual)", "compress(gradient + residual)"): (
+            "have changed places"
+        ),
+        feedback("compress(gradient - residual)", "gradient - residual - sent"): "the wrong numbers were sent",
+        feedback("compress(gradient + residual)", "(gradient + residual - sent) / 2"): "together are not the gradient",
+    },
+}
