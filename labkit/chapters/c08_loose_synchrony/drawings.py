@@ -215,14 +215,16 @@ def paths(walks: Mapping[str, Sequence[Point]], epsilon: float = 0.5) -> book.Pl
     marks = sorted({*range(0, min(12, steps)), *range(12, steps, max(1, steps // 12)), steps - 1})
     for k in marks:
         now = {name: walk[min(k, len(walk) - 1)] for name, walk in walks.items()}
-        said = f"Step {k}: " + "; ".join(f"{name} at ({x:.2f}, {y:.2f}), loss {_valley(x, y, epsilon):.3f}"
+        said = f"Step {k}: " + "; ".join(f"{name} at ({x:.2f}, {y:.2f}), loss {valley(x, y, epsilon):.3f}"
                                          for name, (x, y) in now.items()) + "."  # fmt: skip
         frames.append((_valley_picture(title, said, walks, k, epsilon), said))
-        rows.append({"step": k} | {name: _valley(*at, epsilon) for name, at in now.items()})
+        rows.append({"step": k} | {name: valley(*at, epsilon) for name, at in now.items()})
     return book.play(frames, title=title, badge="measured", rows=rows, still=len(frames) - 1, begin=0)
 
 
-def _valley(x: float, y: float, e: float) -> float:
+def valley(x: float, y: float, epsilon: float = 0.5) -> float:
+    """The loss of the counterexample."""
+    e = epsilon
     return ((1 + e) * x + (e - 1) * y) ** 2 + ((e - 1) * x + (1 + e) * y) ** 2
 
 
@@ -261,7 +263,7 @@ def _valley_picture(title: str, said: str, walks: Mapping[str, Sequence[Point]],
         svg.text(x + 20, top + y, name, 12.5, bold=True)
         px, py = walk[min(k, len(walk) - 1)]
         svg.text(x + 20, top + y + 20, f"x = ({px:.3f}, {py:.3f}), x1 + x2 = {px + py:.3f}", 11.5)
-        svg.text(x + 20, top + y + 38, f"loss {_valley(px, py, e):.4f}", 11.5)
+        svg.text(x + 20, top + y + 38, f"loss {valley(px, py, e):.4f}", 11.5)
     svg.text(left + side / 2, top + side + 16, "x1", 11, "middle")
     svg.text(left - 10, top + side / 2, "x2", 11, "end")
     return svg.render(top + side + 26)

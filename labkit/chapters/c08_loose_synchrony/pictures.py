@@ -186,7 +186,7 @@ def mixed(run: Any) -> book.Figure:
     return agreement(apart, rate, name)
 
 
-def sent_by_ranks(lines: Mapping[str, Mapping[float, float]], points: Mapping[str, tuple[float, float]]) -> book.Figure:
+def sent_by_ranks(lines: Mapping[str, Mapping[float, float]]) -> book.Figure:
     """What a rank sends in a step, by the number of ranks, as a part of what it sends uncompressed."""
     whole = lines["whole"]
     share = {name: {n: v / whole[n] for n, v in line.items()} for name, line in lines.items()}
@@ -194,9 +194,8 @@ def sent_by_ranks(lines: Mapping[str, Mapping[float, float]], points: Mapping[st
     best = min(least, key=lambda name: least[name])
     last = max(whole)
     told = ", ".join(f"{name} {line[last]:.1%}" for name, line in share.items() if name != "whole")
-    shown = share | {f"{name}, measured": {n: v / whole[n]} for name, (n, v) in points.items()}
     return book.lines(
-        shown, x="ranks", y="bytes that a rank sends, whole = 1", title="Compressed bytes by ranks", badge="simulated",
+        share, x="ranks", y="bytes that a rank sends, whole = 1", title="Compressed bytes by ranks", badge="simulated",
         sentence=f"The smallest share of all is that of {best}, {least[best]:.1%}. With {last:.0f} ranks: {told}.",
     )  # fmt: skip
 

@@ -27,6 +27,7 @@ from labkit.wire import Group
 STEP = 0.01  # seconds of the virtual clock that a gradient takes when nothing is wrong
 BATCH, RATE, OFTEN = 16, 0.6, 0.2  # examples of a worker; the rate of an averaged gradient; how often one is late
 WIDTHS = (64, 32, 10)
+BILLS = [("8 workers, BSP", 8, 12_800, 0.15), ("64 workers, BSP", 64, 1_720, 0.45), ("64 workers, SSP", 64, 2_100, 0.25)]
 LATE = ["nobody", "now and then", "always the same"]
 
 
@@ -193,3 +194,14 @@ def serve_any(weights: Tensor, group: Group, policy: Policy) -> list[Update]:
 def each(run: Callable[[str], Served]) -> dict[str, Served]:
     """What `run` returns for each of the three policies, by name."""
     return {name: run(name) for name in ("BSP", "SSP", "ASP")}
+
+
+def valley(x: Tensor, which: int, epsilon: float = 0.5) -> Tensor:
+    """The gradient of one of the two terms of the counterexample of Karimireddy et al. (2019), at x."""
+    term = torch.tensor([1 + epsilon, epsilon - 1] if which == 0 else [epsilon - 1, 1 + epsilon], dtype=x.dtype)
+    return 2 * (term @ x) * term
+
+
+def scaled_sign(x: Tensor) -> Tensor:
+    """Signs times the mean size: a bit a number, and one scale."""
+    return x.abs().mean() * x.sign()

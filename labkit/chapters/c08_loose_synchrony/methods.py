@@ -1,0 +1,136 @@
+"""One training for every method of chapter 8, so that they differ in what they send and in nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from labkit.chapters.c08_loose_synchrony.task import now
+from labkit.data import digits, image_batches
+from labkit.data.images import Images
+from labkit.models import MLP, MLPConfig
+from labkit.optim.compression import MajorityVote
+from labkit.optim.synchrony import ADPSGD, GossipSGD, LocalSGD, graphs
+from labkit.parallel import DataParallel
+from labkit.wire import Group
+
+WIDTHS, BATCH, RATE, STEP = (64, 64, 10), 8, 0.4, 0.001  # STEP: seconds that a gradient takes
+
+
+@dataclass(frozen=True)
+class Local:
+    every: int
+
+
+@dataclass(frozen=True)
+class Gossip:
+    graph: Any
+
+
+def data(group: Group, seed: int = 0) -> Iterator[Images]:
+    """The batches of this rank: no two ranks have the same digits."""
+    return image_batches(digits()[0], BATCH, seed, group.rank, group.size)
+
+
+def train(group: Group, method: Any, seed: int = 0, steps: int = 60) -> list[tuple[float, float]]:
+    """(seconds, loss on digits kept back) every fourth step. method: a hook, None, `Local` or `Gossip`."""
+    group.step(0)
+    net = MLP(MLPConfig(WIDTHS), seed)
+    sgd = torch.optim.SGD(net.parameters(), lr=0.01 if isinstance(method, MajorityVote) else RATE)
+    step, model = sgd.step, net
+    if isinstance(method, Local):
+        step = LocalSGD(net, group, sgd, method.every).step
+    elif isinstance(method, Gossip):
+        step = GossipSGD(net, group, sgd, method.graph).step
+    else:
+        model = DataParallel(net, group, **({"hook": method} if method else {}))
+    curve, began = [], now(group)
+    group.step(1)
+    for k, (x, y) in enumerate(islice(data(group, seed), steps), 1):
+        sgd.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        group.compute(STEP)
+        loss.backward()
+        step()
+        if k % 4 == 0:
+            curve.append((now(group) - began, _kept_back(net)))
+    return curve
+
+
+@torch.no_grad()
+def _kept_back(net: nn.Module) -> float:
+    x, y = digits()[1]
+    return F.cross_entropy(net(x), y).item()
+
+
+def sent(run: Any, steps: int) -> float:
+    """Bytes that a rank sent in a step, on average over ranks, without what is sent before the first one."""
+    return sum(m.nbytes for m in run.trace.sends if m.step == 1) / run.trace.world_size / steps
+
+
+def messages(run: Any, steps: int) -> float:
+    return sum(m.step == 1 for m in run.trace.sends) / run.trace.world_size / steps
+
+
+def when(curve: list[tuple[float, float]], target: float) -> float:
+    """Seconds until the loss was first below `target`, or infinity."""
+    return next((at for at, loss in curve if loss < target), float("inf"))
+
+
+def steps_to(curves: list[list[tuple[float, float]]], target: float) -> float:
+    """The mean over the runs of the steps until the loss was first below `target`. They are counted by four."""
+    return sum(4.0 * (1 + next(i for i, (_, loss) in enumerate(c) if loss < target)) for c in curves) / len(curves)
+
+
+def shapes() -> list[tuple[int, ...]]:
+    return [tuple(p.shape) for p in MLP(MLPConfig(WIDTHS)).parameters()]
+
+
+def gradient(seed: int = 0, after: int = 20) -> Tensor:
+    """Of the first layer's weights (64 x 64), after some steps on one device."""
+    net = MLP(MLPConfig(WIDTHS), seed)
+    sgd = torch.optim.SGD(net.parameters(), lr=RATE)
+    for x, y in islice(image_batches(digits()[0], 32, seed), after + 1):
+        sgd.step()
+        sgd.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+    found = net.layers[0].weight.grad
+    assert found is not None
+    return found.detach().clone()
+
+
+def seconds_a_step(group: Group, pairs: bool, steps: int = 12) -> float:
+    """Of the virtual clock, on this rank: AD-PSGD if `pairs`, else gossip in step, on the same graph."""
+    net = MLP(MLPConfig(WIDTHS))
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    kind = ADPSGD if pairs else GossipSGD
+    model = kind(net, group, sgd, graphs.bipartite(group.size))
+    began = now(group)
+    for x, y in islice(data(group), steps):
+        sgd.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        group.compute(0.01)
+        model.step()
+    took = (now(group) - began) / steps
+    if isinstance(model, ADPSGD):
+        model.close()
+    return took
+
+
+OUTCOMES = [
+    "It comes to the minimum, in more steps than with gradients.",
+    "It moves to and fro, and the loss never gets below the one it began with.",
+    "It comes to a point near the minimum and stays there.",
+    "It runs away, and the loss grows without end.",
+]
+
+
+def outcome(least: float, first: float) -> str:
+    """Which of these a descent was, by the least loss on the way."""
+    return OUTCOMES[1] if least > 0.99 * first else OUTCOMES[0] if least < 1e-3 * first else OUTCOMES[2]
