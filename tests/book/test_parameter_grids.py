@@ -29,6 +29,7 @@ GRIDS: dict[str, list[dict[str, Any]]] = {  # both ends of what the cell `parame
     "05": [{"world_size": 2, "steps": 1}, GLOO, {"world_size": 7, "width": 32, "batch": 1}, {"width": 192}],
     "06": [{"world_size": 2, "seed": 1}, GLOO, {"world_size": 7, "seed": 2}, {"rows": 1, "width": 256, "seed": 3}],
     "07": [{"world_size": 2, "steps": 2, "seed": 0}, GLOO | {"per_rank": 1, "seed": 23}, {"world_size": 7, "seed": 7}],
+    "08": [{"world_size": 2, "steps": 36}, GLOO | {"steps": 40}, {"world_size": 7, "seed": 1}, {"seed": 2}],
     "09": [{"world_size": 2, "steps": 1, "batch": 1}, GLOO, {"world_size": 7, "head_width": 4, "seed": 1}],
     "10": [{"world_size": 2}, GLOO | {"seed": 3}, {"world_size": 7, "steps": 1}, {"width": 8, "per_rank": 3}],
     "11": [{"world_size": 2, "per_rank": 8}, GLOO, {"world_size": 7, "seed": 1}, {"world_size": 4, "steps": 3}],

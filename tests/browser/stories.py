@@ -49,6 +49,11 @@ STORIES = {
         ("at-critical", "order-of-recipes", "name-the-scale"),
         {"name-the-scale": ("the critical batch", "the gradient noise scale")},
     ),
+    "08_loose_synchrony": Story(
+        ("typical-staleness", "ranks-for-top-k"),
+        ("what-is-stale", "who-may-begin", "order-of-a-round", "name-what-is-kept"),
+        {"name-what-is-kept": ("momentum", "error feedback")},
+    ),
     "09_tensor_parallelism": Story(
         ("four-orders", "across-nodes"),
         ("columns-of-qkv", "order-of-a-pair", "partner-of-gather"),

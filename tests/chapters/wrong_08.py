@@ -47,12 +47,12 @@ def feedback(sent: str, kept: str) -> str:
 WRONG = {
     "answered": {
         "def answered(waiting, clocks, s):\n    pass": "you returned NoneType",
-        rule("True"): "this is ASP",
+        rule("True"): "and that is ASP",
         rule("False"): "never lets anybody go on",
         rule("clocks[w] - low < s"): "may still go on, and yours has to wait",
         rule("clocks[w] <= s"): "compares the clock itself with s",
         rule("low - clocks[w] <= s", "max(clocks.values())"): "holds up the slow ones",
-        rule("clocks[w] - low <= s", "max(clocks.values())"): "Nobody is ever ahead of the fastest",
+        rule("clocks[w] - low <= s", "max(clocks.values())"): "compare with the fastest",
         rule("low - clocks[w] <= s"): "has the other sign",
         rule("clocks[w] - low <= s", "min([clocks[v] for v in waiting], default=0)"): "the slowest of those who *wait*",
         rule("clocks[w] - low <= s", "sum(clocks.values()) / len(clocks)"): "the average clock",
@@ -61,7 +61,7 @@ WRONG = {
         "def answered(waiting, clocks, s):\n    return [w for w in clocks if clocks[w] - min(clocks.values()) <= s]": (
             "who does not wait"
         ),
-        "def answered(waiting, clocks, s):\n    return [w for w in waiting if clocks[w] - min(clocks) <= s]": "may go on",
+        rule("clocks[w] - low <= s", "min(clocks)"): "may go on",
     },
     "outer_step": {
         "def outer_step(begun, mean, velocity, lr, momentum):\n    pass": "Return two tensors",
@@ -97,8 +97,10 @@ WRONG = {
         mixed(who="weight"): "A rank is no neighbour of itself",
         mixed(send="group.send(x, j)"): "Begin every send with `group.isend`",
         mixed().replace("return mixed", "return x.copy_(mixed)"): "was changed while it may still be on its way",
-        mixed(send="(group.isend(x, j), group.isend(x, j))[0]", came="(group.recv(torch.empty_like(x), j), "
-              "group.recv(torch.empty_like(x), j))[0]"): "one to each is enough",  # fmt: skip
+        mixed(
+            send="(group.isend(x, j), group.isend(x, j))[0]",
+            came="(group.recv(torch.empty_like(x), j), group.recv(torch.empty_like(x), j))[0]",
+        ): "one to each is enough",  # fmt: skip
         mixed(add="mixed - row[j] * came"): "Multiply the x of rank j by row[j]",
     },
     "with_feedback": {

@@ -1,4 +1,4 @@
-"""Pictures that explain: three timelines, weights that grow old, graphs, two paths downhill, a matrix in two factors."""
+"""Pictures that explain: three timelines, old weights, graphs, two paths downhill, a matrix in two factors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading, legend
 from labkit.book.drawing.style import BLUE, GREEN, GREY, ON_COLOUR, ORANGE, SERIES
 from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.tables import Row
 from labkit.chapters.c08_loose_synchrony.task import Served
 from labkit.optim.synchrony import graphs
 
@@ -24,7 +25,8 @@ def three(runs: Mapping[str, Any]) -> book.Figure:
     """When workers compute and wait, and when the server updates, under each policy: from the spans of real runs."""
     title, left = "Three ways to synchronize", 92.0
     longest = max(run.trace.duration for run in runs.values())
-    shares, rows = {}, []
+    shares = dict[str, float]()
+    rows: list[Row] = []
     for name, run in runs.items():
         spent = [_spent(run.trace, w) for w in range(1, run.trace.world_size)]
         busy = sum(b - a for worker in spent for kind, a, b in worker if kind == "compute")
@@ -81,8 +83,13 @@ def versions(served: Served, count: int = 14) -> book.Player:
     title, frames, rows = "Weights grow old", [], []
     held = dict.fromkeys(range(1, served.workers + 1), 0)
     for i, update in enumerate(served.log[:count]):
-        age = "with the newest weights" if update.tau == 0 else (
-            f"with version {update.version}, and since then {update.tau} other update{'s' * (update.tau > 1)} came")
+        age = (
+            "with the newest weights"
+            if update.tau == 0
+            else (
+                f"with version {update.version}, and since then {update.tau} other update{'s' * (update.tau > 1)} came"
+            )
+        )
         said = f"Worker {update.worker} computed {age}: tau = {update.tau}. The weights are now version {i + 1}."
         frames.append((_held(title, said, held, update, i), said))
         rows.append({"update": i + 1, "worker": update.worker, "computed with version": update.version,
@@ -139,7 +146,8 @@ def _whole(w: Tensor) -> bool:
 
 def four_graphs(size: int) -> book.Figure:
     """Who averages with whom, and how fast such rounds bring all ranks together."""
-    title, rows = f"Who talks to whom, with {size} ranks", []
+    title = f"Who talks to whom, with {size} ranks"
+    rows: list[dict[str, Any]] = []
     for name in GRAPHS:
         w = graph(name, size)
         rows.append({"graph": name, "neighbours": max(len(graphs.heard(w, r)) for r in range(size)),
@@ -156,7 +164,7 @@ def four_graphs(size: int) -> book.Figure:
         _network(svg, graph(name, size), cx, cy, far, 11)
         svg.text(cx, cy + far + 36, f"mixing rate {row['mixing rate']:.2f}", 11.5, "middle")
     svg.text(8, top + 2 * far + 92, "an arrow head only: heard, but does not hear back   no head: both ways", 11)
-    return book.Figure(title, "simulated", said, rows, svg=svg.render(top + 2 * far + 104))
+    return book.Figure(title, "simulated", said, list[Row](rows), svg=svg.render(top + 2 * far + 104))
 
 
 def _network(svg: Svg, w: Tensor, cx: float, cy: float, far: float, radius: float) -> None:
@@ -185,9 +193,8 @@ def rounds(held: Sequence[Sequence[float]], name: str, rate: float) -> book.Play
     w, frames, rows = graph(name, n), [], []
     apart = [math.sqrt(sum((x - mean) ** 2 for x in row) / n) for row in held]
     for k, row in enumerate(held):
-        said = (
-            f"After {k} rounds the ranks are {apart[k]:.3g} apart (consensus distance). "
-            + (f"The bound allows {apart[0] * rate**k:.3g}." if k else f"Their mean is {mean:g}, and it stays.")
+        said = f"After {k} rounds the ranks are {apart[k]:.3g} apart (consensus distance). " + (
+            f"The bound allows {apart[0] * rate**k:.3g}." if k else f"Their mean is {mean:g}, and it stays."
         )
         svg = Svg(WIDTH, title, said)
         top = heading(svg, "measured", said) + 10
@@ -218,7 +225,7 @@ def paths(walks: Mapping[str, Sequence[Point]], epsilon: float = 0.5) -> book.Pl
         said = f"Step {k}: " + "; ".join(f"{name} at ({x:.2f}, {y:.2f}), loss {valley(x, y, epsilon):.3f}"
                                          for name, (x, y) in now.items()) + "."  # fmt: skip
         frames.append((_valley_picture(title, said, walks, k, epsilon), said))
-        rows.append({"step": k} | {name: valley(*at, epsilon) for name, at in now.items()})
+        rows.append({"step": k} | {name: valley(at[0], at[1], epsilon) for name, at in now.items()})
     return book.play(frames, title=title, badge="measured", rows=rows, still=len(frames) - 1, begin=0)
 
 
@@ -356,7 +363,9 @@ def summed_or_gathered(size: int = 4) -> book.Player:
             for p in range(8):
                 there = p in union if last else p in places[r]
                 fill = (GREEN if last else look.colour) if there else "none"
-                svg.rect(106 + 44 * p, y, 40, 24, fill, ("x" if last else look.hatch) if there else "", stroke_width=0.6)
+                svg.rect(
+                    106 + 44 * p, y, 40, 24, fill, ("x" if last else look.hatch) if there else "", stroke_width=0.6
+                )
             count = len(union) if last else 2
             svg.text(106 + 8 * 44 + 10, y + 17, f"{count} numbers" + ("" if k == 0 or last else " and 2 places"), 11.5)
             y += 32 if r < size - 1 else 38

@@ -92,7 +92,7 @@ Rule = Callable[[Tensor, Tensor, Tensor, float, float], tuple[Tensor, Tensor]]
 
 
 class _Outer(torch.optim.Optimizer):
-    """The outer optimizer, by a reader's rule. The gradient of its one tensor is where the round began less the mean."""
+    """The outer optimizer, by a reader's rule. Its one gradient is where the round began less the mean."""
 
     def __init__(self, parameters: list[nn.Parameter], rule: Rule, lr: float, momentum: float) -> None:
         super().__init__(parameters, {})

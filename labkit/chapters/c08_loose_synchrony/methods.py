@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from labkit.chapters.c08_loose_synchrony.task import now
 from labkit.data import digits, image_batches
@@ -38,19 +39,20 @@ def data(group: Group, seed: int = 0) -> Iterator[Images]:
     return image_batches(digits()[0], BATCH, seed, group.rank, group.size)
 
 
-def train(group: Group, method: Any, seed: int = 0, steps: int = 60) -> list[tuple[float, float]]:
-    """(seconds, loss on digits kept back) every fourth step. method: a hook, None, `Local` or `Gossip`."""
+def train(group: Group, method: Any, seed: int = 0, steps: int = 60) -> list[tuple[float, Tensor]]:
+    """(seconds, weights) every fourth step. method: a hook, None, `Local` or `Gossip`."""
     group.step(0)
     net = MLP(MLPConfig(WIDTHS), seed)
     sgd = torch.optim.SGD(net.parameters(), lr=0.01 if isinstance(method, MajorityVote) else RATE)
-    step, model = sgd.step, net
+    step: Callable[[], Any] = sgd.step
+    model: nn.Module = net
     if isinstance(method, Local):
         step = LocalSGD(net, group, sgd, method.every).step
     elif isinstance(method, Gossip):
         step = GossipSGD(net, group, sgd, method.graph).step
     else:
         model = DataParallel(net, group, **({"hook": method} if method else {}))
-    curve, began = [], now(group)
+    seen, began = [], now(group)
     group.step(1)
     for k, (x, y) in enumerate(islice(data(group, seed), steps), 1):
         sgd.zero_grad()
@@ -59,14 +61,19 @@ def train(group: Group, method: Any, seed: int = 0, steps: int = 60) -> list[tup
         loss.backward()
         step()
         if k % 4 == 0:
-            curve.append((now(group) - began, _kept_back(net)))
-    return curve
+            seen.append((now(group) - began, parameters_to_vector(net.parameters()).detach()))
+    return seen
 
 
 @torch.no_grad()
-def _kept_back(net: nn.Module) -> float:
+def curve(run: Any) -> list[tuple[float, float]]:
+    """(seconds, loss on digits kept back): of the mean of the ranks' weights, when the last rank was there."""
     x, y = digits()[1]
-    return F.cross_entropy(net(x), y).item()
+    net, found = MLP(MLPConfig(WIDTHS)), []
+    for moment in zip(*run.results, strict=True):
+        vector_to_parameters(torch.stack([weights for _, weights in moment]).mean(0), net.parameters())
+        found.append((max(at for at, _ in moment), F.cross_entropy(net(x), y).item()))
+    return found
 
 
 def sent(run: Any, steps: int) -> float:
@@ -100,7 +107,7 @@ def gradient(seed: int = 0, after: int = 20) -> Tensor:
         sgd.step()
         sgd.zero_grad()
         F.cross_entropy(net(x), y).backward()
-    found = net.layers[0].weight.grad
+    found = next(net.parameters()).grad
     assert found is not None
     return found.detach().clone()
 

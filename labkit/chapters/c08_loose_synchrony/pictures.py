@@ -13,6 +13,7 @@ from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import SERIES
 from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, seconds_text
 from labkit.chapters.c08_loose_synchrony.task import Served
 
@@ -24,8 +25,8 @@ def by_time(runs: Runs) -> book.Figure:
     told = ", ".join(f"{name} is at {served.last():.2f} after {served.updates()} gradients"
                      for name, served in runs.items())  # fmt: skip
     return book.lines(
-        {name: _thinned(served.curve()) for name, served in runs.items()}, x="milliseconds", y="loss on digits kept back",
-        title="Loss by time", badge="emulated", sentence=f"When the time is over, {told}.",
+        {name: _thinned(served.curve()) for name, served in runs.items()}, x="milliseconds",
+        y="loss on digits kept back", title="Loss by time", badge="emulated", sentence=f"When the time is over, {told}.",
     )  # fmt: skip
 
 
@@ -58,7 +59,9 @@ def ages(runs: Runs) -> book.Figure:
         name: {g: sum(n for t, n in c.items() if (t >= 12 if g == "12 or more" else t == int(g))) for g in groups}
         for name, c in counts.items()
     }
-    said = "; ".join(f"{name}: most often {c.most_common(1)[0][0]}, at most {max(c)}" for name, c in counts.items() if c)
+    said = "; ".join(
+        f"{name}: most often {c.most_common(1)[0][0]}, at most {max(c)}" for name, c in counts.items() if c
+    )
     return book.bars(values, unit="", title="Staleness: updates that came in between", badge="emulated",
                      sentence=f"Staleness of each gradient. {said}.")  # fmt: skip
 
@@ -102,7 +105,7 @@ def spread(values: Mapping[str, Sequence[float]], title: str, what: str, badge: 
     svg.text(left, y + 10, "0", 11)
     svg.text(WIDTH - right, y + 10, f"{top_value:.2g}", 11, "end")
     svg.text(WIDTH - right + 8, y + 10, "mean", 11)
-    rows = [{"what": name} | {f"seed {i}": v for i, v in enumerate(some)} for name, some in values.items()]
+    rows: list[Row] = [{"what": name} | {f"seed {i}": v for i, v in enumerate(some)} for name, some in values.items()]
     return book.Figure(title, badge, said, rows, svg=svg.render(y + 20))
 
 
@@ -147,7 +150,9 @@ def limits(most: int = 12) -> book.Figure:
                       title="How large may the rate be?", badge="simulated", sentence=said)  # fmt: skip
 
 
-def losses(values: Mapping[str, Sequence[tuple[float, float]]], x: str, title: str, badge: str = "emulated") -> book.Figure:
+def losses(
+    values: Mapping[str, Sequence[tuple[float, float]]], x: str, title: str, badge: str = "emulated"
+) -> book.Figure:
     """Several trainings over one axis."""
     told = ", ".join(f"{name} at {line[-1][1]:.2f}" for name, line in values.items() if line)
     return book.lines({n: _thinned(v, 24) for n, v in values.items()}, x=x, y="loss on text kept back", title=title,
@@ -179,6 +184,14 @@ def agreement(measured: Sequence[float], rate: float, name: str) -> book.Figure:
          "mixing rate to the k": {float(k): max(v / measured[0], 1e-9) for k, v in enumerate(formula)}},
         x="round", y="consensus distance, first = 1", title="How fast the ranks agree", sentence=said,
     )  # fmt: skip
+
+
+def steps_of_ranks(took: Mapping[str, Sequence[float]]) -> book.Figure:
+    """How long a step takes on each rank, in step with neighbours and in pairs."""
+    said = "; ".join(f"{way}: {1e3 * min(x):.1f} to {1e3 * max(x):.1f} ms" for way, x in took.items())
+    return book.bars({way: {f"rank {r}": t for r, t in enumerate(x)} for way, x in took.items()}, unit="seconds",
+                     title="Time of a step on each rank", badge="emulated",
+                     sentence=f"The last rank is four times as slow. A step takes, {said}.")  # fmt: skip
 
 
 def mixed(run: Any) -> book.Figure:
@@ -237,7 +250,7 @@ def trade_off(points: Mapping[str, tuple[float, Sequence[float]]], whole: str) -
         svg.text(left - 6, y + 4, f"{v:.2f}", 10.5, "end")
     svg.text(left + wide / 2, top + tall + 32, "bytes that a rank sends in a step (logarithmic)", 11.5, "middle")
     svg.text(left - 50, top - 4, "loss", 11.5)
-    rows = []
+    rows: list[Row] = []
     for i, (name, (b, some)) in enumerate(points.items(), 1):
         look, mean = SERIES[(i - 1) % 8], _mean(some)
         (x, y), (_, y1), (_, y2) = place(b, mean), place(b, min(some)), place(b, max(some))
@@ -254,5 +267,3 @@ def trade_off(points: Mapping[str, tuple[float, Sequence[float]]], whole: str) -
 def _mean(values: Iterable[float]) -> float:
     some = list(values)
     return sum(some) / len(some) if some else math.nan
-
-

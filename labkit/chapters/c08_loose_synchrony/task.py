@@ -27,7 +27,11 @@ from labkit.wire import Group
 STEP = 0.01  # seconds of the virtual clock that a gradient takes when nothing is wrong
 BATCH, RATE, OFTEN = 16, 0.6, 0.2  # examples of a worker; the rate of an averaged gradient; how often one is late
 WIDTHS = (64, 32, 10)
-BILLS = [("8 workers, BSP", 8, 12_800, 0.15), ("64 workers, BSP", 64, 1_720, 0.45), ("64 workers, SSP", 64, 2_100, 0.25)]
+BILLS = [
+    ("8 workers, BSP", 8, 12_800, 0.15),
+    ("64 workers, BSP", 64, 1_720, 0.45),
+    ("64 workers, SSP", 64, 2_100, 0.25),
+]
 LATE = ["nobody", "now and then", "always the same"]
 
 
@@ -92,7 +96,8 @@ def lateness(group: Group, late: str, times: float, seed: int = 0) -> Iterator[f
 
 def policy(name: str | Policy, bound: int = 0) -> Policy:
     """Of that name, or as it is."""
-    return {"BSP": BSP(), "SSP": SSP(bound), "ASP": ASP()}[name] if isinstance(name, str) else name
+    named: dict[str, Policy] = {"BSP": BSP(), "SSP": SSP(bound), "ASP": ASP()}
+    return named[name] if isinstance(name, str) else name
 
 
 @dataclass(frozen=True)
