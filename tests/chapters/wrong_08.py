@@ -61,7 +61,7 @@ WRONG = {
         "def answered(waiting, clocks, s):\n    return [w for w in clocks if clocks[w] - min(clocks.values()) <= s]": (
             "who does not wait"
         ),
-        rule("clocks[w] - low <= s", "min(clocks)"): "may go on",
+        rule("clocks[w] - low <= s", "min(clocks)"): "*number of a worker*",
     },
     "outer_step": {
         "def outer_step(begun, mean, velocity, lr, momentum):\n    pass": "Return two tensors",
@@ -75,7 +75,7 @@ WRONG = {
         outer("v", speed="begun - lr * (g + momentum * v)"): "have changed places",
         outer("begun - lr * g"): "no momentum",
         outer("begun - lr * v"): "That is ordinary momentum",
-        outer("begun - lr * (g + momentum * velocity)"): "the old velocity in the step",
+        outer("begun - lr * (g + momentum * velocity)"): "with the *new* velocity",
         outer("begun - (g + momentum * v)"): "The learning rate is missing from the step",
         outer("begun + lr * (g + momentum * v)"): "The step goes uphill",
         outer("mean - lr * (g + momentum * v)"): "The step begins at the average",
@@ -105,7 +105,7 @@ WRONG = {
     },
     "with_feedback": {
         "def with_feedback(gradient, residual, compress):\n    pass": "Return two tensors",
-        feedback("compress(gradient)", "residual"): "Nothing is kept",
+        feedback("compress(gradient)", "residual"): "Nothing is kept: the residual comes back",
         feedback("compress(gradient)", "0 * residual"): "Nothing is kept: your residual is always 0",
         feedback("compress(gradient + residual)", "0 * residual"): "but the new one is always 0",
         feedback("compress(gradient + residual)", "residual"): "The residual comes back as it was",

@@ -126,7 +126,7 @@ def _held(title: str, said: str, held: Mapping[int, int], update: Any, i: int) -
                 svg.arrow_head(end, y + 12, 1, 0, 8)
             svg.text(end + 8, y + 17, f"tau = {update.tau}", 12, bold=True)
         y += 32
-    svg.text(8, y + 12, "orange, hatched: whose gradient arrives now   green, crossed: the version that it makes", 11)
+    svg.text(8, y + 12, "orange, hatched: whose gradient arrives now; green, crossed: the version that it makes", 11)
     return svg.render(y + 24)
 
 
@@ -163,7 +163,7 @@ def four_graphs(size: int) -> book.Figure:
         svg.text(cx, top + 12, name, 12.5, "middle", bold=True)
         _network(svg, graph(name, size), cx, cy, far, 11)
         svg.text(cx, cy + far + 36, f"mixing rate {row['mixing rate']:.2f}", 11.5, "middle")
-    svg.text(8, top + 2 * far + 92, "an arrow head only: heard, but does not hear back   no head: both ways", 11)
+    svg.text(8, top + 2 * far + 92, "an arrow head only: heard, but does not hear back; no head: both ways", 11)
     return book.Figure(title, "simulated", said, list[Row](rows), svg=svg.render(top + 2 * far + 104))
 
 
@@ -205,12 +205,12 @@ def rounds(held: Sequence[Sequence[float]], name: str, rate: float) -> book.Play
             up = tall * (x - low) / (high - low or 1) + 6
             look = SERIES[r % 8]
             svg.rect(x0 + r * step, base - up, step - 8, up, look.colour, look.hatch, ON_COLOUR, stroke_width=0.7)
-            svg.text(x0 + r * step + step / 2 - 4, base - up - 4, f"{x:.2f}", 10.5, "middle")
+            svg.text(x0 + r * step + step / 2 - 4, base + 28, f"{x:.2f}", 10.5, "middle")
             svg.text(x0 + r * step + step / 2 - 4, base + 14, f"rank {r}" if step > 44 else str(r), 10.5, "middle")
         level = base - tall * (mean - low) / (high - low or 1) - 6
         svg.line(x0 - 10, level, x0 + n * step, level, dash="5 4", width=1.4)
-        svg.text(x0 + n * step + 2, level - 5, "mean", 10.5, "end")
-        frames.append((svg.render(base + 26), said))
+        svg.text(x0 + n * step + 4, level + 4, "mean", 10.5)
+        frames.append((svg.render(base + 38), said))
         rows.append({"round": k, "consensus distance": apart[k], "by the mixing rate": apart[0] * rate**k})
     return book.play(frames, title=title, badge="measured", rows=rows, still=min(2, len(frames) - 1))
 
@@ -304,7 +304,7 @@ def factors(matrix: Tensor, ranks: Sequence[int] = (1, 2, 4)) -> book.Player:
         svg.text(x + 12, top + n * cell / 2, "=", 20, "middle")
         _cells(svg, product, x + 28, top, cell, "P Q^T")
         y = top + n * cell + 22
-        svg.text(12, y, "orange, large square: positive   blue, small square: negative   white: near 0", 11)
+        svg.text(12, y, "orange, large square: positive; blue, small square: negative; white: near 0", 11)
         frames.append((svg.render(y + 12), said))
         rows.append({"rank": r, "numbers sent": sent, "of": n * m, "missed": left})
     return book.play(frames, title=title, badge="measured", rows=rows, still=1)

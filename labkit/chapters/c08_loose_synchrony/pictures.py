@@ -26,7 +26,7 @@ def by_time(runs: Runs) -> book.Figure:
                      for name, served in runs.items())  # fmt: skip
     return book.lines(
         {name: _thinned(served.curve()) for name, served in runs.items()}, x="milliseconds",
-        y="loss on digits kept back", title="Loss by time", badge="emulated", sentence=f"When the time is over, {told}.",
+        y="loss on digits kept back", title="Loss by time", badge="emulated", sentence=f"In the end {told}.",
     )  # fmt: skip
 
 

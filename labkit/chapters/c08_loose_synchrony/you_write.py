@@ -23,6 +23,8 @@ CASES: list[tuple[list[int], dict[int, int], int]] = [  # waiting, clocks, s
     ([2], {1: 9, 2: 7, 3: 8}, 0),
     ([1, 3], {1: 9, 2: 7, 3: 11}, 3),
     ([], {1: 1, 2: 4}, 2),
+    ([1], {1: 2, 2: 2}, 1),
+    ([1, 2], {1: 9, 2: 3, 3: 3}, 1),
 ]
 
 
@@ -40,6 +42,8 @@ def bound_is_kept(student: Reader) -> str:
     slips: list[tuple[Callable[[int, dict[int, int], int, list[int]], bool], str]] = [
         (lambda w, c, s, v: c[w] - min(c.values()) < s, "A worker who is ahead by exactly s may still go on, and yours "
          "has to wait: compare with `<=`. With s = 0 nobody would ever begin."),
+        (lambda w, c, s, v: c[w] - min(c) <= s, "`min(clocks)` is the smallest *number of a worker*. The smallest "
+         "clock is `min(clocks.values())`."),
         (lambda w, c, s, v: c[w] <= s, "Your rule compares the clock itself with s, so that everybody stops for good "
          "after s updates. What counts is how far a worker is ahead of the slowest."),
         (lambda w, c, s, v: max(c.values()) - c[w] <= s, "Your rule holds up the slow ones. Measure how far a worker "
@@ -85,7 +89,7 @@ def _served(fn: Callable[..., Any], s: int, group: Group) -> Any:
 
 @you_write(bound_is_kept)
 def answered(waiting: list[int], clocks: dict[int, int], s: int) -> list[int]:
-    """Which of the waiting workers may have the weights. clocks: worker -> updates it finished."""
+    """Who may have the weights now. clocks: worker -> updates it finished."""
     slowest = min(clocks.values())
     return [worker for worker in waiting if clocks[worker] - slowest <= s]
 
@@ -109,6 +113,7 @@ def pseudo_gradient_is_followed(student: Reader) -> str:
     v = m * velocity + d
     right, fast = begun - lr * (d + m * v), v
     slips = (
+        (speed, right, "The two results have changed places: first the weights, then the velocity."),
         (speed, velocity, "The velocity came back as it was. It is momentum times the old one, plus the gradient."),
         (speed, m * velocity, "The gradient is missing from the velocity: momentum * velocity + gradient."),
         (speed, velocity + d, "The old velocity must fade: multiply it by `momentum` before you add the gradient."),
@@ -117,12 +122,10 @@ def pseudo_gradient_is_followed(student: Reader) -> str:
         (speed, m * velocity + lr * d, "The learning rate belongs to the step, not into the velocity."),
         (speed, m * velocity + (1 - m) * d, "This is a running average. PyTorch's momentum, and DiLoCo's, adds the "
          "whole gradient: momentum * velocity + gradient."),
-        (speed, new, "The two results have changed places: first the weights, then the velocity."),
         (new, mean, "You returned the average itself: that is plain local SGD, without an outer optimizer."),
         (new, begun - lr * d, "That step has no momentum. Add momentum * velocity to the gradient."),
         (new, begun - lr * v, "That is ordinary momentum. Nesterov's looks one velocity ahead: gradient + momentum * "
          "velocity, with the *new* velocity."),
-        (new, begun - lr * (d + m * velocity), "You used the old velocity in the step. Compute the new one first."),
         (new, begun - (d + m * v), "The learning rate is missing from the step."),
         (new, begun + lr * (d + m * v), "The step goes uphill: subtract it from `begun`."),
         (new, mean - lr * (d + m * v), "The step begins at the average. It begins where the *round* began, at "
@@ -229,7 +232,7 @@ def _likely(said: str) -> str:
 
 @you_write(neighbours_are_averaged)
 def mix_once(x: Tensor, row: list[float], group: Group) -> Tensor:
-    """The average of x over this rank and its neighbours; row[j]: the weight of rank j."""
+    """The average of x over me and my neighbours; row[j]: the weight of rank j."""
     neighbours = [j for j, weight in enumerate(row) if weight and j != group.rank]
     sending = [group.isend(x, j) for j in neighbours]
     mixed = row[group.rank] * x
@@ -242,10 +245,10 @@ def mix_once(x: Tensor, row: list[float], group: Group) -> Tensor:
 
 def nothing_is_lost(student: Reader) -> str:
     g = torch.Generator().manual_seed(student.seed)
-    gradients = [torch.randint(-40, 40, (8,), generator=g).double() for _ in range(6)]
+    before, *gradients = [torch.randint(-40, 40, (8,), generator=g).double() + 0.5 for _ in range(7)]
 
     def call(fn: Callable[..., Any], x: Any, group: Group) -> Any:
-        residual, out = torch.zeros(8, dtype=torch.float64), []
+        residual, out = before, []
         for gradient in x:
             result = fn(gradient.clone(), residual.clone(), _largest_two)
             out.append(result)
@@ -260,14 +263,14 @@ def nothing_is_lost(student: Reader) -> str:
         student.expect(pair, "Return two tensors, what is sent and the new residual: you returned {one}.",
                        one="None" if one is None else type(one).__name__)  # fmt: skip
     for rule, why in SLIPS:
-        walked, residual = [], torch.zeros(8, dtype=torch.float64)
+        walked, residual = [], before
         for gradient in gradients:
             sent, residual = rule(gradient, residual)
             walked += [sent, residual]
         found = [x for one in got for x in one]
         same = all(a.shape == b.shape and torch.allclose(a, b) for a, b in zip(found, walked, strict=True))
         student.expect(not same, why)
-    kept = torch.zeros(8, dtype=torch.float64)
+    kept = before
     for step, (gradient, (sent, residual)) in enumerate(zip(gradients, got, strict=True), 1):
         want = _largest_two(gradient + kept)
         student.expect(torch.allclose(sent, want), "In step {step} the wrong numbers were sent: compress the gradient "
@@ -275,12 +278,12 @@ def nothing_is_lost(student: Reader) -> str:
         kept = gradient + kept - want
         student.expect(torch.allclose(residual, kept), "In step {step} sent and residual together are not the gradient "
                        "plus what was kept before.", step=step)  # fmt: skip
-    total = sum(gradients, torch.zeros(8, dtype=torch.float64))
+    total = sum(gradients, before)
     sent = sum((one[0] for one in got), torch.zeros(8, dtype=torch.float64))
     assert torch.allclose(sent + got[-1][1], total)
     return (
         "In six steps a fourth of the numbers was sent each time, and what was sent and what is kept add up exactly to "
-        "all six gradients."
+        "all six gradients and what was kept before them."
     )
 
 
