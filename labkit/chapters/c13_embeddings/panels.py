@@ -1,0 +1,51 @@
+"""The workbenches of chapter 13: which controls each of them has, and which pictures it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from labkit import Link, Network, book
+from labkit.book.workbenches.bench import View, Workbench
+from labkit.chapters.c13_embeddings import pictures, ports, travel
+from labkit.chapters.c13_embeddings.given import PLACEMENTS
+
+Run = Callable[..., Any]
+WIRE = Network(intra=Link(bandwidth=pictures.BANDWIDTH, latency=pictures.LATENCY))
+
+
+def choice(label: str, options: Any, value: Any) -> Any:
+    """A list to choose from, with a label that is no name of Python's."""
+    from ipywidgets import Dropdown
+
+    return Dropdown(options=options, value=value, description=label)
+
+
+def who_is_asked(look_up: Run) -> Workbench:
+    """Where the rows lie, how unequal the ids are, and how many hot rows every rank holds."""
+    controls = {
+        "placement": list(PLACEMENTS), "skew": [0.0, 0.8, 1.1, 1.4],
+        "hot": choice("hot rows on all ranks", [0, 16, 64, 256, 1024], 0), "ranks": [2, 4, 8],
+    }  # fmt: skip
+    views: list[View] = [pictures.step_took, travel.piles, pictures.sent]
+    return book.workbench(look_up, controls, views, title="Who is asked for rows?", ranks=4, clock="virtual",
+                          network=WIRE)  # fmt: skip
+
+
+def tiers(cached: Run) -> Workbench:
+    """How many rows the fast tier has room for, who must leave it, and how unequal the ids are."""
+    controls = {
+        "capacity": choice("rows in the fast tier", [20, 100, 400, 1000], 100), "policy": ["lru", "lfu"],
+        "skew": [0.0, 0.8, 1.1, 1.4],
+    }  # fmt: skip
+    views: list[View] = [pictures.hit_rates]
+    return book.workbench(cached, controls, views, title="A small fast tier", ranks=2)
+
+
+def server_or_ring(exchange: Run) -> Workbench:
+    """How many workers and servers there are, how large the gradient is, and how late messages arrive."""
+    controls = {
+        "workers": (2, 8), "servers": [1, 2, 4], "kilobytes": choice("gradient (kB)", [1, 10, 100, 1000], 100),
+    }  # fmt: skip
+    views: list[View] = [ports.compared]
+    return book.workbench(exchange, controls, views, title="Servers or a ring?", ranks=1)

@@ -1,0 +1,143 @@
+"""A parameter server's port: who waits before it, and from how many workers on a ring is faster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+import labkit
+from labkit import Link, Network, book, collectives, cost
+from labkit.book.drawing.figure import WIDTH, heading
+from labkit.book.drawing.style import ON_COLOUR, SERIES
+from labkit.book.drawing.svg import Svg
+from labkit.chapters.c13_embeddings.pictures import BANDWIDTH, LATENCY
+from labkit.cost.units import format_seconds
+from labkit.optim.synchrony import BSP
+from labkit.parallel import Client, Server
+from labkit.wire import Group
+
+BETA = 1 / BANDWIDTH
+WIRE = Network(intra=Link(bandwidth=BANDWIDTH, latency=LATENCY))
+
+
+def one_clock(group: Group, servers: Sequence[int], numel: int) -> None:
+    """All workers push a dense gradient to the servers at once, and then pull the weights."""
+    weights = {"w": torch.zeros(numel)}
+    if group.rank in servers:
+        Server(weights, group, servers, policy=BSP(), optimizer=lambda p: torch.optim.SGD(p, 0.1)).serve()
+        return
+    with Client(weights, group, servers) as client:
+        client.push("w", torch.ones(numel))
+        client.tick()
+        client.pull("w")
+
+
+def through_servers(workers: int, servers: int, numel: int) -> tuple[float, Any]:
+    """Seconds from the first push to the last pulled weight (virtual clock), and the run."""
+    ranks = list(range(servers))
+    run = labkit.launch(one_clock, workers + servers, ranks, numel, clock="virtual", transport="local", network=WIRE)
+    plain = [m for m in run.trace.sends if m.collective < 0]
+    answers = [m for m in plain if m.src in ranks and m.nbytes]
+    return max(m.arrived for m in answers) - min(m.start for m in plain if m.src not in ranks), run
+
+
+def around_a_ring(workers: int, numel: int) -> float:
+    """Seconds of a ring all-reduce of the same gradient among the workers (virtual clock)."""
+
+    def on_rank(group: Group) -> None:
+        collectives.all_reduce(torch.ones(numel), group, algorithm="ring")
+
+    run = labkit.launch(on_rank, workers, clock="virtual", transport="local", network=WIRE)
+    begin, end = run.trace.during("all_reduce")
+    return end - begin
+
+
+def compared(took: Mapping[str, Any]) -> book.Figure:
+    """Both ways, beside the formulas."""
+    workers, servers, nbytes = (int(took[x]) for x in ("workers", "servers", "nbytes"))
+    formula = {
+        "servers": cost.server_exchange_time(nbytes, workers, servers, LATENCY, BETA),
+        "ring": cost.ring_all_reduce_time(nbytes, workers, LATENCY, BETA),
+    }
+    first = cost.server_crossover(nbytes, servers, LATENCY, BETA)
+    when = "The ring never wins for so small a gradient, whatever the number of workers." if first is None else (
+        f"By the formulas the ring wins from {first} workers on."
+    )  # fmt: skip
+    ring, served = took["ring"], took["servers_took"]
+    return book.bars(
+        {"run": {"servers": served, "ring": ring}, "formula": formula}, unit="seconds", ticks=True, badge="emulated",
+        title="One exchange of a dense gradient", sentence=f"{workers} workers: {servers} server"
+        f"{'s' * (servers > 1)} take {format_seconds(served, 3)}, the ring {format_seconds(ring, 3)}. {when}",
+    )  # fmt: skip
+
+
+def by_workers(values: Mapping[str, Mapping[int, float]], nbytes: int) -> book.Figure:
+    """Time by the number of workers: runs and formulas."""
+    lines: dict[str, dict[float, float]] = {}
+    for name, one in values.items():
+        lines[f"{name}, run"] = {float(n): 1e3 * t for n, t in one.items()}
+        count = 0 if name == "ring" else int(name.split()[0])
+        formula = {
+            n: cost.server_exchange_time(nbytes, n, count, LATENCY, BETA) if count else
+            cost.ring_all_reduce_time(nbytes, n, LATENCY, BETA) for n in one
+        }  # fmt: skip
+        lines[f"{name}, formula"] = {float(n): 1e3 * t for n, t in formula.items()}
+    most = max(next(iter(values.values())))
+    told = ", ".join(f"{name} {format_seconds(one[most], 3)}" for name, one in values.items())
+    return book.lines(lines, x="workers", y="ms", title="One exchange of a dense gradient, by workers",
+                      badge="emulated", sentence=f"With {most} workers: {told}.")  # fmt: skip
+
+
+def incast(run: Any) -> book.Player:
+    """Pushes that come to one server at once, and go through its port one after the other; from a run with one server."""
+    pushes = sorted((m for m in run.trace.sends if m.collective < 0 and m.dst == 0 and m.nbytes > 40),
+                    key=lambda m: m.arrived)  # fmt: skip
+    begin = min(m.start for m in pushes)
+    order = [m.src for m in pushes]
+    n = len(order)
+    title = "Incast: many senders, one port"
+    frames, rows = [], []
+    for k in range(n + 1):
+        at = begin if k == 0 else pushes[k - 1].arrived
+        waits = n - k - 1
+        if k == 0:
+            said = f"{n} workers push at the same moment. The port of the server takes one gradient at a time."
+        elif k < n:
+            said = f"After {format_seconds(at - begin, 3)}: {k} of {n} gradients are there, one is in the port"
+            said += f", and {waits} wait." if waits > 1 else ", and one waits." if waits else "."
+        else:
+            said = f"After {format_seconds(at - begin, 3)} all {n} are there. Each worker's own link was idle most of it."
+        frames.append((_port(title, said, order, k, run.trace.badge), said))
+        rows.append({"arrived": k, "seconds": at - begin, "worker": f"rank {order[k - 1]}" if k else "none"})
+    return book.play(frames, title=title, badge=run.trace.badge, rows=rows, still=min(2, n))
+
+
+def _port(title: str, said: str, order: Sequence[int], k: int, badge: str) -> str:
+    svg = Svg(WIDTH, title, said)
+    top = max(heading(svg, badge, said), 74.0) + 8
+    n, high = len(order), 232.0
+    band = high / n
+    cy, port = top + high / 2, 420.0
+    svg.rect(port - 8, cy - 22, 80, 44, dash="5 3", stroke_width=1.5)
+    svg.text(port + 32, cy - 28, "the port", 11.5, "middle", bold=True)
+    svg.rect(port + 120, top, 150, high, radius=6, stroke_width=1.6)
+    svg.text(port + 195, top + 16, "server", 12, "middle", bold=True)
+    for place, rank in enumerate(order):
+        y = top + (rank - 1) * band
+        look = SERIES[rank % 8]
+        svg.rect(12, y + 3, 92, band - 6, radius=5)
+        svg.text(18, y + band / 2 + 4, f"worker {rank}", 11)
+        svg.line(108, y + band / 2, port - 12, cy, width=2.4 if place == k else 0.7, dash="" if place == k else "4 3")
+        if place < k:
+            x, up = port + 132, top + 24 + place * min(24.0, (high - 30) / n)
+        elif place == k:
+            x, up = port, cy - 9
+        else:
+            x, up = 122, y + band / 2 - 9
+        svg.rect(x, up, 64, 18, look.colour, look.hatch, ON_COLOUR, stroke_width=0.8)
+        svg.rect(x + 10, up + 3, 44, 12, "#ffffff", stroke="none", radius=3)
+        svg.text(x + 32, up + 13, f"from {rank}", 9.5, "middle", on_colour=True)
+    svg.text(12, top + high + 18, "thick line: what travels now   dashed: has sent, or waits for the port", 11)
+    return svg.render(top + high + 30)

@@ -1,0 +1,155 @@
+"""Requests that pile up at the owners of rows, and ids that travel there while rows come back: from real look-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from labkit import book, cost
+from labkit.book.drawing.figure import WIDTH, heading
+from labkit.book.drawing.style import ON_COLOUR, SERIES
+from labkit.book.drawing.svg import Svg
+from labkit.chapters.c13_embeddings.given import ROWS, Told, Trip
+
+PIECES, MOMENTS = 40, 6
+LEFT, WIDE = 74.0, 440.0
+
+
+def piles(run: Any) -> book.Player:
+    """Request by request, where in the shards the rows lie that were asked for."""
+    told: list[Told] = run.results
+    n = len(told)
+    served = [one.served for one in told]
+    every = [place for one in told for place in one.places]
+    mixed = [every[i] for i in torch.randperm(len(every), generator=torch.Generator().manual_seed(0)).tolist()]
+    law = shares_by_law(told[0], n)
+    title = "Requests pile up at the owners of the rows"
+    frames = []
+    final = _counted(mixed, n)
+    most = max(1, *(max(row) for row in final))
+    for k in range(1, MOMENTS + 1):
+        some = mixed[: len(mixed) * k // MOMENTS]
+        so_far = [sum(r == owner for owner, _ in some) for r in range(n)]
+        busy = served.index(max(served))
+        if k < MOMENTS:
+            share = so_far[busy] / max(1, len(some))
+            said = f"{len(some):,} of {len(mixed):,} requests have arrived, and {share:.0%} of them at rank {busy}."
+        else:
+            times = served[busy] * n / max(1, sum(served))
+            if min(served) == max(served):
+                said = f"All requests have arrived. Every rank was asked for {served[0]:,} rows."
+            else:
+                said = f"All requests have arrived. Rank {busy} was asked for {served[busy]:,} of {sum(served):,} "
+                said += f"rows, {times:.2f} times the mean."
+            if told[0].hot:
+                said += f" For the {told[0].hot} hottest rows nobody asked: every rank has them."
+        frames.append((_piled(title, said, _counted(some, n), most, so_far, law, told[0], run.trace.badge), said))
+    rows = [{"rank": r, "asked for (rows)": served[r], "share": served[r] / max(1, sum(served)),
+             "Zipf's law": law[r] if law else None} for r in range(n)]  # fmt: skip
+    return book.play(frames, title=title, badge=run.trace.badge, rows=rows, begin=MOMENTS - 1)
+
+
+def shares_by_law(one: Told, n: int) -> list[float] | None:
+    """The part of the requests that each rank should get, by `labkit.cost`; None where some rows are hot."""
+    if one.hot:
+        return None
+    if one.placement in ("range", "modulo"):
+        return cost.zipf_shard_loads(ROWS, one.skew, n, one.placement, one.draws)
+    return [1 / n] * n if one.placement == "columns" else [1.0] + [0.0] * (n - 1)
+
+
+def _counted(places: Sequence[tuple[int, float]], n: int) -> list[list[int]]:
+    found = [[0] * PIECES for _ in range(n)]
+    for owner, where in places:
+        found[owner][int(where * PIECES)] += 1
+    return found
+
+
+def _piled(
+    title: str, said: str, piled: Sequence[Sequence[int]], most: int, so_far: Sequence[int],
+    law: Sequence[float] | None, one: Told, badge: str,
+) -> str:  # fmt: skip
+    svg = Svg(WIDTH, title, said)
+    top = max(heading(svg, badge, said), 74.0) + 6
+    n = len(piled)
+    band = max(30.0, 300.0 / n)
+    high, step = band - 16, WIDE / PIECES
+    total = max(1, sum(so_far))
+    for r, row in enumerate(piled):
+        y, look = top + r * band, SERIES[r % 8]
+        svg.text(8, y + band / 2 + 4, f"rank {r}", 12, bold=True)
+        svg.line(LEFT, y + high + 4, LEFT + WIDE, y + high + 4)
+        for k, count in enumerate(row):
+            if count:
+                tall = max(1.2, high * count / most)
+                svg.rect(LEFT + k * step, y + high + 4 - tall, step - 1, tall, look.colour, look.hatch, ON_COLOUR,
+                         stroke_width=0.4, hover=f"{count} requests")  # fmt: skip
+        x = LEFT + WIDE + 16
+        svg.text(x, y + band / 2, f"{so_far[r]:,} rows, {so_far[r] / total:.0%}", 11.5)
+        if law is not None:
+            svg.text(x, y + band / 2 + 14, f"by Zipf's law {law[r]:.0%}", 10.5)
+    y = top + n * band + 12
+    held = {"range": "neighbouring ids, the popular ones first", "modulo": f"every {n}th id, the popular ones first",
+            "columns": "its columns of all ids, the popular ones first",
+            "one rank": "all ids on rank 0, the popular ones first"}[one.placement]  # fmt: skip
+    svg.text(LEFT, y, f"from left to right: a rank's rows ({held})", 11)
+    svg.text(LEFT, y + 16, "height: how many requests for rows of that place have come", 11)
+    return svg.render(y + 28)
+
+
+Cell = tuple[int, int]  # (id, rank that asks for it)
+
+
+def travelling(run: Any) -> book.Player:
+    """Ids to the owners and rows back: ranks returned a `Trip` each."""
+    trips: list[Trip] = run.results
+    n = len(trips)
+    home = [[(i, r) for i in one.ids] for r, one in enumerate(trips)]
+    unique = [[(i, r) for i in one.unique] for r, one in enumerate(trips)]
+    ordered = [sorted(row, key=lambda cell: cell[0] % n) for row in unique]
+    there = [[(i, source) for source, ids in enumerate(one.asked_by) for i in ids] for one in trips]
+    assert [sorted(one.unique) for one in trips] == [[round(x) for x in one.rows] for one in trips]  # rows are named
+    busy = max(range(n), key=lambda r: len(there[r]))
+    ahead = ", ".join(f"{sum(i % n == s for i, _ in ordered[0])} to rank {s}" for s in range(n))
+    moments: list[tuple[str, list[list[Cell]], str, str]] = [
+        (f"At home: each rank has {len(home[0])} ids. The colour and hatch of an id are those of its owner.", home,
+         "", "id"),
+        (f"Each id once: rank 0 has {len(home[0])} ids, and {len(unique[0])} different ones.", unique, "", "id"),
+        (f"Sorted by owner, and counts go ahead. Rank 0 says: {ahead}.", ordered, "owner", "id"),
+        (f"All-to-all: the ids are at their owners. Rank {busy} is asked for {len(there[busy])} rows.", there,
+         "asker", "id"),
+        ("Each owner looks up its rows. They stand in the order in which they were asked for.", there, "asker", "row"),
+        ("All-to-all with both lists of counts swapped: the rows are home, sorted by owner.", ordered, "owner", "row"),
+        ("In place: every id has its row, and an id that stands there twice has it twice.", home, "", "row"),
+    ]  # fmt: skip
+    wide = min(46.0, (WIDTH - 84) / max(1, *(len(row) for row in [*there, *home])))
+    frames = [(_moment(words, rows, by, kind, n, wide, run.trace.badge), words) for words, rows, by, kind in moments]
+    rows = [{"rank": r} | {f"asks rank {s}": sum(i % n == s for i in one.unique) for s in range(n)}
+            for r, one in enumerate(trips)]  # fmt: skip
+    return book.play(frames, title="Ids go to the owners, rows come back", badge=run.trace.badge, rows=rows, still=3)
+
+
+def _moment(words: str, rows: Sequence[Sequence[Cell]], by: str, kind: str, n: int, wide: float, badge: str) -> str:
+    svg = Svg(WIDTH, "Ids go to the owners, rows come back", words)
+    y = max(heading(svg, badge, words), 72.0) + 4
+    for r, row in enumerate(rows):
+        svg.text(8, y + 18, f"rank {r}", 12, bold=True)
+        x, before = 84.0, None
+        for i, asker in row:
+            mark = {"owner": i % n, "asker": asker, "": None}[by]
+            if before is not None and mark != before:
+                svg.line(x - 1, y - 2, x - 1, y + 40, width=2.5)
+            before = mark
+            look = SERIES[i % n % 8]
+            svg.rect(x + 2, y + 2, wide - 5, 22, look.colour, look.hatch, ON_COLOUR, radius=9 if kind == "id" else 0,
+                     stroke_width=0.8 if kind == "id" else 2.6)  # fmt: skip
+            svg.rect(x + wide / 2 - 9, y + 6, 17, 14, "#ffffff", stroke="none", radius=3)
+            svg.text(x + wide / 2, y + 17, str(i), 10.5, "middle", on_colour=True)
+            if by == "asker":
+                svg.text(x + wide / 2, y + 36, f"for {asker}", 9, "middle")
+            x += wide
+        y += 46
+    svg.text(8, y + 10, "round: an id. With corners and a thick frame: the row of this id. 'for 2': rank 2 asks.", 10.5)
+    return svg.render(y + 20)

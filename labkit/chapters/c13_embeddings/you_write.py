@@ -1,0 +1,361 @@
+"""What chapter 13 asks its reader to write: a sparse pull, the sum of equal ids, row-wise Adagrad, and masked numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.collectives import all_to_all
+from labkit.grading.checks.student import Evidence, StudentError
+from labkit.grading.writing import Reader, you_write
+from labkit.optim.synchrony.masking import stream
+from labkit.wire import Group
+
+DIM = 3
+NEAR = 1e-9
+
+# Sparse pull ---------------------------------------------------------------------------------------------------------
+
+
+def every_id_has_its_row(student: Reader) -> str:
+    for n, sizes in ((3, (6, 4, 5)), (1, (4,)), (2, (5, 1)), (4, (3, 7, 2, 5))):
+        g = torch.Generator().manual_seed(student.seed + n)
+        table = torch.randn(5 * n, DIM, generator=g, dtype=torch.float64)
+        ids = [torch.randint(0, 5 * n, (b,), generator=g) for b in sizes]
+        if n == 2:  # one rank asks for the same id five times, and nobody asks rank 1 for anything
+            ids = [torch.tensor([4, 4, 4, 4, 4]), torch.tensor([2])]
+        if n == 3:  # unequal counts, with repeats, whatever the dice say
+            ids = [torch.tensor([7, 1, 7, 12, 0, 1]), torch.tensor([3, 3, 9, 11]), torch.tensor([14, 2, 5, 2, 8])]
+        run = _pull(student, n, [(i, table[r::n].clone(), table) for r, i in enumerate(ids)])
+        _rows_are_right(student, run, n, ids, table)
+        _bytes_are_few(student, run, n, ids)
+    return "On 1 to 4 ranks every id has its row, also ids that stand twice, and nothing travels that nobody asked for."
+
+
+def _pull(student: Reader, n: int, inputs: Sequence[Any]) -> Evidence:
+    def call(fn: Callable[..., Any], x: Any, group: Group) -> Any:
+        return fn(x[0].clone(), x[1].clone(), group)
+
+    try:
+        return student.through("pull", n, inputs, call)
+    except StudentError as error:
+        text = f"{error}{error.detail}"
+        why = ""
+        if "out of bounds" in text or "out of range" in text:
+            why = "A rank has row `id` in place `id // group.size` of its own rows: divide before you look up."
+        elif "counts" in text or "sends" in text or "expects" in text:
+            why = "Ids go out with (out, into); the rows come back with the lists swapped, (into, out)."
+        raise StudentError(f"{error} {why}".rstrip(), error.detail) from None
+
+
+def _rows_are_right(student: Reader, run: Evidence, n: int, ids: Sequence[Tensor], table: Tensor) -> None:
+    ranks = f"With {n} rank{'s' * (n != 1)}"
+    for rank, (got, mine) in enumerate(zip(run.results, ids, strict=True)):
+        student.expect(isinstance(got, Tensor), "{ranks} rank {rank} returned {got}: return the rows of its ids.",
+                       ranks=ranks, rank=rank, got=type(got).__name__)  # fmt: skip
+    others = any((i % n != r).any() for r, i in enumerate(ids))
+    student.expect(not others or any(run.messages), "{ranks} nothing was sent, but most rows lie on other ranks.",
+                   ranks=ranks)  # fmt: skip
+    for rank, (got, mine) in enumerate(zip(run.results, ids, strict=True)):
+        want = table[mine]
+        if got.shape == want.shape and torch.equal(got, want):
+            continue
+        unique = mine.unique()
+        order = (unique % n).argsort(stable=True)
+        slips = (
+            (table[unique[order]], "your rows are still sorted by owner, one for each different id. Put them back: "
+             "`found[order] = came`, and then `found[inverse]`."),
+            (table[unique], "you returned a row for each *different* id. `inverse` says which of them each id needs: "
+             "`found[inverse]`."),
+            (table[unique[order]][_inverse(mine)], "you used `inverse` on rows that are sorted by owner. First undo the "
+             "sorting: `found[order] = came`."),
+            (table[unique[order]][order][_inverse(mine)], "the sorting was done twice and not undone: write "
+             "`found[order] = came`, and not `came[order]`."),
+        )  # fmt: skip
+        why = next((said for wrong, said in slips if got.shape == wrong.shape and torch.equal(got, wrong)), "")
+        if not why and got.shape != want.shape:
+            why = f"it has {len(mine)} ids, and you returned a tensor of shape {tuple(got.shape)}."
+        where = [] if got.shape != want.shape else [k for k in range(len(mine)) if not torch.equal(got[k], want[k])]
+        why = why or f"id {int(mine[where[0]])}, in place {where[0]}, has another row."
+        student.expect(False, "{ranks}, rank {rank}: " + why, ranks=ranks, rank=rank)
+
+
+def _inverse(ids: Tensor) -> Tensor:
+    return ids.unique(return_inverse=True)[1]
+
+
+def _bytes_are_few(student: Reader, run: Evidence, n: int, ids: Sequence[Tensor]) -> None:
+    def sent(asked: list[list[int]], row: int = 8 * DIM) -> list[int]:
+        return [8 * (n - 1) + sum(8 * asked[r][s] + row * asked[s][r] for s in range(n) if s != r) for r in range(n)]
+
+    def asked(parts: Sequence[Tensor]) -> list[list[int]]:
+        return [(i % n).bincount(minlength=n).tolist() for i in parts]
+
+    due = sent(asked([i.unique() for i in ids]))
+    by_bruck = 8 * (sum(i.bit_count() for i in range(n)) - (n - 1))  # counts, if their all-to-all takes this way
+    if n == 1 or any(run.bytes_sent == [b + more for b in due] for more in (0, by_bruck)):
+        return
+    student.expect(run.bytes_sent not in (sent(asked(ids)), [b + by_bruck for b in sent(asked(ids))]), "The rows are right, but with {n} ranks an id that stands twice "
+                   "in a batch was sent for twice: ask for `unique`, not for `ids`.", n=n)  # fmt: skip
+    most = max(range(n), key=lambda r: run.bytes_sent[r] - due[r])
+    student.expect(False, "The rows are right, but with {n} ranks rank {rank} sent {got} bytes, where counts, ids and "
+                   "rows are {due}. {why}", n=n, rank=most, got=run.bytes_sent[most], due=due[most],
+                   why="Whole shards travelled: only rows that were asked for should." if run.library and
+                   "all_gather" in run.library else "Is something sent that nobody asked for?")  # fmt: skip
+
+
+@you_write(every_id_has_its_row)
+def pull(ids: Tensor, rows: Tensor, group: Group) -> Tensor:
+    """The row of each id (b,). Rank r holds `rows`: row i is rows[i // N] of rank i % N."""
+    unique, inverse = ids.unique(return_inverse=True)
+    owner = unique % group.size
+    order, counts = owner.argsort(stable=True), owner.bincount(minlength=group.size)
+    out, into = counts.tolist(), all_to_all(counts, group, algorithm="pairwise").tolist()
+    asked = all_to_all(unique[order], group, out, into)
+    came = all_to_all(rows[asked // group.size], group, into, out)
+    found = torch.empty_like(came)
+    found[order] = came
+    return found[inverse]
+
+
+# Equal ids -----------------------------------------------------------------------------------------------------------
+
+
+def equal_ids_are_added(student: Reader) -> str:
+    g = torch.Generator().manual_seed(student.seed)
+    cases = [
+        (torch.tensor([7, 2, 7, 5, 7]), torch.randn(5, DIM, generator=g, dtype=torch.float64)),
+        (torch.tensor([4, 1, 3]), torch.randn(3, DIM, generator=g, dtype=torch.float64)),
+        (torch.randint(0, 6, (40,), generator=g), torch.randn(40, 2, generator=g, dtype=torch.float64)),
+        (torch.empty(0, dtype=torch.int64), torch.empty(0, DIM, dtype=torch.float64)),
+    ]
+    (got,) = student.through("sum_equal", 1, [cases], _all_cases).results
+    for (pair, kept), (ids, gradients) in zip(got, cases, strict=True):
+        fits = isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(x, Tensor) for x in pair)
+        student.expect(fits, "Return two tensors: the different ids, and the sum of the gradients of each.")
+        _sums_are_right(student, *pair, ids, gradients)
+        student.expect(kept, "The sums are right, but the gradients that came in were changed: add into a new tensor.")
+    return "Gradients of equal ids are added, however often an id stands there, and every id comes once."
+
+
+def _all_cases(fn: Callable[..., Any], cases: Any, group: Group) -> Any:
+    found = []
+    for ids, gradients in cases:
+        mine = gradients.clone()
+        pair = fn(ids.clone(), mine)
+        found.append((tuple(pair) if isinstance(pair, (tuple, list)) else pair, torch.equal(mine, gradients)))
+    return found
+
+
+def _sums_are_right(student: Reader, got_ids: Tensor, got: Tensor, ids: Tensor, gradients: Tensor) -> None:
+    unique, inverse, times = ids.unique(return_inverse=True, return_counts=True)
+    total = torch.zeros(len(unique), gradients.shape[1], dtype=gradients.dtype).index_add_(0, inverse, gradients)
+    told = ids.tolist()
+    student.expect(got_ids.tolist() != told or torch.equal(unique, ids), "For ids {ids} you returned all of them: each "
+                   "different id should come once.", ids=told[:8])  # fmt: skip
+    student.expect(torch.equal(got_ids, unique), "For ids {ids} the different ones are {want}, in rising order, and you "
+                   "returned {got}.", ids=told[:8], want=unique.tolist()[:8], got=got_ids.tolist()[:8])  # fmt: skip
+    student.expect(got.shape == total.shape, "For {b} ids, {u} of them different, the sums should have shape {want}, and "
+                   "have {got}.", b=len(ids), u=len(unique), want=tuple(total.shape), got=tuple(got.shape))  # fmt: skip
+    if not len(ids) or bool((got - total).abs().max() < NEAR):
+        return
+    first, last, seen = torch.zeros_like(total), torch.zeros_like(total), set()
+    for place, g in zip(inverse.tolist(), gradients, strict=True):
+        last[place] = g
+        if place not in seen:
+            first[place] = g
+            seen.add(place)
+    slips = (
+        (last, "only its last gradient is there. `total[inverse] += g` reads each place once and writes it again and "
+         "again, so equal ids overwrite one another: use `index_add_`."),
+        (first, "only its first gradient is there: equal ids are to be added."),
+        (total / times[:, None], "its gradients were averaged. The loss is a sum over the batch's examples, so the "
+         "gradients of equal ids are added."),
+        (torch.zeros_like(total), "nothing was added up: does your tensor change?"),
+    )  # fmt: skip
+    why = next((said for wrong, said in slips if bool((got - wrong).abs().max() < NEAR)), "the sum is another one.")
+    bad = int((got - total).abs().sum(1).argmax())
+    student.expect(False, "Id {i} stands there {times} times, and " + why, i=int(unique[bad]), times=int(times[bad]))
+
+
+@you_write(equal_ids_are_added)
+def sum_equal(ids: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
+    """Each different id once, in rising order, and the sum of its gradients."""
+    unique, inverse = ids.unique(return_inverse=True)
+    total = gradients.new_zeros(len(unique), gradients.shape[1])
+    total.index_add_(0, inverse, gradients)
+    return unique, total
+
+
+# Row-wise Adagrad ------------------------------------------------------------------------------------------------------
+
+
+def only_touched_rows_move(student: Reader) -> str:
+    g = torch.Generator().manual_seed(student.seed)
+    rows = torch.randn(6, 4, generator=g, dtype=torch.float64)
+    squares = torch.rand(6, generator=g, dtype=torch.float64) + 0.5
+    places = [torch.tensor([1, 4]), torch.tensor([0, 4, 5]), torch.tensor([1])]
+    steps = [(p, torch.randn(len(p), 4, generator=g, dtype=torch.float64)) for p in places]
+    (got,) = student.through("step_rows", 1, [(rows, squares, steps, 0.3)], _steps).results
+    want_rows, want_squares = rows.clone(), squares.clone()
+    for p, gradient in steps:
+        step_rows(want_rows, want_squares, p, gradient, 0.3)
+    _state_is_right(student, got, rows, squares, steps, want_rows, want_squares)
+    return "Three steps touch four of six rows. Their sums of squares have grown first, and the others are as before."
+
+
+def _steps(fn: Callable[..., Any], x: Any, group: Group) -> Any:
+    rows, squares = x[0].clone(), x[1].clone()
+    for places, gradient in x[2]:
+        fn(rows, squares, places.clone(), gradient.clone(), x[3])
+    return rows, squares
+
+
+def _state_is_right(
+    student: Reader, got: Any, rows: Tensor, squares: Tensor, steps: Sequence[Any], want_rows: Tensor,
+    want_squares: Tensor,
+) -> None:  # fmt: skip
+    new, state = got
+    still = torch.equal(new, rows)
+    student.expect(not (still and torch.equal(state, squares)), "Nothing changed: `rows` and `squares` are to be changed "
+                   "in place, as in `rows[places] -= ...`.")  # fmt: skip
+    by_state = (
+        ("sum", "You added the sum of g² over the columns. Row-wise Adagrad adds their mean."),
+        ("mean", ""),
+        ("whole", "You added one mean for all rows together. Each row has its own: `.mean(1)`."),
+        ("set", "The sum of squares was replaced. It should grow from step to step: `+=`."),
+        ("none", "`squares` is as before. Each step adds the mean of g² to those of the touched rows."),
+        ("unsquared", "You added the mean of g and not that of g²."),
+    )
+    for name, why in by_state:
+        trial = squares.clone()
+        for p, g in steps:
+            add = {"sum": g.square().sum(1), "mean": g.square().mean(1), "none": torch.zeros(len(p)).double(),
+                   "unsquared": g.mean(1), "whole": g.square().mean().expand(len(p)),
+                   "set": g.square().mean(1) - trial[p]}[name]  # fmt: skip
+            trial[p] += add
+        if why and bool((state - trial).abs().max() < NEAR):
+            student.expect(False, why)
+    student.expect(bool((state - want_squares).abs().max() < NEAR), "`squares` should grow by the mean of g² of each "
+                   "touched row, and has other values.")  # fmt: skip
+    student.expect(not still, "`squares` is right, but no weight has moved: subtract from `rows[places]`.")
+    untouched = [r for r in range(len(rows)) if not any(r in p.tolist() for p, _ in steps)]
+    student.expect(torch.equal(new[untouched], rows[untouched]), "A row that no step touched has moved: change only "
+                   "`rows[places]`.")  # fmt: skip
+    for name, why in (
+        ("old", "The step was divided by the old sum. First add the new mean of squares, then divide by its root."),
+        ("unrooted", "The step was divided by the sum of squares itself, and not by its root."),
+        ("up", "The rows moved uphill: subtract the step."),
+        ("sgd", "The step is that of SGD: divide it by the root of the row's sum."),
+        ("unscaled", "The learning rate is missing."),
+    ):
+        if bool((new - _other_steps(name, rows, squares, steps)).abs().max() < 1e-7):
+            student.expect(False, why)
+    student.expect(bool((new - want_rows).abs().max() < 1e-7), "`squares` is right, and the rows are not: a step is "
+                   "lr · g / (√squares + 1e-8), with one root for each row.")  # fmt: skip
+
+
+def _other_steps(name: str, rows: Tensor, squares: Tensor, steps: Sequence[Any]) -> Tensor:
+    new, state, lr = rows.clone(), squares.clone(), 0.3
+    for p, g in steps:
+        old = state[p].clone()
+        state[p] += g.square().mean(1)
+        root = {"old": old.sqrt(), "unrooted": state[p], "sgd": torch.ones_like(old)}.get(name, state[p].sqrt())
+        factor = {"up": -lr, "unscaled": 1.0}.get(name, lr)
+        new[p] -= factor * g / (root[:, None] + 1e-8)
+    return new
+
+
+@you_write(only_touched_rows_move)
+def step_rows(rows: Tensor, squares: Tensor, places: Tensor, g: Tensor, lr: float) -> None:
+    """Row-wise Adagrad on rows[places], whose gradients are g (u, dim), in place."""
+    squares[places] += g.square().mean(1)
+    rows[places] -= lr * g / (squares[places].sqrt()[:, None] + 1e-8)
+
+
+# Masks -----------------------------------------------------------------------------------------------------------------
+
+
+def masks_cancel(student: Reader) -> str:
+    for n in (2, 3, 5):
+        g = torch.Generator().manual_seed(student.seed + n)
+        numbers = [torch.randint(-1000, 1000, (6,), generator=g).int() for _ in range(n)]
+        inputs = [(numbers[c], {p: _secret(student.seed, c, p) for p in range(n) if p != c}, c) for c in range(n)]
+        run = student.through("masked", n, inputs, _masked)
+        _masks_are_right(student, run, n, numbers, inputs)
+    return "For 2, 3 and 5 clients what each sends looks like noise, and the sum is exact to the last bit."
+
+
+def _secret(seed: int, a: int, b: int) -> bytes:
+    return f"{seed} {min(a, b)} {max(a, b)}".encode()
+
+
+def _masked(fn: Callable[..., Any], x: tuple[Tensor, Mapping[int, bytes], int], group: Group) -> Any:
+    mine = x[0].clone()
+    return fn(mine, dict(x[1]), x[2]), torch.equal(mine, x[0])
+
+
+def _masks_are_right(
+    student: Reader, run: Evidence, n: int, numbers: Sequence[Tensor], inputs: Sequence[Any]
+) -> None:
+    about = f"With {n} clients"
+    sent = []
+    for c, (got, _) in enumerate(run.results):
+        student.expect(isinstance(got, Tensor) and got.shape == numbers[c].shape, "{about} client {c} returned {got}: "
+                       "return a tensor like `numbers`.", about=about, c=c, got=type(got).__name__)  # fmt: skip
+        student.expect(not got.is_floating_point(), "{about} the result has floating point numbers. In them large masks "
+                       "round the numbers away: compute in int32, which wraps around.", about=about)  # fmt: skip
+        student.expect(got.dtype == torch.int32, "{about} the result is {got}, which does not wrap around at 32 bits as "
+                       "the masks do: keep int32.", about=about, got=str(got.dtype))  # fmt: skip
+        sent.append(got)
+    total = torch.stack(sent).sum(0, dtype=torch.int32)
+    right = torch.stack(list(numbers)).sum(0, dtype=torch.int32)
+
+    def trial(sign: Callable[[int, int], int], own: bool = True) -> Tensor:
+        out = torch.zeros_like(right)
+        for c, (x, secrets, _) in enumerate(inputs):
+            out += x * own
+            for p, secret in secrets.items():
+                out += sign(c, p) * stream(secret, len(x))
+        return out
+
+    slips = (
+        (trial(lambda c, p: 1), "every client adds every mask, so each is in the sum twice. In a pair one must add it "
+         "and the other take it away."),
+        (trial(lambda c, p: -1), "every client takes every mask away, so none of them cancel. In a pair one must add."),
+        (trial(lambda c, p: int(c < p)), "the lower client of a pair adds the mask, but the higher one does not take it "
+         "away."),
+        (trial(lambda c, p: 0, own=False), "the masks cancel, but the numbers are missing: add the masks *to* them."),
+    )  # fmt: skip
+    if not torch.equal(total, right):
+        why = next((said for wrong, said in slips if torch.equal(total, wrong)), "the masks do not cancel. Which of two "
+                   "clients adds the mask of their pair?")  # fmt: skip
+        student.expect(False, "{about} the sum of what was sent is not the sum of the numbers: " + why, about=about)
+    for c, (x, secrets, _) in enumerate(inputs):
+        student.expect(not torch.equal(sent[c], x), "{about} client {c} sends its numbers as they are: the server can "
+                       "read them.", about=about, c=c)  # fmt: skip
+        full = x.clone()
+        for p, secret in secrets.items():
+            full += (1 if c < p else -1) * stream(secret, len(x))
+        down = x.clone()
+        for p, secret in secrets.items():
+            down += (-1 if c < p else 1) * stream(secret, len(x))
+        student.expect(not torch.equal(sent[c], down) or n == 1, "{about} the sum is exact, but the signs are the other "
+                       "way round. All must agree: the lower client adds.", about=about)  # fmt: skip
+        student.expect(torch.equal(sent[c], full), "{about} the sum is exact, but client {c} has not used the mask of "
+                       "every partner.", about=about, c=c)  # fmt: skip
+    student.expect(all(kept for _, kept in run.results), "The sum is right, but `numbers` was changed: begin with "
+                   "`numbers.clone()`.")  # fmt: skip
+
+
+@you_write(masks_cancel)
+def masked(numbers: Tensor, secrets: Mapping[int, bytes], me: int) -> Tensor:
+    """`numbers` (int32) + the mask of each higher partner, - that of each lower one."""
+    total = numbers.clone()
+    for partner, secret in secrets.items():
+        mask = stream(secret, len(numbers))
+        total += mask if me < partner else -mask
+    return total

@@ -1,0 +1,143 @@
+"""Wrong versions of what chapter 13 asks its reader to write: words of the sentence that must reject each."""
+
+BEGIN = "from labkit.collectives import all_gather, all_to_all\n"
+
+
+def pull(
+    ask: str = "unique", there: str = "out, into", look: str = "asked // group.size", back: str = "into, out",
+    put: str = "found[order] = came", end: str = "found[inverse]", order: str = "owner.argsort(stable=True)",
+) -> str:  # fmt: skip
+    return f"""{BEGIN}
+def pull(ids, rows, group):
+    unique, inverse = {ask if ask != "unique" else "ids.unique(return_inverse=True)"}
+    owner = unique % group.size
+    order = {order}
+    counts = owner.bincount(minlength=group.size)
+    out, into = counts.tolist(), all_to_all(counts, group).tolist()
+    asked = all_to_all(unique[order], group, {there})
+    came = all_to_all(rows[{look}], group, {back})
+    found = torch.empty_like(came)
+    {put}
+    return {end}
+"""
+
+
+def masked(sign: str, begin: str = "numbers.clone()", last: str = "return total") -> str:
+    return f"""
+from labkit.optim.synchrony.masking import stream
+def masked(numbers, secrets, me):
+    total = {begin}
+    for partner, secret in secrets.items():
+        mask = stream(secret, len(numbers))
+        {sign}
+    {last}
+"""
+
+
+def step(squares: str, rows: str) -> str:
+    return f"""
+def step_rows(rows, squares, places, g, lr):
+    {squares}
+    {rows}
+"""
+
+
+MEAN = "squares[places] += g.square().mean(1)"
+MOVE = "rows[places] -= lr * g / (squares[places].sqrt()[:, None] + 1e-8)"
+
+WRONG = {
+    "pull": {
+        "def pull(ids, rows, group):\n    pass": "returned NoneType: return the rows of its ids",
+        "def pull(ids, rows, group):\n    return rows[ids // group.size]": "nothing was sent, but most rows",
+        "def pull(ids, rows, group):\n    return rows[ids]": "divide before you look up",
+        pull(put="found = came", end="found"): "still sorted by owner",
+        pull(end="found"): "a row for each *different* id",
+        pull(put="found = came"): "First undo the sorting",
+        pull(put="found = came[order]"): "done twice and not undone",
+        pull(look="asked"): "divide before you look up",
+        pull(back="out, into"): "the lists swapped",
+        pull(ask="ids, torch.arange(len(ids))"): "ask for `unique`, not for `ids`",
+        pull(order="torch.arange(len(unique))"): "has another row",
+        """
+        from labkit.collectives import all_gather
+        def pull(ids, rows, group):
+            every = all_gather(rows, group)
+            return every[ids % group.size * len(rows) + ids // group.size]
+        """: "Whole shards travelled",
+    },
+    "sum_equal": {
+        "def sum_equal(ids, gradients):\n    pass": "Return two tensors",
+        "def sum_equal(ids, gradients):\n    return ids, gradients": "each different id should come once",
+        """
+        def sum_equal(ids, gradients):
+            unique, inverse = ids.unique(return_inverse=True)
+            total = gradients.new_zeros(len(unique), gradients.shape[1])
+            total[inverse] += gradients
+            return unique, total
+        """: "only its last gradient is there",
+        """
+        def sum_equal(ids, gradients):
+            unique, inverse = ids.unique(return_inverse=True)
+            total = gradients.new_zeros(len(unique), gradients.shape[1])
+            total[inverse] = gradients
+            return unique, total
+        """: "equal ids overwrite one another",
+        """
+        def sum_equal(ids, gradients):
+            unique, inverse, times = ids.unique(return_inverse=True, return_counts=True)
+            total = gradients.new_zeros(len(unique), gradients.shape[1])
+            total.index_add_(0, inverse, gradients)
+            return unique, total / times[:, None]
+        """: "its gradients were averaged",
+        """
+        def sum_equal(ids, gradients):
+            unique, inverse = ids.unique(return_inverse=True)
+            total = gradients.new_zeros(len(unique), gradients.shape[1])
+            total.index_add(0, inverse, gradients)
+            return unique, total
+        """: "does your tensor change",
+        """
+        def sum_equal(ids, gradients):
+            unique, inverse = ids.unique(return_inverse=True)
+            total = gradients.new_zeros(len(ids), gradients.shape[1])
+            total.index_add_(0, inverse, gradients)
+            return unique, total
+        """: "the sums should have shape",
+        """
+        def sum_equal(ids, gradients):
+            unique, inverse = ids.unique(return_inverse=True)
+            total = gradients.new_zeros(int(ids.max()) + 1 if len(ids) else 0, gradients.shape[1])
+            total.index_add_(0, ids, gradients)
+            return torch.arange(len(total)), total
+        """: "the different ones are",
+    },
+    "step_rows": {
+        "def step_rows(rows, squares, places, g, lr):\n    pass": "Nothing changed",
+        step(MEAN.replace("mean(1)", "sum(1)"), MOVE): "the sum of g² over the columns",
+        step(MEAN.replace("mean(1)", "mean()"), MOVE): "one mean for all rows together",
+        step(MEAN.replace("+=", "="), MOVE): "It should grow from step to step",
+        step("pass", MOVE): "`squares` is as before",
+        step(MEAN.replace(".square()", ""), MOVE): "the mean of g and not that of g²",
+        step(MOVE, MEAN): "divided by the old sum",
+        step(MEAN, MOVE.replace(".sqrt()", "")): "not by its root",
+        step(MEAN, MOVE.replace("-=", "+=")): "moved uphill",
+        step(MEAN, "rows[places] -= lr * g"): "that of SGD",
+        step(MEAN, MOVE.replace("lr * ", "")): "learning rate is missing",
+        step(MEAN, "pass"): "no weight has moved",
+        step(MEAN, MOVE + "\n    rows -= 0.01"): "no step touched has moved",
+    },
+    "masked": {
+        "def masked(numbers, secrets, me):\n    pass": "return a tensor like `numbers`",
+        "def masked(numbers, secrets, me):\n    return numbers": "sends its numbers as they are",
+        masked("total += mask"): "each is in the sum twice",
+        masked("total -= mask"): "takes every mask away",
+        masked("total += mask if me < partner else 0 * mask"): "does not take it away",
+        masked("total += mask if me > partner else -mask"): "the signs are the other way round",
+        masked("total += mask if me < partner else -mask", begin="torch.zeros_like(numbers)"): "numbers are missing",
+        masked("total += mask if me < partner else -mask", begin="numbers.double()"): "floating point numbers",
+        masked("total += mask if me < partner else -mask", begin="numbers.long()"): "keep int32",
+        masked("total += mask if me < partner else -mask", begin="numbers"): "begin with `numbers.clone()`",
+        masked("if abs(me - partner) == 1: total += mask if me < partner else -mask"): "of every partner",
+        masked("total += mask if partner % 2 else -mask"): "Which of two clients adds the mask",
+    },
+}
