@@ -43,9 +43,10 @@ def tiers(cached: Run) -> Workbench:
 
 
 def server_or_ring(exchange: Run) -> Workbench:
-    """How many workers and servers there are, how large the gradient is, and how late messages arrive."""
+    """How many ranks there are, how many of them serve, and how large the gradient is."""
     controls = {
-        "workers": (2, 8), "servers": [1, 2, 4], "kilobytes": choice("gradient (kB)", [1, 10, 100, 1000], 100),
+        "ranks": (3, 9), "servers": [1, 2, 4], "kilobytes": choice("gradient (kB)", [1, 10, 100, 1000], 100),
     }  # fmt: skip
     views: list[View] = [ports.compared]
-    return book.workbench(exchange, controls, views, title="Servers or a ring?", ranks=1)
+    return book.workbench(exchange, controls, views, title="Servers or a ring?", ranks=5, clock="virtual",
+                          network=WIRE)  # fmt: skip

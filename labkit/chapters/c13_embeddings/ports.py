@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,9 +38,14 @@ def through_servers(workers: int, servers: int, numel: int) -> tuple[float, Any]
     """Seconds from the first push to the last pulled weight (virtual clock), and the run."""
     ranks = list(range(servers))
     run = labkit.launch(one_clock, workers + servers, ranks, numel, clock="virtual", transport="local", network=WIRE)
+    return _served(run, servers), run
+
+
+def _served(run: Any, servers: int) -> float:
+    """From the first push to the last pulled weight; the first ranks serve."""
     plain = [m for m in run.trace.sends if m.collective < 0]
-    answers = [m for m in plain if m.src in ranks and m.nbytes]
-    return max(m.arrived for m in answers) - min(m.start for m in plain if m.src not in ranks), run
+    answers = [m.arrived for m in plain if m.src < servers and m.nbytes]
+    return float(max(answers) - min(m.start for m in plain if m.src >= servers))
 
 
 def around_a_ring(workers: int, numel: int) -> float:
@@ -54,40 +59,25 @@ def around_a_ring(workers: int, numel: int) -> float:
     return end - begin
 
 
-def compared(took: Mapping[str, Any]) -> book.Figure:
-    """Both ways, beside the formulas."""
-    workers, servers, nbytes = (int(took[x]) for x in ("workers", "servers", "nbytes"))
+def compared(run: Any) -> book.Figure:
+    """Both ways of one run, in which the first ranks serve: `one_clock`, and then a ring of the workers."""
+    servers, numel = run.results[0]
+    nbytes, workers = 4 * numel, run.trace.world_size - servers
+    served, (begin, end) = _served(run, servers), run.trace.during("all_reduce", -1)
     formula = {
         "servers": cost.server_exchange_time(nbytes, workers, servers, LATENCY, BETA),
         "ring": cost.ring_all_reduce_time(nbytes, workers, LATENCY, BETA),
     }
     first = cost.server_crossover(nbytes, servers, LATENCY, BETA)
-    when = "The ring never wins for so small a gradient, whatever the number of workers." if first is None else (
+    when = "For so small a gradient no large number of workers makes the ring win." if first is None else (
         f"By the formulas the ring wins from {first} workers on."
     )  # fmt: skip
-    ring, served = took["ring"], took["servers_took"]
     return book.bars(
-        {"run": {"servers": served, "ring": ring}, "formula": formula}, unit="seconds", ticks=True, badge="emulated",
-        title="One exchange of a dense gradient", sentence=f"{workers} workers: {servers} server"
-        f"{'s' * (servers > 1)} take {format_seconds(served, 3)}, the ring {format_seconds(ring, 3)}. {when}",
+        {"run": {"servers": served, "ring": end - begin}, "formula": formula}, unit="seconds", ticks=True,
+        badge="emulated", title="One exchange of a dense gradient",
+        sentence=f"{workers} workers: {servers} server{'s take' if servers > 1 else ' takes'} "
+        f"{format_seconds(served, 3)}, and the ring {format_seconds(end - begin, 3)}. {when}",
     )  # fmt: skip
-
-
-def by_workers(values: Mapping[str, Mapping[int, float]], nbytes: int) -> book.Figure:
-    """Time by the number of workers: runs and formulas."""
-    lines: dict[str, dict[float, float]] = {}
-    for name, one in values.items():
-        lines[f"{name}, run"] = {float(n): 1e3 * t for n, t in one.items()}
-        count = 0 if name == "ring" else int(name.split()[0])
-        formula = {
-            n: cost.server_exchange_time(nbytes, n, count, LATENCY, BETA) if count else
-            cost.ring_all_reduce_time(nbytes, n, LATENCY, BETA) for n in one
-        }  # fmt: skip
-        lines[f"{name}, formula"] = {float(n): 1e3 * t for n, t in formula.items()}
-    most = max(next(iter(values.values())))
-    told = ", ".join(f"{name} {format_seconds(one[most], 3)}" for name, one in values.items())
-    return book.lines(lines, x="workers", y="ms", title="One exchange of a dense gradient, by workers",
-                      badge="emulated", sentence=f"With {most} workers: {told}.")  # fmt: skip
 
 
 def incast(run: Any) -> book.Player:
@@ -108,7 +98,9 @@ def incast(run: Any) -> book.Player:
             said = f"After {format_seconds(at - begin, 3)}: {k} of {n} gradients are there, one is in the port"
             said += f", and {waits} wait." if waits > 1 else ", and one waits." if waits else "."
         else:
-            said = f"After {format_seconds(at - begin, 3)} all {n} are there. Each worker's own link was idle most of it."
+            said = (
+                f"After {format_seconds(at - begin, 3)} all {n} are there. Each worker's own link was idle most of it."
+            )
         frames.append((_port(title, said, order, k, run.trace.badge), said))
         rows.append({"arrived": k, "seconds": at - begin, "worker": f"rank {order[k - 1]}" if k else "none"})
     return book.play(frames, title=title, badge=run.trace.badge, rows=rows, still=min(2, n))

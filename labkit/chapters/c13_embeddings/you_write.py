@@ -298,9 +298,7 @@ def _masked(fn: Callable[..., Any], x: tuple[Tensor, Mapping[int, bytes], int], 
     return fn(mine, dict(x[1]), x[2]), torch.equal(mine, x[0])
 
 
-def _masks_are_right(
-    student: Reader, run: Evidence, n: int, numbers: Sequence[Tensor], inputs: Sequence[Any]
-) -> None:
+def _masks_are_right(student: Reader, run: Evidence, n: int, numbers: Sequence[Tensor], inputs: Sequence[Any]) -> None:
     about = f"With {n} clients"
     sent = []
     for c, (got, _) in enumerate(run.results):
