@@ -74,6 +74,11 @@ STORIES = {
         ("active-parameters", "who-is-dropped", "order-of-a-journey", "name-the-divisor"),
         {"name-the-divisor": ("the learning rate", "the division")},
     ),
+    "13_embeddings": Story(
+        ("pull-bytes", "incast-doubled"),
+        ("touched-bytes", "lazy-rows", "order-of-a-pull", "name-the-jam"),
+        {"name-the-jam": ("a straggler", "incast")},
+    ),
     "15_hybrid_parallelism": Story(
         ("twice-the-replicas", "which-signal"),
         ("rank-of-coordinates", "what-it-adds", "order-of-a-search", "name-the-rule"),

@@ -1,4 +1,4 @@
-"""Pictures that explain: rows that batches touch, gradients of equal ids that meet, a DLRM on ranks, masks that cancel."""
+"""Pictures that explain: rows that batches touch, gradients of equal ids that meet, a DLRM, masks that cancel."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import BLUE, GREEN, GREY, ON_COLOUR, ORANGE, PURPLE, RED, SERIES, YELLOW
 from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.tables import Row
 from labkit.data import zipf_ids
 
 ACROSS, DOWN, DRAWS, BATCHES = 40, 25, 40, 6  # of the picture of touched rows
 
 
 def touched(skew: float = 1.1, seed: int = 0) -> book.Player:
-    """A table of 1,000 rows, and which of them batches of 40 ids touch: uniform ids on the left, skewed on the right."""
+    """A table of 1,000 rows, and which of them batches of 40 ids touch: uniform ids left, skewed right."""
     num, title = ACROSS * DOWN, "Which rows a batch touches"
     dice = torch.Generator().manual_seed(seed)
     drawn = [[zipf_ids((DRAWS,), num, s, dice).unique().tolist() for s in (0.0, skew)] for _ in range(BATCHES)]
@@ -51,7 +52,7 @@ def _tables(title: str, said: str, now: Sequence[Sequence[int]], before: Sequenc
                 x, y = left + i % ACROSS * cell, top + i // ACROSS * cell
                 svg.rect(x + 0.7, y + 0.7, cell - 1.4, cell - 1.4, fill, "", ON_COLOUR, stroke_width=wide)
     y = top + DOWN * cell + 18
-    svg.text(8, y, "a small square: one row of the table   thick frame: this batch   thin: an earlier one   empty: never",
+    svg.text(8, y, "a square: one row of the table   thick frame: this batch   thin: an earlier one   empty: never",
              11)  # fmt: skip
     return svg.render(y + 12)
 
@@ -145,7 +146,7 @@ def recommender(ranks: int = 4) -> book.Player:
                     x = 8 + (r + 1) * wide - 20
                     svg.line(x, top + y, x + 22, top + y, width=2.2)
                     svg.arrow_head(x + 23, top + y, 1, 0, 7)
-        svg.text(8, top + 240, "plain boxes: the same weights on every rank   patterned: different rows on every rank   "
+        svg.text(8, top + 240, "plain boxes: the same weights on every rank   patterned: different rows on each   "
                  "thick frame: at work", 10.5)  # fmt: skip
         frames.append((svg.render(top + 252), words))
     rows = [{"moment": k, "what": words} for k, words in enumerate(said)]
@@ -153,7 +154,7 @@ def recommender(ranks: int = 4) -> book.Player:
 
 
 def masks(numbers: Sequence[int] = (12, 7, 30), modulus: int = 100) -> book.Player:
-    """Three clients and a server: masks of pairs, what is sent, and what is left of a sum, with and without a client."""
+    """Three clients and a server: masks of pairs, what is sent, and the sum, with and without a client."""
     pairs = {(0, 1): 41, (0, 2): 77, (1, 2): 65}
     added = [sum(s if c == a else -s for (a, b), s in pairs.items() if c in (a, b)) for c in range(3)]
     sent = [(x + m) % modulus for x, m in zip(numbers, added, strict=True)]
@@ -162,10 +163,10 @@ def masks(numbers: Sequence[int] = (12, 7, 30), modulus: int = 100) -> book.Play
         f"Each client has a number that nobody else should see. All computing here is modulo {modulus}.",
         "Every pair of clients has agreed on a secret mask. The lower one adds it, the higher one takes it away.",
         "What the clients send looks random: each of these numbers would be possible for any secret number.",
-        f"The server adds up what came. Every mask is there once with + and once with −: {' + '.join(map(str, sent))} = "
+        f"The server adds up what came. Every mask is there with + and with −: {' + '.join(map(str, sent))} = "
         f"{sum(sent)}, and modulo {modulus} that is {sum(sent) % modulus}, the sum of the numbers.",
-        f"If client 2 drops out, its masks with the others stay in the sum: {sent[0]} + {sent[1]} gives {part}, and not "
-        f"{(numbers[0] + numbers[1]) % modulus}. The others must tell the server what they had agreed on with client 2.",
+        f"If client 2 drops out, its masks with the others stay in the sum: {sent[0]} + {sent[1]} gives {part}, and "
+        f"not {(numbers[0] + numbers[1]) % modulus}. The others must tell what they had agreed on with client 2.",
     )
     title, frames = "Masks that cancel", []
     for k, words in enumerate(said):
@@ -213,7 +214,7 @@ def clients(parts: Sequence[Sequence[int]]) -> book.Figure:
     title = "Who has which digits"
     total = sum(map(sum, parts))
     fewest, most = min(map(sum, parts)), max(map(sum, parts))
-    said = f"{total:,} images at {len(parts)} clients. One has {fewest}, another {most}; a client's own digits fill its row."
+    said = f"{total:,} images at {len(parts)} clients: the smallest has {fewest}, and the largest {most}."
     svg = Svg(WIDTH, title, said)
     top = max(heading(svg, "measured", said), 56.0) + 20
     largest, cell = max(max(row) for row in parts), 46.0
@@ -228,5 +229,5 @@ def clients(parts: Sequence[Sequence[int]]) -> book.Figure:
                 svg.rect(140 + d * cell - side / 2, y - side / 2, side, side, SERIES[c % 8].colour, SERIES[c % 8].hatch,
                          ON_COLOUR, stroke_width=0.6, hover=f"{count} images")  # fmt: skip
             svg.text(140 + d * cell + 12, y + 17, str(count) if count else "", 8.5)
-    rows = [{"client": c + 1} | {f"digit {d}": n for d, n in enumerate(row)} for c, row in enumerate(parts)]
+    rows: list[Row] = [{"client": c + 1} | {f"digit {d}": n for d, n in enumerate(row)} for c, row in enumerate(parts)]
     return book.Figure(title, "measured", said, rows, svg.render(top + 20 + len(parts) * 40))

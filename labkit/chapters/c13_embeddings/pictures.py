@@ -1,4 +1,4 @@
-"""What chapter 13 shows of its runs: rows that a batch touches, bytes beside the formula, tiers, moves, and training."""
+"""What chapter 13 shows of its runs: touched rows, bytes beside the formula, tiers, moves, and training."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def dense_or_sparse(dense: Any, sparse: Any) -> book.Figure:
 
 
 def pulled(run: Any, counts: Sequence[Sequence[int]], dim: int, rows: int) -> book.Figure:
-    """What the reader's pull sent, beside ids and rows by the formula, without the word by which labkit's ranks agree."""
+    """What the reader's pull sent, beside the formula without the word by which labkit's ranks agree."""
     n = run.trace.world_size
     formula = cost.embedding_bytes_by_rank([counts], [[dim] * n], passes=1)
     formula = [b - (n - 1) * 8 for b in formula]
@@ -94,8 +94,8 @@ def pulled(run: Any, counts: Sequence[Sequence[int]], dim: int, rows: int) -> bo
     return book.bars(
         {"measured": dict(zip(ranks, measured, strict=True)), "formula": dict(zip(ranks, formula, strict=True))},
         title="What your pull sends", ticks=True,
-        sentence=f"Rank {measured.index(max(measured))} sends most, {bytes_text(max(measured))}, {agree}. An all-gather "
-        f"of the table would send {bytes_text(whole)} from each rank.",
+        sentence=f"Rank {measured.index(max(measured))} sends most, {bytes_text(max(measured))}, {agree}. An "
+        f"all-gather of the table would send {bytes_text(whole)} from each rank.",
     )  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def aucs(one: Mapping[int, float], many: Mapping[int, float], best: float, ranks
     """AUC on examples that were not trained on, by step."""
     last = max(one)
     flat = {float(s): best for s in one}
-    lines = {"one process": one, f"{ranks} ranks": many, "the hidden model": flat}
+    lines: dict[str, Mapping[Any, float]] = {"one process": one, f"{ranks} ranks": many, "the hidden model": flat}
     return book.lines(
         {name: {float(s): a for s, a in line.items()} for name, line in lines.items()}, y="AUC",
         title="Clicks that were not trained on",
@@ -189,7 +189,7 @@ def rounds(values: Mapping[str, Mapping[int, float]]) -> book.Figure:
     """Accuracy on digits that no client has, by round."""
     told = ", ".join(f"{name} {line[max(line)]:.0%}" for name, line in values.items())
     return book.lines({name: {float(r): a for r, a in line.items()} for name, line in values.items()}, x="round",
-                      y="accuracy", title="Federated rounds", sentence=f"At the end: {told}. One run each.")  # fmt: skip
+                      y="accuracy", title="Federated rounds", sentence=f"At the end: {told}.")  # fmt: skip
 
 
 MODEL, TABLE, ROW, PHONE = 70e9, 10e12, 256, 4.2e6  # weights; bytes of a table and of a row; weights of a MobileNet

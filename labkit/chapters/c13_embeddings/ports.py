@@ -81,7 +81,7 @@ def compared(run: Any) -> book.Figure:
 
 
 def incast(run: Any) -> book.Player:
-    """Pushes that come to one server at once, and go through its port one after the other; from a run with one server."""
+    """Pushes that come at once, and go through the port of one server one after the other."""
     pushes = sorted((m for m in run.trace.sends if m.collective < 0 and m.dst == 0 and m.nbytes > 40),
                     key=lambda m: m.arrived)  # fmt: skip
     begin = min(m.start for m in pushes)

@@ -1,4 +1,4 @@
-"""What chapter 13 asks its reader to write: a sparse pull, the sum of equal ids, row-wise Adagrad, and masked numbers."""
+"""What chapter 13 asks its reader to write: sparse pull, sums of equal ids, row-wise Adagrad, masked numbers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _pull(student: Reader, n: int, inputs: Sequence[Any]) -> Evidence:
 
 def _rows_are_right(student: Reader, run: Evidence, n: int, ids: Sequence[Tensor], table: Tensor) -> None:
     ranks = f"With {n} rank{'s' * (n != 1)}"
-    for rank, (got, mine) in enumerate(zip(run.results, ids, strict=True)):
+    for rank, got in enumerate(run.results):
         student.expect(isinstance(got, Tensor), "{ranks} rank {rank} returned {got}: return the rows of its ids.",
                        ranks=ranks, rank=rank, got=type(got).__name__)  # fmt: skip
     others = any((i % n != r).any() for r, i in enumerate(ids))
@@ -70,8 +70,8 @@ def _rows_are_right(student: Reader, run: Evidence, n: int, ids: Sequence[Tensor
              "`found[order] = came`, and then `found[inverse]`."),
             (table[unique], "you returned a row for each *different* id. `inverse` says which of them each id needs: "
              "`found[inverse]`."),
-            (table[unique[order]][_inverse(mine)], "you used `inverse` on rows that are sorted by owner. First undo the "
-             "sorting: `found[order] = came`."),
+            (table[unique[order]][_inverse(mine)], "you used `inverse` on rows that are sorted by owner. First undo "
+             "the sorting: `found[order] = came`."),
             (table[unique[order]][order][_inverse(mine)], "the sorting was done twice and not undone: write "
              "`found[order] = came`, and not `came[order]`."),
         )  # fmt: skip
@@ -98,8 +98,9 @@ def _bytes_are_few(student: Reader, run: Evidence, n: int, ids: Sequence[Tensor]
     by_bruck = 8 * (sum(i.bit_count() for i in range(n)) - (n - 1))  # counts, if their all-to-all takes this way
     if n == 1 or any(run.bytes_sent == [b + more for b in due] for more in (0, by_bruck)):
         return
-    student.expect(run.bytes_sent not in (sent(asked(ids)), [b + by_bruck for b in sent(asked(ids))]), "The rows are right, but with {n} ranks an id that stands twice "
-                   "in a batch was sent for twice: ask for `unique`, not for `ids`.", n=n)  # fmt: skip
+    twice = [[b + more for b in sent(asked(ids))] for more in (0, by_bruck)]
+    student.expect(run.bytes_sent not in twice, "The rows are right, but with {n} ranks an id that stands twice in a "
+                   "batch was sent for twice: ask for `unique`, not for `ids`.", n=n)  # fmt: skip
     most = max(range(n), key=lambda r: run.bytes_sent[r] - due[r])
     student.expect(False, "The rows are right, but with {n} ranks rank {rank} sent {got} bytes, where counts, ids and "
                    "rows are {due}. {why}", n=n, rank=most, got=run.bytes_sent[most], due=due[most],
@@ -136,7 +137,7 @@ def equal_ids_are_added(student: Reader) -> str:
     for (pair, kept), (ids, gradients) in zip(got, cases, strict=True):
         fits = isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(x, Tensor) for x in pair)
         student.expect(fits, "Return two tensors: the different ids, and the sum of the gradients of each.")
-        _sums_are_right(student, *pair, ids, gradients)
+        _sums_are_right(student, pair[0], pair[1], ids, gradients)
         student.expect(kept, "The sums are right, but the gradients that came in were changed: add into a new tensor.")
     return "Gradients of equal ids are added, however often an id stands there, and every id comes once."
 
@@ -156,9 +157,9 @@ def _sums_are_right(student: Reader, got_ids: Tensor, got: Tensor, ids: Tensor, 
     told = ids.tolist()
     student.expect(got_ids.tolist() != told or torch.equal(unique, ids), "For ids {ids} you returned all of them: each "
                    "different id should come once.", ids=told[:8])  # fmt: skip
-    student.expect(torch.equal(got_ids, unique), "For ids {ids} the different ones are {want}, in rising order, and you "
-                   "returned {got}.", ids=told[:8], want=unique.tolist()[:8], got=got_ids.tolist()[:8])  # fmt: skip
-    student.expect(got.shape == total.shape, "For {b} ids, {u} of them different, the sums should have shape {want}, and "
+    student.expect(torch.equal(got_ids, unique), "For ids {ids} the different ones are {want}, in rising order, and "
+                   "you returned {got}.", ids=told[:8], want=unique.tolist()[:8], got=got_ids.tolist()[:8])  # fmt: skip
+    student.expect(got.shape == total.shape, "For {b} ids, {u} of them different, the sums should have shape {want}, "
                    "have {got}.", b=len(ids), u=len(unique), want=tuple(total.shape), got=tuple(got.shape))  # fmt: skip
     if not len(ids) or bool((got - total).abs().max() < NEAR):
         return
@@ -190,7 +191,7 @@ def sum_equal(ids: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
     return unique, total
 
 
-# Row-wise Adagrad ------------------------------------------------------------------------------------------------------
+# Row-wise Adagrad ----------------------------------------------------------------------------------------------------
 
 
 def only_touched_rows_move(student: Reader) -> str:
@@ -220,8 +221,8 @@ def _state_is_right(
 ) -> None:  # fmt: skip
     new, state = got
     still = torch.equal(new, rows)
-    student.expect(not (still and torch.equal(state, squares)), "Nothing changed: `rows` and `squares` are to be changed "
-                   "in place, as in `rows[places] -= ...`.")  # fmt: skip
+    student.expect(not (still and torch.equal(state, squares)), "Nothing changed: `rows` and `squares` are to be "
+                   "changed in place, as in `rows[places] -= ...`.")  # fmt: skip
     by_state = (
         ("sum", "You added the sum of g² over the columns. Row-wise Adagrad adds their mean."),
         ("mean", ""),
@@ -276,7 +277,7 @@ def step_rows(rows: Tensor, squares: Tensor, places: Tensor, g: Tensor, lr: floa
     rows[places] -= lr * g / (squares[places].sqrt()[:, None] + 1e-8)
 
 
-# Masks -----------------------------------------------------------------------------------------------------------------
+# Masks ---------------------------------------------------------------------------------------------------------------
 
 
 def masks_cancel(student: Reader) -> str:
@@ -304,10 +305,10 @@ def _masks_are_right(student: Reader, run: Evidence, n: int, numbers: Sequence[T
     for c, (got, _) in enumerate(run.results):
         student.expect(isinstance(got, Tensor) and got.shape == numbers[c].shape, "{about} client {c} returned {got}: "
                        "return a tensor like `numbers`.", about=about, c=c, got=type(got).__name__)  # fmt: skip
-        student.expect(not got.is_floating_point(), "{about} the result has floating point numbers. In them large masks "
-                       "round the numbers away: compute in int32, which wraps around.", about=about)  # fmt: skip
-        student.expect(got.dtype == torch.int32, "{about} the result is {got}, which does not wrap around at 32 bits as "
-                       "the masks do: keep int32.", about=about, got=str(got.dtype))  # fmt: skip
+        student.expect(not got.is_floating_point(), "{about} the result has floating point numbers. In them large "
+                       "masks round the numbers away: compute in int32, which wraps around.", about=about)  # fmt: skip
+        student.expect(got.dtype == torch.int32, "{about} the result is {got}, which does not wrap around at 32 bits "
+                       "as the masks do: keep int32.", about=about, got=str(got.dtype))  # fmt: skip
         sent.append(got)
     total = torch.stack(sent).sum(0, dtype=torch.int32)
     right = torch.stack(list(numbers)).sum(0, dtype=torch.int32)
@@ -324,13 +325,13 @@ def _masks_are_right(student: Reader, run: Evidence, n: int, numbers: Sequence[T
         (trial(lambda c, p: 1), "every client adds every mask, so each is in the sum twice. In a pair one must add it "
          "and the other take it away."),
         (trial(lambda c, p: -1), "every client takes every mask away, so none of them cancel. In a pair one must add."),
-        (trial(lambda c, p: int(c < p)), "the lower client of a pair adds the mask, but the higher one does not take it "
-         "away."),
+        (trial(lambda c, p: int(c < p)), "the lower client of a pair adds the mask, but the higher one does not take "
+         "it away."),
         (trial(lambda c, p: 0, own=False), "the masks cancel, but the numbers are missing: add the masks *to* them."),
     )  # fmt: skip
     if not torch.equal(total, right):
-        why = next((said for wrong, said in slips if torch.equal(total, wrong)), "the masks do not cancel. Which of two "
-                   "clients adds the mask of their pair?")  # fmt: skip
+        why = next((said for wrong, said in slips if torch.equal(total, wrong)), "the masks do not cancel. Which of "
+                   "two clients adds the mask of their pair?")  # fmt: skip
         student.expect(False, "{about} the sum of what was sent is not the sum of the numbers: " + why, about=about)
     for c, (x, secrets, _) in enumerate(inputs):
         student.expect(not torch.equal(sent[c], x), "{about} client {c} sends its numbers as they are: the server can "
@@ -341,8 +342,8 @@ def _masks_are_right(student: Reader, run: Evidence, n: int, numbers: Sequence[T
         down = x.clone()
         for p, secret in secrets.items():
             down += (-1 if c < p else 1) * stream(secret, len(x))
-        student.expect(not torch.equal(sent[c], down) or n == 1, "{about} the sum is exact, but the signs are the other "
-                       "way round. All must agree: the lower client adds.", about=about)  # fmt: skip
+        student.expect(not torch.equal(sent[c], down) or n == 1, "{about} the sum is exact, but the signs are the "
+                       "other way round. All must agree: the lower client adds.", about=about)  # fmt: skip
         student.expect(torch.equal(sent[c], full), "{about} the sum is exact, but client {c} has not used the mask of "
                        "every partner.", about=about, c=c)  # fmt: skip
     student.expect(all(kept for _, kept in run.results), "The sum is right, but `numbers` was changed: begin with "
