@@ -110,11 +110,12 @@ def _bytes_are_few(student: Reader, run: Evidence, n: int, ids: Sequence[Tensor]
 
 @you_write(every_id_has_its_row)
 def pull(ids: Tensor, rows: Tensor, group: Group) -> Tensor:
-    """The row of each id (b,). Rank r holds `rows`: row i is rows[i // N] of rank i % N."""
+    """The row of each id (b,). Row i is rows[i // N] of rank i % N."""
     unique, inverse = ids.unique(return_inverse=True)
     owner = unique % group.size
     order, counts = owner.argsort(stable=True), owner.bincount(minlength=group.size)
-    out, into = counts.tolist(), all_to_all(counts, group, algorithm="pairwise").tolist()
+    out = counts.tolist()
+    into = all_to_all(counts, group, algorithm="pairwise").tolist()
     asked = all_to_all(unique[order], group, out, into)
     came = all_to_all(rows[asked // group.size], group, into, out)
     found = torch.empty_like(came)
