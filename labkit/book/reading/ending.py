@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from labkit.book.drawing.marks import Box
@@ -26,7 +27,7 @@ def ending(chapter: str, done: dict[str, Any] | None, predictions: int, question
 
 
 def what_next(chapter: str) -> str:
-    """From the course file: its exercises, the chapter that follows, and the written ones that build on this one."""
+    """Its exercises, if they lie beside it; the chapter that follows, and the written ones that build on this one."""
     from labkit import course
 
     chapters = sorted(course.load().chapters, key=lambda c: c.number)
@@ -35,7 +36,9 @@ def what_next(chapter: str) -> str:
         return ""
     follows = next((c for c in chapters if c.number == here.number + 1), None)
     builds = [c for c in chapters if here.number in c.prerequisites and c.written and c is not follows]
-    exercises = f"Its exercises: `exercises/{chapter}.ipynb`.\n\n" if here.weight and here.written else ""
+    notebook = Path("exercises") / f"{chapter}.ipynb"
+    there = any((place / notebook).exists() for place in (Path.cwd(), Path.cwd().parent))
+    exercises = f"Its exercises: `{notebook}`.\n\n" if there and here.written else ""
     parts: list[str] = []
     if follows is None:
         parts.append("This is the last chapter.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from labkit import book
@@ -140,8 +141,8 @@ def follows(run: Any, seed: int) -> book.Figure:
     """Losses of a cut model beside those of one device."""
     one, cut = same.on_one_device(seed), run.results[0]
     apart = max(abs(a - b) for a, b in zip(one.losses, cut.losses, strict=True))
-    said = f"From {one.losses[0]:.4g} to {one.losses[-1]:.4g} in {len(one.losses)} steps; the two are at most "
-    f"{apart:.1e} apart."
+    said = f"From {one.losses[0]:.4g} to {one.losses[-1]:.4g} in {len(one.losses)} steps on one device; the two are "
+    said += f"at most {apart:.1e} apart."
     return book.lines({"one device": one.losses, "the mesh": cut.losses}, title="Loss", sentence=said)
 
 
@@ -162,7 +163,7 @@ def beside(measured: Mapping[str, MeasuredStep], fit: Calibration | None = None)
         said[name] = one.predicted(fit.efficiency if fit else one.cluster.efficiency)
     errors = {name: said[name] / one.seconds - 1 for name, one in measured.items()}
     worst = max(errors, key=lambda n: abs(errors[n]))
-    middle = sorted(map(abs, errors.values()))[len(errors) // 2]
+    middle = median(map(abs, errors.values()))
     sentence = (
         f"The planner is off by {middle:.1%} in the median of {len(errors)} plans, and at worst by "
         f"{errors[worst]:+.1%} ({worst})."

@@ -102,8 +102,8 @@ def shift(domains: Mapping[int, Estimate], theirs: Estimate, thin: Mapping[str, 
         "The network between the domains is the same each time, and only the fast domain grows. From {few} to "
         "{many} GPUs in a domain, the best step goes from {first:.2f} to {last:.2f} s, and the plan from {before} "
         "to {after}.",
-        {"stages > 1 and stages_after == 1": "The pipeline has disappeared: with ZeRO-3 the parameters are gathered "
-         "inside the domain now, which used to be too slow.",
+        {"stages > 1 and stages_after == 1": "The pipeline has disappeared. With ZeRO-3 all GPUs share the state, so "
+         "parameters must be gathered, and most of that stays inside the domains now. It used to be too slow.",
          "True": "The stages have gone from {stages} to {stages_after}."},
         {"first_lost == last_lost": "After computing, most time goes to {first_lost}, before and after. That is the "
          "next limit.",

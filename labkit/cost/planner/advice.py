@@ -131,7 +131,12 @@ def bandwidth_check(one: Estimate) -> list[AxisCheck]:
 
 def bandwidth_sentence(check: AxisCheck) -> str:
     """The check of one axis in words."""
-    verdict = "it cannot hide behind computing" if check.share > 1 else "computing is long enough to hide it behind"
+    hidden = 1 - check.waited / check.seconds if check.seconds else 1.0
+    verdict = (
+        "there is not enough computing to hide it behind" if check.share > 1
+        else "none of it hides behind computing" if hidden < 0.01
+        else f"{hidden:.0%} of that hides behind computing"
+    )  # fmt: skip
     return (
         f"A GPU sends {format_bytes(check.nbytes)} a step for the {check.axis} axis over the {check.link} links, "
         f"{format_seconds(check.seconds, 3)} at their full rate or {100 * check.share:.1f} percent of the time that it "

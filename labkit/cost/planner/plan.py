@@ -107,7 +107,8 @@ class Plan:
         kind = f"HSDP over {self.shard}" if self.sharding == "hsdp" else _SHORT[self.sharding]
         parts = [f"{text} DP{self.data}", f"{self.microbatches} x {self.microbatch} sequences"]
         parts += [schedule] if self.pipeline > 1 else []
-        return ", ".join([*parts, kind, f"recompute {self.recompute}"])
+        kept = {"all": "all activations kept", "selective": "attention recomputed", "full": "all recomputed"}
+        return ", ".join([*parts, kind, kept[self.recompute]])
 
     def differs(self, other: Plan) -> dict[str, tuple[object, object]]:
         """What is not alike: name -> (mine, the other's)."""
