@@ -104,7 +104,7 @@ class Reader:
         """With arrow keys to cell `index`, from wherever the focus is in the notebook."""
         here = self.page.evaluate(FOCUS)
         assert here, "the focus is not in the notebook"
-        for _ in range(30):
+        for _ in range(60):
             if not here["inside"]:
                 break
             self.page.keyboard.press("Shift+Tab")  # out of a form, back to its cell
