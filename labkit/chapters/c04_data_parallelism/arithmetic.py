@@ -321,12 +321,14 @@ def plan(parameters: float, computing: float, ranks: int, link: Link) -> tuple[s
         if len(good) > 1 or default_is_good
         else "make the shortest step"
     )
-    said = (
-        f"A gradient of {format_bytes(model.nbytes, 3)}: {sizes} {alike}, {format_seconds(shortest.seconds, 3)}. "
-        f"{_choice(len(good), default_is_good)}{_part(taken)} of the step is exposed."
-    )
+    said = f"A gradient of {format_bytes(model.nbytes, 3)}: {sizes} {alike}, {format_seconds(shortest.seconds, 3)}. "
     if taken.exposed > taken.seconds / 2:
-        said += " So no size of a bucket helps much here: send less often (section 5)."
+        said += (
+            f"But {_part(taken)} of the step is exposed, so no size of a bucket helps much: the network is too slow "
+        )
+        said += "for this model. Send less often (section 5)."
+    else:
+        said += f"{_choice(len(good), default_is_good)}{_part(taken)} of the step is exposed."
     if nbytes > cost.BUCKET_BYTES:
         said += (
             f" Each of the {LAYERS} gradients has {format_bytes(nbytes, 3)}, more than PyTorch's default of "
