@@ -18,7 +18,7 @@ import labkit.collectives
 from labkit import book, cost
 from labkit.book.workbenches import recorded
 from labkit.book.workbenches.latest import PATIENCE, Latest
-from labkit.book.workbenches.panel import _as_pinned
+from labkit.book.workbenches.panel import Pane, _as_pinned
 from labkit.book.workbenches.source import standing_alone, written
 from labkit.collectives import all_reduce
 from labkit.world import kept
@@ -495,3 +495,20 @@ def test_real_runs_over_a_grid_are_kept_for_pages_on_which_nothing_runs(monkeypa
         assert "sent [4000, 0]" not in by_place[0, 0, 0] != by_place[0, 1, 0]
     finally:
         one.close()
+
+
+def test_a_plot_that_comes_back_to_the_page_is_a_new_one():
+    """Off the page, a plot misses what is sent to it: its traces would be those of the run before."""
+    pane = Pane()
+    curves = [
+        book.lines({"loss": [1.0, last]}, x="step", y="loss", title="Loss", sentence="") for last in (2.0, 3.0, 4.0)
+    ]
+    pane.put(curves[0], None)
+    first = pane._plot
+    pane.put(curves[1], None)
+    assert pane._plot is first in pane.box.children, "on the page it is changed in place"
+    pane.put("words alone", None)
+    assert first not in pane.box.children
+    pane.put(curves[2], None)
+    assert pane._plot is not first and pane._plot in pane.box.children and first.comm is None, "and the old one closed"
+    assert list(pane._plot.data[0].y)[-1] == 4.0

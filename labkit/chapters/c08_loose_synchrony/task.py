@@ -19,6 +19,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from labkit.data import digits, image_batches
 from labkit.data.images import Images
 from labkit.models import MLP, MLPConfig
+from labkit.optim.compression.counterexample import gradient as valley  # noqa: F401
 from labkit.optim.synchrony import ASP, BSP, SSP, Policy
 from labkit.parallel.server import Server, Update
 from labkit.parallel.server.server import full_rate
@@ -199,12 +200,6 @@ def serve_any(weights: Tensor, group: Group, policy: Policy) -> list[Update]:
 def each(run: Callable[[str], Served]) -> dict[str, Served]:
     """What `run` returns for each of the three policies, by name."""
     return {name: run(name) for name in ("BSP", "SSP", "ASP")}
-
-
-def valley(x: Tensor, which: int, epsilon: float = 0.5) -> Tensor:
-    """The gradient of one of the two terms of the counterexample of Karimireddy et al. (2019), at x."""
-    term = torch.tensor([1 + epsilon, epsilon - 1] if which == 0 else [epsilon - 1, 1 + epsilon], dtype=x.dtype)
-    return 2 * (term @ x) * term
 
 
 def scaled_sign(x: Tensor) -> Tensor:

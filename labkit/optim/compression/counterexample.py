@@ -24,6 +24,17 @@ class Hook(Protocol):
     def bucket(self, flat: Tensor, gradients: Mapping[str, Tensor], group: Group, /) -> Any: ...
 
 
+def terms(epsilon: float = 0.5) -> Tensor:
+    """a and b, (2, 2) in float64: f(x) is the sum of the squares of `terms() @ x`."""
+    return torch.tensor([[1 + epsilon, epsilon - 1], [epsilon - 1, 1 + epsilon]], dtype=torch.float64)
+
+
+def gradient(x: Tensor, which: int, epsilon: float = 0.5) -> Tensor:
+    """Of term 0 or 1 at x (2)."""
+    term = terms(epsilon)[which].to(x.dtype)
+    return 2 * (term @ x) * term
+
+
 def descend(
     hook: Hook, group: Group, steps: int = 200, lr: float = 0.05, epsilon: float = 0.5, start: float = 1.0
 ) -> list[float]:
@@ -31,13 +42,11 @@ def descend(
 
     In step t rank r has the gradient of term (r + t) mod 2. The step size falls as lr / (1 + t / 50).
     """
-    terms = torch.tensor([[1 + epsilon, epsilon - 1], [epsilon - 1, 1 + epsilon]], dtype=torch.float64)
     x = torch.full((2,), start, dtype=torch.float64)
     losses = []
     for t in range(steps):
-        losses.append(float((terms @ x).square().sum()))
-        term = terms[(group.rank + t) % 2]
-        gradient = 2 * (term @ x) * term / group.size
-        hook.bucket(gradient, {"x": gradient}, group).wait()
-        x -= lr / (1 + t / 50) * gradient
+        losses.append(float((terms(epsilon) @ x).square().sum()))
+        g = gradient(x, (group.rank + t) % 2, epsilon) / group.size
+        hook.bucket(g, {"x": g}, group).wait()
+        x -= lr / (1 + t / 50) * g
     return losses
