@@ -18,7 +18,7 @@ from leftovers import descriptors, eventually
 from slices import changed_last
 
 from labkit import book
-from labkit.book.workbenches.bench import Workbench
+from labkit.book.workbenches.bench import Workbench, _words
 from labkit.collectives import ALGORITHMS
 from labkit.course import load
 from labkit.world import RankFailed
@@ -72,7 +72,11 @@ def pasted_it_makes_the_same_run(one: Workbench) -> None:
     except RankFailed as failed:
         assert one.said.startswith(str(failed).partition("\n")[0])
     else:
-        assert names["run"].trace.bytes_sent() == one.result.trace.bytes_sent()
+        again = names["run"]
+        if hasattr(again, "trace"):
+            assert again.trace.bytes_sent() == one.result.trace.bytes_sent()
+        else:  # something that the reader's function made of its runs, so it is what the pictures say
+            assert [_words(view(again)) for view in one._views] == [_words(face) for face in one.faces]
 
 
 @pytest.mark.parametrize("name", changed_last(CHAPTERS))

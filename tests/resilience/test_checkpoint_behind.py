@@ -22,12 +22,12 @@ class Gate:
     """Holds every write of this process back until it is opened."""
 
     def __init__(self):
-        self.open, self.real, self.held = threading.Event(), os.write, 0
+        self.open, self.real, self.held = threading.Event(), os.write, threading.Event()
 
     def __enter__(self):
         def write(fd, data):
             if threading.current_thread() is not threading.main_thread():
-                self.held += 1
+                self.held.set()
                 assert self.open.wait(20)
             return self.real(fd, data)
 
@@ -54,12 +54,13 @@ def test_training_goes_on_and_the_checkpoint_is_of_the_moment(tmp_path):
                     for p in model.parameters():
                         p.grad = torch.ones_like(p)
                 optimizer.step()  # while nothing is on the disk yet
+                assert gate.held.wait(20)  # a writer has come as far as the gate
                 early = checkpoints.writing and not saved.whole and len(available(tmp_path)) < step
                 group.barrier()
             stall = saved.stall
             done = checkpoints.finish()
             assert done is saved and saved.whole and saved.stall >= stall and saved.staging <= stall
-            assert early and gate.held
+            assert early
         checkpoints.close()
         return moments
 

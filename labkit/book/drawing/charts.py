@@ -147,8 +147,9 @@ def _grouped_spec(
                 "hoverinfo": "skip", "showlegend": False,
             })  # fmt: skip
             bar["text"] = ["" if g in high else text for g, text in zip(groups, bar["text"], strict=True)]
+    names = {"type": "category"} if any(g.isdecimal() for g in groups) else {}  # which plotly would take for numbers
     return plotly_spec(title, badge, data, 300, barmode="group", showlegend=True,
-                       xaxis=axis(showgrid=False), yaxis=axis(unit_name, rangemode="tozero"))  # fmt: skip
+                       xaxis=axis(showgrid=False, **names), yaxis=axis(unit_name, rangemode="tozero"))  # fmt: skip
 
 
 def marker(look: Look) -> dict[str, Any]:
