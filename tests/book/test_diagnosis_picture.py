@@ -51,7 +51,7 @@ def test_the_words_say_what_the_picture_shows() -> None:
 
 def test_the_picture_has_its_words_in_a_page_too() -> None:
     figure = diagnosis(nested())
-    picture = ET.fromstring(figure.bundle()["text/html"].removesuffix(">") + "/>")
+    picture = ET.fromstring(figure.bundle()["text/html"])[0]
     assert picture.get("alt") == f"{figure.title} (measured). {figure.sentence}"
     kind, _, data = picture.get("src").partition(";base64,")
     assert kind == "data:image/svg+xml" and base64.b64decode(data).decode() == figure.svg

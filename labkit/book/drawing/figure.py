@@ -70,12 +70,17 @@ class Figure:
         """What is displayed, by MIME type. Without a plot the picture is in HTML: JupyterLab gives an SVG no words."""
         bundle: dict[str, Any] = {"text/plain": self.text, "image/svg+xml": self.svg}
         if self.spec is None:
-            data = base64.b64encode(self.svg.encode()).decode()
-            words = escape(self.alt()["image/svg+xml"]["alt"])
-            bundle["text/html"] = f'<img alt="{words}" src="data:image/svg+xml;base64,{data}" style="max-width: 100%">'
+            bundle["text/html"] = self.image()
         else:
             bundle[PLOTLY] = json.loads(json.dumps(self.spec, sort_keys=True, allow_nan=False))
         return bundle
+
+    def image(self) -> str:
+        """The picture with its words, in HTML. Where there is little room it scrolls, and its letters stay readable."""
+        data = base64.b64encode(self.svg.encode()).decode()
+        words, size = escape(self.alt()["image/svg+xml"]["alt"]), "max-width: 100%; min-width: 620px"
+        image = f'<img alt="{words}" src="data:image/svg+xml;base64,{data}" style="{size}"/>'
+        return f'<div style="overflow-x: auto" tabindex="0">{image}</div>'
 
     def alt(self) -> dict[str, Any]:
         """Metadata of the display: the words that an exported page gives to the picture."""

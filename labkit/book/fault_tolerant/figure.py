@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-from html import escape
-from typing import Any
-
 from labkit.book.drawing.figure import Figure
 from labkit.book.drawing.tables import Table
 from labkit.book.fault_tolerant.picture import picture
@@ -47,13 +43,6 @@ class ReplicaFigure(Figure):
     def members(self) -> Table:
         """Who trained which steps, and who took part with a gradient of zeros."""
         return Table(membership_rows(self.story), caption="Who trained which steps (measured)")
-
-    def bundle(self) -> dict[str, Any]:
-        """As of any figure, and the picture as an image with its words: a page gives a bare SVG none."""
-        raw = base64.b64encode(self.svg.encode()).decode()
-        words = escape(self.alt()["image/svg+xml"]["alt"], quote=True)
-        image = f'<img alt="{words}" style="max-width:100%" src="data:image/svg+xml;base64,{raw}">'
-        return super().bundle() | {"text/html": image}
 
     @property
     def text(self) -> str:

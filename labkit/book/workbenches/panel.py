@@ -199,7 +199,8 @@ def _html(face: Face) -> str:
     if isinstance(face, Player):
         face = face.still
     if isinstance(face, Figure):
-        return f'<div role="img" aria-label="{escape(face.sentence)}">{face.svg}</div>{face.data_html()}'
+        words = escape(face.sentence)
+        return f'<div class="lk-scroll" tabindex="0" role="img" aria-label="{words}">{face.svg}</div>{face.data_html()}'
     return face.html() if isinstance(face, Table) else f"<p>{escape(face)}</p>" if face else ""
 
 
