@@ -37,7 +37,8 @@ VIEW, PLOTLY = "application/vnd.jupyter.widget-view+json", "application/vnd.plot
 
 # Tables, code and pictures may be scrolled, as in JupyterLab's own cells.
 CUT_OFF = """(box) => [...box.querySelectorAll(":not(table, pre[aria-label], .lk-scroll)")]
-  .filter((one) => one.clientWidth && one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).overflowX === "auto")
+  .filter((one) => one.clientWidth && one.scrollWidth > one.clientWidth + 1)
+  .filter((one) => getComputedStyle(one).overflowX === "auto")
   .map((one) => one.className || one.outerHTML.slice(0, 200))"""
 SHOWN = ".lk-form, .lk-bench, .lk-panel:not(.lk-bench .lk-panel)"  # what a cell displays as a widget of its own
 

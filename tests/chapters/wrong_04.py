@@ -94,6 +94,13 @@ WRONG = {
                 p.grad *= count / total
             all_reduce(p.grad, group)
         """: "should the all-reduce stand inside the loop?",
+        """
+        def average_gradients(model, count, group):
+            total = all_reduce(torch.tensor(count), group)
+            for p in model.parameters():
+                p.grad *= count / total
+                all_reduce(p.grad, group)
+        """: "take the plain number with `.item()`",
     },
     "average_bucket": {
         "def average_bucket(bucket, group):\n    pass": "nothing was sent",

@@ -223,3 +223,20 @@ def test_a_result_that_cannot_be_loaded_names_the_rank() -> None:
 
     with pytest.raises(RankFailed, match="the result of rank 0 cannot be loaded here: ZeroDivisionError"):
         labkit.launch(work, 1)
+
+
+def test_who_computes_when_a_rank_fails_is_told_as_waiting_for_it():
+    """Others are a little behind: the picture is that of the moment in which they lack the rank's message."""
+
+    def step(group):
+        if group.rank == 1:
+            raise ValueError("an infinite number")
+        end = time.perf_counter() + 0.12
+        while time.perf_counter() < end:
+            pass
+        labkit.collectives.all_reduce(torch.ones(4), group, algorithm="ring")
+
+    with pytest.raises(RankFailed) as caught:
+        labkit.launch(step, 3, transport="local")
+    failure = caught.value.failure
+    assert all(failure.awaits[rank] for rank in (0, 2)), failure.waiting

@@ -12,6 +12,7 @@ from labkit.book.drawing.style import BLUE, GREY, ON_COLOUR, ORANGE
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import listing
+from labkit.chapters.c04_data_parallelism.machine import CAUSES
 from labkit.chapters.c04_data_parallelism.steps import box, ticks
 
 
@@ -67,49 +68,48 @@ def step_times(run: Any) -> list[float]:
     return [b - a for a, b in pairwise([*(begun[step] for step in sorted(begun)), ended])]
 
 
+Part = tuple[str, float, float]  # what, from when to when
 LOOKS = {"other": (GREY, "+"), "computing": (ORANGE, ""), "waiting": ("none", "/"), "messages": (BLUE, "x")}
 
 
 def profile(run: Any) -> book.Figure:
-    """What each rank did in a step that ends with an all-reduce, in the order of time. Other: before it computes.
+    """What each rank did in a step that ends with an all-reduce, in the order of time.
 
     Its words leave it to the reader to find the rank that is late; `who_is_late` names it.
     """
     times = _times(run)
-    said = "All ranks but one wait for another rank. Which one does not, and where does its time go?"
+    said = "All ranks but one wait for another rank. Which one does not, and what differs in its row?"
     svg = Svg(WIDTH, "What each rank did, in the order of time", said)
     y = legend(svg, heading(svg, run.trace.badge, said), [(n, c, h, "") for n, (c, h) in LOOKS.items()]) + 6
-    longest = max(end for parts in times.values() for _, end in parts.values())
+    longest = max(b for parts in times.values() for _, _, b in parts)
 
     def x(seconds: float) -> float:
         return 70 + (WIDTH - 90) * seconds / longest
 
     for rank, parts in times.items():
         svg.text(62, y + 17, f"rank {rank}", anchor="end")
-        for name, (a, b) in parts.items():
+        for name, a, b in parts:
             colour, hatch = LOOKS[name]
-            if b > a:
-                box(svg, x(a), y, x(b) - x(a), 24, name, colour, f"rank {rank}, {name}: {1e3 * (b - a):.3g} ms", hatch)
+            label = name if x(b) - x(a) > 60 else ""
+            box(svg, x(a), y, x(b) - x(a), 24, label, colour, f"rank {rank}, {name}: {1e3 * (b - a):.3g} ms", hatch)
         y += 30
     ticks(svg, y + 4, x, longest)
     rows: list[Row] = [
-        {"rank": rank} | {f"{name}, ms": 1e3 * (b - a) for name, (a, b) in parts.items()}
+        {"rank": rank} | {f"{name}, ms": 1e3 * _sum(parts, name) for name in LOOKS}
+        | {"longest computing, ms": 1e3 * max(b - a for name, a, b in parts if name == "computing")}
         for rank, parts in times.items()
-    ]
+    ]  # fmt: skip
     return book.Figure(svg.title, run.trace.badge, said, rows, svg.render(y + 30))
 
 
 def who_is_late(run: Any) -> str:
-    """Which rank the others wait for in the step of `profile`, for how long, and what it did meanwhile."""
-    times = _times(run)
-    waits, last = _waits(times), latest(run)
+    """Which rank the others wait for in the step of `profile`, and for how long."""
+    waits, last = _waits(_times(run)), latest(run)
     others = [str(rank) for rank in waits if rank != last]
     who = f"Rank{'s' * (len(others) > 1)} {listing(others)} wait{'s' * (len(others) == 1)}"
     least, most = (1e3 * some(w for rank, w in waits.items() if rank != last) for some in (min, max))
     long = f"{least:.3g} ms" if most - least < 0.1 else f"{least:.3g} to {most:.3g} ms"
-    late = 1e3 * (times[last]["other"][1] - times[last]["other"][0])
-    why = f"whose computing began after {late:.3g} ms of other things. Rank {last} waits for nobody."
-    return f"{who} {long} for rank {last}, {why}"
+    return f"{who} {long} for rank {last}, and rank {last} waits for nobody."
 
 
 def latest(run: Any) -> int:
@@ -118,36 +118,61 @@ def latest(run: Any) -> int:
     return min(waits, key=waits.__getitem__)
 
 
-def suspected(run: Any, rank: object) -> str:
-    """What to say to a reader who thinks that the others wait for `rank`; None: who has not said so yet."""
-    ranks = run.trace.world_size
+def suspected(run: Any, cause: str, rank: object, because: object) -> str:
+    """What to say to a reader who thinks that the others wait for `rank`, `because` of one of CAUSES. None: not yet."""
+    ranks, times = run.trace.world_size, _times(run)
     if rank is None:
-        return "Put the number of a rank in the place of `None`, and run this cell again."
+        return "Put the number of a rank in the place of the first `None`, and run this cell again."
     if type(rank) is not int or not 0 <= rank < ranks:
         return f"`{rank!r}` is not a rank: they have the numbers 0 to {ranks - 1}."
     if rank != latest(run):
-        waits = 1e3 * _waits(_times(run))[rank]
+        waits = 1e3 * _waits(times)[rank]
         return f"Rank {rank} itself waits for {waits:.3g} ms, so it was on time. Look for one that does not."
-    return (
-        f"Yes, rank {rank} waits for nobody. Which of its parts is longer than on the other ranks, and what would make "
-        "it shorter? Answer before you run on."
-    )
+    mine, other = times[rank], times[(rank + 1) % ranks]
+    if because == cause:
+        return f"Yes, it is rank {rank}, and you have named the cause. The next cell says what helps."
+    seen = {
+        "disk": "Before it computes it spends {} ms, and the next rank {} ms.".format(
+            *(f"{1e3 * (parts[0][2] - parts[0][1]):.3g}" for parts in (mine, other))
+        ),
+        "GPU": "Its computing takes {} ms in all, and that of the next rank {} ms.".format(
+            *(f"{1e3 * _sum(parts, 'computing'):.3g}" for parts in (mine, other))
+        ),
+        "pauses": "Once it has begun to compute, it goes on without a pause, as the next rank does.",
+    }
+    if because is None:
+        return f"Yes, rank {rank} waits for nobody. Now the cause: one of {listing([repr(c) for c in CAUSES])}."
+    if because not in seen:
+        return f"`{because!r}` is not among the causes: {listing([repr(c) for c in CAUSES])}."
+    return f"The rank is right, but {because!r} does not explain its row. {seen[str(because)]}"
 
 
-def _times(run: Any) -> dict[int, dict[str, tuple[float, float]]]:
+def _times(run: Any) -> dict[int, list[Part]]:
     return {rank: _parts(run.trace, rank) for rank in range(run.trace.world_size)}
 
 
-def _waits(times: Mapping[int, Mapping[str, tuple[float, float]]]) -> dict[int, float]:
-    return {rank: parts["waiting"][1] - parts["waiting"][0] for rank, parts in times.items()}
+def _waits(times: Mapping[int, list[Part]]) -> dict[int, float]:
+    return {rank: _sum(parts, "waiting") for rank, parts in times.items()}
 
 
-def _parts(trace: Any, rank: int) -> dict[str, tuple[float, float]]:
-    """From when to when, in seconds since the first rank began. It waits until the last one has called the sum."""
+def _sum(parts: list[Part], name: str) -> float:
+    return sum(b - a for what, a, b in parts if what == name)
+
+
+def _parts(trace: Any, rank: int) -> list[Part]:
+    """What it did from when to when, in seconds since the first rank began. It waits until all have called the sum."""
     calls = [c for c in trace.collectives() if not c.nested]
     mine = next(c for c in calls if c.rank == rank)
-    kernel = next(s for s in trace.spans("compute") if s.rank == rank)
-    begun = min(s.start for s in [*trace.spans("reads"), *trace.spans("compute")])
-    all_there = max(c.start for c in calls)
-    ends = begun, kernel.start, kernel.end, all_there, mine.end
-    return {name: (a - begun, b - begun) for name, (a, b) in zip(LOOKS, pairwise(ends), strict=True)}
+    names = {"other": "other", "compute": "computing"}
+    spans = sorted((s.start, s.end, s.rank, names[s.name]) for what in names for s in trace.spans(what))
+    begun, all_there = spans[0][0], max(c.start for c in calls)
+    parts: list[Part] = []
+    for start, end, who, name in spans:
+        if who != rank:
+            continue
+        if parts and parts[-1][0] == name and start - begun - parts[-1][2] < 1e-9:  # a kernel after a kernel
+            parts[-1] = name, parts[-1][1], end - begun
+        else:
+            parts.append((name, start - begun, end - begun))
+    waits = ("waiting", parts[-1][2], all_there - begun)
+    return [*parts, *([waits] if waits[2] - waits[1] > 1e-9 else []), ("messages", all_there - begun, mine.end - begun)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -53,15 +54,39 @@ def packed_gpt(group: Group, nbytes: int) -> DataParallel:
     )
 
 
-def drawn(ranks: int, seed: int) -> int:
-    """One of these ranks, by chance: the same one on all of them."""
-    return int(torch.randint(ranks, (1,), generator=torch.Generator().manual_seed(seed)))
+CAUSES = ("disk", "GPU", "pauses")
+MORE = 40 * MS
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """On one rank of a step something takes 40 ms more than on the others: which rank and what, `seed` decides."""
+
+    ranks: int
+    seed: int
+
+    @property
+    def hidden(self) -> tuple[int, str]:
+        """The rank and the cause: the same on all ranks."""
+        rank, cause = torch.rand(2, generator=torch.Generator().manual_seed(self.seed)).tolist()
+        return int(self.ranks * rank), CAUSES[int(len(CAUSES) * cause)]
+
+    def read(self, group: Group) -> None:
+        """The next batch, in 10 ms of the virtual clock that are neither computing nor a message."""
+        held_up(group, 10 * MS + (MORE if self.hidden == (group.rank, "disk") else 0))
+
+    def compute(self, group: Group) -> None:
+        """Eight layers of 10 ms. After every second one a rank may pause: its CPU is late with the next kernel."""
+        for layer in range(8):
+            group.compute(10 * MS + (MORE / 8 if self.hidden == (group.rank, "GPU") else 0))
+            if layer % 2 and self.hidden == (group.rank, "pauses"):
+                held_up(group, MORE / 4)
 
 
 def held_up(group: Group, seconds: float) -> None:
-    """Read something that takes so long on the virtual clock, and is neither computing nor a message."""
+    """Do something that takes so long on the virtual clock, and is neither computing nor a message."""
     clock = group.context.clock_here()
-    with group.span("reads"):
+    with group.span("other"):
         clock.reach(clock.now() + round(1e9 * seconds))
 
 

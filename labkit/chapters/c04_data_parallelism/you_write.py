@@ -93,6 +93,15 @@ def joined_batch(student: Reader) -> str:
             kept if any(run.bytes_sent) else nothing: own,
         }  # fmt: skip
         student.expect_results(run, [right] * n, slips, within=1e-5)
+    own = [[student.tensor(3, 2, dtype=torch.float64)] for _ in counts]  # of three ranks, as in the last run
+    run = student.through("average_gradients", len(own), list(zip(own, counts, strict=True)), call)
+    want = sum(c * g[0] for c, g in zip(counts, own, strict=True)) / sum(counts)
+    student.expect(
+        all((found[0] - want).abs().max() <= 1e-12 * want.abs().max() for found in run.results),
+        "In 32 bits it is right, but gradients of 64 bits come out with an error of 32. The quotient of a number and a "
+        "tensor, or of two tensors of whole numbers, has 32 bits: take the plain number with `.item()` "
+        "before you divide.",
+    )
     return "With 2 and 3 ranks that have different numbers of samples, every rank has the gradient of the joined batch."
 
 

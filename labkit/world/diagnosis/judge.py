@@ -18,6 +18,7 @@ from labkit.world.life import RankProcess
 from labkit.world.spec import Spec
 
 SETTLE = 0.06  # seconds between the first sign of trouble and the verdict, in which no rank moves
+BUSY = 0.25  # the same at most, if some compute: they are about to come to a call in which they wait
 CALM = 0.5  # the same at most, if some go on moving: on a busy machine they may not have come to the failed call yet
 DYING = 1.0  # the same at most, if nothing is known but lost peers, and a rank is on its way out
 RELOOK = 0.3  # seconds between two looks at the records of a world in which everyone moves
@@ -79,8 +80,16 @@ class Judge:
                 self._calm = pages, now
             if now < self._calm[1] + SETTLE:
                 return False
+        if now < self.trouble_at + BUSY and self._somebody_computes():
+            return False
         lost = all(f["kind"] == "lost" for f in self.failures)
         return not lost or now >= self.trouble_at + DYING or not any(life.is_dying for life in self.lives)
+
+    def _somebody_computes(self) -> bool:
+        """Whether a rank neither waits nor has ended."""
+        picture, failed = self.reader.picture(mismatches=False), {f["rank"] for f in self.failures}
+        busy = {rank for rank, state in enumerate(picture.state) if state == rec.RUNNING}
+        return bool(busy - failed - set(picture.waits))
 
     def judge(self) -> None:
         """Choose the failure that explains the others, write down what the rest was doing, end the world."""
