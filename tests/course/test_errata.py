@@ -280,7 +280,7 @@ def test_the_table_has_links_and_its_words_have_none():
     factors = [abs(math.log(line.factor)) for line in group if line.factor]
     assert factors == sorted(factors, reverse=True), "what is furthest off comes first"
     told = repr(panels.computed("accumulation-both"))
-    assert "inside = cost.textbook.ring_at" in told and "elsewhere: 0.162 % of the computing" in told
+    assert "inside = 2 * 7 / 8 * 3 * GB" in told and "elsewhere: 0.162 % of the computing" in told
 
 
 def test_the_questions_come_before_every_table():
