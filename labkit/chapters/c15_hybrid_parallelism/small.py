@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labkit.collectives import barrier
 from labkit.cost import planner
 from labkit.cost.planner import Cluster, Efficiency, Gpu, MeasuredStep, Model, Plan
 from labkit.cost.topology import Level, Topology
@@ -167,10 +168,12 @@ class Told:
 def two_steps(group: Group, config: HybridConfig, gpt: GPTConfig = GPT, size: int = BATCH) -> Told:
     """Two steps with emulated kernels. Look at the second, number 2: in the first a pipeline learns its shapes.
 
-    Without a pipeline the first is nearly the same, and left out.
+    Without a pipeline the first is like all others, if all ranks begin it together, and is left out. Without the
+    barrier it is not: what a rank still waits for when the model is built would count as part of its step.
     """
     group.step(0)  # the ranks may have been kept, and the last step of the run before was 3
     hybrid = Hybrid(group, gpt, config, dtype=torch.bfloat16)
+    barrier(group)
     with gpu(hybrid, size):
         for step in (1, 2) if config.pp > 1 else (2,):
             group.step(step)
