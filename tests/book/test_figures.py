@@ -31,10 +31,13 @@ from labkit.book import (
     topology,
     wait_for,
 )
+from labkit.book.drawing.boxes import Box, merged
 from labkit.book.drawing.figure import PLOTLY
 from labkit.book.drawing.style import KINDS, SERIES
 from labkit.book.timelines.failed import after_failure
-from labkit.book.timelines.timelines import _milliseconds
+from labkit.book.timelines.timelines import NAMES, Scene, _milliseconds
+from labkit.book.timelines.timelines_plotly import spec
+from labkit.book.timelines.timelines_svg import picture
 from labkit.collectives import all_reduce
 from labkit.cost.topology import clos_buildings, hpn_paper
 from labkit.parallel.layout import Layout
@@ -407,6 +410,20 @@ def test_a_crowded_timeline_draws_short_boxes_as_one_and_keeps_its_numbers() -> 
     assert "drawn as one" in figure.sentence and len(figure.svg) < 60_000
     assert [r["messages sent"] for r in figure.table()] == [46] * 24
     assert "drawn as one" not in timeline(fake.ring(8)).sentence
+
+
+def test_boxes_drawn_as_one_are_as_tall_as_the_time_that_they_fill() -> None:
+    """Ten short boxes with as much nothing between them are half of what they cover, in both forms of the picture."""
+    short = [Box(0, "work", "compute", 2.0 * n, 2.0 * n + 1) for n in range(10)] + [Box(0, "work", "compute", 40, 60)]
+    one, long = merged(short, 3.0)
+    assert (one.start, one.end, long.share) == (0, 19, 1) and one.share == pytest.approx(10 / 19)
+    inside = [Box(0, "send", "send", 0, 2), Box(0, "send", "send", 0.5, 1), Box(0, "send", "send", 1, 2)]
+    assert merged(inside, 3.0)[0].share == 1
+    scene = Scene([0], (0.0, 60.0), [one, long], [], {"work": (0.1, 0.5)}, 100.0, True)
+    first, second = spec(scene, "", "measured", NAMES)["data"][0]["width"]
+    assert first == pytest.approx(second * 10 / 19, abs=1e-5)
+    drawn = picture(scene, "", "measured", "", NAMES)
+    assert 'height="26.3' in drawn and 'height="50"' in drawn
 
 
 def test_the_data_stands_below_a_figure_of_a_notebook_as_a_closed_table(monkeypatch: pytest.MonkeyPatch) -> None:

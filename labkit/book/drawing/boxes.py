@@ -28,6 +28,7 @@ class Box:
     end: float
     label: str = ""
     hover: str = ""
+    share: float = 1.0  # of several boxes drawn as one: the part of this stretch that they fill
 
 
 def arrived(message: Message) -> bool:
@@ -115,7 +116,10 @@ def clip(boxes: Iterable[Box], window: Window) -> list[Box]:
 
 
 def merged(boxes: Iterable[Box], gap: float) -> list[Box]:
-    """Neighbours of one kind on one lane that are shorter than `gap` seconds, and closer than it, as one box."""
+    """Neighbours of one kind on one lane that are shorter than `gap` seconds, and closer than it, as one box.
+
+    `share` of that box is the part of its time that they fill, so that what was between them is not told as theirs.
+    """
     result: list[Box] = []
     for box in sorted(boxes, key=lambda b: (b.rank, b.lane, b.kind, b.start)):
         before = result[-1] if result else box
@@ -123,7 +127,10 @@ def merged(boxes: Iterable[Box], gap: float) -> list[Box]:
         if result and same and box.end - box.start < gap and box.start - before.end < gap:
             words = f"rank {box.rank}: several boxes ({box.lane}, {box.kind}) drawn as one"
             end = max(before.end, box.end)
-            result[-1] = Box(box.rank, box.lane, box.kind, before.start, end, before.label, words)
+            more = max(0.0, box.end - max(before.end, box.start))  # not what an earlier one fills already
+            filled = before.share * (before.end - before.start) + more
+            share = filled / (end - before.start) if end > before.start else 1.0
+            result[-1] = Box(box.rank, box.lane, box.kind, before.start, end, before.label, words, share)
         else:
             result.append(box)
     return result

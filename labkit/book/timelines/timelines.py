@@ -137,7 +137,7 @@ def timeline(
         sizes = ((last - first) / parts for parts in (250, 100, 50, 20, 5, 1))  # 250: three pixels
         boxes = next(b for gap in sizes if len(b := merged(boxes, gap)) <= MOST_BOXES or gap == last - first)
         if len(boxes) < each:
-            sentence += " Short boxes in a row are drawn as one."
+            sentence += " Short boxes in a row are drawn as one, as tall as the part of its time that they fill."
     both = [m for m in inside if m.src in shown and m.dst in shown and first <= max(m.start, m.recv_start)
             and m.arrived <= last] if few else []  # fmt: skip
     with_work = any(b.lane == "work" for b in boxes)

@@ -35,8 +35,8 @@ def spec(scene: Scene, title: str, badge: str, names: Mapping[str, str]) -> dict
             "type": "bar", "orientation": "h", "name": names[kind],
             "base": [_tidy((b.start - scene.zero) / unit) for b in mine],
             "x": [_tidy((b.end - b.start) / unit) for b in mine],
-            "y": [_tidy(row[b.rank] + scene.lanes[b.lane][0] + scene.lanes[b.lane][1] / 2) for b in mine],
-            "width": [scene.lanes[b.lane][1] for b in mine],
+            "y": [_tidy(row[b.rank] + sum(scene.lanes[b.lane]) - _height(scene, b) / 2) for b in mine],
+            "width": [_tidy(_height(scene, b)) for b in mine],
             "hovertext": [b.hover for b in mine], "hoverinfo": "text",
             "text": [_name(scene, b) for b in mine],
             "textposition": "inside", "insidetextanchor": "start", "textangle": 0,
@@ -68,6 +68,11 @@ def spec(scene: Scene, title: str, badge: str, names: Mapping[str, str]) -> dict
     }  # fmt: skip
     height = int(scene.row_height * len(scene.ranks))
     return plotly_spec(title, badge, data, height, **layout)
+
+
+def _height(scene: Scene, box: Box) -> float:
+    """Of a box, as a part of a row: its lane's, or as much of that as the boxes that are drawn as this one fill."""
+    return scene.lanes[box.lane][1] * (1 if box.lane == "collective" else box.share)
 
 
 def _name(scene: Scene, box: Box) -> str:

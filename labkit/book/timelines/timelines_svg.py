@@ -50,6 +50,8 @@ def picture(scene: Scene, title: str, badge: str, sentence: str, names: Mapping[
         lane_top, lane_height = scene.lanes[box.lane]
         x, width = place(box.start), (box.end - box.start) * scale
         y, tall = rows[box.rank] + lane_top * height, lane_height * height
+        if box.lane != "collective":  # a frame is as tall as what it frames
+            y, tall = y + tall * (1 - box.share), tall * box.share
         colour, hatch, dash = _look(box.kind)
         thin = width < THIN and box.lane != "collective"  # an outline would be most of it
         plain = width < 2 and colour != "none"
