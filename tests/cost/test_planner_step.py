@@ -239,3 +239,21 @@ def test_parameters_that_come_later_than_they_are_needed_are_waited_for() -> Non
     # Once: a tenth of the first gather and scatter, of the parameters, and what of the gradients is longer than 4 s.
     assert exchange.once(2.0, 4.0, 10, overlap=True) == pytest.approx(0.5 + 0.1 + 2.0)
     assert exchange.once(2.0, 4.0, 10, overlap=False) == 7.0
+
+
+def test_a_price_is_said_with_where_it_comes_from_and_never_made_up() -> None:
+    h100, rack = planner.h100_cluster(8), planner.b200_cluster(8)
+    one, other = (estimate(SMALL, x, Plan(data=8)) for x in (h100, rack))
+    assert "at $4.92 an hour (EC2 Capacity Blocks, December 2024)" in planner.explained(one)[-1]
+    assert "no price of a B200 is at hand" in planner.explained(other)[-1] and "$" not in planner.explained(other)[-1]
+    own = estimate(SMALL, planner.h100_cluster(8, price=2.0), Plan(data=8))
+    assert "at $2.00 an hour," in planner.explained(own)[-1]
+    hours = one.gpu_hours_per_billion_tokens
+    assert hours * 39.33 / 8 == pytest.approx(1000 * one.dollars_per_million_tokens)
+
+
+def test_of_every_card_the_same_part_is_left_free() -> None:
+    for gpu in (planner.A100, planner.H100, planner.B200, planner.ASCEND_910C):
+        assert gpu.reserve / (gpu.memory + gpu.reserve) == pytest.approx(1 - 80e9 / (80 * 2**30))
+    assert planner.H100.memory == 80e9 and round(planner.H100.reserve / 1e9, 1) == 5.9
+    assert planner.B200.memory + planner.B200.reserve == pytest.approx(189e9)

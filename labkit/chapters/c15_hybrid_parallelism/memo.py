@@ -28,7 +28,10 @@ def critique(model: Model, cluster: Cluster, plan: Plan, tokens: float, found: S
 def _fits(found: Search, one: planner.Estimate) -> str:
     if one.fits:
         spare = (one.cluster.gpu.memory - one.held.total) / GB
-        return f"Yes: the fullest GPU holds {one.held.total / GB:.1f} GB, and {spare:.1f} GB are left."
+        return (
+            f"Yes: the fullest GPU holds {one.held.total / GB:.1f} GB, and {spare:.1f} GB are left beside the "
+            f"{one.cluster.gpu.reserve / GB:.1f} GB of the card that no plan may fill."
+        )
     return f"No: it {planner.why_too_large(found.costs, one.plan)}."
 
 
@@ -57,9 +60,14 @@ def _faster(found: Search, plan: Plan) -> str:
 
 def _price(one: planner.Estimate, tokens: float) -> str:
     run = one.run(tokens)
+    asked = one.cluster.price
+    price = (
+        f"no price of a {one.cluster.gpu.name} is at hand" if asked is None
+        else f"${run['dollars'] / 1e6:,.2f} million at ${asked:.2f} an hour ({planner.PRICE_SOURCE})"
+    )  # fmt: skip
     return (
         f"{tokens / 1e9:,.0f} billion tokens take {format_seconds(3600 * run['hours'], 3)} without a failure, "
-        f"${run['dollars'] / 1e6:,.2f} million and {run['megawatt-hours']:,.0f} MWh for the GPUs."
+        f"{run['hours'] * one.plan.gpus:,.0f} GPU-hours ({price}), and {run['megawatt-hours']:,.0f} MWh for the GPUs."
     )
 
 

@@ -10,15 +10,20 @@ from labkit.cost.topology.levels import Topology
 from labkit.cost.topology.machines import cloudmatrix384, dgx_node, nvl72, scale_up
 from labkit.cost.units import GB, Gb
 
-__all__ = ["Cluster", "a100_cluster", "b200_cluster", "cloudmatrix_cluster", "h100_cluster", "nvl72_cluster"]
+__all__ = ["Cluster", "PRICE_SOURCE", "a100_cluster", "b200_cluster", "cloudmatrix_cluster", "h100_cluster", "nvl72_cluster"]
 
-PRICE_PER_GPU_HOUR = 128 / 8  # dollars: the textbook chapter's $128 an hour for a node of 8
+# Dollars for a GPU and hour that Amazon asked in December 2024 (EC2 Capacity Blocks for ML, aws.amazon.com/ec2/
+# capacityblocks/pricing): $14.75 for a p4d.24xlarge of 8 A100s (of 40 GB), $39.33 for a p5.48xlarge of 8 H100s. No
+# price of B200s or of Ascend 910Cs is at hand.
+PRICE_SOURCE = "EC2 Capacity Blocks, December 2024"
+A100_PRICE, H100_PRICE = 14.75 / 8, 39.33 / 8
 A100_NVLINK, A100_NIC = 300 * GB, 200 * Gb  # one direction of 600 GB/s; a card of 200 Gbit/s for each GPU (DGX A100)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """topology: domains and links, innermost first. gpu, efficiency: see there. price: dollars a GPU and hour.
+    """topology: domains and links, innermost first. gpu, efficiency: see there. price: dollars a GPU and hour, or None
+    where none is known.
 
     dtype: in which products are computed.
     """
@@ -26,11 +31,12 @@ class Cluster:
     topology: Topology
     gpu: Gpu
     efficiency: Efficiency = Efficiency()
-    price: float = PRICE_PER_GPU_HOUR
+    price: float | None = None
     dtype: str = "bf16"
 
     def __post_init__(self) -> None:
-        positive(price=self.price)
+        if self.price is not None:
+            positive(price=self.price)
         self.gpu.peak(self.dtype)
 
     @property
@@ -81,27 +87,27 @@ class Cluster:
         return replace(self, topology=Topology(self.topology.name, (inner, *faster)))
 
 
-def a100_cluster(gpus: int, price: float = PRICE_PER_GPU_HOUR) -> Cluster:
+def a100_cluster(gpus: int, price: float | None = A100_PRICE) -> Cluster:
     """DGX A100 nodes of 8, NVLink at 300 GB/s and one 200 Gbit/s card for each GPU: Selene (Narayanan et al. 2021)."""
     return Cluster(dgx_node(_nodes(gpus), nvlink=A100_NVLINK, nic=A100_NIC), A100, EFFICIENCIES["A100"], price)
 
 
-def h100_cluster(gpus: int, price: float = PRICE_PER_GPU_HOUR) -> Cluster:
+def h100_cluster(gpus: int, price: float | None = H100_PRICE) -> Cluster:
     """H100 nodes of 8, NVLink at 450 GB/s and one 400 Gbit/s card for each GPU: Llama 3's (2024, section 3.3.1)."""
     return Cluster(dgx_node(_nodes(gpus)), H100, EFFICIENCIES["H100"], price)
 
 
-def b200_cluster(gpus: int, domain: int = 8, price: float = PRICE_PER_GPU_HOUR) -> Cluster:
+def b200_cluster(gpus: int, domain: int = 8, price: float | None = None) -> Cluster:
     """B200 GPUs in NVLink domains of any size, one 800 Gbit/s card each."""
     return Cluster(scale_up(gpus, domain), B200, EFFICIENCIES["B200"], price)
 
 
-def nvl72_cluster(racks: int, price: float = PRICE_PER_GPU_HOUR) -> Cluster:
+def nvl72_cluster(racks: int, price: float | None = None) -> Cluster:
     """Racks of 72 B200 GPUs."""
     return Cluster(nvl72(racks), B200, EFFICIENCIES["B200"], price)
 
 
-def cloudmatrix_cluster(supernodes: int, price: float = PRICE_PER_GPU_HOUR) -> Cluster:
+def cloudmatrix_cluster(supernodes: int, price: float | None = None) -> Cluster:
     """CloudMatrix 384 supernodes of Ascend 910C NPUs, each counted as one GPU."""
     return Cluster(cloudmatrix384(supernodes), ASCEND_910C, EFFICIENCIES["Ascend 910C"], price)
 

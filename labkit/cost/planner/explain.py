@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from labkit.cost.planner.cluster import A100_PRICE, H100_PRICE, PRICE_SOURCE
 from labkit.cost.planner.plan import Plan
 from labkit.cost.planner.predicted import Estimate, estimate
 from labkit.cost.planner.remedies import why_too_large
@@ -39,8 +40,18 @@ def explained(one: Estimate) -> list[str]:
         + (f", and most of the rest goes to {lost_to}." if losses else "."),
         f"The fullest GPU holds {one.held.total / GB:.1f} GB of {memory / GB:.0f}, {fits}; the largest part is "
         f"{part} ({size / GB:.1f} GB).",
-        f"A million tokens cost ${one.dollars_per_million_tokens:.2f} and a token {one.joules_per_token:.2f} J.",
+        f"A billion tokens take {one.gpu_hours_per_billion_tokens:,.0f} GPU-hours, {_dollars(one)}, and a token "
+        f"{one.joules_per_token:.2f} J.",
     ]
+
+
+def _dollars(one: Estimate) -> str:
+    """What a billion tokens cost, with the price behind it."""
+    asked = one.cluster.price
+    if asked is None:
+        return f"for which no price of a {one.cluster.gpu.name} is at hand"
+    source = f" ({PRICE_SOURCE})" if asked in (A100_PRICE, H100_PRICE) else ""
+    return f"${1000 * one.dollars_per_million_tokens:,.0f} at ${asked:.2f} an hour{source}"
 
 
 def why_lost(loser: Estimate, winner: Estimate) -> str:
@@ -74,14 +85,14 @@ def compared(one: Estimate, other: Estimate) -> list[str]:
     less = [f"{format_seconds(-s, 3)} less on {_WORDS[p]}" for s, p in gaps if -s > 0.005 * first.seconds][:3]
     parts = "; it spends " + ", ".join(longer + less) if longer or less else ""
     holds = [f"{x.held.total / GB:.1f} GB" for x in (first, second)]
-    cost = [f"${x.dollars_per_million_tokens:.2f}" for x in (first, second)]
+    cost = [f"{x.gpu_hours_per_billion_tokens:,.0f} GPU-hours, {_dollars(x)}," for x in (first, second)]
     return [
         f"The two differ in {choices}.",
         f"{first.plan} takes {format_seconds(first.seconds)} a step, and {second.plan} {format_seconds(second.seconds)}"
         f", {100 * gap:.1f} percent longer{parts}.",
         f"The first holds {holds[0]} on its fullest GPU and the second {holds[1]}, of "
         f"{first.cluster.gpu.memory / GB:.0f} GB.",
-        f"A million tokens cost {cost[0]} with the first and {cost[1]} with the second.",
+        f"A billion tokens take {cost[0]} with the first and {cost[1]} with the second.",
     ]
 
 

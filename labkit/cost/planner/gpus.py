@@ -9,11 +9,11 @@ from labkit.cost.refuse import positive
 from labkit.cost.topology.domain_job import B200_MEMORY, B200_PEAK
 from labkit.cost.training.memory import GPU_MEMORY
 from labkit.cost.training.roofline import H100_MEMORY, H100_PEAK
-from labkit.cost.units import TB
+from labkit.cost.units import GiB, TB
 
 __all__ = ["A100", "ASCEND_910C", "B200", "EFFICIENCIES", "Efficiency", "Gpu", "H100"]
 
-
+FILLED = GPU_MEMORY / (80 * GiB)  # of a card's memory that a plan may fill: 80 GB of the 80 GiB of an A100 or H100
 OVERLAPS = ("tensor", "context", "pipeline", "data", "shards")
 
 
@@ -21,7 +21,8 @@ OVERLAPS = ("tensor", "context", "pipeline", "data", "shards")
 class Gpu:
     """memory: bytes. memory_bandwidth: bytes a second. peaks: (dtype, operations a second) pairs. watts: at full load.
 
-    memory is what a plan may fill. An "80 GB" GPU has 80 GiB, 85.9 GB; the rest is for the driver and the libraries.
+    memory is what a plan may fill, `FILLED` of what the card has. An "80 GB" GPU has 80 GiB, 85.9 GB; the rest is a
+    reserve for the driver, the buffers of the libraries, and what is lost between tensors (`reserve`).
     """
 
     name: str
@@ -32,6 +33,11 @@ class Gpu:
 
     def __post_init__(self) -> None:
         positive(memory=self.memory, memory_bandwidth=self.memory_bandwidth, watts=self.watts, **dict(self.peaks))
+
+    @property
+    def reserve(self) -> float:
+        """Bytes of the card that no plan fills."""
+        return self.memory * (1 / FILLED - 1)
 
     def peak(self, dtype: str = "bf16") -> float:
         """Operations a second in a dtype."""
@@ -44,10 +50,10 @@ class Gpu:
 # NVIDIA's data sheets (SXM, dense, without sparsity), and the numbers that the rest of the package has already.
 A100 = Gpu("A100", GPU_MEMORY, 2.039 * TB, (("bf16", 312e12), ("fp32", 19.5e12)), 400)
 H100 = Gpu("H100", GPU_MEMORY, H100_MEMORY, (("bf16", H100_PEAK), ("fp8", 2 * H100_PEAK), ("fp32", 67e12)), 700)
-B200 = Gpu("B200", B200_MEMORY, 8 * TB, (("bf16", B200_PEAK), ("fp8", 2 * B200_PEAK), ("fp32", 80e12)), 1000)
+B200 = Gpu("B200", FILLED * B200_MEMORY, 8 * TB, (("bf16", B200_PEAK), ("fp8", 2 * B200_PEAK), ("fp32", 80e12)), 1000)
 # Zuo et al. 2025 (arXiv 2506.12708), section 3.3.1: two dies of 376 TFLOP/s, 64 GB and 1.6 TB/s each. No watts there:
 # those of an H100 are an assumption.
-ASCEND_910C = Gpu("Ascend 910C", 128e9, 3.2 * TB, (("bf16", 752e12),), 700)
+ASCEND_910C = Gpu("Ascend 910C", FILLED * 128e9, 3.2 * TB, (("bf16", 752e12),), 700)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ one kind are taken to be equally fast, and axes that share a link are taken not 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -90,8 +91,17 @@ class Estimate:
 
     @property
     def dollars_per_million_tokens(self) -> float:
-        """At the cluster's price."""
-        return 1e6 * price(1, self.plan.gpus, self.cluster.price) / self.tokens_per_second
+        """At the cluster's price; NaN where none is known."""
+        return 1e6 * self._price(1) / self.tokens_per_second
+
+    def _price(self, seconds: float) -> float:
+        dollars = self.cluster.price
+        return math.nan if dollars is None else price(seconds, self.plan.gpus, dollars)
+
+    @property
+    def gpu_hours_per_billion_tokens(self) -> float:
+        """What a price is multiplied with."""
+        return 1e9 * self.plan.gpus / self.tokens_per_second / HOUR
 
     @property
     def joules_per_token(self) -> float:
@@ -104,7 +114,7 @@ class Estimate:
         seconds = tokens / self.tokens_per_second
         return {
             "steps": tokens / self.tokens, "hours": seconds / HOUR,
-            "dollars": price(seconds, self.plan.gpus, self.cluster.price),
+            "dollars": self._price(seconds),
             "megawatt-hours": tokens * self.joules_per_token / HOUR / 1e6,
         }  # fmt: skip
 
