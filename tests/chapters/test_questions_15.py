@@ -18,7 +18,7 @@ QUESTIONS: dict[str, Question] = {id: CHAPTER.question(id, VALUES) for id in CHA
 @pytest.mark.parametrize(
     ("id", "typed"),
     [
-        ("rank-of-coordinates", "3 * 64 + 2 * 8 + 5"),
+        ("rank-of-coordinates", "3 * 128 + 2 * 8 + 5"),
         ("groups-of-a-fleet", "8 * 16"),
         ("what-a-rank-holds", "175 * 10 / 128"),
     ],
@@ -30,10 +30,14 @@ def test_a_key_is_what_a_hand_works_out(id: str, typed: str) -> None:
 @pytest.mark.parametrize(
     ("id", "typed", "why"),
     [
-        ("rank-of-coordinates", "5 * 128 + 2 * 16 + 3", "the first axis the innermost"),
+        ("rank-of-coordinates", "5 * 128 + 2 * 8 + 3", "the first axis the innermost"),
         ("groups-of-a-fleet", "8192", "Each rank is in one such group"),
         ("what-a-rank-holds", "19.14", "master weights in 32 bits"),
         ("what-a-rank-holds", "21.9", "all 16 bytes"),
+        ("what-a-rank-holds", "1750", "That is the whole model"),
+        ("rank-of-coordinates", "349", "lie between 384 and 511"),
+        ("groups-of-a-fleet", "512", "they have no gradient in common"),
+        ("groups-of-a-fleet", "1000", "In how many parts is the model cut?"),
     ],
 )
 def test_a_known_slip_has_a_sentence_of_its_own(id: str, typed: str, why: str) -> None:

@@ -101,6 +101,7 @@ def my_groups(rank, sizes):
         cut(RIGHT.replace("if ", "if t & (t - 1) == 0 and p & (p - 1) == 0 and ")): "no powers of two",
         cut(RIGHT, "max(fitting, key=lambda cut: seconds(*cut), default=None)"): "not the fastest",
         cut(RIGHT, "min(fitting, key=lambda cut: seconds(*cut)) if fitting else (1, 1, gpus)"): "return None",
+        cut(RIGHT, "min(fitting, key=lambda cut: seconds(*cut))"): "your list of cuts is empty",
         cut(
             "if heads % t == 0 and gpus % (t * p) == 0: fitting.append((t, p, gpus // (t * p)))",
             "min((c for c in sorted(fitting, key=lambda c: seconds(*c)) if fits(*c)), key=lambda c: seconds(*c), "

@@ -72,6 +72,7 @@ class Workbench:
         given = {name for name, control in controls.items() if not isinstance(control, Widget)}
         self.set(**{name: value for name, value in begin.items() if name in given})
         self.title, self._run, self._views, self._ranks, self._options = title, run, list(views), ranks, dict(options)
+        self.most_recorded = recorded.MOST  # runs that are kept for pages on which nothing runs
         self.result: Any = None
         self.faces: list[Face] = []
         self.said = "not run yet"

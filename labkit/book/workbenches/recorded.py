@@ -41,9 +41,10 @@ def record(bench: Workbench) -> dict[str, Any]:
 
 
 def grid(bench: Workbench) -> dict[str, list[Any]]:
-    """Of each control the values to run, in order, its own among them: MOST runs together, or fewer."""
+    """Of each control the values to run, in order, its own among them: `most_recorded` runs together, or
+    fewer."""
     found = {name: _some(widget) for name, widget in bench.controls.items()}
-    while math.prod(map(len, found.values())) > MOST:
+    while math.prod(map(len, found.values())) > bench.most_recorded:
         most = max(map(len, found.values()))
         longest = [name for name in reversed(found) if len(found[name]) == most]
         name = min(longest, key=lambda name: hasattr(bench.controls[name], "options"))  # a range rather than a list

@@ -193,7 +193,8 @@ def _rungs(words: str, given: Advice, at: int, end: bool) -> str:
         winner = given.found.winner
         svg.rect(20, bottom, 290, 30, PURPLE, "", ON_COLOUR, stroke_width=2.5, radius=5)
         svg.text(165, bottom + 19, "all plans together", 11, "middle", True, on_colour=True)
-        svg.text(326, bottom + 19, f"{winner.plan.cut}: {winner.seconds:.2f} s", 11)
+        for k, line in enumerate(wrap(f"{winner.plan}: {winner.seconds:.2f} s", 410, 10)[:2]):
+            svg.text(326, bottom + 13 + 13 * k, line, 10)
     return svg.render(bottom + 40)
 
 
@@ -223,7 +224,7 @@ def stacked(
         svg.rect(x, y, 16, 11, look.colour, look.hatch, ON_COLOUR, stroke_width=0.7)
         svg.text(x + 21, y + 10, part, 11)
         x += wide
-    left, top = 268.0, y + 30
+    left, top = 268.0, y + (46 if limit else 30)  # the number of the limit has a line of its own below the legend
     scale = (WIDTH - left - 62) / most
     for n, (name, bar) in enumerate(bars.items()):
         at, x = top + 24 * n, left
@@ -248,3 +249,38 @@ def stacked(
         {"": name, **{p: bar.get(p, 0.0) for p in parts}, "all": sum(bar.values())} for name, bar in bars.items()
     ]
     return book.Figure(title, badge, sentence, rows, svg=svg.render(bottom + 22))
+
+
+def pairs(values: Mapping[str, tuple[float, float]], names: tuple[str, str], *, unit: str, title: str, badge: str,
+          sentence: str) -> book.Figure:  # fmt: skip
+    """A row for each name, with a circle for the first number and a cross for the second, and both in figures."""
+    svg = Svg(WIDTH, title, sentence)
+    y = heading(svg, badge, sentence) + 4
+    circle, cross = BLUE, ORANGE
+    svg.rect(8, y, 11, 11, circle, "", ON_COLOUR, radius=5.5)
+    svg.text(26, y + 10, f"{names[0]} (circle)", 11)
+    _cross(svg, 172, y + 5.5, cross)
+    svg.text(186, y + 10, f"{names[1]} (cross)", 11)
+    left, right, top = 250.0, WIDTH - 130.0, y + 28
+    scale = (right - left) / max(max(pair) for pair in values.values())
+    for n, (name, (one, other)) in enumerate(values.items()):
+        row = top + 22 * n
+        svg.text(left - 8, row + 4, name, 10.5, "end")
+        svg.line(left, row, right, row, faint=True)
+        svg.rect(left + one * scale - 5.5, row - 5.5, 11, 11, circle, "", ON_COLOUR, radius=5.5,
+                 hover=f"{name}: {names[0]} {one:.4g}, {names[1]} {other:.4g} {unit}")  # fmt: skip
+        _cross(svg, left + other * scale, row, cross)
+        svg.text(right + 14, row + 4, f"{one:.0f} and {other:.0f} ({other / one - 1:+.1%})", 10.5)
+    bottom = top + 22 * len(values)
+    svg.line(left, top - 12, left, bottom - 8)
+    svg.text(left, bottom + 6, f"in {unit}, from 0 on", 10.5)
+    rows: list[Row] = [
+        {"": name, names[0]: one, names[1]: other, "off (%)": 100 * (other / one - 1)}
+        for name, (one, other) in values.items()
+    ]
+    return book.Figure(title, badge, sentence, rows, svg=svg.render(bottom + 16))
+
+
+def _cross(svg: Svg, x: float, y: float, colour: str) -> None:
+    for way in (-1, 1):
+        svg.line(x - 5, y - 5 * way, x + 5, y + 5 * way, width=3, colour=colour)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +11,7 @@ from labkit import book
 from labkit.book.workbenches.bench import View
 from labkit.chapters.c15_hybrid_parallelism import pictures, same, small
 from labkit.cost import planner
-from labkit.cost.planner import Cluster, Estimate, Search
+from labkit.cost.planner import MODELS, Cluster, Estimate, Search
 from labkit.cost.topology import Topology
 from labkit.cost.units import GB, format_seconds
 
@@ -33,10 +34,10 @@ def choice(label: str, options: Any, value: Any) -> Any:
 def cuts(ranks: int, batch: int = 0) -> dict[str, tuple[int, int]]:
     """All cuts of so many ranks, as "D2 P2 T2" -> (tp, pp); with a batch, those that share it in two microbatches.
 
-    The small models have 8 heads and 4 layers.
+    The small models have 8 heads and 4 layers, so of 3 ranks a pipeline is the only cut beside data parallelism.
     """
     found = {}
-    for pp in (1, 2, 4):
+    for pp in range(1, small.GPT.layers + 1):
         for tp in (1, 2, 4, 8):
             dp, left = divmod(ranks, tp * pp)
             if not left and not (batch and pp > 1 and batch % (2 * dp)):
@@ -45,14 +46,20 @@ def cuts(ranks: int, batch: int = 0) -> dict[str, tuple[int, int]]:
     return found
 
 
+def recorded(bench: book.Workbench, most: int) -> book.Workbench:
+    """The same, with at most so many runs for pages on which nothing runs: one of eight ranks takes seconds."""
+    bench.most_recorded = most
+    return bench
+
+
 def eight_ranks(step: Run) -> book.Workbench:
     """The cut, microbatches, and which axis has neighbours as its ranks."""
     controls = {
         "cut": choice("cut", cuts(8), (4, 1)), "microbatches": [1, 2, 4], "neighbours": list(small.ORDERS),
     }  # fmt: skip
     views: list[View] = [pictures.took, pictures.on_nodes, pictures.timeline]
-    return book.workbench(step, controls, views, title="Eight ranks on two nodes", ranks=8, clock="virtual",
-                          network=small.network(8))  # fmt: skip
+    return recorded(book.workbench(step, controls, views, title="Eight ranks on two nodes", ranks=8, clock="virtual",
+                          network=small.network(8)), 6)  # fmt: skip
 
 
 def one_device_or_not(check: Run, world_size: int) -> book.Workbench:
@@ -63,7 +70,7 @@ def one_device_or_not(check: Run, world_size: int) -> book.Workbench:
         "mistake": list(same.MISTAKES),
     }  # fmt: skip
     views: list[View] = [pictures.signals, lambda run: pictures.follows(run, run.seed)]
-    return book.workbench(check, controls, views, title="Is it one device?", ranks=world_size)
+    return recorded(book.workbench(check, controls, views, title="Is it one device?", ranks=world_size), 6)
 
 
 # The planner -----------------------------------------------------------------------------------------------------
@@ -97,11 +104,35 @@ class Checked(WithMore):
 
 @dataclass(frozen=True)
 class Tried(WithMore):
-    """A search, the plan of it that was chosen, and a run of its shape on a few ranks."""
+    """A search, the plan of it that was chosen, and a run of its shape on a few ranks; none if the plan fits nowhere."""
 
     found: Search
     plan: Estimate
+    run: Any = None
+
+
+@dataclass(frozen=True)
+class Watched(WithMore):
+    """A run of `small.two_steps`, and one of `small.holding` with the same configuration."""
+
     run: Any
+    held: Any
+
+
+@functools.cache
+def searched(model: str, machine: str, network: str = "full", batch: int = 1024) -> Search:
+    """`planner.search` by names of the panel; a search that was made before is not made again."""
+    return planner.search(MODELS[model], cluster(machine, network), batch)
+
+
+def tried_small(world: Any, shape: Any) -> Any:
+    """`small.two_steps` of a configuration; plans that have the same small shape share one run."""
+    if shape not in _tried:
+        _tried[shape] = world.run(small.two_steps, shape)
+    return _tried[shape]
+
+
+_tried: dict[Any, Any] = {}
 
 
 def cluster(name: str, network: str = "full") -> Cluster:
@@ -133,8 +164,8 @@ def plan_and_try(run: Run) -> book.Workbench:
         "place": choice("try plan", [1, 2, 3, 5, 10], 1),
     }  # fmt: skip
     views: list[View] = [in_words, memory, steps, why_lost, tried, pictures_of_run]
-    return book.workbench(run, controls, views, title="The planner", ranks=8, clock="virtual",
-                          network=small.network(8))  # fmt: skip
+    return recorded(book.workbench(run, controls, views, title="The planner", ranks=8, clock="virtual",
+                          network=small.network(8)), 6)  # fmt: skip
 
 
 def in_words(one: Tried) -> str:
@@ -171,17 +202,28 @@ def why_lost(one: Tried) -> book.Table:
 
 def tried(one: Tried) -> str:
     """The shape of the plan on eight ranks: its step beside the planner's word for exactly that."""
+    if one.run is None:
+        return "Nothing was run, because no plan fits: a small run would tell of a plan that cannot exist."
     links = small.network(one.run.trace.world_size)
     found = small.measured(one.run, links)
     said = small.predicted(found)
     config = one.run.results[0].config
     part = max((p for p in said.parts if p != "computing"), key=lambda p: said.parts[p])
     return (
-        f"Run small: {pictures.cut_name(config)} on eight ranks takes {format_seconds(found.seconds, 3)} a step "
+        f"The plan made small: {small.made_small(one.plan.plan, config)} So {pictures.cut_name(config)} with "
+        f"{config.microbatches} microbatch{'es' * (config.microbatches > 1)} takes {format_seconds(found.seconds, 3)} a step on eight ranks "
         f"(emulated). For this small machine the planner says {format_seconds(said.seconds, 3)}, "
         f"{said.seconds / found.seconds - 1:+.1%}, and after computing the largest part is {part}."
     )
 
 
-def pictures_of_run(one: Tried) -> book.Figure:
-    return pictures.timeline(one.run)
+def pictures_of_run(one: WithMore) -> book.Figure | str:
+    return "" if one.run is None else pictures.timeline(one.run)
+
+
+def faults(run: Run) -> book.Workbench:
+    """Plan C on eight ranks with one fault, and what five signals show of it."""
+    controls = {"fault": list(small.FAULTS)}
+    views: list[View] = [pictures.health, pictures_of_run]
+    return book.workbench(run, controls, views, title="One fault, five signals", ranks=8, clock="virtual",
+                          network=small.network(8, nodes=4))  # fmt: skip

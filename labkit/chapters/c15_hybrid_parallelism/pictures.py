@@ -11,6 +11,7 @@ from labkit.chapters.c15_hybrid_parallelism import same, small
 from labkit.chapters.c15_hybrid_parallelism.drawings import (
     cube as cube,
     machines as machines,
+    pairs as pairs,
     stacked as stacked,
     tree as tree,
 )
@@ -43,7 +44,15 @@ def took(run: Any) -> str:
 
 
 def timeline(run: Any) -> book.Figure:
-    return book.timeline(run.trace, step=2, title="One step", arrows=False)
+    """The second step; its words count as `took` does, and their shares are the whole step."""
+    rows = run.trace.step_breakdown(2)
+    whole = sum(row["total"] for row in rows)
+    compute, moves, waits = (sum(row[part] for row in rows) / whole for part in ("compute", "transfer", "waiting"))
+    said = (
+        f"On average a rank computes for {compute:.0%} of its step. For {moves:.0%} it is in the middle of a message "
+        f"with nothing to compute, and for {waits:.0%} it waits for a partner that is not ready."
+    )
+    return book.timeline(run.trace, step=2, title="One step", arrows=False, sentence=said)
 
 
 def on_nodes(run: Any) -> book.Figure:
@@ -204,6 +213,7 @@ def steps(plans: Mapping[str, Estimate], title: str = "One step") -> book.Figure
     """name -> estimate: seconds of a step by part."""
     best = min(plans, key=lambda n: plans[n].seconds)
     told = f"The fastest is {best} with {plans[best].seconds:.3g} s and an MFU of {plans[best].mfu:.1%}."
+    told += codes(plans)
     bars = {name: parts_of(one) for name, one in plans.items()}
     return stacked(bars, unit="s", title=title, badge="simulated", sentence=told, marked=[best])
 
@@ -213,19 +223,44 @@ def memory(plans: Mapping[str, Estimate], title: str = "Memory of the fullest GP
     one = next(iter(plans.values()))
     has = one.cluster.gpu.memory / GB
     large = [name for name, plan in plans.items() if not plan.fits]
-    told = f"A GPU has {has:.0f} GB. " + (f"Too large: {', '.join(large)}." if large else "All of them fit.")
+    told = f"A plan may fill {has:.0f} GB, and {one.cluster.gpu.reserve / GB:.1f} GB of the card are kept in reserve. "
+    told += (f"Too large: {', '.join(large)}." if large else "All of them fit.") + codes(plans)
     bars = {name: {p: n / GB for p, n in plan.held.parts().items()} for name, plan in plans.items()}
     return stacked(bars, unit="GB", title=title, badge="simulated", sentence=told, limit=has)
 
 
 def short(one: Estimate) -> str:
-    """ "T8 P4 D32 ZeRO-1 v4" of a plan."""
+    """ "T8 P4 D32 Z1 b1 v4" of a plan; `codes` says what that means."""
     plan = one.plan
     parts = [("T", plan.tensor), ("P", plan.pipeline), ("C", plan.context), ("E", plan.expert), ("D", plan.data)]
     name = " ".join(f"{letter}{n}" for letter, n in parts if n > 1)
     kind = {"plain": "", "hsdp": " HSDP"}.get(plan.sharding, f" Z{plan.sharding[-1]}")
     again = {"all": "", "selective": " sel", "full": " full"}[plan.recompute]
-    return f"{name}{kind} b{plan.microbatch}" + (f" v{plan.chunks}" if plan.chunks > 1 else "") + again
+    way = f" v{plan.chunks}" if plan.chunks > 1 else f" {plan.schedule}" if plan.schedule.startswith("zb") else ""
+    return f"{name}{kind} b{plan.microbatch}{way}{again}"
+
+
+def codes(plans: Mapping[str, Estimate]) -> str:
+    """What the letters in the names of these plans mean, with a space before it; "" where no name has any."""
+    words = [word for name, one in plans.items() if short(one) in name for word in short(one).split()]
+    if not words:
+        return ""
+    axes = {"T": "tensor", "P": "pipeline", "C": "context", "E": "expert", "D": "data"}
+    used = [f"{a} for {n}" for a, n in axes.items() if any(w[0] == a for w in words)]
+    said = [f"A letter with a degree is an axis: {', '.join(used)} parallelism"]
+    if any(w[0] == "Z" for w in words):
+        said.append("Z is the stage of ZeRO")
+    if "HSDP" in words:
+        said.append("HSDP is ZeRO-3 inside each domain, with copies of the state between domains (chapter 5)")
+    said.append("b is how many sequences are in a microbatch")
+    if any(w[0] == "v" for w in words):
+        said.append("v is how many chunks of layers a rank has in interleaved 1F1B (chapter 10)")
+    said += [f"{w} is a zero-bubble schedule (chapter 10)" for w in ("zb_h1", "zb_h2") if w in words]
+    if "sel" in words:
+        said.append("sel means that attention is computed again")
+    if "full" in words:
+        said.append("full means that every layer is computed again")
+    return " " + "; ".join(said) + "."
 
 
 def named(several: Sequence[Estimate]) -> dict[str, Estimate]:
@@ -237,19 +272,27 @@ def published() -> book.Figure:
     """TFLOP/s of a GPU in 13 published runs, and by the planner."""
     runs = [*planner.MEGATRON_2021, *planner.LLAMA3_405B]
     claims = planner.published_claims()
-    names = [
-        f"{run.model.params / 1e9:.3g}B {run.gpus:,}" + (f" s{run.model.sequence // 1024}K" if run.context > 1 else "")
-        for run in runs
-    ]
+    names = [_named_run(run) for run in runs]
     said = {name: float(claim.said) for name, claim in zip(names, claims, strict=True)}
     found = {name: claim.found for name, claim in zip(names, claims, strict=True)}
-    off = [abs(found[n] / said[n] - 1) for n in names]
+    off = {n: found[n] / said[n] - 1 for n in names}
+    worst = max(off, key=lambda n: abs(off[n]))
     sentence = (
-        f"The mean error over {len(off)} runs is {sum(off) / len(off):.1%}, the largest {max(off):.1%}. One figure "
+        f"The published numbers are quoted, those of the planner are simulated. The mean error over {len(off)} runs "
+        f"is {sum(map(abs, off.values())) / len(off):.1%}, and the largest {abs(off[worst]):.1%} ({worst}). One figure "
         f"for each kind of machine was fitted to these same runs."
     )
-    return book.bars({"published": said, "planner": found}, unit="", title="TFLOP/s of a GPU", badge="simulated",
-                     sentence=sentence, ticks=True)  # fmt: skip
+    both = {name: (said[name], found[name]) for name in names}
+    return pairs(both, ("published", "planner"), unit="TFLOP/s", title="TFLOP/s of a GPU", badge="simulated",
+                 sentence=sentence)  # fmt: skip
+
+
+def _named_run(run: planner.PublishedRun) -> str:
+    """ "GPT 1.7B, 32 A100s", "GPT 1,008B, 3,072 A100s" or "Llama 3 405B, 16,384 H100s, 128K tokens"."""
+    size = run.model.params / 1e9
+    model = f"GPT {size:,.0f}B" if size >= 10 else f"GPT {size:.1f}B"
+    long = f", {run.model.sequence // 1024}K tokens" if run.context > 1 else ""
+    return f"{run.model.name if run.machine == 'H100' else model}, {run.gpus:,} {run.machine}s{long}"
 
 
 def guide(asked: Sequence[tuple[str, int, Any]]) -> book.Table:
@@ -269,44 +312,46 @@ def guide(asked: Sequence[tuple[str, int, Any]]) -> book.Table:
     return book.Table(rows, caption="What the rule of thumb costs on H100s (simulated)")
 
 
-def health(runs: Mapping[str, Any], held: Mapping[str, Any], alone: Any, budget: float) -> book.Table:
-    """Five signals, one for each strategy.
+def health(one: Any, budget: float = 0.75e6) -> book.Table:
+    """Five signals of a run with plan C, one for each strategy and one for the machine.
 
-    held: by the same names, runs of `small.holding`. alone: a run of data parallelism alone. budget: bytes that a rank
-    may hold.
+    one: `run` of `small.two_steps`, and `held`, of `small.holding`. budget: bytes that a rank may hold.
     """
-    rows = []
-    for strategy, signal, look in (
-        ("data", "ranks compute for more than half of the step", lambda run: _share(small.busy(run), 0.5)),
-        ("ZeRO", f"state below {format_bytes(budget, 3)}", None),
-        ("tensor", "the sums of a layer take less than it computes", _sums_of_a_layer),
-        ("pipeline", "idle for less than a fifth of the step", lambda run: _idle(run)),
-        ("all", "busier than with data parallelism alone", lambda run: _share(small.busy(run), small.busy(alone))),
-    ):
-        seen = {n: look(run) if look else _below(max(held[n].results), budget) for n, run in runs.items()}
-        rows.append({"strategy": strategy, "signal": signal} | seen)
+    seen = signals_of(one, budget)
+    rows = [
+        {"watches": strategy, "what should be so": signal, "seen": seen[strategy][0],
+         "": "✓ fine" if seen[strategy][1] else "✗ red"}
+        for strategy, signal in (
+            ("data", "ranks compute for more than half of the step"),
+            ("ZeRO", f"state below {format_bytes(budget, 3)}"),
+            ("tensor", "the sums of a layer take less than a quarter of its computing"),
+            ("pipeline", "idle for less than a quarter of the step"),
+            ("machine", "no rank computes longer than the others"),
+        )
+    ]  # fmt: skip
     return book.Table(rows, caption="Five signals (emulated)")
 
 
-def _share(value: float, least: float) -> str:
-    return f"{value:.0%} {'✓' if value > least else '✗'}"
+def signals_of(one: Any, budget: float = 0.75e6) -> dict[str, tuple[str, bool]]:
+    """By what it watches: what a signal shows, and whether that is fine."""
+    run, state = one.run, float(max(one.held.results))
+    busy, sums = small.busy(run), _sums_of_a_layer(run)
+    rows = run.trace.step_breakdown(2)
+    idle = max(row["waiting"] for row in rows) / small.seconds(run)
+    computing = [row["compute"] for row in rows]
+    uneven = max(computing) / (sum(computing) / len(computing)) - 1
+    return {
+        "data": (f"{busy:.0%}", busy > 0.5), "ZeRO": (format_bytes(state, 3), state < budget),
+        "tensor": (f"{sums:.0%} of it", sums < 0.25), "pipeline": (f"{idle:.0%}", idle < 0.25),
+        "machine": (f"the slowest {uneven:.0%} longer than the mean", uneven < 0.1),
+    }  # fmt: skip
 
 
-def _below(value: float, most: float) -> str:
-    return f"{format_bytes(value, 3)} {'✓' if value < most else '✗'}"
-
-
-def _idle(run: Any) -> str:
-    """The part of a step in which the ranks of the pipeline wait for each other, by the worst rank."""
-    worst = max(row["waiting"] for row in run.trace.step_breakdown(2)) / small.seconds(run)
-    return f"{worst:.0%} {'✓' if worst < 0.2 else '✗'}"
-
-
-def _sums_of_a_layer(run: Any) -> str:
-    """Messages of tensor groups that rank 0 waits for, beside its computing."""
+def _sums_of_a_layer(run: Any) -> float:
+    """Seconds of the tensor groups' collectives on rank 0, over those of its computing."""
     groups = run.trace.groups
     tensor = set(run.results[0].groups["tensor"])
     sums = sum(c.end - c.start for c in run.trace.collectives()
                if c.rank == 0 and c.step == 2 and not c.nested and set(groups[c.group]) == tensor)  # fmt: skip
     computing = run.trace.step_breakdown(2)[0]["compute"]
-    return f"{sums / computing:.0%} of it {'✓' if sums < computing else '✗'}"
+    return float(sums / computing)

@@ -7,8 +7,9 @@ from typing import Any
 
 from labkit import book
 from labkit.chapters.c15_hybrid_parallelism import pictures, small
+from labkit.cost import planner
 from labkit.cost.planner import Advice, AxisCheck, Estimate
-from labkit.cost.units import GB, format_bandwidth
+from labkit.cost.units import GB, format_bandwidth, format_bytes, format_seconds
 
 CHOICES = {
     "A": "A: it has no bubble, and nothing is sent inside a layer.",
@@ -22,6 +23,38 @@ def winner(ran: Mapping[str, Any]) -> str:
     return CHOICES[min(ran, key=lambda name: small.seconds(ran[name]))[0]]
 
 
+def three(ran: Mapping[str, Any], plain: Any, ring: Any) -> book.Conclusion:
+    """name -> run of A, B and C; and of data parallelism alone with two ways to sum: in nodes first, and by a ring."""
+    a, b, c = (small.seconds(run) for run in ran.values())
+    wide = ran["A: D8"]
+
+    def across(run: Any) -> float:
+        found = small.crossing(run, 2)
+        return found["same rail"]["data"] + found["another rail"]["data"]
+
+    sent = {max(row["data"] for row in small.sent_by_axis(run)) for run in (wide, plain)}
+    return book.conclude(
+        "On your ranks A takes {a_c:.2f} times and B {b_c:.2f} times as long as C. It is tempting to say that A is slow "
+        "because all gradients cross the slow links, but the last two bars say otherwise. Data parallelism of 8 "
+        "*without* ZeRO takes only {plain_s}, although",
+        {"len(sent) == 1": "its ranks send exactly as many bytes, {each} each.",
+         "True": "its ranks send about as many bytes."},
+        "What differs is who sends them to whom. The plain sum adds up inside the nodes first, so that {plain_mb} in "
+        "all cross between nodes. ZeRO-1 has another exchange: each rank gets its part of the gradient from every "
+        "other one, and then all gather the new parameters around a ring, and both ignore the nodes. {wide_mb} cross, "
+        "and every round waits for the slowest link.",
+        {"abs(a - ring_t) < 0.01 * a": "If the plain sum goes around one ring as well, it takes {ring_s}, exactly as "
+         "long as A.",
+         "True": "If the plain sum goes around one ring as well, it takes {ring_s}, and A takes {a_s}."},
+        "So ZeRO-1 is not slow by itself. An exchange is slow if it ignores the nodes, and there B and C have an "
+        "advantage: with tensor ranks inside, each data-parallel group has one rank in a node, so a plain ring is "
+        "already the best that it can do.",
+        a_c=a / c, b_c=b / c, a=a, plain_s=format_seconds(small.seconds(plain), 3), sent=sent,
+        each=format_bytes(max(sent), 3), plain_mb=format_bytes(across(plain), 3), wide_mb=format_bytes(across(wide), 3),
+        ring_t=small.seconds(ring), ring_s=format_seconds(small.seconds(ring), 3), a_s=format_seconds(a, 3),
+    )  # fmt: skip
+
+
 def links(checks: Mapping[tuple[str, str], AxisCheck]) -> book.Conclusion:
     """(cut, axis) -> check of two cuts, of which the second has its tensor ranks on two nodes."""
     narrow, wide = dict.fromkeys(name for name, _ in checks)
@@ -29,9 +62,11 @@ def links(checks: Mapping[tuple[str, str], AxisCheck]) -> book.Conclusion:
     return book.conclude(
         "The sums of TP 8 take {inside:.0%} of the time of computing on NVLink. With TP 16 a part of each sum must "
         "leave the node, and a step waits {longer:.2g} times as long for them. Messages between stages take "
-        "{hop:.1%}. This axis is so modest that stages are what one puts furthest apart: Alibaba's HPN lets only "
-        "pipelines cross from one pod to another, where links are shared (chapter 21). Such a *feasibility check* "
-        "needs no run, and rules out most of the bad plans.",
+        "{hop:.1%}. This axis is so modest that stages are what one puts furthest apart: Alibaba's network HPN lets "
+        "only pipelines cross from one pod to another, where links are shared "
+        "([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265), chapter 21). Such a *feasibility check* "
+        "needs no run, and rules out most of the bad plans. The first question below is about the two lines for the "
+        "tensor axis, so look at which links each of them names.",
         inside=inside.share, longer=across.waited / inside.waited, hop=hop.share,
     )  # fmt: skip
 
@@ -58,18 +93,28 @@ def price(given: Advice) -> float:
 
 
 def fallacy(tensor: Estimate, pipeline: Estimate, claim: Any) -> book.Conclusion:
-    """Two plans that both fit, and how far they are apart."""
+    """Two plans that both fit, how far they are apart, and under which assumptions that is the quoted number."""
     share = tensor.parts["data"] / tensor.seconds
+    found = {case: planner.pipeline_over_tensor(*case) for case in ((1, False), (1, True), (2, True))}
     return book.conclude(
         "The sharpest form of that mistake is to let memory *alone* decide. The 175B model on 64 A100s is cut here "
         "in equally many parts, once by tensor parallelism of 8 and once by a pipeline of 8, both with ZeRO-3 on "
-        "the axis that is left. They hold {t_gb:.0f} and {p_gb:.0f} GB, and both fit. A textbook says that the "
-        "pipeline is {said}% faster [quoted]. The planner agrees about who is faster, and finds {found:.0f}%.\n\nThe "
+        "the axis that is left.",
+        {"fits": "They hold {t_gb:.0f} and {p_gb:.0f} GB, and both fit.", "True": "Not both of them fit."},
+        "But the pipeline has {found:.0f}% more throughput.\n\nThe "
         "bars say why. With ZeRO-3 every microbatch gathers all parameters anew. With tensor parallelism in the "
         "node, the data axis must do that across the nodes, and {share:.0%} of the step goes to it. With the "
-        "pipeline, stages lie on different nodes, and the data axis stays inside, where gathering is cheap.",
+        "pipeline, stages lie on different nodes, and the data axis stays inside, where gathering is fast.\n\n"
+        "How much faster depends on what the software hides, so a number without its assumptions says little. A "
+        "textbook has {said}% for this comparison [quoted], without naming batch or software. If gathering is hidden "
+        "behind computing, the planner finds {hidden:.0f}% instead of {found:.0f}%.",
+        {"abs(larger - quoted) < 6": "If a microbatch has two sequences as well, so that everything is gathered half "
+         "as often, it finds {larger:.0f}%, which is near the quoted number.",
+         "True": "With two sequences in a microbatch as well it finds {larger:.0f}%, so none of these assumptions "
+         "gives the quoted number."},
         t_gb=tensor.held.total / GB, p_gb=pipeline.held.total / GB, found=claim.found, said=claim.said,
-        share=share,
+        share=share, hidden=found[1, True], larger=found[2, True], quoted=float(claim.said),
+        fits=tensor.fits and pipeline.fits,
     )  # fmt: skip
 
 
@@ -77,7 +122,8 @@ def sixteen_nodes(four: Mapping[str, Estimate]) -> book.Conclusion:
     """Four proposals for one job: tensor over all, a pipeline, sharding, and everything."""
     wide, deep, shards, mix = four.values()
     return book.conclude(
-        "Here are four proposals for a model of 120 billion parameters on 16 nodes.",
+        "Here are four proposals for a model of 120 billion parameters on 16 nodes. The picture has three of them, "
+        "because the bar of the fourth would be {times:.2g} times as long as the shortest.",
         {"all(fits)": "All of them fit.", "True": "Not all of them fit."},
         "Tensor parallelism over all 128 GPUs is the finest cut, and takes {times:.2g} times as long as the "
         "mixture, because the sums of every layer cross the network. The pipeline reaches an MFU of {deep:.0%}, "
@@ -108,10 +154,10 @@ def shift(domains: Mapping[int, Estimate], theirs: Estimate, thin: Mapping[str, 
         {"first_lost == last_lost": "After computing, most time goes to {first_lost}, before and after. That is the "
          "next limit.",
          "True": "After computing, most time goes to {first_lost} at first, and to {last_lost} at the end."},
-        "A source of this book proposes TP 16 and PP 32 for such a model. The planner gives that {theirs:.2f} s, so "
+        "With TP 16 and PP 32, in domains of 16, the same step takes {theirs:.2f} s, so "
         "a domain that *allows* wide tensor parallelism is no reason to use all of it.\n\nThat also answers a "
-        "question about money. The network is 10 to 15% of the price of a cluster [quoted]. If its price goes with "
-        "its bandwidth, half a network saves {saved:.1%}. GPT-3 on 1,024 H100s then loses {lost:.1%} of its "
+        "question about money. Suppose that the network is an eighth of the price of a cluster, and that its price "
+        "goes with its bandwidth. Then half a network saves {saved:.1%}. GPT-3 on 1,024 H100s then loses {lost:.1%} of its "
         "throughput, with the best plan for the slower network, so a token",
         {"dearer > 0": "costs {dearer:.1%} more: it is no saving.",
          "True": "costs {cheaper:.1%} less. For this dense model with a large batch it is a small saving. For "

@@ -57,6 +57,7 @@ def cluster(links: Network, data: str = "plain", memory: float = 1e12) -> Cluste
 
     data: of FSDP the planner is told that gathering and reducing go on under computing. The gradients of plain data
     parallelism would too, but those of this small model are one bucket, which leaves when the last of them is there.
+    The sum of plain data parallelism is done inside the nodes first; ZeRO scatters and gathers around all ranks at once.
     """
     k = links.ranks_per_node or 1
     levels = [
@@ -65,7 +66,8 @@ def cluster(links: Network, data: str = "plain", memory: float = 1e12) -> Cluste
         if holds > 1
     ]
     gpu = Gpu("emulated", memory, 1e18, (("bf16", FLOPS),), 1)
-    figures = Efficiency(1.0, 1.0, 1.0, 1.0, 1.0, overlaps=OVERLAPS | {"data"} if "sdp" in data else OVERLAPS)
+    overlaps = OVERLAPS | {"data"} if "sdp" in data else OVERLAPS
+    figures = Efficiency(1.0, 1.0, 1.0, 1.0, 1.0, overlaps=overlaps, hierarchical=data == "plain")
     return Cluster(Topology("emulated", tuple(levels)), gpu, figures)
 
 
@@ -121,34 +123,68 @@ def usual(ranks: int) -> tuple[int, int]:
 
 
 def shape_of(plan: Plan, ranks: int = 8) -> HybridConfig:
-    """A plan made small: two ranks along each axis that it cuts, as long as there are ranks, and the rest as data.
+    """A plan made small: its largest degree is halved until so many ranks are enough; `made_small` says what changed.
 
-    The axes that need the fastest links come first. What a pipeline cannot do with its data is ZeRO-1.
+    Schedule, state and microbatches for each stage stay as they are where `Hybrid` can do them.
     """
-    sizes: dict[str, Any] = {}
-    left = ranks
-    for axis, size in (("tp", plan.tensor), ("cp", plan.context), ("pp", plan.pipeline)):
-        sizes[axis] = 2 if size > 1 and left > 1 else 1
-        left //= sizes[axis]
-    if left > 1 and plan.replicas == 1:  # nothing of it is left: cut the first axis finer
-        axis = next((name for name in ("tp", "pp", "cp") if sizes[name] > 1), "pp")
-        sizes[axis] *= left
-        left = 1
-    data = {"zero2": "zero2", "zero3": "fsdp", "hsdp": "fsdp", "zero1": "zero1"}.get(plan.sharding, "plain")
-    data = "zero1" if sizes["pp"] > 1 and data == "zero2" else data
-    m = min(4, plan.microbatches)
+    whole_axes = {"dp": plan.replicas, "pp": plan.pipeline, "cp": plan.context, "tp": plan.tensor}
+    sizes = {axis: 1 << (size.bit_length() - 1) for axis, size in whole_axes.items()}  # powers of two
+    sizes["pp"] = min(sizes["pp"], GPT.layers)
+    while math.prod(sizes.values()) > ranks:
+        axis = max(sizes, key=lambda one: sizes[one])  # of equal ones the outer: it needs the fast links least
+        sizes[axis] //= 2
+    sizes["dp"] *= ranks // math.prod(sizes.values())
+    pp, dp = sizes["pp"], sizes["dp"]
+    data = {"zero3": "fsdp", "hsdp": "fsdp"}.get(plan.sharding, plan.sharding)
+    data = "plain" if dp * sizes["cp"] == 1 else "zero1" if pp > 1 and data == "zero2" else data
+    more: dict[str, Any] = {"microbatches": min(4, 1 << (plan.microbatches.bit_length() - 1))}
+    if pp > 1:
+        more = {"microbatches": pp * min(4, max(1, plan.microbatches // plan.pipeline))}
+        if plan.chunks > 1:
+            more |= {"schedule": "interleaved", "chunks": 2} if GPT.layers >= 2 * pp else {}
+        elif data != "fsdp" and more["microbatches"] >= 2 * pp - 1:
+            more |= {"schedule": plan.schedule}
+        more["microbatches"] = min(more["microbatches"], BATCH // dp)
     return HybridConfig(
-        dp=left, data=data, microbatches=m, order=ORDERS["tensor"],
-        sequence_parallel=plan.sequence_parallel and sizes["tp"] > 1, **sizes,
-    )  # fmt: skip
+        data=data, order=ORDERS["tensor"], sequence_parallel=plan.sequence_parallel and sizes["tp"] > 1, **sizes, **more
+    )
+
+
+def made_small(plan: Plan, config: HybridConfig) -> str:
+    """In words: which degrees are smaller in `config` than in the plan, and what of the plan it leaves out."""
+    changed, dropped = [], []
+    for name, before, after in (
+        ("tensor", plan.tensor, config.tp), ("pipeline", plan.pipeline, config.pp),
+        ("context", plan.context, config.cp), ("data", plan.replicas, config.dp),
+    ):  # fmt: skip
+        if before != after:
+            (changed if after > 1 else dropped).append(
+                f"{name} from {before:,} to {after}" if after > 1 else f"{name} parallelism ({before:,} ways)"
+            )
+    if plan.chunks != config.chunks:
+        dropped.append(f"{plan.chunks - config.chunks} of the {plan.chunks} chunks on a rank")
+    if plan.pipeline > 1 and config.pp > 1 and plan.schedule != config.schedule:
+        dropped.append(f"the schedule {plan.schedule}")
+    if SHARDING[config.data] != plan.sharding:
+        dropped.append({"hsdp": "the copies of HSDP"}.get(plan.sharding, f"the sharding of {plan.sharding}"))
+    if plan.recompute != "all":
+        dropped.append("what is computed again")
+    said = "The degrees are kept."
+    if changed:
+        said = (
+            "Its degrees are rounded down to powers of two and halved, the largest first: " + ", ".join(changed) + "."
+        )
+    said += f" Left out: {', '.join(dropped)}." if dropped else ""
+    return f"{said} The model is a GPT of {GPT.layers} layers, on the emulated links of this chapter."
 
 
 # A step ----------------------------------------------------------------------------------------------------------
 
 
-def gpu(hybrid: Hybrid, size: int = BATCH) -> EmulatedGpu:
-    """`with gpu(hybrid):` its matrix products and attention take the time of a GPU of `FLOPS`. size: of its batch."""
-    return emulated(hybrid, Speeds(FLOPS, FLOPS, math.inf), size)
+def gpu(hybrid: Hybrid, size: int = BATCH, slower: float = 1) -> EmulatedGpu:
+    """`with gpu(hybrid):` its matrix products and attention take the time of a GPU of `FLOPS`, or of one that is
+    `slower` times as slow. size: of its batch."""
+    return emulated(hybrid, Speeds(FLOPS / slower, FLOPS / slower, math.inf), size)
 
 
 def batch(step: int = 1, size: int = BATCH, gpt: GPTConfig = GPT) -> tuple[Tensor, Tensor]:
@@ -165,16 +201,19 @@ class Told:
     groups: dict[str, tuple[int, ...]]
 
 
-def two_steps(group: Group, config: HybridConfig, gpt: GPTConfig = GPT, size: int = BATCH) -> Told:
+def two_steps(
+    group: Group, config: HybridConfig, gpt: GPTConfig = GPT, size: int = BATCH, slow: int | None = None
+) -> Told:  # fmt: skip
     """Two steps with emulated kernels. Look at the second, number 2: in the first a pipeline learns its shapes.
 
     Without a pipeline the first is like all others, if all ranks begin it together, and is left out. Without the
-    barrier it is not: what a rank still waits for when the model is built would count as part of its step.
+    barrier it is not: what a rank still waits for when the model is built would count as part of its step. slow: a
+    rank whose GPU is half as fast as the others.
     """
     group.step(0)  # the ranks may have been kept, and the last step of the run before was 3
     hybrid = Hybrid(group, gpt, config, dtype=torch.bfloat16)
     barrier(group)
-    with gpu(hybrid, size):
+    with gpu(hybrid, size, 2 if group.rank == slow else 1):
         for step in (1, 2) if config.pp > 1 else (2,):
             group.step(step)
             hybrid.step(*batch(step, size, gpt))
@@ -250,6 +289,30 @@ def predicted(one: MeasuredStep) -> planner.Estimate:
 def scaled(links: Network, factor: float) -> Network:
     """The same with `factor` times the bandwidth between nodes."""
     return replace(links, inter=replace(links.inter, bandwidth=links.inter.bandwidth * factor))
+
+
+# Faults of a plan -------------------------------------------------------------------------------------------------
+
+FAULTS = ("none", "tensor ranks on two nodes", "a single microbatch", "nothing sharded", "a slow GPU")
+
+
+def with_fault(fault: str = "none") -> tuple[HybridConfig, int | None]:
+    """Plan C on eight ranks with one of `FAULTS`: its configuration, and the rank whose GPU is slow."""
+    inner = "data" if fault == "tensor ranks on two nodes" else "tensor"
+    m = 1 if fault == "a single microbatch" else 8
+    config = cut(8, 2, 2, m, inner, data="plain" if fault == "nothing sharded" else "zero1")
+    return config, 5 if fault == "a slow GPU" else None
+
+
+def step_with_fault(group: Group, fault: str = "none") -> Told:
+    """`two_steps` of that."""
+    config, slow = with_fault(fault)
+    return two_steps(group, config, slow=slow)
+
+
+def holding_with_fault(group: Group, fault: str = "none") -> int:
+    """`holding` of that."""
+    return holding(group, with_fault(fault)[0])
 
 
 # Memory ----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -204,6 +205,7 @@ def grad_norm(pieces: Sequence[tuple[Tensor, int]], group: Group) -> float:
 
 # 3: the search ---------------------------------------------------------------------------------------------------
 
+EMPTY = re.compile(r"(min|max)\(\).*empty")
 Fits = Callable[[int, int, int], bool]
 Seconds = Callable[[int, int, int], float]
 
@@ -222,7 +224,12 @@ def the_fastest_that_fits(student: Reader) -> str:
                 asked.append((t, p, d))
                 return _seconds(t, p, d)
 
-            got = fn(gpus, heads, layers, fits, seconds)
+            try:
+                got = fn(gpus, heads, layers, fits, seconds)
+            except ValueError as error:  # min() of no cuts, in whatever words this Python has
+                if not EMPTY.search(str(error)):
+                    raise
+                got = "nothing to choose from"
             return (list(got) if isinstance(got, (tuple, list)) else got), asked
 
         ((got, asked),) = student.through("best_cut", 1, [(gpus, heads, layers, limit)], call).results
@@ -258,6 +265,13 @@ def _judge_cut(
     about = {"gpus": gpus, "heads": heads, "layers": layers}
     cuts = _cuts(gpus, heads, layers)
     fitting = [cut for cut in cuts if _bytes(*cut) <= limit]
+    student.expect(
+        got != "nothing to choose from",
+        "With {gpus} GPUs, {heads} heads and {layers} layers your list of cuts is empty, and the smallest of nothing was "
+        "asked for. {why}",
+        why="No cut fits there, so return None: `default=None` does that." if not fitting
+        else "Some cuts fit there: do all of them get into the list?", **about,
+    )  # fmt: skip
     if not fitting:
         student.expect(got is None, "No cut of {gpus} GPUs fits here, so return None, and not {got}.", got=got, **about)
         return

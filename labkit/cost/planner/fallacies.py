@@ -6,6 +6,8 @@ chapter leaves something open (batch, sequence), the arguments say what was take
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from labkit.cost.claims import Claim
 from labkit.cost.parallel.pipeline import bubble_overhead
 from labkit.cost.parallel.tensor_memory import model_parallel_state_bytes
@@ -20,8 +22,8 @@ from labkit.cost.planner.space import Space
 from labkit.cost.units import GB
 
 __all__ = [
-    "configurations_a_b_c", "network_worth", "optimizer_choice", "pipeline_or_tensor", "sharding_overhead",
-    "static_memory",
+    "configurations_a_b_c", "network_worth", "optimizer_choice", "pipeline_or_tensor", "pipeline_over_tensor",
+    "sharding_overhead", "static_memory",
 ]  # fmt: skip
 
 GPT3 = MODELS["GPT-3 175B"]
@@ -71,6 +73,23 @@ def pipeline_or_tensor(sequences: int = 512) -> tuple[Estimate, Estimate, Claim]
     return tensor, pipeline, Claim(
         TEXTBOOK, "PP8 over TP8 on 64 GPUs", "23", gain, "%", why=why_lost(slower, faster)
     )  # fmt: skip
+
+
+def pipeline_over_tensor(microbatch: int = 1, hidden: bool = False, sequences: int = 512) -> float:
+    """Percent by which the throughput of the pipeline of `pipeline_or_tensor` is higher.
+
+    microbatch: sequences. hidden: what is gathered and scattered goes on under computing, where there is enough of it.
+    """
+    cluster = a100_cluster(64)
+    if hidden:
+        overlaps = frozenset({"context", "pipeline", "data"})
+        cluster = replace(cluster, efficiency=replace(cluster.efficiency, overlaps=overlaps))
+    tensor, pipeline = (
+        estimate(GPT3, cluster, Plan(t, p, 1, 1, 8, microbatch, sequences // 8 // microbatch, sharding="zero3",
+                                     recompute="full", gradient_bytes=2)).seconds
+        for t, p in ((8, 1), (1, 8))
+    )  # fmt: skip
+    return 100 * (tensor / pipeline - 1)
 
 
 def sharding_overhead(model: Model | None = None, gpus: int = 8, microbatch: int = 4) -> list[Claim]:
