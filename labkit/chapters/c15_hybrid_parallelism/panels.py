@@ -104,7 +104,7 @@ class Checked(WithMore):
 
 @dataclass(frozen=True)
 class Tried(WithMore):
-    """A search, the plan of it that was chosen, and a run of its shape on a few ranks; none if the plan fits nowhere."""
+    """A search, the plan of it that was chosen, and a run of its shape on a few ranks; none if the plan does not fit."""
 
     found: Search
     plan: Estimate
@@ -211,7 +211,8 @@ def tried(one: Tried) -> str:
     part = max((p for p in said.parts if p != "computing"), key=lambda p: said.parts[p])
     return (
         f"The plan made small: {small.made_small(one.plan.plan, config)} So {pictures.cut_name(config)} with "
-        f"{config.microbatches} microbatch{'es' * (config.microbatches > 1)} takes {format_seconds(found.seconds, 3)} a step on eight ranks "
+        f"{config.microbatches} microbatch{'es' * (config.microbatches > 1)} takes "
+        f"{format_seconds(found.seconds, 3)} a step on eight ranks "
         f"(emulated). For this small machine the planner says {format_seconds(said.seconds, 3)}, "
         f"{said.seconds / found.seconds - 1:+.1%}, and after computing the largest part is {part}."
     )

@@ -34,10 +34,10 @@ def three(ran: Mapping[str, Any], plain: Any, ring: Any) -> book.Conclusion:
 
     sent = {max(row["data"] for row in small.sent_by_axis(run)) for run in (wide, plain)}
     return book.conclude(
-        "On your ranks A takes {a_c:.2f} times and B {b_c:.2f} times as long as C. It is tempting to say that A is slow "
-        "because all gradients cross the slow links, but the last two bars say otherwise. Data parallelism of 8 "
+        "On your ranks A takes {a_c:.2f} times and B {b_c:.2f} times as long as C. It is tempting to say that A is "
+        "slow because all gradients cross the slow links, but the last two bars say otherwise. Data parallelism of 8 "
         "*without* ZeRO takes only {plain_s}, although",
-        {"len(sent) == 1": "its ranks send exactly as many bytes, {each} each.",
+        {"kinds == 1": "its ranks send exactly as many bytes, {each} each.",
          "True": "its ranks send about as many bytes."},
         "What differs is who sends them to whom. The plain sum adds up inside the nodes first, so that {plain_mb} in "
         "all cross between nodes. ZeRO-1 has another exchange: each rank gets its part of the gradient from every "
@@ -49,7 +49,8 @@ def three(ran: Mapping[str, Any], plain: Any, ring: Any) -> book.Conclusion:
         "So ZeRO-1 is not slow by itself. An exchange is slow if it ignores the nodes, and there B and C have an "
         "advantage: with tensor ranks inside, each data-parallel group has one rank in a node, so a plain ring is "
         "already the best that it can do.",
-        a_c=a / c, b_c=b / c, a=a, plain_s=format_seconds(small.seconds(plain), 3), sent=sent,
+        a_c=a / c, b_c=b / c, a=a, plain_s=format_seconds(small.seconds(plain), 3),
+        kinds=len(sent),
         each=format_bytes(max(sent), 3), plain_mb=format_bytes(across(plain), 3), wide_mb=format_bytes(across(wide), 3),
         ring_t=small.seconds(ring), ring_s=format_seconds(small.seconds(ring), 3), a_s=format_seconds(a, 3),
     )  # fmt: skip
@@ -105,8 +106,9 @@ def fallacy(tensor: Estimate, pipeline: Estimate, claim: Any) -> book.Conclusion
         "bars say why. With ZeRO-3 every microbatch gathers all parameters anew. With tensor parallelism in the "
         "node, the data axis must do that across the nodes, and {share:.0%} of the step goes to it. With the "
         "pipeline, stages lie on different nodes, and the data axis stays inside, where gathering is fast.\n\n"
-        "How much faster depends on what the software hides, so a number without its assumptions says little. A "
-        "textbook has {said}% for this comparison [quoted], without naming batch or software. If gathering is hidden "
+        "How much faster depends on what the software hides, so a number without its assumptions says little. The "
+        "textbook chapter *Distributed Training* has {said}% for this comparison [quoted], and names neither batch "
+        "nor software. If gathering is hidden "
         "behind computing, the planner finds {hidden:.0f}% instead of {found:.0f}%.",
         {"abs(larger - quoted) < 6": "If a microbatch has two sequences as well, so that everything is gathered half "
          "as often, it finds {larger:.0f}%, which is near the quoted number.",
@@ -156,8 +158,8 @@ def shift(domains: Mapping[int, Estimate], theirs: Estimate, thin: Mapping[str, 
          "True": "After computing, most time goes to {first_lost} at first, and to {last_lost} at the end."},
         "With TP 16 and PP 32, in domains of 16, the same step takes {theirs:.2f} s, so "
         "a domain that *allows* wide tensor parallelism is no reason to use all of it.\n\nThat also answers a "
-        "question about money. Suppose that the network is an eighth of the price of a cluster, and that its price "
-        "goes with its bandwidth. Then half a network saves {saved:.1%}. GPT-3 on 1,024 H100s then loses {lost:.1%} of its "
+        "question about money. Suppose that the network is an eighth of the price of a cluster, and that its "
+        "price goes with its bandwidth. Then half a network saves {saved:.1%}. GPT-3 on 1,024 H100s then loses {lost:.1%} of its "
         "throughput, with the best plan for the slower network, so a token",
         {"dearer > 0": "costs {dearer:.1%} more: it is no saving.",
          "True": "costs {cheaper:.1%} less. For this dense model with a large batch it is a small saving. For "

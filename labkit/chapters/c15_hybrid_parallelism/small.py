@@ -57,7 +57,7 @@ def cluster(links: Network, data: str = "plain", memory: float = 1e12) -> Cluste
 
     data: of FSDP the planner is told that gathering and reducing go on under computing. The gradients of plain data
     parallelism would too, but those of this small model are one bucket, which leaves when the last of them is there.
-    The sum of plain data parallelism is done inside the nodes first; ZeRO scatters and gathers around all ranks at once.
+    The sum of plain data parallelism is done inside the nodes first; ZeRO's exchange takes no notice of nodes.
     """
     k = links.ranks_per_node or 1
     levels = [

@@ -270,7 +270,8 @@ def _judge_cut(
         "With {gpus} GPUs, {heads} heads and {layers} layers your list of cuts is empty, and the smallest of nothing was "
         "asked for. {why}",
         why="No cut fits there, so return None: `default=None` does that." if not fitting
-        else "Some cuts fit there: do all of them get into the list?", **about,
+        else "Some cuts fit there: do all of them get into the list?",
+        **about,
     )  # fmt: skip
     if not fitting:
         student.expect(got is None, "No cut of {gpus} GPUs fits here, so return None, and not {got}.", got=got, **about)

@@ -10,7 +10,9 @@ from labkit.cost.topology.levels import Topology
 from labkit.cost.topology.machines import cloudmatrix384, dgx_node, nvl72, scale_up
 from labkit.cost.units import GB, Gb
 
-__all__ = ["Cluster", "PRICE_SOURCE", "a100_cluster", "b200_cluster", "cloudmatrix_cluster", "h100_cluster", "nvl72_cluster"]
+__all__ = [
+    "Cluster", "PRICE_SOURCE", "a100_cluster", "b200_cluster", "cloudmatrix_cluster", "h100_cluster", "nvl72_cluster",
+]  # fmt: skip
 
 # Dollars for a GPU and hour that Amazon asked in December 2024 (EC2 Capacity Blocks for ML, aws.amazon.com/ec2/
 # capacityblocks/pricing): $14.75 for a p4d.24xlarge of 8 A100s (of 40 GB), $39.33 for a p5.48xlarge of 8 H100s. No

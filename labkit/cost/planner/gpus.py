@@ -9,7 +9,7 @@ from labkit.cost.refuse import positive
 from labkit.cost.topology.domain_job import B200_MEMORY, B200_PEAK
 from labkit.cost.training.memory import GPU_MEMORY
 from labkit.cost.training.roofline import H100_MEMORY, H100_PEAK
-from labkit.cost.units import GiB, TB
+from labkit.cost.units import TB, GiB
 
 __all__ = ["A100", "ASCEND_910C", "B200", "EFFICIENCIES", "Efficiency", "Gpu", "H100"]
 
