@@ -73,8 +73,32 @@ def test_a_memo_is_answered_point_by_point() -> None:
 
 def test_where_nothing_fits_the_planner_says_by_how_much_and_where_it_would() -> None:
     found = planner.search(MODELS["Llama 3 405B"], planner.a100_cluster(64), 1024)
-    told = panels.in_words(panels.Tried(found, panels.chosen(found, 1), None))
+    one = panels.Tried(found, panels.chosen(found, 1))
+    told = panels.in_words(one)
     assert "GB too many" in told and "such GPUs" in told
+    assert not one.plan.fits and "Nothing was run" in panels.tried(one) and panels.pictures_of_run(one) == ""
+
+
+def test_letters_of_a_plan_are_explained_where_they_stand_and_no_others() -> None:
+    found = planner.search(MODELS["Llama 3 8B"], planner.h100_cluster(64), 256)
+    shown = pictures.named(found.best)
+    told = pictures.memory(shown).sentence
+    for sign, words in (("P", "P for pipeline"), ("C", "C for context"), ("v", "v is how many"), ("sel", "sel means"),
+                        ("HSDP", "HSDP is")):  # fmt: skip
+        used = any(w == sign or (w[0] == sign and w[1:].isdigit()) for n in shown for w in n.split())
+        assert used == (words in told), sign
+    assert pictures.codes({"yours": found.winner}) == ""
+
+
+def test_a_plan_made_small_says_what_was_left_out() -> None:
+    plan = Plan(4, 16, data=32, microbatch=2, microbatches=16, schedule="interleaved", chunks=6, sharding="zero1")
+    config = small.shape_of(plan)
+    assert (config.schedule, config.chunks, config.microbatches) == ("interleaved", 2, 2)
+    told = small.made_small(plan, config)
+    assert "tensor from 4 to 2, pipeline from 16 to 2, data from 32 to 2" in told
+    assert "4 of the 6 chunks" in told and "computed again" in told
+    same_cut = small.shape_of(dataclasses.replace(plan, microbatches=64, chunks=1, schedule="one_f_one_b"))
+    assert same_cut != config  # another plan, another run
 
 
 @pytest.mark.ranks
@@ -150,4 +174,32 @@ def test_c_is_the_fastest_of_three_and_tensor_ranks_belong_inside() -> None:
         inside, outside = (
             small.seconds(world.run(small.two_steps, cut(8, 2, 2, 4, inner))) for inner in ("tensor", "data")
         )
+        plain, ring = (small.seconds(world.run(small.two_steps, one)) for one in (cut(8), cut(8, algorithm="ring")))
     assert c < b < a and outside > 1.5 * inside
+    assert plain < b and a == pytest.approx(ring, rel=0.01)  # A is slow because its exchange ignores the nodes
+
+
+@pytest.mark.ranks
+def test_each_fault_turns_its_own_signals_red() -> None:
+    red = {}
+    with labkit.world(8, clock="virtual", network=LINKS) as world:
+        for fault in small.FAULTS:
+            run = world.run(small.step_with_fault, fault)
+            seen = pictures.signals_of(panels.Watched(run, world.run(small.holding_with_fault, fault)))
+            red[fault] = {name for name, (_, fine) in seen.items() if not fine}
+            if fault == "a single microbatch":  # what the question describes
+                assert 0.3 < small.busy(run) < 0.4 and seen["pipeline"][0] == "41%"
+    assert red == {
+        "none": set(), "tensor ranks on two nodes": {"data", "tensor"}, "a single microbatch": {"data", "pipeline"},
+        "nothing sharded": {"ZeRO"}, "a slow GPU": {"data", "pipeline", "machine"},
+    }  # fmt: skip
+
+
+@pytest.mark.ranks
+def test_ranks_begin_the_measured_step_together() -> None:
+    """A rank that is late from building the model would make the step of the others longer."""
+    with labkit.world(8, clock="virtual", network=LINKS) as world:
+        run = world.run(small.two_steps, small.cut(8, data="zero1"))
+    begin, _ = run.trace.during_step(2)
+    first = [min(s.start for s in run.trace.spans() if s.rank == r and s.step == 2) for r in range(8)]
+    assert max(first) - begin < 2e-3

@@ -104,7 +104,7 @@ class Checked(WithMore):
 
 @dataclass(frozen=True)
 class Tried(WithMore):
-    """A search, the plan of it that was chosen, and a run of its shape on a few ranks; none if the plan does not fit."""
+    """A search, the plan of it that was chosen, and a run of its shape on a few ranks; none if it does not fit."""
 
     found: Search
     plan: Estimate

@@ -159,8 +159,8 @@ def shift(domains: Mapping[int, Estimate], theirs: Estimate, thin: Mapping[str, 
         "With TP 16 and PP 32, in domains of 16, the same step takes {theirs:.2f} s, so "
         "a domain that *allows* wide tensor parallelism is no reason to use all of it.\n\nThat also answers a "
         "question about money. Suppose that the network is an eighth of the price of a cluster, and that its "
-        "price goes with its bandwidth. Then half a network saves {saved:.1%}. GPT-3 on 1,024 H100s then loses {lost:.1%} of its "
-        "throughput, with the best plan for the slower network, so a token",
+        "price goes with its bandwidth. Then half a network saves {saved:.1%}. GPT-3 on 1,024 H100s then loses "
+        "{lost:.1%} of its throughput, with the best plan for the slower network, so a token",
         {"dearer > 0": "costs {dearer:.1%} more: it is no saving.",
          "True": "costs {cheaper:.1%} less. For this dense model with a large batch it is a small saving. For "
          "experts, or for fewer tokens in a batch, ask again."},

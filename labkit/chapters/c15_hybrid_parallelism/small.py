@@ -152,7 +152,8 @@ def shape_of(plan: Plan, ranks: int = 8) -> HybridConfig:
 
 def made_small(plan: Plan, config: HybridConfig) -> str:
     """In words: which degrees are smaller in `config` than in the plan, and what of the plan it leaves out."""
-    changed, dropped = [], []
+    changed: list[str] = []
+    dropped: list[str] = []
     for name, before, after in (
         ("tensor", plan.tensor, config.tp), ("pipeline", plan.pipeline, config.pp),
         ("context", plan.context, config.cp), ("data", plan.replicas, config.dp),

@@ -267,8 +267,8 @@ def _judge_cut(
     fitting = [cut for cut in cuts if _bytes(*cut) <= limit]
     student.expect(
         got != "nothing to choose from",
-        "With {gpus} GPUs, {heads} heads and {layers} layers your list of cuts is empty, and the smallest of nothing was "
-        "asked for. {why}",
+        "With {gpus} GPUs, {heads} heads and {layers} layers your list of cuts is empty, and you asked for the "
+        "smallest of it. {why}",
         why="No cut fits there, so return None: `default=None` does that." if not fitting
         else "Some cuts fit there: do all of them get into the list?",
         **about,
