@@ -79,8 +79,9 @@ def test_where_nothing_fits_the_planner_says_by_how_much_and_where_it_would() ->
     assert not one.plan.fits and "Nothing was run" in panels.tried(one) and panels.pictures_of_run(one) == ""
 
 
-def test_letters_of_a_plan_are_explained_where_they_stand_and_no_others() -> None:
-    found = planner.search(MODELS["Llama 3 8B"], planner.h100_cluster(64), 256)
+@pytest.mark.parametrize(("model", "gpus", "batch"), [("Llama 3 8B", 64, 256), ("GPT-3 175B", 1024, 1024)])
+def test_letters_of_a_plan_are_explained_where_they_stand_and_no_others(model: str, gpus: int, batch: int) -> None:
+    found = planner.search(MODELS[model], planner.h100_cluster(gpus), batch)
     shown = pictures.named(found.best)
     told = pictures.memory(shown).sentence
     for sign, words in (("P", "P for pipeline"), ("C", "C for context"), ("v", "v is how many"), ("sel", "sel means"),
