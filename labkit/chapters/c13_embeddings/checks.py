@@ -115,7 +115,12 @@ def expect_pooled_bytes(student: Student, run: Evidence, inputs: Inputs) -> None
     rank = max(range(n), key=lambda r: run.bytes_sent[r] - due[r])
     got = run.bytes_sent[rank]
     why = "Does more travel than the counts, each id with its example, and one sum for each example?"
-    if "all_gather" in run.library or "all_reduce" in run.library:
+    everyone = due[rank] + DIM * ITEM * sum(
+        len(mine["ids"]) - bags_between(inputs)[1][s][rank] for s, mine in enumerate(inputs) if s != rank
+    )
+    if got in (everyone, everyone + (n - 1) * ID_BYTES):
+        why = "A sum also comes back for examples that did not ask this rank for anything."
+    elif "all_gather" in run.library or "all_reduce" in run.library:
         why = "Something is sent to everybody. An id goes to the owner of its row, and the sum goes back."
     elif got in (each[rank], each[rank] - 8 * sum(bags_between(inputs)[0][rank])):
         why = "A row comes back for each id. Let its owner add up the rows of one example, and send the sum."
@@ -150,8 +155,7 @@ def dense_momentum(
     """
     n = len(inputs)
     w = whole_table(inputs)
-    v, kept = torch.zeros_like(w), None
-    last = torch.zeros(len(w), dtype=torch.int64)
+    v, last = torch.zeros_like(w), torch.zeros(len(w), dtype=torch.int64)
     kept = (w.clone(), v.clone())
     for t in range(1, 1 + len(inputs[0]["ids"])):
         ids = torch.cat([mine["ids"][t - 1] for mine in inputs])
@@ -213,7 +217,7 @@ def expect_rested(student: Student, run: Evidence, inputs: Inputs, lr: float, be
     student.expect_results(run, dense_momentum(inputs, lr, beta), slips, within=1e-9)
 
 
-def push_bytes(inputs: Inputs, once: bool = True, dense: bool = False) -> list[int]:
+def push_bytes(inputs: Inputs, once: bool = True) -> list[int]:
     """Bytes that each rank sends over all steps: counts, ids, gradients. once: each different id of a batch."""
     n, row = len(inputs), ID_BYTES + DIM * ITEM
     sent = []
