@@ -232,9 +232,8 @@ def servers_as_good(W: int, n: int, B: int, us: int) -> Number:
     right = next(S for S in range(1, W + 1) if W * n / S <= 2 * (W - 1) / W * n)
     slips = [
         (W, "With as many servers as workers a port carries n. That is half of what the ring needs."),
-        (right - 1, "With so many a port of a server still carries more: W n / S against 2 (W - 1) n / W."),
         (right + 1, "One server fewer is enough."),
-        (W // 2, "Nearly: the ring carries a little less than 2n."),
+        (W // 2, "Nearly: a port of a server carries W n / S, and one of the ring a little less than 2n."),
         (1, "All W gradients come in through its port."),
     ]
     return Number.count(right, slips)
