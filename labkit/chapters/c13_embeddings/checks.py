@@ -14,6 +14,9 @@ from torch import Tensor
 
 from labkit.cost import ID_BYTES
 from labkit.grading.checks.student import Evidence, Slips, Student
+from labkit.grading.known import Answers
+
+answers = Answers("13_embeddings")  # what only instructors can compute
 
 Draw = Callable[..., Tensor]
 Inputs = list[dict[str, Any]]
@@ -144,19 +147,16 @@ def lessons(draw: Draw, counts: Sequence[Sequence[int]], rows: int) -> Inputs:
 
 
 def dense_momentum(
-    inputs: Inputs, lr: float, beta: float, last_wins: bool = False, rests: Callable[[int], int] | None = None,
-    rows_rest: bool = True, mean: bool = False, raw: bool = False,
-) -> list[list[Tensor]]:  # fmt: skip
+    inputs: Inputs, lr: float, beta: float, last_wins: bool = False, mean: bool = False, raw: bool = False
+) -> list[list[Tensor]]:
     """By rank [rows, velocity, last] of SGD with momentum, which goes through *every* row in every step.
 
     What is returned of a row is how it stood after the last step that touched it. Mistakes: last_wins: of equal ids;
-    rests(k): how many of k steps of rest count; rows_rest=False: the velocity decays, and rows stand still meanwhile;
     mean: gradients are averaged over the ranks; raw: rows as they stand at the end, touched or not.
     """
-    n = len(inputs)
-    w = whole_table(inputs)
+    n, w = len(inputs), whole_table(inputs)
     v, last = torch.zeros_like(w), torch.zeros(len(w), dtype=torch.int64)
-    kept = (w.clone(), v.clone())
+    rows, velocity = w.clone(), v.clone()
     for t in range(1, 1 + len(inputs[0]["ids"])):
         ids = torch.cat([mine["ids"][t - 1] for mine in inputs])
         gradients = torch.cat([mine["gradients"][t - 1] for mine in inputs]) / (n if mean else 1)
@@ -166,20 +166,12 @@ def dense_momentum(
                 g[i] = one
         else:
             g.index_add_(0, ids, gradients)
-        touched = ids.unique()
-        if rests is None:
-            v = beta * v + g
-            w = w - lr * v
-        else:
-            for i in touched.tolist():
-                for _ in range(rests(t - 1 - int(last[i]))):
-                    v[i] = beta * v[i]
-                    w[i] = w[i] - lr * v[i] * rows_rest
-                v[i] = beta * v[i] + g[i]
-                w[i] = w[i] - lr * v[i]
-        last[touched] = t
-        kept[0][touched], kept[1][touched] = w[touched], v[touched]
-    rows, velocity = (w, v) if raw else kept
+        v = beta * v + g
+        w = w - lr * v
+        last[ids] = t
+        rows[ids], velocity[ids] = w[ids], v[ids]
+    if raw:
+        rows, velocity = w, v
     return [[rows[r::n], velocity[r::n], last[r::n]] for r in range(n)]
 
 
@@ -193,26 +185,25 @@ def expect_rested(student: Student, run: Evidence, inputs: Inputs, lr: float, be
     student.expect(not never, f"{ranks(n)}: `last` is 0 everywhere. It is the number of the last step that touched a "
                    "row, and steps count from 1.")  # fmt: skip
 
-    def trial(**mistake: Any) -> list[list[Tensor]]:
-        return dense_momentum(inputs, lr, beta, **mistake)
-
     causes = {
         "a row that rested goes on as if no step had passed. In the dense optimizer it moved on in each of them, and "
-        "its velocity decayed.": trial(rests=lambda k: 0),
-        "a row that rested catches up one step too many. The step that touches it is not one of rest.": trial(
-            rests=lambda k: k + 1
+        "its velocity decayed.": answers.rested(inputs, lr, beta, "none"),
+        "a row that rested catches up one step too many. The step that touches it is not one of rest.": (
+            answers.rested(inputs, lr, beta, "more")
         ),
-        "a row that rested catches up one step only, however long it rested.": trial(rests=lambda k: min(k, 1)),
-        "the velocity of a row that rested has decayed, but the row has not moved meanwhile.": trial(
-            rests=lambda k: k, rows_rest=False
+        "a row that rested catches up one step only, however long it rested.": (
+            answers.rested(inputs, lr, beta, "one")
+        ),
+        "the velocity of a row that rested has decayed, but the row has not moved meanwhile.": (
+            answers.rested(inputs, lr, beta, "still")
         ),
         "every row was carried on to the last step. A row that no step touches stays as it is, until it is touched "
-        "again.": trial(raw=True),
-        "of equal ids only one gradient was applied. They are summed, in a batch and over the ranks.": trial(
-            last_wins=True
+        "again.": dense_momentum(inputs, lr, beta, raw=True),
+        "of equal ids only one gradient was applied. They are summed, in a batch and over the ranks.": (
+            dense_momentum(inputs, lr, beta, last_wins=True)
         ),
-        "the gradients were averaged over the ranks, and not summed.": trial(mean=True),
-    }  # fmt: skip
+        "the gradients were averaged over the ranks, and not summed.": dense_momentum(inputs, lr, beta, mean=True),
+    }
     slips: Slips = {f"{ranks(n)}: {why}": wrong for why, wrong in causes.items()}
     student.expect_results(run, dense_momentum(inputs, lr, beta), slips, within=1e-9)
 

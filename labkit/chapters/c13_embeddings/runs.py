@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.chapters.c13_embeddings.checks import ITEM, Draw, Inputs, ranks
+from labkit.chapters.c13_embeddings.checks import ITEM, Draw, Inputs, answers, ranks
 from labkit.grading.checks.student import Evidence, Slips, Student
 from labkit.optim.synchrony.masking import stream
 from labkit.wire import Group
@@ -150,24 +150,20 @@ def expect_exact_sum(student: Student, run: Evidence, inputs: Inputs) -> None:
     clear = bool(lost) and bool(came) and torch.equal(first[1], right)
     student.expect(not clear, f"{about}: what came in was no noise, so the clients sent their numbers in the clear.")
 
-    def masks(keep: Callable[[int, int], int]) -> Tensor:
-        """Of every survivor with every lost client, times keep(survivor, lost)."""
-        pairs = [(c, gone) for c in came for gone in lost]
-        return total([keep(c, gone) * noise(int(inputs[c]["secrets"][gone]), numel) for c, gone in pairs])
-
-    after = before - masks(lambda c, gone: 1 if c < gone else -1)
-    assert torch.equal(after, right)
+    secrets = [mine["secrets"] for mine in inputs[1:]]
     causes = {
         "the masks with the lost clients are still in the sum.": before,
         "the masks with the lost clients were added once more. Take away what a lower client added.": (
-            before + masks(lambda c, gone: 1 if c < gone else -1)
+            before - answers.left_over(came, secrets, numel, "wrong")
         ),
         "every mask was subtracted. One that a higher client took away must be added again.": (
-            before - masks(lambda c, gone: 1)
+            before - answers.left_over(came, secrets, numel, "minus")
         ),
-        "every mask was added. One that a lower client added must be subtracted.": before + masks(lambda c, gone: 1),
+        "every mask was added. One that a lower client added must be subtracted.": (
+            before - answers.left_over(came, secrets, numel, "plus")
+        ),
         "only the masks with the first lost client were taken out.": (
-            before - masks(lambda c, gone: (1 if c < gone else -1) * (gone == min(lost, default=0)))
+            before - answers.left_over(came, secrets, numel, "first")
         ),
     }
     told = [sent[c - 1] if c in came else None for c in range(1, n)]
