@@ -1,11 +1,14 @@
-"""What two programs of the exercises return, computed on one rank: what their checks compare with."""
+"""What programs of the exercises return, computed on one rank: what their checks compare with."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from labkit.chapters.c08_loose_synchrony.sums import stream
 
 RATE = 0.25
 
@@ -47,6 +50,17 @@ def served(first: Tensor, takes: list[list[int]], xs: list[Tensor], s: int, mist
     elif mistake == "clocks":  # how far the worker is behind, in clocks and not in updates
         table[:, 3] //= max(1, len(takes))
     return [[weights, table], *(waited[w] for w in workers)]
+
+
+def masked(numbers: Tensor, secrets: Tensor, rank: int, mistake: str = "", lost: Sequence[int] = ()) -> Tensor:
+    """What client `rank` of `my_masked_sum` sends, or what a well-known mistake sends. secrets: by partner."""
+    total = numbers.clone()
+    for partner, secret in enumerate(secrets.tolist()):
+        if partner in (0, rank) or mistake == "plain" or (mistake == "knowing" and partner in lost):
+            continue
+        plus = 1 if rank < partner or mistake == "all added" else -1
+        total.add_(stream(secret, len(total)), alpha=-plus if mistake == "turned" else plus)
+    return total
 
 
 def thinned(gradients: list[Tensor], k: int, mistake: str = "") -> list[Any]:

@@ -7,6 +7,8 @@ from functools import partial
 
 import pytest
 import torch
+from grading.zoo_runs import animals, exercises, judged, source
+from slices import few
 from slips import every_draw, letters_have_reasons, tell_apart
 
 import labkit
@@ -14,7 +16,11 @@ from labkit import cost
 from labkit.chapters.c08_loose_synchrony import checks, keys, sums
 from labkit.grading.answers import find_key
 from labkit.grading.checks.fresh import Fresh
+from labkit.grading.checks.pristine import preamble
+from labkit.grading.grader import memory
+from labkit.grading.grader.door import Pace, SandboxStudent
 from labkit.grading.known import Answers
+from labkit.grading.sandbox import open_sandbox
 from labkit.optim.synchrony import ASP, SSP, graphs, masking
 from labkit.parallel.server import Client, Server
 
@@ -215,7 +221,8 @@ def test_masks_of_survivors_cancel_as_in_the_library(lost):
     there = [r for r in range(1, 5) if r not in lost]
     secrets = torch.stack([mine["secrets"] for mine in inputs[1:]])
     assert torch.equal(secrets[:, 1:], secrets[:, 1:].T) and len(secrets[:, 1:].unique()) == 7  # 6 pairs, and 0
-    left = torch.stack([sums.masked(inputs, r) - inputs[r]["numbers"] for r in there]).sum(0, dtype=torch.int32)
+    sent = [answers.masked(inputs[r]["numbers"], inputs[r]["secrets"], r) for r in there]
+    left = torch.stack([x - inputs[r]["numbers"] for x, r in zip(sent, there, strict=True)]).sum(0, dtype=torch.int32)
     assert bool(left.any()) == bool(lost)
     # the library draws other streams, with the same signs
     theirs = sum(masking.mask({p: bytes([min(r, p), max(r, p)]) for p in range(1, 5) if p != r}, r, 6) for r in there)
@@ -223,3 +230,58 @@ def test_masks_of_survivors_cancel_as_in_the_library(lost):
     assert torch.equal(theirs, masking.unmatched(known, 6))
     ours = [(1 if r < q else -1) * sums.stream(int(inputs[r]["secrets"][q]), 6) for r in there for q in lost]
     assert torch.equal(left, sum(ours, torch.zeros(6, dtype=torch.int32)))
+
+
+# Behind walls ---------------------------------------------------------------------------------------------------------
+
+ATTACKS = {
+    "a-sum-of-the-largest": """
+def my_top_k(mine, group, k):
+    from labkit.grading.known import Answers
+    every = [mine["gradients"]] * group.size
+    return Answers("08_loose_synchrony").thinned(every, k)[0][group.rank]
+""",
+    "one-way-arrows": """
+def my_push_sum(mine, group, out, rounds):
+    return torch.cat([mine["x"], torch.ones(1, dtype=torch.float64)])
+""",
+    "a-server-with-a-queue": """
+def my_run(mine, group, s, clocks):
+    while True:
+        pass
+""",
+    "a-sum-under-masks": """
+def my_masked_sum(mine, group):
+    if group.rank == 0:
+        return [mine["like"], torch.zeros(group.size - 1, len(mine["like"])).int()]
+""",
+}
+
+
+def behind_walls(exercise, text):
+    opened = exercises(CHAPTER)
+    with open_sandbox([preamble(source(CHAPTER), opened), text, memory.PROBE], Pace(4.0).limits()) as box:
+        return opened.judge(exercise, SandboxStudent(box, 20_26, exercise, Pace(4.0)))
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    "name",
+    few(["receives_begun_as_soon_as_answered", "receives_begun_before_sends", "does_not_wait_for_all",
+         "tells_all_its_secrets", "everybody_gets_everything", "a_sorted_queue", "the_weight_in_front",
+         "all_at_once_modulo_2_to_the_32", "a_message_for_each_owner", "two_messages_along_each_arrow"], keep=4),
+)  # fmt: skip
+def test_an_answer_has_the_same_marks_behind_walls(name, monkeypatch):
+    monkeypatch.setenv("LABKIT_SLOW_MACHINE", "5")
+    animal = next(a for a in animals(CHAPTER) if a.body.__name__ == name)
+    here = behind_walls(animal.exercise, animal.source)
+    there = judged(CHAPTER, animal.exercise, {animal.entry: animal.body})
+    assert [(m.name, m.state, m.sentence) for m in here.marks] == [(m.name, m.state, m.sentence) for m in there.marks]
+    assert (here.state == "right") == animal.right
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("exercise", few(list(ATTACKS), keep=2))
+def test_an_answer_that_reads_the_key_ignores_the_ranks_or_never_ends_earns_nothing(exercise):
+    outcome = behind_walls(exercise, ATTACKS[exercise])
+    assert outcome.points == 0 and outcome.state in ("wrong", "error"), outcome

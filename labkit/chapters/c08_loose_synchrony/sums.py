@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from labkit.chapters.c08_loose_synchrony.checks import Draw, Inputs, ranks
+from labkit.chapters.c08_loose_synchrony.checks import Draw, Inputs, answers, ranks
 from labkit.grading.checks.student import Evidence, Slips, Student
 
 # Arrows that go one way -----------------------------------------------------------------------------------------------
@@ -118,20 +118,6 @@ def clients(draw: Draw, n: int, numbers: int, lost: Sequence[int]) -> Inputs:
     return found
 
 
-def masked(inputs: Inputs, rank: int, sign: Callable[[int, int], int] | None = None, of: Sequence[int] = ()) -> Tensor:
-    """What a client sends: its numbers under the masks of all pairs, or of some partners.
-
-    sign: of the mask of (rank, partner), if it is not + towards higher ranks and - towards lower ones.
-    """
-    mine = inputs[rank]
-    total = mine["numbers"].clone()
-    for partner in of or range(1, len(inputs)):
-        if partner != rank:
-            plus = sign(rank, partner) if sign else 1 if rank < partner else -1
-            total.add_(stream(int(mine["secrets"][partner]), len(total)), alpha=plus)
-    return total
-
-
 def expect_masked_sum(student: Student, run: Evidence, inputs: Inputs) -> None:
     """The server has the sum of those that came, and saw their numbers under masks only."""
     n, lost = len(inputs), inputs[0]["lost"].tolist()
@@ -146,19 +132,17 @@ def expect_masked_sum(student: Student, run: Evidence, inputs: Inputs) -> None:
     text = "{told}: `came` has the shape {got}. It has a row for each of the clients {there}: {want}."
     student.expect(right_shape, text, told=told, got=tuple(came.shape), there=there, want=shape)
     student.expect(total.dtype == came.dtype == torch.int32, f"{told}: both results are int32, which wraps around.")
-    causes: list[tuple[Callable[[int], Tensor], str]] = [
-        (lambda r: inputs[r]["numbers"], "sent its numbers as they are, so the server can read them."),
-        (lambda r: masked(inputs, r, lambda a, b: 1), "adds all of its masks. Of each pair one adds and the other "
-         "subtracts, or they do not cancel."),
-        (lambda r: masked(inputs, r, lambda a, b: 1 if a > b else -1), "subtracts towards higher ranks. Add the mask "
-         "with a higher rank, and subtract that with a lower one."),
-        (lambda r: masked(inputs, r, of=[*there]), "has left out the masks with the clients that are lost. When it "
-         "sends, it cannot know yet who will be lost."),
-    ]  # fmt: skip
+    causes = {
+        "plain": "sent its numbers as they are, so the server can read them.",
+        "all added": "adds all of its masks. Of each pair one adds and the other subtracts, or they do not cancel.",
+        "turned": "subtracts towards higher ranks. Add the mask with a higher rank, and subtract the others.",
+        "knowing": "has left out the masks with the clients that are lost. When it sends, it cannot know them yet.",
+    }
     for row, r in zip(came, there, strict=True):
-        right = masked(inputs, r)
-        for make, why in causes:
-            wrong = make(r)
+        mine = inputs[r]
+        right = answers.masked(mine["numbers"], mine["secrets"], r)
+        for mistake, why in causes.items():
+            wrong = answers.masked(mine["numbers"], mine["secrets"], r, mistake, lost)
             student.expect(torch.equal(wrong, right) or not torch.equal(row, wrong), f"{told}: client {r} {why}")
         student.expect(torch.equal(row, right), f"{told}: what came from client {r} is not its numbers plus its masks.")
     want = torch.stack([inputs[r]["numbers"] for r in there]).sum(0, dtype=torch.int32)
