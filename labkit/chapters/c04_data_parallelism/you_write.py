@@ -95,7 +95,7 @@ def joined_batch(student: Reader) -> str:
         student.expect_results(run, [right] * n, slips, within=1e-5)
     own = [[student.tensor(3, 2, dtype=torch.float64)] for _ in counts]  # of three ranks, as in the last run
     run = student.through("average_gradients", len(own), list(zip(own, counts, strict=True)), call)
-    want = sum(c * g[0] for c, g in zip(counts, own, strict=True)) / sum(counts)
+    want = torch.stack([c * g[0] for c, g in zip(counts, own, strict=True)]).sum(0) / sum(counts)
     student.expect(
         all((found[0] - want).abs().max() <= 1e-12 * want.abs().max() for found in run.results),
         "In 32 bits it is right, but gradients of 64 bits come out with an error of 32. The quotient of a number and a "
