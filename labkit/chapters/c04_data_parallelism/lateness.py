@@ -12,6 +12,7 @@ from labkit.book.drawing.style import BLUE, GREY, ON_COLOUR, ORANGE
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import listing
+from labkit.book.frontend import live
 from labkit.chapters.c04_data_parallelism.machine import CAUSES
 from labkit.chapters.c04_data_parallelism.steps import box, ticks
 
@@ -116,6 +117,11 @@ def latest(run: Any) -> int:
     """The rank that the others wait for."""
     waits = _waits(_times(run))
     return min(waits, key=waits.__getitem__)
+
+
+def is_answered(*answers: object) -> bool:
+    """Whether the reader has answered all of it; on a page without a reader nobody is waited for."""
+    return not live() or None not in answers
 
 
 def suspected(run: Any, cause: str, rank: object, because: object) -> str:

@@ -76,10 +76,10 @@ class Trouble:
         held_up(group, 10 * MS + (MORE if self.hidden == (group.rank, "disk") else 0))
 
     def compute(self, group: Group) -> None:
-        """Eight layers of 10 ms. After every second one a rank may pause: its CPU is late with the next kernel."""
+        """Eight layers of 10 ms. After four of them a rank may pause: its CPU is late with the next kernel."""
         for layer in range(8):
             group.compute(10 * MS + (MORE / 8 if self.hidden == (group.rank, "GPU") else 0))
-            if layer % 2 and self.hidden == (group.rank, "pauses"):
+            if layer % 2 == 0 and self.hidden == (group.rank, "pauses"):
                 held_up(group, MORE / 4)
 
 

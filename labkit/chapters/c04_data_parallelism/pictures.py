@@ -19,6 +19,7 @@ from labkit.chapters.c04_data_parallelism.counting import counting as counting, 
 from labkit.chapters.c04_data_parallelism.drifting import drift as drift
 from labkit.chapters.c04_data_parallelism.filling import filling as filling
 from labkit.chapters.c04_data_parallelism.lateness import (
+    is_answered as is_answered,
     late_steps as late_steps,
     profile as profile,
     share_late as share_late,
@@ -177,7 +178,7 @@ def losses(often: Sequence[float], seldom: tuple[int, Sequence[float]], run: Any
     curves = {1: often, seldom[0]: seldom[1], run.results[0][1]: mean_losses(run)}
     name = {passes: f"passes = {passes}" for passes in curves} | {1: "an update after each pass"}
     told = [f"{curve[-1]:.2f} with {name[passes]}" for passes, curve in sorted(curves.items())]
-    said = f"After {len(often)} passes over the same samples the loss, the mean over the ranks, is {listing(told)}."
+    said = f"After {len(often)} passes, with the same samples in each line, the mean loss is {listing(told)}."
     shown = {name[passes]: curve for passes, curve in sorted(curves.items())}
     return book.lines(shown, x="pass", y="loss", title="The same samples, with fewer updates", sentence=said)
 

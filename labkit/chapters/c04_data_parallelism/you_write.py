@@ -346,8 +346,8 @@ def sent_once(student: Reader) -> str:
         sent = [sum(call.name == "all_reduce" for call in order.calls) for order in run.order]
         said = (
             "The gradients are right, but rank {rank} made {got} all-reduces for its {passes} pieces, where one is "
-            "enough. All passes but the last belong inside of `model.no_sync()`, and that is the forward pass with its "
-            "backward pass: the wrapper looks at the *forward* pass to know whether to send."
+            "enough. All passes but the last belong inside of `model.no_sync()`, the forward pass as well as the "
+            "backward pass, because the wrapper decides in the forward pass whether it will send."
         )
         student.expect_by_rank(sent, [1] * n, said, passes=PASSES)
     return f"With 2 and 3 ranks, the gradients of {PASSES} pieces came back as their mean, in a single all-reduce."
