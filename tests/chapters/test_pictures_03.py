@@ -271,6 +271,44 @@ def raced(size: int, kilobytes: int, latency: float) -> SimpleNamespace:
 def test_where_a_run_is_faster_than_its_formula_the_page_says_why() -> None:
     early = raced(6, 10, 200e-6)
     said = pictures.watched(early)
+    assert said.startswith(
+        "Recursive doubling: at most 4 rounds of 200 µs, and 40 kB that go one after the other: 840 µs"
+    )
+    assert "The run takes only 640 µs, because a rank that does not have to wait sends early" in said
+    assert "takes less than its formula" in pictures.raced(early).sentence
+    even = raced(2, 10, 20e-6)
+    assert pictures.watched(even) == (
+        "Recursive doubling: 1 round of 20 µs, and 10 kB that go one after the other: 30 µs by the formula."
+    )
+    assert "takes less" not in pictures.raced(even).sentence
+    large = raced(6, 8000, 20e-6)  # 20 µs of 32 ms: no page shows them
+    assert "takes only" not in pictures.watched(large) and "takes less" not in pictures.raced(large).sentence
+    assert "recursive doubling (labkit's)" in pictures.raced(large).sentence, "six ranks do not run the reader's own"
+    exact = raced(8, 100, 200e-6)
+    assert all(row["run (seconds)"] == row["formula (seconds)"] for row in pictures.raced(exact).table())
+
+
+@pytest.mark.ranks
+def test_nodes_that_have_no_picture_have_bars() -> None:
+    def both(group: Group) -> int:
+        for way in ("ring", "hierarchical"):
+            collectives.all_reduce(torch.ones(3000), group, algorithm=way)
+            group.barrier()
+        return 1
+
+    slow = Network(nodes=3, ranks_per_node=1, intra=Link(bandwidth=1e10), inter=Link(bandwidth=1e9))
+    drawn = two_nodes.picture(labkit.launch(both, 3, clock="virtual", network=slow))
+    assert drawn.title == "What goes between the nodes (3 with 1 rank each)"
+    assert [row["busiest rank (bytes)"] for row in drawn.table()] == [16_000, 16_000]
+
+
+@pytest.mark.ranks
+def test_one_number_is_told_as_one() -> None:
+    def scatter(group: Group) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.arange(2)
+        return x.clone(), panels.CALLS["scatter"](x, group)
+
+    said = pictures.cost_of_call(labkit.launch(scatter, 2, clock="virtual"))
     assert said.startswith("The call is `collectives.naive_scatter`. All ranks together send 1 number of 8 bytes, ")
     assert "8 bytes in all; the formula says 8." in said
     assert "r0+r1 for the sum of what ranks 0 and 1 brought" in said
