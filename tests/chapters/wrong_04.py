@@ -202,7 +202,7 @@ WRONG = {
                 with model.no_sync():
                     loss.backward()
             (loss_of(pieces[-1]) / len(pieces)).backward()
-        """: "the wrapper looks at the *forward* pass",
+        """: "the wrapper decides in the forward pass whether it will send",
         """
         def accumulate(model, pieces, loss_of):
             for number, piece in enumerate(pieces, 1):
