@@ -81,6 +81,13 @@ def test_memory_alone_does_not_choose() -> None:
     assert pipeline.bubble < 0.15 and "because " in claim.why
 
 
+def test_how_far_the_pipeline_is_ahead_depends_on_what_is_hidden_and_how_often_is_gathered() -> None:
+    bare, hidden, twice = (planner.pipeline_over_tensor(*case) for case in ((1, False), (1, True), (2, True)))
+    assert bare == pytest.approx(planner.pipeline_or_tensor()[2].found)  # the same two plans
+    assert bare > hidden > twice > 0  # hidden, and then half as many gatherings
+    assert round(hidden) == 177 and round(twice) == 26
+
+
 def test_sharding_a_model_that_would_not_fit_without() -> None:
     slower, held = planner.sharding_overhead()
     assert not slower.agrees and slower.found < 19

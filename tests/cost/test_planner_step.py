@@ -248,6 +248,7 @@ def test_a_price_is_said_with_where_it_comes_from_and_never_made_up() -> None:
     assert "no price of a B200 is at hand" in planner.explained(other)[-1] and "$" not in planner.explained(other)[-1]
     own = estimate(SMALL, planner.h100_cluster(8, price=2.0), Plan(data=8))
     assert "at $2.00 an hour," in planner.explained(own)[-1]
+    assert planner.a100_cluster(8).price_said.endswith("(EC2 Capacity Blocks, December 2024, for A100s of 40 GB)")
     hours = one.gpu_hours_per_billion_tokens
     assert hours * 39.33 / 8 == pytest.approx(1000 * one.dollars_per_million_tokens)
 

@@ -60,10 +60,9 @@ def _faster(found: Search, plan: Plan) -> str:
 
 def _price(one: planner.Estimate, tokens: float) -> str:
     run = one.run(tokens)
-    asked = one.cluster.price
     price = (
-        f"no price of a {one.cluster.gpu.name} is at hand" if asked is None
-        else f"${run['dollars'] / 1e6:,.2f} million at ${asked:.2f} an hour ({planner.PRICE_SOURCE})"
+        f"no price of a {one.cluster.gpu.name} is at hand" if one.cluster.price is None
+        else f"${run['dollars'] / 1e6:,.2f} million {one.cluster.price_said}"
     )  # fmt: skip
     return (
         f"{tokens / 1e9:,.0f} billion tokens take {format_seconds(3600 * run['hours'], 3)} without a failure, "

@@ -11,14 +11,15 @@ from labkit.cost.topology.machines import cloudmatrix384, dgx_node, nvl72, scale
 from labkit.cost.units import GB, Gb
 
 __all__ = [
-    "Cluster", "PRICE_SOURCE", "a100_cluster", "b200_cluster", "cloudmatrix_cluster", "h100_cluster", "nvl72_cluster",
+    "Cluster", "a100_cluster", "b200_cluster", "cloudmatrix_cluster", "h100_cluster", "nvl72_cluster",
 ]  # fmt: skip
 
 # Dollars for a GPU and hour that Amazon asked in December 2024 (EC2 Capacity Blocks for ML, aws.amazon.com/ec2/
 # capacityblocks/pricing): $14.75 for a p4d.24xlarge of 8 A100s (of 40 GB), $39.33 for a p5.48xlarge of 8 H100s. No
 # price of B200s or of Ascend 910Cs is at hand.
-PRICE_SOURCE = "EC2 Capacity Blocks, December 2024"
 A100_PRICE, H100_PRICE = 14.75 / 8, 39.33 / 8
+_ASKED = "EC2 Capacity Blocks, December 2024"
+_SOURCES = {A100_PRICE: f"{_ASKED}, for A100s of 40 GB", H100_PRICE: _ASKED}
 A100_NVLINK, A100_NIC = 300 * GB, 200 * Gb  # one direction of 600 GB/s; a card of 200 Gbit/s for each GPU (DGX A100)
 
 
@@ -45,6 +46,14 @@ class Cluster:
     def gpus(self) -> int:
         """How many there are."""
         return self.topology.gpus
+
+    @property
+    def price_said(self) -> str:
+        """In words, with where it comes from if it is one of ours: "at $2.00 an hour". "" if none is known."""
+        if self.price is None:
+            return ""
+        source = _SOURCES.get(self.price)
+        return f"at ${self.price:.2f} an hour" + (f" ({source})" if source else "")
 
     @property
     def domain(self) -> int:

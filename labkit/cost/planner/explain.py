@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from labkit.cost.planner.cluster import A100_PRICE, H100_PRICE, PRICE_SOURCE
 from labkit.cost.planner.plan import Plan
 from labkit.cost.planner.predicted import Estimate, estimate
 from labkit.cost.planner.remedies import why_too_large
@@ -47,11 +46,9 @@ def explained(one: Estimate) -> list[str]:
 
 def _dollars(one: Estimate) -> str:
     """What a billion tokens cost, with the price behind it."""
-    asked = one.cluster.price
-    if asked is None:
+    if one.cluster.price is None:
         return f"for which no price of a {one.cluster.gpu.name} is at hand"
-    source = f" ({PRICE_SOURCE})" if asked in (A100_PRICE, H100_PRICE) else ""
-    return f"${1000 * one.dollars_per_million_tokens:,.0f} at ${asked:.2f} an hour{source}"
+    return f"${1000 * one.dollars_per_million_tokens:,.0f} {one.cluster.price_said}"
 
 
 def why_lost(loser: Estimate, winner: Estimate) -> str:
