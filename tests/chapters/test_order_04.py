@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -99,6 +100,8 @@ def test_of_two_buckets_in_another_order_those_of_one_size_are_mixed_in_silence_
         "buckets 3 and 4 (199,936 and 82,432 bytes): an error in the fourth all-reduce of the step, because rank 1 "
         "brought 82,432 bytes, and rank 0 brought 199,936."
     )
+    of_seven = SimpleNamespace(world_size=7, spans=right.trace.spans, collectives=right.trace.collectives)
+    assert order._in_bytes(loud, of_seven).endswith("rank 0 brought 199,936; the other ranks were not there yet.")
     assert order.told("rank 1 was killed", 3, right).endswith("bytes): rank 1 was killed")
     for late in (0, 3):
         gradients = order.outcome(run, late, True)

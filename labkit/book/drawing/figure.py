@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from labkit.book.drawing.style import BADGES, CLEAR, FONT, GRID, INK, ON_COLOUR, checked_badge
+from labkit.book.drawing.style import BADGES, CLEAR, FONT, GRID, INK, INK_ON_WHITE, ON_COLOUR, checked_badge
 from labkit.book.drawing.svg import Svg, text_width, wrap
 from labkit.book.drawing.tables import Row, Table
 
@@ -76,10 +77,14 @@ class Figure:
         return bundle
 
     def image(self) -> str:
-        """The picture with its words, in HTML. Where there is little room it scrolls, and its letters stay readable."""
-        data = base64.b64encode(self.svg.encode()).decode()
-        words, size = escape(self.alt()["image/svg+xml"]["alt"]), "max-width: 100%; min-width: 620px"
-        image = f'<img alt="{words}" src="data:image/svg+xml;base64,{data}" style="{size}"/>'
+        """The picture with its words, in HTML. Where there is little room it scrolls, and its letters stay readable.
+
+        An image knows no theme of the page, so it is dark on white in all of them.
+        """
+        data = base64.b64encode(re.sub(rf"{INK}\b", INK_ON_WHITE, self.svg).encode()).decode()
+        words = escape(self.alt()["image/svg+xml"]["alt"])
+        look = "max-width: 100%; min-width: 620px; background: white"
+        image = f'<img alt="{words}" src="data:image/svg+xml;base64,{data}" style="{look}"/>'
         return f'<div style="overflow-x: auto" tabindex="0">{image}</div>'
 
     def alt(self) -> dict[str, Any]:

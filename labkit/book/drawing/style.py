@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+INK_ON_WHITE = "#333"
 INK = "#777"  # text and axes: contrast about 4.4 on white and 4.2 on the dark page of JupyterLab
 ON_COLOUR = "#111"  # text on top of a filled box
 GRID = "rgba(128,128,128,0.28)"

@@ -84,8 +84,7 @@ class Chapter:
         """Mark the chapter as read, and say what to read next."""
         self.progress.read(self.name)
         done = self.progress.chapters().get(self.name, {}) if live() else None
-        file = self._file
-        return ending(self.name, done, len(file.predictions), len(file.questions), file.to_write)
+        return ending(self._file, done)
 
     def __repr__(self) -> str:
         p, q = len(self._file.predictions), len(self._file.questions)

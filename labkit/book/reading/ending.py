@@ -2,28 +2,55 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from labkit.book.drawing.marks import Box
-from labkit.course.progress import summary
+from labkit.book.drawing.units import listing
+from labkit.course.chapter_file import ChapterFile
+from labkit.course.progress import State, summary
+
+NAMED = 4  # at most so many of what is open are named
+BEGINNING = 9  # words of a question
 
 
-def ending(chapter: str, done: dict[str, Any] | None, predictions: int, questions: int, to_write: int = 0) -> Box:
-    """A box at the end of `chapter`. done: its entry in the reader's progress, or None where nobody is there."""
+def ending(file: ChapterFile, done: dict[str, Any] | None) -> Box:
+    """A box at the end of a chapter. done: its entry in the reader's progress, or None where nobody is there."""
     lines = []
     if done is not None:
-        row = summary({chapter: done})[0]
-        if predictions:
+        row = summary({file.name: done})[0]
+        if file.predictions:
             lines.append(
-                f"Predictions: {row['predicted']} of {predictions} made, {row['skipped']} skipped, in all your runs."
+                f"Predictions: {row['predicted']} of {len(file.predictions)} made, {row['skipped']} skipped, in all "
+                "your runs."
             )
-        if to_write:
-            lines.append(f"Functions of your own: {row['written']} of {to_write} right.")
-        if questions:
-            lines.append(f"Questions: {row['right']} of {questions} right, {row['right_at_once']} at the first try.")
-    lines.append(what_next(chapter))
+        if file.to_write:
+            lines.append(f"Functions of your own: {row['written']} of {file.to_write} right.")
+        if file.questions:
+            lines.append(
+                f"Questions: {row['right']} of {len(file.questions)} right, {row['right_at_once']} at the first try."
+                + _open(file.questions, done.get("questions", {}))
+            )
+    lines.append(what_next(file.name))
     return Box("The end of this chapter", "\n\n".join(line for line in lines if line))
+
+
+def _open(questions: Mapping[str, Mapping[str, Any]], done: State) -> str:
+    """Which questions are not right yet, by how they begin."""
+    left = [_beginning(q["prompt"]) for id, q in questions.items() if not done.get(id, {}).get("right")]
+    if not left or len(left) == len(questions):
+        return ""
+    more = [f"{len(left) - NAMED} more"] * (len(left) > NAMED)
+    return f" Still open: {listing([*left[:NAMED], *more])}."
+
+
+def _beginning(prompt: str) -> str:
+    words = re.sub(r"[*_`]", "", prompt).split()
+    found = list(takewhile(lambda word: "{" not in word and "$" not in word, words[:BEGINNING]))
+    return f"“{' '.join(found).rstrip('.,:;')} ...”" if len(found) < len(words) else f"“{' '.join(found)}”"
 
 
 def what_next(chapter: str) -> str:

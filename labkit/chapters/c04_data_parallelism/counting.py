@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
+from torch import Tensor
+
 from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import ON_COLOUR, SERIES
@@ -40,6 +43,16 @@ def counting(sizes: Sequence[int]) -> book.Figure:
         {"rank": r, "samples": sizes[r]} | {f"weight of a sample, {w}": ways[w][r] for w in ways} for r in range(n)
     ]
     return book.Figure("How much a sample counts", "simulated", said, rows, svg.render(y + 6))
+
+
+def relative_errors(found: Mapping[str, Mapping[torch.dtype, Tensor]], right: str) -> dict[str, float]:
+    """How far each gradient is from that of `right`, as a part of its norm. found: by name and dtype."""
+    off = {}
+    for name in (other for other in found if other != right):
+        for dtype, gradient in found[name].items():
+            true = found[right][dtype]
+            off[f"{name}, {str(dtype).removeprefix('torch.')}"] = float((gradient - true).norm() / true.norm())
+    return off
 
 
 def errors(off: Mapping[str, float], ranks: int) -> book.Table:

@@ -75,9 +75,11 @@ def _in_bytes(error: str, trace: Any) -> str:
     before = sum(c.rank == 0 and not c.nested and c.start < begun for c in trace.collectives())
     brought = [f"{int(count) * getattr(torch, dtype).itemsize:,}" for count, dtype in ((few, kind), (many, other_kind))]
     which = int(call) - before
+    named = len(re.findall(r"\d+", odd + others))
+    rest = "; the other ranks were not there yet" if named < trace.world_size else ""
     return (
         f"an error in the {ORDINALS.get(which, f'{which}th')} all-reduce of the step, because "
-        f"{odd} brought {brought[0]} bytes, and {others} brought {brought[1]}."
+        f"{odd} brought {brought[0]} bytes, and {others} brought {brought[1]}{rest}."
     )
 
 

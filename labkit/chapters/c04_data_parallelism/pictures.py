@@ -15,7 +15,11 @@ from labkit.book.drawing.style import BLUE, GREY, ORANGE
 from labkit.book.drawing.svg import Svg, text_width
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, listing
-from labkit.chapters.c04_data_parallelism.counting import counting as counting, errors as errors
+from labkit.chapters.c04_data_parallelism.counting import (
+    counting as counting,
+    errors as errors,
+    relative_errors as relative_errors,
+)
 from labkit.chapters.c04_data_parallelism.drifting import drift as drift
 from labkit.chapters.c04_data_parallelism.filling import filling as filling
 from labkit.chapters.c04_data_parallelism.lateness import (
