@@ -250,7 +250,7 @@ def forecast(entry: Mapping[str, Any], words: Words) -> Forecast:
 
 
 def ratio(mine: float, result: float, unit: str = "") -> str:
-    """A guess beside the truth in words: "3 times too large", "12 % too small", "within 1 %"; percents in points."""
+    """A guess beside the truth in words: "too large by a factor of 3", "12 % too small"; percents in points."""
     if unit == "%" and mine != result:
         off = round(mine - result, 1)
         return f"{plain(abs(off))} points too {'large' if off > 0 else 'small'}" if off else "within 0.1 points"
@@ -261,6 +261,7 @@ def ratio(mine: float, result: float, unit: str = "") -> str:
         return f"{plain(abs(off))} too {'large' if off > 0 else 'small'}"
     times = mine / result
     much = "large" if times > 1 else "small"
-    if max(times, 1 / times) >= 2:
-        return f"{float(f'{max(times, 1 / times):.2g}'):,.10g} times too {much}"
+    if max(times, 1 / times) >= 1.95:  # what is told with two digits is 2
+        by = float(f"{max(times, 1 / times):.2g}")
+        return f"too {much} by a factor of {by:,.10g}"
     return f"{abs(times - 1):.0%} too {much}".replace("%", " %")

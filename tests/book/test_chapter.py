@@ -118,7 +118,7 @@ def test_an_unanswered_prediction_stops_the_cell_and_an_answer_unlocks_it(reader
     assert p.predicted and p.values == (500, 14) and not p.form.items[0]["locked"]
     row = p.compare(1000.0, 14)[0]
     assert p.form.items[0]["locked"], "the answer is known now"
-    assert row["you"] == 500 and row["your number is"] == "2 times too small"
+    assert row["you"] == 500 and row["your number is"] == "too small by a factor of 2"
 
 
 @pytest.mark.usefixtures("somebody")

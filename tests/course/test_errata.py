@@ -10,6 +10,7 @@ import pytest
 import labkit
 from labkit import cost
 from labkit.chapters.cA_errata import agreeing, apart, panels, pictures
+from labkit.chapters.cA_errata.drawing import WIDTH
 from labkit.chapters.cA_errata.you_write import agrees, two_level_seconds
 from labkit.course import appendix_header, errata, load
 from labkit.course.build import NOTEBOOKS
@@ -341,6 +342,9 @@ def test_pictures_have_large_dark_text_on_white():
     for figure in (pictures.both_directions(), pictures.one_gpu(), pictures.four_stages(), panels.factors()):
         sizes = [float(size) for size in re.findall(r'<text[^>]* font-size="([\d.]+)"', figure.svg)]
         assert len(sizes) == figure.svg.count("<text ") and min(sizes) >= 13.5, "none has the size that others have"
+        right = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', figure.svg)
+        ends = [float(x) for x in re.findall(r' x2="([\d.]+)"', figure.svg)] + [float(x) + float(w) for x, w in right]
+        assert 0 < max(ends) <= WIDTH, "nothing is cut at the right"
         assert 'fill="#fff"' in figure.svg and "lk-ink" not in figure.svg and 'fill="#1a1a1a"' in figure.svg
 
 

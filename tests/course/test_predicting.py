@@ -35,9 +35,9 @@ def test_numbers_beside_the_run(forecasts: dict[str, Forecast]) -> None:
         "": "MB from each",
         "you": 600.0,
         "the run (measured)": 1200.0,
-        "your number is": "2 times too small",
+        "your number is": "too small by a factor of 2",
     }
-    assert second["your number is"] == "3 times too large"
+    assert second["your number is"] == "too large by a factor of 3"
     alone = forecasts["bytes"].compare(None, (1200.0, 14), "the run")
     assert [row["you"] for row in alone] == ["not predicted"] * 2 and "your number is" not in alone[0]
     with pytest.raises(ValueError, match="2 boxes"):
@@ -51,10 +51,12 @@ def test_numbers_beside_the_run(forecasts: dict[str, Forecast]) -> None:
         (100, 100.9, "within 1 %"),
         (11, 10, "10 % too large"),
         (7.5, 10, "25 % too small"),
-        (30, 10, "3 times too large"),
-        (10, 45, "4.5 times too small"),
-        (1, 160.4, "160 times too small"),
-        (4.8e6, 2, "2,400,000 times too large"),
+        (30, 10, "too large by a factor of 3"),
+        (10, 45, "too small by a factor of 4.5"),
+        (0.955, 1.909, "too small by a factor of 2"),
+        (1, 1.9, "47 % too small"),
+        (1, 160.4, "too small by a factor of 160"),
+        (4.8e6, 2, "too large by a factor of 2,400,000"),
         (0, 4, "4 too small"),
         (4, 0, "4 too large"),
         (-2, 2, "4 too small"),

@@ -41,7 +41,7 @@ def choice(label: str, options: Any, value: Any) -> Any:
 def add_up_gradients(add_up: Run, **options: Any) -> book.Workbench:
     """Three ways to an all-reduce, and from two to eight ranks."""
     controls = {"ranks": (2, 8), "way": ["naive", "everyone", "ring"], "megabytes": [1.0, 4.0]}
-    views: list[View] = [pictures.circle, pictures.busiest]  # the picture is on the first screen
+    views: list[View] = [pictures.time_taken, pictures.circle]
     return book.workbench(add_up, controls, views, title="Add up gradients", ranks=8, **options)
 
 

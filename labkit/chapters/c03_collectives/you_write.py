@@ -191,7 +191,7 @@ def _not_the_sum(row: Sequence[Tensor], want: int, rank: int) -> str:
     if not times[rank] and max(times) > 1:
         return (
             "its own numbers are gone, and what arrived is in it twice. `exchange` writes over the tensor that you "
-            "receive into, so receive into `torch.empty_like(into)`."
+            "receive into, so receive into a new tensor, `torch.empty_like` of that chunk."
         )
     if not times[rank]:
         return "its own numbers are gone. What arrives must be added to the chunk, and not written over it."

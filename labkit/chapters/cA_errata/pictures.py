@@ -205,16 +205,17 @@ def both_directions() -> book.Figure:
     y = heading(svg, "quoted", said) + 14
     wires = (("NVLink", whole / 2, "counted in both directions"), ("InfiniBand HDR", port, "counted in one direction"))
     for name, one, how in wires:
-        for x, who in ((190, "left"), (400, "this GPU"), (610, "right")):
-            svg.rect(x, y, 66, 44)
-            svg.text(x + 33, y + 26, who, 12, "middle")
+        for x, who in ((186, "left"), (353, "this GPU"), (520, "right")):
+            svg.rect(x, y, 72, 44)
+            svg.text(x + 36, y + 26, who, 12, "middle")
         svg.text(8, y + 20, name, 12, bold=True)
         svg.text(8, y + 36, how, 10)
         thick = max(2.0, 16 * one / (whole / 2))
-        for x, what in ((256, "receives"), (466, "sends")):
-            svg.line(x + 4, y + 22, x + 126, y + 22, width=thick, colour=NODE)
-            svg.arrow_head(x + 140, y + 22, 1, 0, max(8.0, thick))
-            svg.text(x + 72, y + 4, f"{what} {one:.0f} GB/s", 11, "middle")
+        for x, what in ((258, "receives"), (425, "sends")):
+            svg.line(x + 4, y + 22, x + 76, y + 22, width=thick, colour=NODE)
+            svg.arrow_head(x + 91, y + 22, 1, 0, max(8.0, thick))
+            svg.text(x + 47, y + 2, what, 11, "middle")
+            svg.text(x + 47, y + 54, f"{one:.0f} GB/s", 11, "middle")
         y += 84
     rows = [{"link": name, "GB/s in one direction": one, "data sheet": how} for name, one, how in wires]
     return book.Figure("What a ring uses of a link", "quoted", said, list(rows), svg.render(y - 20))
