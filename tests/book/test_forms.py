@@ -35,7 +35,7 @@ def test_a_form_reads_as_plain_words() -> None:
     text = form(NUMBER, CHOICE, SKETCH, ORDER, SEVERAL, SLIDER).text
     for part in ("Questions\n", "How much?\n  sent: ... MB", "Who?\nChoose one:\n  (a) rank 1\n  (b) ring²",
                  "ranks: 1, 2\n  %, one level for each: 0, 50", "Bring into order:\n  (a) b\n  (b) a",
-                 "All?\nChoose all that are true:", "link: from 0 to 4 GB/s"):  # fmt: skip
+                 "All?\nChoose all that apply:", "link: from 0 to 4 GB/s"):  # fmt: skip
         assert part in text, part
     assert "<" not in text
 

@@ -10,6 +10,7 @@ import pytest
 
 from labkit import book
 from labkit.book import badge, quoted, source
+from labkit.book.drawing import marks
 from labkit.book.drawing.marks import Box
 from labkit.book.drawing.tables import Table
 from labkit.book.reading.conclusions import holds
@@ -133,3 +134,8 @@ def test_a_claim_knows_its_numbers_only() -> None:
     with pytest.raises(NameError, match="open"):
         holds("open('/etc/passwd')", {})
     assert holds("max(found) - min(found) < 2 and all(n > m for n in found)", {"found": [3, 4], "m": 2})
+
+
+def test_a_sentence_in_a_panel_has_code_and_bold_and_no_html_of_its_own() -> None:
+    said = marks.inline("In **75 %** of `x < y` & z")
+    assert said == "In <strong>75 %</strong> of <code>x &lt; y</code> &amp; z"

@@ -296,7 +296,7 @@ def test_one_number_is_told_as_one() -> None:
         return x.clone(), panels.CALLS["scatter"](x, group)
 
     said = pictures.cost_of_call(labkit.launch(scatter, 2, clock="virtual"))
-    assert said.startswith("The call is collectives.naive_scatter. All ranks together send 1 number of 8 bytes, ")
+    assert said.startswith("The call is `collectives.naive_scatter`. All ranks together send 1 number of 8 bytes, ")
     assert "8 bytes in all; the formula says 8." in said
     assert "r0+r1 for the sum of what ranks 0 and 1 brought" in said
 

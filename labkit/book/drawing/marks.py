@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from html import escape
 
@@ -76,3 +77,9 @@ class Box:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         lines = [f"**{self.title}**", "", *self.markdown.strip().splitlines()]
         return {"text/plain": repr(self), "text/markdown": "\n".join(f"> {line}".rstrip() for line in lines)}
+
+
+def inline(text: str) -> str:
+    """A sentence as HTML: what stands between backticks is code, and between two stars on either side bold."""
+    code = re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
+    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", code)

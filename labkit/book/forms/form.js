@@ -62,7 +62,7 @@ const KINDS = {
   several(item, key) {
     const { node, inputs } = options(item, key, "checkbox");
     return {
-      node: make("div", {}, make("p", { class: "lk-how" }, "Choose all that are true:"), node),
+      node: make("div", {}, make("p", { class: "lk-how" }, "Choose all that apply:"), node),
       get: () => inputs.flatMap((input, i) => (input.checked ? [i] : [])),
       set(value) { inputs.forEach((input, i) => { input.checked = (value || []).includes(i); }); },
     };

@@ -10,7 +10,7 @@ from labkit.book.forms.markdown import to_words
 
 STATE_WORDS = {"open": "", "right": "Right", "wrong": "Not right", "done": "Answered"}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-HOW = {"choice": "Choose one:", "several": "Choose all that are true:", "order": "Bring into order:"}
+HOW = {"choice": "Choose one:", "several": "Choose all that apply:", "order": "Bring into order:"}
 
 
 def options(item: Item) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +47,9 @@ def _open(questions: Mapping[str, Mapping[str, Any]], done: State) -> str:
 
 
 def _beginning(prompt: str) -> str:
-    words = re.sub(r"[*_`]", "", prompt).split()
-    found = list(takewhile(lambda word: "{" not in word and "$" not in word, words[:BEGINNING]))
-    return f"“{' '.join(found).rstrip('.,:;')} ...”" if len(found) < len(words) else f"“{' '.join(found)}”"
+    words = re.sub(r"[*_`]", "", re.sub(r"\{[^}]*\}|\$[^$]*\$", "…", prompt)).split()
+    more = " ..." * (len(words) > BEGINNING)
+    return f"“{' '.join(words[:BEGINNING]).rstrip('.,:;')}{more}”"
 
 
 def what_next(chapter: str) -> str:

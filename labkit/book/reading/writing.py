@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import importlib
 import linecache
-import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from html import escape
 from typing import Any, Protocol
 
 from labkit.book.drawing.listing import source
+from labkit.book.drawing.marks import inline
 from labkit.course.errors import CourseError, did_you_mean
 
 
@@ -111,8 +111,8 @@ class Answer:
     def html(self) -> str:
         """The sentence in a frame; details, and after a try the book's version, to unfold."""
         frame = "border:1px solid currentColor;border-left-width:0.4em;padding:0.4em 0.8em;max-width:56em"
-        said = f"<strong>{escape(self.head)}</strong> {_with_code(self.verdict.sentence)}"
-        said += "".join(f"<br>{_with_code(note)}" for note in self.notes)
+        said = f"<strong>{escape(self.head)}</strong> {inline(self.verdict.sentence)}"
+        said += "".join(f"<br>{inline(note)}" for note in self.notes)
         if self.verdict.detail:
             lines = "margin:0;white-space:pre-wrap;overflow-wrap:anywhere"
             said += _folded("Details", f'<pre style="{lines}">{escape(self.verdict.detail)}</pre>')
@@ -149,11 +149,6 @@ class _Unwritten:
     sentence: str
     state: str = "unattempted"
     detail: str = ""
-
-
-def _with_code(text: str) -> str:
-    """As HTML: what stands between backticks is code."""
-    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _taken(fn: Any, name: str, cells: list[str]) -> list[str]:

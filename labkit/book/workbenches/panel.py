@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from labkit.book.drawing.figure import Figure
+from labkit.book.drawing.marks import inline
 from labkit.book.drawing.tables import Table
 from labkit.book.stepping.player import Player
 from labkit.book.workbenches.plot import live_plot, load
@@ -201,7 +202,7 @@ def _html(face: Face) -> str:
     if isinstance(face, Figure):
         words = escape(face.sentence)
         return f'<div class="lk-scroll" tabindex="0" role="img" aria-label="{words}">{face.svg}</div>{face.data_html()}'
-    return face.html() if isinstance(face, Table) else f"<p>{escape(face)}</p>" if face else ""
+    return face.html() if isinstance(face, Table) else f"<p>{inline(face)}</p>" if face else ""
 
 
 def still(face: Face) -> str:

@@ -172,7 +172,7 @@ def cost_of_call(run: Any) -> str:
     formula = cost.cost_of(call.name, call.algorithm).total_bytes(joined // 8, 8, size)
     sent = sum(run.trace.bytes_sent())
     told = (
-        f"The call is collectives.{call.algorithm}_{call.name}. All ranks together send "
+        f"The call is `collectives.{call.algorithm}_{call.name}`. All ranks together send "
         f"{plural(sent // 8, 'number')} of 8 bytes, {sent} bytes in all; the formula says {formula}."
     )
     if call.name in FOLLOWED:

@@ -25,7 +25,6 @@ class Pencil:
 
     why: what the source says instead, and why that cannot be, in sentences that begin with the source.
     hint: what is said of a number that is no known slip. slips: wrong ways, each with what is said of it.
-    unlike: the number of the source is one of another thing. against: the end of its range that is of the same thing.
     values: numbers of `why`, each with its arithmetic.
     """
 
@@ -36,8 +35,6 @@ class Pencil:
     why: str
     hint: str
     slips: tuple[Mapping[str, str], ...] = ()
-    unlike: bool = False
-    against: float | None = None
     values: Mapping[str, str] = field(default_factory=dict)
 
     def slip(self, number: float) -> str:

@@ -15,37 +15,44 @@ from labkit.course.errors import CourseError
 TITLES = {
     "another-drop": "samples lost with a smaller batch",
     "ceiling-of-three": "speed of 8 GPUs over one",
+    "daily-checkpoint": "work lost at a failure",
     "dense-trillions": "parameters of a run",
+    "each-microbatch": "idle time of four stages",
     "early-layers-first": "which layer is first",
     "equal-tokens": "error of a weighted average",
     "exceptional-or-routine": "speed of 1,000 GPUs",
     "experts-of-two": "room for two experts",
     "fewer-stages-of-32": "bubble of 32 stages",
+    "fifty-gigabytes": "activations of one sequence",
     "hierarchical-both": "hierarchical all-reduce of 3 GB",
     "latency-bound": "part of latency in a hop",
     "lowest-bandwidth": "data parallelism over pipeline",
     "more-memory-for-less-bubble": "memory for a smaller bubble",
     "more-than-double": "samples of a doubled batch",
     "no-infinity": "infinities of a format",
+    "one-of-678": "one interruption of 678",
     "one-rank-or-all": "what 1F1B saves on one rank",
     "only-recourse": "175B by ZeRO-3 on 64 GPUs",
     "orders-of-magnitude": "orders that 0.01 % saves",
+    "parameter-storage": "GPUs for four models",
     "pools-of-nothing": "GPUs left for a pool",
     "power-of-the-failed": "power of 30 GPUs for 32",
+    "rejoin-left-out": "effective time of 12 replicas",
     "seven-on-eighty": "state of 7B on one GPU",
     "single-digits": "utilization over InfiniBand",
     "superlinear": "computing of 70B over 1B",
     "ten-to-forty": "messages in a step of 175B",
+    "two-bases": "tax of 5 minutes in 10",
+    "two-of-three": "collectives of full sharding",
     "warmup-and-one": "microbatches of the first stage",
     "zero1-none": "bytes of ZeRO-1 over plain",
+    "zero1-on-eighty": "175B by ZeRO-1, of one GPU",
 }  # of the lines that have no name elsewhere
 
 
 def changeable() -> list[tuple[str, str]]:
     """All lines, group by group: what each is called, and its id."""
-    return [
-        (f"{name}: {_label(e)}", e.id) for kind, name in groups().items() for e in errata().values() if e.kind == kind
-    ]
+    return [(f"{e.id}: {_label(e)}", e.id) for kind in groups() for e in errata().values() if e.kind == kind]
 
 
 def _label(entry: Erratum) -> str:

@@ -88,8 +88,6 @@ class Apart(Panel):
         from ipywidgets import Dropdown, Layout, Stack, VBox, jslink
 
         shown = Stack([question.box() for question in self.questions.values()], selected_index=0)
-        if len(self.questions) == 1:
-            return VBox([shown])
         names = [(one_line.pencils()[id].label, id) for id in self.questions]
         look = {"style": {"description_width": "initial"}, "layout": Layout(width="480px", max_width=INSIDE)}
         chosen = Dropdown(options=names, description="question", **look)
@@ -105,8 +103,11 @@ def apart(kind: object, agrees: Agrees = by_its_digits) -> Apart | pictures.Said
     return Apart([errata()[id] for id in one_line.pencils() if errata()[id].kind == name], agrees)
 
 
-def factors() -> book.Figure:
-    """How far off the lines with a question are, where both numbers are of the same thing."""
-    known = {id: one for id, one in one_line.pencils().items() if not one.unlike}
-    against = {id: one.against for id, one in known.items() if one.against is not None}
-    return pictures.factors({id: one.label for id, one in known.items()}, against)
+ALONE, PIPED = "each by itself", "one after the other"
+
+
+def four_stages(batch: Any) -> book.Workbench:
+    """A batch of microbatches through four stages, as the sentence has it and as a pipeline has it."""
+    controls = {"way": [ALONE, PIPED], "microbatches": (1, 12)}
+    views: list[Any] = [pictures.idle, pictures.stages]
+    return book.workbench(batch, controls, views, title="When does a stage idle?", ranks=4, clock="virtual")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from labkit import book, cost
@@ -15,7 +15,7 @@ from labkit.chapters.cA_errata import suspects
 from labkit.chapters.cA_errata.drawing import WIDTH, Page, heading, legend
 from labkit.chapters.cA_errata.suspects import Story, TwoLevel
 from labkit.cost import slow_sync
-from labkit.cost.units import GB
+from labkit.cost.units import GB, format_seconds
 from labkit.course import errata, load
 from labkit.course.errata import Erratum, groups, questions
 from labkit.course.errors import did_you_mean
@@ -152,49 +152,6 @@ def by_formula(nbytes: float, size: int) -> dict[str, float]:
     return {PLAIN: ring, TABLE: ring, TEXT: ring + ring / 2}  # broadcasts of all parts send what an all-gather does
 
 
-def factors(labels: Mapping[str, str], against: Mapping[str, float]) -> book.Figure:
-    """Some lines as how many times their number is too large or too small: a logarithmic axis.
-
-    labels: by id what the number is called. against: the end of a range that is of the same thing; of other ranges, or
-    of a bound, the nearest end is taken. Lines whose number is not of the same thing are left out: what would follow
-    if it were so, and a limit beside words.
-    """
-    same = [e for e in errata().values() if e.id in labels and e.comes != "then" and not (e.quote and " " in e.says)]
-    known = [(e.claim().found / against[e.id] if e.id in against else e.factor or 1.0, e) for e in same]
-    rows = [
-        {"what": labels[e.id], "kind": groups()[e.kind], "it says": e.stated, "it comes to": found(e),
-         "divided by": e.claim().found / f, "factor": f} for f, e in known
-    ]  # fmt: skip
-    twice = sum(f >= 2 or f <= 0.5 for f, _ in known)
-    (least, low), (most, high) = (end(known, key=lambda pair: pair[0]) for end in (min, max))
-    said = f"{len(known)} numbers, and {twice} of them are off by a factor of 2 or more: from {least:.2g} times "
-    said += f"what is said ({labels[low.id]}) to {most:.2g} times ({labels[high.id]})."
-    svg = Page("What it comes to, over what it says", said)
-    y = heading(svg, "simulated", said) + 26
-
-    low_end, high_end = min(0.1, least) / 1.2, max(10, most) * 1.1
-
-    def at(factor: float) -> float:
-        return 225 + (WIDTH - 245) * math.log10(factor / low_end) / math.log10(high_end / low_end)
-
-    bottom = y + 17 * len(known) + 20 * len({e.kind for _, e in known})
-    for tick in (0.1, 0.5, 1, 2, 10):
-        svg.line(at(tick), y - 8, at(tick), bottom, faint=tick != 1)
-        svg.text(at(tick), y - 13, f"{tick:g}", 11, "middle")
-    for k, kind in enumerate(groups()):
-        if kind not in {e.kind for e in same}:
-            continue
-        svg.text(8, y + 12, groups()[kind], 11, bold=True)
-        y += 20
-        for factor, e in known:
-            if e.kind == kind:
-                look, (left, right) = series(k), sorted((at(factor), at(1)))
-                svg.text(217, y + 10, labels[e.id], 11, "end")
-                svg.rect(left, y, right - left, 11, fill=look.colour, hatch=look.hatch, hover=f"{factor:.3g}")
-                y += 17
-    return book.Figure("What it comes to, over what it says", "simulated", said, list(rows), svg.render(bottom + 6))
-
-
 def both_directions() -> book.Figure:
     """NVLink as its data sheet counts it, beside a port of InfiniBand, as a ring uses them."""
     whole, port = 900.0, slow_sync.PORT / 1e9
@@ -281,37 +238,16 @@ def one_failure() -> book.Figure:
     return book.Figure("From one failure to the next", "simulated", said, list(rows), svg.render(top + tall + 42))
 
 
-def four_stages(batch: int = 4, large: int = 32) -> book.Figure:
-    """Four stages with each microbatch by itself, and in a pipeline: when does a stage idle?"""
-    stages = 4
-    alone, piped = cost.naive_bubble_fraction(stages), cost.bubble_fraction(stages, batch)
-    said = f"If stages idled at both ends of each microbatch, 4 stages would idle for {alone:.0%} of the time. In a "
-    said += (
-        f"pipeline the next microbatch follows at once, so they idle at the two ends of the batch only: {piped:.0%} "
-    )
-    said += f"with {batch} microbatches, and {cost.bubble_fraction(stages, large):.0%} with {large}."
-    svg = Page("Four stages, four microbatches", said)
-    y = heading(svg, "simulated", said) + 20
-    slots = stages * batch
-    wide = (WIDTH - 80) / slots
-    for name, step in (("as the sentence has it", stages), ("in a pipeline", 1)):
-        last = step * (batch - 1) + stages
-        svg.text(8, y, name, 12, bold=True)
-        y += 8
-        for stage in range(stages):
-            svg.text(8, y + 14, f"stage {stage}", 11)
-            svg.rect(70, y, last * wide, 20, dash="2 3")
-            for m in range(batch):
-                look = series(m)
-                svg.rect(70 + (step * m + stage) * wide, y, wide, 20, fill=look.colour, hatch=look.hatch)
-                svg.rect(70 + (step * m + stage + 0.5) * wide - 8, y + 3, 16, 14, fill="#ffffff", stroke="#ffffff")
-                svg.text(70 + (step * m + stage + 0.5) * wide, y + 14, str(m), 11, "middle", on_colour=True)
-            y += 22
-        y += 26
-    svg.text(70, y - 4, "time →   (an empty place is a stage that idles)", 11)
-    rows = [{"": "each microbatch alone", "idle": alone}, {"": f"pipeline, {batch} microbatches", "idle": piped},
-            {"": f"pipeline, {large} microbatches", "idle": cost.bubble_fraction(stages, large)}]  # fmt: skip
-    return book.Figure("Four stages, four microbatches", "simulated", said, list(rows), svg.render(y + 6))
+def idle(run: Any) -> str:
+    """For which part of the run a stage has nothing to do, on average."""
+    whole = run.trace.duration * run.trace.world_size
+    part = 1 - sum(rank["compute"] for rank in run.trace.step_breakdown()) / whole
+    return f"In {format_seconds(run.trace.duration)} a stage idles for **{part:.0%}** of the time ({run.trace.badge})."
+
+
+def stages(run: Any) -> book.Figure:
+    """What each stage does, by time."""
+    return book.timeline(run.trace, title="Microbatches go through four stages", arrows=False)
 
 
 def phases(two_level: TwoLevel) -> book.Figure:
