@@ -102,6 +102,11 @@ def test_of_two_buckets_in_another_order_those_of_one_size_are_mixed_in_silence_
     )
     of_seven = SimpleNamespace(world_size=7, spans=right.trace.spans, collectives=right.trace.collectives)
     assert order._in_bytes(loud, of_seven).endswith("rank 0 brought 199,936; the other ranks were not there yet.")
+    said = order.outcomes({0: silent, 3: loud}, right).text
+    assert "in the other order" in said and "The last two have different sizes" in said and said.count("- buckets") == 2
+    said = order.outcomes({0: loud, 3: loud}, right).text
+    assert "have different sizes, and labkit" in said and "The last two differ as well" in said
+    assert "Both gradients are those of stage C." in order.outcomes({0: right.results, 3: right.results}, right).text
     assert order.told("rank 1 was killed", 3, right).endswith("bytes): rank 1 was killed")
     for late in (0, 3):
         gradients = order.outcome(run, late, True)

@@ -208,13 +208,15 @@ def test_a_hidden_cause_is_seen_in_the_row_that_does_not_wait(cause: str) -> Non
     assert rows == [usual, [*CURES[cause], 0], usual]
     pieces = [round(float(str(row["longest computing, ms"])), 3) for row in drawn.rows]
     assert pieces == [80, {"disk": 80, "GPU": 120, "pauses": 20}[cause], 80]
-    assert "one of 'disk', 'GPU' and 'pauses'" in pictures.suspected(run, cause, 1, None)
-    assert pictures.suspected(run, cause, 1, cause).startswith("Yes, it is rank 1, and you have named the cause.")
+    assert "one of 'disk', 'GPU' and 'pauses'" in pictures.suspected(run, trouble, 1, None)
+    assert pictures.suspected(run, trouble, 1, cause).startswith("Yes, it is rank 1, and you have named the cause.")
     for wrong in set(CAUSES) - {cause}:
-        assert f"The rank is right, but {wrong!r} does not explain its row." in pictures.suspected(run, cause, 1, wrong)
-    assert "is not among the causes" in pictures.suspected(run, cause, 1, "network")
-    assert "Rank 0 itself waits for 40 ms" in pictures.suspected(run, cause, 0, cause)
-    assert "`'1'` is not a rank" in pictures.suspected(run, cause, "1", cause)
+        assert f"The rank is right, but {wrong!r} does not explain its row." in pictures.suspected(
+            run, trouble, 1, wrong
+        )
+    assert "is not among the causes" in pictures.suspected(run, trouble, 1, "network")
+    assert "Rank 0 itself waits for 40 ms" in pictures.suspected(run, trouble, 0, cause)
+    assert "`'1'` is not a rank" in pictures.suspected(run, trouble, "1", cause)
 
 
 @pytest.mark.ranks
@@ -330,16 +332,6 @@ def test_where_the_replicas_have_gone_is_seen_before_anybody_presses_play() -> N
     assert drawn.step == len(drawn.frames) - 1 == 4
 
 
-def test_how_much_faster_accumulation_is_has_as_many_digits_as_what_it_was_computed_from() -> None:
-    speeds = {(8, 1): 70.65, (8, 4): 71.0, (32, 1): 79.38, (32, 4): 172.8}
-    drawn = pictures.speeds(lambda n, a: speeds[n, a], (8, 32), (1, 4))
-    assert drawn.sentence == (
-        "The bars are samples a second. "
-        "With a = 4 training is hardly faster on 8 GPUs and 2.2 times as fast on 32 GPUs, compared with a = 1."
-    )
-    assert [row["a = 1"] for row in drawn.rows] == [71, 79]
-
-
 @pytest.mark.parametrize("somebody", [True, False])
 def test_of_several_runs_a_line_says_which_is_under_way_and_goes_in_the_end(
     somebody: bool, monkeypatch: pytest.MonkeyPatch
@@ -384,6 +376,6 @@ def test_the_best_packet_is_one_that_a_reader_has_tried(monkeypatch: pytest.Monk
 
 def test_what_grows_with_the_ranks_of_a_ring() -> None:
     for ranks, passes in ((8, 1), (8, 4), (32, 1)):
-        samples, rounds = 16 * ranks * passes, round(cost.ring_all_reduce_time(0, ranks, 1.0, 0.0))
-        row = f"| {ranks} | {passes} | 16 | {samples} | {rounds} | {samples / rounds:.1f} |"
+        samples, sent = 16 * ranks * passes, cost.ring_all_reduce_bytes(1, ranks)
+        row = f"| {ranks} | {passes} | 16 | {samples} | {sent:.2f} $M$ | {16 * passes} |"
         assert row in TEXT, row

@@ -25,6 +25,23 @@ WAIT = """
                 end(work)
 """
 
+IN_ORDER = """
+            def overlapped_in_order(loss, buckets, group):
+                place = {p: n for n, bucket in enumerate(buckets) for p in bucket}
+                missing, under_way = [len(bucket) for bucket in buckets], []
+
+                def arrived(p):
+                    missing[place[p]] -= 1
+                    HOOK
+
+                hooks = [p.register_post_accumulate_grad_hook(arrived) for p in place]
+                loss.backward()
+                for work in under_way:
+                    end(work)
+                for hook in hooks:
+                    hook.remove()
+"""
+
 WRONG = {
     "average_gradients": {
         "def average_gradients(model, count, group):\n    pass": "nothing was sent",
@@ -55,6 +72,12 @@ WRONG = {
             for p in model.parameters():
                 p.grad = all_reduce(p.grad, group) / total
         """: "you did not multiply this rank's mean gradient by its `count` first",
+        """
+        def average_gradients(model, count, group):
+            total = all_reduce(torch.tensor(count), group).item()
+            for p in model.parameters():
+                p.grad = all_reduce(p.grad, group) * (count / total)
+        """: "Weight a rank's own gradients *before*",
         """
         def average_gradients(model, count, group):
             total = all_reduce(torch.tensor(float(count)), group)
@@ -187,6 +210,20 @@ WRONG = {
         + BACK
         + WAIT: "does a bucket wait for its own gradients only?",
         GIVEN + HOOK + HANG + BACK + WAIT: "of your hooks still hang on the parameters",
+    },
+    "overlapped_in_order": {
+        IN_ORDER.replace("HOOK", "pass"): "a rank made 0 all-reduces for 4 buckets",
+        IN_ORDER.replace(
+            "HOOK", "if missing[place[p]] == 0: under_way.append(begin(buckets[place[p]], group))"
+        ): "Rank 1 sent bucket 1 before bucket 0",
+        IN_ORDER.replace(
+            "HOOK",
+            "if len(under_way) < len(buckets) and missing[len(under_way)] == 0: "
+            "under_way.append(begin(buckets[len(under_way)], group))",
+        ): "look at the next one too",
+        IN_ORDER.replace(
+            "HOOK", "if not any(missing): under_way.extend(begin(bucket, group) for bucket in buckets)"
+        ): "they left too late",
     },
     "accumulate": {
         "def accumulate(model, pieces, loss_of):\n    pass": "No parameter has a gradient",

@@ -13,7 +13,7 @@ from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import listing
 from labkit.book.frontend import live
-from labkit.chapters.c04_data_parallelism.machine import CAUSES
+from labkit.chapters.c04_data_parallelism.machine import CAUSES, Trouble
 from labkit.chapters.c04_data_parallelism.steps import box, ticks
 
 
@@ -119,14 +119,14 @@ def latest(run: Any) -> int:
     return min(waits, key=waits.__getitem__)
 
 
-def is_answered(*answers: object) -> bool:
-    """Whether the reader has answered all of it; on a page without a reader nobody is waited for."""
-    return not live() or None not in answers
+def is_found(trouble: Trouble, rank: object, because: object) -> bool:
+    """Whether the reader has found the rank and the cause; on a page without a reader nobody is waited for."""
+    return not live() or (rank, because) == trouble.hidden
 
 
-def suspected(run: Any, cause: str, rank: object, because: object) -> str:
+def suspected(run: Any, trouble: Trouble, rank: object, because: object) -> str:
     """What to say to a reader who thinks that the others wait for `rank`, `because` of one of CAUSES. None: not yet."""
-    ranks, times = run.trace.world_size, _times(run)
+    (_, cause), ranks, times = trouble.hidden, run.trace.world_size, _times(run)
     if rank is None:
         return "Put the number of a rank in the place of the first `None`, and run this cell again."
     if type(rank) is not int or not 0 <= rank < ranks:

@@ -7,14 +7,14 @@ So here the gradients come as ever, and only the hooks of some of them are calle
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from labkit import RankFailed
+from labkit import RankFailed, book
 from labkit.book.drawing.units import listing
 from labkit.chapters.c04_data_parallelism.steps import step_of
 
@@ -94,3 +94,32 @@ def told(came: list[Tensor] | str, k: int, stage_c: Any) -> str:
         f"buckets {k} and {k + 1} ({sizes} bytes): no error. Rank 0's gradient is {zero:.2%} away from "
         f"that of stage C, and rank 1's {one:.2%}."
     )
+
+
+def outcomes(came: Mapping[int, list[Tensor] | str], stage_c: Any) -> book.Conclusion:
+    """What came of it, for each bucket that was late on rank 1, and what that means."""
+    right = stage_c.results[0]
+    first, *_, last = (not isinstance(what, str) for what in came.values())
+    wrong = sum(isinstance(what, str) or max(distances(what, right)) > 1e-6 for what in came.values())
+    return book.conclude(
+        "\n".join(f"- {told(what, k, stage_c)}" for k, what in came.items()).replace("{", "{{").replace("}", "}}"),
+        "\n\n",
+        {
+            "wrong == 0": "Both gradients are those of stage C.",
+            "first": "The first two buckets have the same size, because the blocks of the model are alike. So no "
+            "rank could notice that rank 1 had sent them in the other order: two all-reduces added the gradients of "
+            "one layer to those of another, without an error. The ranks do not even hold the same wrong gradient, so "
+            "the replicas drift apart.",
+            "True": "At this width the first two buckets have different sizes, and labkit, which compares what the "
+            "ranks bring, raises an error. If they had the same size, the gradients of one layer would be added to "
+            "those of another without an error.",
+        },
+        {
+            "wrong == 0": "",
+            "last": "The last two buckets have the same size as well, and with them it is the same.",
+            "first": "The last two have different sizes, so labkit, which compares what the ranks bring, raises "
+            "an error.",
+            "True": "The last two differ as well.",
+        },
+        wrong=wrong, first=first, last=last,
+    )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ from labkit.chapters.c04_data_parallelism.counting import (
 from labkit.chapters.c04_data_parallelism.drifting import drift as drift
 from labkit.chapters.c04_data_parallelism.filling import filling as filling
 from labkit.chapters.c04_data_parallelism.lateness import (
-    is_answered as is_answered,
+    is_found as is_found,
     late_steps as late_steps,
     profile as profile,
     share_late as share_late,
@@ -69,6 +69,8 @@ def lanes(steps: Mapping[str, Step], badge: str, title: str, until: float = 0.0,
             box(svg, x(a), y + 18, x(b) - x(a), 24, label, ORANGE, f"{label}: {1e3 * (b - a):.1f} ms")
             if label == "logits" and text_width(label, 11) + 4 >= x(b) - x(a):
                 svg.text((x(a) + x(b)) / 2, y + 14, label, 11, "middle")
+        if text_width("backward pass", 11) < 0.7 * (x(one.over) - x(one.backward)):
+            svg.text((x(one.backward) + x(one.over)) / 2, y + 14, "backward pass", 11, "middle")
         if one.waits > LEAST:
             wide = x(one.slowest) - x(one.over)
             box(svg, x(one.over), y + 18, wide, 24, "waits", GREY, f"waits: {1e3 * one.waits:.1f} ms", "\\")
@@ -185,19 +187,3 @@ def losses(often: Sequence[float], seldom: tuple[int, Sequence[float]], run: Any
     said = f"After {len(often)} passes, with the same samples in each line, the mean loss is {listing(told)}."
     shown = {name[passes]: curve for passes, curve in sorted(curves.items())}
     return book.lines(shown, x="pass", y="loss", title="The same samples, with fewer updates", sentence=said)
-
-
-def speeds(samples_a_second: Callable[[int, int], float], gpus: Sequence[int], passes: Sequence[int]) -> book.Figure:
-    """Samples a second for so many GPUs and passes before an update."""
-    exact = {f"a = {a}": {f"{n} GPUs": samples_a_second(n, a) for n in gpus} for a in passes}
-    (first, once), (second, often) = exact.items()
-    gains = {name: often[name] / once[name] for name in once}
-    told = [
-        f"hardly faster on {name}" if gain < 1.05 else f"{gain:.2g} times as fast on {name}"
-        for name, gain in gains.items()
-    ]
-    said = f"The bars are samples a second. With {second} training is {listing(told)}, compared with {first}."
-    bars = {a: {name: round(speed) for name, speed in each.items()} for a, each in exact.items()}
-    return book.bars(
-        bars, title="Samples a second of GPT-2, on one node and on four", unit="", badge="simulated", sentence=said
-    )

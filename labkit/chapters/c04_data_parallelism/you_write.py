@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from labkit import collectives
 from labkit.book.drawing.units import listing
 from labkit.chapters.c04_data_parallelism.checks import gradients_on_one
+from labkit.chapters.c04_data_parallelism.order import arrive_late
 from labkit.grading.checks.student import Slips, StudentError
 from labkit.grading.writing import Reader, you_write
 from labkit.models import MLP, MLPConfig
@@ -90,6 +91,8 @@ def joined_batch(student: Reader) -> str:
             "Only the last gradient is added up: should the all-reduce stand inside the loop?": [
                 [*mine[:-1], right[-1]] for mine in scaled
             ],
+            "What you weight is the sum over the ranks, with this rank's share. Weight a rank's own gradients *before* "
+            "they are added up.": [[c * g / whole for g in sums] for c in counts],
             kept if any(run.bytes_sent) else nothing: own,
         }  # fmt: skip
         student.expect_results(run, [right] * n, slips, within=1e-5)
@@ -300,7 +303,95 @@ def overlapped(loss: Tensor, buckets: list[list[nn.Parameter]], group: Group) ->
         hook.remove()
 
 
-# 4: several passes for one all-reduce ----------------------------------------------------------------------------
+# 4: in the same order on every rank ------------------------------------------------------------------------------
+
+EVEN = (6,) * (LAYERS + 1)  # widths: all buckets have the same size, so that an exchange raises no error
+
+
+def in_one_order(student: Reader) -> str:
+    def call(write: Callable[..., Any], mine: tuple[Tensor, Tensor, int], group: Group) -> list[Tensor | None]:
+        x, y, late = mine
+        model = announce_backward(MLP(MLPConfig(EVEN)).double(), group)
+        layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+        buckets = [list(reversed(list(layer.parameters()))) for layer in reversed(layers)]
+        if group.rank == 1:
+            arrive_late(buckets[late], after=buckets[late + 1])
+        write(F.mse_loss(model(x), y), buckets, group)
+        return gradients_of(model)
+
+    for n, late in zip(student.sizes((2, 3)), (0, LAYERS - 2), strict=True):
+        batches = [tuple(student.tensor(5, 6, dtype=torch.float64) / 8 for _ in "xy") for _ in range(n)]
+        own = [gradients_on_one(MLP(MLPConfig(EVEN)).double(), *batch) for batch in batches]
+        try:
+            run = student.through("overlapped_in_order", n, [(*batch, late) for batch in batches], call)
+        except StudentError as error:
+            stuck = any(word in f"{error}" for word in ("Deadlock", "Mismatch", "wait for it"))
+            said = (
+                f"With {n} ranks, rank 1's bucket {late} is full after bucket {late + 1}, and then a bucket never left "
+                "on this rank. When a bucket leaves, look at the next one too: it may have been full for a while."
+            )
+            student.expect(not stuck, said)
+            raise
+        right = [sum(parts) / n for parts in zip(*own, strict=True)]
+        student.expect(any(g is not None for g in run.results[0]), "No parameter has a gradient: call loss.backward().")
+        for order in run.order:
+            said = "With {n} ranks a rank made {k} all-reduces for {all} buckets. After one has left, look at the next."
+            student.expect(len(order.calls) == LAYERS, said, n=n, k=len(order.calls), all=LAYERS)
+        begun = [len(run.order[0].begun_by(layer)) for layer in range(LAYERS - 1, 0, -1)]
+        said = (
+            "On rank 0, where the buckets fill in their order, they left too late: begin each in the hook, in its turn."
+        )
+        student.expect(all(k > b for b, k in enumerate(begun)), said)
+        slips: Slips = {
+            f"Rank 1 sent bucket {late + 1} before bucket {late}, because it was full first. So gradients of one layer "
+            "were added to those of another. A bucket may leave only when all buckets before it have left.": _exchanged(
+                own, late
+            ),
+            "All buckets left in time, but the gradients are as they were: who calls `end`?": own,
+        }
+        student.expect_results(run, [right] * n, slips, within=1e-9)
+    return (
+        "With 2 and 3 ranks, all ranks sent their buckets in the same order, although one of them filled up late on "
+        "rank 1."
+    )
+
+
+def _exchanged(own: Sequence[Sequence[Tensor]], late: int) -> list[list[Tensor]]:
+    """What the ranks have if rank 1 sends bucket `late` after the next one. own: by rank, in the model's order."""
+    n, layer = len(own), LAYERS - 1 - late  # bucket 0 is the last layer
+    pairs = {2 * layer + k: 2 * (layer - 1) + k for k in (0, 1)}  # weight and bias of the two layers
+    swapped = pairs | {b: a for a, b in pairs.items()}
+    results = []
+    for rank in range(n):
+        mine = []
+        for k in range(2 * LAYERS):
+            call = swapped.get(k, k) if rank == 1 else k  # the all-reduce that filled it, by what the others bring
+            parts = [own[r][swapped.get(call, call) if r == 1 else call] for r in range(n)]
+            mine.append(torch.stack(parts).mean(0))
+        results.append(mine)
+    return results
+
+
+@you_write(in_one_order)
+def overlapped_in_order(loss: Tensor, buckets: list[list[nn.Parameter]], group: Group) -> None:
+    """As `overlapped`, but on every rank the buckets leave in their order."""
+    place = {p: n for n, bucket in enumerate(buckets) for p in bucket}
+    missing, under_way = [len(bucket) for bucket in buckets], []  # type: ignore[var-annotated]
+
+    def arrived(p):  # type: ignore[no-untyped-def]
+        missing[place[p]] -= 1
+        while len(under_way) < len(buckets) and missing[len(under_way)] == 0:
+            under_way.append(begin(buckets[len(under_way)], group))
+
+    hooks = [p.register_post_accumulate_grad_hook(arrived) for p in place]
+    loss.backward()
+    for work in under_way:
+        end(work)
+    for hook in hooks:
+        hook.remove()
+
+
+# 5: several passes for one all-reduce ----------------------------------------------------------------------------
 
 PASSES = 3
 Piece = tuple[Tensor, Tensor]  # what one pass reads: inputs and targets
