@@ -29,5 +29,6 @@ from .timelines.diagnosing import diagnosis as diagnosis
 from .timelines.schedules import schedule as schedule
 from .timelines.timelines import timeline as timeline
 from .timelines.waits import wait_for as wait_for
+from .turns import in_turn as in_turn
 from .watching import Dashboard as Dashboard, dashboard as dashboard
 from .workbenches.bench import Workbench as Workbench, workbench as workbench

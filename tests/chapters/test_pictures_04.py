@@ -16,6 +16,7 @@ import labkit
 import labkit.collectives
 import labkit.parallel
 from labkit import Link, Network, cost
+from labkit.book import in_turn
 from labkit.chapters.c04_data_parallelism import arithmetic, breaking, panels, pictures, reading
 from labkit.chapters.c04_data_parallelism.machine import (
     BACKWARD,
@@ -28,7 +29,6 @@ from labkit.chapters.c04_data_parallelism.machine import (
     text_loss,
 )
 from labkit.chapters.c04_data_parallelism.steps import milliseconds, step_of
-from labkit.chapters.c04_data_parallelism.turns import in_turn
 from labkit.chapters.c04_data_parallelism.you_write import into_buckets, overlapped
 from labkit.models import GPTConfig
 from labkit.parallel import Sampler

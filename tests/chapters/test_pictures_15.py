@@ -56,6 +56,26 @@ def test_a_plan_made_small_uses_all_ranks_and_the_axes_of_the_plan() -> None:
         assert (config.tp, config.pp, config.cp, config.dp, config.data) == wanted and config.size == 8
 
 
+@pytest.mark.parametrize("machine", panels.CLUSTERS)
+@pytest.mark.parametrize("batch", [256, 1024])
+def test_every_plan_that_a_reader_can_choose_can_run_small(machine: str, batch: int) -> None:
+    for model in ("GPT-3 175B", "Llama 3 70B"):
+        for one in panels.searched(model, machine, "full", batch).best:
+            config = small.shape_of(one.plan)
+            assert config.size == 8 and small.BATCH % (config.dp * config.microbatches) == 0, (one.plan, config)
+
+
+def test_what_hides_of_an_axis_is_a_part_of_what_it_takes_alone() -> None:
+    few, many = (
+        {check.axis: check for check in planner.bandwidth_check(planner.estimate(
+            MODELS["GPT-3 175B"], planner.h100_cluster(1024), Plan(8, 8, data=16, microbatch=64 // m, microbatches=m)
+        ))}["data"] for m in (8, 64)
+    )  # fmt: skip
+    assert few.waited < many.waited < many.alone == pytest.approx(few.alone)
+    assert many.alone > many.seconds, "software does not reach the full rate"
+    assert f"of which {1 - many.waited / many.alone:.0%} hide" in planner.bandwidth_sentence(many)
+
+
 def test_a_memo_is_answered_point_by_point() -> None:
     model, cluster = MODELS["Llama 3 70B"], planner.h100_cluster(256)
     plan = Plan(8, 4, data=8, microbatches=64, sharding="zero1")

@@ -58,7 +58,7 @@ def test_tensor_parallelism_across_nodes_cannot_hide() -> None:
     ]
     assert [check.link for check in checks] == ["node", "cluster"]
     assert checks[0].waited < checks[1].waited
-    assert "The step waits" in planner.bandwidth_sentence(checks[0])
+    assert "So the step waits" in planner.bandwidth_sentence(checks[0])
 
 
 # The chapter's figures

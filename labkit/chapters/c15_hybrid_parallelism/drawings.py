@@ -238,7 +238,8 @@ def stacked(
                 x += value * scale
         line = left + limit * scale if limit else 0.0
         beside = line + 4 if limit and x + 5 < line + 4 < x + 40 else x + 5  # not across the line
-        svg.text(beside, at + 13, f"{sum(bar.values()):.3g}", 10.5)
+        whole = sum(bar.values())
+        svg.text(beside, at + 13, f"{whole:,.0f}" if whole >= 1000 else f"{whole:.3g}", 10.5)
     bottom = top + 24 * len(bars)
     if limit:
         place = left + limit * scale

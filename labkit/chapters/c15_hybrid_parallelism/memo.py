@@ -62,7 +62,7 @@ def _price(one: planner.Estimate, tokens: float) -> str:
     run = one.run(tokens)
     price = (
         f"no price of a {one.cluster.gpu.name} is at hand" if one.cluster.price is None
-        else f"${run['dollars'] / 1e6:,.2f} million {one.cluster.price_said}"
+        else f"${run['dollars'] / 1e6:,.2f} million {one.cluster.price_said}".replace("$", r"\$")  # no formula
     )  # fmt: skip
     return (
         f"{tokens / 1e9:,.0f} billion tokens take {format_seconds(3600 * run['hours'], 3)} without a failure, "

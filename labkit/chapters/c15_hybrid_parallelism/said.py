@@ -56,19 +56,25 @@ def three(ran: Mapping[str, Any], plain: Any, ring: Any) -> book.Conclusion:
     )  # fmt: skip
 
 
-def links(checks: Mapping[tuple[str, str], AxisCheck]) -> book.Conclusion:
+def links(checks: Mapping[tuple[str, str], AxisCheck], microbatches: int = 64) -> book.Conclusion:
     """(cut, axis) -> check of two cuts, of which the second has its tensor ranks on two nodes."""
     narrow, wide = dict.fromkeys(name for name, _ in checks)
     inside, across, hop = checks[narrow, "tensor"], checks[wide, "tensor"], checks[narrow, "pipeline"]
+    data = checks[narrow, "data"]
     return book.conclude(
         "The sums of TP 8 take {inside:.0%} of the time of computing on NVLink. With TP 16 a part of each sum must "
         "leave the node, and a step waits {longer:.2g} times as long for them. Messages between stages take "
         "{hop:.1%}. This axis is so modest that stages are what one puts furthest apart: Alibaba's network HPN lets "
         "only pipelines cross from one pod to another, where links are shared "
-        "([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265), chapter 21). Such a *feasibility check* "
+        "([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265), chapter 21).\n\n"
+        "And the data axis? A gradient is final only when the last microbatch has added to it, so its sum can hide "
+        "behind the backward pass of this one microbatch and no other. With {m} microbatches in a step that is not "
+        "much, and {hidden:.0%} of it hide here. With fewer and larger microbatches more of it would. Such a "
+        "*feasibility check* "
         "needs no run, and rules out most of the bad plans. The first question below is about the two lines for the "
         "tensor axis, so look at which links each of them names.",
-        inside=inside.share, longer=across.waited / inside.waited, hop=hop.share,
+        inside=inside.share, longer=across.waited / inside.waited, hop=hop.share, m=microbatches,
+        hidden=1 - data.waited / data.alone,
     )  # fmt: skip
 
 

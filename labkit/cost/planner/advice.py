@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from labkit.cost.planner.cluster import Cluster
 from labkit.cost.planner.model import Model
-from labkit.cost.planner.predicted import Estimate
+from labkit.cost.planner.predicted import Estimate, estimate
 from labkit.cost.planner.search import Search, search
 from labkit.cost.planner.space import Space
 from labkit.cost.planner.wires import AXES, lay
@@ -98,7 +98,8 @@ class AxisCheck:
     """One axis of a plan on its slowest link. nbytes: that a GPU sends over it in a step.
 
     Of a collective that is done level by level, only a part goes out of a domain. seconds: at the link's full rate.
-    share: of the time that the GPU computes. waited: seconds that the step really waits, after overlap.
+    share: of the time that the GPU computes. alone: seconds at the rate that software reaches, with nothing hidden.
+    waited: seconds that the step really waits, after overlap.
     """
 
     axis: str
@@ -106,6 +107,7 @@ class AxisCheck:
     nbytes: float
     seconds: float
     share: float
+    alone: float
     waited: float
 
 
@@ -116,6 +118,8 @@ def bandwidth_check(one: Estimate) -> list[AxisCheck]:
     link, or to cut it less.
     """
     busy = sum(one.parts[part] for part in ("computing", "uneven", "recomputed"))
+    hides_nothing = replace(one.cluster.efficiency, overlaps=frozenset())
+    alone = estimate(one.model, replace(one.cluster, efficiency=hides_nothing), one.plan).parts
     checks = []
     wires = lay(one.cluster, one.plan.cut)
     for axis in AXES:
@@ -124,23 +128,21 @@ def bandwidth_check(one: Estimate) -> list[AxisCheck]:
             rings = axis in ("tensor", "data") and lies.regular and lies.depth > 1
             nbytes = one.sent[axis] / (lies.members[lies.depth - 2] if rings else 1)
             seconds = nbytes / one.cluster.topology.level(one.link[axis]).share
-            waited = one.parts["messages" if axis == "pipeline" else axis]
-            checks.append(AxisCheck(axis, one.link[axis], nbytes, seconds, seconds / busy, waited))
+            part = "messages" if axis == "pipeline" else axis
+            known = axis, one.link[axis], nbytes, seconds, seconds / busy
+            checks.append(AxisCheck(*known, max(alone[part], one.parts[part]), one.parts[part]))
     return checks
 
 
 def bandwidth_sentence(check: AxisCheck) -> str:
     """The check of one axis in words."""
-    hidden = 1 - check.waited / check.seconds if check.seconds else 1.0
-    verdict = (
-        "there is not enough computing to hide it behind" if check.share > 1
-        else "none of it hides behind computing" if hidden < 0.01
-        else f"{hidden:.0%} of that hides behind computing"
-    )  # fmt: skip
+    hidden = 1 - check.waited / check.alone if check.alone else 0.0
+    verdict = f"of which {hidden:.0%} hide behind computing" if hidden >= 0.01 else "and nothing of that is hidden"
     return (
-        f"A GPU sends {format_bytes(check.nbytes)} a step for the {check.axis} axis over the {check.link} links, "
-        f"{format_seconds(check.seconds, 3)} at their full rate or {100 * check.share:.1f} percent of the time that it "
-        f"computes: {verdict}. The step waits {format_seconds(check.waited, 3)} for it."
+        f"A GPU sends {format_bytes(check.nbytes)} a step for the {check.axis} axis over the {check.link} links: "
+        f"{format_seconds(check.seconds, 3)} at their full rate, which is {100 * check.share:.1f} percent of the time "
+        f"that it computes. With latencies, and at the rate that software reaches, it is "
+        f"{format_seconds(check.alone, 3)}, {verdict}. So the step waits {format_seconds(check.waited, 3)} for it."
     )
 
 
