@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDTH = 760  # of the SVG, in pixels: the text column of a notebook
+LEAST_PART = 0.75  # of its width: smaller an image does not get, so that its letters stay readable
 ROWS_IN_TEXT = 40
 ROWS_IN_PAGE = 200
 CONFIG = {"displaylogo": False, "modeBarButtons": [["zoom2d", "pan2d", "resetScale2d"]]}  # of every plot
@@ -83,7 +84,9 @@ class Figure:
         """
         data = base64.b64encode(re.sub(rf"{INK}\b", INK_ON_WHITE, self.svg).encode()).decode()
         words = escape(self.alt()["image/svg+xml"]["alt"])
-        look = "max-width: 100%; min-width: 620px; background: white"
+        width = re.search(r'viewBox="0 0 ([0-9]+)', self.svg)
+        least = LEAST_PART * int(width[1]) if width else 0
+        look = f"max-width: 100%; min-width: {least:.0f}px; background: white"
         image = f'<img alt="{words}" src="data:image/svg+xml;base64,{data}" style="{look}"/>'
         return f'<div style="overflow-x: auto" tabindex="0">{image}</div>'
 

@@ -95,8 +95,8 @@ def how_good(points: Points, line: Any, size: int) -> book.Conclusion:
             "unseen == 'latency'": "With {ranks} ranks on this machine, bytes travel at {speed} [measured]. These "
             "tensors are too large to show what a message costs: beside the bytes it is lost in the noise. Make "
             "`megabytes` smaller to measure it.",
-            "True": "With {ranks} ranks on this machine, a message costs {alpha}, and its bytes travel at {speed} "
-            "[measured].",
+            "True": "With {ranks} ranks on this machine, a message costs $\\alpha$ = {alpha}, and its bytes travel at "
+            "{speed}, which is $1/\\beta$ [measured].",
         },
         {
             "unseen": "",

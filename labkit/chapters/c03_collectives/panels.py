@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -21,14 +21,6 @@ def scatter(x: torch.Tensor, group: Group) -> torch.Tensor:
     """Parts of rank 0's tensor, one to each rank; what the others have counts for its shape and dtype alone."""
     given = x if group.rank == 0 else None
     return collectives.naive_scatter(given, group, like=x[:1].clone())
-
-
-CALLS = {
-    "all_reduce": collectives.ring_all_reduce, "reduce_scatter": collectives.ring_reduce_scatter,
-    "all_gather": collectives.ring_all_gather, "all_to_all": collectives.pairwise_all_to_all,
-    "broadcast": collectives.tree_broadcast, "reduce": collectives.tree_reduce,
-    "scatter": scatter, "gather": collectives.naive_gather,
-}  # fmt: skip
 
 
 def choice(label: str, options: Any, value: Any) -> Any:
@@ -55,9 +47,9 @@ def one_slip(slip: Run, world_size: int, **options: Any) -> book.Workbench:
     return book.workbench(slip, controls, views, title="One slip", ranks=world_size, **options)
 
 
-def who_gets_what(tour: Run, **options: Any) -> book.Workbench:
-    """Each collective on small whole numbers."""
-    controls = {"collective": list(CALLS), "ranks": (2, 8)}
+def who_gets_what(tour: Run, calls: Mapping[str, Run], **options: Any) -> book.Workbench:
+    """Each of the collectives `calls` on small whole numbers."""
+    controls = {"collective": list(calls), "ranks": (2, 8)}
     views: list[View] = [pictures.brought_and_got, pictures.cost_of_call, pictures.messages]
     return book.workbench(tour, controls, views, title="Who gets what?", ranks=4, **options)
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from labkit import cost
 from labkit.chapters.cA_errata.apart import pencils
-from labkit.cost import slow_sync
 from labkit.cost.units import GB
 from labkit.course import errata
 
@@ -71,11 +70,8 @@ def agreeing() -> list[Number]:
     """Numbers that are as the sources say, some with many digits and some with a single one."""
     nvlink, infiniband = cost.wires.NVLINK.bandwidth, cost.wires.INFINIBAND.bandwidth
     return [
-        Number("003 1.2.1.3", "flat ring", "ms", "239.8", 1e3 * slow_sync.flat_seconds()),
-        Number("003 1.2.3", "state of 7B", "GB", "112", cost.state_bytes(7e9) / GB),
         Number("003 1.2.3", "7B by ZeRO-3 on 64 GPUs", "GB", "1.75", cost.zero_state_bytes(7e9, 64, 3) / GB),
         Number("003 1.4", "state of 175B", "GB", "2800", cost.state_bytes(175e9) / GB),
-        Number("003 1.4", "175B by ZeRO-3 on 64 GPUs", "GB", "43.8", cost.zero_state_bytes(175e9, 64, 3) / GB),
         Number("003 1.4", "parameters of 175B, in GPUs of 80 GB", "times", "4", 350 / 80),
         Number("003 1.4.2.2", "bubble, 8 stages, 32 microbatches", "%", "17.9", 100 * cost.bubble_fraction(8, 32)),
         Number("003 1.4.2.3", "NVLink over InfiniBand", "times", "9", nvlink / infiniband),

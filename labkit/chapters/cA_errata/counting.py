@@ -25,16 +25,13 @@ def counted() -> book.Conclusion:
 def found_by() -> book.Conclusion:
     """To how many lines each question is the first that we would put, and which line none of them finds."""
     first = [e.caught[0] for e in errata().values() if e.caught]
-    most, *others = sorted(questions(), key=first.count, reverse=True)
+    ranked = sorted(questions(), key=first.count, reverse=True)
     left = [e for e in errata().values() if not e.caught]
     return book.conclude(
         "We put each of the {all} lines under the question that would have found it, or under the first of them if "
-        "there are several: {many} under *{most}*, which needs no more than the text itself, and {others}. We did that "
-        "after the lines were known, so it is no proof that you would have found them. One is left: {left} For that "
-        "you have to know the format.",
+        "there are several:\n\n{listed}\n\nWe did that after the lines were known, so it is no proof that you would "
+        "have found them. One is left: {left} For that you have to know the format.",
         all=len(errata()),
-        most=questions()[most],
-        many=first.count(most),
-        others=", ".join(f"{first.count(id)} (*{questions()[id]}*)" for id in others),
+        listed="\n".join(f"- {first.count(id)}: *{questions()[id]}*" for id in ranked),
         left=" ".join(pictures.claimed(e) for e in left),
     )

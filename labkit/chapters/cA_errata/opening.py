@@ -58,11 +58,11 @@ class Opening(Panel):
         choice.observe(chose, "value")
         return box
 
-    def told(self, ranks: int = 4) -> book.Conclusion:
+    def told(self) -> book.Conclusion:
         """What both programs send, as real ranks did it, and what follows from that."""
         if book.live() and self.chosen is None:
             return book.conclude("First choose an answer above. Then run this cell again.")
-        times = {}
+        times, ranks = {}, int(self.bench.settings["ranks"])
         for way in WAYS[1:]:
             run = labkit.launch(partial(self._run, way=way), ranks)
             times[way] = sum(run.trace.bytes_sent()) / (ranks * cost.ring_all_reduce_bytes(run.results[0][0], ranks))
@@ -71,6 +71,8 @@ class Opening(Panel):
             "On {ranks} ranks the program of the text sends {text:.3g} times as much as plain data parallelism, and "
             "the program of the table",
             {"abs(table - 1) < 0.001": "exactly as much.", "True": "{table:.3g} times as much."},
+            "It is the same with any number of ranks, because each step sends a whole multiple of $\\frac{{N-1}}{{N}}$ "
+            "of the gradient.",
             {"chosen is None": "", "chosen == truth": "You expected that.", "True": "You expected something else."},
             {"text > 1.01 and abs(table - 1) < 0.01": "So the two sentences cannot describe the same program. Both "
              "programs exist: PyTorch's `ZeroRedundancyOptimizer` under DDP works as the text says, and the ZeRO paper "

@@ -21,7 +21,7 @@ from labkit.course.errata import Erratum, groups, questions
 from labkit.course.errors import did_you_mean
 
 HEAD = ("where, and the chapter", "what it says", "why that cannot be, and what to ask", "it comes to")
-COMES = {"right": "right", "then": "then", "elsewhere": "elsewhere"}  # the words that stand before our number
+COMES = {"right": "follows", "then": "then", "elsewhere": "elsewhere"}  # the words that stand before our number
 NODE = "#0072b2"
 WORDS = {"2": "two", "6": "six"}  # numbers of the sources that a line writes as a word
 
@@ -39,7 +39,8 @@ class Lines(tuple[Erratum, ...]):
     def _repr_markdown_(self) -> str:
         rows = [HEAD, ("---",) * len(HEAD), *map(_row, self)]
         table = "\n".join(f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |" for row in rows)
-        return f"<details><summary>All {len(self)} lines of this group</summary>\n\n{table}\n\n</details>"
+        which = f"All {len(self)} lines" if len(self) > 1 else "The line"
+        return f"<details><summary>{which} of this group</summary>\n\n{table}\n\n</details>"
 
     def __repr__(self) -> str:
         return str(
@@ -155,7 +156,8 @@ def by_formula(nbytes: float, size: int) -> dict[str, float]:
 def both_directions() -> book.Figure:
     """NVLink as its data sheet counts it, beside a port of InfiniBand, as a ring uses them."""
     whole, port = 900.0, slow_sync.PORT / 1e9
-    said = f"A ring sends to one neighbour, and receives from the other. So of the {whole:.0f} GB/s of a data sheet it "
+    said = "A ring sends to one neighbour and receives from the other; the dashed directions stay unused. So of the "
+    said += f"{whole:.0f} GB/s of a data sheet it "
     said += f"sends with {whole / 2:.0f}: {whole / 2 / port:.0f} times a port of {port:.0f} GB/s, and not "
     said += f"{whole / port:.0f} times."
     svg = Page("What a ring uses of a link", said)
@@ -169,8 +171,12 @@ def both_directions() -> book.Figure:
         svg.text(8, y + 36, how, 10)
         thick = max(2.0, 16 * one / (whole / 2))
         for x, what in ((258, "receives"), (425, "sends")):
-            svg.line(x + 4, y + 22, x + 76, y + 22, width=thick, colour=NODE)
-            svg.arrow_head(x + 91, y + 22, 1, 0, max(8.0, thick))
+            head = max(8.0, thick)
+            svg.line(x + 4, y + 18, x + 92 - head, y + 18, width=thick, colour=NODE)
+            svg.arrow_head(x + 91, y + 18, 1, 0, head)
+            if how == "counted in both directions":  # the other one, which a ring does not use
+                svg.line(x + 14, y + 34, x + 91, y + 34, dash="4 3")
+                svg.arrow_head(x + 4, y + 34, -1, 0, 8.0)
             svg.text(x + 47, y + 2, what, 11, "middle")
             svg.text(x + 47, y + 54, f"{one:.0f} GB/s", 11, "middle")
         y += 84

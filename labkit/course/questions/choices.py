@@ -48,7 +48,7 @@ class Choices(Question):
             letters = f"{letter(0)} to {letter(len(self.choices) - 1)}"
             return refused(f"Pick {'the ones that are right' if several else 'one'}: {letters}.")
         if not picked:
-            return refused("Nothing is picked. At least one of them is right.")
+            return refused("Nothing is picked, and there is at least one.")
         wrong = [self.choices[i] for i in picked if not self.choices[i].right]
         missing = [c for i, c in enumerate(self.choices) if c.right and i not in picked]
         if not wrong and not missing:
@@ -60,12 +60,12 @@ class Choices(Question):
     def _told(self, hits: int, wrong: list[Choice], missing: list[Choice]) -> str:
         """Reasons for the wrong ticks. Of those left out the number is told, and hints once no wrong one is ticked."""
         total = sum(c.right for c in self.choices)
-        parts = [f"{hits} of {total} found." if hits else "None of the right ones is picked."]
+        parts = [f"{hits} of {total} found." if hits else "None of them found yet."]
         parts += [f"“{c.text}”: {c.why}" for c in wrong]
         if missing:
             one, hints = len(missing) == 1, list(dict.fromkeys(c.missed for c in missing if c.missed and not wrong))
             told = "A hint for it:" if one else "Hints for those that you have not picked:"
-            parts.append(f"{len(missing)} more {'is' if one else 'are'} right." + (f" {told}" if hints else ""))
+            parts.append(f"{len(missing)} more {'is' if one else 'are'} to be found." + (f" {told}" if hints else ""))
             parts += hints
         return "\n\n".join(parts)
 
