@@ -24,7 +24,9 @@ Body = Callable[[Student], Any]
 
 
 class Reader(NotebookStudent):
-    """A reader's functions, as a check sees them."""
+    """A reader's functions, as a check sees them. A laptop may be busy, and nobody waits in line."""
+
+    patience = 2.5
 
     def through(
         self, name: str, world_size: int, inputs: Sequence[Any], call: Callable[[Callable[..., Any], Any, Group], Any]

@@ -222,10 +222,19 @@ WRONG = {
             "under_way.append(begin(buckets[len(under_way)], group))",
         ): "look at the next one too",
         IN_ORDER.replace(
+            "HOOK",
+            "while missing[len(under_way)] == 0: under_way.append(begin(buckets[len(under_way)], group))",
+        ): "after the last one",
+        IN_ORDER.replace(
             "HOOK", "if not any(missing): under_way.extend(begin(bucket, group) for bucket in buckets)"
         ): "they left too late",
     },
     "accumulate": {
+        """
+        def accumulate(model, pieces, loss_of):
+            for piece in pieces:
+                (loss_of(model, piece) / len(pieces)).backward()
+        """: "`loss_of` takes one argument",
         "def accumulate(model, pieces, loss_of):\n    pass": "No parameter has a gradient",
         """
         def accumulate(model, pieces, loss_of):

@@ -324,9 +324,9 @@ def plan(parameters: float, computing: float, ranks: int, link: Link) -> tuple[s
     said = f"A gradient of {format_bytes(model.nbytes, 3)}: {sizes} {alike}, {format_seconds(shortest.seconds, 3)}. "
     if taken.exposed > taken.seconds / 2:
         said += (
-            f"But {_part(taken)} of the step is exposed, so no size of a bucket helps much: the network is too slow "
+            f"But even then {_part(taken)} of the step is exposed: the network is too slow for this model. Send less "
         )
-        said += "for this model. Send less often (section 5)."
+        said += "often (section 5)."
     else:
         said += f"{_choice(len(good), default_is_good)}{_part(taken)} of the step is exposed."
     if nbytes > cost.BUCKET_BYTES:

@@ -331,6 +331,9 @@ def in_one_order(student: Reader) -> str:
                 "on this rank. When a bucket leaves, look at the next one too: it may have been full for a while."
             )
             student.expect(not stuck, said)
+            past = "IndexError" in f"{error}" or "out of range" in f"{error}"
+            said = "Your hook looks for a bucket after the last one: stop when `len(under_way)` is `len(buckets)`."
+            student.expect(not past, said)
             raise
         right = [sum(parts) / n for parts in zip(*own, strict=True)]
         student.expect(any(g is not None for g in run.results[0]), "No parameter has a gradient: call loss.backward().")
@@ -408,7 +411,12 @@ def sent_once(student: Reader) -> str:
             [tuple(student.tensor(5, width, dtype=torch.float64) / 8 for width in (6, 4)) for _ in range(PASSES)]
             for _ in range(n)
         ]
-        run = student.through("accumulate", n, own, call)
+        try:
+            run = student.through("accumulate", n, own, call)
+        except StudentError as error:
+            said = "`loss_of` takes one argument, a piece: it calls the model by itself."
+            student.expect("positional argument" not in f"{error}", said)
+            raise
         each = [[gradients_on_one(MLP(MLPConfig(WIDTHS)).double(), *piece) for piece in mine] for mine in own]
         sums = [[sum(parts) for parts in zip(*mine, strict=True)] for mine in each]  # on one rank, over its pieces
         right = [sum(parts) / (n * PASSES) for parts in zip(*sums, strict=True)]

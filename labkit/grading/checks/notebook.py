@@ -70,7 +70,9 @@ def _look_at_messages(group: Group) -> None:
 
 
 class NotebookStudent(Student):
-    """Functions and variables of a notebook's namespace."""
+    """Functions and variables of a notebook's namespace. patience: how many times the usual limit a run may take."""
+
+    patience = 1.0
 
     def __init__(self, names: Mapping[str, Any], seed: int, exercise: str, worlds: Sequence[int] | None = None):
         super().__init__(seed, exercise, worlds)
@@ -92,7 +94,7 @@ class NotebookStudent(Student):
             raise Unattempted(f"There is no {name} yet: run the cell of your answer.")
         if not callable(fn):
             raise StudentError(f"{name} is a {type(fn).__name__}, and should be a function.")
-        limit = limit_seconds()
+        limit = self.patience * limit_seconds()
         run = labkit.launch(
             OnRank(fn, inputs, kwargs, memory), world_size, transport="local", on_failure="return", deadline=limit,
             timeout=limit, seed=self.seed, memory="resident" if memory else None,
