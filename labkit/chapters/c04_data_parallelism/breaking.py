@@ -38,9 +38,10 @@ def small_gpt(way: str, width: int, seed: int) -> GPT:
     return model
 
 
-def guarded_by(guard: str) -> dict[str, bool]:
-    """The guard as an option of `labkit.parallel.DataParallel`; `join` is none, but a context manager."""
-    return {guard: True} if guard in ("check_nan", "find_unused_parameters") else {}
+def guarded_by(guard: str) -> dict[str, Any]:
+    """The chapter's ring, and the guard, as options of `labkit.parallel.DataParallel`; `join` is a context manager."""
+    ring: dict[str, Any] = {"algorithm": "ring"}
+    return ring | {guard: True} if guard in ("check_nan", "find_unused_parameters") else ring
 
 
 def weights_of(model: nn.Module) -> Tensor:

@@ -1,1 +1,0 @@
-from labkit.book.turns import in_turn as in_turn
