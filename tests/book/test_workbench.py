@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import random
 import threading
 import time
@@ -512,3 +513,16 @@ def test_a_plot_that_comes_back_to_the_page_is_a_new_one():
     pane.put(curves[2], None)
     assert pane._plot is not first and pane._plot in pane.box.children and first.comm is None, "and the old one closed"
     assert list(pane._plot.data[0].y)[-1] == 4.0
+
+
+def test_what_is_pasted_has_tables_of_functions_and_decorated_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = (
+        "from functools import cache\nfrom labkit import collectives\ncalls = {'ring': collectives.ring_all_reduce}\n\n"
+        "@cache\ndef kept(n):\n    return n + 1\n\ndef use(x, group):\n    return calls['ring'], kept(1)\n"
+    )
+    monkeypatch.setitem(linecache.cache, "<a cell>", (len(cell), None, cell.splitlines(keepends=True), "<a cell>"))
+    names: dict[str, Any] = {"__name__": "__main__", "In": [cell]}
+    exec(compile(cell, "<a cell>", "exec"), names)
+    pasted: dict[str, Any] = {"__name__": "__main__"}
+    exec(standing_alone(names["use"]), pasted)
+    assert pasted["use"](None, None) == (labkit.collectives.ring_all_reduce, 2)

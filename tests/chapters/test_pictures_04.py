@@ -323,7 +323,7 @@ def test_the_panel_of_passes_begins_with_what_the_cell_has_trained() -> None:
     bench.set(passes=2)
     bench.set(passes=1)
     bench.set(passes=2)
-    assert asked == [1, 4, 2] and "@cache  # what is trained here" in TEXT
+    assert asked == [1, 4, 2] and "trained = cache(" in TEXT
     bench.close()
 
 

@@ -71,6 +71,8 @@ def _name(name: str, names: Mapping[str, Any], home: str, imports: set[str], par
         imports.add(f"from {room} import {name}" if last == name and room else plain)
     elif isinstance(value, FunctionType | type) and value.__module__ == home:
         _add(value, imports, parts)
+    elif isinstance(getattr(value, "__wrapped__", None), FunctionType) and value.__module__ == home:  # `@cache`
+        _add(value, imports, parts)
     elif isinstance(value, FunctionType | type):
         imports.add(_import(value, name))
     elif isinstance(value, partial) and isinstance(value.func, FunctionType):
@@ -83,7 +85,7 @@ def _name(name: str, names: Mapping[str, Any], home: str, imports: set[str], par
             imports.add(f"import {_room(value.func)}")
         given = [*map(written, value.args), *(f"{key}={written(one)}" for key, one in value.keywords.items())]
         parts[name] = f"{name} = partial({', '.join([called, *given])})"
-    elif type(value) in PLAIN or dataclasses.is_dataclass(value):
+    elif (type(value) in PLAIN or dataclasses.is_dataclass(value)) and _is_code(written(value)):
         imports |= set(_types(value))
         parts[name] = f"{name} = {written(value)}"
     elif made := _made(name, names.get("In", ())):
@@ -95,6 +97,15 @@ def _name(name: str, names: Mapping[str, Any], home: str, imports: set[str], par
         parts[name] = ast.unparse(made)
     else:
         parts[name] = f"# {name}: as in the cells above"
+
+
+def _is_code(text: str) -> bool:
+    """Whether Python can read it again: no `<function f at 0x7f>` in a list."""
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return True
 
 
 def _made(name: str, cells: Sequence[str]) -> ast.stmt | None:
