@@ -15,7 +15,7 @@ function render({ model, el }) {
   const range = make("input", { type: "range", min: 0, max: last, step: 1, id: name, class: "lk-wide",
     oninput: () => { pause(); go(Number(range.value)); } });
   const output = make("output", { for: name });
-  const picture = make("div", { class: "lk-picture lk-scroll", tabindex: "0", role: "region", "aria-label": "Picture" });
+  const picture = make("div", { class: "lk-picture lk-scroll", tabindex: "0", role: "group", "aria-label": `Picture: ${model.get("title")}` });
   const box = make("div", { class: "lk-panel", role: "group", "aria-label": `Step through ${model.get("title")}` },
     make("div", { class: "lk-row" }, play, back, on, make("label", { for: name }, "Step"), range, output), picture, live);
 
