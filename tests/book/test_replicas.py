@@ -205,6 +205,7 @@ def test_the_figure_has_all_of_it_and_takes_a_run_only() -> None:
     assert image.get("alt", "").startswith("A run (measured). 7 steps with 36 samples")
     svg = base64.b64decode(image.get("src", "").partition("base64,")[2]).decode()
     assert svg == re.sub(r"#777\b", "#333", figure.svg), "dark on white"
+    assert "min-width: 570px; background: white" in image.get("style", ""), "three quarters of 760"
     assert [row["trained by"] for row in figure.members()] == ["0, 1, 2", "0, 2", "0, 2", "0, 1, 2"]
     with pytest.raises(TypeError, match=r"job.wait\(\)"):
         replicas("run")  # type: ignore[arg-type]

@@ -106,7 +106,7 @@ def test_what_follows_from_the_first_run_is_said_of_the_run(monkeypatch):
     monkeypatch.setattr(opening.labkit, "launch", lambda run, ranks: _sends(sent[run.keywords["way"]]))
     told = str(first.told())
     assert "text sends 1.5 times as much" in told and "table exactly as much." in told and "You expected" not in told
-    assert "cannot describe the same program" in told
+    assert "cannot describe the same program" in told and told.startswith("On 4 ranks"), "as many as the panel has"
     for chosen, said in (("more", "You expected that."), ("less", "You expected something else.")):
         first.chosen = chosen
         assert said in str(first.told())

@@ -379,3 +379,9 @@ def test_what_grows_with_the_ranks_of_a_ring() -> None:
         samples, sent = 16 * ranks * passes, cost.ring_all_reduce_bytes(1, ranks)
         row = f"| {ranks} | {passes} | 16 | {samples} | {sent:.2f} $M$ | {16 * passes} |"
         assert row in TEXT, row
+
+
+def test_an_error_is_the_distance_from_the_right_gradient_as_a_part_of_its_norm() -> None:
+    right, off = torch.tensor([3.0, 4.0]), torch.tensor([3.0, 4.5])
+    found = {"one rank": {torch.float32: right}, "by samples": {torch.float32: off}}
+    assert pictures.relative_errors(found, right="one rank") == {"by samples, float32": pytest.approx(0.1)}

@@ -197,6 +197,9 @@ def test_four_stages_idle_as_the_sentence_and_as_the_formula_say(way, many, told
     run = labkit.launch(names["batch"], 4, way, many, clock="virtual")
     part = cost.naive_bubble_fraction(4) if way == panels.ALONE else cost.bubble_fraction(4, many)
     assert pictures.idle(run).startswith(f"In {told} a stage idles for **{part:.0%}**")
+    (after,) = ["".join(cell["source"]) for cell in CELLS if cell["id"] == "four-stages-after"]
+    assert f"{100 * cost.naive_bubble_fraction(4):.0f} %" in after, after
+    assert f"{100 * cost.bubble_fraction(4, 32):.0f} % is that, for 32 microbatches" in after
     assert "Microbatches go through" in pictures.stages(run).title
 
 

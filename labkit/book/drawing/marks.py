@@ -80,6 +80,9 @@ class Box:
 
 
 def inline(text: str) -> str:
-    """A sentence as HTML: what stands between backticks is code, and between two stars on either side bold."""
+    """A sentence as HTML: what stands between backticks is code, and between two stars on either side bold.
+
+    No formulas, unlike in the texts of questions: a dollar is a dollar.
+    """
     code = re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
     return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", code)
