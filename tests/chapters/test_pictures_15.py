@@ -89,6 +89,12 @@ def test_a_memo_is_answered_point_by_point() -> None:
     assert "No: it needs" in large
     best = planner.search(model, cluster, 512).winner.plan
     assert "the planner's own choice" in memo.critique(model, cluster, best, 1e9)
+    quiet = memo.critique(model, cluster, plan, 300e9, reveal=False)
+    assert str(best) not in quiet and "Yours loses most in" in quiet
+    assert "First it has to fit" in memo.critique(
+        model, cluster, dataclasses.replace(plan, tensor=1, pipeline=1, data=cluster.gpus, microbatches=1), 1e9,
+        reveal=False,
+    )  # fmt: skip
 
 
 def test_where_nothing_fits_the_planner_says_by_how_much_and_where_it_would() -> None:

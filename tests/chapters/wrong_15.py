@@ -38,6 +38,15 @@ def best_cut(gpus, heads, layers, fits, seconds):
 """
 
 
+def step(stage: str, end: str = "(m + p - 1) * stage + gradients") -> str:
+    return f"""
+def step_seconds(t, p, m, layers, layer, sums, gradients):
+    stage = {stage}
+    return {end}
+"""
+
+
+STAGE = "layers / p * (layer / t + sums)"
 SQUARES = "total += gradient.double().square().sum()"
 RIGHT = (
     "if heads % t == 0 and gpus % (t * p) == 0 and fits(t, p, gpus // (t * p)): fitting.append((t, p, gpus // (t * p)))"
@@ -89,6 +98,21 @@ def my_groups(rank, sizes):
         norm("total += (all_reduce(gradient.double().square() / copies, group)).sum()", "total.sqrt().item()"): (
             "One number of 8 bytes is enough"
         ),
+    },
+    "step_seconds": {
+        "def step_seconds(t, p, m, layers, layer, sums, gradients):\n    pass": "Return a number",
+        step(STAGE, "m * stage + gradients"): "at work from the first moment",
+        step("layers * (layer / t + sums)"): "all of the layers",
+        step("layers / p * (layer + sums)"): "computed whole",
+        step("layers / p * (layer + sums) / t"): "Does a sum become shorter",
+        step("layers / p * layer / t"): "Where are the sums",
+        step("layers / p * layer / t + sums"): "a stage has several layers",
+        step(STAGE, "(m + p - 1) * stage"): "Where are the gradients",
+        step(STAGE, "(m + p - 1) * (stage + gradients)"): "once a step",
+        step(STAGE, "m * (stage + gradients)"): "at work from the first moment",
+        step(STAGE, "(m + p) * stage + gradients"): "one turn too many",
+        step(STAGE, "m * p * stage + gradients"): "leave the last stage",
+        step(STAGE, "-m * stage"): "and you say -",
     },
     "best_cut": {
         "def best_cut(gpus, heads, layers, fits, seconds):\n    pass": "You returned None",

@@ -326,7 +326,7 @@ def plan(parameters: float, computing: float, ranks: int, link: Link) -> tuple[s
         said += (
             f"But even then {_part(taken)} of the step is exposed: the network is too slow for this model. Send less "
         )
-        said += "often (section 5)."
+        said += "often (section 6)."
     else:
         said += f"{_choice(len(good), default_is_good)}{_part(taken)} of the step is exposed."
     if nbytes > cost.BUCKET_BYTES:

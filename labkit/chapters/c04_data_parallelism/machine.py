@@ -48,7 +48,7 @@ def text_loss(model: nn.Module, group: Group, batch: int = 1, seed: int = 0) -> 
 
 
 def packed_gpt(group: Group, nbytes: int) -> DataParallel:
-    """`slow_gpt` in the book's wrapper; all buckets are of `nbytes` and go by the ring, as in section 3's formula."""
+    """`slow_gpt` in the book's wrapper; all buckets are of `nbytes` and go by the ring, as in section 4's formula."""
     return DataParallel(
         slow_gpt(group), group, bucket_bytes=nbytes, first_bucket_bytes=nbytes, algorithm="ring", rebuild=False
     )

@@ -201,6 +201,18 @@ def _rungs(words: str, given: Advice, at: int, end: bool) -> str:
 # Bars that are made of parts -------------------------------------------------------------------------------------
 
 
+# A part has one look in all charts of the chapter.
+PARTS = {
+    name: SERIES[k]
+    for k, names in enumerate((
+        ("computing", "parameters", "inside a node"), ("tensor", "activations"), ("pipeline", "logits", "same rail"),
+        ("data", "gradients", "another rail"), ("context", "buffers"), ("computing again",), ("optimizer",),
+        ("experts", "messages, waiting, idle"),
+    ))
+    for name in names
+}  # fmt: skip
+
+
 def stacked(
     bars: Mapping[str, Mapping[str, float]], *, unit: str, title: str, badge: str, sentence: str,
     limit: float | None = None, marked: Sequence[str] = (),
@@ -216,11 +228,11 @@ def stacked(
     svg = Svg(WIDTH, title, sentence)
     y = heading(svg, badge, sentence)
     x = 8.0
-    for k, part in enumerate(parts):
+    for part in parts:
         wide = 30 + 6.4 * len(part)
         if x + wide > WIDTH:
             x, y = 8.0, y + 18
-        look = SERIES[k % len(SERIES)]
+        look = PARTS[part]
         svg.rect(x, y, 16, 11, look.colour, look.hatch, ON_COLOUR, stroke_width=0.7)
         svg.text(x + 21, y + 10, part, 11)
         x += wide
@@ -229,10 +241,10 @@ def stacked(
     for n, (name, bar) in enumerate(bars.items()):
         at, x = top + 24 * n, left
         svg.text(left - 8, at + 13, name, 10.5, "end", name in marked)
-        for k, part in enumerate(parts):
+        for part in parts:
             value = bar.get(part, 0.0)
             if value > 0:
-                look = SERIES[k % len(SERIES)]
+                look = PARTS[part]
                 svg.rect(x, at, value * scale, 17, look.colour, look.hatch, ON_COLOUR, stroke_width=0.6,
                          hover=f"{name}: {part} {value:.4g} {unit}")  # fmt: skip
                 x += value * scale

@@ -9,8 +9,10 @@ from labkit.cost.planner import Cluster, Model, Plan, Search
 from labkit.cost.units import GB, format_seconds
 
 
-def critique(model: Model, cluster: Cluster, plan: Plan, tokens: float, found: Search | None = None) -> str:
-    """A memo's plan, answered point by point in Markdown. tokens: of the whole run."""
+def critique(
+    model: Model, cluster: Cluster, plan: Plan, tokens: float, found: Search | None = None, *, reveal: bool = True
+) -> str:  # fmt: skip
+    """A memo's plan, answered point by point in Markdown. tokens: of the whole run. reveal: name the planner's plan."""
     impossible = plan.why_impossible(model, cluster.gpus)
     if impossible:
         return f"**It cannot run.** {impossible[0].upper()}{impossible[1:]}."
@@ -19,7 +21,7 @@ def critique(model: Model, cluster: Cluster, plan: Plan, tokens: float, found: S
     points = [
         ("Does it fit?", _fits(found, one)), ("How long is a step?", " ".join(planner.explained(one)[:2])),
         ("Do the links carry it?", _links(one)), ("Is the pipeline full?", _bubble(plan)),
-        ("What is faster?", _faster(found, plan)), ("What does it cost?", _price(one, tokens)),
+        ("What is faster?", (_faster if reveal else _how_far)(found, one)), ("What does it cost?", _price(one, tokens)),
         ("What stops when one GPU dies?", _blast(plan)),
     ]  # fmt: skip
     return "\n".join(f"- **{head}** {said}" for head, said in points)
@@ -50,7 +52,22 @@ def _bubble(plan: Plan) -> str:
     )
 
 
-def _faster(found: Search, plan: Plan) -> str:
+def _how_far(found: Search, one: planner.Estimate) -> str:
+    """How much the planner's plan would save, and where to look, without naming it."""
+    if not one.fits or not found.best or one.plan == found.winner.plan:
+        return "First it has to fit." if found.best and not one.fits else _faster(found, one)
+    gaps = {part: seconds - found.winner.parts[part] for part, seconds in one.parts.items()}
+    part = max(gaps, key=gaps.__getitem__)
+    yours, its = (format_seconds(each.parts[part], 3) for each in (one, found.winner))
+    return (
+        f"The planner has a plan with {found.winner.seconds / one.seconds:.0%} of your step. Yours loses most in "
+        f"*{part}*, {yours} where the planner's takes {its}. Change a choice, and run "
+        "this again; `reveal=True` shows its plan."
+    )
+
+
+def _faster(found: Search, one: planner.Estimate) -> str:
+    plan = one.plan
     if not found.best:
         return found.nothing_fits()[0].upper() + found.nothing_fits()[1:] + "."
     if plan == found.winner.plan:
@@ -78,6 +95,6 @@ def _blast(plan: Plan) -> str:
     )
 
 
-def answer(model: Model, cluster: Cluster, plan: Plan, tokens: float) -> book.Conclusion:
+def answer(model: Model, cluster: Cluster, plan: Plan, tokens: float, reveal: bool = False) -> book.Conclusion:
     """`critique`, to show."""
-    return book.conclude("{said}", said=critique(model, cluster, plan, tokens))
+    return book.conclude("{said}", said=critique(model, cluster, plan, tokens, reveal=reveal))

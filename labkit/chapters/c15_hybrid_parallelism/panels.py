@@ -177,12 +177,16 @@ def in_words(one: Tried) -> str:
     where = (
         f" On {larger.cluster.gpus:,} such GPUs {larger.winner.plan} fits." if larger else " Nor does 16 times as many."
     )
+    over = one.plan.held.total - one.plan.cluster.gpu.memory
     remedy = planner.why_too_large(found.costs, one.plan.plan)
-    return f"{found.nothing_fits()[0].upper()}{found.nothing_fits()[1:]}. It {remedy}.{where}"
+    return (
+        f"Nothing fits for {found.model.name} on {found.cluster.gpus:,} GPUs with a batch of {found.batch:,} "
+        f"sequences. The plan that needs least has {over / GB:.1f} GB too many: {one.plan.plan} {remedy}.{where}"
+    )
 
 
 def memory(one: Tried) -> book.Figure:
-    return pictures.memory(pictures.named(one.found.best or [one.plan]))
+    return pictures.memory(pictures.named(one.found.best or [one.plan]), letters=False)  # `steps` explains them
 
 
 def steps(one: Tried) -> book.Figure:

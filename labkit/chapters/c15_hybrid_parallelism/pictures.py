@@ -165,8 +165,10 @@ def cut_name(config: Any) -> str:
     return name + (f" {config.data}" if config.data != "plain" else "") + (" SP" if config.sequence_parallel else "")
 
 
-def beside(measured: Mapping[str, MeasuredStep], fit: Calibration | None = None) -> book.Figure:
-    """name -> run with its plan: seconds of a step, from the ranks and by the planner."""
+def beside(
+    measured: Mapping[str, MeasuredStep], fit: Calibration | None = None, yours: Mapping[str, float] | None = None
+) -> book.Figure:  # fmt: skip
+    """name -> run with its plan: seconds of a step, from the ranks and by the planner; and by the reader's formula."""
     said = {}
     for name, one in measured.items():
         said[name] = one.predicted(fit.efficiency if fit else one.cluster.efficiency)
@@ -177,7 +179,12 @@ def beside(measured: Mapping[str, MeasuredStep], fit: Calibration | None = None)
         f"The planner is off by {middle:.1%} in the median of {len(errors)} plans, and at worst by "
         f"{errors[worst]:+.1%} ({worst})."
     )
-    bars = {"ranks": {n: one.seconds for n, one in measured.items()}, "planner": said}
+    bars = {"ranks": {n: one.seconds for n, one in measured.items()}}
+    if yours is not None:
+        bars["your line"] = dict(yours)
+        worst = max(yours, key=lambda n: abs(yours[n] / measured[n].seconds - 1))
+        sentence += f" Your line is off by at most {yours[worst] / measured[worst].seconds - 1:+.1%} ({worst})."
+    bars["planner"] = said
     return book.bars(bars, unit="seconds", title="Planner and ranks", badge="emulated", sentence=sentence, ticks=True)
 
 
@@ -218,13 +225,15 @@ def steps(plans: Mapping[str, Estimate], title: str = "One step") -> book.Figure
     return stacked(bars, unit="s", title=title, badge="simulated", sentence=told, marked=[best])
 
 
-def memory(plans: Mapping[str, Estimate], title: str = "Memory of the fullest GPU") -> book.Figure:
-    """name -> estimate: gigabytes by part, and how many a GPU has."""
+def memory(
+    plans: Mapping[str, Estimate], title: str = "Memory of the fullest GPU", letters: bool = True
+) -> book.Figure:  # fmt: skip
+    """name -> estimate: gigabytes by part, and how many a GPU has. letters: say what those in the names mean."""
     one = next(iter(plans.values()))
     has = one.cluster.gpu.memory / GB
     large = [name for name, plan in plans.items() if not plan.fits]
     told = f"A plan may fill {has:.0f} GB, and {one.cluster.gpu.reserve / GB:.1f} GB of the card are kept in reserve. "
-    told += (f"Too large: {', '.join(large)}." if large else "All of them fit.") + codes(plans)
+    told += (f"Too large: {', '.join(large)}." if large else "All of them fit.") + (codes(plans) if letters else "")
     bars = {name: {p: n / GB for p, n in plan.held.parts().items()} for name, plan in plans.items()}
     return stacked(bars, unit="GB", title=title, badge="simulated", sentence=told, limit=has)
 
@@ -310,6 +319,19 @@ def guide(asked: Sequence[tuple[str, int, Any]]) -> book.Table:
             }
         )
     return book.Table(rows, caption="What the rule of thumb costs on H100s (simulated)")
+
+
+def links(checks: Mapping[tuple[str, str], planner.AxisCheck]) -> book.Table:
+    """(cut, axis) -> check: what a GPU sends over its slowest link in a step, and how long the step waits for it."""
+    rows = [
+        {
+            "t x p x d": cut, "axis": axis, "over links of the": one.link, "sends": format_bytes(one.nbytes, 3),
+            "at the full rate": format_seconds(one.seconds, 3), "of computing (%)": round(100 * one.share, 1),
+            "as software sends it": format_seconds(one.alone, 3), "the step waits": format_seconds(one.waited, 3),
+        }
+        for (cut, axis), one in checks.items()
+    ]  # fmt: skip
+    return book.Table(rows, caption="Do the links carry it? For a GPU and a step (simulated)")
 
 
 def health(one: Any, budget: float = 0.75e6) -> book.Table:

@@ -71,7 +71,7 @@ def links(checks: Mapping[tuple[str, str], AxisCheck], microbatches: int = 64) -
         "behind the backward pass of this one microbatch and no other. With {m} microbatches in a step that is not "
         "much, and {hidden:.0%} of it hide here. With fewer and larger microbatches more of it would. Such a "
         "*feasibility check* "
-        "needs no run, and rules out most of the bad plans. The first question below is about the two lines for the "
+        "needs no run, and rules out most of the bad plans. The first question below is about the two rows of the "
         "tensor axis, so look at which links each of them names.",
         inside=inside.share, longer=across.waited / inside.waited, hop=hop.share, m=microbatches,
         hidden=1 - data.waited / data.alone,

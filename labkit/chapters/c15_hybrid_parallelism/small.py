@@ -17,6 +17,7 @@ from torch import Tensor
 from labkit.collectives import barrier
 from labkit.cost import planner
 from labkit.cost.planner import Cluster, Efficiency, Gpu, MeasuredStep, Model, Plan
+from labkit.cost.planner.costs import Costs
 from labkit.cost.topology import Level, Topology
 from labkit.models import GPTConfig, MoEConfig
 from labkit.parallel import Hybrid, HybridConfig
@@ -286,6 +287,20 @@ def measured(run: Any, links: Network, gpt: GPTConfig = GPT, size: int = BATCH) 
 def predicted(one: MeasuredStep) -> planner.Estimate:
     """What the planner says of it, with the figures that its cluster has."""
     return planner.estimate(one.model, one.cluster, one.plan)
+
+
+def ingredients(one: MeasuredStep) -> dict[str, float]:
+    """What the reader's `step_seconds` asks for, of a plan on its machine. Ranks of tp and of cp share a layer."""
+    plan, costs = one.plan, Costs(one.model, one.cluster)
+    whole = costs.layer(plan.microbatch, 1, 1, 1, False, plan.recompute)
+    waits = costs.waits(
+        plan.tensor, plan.context, plan.expert, plan.microbatch, plan.sequence_parallel, plan.recompute
+    )  # fmt: skip
+    return {
+        "t": plan.tensor * plan.context, "p": plan.pipeline, "m": plan.microbatches, "layers": one.model.layers,
+        "layer": whole.total, "sums": waits.forward + waits.backward,
+        "gradients": predicted(one).parts["data"],
+    }  # fmt: skip
 
 
 def scaled(links: Network, factor: float) -> Network:

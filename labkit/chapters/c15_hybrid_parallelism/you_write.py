@@ -1,4 +1,4 @@
-"""What chapter 15 asks its reader to write: groups on a mesh, a norm that counts once, the search for a cut."""
+"""What chapter 15 asks its reader to write: groups on a mesh, a norm that counts once, a step's seconds, a search."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import labkit
+from labkit import cost
 from labkit.collectives import all_reduce
+from labkit.cost.units import format_seconds
 from labkit.grading.checks.student import NotRight
 from labkit.grading.writing import Reader, you_write
 from labkit.parallel import Layout
-from labkit.wire import Group
+from labkit.wire import Group, Link, Network
 
 # 1: who works with whom ------------------------------------------------------------------------------------------
 
@@ -203,7 +206,95 @@ def grad_norm(pieces: Sequence[tuple[Tensor, int]], group: Group) -> float:
     return all_reduce(total, group).sqrt().item()
 
 
-# 3: the search ---------------------------------------------------------------------------------------------------
+# 3: the seconds of a step -----------------------------------------------------------------------------------------
+
+BANDWIDTH = 1e9  # of every link; messages have no latency
+LAYER, SUM, GRADIENTS = 6e-3, 400_000, 2_000_000  # seconds of a whole layer; bytes of a sum, and of the gradients
+
+
+def a_step(group: Group, t: int, p: int, d: int, m: int, layers: int) -> None:
+    """Forward passes of all microbatches and then their backward passes, on the virtual clock; and the gradients."""
+    layout = Layout({"pp": p, "dp": d, "tp": t})
+    stage = layout.coordinates(group.rank)["pp"]
+    ranks = {axis: layout.group_of(group.rank, axis) for axis in layout.axes}
+    tensor, data = (group.subgroup(ranks[axis]) for axis in ("tp", "dp"))
+    activation = torch.zeros(1)
+    for part, way in ((1 / 3, 1), (2 / 3, -1)):  # forward, backward
+        before, after = stage - way, stage + way
+        for _ in range(m):
+            if 0 <= before < p:
+                group.recv(activation, ranks["pp"][before])
+            for _ in range(layers // p):
+                group.compute(part * LAYER / t)
+                if t > 1:
+                    all_reduce(torch.zeros(SUM // 4), tensor, algorithm="ring")
+            if 0 <= after < p:
+                group.send(activation, ranks["pp"][after])
+    if d > 1:
+        all_reduce(torch.zeros(GRADIENTS // 4), data, algorithm="ring")
+
+
+def the_step_takes_that_long(student: Reader) -> str:
+    runs = ((1, 1, 1, 2, 2), (2, 1, 1, 3, 3), (1, 3, 1, 4, 6), (2, 2, 1, 5, 2), (1, 2, 2, 3, 4))  # t, p, d, m, layers
+    asked, took = [], []
+    for t, p, d, m, layers in runs:
+        network = Network(intra=Link(BANDWIDTH, 0.0))
+        run = labkit.launch(a_step, t * p * d, t, p, d, m, layers, clock="virtual", network=network)
+        sums, gradients = (
+            cost.ring_all_reduce_time(nbytes, n, 0.0, 1 / BANDWIDTH) if n > 1 else 0.0
+            for nbytes, n in ((SUM, t), (GRADIENTS, d))
+        )
+        asked.append((t, p, m, layers, LAYER, 2 * sums, gradients))
+        took.append(run.trace.duration)
+    said = student.through("step_seconds", 1, [asked], lambda fn, rows, group: [fn(*row) for row in rows]).results[0]
+    for row, seconds, got in zip(asked, took, said, strict=True):
+        student.expect(isinstance(got, int | float), "Return a number of seconds: you returned {got!r}.", got=got)
+        t, p, m, layers, layer, sums, gradients = row
+        why = next((text for wrong, text in _slips(*row) if abs(got - wrong) < 1e-4 * wrong), "")
+        told = f"{m} microbatches through {p} stage{'s' * (p > 1)} of {t} rank{'s' * (t > 1)}, {layers} layers in all"
+        told += f", a layer of {format_seconds(layer, 3)}"
+        told += f", sums of {format_seconds(sums, 3)} in a layer" if sums else ""
+        told += f", gradients of {format_seconds(gradients, 3)}" if gradients else ""
+        student.expect(
+            abs(got - seconds) < 1e-4 * seconds,
+            f"A real step ({{told}}) took {{took}}, and you say {{got}}. {why}".strip(),
+            told=told, took=format_seconds(seconds, 3), got=format_seconds(got, 3) if got >= 0 else f"{got:.3g} s",
+        )  # fmt: skip
+    return "Five steps on 1 to 4 real ranks took as long as you say, with sums, stages and gradients."
+
+
+def _slips(
+    t: int, p: int, m: int, layers: int, layer: float, sums: float, gradients: float
+) -> list[tuple[float, str]]:  # fmt: skip
+    each = layer / t + sums
+    stage, turns = layers / p * each, m + p - 1
+    return [
+        (m * stage + gradients, "Is every stage at work from the first moment? The last one gets its first microbatch "
+         "only when it has been through all the others."),
+        (turns * layers * each + gradients, "Does each stage still have all of the layers?"),
+        (turns * layers / p * (layer + sums) + gradients, "Is a layer still computed whole by each of the t ranks?"),
+        (turns * layers / p * (layer + sums) / t + gradients, "The t ranks share out the computing of a layer. Does a "
+         "sum become shorter as well? `sums` is already what they wait with t ranks."),
+        (turns * layers / p * layer / t + gradients, "Where are the sums? Nothing can be computed while the ranks of a "
+         "layer wait for them."),
+        (turns * (layers / p * layer / t + sums) + gradients, "`sums` is what one layer waits for, and a stage has "
+         "several layers."),
+        (turns * stage, "Where are the gradients? They are exchanged once, after all microbatches."),
+        (turns * (stage + gradients), "The gradients are exchanged once a step, and not for each microbatch."),
+        ((m + p) * stage + gradients, "This is one turn too many: a pipeline of one stage needs m turns."),
+        (m * p * stage + gradients, "This is as if one microbatch had to leave the last stage before the next may "
+         "enter the first. All stages work at the same time."),
+    ]  # fmt: skip
+
+
+@you_write(the_step_takes_that_long)
+def step_seconds(t: int, p: int, m: int, layers: int, layer: float, sums: float, gradients: float) -> float:
+    """Seconds of a step: m microbatches through p stages, each layer on t ranks."""
+    stage = layers / p * (layer / t + sums)  # of one microbatch
+    return (m + p - 1) * stage + gradients
+
+
+# 4: the search ---------------------------------------------------------------------------------------------------
 
 EMPTY = re.compile(r"(min|max)\(\).*empty")
 Fits = Callable[[int, int, int], bool]
