@@ -333,10 +333,22 @@ def test_controls_begin_at_the_defaults_of_the_run_and_at_the_ranks_that_are_ask
         book.workbench(work, {"ranks": (2, 8)}, [str], ranks=9)
 
 
+def test_a_view_may_ask_for_a_control_that_the_run_takes_or_not() -> None:
+    def work(world, n=7):
+        return 2 * n
+
+    def view(result, n, unit, other="x"):
+        return f"{result} is twice {n} {unit}, {other}"
+
+    one = book.workbench(work, {"n": (1, 9), "unit": ["m", "km"]}, [view, str])
+    assert one.faces == ["14 is twice 7 m, x", "14"] and one.set(unit="km").faces[0] == "14 is twice 7 km, x"
+    assert "unit" not in one.code.splitlines()[-1] and "n=7" in one.code
+
+
 def test_bad_controls_are_refused_with_a_remedy():
     views = [str]
     for controls, words in (
-        ({"size": [1]}, "race takes no 'size', which a control sets: it takes world, algorithm, n"),
+        ({"size": [1]}, "takes no 'size', which a control sets, and no view asks for it: it takes world, algorithm"),
         ({}, "a control or more"),
         ({"n": object()}, "control 'n': .* is no list"),
     ):

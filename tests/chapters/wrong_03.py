@@ -102,6 +102,14 @@ WRONG = {
         doubling("x += group.exchange(x, partner, x, partner)"): "its partner's numbers twice",
         doubling("x += {}", partner="group.rank ^ 1"): "the second partner is the first one again",
         doubling("x += {}", partner="group.rank + distance"): "The partner is `group.rank ^ distance`",
+        """
+        def my_recursive_doubling(x, group):
+            n, me, distance = group.size, group.rank, 1
+            while distance < n:
+                x += group.exchange(x, (me + distance) % n, torch.empty_like(x), (me - distance) % n)
+                distance *= 2
+            return x
+        """: "does not hold the same bits",
         doubling("x += {}", after="x / group.size"): "half of the sum, as an average of two would be",
         doubling("x += {}", after="None"): "A rank returned None",
         doubling("x += {}", before="own = x.clone()", what="own"): "send the sum so far",

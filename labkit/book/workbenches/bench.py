@@ -45,7 +45,7 @@ RANKS = "ranks"  # the control that says how many there are
 UNITS = {"us": "µs", "ms": "ms", "s": "s", "kB": "kB", "MB": "MB", "GB": "GB"}  # that end the name of a control
 
 Face = Figure | Player | Table | str
-View = Callable[[Any], Face]
+View = Callable[..., Face]
 _of_cell: weakref.WeakValueDictionary[str, Workbench] = weakref.WeakValueDictionary()
 
 
@@ -62,10 +62,14 @@ class Workbench:
         if not controls or not views:
             raise ValueError("a workbench needs a control or more, and a view or more")
         takes = inspect.signature(run).parameters
-        self._on_ranks = next(iter(takes), "") == "group"
+        self._on_ranks, self._takes = next(iter(takes), "") == "group", set(takes)
+        self._asked = {view: _asked_for(view) & set(controls) for view in views}
         for name in controls:
-            if name != RANKS and name not in takes:
-                raise ValueError(f"{run.__name__} takes no {name!r}, which a control sets: it takes {', '.join(takes)}")
+            if name != RANKS and name not in takes and not any(name in asked for asked in self._asked.values()):
+                raise ValueError(
+                    f"{run.__name__} takes no {name!r}, which a control sets, and no view asks for it: "
+                    f"it takes {', '.join(takes)}"
+                )
         World(ranks, **options).close()  # refuses options that cannot work
         self.controls = {name: _widget(name, given) for name, given in controls.items()}
         begin = {RANKS: ranks} | {n: p.default for n, p in takes.items() if p.default is not p.empty}
@@ -142,7 +146,7 @@ class Workbench:
         settings = self.settings
         ranks = settings.pop(RANKS, self._ranks)
         given = [f"{name}={written(value)}" for name, value in self._options.items()]
-        told = "".join(f", {name}={written(value)}" for name, value in settings.items())
+        told = "".join(f", {name}={written(value)}" for name, value in settings.items() if name in self._takes)
         name = self._run.__name__
         if self._on_ranks:
             each = f"lambda group: {name}(group{told})" if told else name
@@ -198,12 +202,13 @@ class Workbench:
     def _run_and_show(self, settings: dict[str, Any]) -> bool:
         begun = time.perf_counter()
         world = self._world_of(settings.get(RANKS, self._ranks))
-        rest = {name: value for name, value in settings.items() if name != RANKS}
+        rest = {name: value for name, value in settings.items() if name != RANKS and name in self._takes}
         try:
             result = world.run(partial(self._run, **rest)) if self._on_ranks else self._run(world, **rest)
             faces = [
-                _where_it_was(before, view(result)) for view, before in zip_longest(self._views, self.faces) if view
-            ]
+                _where_it_was(before, view(result, **{name: settings[name] for name in self._asked[view]}))
+                for view, before in zip_longest(self._views, self.faces) if view
+            ]  # fmt: skip
         except RankFailed as failed:
             if failed.failure.kind == "stopped":
                 return False
@@ -289,10 +294,19 @@ def workbench(
     begin. If its first parameter is called `group`, it is what every rank does, and a Run is its result.
     `ranks`, where there is such a control, decides the size of the world, and begins at `ranks`.
     views: functions of what `run` returns: a Figure, pictures to play (`book.replay`, `book.play`), a Table, or
-    words; "" where there is nothing to show. Where a rank fails, the picture is who waits for whom.
+    words; "" where there is nothing to show. A parameter with the name of a control gets its value, so that `run` need
+    not return it, and need not even take it. Where a rank fails, the picture is who waits for whom.
     options: of the world. Raises ValueError for controls that `run` does not take, RefusedError for options.
     """
     return Workbench(run, controls, views, title or _label(run.__name__), ranks, options)
+
+
+def _asked_for(view: View) -> set[str]:
+    """The parameters of a view beside the first, which gets what `run` returns."""
+    try:
+        return set([*inspect.signature(view).parameters][1:])
+    except ValueError:  # a built-in such as `str` has no signature
+        return set()
 
 
 def _how(ranks: int, seconds: float, result: Any) -> str:

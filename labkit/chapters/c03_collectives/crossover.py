@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from labkit import book, cost
+from labkit.book.drawing.units import plural
 from labkit.cost.units import format_bytes, format_seconds
 
 Points = dict[str, dict[int, list[float]]]
@@ -84,7 +85,7 @@ def how_good(points: Points, line: Any, size: int) -> book.Conclusion:
     """What a message costs here, how far the marks are from the lines, and on which side, of which sizes."""
     (ratio, name, nbytes), *_ = ranked = misses(points, size, line)
     known = sorted(points[WIDE])
-    middle = known[len(known) // 2]
+    middle, cores = known[len(known) // 2], os.cpu_count() or 1
     off = [(r, n) for r, _, n in ranked if factor(r) > NEAR]
     slower = all(r > 1 for r, _ in off)
     return book.conclude(
@@ -97,6 +98,10 @@ def how_good(points: Points, line: Any, size: int) -> book.Conclusion:
             "`megabytes` smaller to measure it.",
             "True": "With {ranks} ranks on this machine, a message costs $\\alpha$ = {alpha}, and its bytes travel at "
             "{speed}, which is $1/\\beta$ [measured].",
+        },
+        {
+            "cores < ranks": "(Your machine has {cores_text} for {ranks} ranks, so $\\alpha$ also contains what a rank "
+            "waits for a core.)",
         },
         {
             "unseen": "",
@@ -117,7 +122,8 @@ def how_good(points: Points, line: Any, size: int) -> book.Conclusion:
             "the number and the length of the messages has decided, as it happens on a busy machine. Run the cell "
             "again, and trust the marks more than the lines.",
         },
-        ranks=size, unseen=unseen(line), alpha=format_seconds(line.alpha, 3),
+        ranks=size, cores=cores, cores_text=plural(cores, "core"), unseen=unseen(line),
+        alpha=format_seconds(line.alpha, 3),
         speed="" if unseen(line) == "bytes" else cost.format_bandwidth(line.bandwidth, 3),
         worst=factor(ratio), well="well" if factor(ratio) <= NEAR else "roughly", ratio=ratio,
         name="the ring" if name == WIDE else said(name), bytes_text=format_bytes(nbytes, 2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -54,17 +55,10 @@ def who_gets_what(tour: Run, calls: Mapping[str, Run], **options: Any) -> book.W
     return book.workbench(tour, controls, views, title="Who gets what?", ranks=4, **options)
 
 
-def doubled(doubling: Callable[[torch.Tensor, Group], torch.Tensor], x: torch.Tensor, group: Group) -> torch.Tensor:
-    """By the reader's recursive doubling; where the number of ranks is no power of two, by labkit's."""
-    if group.size & (group.size - 1):
-        return collectives.recursive_doubling_all_reduce(x, group)
-    return x.copy_(doubling(x, group))
-
-
 def a_race(race: Run) -> book.Workbench:
     """Algorithms of all-reduce for one size, on links with one latency; one of them is shown round by round."""
     controls = {
-        "watch": pictures.RACERS, "ranks": [2, 4, 6, 8, 16],
+        "watch": pictures.RACERS, "ranks": [2, 4, 8, 16],
         "kilobytes": choice("size", SIZES, 100), "latency": choice("latency (µs)", [2, 20, 200], 20),
     }  # fmt: skip
     views: list[View] = [pictures.raced, pictures.watched, pictures.followed]
@@ -74,7 +68,7 @@ def a_race(race: Run) -> book.Workbench:
 def over_the_nodes(over_nodes: Run, world_size: int) -> book.Workbench:
     """The flat ring and the hierarchical way side by side, and how slow the links between nodes are."""
     controls = {"slow_gigabytes": choice("slow links (GB/s)", [1, 2, 5, 10], 1)}
-    views: list[View] = [two_nodes.times, two_nodes.picture]
+    views: list[View] = [partial(view, ranks_per_node=world_size // 2) for view in (two_nodes.times, two_nodes.picture)]
     return book.workbench(over_nodes, controls, views, title="Over the nodes", ranks=world_size)
 
 

@@ -35,9 +35,9 @@ def slipped(run: Any) -> book.Stepper:
     return stepper
 
 
-def timeline(run: Any) -> book.Figure | str:
+def timeline(run: Any, slip: str) -> book.Figure | str:
     """The first collective of the run, on every rank, if one of them is late: else all rows are alike."""
-    call, (slip, _) = run.trace.calls()[0], run.results[0]
+    call = run.trace.calls()[0]
     if not any(rank["compute"] for rank in run.trace.step_breakdown()):
         return "No rank is late, so all of them send and receive at the same times." if slip == "none" else ""
     return book.timeline(run.trace, title=f"{call.name} by {call.algorithm}".replace("_", " "))
@@ -59,15 +59,9 @@ def said(call: Any) -> str:
     return str(call.algorithm).replace("_", " ")
 
 
-def by_whom(call: Any, size: int) -> str:
-    """The same, but for the reader's function that `panels.doubled` has replaced."""
-    replaced = call.algorithm == "my_recursive_doubling" and size & (size - 1)
-    return "recursive doubling (labkit's)" if replaced else said(call)
-
-
-def by_formula(call: Any, size: int, alpha: float, beta: float) -> float:
+def by_formula(call: Any, size: int, alpha: float) -> float:
     """Seconds, to the nanosecond, as the virtual clock has them: equal times are to be written alike."""
-    return round(float(form_of(call).seconds(call.nbytes, size, alpha, beta)), 9)
+    return round(float(form_of(call).seconds(call.nbytes, size, alpha, 1 / BANDWIDTH)), 9)
 
 
 def in_a_row(call: Any, size: int) -> float:
@@ -75,15 +69,13 @@ def in_a_row(call: Any, size: int) -> float:
     return float(form_of(call).seconds(call.nbytes, size, 0, 1))
 
 
-def raced(run: Any) -> book.Figure:
-    """How long each all-reduce of the run took, and the formula with the same latency and bandwidth."""
-    calls, size, (_, alpha, beta) = run.trace.calls("all_reduce"), run.trace.world_size, run.results[0]
-    took = {by_whom(call, size): round(call.seconds, 9) for call in calls}
-    formula = {by_whom(call, size): by_formula(call, size, alpha, beta) for call in calls}
+def raced(run: Any, latency: float) -> book.Figure:
+    """How long each all-reduce of the run took, and the formula with the same latency, in microseconds."""
+    calls, size, alpha = run.trace.calls("all_reduce"), run.trace.world_size, 1e-6 * latency
+    took = {said(call): round(call.seconds, 9) for call in calls}
+    formula = {said(call): by_formula(call, size, alpha) for call in calls}
     ranked = sorted(took.items(), key=lambda item: item[1])
     told = "From fast to slow: " + ", ".join(f"{name} {format_seconds(seconds, 3)}" for name, seconds in ranked) + "."
-    if any(sooner(took[name], formula[name], alpha) for name in took):
-        told += " Where a run takes less than its formula, some ranks did not have to wait, and sent early."
     title = f"All-reduce of {format_bytes(calls[0].nbytes)} on {size} ranks"
     return book.bars(
         {"run": took, "formula": formula}, unit="seconds", title=title, badge=run.trace.badge,
@@ -91,39 +83,26 @@ def raced(run: Any) -> book.Figure:
     )  # fmt: skip
 
 
-def sooner(seconds: float, formula: float, alpha: float) -> bool:
-    """Whether a run was faster than its formula by a latency or more, which is what a rank saves that sends early, and
-    the page shows the difference."""
-    return formula - seconds > alpha / 2 and format_seconds(formula, 3) != format_seconds(seconds, 3)
-
-
-def _watched(run: Any) -> tuple[int, Any]:
+def _watched(run: Any, watch: str) -> tuple[int, Any]:
     """The all-reduce of the run that the reader watches, and which one of them it is."""
     calls = run.trace.calls("all_reduce")
-    return next((k, call) for k, call in enumerate(calls) if said(call) == run.results[0][0])
+    return next((k, call) for k, call in enumerate(calls) if said(call) == watch)
 
 
-def watched(run: Any) -> str:
-    """Why the all-reduce that is watched takes as long as it does."""
-    (_, call), (name, alpha, _) = _watched(run), run.results[0]
-    size, beta = run.trace.world_size, run.results[0][2]
-    formula = by_formula(call, size, alpha, beta)
+def watched(run: Any, watch: str, latency: float) -> str:
+    """Why the all-reduce that is watched takes as long as it does. latency: in microseconds."""
+    (_, call), alpha, size = _watched(run, watch), 1e-6 * latency, run.trace.world_size
+    formula = by_formula(call, size, alpha)
     rounds = f"{plural(form_of(call).rounds(size), 'round')} of {format_seconds(alpha)}"
-    told = (
-        f"{rounds}, and {format_bytes(in_a_row(call, size), 3)} that go one after the other: "
+    return (
+        f"{NAMES[watch]}: {rounds}, and {format_bytes(in_a_row(call, size), 3)} that go one after the other: "
         f"{format_seconds(formula, 3)} by the formula."
     )
-    if not sooner(call.seconds, formula, alpha):
-        return f"{NAMES[name]}: {told}"
-    return (
-        f"{NAMES[name]}: at most {told} The run takes only {format_seconds(call.seconds, 3)}, because a rank that does "
-        "not have to wait sends early, and then several latencies pass at the same time."
-    )
 
 
-def followed(run: Any) -> book.Stepper | str:
+def followed(run: Any, watch: str) -> book.Stepper | str:
     """The all-reduce that is watched, round by round."""
-    nth, _ = _watched(run)
+    nth, _ = _watched(run, watch)
     try:
         lost = book.record(run.trace, "all_reduce", nth).unseen > 0
     except ValueError:  # of no message at all
@@ -137,11 +116,10 @@ def followed(run: Any) -> book.Stepper | str:
     return book.replay(run.trace, "all_reduce", nth, by="round", shape="circle")
 
 
-def verdict(run: Any) -> str:
+def verdict(run: Any, slip: str, in_round: int) -> str:
     """Whether all ranks hold the sum, and how long it took."""
     replay = book.record(run.trace)
     told = f"{replay.verdict} The run took {format_seconds(run.trace.duration, 3)} ({run.trace.badge})."
-    slip, in_round = run.results[0]
     if replay.flaws:
         told += " The picture opens at the slip. In its last step, what is wrong is orange."
     elif slip == "adds":
@@ -193,6 +171,14 @@ def messages(run: Any) -> book.Figure | book.Stepper:
     return matrix(run, title=f"Bytes from rank to rank: {call.name}")
 
 
+def away(gradients: Mapping[str, Any], joined: Any) -> book.Table:
+    """How far each gradient is from that of the joined batch, at most, beside the largest entry of that."""
+    most = joined.abs().max()
+    rows = [{"": name, "off by": f"{float((x - joined).abs().max() / most):.1e}"} for name, x in gradients.items()]
+    size = f"a gradient has {joined.numel():,} numbers in float32: M = {joined.nbytes / 1e6:.4g} MB"
+    return book.Table(rows, caption=f"Beside one process with all the text, in parts of the largest entry; {size}")
+
+
 def matrix(run: Any, computed: Sequence[int] | None = None, title: str = "Bytes from rank to rank") -> book.Figure:
     """The bytes from rank to rank. They are counted, whatever clock the run had."""
     return book.byte_matrix(run.trace, computed, predicted_name="computed", title=title, badge="measured")
@@ -208,11 +194,11 @@ def busiest_of(runs: Mapping[str, Any], numel: int) -> book.Figure:
     most, total = ({way: of(each) for way, each in sent.items()} for of in (max, sum))
     least, all_told = min(most, key=lambda way: most[way]), max(total, key=lambda way: total[way])
     if len(set(most.values())) == 1:
-        told = f"The busiest rank sends {format_bytes(most[least], 3)} in all {len(most)} ways."
+        told = f"The busiest rank sends {format_bytes(most[least], 3)} with each of the {len(most)} algorithms."
     else:
         told = (
-            f"The busiest rank sends least in the way called {least}, {format_bytes(most[least], 3)}. All ranks "
-            f"together send most in the way called {all_told}, {format_bytes(total[all_told], 3)}."
+            f"The busiest rank sends least with {least}, {format_bytes(most[least], 3)}. All ranks together send "
+            f"most with {all_told}, {format_bytes(total[all_told], 3)}."
         )
     told += " The formulas agree to the byte." if sent == formula else " The formulas do not agree everywhere."
     return book.bars({"busiest rank": most, "all ranks together": total}, title="What the ranks send", sentence=told)

@@ -60,11 +60,11 @@ def gain(nbytes: float, size: int, ranks_per_node: int, fast: float, slow: float
     )
 
 
-def times(run: Any) -> str:
-    """How long each way took, and what left the nodes. The ranks returned how many of them are on a node."""
+def times(run: Any, ranks_per_node: int) -> str:
+    """How long each way took, and what left the nodes."""
     sent, told = sent_by(run.trace), []
     for call in run.trace.calls("all_reduce"):
-        slow = leaving(sent[call.algorithm], run.results[0])
+        slow = leaving(sent[call.algorithm], ranks_per_node)
         told.append(
             f"{named(call.algorithm)} takes {format_seconds(call.seconds, 3)} ({run.trace.badge}): between the nodes "
             f"go {format_bytes(total(slow), 3)} in all, {format_bytes(busiest(slow), 3)} from the busiest rank."
@@ -76,9 +76,9 @@ def named(way: str) -> str:
     return {"ring": "The flat ring", "hierarchical": "The hierarchical way"}[way]
 
 
-def picture(run: Any) -> book.Figure:
+def picture(run: Any, ranks_per_node: int) -> book.Figure:
     """Two nodes as boxes, once for each way; thick arrows for what goes between them, thin ones inside."""
-    k, size, sent = run.results[0], run.trace.world_size, sent_by(run.trace)
+    k, size, sent = ranks_per_node, run.trace.world_size, sent_by(run.trace)
     if size != 2 * k or k > MOST:
         slow = {named(way): leaving(between, k) for way, between in sent.items()}
         bars = {"busiest rank": busiest, "all ranks together": total}

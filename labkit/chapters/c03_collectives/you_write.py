@@ -133,7 +133,16 @@ def few_rounds(student: Student) -> str:
             "let both partners send at the same time.",
             n=n, got=run.rounds, rounds=rounds,
         )  # fmt: skip
-    return "With 2, 4 and 8 ranks all hold the sum after 1, 2 and 3 rounds."
+    torch.manual_seed(student.seed)
+    first, *others = student.run("my_recursive_doubling", 4, [torch.randn(2000) for _ in range(4)]).results
+    away = [rank for rank, held in enumerate(others, 1) if not torch.equal(held, first)]
+    student.expect(
+        not away,
+        "The sum is right up to rounding, but with 4 ranks rank {rank} does not hold the same bits as rank 0. In each "
+        "round send to the rank from which you receive: then both add the same two tensors.",
+        rank=away and away[0],
+    )  # fmt: skip
+    return "With 2, 4 and 8 ranks all hold the sum after 1, 2 and 3 rounds, and the same bits."
 
 
 @you_write(few_rounds)
