@@ -1,4 +1,4 @@
-"""Whether someone is there to press a button."""
+"""Whether someone is there to press a button, and what a chapter shows to whoever is."""
 
 from __future__ import annotations
 
@@ -51,3 +51,26 @@ def show(shown: object) -> None:
         display(shown)
     else:
         print(repr(shown))
+
+
+INSIDE = "calc(100% - 4px)"  # as wide as a control may be: it has a margin of 2 px on each side
+
+
+class Panel:
+    """A widget of a chapter's own, made when first shown; without a reader, its words (`repr`)."""
+
+    def __init__(self) -> None:
+        self._box: Any = None
+
+    def _made(self) -> Any:
+        raise NotImplementedError
+
+    @property
+    def box(self) -> Any:
+        if self._box is None:
+            self._box = self._made()
+        return self._box
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        told: dict[str, Any] = {"text/plain": repr(self)}
+        return told | {VIEW: self.box._repr_mimebundle_()[VIEW]} if live() else told

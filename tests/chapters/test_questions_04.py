@@ -102,6 +102,9 @@ def test_a_wrong_size_is_told_what_speaks_against_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(arithmetic, "milliseconds", lambda run: run)
     many, right, few = (arithmetic.beside_fastest(Said(k), runs).caption for k in range(3))
     assert "every bucket pays the latencies" in many and right == "" and "a large bucket is full late" in few
+    assert "within 1%" not in many + few
+    runs[3.0] = 20.1
+    assert "within 1% of it" in arithmetic.beside_fastest(Said(2), runs).caption
 
 
 def test_the_choices_are_named_by_their_buckets() -> None:

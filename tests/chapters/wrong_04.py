@@ -212,7 +212,7 @@ WRONG = {
         GIVEN + HOOK + HANG + BACK + WAIT: "of your hooks still hang on the parameters",
     },
     "overlapped_in_order": {
-        IN_ORDER.replace("HOOK", "pass"): "a rank made 0 all-reduces for 4 buckets",
+        IN_ORDER.replace("HOOK", "pass"): "Your hook begins no bucket",
         IN_ORDER.replace(
             "HOOK", "if missing[place[p]] == 0: under_way.append(begin(buckets[place[p]], group))"
         ): "Rank 1 sent bucket 1 before bucket 0",
@@ -236,6 +236,12 @@ WRONG = {
                 (loss_of(model, piece) / len(pieces)).backward()
         """: "`loss_of` takes one argument",
         "def accumulate(model, pieces, loss_of):\n    pass": "No parameter has a gradient",
+        """
+        def accumulate(model, pieces, loss_of):
+            for number, piece in enumerate(pieces, 1):
+                with nullcontext() if number == 1 else model.no_sync():
+                    (loss_of(piece) / len(pieces)).backward()
+        """: "You send after the first piece",
         """
         def accumulate(model, pieces, loss_of):
             for piece in pieces:

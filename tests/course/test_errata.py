@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import labkit
-from labkit import cost
+from labkit import book, cost
 from labkit.chapters.cA_errata import agreeing, apart, panels, pictures
 from labkit.chapters.cA_errata.drawing import WIDTH
 from labkit.chapters.cA_errata.you_write import agrees, two_level_seconds
@@ -110,7 +110,7 @@ def test_the_questions_find_nearly_every_line_and_each_finds_some():
     first = [e.caught[0] for e in LINES.values() if e.caught]
     assert set(first) == set(questions()) and [id for id, e in LINES.items() if not e.caught] == ["no-infinity"]
     told = repr(panels.found_by())
-    assert f"each of the {len(LINES)} lines" in told and "overflow to infinity" in told
+    assert f"each of the {len(LINES)} findings" in told and "overflow to infinity" in told
     assert all(f"- {first.count(id)}: *{name}*" in told for id, name in questions().items())
     (habits,) = ["".join(cell["source"]) for cell in CELLS if cell["id"] == "habits"]
     assert {question for question in questions().values() if f"**{question}**" in habits} == set(questions().values())
@@ -119,8 +119,8 @@ def test_the_questions_find_nearly_every_line_and_each_finds_some():
 def test_no_percentage_does_what_the_digits_do():
     shown = panels.judge(agrees)
     assert "10 of 26" in shown.sentence and "exactly the 16" in shown.sentence
-    assert "It lets 0 of the 16 lines through, and refuses 4 right ones" in shown.use("within 1 %").sentence
-    assert "It lets 2 of the 16 lines through, and refuses 1 right one." in shown.use("within 5 %").sentence
+    assert "It lets 0 of the 16 findings through, and refuses 4 right ones" in shown.use("within 1 %").sentence
+    assert "It lets 2 of the 16 findings through, and refuses 1 right one." in shown.use("within 5 %").sentence
     right, wrong = (
         [abs(one.far) for one in agreeing.numbers() if (one.where in LINES) is listed] for listed in (False, True)
     )
@@ -164,7 +164,7 @@ def test_what_other_numbers_of_a_source_give_is_not_called_right():
     assert {LINES[id].comes for id in disputed} == {"elsewhere"}
     assert all("3.5" not in line.found or line.comes == "elsewhere" for line in LINES.values())
     (how,) = ["".join(cell["source"]) for cell in CELLS if cell["id"] == "how"]
-    assert "follows from the inputs that the line names" in how
+    assert "*Elsewhere* is for one that other pages of the same source give" in how
 
 
 def test_a_claim_does_not_say_its_number_twice():
@@ -197,7 +197,8 @@ def test_four_stages_idle_as_the_sentence_and_as_the_formula_say(way, many, told
     run = labkit.launch(names["batch"], 4, way, many, clock="virtual")
     part = cost.naive_bubble_fraction(4) if way == panels.ALONE else cost.bubble_fraction(4, many)
     assert pictures.idle(run).startswith(f"In {told} a stage idles for **{part:.0%}**")
-    (after,) = ["".join(cell["source"]) for cell in CELLS if cell["id"] == "four-stages-after"]
+    (source,) = ["".join(cell["source"]) for cell in CELLS if cell["id"] == "four-stages-after"]
+    after = eval(source, {"book": book}).text
     assert f"{100 * cost.naive_bubble_fraction(4):.0f} %" in after, after
     assert f"{100 * cost.bubble_fraction(4, 32):.0f} % is that, for 32 microbatches" in after
     assert "Microbatches go through" in pictures.stages(run).title
@@ -246,7 +247,7 @@ def test_ranks_say_which_sentence_on_zero1_is_right(size, monkeypatch):
     exec(source, names)
     for way, ratio in (("plain data parallelism", "is what the formula"), ("ZeRO-1, as the table says", "is what"),
                        ("ZeRO-1, as the text says", "1.5 times what plain")):  # fmt: skip
-        figure = pictures.sent(labkit.launch(names["step"], size, way))
+        figure = pictures.sent(labkit.launch(names["step"], size, way), way)
         assert ratio in figure.sentence, (way, figure.sentence)
 
 
@@ -260,7 +261,7 @@ def test_the_notebook_shows_every_group_under_its_name_and_all_questions():
     assert texts[0] == appendix_header("A")
     headings = re.findall(r"^## \d+ (.+)$", "\n".join(texts), flags=re.MULTILINE)
     assert set(groups().values()) <= set(headings)
-    shown = [kind for text in texts for kind in re.findall(r'^lines\("(\w+)"\)$', text)]
+    shown = [kind for text in texts for kind in re.findall(r'^findings\("(\w+)"\)$', text)]
     assert shown == list(groups())
     asked = [id for text in texts for id in re.findall(r'chapter\.quiz\("(.+)"\)', text)]
     assert sorted(asked) == sorted(load_chapter(APPENDIX.name).questions)
@@ -270,7 +271,9 @@ def test_the_notebook_shows_every_group_under_its_name_and_all_questions():
 
 def test_an_appendix_keeps_to_the_budgets_of_a_chapter_where_they_make_sense():
     """Something to touch first, two functions to write, nothing to predict, and cells as narrow and as short."""
-    code = ["".join(cell["source"]) for cell in CELLS if cell["cell_type"] == "code"]
+    cells = [cell for cell in CELLS if cell["cell_type"] == "code"]
+    folded = [cell["metadata"].get("jupyter", {}).get("source_hidden", False) for cell in cells]
+    code = ["".join(cell["source"]) for cell, hidden in zip(cells, folded, strict=True) if not hidden]
     told = "\n".join(code)
     assert "panels.three_ways(" in code[0] and told.count("chapter.check(") == 2 and "chapter.predict(" not in told
     kept = [[line for line in text.split("\n") if line.strip() and not re.match(r"from \S+ import |import |### ",
@@ -283,7 +286,7 @@ def test_an_appendix_keeps_to_the_budgets_of_a_chapter_where_they_make_sense():
 def test_the_table_has_links_and_its_words_have_none():
     group = pictures.lines("order")
     assert len(group._repr_markdown_().split("\n")) == len(group) + 6, "a head, and what folds it"
-    assert group._repr_markdown_().startswith(f"<details><summary>All {len(group)} lines")
+    assert group._repr_markdown_().startswith(f"<details><summary>All {len(group)} findings")
     assert "(05_zero_and_fsdp.ipynb#6-A-step-of-FSDP)" in group._repr_markdown_()
     assert "[ch. 5, A step of FSDP]" in group._repr_markdown_(), "a chapter, and no section of the appendix"
     assert "| It says" not in pictures.lines("time")._repr_markdown_().replace("| It says w", "")

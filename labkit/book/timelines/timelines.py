@@ -177,7 +177,9 @@ def _sentence(
     worst = max(range(len(ranks)), key=lambda i: numbers[i]["waiting"])
     lost = numbers[worst]["waiting"]
     if lost > 0:
-        text += f" Rank {ranks[worst]} waits longest: {seconds_text(lost)}, {100 * lost / seconds:.0f} % of the time."
+        alike = len(ranks) > 1 and min(row["waiting"] for row in numbers) > 0.99 * lost
+        text += " Each rank waits" if alike else f" Rank {ranks[worst]} waits longest:"
+        text += f" {seconds_text(lost)}, {100 * lost / seconds:.0f} % of the time."
     return text
 
 

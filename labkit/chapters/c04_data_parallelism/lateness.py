@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from html import escape
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,7 @@ from labkit.book.drawing.style import BLUE, GREY, ON_COLOUR, ORANGE
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import listing
-from labkit.book.frontend import live
+from labkit.book.frontend import INSIDE, Panel, live
 from labkit.chapters.c04_data_parallelism.machine import CAUSES, Trouble
 from labkit.chapters.c04_data_parallelism.steps import box, ticks
 
@@ -119,18 +120,59 @@ def latest(run: Any) -> int:
     return min(waits, key=waits.__getitem__)
 
 
-def is_found(trouble: Trouble, rank: object, because: object) -> bool:
-    """Whether the reader has found the rank and the cause; on a page without a reader nobody is waited for."""
-    return not live() or (rank, because) == trouble.hidden
+class Diagnosis(Panel):
+    """Two lists, of ranks and of causes, and what is said of the reader's choice. found: whether it is the right one;
+    on a page without a reader nobody is waited for."""
+
+    def __init__(self, run: Any, trouble: Trouble) -> None:
+        super().__init__()
+        self.run, self.trouble = run, trouble
+        self.choice: tuple[int | None, str | None] = None, None
+
+    @property
+    def found(self) -> bool:
+        return not live() or self.choice == self.trouble.hidden
+
+    def __repr__(self) -> str:
+        return (
+            f"late rank: {self.choice[0]}, because: {self.choice[1]}\n{suspected(self.run, self.trouble, *self.choice)}"
+        )
+
+    def _made(self) -> Any:
+        from ipywidgets import HTML, Dropdown, HBox, Layout, VBox
+
+        look = {"style": {"description_width": "initial"}, "layout": Layout(width="220px", max_width=INSIDE)}
+        ranks = Dropdown(
+            options=[("-", None), *((str(r), r) for r in range(self.run.trace.world_size))],
+            description="late rank",
+            **look,
+        )
+        causes = Dropdown(
+            options=[("-", None), *((cause, cause) for cause in CAUSES)], description="because of", **look
+        )
+        answer = HTML()
+
+        def chosen(_: object = None) -> None:
+            self.choice = ranks.value, causes.value
+            said = suspected(self.run, self.trouble, *self.choice)
+            answer.value = f'<p role="status" aria-live="polite">{escape(said)}</p>'
+
+        for control in (ranks, causes):
+            control.observe(chosen, "value")
+        chosen()
+        return VBox([HBox([ranks, causes], layout=Layout(flex_flow="row wrap")), answer])
 
 
-def suspected(run: Any, trouble: Trouble, rank: object, because: object) -> str:
+def diagnose(run: Any, trouble: Trouble) -> Diagnosis:
+    """Which rank of this step do the others wait for, and why?"""
+    return Diagnosis(run, trouble)
+
+
+def suspected(run: Any, trouble: Trouble, rank: int | None, because: str | None) -> str:
     """What to say to a reader who thinks that the others wait for `rank`, `because` of one of CAUSES. None: not yet."""
     (_, cause), ranks, times = trouble.hidden, run.trace.world_size, _times(run)
     if rank is None:
-        return "Put the number of a rank in the place of the first `None`, and run this cell again."
-    if type(rank) is not int or not 0 <= rank < ranks:
-        return f"`{rank!r}` is not a rank: they have the numbers 0 to {ranks - 1}."
+        return "Choose a rank, and then what it is late because of."
     if rank != latest(run):
         waits = 1e3 * _waits(times)[rank]
         return f"Rank {rank} itself waits for {waits:.3g} ms, so it was on time. Look for one that does not."
@@ -147,10 +189,8 @@ def suspected(run: Any, trouble: Trouble, rank: object, because: object) -> str:
         "pauses": "Once it has begun to compute, it goes on without a pause, as the next rank does.",
     }
     if because is None:
-        return f"Yes, rank {rank} waits for nobody. Now the cause: one of {listing([repr(c) for c in CAUSES])}."
-    if because not in seen:
-        return f"`{because!r}` is not among the causes: {listing([repr(c) for c in CAUSES])}."
-    return f"The rank is right, but {because!r} does not explain its row. {seen[str(because)]}"
+        return f"Yes, rank {rank} waits for nobody. Now the cause."
+    return f"The rank is right, but {because!r} does not explain its row. {seen[because]}"
 
 
 def _times(run: Any) -> dict[int, list[Part]]:

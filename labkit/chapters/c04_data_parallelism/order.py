@@ -96,12 +96,16 @@ def told(came: list[Tensor] | str, k: int, stage_c: Any) -> str:
     )
 
 
-def outcomes(came: Mapping[int, list[Tensor] | str], stage_c: Any) -> book.Conclusion:
-    """What came of it, for each bucket that was late on rank 1, and what that means."""
+def outcomes(
+    came: Mapping[int, list[Tensor] | str], stage_c: Any, by: Callable[..., Any] | None = None
+) -> book.Conclusion:  # fmt: skip
+    """What came of it, for each bucket that was late on rank 1, and what that means. by: what has sent them; it is said
+    where that is the book's and not the reader's."""
     right = stage_c.results[0]
     first, *_, last = (not isinstance(what, str) for what in came.values())
     wrong = sum(isinstance(what, str) or max(distances(what, right)) > 1e-6 for what in came.values())
     return book.conclude(
+        {"books": "With the *book's* `{name}`:\n\n", "True": ""},
         "\n".join(f"- {told(what, k, stage_c)}" for k, what in came.items()).replace("{", "{{").replace("}", "}}"),
         "\n\n",
         {
@@ -121,5 +125,6 @@ def outcomes(came: Mapping[int, list[Tensor] | str], stage_c: Any) -> book.Concl
             "an error.",
             "True": "The last two differ as well.",
         },
-        wrong=wrong, first=first, last=last,
+        wrong=wrong, first=first, last=last, name=by and by.__name__,
+        books=by is not None and by.__module__.startswith("labkit.chapters."),
     )  # fmt: skip

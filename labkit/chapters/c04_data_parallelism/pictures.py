@@ -23,7 +23,7 @@ from labkit.chapters.c04_data_parallelism.counting import (
 from labkit.chapters.c04_data_parallelism.drifting import drift as drift
 from labkit.chapters.c04_data_parallelism.filling import filling as filling
 from labkit.chapters.c04_data_parallelism.lateness import (
-    is_found as is_found,
+    diagnose as diagnose,
     late_steps as late_steps,
     profile as profile,
     share_late as share_late,

@@ -338,6 +338,8 @@ def in_one_order(student: Reader) -> str:
         right = [sum(parts) / n for parts in zip(*own, strict=True)]
         student.expect(any(g is not None for g in run.results[0]), "No parameter has a gradient: call loss.backward().")
         for order in run.order:
+            said = "Your hook begins no bucket: when the next one in order is full, call `begin` for it."
+            student.expect(order.calls, said)
             said = "With {n} ranks a rank made {k} all-reduces for {all} buckets. After one has left, look at the next."
             student.expect(len(order.calls) == LAYERS, said, n=n, k=len(order.calls), all=LAYERS)
         begun = [len(run.order[0].begun_by(layer)) for layer in range(LAYERS - 1, 0, -1)]
@@ -441,6 +443,10 @@ def sent_once(student: Reader) -> str:
             slips[f"{said}, divided by {PASSES}: did you clear them between the passes, or return inside the loop?"] = [
                 [g / PASSES for g in one]
             ] * n
+        early = [sum(parts) / n for parts in zip(*(mine[0] for mine in each), strict=True)]  # averaged after the first
+        left = [[(a + sum(parts)) / PASSES for a, *parts in zip(early, *mine[1:], strict=True)] for mine in each]
+        slips["You send after the first piece, so what the other pieces add stays on its own rank. Send in the last "
+              "pass, when everything is there."] = left  # fmt: skip
         student.expect_results(run, [right] * n, slips, within=1e-9)
         sent = [sum(call.name == "all_reduce" for call in order.calls) for order in run.order]
         said = (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import math
 import re
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,6 +18,7 @@ from labkit.course.errata import Erratum
 from labkit.course.file import read_toml
 
 PENCIL = Path(__file__).with_name("pencil.toml")
+TIE = 1e-9  # 17.325 is 17.32 or 17.33, whatever the binary digits of a float say
 MEANS = {"right": "", "then": ", if the sentence were true", "elsewhere": ", by other numbers of the same source"}
 
 
@@ -84,8 +87,32 @@ def pasted(entry: Erratum) -> str:
     return "\n".join([*head, code])
 
 
-def value(code: str) -> float:
-    """What the last line of a pasted cell comes to. Raises whatever the code raises."""
+def value(code: str, seconds: float = 5.0) -> float:
+    """What the last line of a pasted cell comes to. Raises whatever the code raises, and TimeoutError after `seconds`.
+
+    It runs in a thread of its own. One that sleeps cannot be stopped, and is left behind; one that computes ends.
+    """
+    came: list[float | BaseException] = []
+
+    def work() -> None:
+        try:
+            came.append(_value(code))
+        except BaseException as why:
+            came.append(why)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+        raise TimeoutError(f"it had not come to an end after {seconds:.0f} s, and was stopped")
+    (one,) = came
+    if isinstance(one, BaseException):
+        raise one
+    return one
+
+
+def _value(code: str) -> float:
     tree, names = ast.parse(code), dict[str, object]()
     *before, last = tree.body
     if not isinstance(last, ast.Expr):
@@ -109,7 +136,7 @@ def judged(entry: Erratum, typed: str, agrees: Callable[[str, float], bool]) -> 
     if digits is None:
         return False, f"{typed!r} is no number: type one such as 12.5." if typed.strip() else "You gave no number yet."
     mine = float(digits)
-    if agrees(digits, ours) or mine == ours:
+    if mine == ours or any(agrees(digits, ours * tie) for tie in (1, 1 - TIE, 1 + TIE)):
         few = len(digits.replace(".", "").lstrip("-0")) < 2 and mine != ours
         return not few, "So far it agrees. Give one more digit, because a single one fits many numbers." if few else (
             f"Right: {found(entry)}."

@@ -6,8 +6,8 @@ from dataclasses import replace
 from html import escape
 from typing import Any
 
+from labkit.book.frontend import INSIDE, Panel
 from labkit.chapters.cA_errata import agreeing, apart as one_line, pictures
-from labkit.chapters.cA_errata.panel import INSIDE, Panel
 from labkit.course import errata
 from labkit.course.errata import Erratum, erratum, groups
 from labkit.course.errors import CourseError
@@ -88,6 +88,8 @@ class Computed(Panel):
             number = one_line.value(code)
         except TypeError as wrong:
             return f"The last line must be a number. (TypeError: {wrong})"
+        except TimeoutError as late:
+            return f"No number: {late}."
         except KeyboardInterrupt:
             return "You have interrupted it, so there is no number."
         except Exception as wrong:
@@ -101,7 +103,7 @@ class Computed(Panel):
         from ipywidgets import HTML, Button, Dropdown, HBox, Layout, Textarea, VBox
 
         wide = Layout(width="740px", max_width=INSIDE)
-        chosen = Dropdown(options=changeable(), value=self.entry.id, description="line", layout=wide)
+        chosen = Dropdown(options=changeable(), value=self.entry.id, description="finding", layout=wide)
         words, code, came = HTML(), Textarea(layout=wide, rows=6, continuous_update=False), HTML()
         button, reset = Button(description="Run"), Button(description="Reset")
         ran: list[str] = []  # the code that ran last, once there is one

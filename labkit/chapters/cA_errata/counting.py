@@ -12,7 +12,7 @@ def counted() -> book.Conclusion:
     """How many lines there are, and on which source."""
     seeds = [e.source.seed for e in errata().values()]
     return book.conclude(
-        "There are {lines} lines: {article} on source 001, {paper} on 002, {textbook} on 003, which is by far the "
+        "There are {lines} findings: {article} on source 001, {paper} on 002, {textbook} on 003, which is by far the "
         "longest, and {short} on 004.",
         lines=len(seeds),
         article=seeds.count("001"),
@@ -28,8 +28,8 @@ def found_by() -> book.Conclusion:
     ranked = sorted(questions(), key=first.count, reverse=True)
     left = [e for e in errata().values() if not e.caught]
     return book.conclude(
-        "We put each of the {all} lines under the question that would have found it, or under the first of them if "
-        "there are several:\n\n{listed}\n\nWe did that after the lines were known, so it is no proof that you would "
+        "We put each of the {all} findings under the question that would have found it, or under the first of them if "
+        "there are several:\n\n{listed}\n\nWe did that after they were found, so it is no proof that you would "
         "have found them. One is left: {left} For that you have to know the format.",
         all=len(errata()),
         listed="\n".join(f"- {first.count(id)}: *{questions()[id]}*" for id in ranked),

@@ -7,8 +7,8 @@ from html import escape
 from typing import Any
 
 from labkit import book
+from labkit.book.frontend import INSIDE, Panel
 from labkit.chapters.cA_errata import agreeing, pictures
-from labkit.chapters.cA_errata.panel import INSIDE, Panel
 from labkit.course import errata
 
 Agrees = Callable[[str, float], bool]
@@ -44,9 +44,9 @@ class Judge(Panel):
         through = len([where for where in agree if where in listed])
         refused = len([1 for one, fits in self.rows if not fits and one.where not in listed])
         if not through and not refused:
-            return f"{said} Those that do not are exactly the {len(listed)} that are lines of this appendix."
+            return f"{said} Those that do not are exactly the {len(listed)} that are findings of this appendix."
         ones = "one" if refused == 1 else "ones"
-        said += f" It lets {through} of the {len(listed)} lines through, and refuses {refused} right {ones}."
+        said += f" It lets {through} of the {len(listed)} findings through, and refuses {refused} right {ones}."
         right, wrong = (
             [abs(one.far) for one, _ in self.rows if (one.where in listed) is kind] for kind in (False, True)
         )
@@ -62,7 +62,7 @@ class Judge(Panel):
                 "we find": one.shown,
                 "apart": f"{100 * abs(one.far):.2g} %" if abs(one.far) < 0.995 else "by far",
                 "agrees": "✓ yes" if fits else "✗ no",
-                "a line": one.where in errata(),
+                "a finding": one.where in errata(),
             }
             for one, fits in self.rows
         ]

@@ -9,9 +9,9 @@ from typing import Any
 
 import labkit
 from labkit import book, cost
+from labkit.book.frontend import Panel
 from labkit.book.workbenches.bench import Workbench
 from labkit.chapters.cA_errata import pictures
-from labkit.chapters.cA_errata.panel import Panel
 
 WAYS = [pictures.PLAIN, pictures.TABLE, pictures.TEXT]
 ASKED = "Ranks do what the text says. How much do they send, compared with plain data parallelism?"
@@ -64,15 +64,23 @@ class Opening(Panel):
             return book.conclude("First choose an answer above. Then run this cell again.")
         times, ranks = {}, int(self.bench.settings["ranks"])
         for way in WAYS[1:]:
-            run = labkit.launch(partial(self._run, way=way), ranks)
-            times[way] = sum(run.trace.bytes_sent()) / (ranks * cost.ring_all_reduce_bytes(run.results[0][0], ranks))
+            try:
+                run = labkit.launch(partial(self._run, way=way), ranks)
+            except labkit.RankFailed as failed:
+                return book.conclude("With *{way}* the ranks did not come to an end. {why}", way=way,
+                                     why=str(failed).partition("\n")[0])  # fmt: skip
+            if not run.trace.calls():
+                return book.conclude("With *{way}* no collective was called: has `step` been changed?", way=way)
+            times[way] = sum(run.trace.bytes_sent()) / (
+                ranks * cost.ring_all_reduce_bytes(pictures.gradient_of(run), ranks)
+            )
         table, text = times.values()
         return book.conclude(
             "On {ranks} ranks the program of the text sends {text:.3g} times as much as plain data parallelism, and "
             "the program of the table",
             {"abs(table - 1) < 0.001": "exactly as much.", "True": "{table:.3g} times as much."},
-            "It is the same with any number of ranks, because each step sends a whole multiple of $\\frac{{N-1}}{{N}}$ "
-            "of the gradient.",
+            "It is the same with any number of ranks, because the program of the table sends "
+            "$2\\,\\frac{{N-1}}{{N}}$ of the gradient and that of the text $3\\,\\frac{{N-1}}{{N}}$.",
             {"chosen is None": "", "chosen == truth": "You expected that.", "True": "You expected something else."},
             {"text > 1.01 and abs(table - 1) < 0.01": "So the two sentences cannot describe the same program. Both "
              "programs exist: PyTorch's `ZeroRedundancyOptimizer` under DDP works as the text says, and the ZeRO paper "

@@ -6,6 +6,7 @@ from html import escape
 from typing import Any
 
 from labkit import book
+from labkit.book.frontend import INSIDE, Panel
 from labkit.chapters.cA_errata import apart as one_line, pictures, suspects
 from labkit.chapters.cA_errata.agreeing import by_its_digits
 from labkit.chapters.cA_errata.asking import Question
@@ -13,7 +14,6 @@ from labkit.chapters.cA_errata.computing import changeable as changeable, comput
 from labkit.chapters.cA_errata.counting import counted as counted, found_by as found_by
 from labkit.chapters.cA_errata.judging import Agrees, judge as judge
 from labkit.chapters.cA_errata.opening import three_ways as three_ways
-from labkit.chapters.cA_errata.panel import INSIDE, Panel
 from labkit.course import errata
 from labkit.course.errata import Erratum, groups
 from labkit.course.errors import did_you_mean
@@ -52,7 +52,7 @@ class Case(Panel):
         from ipywidgets import HTML, FloatSlider, Layout, RadioButtons, VBox
 
         look = {"style": {"description_width": "130px"}, "layout": Layout(width="480px", max_width=INSIDE)}
-        size = FloatSlider(3, min=1, max=8, step=0.01, description="message (GB)", **look)
+        size = FloatSlider(3, min=0.5, max=8, step=0.01, description="message (GB)", **look)
         speed = FloatSlider(
             100, min=20, max=100, step=1, description="uplinks run at (%)", readout_format=".0f", **look
         )

@@ -39,13 +39,19 @@ class Lines(tuple[Erratum, ...]):
     def _repr_markdown_(self) -> str:
         rows = [HEAD, ("---",) * len(HEAD), *map(_row, self)]
         table = "\n".join(f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |" for row in rows)
-        which = f"All {len(self)} lines" if len(self) > 1 else "The line"
+        which = f"All {len(self)} findings" if len(self) > 1 else "The finding"
         return f"<details><summary>{which} of this group</summary>\n\n{table}\n\n</details>"
 
     def __repr__(self) -> str:
         return str(
             Table(
-                {"line": e.id, "where": str(e.source), "it says": e.stated, "": COMES[e.comes], "it comes to": told(e)}
+                {
+                    "finding": e.id,
+                    "where": str(e.source),
+                    "it says": e.stated,
+                    "": COMES[e.comes],
+                    "it comes to": told(e),
+                }
                 for e in self
             )
         )
@@ -126,12 +132,17 @@ def link(entry: Erratum) -> str:
     return f"[ch. {chapter.number}, {words}]({chapter.name}.ipynb#{entry.heading.replace(' ', '-')})"
 
 
-def sent(run: Any) -> book.Figure:
-    """What a rank sends on average in the way that it went, beside all three ways by formula.
+def gradient_of(run: Any) -> int:
+    """The bytes of what the first collective of a run was given."""
+    calls = run.trace.calls()
+    if not calls:
+        raise ValueError("no collective was called, so nothing was sent")
+    return int(calls[0].nbytes)
 
-    Ranks return the bytes of their gradient, and the way: one of `by_formula`.
-    """
-    size, (nbytes, way) = len(run.results), run.results[0]
+
+def sent(run: Any, way: str) -> book.Figure:
+    """What a rank sends on average in the way that it went, one of `by_formula`, beside all three by formula."""
+    size, nbytes = len(run.results), gradient_of(run)
     each, formula = sum(run.trace.bytes_sent()) / size, by_formula(nbytes, size)
     ratio = each / formula[PLAIN]
     said = f"For a gradient of {bytes_text(nbytes)}, each of {size} ranks sent {bytes_text(each)}, "
@@ -307,7 +318,8 @@ def times(story: Story) -> book.Figure:
     """The phases of a recipe on a time axis that stays, with a line at the time that was seen."""
     seen, whole = slow_sync.OBSERVED, story.seconds
     far = abs(whole - seen) * 1e3
-    said = f"The recipe takes {1e3 * whole:.1f} ms, {far:.1f} ms {'less' if whole < seen else 'more'} than was seen."
+    beside = "as was seen" if far < 0.05 else f"{far:.1f} ms {'less' if whole < seen else 'more'} than was seen"
+    said = f"The recipe takes {1e3 * whole:.1f} ms, {beside}."
     svg = Page("What explains the time that was seen?", said)
     top = heading(svg, "simulated", said) + 22
     left, scale = 8.0, (WIDTH - 16) / max(0.2, whole * 1.05)
@@ -326,3 +338,44 @@ def times(story: Story) -> book.Figure:
         for name, t in zip(story.names, story.phases, strict=True)
     ]
     return book.Figure("What explains the time that was seen?", "simulated", said, list(rows), svg.render(bottom))
+
+
+LEFT, TALL = 62, 230  # pixels of the plane of all stories: left of it, and its height
+SLOWEST, LARGEST = 0.2, 8.0  # what its axes end with: a part of the uplinks' speed, and GB
+
+
+def plane(two_level: TwoLevel) -> book.Figure:
+    """Every story that takes the time that was seen: a curve for each recipe, thick where the counter fits as well."""
+    rows = suspects.stories(two_level)
+    said = (
+        f"On each curve a recipe takes the {1e3 * slow_sync.OBSERVED:.0f} ms that were seen. It is thick where the "
+        f"counter fits, in one meaning or the other. At {slow_sync.GRADIENT / GB:.0f} GB, where the expected times "
+        "come out, no curve is thick."
+    )
+    svg = Page("All stories that take the time that was seen", said)
+    names = list(suspects.RECIPES)
+    top = legend(svg, heading(svg, "simulated", said), [(n, series(k).colour, "") for k, n in enumerate(names)]) + 6
+    wide = WIDTH - LEFT - 20
+
+    def place(size: float, uplinks: float) -> tuple[float, float]:
+        return LEFT + wide * size / LARGEST, top + TALL * (1 - (uplinks - SLOWEST) / (1 - SLOWEST))
+
+    svg.rect(LEFT, top, wide, TALL, fill="none")
+    for k, name in enumerate(names):
+        for n in range(80):
+            low, high = (SLOWEST + (1 - SLOWEST) * (n + step) / 80 for step in (0, 1))
+            ends = [(suspects.seen_size(two_level, part, name), part) for part in (low, high)]
+            if all(size <= LARGEST for size, _ in ends):
+                (x1, y1), (x2, y2) = (place(*end) for end in ends)
+                size, middle = suspects.seen_size(two_level, (low + high) / 2, name), (low + high) / 2
+                _, *counter = suspects.story(two_level, size, 100 * middle, name).facts.values()
+                thick = any(fits for fits, _ in counter)
+                svg.line(x1, y1, x2, y2, width=7 if thick else 2, colour=series(k).colour)
+    x, _ = place(slow_sync.GRADIENT / GB, 1)
+    svg.line(x, top, x, top + TALL, dash="6 4", width=1.5)
+    for size in range(0, int(LARGEST) + 1, 2):
+        svg.text(place(size, SLOWEST)[0], top + TALL + 17, f"{size} GB", 11, "middle")
+    for part in (0.2, 0.6, 1.0):
+        svg.text(LEFT - 6, place(0, part)[1] + 5, f"{part:.0%}", 11, "end")
+    svg.text(LEFT + wide / 2, top + TALL + 36, "message; upwards the speed of the uplinks", 11, "middle")
+    return book.Figure(svg.title, "simulated", said, list(rows), svg.render(top + TALL + 48))
