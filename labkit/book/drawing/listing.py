@@ -8,6 +8,7 @@ import linecache
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
@@ -47,8 +48,11 @@ class Source:
         return f'<figure style="margin:0"><figcaption><small>{self.where}</small></figcaption>{code}</figure>'
 
 
-def source(fn: Callable[..., Any], *, decorators: bool = False, docstring: bool = True) -> Source:
-    """The lines of `fn`, without decorators (unless asked for), and without its docstring if that is not wanted."""
+def source(fn: Callable[..., Any] | ModuleType, *, decorators: bool = False, docstring: bool = True) -> Source:
+    """The lines of `fn`, without decorators (unless asked for), and without its docstring if that is not wanted; or the
+    whole file of a module."""
+    if isinstance(fn, ModuleType):
+        return Source("the whole file", _file(fn), inspect.getsource(fn).rstrip())
     inner = inspect.unwrap(fn)
     try:
         lines, _ = inspect.getsourcelines(inner)
@@ -70,7 +74,7 @@ def _file(fn: Any) -> str:
     path = inspect.getsourcefile(fn) or ""
     if path.startswith("<") or "ipykernel" in path or (path in linecache.cache and not Path(path).exists()):
         return "this notebook"
-    package = (fn.__module__ or "").split(".")
+    package = (fn.__name__ if isinstance(fn, ModuleType) else fn.__module__ or "").split(".")
     parts = Path(path).parts
     return "/".join(parts[parts.index(package[0]) :]) if package[0] in parts else parts[-1]
 

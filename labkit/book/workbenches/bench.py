@@ -212,18 +212,23 @@ class Workbench:
         except RankFailed as failed:
             if failed.failure.kind == "stopped":
                 return False
+            if failed.failure.error == "RefusedError" and not failed.failure.awaits:
+                return self._show_refusal(failed.failure.message)  # every rank has: there is nobody to wait for
             self._show_failure(failed, settings)
             return True
         except (RefusedError, ValueError) as why:
-            self.result, self.faces = None, []  # what an earlier run has shown is not of these settings
-            self._draw()
-            self._tell(f"Not run: {why}")
-            return True
+            return self._show_refusal(why)
         self.result, self.faces, self._at = result, faces, settings
         how = _how(world.size, time.perf_counter() - begun, result)
         self._tell("drawing ..." if live() else how)
         self._draw()
         self._tell(how)
+        return True
+
+    def _show_refusal(self, why: object) -> bool:
+        self.result, self.faces = None, []  # what an earlier run has shown is not of these settings
+        self._draw()
+        self._tell(f"Not run: {why}")
         return True
 
     def _show_failure(self, failed: RankFailed, settings: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ def who_computes(share: Run) -> Workbench:
 def hide(layer: Run) -> Workbench:
     """How much text each rank has, how fast the link is, and whether blocks travel while a rank computes."""
     controls = {
-        "per_rank": choice("tokens of a rank", [16, 32, 64, 128, 256], 64), "link": list(LINKS), "overlap": True,
+        "per_rank": choice("tokens of a rank", [16, 32, 64, 128, 256], 16), "link": list(LINKS), "overlap": True,
         "ranks": [2, 4, 8],
     }  # fmt: skip
     views: list[View] = [pictures.hidden, pictures.timeline]
@@ -45,9 +45,9 @@ def ways(attention: Run) -> Workbench:
 
 def who_reads(read: Run) -> Workbench:
     """A sliding window, packed texts, and what they leave of the ring."""
-    windows = {"none": None, "6 tokens": 6, "12 tokens": 12, "24 tokens": 24}
+    windows = {"none": TOKENS, "6 tokens": 6, "12 tokens": 12, "24 tokens": 24}
     controls = {
-        "window": choice("window", windows, 6), "texts": (1, 4), "layout": LAYOUTS, "ranks": [2, 4, 8],
+        "window": choice("window", windows, TOKENS), "texts": (1, 4), "layout": LAYOUTS, "ranks": [2, 4, 8],
     }  # fmt: skip
     views: list[View] = [pictures.reads, triangle.of_run("Who reads what")]
     return book.workbench(read, controls, views, title="What may be read", ranks=8)

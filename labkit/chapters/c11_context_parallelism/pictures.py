@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labkit import book, cost
-from labkit.book.drawing.units import bytes_text
+from labkit.book.drawing.units import bytes_text, plural
 from labkit.chapters.c11_context_parallelism.attention import WIDTH
 from labkit.cost.units import format_bytes, format_seconds
 
@@ -126,13 +126,11 @@ def formula_of(ulysses: int, size: int, per_rank: int, heads: int, kv_heads: int
 
 
 def sent(run: Any) -> book.Figure:
-    """What a rank sent, beside the formula, and the formula for other numbers of ranks."""
+    """What a rank sent, beside the formula."""
     way, heads, kv_heads = run.results[0]
     n, measured = run.trace.world_size, max(run.trace.bytes_sent())
-    formula = {
-        f"{m} ranks": float(_formula(way, m, heads, kv_heads)) for m in (2, 4, 8) if m <= heads or way != "Ulysses"
-    }
     here = f"{n} ranks"
+    formula = {here: float(_formula(way, n, heads, kv_heads))}
     agree = "as the formula says" if measured == formula[here] else f"where the formula says {formula[here]:,.0f}"
     count = run.trace.messages()[0]
     said = (
@@ -153,7 +151,7 @@ def _formula(way: str, ranks: int, heads: int, kv_heads: int) -> int:
 
 def _why(ulysses: int, n: int, heads: int, kv_heads: int) -> str:
     if ulysses == 1:
-        return f"In the ring only keys and values travel, {kv_heads} heads of each."
+        return f"In the ring only keys and values travel, {plural(kv_heads, 'head')} of each."
     copied = " Heads of keys are copied first, until each rank can have a whole one." if kv_heads % ulysses else ""
     among = "all" if ulysses == n else f"{ulysses} neighbouring"
     return f"Among {among} ranks queries, keys, values and results change places.{copied}"
@@ -176,7 +174,8 @@ def by_ranks(tokens: int = 65_536, heads: int = 64, width: int = 128) -> book.Fi
     first, second, third, last = (line[64.0] for line in lines.values())
     said = (
         f"A text of {tokens:,} tokens, {heads} heads of queries. At 64 ranks a rank of the ring sends {first:,.0f} MB, "
-        f"or {third:,.0f} MB with 8 heads of keys, and a rank of Ulysses {second:,.0f} or {last:,.0f} MB."
+        f"or {third:,.0f} MB with 8 heads of keys, and a rank of Ulysses {second:,.0f} MB"
+        + (" with either." if round(second) == round(last) else f", or {last:,.0f} MB with 8 heads of keys.")
     )
     return book.lines(lines, x="ranks", y="MB that a rank sends", title="Bytes by ranks", badge="simulated",
                       sentence=said)  # fmt: skip
@@ -186,18 +185,25 @@ def reads(run: Any) -> str:
     """How many rounds a mask leaves of the ring."""
     n, rounds = run.trace.world_size, run.trace.messages()[0] + 1
     _, mask, layout = run.results[0]
+    why = (
+        "some rank may read what begins on its right, and blocks come from the left"
+        if rounds == n
+        else ("no later block has keys that somebody may read")
+    )
     left = "all rounds are needed" if rounds == n else f"{rounds} of {n} rounds are left"
     return (
-        f"With the {layout} layout {left}, because {'every' if rounds == n else 'no later'} block has keys that "
-        f"somebody may read. Each rank sends {format_bytes(run.trace.bytes_sent()[0], 3)} of keys and values."
+        f"With the {layout} layout {left}, because {why}. Each rank sends "
+        f"{format_bytes(run.trace.bytes_sent()[0], 3)} of keys and values."
     )
 
 
 def losses(one: Sequence[float], others: Mapping[str, Sequence[float]]) -> book.Figure:
-    """How far the losses of several trainings are from those of one device, step by step."""
-    apart = {name: [x - y for x, y in zip(losses, one, strict=True)] for name, losses in others.items()}
-    told = "; ".join(f"{name}, at most {max(map(abs, far)):.1e}" for name, far in apart.items())
+    """The losses of several trainings beside those of one device, and how far they are from them."""
+    apart = {name: [abs(x - y) for x, y in zip(losses, one, strict=True)] for name, losses in others.items()}
+    told = "; ".join(
+        f"{name} by at most {max(far):.1e} ({far[0]:.1e} in the first step)" for name, far in apart.items()
+    )
     return book.lines(
-        apart, y="loss minus that of one device", title="How far from one device",
-        sentence=f"One device goes from {one[0]:.3f} to {one[-1]:.3f}. Away from it: {told}.",
+        {"one device": [*one], **{name: [*losses] for name, losses in others.items()}}, y="loss",
+        title="Three losses", sentence=f"Away from one device: {told}.",
     )  # fmt: skip

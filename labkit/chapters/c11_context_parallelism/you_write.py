@@ -145,6 +145,8 @@ def _all_blocks(student: Reader, run: Evidence, n: int, inputs: Sequence[Any], w
         early = [attend(q, b[1], b[2], positions[rank], positions[(rank - i) % n]) for i, b in enumerate(gone)]
         slips = (
             (nothing[0], "`out` is still 0: nothing was merged into it. Assign what `merge` returns: `out, lse = ...`"),
+            (torch.stack([part[0] for part in met]).sum(0), "the means of all blocks were added up. Join them with "
+             "`merge`, by their shares."),
             (own[0], "it has merged its own block and no other. If you skip blocks of later owners: under this layout "
              "every rank has early and late tokens, and `attend` knows by the positions what may be read. So merge "
              "every block that comes."),
