@@ -11,7 +11,7 @@ was claimed lies in the notebook with its numbers, and `tests/book/test_paramete
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,11 @@ class Conclusion:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         kept = {"schema": 1, "claims": list(self.claims), "numbers": dict(self.numbers)}
         return {CONCLUSION: kept, "text/markdown": self.text, "text/plain": self.text}
+
+
+def whose(function: Callable[..., object]) -> str:
+    """ "your", or "the book's" where the book's function stands in, because the reader's is not right."""
+    return "the book's" if function.__module__.startswith("labkit.chapters.") else "your"
 
 
 def conclude(*sentences: str | Mapping[str, str], **numbers: object) -> Conclusion:

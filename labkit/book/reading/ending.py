@@ -63,14 +63,16 @@ def what_next(chapter: str) -> str:
     follows = next((c for c in chapters if c.number == here.number + 1), None)
     builds = [c for c in chapters if here.number in c.prerequisites and c.written and c is not follows]
     notebook = Path("exercises") / f"{chapter}.ipynb"
-    there = any((place / notebook).exists() for place in (Path.cwd(), Path.cwd().parent))
-    exercises = f"Its exercises: `{notebook}`.\n\n" if there and here.written else ""
+    place = next((place for place in (Path(), Path("..")) if (place / notebook).exists()), None)
+    exercises = f"[Its exercises]({(place / notebook).as_posix()})\n\n" if place is not None and here.written else ""
     parts: list[str] = []
     if follows is None:
         parts.append("This is the last chapter.")
     else:
-        yet = "" if follows.written else " (not written yet)"
-        parts.append(f"Read next: chapter {follows.number}, {follows.title}{yet}.")
+        named = f"chapter {follows.number}, {follows.title}"
+        file = Path(f"{follows.name}.ipynb")
+        parts.append(f"Read next: [{named}]({file})." if file.exists() else
+                     f"Read next: {named}{'' if follows.written else ' (not written yet)'}.")  # fmt: skip
     if builds:
         named = ", ".join(f"{c.number} ({c.title})" for c in builds)
         parts.append(f"Also built on this one: {named}.")

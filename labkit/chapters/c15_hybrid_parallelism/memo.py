@@ -54,7 +54,7 @@ def _bubble(plan: Plan) -> str:
 
 def _how_far(found: Search, one: planner.Estimate) -> str:
     """How much the planner's plan would save, and where to look, without naming it."""
-    if not one.fits or not found.best or one.plan == found.winner.plan:
+    if not one.fits or not found.best or one.seconds <= found.winner.seconds * 1.0001:
         return "First it has to fit." if found.best and not one.fits else _faster(found, one)
     gaps = {part: seconds - found.winner.parts[part] for part, seconds in one.parts.items()}
     part = max(gaps, key=gaps.__getitem__)
@@ -70,8 +70,8 @@ def _faster(found: Search, one: planner.Estimate) -> str:
     plan = one.plan
     if not found.best:
         return found.nothing_fits()[0].upper() + found.nothing_fits()[1:] + "."
-    if plan == found.winner.plan:
-        return "Nothing: it is the planner's own choice."
+    if one.seconds <= found.winner.seconds * 1.0001:
+        return "Nothing: the planner has found no plan that is faster."
     return f"The planner would take {found.winner.plan}. {planner.why_not(found, plan)}"
 
 
@@ -79,7 +79,7 @@ def _price(one: planner.Estimate, tokens: float) -> str:
     run = one.run(tokens)
     price = (
         f"no price of a {one.cluster.gpu.name} is at hand" if one.cluster.price is None
-        else f"${run['dollars'] / 1e6:,.2f} million {one.cluster.price_said}".replace("$", r"\$")  # no formula
+        else f"{run['dollars'] / 1e6:,.2f} million dollars {one.cluster.price_said}".replace("$", "&#36;")  # no formula
     )  # fmt: skip
     return (
         f"{tokens / 1e9:,.0f} billion tokens take {format_seconds(3600 * run['hours'], 3)} without a failure, "
@@ -89,6 +89,12 @@ def _price(one: planner.Estimate, tokens: float) -> str:
 
 def _blast(plan: Plan) -> str:
     replica = plan.tensor * plan.pipeline * plan.context
+    if plan.sharding in ("zero3", "hsdp"):
+        holders = plan.gpus if plan.sharding == "zero3" else replica * (plan.shard or plan.replicas)
+        return (
+            f"With ZeRO-3 the parameters of a copy are spread over {holders:,} GPUs, so all of these stop at once. "
+            "Others wait, unless replicas may fail by themselves (chapter 19)."
+        )
     return (
         f"A model copy is spread over {replica} GPUs, so one GPU takes a whole copy of {replica} along, 1 of "
         f"{plan.replicas}. Everybody else waits, unless replicas may fail by themselves (chapter 19)."

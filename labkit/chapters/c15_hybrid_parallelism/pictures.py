@@ -124,17 +124,22 @@ def at_scale(plans: Mapping[str, Estimate]) -> book.Figure:
 # Signals ---------------------------------------------------------------------------------------------------------
 
 
-def signals(run: Any) -> str:
-    """The signals of a run of `same.train`, in words."""
+def signals(run: Any, mistake: str = "none", data: str = "plain") -> str:
+    """The signals of a run of `same.train`, in words; with its mistake, and how the data axis shares the state."""
     off = run.results[0].off(run.seed)
     wrong = {name: value for name, value in off.items() if value > same.NEAR}
+    if not wrong and mistake == "tied matrix apart":
+        return "Equal to one device: with a single stage nobody holds the matrix twice, so this is no mistake here."
     if not wrong:
         return (
             f"Equal to one device: no signal is further off than {max(off.values()):.1e}, which is rounding in 64 bits."
         )
     quiet = [name for name in off if name not in wrong]
     told = ", ".join(f"{name} by {value:.2g}" for name, value in wrong.items())
-    return f"Not one device. Off are: {told}." + (f" Quiet are: {', '.join(quiet)}." if quiet else "")
+    said = f"Not one device. Off are: {told}." + (f" Quiet are: {', '.join(quiet)}." if quiet else "")
+    if data == "fsdp" and "copies of a weight" in quiet:
+        said += " (Ranks that share parameters have no copies to compare.)"
+    return said
 
 
 def watched(runs: Mapping[str, Any]) -> book.Table:
@@ -143,7 +148,9 @@ def watched(runs: Mapping[str, Any]) -> book.Table:
     for mistake, run in runs.items():
         off = run.results[0].off(run.seed)
         rows.append({"mistake": mistake} | {n: f"{v:.2g}" if v > same.NEAR else "-" for n, v in off.items()})
-    return book.Table(rows, caption="How far each signal is from one device (measured)")
+    one = same.on_one_device(next(iter(runs.values())).seed)
+    said = f"there the loss is {one.losses[0]:.3g} and the norm {one.norms[0]:.3g}"
+    return book.Table(rows, caption=f"How far each signal is from that of one device: {said} (measured)")
 
 
 def follows(run: Any, seed: int) -> book.Figure:
@@ -162,7 +169,9 @@ def cut_name(config: Any) -> str:
     """ "D2 P2 T2 zero1" of a configuration."""
     parts = [("D", config.dp), ("P", config.pp), ("C", config.cp), ("T", config.tp)]
     name = " ".join(f"{letter}{n}" for letter, n in parts if n > 1)
-    return name + (f" {config.data}" if config.data != "plain" else "") + (" SP" if config.sequence_parallel else "")
+    kind = f" {config.data}" if config.data != "plain" else ""
+    schedule = f" {config.schedule}" if config.schedule.startswith("zb") else ""
+    return name + kind + schedule + (" SP" if config.sequence_parallel else "")
 
 
 def beside(
@@ -344,7 +353,7 @@ def health(one: Any, budget: float = 0.75e6) -> book.Table:
         {"watches": strategy, "what should be so": signal, "seen": seen[strategy][0],
          "": "✓ fine" if seen[strategy][1] else "✗ red"}
         for strategy, signal in (
-            ("data", "ranks compute for more than half of the step"),
+            ("the step", "ranks compute for more than half of it"),
             ("ZeRO", f"state below {format_bytes(budget, 3)}"),
             ("tensor", "the sums of a layer take less than a quarter of its computing"),
             ("pipeline", "idle for less than a quarter of the step"),
@@ -363,7 +372,7 @@ def signals_of(one: Any, budget: float = 0.75e6) -> dict[str, tuple[str, bool]]:
     computing = [row["compute"] for row in rows]
     uneven = max(computing) / (sum(computing) / len(computing)) - 1
     return {
-        "data": (f"{busy:.0%}", busy > 0.5), "ZeRO": (format_bytes(state, 3), state < budget),
+        "the step": (f"{busy:.0%}", busy > 0.5), "ZeRO": (format_bytes(state, 3), state < budget),
         "tensor": (f"{sums:.0%} of it", sums < 0.25), "pipeline": (f"{idle:.0%}", idle < 0.25),
         "machine": (f"the slowest {uneven:.0%} longer than the mean", uneven < 0.1),
     }  # fmt: skip

@@ -62,8 +62,10 @@ def links(checks: Mapping[tuple[str, str], AxisCheck], microbatches: int = 64) -
     inside, across, hop = checks[narrow, "tensor"], checks[wide, "tensor"], checks[narrow, "pipeline"]
     data = checks[narrow, "data"]
     return book.conclude(
-        "The sums of TP 8 take {inside:.0%} of the time of computing on NVLink. With TP 16 a part of each sum must "
-        "leave the node, and a step waits {longer:.2g} times as long for them. Messages between stages take "
+        "At the full rate of NVLink the sums of TP 8 would take {inside:.0%} of the time of computing, and as software "
+        "sends them it is {waits:.0%}. With TP 16 a part of each sum must leave the node. (The table counts only that "
+        "part, which goes over the slower links.) A step then waits {longer:.2g} times as long, although half as many "
+        "stages mean only twice as many layers on a rank. Messages between stages take "
         "{hop:.1%}. This axis is so modest that stages are what one puts furthest apart: Alibaba's network HPN lets "
         "only pipelines cross from one pod to another, where links are shared "
         "([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265), chapter 21).\n\n"
@@ -73,7 +75,8 @@ def links(checks: Mapping[tuple[str, str], AxisCheck], microbatches: int = 64) -
         "*feasibility check* "
         "needs no run, and rules out most of the bad plans. The first question below is about the two rows of the "
         "tensor axis, so look at which links each of them names.",
-        inside=inside.share, longer=across.waited / inside.waited, hop=hop.share, m=microbatches,
+        inside=inside.share, waits=inside.share * inside.waited / inside.seconds,
+        longer=across.waited / inside.waited, hop=hop.share, m=microbatches,
         hidden=1 - data.waited / data.alone,
     )  # fmt: skip
 
@@ -86,9 +89,9 @@ def guide(asked: Sequence[tuple[str, int, Advice]]) -> book.Conclusion:
         {"costs[-1] > 1.5 * max(costs[:-1])": "For the first four jobs it costs {low:.0%} to {high:.0%}, and for "
          "the largest one {last:.0%}, because *fits* and *fast* are different questions.",
          "True": "It costs from {low:.0%} to {last:.0%}, because *fits* and *fast* are different questions."},
-        "So the usual advice, up to some tens of billions of parameters on a small cluster take FSDP, and at the "
-        "frontier take all three axes with ZeRO on the data axis, can be derived here, and you get its price with "
-        "it.",
+        "For the smaller of these jobs the fastest plans share the state by ZeRO-3, which is the usual advice to take "
+        "FSDP, and for the largest they mix the axes. But with another batch or other links the planner above may say "
+        "otherwise: a rule has a price, and it depends on the job.",
         costs=costs, low=min(costs[:-1]), high=max(costs[:-1]), last=costs[-1],
     )  # fmt: skip
 
@@ -135,8 +138,9 @@ def sixteen_nodes(four: Mapping[str, Estimate]) -> book.Conclusion:
         {"all(fits)": "All of them fit.", "True": "Not all of them fit."},
         "Tensor parallelism over all 128 GPUs is the finest cut, and takes {times:.2g} times as long as the "
         "mixture, because the sums of every layer cross the network. The pipeline reaches an MFU of {deep:.0%}, "
-        "since a batch of 128 sequences leaves few microbatches for each replica. Sharding alone reaches "
-        "{shards:.0%}: a GPU must gather all layers to work on a single sequence. The mixture, {plan}, reaches "
+        "since a batch of 128 sequences leaves few microbatches for each replica, and to fit it computes activations "
+        "again. Sharding alone reaches {shards:.0%}: it computes again as well, and a GPU must gather all layers to "
+        "work on a single sequence. The mixture, {plan}, reaches "
         "{mix:.0%}. No strategy is better than the others in general, and each one becomes wrong where its own "
         "limit binds.",
         times=wide.seconds / mix.seconds, deep=deep.mfu, shards=shards.mfu, mix=mix.mfu, plan=pictures.short(mix),

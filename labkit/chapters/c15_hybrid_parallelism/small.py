@@ -172,7 +172,7 @@ def made_small(plan: Plan, config: HybridConfig) -> str:
         dropped.append({"hsdp": "the copies of HSDP"}.get(plan.sharding, f"the sharding of {plan.sharding}"))
     if plan.recompute != "all":
         dropped.append("what is computed again")
-    said = "The degrees are kept."
+    said = "The degrees are kept." if not dropped else "No degree is halved."
     if changed:
         said = (
             "Its degrees are rounded down to powers of two and halved, the largest first: " + ", ".join(changed) + "."

@@ -8,7 +8,7 @@ from typing import Any
 
 from labkit import book
 from labkit.book.frontend import INSIDE, Panel
-from labkit.chapters.cA_errata import agreeing, pictures
+from labkit.chapters.cA_errata import agreeing
 from labkit.course import errata
 
 Agrees = Callable[[str, float], bool]
@@ -22,7 +22,7 @@ class Judge(Panel):
     def __init__(self, agrees: Agrees) -> None:
         super().__init__()
         self.agrees = agrees
-        self.rules = {f"{pictures.whose(agrees)} agrees": 0.0, **self.percentages}
+        self.rules = {f"{book.whose(agrees)} agrees": 0.0, **self.percentages}
         self.use(next(iter(self.rules)))
 
     def use(self, rule: str) -> Judge:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 from labkit import book, cost
@@ -83,11 +82,6 @@ def told(entry: Erratum, number: float | None = None) -> str:
 def needed(entry: Erratum) -> str:
     """The number that the words of a source need: above 50 %."""
     return entry.unit.format(entry.says) if "{}" in entry.unit else f"{entry.says} {entry.unit}".rstrip()
-
-
-def whose(function: Callable[..., object]) -> str:
-    """Whether a function is the reader's own or the book's, which stands in where the reader's is not right."""
-    return "the book's" if function.__module__.startswith("labkit.chapters.") else "your"
 
 
 def _row(e: Erratum) -> tuple[str, ...]:
@@ -272,9 +266,8 @@ def phases(two_level: TwoLevel) -> book.Figure:
     phase = ("reduce-scatter", "ring between the nodes", "all-gather")
     times = suspects.phases(two_level)
     whole, busy = sum(times), times[1] / sum(times)
-    said = (
-        f"By {whose(two_level)} function 3 GB take {1e3 * whole:.1f} ms. The uplinks send for {1e3 * times[1]:.1f} ms "
-    )
+    said = f"By {book.whose(two_level)} function 3 GB take {1e3 * whole:.1f} ms. "
+    said += f"The uplinks send for {1e3 * times[1]:.1f} ms "
     said += (
         f"of them and rest while the nodes work inside: on average they are {busy:.0%} busy, though nothing is wrong. "
     )

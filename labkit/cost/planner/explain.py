@@ -34,7 +34,8 @@ def explained(one: Estimate) -> list[str]:
     fits = "which fits" if one.fits else f"which is {(one.held.total - memory) / GB:.1f} GB too many"
     return [
         f"{one.plan} takes {format_seconds(one.seconds)} a step of {one.tokens:,} tokens, an MFU of "
-        f"{100 * one.mfu:.1f} percent and an HFU of {100 * one.hfu:.1f}.",
+        f"{100 * one.mfu:.1f} percent"
+        + (f" ({100 * one.hfu:.1f} with what is computed again, HFU)." if one.hfu > 1.0005 * one.mfu else "."),
         f"Of that, {100 * useful:.1f} percent are computing that nobody can avoid"
         + (f", and most of the rest goes to {lost_to}." if losses else "."),
         f"The fullest GPU holds {one.held.total / GB:.1f} GB of {memory / GB:.0f}, {fits}; the largest part is "
