@@ -226,6 +226,7 @@ def serve(group: Group, address: Any, secret: bytes, idle: float, first: Any) ->
     sock.connect(address)
     channel, context = Channel(sock), group.context
     channel.send((secret, group.rank))
+    no_step = context.recorder.step
     while True:
         if not select.select([sock], [], [], idle)[0]:
             return "idle"
@@ -243,6 +244,7 @@ def serve(group: Group, address: Any, secret: bytes, idle: float, first: Any) ->
         if context.sampler is not None:
             context.sampler.restart()
         context.recorder.page.earlier = group.calls
+        context.recorder.step = context.recorder.page.step = no_step  # the last of the call before is over
         result = fn(group, *args)
         del fn, args
         context.settle()

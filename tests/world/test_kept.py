@@ -65,6 +65,17 @@ def test_time_that_is_counted_begins_anew_with_every_call():
     assert [[m.start for m in t.sends] for t in traces[::2]][0] == pytest.approx([m.start for m in traces[2].sends])
 
 
+def test_what_comes_before_the_first_step_is_of_no_step_in_every_call():
+    def work(group):
+        total(group, 6)  # set up: of no step
+        group.step(1)
+        total(group, 3)
+
+    with labkit.world(2, timeout=NEVER) as world:
+        sent = [sorted((m.step, m.nbytes) for m in world.run(work).trace.sends) for _ in range(3)]
+    assert sent[0] == sent[1] == sent[2] and {step for step, _ in sent[0]} > {1}, sent
+
+
 def test_bytes_of_native_collectives_and_memory_are_those_of_the_call():
     def work(group, n):
         held = torch.ones(n)

@@ -132,21 +132,25 @@ def largest_rate(tau: int, momentum: float = 0.0) -> float:
 
 
 def limits(most: int = 12) -> book.Figure:
-    """The largest stable rate by staleness, without and with momentum, beside two rules."""
+    """The largest stable rate by staleness, without and with momentum, beside two rules.
+
+    Rates are over 1 - momentum, which is how far a lasting gradient moves the weights. With momentum fresh gradients
+    allow so large a rate that it has no place in the picture: that line begins at 1.
+    """
     taus = range(most + 1)
-    first = largest_rate(0)
+    first, fresh = largest_rate(0), largest_rate(0, 0.9) / largest_rate(0) / 0.1
     lines = {
         "no momentum": {float(t): largest_rate(t) / first for t in taus},
-        "momentum 0.9": {float(t): largest_rate(t, 0.9) / first for t in taus},
+        "momentum 0.9": {float(t): largest_rate(t, 0.9) / first / 0.1 for t in taus if t},
         "rule 1 / sqrt(1 + tau)": {float(t): 1 / math.sqrt(1 + t) for t in taus},
         "rule 1 / (1 + tau)": {float(t): 1 / (1 + t) for t in taus},
     }
     a, b = lines["no momentum"], lines["momentum 0.9"]
     said = (
         f"On a parabola, if every gradient is 3 updates old, the largest rate is {a[3.0]:.0%} of that with fresh ones. "
-        f"With momentum 0.9 it is {b[3.0]:.1%}, where fresh gradients would allow {b[0.0]:.0%}."
+        f"With momentum 0.9 it is {b[3.0]:.0%}, where fresh gradients would allow {fresh:.0f} times as much."
     )
-    return book.lines(lines, x="tau, the same for all gradients", y="largest rate, fresh and without momentum = 1",
+    return book.lines(lines, x="tau, the same for all gradients", y="largest rate / (1 - momentum), of fresh SGD 1",
                       title="How large may the rate be?", badge="simulated", sentence=said)  # fmt: skip
 
 

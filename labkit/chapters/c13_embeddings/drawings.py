@@ -118,7 +118,7 @@ def recommender(ranks: int = 4) -> book.Player:
         top = max(heading(svg, "simulated", words), 56.0) + 10
         wide = (WIDTH - 24) / ranks
         for r in range(ranks):
-            x, look = 8 + r * wide, SERIES[r % 8]
+            x, look = 8 + r * wide, SERIES[1 + r % 7]  # the first one is plain, as what is the same on every rank
             svg.text(x + wide / 2 - 8, top + 8, f"rank {r}", 12, "middle", bold=True)
             for y, high, name, fill, on in (
                 (18, 30, "top perceptron", BLUE, k in (2, 4)), (58, 24, "products of pairs", "none", k == 2),
@@ -130,7 +130,7 @@ def recommender(ranks: int = 4) -> book.Player:
             svg.rect(x + 4, top + 160, wide - 26, 60, look.colour, look.hatch, ON_COLOUR,
                      stroke_width=2.8 if k in (1, 3) else 0.8)  # fmt: skip
             svg.rect(x + 12, top + 180, wide - 42, 18, "#ffffff", stroke="none", radius=3)
-            svg.text(x + wide / 2 - 9, top + 193, "its rows of all tables", 10, "middle", on_colour=True)
+            svg.text(x + wide / 2 - 9, top + 193, "its part of the tables", 10, "middle", on_colour=True)
         for r in range(ranks):
             for s in range(ranks):
                 a, b = 8 + r * wide + wide / 2 - 9, 8 + s * wide + wide / 2 - 9
@@ -146,6 +146,7 @@ def recommender(ranks: int = 4) -> book.Player:
                     x = 8 + (r + 1) * wide - 20
                     svg.line(x, top + y, x + 22, top + y, width=2.2)
                     svg.arrow_head(x + 23, top + y, 1, 0, 7)
+                    svg.arrow_head(x - 1, top + y, -1, 0, 7)
         svg.text(8, top + 240, "plain boxes: the same weights on every rank   patterned: different rows on each   "
                  "thick frame: at work", 10.5)  # fmt: skip
         frames.append((svg.render(top + 252), words))

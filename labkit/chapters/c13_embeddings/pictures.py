@@ -188,7 +188,7 @@ def aucs(one: Mapping[int, float], many: Mapping[int, float], best: float, ranks
 def rounds(values: Mapping[str, Mapping[int, float]]) -> book.Figure:
     """Accuracy on digits that no client has, by round."""
     told = ", ".join(f"{name} {line[max(line)]:.0%}" for name, line in values.items())
-    return book.lines({name: {float(r): a for r, a in line.items()} for name, line in values.items()}, x="round",
+    return book.lines({name: {float(r): a for r, a in line.items()} for name, line in values.items()}, x="rounds done",
                       y="accuracy", title="Federated rounds", sentence=f"At the end: {told}.")  # fmt: skip
 
 

@@ -69,9 +69,14 @@ def compared(run: Any) -> book.Figure:
         "ring": cost.ring_all_reduce_time(nbytes, workers, LATENCY, BETA),
     }
     first = cost.server_crossover(nbytes, servers, LATENCY, BETA)
-    when = "For so small a gradient no large number of workers makes the ring win." if first is None else (
-        f"By the formulas the ring wins from {first} workers on."
-    )  # fmt: skip
+    ahead = (
+        "the ring wins" if formula["ring"] < formula["servers"] else f"the server{'s win' * (servers > 1) or ' wins'}"
+    )
+    when = (
+        f"By the formulas {ahead} here. With very many workers the ring loses, as each round pays a latency."
+        if first is None
+        else f"By the formulas the ring wins from {first} workers on."
+    )
     return book.bars(
         {"run": {"servers": served, "ring": end - begin}, "formula": formula}, unit="seconds", ticks=True,
         badge="emulated", title="One exchange of a dense gradient",

@@ -46,6 +46,11 @@ def _pull(student: Reader, n: int, inputs: Sequence[Any]) -> Evidence:
         why = ""
         if "out of bounds" in text or "out of range" in text:
             why = "A rank has row `id` in place `id // group.size` of its own rows: divide before you look up."
+        elif "send_counts add up to" in text and len(inputs[0][0].unique()) < len(inputs[0][0]):
+            why = (
+                "`out` counts each id once, by owner: send `unique[order]` there. On the way back the lists change "
+                "places, (into, out)."
+            )
         elif "counts" in text or "sends" in text or "expects" in text:
             why = "Ids go out with (out, into); the rows come back with the lists swapped, (into, out)."
         raise StudentError(f"{error} {why}".rstrip(), error.detail) from None
