@@ -53,7 +53,7 @@ def over_the_nodes(run: Run, world_size: int) -> book.Workbench:
         "way": ["one hop", "by way of the node"], "meanwhile": True,
         "latency": choice("latency between nodes (µs)", [5, 50, 200], 50),
         "tokens": choice("tokens of a rank", [16, 256], 16),
-        "inside": choice("links inside a node (GB/s)", [1.5, 5.0], 5.0),
+        "gbs": choice("links inside a node (GB/s)", [1.5, 5], 5),
     }  # fmt: skip
     views: list[View] = [pictures.crossing, pictures.overlap]
     return book.workbench(run, controls, views, title="Two nodes", ranks=world_size)
