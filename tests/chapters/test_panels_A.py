@@ -234,11 +234,11 @@ def test_the_case_has_more_than_one_story():
 
 def test_the_verdict_says_what_hangs_on_our_tolerance_and_what_each_story_gives_up(monkeypatch):
     told = str(suspects.at_their_word(two_level_seconds))
-    assert "Of these 11 stories 6 fit." in told and "In 4 of them the uplinks run at 60%." in told
+    assert "of these 11 stories 6 fit." in told and "In 4 of them the uplinks run at 60%." in told
     assert "averages of 61% and 63%" in told and "we allow 3 points" in told
     assert "have to run at 36% to 46%" in told and "gives up the 239.8 ms" in told
     monkeypatch.setattr(suspects, "NEAR", 0.02)
-    assert "Of these 11 stories 5 fit." in str(suspects.at_their_word(two_level_seconds)), "63 % hangs on the tolerance"
+    assert "of these 11 stories 5 fit." in str(suspects.at_their_word(two_level_seconds)), "63 % hangs on the tolerance"
 
 
 def test_a_page_that_goes_on_with_the_books_function_does_not_call_it_the_readers():

@@ -88,7 +88,7 @@ def test_a_memo_is_answered_point_by_point() -> None:
     )
     assert "No: it needs" in large
     best = planner.search(model, cluster, 512).winner.plan
-    assert "the planner's own choice" in memo.critique(model, cluster, best, 1e9)
+    assert "found no plan that is faster" in memo.critique(model, cluster, best, 1e9)
     quiet = memo.critique(model, cluster, plan, 300e9, reveal=False)
     assert str(best) not in quiet and "Yours loses most in" in quiet
     assert "First it has to fit" in memo.critique(
@@ -217,8 +217,9 @@ def test_each_fault_turns_its_own_signals_red() -> None:
             if fault == "a single microbatch":  # what the question describes
                 assert 0.3 < small.busy(run) < 0.4 and seen["pipeline"][0] == "41%"
     assert red == {
-        "none": set(), "tensor ranks on two nodes": {"data", "tensor"}, "a single microbatch": {"data", "pipeline"},
-        "nothing sharded": {"ZeRO"}, "a slow GPU": {"data", "pipeline", "machine"},
+        "none": set(), "tensor ranks on two nodes": {"the step", "tensor"},
+        "a single microbatch": {"the step", "pipeline"},
+        "nothing sharded": {"ZeRO"}, "a slow GPU": {"the step", "pipeline", "machine"},
     }  # fmt: skip
 
 

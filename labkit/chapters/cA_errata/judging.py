@@ -30,7 +30,7 @@ class Judge(Panel):
         self.rule = rule
         part = self.rules[rule]
         self.rows = [
-            (one, self.agrees(one.said, one.found) if not part else abs(one.far) <= part)
+            (one, self.agrees(one.said, one.found) if not part else abs(one.far) <= part + 1e-9)
             for one in sorted(agreeing.numbers(), key=lambda one: abs(one.far))
         ]
         return self

@@ -86,7 +86,7 @@ def needed(entry: Erratum) -> str:
 
 def _row(e: Erratum) -> tuple[str, ...]:
     where = "<br>".join(part for part in (f"{e.source}, {e.place}", f"`{e.id}`", link(e)) if part)
-    asks = questions()[e.caught[0]] if e.caught else "None of the six: you have to know the format."
+    asks = questions()[e.caught[0]] if e.caught else "None of the seven: you have to know the format."
     comes = f"{COMES[e.comes]}: **{found(e)}** {e.noun}".rstrip()
     return where, claimed(e), f"{objection(e)}<br>*{asks}*", comes
 

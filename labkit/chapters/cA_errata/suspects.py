@@ -216,8 +216,9 @@ def at_their_word(two_level: TwoLevel) -> book.Conclusion:
     near = [one for _, one in fit if shown not in (f"{one.uplinks:.0%}", f"{one.average:.0%}")]
     needed = [one.uplinks for _, size, one in told if abs(size * GB / slow_sync.GRADIENT - 1) < 0.001]
     return book.conclude(
-        "Of these {all} stories {fit} fit. In {word} of them the uplinks run at {part:.0%}. The other {near} have "
-        "healthy uplinks, and averages of {low:.0%} and {high:.0%}: they fit only because we allow {allowed:.0f} "
+        "Take each curve where the message has {size:.0f} GB, where the uplinks run at {part:.0%}, and where they are "
+        "healthy: of these {all} stories {fit} fit. In {word} of them the uplinks run at {part:.0%}. The other {near} "
+        "have healthy uplinks, and averages of {low:.0%} and {high:.0%}: they fit only because we allow {allowed:.0f} "
         "points.\n\n"
         "With {size:.0f} GB no recipe fits. Its uplinks would have to run at {least:.0%} to {most:.0%} of their speed, "
         "and then the counter would not show {part:.0%} in either meaning. So each story that fits has a message of "
