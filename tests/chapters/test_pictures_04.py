@@ -313,7 +313,7 @@ def test_every_rank_and_every_cause_is_hidden_by_some_seed_and_the_same_for_the_
 
 def test_the_panel_of_passes_begins_with_what_the_cell_has_trained() -> None:
     def with_passes(world: Any, passes: int = 4) -> Any:
-        return Shown([([5.0, 6.0 - passes], passes)])
+        return Shown([({passes: 5.0, 4: 6.0 - passes}, passes)])
 
     bench = panels.passes(with_passes, with_passes(None, 1), with_passes(None, 4), 2, "local")
     assert "2.00 with passes = 4" in bench.text
@@ -347,9 +347,12 @@ def test_of_several_runs_a_line_says_which_is_under_way_and_goes_in_the_end(
 
 def test_the_curve_with_four_passes_is_always_there() -> None:
     def run(passes: int, loss: float) -> Any:
-        return Shown([([5.0, loss], passes)])
+        return Shown([({4: 5.0, 8: loss}, passes)])
 
-    drawn = {n: pictures.losses([5.0, 3.0], (4, [5.0, 4.0]), run(n, loss)) for n, loss in ((1, 3), (2, 3.5), (4, 4))}
+    drawn = {
+        n: pictures.losses({4: 5.0, 8: 3.0}, ({4: 5.0, 8: 4.0}, 4), run(n, loss))
+        for n, loss in ((1, 3), (2, 3.5), (4, 4))
+    }
     assert drawn[1].sentence == drawn[4].sentence
     assert drawn[1].sentence.endswith("is 3.00 with an update after each pass and 4.00 with passes = 4.")
     assert "3.50 with passes = 2 and 4.00 with passes = 4." in drawn[2].sentence

@@ -55,6 +55,16 @@ WRONG = {
         """: "A ring between the nodes has two phases",
         """
         def two_level_seconds(nbytes, nodes, gpus, nvlink, port):
+            inside = 4 * (gpus - 1) / gpus * nbytes / nvlink
+            return inside + 2 * (nodes - 1) / nodes * nbytes / gpus / (gpus * port)
+        """: "divide by the GPUs of a node twice",
+        """
+        def two_level_seconds(nbytes, nodes, gpus, nvlink, port):
+            inside = 2 * (gpus - 1) / gpus * nbytes / (2 * nvlink)
+            return inside + 2 * (nodes - 1) / nodes * nbytes / gpus / port
+        """: "twice the bandwidth of NVLink",
+        """
+        def two_level_seconds(nbytes, nodes, gpus, nvlink, port):
             return 4 * (gpus - 1) / gpus * nbytes / nvlink
         """: "Nothing crosses between the nodes",
         """

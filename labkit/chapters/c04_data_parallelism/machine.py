@@ -47,6 +47,13 @@ def text_loss(model: nn.Module, group: Group, batch: int = 1, seed: int = 0) -> 
     return next_token_loss(model(inputs_bt), targets_bt)
 
 
+def held_out_loss(model: nn.Module) -> float:
+    """The mean loss on 16 pieces of text that no rank trains on, the same on each rank."""
+    inputs_bt, targets_bt = next(batches(text().val, 16, GPTConfig().context, 0))
+    with torch.no_grad():
+        return next_token_loss(model(inputs_bt), targets_bt).item()
+
+
 def packed_gpt(group: Group, nbytes: int) -> DataParallel:
     """`slow_gpt` in the book's wrapper; all buckets are of `nbytes` and go by the ring, as in section 4's formula."""
     return DataParallel(

@@ -95,8 +95,7 @@ def your_own() -> Any:
 
 def passes(accumulating: Run, every: Any, fourth: Any, ranks: int, transport: str) -> Any:
     """The loss by pass, with more or fewer passes for each update; `every` is the run with one, `fourth` with four."""
-    often, seldom = pictures.mean_losses(every), (fourth.results[0][1], pictures.mean_losses(fourth))
-    views: list[View] = [partial(pictures.losses, often, seldom)]
+    views: list[View] = [partial(pictures.losses, every.results[0][0], fourth.results[0])]
     controls = {"passes": [1, 2, 4]}
     title = "Passes for each update"
     return book.workbench(accumulating, controls, views, title=title, ranks=ranks, transport=transport)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -171,19 +171,15 @@ def what_is_held(one: Mapping[str, int], each: Mapping[str, int], ranks: int) ->
     return book.bars(bars, title="What a rank holds, for the same joined batch", sentence=said)
 
 
-def mean_losses(run: Any) -> list[float]:
-    """The mean of the ranks' losses, by pass."""
-    return [float(x) for x in torch.tensor([found for found, _ in run.results]).mean(0)]
+def losses(often: Mapping[int, float], seldom: tuple[Mapping[int, float], int], run: Any) -> book.Figure:
+    """The held-out loss after each update, by pass: with an update after each pass, as in `seldom`, and as in `run`.
 
-
-def losses(often: Sequence[float], seldom: tuple[int, Sequence[float]], run: Any) -> book.Figure:
-    """The loss by pass with an update after each pass (`often`), as in `run`, and always as in `seldom`.
-
-    seldom: the passes for each update, and the losses.
+    often, seldom: losses by the pass they were measured after; seldom and each result of `run` with the passes for
+    each update.
     """
-    curves = {1: often, seldom[0]: seldom[1], run.results[0][1]: mean_losses(run)}
+    curves = {1: often, seldom[1]: seldom[0]} | {passes: curve for curve, passes in run.results[:1]}
     name = {passes: f"passes = {passes}" for passes in curves} | {1: "an update after each pass"}
-    told = [f"{curve[-1]:.2f} with {name[passes]}" for passes, curve in sorted(curves.items())]
-    said = f"After {len(often)} passes, with the same samples in each line, the mean loss is {listing(told)}."
+    told = [f"{list(curve.values())[-1]:.2f} with {name[passes]}" for passes, curve in sorted(curves.items())]
+    said = f"After {max(often)} passes, with the same samples in each line, the held-out loss is {listing(told)}."
     shown = {name[passes]: curve for passes, curve in sorted(curves.items())}
-    return book.lines(shown, x="pass", y="loss", title="The same samples, with fewer updates", sentence=said)
+    return book.lines(shown, x="pass", y="held-out loss", title="The same samples, with fewer updates", sentence=said)
