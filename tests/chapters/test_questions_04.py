@@ -75,14 +75,33 @@ def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
     for n in (2, 4, 7):
         one = 2 * (n - 1) * (0.2e-3 + 50_000 / 50e6 / n)
         assert one == pytest.approx(cost.ring_all_reduce_time(50_000, n, 0.2e-3, 1 / 50e6))
-    sizes = {"names": list("abcde"), "latency": 2e-3, "near_latency": 0.2e-3, "ranks": 4, "total": 9}
+    sizes = {
+        "names": list("abcde"),
+        "latency": 2e-3,
+        "near_latency": 0.2e-3,
+        "ranks": 4,
+        "total": 9,
+        "bandwidth": 50e6,
+        "table": "| a |",
+    }
     pick = CHAPTER.forecast("bucket-size", sizes | {"best": 3})
     assert pick.declared == (3,) and pick.choices == tuple("abcde")  # type: ignore[attr-defined]
     assert "with the 4 ranks of this run each bucket pays $2(N-1)\\,\\alpha$ = 12 ms" in pick.prompt
     assert "of latencies there, and 1.2 ms on the near link." in pick.prompt
     question, *rest = pick.prompt.strip().split("\n\n")
-    assert question.endswith("is the step fastest on the far link?") and len(rest) == 1, "only it is bold"
+    assert question.endswith("is the step fastest on the far link?") and len(rest) == 2, "only it is bold"
     assert "every bucket pays the latencies" in pick.why([0], [3]) and pick.why([3], [3]) == ""
+
+
+def test_the_table_of_sizes_has_what_it_takes_to_work_out_the_fastest() -> None:
+    model = arithmetic.StepModel(0.02, (10e-3, 10e-3, 10e-3, 5e-3, 5e-3), (100, 100, 100, 50, 50), 4)
+    link = Link(50e6, 2e-3)
+    rows = model.about_sizes([50, 150, 1000], link, link)["table"].split("\n")[2:]
+    assert rows == [
+        "| a | 0.1 · 0.1 · … · 0.05 | 30 · 40 · … · 60 |",
+        "| b | 0.2 · 0.15 · 0.05 | 40 · 55 · 60 |",
+        "| c | 0.4 | 60 |",
+    ]
 
 
 class Said:

@@ -107,7 +107,17 @@ class StepModel:
             "near_latency": near.latency,
             "ranks": self.ranks,
             "total": self.nbytes,
+            "bandwidth": far.bandwidth,
+            "table": "\n".join(
+                ["| choice | buckets of, kB | full at, ms |", "|:--|:--|:--|", *map(self._leaving, "abcde", steps)]
+            ),
         }
+
+    def _leaving(self, choice: str, step: cost.DataParallelStep) -> str:
+        """A row: the bytes of each bucket of `step`, and when each is full; of many, the first two and the last."""
+        cells = [(f"{b.nbytes / 1e3:.4g}", f"{(self.forward + b.ready) / MS:.4g}") for b in step.buckets]
+        shown = cells if len(cells) <= 4 else [*cells[:2], ("…", "…"), cells[-1]]
+        return f"| {choice} | {' · '.join(kB for kB, _ in shown)} | {' · '.join(at for _, at in shown)} |"
 
 
 def step_model(run: Any, rank: int = 0) -> StepModel:
