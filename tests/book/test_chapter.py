@@ -12,6 +12,7 @@ from course.sample import SAMPLE
 
 from labkit import book
 from labkit.book.frontend import VIEW
+from labkit.book.reading.ending import what_next
 from labkit.book.reading.records import RECORD
 from labkit.course import chapter_file
 
@@ -341,7 +342,12 @@ def test_the_end_says_what_was_done_and_what_to_read_next(monkeypatch: pytest.Mo
     assert "Predictions: 1 of 3 made, 0 skipped, in all your runs." in said
     assert "Questions: 1 of 14 right, 1 at the first try. Still open: “" in said and " and 9 more." in said
     assert "“Data parallel ranks skip the all-reduce in one step ...”" in said
-    assert "chapter 4, Data parallelism" in said and "[Its exercises](exercises/03_collectives.ipynb)" in said
+    assert "Read next: chapter 4, Data parallelism" in said
+    assert "[Its exercises](exercises/03_collectives.ipynb)" in said
+    monkeypatch.chdir(Path(__file__).parents[2] / "notebooks")
+    said = what_next("03_collectives")
+    assert "Read next: [chapter 4, Data parallelism](04_data_parallelism.ipynb)." in said
+    assert "[Its exercises](../exercises/03_collectives.ipynb)" in said
     assert chapter.progress.chapters()["03_collectives"]["read"]
 
 

@@ -62,7 +62,11 @@ def check_unwatched(nb: nbformat.NotebookNode, home: Path) -> None:
     assert table["text/plain"].count("not predicted") == 2
     assert "The job hangs" in quiz["text/plain"] and "1100" not in str(quiz) and "1,100" not in str(quiz)
     assert record[RECORD] == {"schema": 1, "chapter": "03_collectives", "values": {"ring_mb": 6.0}}
-    assert "chapter 4" in end["text/plain"] and "Questions:" not in end["text/plain"]
+    assert (
+        "Read next: " in end["text/plain"]
+        and "chapter 4" in end["text/plain"]
+        and "Questions:" not in end["text/plain"]
+    )
     assert not home.exists(), "headless, no progress is written"
 
 

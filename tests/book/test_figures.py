@@ -216,6 +216,18 @@ def test_the_window_cuts_the_numbers_too() -> None:
     assert row["computing (ms)"] == pytest.approx(0.15) and row["messages sent"] == 0
 
 
+def test_ranks_that_wait_alike_are_told_as_each_and_else_the_one_that_waits_longest() -> None:
+    said = {}
+    for late in (1e-3, 2e-3):  # rank 1 waits for rank 0, and then the other way round
+        trace = fake.Trace(2)
+        for rank, seconds in ((0, 1e-3), (1, late)):
+            trace.compute(rank, seconds)
+            trace.round((0, 1, 0, 0, 1000, False), (1, 0, 0, 0, 1000, False))
+        said[late] = timeline(trace).sentence
+    assert " Each rank waits " in said[1e-3] and "waits longest" not in said[1e-3], said
+    assert " Rank 0 waits longest: " in said[2e-3] and "Each rank" not in said[2e-3], said
+
+
 def test_a_message_that_never_arrives_is_waiting_to_the_end() -> None:
     figure = timeline(fake.stuck())
     rows = figure.table()

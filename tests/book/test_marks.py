@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from labkit import book
-from labkit.book import badge, quoted, source
-from labkit.book.drawing import marks
+from labkit.book import badge, quoted, source, whose
+from labkit.book.drawing import marks, tables
 from labkit.book.drawing.marks import Box
 from labkit.book.drawing.tables import Table
 from labkit.book.reading.conclusions import holds
+from labkit.chapters.cA_errata.you_write import two_level_seconds
 
 
 def plain(x: int) -> int:
@@ -52,6 +54,13 @@ def test_source_leaves_out_decorators_and_docstrings_as_asked() -> None:
 
 def test_source_of_labkit_is_named_from_the_package_on() -> None:
     assert source(Table.text).where == "labkit/book/drawing/tables.py: Table.text"
+    module = source(tables)
+    assert module.where == "labkit/book/drawing/tables.py: the whole file"
+    assert module.code == Path(tables.__file__).read_text("utf-8").rstrip()
+
+
+def test_a_function_of_a_chapters_room_is_the_books_and_any_other_the_readers() -> None:
+    assert whose(two_level_seconds) == "the book's" and whose(plain) == "your"
 
 
 def test_source_of_a_cell_is_this_notebook() -> None:

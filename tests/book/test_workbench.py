@@ -134,20 +134,24 @@ def test_what_is_refused_is_told_without_a_picture_and_of_a_failure_who_waits_fo
 
         if what == "value":
             raise ValueError("no such thing")
+        if what == "everybody":
+            return world.run(lambda group: all_reduce(torch.ones(3), group, algorithm="rings"))
         return world.run(fn) if what != "bug" else {}[what]
 
-    one = book.workbench(work, {"what": ["fine", "deadlock", "value", "bug"]}, [lambda run: run.results[0]], ranks=2)
+    one = book.workbench(
+        work, {"what": ["fine", "deadlock", "value", "everybody", "bug"]}, [lambda run: run.results[0]], ranks=2
+    )
     try:
         assert one.panel and one.wait(60) and one.faces == ["fine"]
         for what, words in (("deadlock", "ranks 0 and 1 wait for each other"), ("value", "Not run: no such thing"),
-                            ("bug", "KeyError: 'bug'")):  # fmt: skip
+                            ("everybody", "Not run: "), ("bug", "KeyError: 'bug'")):  # fmt: skip
             one.set(what=what)
             assert one.wait(60) and words in one.said and words.split()[0] in one.panel.status.value
             if what == "deadlock":
                 assert "rank 0 for rank 1; rank 1 for rank 0" in one.faces[0].sentence
                 assert "Who waits for whom" in one.panel.panes[0].words.value
             else:
-                assert one.faces == ([] if what == "value" else ["fine"])
+                assert one.faces == (["fine"] if what == "bug" else [])
             one.set(what="fine")
             assert one.wait(60) and "2 processes" in one.said and one.faces == ["fine"]
     finally:
