@@ -98,9 +98,9 @@ def test_the_table_of_sizes_has_what_it_takes_to_work_out_the_fastest() -> None:
     link = Link(50e6, 2e-3)
     rows = model.about_sizes([50, 150, 1000], link, link)["table"].split("\n")[2:]
     assert rows == [
-        "| a | 0.1 · 0.1 · … · 0.05 | 30 · 40 · … · 60 |",
-        "| b | 0.2 · 0.15 · 0.05 | 40 · 55 · 60 |",
-        "| c | 0.4 | 60 |",
+        "| 5 | 0.1 · 0.1 · … · 0.05 | 30 · 40 · … · 60 |",
+        "| 3 | 0.2 · 0.15 · 0.05 | 40 · 55 · 60 |",
+        "| 1 | 0.4 | 60 |",
     ]
 
 

@@ -18,6 +18,7 @@ from labkit.cost.units import MS, format_bytes, format_seconds
 
 POINTS = 120  # sizes of a bucket that a curve shows
 SIZES = [1, 8, 32, 75, 125, 250, 410, 1000]  # kB, of the panels; each makes another number of buckets
+GAP = "\u00a0" * 4  # the table of a form has no space between its columns
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,7 @@ class StepModel:
         Its times count from the beginning of the step, as those of the pictures do.
         """
         step, flat = self.step(bucket_bytes, link), self.step(2 * self.nbytes, link)
-        gap = "\u00a0" * 4  # the table of a form has no space between its columns
-        rows = [f"| bucket | {gap}kB | {gap}full at, ms | {gap}back at, ms |", "|--:|--:|--:|--:|"]
+        rows = [f"| bucket | {GAP}kB | {GAP}full at, ms | {GAP}back at, ms |", "|--:|--:|--:|--:|"]
         for k, b in enumerate(step.buckets):
             full, end = ((self.forward + t) / MS for t in (b.ready, b.end))
             back = f"{end:.4g}" if k < len(step.buckets) - 2 else "?"
@@ -109,15 +109,15 @@ class StepModel:
             "total": self.nbytes,
             "bandwidth": far.bandwidth,
             "table": "\n".join(
-                ["| choice | buckets of, kB | full at, ms |", "|:--|:--|:--|", *map(self._leaving, "abcde", steps)]
+                [f"| buckets | {GAP}of, kB | {GAP}full at, ms |", "|--:|--:|--:|", *map(self._leaving, steps)]
             ),
         }
 
-    def _leaving(self, choice: str, step: cost.DataParallelStep) -> str:
+    def _leaving(self, step: cost.DataParallelStep) -> str:
         """A row: the bytes of each bucket of `step`, and when each is full; of many, the first two and the last."""
         cells = [(f"{b.nbytes / 1e3:.4g}", f"{(self.forward + b.ready) / MS:.4g}") for b in step.buckets]
         shown = cells if len(cells) <= 4 else [*cells[:2], ("…", "…"), cells[-1]]
-        return f"| {choice} | {' · '.join(kB for kB, _ in shown)} | {' · '.join(at for _, at in shown)} |"
+        return f"| {len(cells)} | {' · '.join(kB for kB, _ in shown)} | {' · '.join(at for _, at in shown)} |"
 
 
 def step_model(run: Any, rank: int = 0) -> StepModel:
