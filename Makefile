@@ -63,7 +63,7 @@ test-all: lint nbgrader
 	LABKIT_LONG=1 $(PYTEST) $(LANES) $(ONLY)
 
 again: $(TESTABLE)
-	$(PYTEST) $(FILES)
+	$(PYTEST) -m "not long" $(FILES)
 
 lint: $(TESTABLE)
 	$(PY) -m ruff check $(CODE)

@@ -69,6 +69,7 @@ class Panel:
     def box(self) -> Any:
         if self._box is None:
             self._box = self._made()
+            self._box.add_class("lk-own")
         return self._box
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
