@@ -40,7 +40,8 @@ CUT_OFF = """(box) => [...box.querySelectorAll(":not(table, pre[aria-label], .lk
   .filter((one) => one.clientWidth && one.scrollWidth > one.clientWidth + 1)
   .filter((one) => getComputedStyle(one).overflowX === "auto")
   .map((one) => one.className || one.outerHTML.slice(0, 200))"""
-SHOWN = ".lk-form, .lk-bench, .lk-own, .lk-panel:not(:is(.lk-bench, .lk-own) .lk-panel)"  # what a cell displays as a widget of its own
+# What a cell displays as a widget of its own.
+SHOWN = ".lk-form, .lk-bench, .lk-own, .lk-panel:not(:is(.lk-bench, .lk-own) .lk-panel)"
 
 
 def test_every_chapter_has_its_story() -> None:

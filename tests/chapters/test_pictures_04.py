@@ -82,7 +82,7 @@ def test_a_run_of_the_chapter_takes_what_its_formula_says_also_with_a_straggler(
     for name, one, end in zip(("rank 0", f"rank {size - 1}"), (first, last), ends, strict=True):
         assert (f"{name} has its own" in said) is (one.total - end > 1e-6)
     if size == 2:
-        assert "averages; rank 1 has its own 0.2 ms earlier. What had to wait for the slow rank" in said
+        assert "averages; rank 1 has its own 0.2 ms earlier, because what had to wait then goes" in said
     if size > 2:  # of two ranks neither can send before the other one is there
         assert early.waits > 0.01 and "waits for the last rank" in pictures.first_and_last(run).svg
     assert all(j.end <= one.total + 1e-12 for one in (first, last) for j in one.journeys)
@@ -176,7 +176,7 @@ def test_late_steps_are_those_in_which_a_rank_stalled_told_from_the_clock_alone(
 
 def test_about_three_runs_in_ten_are_farther_from_the_law_than_one_standard_deviation() -> None:
     (steps,) = map(int, re.findall(r"kernel, many_steps = 0.02, 0.010, (\d+)", TEXT))
-    for ranks in (8, 32):
+    for ranks in (2, 8):
         late = cost.RareDelay(1, 1, 0.02).stalled_steps(ranks)
         spread = (steps * late * (1 - late)) ** 0.5
         far = [k for k in range(steps + 1) if abs(k - steps * late) > spread]
@@ -295,12 +295,12 @@ def test_a_rank_without_an_example_in_the_last_step_is_named() -> None:
 
 def test_how_far_replicas_are_apart_stands_beside_the_size_of_a_weight() -> None:
     apart = [torch.tensor([[3.0, 4.0, 3.0, 4.0], [3.0 + x, 4.0, 3.0, 4.0]]) for x in (0.0, 1.0)]
-    drawn = pictures.drift([apart[0], apart[0]], apart)
-    assert drawn.frames[0][1].startswith(
-        "After 0 steps a weight of this matrix differs by 0 (gradients averaged) and by 0 "
-    )
+    ways = [(way, way[-1]) for way in apart]
+    drawn = pictures.drift([ways[0], ways[0]], ways)
+    assert drawn.frames[0][1].startswith("After 0 steps a weight of 3.5 differs by 0 (gradients averaged) and by 0 ")
     assert "by 0.5 (not averaged) between the two ranks that are furthest apart" in drawn.frames[1][1], "1 in four"
-    assert "a weight itself has a size of 3.5" in drawn.frames[0][1], "the root of 12.5"
+    said = drawn.frames[1][1]
+    assert "in the end all weights are equal, bit by bit" in said.lower() and "are not equal, bit by bit." in said
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 7])
@@ -322,7 +322,8 @@ def test_the_panel_of_passes_begins_with_what_the_cell_has_trained() -> None:
 
 
 def test_where_the_replicas_have_gone_is_seen_before_anybody_presses_play() -> None:
-    drawn = pictures.drift(list(torch.rand(2, 5, 3)), list(torch.rand(2, 5, 3)))
+    somewhere = [(way, way[-1]) for way in torch.rand(2, 5, 3)]
+    drawn = pictures.drift(somewhere, somewhere)
     assert drawn.step == len(drawn.frames) - 1 == 4
 
 

@@ -59,7 +59,7 @@ def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
     assert "The backward pass ends at 60 ms." in told.prompt
     question, *rest = told.prompt.strip().split("\n\n")
     assert question.endswith("stay exposed after the backward pass in stage C?") and len(rest) == 3, "it is bold"
-    assert CHAPTER.forecast("late-steps", {"chance": 0.02}).declared == pytest.approx(
+    assert CHAPTER.forecast("late-steps", {"chance": 0.02, "steps": 50}).declared == pytest.approx(
         (100 * (1 - 0.98**8), 100 * (1 - 0.98**32))
     )
     assert "Your number is the whole message" in told.why([flat.exposed / 1e-3], [2.7])

@@ -152,11 +152,15 @@ def took(run: Any) -> str:
     return f"The run took {ran}; by the formula it takes {formula} ({run.trace.badge}). {how}"
 
 
-def beside(run: Any, step: cost.DataParallelStep, at_once: Any) -> book.Table:
-    """The step of a run, and the same by the formula; and whether less of it is exposed than of the run `at_once`."""
-    seen, flat = step_of(run), step_of(at_once)
+def beside(step: cost.DataParallelStep, runs: Mapping[str, Any]) -> book.Table:
+    """The last of three stages, and the same by the formula; whether less of it is exposed than of the second, and
+    whether all have come to the same gradient."""
+    first, *others = (run.results[0] for run in runs.values())
+    same = all(first.allclose(other, atol=1e-6) for other in others)
+    flat, seen = (step_of(run) for run in [*runs.values()][1:])
     left, whole = (f"{1e3 * one.exposed:.3g} ms" for one in (seen, flat))
-    said = f"Stage C leaves {left} exposed, and stage B left {whole}."
+    said = f"All three stages come to {'the same' if same else 'different'} gradients. "
+    said += f"Stage C leaves {left} exposed, and stage B left {whole}."
     if seen.exposed > flat.exposed:
         said += f" With so small a gradient {len(seen.journeys)} all-reduces cost more latency than the overlap hides."
     rows = [

@@ -12,13 +12,15 @@ from labkit.book.drawing.figure import WIDTH, heading, legend
 from labkit.book.drawing.style import SERIES
 from labkit.book.drawing.svg import Svg, number
 
+Replica = tuple[Tensor, Tensor]  # a matrix after each step (steps, weights), and all weights in the end
 
-def drift(together: Sequence[Tensor], apart: Sequence[Tensor], badge: str = "measured") -> book.Player:
-    """A matrix of each rank after each step, in the plane in which its weights differ most. Tensors: (steps, weights).
+
+def drift(together: Sequence[Replica], apart: Sequence[Replica], badge: str = "measured") -> book.Player:
+    """A matrix of each rank after each step, in the plane in which its weights differ most.
 
     How far two ranks are apart is the root mean square over the weights, as is the size of a weight beside it.
     """
-    points = torch.stack([*together, *apart]).double()
+    points = torch.stack([path for path, _ in (*together, *apart)]).double()
     flat = points.flatten(0, 1)
     _, _, axes = torch.linalg.svd(flat - points[0, 0], full_matrices=False)
     axes = axes[:2] * axes[:2].sum(1, keepdim=True).sign()  # a plane has no left and right: let the sums be positive
@@ -28,20 +30,24 @@ def drift(together: Sequence[Tensor], apart: Sequence[Tensor], badge: str = "mea
     n, sides = len(together), {"gradients averaged": places[: len(together)], "not averaged": places[len(together) :]}
     spread = {name: [_furthest(p[:, k]) for k in range(p.shape[1])] for name, p in
               {"gradients averaged": points[:n], "not averaged": points[n:]}.items()}  # fmt: skip
+    equal = {name: all(torch.equal(all_of[0][1], weights) for _, weights in all_of)
+             for name, all_of in zip(sides, (together, apart), strict=True)}  # fmt: skip
+    ends = {name: f"{name}: in the end all weights are {'' if same else 'not '}equal, bit by bit"
+            for name, same in equal.items()}  # fmt: skip
     frames = []
     for k in range(points.shape[1]):
         size = float(points[:, k].square().mean().sqrt())
         differs = " and ".join(f"by {far[k]:.2g} ({name})" for name, far in spread.items())
         said = (
-            f"After {k} steps a weight of this matrix differs {differs} between the two ranks that are furthest apart, "
-            f"and a weight itself has a size of {size:.2g}. All these are root mean squares"
+            f"After {k} steps a weight of {size:.2g} differs {differs} between the two ranks that are furthest apart "
+            "(root mean squares, of this matrix)."
         )
         svg = Svg(WIDTH, "Where the replicas go", said)
-        top = heading(svg, badge, said + ".")
+        top = heading(svg, badge, said)
         top = legend(svg, top, [(f"rank {r}", SERIES[r].colour, SERIES[r].hatch, "") for r in range(n)]) + 4
         for side, (name, paths) in enumerate(sides.items()):
-            _paths(svg, 16 + side * 372, top, name, ((paths[:, : k + 1] - low) / unit).tolist())
-        frames.append((svg.render(top + 300), said + "."))
+            _paths(svg, 16 + side * 372, top, ends[name], ((paths[:, : k + 1] - low) / unit).tolist())
+        frames.append((svg.render(top + 300), f"{said} {'. '.join(ends.values()).capitalize()}."))
     rows = [
         {"step": k} | {f"{name}: furthest apart": far[k] for name, far in spread.items()} for k in range(len(frames))
     ]

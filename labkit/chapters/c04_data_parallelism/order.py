@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit import RankFailed, book
+from labkit.book import in_turn
 from labkit.book.drawing.units import listing
 from labkit.chapters.c04_data_parallelism.steps import step_of
 
@@ -94,6 +95,17 @@ def told(came: list[Tensor] | str, k: int, stage_c: Any) -> str:
         f"buckets {k} and {k + 1} ({sizes} bytes): no error. Rank 0's gradient is {zero:.2%} away from "
         f"that of stage C, and rank 1's {one:.2%}."
     )
+
+
+def trials(
+    timed: Callable[..., Any], backward: Callable[..., None], stage_c: Any, by: Callable[..., Any] | None = None
+) -> book.Conclusion:
+    """A step in which the first bucket is late on rank 1, then one in which the last but one is, and what came of it.
+
+    backward(k, loss, model, group): the backward pass in which bucket k is late. timed, stage_c, by: as `outcomes`.
+    """
+    late = in_turn((0, len(step_of(stage_c).journeys) - 2), "a step in which bucket {} is late on rank 1")
+    return outcomes({k: outcome(timed, partial(backward, k)) for k in late}, stage_c, by)
 
 
 def outcomes(

@@ -49,9 +49,9 @@ def lanes(steps: Mapping[str, Step], badge: str, title: str, until: float = 0.0,
     is said after the numbers.
     """
     longest = max(until, *(one.total for one in steps.values()))
-    said = ". ".join(f"{name}: {_in_words(one)}" for name, one in steps.items()) + more
+    said = _in_words(steps) + more
     svg = Svg(WIDTH, title, said)
-    y = heading(svg, badge, said + ".")
+    y = heading(svg, badge, said)
     looks = [("computing", ORANGE, "", ""), ("gradients travel", BLUE, "/", "")]
     if any(one.waits > LEAST or any(j.waits > LEAST for j in one.journeys) for one in steps.values()):
         looks.insert(1, ("waits for a slower rank", GREY, "\\", ""))
@@ -63,6 +63,8 @@ def lanes(steps: Mapping[str, Step], badge: str, title: str, until: float = 0.0,
 
     for name, one in steps.items():
         svg.text(8, y + 10, name, bold=True)
+        if len(steps) > 1:
+            svg.text(right, y + 10, _in_short(one), 11, "end")
         svg.text(left - 8, y + 34, "computes", 11, "end")
         svg.text(left - 8, y + 62, "travels", 11, "end")
         for label, a, b in [("forward", 0.0, one.backward), *blocks(one)]:
@@ -96,14 +98,22 @@ def lanes(steps: Mapping[str, Step], badge: str, title: str, until: float = 0.0,
         }
         for name, one in steps.items()
     ]
-    return book.Figure(title, badge, said + ".", rows, svg.render(y + 26))
+    return book.Figure(title, badge, said, rows, svg.render(y + 26))
 
 
-def _in_words(one: Step) -> str:
+def _in_short(one: Step) -> str:
     count = len(one.journeys)
-    left = f"{1e3 * one.exposed:.1f} ms of which stay exposed after the computing" if one.exposed > 0 else "all hidden"
-    waits = f"{1e3 * one.waits:.1f} ms of which it waits for a slower rank, and " if one.waits > LEAST else ""
-    return f"{count} all-reduce{'s' * (count != 1)} in a step of {1e3 * one.total:.1f} ms, {waits}{left}"
+    return f"{count} all-reduce{'s' * (count != 1)}, {1e3 * one.total:.1f} ms"
+
+
+def _in_words(steps: Mapping[str, Step]) -> str:
+    """What is exposed in each step, and who waits for a slower rank."""
+    alone = len(steps) == 1
+    left = [f"{1e3 * one.exposed:.1f} ms" + f" ({name})" * (not alone) for name, one in steps.items()]
+    waits = [f" {name[0].upper()}{name[1:]} waits {1e3 * one.waits:.1f} ms for a slower rank."
+             for name, one in steps.items() if one.waits > LEAST]  # fmt: skip
+    told = f"{_in_short(next(iter(steps.values())))}. " if alone else ""
+    return f"{told}Exposed after the computing: {listing(left)}.{''.join(waits)}"
 
 
 def step_picture(run: Any, until: float = 0.0) -> book.Figure:
@@ -134,8 +144,8 @@ def _early(steps: Mapping[str, Step]) -> str:
     if not told:
         return ""
     return (
-        f". The solid line is where the last of all ranks has its averages; {listing(told)}. What had to wait for the "
-        "slow rank then goes from rank to rank, and each message takes a latency, so the ranks do not end together"
+        f" The solid line is where the last rank has its averages; {listing(told)}, because what had to wait then goes "
+        "from rank to rank."
     )
 
 
