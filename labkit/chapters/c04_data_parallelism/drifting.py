@@ -32,7 +32,7 @@ def drift(together: Sequence[Replica], apart: Sequence[Replica], badge: str = "m
               {"gradients averaged": points[:n], "not averaged": points[n:]}.items()}  # fmt: skip
     equal = {name: all(torch.equal(all_of[0][1], weights) for _, weights in all_of)
              for name, all_of in zip(sides, (together, apart), strict=True)}  # fmt: skip
-    ends = {name: f"{name}: in the end all weights are {'' if same else 'not '}equal, bit by bit"
+    ends = {name: f"{name}: in the end {'all weights are equal, bit by bit' if same else 'the weights differ'}"
             for name, same in equal.items()}  # fmt: skip
     frames = []
     for k in range(points.shape[1]):
@@ -47,7 +47,7 @@ def drift(together: Sequence[Replica], apart: Sequence[Replica], badge: str = "m
         top = legend(svg, top, [(f"rank {r}", SERIES[r].colour, SERIES[r].hatch, "") for r in range(n)]) + 4
         for side, (name, paths) in enumerate(sides.items()):
             _paths(svg, 16 + side * 372, top, ends[name], ((paths[:, : k + 1] - low) / unit).tolist())
-        frames.append((svg.render(top + 300), f"{said} {'. '.join(ends.values()).capitalize()}."))
+        frames.append((svg.render(top + 300), f"{said} {' '.join(f'{end[0].upper()}{end[1:]}.' for end in ends.values())}"))
     rows = [
         {"step": k} | {f"{name}: furthest apart": far[k] for name, far in spread.items()} for k in range(len(frames))
     ]

@@ -21,7 +21,7 @@ NAMES = {
     "critical-4000": "critical batch",
     "eighteen-minutes": "between two failures",
     "half-the-gpus": "price of 512 GPUs for 19 hours",
-    "hidden-behind-nothing": "computing, 14 s hidden behind 2.1 s",
+    "hidden-behind-nothing": "computing, with 10.5 of 14 s hidden",
     "like-for-like": "computing, nothing hidden",
     "mebibytes": "one message of a pipeline",
     "nic-names": "cards from NIC1 to NIC9",

@@ -11,24 +11,23 @@ from labkit.course.errata import Erratum
 
 
 class Question:
-    """One line with a pencil's question. A first wrong number gets a hint, a second one the steps, which end it.
+    """One line with a pencil's question. A wrong number gets a hint; a right one, or the button, the steps, which end it.
 
     agrees: the rule by which a number is right.
     """
 
     def __init__(self, entry: Erratum, agrees: Callable[[str, float], bool]) -> None:
         self.entry, self.agrees = entry, agrees
-        self._wrong, self.over = 0, False
+        self.over = False
 
     def compare(self, typed: str) -> str:
-        """What is said of the reader's number, as HTML; with the arithmetic where it is right, or wrong again."""
+        """What is said of the reader's number, as HTML; with the arithmetic where it is right."""
         right, said = one_line.judged(self.entry, typed, self.agrees)
         verdict = f'<p role="status" aria-live="polite">{"✓" if right else "✗"} {escape(said)}</p>'
         if one_line.typed_number(self.entry, typed) is None:
             return verdict
-        self._wrong += not right
-        self.over = right or self._wrong > 1
-        return verdict + (self.worked() if self.over else "")
+        self.over = right
+        return verdict + (self.worked() if right else "")
 
     def worked(self) -> str:
         """The arithmetic, and why the sentence cannot be, as HTML."""

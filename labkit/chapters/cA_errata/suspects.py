@@ -87,15 +87,15 @@ def phases(
     return inside / 2, whole - inside, inside / 2
 
 
-def table(two_level: TwoLevel, whose: str = "Your") -> book.Table:
+def table(two_level: TwoLevel) -> book.Table:
     """Who may have done it, for the size of the expected times."""
     part = slow_sync.UPLINK_FRACTION
     suspects = {
         "Eight flat rings at once, with a port each": slow_sync.rings_seconds(),
         "A hierarchical all-reduce, through one port of each node": slow_sync.hierarchical_seconds(ports_per_node=1),
         "One flat ring, through one port of each node": slow_sync.flat_seconds(),
-        f"{whose} recipe, with uplinks at {part:.0%} of their speed": sum(phases(two_level, fraction=part)),
-        f"{whose} recipe, with all links healthy": sum(phases(two_level)),
+        f"The recipe of two_level_seconds, with uplinks at {part:.0%} of their speed": sum(phases(two_level, fraction=part)),
+        "The recipe of two_level_seconds, with all links healthy": sum(phases(two_level)),
         f"The file's recipe, with uplinks at {part:.0%} of their speed": slow_sync.seconds_at_uplink_fraction(),
         "The file's recipe, with all links healthy": slow_sync.stated_hierarchical_seconds(),
     }
