@@ -230,7 +230,7 @@ def test_the_case_has_more_than_one_story():
     nearest = min(rows, key=lambda row: abs(float(row["takes"].split()[0]) - 100))
     choices = load_chapter("A_errata").question("which-suspect", {}).choices
     assert {choice.text.rstrip(".") for choice in choices} == {row["suspect"] for row in rows[:5]}
-    assert nearest["suspect"] == "The recipe of two_level_seconds, with uplinks at 60% of their speed", "the answer of the quiz"
+    assert nearest["suspect"] == "The recipe of two_level_seconds, with uplinks at 60% of their speed"
 
 
 def test_the_verdict_says_what_hangs_on_our_tolerance_and_what_each_story_gives_up(monkeypatch):

@@ -47,7 +47,9 @@ def drift(together: Sequence[Replica], apart: Sequence[Replica], badge: str = "m
         top = legend(svg, top, [(f"rank {r}", SERIES[r].colour, SERIES[r].hatch, "") for r in range(n)]) + 4
         for side, (name, paths) in enumerate(sides.items()):
             _paths(svg, 16 + side * 372, top, ends[name], ((paths[:, : k + 1] - low) / unit).tolist())
-        frames.append((svg.render(top + 300), f"{said} {' '.join(f'{end[0].upper()}{end[1:]}.' for end in ends.values())}"))
+        frames.append(
+            (svg.render(top + 300), f"{said} {' '.join(f'{end[0].upper()}{end[1:]}.' for end in ends.values())}")
+        )
     rows = [
         {"step": k} | {f"{name}: furthest apart": far[k] for name, far in spread.items()} for k in range(len(frames))
     ]

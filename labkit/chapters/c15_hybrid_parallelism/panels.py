@@ -57,7 +57,7 @@ def eight_ranks(step: Run) -> book.Workbench:
     controls = {
         "cut": choice("cut", cuts(8), (4, 1)), "microbatches": [1, 2, 4], "neighbours": list(small.ORDERS),
     }  # fmt: skip
-    views: list[View] = [pictures.took, pictures.timeline, pictures.on_nodes]
+    views: list[View] = [pictures.took, pictures.on_nodes, pictures.each_stage]
     return recorded(book.workbench(step, controls, views, title="Eight ranks on two nodes", ranks=8, clock="virtual",
                           network=small.network(8)), 6)  # fmt: skip
 

@@ -43,8 +43,8 @@ def took(run: Any) -> str:
     )
 
 
-def timeline(run: Any) -> book.Figure:
-    """The second step; its words count as `took` does, and their shares are the whole step."""
+def timeline(run: Any, ranks: Sequence[int] | None = None, title: str = "One step") -> book.Figure:
+    """The second step; its words count as `took` does, and their shares are the whole step, of all ranks."""
     rows = run.trace.step_breakdown(2)
     whole = sum(row["total"] for row in rows)
     compute, moves, waits = (sum(row[part] for row in rows) / whole for part in ("compute", "transfer", "waiting"))
@@ -52,14 +52,25 @@ def timeline(run: Any) -> book.Figure:
         f"On average a rank computes for {compute:.0%} of its step. For {moves:.0%} it is in the middle of a message "
         f"with nothing to compute, and for {waits:.0%} it waits for a partner that is not ready."
     )
-    return book.timeline(run.trace, step=2, title="One step", arrows=False, sentence=said)
+    return book.timeline(run.trace, step=2, ranks=ranks, title=title, arrows=False, sentence=said)
+
+
+def each_stage(run: Any) -> book.Figure:
+    """The second step of one rank of each stage: the others of a stage do the same at the same time."""
+    layout = _layout(run)
+    first = {layout.coordinates(rank)["pp"]: rank for rank in reversed(range(layout.size))}
+    title = "One step, of a rank of each stage" if len(first) > 1 else "One step, of one rank"
+    return timeline(run, sorted(first.values()), title)
 
 
 def on_nodes(run: Any) -> book.Figure:
     """The mesh of a run on its nodes."""
+    return book.mesh(_layout(run), small.per_node(run.trace.world_size), title="Who works with whom")
+
+
+def _layout(run: Any) -> Layout:
     config = run.results[0].config
-    sizes = {axis: getattr(config, axis) for axis in config.order if axis != "cp" or config.cp > 1}
-    return book.mesh(Layout(sizes), small.per_node(run.trace.world_size), title="Who works with whom")
+    return Layout({axis: getattr(config, axis) for axis in config.order if axis != "cp" or config.cp > 1})
 
 
 def placed(runs: Mapping[str, Any], title: str = "The same cut, placed in three ways") -> book.Figure:

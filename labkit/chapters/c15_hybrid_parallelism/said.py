@@ -107,9 +107,8 @@ def fallacy(tensor: Estimate, pipeline: Estimate, claim: Any) -> book.Conclusion
     share = tensor.parts["data"] / tensor.seconds
     found = {case: planner.pipeline_over_tensor(*case) for case in ((1, False), (1, True), (2, True))}
     return book.conclude(
-        "The sharpest form of that mistake is to let memory *alone* decide. The 175B model on 64 A100s is cut here "
-        "in equally many parts, once by tensor parallelism of 8 and once by a pipeline of 8, both with ZeRO-3 on "
-        "the axis that is left.",
+        "The 175B model on 64 A100s is cut here in equally many parts, once by tensor parallelism of 8 and once by a "
+        "pipeline of 8, both with ZeRO-3 on the axis that is left.",
         {"fits": "They hold {t_gb:.0f} and {p_gb:.0f} GB, and both fit.", "True": "Not both of them fit."},
         "But the pipeline has {found:.0f}% more throughput.\n\nThe "
         "bars say why. With ZeRO-3 every microbatch gathers all parameters anew. With tensor parallelism in the "

@@ -11,7 +11,7 @@ from labkit.course.errata import Erratum
 
 
 class Question:
-    """One line with a pencil's question. A wrong number gets a hint; a right one, or the button, the steps, which end it.
+    """One line with a pencil's question. A wrong number gets a hint; a right one, or the button, gets the steps.
 
     agrees: the rule by which a number is right.
     """

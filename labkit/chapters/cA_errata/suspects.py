@@ -94,7 +94,9 @@ def table(two_level: TwoLevel) -> book.Table:
         "Eight flat rings at once, with a port each": slow_sync.rings_seconds(),
         "A hierarchical all-reduce, through one port of each node": slow_sync.hierarchical_seconds(ports_per_node=1),
         "One flat ring, through one port of each node": slow_sync.flat_seconds(),
-        f"The recipe of two_level_seconds, with uplinks at {part:.0%} of their speed": sum(phases(two_level, fraction=part)),
+        f"The recipe of two_level_seconds, with uplinks at {part:.0%} of their speed": sum(
+            phases(two_level, fraction=part)
+        ),
         "The recipe of two_level_seconds, with all links healthy": sum(phases(two_level)),
         f"The file's recipe, with uplinks at {part:.0%} of their speed": slow_sync.seconds_at_uplink_fraction(),
         "The file's recipe, with all links healthy": slow_sync.stated_hierarchical_seconds(),
