@@ -202,6 +202,16 @@ def each(run: Callable[[str], Served]) -> dict[str, Served]:
     return {name: run(name) for name in ("BSP", "SSP", "ASP")}
 
 
+def bills() -> list[dict[str, Any]]:
+    """What three quoted runs cost, at 0.4 s of computing a step and 3 dollars for a GPU-hour."""
+    return [
+        {"run": name, "steps": took, "communication adds (%)": 100 * more, "seconds a step": 0.4 * (1 + more),
+         "samples that count": 100_000 / gpus / took, "times as fast": 100_000 / took / (1 + more),
+         "dollars": took * 0.4 * (1 + more) * gpus / 3600 * 3}
+        for name, gpus, took, more in BILLS
+    ]  # fmt: skip
+
+
 def scaled_sign(x: Tensor) -> Tensor:
     """Signs times the mean size: a bit a number, and one scale."""
     return x.abs().mean() * x.sign()
