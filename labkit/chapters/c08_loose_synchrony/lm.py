@@ -32,7 +32,7 @@ def kept_back() -> tuple[Tensor, Tensor]:
 
 @dataclass
 class Watch:
-    """The loss on text that nobody trains on, every `often` steps, by the milliseconds of the virtual clock."""
+    """The loss of rank 0 on text that nobody trains on, every `often` steps, by milliseconds of the virtual clock."""
 
     group: Group
     model: nn.Module
@@ -47,7 +47,7 @@ class Watch:
     def look(self) -> None:
         """To be called after each step."""
         self.steps += 1
-        if self.steps % self.often == 0:
+        if self.steps % self.often == 0 and self.group.rank == 0:
             inputs, targets = kept_back()
             loss = next_token_loss(self.model(inputs), targets).item()
             self.curve.append((1e3 * (now(self.group) - self.began), loss))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from labkit import cost
-from labkit.chapters.c08_loose_synchrony.task import now
+from labkit.chapters.c08_loose_synchrony.task import now, one_thread
 from labkit.data import digits, image_batches
 from labkit.data.images import Images
 from labkit.models import MLP, MLPConfig
@@ -145,6 +145,7 @@ def _gossip(net: nn.Module, group: Group, sgd: torch.optim.Optimizer, method: Go
     sgd.step()
 
 
+@one_thread()
 @torch.no_grad()
 def curve(run: Any) -> list[tuple[float, float]]:
     """(seconds, loss on digits kept back): of the mean of the ranks' weights, when the last rank was there."""
@@ -170,6 +171,11 @@ def when(curve: list[tuple[float, float]], target: float) -> float:
     return next((at for at, loss in curve if loss < target), float("inf"))
 
 
+def seconds_each(run: Any, steps: int) -> float:
+    """The time of one of the `steps` of a run."""
+    return curve(run)[-1][0] / steps
+
+
 def steps_to(curves: list[list[tuple[float, float]]], target: float) -> float:
     """The mean over the runs of the steps until the loss was first below `target`. They are counted by four."""
     return sum(4.0 * (1 + next(i for i, (_, loss) in enumerate(c) if loss < target)) for c in curves) / len(curves)
@@ -179,17 +185,20 @@ def shapes() -> list[tuple[int, ...]]:
     return [tuple(p.shape) for p in MLP(MLPConfig(WIDTHS)).parameters()]
 
 
+@one_thread()
 def gradient(seed: int = 0, after: int = 20) -> Tensor:
-    """Of the first layer's weights (64 x 64), after some steps on one device."""
+    """Of the first layer's weights (64 x 64), after some steps of plain SGD on one device.
+
+    Without an optimizer: the first step of one takes PyTorch a second to get ready, and this runs in the notebook.
+    """
     net = MLP(MLPConfig(WIDTHS), seed)
-    sgd = torch.optim.SGD(net.parameters(), lr=RATE)
+    found: tuple[Tensor, ...] = ()
     for x, y in islice(image_batches(digits()[0], 32, seed), after + 1):
-        sgd.step()
-        sgd.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-    found = next(net.parameters()).grad
-    assert found is not None
-    return found.detach().clone()
+        with torch.no_grad():
+            for p, g in zip(net.parameters(), found, strict=bool(found)):
+                p.sub_(g, alpha=RATE)
+        found = torch.autograd.grad(F.cross_entropy(net(x), y), list(net.parameters()))
+    return found[0]
 
 
 def seconds_a_step(group: Group, pairs: bool, steps: int = 12) -> float:

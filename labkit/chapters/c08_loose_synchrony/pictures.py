@@ -279,16 +279,18 @@ def trade_off(points: Mapping[str, tuple[float, Sequence[float]]], whole: str) -
         svg.text(left - 6, y + 4, f"{v:.2f}", 10.5, "end")
     svg.text(left + wide / 2, top + tall + 32, "bytes that a rank sends in a step (logarithmic)", 11.5, "middle")
     svg.text(left - 50, top - 4, "loss", 11.5)
+    marks: list[tuple[str, float, float]] = []
     taken: list[Box] = []  # by marks, lines and names
-    marks = []
     for look, (name, (b, some)) in zip(SERIES * 2, points.items(), strict=False):
         (x, y), (_, y1), (_, y2) = place(b, _mean(some)), place(b, min(some)), place(b, max(some))
+        while any(abs(x - other) < 6 for _, other, _ in marks):
+            x += 3  # two lines at one place would be one
         svg.line(x, y1, x, y2, width=2.5, colour=look.colour)
         svg.marker(x, y, look.marker, look.colour, 6)
-        taken += [(x - 7, y - 7, x + 7, y + 7), (x - 2, y2, x + 2, y1)]
+        taken += [(x - 7, y - 7, x + 7, y + 7), (x - 3, y2, x + 3, y1)]
         marks.append((name, x, y))
     for name, x, y in marks:
-        box = _room(x, y, text_width(name, 12), taken, (left, top, left + wide, top + tall))
+        box = _room(x, y, 1.08 * text_width(name, 12), taken, (left, top, left + wide, top + tall))
         taken.append(box)
         svg.text(box[0], box[3] - 3, name, 12, bold=True)
     rows: list[Row] = [
@@ -301,7 +303,7 @@ def trade_off(points: Mapping[str, tuple[float, Sequence[float]]], whole: str) -
 def _room(x: float, y: float, wide: float, taken: Sequence[Box], frame: Box) -> Box:
     """Where a name fits beside its mark: on the right, else on the left, a little higher or lower."""
     sides = (x + 11, x - 11 - wide)
-    boxes = [(a, y - 8 + up, a + wide, y + 7 + up) for up in (0, -16, 16, -32, 32) for a in sides]
+    boxes = [(a, y - 8 + up, a + wide, y + 7 + up) for up in (0, -15, 15, -30, 30, -45, 45) for a in sides]
 
     def cost(box: Box) -> float:
         a, b, c, d = box
@@ -317,7 +319,7 @@ def two_links(rows: Sequence[Mapping[str, Any]], whole: str, target: float) -> b
     """How many times as fast as whole gradients each method comes to the same loss, by link."""
     links = [key for key in rows[0] if key not in ("method", "steps")]
     base = next(row for row in rows if row["method"] == whole)
-    values = {link: {row["method"]: base[link] / row[link] for row in rows} for link in links}
+    values = {link: {row["method"]: round(base[link] / row[link], 1) for row in rows} for link in links}
     best = {link: max(of, key=lambda name, of=of: of[name]) for link, of in values.items()}  # type: ignore[misc]
     said = "; ".join(f"{link}: {best[link]}, {of[best[link]]:.1f} times as fast" for link, of in values.items())
     return book.bars(values, unit="", title=f"To a loss of {target:.2f}: how many times as fast?", badge="emulated",
