@@ -21,10 +21,26 @@ Point = tuple[float, float]
 NAMES = {"BSP": "all wait for all", "SSP": "ahead by a bounded number", "ASP": "nobody waits"}
 
 
-def three(runs: Mapping[str, Any]) -> book.Figure:
-    """When workers compute and wait, and when the server updates, under each policy: from the spans of real runs."""
-    title, left = "Three ways to synchronize", 92.0
-    longest = max(run.trace.duration for run in runs.values())
+def held_up(run: Any, s: str) -> book.Figure:
+    """The beginning of one run under the reader's rule."""
+    return three({s if s == "no bound" else f"s = {s}": run}, "Who waits when", most=0.2)
+
+
+def waiting(trace: Any) -> float:
+    """The share of their time for which workers wait."""
+    spent = [part for w in range(1, trace.world_size) for part in _spent(trace, w)]
+    return _sum(spent, "wait") / (sum(b - a for _, a, b in spent) or 1)
+
+
+def three(
+    runs: Mapping[str, Any], title: str = "Three ways to synchronize", late: str = "", most: float = math.inf
+) -> book.Figure:
+    """When workers compute and wait, and when the server updates, under each policy: from the spans of real runs.
+
+    late: how the last worker is. most: seconds that are drawn; the words are about the whole run.
+    """
+    left = 92.0
+    longest = min(most, max(run.trace.duration for run in runs.values()))
     shares = dict[str, float]()
     rows: list[Row] = []
     for name, run in runs.items():
@@ -36,23 +52,23 @@ def three(runs: Mapping[str, Any]) -> book.Figure:
                   "waiting (ms)": 1e3 * _sum(one, "wait"), "gradients": sum(k == "compute" for k, *_ in one)}
                  for w, one in enumerate(spent, 1)]  # fmt: skip
     said = "Workers wait " + ", ".join(f"{share:.0%} of their time under {name}" for name, share in shares.items())
-    said += f". Rank {len(spent)} needs four times as long for each gradient."
+    said += f". Worker {len(spent)} is {late}." if late else "."
     svg = Svg(WIDTH, title, said)
     y = legend(svg, heading(svg, "emulated", said), [("computing a gradient", ORANGE, "", ""),
                ("waiting for the weights", "none", "/", "3 2"), ("update at the server", BLUE, "|", "")])  # fmt: skip
     scale, high = (WIDTH - left - 12) / longest, 17.0
     for name, run in runs.items():
         y += 8
-        svg.text(8, y + 10, f"{name}: {NAMES[name]}", 12, bold=True)
+        svg.text(8, y + 10, f"{name}: {NAMES[name]}" if name in NAMES else name, 12, bold=True)
         y += 18
         svg.text(left - 8, y + 12, "server", 11, "end")
         svg.line(left, y + high / 2, left + longest * scale, y + high / 2, faint=True)
-        for span in run.trace.spans("update"):
+        for span in (u for u in run.trace.spans("update") if u.start <= longest):
             svg.rect(left + span.start * scale - 1.5, y + 1, 3, high - 3, BLUE, stroke=ON_COLOUR, stroke_width=0.4)
         y += high
         for w in range(1, run.trace.world_size):
             svg.text(left - 8, y + 12, f"worker {w}", 11, "end")
-            for kind, a, b in _spent(run.trace, w):
+            for kind, a, b in ((k, a, min(b, longest)) for k, a, b in _spent(run.trace, w) if a < longest):
                 look = (ORANGE, "", "") if kind == "compute" else ("none", "/", "3 2")
                 svg.rect(left + a * scale, y + 2, (b - a) * scale - 0.7, high - 4, look[0], look[1], dash=look[2],
                          stroke_width=0.6)  # fmt: skip
@@ -193,9 +209,7 @@ def rounds(held: Sequence[Sequence[float]], name: str, rate: float) -> book.Play
     w, frames, rows = graph(name, n), [], []
     apart = [math.sqrt(sum((x - mean) ** 2 for x in row) / n) for row in held]
     for k, row in enumerate(held):
-        said = f"After {k} rounds the ranks are {apart[k]:.3g} apart (consensus distance). " + (
-            f"The bound allows {apart[0] * rate**k:.3g}." if k else f"Their mean is {mean:g}, and it stays."
-        )
+        said = f"After {k} rounds the consensus distance is {apart[k]:.3g}; the mean is {sum(row) / n:.3g}."
         svg = Svg(WIDTH, title, said)
         top = heading(svg, "measured", said) + 10
         _network(svg, w, 130, top + 92, 78, 13)

@@ -32,7 +32,7 @@ def kept_back() -> tuple[Tensor, Tensor]:
 
 @dataclass
 class Watch:
-    """The loss on text that nobody trains on, every `often` steps, by the milliseconds of the virtual clock."""
+    """The loss of rank 0 on text that nobody trains on, every `often` steps, by milliseconds of the virtual clock."""
 
     group: Group
     model: nn.Module
@@ -47,7 +47,7 @@ class Watch:
     def look(self) -> None:
         """To be called after each step."""
         self.steps += 1
-        if self.steps % self.often == 0:
+        if self.steps % self.often == 0 and self.group.rank == 0:
             inputs, targets = kept_back()
             loss = next_token_loss(self.model(inputs), targets).item()
             self.curve.append((1e3 * (now(self.group) - self.began), loss))
@@ -109,10 +109,10 @@ class _Outer(torch.optim.Optimizer):
 
 @dataclass(frozen=True)
 class Outer:
-    """Makes an outer optimizer of a rule such as `outer_step`. The paper's momentum is 0.9; short runs like less."""
+    """Makes an outer optimizer of a rule such as `outer_step`. The paper has 0.7 and 0.9, for hundreds of rounds."""
 
     rule: Rule
-    lr: float = 0.7
+    lr: float = 1.0
     momentum: float = 0.5
 
     def __call__(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -12,16 +14,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from labkit.chapters.c08_loose_synchrony.task import now
+from labkit import cost
+from labkit.chapters.c08_loose_synchrony.task import now, one_thread
 from labkit.data import digits, image_batches
 from labkit.data.images import Images
 from labkit.models import MLP, MLPConfig
-from labkit.optim.compression import MajorityVote
+from labkit.optim.compression import DGC, Compressed, PowerSGD, Quantize, ScaledSign, TopK
+from labkit.optim.compression.compressors import Compressor
+from labkit.optim.compression.payload import nbytes
 from labkit.optim.synchrony import ADPSGD, GossipSGD, LocalSGD, graphs
 from labkit.parallel import DataParallel
 from labkit.wire import Group
 
 WIDTHS, BATCH, RATE, STEP = (64, 64, 10), 8, 0.4, 0.001  # STEP: seconds that a gradient takes
+
+
+Rule = Callable[[Tensor, Tensor, Callable[[Tensor], Tensor]], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,71 @@ class Local:
 
 @dataclass(frozen=True)
 class Gossip:
-    graph: Any
+    """`mix(x, row, group)` is a round of averages on this rank, such as a reader's `mix_once`."""
+
+    graph: Tensor
+    mix: Callable[[Tensor, list[float], Group], Tensor]
+
+
+class Feedback(Compressed):
+    """A compressor as a hook, with a reader's `rule(gradient, residual, compress)` for what is sent and what is kept.
+
+    compress(x) is what arrives of x, so what the rule wants to send is sent as it is.
+    """
+
+    def __init__(self, rule: Rule, compressor: Compressor) -> None:
+        super().__init__(compressor)
+        self.rule = rule
+
+    def __repr__(self) -> str:  # ranks compare it, and the same rule has another address on each of them
+        return f"Feedback({type(self.compressor).__name__}, {vars(self.compressor)})"
+
+    def _outgoing(self, name: str, gradient: Tensor, ranks: int) -> Tensor:
+        n, kept, draw = len(gradient), self.at("residual", name, gradient), self.dice(name, 0)
+        whole = nbytes(self.compressor.parts(n, gradient.dtype)) >= gradient.nbytes
+
+        def compress(x: Tensor) -> Tensor:
+            return x if whole else self.compressor.decode(self.compressor.encode(x, draw), n, draw)
+
+        sent, rest = self.rule(gradient.clone(), kept.clone(), compress)
+        kept.copy_(rest)
+        return sent
+
+    def _keep(self, name: str, x: Tensor, sent: Tensor) -> None:
+        """The rule has said what is kept."""
+
+
+def forgetful(gradient: Tensor, residual: Tensor, compress: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """What compression leaves out is lost."""
+    return compress(gradient), residual
+
+
+SHARES = {"all": 1.0, "1 in 10": 0.1, "1 in 100": 0.01, "1 in 1000": 0.001}
+
+
+def ways(world_size: int, with_feedback: Rule, mix_once: Callable[..., Tensor]) -> dict[str, Any]:
+    """Every method of the contest: a hook of `DataParallel`, None, `Local` or `Gossip`."""
+    return {
+        "whole gradients": None,
+        "QSGD, 4 bits": Compressed(Quantize(7), feedback=False),
+        "signs, feedback": Feedback(with_feedback, ScaledSign()),
+        "top-k 1%": Feedback(with_feedback, TopK(0.01)),
+        "DGC, down to 1%": DGC((0.25, 0.06, 0.01), 6, momentum=0.0),
+        "PowerSGD rank 2": PowerSGD(2),
+        "local SGD, H = 4": Local(4),
+        "gossip on a ring": Gossip(graphs.ring(world_size), mix_once),
+    }
+
+
+def less(run: Any, send: str, rest: str, steps: int) -> dict[str, Any]:
+    """What a workbench shows of a run of top-k."""
+    found = curve(run)
+    n = run.trace.world_size
+    return {
+        "name": f"{send}, the rest {rest}", "steps": steps, "seconds": found[-1][0], "computing": STEP * steps,
+        "curve": [(4.0 * k, loss) for k, (_, loss) in enumerate(found, 1)], "sent": sent(run, steps),
+        "whole": cost.ring_all_reduce_bytes_by_rank(sum(math.prod(s) for s in shapes()), 4, n)[0],
+    }  # fmt: skip
 
 
 def data(group: Group, seed: int = 0) -> Iterator[Images]:
@@ -43,13 +115,13 @@ def train(group: Group, method: Any, seed: int = 0, steps: int = 60) -> list[tup
     """(seconds, weights) every fourth step. method: a hook, None, `Local` or `Gossip`."""
     group.step(0)
     net = MLP(MLPConfig(WIDTHS), seed)
-    sgd = torch.optim.SGD(net.parameters(), lr=0.01 if isinstance(method, MajorityVote) else RATE)
+    sgd = torch.optim.SGD(net.parameters(), lr=RATE)
     step: Callable[[], Any] = sgd.step
     model: nn.Module = net
     if isinstance(method, Local):
         step = LocalSGD(net, group, sgd, method.every).step
     elif isinstance(method, Gossip):
-        step = GossipSGD(net, group, sgd, method.graph).step
+        step = partial(_gossip, net, group, sgd, method)
     else:
         model = DataParallel(net, group, **({"hook": method} if method else {}))
     seen, began = [], now(group)
@@ -65,6 +137,15 @@ def train(group: Group, method: Any, seed: int = 0, steps: int = 60) -> list[tup
     return seen
 
 
+@torch.no_grad()
+def _gossip(net: nn.Module, group: Group, sgd: torch.optim.Optimizer, method: Gossip) -> None:
+    """An average with the neighbours, and then the step of this rank's own gradient."""
+    mixed = method.mix(parameters_to_vector(net.parameters()), method.graph[group.rank].tolist(), group)
+    vector_to_parameters(mixed, net.parameters())
+    sgd.step()
+
+
+@one_thread()
 @torch.no_grad()
 def curve(run: Any) -> list[tuple[float, float]]:
     """(seconds, loss on digits kept back): of the mean of the ranks' weights, when the last rank was there."""
@@ -90,6 +171,11 @@ def when(curve: list[tuple[float, float]], target: float) -> float:
     return next((at for at, loss in curve if loss < target), float("inf"))
 
 
+def seconds_each(run: Any, steps: int) -> float:
+    """The time of one of the `steps` of a run."""
+    return curve(run)[-1][0] / steps
+
+
 def steps_to(curves: list[list[tuple[float, float]]], target: float) -> float:
     """The mean over the runs of the steps until the loss was first below `target`. They are counted by four."""
     return sum(4.0 * (1 + next(i for i, (_, loss) in enumerate(c) if loss < target)) for c in curves) / len(curves)
@@ -99,17 +185,20 @@ def shapes() -> list[tuple[int, ...]]:
     return [tuple(p.shape) for p in MLP(MLPConfig(WIDTHS)).parameters()]
 
 
+@one_thread()
 def gradient(seed: int = 0, after: int = 20) -> Tensor:
-    """Of the first layer's weights (64 x 64), after some steps on one device."""
+    """Of the first layer's weights (64 x 64), after some steps of plain SGD on one device.
+
+    Without an optimizer: the first step of one takes PyTorch a second to get ready, and this runs in the notebook.
+    """
     net = MLP(MLPConfig(WIDTHS), seed)
-    sgd = torch.optim.SGD(net.parameters(), lr=RATE)
+    found: tuple[Tensor, ...] = ()
     for x, y in islice(image_batches(digits()[0], 32, seed), after + 1):
-        sgd.step()
-        sgd.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-    found = next(net.parameters()).grad
-    assert found is not None
-    return found.detach().clone()
+        with torch.no_grad():
+            for p, g in zip(net.parameters(), found, strict=bool(found)):
+                p.sub_(g, alpha=RATE)
+        found = torch.autograd.grad(F.cross_entropy(net(x), y), list(net.parameters()))
+    return found[0]
 
 
 def seconds_a_step(group: Group, pairs: bool, steps: int = 12) -> float:

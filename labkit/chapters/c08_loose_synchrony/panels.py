@@ -11,6 +11,7 @@ from labkit.chapters.c08_loose_synchrony import drawings, pictures, task
 
 Run = Callable[..., Any]
 LINKS = {"fast": Link(1e9, 1e-5), "narrow: 4 MB/s": Link(4e6, 1e-4), "far: 20 ms": Link(1e8, 2e-2)}
+NARROW = Network(intra=Link(1e6, 2e-4))  # of the contest
 
 
 def loose(race: Run) -> Workbench:
@@ -23,11 +24,22 @@ def loose(race: Run) -> Workbench:
     return book.workbench(race, controls, views, title="Who waits for whom?", ranks=5, clock="virtual")
 
 
+def bound(held_up: Run) -> Workbench:
+    """How far ahead the reader's rule lets a worker be, in which cluster."""
+    controls = {
+        "s": choice("bound s", ["0", "1", "4", "no bound"], "1"),
+        "late": choice("who is late", task.LATE, task.LATE[1]),
+        "times": choice("times slower", [2, 4, 8], 4),
+    }  # fmt: skip
+    views: list[View] = [pictures.held_up_said, drawings.held_up, pictures.held_up_curve]
+    return book.workbench(held_up, controls, views, title="How far ahead may one be?", ranks=5, clock="virtual")
+
+
 def rounds(training: Run) -> Workbench:
     """How many steps between two averages, over which link, and what the average is given to."""
     controls = {
         "every": choice("local steps H", [1, 4, 16, 64], 16), "outer": ["average", "outer step"],
-        "link": list(LINKS),
+        "rate": choice("rate of AdamW", [0.001, 0.003, 0.01], 0.003), "link": list(LINKS),
     }  # fmt: skip
     views: list[View] = [pictures.rounds_said, pictures.rounds_curve]
     return book.workbench(training, controls, views, title="Talk less often", ranks=4, clock="virtual")
@@ -38,6 +50,16 @@ def neighbours(gossip: Run) -> Workbench:
     controls = {"name": choice("graph", drawings.GRAPHS, "ring"), "ranks": [4, 6, 8]}
     views: list[View] = [pictures.mixed]
     return book.workbench(gossip, controls, views, title="How fast do they agree?", ranks=6)
+
+
+def less(training: Run) -> Workbench:
+    """Which share of a gradient is sent, and whether the rest is kept."""
+    controls = {
+        "send": choice("numbers sent", ["all", "1 in 10", "1 in 100", "1 in 1000"], "1 in 100"),
+        "rest": choice("the rest is", ["kept", "lost"], "kept"),
+    }
+    views: list[View] = [pictures.less_said, pictures.less_curve]
+    return book.workbench(training, controls, views, title="Say less", ranks=4, clock="virtual", network=NARROW)
 
 
 def link(name: str) -> Network:

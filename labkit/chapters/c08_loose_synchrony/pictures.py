@@ -12,9 +12,10 @@ import numpy as np
 from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import SERIES
-from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.svg import Svg, text_width
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, seconds_text
+from labkit.chapters.c08_loose_synchrony import drawings
 from labkit.chapters.c08_loose_synchrony.task import Served
 
 Runs = Mapping[str, Served]
@@ -66,14 +67,20 @@ def ages(runs: Runs) -> book.Figure:
                      sentence=f"Staleness of each gradient. {said}.")  # fmt: skip
 
 
-def leads(runs: Mapping[str, Served]) -> book.Figure:
-    """How far each gradient's worker was ahead of the slowest when it began, and the bound."""
-    values: dict[str, dict[float, float]] = {}
-    for name, served in runs.items():
-        values[name] = dict(enumerate(map(float, served.leads()), 1))
-    told = ", ".join(f"{name}: at most {max(served.leads())}" for name, served in runs.items())
-    return book.lines(values, x="update", y="clocks ahead of the slowest worker", title="How far ahead a worker begins",
-                      badge="emulated", sentence=f"Ahead of the slowest: {told}.")  # fmt: skip
+def held_up_said(run: Any, s: str) -> str:
+    """Of the workbench of bounds: the largest lead, how long workers waited, and how old gradients got."""
+    served: Served = run.results[0]
+    lead, oldest = served.lead(), max(served.taus())
+    most = "" if s == "no bound" else f" (the bound allows {(served.workers - 1) * (2 * int(s) + 1)})"
+    return (
+        f"The largest lead was **{lead}**, and the workers waited for {drawings.waiting(run.trace):.0%} of their time. "
+        f"The server got {served.updates() / served.seconds:.0f} gradients in a second. The oldest one had a "
+        f"staleness of {oldest}{most}, and the loss in the end is {served.last():.2f} (one run)."
+    )
+
+
+def held_up_curve(run: Any, s: str) -> book.Figure:
+    return by_time({s if s == "no bound" else f"s = {s}": run.results[0]})
 
 
 def pace(runs: Mapping[str, Mapping[str, Served]]) -> book.Figure:
@@ -85,24 +92,27 @@ def pace(runs: Mapping[str, Mapping[str, Served]]) -> book.Figure:
                      sentence=f"Gradients in a second. {said[0].upper()}{said[1:]}.")  # fmt: skip
 
 
-def spread(values: Mapping[str, Sequence[float]], title: str, what: str, badge: str = "emulated") -> book.Figure:
-    """A row for each name: its runs as marks, and their range as a line. Lower is better."""
+def spread(
+    values: Mapping[str, Sequence[float]], title: str, what: str, badge: str = "emulated", low: float = 0.0
+) -> book.Figure:
+    """A row for each name: its runs as marks, and their range as a line, on an axis that begins at `low`."""
     every = [v for some in values.values() for v in some]
     top_value = max(every) * 1.05
     said = "; ".join(f"{name} {min(v):.2f} to {max(v):.2f}" for name, v in values.items())
     said = f"{what[0].upper()}{what[1:]}, {len(next(iter(values.values())))} seeds each: {said}."
     svg = Svg(WIDTH, title, said)
     y, left, right = heading(svg, badge, said) + 10, 220.0, 70.0
-    scale = (WIDTH - left - right) / top_value
+    scale = (WIDTH - left - right) / (top_value - low)
     for look, (name, some) in zip(SERIES * 2, values.items(), strict=False):
         svg.text(left - 10, y + 13, name, 12, "end")
         svg.line(left, y + 9, WIDTH - right, y + 9, faint=True)
-        svg.line(left + min(some) * scale, y + 9, left + max(some) * scale, y + 9, width=4, colour=look.colour)
-        for v in some:
-            svg.marker(left + v * scale, y + 9, look.marker, look.colour, 5)
+        marks = [left + (v - low) * scale for v in some]
+        svg.line(min(marks), y + 9, max(marks), y + 9, width=4, colour=look.colour)
+        for x in marks:
+            svg.marker(x, y + 9, look.marker, look.colour, 5)
         svg.text(WIDTH - right + 8, y + 13, f"{_mean(some):.2f}", 11.5, bold=True)
         y += 28
-    svg.text(left, y + 10, "0", 11)
+    svg.text(left, y + 10, f"{low:g}", 11)
     svg.text(WIDTH - right, y + 10, f"{top_value:.2g}", 11, "end")
     svg.text(WIDTH - right + 8, y + 10, "mean", 11)
     rows: list[Row] = [{"what": name} | {f"seed {i}": v for i, v in enumerate(some)} for name, some in values.items()]
@@ -155,11 +165,12 @@ def limits(most: int = 12) -> book.Figure:
 
 
 def losses(
-    values: Mapping[str, Sequence[tuple[float, float]]], x: str, title: str, badge: str = "emulated"
-) -> book.Figure:
+    values: Mapping[str, Sequence[tuple[float, float]]], x: str, title: str, badge: str = "emulated",
+    what: str = "text",
+) -> book.Figure:  # fmt: skip
     """Several trainings over one axis."""
     told = ", ".join(f"{name} at {line[-1][1]:.2f}" for name, line in values.items() if line)
-    return book.lines({n: _thinned(v, 24) for n, v in values.items()}, x=x, y="loss on text kept back", title=title,
+    return book.lines({n: _thinned(v, 24) for n, v in values.items()}, x=x, y=f"loss on {what} kept back", title=title,
                       badge=badge, sentence=f"In the end: {told}.")  # fmt: skip
 
 
@@ -217,33 +228,47 @@ def sent_by_ranks(lines: Mapping[str, Mapping[float, float]]) -> book.Figure:
     )  # fmt: skip
 
 
+def less_said(result: Any) -> str:
+    """Of the workbench of compressed gradients: bytes, time, and the loss."""
+    return (
+        f"A rank sent {bytes_text(result['sent'])} in a step, where whole gradients are {bytes_text(result['whole'])}. "
+        f"The {result['steps']} steps took {seconds_text(result['seconds'])} of the virtual clock, of which "
+        f"{seconds_text(result['computing'])} are computing. The loss is **{result['curve'][-1][1]:.2f}** (one run)."
+    )
+
+
+def less_curve(result: Any) -> book.Figure:
+    return losses({result["name"]: result["curve"]}, "step", "Loss by steps", what="digits")
+
+
 def decibel(x: float) -> float:
     return math.log10(max(x, 1e-12))
+
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 def trade_off(points: Mapping[str, tuple[float, Sequence[float]]], whole: str) -> book.Figure:
     """Communication against convergence: bytes a step and loss after the same steps, a point and a range each."""
     title = "Communication against convergence, your own points"
-    most = max(b for b, _ in points.values())
-    least = min(b for b, _ in points.values())
+    most, least = (f(b for b, _ in points.values()) for f in (max, min))
     every = [v for _, some in points.values() for v in some]
-    low, high = min(every) * 0.9, max(every) * 1.05
+    low, high = min(every) - 0.08 * (max(every) - min(every)), max(every) + 0.08 * (max(every) - min(every))
     few = min(points, key=lambda n: points[n][0])
     said = (
-        f"From right to left fewer bytes, from top to bottom a lower loss. {few} sends least, "
-        f"{bytes_text(points[few][0])} a step where {whole} sends {bytes_text(points[whole][0])}. Losses are over "
-        f"{len(points[whole][1])} seeds."
+        f"Left: fewer bytes; down: a lower loss, over {len(points[whole][1])} seeds. {few} sends "
+        f"{bytes_text(points[few][0])} a step, {whole} {bytes_text(points[whole][0])}."
     )
     svg = Svg(WIDTH, title, said)
     top = heading(svg, "measured", said) + 8
-    left, wide, tall = 60.0, 470.0, 300.0
-    span = decibel(most * 1.4) - decibel(least / 1.4)
+    left, wide, tall = 60.0, WIDTH - 76.0, 330.0
+    span = decibel(most * 1.6) - decibel(least / 1.6)
 
     def place(b: float, v: float) -> tuple[float, float]:
-        return left + wide * (decibel(b) - decibel(least / 1.4)) / span, top + tall * (high - v) / (high - low)
+        return left + wide * (decibel(b) - decibel(least / 1.6)) / span, top + tall * (high - v) / (high - low)
 
     svg.rect(left, top, wide, tall, stroke_width=0.8)
-    for k in range(math.ceil(decibel(least / 1.4)), math.floor(decibel(most * 1.4)) + 1):
+    for k in range(math.ceil(decibel(least / 1.6)), math.floor(decibel(most * 1.6)) + 1):
         x, _ = place(10.0**k, low)
         svg.line(x, top, x, top + tall, faint=True)
         svg.text(x, top + tall + 15, bytes_text(10.0**k), 10.5, "middle")
@@ -254,18 +279,51 @@ def trade_off(points: Mapping[str, tuple[float, Sequence[float]]], whole: str) -
         svg.text(left - 6, y + 4, f"{v:.2f}", 10.5, "end")
     svg.text(left + wide / 2, top + tall + 32, "bytes that a rank sends in a step (logarithmic)", 11.5, "middle")
     svg.text(left - 50, top - 4, "loss", 11.5)
-    rows: list[Row] = []
-    for i, (name, (b, some)) in enumerate(points.items(), 1):
-        look, mean = SERIES[(i - 1) % 8], _mean(some)
-        (x, y), (_, y1), (_, y2) = place(b, mean), place(b, min(some)), place(b, max(some))
+    marks: list[tuple[str, float, float]] = []
+    taken: list[Box] = []  # by marks, lines and names
+    for look, (name, (b, some)) in zip(SERIES * 2, points.items(), strict=False):
+        (x, y), (_, y1), (_, y2) = place(b, _mean(some)), place(b, min(some)), place(b, max(some))
+        while any(abs(x - other) < 6 for _, other, _ in marks):
+            x += 3  # two lines at one place would be one
         svg.line(x, y1, x, y2, width=2.5, colour=look.colour)
         svg.marker(x, y, look.marker, look.colour, 6)
-        svg.text(x + 9, y + 4, str(i), 11, bold=True)
-        ly = top + 4 + (i - 1) * 22
-        svg.marker(left + wide + 24, ly + 6, look.marker, look.colour, 5)
-        svg.text(left + wide + 36, ly + 10, f"{i}  {name}", 11.5)
-        rows.append({"method": name, "bytes a step": round(b), "loss": mean, "least": min(some), "most": max(some)})
+        taken += [(x - 7, y - 7, x + 7, y + 7), (x - 3, y2, x + 3, y1)]
+        marks.append((name, x, y))
+    for name, x, y in marks:
+        box = _room(x, y, 1.08 * text_width(name, 12), taken, (left, top, left + wide, top + tall))
+        taken.append(box)
+        svg.text(box[0], box[3] - 3, name, 12, bold=True)
+    rows: list[Row] = [
+        {"method": name, "bytes a step": round(b), "loss": _mean(some), "least": min(some), "most": max(some)}
+        for name, (b, some) in points.items()
+    ]
     return book.Figure(title, "measured", said, rows, svg=svg.render(top + tall + 40))
+
+
+def _room(x: float, y: float, wide: float, taken: Sequence[Box], frame: Box) -> Box:
+    """Where a name fits beside its mark: on the right, else on the left, a little higher or lower."""
+    sides = (x + 11, x - 11 - wide)
+    boxes = [(a, y - 8 + up, a + wide, y + 7 + up) for up in (0, -15, 15, -30, 30, -45, 45) for a in sides]
+
+    def cost(box: Box) -> float:
+        a, b, c, d = box
+        out = max(0.0, frame[0] - a) + max(0.0, c - frame[2]) + max(0.0, frame[1] - b) + max(0.0, d - frame[3])
+        return 1e3 * out + sum(
+            max(0.0, min(c, r) - max(a, p)) * max(0.0, min(d, s) - max(b, q)) for p, q, r, s in taken
+        )
+
+    return min(boxes, key=cost)
+
+
+def two_links(rows: Sequence[Mapping[str, Any]], whole: str, target: float) -> book.Figure:
+    """How many times as fast as whole gradients each method comes to the same loss, by link."""
+    links = [key for key in rows[0] if key not in ("method", "steps")]
+    base = next(row for row in rows if row["method"] == whole)
+    values = {link: {row["method"]: round(base[link] / row[link], 1) for row in rows} for link in links}
+    best = {link: max(of, key=lambda name, of=of: of[name]) for link, of in values.items()}  # type: ignore[misc]
+    said = "; ".join(f"{link}: {best[link]}, {of[best[link]]:.1f} times as fast" for link, of in values.items())
+    return book.bars(values, unit="", title=f"To a loss of {target:.2f}: how many times as fast?", badge="emulated",
+                     sentence=f"Fastest by {said}.")  # fmt: skip
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, ClassVar
@@ -200,6 +201,27 @@ def serve_any(weights: Tensor, group: Group, policy: Policy) -> list[Update]:
 def each(run: Callable[[str], Served]) -> dict[str, Served]:
     """What `run` returns for each of the three policies, by name."""
     return {name: run(name) for name in ("BSP", "SSP", "ASP")}
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For small networks in the notebook's own process: several threads wait for each other on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def bills() -> list[dict[str, Any]]:
+    """What three quoted runs cost, at 0.4 s of computing a step and 3 dollars for a GPU-hour."""
+    return [
+        {"run": name, "steps": took, "communication adds (%)": 100 * more, "seconds a step": 0.4 * (1 + more),
+         "samples that count": 100_000 / gpus / took, "times as fast": 100_000 / took / (1 + more),
+         "dollars": took * 0.4 * (1 + more) * gpus / 3600 * 3}
+        for name, gpus, took, more in BILLS
+    ]  # fmt: skip
 
 
 def scaled_sign(x: Tensor) -> Tensor:

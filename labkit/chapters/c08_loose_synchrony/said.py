@@ -1,0 +1,119 @@
+"""What chapter 8 says of its runs: sentences whose truth depends on a result are made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from labkit import book
+from labkit.book.reading.conclusions import Conclusion
+from labkit.chapters.c08_loose_synchrony import drawings
+from labkit.chapters.c08_loose_synchrony.task import LATE, Served
+
+Points = Sequence[tuple[float, float]]
+
+
+def pace(runs: Mapping[str, Mapping[str, Served]], answered: Callable[..., Any], s: int) -> Conclusion:
+    """What a bound on the lead brings where lateness wanders and where it does not, and the bound on staleness."""
+    speed = {late: {p: served.updates() / served.seconds for p, served in some.items()} for late, some in runs.items()}
+    some, same = (speed[late]["SSP"] / speed[late]["BSP"] for late in LATE[1:])
+    bounded = [of["SSP"] for of in runs.values()]
+    return book.conclude(
+        "Where lateness wanders from worker to worker, SSP gets {some:.2f} times as many gradients as BSP, and where "
+        "it is always the same worker {same:.2f} times.",
+        {"some > 1.1 and some > same": "A small lead absorbs a delay that will be another worker's next time. It "
+         "cannot absorb a worker that is always slower: once the others are {s} steps ahead, they go at its pace.",
+         "True": "A small lead absorbs a delay only if the late worker can catch up later."},
+        "ASP gets {free:.2f} times as many as BSP there. So replace a machine that is always slow (chapter 17 finds "
+        "it), and keep SSP for delays that come and go.\n\n"
+        "The largest lead under {whose} rule was {lead}. A bound on the lead is also one on staleness: while a worker "
+        "computes one gradient, each of the $N - 1$ others can bring at most $2s + 1$ updates, so $\\tau \\le "
+        "(N-1)(2s+1)$, which is {most} here.",
+        {"oldest <= most": "The oldest gradient of these runs had {oldest}."},
+        some=some, same=same, free=speed[LATE[2]]["ASP"] / speed[LATE[2]]["BSP"], whose=book.whose(answered), s=s,
+        lead=max(served.lead() for served in bounded), most=(bounded[0].workers - 1) * (2 * s + 1),
+        oldest=max(max(served.taus()) for served in bounded),
+    )  # fmt: skip
+
+
+def remedies(rated: Mapping[str, Sequence[float]]) -> Conclusion:
+    """Whether a rate that falls with staleness helps, and which rule does better."""
+    plain, root, inverse = (sum(some) / len(some) for some in rated.values())
+    return book.conclude(
+        "With the rate as it is, the mean loss in the end is {plain:.2f}. With the root rule it is {root:.2f}, and "
+        "with the rate over the staleness {inverse:.2f}.",
+        {"min(root, inverse) < 0.9 * plain": "The better of the two keeps the training on its way.",
+         "True": "Here the rules bring nothing, for the gradients are not old enough."},
+        {"abs(inverse / root - 1) < 0.1": "The two rules do about equally well.",
+         "inverse < root": "The rule that shrinks the rate more does better here.",
+         "True": "The gentler one does better here."},
+        plain=plain, root=root, inverse=inverse,
+    )  # fmt: skip
+
+
+def outer(
+    gain: Mapping[str, Sequence[float]], outer_step: Callable[..., Any], rates: tuple[float, float] = (0.001, 0.01)
+) -> Conclusion:
+    """Where an outer step is ahead of the plain average, and where it is not."""
+    pairs = [[gain[f"rate {rate}, {what}"] for what in ("average", "outer step")] for rate in rates]
+    (small, small_outer), (large, large_outer) = ([sum(some) / len(some) for some in pair] for pair in pairs)
+    return book.conclude(
+        "With a rate of {low:g} on the ranks, the plain average ends at a mean loss of {small:.2f}, and {whose} outer "
+        "step at {small_outer:.2f}.",
+        {"every": "The outer step is ahead with each of the seeds. Small steps leave room to go farther, and it does "
+         "so without a byte more on the wire.",
+         "small_outer < small": "On average the outer step is ahead, but not with every seed.",
+         "True": "Here it brings nothing."},
+        "With a rate of {high:g} it is {large:.2f} against {large_outer:.2f}.",
+        {"large_outer > 1.02 * large": "There the ranks go far enough by themselves, and twice as far is too far.",
+         "True": "There it does no harm either."},
+        {"large < small_outer": "And the lowest loss of all four belongs to the plain average with the large rate. So "
+         "in a run as short as this one you would raise the rate of AdamW, and need no outer step.",
+         "True": "The outer step with small inner steps is the best of all four."},
+        "DiLoCo is made for long runs in which that rate cannot be raised: it falls by a schedule, the models have up "
+        "to 400 million parameters, and a round has 500 steps. Its outer rate of 0.7 and momentum of 0.9 make a "
+        "lasting movement 7 times as large, once there have been some ten rounds.",
+        small=small, small_outer=small_outer, large=large, large_outer=large_outer, low=rates[0], high=rates[1],
+        whose=book.whose(outer_step), every=all(y < x for x, y in zip(*pairs[0], strict=True)),
+    )  # fmt: skip
+
+
+def two_walks(signs: Points, helped: Points) -> Conclusion:
+    """Where signs lead alone, and with error feedback."""
+    return book.conclude(
+        "Both walks begin with a loss of {first:g}. Signs alone never get below {plain:.3g} in {count} steps, and with "
+        "error feedback the loss ends at {ends:.2g}.",
+        {"plain > 0.99 * first and ends < 0.1 * first": "The bits on the wire are the same. Three lines and some "
+         "memory make the difference."},
+        "Signs alone do work on many networks, where errors differ from step to step (Bernstein et al. 2018). But "
+        "there is no guarantee, and with error feedback there is one.",
+        first=drawings.valley(*signs[0]), plain=min(drawings.valley(*p) for p in signs), count=len(signs) - 1,
+        ends=drawings.valley(*helped[-1]),
+    )  # fmt: skip
+
+
+def links(rows: Sequence[Mapping[str, Any]], reached: Mapping[str, Sequence[float]], whole: str) -> Conclusion:
+    """Which method wins over which link, by how much, and who did not come to the target. reached: narrow, by seed."""
+    there = {name: some for name, some in reached.items() if max(some) < float("inf")}
+    best = min(there, key=lambda name: sum(there[name]))
+    top, power = (max(there.get(name, [0])) for name in ("top-k 1%", "PowerSGD rank 2"))
+    names = ("narrow link", "far link", "no link")
+    first = {link: min(rows, key=lambda row, link=link: row[link])["method"] for link in names}  # type: ignore[misc]
+    base = next(row for row in rows if row["method"] == whole)
+    gain = {link: base[link] / min(row[link] for row in rows) for link in names}
+    return book.conclude(
+        "On the narrow link whole gradients need {low:.2f} to {high:.2f} s to come to the target. The quickest method "
+        "is {best}, with {one:.2f} to {last:.2f} s.",
+        {"top and power and top < low and power < low": "Top-k and PowerSGD may take more steps to the same loss, and "
+         "yet the slowest of their three runs is quicker than the quickest with whole gradients.",
+         "True": "Top-k and PowerSGD do not both pay with these settings."},
+        {"late": "These did not come there with all three seeds: {late}.", "True": "All methods came there."},
+        "On the far link the winner is {far}, {b:.1f} times as fast as whole gradients.",
+        {"far != best": "So another bottleneck has another winner.", "True": "Here both links have the same winner."},
+        "If messages cost nothing at all, the best one would be {c:.2f} times as fast.",
+        {"c < 1.3": "There is little to gain then, and you keep whole gradients, which need no tuning.",
+         "True": "That is a difference in steps, and three seeds are few to believe it."},
+        far=first["far link"], b=gain["far link"], c=gain["no link"], low=min(there[whole]), high=max(there[whole]),
+        best=best, one=min(there[best]), last=max(there[best]), top=top, power=power,
+        late=", ".join(name for name in reached if name not in there),
+    )  # fmt: skip

@@ -1,0 +1,138 @@
+"""What chapter 8 trains with its reader's functions is what the library trains, and its pictures can be read."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+import torch
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+import labkit
+from labkit.chapters.c08_loose_synchrony import drawings, lm, methods, pictures, said, task, you_write
+from labkit.models import MLP, MLPConfig
+from labkit.optim.compression import Compressed, ScaledSign, TopK
+from labkit.optim.synchrony import GossipSGD, graphs
+from labkit.parallel.server import Client
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("compressor", [TopK(0.01), ScaledSign()], ids=["top-k", "signs"])
+def test_the_reader_s_error_feedback_trains_as_the_library_does(compressor):
+    ways = methods.Feedback(you_write.with_feedback, compressor), Compressed(compressor)
+    with labkit.world(3, clock="virtual") as ranks:
+        mine, theirs = (ranks.run(methods.train, way, 1, 12) for way in ways)
+    assert methods.sent(mine, 12) == methods.sent(theirs, 12)
+    for (_, a), (_, b) in zip(mine.results[2], theirs.results[2], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.ranks
+def test_what_is_forgotten_is_lost():
+    kept, lost = you_write.with_feedback, methods.forgetful
+    with labkit.world(2, clock="virtual") as ranks:
+        ends = [methods.curve(ranks.run(methods.train, methods.Feedback(rule, TopK(0.01)), 0, 40))[-1][1]
+                for rule in (kept, lost)]  # fmt: skip
+    assert ends[0] < ends[1] - 0.2
+
+
+def _gossip(group, whose):
+    torch.manual_seed(group.rank)
+    net = MLP(MLPConfig(methods.WIDTHS), 0)
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    model = GossipSGD(net, group, sgd, graphs.ring(group.size))
+    with torch.no_grad():
+        vector_to_parameters(torch.randn(len(parameters_to_vector(net.parameters()))), net.parameters())
+    for p in net.parameters():
+        p.grad = torch.randn_like(p)
+    if whose == "library":
+        model.step()
+    else:
+        methods._gossip(net, group, sgd, methods.Gossip(graphs.ring(group.size), you_write.mix_once))
+    return parameters_to_vector(net.parameters()).detach()
+
+
+@pytest.mark.ranks
+def test_the_reader_s_round_of_gossip_is_the_library_s():
+    theirs, mine = (labkit.launch(_gossip, 5, whose).results for whose in ("library", "reader"))
+    for a, b in zip(theirs, mine, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def _train(group, rule):
+    if group.rank == 0:
+        return task.serve(task.begin(0), group, rule)
+    data, takes = task.batches(group, 0), task.lateness(group, "always the same", 4, 0)
+    with Client({"weights": task.begin(0)}, group, [0]) as client:
+        for _ in task.until(group, 0.2):
+            gradient = task.gradient(client.pull("weights"), next(data))
+            group.compute(next(takes))
+            client.push("weights", gradient)
+            client.tick()
+    return None
+
+
+@pytest.mark.ranks
+def test_the_reader_s_bound_is_told_as_the_server_saw_it():
+    run = labkit.launch(_train, 4, task.ByRule(you_write.answered, 1), clock="virtual")
+    words = pictures.held_up_said(run, "1")
+    assert "largest lead was **1**" in words and f"the bound allows {2 * 3}" in words
+    rows = drawings.held_up(run, "1").rows
+    waits = [row["waiting (ms)"] for row in rows]
+    assert waits[-1] < 1e-6 < min(waits[:-1]), "only the slow worker never waits"
+    assert drawings.waiting(run.trace) == pytest.approx(
+        sum(waits) / sum(row["waiting (ms)"] + row["computing (ms)"] for row in rows)
+    )
+    assert said.pace({late: {p: run.results[0] for p in ("BSP", "SSP", "ASP")} for late in task.LATE[1:]},
+                     you_write.answered, 1)  # fmt: skip
+
+
+def test_the_names_of_the_contest_do_not_cover_each_other():
+    points = {  # bytes a step and losses, as four ranks have them
+        "whole gradients": (28860, (0.40, 0.49, 0.54)), "QSGD, 4 bits": (7263, (0.39, 0.48, 0.53)),
+        "signs, feedback": (1854, (0.42, 0.46, 0.50)), "top-k 1%": (1200, (0.51, 0.56, 0.61)),
+        "DGC, down to 1%": (4544, (0.47, 0.51, 0.55)), "PowerSGD rank 2": (3824, (0.43, 0.51, 0.56)),
+        "local SGD, H = 4": (7215, (0.49, 0.56, 0.61)), "gossip on a ring": (38480, (0.53, 0.60, 0.70)),
+    }  # fmt: skip
+    figure = pictures.trade_off(points, "whole gradients")
+    boxes = []
+    for name in points:
+        ((x, y),) = re.findall(rf'<text x="([\d.]+)" y="([\d.]+)"[^>]*>{re.escape(name)}</text>', figure.svg)
+        wide = pictures.text_width(name, 12)
+        boxes.append((float(x), float(y) - 12, float(x) + wide, float(y) + 3))
+    for (a, b, c, d), (p, q, r, s) in itertools.combinations(boxes, 2):
+        assert min(c, r) <= max(a, p) or min(d, s) <= max(b, q)
+    assert all(0 < a and c < 760 for a, _, c, _ in boxes)
+    assert len({row["method"] for row in figure.rows}) == len(methods.ways(4, you_write.with_feedback, print))
+
+
+def test_links_are_told_by_the_fastest_method():
+    rows = [{"method": "whole", "narrow link": 4.0, "far link": 4.0, "no link": 1.0},
+            {"method": "few bytes", "narrow link": 1.0, "far link": 4.0, "no link": 1.1},
+            {"method": "few rounds", "narrow link": 2.0, "far link": 1.0, "no link": 1.2}]  # fmt: skip
+    reached = {row["method"]: [row["narrow link"]] * 3 for row in rows} | {"never": [1.0, float("inf"), 1.0]}
+    assert "narrow link: few bytes, 4.0 times" in pictures.two_links(rows, "whole", 0.7).sentence
+    words = said.links(rows, reached, "whole").text
+    assert "quickest method is few bytes" in words and "the winner is few rounds, 4.0 times" in words
+    assert "all three seeds: never" in words and "another winner" in words
+
+
+def test_an_outer_step_is_praised_only_where_it_is_ahead():
+    small, large = [3.0, 3.1, 3.2], [2.5, 2.6, 2.7]
+    for outer, words in (([2.9, 3.0, 3.1], "ahead with each"), ([2.5, 2.9, 3.3], "not with every seed"),
+                         ([3.1, 3.2, 3.3], "it brings nothing")):  # fmt: skip
+        gain = {"rate 0.001, average": small, "rate 0.001, outer step": outer, "rate 0.01, average": large,
+                "rate 0.01, outer step": [3.0, 3.0, 3.0]}  # fmt: skip
+        told = said.outer(gain, you_write.outer_step).text
+        assert words in told and "too far" in told and "lowest loss of all four belongs to the plain average" in told
+
+
+@pytest.mark.ranks
+def test_only_rank_0_looks_at_the_loss_of_the_language_model():
+    def looked(group):
+        watch = lm.Watch(group, lm.GPT(lm.CONFIG), often=1)
+        watch.look()
+        return watch
+
+    assert [len(seen.curve) for seen in labkit.launch(looked, 2, clock="virtual").results] == [1, 0]
