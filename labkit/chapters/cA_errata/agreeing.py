@@ -17,7 +17,7 @@ LATER = {  # found by the reader later on, so not shown before
 }  # fmt: skip
 NAMES = {
     "accumulation-both": "messages over computing",
-    "bound-without-rate": "best rate, for 4 times the batch",
+    "bound-without-rate": "best learning rate, for 4 times the batch",
     "critical-4000": "critical batch",
     "eighteen-minutes": "between two failures",
     "half-the-gpus": "price of 512 GPUs for 19 hours",
@@ -27,11 +27,11 @@ NAMES = {
     "nic-names": "cards from NIC1 to NIC9",
     "no-gradients": "state of 175B on one of 128 GPUs",
     "nodes-136": "GPUs of a segment",
-    "nvlink-phase-twice": "added by the hops inside nodes",
+    "nvlink-phase-twice": "added to a ring by its hops inside nodes",
     "saved-dollars": "saved by 8 GPUs instead of 32",
     "six-times-longer": "8 workers over 64, in time",
     "twenty-or-nine": "all-reduce, InfiniBand over NVLink",
-    "where-warmup-begins": "rate at the first step",
+    "where-warmup-begins": "learning rate at the first step of a warmup",
 }
 
 

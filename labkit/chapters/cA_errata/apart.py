@@ -116,7 +116,7 @@ def _value(code: str) -> float:
     tree, names = ast.parse(code), dict[str, object]()
     *before, last = tree.body
     if not isinstance(last, ast.Expr):
-        raise ValueError("the last line must be a number, such as 2400 / 50, and no statement")
+        raise ValueError("the last line must compute a number, such as 2400 / 50")
     exec(compile(ast.Module(before, []), "line", "exec"), names)
     number = eval(compile(ast.Expression(last.value), "line", "eval"), names)
     if isinstance(number, str) or math.isnan(float(number)):

@@ -51,8 +51,9 @@ TITLES = {
 
 
 def changeable() -> list[tuple[str, str]]:
-    """All lines, group by group: what each is called, and its id."""
-    return [(f"{e.id}: {_label(e)}", e.id) for kind in groups() for e in errata().values() if e.kind == kind]
+    """All lines, group by group: what each is called, and its id. That of the case is left to the reader to find."""
+    kinds = [kind for kind in groups() if kind != "case"]
+    return [(f"{e.id}: {_label(e)}", e.id) for kind in kinds for e in errata().values() if e.kind == kind]
 
 
 def _label(entry: Erratum) -> str:

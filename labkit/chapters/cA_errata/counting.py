@@ -28,10 +28,12 @@ def found_by() -> book.Conclusion:
     ranked = sorted(questions(), key=first.count, reverse=True)
     left = [e for e in errata().values() if not e.caught]
     return book.conclude(
-        "We put each of the {all} findings under the question that would have found it, or under the first of them if "
+        "We put {all} of the {whole} findings under the question that would have found them, or under the first one if "
         "there are several:\n\n{listed}\n\nWe did that after they were found, so it is no proof that you would "
-        "have found them. One is left: {left} For that you have to know the format.",
-        all=len(errata()),
+        "have found them. No question finds the one that is left: *{left}* For that you have to know the format of the "
+        "numbers.",
+        all=len(first),
+        whole=len(errata()),
         listed="\n".join(f"- {first.count(id)}: *{questions()[id]}*" for id in ranked),
         left=" ".join(pictures.claimed(e) for e in left),
     )

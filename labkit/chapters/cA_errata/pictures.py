@@ -19,7 +19,7 @@ from labkit.course import errata, load
 from labkit.course.errata import Erratum, groups, questions
 from labkit.course.errors import did_you_mean
 
-HEAD = ("where, and the chapter", "what it says", "why that cannot be, and what to ask", "it comes to")
+HEAD = ("where, and the chapter", "what it says", "but, and the question that finds it", "it comes to")
 COMES = {"right": "follows", "then": "then", "elsewhere": "elsewhere"}  # the words that stand before our number
 NODE = "#0072b2"
 WORDS = {"2": "two", "6": "six"}  # numbers of the sources that a line writes as a word
@@ -141,7 +141,7 @@ def sent(run: Any, way: str) -> book.Figure:
     ratio = each / formula[PLAIN]
     said = f"For a gradient of {bytes_text(nbytes)}, each of {size} ranks sent {bytes_text(each)}, "
     said += (
-        "which is what the formula of a ring has for one all-reduce, and so for plain data parallelism."
+        "as the formula of a ring says for one all-reduce, and so for plain data parallelism."
         if abs(ratio - 1) < 1e-9
         else f"{ratio:.3g} times what plain data parallelism sends: {bytes_text(formula[PLAIN])}."
     )
@@ -179,9 +179,8 @@ def both_directions() -> book.Figure:
             head = max(8.0, thick)
             svg.line(x + 4, y + 18, x + 92 - head, y + 18, width=thick, colour=NODE)
             svg.arrow_head(x + 91, y + 18, 1, 0, head)
-            if how == "counted in both directions":  # the other one, which a ring does not use
-                svg.line(x + 14, y + 34, x + 91, y + 34, dash="4 3")
-                svg.arrow_head(x + 4, y + 34, -1, 0, 8.0)
+            svg.line(x + 14, y + 34, x + 91, y + 34, dash="4 3")  # the other direction, which a ring does not use
+            svg.arrow_head(x + 4, y + 34, -1, 0, 8.0)
             svg.text(x + 47, y + 2, what, 11, "middle")
             svg.text(x + 47, y + 54, f"{one:.0f} GB/s", 11, "middle")
         y += 84

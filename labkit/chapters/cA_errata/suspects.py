@@ -35,7 +35,7 @@ def facts() -> book.Table:
     """What the file says."""
     told = {
         "nodes": f"{slow_sync.NODES}, of {slow_sync.RANKS_PER_NODE} GPUs",
-        'NVLink, in its word "bidirectional"': format_bandwidth(slow_sync.NVLINK_BOTH_DIRECTIONS),
+        'NVLink, which it calls "bidirectional"': format_bandwidth(slow_sync.NVLINK_BOTH_DIRECTIONS),
         "InfiniBand, one port": format_bandwidth(slow_sync.PORT),
         'counter of the uplinks, "during the inter-node phase"': f"{slow_sync.UPLINK_FRACTION:.0%} of their throughput",
         "expected of one flat ring": f"{1e3 * FLAT:.1f} ms",
@@ -218,14 +218,14 @@ def at_their_word(two_level: TwoLevel) -> book.Conclusion:
     near = [one for _, one in fit if shown not in (f"{one.uplinks:.0%}", f"{one.average:.0%}")]
     needed = [one.uplinks for _, size, one in told if abs(size * GB / slow_sync.GRADIENT - 1) < 0.001]
     return book.conclude(
-        "Take each curve where the message has {size:.0f} GB, where the uplinks run at {part:.0%}, and where they are "
-        "healthy: of these {all} stories {fit} fit. In {word} of them the uplinks run at {part:.0%}. The other {near} "
-        "have healthy uplinks, and averages of {low:.0%} and {high:.0%}: they fit only because we allow {allowed:.0f} "
-        "points.\n\n"
-        "With {size:.0f} GB no recipe fits. Its uplinks would have to run at {least:.0%} to {most:.0%} of their speed, "
-        "and then the counter would not show {part:.0%} in either meaning. So each story that fits has a message of "
-        "another size, and gives up the {flat:.1f} ms that the file itself expects of a flat ring. One of them *is* a "
-        "flat ring.",
+        "Take three places on each curve: where the message has {size:.0f} GB, where the uplinks run at {part:.0%}, "
+        "and where they are healthy. Of these {all} stories {fit} fit. In {word} of them uplinks run at {part:.0%}. "
+        "The other {near} have healthy uplinks, and averages of {low:.0%} and {high:.0%}, so they fit only because we "
+        "allow {allowed:.0f} points.\n\n"
+        "With {size:.0f} GB no recipe fits. One flat ring takes longer than was seen, even over healthy uplinks. With "
+        "the other recipes the uplinks would have to run at {least:.0%} to {most:.0%} of their speed, and then the "
+        "counter would not show {part:.0%} in either meaning. So each story that fits has a message of another size. "
+        "That is its weak point: for another size the file would not have expected its {flat:.1f} ms of a flat ring.",
         allowed=100 * NEAR, all=len(told), fit=len(fit), word=len(fit) - len(near), near=len(near), part=part,
         low=min(one.average for one in near), high=max(one.average for one in near),
         size=slow_sync.GRADIENT / GB, least=min(needed), most=max(needed), flat=1e3 * FLAT,
