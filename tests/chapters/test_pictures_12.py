@@ -99,12 +99,16 @@ def test_by_way_of_the_node_every_row_comes_home_in_fewer_messages(page):
         compute = lambda x, e: x * (e[:, None] + 1) if ((e // 2) == group.rank).all() else None  # noqa: E731
         return torch.equal(page[name](rows, expert, compute, group, 2), rows * (expert[:, None] + 1))
 
-    crossed = []
+    crossed, said = [], []
     for name in ("through_experts", "by_way_of_the_node"):
         run = labkit.launch(trip, 4, name, clock="virtual")
         assert run.results == [True] * 4
+        run.results[:] = [2] * 4
+        said.append(pictures.crossing(run).sentence)
         crossed.append(sum(m.src // 2 != m.dst // 2 for m in run.trace.sends if m.step == 1))
     assert 0 < crossed[1] < crossed[0]
+    assert "talks to 2 ranks of other nodes" in said[0] and "talks to 1 rank of other nodes" in said[1]
+    assert f"{crossed[1]} messages" in said[1]
 
 
 @pytest.mark.ranks
