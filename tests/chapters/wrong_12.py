@@ -20,7 +20,7 @@ def through(
 ) -> str:
     return f"""
 def through_experts(x_md, expert_m, compute, group, per_rank):
-    from labkit.collectives import all_to_all
+    from labkit.chapters.c12_experts.layers import all_to_all
     order = {order}
     counts = {out}
     out, into = counts.tolist(), all_to_all(counts, group).tolist()
@@ -49,6 +49,15 @@ def average_gradients(model, group, twins):
 """
 
 
+def rebalance(total: str, move: str) -> str:
+    return f"""
+def rebalance(bias_e, load_e, group, rate):
+    total_e = {total}
+    {move}
+"""
+
+
+ALL = "all_reduce(load_e.clone(), group).float()"
 BOTH = "all_reduce(p.grad, twins if expert else group)"
 
 WRONG = {
@@ -93,6 +102,10 @@ WRONG = {
         through(end="collectives.all_gather(y[:1], group); r = torch.empty_like(y); r[order] = y; return r"): (
             "sends everything to everybody"
         ),
+        through().replace("labkit.chapters.c12_experts.layers", "labkit.collectives"): "gradients do not come home",
+        through(end="result = torch.empty_like(y); result[order] = y; return result.detach()"): (
+            "gradients do not come home"
+        ),
     },
     "within_capacity": {
         within("pass"): "Return one True or False",
@@ -119,5 +132,23 @@ WRONG = {
         average("if not expert: all_reduce(p.grad, group)", "p.grad /= 1 if expert else group.size"): "is as it was",
         average(BOTH, "p.grad /= group.size; p.grad /= group.size"): "divided twice",
         average("p.grad = p.grad / group.size", "pass"): "never summed over the ranks",
+    },
+    "rebalance": {
+        rebalance(ALL, "pass"): "no bias has moved",
+        rebalance(ALL, "return bias_e + rate * (total_e.mean() - total_e).sign()"): "no bias has moved",
+        rebalance(ALL, "bias_e -= rate * (total_e.mean() - total_e).sign()"): "the wrong way",
+        rebalance("load_e.float()", "bias_e += rate * (total_e.mean() - total_e).sign()"): "own tokens",
+        rebalance("load_e.float()", "bias_e -= rate * (total_e.mean() - total_e).sign()"): "wrong way",
+        rebalance(ALL, "bias_e += rate * (total_e.mean() - total_e)"): "grows with the load",
+        rebalance(ALL, "bias_e += (total_e.mean() - total_e).sign()"): "should be `rate`",
+        rebalance(ALL, "bias_e += torch.where(total_e > total_e.mean(), -rate, rate)"): "just the mean load",
+        rebalance(ALL, "bias_e += torch.where(total_e < total_e.mean(), rate, -rate)"): "just the mean load",
+        rebalance(ALL, "bias_e += rate * (total_e.max() - total_e).sign()"): "where the mean is",
+        rebalance("all_reduce(load_e, group).float()", "bias_e += rate * (total_e.mean() - total_e).sign()"): (
+            "`load_e` has changed"
+        ),
+        rebalance("all_reduce(load_e.clone(), group)", "bias_e += rate * (total_e.mean() - total_e).sign()"): (
+            "use `.float()`"
+        ),
     },
 }

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from labkit import collectives
 from labkit.cost.units import US
 from labkit.models import MoEConfig, seeded
 from labkit.models.moe import MoE, Routing
 from labkit.parallel import ExpertParallel
+from labkit.pocket.experts import Swap
 from labkit.wire import Group
 
 WIDTH = 64  # of the tokens
@@ -31,6 +33,15 @@ class Told:
     load: list[int]
     slots: int | None
     row: float
+
+
+def all_to_all(x: Tensor, group: Group, out: Sequence[int] | None = None, into: Sequence[int] | None = None) -> Tensor:
+    """labkit's all-to-all with a backward pass: the gradients of rows go to the ranks that the rows came from."""
+    if out is None or into is None or not x.requires_grad:
+        got: Tensor = collectives.all_to_all(x, group, out, into, algorithm="pairwise")
+        return got
+    swapped: Tensor = Swap.apply(x, out, into, group)
+    return swapped
 
 
 class Timed(MoE):
@@ -70,7 +81,74 @@ def timed(
     return layer
 
 
-def alike(layer: Timed, tokens: int, skew: float, seed: int = 1) -> Tensor:
+Forward = Callable[["Spread", Tensor], tuple[Tensor, Told]]  # (layer, x_nd): y_nd, and what happened
+
+
+class Spread(MoE):
+    """A mixture that computes what the reader's function says: it has a router's matrix, and this rank's experts.
+
+    `happened` is what the last forward pass told. A row takes `row` seconds on the clock of `group`.
+    """
+
+    def __init__(self, whole: MoE, group: Group, forward: Forward, row: float = 0.0) -> None:
+        nn.Module.__init__(self)
+        self.config, self.router, self.experts = whole.config, whole.router, whole.experts
+        self.shared, self.group, self.of, self.row = None, group, forward, row
+        self.choices, self.each = whole.config.choices, whole.config.experts // group.size
+        self.first = group.rank * self.each
+        for e in set(map(int, self.experts)) - set(range(self.first, self.first + self.each)):
+            del self.experts[str(e)]
+
+    def forward(self, x_btd: Tensor) -> Tensor:
+        y_nd, self.happened = self.of(self, x_btd.flatten(0, -2))
+        return y_nd.view(x_btd.shape)
+
+    def gate(self, x_nd: Tensor) -> Tensor:
+        """The logits of each token, (n, e)."""
+        self.logits_ne: Tensor = self.router.gate(x_nd)
+        return self.logits_ne
+
+    def compute(self, rows_md: Tensor, expert_m: Tensor) -> Tensor:
+        """Rows of any order through this rank's experts."""
+        order = expert_m.sort(stable=True).indices
+        counts = (expert_m - self.first).bincount(minlength=self.each).tolist()
+        with self.group.span("experts", rows=len(rows_md)):
+            if self.row:
+                self.group.compute(self.row * len(rows_md))
+            return self.run_experts(rows_md[order], counts)[order.argsort()]
+
+    def told(self, experts_nk: Tensor, weights_nk: Tensor, kept_nk: Tensor, slots: int | None = None) -> Told:
+        """What this rank tells of a forward pass. load: of its own tokens."""
+        self.load_e = experts_nk.flatten().bincount(minlength=self.config.experts)
+        return Told(
+            experts_nk.tolist(), weights_nk.tolist(), kept_nk.tolist(), self.load_e.tolist(), slots, self.row
+        )  # fmt: skip
+
+
+def yours(group: Group, config: MoEConfig, forward: Forward, *, width: int = WIDTH, seed: int = 0) -> Spread:
+    """One layer on this group's clock, which computes what `forward` says."""
+    with seeded(seed):
+        return Spread(MoE(width, config), group, forward, ROW)
+
+
+def with_bias(route: Callable[..., Any], bias_e: Tensor) -> Callable[[Tensor, int], tuple[Tensor, Tensor]]:
+    """`route`, but the bias helps to decide who is chosen. How much a choice counts is up to its logit alone."""
+
+    def choose(logits_ne: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        experts_nk, _ = route(logits_ne + bias_e, k)
+        return experts_nk, logits_ne.gather(1, experts_nk).softmax(-1)
+
+    return choose
+
+
+def spread(model: nn.Module, group: Group, forward: Forward) -> Spread:
+    """Put a `Spread` in the place of the mixture of `model`, a GPT of one block, and return it."""
+    (block,) = model.blocks  # type: ignore[misc]
+    block.feed_forward = layer = Spread(block.feed_forward, group, forward)
+    return layer
+
+
+def alike(layer: Timed | Spread, tokens: int, skew: float, seed: int = 1) -> Tensor:
     """This rank's part of `tokens` tokens that all have `skew` of one direction in common: what expert LOVED looks for.
 
     Whatever the number of ranks, the tokens of all together are the same.
@@ -95,6 +173,23 @@ def named_rows(group: Group, few: int, per_rank: int, seed: int = 0) -> tuple[Te
     )
     rows = torch.stack((torch.full((few,), float(group.rank)), torch.arange(few).float()), 1)
     return rows, chosen
+
+
+def crossing_rows(group: Group, tokens: int, experts: int, width: int = 256) -> tuple[Tensor, Tensor]:
+    """Two rows for each of this rank's tokens, and their experts, all of which are equally likely."""
+    draw = torch.Generator().manual_seed(group.rank)
+    return torch.randn(2 * tokens, width, generator=draw), torch.randint(experts, (2 * tokens,), generator=draw)
+
+
+def kernel(group: Group, seconds: float = 1e-6) -> Callable[[Tensor, Tensor], Tensor]:
+    """Experts that only take their time: so many seconds for a row."""
+
+    def compute(rows_md: Tensor, expert_m: Tensor) -> Tensor:
+        with group.span("experts", rows=len(rows_md)):
+            group.compute(seconds * len(rows_md))
+        return 2 * rows_md
+
+    return compute
 
 
 def watched(into: list[Any]) -> Callable[[Tensor, Tensor], Tensor]:

@@ -40,20 +40,24 @@ def divided(run: Run, world_size: int, **options: Any) -> book.Workbench:
     return book.workbench(run, controls, views, title="The wrong number", ranks=world_size, **options)
 
 
-def rich_get_richer(run: Run, world_size: int, **options: Any) -> book.Workbench:
-    """What is done about the hot expert, and how strongly."""
-    controls = {"cure": hot.CURES, "strength": [0.02, 0.1, 0.5]}
-    views: list[View] = [hot.curve, hot.shares]
-    return book.workbench(run, controls, views, title="A router that learns", ranks=world_size, **options)
+def cures(run: Run, world_size: int, alone: Any, **options: Any) -> book.Workbench:
+    """What is done about the hot expert, and how strongly; beside it the run `alone`, where nothing is done."""
+    controls = {"cure": choice("cure", hot.CURES, "a bias"), "strength": [0.02, 0.1, 0.5]}
+
+    def against(run: Any, cure: str) -> book.Figure:
+        return hot.against({"nothing": alone, cure: run})
+
+    views: list[View] = [against, hot.shares]
+    return book.workbench(run, controls, views, title="Does it help?", ranks=world_size, **options)
 
 
 def over_the_nodes(run: Run, world_size: int) -> book.Workbench:
-    """In one hop or by way of the node, with a shared expert meanwhile or after, and how late messages arrive."""
+    """In one hop or by way of the node, how late messages arrive, how many rows there are, and links inside a node."""
     controls = {
-        "way": ["one hop", "by way of the node"], "meanwhile": True,
+        "way": ["one hop", "by way of the node"],
         "latency": choice("latency between nodes (µs)", [5, 50, 200], 50),
         "tokens": choice("tokens of a rank", [16, 256], 16),
         "gbs": choice("links inside a node (GB/s)", [1.5, 5], 5),
     }  # fmt: skip
-    views: list[View] = [pictures.crossing, pictures.overlap]
+    views: list[View] = [pictures.crossing, pictures.journey]
     return book.workbench(run, controls, views, title="Two nodes", ranks=world_size)

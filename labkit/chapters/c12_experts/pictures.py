@@ -110,17 +110,28 @@ def matrix(run: Any, computed: Sequence[int]) -> book.Figure:
     return book.byte_matrix(run.trace, computed, predicted_name="computed", badge="measured")
 
 
-def bytes_of(run: Any, width: int, itemsize: int = 4) -> list[int]:
-    """By the formula: what each rank sends in the forward pass of a layer. Ranks returned `Told`."""
+def bytes_of(run: Any, width: int, itemsize: int = 4, number: int = cost.COUNT_BYTES) -> list[int]:
+    """By the formula: what each rank sends in a forward pass. Ranks returned `Told`.
+
+    A count for each other rank (`number` bytes); a row and the number of its expert for each choice that leaves;
+    results of others' rows.
+    """
     told: list[Told] = run.results
-    size, experts, choices = len(told), len(told[0].load), len(told[0].experts[0])
-    rows = [[0] * size for _ in range(size)]
+    size, each = len(told), len(told[0].load) // len(told)
+    rows = [[0] * size for _ in told]
     for r, one in enumerate(told):
         for chosen, kept in zip(one.experts, one.kept, strict=True):
             for e, yes in zip(chosen, kept, strict=True):
-                rows[r][e // (experts // size)] += yes
-    sent = cost.dispatch_bytes_by_rank(rows, width, experts, itemsize)
-    return [n + cost.routing_bytes(size, experts, choices) for n in sent]
+                rows[r][e // each] += yes
+    out = [sum(row) - row[r] for r, row in enumerate(rows)]
+    into = [sum(row[r] for row in rows) - rows[r][r] for r in range(size)]
+    row = width * itemsize
+    return [(size - 1) * number + out[r] * (row + number) + into[r] * row for r in range(size)]
+
+
+def beside_rows(run: Any, width: int, itemsize: int = 4) -> int:
+    """Bytes of counts and numbers of experts, of all ranks."""
+    return sum(bytes_of(run, width, itemsize)) - sum(bytes_of(run, width, itemsize, number=0))
 
 
 # 4: capacity -----------------------------------------------------------------------------------------------------
@@ -188,26 +199,25 @@ def weight_lost(run: Any) -> float:
     return sum(w for w, yes in pairs if not yes) / sum(w for w, _ in pairs)
 
 
-def paid(run: Any) -> tuple[float, float, float]:
+def paid(run: Any, slots: int | None) -> tuple[float, float, float]:
     """The share of choices dropped, that of slots left empty, and the slowest rank's rows over the even share."""
     told, rows = run.results, rows_by_rank(run.results)
-    chosen, slots = sum(told[0].load), told[0].slots
-    room = (slots or max(told[0].load)) * len(told[0].load)
+    chosen = sum(len(row) for one in told for row in one.kept)
+    room = len(told[0].load) * (slots or chosen)
     return 1 - sum(rows) / chosen, 1 - sum(rows) / room, max(rows) * len(rows) / chosen
 
 
 def trade(points: Mapping[float, tuple[float, float, float]]) -> book.Figure:
     """factor -> (share dropped, share of slots empty, time of the slowest rank over that of an even load)."""
-    names = ("choices dropped", "slots that stay empty", "slowest rank / even share")
-    lines = {name: {f: values[k] for f, values in points.items()} for k, name in enumerate(names)}
+    names = ("choices dropped", "slots that stay empty")
+    lines = {name: {f: 100 * values[k] for f, values in points.items()} for k, name in enumerate(names)}
     low, high = min(points), max(points)
     said = (
-        f"At a factor of {low:g}, {points[low][0]:.0%} of the choices are dropped and {points[low][1]:.0%} of the "
-        f"slots stay empty; at {high:g} it is {points[high][0]:.0%} and {points[high][1]:.0%}, and the slowest rank "
-        f"takes {points[high][2]:.2g} times as long as with an even load and nothing dropped."
+        f"From a factor of {low:g} to one of {high:g}, the choices dropped go from {points[low][0]:.0%} to "
+        f"{points[high][0]:.0%}, and the slots that stay empty from {points[low][1]:.0%} to {points[high][1]:.0%}."
     )
-    title = "What a capacity factor buys"
-    return book.lines(lines, x="capacity factor", y="share, or times", title=title, badge="emulated", sentence=said)
+    title = "What a capacity factor costs"
+    return book.lines(lines, x="capacity factor", y="%", title=title, badge="measured", sentence=said)
 
 
 # 5: gradients ----------------------------------------------------------------------------------------------------
@@ -260,30 +270,75 @@ def _grid(words: str, kind: str, rows: int, across: int) -> str:
     return svg.render(top + rows * high + 12)
 
 
-def compared(run: Any) -> str:
-    """How far the weights of the ranks are from those of one device: ranks returned (furthest, gradient's factor)."""
-    off, factor = max(o for o, _ in run.results), max(f for _, f in run.results)
-    same = off < 1e-6
-    said = "the weights are those of one device, up to rounding" if same else f"the weights are up to {off:.1g} off"
-    return f"An expert's gradient is {factor:.3g} times that of one device, and after the last step {said}."
+def compared(run: Any, optimizer: str) -> book.Figure:
+    """Ranks returned (by step, how far experts' weights and all others are from one device's; gradient's factor)."""
+    kinds = ("weights of experts", "all other weights")
+    every = [[max(steps[n][k] for steps, _ in run.results) for n in range(len(run.results[0][0]))] for k in (0, 1)]
+    factor, last, (experts, others) = run.results[0][1], len(every[0]), (line[-1] for line in every)
+    said = f"An expert's gradient is {factor:.3g} times that of one device. After step {last} of {optimizer}, "
+    if max(experts, others) < 1e-6:
+        said += f"no weight is further than {max(experts, others):.0e} from that of one device: that is rounding."
+    else:
+        said += (
+            f"an expert's weight differs from that of one device by {experts:.2g} at most, any other by {others:.2g}."
+        )
+    lines = {kind: {n + 1.0: off for n, off in enumerate(line)} for kind, line in zip(kinds, every, strict=True)}
+    return book.lines(lines, x="after step", y="largest difference", title="Weights on the ranks, and on one device",
+                      sentence=said)  # fmt: skip
 
 
 # 7: slow links ---------------------------------------------------------------------------------------------------
 
 
-def crossing(run: Any) -> str:
-    """What crosses between the nodes, and how long the layer takes."""
-    k, seconds = run.results[0], run.trace.duration
-    across = [m for m in run.trace.sends if m.src // k != m.dst // k and m.step == 1]
-    most = max((sum(m.src == r for m in across) for r in range(run.trace.world_size)), default=0)
-    return (
-        f"The layer takes {format_seconds(seconds, 3)} (emulated). Between the nodes go {len(across)} messages with "
-        f"{format_bytes(sum(m.nbytes for m in across), 3)}; the busiest rank sends {most} of them."
+def crossing(run: Any) -> book.Figure:
+    """Which ranks send to which, inside nodes and between them. Ranks returned how many there are on a node."""
+    k, size = run.results[0], run.trace.world_size
+    sends = [m for m in run.trace.sends if m.step == 1]
+    across = [m for m in sends if m.src // k != m.dst // k]
+    partners = max(len({m.dst for m in across if m.src == r}) for r in range(size))
+    said = (
+        f"A rank talks to {partners} rank{'s' * (partners != 1)} of other nodes. Between the nodes go {len(across)} "
+        f"messages with {format_bytes(sum(m.nbytes for m in across), 3)}. There and back takes "
+        f"{format_seconds(run.trace.duration, 3)}."
     )
+    svg = Svg(WIDTH, "Who sends to whom", said)
+    top = max(heading(svg, "emulated", said), 56.0) + 12
+    wide, high = (WIDTH - 20) * k / size, 46.0
+    at = {r: (10 + wide * (r // k + 0.5), top + 20 + high * (r % k + 0.5)) for r in range(size)}
+    for node in range(size // k):
+        svg.rect(10 + node * wide + 6, top, wide - 12, high * k + 28, dash="5 4", radius=6)
+        svg.text(10 + node * wide + 14, top + 15, f"node {node}", 10.5)
+    for one, other in sorted({(min(m.src, m.dst), max(m.src, m.dst)) for m in sends}):
+        (x, y), (u, v) = at[one], at[other]
+        if one // k != other // k:
+            svg.line(x, y, u, v, width=1.8, colour=ORANGE)
+        else:
+            bow = 56 + 28 * (other - one)
+            svg.add("path", d=f"M{x} {y} Q{x - bow} {(y + v) / 2} {u} {v}", fill="none", stroke=BLUE, stroke_width=1.6,
+                    stroke_dasharray="4 3")  # fmt: skip
+    for r, (x, y) in at.items():
+        svg.rect(x - 26, y - 11, 52, 22, "#ffffff", stroke=ON_COLOUR, radius=4)
+        svg.text(x, y + 4, f"rank {r}", 10.5, "middle", on_colour=True)
+    svg.text(10, top + high * k + 46, "a line: messages between two nodes. Dashed: inside a node.", 10.5)
+    rows = [
+        {"rank": r, "to other nodes": sum(m.src == r for m in across), "inside its node":
+         sum(m.src == r for m in sends) - sum(m.src == r for m in across)} for r in range(size)
+    ]  # fmt: skip
+    return book.Figure("Who sends to whom", "emulated", said, list(rows), svg.render(top + high * k + 56))
 
 
-def overlap(run: Any) -> book.Figure:
-    return book.timeline(run.trace, step=1, title="One layer", arrows=False)
+def journey(run: Any) -> book.Figure:
+    return book.timeline(run.trace, step=1, title="One journey, there and back", arrows=False)
+
+
+def shared_expert(after: Any, meanwhile: Any) -> book.Figure:
+    """A layer whose shared expert computes while rows travel, and what it would take otherwise."""
+    late, early = (format_seconds(run.trace.duration, 3) for run in (after, meanwhile))
+    said = f"The layer takes {early} with the shared expert under way, as drawn here, and {late} with it afterwards: "
+    saved = after.trace.duration - meanwhile.trace.duration
+    said += f"{format_seconds(saved, 3)} of its work are hidden behind the journey."
+    return book.timeline(meanwhile.trace, step=1, title="A shared expert, while rows travel", arrows=False,
+                         sentence=said)  # fmt: skip
 
 
 def narrow(shapes: Mapping[str, tuple[int, int]], rows: int, degrees: Sequence[int] = (1, 2, 4, 8)) -> book.Figure:

@@ -44,18 +44,30 @@ def stepper(model: nn.Module, optimizer: str) -> Callable[[], None]:
     return step
 
 
-def scale_experts(model: nn.Module, factor: float) -> None:
+def mistake(model: nn.Module, by: str, group: Group, twins: Group) -> float:
+    """Scale the experts' gradients, as if they had been divided otherwise, and return by how much."""
+    factor = group.size / {"all ranks": group.size, "its ranks": twins.size, "nothing": 1}[by]
     for name, p in model.named_parameters():
         if "experts" in name and p.grad is not None:
             p.grad *= factor
+    return factor
 
 
-def furthest(model: nn.Module, experts: int, optimizer: str, size: int) -> float:
-    """The largest difference of a weight from that of one device which read everything."""
-    one = gpt(experts)
-    step = stepper(one, optimizer)
-    for inputs, targets in lessons(0, 1, BATCH * size):
-        next_token_loss(one(inputs), targets).backward()
-        step()
-    there = dict(one.named_parameters())
-    return max(float((p - there[name]).detach().abs().max()) for name, p in model.named_parameters())
+class OneDevice:
+    """The same model on one device that reads what all ranks read together. It goes a step at a time beside them."""
+
+    def __init__(self, experts: int, optimizer: str, size: int) -> None:
+        self.model = gpt(experts)
+        self.step = stepper(self.model, optimizer)
+        self.lessons = lessons(0, 1, BATCH * size)
+
+    def goes_on(self, model: nn.Module) -> tuple[float, float]:
+        """Takes its next step: how far the weights of `model` are from its own, at most: experts', all others'."""
+        inputs, targets = next(self.lessons)
+        next_token_loss(self.model(inputs), targets).backward()
+        self.step()
+        there, off = dict(self.model.named_parameters()), [0.0, 0.0]
+        for name, p in model.named_parameters():
+            kind = "experts" not in name
+            off[kind] = max(off[kind], float((p - there[name]).detach().abs().max()))
+        return off[0], off[1]

@@ -13,8 +13,8 @@ from labkit.book.drawing.svg import Svg
 Cell = tuple[int, int, int]  # rank of its home, number there, expert
 
 
-def travelling(run: Any, per_rank: int) -> book.Player:
-    """Ranks returned (the experts of their rows, what arrived, and the results)."""
+def travelling(run: Any, per_rank: int, whose: str = "the book's") -> book.Player:
+    """Ranks returned (the experts of their rows, what arrived, and the results). whose: journey it was."""
     chosen: list[list[int]] = [experts for experts, _, _ in run.results]
     arrived: list[list[Cell]] = [[(r, n, e) for (r, n), e in came] for _, came, _ in run.results]
     home = [[(r, n, e) for n, e in enumerate(one)] for r, one in enumerate(chosen)]
@@ -41,7 +41,9 @@ def travelling(run: Any, per_rank: int) -> book.Player:
     table = [
         {"from": f"rank {r}", **{f"rows to rank {s}": n for s, n in enumerate(row)}} for r, row in enumerate(counts)
     ]
-    return book.play(frames, title="Rows travel to their experts", badge=run.trace.badge, rows=table, still=3)
+    return book.play(
+        frames, title=f"{whose.capitalize()} journey to the experts", badge=run.trace.badge, rows=table, still=3
+    )
 
 
 def _moment(

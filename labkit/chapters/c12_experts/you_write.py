@@ -1,4 +1,4 @@
-"""What chapter 12 asks its reader to write: the router, the way to the experts and back, capacity, two averages."""
+"""What chapter 12 asks its reader to write: the router, the way there and back, capacity, two averages, a bias."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labkit.chapters.c12_experts.layers import waiting_line
-from labkit.collectives import all_reduce, all_to_all
+from labkit.chapters.c12_experts.layers import all_to_all, waiting_line
+from labkit.collectives import all_reduce
 from labkit.grading.checks.student import NotRight, StudentError
 from labkit.grading.writing import Reader, you_write
 from labkit.models import MoEConfig
@@ -169,10 +169,33 @@ def there_and_back(student: Reader) -> str:
             "experts are {most}: does anything travel that nobody needs?",
             n=n, rank=over and over[0], sent=over and run.bytes_sent[over[0]], most=over and most[over[0]],
         )  # fmt: skip
+    _gradients_come_back(student, inputs, per_rank)
     return (
         "With 2 and 3 ranks every row went through its own expert and came home to its place, also where an expert got "
-        "nothing."
+        "nothing. And in the backward pass its gradient took the same way back."
     )
+
+
+def _gradients_come_back(student: Reader, inputs: Sequence[tuple[Tensor, Tensor]], per_rank: int) -> None:
+    """The backward pass sends each row's gradient home."""
+
+    def call(fn: Callable[..., Any], mine: tuple[Tensor, Tensor], group: Group) -> Any:
+        x = mine[0].requires_grad_()
+        result = fn(x, mine[1], _experts(group, per_rank), group, per_rank)
+        if result.requires_grad:
+            result.sum().backward()
+        return x.grad
+
+    fresh = [(x.clone(), expert + 0) for x, expert in inputs]
+    fresh[0][0][0] += 1  # other inputs than before: these are run again
+    run = student.through("through_experts", len(inputs), fresh, call)
+    for rank, (got, (x, expert)) in enumerate(zip(run.results, inputs, strict=True)):
+        right = (2.0 + expert[:, None]).expand_as(x)
+        student.expect(
+            isinstance(got, Tensor) and torch.equal(got, right),
+            "The results are right, but in the backward pass the gradients do not come home to rank {rank}. Send rows "
+            "and results by the `all_to_all` of this chapter's setup cell, and do not cut them off.", rank=rank,
+        )  # fmt: skip
 
 
 def _experts(group: Group, per_rank: int) -> Compute:
@@ -386,3 +409,79 @@ def average_gradients(model: nn.Module, group: Group, twins: Group) -> None:
         among = twins if "experts" in name else group
         all_reduce(p.grad, among)  # type: ignore[arg-type]
         p.grad /= group.size  # type: ignore[assignment, operator]
+
+
+# 5: the bias ------------------------------------------------------------------------------------------------------
+
+RATE = 0.25
+
+
+def the_bias_follows_the_load(student: Reader) -> str:
+    for n in (2, 3):
+        draw = torch.Generator().manual_seed(student.seed + n)
+        bias = torch.randint(-4, 5, (4,), generator=draw) / 4.0
+        loads = [torch.tensor(load) for load in ([9, 1, 4, 2], [2, 6, 4, 4], [0, 9, 4, 3])[:n]]  # expert 2 has the mean
+
+        def call(fn: Callable[..., Any], load_e: Tensor, group: Group, bias: Tensor = bias) -> Any:
+            mine, load = bias.clone(), load_e.clone()
+            fn(mine, load, group, RATE)
+            return mine, load
+
+        try:
+            run = student.through("rebalance", n, loads, call)
+        except StudentError as error:
+            whole = "mean" in f"{error}{error.detail}" and "dtype" in f"{error}{error.detail}"
+            hint = " The load is in whole numbers, which have no mean in PyTorch: use `.float()`." if whole else ""
+            raise StudentError(f"{error}{hint}", error.detail) from None
+        total = torch.stack(loads).sum(0).float()
+        for rank, (got, load) in enumerate(run.results):
+            why = _of_bias(got - bias, total, loads[rank].float())
+            student.expect(not why, "With {n} ranks, on rank {rank}: {why}", n=n, rank=rank, why=why)
+            student.expect(
+                torch.equal(load, loads[rank]),
+                "The bias is right, but `load_e` has changed: all_reduce sums in place, so give it `load_e.clone()`.",
+            )
+    return (
+        "With 2 and 3 ranks each bias moved by `rate`, against the load of all tokens together, and all ranks have the "
+        "same bias."
+    )
+
+
+def _of_bias(moved: Tensor, total: Tensor, own: Tensor) -> str:
+    """What is wrong with how far each bias has moved; "" if nothing is."""
+    right = RATE * (total.mean() - total).sign()
+
+    def is_(wrong: Tensor) -> bool:
+        return torch.allclose(moved, wrong, atol=1e-5)
+
+    if is_(right):
+        return ""
+    alone = RATE * (own.mean() - own).sign()
+    slips = (
+        (torch.zeros_like(moved), "no bias has moved. Change `bias_e` in place: `bias_e += ...`."),
+        (-right, "the bias goes the wrong way: it goes down where the load is above the mean, and up below."),
+        (alone, "the bias follows the load of this rank's own tokens, so each rank would choose by another bias. First "
+         "sum the load over all ranks."),
+        (-alone, "the bias follows the load of this rank's own tokens, and goes the wrong way."),
+        (RATE * (total.mean() - total), "the step grows with the load. It is always `rate`, up or down: use `sign()`."),
+        (right / RATE, "the step is 1, and should be `rate`."),
+        (torch.where(total > total.mean(), -RATE, RATE), "expert 2 has just the mean load, so its bias stays: `sign()` "
+         "gives 0."),
+        (torch.where(total < total.mean(), RATE, -RATE), "expert 2 has just the mean load, so its bias stays: `sign()` "
+         "gives 0."),
+    )  # fmt: skip
+    for wrong, why in slips:
+        if is_(wrong):
+            return why
+    e = int((moved - right).abs().argmax())
+    return (
+        f"expert {e} has a load of {total[e]:g}, where the mean is {total.mean():g}. Its bias moved by {moved[e]:.3g}, "
+        f"and should move by {right[e]:.3g}."
+    )
+
+
+@you_write(the_bias_follows_the_load)
+def rebalance(bias_e: Tensor, load_e: Tensor, group: Group, rate: float) -> None:
+    """Move each bias by `rate`, in place: down above the mean load of all, up below."""
+    total_e = all_reduce(load_e.clone(), group).float()
+    bias_e += rate * (total_e.mean() - total_e).sign()
