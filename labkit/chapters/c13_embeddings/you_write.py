@@ -60,8 +60,12 @@ def _pull(student: Reader, n: int, inputs: Sequence[Any]) -> Evidence:
         why = ""
         if "out of bounds" in text or "out of range" in text:
             why = "A rank has row `id` in place `id // group.size` of its own rows: divide before you look up."
-        elif any(f"rank {r} raised RefusedError: send_counts add up to {len(x[0].unique())} rows, but x has {len(x[0])}"
-                 in text and len(x[0].unique()) < len(x[0]) for r, x in enumerate(inputs)):
+        elif any(
+            f"rank {r} raised RefusedError: send_counts add up to {len(x[0].unique())} rows, but x has {len(x[0])}"
+            in text
+            and len(x[0].unique()) < len(x[0])
+            for r, x in enumerate(inputs)
+        ):
             why = (
                 "`out` counts each id once, by owner: send `unique[order]` there. On the way back the lists change "
                 "places, (into, out)."
@@ -154,8 +158,8 @@ SUM_CAUSES = {
     "out of bounds": "An id was used as a place. `inverse` says for each entry of `ids` its place among the different "
     "ids.",
     "Number of indices": "`index_add_` needs a place for each gradient, so as many as `ids` has: that is `inverse`.",
-    "size of tensor a": "Two tensors do not fit together, one with a row for each id and one with other rows. To divide "
-    "or multiply rows by one number each, give the numbers a second dimension: `[:, None]`.",
+    "size of tensor a": "Two tensors do not fit together, one with a row for each id and one with other rows. To "
+    "divide or multiply rows by one number each, give the numbers a second dimension: `[:, None]`.",
 }
 
 
@@ -229,14 +233,14 @@ def sum_equal(ids: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
 
 
 STEP_CAUSES = {  # six rows of four numbers, and the first step touches two
-    r"a \(4\) must match the size of tensor b \(2\)": "`g` has two dimensions, and the root has one number for each row: "
-    "give it a second dimension, `.sqrt()[:, None]`.",
-    r"a \(2\) must match the size of tensor b \(4\) at non-singleton dimension 1": "`squares` has one number for each row, "
-    "and `g.square()` has one for each weight: take the mean over the columns, `.mean(1)`.",
-    r"a \(2\) must match the size of tensor b \(4\)": "That is the mean over the rows, one number for each column. Each row "
-    "needs its own, the mean over its columns: `.mean(1)`.",
-    r"tensor [ab] \(6\)": "`g` has a row for each touched row only: use `rows[places]` and `squares[places]`, and not all "
-    "rows.",
+    r"a \(4\) must match the size of tensor b \(2\)": "`g` has two dimensions, and the root has one number for each "
+    "row: give it a second dimension, `.sqrt()[:, None]`.",
+    r"a \(2\) must match the size of tensor b \(4\) at non-singleton dimension 1": "`squares` has one number for each "
+    "row, and `g.square()` has one for each weight: take the mean over the columns, `.mean(1)`.",
+    r"a \(2\) must match the size of tensor b \(4\)": "That is the mean over the rows, one number for each column. "
+    "Each row needs its own, the mean over its columns: `.mean(1)`.",
+    r"tensor [ab] \(6\)": "`g` has a row for each touched row only: use `rows[places]` and `squares[places]`, and not "
+    "all rows.",
     "doesn't match the broadcast shape": "`squares[places]` has one dimension, and what you add to it has two: use "
     "`.mean(1)` without `keepdim`.",
 }
