@@ -76,7 +76,7 @@ def dense_or_sparse(dense: Any, sparse: Any) -> book.Figure:
     return book.bars(
         {"most that a rank sends": {"all-reduce of the table": max(whole), "touched rows, pull and push": max(some)}},
         title="One step of one table", sentence=f"The all-reduce sends {bytes_text(max(whole))}, and pull and push "
-        f"together {bytes_text(max(some))}: {max(whole) / max(some):.0f} times less.",
+        f"together {bytes_text(max(some))}: {max(whole) / max(some):.1f} times less.",
     )  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def hit_rates(run: Any) -> book.Figure:
         {"measured": dict(zip(ranks, rates, strict=True)), "formula": dict.fromkeys(ranks, law)},
         unit="", ticks=True, title="Look-ups that the fast tier answers",
         sentence=f"A fast tier for {capacity[0]:,} of {rows[0]:,} rows ({capacity[0] / rows[0]:.1%}) answers "
-        f"{min(rates):.0%} to {max(rates):.0%} of the look-ups; the formula says {law:.0%}. "
+        f"{sum(rates) / len(rates):.0%} of the look-ups; the formula says {law:.0%}. "
         f"{format_bytes(max(moved), 3)} of rows moved between the tiers of a rank.",
     )  # fmt: skip
 

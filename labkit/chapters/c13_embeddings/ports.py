@@ -94,7 +94,7 @@ def by_workers(run: Any) -> book.Figure:
         y="milliseconds", title="More workers", badge="simulated",
         sentence=(f"For any number of workers up to {max(counts)} {many[ahead[0]]}." if change is None else
                   f"Below {change} workers {many[ahead[0]]}, and from there on {many[not ahead[0]]}.")
-        + " The lines are formulas, and the two single points are this run.",
+        + " Lines are formulas, the two single points this run.",
     )  # fmt: skip
 
 
