@@ -6,6 +6,7 @@ BEGIN = "from labkit.collectives import all_gather, all_to_all\n"
 def pull(
     ask: str = "unique", there: str = "out, into", look: str = "asked // group.size", back: str = "into, out",
     put: str = "found[order] = came", end: str = "found[inverse]", order: str = "owner.argsort(stable=True)",
+    send: str = "unique[order]",
 ) -> str:  # fmt: skip
     return f"""{BEGIN}
 def pull(ids, rows, group):
@@ -14,7 +15,7 @@ def pull(ids, rows, group):
     order = {order}
     counts = owner.bincount(minlength=group.size)
     out, into = counts.tolist(), all_to_all(counts, group).tolist()
-    asked = all_to_all(unique[order], group, {there})
+    asked = all_to_all({send}, group, {there})
     came = all_to_all(rows[{look}], group, {back})
     found = torch.empty_like(came)
     {put}
@@ -31,6 +32,19 @@ def masked(numbers, secrets, me):
         mask = stream(secret, len(numbers))
         {sign}
     {last}
+"""
+
+
+def summed(
+    total: str = "gradients.new_zeros(len(unique), gradients.shape[1])", add: str = "inverse, gradients",
+    end: str = "total",
+) -> str:  # fmt: skip
+    return f"""
+def sum_equal(ids, gradients):
+    unique, inverse = ids.unique(return_inverse=True)
+    total = {total}
+    total.index_add_(0, {add})
+    return unique, {end}
 """
 
 
@@ -57,6 +71,7 @@ WRONG = {
         pull(look="asked"): "divide before you look up",
         pull(back="out, into"): "the lists swapped",
         pull(ask="ids, torch.arange(len(ids))"): "ask for `unique`, not for `ids`",
+        pull(send="ids"): "`out` counts each id once",
         pull(order="torch.arange(len(unique))"): "has another row",
         """
         from labkit.collectives import all_gather
@@ -110,12 +125,23 @@ WRONG = {
             total.index_add_(0, ids, gradients)
             return torch.arange(len(total)), total
         """: "the different ones are",
+        summed("torch.zeros(len(unique), 3)"): "another dtype than the gradients",
+        summed("gradients.new_zeros(len(unique))"): "needs a row for each",
+        summed(add="ids, gradients"): "An id was used as a place",
+        summed(add="unique, gradients"): "that is `inverse`",
+        summed(end="total / inverse.bincount()"): "a second dimension: `[:, None]`",
     },
     "step_rows": {
         "def step_rows(rows, squares, places, g, lr):\n    pass": "Nothing changed",
         step(MEAN.replace("mean(1)", "sum(1)"), MOVE): "the sum of g² over the columns",
         step(MEAN.replace("mean(1)", "mean()"), MOVE): "one mean for all rows together",
         step(MEAN.replace("+=", "="), MOVE): "It should grow from step to step",
+        step(MEAN.replace(".mean(1)", ""), MOVE): "one for each weight",
+        step(MEAN.replace("mean(1)", "mean(0)"), MOVE): "the mean over the rows",
+        step(MEAN.replace("mean(1)", "mean(1, keepdim=True)"), MOVE): "without `keepdim`",
+        step(MEAN.replace("[places]", ""), MOVE): "a row for each touched row only",
+        step(MEAN, MOVE.replace("rows[places]", "rows")): "a row for each touched row only",
+        step(MEAN, MOVE.replace("[:, None]", "")): "a second dimension, `.sqrt()[:, None]`",
         step("pass", MOVE): "`squares` is as before",
         step(MEAN.replace(".square()", ""), MOVE): "the mean of g and not that of g²",
         step(MOVE, MEAN): "divided by the old sum",

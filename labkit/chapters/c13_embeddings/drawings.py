@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -211,24 +210,24 @@ def masks(numbers: Sequence[int] = (12, 7, 30), modulus: int = 100) -> book.Play
 
 
 def clients(parts: Sequence[Sequence[int]]) -> book.Figure:
-    """parts[c][d]: how many examples of digit d client c has. Drawn as squares, larger for more."""
+    """parts[c][d]: how many examples of digit d client c has. A cell is filled in proportion, below its number."""
     title = "Who has which digits"
-    total = sum(map(sum, parts))
-    fewest, most = min(map(sum, parts)), max(map(sum, parts))
-    said = f"{total:,} images at {len(parts)} clients: the smallest has {fewest}, and the largest {most}."
+    sizes = [sum(row) for row in parts]
+    said = (
+        f"{sum(sizes):,} images at {len(parts)} clients: the smallest has {min(sizes)}, and the largest {max(sizes)}."
+    )
     svg = Svg(WIDTH, title, said)
     top = max(heading(svg, "measured", said), 56.0) + 20
-    largest, cell = max(max(row) for row in parts), 46.0
+    largest, wide, high = max(max(row) for row in parts), 48.0, 42.0
     for d in range(10):
-        svg.text(140 + d * cell, top - 6, str(d), 11.5, "middle", bold=True)
+        svg.text(150 + (d + 0.5) * wide, top - 4, f"digit {d}", 10.5, "middle", bold=True)
     for c, row in enumerate(parts):
-        y = top + 20 + c * 40.0
-        svg.text(8, y + 4, f"client {c + 1}: {sum(row)}", 11.5)
+        y, look = top + 4 + c * high, SERIES[c % 8]
+        svg.text(8, y + 23, f"client {c + 1}: {sizes[c]} images", 11.5)
         for d, count in enumerate(row):
-            side = 34 * math.sqrt(count / largest)
-            if count:
-                svg.rect(140 + d * cell - side / 2, y - side / 2, side, side, SERIES[c % 8].colour, SERIES[c % 8].hatch,
-                         ON_COLOUR, stroke_width=0.6, hover=f"{count} images")  # fmt: skip
-            svg.text(140 + d * cell + 12, y + 17, str(count) if count else "", 8.5)
+            x, tall = 150 + d * wide, (high - 20) * count / largest
+            svg.rect(x, y, wide - 4, high - 4, stroke_width=0.5)
+            svg.rect(x, y + high - 4 - tall, wide - 4, tall, look.colour, look.hatch, ON_COLOUR, stroke_width=0.6)
+            svg.text(x + wide / 2 - 2, y + 12, str(count or "–"), 11.5, "middle")
     rows: list[Row] = [{"client": c + 1} | {f"digit {d}": n for d, n in enumerate(row)} for c, row in enumerate(parts)]
-    return book.Figure(title, "measured", said, rows, svg.render(top + 20 + len(parts) * 40))
+    return book.Figure(title, "measured", said, rows, svg.render(top + 12 + len(parts) * high))

@@ -22,12 +22,13 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
     "columns": {"shard": "columns"},
     "one rank": {"shard": "table"},
 }
+HELD = (0, 16, 64, 256, 1024, 2048)  # so many of the most popular rows are on every rank
 
 
 class Told(NamedTuple):
     """What a rank says of a look-up. asked: the different ids that it asked others or itself for, and places: where
     these lie, as (owner, part of the owner's rows before it). counts: how many of each rank. served: how many rows it
-    was asked for. widths: columns that each rank holds. hot: rows that all ranks hold. draws: ids of its batch."""
+    was asked for. widths: columns that each rank holds. draws: ids of its batch."""
 
     placement: str
     skew: float
@@ -36,23 +37,20 @@ class Told(NamedTuple):
     counts: list[int]
     served: int
     widths: list[int]
-    hot: int
     draws: int
 
 
 def told(table: ShardedEmbedding, ids: Tensor, placement: str, skew: float) -> Told:
     """After a look-up of `ids`, before rows move."""
-    held, layout = table.table, table.table.layout
-    unique = ids.unique()
-    cold = unique if held.hot is None else unique[~held.hot.find(unique)[0]]
+    layout, unique = table.table.layout, ids.unique()
     places: list[tuple[int, float]] = []
     if isinstance(layout, Columns):
-        places = [(r, i / layout.num) for r in range(layout.size) for i in cold.tolist()]
+        places = [(r, i / layout.num) for r in range(layout.size) for i in unique.tolist()]
     else:
-        where = zip(layout.owner(cold).tolist(), layout.places(cold).tolist(), strict=True)
+        where = zip(layout.owner(unique).tolist(), layout.places(unique).tolist(), strict=True)
         places = [(r, p / layout.rows_by_rank[r]) for r, p in where]
-    return Told(placement, skew, cold.tolist(), places, layout.ask(cold).counts, int(held.asked.sum()), layout.widths,
-                0 if held.hot is None else len(held.hot.ids), ids.numel())  # fmt: skip
+    return Told(placement, skew, unique.tolist(), places, layout.ask(unique).counts, int(table.table.asked.sum()),
+                layout.widths, ids.numel())  # fmt: skip
 
 
 class Trip(NamedTuple):

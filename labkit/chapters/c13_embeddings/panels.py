@@ -13,6 +13,8 @@ from labkit.chapters.c13_embeddings.given import PLACEMENTS
 Run = Callable[..., Any]
 WIRE = Network(intra=Link(bandwidth=pictures.BANDWIDTH, latency=pictures.LATENCY))
 
+SKEWS = [0.0, 0.8, 1.1, 1.4]
+
 
 def choice(label: str, options: Any, value: Any) -> Any:
     """A list to choose from, with a label that is no name of Python's."""
@@ -22,13 +24,18 @@ def choice(label: str, options: Any, value: Any) -> Any:
 
 
 def who_is_asked(look_up: Run) -> Workbench:
-    """Where the rows lie, how unequal the ids are, and how many hot rows every rank holds."""
-    controls = {
-        "placement": list(PLACEMENTS), "skew": [0.0, 0.8, 1.1, 1.4],
-        "hot": choice("hot rows on all ranks", [0, 16, 64, 256, 1024], 0), "ranks": [2, 4, 8],
-    }  # fmt: skip
+    """Where the rows lie, and how unequal the ids are."""
+    controls = {"placement": list(PLACEMENTS), "skew": SKEWS, "ranks": [2, 4, 8]}
     views: list[View] = [pictures.step_took, travel.piles, pictures.sent]
     return book.workbench(look_up, controls, views, title="Who is asked for rows?", ranks=4, clock="virtual",
+                          network=WIRE)  # fmt: skip
+
+
+def hot_rows(hold: Run) -> Workbench:
+    """How unequal the ids are, how long a row is, and how many ranks share the table."""
+    controls = {"skew": SKEWS, "width": choice("numbers in a row", [4, 16, 64], 64), "ranks": [2, 4, 8]}
+    views: list[View] = [pictures.hot_rows]
+    return book.workbench(hold, controls, views, title="Which rows should every rank hold?", ranks=8, clock="virtual",
                           network=WIRE)  # fmt: skip
 
 
@@ -36,7 +43,7 @@ def tiers(cached: Run) -> Workbench:
     """How many rows the fast tier has room for, who must leave it, and how unequal the ids are."""
     controls = {
         "capacity": choice("rows in the fast tier", [20, 100, 400, 1000], 100), "policy": ["lru", "lfu"],
-        "skew": [0.0, 0.8, 1.1, 1.4],
+        "skew": SKEWS,
     }  # fmt: skip
     views: list[View] = [pictures.hit_rates]
     return book.workbench(cached, controls, views, title="A small fast tier", ranks=2)
@@ -45,8 +52,8 @@ def tiers(cached: Run) -> Workbench:
 def server_or_ring(exchange: Run) -> Workbench:
     """How many ranks there are, how many of them serve, and how large the gradient is."""
     controls = {
-        "ranks": (3, 9), "servers": [1, 2, 4], "kilobytes": choice("gradient (kB)", [1, 10, 100, 1000], 100),
+        "ranks": (3, 9), "servers": [1, 2, 4], "kilobytes": choice("gradient (kB)", [1, 3, 10, 100], 100),
     }  # fmt: skip
-    views: list[View] = [ports.compared]
+    views: list[View] = [ports.compared, ports.by_workers]
     return book.workbench(exchange, controls, views, title="Servers or a ring?", ranks=5, clock="virtual",
                           network=WIRE)  # fmt: skip

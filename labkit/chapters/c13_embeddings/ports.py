@@ -68,20 +68,33 @@ def compared(run: Any) -> book.Figure:
         "servers": cost.server_exchange_time(nbytes, workers, servers, LATENCY, BETA),
         "ring": cost.ring_all_reduce_time(nbytes, workers, LATENCY, BETA),
     }
-    first = cost.server_crossover(nbytes, servers, LATENCY, BETA)
-    ahead = (
-        "the ring wins" if formula["ring"] < formula["servers"] else f"the server{'s win' * (servers > 1) or ' wins'}"
-    )
-    when = (
-        f"By the formulas {ahead} here. With very many workers the ring loses, as each round pays a latency."
-        if first is None
-        else f"By the formulas the ring wins from {first} workers on."
-    )
     return book.bars(
         {"run": {"servers": served, "ring": end - begin}, "formula": formula}, unit="seconds", ticks=True,
         badge="emulated", title="One exchange of a dense gradient",
         sentence=f"{workers} workers: {servers} server{'s take' if servers > 1 else ' takes'} "
-        f"{format_seconds(served, 3)}, and the ring {format_seconds(end - begin, 3)}. {when}",
+        f"{format_seconds(served, 3)}, and the ring {format_seconds(end - begin, 3)}.",
+    )  # fmt: skip
+
+
+def by_workers(run: Any) -> book.Figure:
+    """The same gradient by the formulas, for more and more workers, and where this run stands."""
+    servers, numel = run.results[0]
+    nbytes, here = 4 * numel, run.trace.world_size - servers
+    begin, end = run.trace.during("all_reduce", -1)
+    counts = range(2, 33)
+    by_server = {n: cost.server_exchange_time(nbytes, n, servers, LATENCY, BETA) for n in counts}
+    by_ring = {n: cost.ring_all_reduce_time(nbytes, n, LATENCY, BETA) for n in counts}
+    lines = {f"servers ({servers})": by_server, "ring": by_ring, "run, servers": {here: _served(run, servers)},
+             "run, ring": {here: end - begin}}  # fmt: skip
+    many = {True: "the ring is faster", False: f"the server{'s are' if servers > 1 else ' is'} faster"}
+    ahead = [by_ring[n] < by_server[n] for n in counts]
+    change = next((n for n in counts if (by_ring[n] < by_server[n]) != ahead[0]), None)
+    return book.lines(
+        {name: {float(n): 1e3 * t for n, t in line.items()} for name, line in lines.items()}, x="workers",
+        y="milliseconds", title="More workers", badge="simulated",
+        sentence=(f"For any number of workers up to {max(counts)} {many[ahead[0]]}." if change is None else
+                  f"Below {change} workers {many[ahead[0]]}, and from there on {many[not ahead[0]]}.")
+        + " Lines are formulas, the two single points this run.",
     )  # fmt: skip
 
 
@@ -104,7 +117,8 @@ def incast(run: Any) -> book.Player:
             said += f", and {waits} wait." if waits > 1 else ", and one waits." if waits else "."
         else:
             said = (
-                f"After {format_seconds(at - begin, 3)} all {n} are there. Each worker's own link was idle most of it."
+                f"After {format_seconds(at - begin, 3)} all {n} are there. Each worker's own link was at work for "
+                f"1/{n} of that time."
             )
         frames.append((_port(title, said, order, k, run.trace.badge), said))
         rows.append({"arrived": k, "seconds": at - begin, "worker": f"rank {order[k - 1]}" if k else "none"})

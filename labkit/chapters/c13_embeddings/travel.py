@@ -43,18 +43,14 @@ def piles(run: Any) -> book.Player:
             else:
                 said = f"All requests have arrived. Rank {busy} was asked for {served[busy]:,} of {sum(served):,} "
                 said += f"rows, {times:.2f} times the mean."
-            if told[0].hot:
-                said += f" For the {told[0].hot} hottest rows nobody asked: every rank has them."
         frames.append((_piled(title, said, _counted(some, n), most, so_far, law, told[0], run.trace.badge), said))
     rows = [{"rank": r, "asked for (rows)": served[r], "share": served[r] / max(1, sum(served)),
-             "Zipf's law": law[r] if law else None} for r in range(n)]  # fmt: skip
+             "Zipf's law": law[r]} for r in range(n)]  # fmt: skip
     return book.play(frames, title=title, badge=run.trace.badge, rows=rows, begin=MOMENTS - 1)
 
 
-def shares_by_law(one: Told, n: int) -> list[float] | None:
-    """The part of the requests that each rank should get, by `labkit.cost`; None where some rows are hot."""
-    if one.hot:
-        return None
+def shares_by_law(one: Told, n: int) -> list[float]:
+    """The part of the requests that each rank should get, by `labkit.cost`."""
     if one.placement in ("range", "modulo"):
         return cost.zipf_shard_loads(ROWS, one.skew, n, one.placement, one.draws)
     return [1 / n] * n if one.placement == "columns" else [1.0] + [0.0] * (n - 1)
@@ -69,7 +65,7 @@ def _counted(places: Sequence[tuple[int, float]], n: int) -> list[list[int]]:
 
 def _piled(
     title: str, said: str, piled: Sequence[Sequence[int]], most: int, so_far: Sequence[int],
-    law: Sequence[float] | None, one: Told, badge: str,
+    law: Sequence[float], one: Told, badge: str,
 ) -> str:  # fmt: skip
     svg = Svg(WIDTH, title, said)
     top = max(heading(svg, badge, said), 74.0) + 6
@@ -88,12 +84,11 @@ def _piled(
                          stroke_width=0.4, hover=f"{count} requests")  # fmt: skip
         x = LEFT + WIDE + 16
         svg.text(x, y + band / 2, f"{so_far[r]:,} rows, {so_far[r] / total:.0%}", 11.5)
-        if law is not None:
-            svg.text(x, y + band / 2 + 14, f"by Zipf's law {law[r]:.0%}", 10.5)
+        svg.text(x, y + band / 2 + 14, f"by Zipf's law {law[r]:.0%}", 10.5)
     y = top + n * band + 12
     held = {"range": "neighbouring ids, the popular ones first", "modulo": f"every {n}th id, the popular ones first",
             "columns": "its columns of all ids, the popular ones first",
-            "one rank": "all ids on rank 0, the popular ones first"}[one.placement]  # fmt: skip
+            "one rank": "rank 0 has all of them, the popular ones first"}[one.placement]  # fmt: skip
     svg.text(LEFT, y, f"from left to right: a rank's rows ({held})", 11)
     svg.text(LEFT, y + 16, "height: how many requests for rows of that place have come", 11)
     return svg.render(y + 28)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,19 @@ from labkit.wire import Group
 DIM = 3
 NEAR = 1e-9
 
+
+def _explained(
+    student: Reader, name: str, x: Any, call: Callable[[Callable[..., Any], Any, Group], Any], causes: Mapping[str, str]
+) -> Any:  # fmt: skip
+    """What `call` returned on one rank. Where PyTorch has refused shapes, the sentence of the first cause that fits."""
+    try:
+        return student.through(name, 1, [x], call).results[0]
+    except StudentError as error:
+        text = f"{error} {error.detail}"
+        why = next((said for sign, said in causes.items() if re.search(sign, text)), str(error))
+        raise StudentError(why, error.detail) from None
+
+
 # Sparse pull ---------------------------------------------------------------------------------------------------------
 
 
@@ -28,7 +42,7 @@ def every_id_has_its_row(student: Reader) -> str:
         if n == 2:  # one rank asks for the same id five times, and nobody asks rank 1 for anything
             ids = [torch.tensor([4, 4, 4, 4, 4]), torch.tensor([2])]
         if n == 3:  # unequal counts, with repeats, whatever the dice say
-            ids = [torch.tensor([7, 1, 7, 12, 0, 1]), torch.tensor([3, 3, 9, 11]), torch.tensor([14, 2, 5, 2, 8])]
+            ids = [torch.tensor([7, 1, 7, 12, 0, 1]), torch.tensor([3, 3, 9, 11]), torch.tensor([14, 2, 5, 2, 8, 8])]
         run = _pull(student, n, [(i, table[r::n].clone(), table) for r, i in enumerate(ids)])
         _rows_are_right(student, run, n, ids, table)
         _bytes_are_few(student, run, n, ids)
@@ -46,7 +60,12 @@ def _pull(student: Reader, n: int, inputs: Sequence[Any]) -> Evidence:
         why = ""
         if "out of bounds" in text or "out of range" in text:
             why = "A rank has row `id` in place `id // group.size` of its own rows: divide before you look up."
-        elif "send_counts add up to" in text and len(inputs[0][0].unique()) < len(inputs[0][0]):
+        elif any(
+            f"rank {r} raised RefusedError: send_counts add up to {len(x[0].unique())} rows, but x has {len(x[0])}"
+            in text
+            and len(x[0].unique()) < len(x[0])
+            for r, x in enumerate(inputs)
+        ):
             why = (
                 "`out` counts each id once, by owner: send `unique[order]` there. On the way back the lists change "
                 "places, (into, out)."
@@ -131,6 +150,19 @@ def pull(ids: Tensor, rows: Tensor, group: Group) -> Tensor:
 # Equal ids -----------------------------------------------------------------------------------------------------------
 
 
+SUM_CAUSES = {
+    r"self\.shape = \[\d+\] ": "The total has one number for each id, and needs a row for each: make it with "
+    "`gradients.new_zeros(len(unique), gradients.shape[1])`.",
+    "must have the same scalar type": "The total has another dtype than the gradients: make it with "
+    "`gradients.new_zeros(...)`.",
+    "out of bounds": "An id was used as a place. `inverse` says for each entry of `ids` its place among the different "
+    "ids.",
+    "Number of indices": "`index_add_` needs a place for each gradient, so as many as `ids` has: that is `inverse`.",
+    "size of tensor a": "Two tensors do not fit together, one with a row for each id and one with other rows. To "
+    "divide or multiply rows by one number each, give the numbers a second dimension: `[:, None]`.",
+}
+
+
 def equal_ids_are_added(student: Reader) -> str:
     g = torch.Generator().manual_seed(student.seed)
     cases = [
@@ -139,7 +171,7 @@ def equal_ids_are_added(student: Reader) -> str:
         (torch.randint(0, 6, (40,), generator=g), torch.randn(40, 2, generator=g, dtype=torch.float64)),
         (torch.empty(0, dtype=torch.int64), torch.empty(0, DIM, dtype=torch.float64)),
     ]
-    (got,) = student.through("sum_equal", 1, [cases], _all_cases).results
+    got = _explained(student, "sum_equal", cases, _all_cases, SUM_CAUSES)
     for (pair, kept), (ids, gradients) in zip(got, cases, strict=True):
         fits = isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(x, Tensor) for x in pair)
         student.expect(fits, "Return two tensors: the different ids, and the sum of the gradients of each.")
@@ -200,13 +232,27 @@ def sum_equal(ids: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
 # Row-wise Adagrad ----------------------------------------------------------------------------------------------------
 
 
+STEP_CAUSES = {  # six rows of four numbers, and the first step touches two
+    r"a \(4\) must match the size of tensor b \(2\)": "`g` has two dimensions, and the root has one number for each "
+    "row: give it a second dimension, `.sqrt()[:, None]`.",
+    r"a \(2\) must match the size of tensor b \(4\) at non-singleton dimension 1": "`squares` has one number for each "
+    "row, and `g.square()` has one for each weight: take the mean over the columns, `.mean(1)`.",
+    r"a \(2\) must match the size of tensor b \(4\)": "That is the mean over the rows, one number for each column. "
+    "Each row needs its own, the mean over its columns: `.mean(1)`.",
+    r"tensor [ab] \(6\)": "`g` has a row for each touched row only: use `rows[places]` and `squares[places]`, and not "
+    "all rows.",
+    "doesn't match the broadcast shape": "`squares[places]` has one dimension, and what you add to it has two: use "
+    "`.mean(1)` without `keepdim`.",
+}
+
+
 def only_touched_rows_move(student: Reader) -> str:
     g = torch.Generator().manual_seed(student.seed)
     rows = torch.randn(6, 4, generator=g, dtype=torch.float64)
     squares = torch.rand(6, generator=g, dtype=torch.float64) + 0.5
     places = [torch.tensor([1, 4]), torch.tensor([0, 4, 5]), torch.tensor([1])]
     steps = [(p, torch.randn(len(p), 4, generator=g, dtype=torch.float64)) for p in places]
-    (got,) = student.through("step_rows", 1, [(rows, squares, steps, 0.3)], _steps).results
+    got = _explained(student, "step_rows", (rows, squares, steps, 0.3), _steps, STEP_CAUSES)
     want_rows, want_squares = rows.clone(), squares.clone()
     for p, gradient in steps:
         step_rows(want_rows, want_squares, p, gradient, 0.3)
