@@ -41,3 +41,8 @@ def test_a_few_are_taken_and_the_others_are_long():
     many = few([3, (1, 2), 5], 2)
     assert [p.values for p in many] == [(3,), (1, 2), (5,)] and [bool(p.marks) for p in many] == [False, False, True]
     assert [p.values for p in few([(1, 2)], one=True)] == [((1, 2),)]
+
+
+def test_a_second_try_leaves_the_long_lane_out():
+    recipe = (Path(__file__).parents[1] / "Makefile").read_text().partition("\nagain:")[2].partition("\n\n")[0]
+    assert '-m "not long" $(FILES)' in recipe

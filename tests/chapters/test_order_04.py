@@ -107,6 +107,18 @@ def test_of_two_buckets_in_another_order_those_of_one_size_are_mixed_in_silence_
     said = order.outcomes({0: loud, 3: loud}, right).text
     assert "have different sizes, and labkit" in said and "The last two differ as well" in said
     assert "Both gradients are those of stage C." in order.outcomes({0: right.results, 3: right.results}, right).text
+
+    def backward(k, loss, model, group):  # type: ignore[no-untyped-def]
+        """`trials` says which bucket is late, and nothing else of the step is its business."""
+
+    tried: list[int] = []
+
+    def timed(way):  # type: ignore[no-untyped-def]
+        tried.append(way.args[0])
+        return right
+
+    assert order.trials(timed, backward, right).text.strip().endswith("Both gradients are those of stage C.")
+    assert tried == [0, 3], "the first bucket, and the last but one"
     assert order.told("rank 1 was killed", 3, right).endswith("bytes): rank 1 was killed")
     for late in (0, 3):
         gradients = order.outcome(run, late, True)

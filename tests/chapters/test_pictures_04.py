@@ -30,7 +30,7 @@ from labkit.chapters.c04_data_parallelism.machine import (
 )
 from labkit.chapters.c04_data_parallelism.steps import milliseconds, step_of
 from labkit.chapters.c04_data_parallelism.you_write import into_buckets, overlapped
-from labkit.models import GPTConfig
+from labkit.models import GPTConfig, flat_gradient
 from labkit.parallel import Sampler
 
 TEXT = (Path(__file__).parents[2] / "notebooks" / "04_data_parallelism.ipynb").read_text(encoding="utf-8")
@@ -70,7 +70,7 @@ def test_a_run_of_the_chapter_takes_what_its_formula_says_also_with_a_straggler(
     begun = {span.start for span in run.trace.spans("step")}
     assert len(begun) == 1, "all ranks begin at the same nanosecond"
     told = arithmetic.took(run)
-    took, formula = told.split("(")[0].removeprefix("The run took ").split("; by the formula it takes ")
+    took, formula = re.findall(r"(?:took|takes) (.+?) \((?:emulated|simulated)\)", told)
     assert took.strip() == formula.strip() and "7 buckets" in told
     first, last = (step_of(run, rank=rank) for rank in (0, size - 1))
     assert first.total == last.total and first.exposed == last.exposed and last.waits == 0
@@ -383,3 +383,26 @@ def test_an_error_is_the_distance_from_the_right_gradient_as_a_part_of_its_norm(
     right, off = torch.tensor([3.0, 4.0]), torch.tensor([3.0, 4.5])
     found = {"one rank": {torch.float32: right}, "by samples": {torch.float32: off}}
     assert pictures.relative_errors(found, right="one rank") == {"by samples, float32": pytest.approx(0.1)}
+
+
+@pytest.mark.ranks
+def test_several_steps_have_their_numbers_at_their_lanes_and_one_line_says_what_is_exposed() -> None:
+    def step(group, nbytes):  # type: ignore[no-untyped-def]
+        model = slow_gpt(group)
+        with one_step(group):
+            overlapped(text_loss(model, group), into_buckets(list(model.parameters()), nbytes), group)
+        return flat_gradient(model)
+
+    network = Network(nodes=2, ranks_per_node=1, inter=Link(50e6, 0.2e-3))
+    runs = {name: labkit.launch(step, 2, nbytes, clock="virtual", network=network)
+            for name, nbytes in (("A: many", 1), ("B: one", 1e7), ("C: some", 2e5))}  # fmt: skip
+    drawn, steps = pictures.stages(runs), {name: step_of(run) for name, run in runs.items()}
+    exposed = [f"{1e3 * one.exposed:.1f} ms ({name})" for name, one in steps.items()]
+    assert drawn.sentence == f"Exposed after the computing: {exposed[0]}, {exposed[1]} and {exposed[2]}."
+    for one in steps.values():
+        assert f">{len(one.journeys)} all-reduce{'s' * (len(one.journeys) > 1)}, {1e3 * one.total:.1f} ms<" in drawn.svg
+    assert pictures.stages({"B: one": runs["B: one"]}).sentence.startswith("1 all-reduce, ")
+    formula = arithmetic.step_model(runs["B: one"]).step(2e5, Link(50e6, 0.2e-3))
+    assert "to the same gradients. Stage C leaves" in arithmetic.beside(formula, runs).caption
+    runs["C: some"].results[0][0] += 1
+    assert "to different gradients." in arithmetic.beside(formula, runs).caption

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 
 import pytest
@@ -115,7 +116,9 @@ def test_links_are_told_by_the_fastest_method():
     assert "narrow link: few bytes, 4.0 times" in pictures.two_links(rows, "whole", 0.7).sentence
     words = said.links(rows, reached, "whole").text
     assert "quickest method is few bytes" in words and "the winner is few rounds, 4.0 times" in words
-    assert "all three seeds: never" in words and "another winner" in words
+    assert "all three seeds: never" in words and "another winner" in words and "PowerSGD is slower" not in words
+    thin = {"method": "PowerSGD rank 2", "narrow link": 2.0, "far link": 6.0, "no link": 1.1}
+    assert "the latencies of two sums" in said.links([*rows, thin], reached, "whole").text
 
 
 def test_an_outer_step_is_praised_only_where_it_is_ahead():
@@ -136,3 +139,34 @@ def test_only_rank_0_looks_at_the_loss_of_the_language_model():
         return watch
 
     assert [len(seen.curve) for seen in labkit.launch(looked, 2, clock="virtual").results] == [1, 0]
+
+
+def _served(name, losses):
+    log = [task.Update(1 + k % 2, k // 2, k, k, k) for k in range(len(losses))]
+    return task.Served(name, log, [float(k) for k in range(len(losses))], losses, 2, None, 1.0)
+
+
+def test_no_winner_is_named_where_one_run_cannot_tell():
+    near, far = ({"BSP": _served("BSP", [1.0] * 6), "ASP": _served("ASP", [x] * 6)} for x in (1.04, 1.3))
+    assert "**BSP** and **ASP** are within 5% of each other" in pictures.who_won(near)
+    assert "time: **BSP**. While" in pictures.who_won(far)
+    assert "as a mean over the last five updates, BSP is at 1.00" in pictures.by_time(near).sentence
+
+
+def test_the_largest_rates_are_those_of_the_formula_and_momentum_loses_its_lead():
+    shown = pictures.limits()
+    assert pictures.largest_rate(3) == pytest.approx(2 * math.sin(math.pi / 14), rel=1e-3), "Agarwal's 2 sin(pi/(4t+2))"
+    assert "is 22% of that" in shown.sentence and "allows 19 times the rate" in shown.sentence
+    assert all(pictures.largest_rate(t, 0.9) / 0.1 <= 1.001 * pictures.largest_rate(t) for t in range(1, 13))
+
+
+def test_a_rule_that_changes_nothing_is_not_praised():
+    rated = {"as it is": [2.0], "over sqrt(1 + tau)": [1.0], "over tau": [2.0]}
+    words = said.remedies(rated).text
+    assert "the rate over 1 is the rate as it is" in words and "gentler" not in words
+
+
+def test_what_three_quoted_runs_cost():
+    eight, bsp, ssp = task.bills()
+    assert eight["dollars"] == pytest.approx(12_800 * 0.46 * 8 / 3600 * 3)
+    assert bsp["seconds a step"] == pytest.approx(0.58) and ssp["times as fast"] == pytest.approx(38.1, abs=0.01)

@@ -231,3 +231,14 @@ def test_ranks_begin_the_measured_step_together() -> None:
     begin, _ = run.trace.during_step(2)
     first = [min(s.start for s in run.trace.spans() if s.rank == r and s.step == 2) for r in range(8)]
     assert max(first) - begin < 2e-3
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(("cut", "lanes"), [((1, 4), 4), ((2, 2), 2), ((4, 1), 1)])
+def test_the_first_picture_has_a_lane_for_each_stage(cut: tuple[int, int], lanes: int) -> None:
+    run = labkit.launch(small.two_steps, 8, small.cut(8, *cut, 2), clock="virtual", network=small.network(8))
+    drawn = pictures.each_stage(run)
+    shown = [row["rank"] for row in drawn.rows]
+    stages = [pictures._layout(run).coordinates(rank)["pp"] for rank in shown]
+    assert sorted(stages) == list(range(lanes)), "one rank of each, and no stage twice"
+    assert drawn.sentence == pictures.timeline(run).sentence, "the words are about all ranks"

@@ -371,3 +371,17 @@ def test_the_two_lines_of_the_counter_have_their_names_apart():
     svg = pictures.phases(two_level_seconds).svg
     y = {name: float(re.search(rf'y="([\d.]+)"[^>]*>{name}', svg)[1]) for name in ("average", "counter")}
     assert y["average"] - y["counter"] > 20, "each on its own side of its line"
+
+
+def test_the_pairs_of_pages_are_those_of_the_list_and_the_sum_of_their_question_is_right():
+    question = load_chapter("A_errata").question("two-pages", {})
+    wrong = " ".join(choice.text for choice in question.choices if choice.right)
+    assert "takes 20 times as long" in wrong and LINES["twenty-or-nine"].says == "20"
+    assert "22,000 dollars for 19 hours" in wrong and LINES["half-the-gpus"].says == "22000"
+    assert "begins at 0" in wrong and LINES["where-warmup-begins"].says == "0"
+    for id, told in (("twenty-or-nine", "9 times as fast"), ("half-the-gpus", "23,750 dollars")):
+        assert told in question.explanation and f"{LINES[id].claim().found:,.0f}" in told
+    fine = " ".join(choice.text for choice in question.choices if not choice.right)
+    assert f"is {100 * cost.bubble_fraction(8, 32):.1f} %" in fine and "leaves 1.75 GB" in fine
+    (text,) = ["".join(cell["source"]) for cell in CELLS if cell["id"] == "two-pages-text"]
+    assert "Ten findings" in text and sum(e.caught[0] == "page" for e in LINES.values() if e.caught) == 10

@@ -149,7 +149,7 @@ def took(run: Any) -> str:
         if count > 1
         else f"One bucket: it leaves when the computing is over, so all of its {alone} are exposed."
     )
-    return f"The run took {ran}; by the formula it takes {formula} ({run.trace.badge}). {how}"
+    return f"The run took {ran} ({run.trace.badge}); by the formula it takes {formula} (simulated). {how}"
 
 
 def beside(step: cost.DataParallelStep, runs: Mapping[str, Any]) -> book.Table:

@@ -144,7 +144,7 @@ def _early(steps: Mapping[str, Step]) -> str:
     if not told:
         return ""
     return (
-        f" The solid line is where the last rank has its averages; {listing(told)}, because what had to wait then goes "
+        f" The solid line is where everybody has the averages; {listing(told)}, because what had to wait then goes "
         "from rank to rank."
     )
 

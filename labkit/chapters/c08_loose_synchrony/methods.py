@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from labkit import cost
-from labkit.chapters.c08_loose_synchrony.task import now, one_thread
+from labkit.chapters.c08_loose_synchrony.task import now
 from labkit.data import digits, image_batches
 from labkit.data.images import Images
 from labkit.models import MLP, MLPConfig
+from labkit.models.threads import one_thread
 from labkit.optim.compression import DGC, Compressed, PowerSGD, Quantize, ScaledSign, TopK
 from labkit.optim.compression.compressors import Compressor
 from labkit.optim.compression.payload import nbytes

@@ -25,7 +25,7 @@ def pace(runs: Mapping[str, Mapping[str, Served]], answered: Callable[..., Any],
          "cannot absorb a worker that is always slower: once the others are {s} steps ahead, they go at its pace.",
          "True": "A small lead absorbs a delay only if the late worker can catch up later."},
         "ASP gets {free:.2f} times as many as BSP there. So replace a machine that is always slow (chapter 17 finds "
-        "it), and keep SSP for delays that come and go.\n\n"
+        "it). A bound is for delays that come and go, where old gradients do harm: section 3 says when they do.\n\n"
         "The largest lead under {whose} rule was {lead}. A bound on the lead is also one on staleness: while a worker "
         "computes one gradient, each of the $N - 1$ others can bring at most $2s + 1$ updates, so $\\tau \\le "
         "(N-1)(2s+1)$, which is {most} here.",
@@ -44,7 +44,8 @@ def remedies(rated: Mapping[str, Sequence[float]]) -> Conclusion:
         "with the rate over the staleness {inverse:.2f}.",
         {"min(root, inverse) < 0.9 * plain": "The better of the two keeps the training on its way.",
          "True": "Here the rules bring nothing, for the gradients are not old enough."},
-        {"abs(inverse / root - 1) < 0.1": "The two rules do about equally well.",
+        {"inverse == plain": "(Most gradients here have a staleness of 1, and the rate over 1 is the rate as it is.)",
+         "abs(inverse / root - 1) < 0.1": "The two rules do about equally well.",
          "inverse < root": "The rule that shrinks the rate more does better here.",
          "True": "The gentler one does better here."},
         plain=plain, root=root, inverse=inverse,
@@ -72,8 +73,9 @@ def outer(
          "True": "The outer step with small inner steps is the best of all four."},
         "DiLoCo is made for long runs in which that rate cannot be raised: it falls by a schedule, the models have up "
         "to 400 million parameters, and a round has 500 steps. Its outer rate of 0.7 and momentum of 0.9 make a "
-        "lasting movement 7 times as large, once there have been some ten rounds.",
+        "lasting movement {far:g} times as large, once there have been some ten rounds.",
         small=small, small_outer=small_outer, large=large, large_outer=large_outer, low=rates[0], high=rates[1],
+        far=round(0.7 / (1 - 0.9), 9),
         whose=book.whose(outer_step), every=all(y < x for x, y in zip(*pairs[0], strict=True)),
     )  # fmt: skip
 
@@ -110,10 +112,13 @@ def links(rows: Sequence[Mapping[str, Any]], reached: Mapping[str, Sequence[floa
         {"late": "These did not come there with all three seeds: {late}.", "True": "All methods came there."},
         "On the far link the winner is {far}, {b:.1f} times as fast as whole gradients.",
         {"far != best": "So another bottleneck has another winner.", "True": "Here both links have the same winner."},
+        {"thin > base": "PowerSGD is slower there than whole gradients. It adds up one factor after the other, so it "
+         "pays the latencies of two sums in each step.", "True": ""},
         "If messages cost nothing at all, the best one would be {c:.2f} times as fast.",
         {"c < 1.3": "There is little to gain then, and you keep whole gradients, which need no tuning.",
          "True": "That is a difference in steps, and three seeds are few to believe it."},
         far=first["far link"], b=gain["far link"], c=gain["no link"], low=min(there[whole]), high=max(there[whole]),
+        thin=next((row["far link"] for row in rows if row["method"] == "PowerSGD rank 2"), 0.0), base=base["far link"],
         best=best, one=min(there[best]), last=max(there[best]), top=top, power=power,
         late=", ".join(name for name in reached if name not in there),
     )  # fmt: skip

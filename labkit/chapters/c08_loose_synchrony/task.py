@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, ClassVar
@@ -201,17 +200,6 @@ def serve_any(weights: Tensor, group: Group, policy: Policy) -> list[Update]:
 def each(run: Callable[[str], Served]) -> dict[str, Served]:
     """What `run` returns for each of the three policies, by name."""
     return {name: run(name) for name in ("BSP", "SSP", "ASP")}
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """For small networks in the notebook's own process: several threads wait for each other on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def bills() -> list[dict[str, Any]]:

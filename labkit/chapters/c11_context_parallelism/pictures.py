@@ -185,8 +185,10 @@ def reads(run: Any) -> str:
     """How many rounds a mask leaves of the ring."""
     n, rounds = run.trace.world_size, run.trace.messages()[0] + 1
     _, mask, layout = run.results[0]
+    where = [positions for positions, *_ in run.results]
+    last = next((r for r in range(n) if mask.allowed(where[r], where[(r + 1) % n]).any()), 0)
     why = (
-        "some rank may read what begins on its right, and blocks come from the left"
+        f"rank {last} may read keys of rank {(last + 1) % n}, and this block has to go all the way around to it"
         if rounds == n
         else ("no later block has keys that somebody may read")
     )

@@ -1,0 +1,47 @@
+"""What chapter 13 says below its pictures of hot rows and of servers beside a ring."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from labkit import cost
+from labkit.chapters.c13_embeddings import pictures, ports
+from labkit.chapters.c13_embeddings.given import HELD
+
+
+def _took(seconds):
+    """A run in which the step with so many hot rows took so long, by range and by modulo."""
+    spans = {f"{by} {hot}": [SimpleNamespace(start=1.0, end=1.0 + t)]
+             for by, line in seconds.items() for hot, t in zip(HELD, line, strict=True)}  # fmt: skip
+    return SimpleNamespace(trace=SimpleNamespace(spans=spans.get, badge="emulated"))
+
+
+def test_hot_rows_are_praised_only_where_they_save_time():
+    said = pictures.hot_rows(_took({"range": [0.02, 0.018, 0.015, 0.012, 0.010, 0.011], "modulo": [0.01] * 6})).sentence
+    assert "By range a step takes 20 ms without hot rows, and 10 ms with 1,024: 50% less." in said
+    assert said.endswith("By modulo a step takes 10 ms without hot rows, and hot rows save nothing.")
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(("servers", "kilobytes"), [(1, 100), (4, 1)])
+def test_where_a_ring_and_servers_change_places_is_where_their_formulas_do(servers, kilobytes, monkeypatch):
+    numel = 250 * kilobytes
+    trace = SimpleNamespace(world_size=servers + 4, during=lambda *_: (0.0, 1e-3))
+    monkeypatch.setattr(ports, "_served", lambda run, servers: 2e-3)
+    said = ports.by_workers(SimpleNamespace(results=[(servers, numel)], trace=trace)).sentence
+    ring = [cost.ring_all_reduce_time(4 * numel, n, ports.LATENCY, ports.BETA) for n in range(2, 33)]
+    star = [cost.server_exchange_time(4 * numel, n, servers, ports.LATENCY, ports.BETA) for n in range(2, 33)]
+    first = [a < b for a, b in zip(ring, star, strict=True)]
+    if len(set(first)) == 1:
+        assert f"up to 32 {'the ring is' if first[0] else 'the server'}" in said
+    else:
+        assert f"Below {2 + first.index(not first[0])} workers" in said
+
+
+@pytest.mark.ranks
+def test_a_ring_alone_takes_the_time_of_its_formula():
+    for workers, numel in ((2, 250), (4, 250), (8, 25_000)):
+        formula = cost.ring_all_reduce_time(4 * numel, workers, ports.LATENCY, ports.BETA)
+        assert ports.around_a_ring(workers, numel) == pytest.approx(formula, rel=0.01)
