@@ -319,7 +319,7 @@ def crossing(run: Any) -> book.Figure:
     for r, (x, y) in at.items():
         svg.rect(x - 26, y - 11, 52, 22, "#ffffff", stroke=ON_COLOUR, radius=4)
         svg.text(x, y + 4, f"rank {r}", 10.5, "middle", on_colour=True)
-    svg.text(10, top + high * k + 46, "a line: messages between two nodes. Dashed: inside a node.", 10.5)
+    svg.text(10, top + high * k + 46, "Solid: messages between two nodes. Dashed: inside a node.", 10.5)
     rows = [
         {"rank": r, "to other nodes": sum(m.src == r for m in across), "inside its node":
          sum(m.src == r for m in sends) - sum(m.src == r for m in across)} for r in range(size)
