@@ -172,7 +172,7 @@ def messages(run: Any) -> book.Figure | book.Stepper:
 
 
 def away(gradients: Mapping[str, Any], joined: Any) -> book.Table:
-    """How far each gradient is from that of the joined batch, at most, beside the largest entry of that."""
+    """How far each gradient is from that of the global batch, at most, beside the largest entry of that."""
     most = joined.abs().max()
     rows = [{"": name, "off by": f"{float((x - joined).abs().max() / most):.1e}"} for name, x in gradients.items()]
     size = f"a gradient has {joined.numel():,} numbers in float32: M = {joined.nbytes / 1e6:.4g} MB"

@@ -14,6 +14,7 @@ from labkit.book.drawing.style import BLUE, GREEN, ORANGE
 from labkit.book.drawing.svg import Svg, number, text_width
 from labkit.book.drawing.tables import Row
 from labkit.chapters.c04_data_parallelism.steps import milliseconds, step_of
+from labkit.cost import textbook
 from labkit.cost.units import MS, format_bytes, format_seconds
 
 POINTS = 120  # sizes of a bucket that a curve shows
@@ -215,6 +216,25 @@ def beside_law(prediction: Any, chance: float, sizes: Sequence[int] = (8, 32)) -
     rows = prediction.compare(*(100 * law.stalled_steps(ranks) for ranks in sizes), mark="simulated")
     named = [{"by the law (simulated)" if k.startswith("the run") else k: v for k, v in row.items()} for row in rows]
     return book.Table(named, caption=rows.caption)
+
+
+GPT2_PASS = 1.8  # seconds for 16 samples on one GPU, by source 003
+
+
+def gpt2_on_nodes() -> book.Table:
+    """Samples in a second of GPT-2 on one node and on four, with an update after each pass and after every four."""
+    nodes = {"one node, 8 GPUs": (8, textbook.NVLINK_ONE_DIRECTION), "four nodes, 32 GPUs": (32, textbook.TEN_GIGABIT)}
+    ways = {"an update after each pass": 1, "an update after every four": 4}
+
+    def rate(gpus: int, speed: float, passes: int) -> int:
+        ring = textbook.ring_at(textbook.GPT2_GRADIENT, gpus, speed).seconds
+        return round(cost.global_batch(16, gpus, passes) / cost.accumulated_step_seconds(GPT2_PASS, ring, passes))
+
+    rows = [
+        {"samples in a second": name} | {way: rate(gpus, speed, passes) for way, passes in ways.items()}
+        for name, (gpus, speed) in nodes.items()
+    ]
+    return book.Table(rows, caption="GPT-2 on one node and on four (simulated)")
 
 
 def step_by_size(

@@ -175,10 +175,10 @@ def kept_for_backward(model: nn.Module) -> Iterator[dict[int, int]]:
 
 
 def what_is_held(one: Mapping[str, int], each: Mapping[str, int], ranks: int) -> book.Figure:
-    """Bytes on a single rank, and on each of several that share the same joined batch."""
+    """Bytes on a single rank, and on each of several that share the same global batch."""
     said = f"Activations are divided by {ranks}; all the rest is on every rank."
     bars = {"1 rank": one, f"each of {ranks} ranks": each}
-    return book.bars(bars, title="What a rank holds, for the same joined batch", sentence=said)
+    return book.bars(bars, title="What a rank holds, for the same global batch", sentence=said)
 
 
 def losses(often: Mapping[int, float], seldom: tuple[Mapping[int, float], int], run: Any) -> book.Figure:

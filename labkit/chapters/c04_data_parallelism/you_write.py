@@ -105,12 +105,12 @@ def joined_batch(student: Reader) -> str:
         "tensor, or of two tensors of whole numbers, has 32 bits: take the plain number with `.item()` "
         "before you divide.",
     )
-    return "With 2 and 3 ranks that have different numbers of samples, every rank has the gradient of the joined batch."
+    return "With 2 and 3 ranks that have different numbers of samples, every rank has the gradient of the global batch."
 
 
 @you_write(joined_batch)
 def average_gradients(model: nn.Module, count: int, group: Group) -> None:
-    """Make each p.grad that of the joined batch. This rank has had `count` samples."""
+    """Make each p.grad that of the global batch. This rank has had `count` samples."""
     total = all_reduce(torch.tensor(count), group).item()
     for p in model.parameters():
         p.grad *= count / total
