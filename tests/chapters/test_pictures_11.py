@@ -32,3 +32,25 @@ def test_why_a_block_goes_all_the_way_around(window: int, layout: str, told: str
         rank, other = int(told.split("rank ")[1][0]), int(told[-1])
         allowed = run.results[0][1].allowed(run.results[rank][0], run.results[other][0])
         assert other == (rank + 1) % 4 and allowed.any()
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(("way", "heads", "kv_heads"), [("ring", 8, 4), ("Ulysses", 4, 1), ("both", 8, 2)])
+def test_the_run_lies_on_the_curve_of_its_way_and_no_curve_goes_where_the_run_is_refused(
+    way: str, heads: int, kv_heads: int
+) -> None:
+    def attention(group):  # type: ignore[no-untyped-def]
+        context = ContextParallel(group, ulysses={"ring": 1, "Ulysses": group.size, "both": 2}[way])
+        context.attention(*(context.cut(x, dim=2) for x in drawn(pictures.WAYS_TOKENS, heads, kv_heads)))
+        return way, heads, kv_heads
+
+    rows = {row["ranks"]: row for row in pictures.sent(labkit.launch(attention, 4)).rows}
+    assert rows[4][f"{way}, your run"] == rows[4][f"{way}, formula"] > 0
+    assert (rows[8]["Ulysses, formula"] is None) is (heads == 4)
+    assert rows[8]["ring, formula"] > rows[2]["ring, formula"]
+
+
+def test_losses_that_are_equal_have_a_place_on_a_scale_of_powers_of_ten() -> None:
+    figure = pictures.losses([3.0, 2.0], {"apart": [3.0, 2.01]})
+    assert [row["apart"] for row in figure.rows] == pytest.approx([-8, -2])
+    assert "apart: at most 1.0e-02 away, and 0.0e+00 in the first step" in figure.sentence

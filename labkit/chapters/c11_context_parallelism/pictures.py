@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import log10
 from typing import Any
 
 from labkit import book, cost
@@ -11,6 +12,7 @@ from labkit.chapters.c11_context_parallelism.attention import WIDTH
 from labkit.cost.units import format_bytes, format_seconds
 
 PAIR = 1e-6  # seconds that the stand-in kernel of the first workbench takes for a pair
+NOTHING = 1e-8  # a distance of two losses that is drawn for zero
 FAST_PAIR = 1e-7  # and that of the workbench of links
 Bytes = Mapping[int, int]
 
@@ -43,9 +45,7 @@ def pace(run: Any) -> str:
         said += f"would be {even:g} each."
     else:
         said = f"Every rank computes {even:g} pairs." if least == most else "Every rank computes nearly as many pairs."
-    ratio = run.trace.duration / (PAIR * even)
-    end = f" That is {ratio:.2f} times as long as {even:g} pairs take." if ratio > 1.005 else ""
-    return f"{said} The run took {took}; by the formula it takes {format_seconds(formula, 3)} (emulated).{end}"
+    return f"{said} The run took {took}; by the formula it takes {format_seconds(formula, 3)} (emulated)."
 
 
 def timeline(run: Any) -> book.Figure:
@@ -107,6 +107,7 @@ def tokens_needed() -> book.Figure:
                      badge="simulated", sentence=said)  # fmt: skip
 
 
+WAYS, SIZES = ("ring", "Ulysses", "both"), (2, 4, 8)
 WAYS_TOKENS = 256  # of the text that the workbench of section 6 shares out
 
 
@@ -126,19 +127,31 @@ def formula_of(ulysses: int, size: int, per_rank: int, heads: int, kv_heads: int
 
 
 def sent(run: Any) -> book.Figure:
-    """What a rank sent, beside the formula."""
+    """What a rank sent, on the curves of what the formulas say of all ways and numbers of ranks."""
     way, heads, kv_heads = run.results[0]
     n, measured = run.trace.world_size, max(run.trace.bytes_sent())
-    here = f"{n} ranks"
-    formula = {here: float(_formula(way, n, heads, kv_heads))}
-    agree = "as the formula says" if measured == formula[here] else f"where the formula says {formula[here]:,.0f}"
+    formula = _formula(way, n, heads, kv_heads)
+    agree = "as the formula says" if measured == formula else f"where the formula says {format_bytes(formula, 3)}"
     count = run.trace.messages()[0]
     said = (
         f"Each of {n} ranks sends {format_bytes(measured, 3)} in {count} message{'s' * (count != 1)}, {agree}. "
         f"{_why(_sharing(way, n), n, heads, kv_heads)}"
     )
-    return book.bars({"formula": formula, "measured": {here: measured}}, sentence=said,
-                     title=f"What a rank sends forward, {way}")  # fmt: skip
+    curves = {
+        f"{one}, formula": {
+            float(p): _formula(one, p, heads, kv_heads) / 1e3 for p in SIZES if _possible(one, p, heads)
+        }
+        for one in WAYS
+    }
+    return book.lines(
+        {**curves, f"{way}, your run": {float(n): measured / 1e3}}, x="ranks", y="kB that a rank sends", sentence=said,
+        title=f"What a rank sends forward: {heads} heads of queries, {kv_heads} of keys",
+    )  # fmt: skip
+
+
+def _possible(way: str, ranks: int, heads: int) -> bool:
+    """Whether the heads of queries can be shared out in this way."""
+    return heads % _sharing(way, ranks) == 0
 
 
 def _sharing(way: str, ranks: int) -> int:
@@ -200,12 +213,13 @@ def reads(run: Any) -> str:
 
 
 def losses(one: Sequence[float], others: Mapping[str, Sequence[float]]) -> book.Figure:
-    """The losses of several trainings beside those of one device, and how far they are from them."""
+    """How far the losses of several trainings are from those of one device, by step, on a scale of powers of ten."""
     apart = {name: [abs(x - y) for x, y in zip(losses, one, strict=True)] for name, losses in others.items()}
     told = "; ".join(
-        f"{name} by at most {max(far):.1e} ({far[0]:.1e} in the first step)" for name, far in apart.items()
+        f"{name}: at most {max(far):.1e} away, and {far[0]:.1e} in the first step" for name, far in apart.items()
     )
     return book.lines(
-        {"one device": [*one], **{name: [*losses] for name, losses in others.items()}}, y="loss",
-        title="Three losses", sentence=f"Away from one device: {told}.",
+        {name: [log10(max(distance, NOTHING)) for distance in far] for name, far in apart.items()},
+        y="log10 of the distance", title="How far the losses are from those of one device",
+        sentence=f"{told}. A distance of zero is drawn at {log10(NOTHING):.0f}.",
     )  # fmt: skip
