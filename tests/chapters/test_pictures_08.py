@@ -13,7 +13,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 import labkit
 from labkit.chapters.c08_loose_synchrony import drawings, lm, methods, pictures, said, task, you_write
 from labkit.models import MLP, MLPConfig
-from labkit.optim.compression import Compressed, ScaledSign, TopK
+from labkit.optim.compression import Compressed, MajorityVote, ScaledSign, TopK
 from labkit.optim.synchrony import GossipSGD, graphs
 from labkit.parallel.server import Client
 
@@ -61,6 +61,14 @@ def test_the_reader_s_round_of_gossip_is_the_library_s():
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.ranks
+def test_a_majority_vote_goes_by_a_rate_of_its_own():
+    with labkit.world(2, clock="virtual") as ranks:
+        rested, moved = (methods.curve(ranks.run(methods.train, methods.Rated(MajorityVote(), rate), 0, 12))
+                         for rate in (0.0, methods.VOTED))  # fmt: skip
+    assert rested[0][1] == rested[-1][1] > moved[-1][1]
+
+
 def _train(group, rule):
     if group.rank == 0:
         return task.serve(task.begin(0), group, rule)
@@ -95,6 +103,7 @@ def test_the_names_of_the_contest_do_not_cover_each_other():
         "signs, feedback": (1854, (0.42, 0.46, 0.50)), "top-k 1%": (1200, (0.51, 0.56, 0.61)),
         "DGC, down to 1%": (4544, (0.47, 0.51, 0.55)), "PowerSGD rank 2": (3824, (0.43, 0.51, 0.56)),
         "local SGD, H = 4": (7215, (0.49, 0.56, 0.61)), "gossip on a ring": (38480, (0.53, 0.60, 0.70)),
+        "majority vote": (904, (0.44, 0.46, 0.49)),
     }  # fmt: skip
     figure = pictures.trade_off(points, "whole gradients")
     boxes = []

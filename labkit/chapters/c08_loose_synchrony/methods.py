@@ -20,7 +20,7 @@ from labkit.data import digits, image_batches
 from labkit.data.images import Images
 from labkit.models import MLP, MLPConfig
 from labkit.models.threads import one_thread
-from labkit.optim.compression import DGC, Compressed, PowerSGD, Quantize, ScaledSign, TopK
+from labkit.optim.compression import DGC, Compressed, MajorityVote, PowerSGD, Quantize, ScaledSign, TopK
 from labkit.optim.compression.compressors import Compressor
 from labkit.optim.compression.payload import nbytes
 from labkit.optim.synchrony import ADPSGD, GossipSGD, LocalSGD, graphs
@@ -28,6 +28,7 @@ from labkit.parallel import DataParallel
 from labkit.wire import Group
 
 WIDTHS, BATCH, RATE, STEP = (64, 64, 10), 8, 0.4, 0.001  # STEP: seconds that a gradient takes
+VOTED = 0.015  # the rate of a majority vote, which is how far each weight moves in a step
 
 
 Rule = Callable[[Tensor, Tensor, Callable[[Tensor], Tensor]], tuple[Tensor, Tensor]]
@@ -36,6 +37,14 @@ Rule = Callable[[Tensor, Tensor, Callable[[Tensor], Tensor]], tuple[Tensor, Tens
 @dataclass(frozen=True)
 class Local:
     every: int
+
+
+@dataclass(frozen=True)
+class Rated:
+    """A hook that needs a learning rate of its own."""
+
+    hook: Any
+    rate: float
 
 
 @dataclass(frozen=True)
@@ -83,11 +92,12 @@ SHARES = {"all": 1.0, "1 in 10": 0.1, "1 in 100": 0.01, "1 in 1000": 0.001}
 
 
 def ways(world_size: int, with_feedback: Rule, mix_once: Callable[..., Tensor]) -> dict[str, Any]:
-    """Every method of the contest: a hook of `DataParallel`, None, `Local` or `Gossip`."""
+    """Every method of the contest: a hook of `DataParallel`, None, `Rated`, `Local` or `Gossip`."""
     return {
         "whole gradients": None,
         "QSGD, 4 bits": Compressed(Quantize(7), feedback=False),
         "signs, feedback": Feedback(with_feedback, ScaledSign()),
+        "majority vote": Rated(MajorityVote(), VOTED),
         "top-k 1%": Feedback(with_feedback, TopK(0.01)),
         "DGC, down to 1%": DGC((0.25, 0.06, 0.01), 6, momentum=0.0),
         "PowerSGD rank 2": PowerSGD(2),
@@ -113,10 +123,12 @@ def data(group: Group, seed: int = 0) -> Iterator[Images]:
 
 
 def train(group: Group, method: Any, seed: int = 0, steps: int = 60) -> list[tuple[float, Tensor]]:
-    """(seconds, weights) every fourth step. method: a hook, None, `Local` or `Gossip`."""
+    """(seconds, weights) every fourth step. method: a hook, None, `Rated`, `Local` or `Gossip`."""
     group.step(0)
-    net = MLP(MLPConfig(WIDTHS), seed)
-    sgd = torch.optim.SGD(net.parameters(), lr=RATE)
+    net, rate = MLP(MLPConfig(WIDTHS), seed), RATE
+    if isinstance(method, Rated):
+        method, rate = method.hook, method.rate
+    sgd = torch.optim.SGD(net.parameters(), lr=rate)
     step: Callable[[], Any] = sgd.step
     model: nn.Module = net
     if isinstance(method, Local):
