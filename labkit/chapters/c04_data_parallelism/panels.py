@@ -93,9 +93,9 @@ def your_own() -> Any:
     return book.explorer("Your own model and network", sliders, answer)
 
 
-def passes(accumulating: Run, every: Any, fourth: Any, ranks: int, transport: str) -> Any:
-    """The loss by pass, with more or fewer passes for each update; `every` is the run with one, `fourth` with four."""
-    views: list[View] = [partial(pictures.losses, every.results[0][0], fourth.results[0])]
+def passes(accumulating: Run, every: Any, ranks: int, transport: str) -> Any:
+    """The loss by pass, with more or fewer passes for each update; `every` is the run with one."""
+    views: list[View] = [partial(pictures.losses, every.results[0][0])]
     controls = {"passes": [1, 2, 4]}
     title = "Passes for each update"
     return book.workbench(accumulating, controls, views, title=title, ranks=ranks, transport=transport)

@@ -181,13 +181,12 @@ def what_is_held(one: Mapping[str, int], each: Mapping[str, int], ranks: int) ->
     return book.bars(bars, title="What a rank holds, for the same global batch", sentence=said)
 
 
-def losses(often: Mapping[int, float], seldom: tuple[Mapping[int, float], int], run: Any) -> book.Figure:
-    """The held-out loss after each update, by pass: with an update after each pass, as in `seldom`, and as in `run`.
+def losses(often: Mapping[int, float], run: Any) -> book.Figure:
+    """The held-out loss after each update, by pass: with an update after each pass, and as in `run`.
 
-    often, seldom: losses by the pass they were measured after; seldom and each result of `run` with the passes for
-    each update.
+    often: losses by the pass they were measured after; each result of `run` has the passes for each update beside it.
     """
-    curves = {1: often, seldom[1]: seldom[0]} | {passes: curve for curve, passes in run.results[:1]}
+    curves = {1: often} | {passes: curve for curve, passes in run.results[:1]}
     name = {passes: f"passes = {passes}" for passes in curves} | {1: "an update after each pass"}
     told = [f"{list(curve.values())[-1]:.2f} with {name[passes]}" for passes, curve in sorted(curves.items())]
     said = f"After {max(often)} passes, with the same samples in each line, the held-out loss is {listing(told)}."
