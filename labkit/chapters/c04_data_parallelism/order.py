@@ -16,10 +16,15 @@ from torch import Tensor, nn
 
 from labkit import RankFailed, book
 from labkit.book import in_turn
+from labkit.book.drawing.figure import WIDTH, heading
+from labkit.book.drawing.style import ON_COLOUR, SERIES
+from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import listing
 from labkit.chapters.c04_data_parallelism.steps import step_of
 
 Hook = Callable[[Tensor], None]
+SAYS = {"the same": "averaged", "mixed": "layers mixed", "error": "sizes differ: error", "never": "never begins"}
 ORDINALS = dict(enumerate(("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"), 1))
 
 
@@ -97,19 +102,58 @@ def told(came: list[Tensor] | str, k: int, stage_c: Any) -> str:
     )
 
 
-def trials(
-    timed: Callable[..., Any], backward: Callable[..., None], stage_c: Any, by: Callable[..., Any] | None = None
-) -> book.Conclusion:
-    """A step in which the first bucket is late on rank 1, then one in which the last but one is, and what came of it.
+Came = Mapping[int, list[Tensor] | str]  # by the bucket that was late on rank 1: what `outcome` returns
 
-    backward(k, loss, model, group): the backward pass in which bucket k is late. timed, stage_c, by: as `outcomes`.
+
+def trials(timed: Callable[..., Any], backward: Callable[..., None], stage_c: Any) -> Came:
+    """What came of a step in which the first bucket is late on rank 1, and of one in which the last but one is.
+
+    backward(k, loss, model, group): the backward pass in which bucket k is late. timed, stage_c: as `outcomes`.
     """
     late = in_turn((0, len(step_of(stage_c).journeys) - 2), "a step in which bucket {} is late on rank 1")
-    return outcomes({k: outcome(timed, partial(backward, k)) for k in late}, stage_c, by)
+    return {k: outcome(timed, partial(backward, k)) for k in late}
+
+
+def pairs(came: Came, stage_c: Any) -> book.Figure:
+    """Which bucket of rank 0 meets which one of rank 1, all-reduce by all-reduce, and what that does."""
+    sizes = [journey.nbytes for journey in step_of(stage_c).journeys]
+    title, left, slot, told, rows = "Which buckets meet", 112.0, (WIDTH - 120.0) / len(sizes), [], list[Row]()
+    for k, found in came.items():
+        mixed = isinstance(found, str) or max(distances(found, stage_c.results[0])) > 1e-6
+        theirs = [*range(k), k + 1, k, *range(k + 2, len(sizes))] if mixed else list(range(len(sizes)))
+        how = ["the same" if a == b else "error" if sizes[a] != sizes[b] else "mixed" for a, b in enumerate(theirs)]
+        if "error" in how:
+            how[how.index("error") + 1 :] = ["never"] * (len(sizes) - how.index("error") - 1)
+        which = f"Bucket {k} late on rank 1"
+        met = [f"bucket {a} meets bucket {b}" for a, b in enumerate(theirs) if how[a] not in ("the same", "never")]
+        told.append(f"{which}: {' and '.join(met) if met else 'each bucket meets its own'}.")
+        rows += [{"late": f"bucket {k}", "all-reduce": a + 1, "rank 0 brings": f"bucket {a}",
+                  "rank 1 brings": f"bucket {b}", "what happens": how[a]} for a, b in enumerate(theirs)]  # fmt: skip
+    said = " ".join(told)
+    svg = Svg(WIDTH, title, said)
+    y = heading(svg, "simulated", said) + 6
+    for number, k in enumerate(came):
+        svg.text(8, y + 12, f"Bucket {k} late on rank 1, from the first all-reduce to the last", bold=True)
+        svg.text(8, y + 54, "rank 0 brings", 11.5)
+        svg.text(8, y + 108, "rank 1 brings", 11.5)
+        for column, row in enumerate(rows[number * len(sizes) : (number + 1) * len(sizes)]):
+            x, what = left + column * slot, row["what happens"]
+            for line, rank in ((y + 36, 0), (y + 90, 1)):
+                name = str(row[f"rank {rank} brings"])
+                bucket = int(name.split()[1])
+                look = SERIES[bucket % len(SERIES)]
+                wide = (slot - 14) * sizes[bucket] / max(sizes)
+                svg.rect(x, line, wide, 26, look.colour, look.hatch, ON_COLOUR, "3 3" if what == "never" else "")
+                svg.text(x, line - 3, name, 10.5) if rank == 0 else svg.text(x, line + 39, name, 10.5)
+            good = what == "the same"
+            svg.line(x + 14, y + 64, x + 14, y + 88, "" if good else "4 3", 1.5 if good else 3)
+            svg.text(x + 22, y + 80, SAYS[str(what)], 11, bold=not good)
+        y += 150
+    return book.Figure(title, "simulated", said, rows, svg.render(y))
 
 
 def outcomes(
-    came: Mapping[int, list[Tensor] | str], stage_c: Any, by: Callable[..., Any] | None = None
+    came: Came, stage_c: Any, by: Callable[..., Any] | None = None
 ) -> book.Conclusion:  # fmt: skip
     """What came of it, for each bucket that was late on rank 1, and what that means. by: what has sent them; it is said
     where that is the book's and not the reader's."""
