@@ -34,7 +34,8 @@ class Spec:
 
     backend: "auto" (nccl where every rank has a GPU of its own, else gloo), "gloo" or "nccl" (ranks may share a GPU;
     where NCCL cannot, their tensors stay on it and messages go by way of host memory).
-    transport: "auto" (the backend's own) or one of `labkit.wire.transports`. clock: "real" or "virtual".
+    transport: "auto" (the backend's own; with a virtual clock on CPUs "local": quicker, with the same times)
+    or one of `labkit.wire.transports`. clock: "real" or "virtual".
     network: a `Network` of emulated links. faults: a list of faults. timeout: seconds, the longest single wait.
     deadline: seconds for the whole run. memory: None, "resident" (tensors alive) or "peak" (of the process).
     on_failure: "raise", "return" (a Run with failures) or "continue" (the other ranks go on).
@@ -147,6 +148,8 @@ def _resolve_backend(spec: Spec) -> None:
     if spec.transport == "auto":
         own = spec.backend
         spec.transport = own if kinds()[own].carries_time or not spec.timed else CPU
+        if own == CPU and spec.clock == "virtual":  # no wall time is asked for: take what is quickest here
+            spec.transport = "local"
     if spec.timed and not kinds()[spec.transport].carries_time:
         raise RefusedError(
             f"transport={spec.transport!r} cannot carry the times of a virtual clock or of emulated links: "

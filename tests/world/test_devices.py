@@ -56,3 +56,22 @@ def test_the_spec_of_a_world_says_which_gpu_each_rank_has(monkeypatch):
     assert (timed.backend, timed.transport, timed.gpus.device_of(3)) == ("nccl", "gloo", 3)
     with pytest.raises(RefusedError, match="transport='nccl' cannot carry the times"):
         on(4, (2, 27, 3), 4, transport="nccl", clock="virtual")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options", "transport"),
+    [
+        (0, {}, "gloo"),
+        (0, {"clock": "virtual"}, "local"),
+        (0, {"clock": "virtual", "transport": "gloo"}, "gloo"),
+        (2, {}, "nccl"),
+        (2, {"clock": "virtual", "backend": "gloo"}, "local"),
+    ],
+)
+def test_with_a_virtual_clock_messages_go_by_the_quickest_way(monkeypatch, gpus, options, transport):
+    from labkit.world import devices
+    from labkit.world.spec import make_spec
+
+    monkeypatch.setattr(devices, "gpu_count", lambda: gpus)
+    monkeypatch.setattr(devices, "nccl_version", lambda: (2, 27, 3))
+    assert make_spec(2, options).transport == transport

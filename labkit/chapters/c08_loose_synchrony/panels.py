@@ -49,7 +49,7 @@ def neighbours(gossip: Run) -> Workbench:
     """Which graph, and how many ranks."""
     controls = {"name": choice("graph", drawings.GRAPHS, "ring"), "ranks": [4, 6, 8]}
     views: list[View] = [pictures.mixed]
-    return book.workbench(gossip, controls, views, title="How fast do they agree?", ranks=6)
+    return book.workbench(gossip, controls, views, title="How fast do they agree?", ranks=6, transport="local")
 
 
 def less(training: Run) -> Workbench:

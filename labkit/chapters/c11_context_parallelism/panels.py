@@ -40,7 +40,7 @@ def ways(attention: Run) -> Workbench:
     """Ring, Ulysses or both; ranks; heads of queries and of keys."""
     controls = {"way": ["ring", "Ulysses", "both"], "ranks": [2, 4, 8], "heads": [4, 8], "kv_heads": [1, 2, 4]}
     views: list[View] = [pictures.sent]
-    return book.workbench(attention, controls, views, title="Ring or Ulysses?", ranks=4)
+    return book.workbench(attention, controls, views, title="Ring or Ulysses?", ranks=4, transport="local")
 
 
 def who_reads(read: Run) -> Workbench:
@@ -50,7 +50,7 @@ def who_reads(read: Run) -> Workbench:
         "window": choice("window", windows, TOKENS), "texts": (1, 4), "layout": LAYOUTS, "ranks": [2, 4, 8],
     }  # fmt: skip
     views: list[View] = [pictures.reads, triangle.of_run("Who reads what")]
-    return book.workbench(read, controls, views, title="What may be read", ranks=8)
+    return book.workbench(read, controls, views, title="What may be read", ranks=8, transport="local")
 
 
 def texts(count: int, length: int = TOKENS) -> Tensor:

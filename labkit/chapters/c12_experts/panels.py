@@ -30,17 +30,17 @@ def tokens_fly(run: Run, **options: Any) -> book.Workbench:
     return book.workbench(run, controls, views, title="Eight experts", ranks=4, **options)
 
 
-def divided(run: Run, world_size: int, **options: Any) -> book.Workbench:
+def divided(run: Run, world_size: int) -> book.Workbench:
     """By which number an expert's gradient is divided, and which optimizer takes the steps."""
     controls = {
         "by": choice("divided by", ["all ranks", "its ranks", "nothing"], "its ranks"),
         "optimizer": ["SGD", "AdamW"],
     }
     views: list[View] = [pictures.compared]
-    return book.workbench(run, controls, views, title="The wrong number", ranks=world_size, **options)
+    return book.workbench(run, controls, views, title="The wrong number", ranks=world_size, transport="local")
 
 
-def cures(run: Run, world_size: int, alone: Any, **options: Any) -> book.Workbench:
+def cures(run: Run, world_size: int, alone: Any) -> book.Workbench:
     """What is done about the hot expert, and how strongly; beside it the run `alone`, where nothing is done."""
     controls = {"cure": choice("cure", hot.CURES, "a bias"), "strength": [0.02, 0.1, 0.5]}
 
@@ -48,7 +48,7 @@ def cures(run: Run, world_size: int, alone: Any, **options: Any) -> book.Workben
         return hot.against({"nothing": alone, cure: run})
 
     views: list[View] = [against, hot.shares]
-    return book.workbench(run, controls, views, title="Does it help?", ranks=world_size, **options)
+    return book.workbench(run, controls, views, title="Does it help?", ranks=world_size, transport="local")
 
 
 def over_the_nodes(run: Run, world_size: int) -> book.Workbench:

@@ -46,7 +46,7 @@ def tiers(cached: Run) -> Workbench:
         "skew": SKEWS,
     }  # fmt: skip
     views: list[View] = [pictures.hit_rates]
-    return book.workbench(cached, controls, views, title="A small fast tier", ranks=2)
+    return book.workbench(cached, controls, views, title="A small fast tier", ranks=2, transport="local")
 
 
 def server_or_ring(exchange: Run) -> Workbench:

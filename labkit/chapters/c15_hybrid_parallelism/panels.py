@@ -70,7 +70,9 @@ def one_device_or_not(check: Run, world_size: int) -> book.Workbench:
         "mistake": list(same.MISTAKES),
     }  # fmt: skip
     views: list[View] = [pictures.signals, lambda run: pictures.follows(run, run.seed)]
-    return recorded(book.workbench(check, controls, views, title="Is it one device?", ranks=world_size), 6)
+    return recorded(
+        book.workbench(check, controls, views, title="Is it one device?", ranks=world_size, transport="local"), 6
+    )
 
 
 # The planner -----------------------------------------------------------------------------------------------------
