@@ -60,4 +60,4 @@ def over_the_nodes(run: Run, world_size: int) -> book.Workbench:
         "gbs": choice("links inside a node (GB/s)", [1.5, 5], 5),
     }  # fmt: skip
     views: list[View] = [pictures.crossing, pictures.journey]
-    return book.workbench(run, controls, views, title="Two nodes", ranks=world_size)
+    return book.workbench(run, controls, views, title="One hop or a detour", ranks=world_size)

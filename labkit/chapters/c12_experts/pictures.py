@@ -11,6 +11,7 @@ from labkit import book, cost
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import BLUE, GREEN, ON_COLOUR, ORANGE
 from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.tables import Row
 from labkit.chapters.c12_experts.flying import flying as flying, rows_by_rank
 from labkit.chapters.c12_experts.layers import Told
 from labkit.cost.units import format_bytes, format_seconds
@@ -227,16 +228,16 @@ def grid(size: int, across: int) -> book.Player:
     """Ranks as a grid: rows share out the experts, columns have the same ones. Which are averaged over whom."""
     rows = size // across
     who = [
-        ("Each row has every expert once. Tokens travel inside a row: this is the group of expert parallelism.", "row"),
-        ("Attention, router and embeddings are alike on all ranks: their gradients are averaged over all.", "all"),
-        ("An expert is on the ranks of one column only. Its gradient is summed over that column.", "column"),
+        ("Each row has every expert once. Tokens travel inside a row, the group of expert parallelism.", "row"),
+        ("Attention, router and embeddings are replicated on all ranks: their gradients are averaged over all.", "all"),
+        ("A part of the experts is on the ranks of one column. Its gradient is summed over that column.", "column"),
     ]  # fmt: skip
     frames = [(_grid(words, kind, rows, across), words) for words, kind in who]
     table = [
         {
             "rank": r,
             "holds expert part": r % across,
-            "shares it with": ", ".join(map(str, range(r % across, size, across))),
+            "replicas": ", ".join(map(str, range(r % across, size, across))),
         }
         for r in range(size)
     ]
@@ -253,7 +254,7 @@ def _grid(words: str, kind: str, rows: int, across: int) -> str:
             left, up = 20 + x * wide, top + y * high
             svg.rect(left + 6, up + 4, wide - 12, high - 10, radius=4)
             svg.text(left + wide / 2, up + 19, f"rank {y * across + x}", 11, "middle", bold=True)
-            for k, (label, on) in enumerate((("shared", kind == "all"), (f"experts {x}", kind != "all"))):
+            for k, (label, on) in enumerate((("replicated", kind == "all"), (f"part {x}", kind != "all"))):
                 colour, hatch = looks[kind] if on else ("none", "")
                 svg.rect(left + 12, up + 25 + 20 * k, wide - 24, 16, colour, hatch, stroke_width=0.7)
                 if on:
@@ -280,10 +281,11 @@ def compared(run: Any, optimizer: str) -> book.Figure:
         said += f"no weight is further than {max(experts, others):.0e} from that of one device: that is rounding."
     else:
         said += (
-            f"an expert's weight differs from that of one device by {experts:.2g} at most, any other by {others:.2g}."
+            f"the experts' weights are off by {experts:.2g} of the way that they have gone on one device, and all "
+            f"others by {others:.2g} of theirs."
         )
     lines = {kind: {n + 1.0: off for n, off in enumerate(line)} for kind, line in zip(kinds, every, strict=True)}
-    return book.lines(lines, x="after step", y="largest difference", title="Weights on the ranks, and on one device",
+    return book.lines(lines, x="after step", y="difference / way gone", title="Weights on the ranks, and on one device",
                       sentence=said)  # fmt: skip
 
 
@@ -302,7 +304,10 @@ def crossing(run: Any) -> book.Figure:
         f"{format_seconds(run.trace.duration, 3)}."
     )
     svg = Svg(WIDTH, "Who sends to whom", said)
-    top = max(heading(svg, "emulated", said), 56.0) + 12
+    arcs = (
+        13.0 * (size - 2) if k == 1 else 0.0
+    )  # all ranks in one row: lines between them go over those that lie between
+    top = max(heading(svg, "emulated", said), 56.0) + 12 + arcs
     wide, high = (WIDTH - 20) * k / size, 46.0
     at = {r: (10 + wide * (r // k + 0.5), top + 20 + high * (r % k + 0.5)) for r in range(size)}
     for node in range(size // k):
@@ -310,7 +315,10 @@ def crossing(run: Any) -> book.Figure:
         svg.text(10 + node * wide + 14, top + 15, f"node {node}", 10.5)
     for one, other in sorted({(min(m.src, m.dst), max(m.src, m.dst)) for m in sends}):
         (x, y), (u, v) = at[one], at[other]
-        if one // k != other // k:
+        if k == 1:
+            over = y - 26 * (other - one - 1)
+            svg.path(f"M{x} {y} Q{(x + u) / 2} {over} {u} {v}", colour=ORANGE, width=1.8)
+        elif one // k != other // k:
             svg.line(x, y, u, v, width=1.8, colour=ORANGE)
         else:
             bow = 56 + 28 * (other - one)
@@ -331,14 +339,19 @@ def journey(run: Any) -> book.Figure:
     return book.timeline(run.trace, step=1, title="One journey, there and back", arrows=False)
 
 
-def shared_expert(after: Any, meanwhile: Any) -> book.Figure:
-    """A layer whose shared expert computes while rows travel, and what it would take otherwise."""
+def shared_expert(after: Any, meanwhile: Any) -> book.Player:
+    """A layer whose shared expert computes when the rows are back, and one in which it does while they travel."""
     late, early = (format_seconds(run.trace.duration, 3) for run in (after, meanwhile))
-    said = f"The layer takes {early} with the shared expert under way, as drawn here, and {late} with it afterwards: "
-    saved = after.trace.duration - meanwhile.trace.duration
-    said += f"{format_seconds(saved, 3)} of its work are hidden behind the journey."
-    return book.timeline(meanwhile.trace, step=1, title="A shared expert, while rows travel", arrows=False,
-                         sentence=said)  # fmt: skip
+    saved = format_seconds(after.trace.duration - meanwhile.trace.duration, 3)
+    frames = []
+    for run, said in (
+        (after, f"The shared expert works after the journey: the layer takes {late}."),
+        (meanwhile, f"It works while rows travel: the layer takes {early}, so {saved} of its work are hidden."),
+    ):
+        drawn = book.timeline(run.trace, step=1, title="A shared expert", arrows=False, sentence=said)
+        frames.append((drawn.svg, said))
+    rows: list[Row] = [{"shared expert": "afterwards", "layer": late}, {"shared expert": "meanwhile", "layer": early}]
+    return book.play(frames, title="A shared expert", badge="emulated", rows=rows)
 
 
 def narrow(shapes: Mapping[str, tuple[int, int]], rows: int, degrees: Sequence[int] = (1, 2, 4, 8)) -> book.Figure:

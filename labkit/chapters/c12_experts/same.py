@@ -58,16 +58,19 @@ class OneDevice:
 
     def __init__(self, experts: int, optimizer: str, size: int) -> None:
         self.model = gpt(experts)
+        self.began = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         self.step = stepper(self.model, optimizer)
         self.lessons = lessons(0, 1, BATCH * size)
 
     def goes_on(self, model: nn.Module) -> tuple[float, float]:
-        """Takes its next step: how far the weights of `model` are from its own, at most: experts', all others'."""
+        """Takes its next step. How far the weights of `model` are from its own, beside the furthest that one of its own
+        has gone from where it began: experts' weights, all others."""
         inputs, targets = next(self.lessons)
         next_token_loss(self.model(inputs), targets).backward()
         self.step()
-        there, off = dict(self.model.named_parameters()), [0.0, 0.0]
+        mine, off, gone = dict(self.model.named_parameters()), [0.0, 0.0], [0.0, 0.0]
         for name, p in model.named_parameters():
             kind = "experts" not in name
-            off[kind] = max(off[kind], float((p - there[name]).detach().abs().max()))
-        return off[0], off[1]
+            off[kind] = max(off[kind], float((p - mine[name]).detach().abs().max()))
+            gone[kind] = max(gone[kind], float((mine[name] - self.began[name]).detach().abs().max()))
+        return off[0] / gone[0], off[1] / gone[1]

@@ -255,8 +255,8 @@ def _likely(said: str) -> str:
         )
     if "counts" in said or "rows" in said or "split" in said or "shape" in said:
         return (
-            "On the way there `counts` leave and `arriving` come; on the way back it is the other way round. Both are "
-            "lists of whole numbers."
+            "`all_to_all(x, group, out, into)` gets two lists of whole numbers: how many rows leave for each rank, and "
+            "how many come from it. On the way back the two lists change places."
         )
     return ""
 
