@@ -195,8 +195,10 @@ class Host:
                     self.caller.send(("step", rank, page.step))
 
     def kill_all(self) -> None:
-        for life in self.lives:
-            life.signal(signal.SIGKILL)
+        """First nobody moves any more: else a rank would see another one die, and its page would say so."""
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for life in self.lives:
+                life.signal(number)
 
     # -- hearing -------------------------------------------------------------------------------------------------
 
