@@ -83,6 +83,12 @@ def test_a_memo_is_answered_point_by_point() -> None:
     assert told.count("\n- **") == 6 and "Yes: the fullest GPU holds" in told and "percent slower" in told
     assert "4.5% of the pipeline's time idle" in told  # 3 of 67
     assert memo.critique(model, cluster, dataclasses.replace(plan, tensor=3), 1e9).startswith("**It cannot run.**")
+    other = dataclasses.replace(plan, microbatches=65)
+    assert (
+        "**That is another job.** Your plan has 520 sequences"
+        in memo.answer(model, cluster, other, 1e9, batch=512).text
+    )
+    assert "Does it fit?" in memo.answer(model, cluster, plan, 1e9, batch=512).text
     large = memo.critique(
         model, cluster, dataclasses.replace(plan, sharding="plain", tensor=1, data=64, microbatches=8), 1e9
     )

@@ -123,6 +123,7 @@ def my_groups(rank, sizes):
         cut(RIGHT, p="gpus + 1"): "only 3 layers",
         cut(RIGHT.replace("gpus % (t * p) == 0 and ", "")): "what is left for d",
         cut(RIGHT.replace("if ", "if t & (t - 1) == 0 and p & (p - 1) == 0 and ")): "no powers of two",
+        cut(RIGHT.replace("if ", "if layers % p == 0 and ")): "p need not divide the layers",
         cut(RIGHT, "max(fitting, key=lambda cut: seconds(*cut), default=None)"): "not the fastest",
         cut(RIGHT, "min(fitting, key=lambda cut: seconds(*cut)) if fitting else (1, 1, gpus)"): "return None",
         cut(RIGHT, "min(fitting, key=lambda cut: seconds(*cut))"): "your list of cuts is empty",

@@ -78,7 +78,7 @@ def _faster(found: Search, one: planner.Estimate) -> str:
 def _price(one: planner.Estimate, tokens: float) -> str:
     run = one.run(tokens)
     price = (
-        f"no price of a {one.cluster.gpu.name} is at hand" if one.cluster.price is None
+        f"no price of this GPU, {one.cluster.gpu.name}, is at hand" if one.cluster.price is None
         else f"{run['dollars'] / 1e6:,.2f} million dollars {one.cluster.price_said}".replace("$", "&#36;")  # no formula
     )  # fmt: skip
     return (
@@ -95,12 +95,21 @@ def _blast(plan: Plan) -> str:
             f"With ZeRO-3 the parameters of a copy are spread over {holders:,} GPUs, so all of these stop at once. "
             "Others wait, unless replicas may fail by themselves (chapter 19)."
         )
+    copy = f"A copy of the model is spread over {replica} GPUs" if replica > 1 else "Every GPU has a copy of the model"
     return (
-        f"A model copy is spread over {replica} GPUs, so one GPU takes a whole copy of {replica} along, 1 of "
-        f"{plan.replicas}. Everybody else waits, unless replicas may fail by themselves (chapter 19)."
+        f"{copy}, so if one GPU dies, 1 of {plan.replicas} copies is gone. "
+        "Everybody else waits, unless replicas may fail by themselves (chapter 19)."
     )
 
 
-def answer(model: Model, cluster: Cluster, plan: Plan, tokens: float, reveal: bool = False) -> book.Conclusion:
-    """`critique`, to show."""
+def answer(
+    model: Model, cluster: Cluster, plan: Plan, tokens: float, reveal: bool = False, batch: int | None = None
+) -> book.Conclusion:  # fmt: skip
+    """`critique`, to show. batch: the sequences of a step that the job asks for; a plan with others is refused."""
+    if batch is not None and plan.batch != batch:
+        said = (
+            f"**That is another job.** Your plan has {plan.batch:,} sequences in a step, data x microbatch x "
+            f"microbatches, and the job says {batch:,}."
+        )
+        return book.conclude("{said}", said=said)
     return book.conclude("{said}", said=critique(model, cluster, plan, tokens, reveal=reveal))

@@ -240,6 +240,8 @@ def steps(plans: Mapping[str, Estimate], title: str = "One step") -> book.Figure
     """name -> estimate: seconds of a step by part."""
     best = min(plans, key=lambda n: plans[n].seconds)
     told = f"The fastest is {best} with {plans[best].seconds:.3g} s and an MFU of {plans[best].mfu:.1%}."
+    if not any(one.fits for one in plans.values()):
+        told = f"It does not fit. If it did, {best} would take {plans[best].seconds:.3g} s."
     told += codes(plans)
     bars = {name: parts_of(one) for name, one in plans.items()}
     return stacked(bars, unit="s", title=title, badge="simulated", sentence=told, marked=[best])
@@ -345,7 +347,7 @@ def links(checks: Mapping[tuple[str, str], planner.AxisCheck]) -> book.Table:
     """(cut, axis) -> check: what a GPU sends over its slowest link in a step, and how long the step waits for it."""
     rows = [
         {
-            "t x p x d": cut, "axis": axis, "over links of the": one.link, "sends": format_bytes(one.nbytes, 3),
+            "t x p x d": cut, "axis": axis, "slowest link": one.link, "sends": format_bytes(one.nbytes, 3),
             "at the full rate": format_seconds(one.seconds, 3), "of computing (%)": round(100 * one.share, 1),
             "as software sends it": format_seconds(one.alone, 3), "the step waits": format_seconds(one.waited, 3),
         }
@@ -368,7 +370,7 @@ def health(one: Any, budget: float = 0.75e6) -> book.Table:
             ("ZeRO", f"state below {format_bytes(budget, 3)}"),
             ("tensor", "the sums of a layer take less than a quarter of its computing"),
             ("pipeline", "idle for less than a quarter of the step"),
-            ("machine", "no rank computes longer than the others"),
+            ("machine", "no rank computes more than 10% longer than the mean"),
         )
     ]  # fmt: skip
     return book.Table(rows, caption="Five signals (emulated)")

@@ -71,9 +71,9 @@ def links(checks: Mapping[tuple[str, str], AxisCheck], microbatches: int = 64) -
         "([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265), chapter 21).\n\n"
         "And the data axis? A gradient is final only when the last microbatch has added to it, so its sum can hide "
         "behind the backward pass of this one microbatch and no other. With {m} microbatches in a step that is not "
-        "much, and {hidden:.0%} of it hide here. With fewer and larger microbatches more of it would. Such a "
-        "*feasibility check* "
-        "needs no run, and rules out most of the bad plans. The first question below is about the two rows of the "
+        "much, and only {hidden:.0%} of the exchange is hidden here. With fewer and larger microbatches it would be "
+        "more. Such a *feasibility check* needs no run, and "
+        "rules out most of the bad plans. The first question below is about the two rows of the "
         "tensor axis, so look at which links each of them names.",
         inside=inside.share, waits=inside.share * inside.waited / inside.seconds,
         longer=across.waited / inside.waited, hop=hop.share, m=microbatches,

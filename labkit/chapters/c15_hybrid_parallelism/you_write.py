@@ -350,6 +350,15 @@ def _cuts(gpus: int, heads: int, layers: int) -> list[tuple[int, int, int]]:
     ]
 
 
+def _left_out(right: tuple[int, int, int], layers: int, two: bool = True) -> str:
+    """Why the right cut may be missing from a reader's list. two: some cut in powers of two is as good a suspect."""
+    uneven = (
+        f"p need not divide the layers: of {right[1]} stages some have one of the {layers} layers more than others."
+    )
+    powers = "Did you try sizes that are no powers of two?"
+    return "".join(f" {said}" for said, so in ((powers, not two), (uneven, layers % right[1])) if so)
+
+
 def _judge_cut(
     student: Reader, got: Any, asked: Sequence[Sequence[int]], gpus: int, heads: int, layers: int, limit: float
 ) -> None:  # fmt: skip
@@ -369,7 +378,7 @@ def _judge_cut(
         return
     right = min(fitting, key=lambda cut: _seconds(*cut))
     two = [c for c in fitting if all(n & (n - 1) == 0 for n in c[:2])]
-    hint = "" if two else " Did you try sizes that are no powers of two?"
+    hint = _left_out(right, layers, bool(two))
     student.expect(
         got is not None, "You returned None for {gpus} GPUs, {heads} heads and {layers} layers, and {best} fits.{hint}",
         best=" x ".join(map(str, right)), hint=hint, **about,
@@ -414,7 +423,14 @@ def _judge_cut(
             f"that are no powers of two?"
         )
     if cut == fitting[0] or cut == fitting[-1]:
-        raise NotRight(f"{told} is the first or the last that fits. Go through all cuts, and keep the fastest.")
+        also = " (p need not divide the layers)" if layers % right[1] else ""
+        raise NotRight(f"{told} is the first or the last that fits. Go through all cuts{also}, and keep the fastest.")
+    even = [c for c in fitting if layers % c[1] == 0]
+    if layers % right[1] and even and cut == min(even, key=lambda c: _seconds(*c)):
+        raise NotRight(
+            f"With {gpus} GPUs, {heads} heads and {layers} layers {best} is faster than {told}."
+            f"{_left_out(right, layers)}"
+        )
     raise NotRight(f"With {gpus} GPUs, {heads} heads and {layers} layers {best} fits and is faster than {told}.")
 
 
