@@ -165,7 +165,7 @@ def plan_and_try(run: Run) -> book.Workbench:
         "batch": choice("batch (sequences)", [256, 1024, 4096], 1024),
         "place": choice("try plan", [1, 2, 3, 5, 10], 1),
     }  # fmt: skip
-    views: list[View] = [in_words, memory, steps, why_lost, tried, pictures_of_run]
+    views: list[View] = [in_words, memory, steps, why_lost, tried, stages_of_run]
     return recorded(book.workbench(run, controls, views, title="The planner", ranks=8, clock="virtual",
                           network=small.network(8)), 6)  # fmt: skip
 
@@ -222,6 +222,11 @@ def tried(one: Tried) -> str:
         f"(emulated). For this small machine the planner says {format_seconds(said.seconds, 3)}, "
         f"{said.seconds / found.seconds - 1:+.1%}, and after computing the largest part is {part}."
     )
+
+
+def stages_of_run(one: WithMore) -> book.Figure | str:
+    """A lane for each stage: all ranks of a stage do the same."""
+    return "" if one.run is None else pictures.each_stage(one.run)
 
 
 def pictures_of_run(one: WithMore) -> book.Figure | str:
