@@ -88,9 +88,10 @@ class Svg:
         self, x: float, y: float, text: str, size: float = SIZE, anchor: str = "start", bold: bool = False,
         on_colour: bool = False,
     ) -> None:  # fmt: skip
-        """A line of text with its baseline at `y`. `on_colour`: dark, for the inside of a filled box."""
+        """A line of text with its baseline at `y`. `on_colour`: dark, for the inside of a filled box. Three spaces, as
+        between the entries of a key, stay wide; a browser would make one of them."""
         self.add(
-            "text", text, x=x, y=y, font_size=None if size == SIZE else size,
+            "text", text.replace("   ", "\u2003"), x=x, y=y, font_size=None if size == SIZE else size,
             text_anchor=None if anchor == "start" else anchor, font_weight="bold" if bold else None,
             fill=ON_COLOUR if on_colour else None, klass=None if on_colour else "lk-ink",
         )  # fmt: skip

@@ -68,7 +68,7 @@ def duplicates() -> book.Player:
         if k == 0:
             said = "A batch has row 7 three times, so there are three gradients for it. The row needs their sum."
         elif k < len(ids):
-            said = f"Gradient {k} belongs to row {ids[k - 1]}: it is added above, and it replaces what was there below."
+            said = f"Gradient {k} belongs to row {ids[k - 1]}: above it is added, below it overwrites what was there."
         else:
             said = f"In the end row 7 has {total[7]:g} above. Below, the last one has won: {last[7]:g}."
         frames.append((_fall(title, said, ids, gradients, order, total, last, k), said))
@@ -90,7 +90,8 @@ def _fall(
                  ON_COLOUR if n >= k else None, stroke_width=2.6 if n == k - 1 else 0.8)  # fmt: skip
         svg.rect(14 + n * 96, top + 23, 72, 16, "#ffffff", stroke="none", radius=3)
         svg.text(50 + n * 96, top + 35, f"row {i}: {g:g}", 11, "middle", on_colour=True)
-    for lane, (name, sums) in enumerate((("added up: index_add_", total), ("assigned: total[place] = gradient", last))):
+    lines = {"added up: total.index_add_(0, place, gradient)": total, "overwritten: total[place] += gradient": last}
+    for lane, (name, sums) in enumerate(lines.items()):
         y = top + 78 + lane * 84
         svg.text(8, y, name, 11.5, bold=True)
         for i in order:
@@ -155,7 +156,7 @@ def recommender(ranks: int = 4) -> book.Player:
 
 def masks(numbers: Sequence[int] = (12, 7, 30), modulus: int = 100) -> book.Player:
     """Three clients and a server: masks of pairs, what is sent, and the sum, with and without a client."""
-    pairs = {(0, 1): 41, (0, 2): 77, (1, 2): 65}
+    pairs = {(0, 1): 58, (0, 2): 77, (1, 2): 65}
     added = [sum(s if c == a else -s for (a, b), s in pairs.items() if c in (a, b)) for c in range(3)]
     sent = [(x + m) % modulus for x, m in zip(numbers, added, strict=True)]
     part = (sent[0] + sent[1]) % modulus

@@ -209,7 +209,7 @@ def archetypes() -> book.Table:
     ids = touched / ROW
     sent = {
         "a language model": max(cost.ring_all_reduce_bytes_by_rank(int(MODEL), 2, RANKS)),
-        "a recommender": int(2 * touched / RANKS + ids / RANKS * cost.ID_BYTES),
+        "a recommender": int((2 * touched + ids * cost.ID_BYTES) / RANKS * (RANKS - 1) / RANKS),
         "phones, federated": cost.fed_avg_round_bytes(int(4 * PHONE), 1, 1)[1],
     }
     held = {"a language model": 16 * MODEL, "a recommender": TABLE * (1 + 1 / 64), "phones, federated": 4 * PHONE}
