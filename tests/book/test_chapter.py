@@ -338,9 +338,11 @@ def test_the_end_says_what_was_done_and_what_to_read_next(monkeypatch: pytest.Mo
     chapter.predict("naive-bytes", nbytes=10).answer(1, 2)
     right = "Rank 3 has left out one call: it is already at the next gradient."
     chapter.quiz("who-to-look-at").answer("who-to-look-at", right)
+    chapter.quiz("rank-0-of-16")  # shown and not answered: it is named with its numbers
     said = repr(chapter.finish())
     assert "Predictions: 1 of 3 made, 0 skipped, in all your runs." in said
     assert "Questions: 1 of 14 right, 1 at the first try. Still open: “" in said and " and 9 more." in said
+    assert "“16 ranks all-reduce 250 MB through rank 0. How ...”" in said
     assert "“Data parallel ranks skip the all-reduce in one step ...”" in said
     assert "Read next: chapter 4, Data parallelism" in said
     assert "[Its exercises](exercises/03_collectives.ipynb)" in said

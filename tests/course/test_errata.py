@@ -164,7 +164,7 @@ def test_what_other_numbers_of_a_source_give_is_not_called_right():
     assert {LINES[id].comes for id in disputed} == {"elsewhere"}
     assert all("3.5" not in line.found or line.comes == "elsewhere" for line in LINES.values())
     (how,) = ["".join(cell["source"]) for cell in CELLS if cell["id"] == "how"]
-    assert "*Elsewhere* is for one that other pages of the same source give" in how
+    assert "*Elsewhere*: our number comes from another page of the same source" in how
 
 
 def test_a_claim_does_not_say_its_number_twice():

@@ -45,6 +45,7 @@ class Chapter:
         self.progress = progress or (Progress.of_reader() if live() else Progress(None))
         self._file = load_chapter(name)
         self._named: dict[str, None] = {}  # questions asked for by id
+        self._prompts: dict[str, str] = {}  # of the questions that were shown
         self._tried: dict[str, Any] = {}  # the reader's functions as they were last judged
         self.progress.opened(name)
 
@@ -59,6 +60,7 @@ class Chapter:
         seed = self.values.get("seed", 0)
         questions = [self._file.question(id, self.values | values, seed) for id in chosen]
         self._named |= dict.fromkeys(ids)
+        self._prompts |= {question.id: question.prompt for question in questions}
         return Quiz(questions, self.name, self.progress)
 
     def check(self, name: str) -> Callable[..., Any]:
@@ -88,7 +90,7 @@ class Chapter:
         """Mark the chapter as read, and say what to read next."""
         self.progress.read(self.name)
         done = self.progress.chapters().get(self.name, {}) if live() else None
-        return ending(self._file, done)
+        return ending(self._file, done, self._prompts)
 
     def __repr__(self) -> str:
         p, q = len(self._file.predictions), len(self._file.questions)

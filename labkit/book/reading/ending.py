@@ -16,8 +16,12 @@ NAMED = 4  # at most so many of what is open are named
 BEGINNING = 9  # words of a question
 
 
-def ending(file: ChapterFile, done: dict[str, Any] | None) -> Box:
-    """A box at the end of a chapter. done: its entry in the reader's progress, or None where nobody is there."""
+def ending(file: ChapterFile, done: dict[str, Any] | None, prompts: Mapping[str, str]) -> Box:
+    """A box at the end of a chapter.
+
+    done: its entry in the reader's progress, or None where nobody is there. prompts: of the questions that were shown,
+    by id, with their numbers filled in.
+    """
     lines = []
     if done is not None:
         row = summary({file.name: done})[0]
@@ -31,23 +35,25 @@ def ending(file: ChapterFile, done: dict[str, Any] | None) -> Box:
         if file.questions:
             lines.append(
                 f"Questions: {row['right']} of {len(file.questions)} right, {row['right_at_once']} at the first try."
-                + _open(file.questions, done.get("questions", {}))
+                + _open(
+                    {id: prompts.get(id, q["prompt"]) for id, q in file.questions.items()}, done.get("questions", {})
+                )
             )
     lines.append(what_next(file.name))
     return Box("The end of this chapter", "\n\n".join(line for line in lines if line))
 
 
-def _open(questions: Mapping[str, Mapping[str, Any]], done: State) -> str:
+def _open(prompts: Mapping[str, str], done: State) -> str:
     """Which questions are not right yet, by how they begin."""
-    left = [_beginning(q["prompt"]) for id, q in questions.items() if not done.get(id, {}).get("right")]
-    if not left or len(left) == len(questions):
+    left = [_beginning(prompt) for id, prompt in prompts.items() if not done.get(id, {}).get("right")]
+    if not left or len(left) == len(prompts):
         return ""
     more = [f"{len(left) - NAMED} more"] * (len(left) > NAMED)
     return f" Still open: {listing([*left[:NAMED], *more])}."
 
 
 def _beginning(prompt: str) -> str:
-    words = re.sub(r"[*_`]", "", re.sub(r"\{[^}]*\}|\$[^$]*\$", "…", prompt)).split()
+    words = re.sub(r"[*`]|\b_|_\b", "", re.sub(r"\{[^}]*\}|\$[^$]*\$", "…", prompt)).split()
     more = " ..." * (len(words) > BEGINNING)
     return f"“{' '.join(words[:BEGINNING]).rstrip('.,:;')}{more}”"
 

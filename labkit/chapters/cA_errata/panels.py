@@ -52,7 +52,7 @@ class Case(Panel):
         from ipywidgets import HTML, FloatSlider, Layout, RadioButtons, VBox
 
         look = {"style": {"description_width": "130px"}, "layout": Layout(width="480px", max_width=INSIDE)}
-        size = FloatSlider(3, min=0.5, max=8, step=0.01, description="message (GB)", **look)
+        size = FloatSlider(3, min=0.5, max=9, step=0.01, description="message (GB)", **look)
         speed = FloatSlider(
             100, min=20, max=100, step=1, description="uplinks run at (%)", readout_format=".0f", **look
         )

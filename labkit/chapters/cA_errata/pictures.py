@@ -333,7 +333,7 @@ def times(story: Story) -> book.Figure:
 
 
 LEFT, TALL = 62, 230  # pixels of the plane of all stories: left of it, and its height
-SLOWEST, LARGEST = 0.2, 8.0  # what its axes end with: a part of the uplinks' speed, and GB
+SLOWEST, LARGEST = 0.2, 9.0  # what its axes end with: a part of the uplinks' speed, and GB
 
 
 def plane(two_level: TwoLevel) -> book.Figure:
