@@ -122,12 +122,22 @@ def test_links_are_told_by_the_fastest_method():
             {"method": "few bytes", "narrow link": 1.0, "far link": 4.0, "no link": 1.1},
             {"method": "few rounds", "narrow link": 2.0, "far link": 1.0, "no link": 1.2}]  # fmt: skip
     reached = {row["method"]: [row["narrow link"]] * 3 for row in rows} | {"never": [1.0, float("inf"), 1.0]}
-    assert "narrow link: few bytes, 4.0 times" in pictures.two_links(rows, "whole", 0.7).sentence
-    words = said.links(rows, reached, "whole").text
+    race = methods.Race("whole", 0.7, reached, rows)
+    assert "narrow link: few bytes, 4.0 times" in pictures.links(race).sentence
+    words = said.links(race).text
     assert "quickest method is few bytes" in words and "the winner is few rounds, 4.0 times" in words
     assert "all three seeds: never" in words and "another winner" in words and "PowerSGD is slower" not in words
+    assert (
+        "narrow link comes to 1.0 times there" in words
+        and race.seconds("few rounds") == 2
+        and race.seconds("never") == -1
+    )
     thin = {"method": "PowerSGD rank 2", "narrow link": 2.0, "far link": 6.0, "no link": 1.1}
-    assert "the latencies of two sums" in said.links([*rows, thin], reached, "whole").text
+    assert "the latencies of two sums" in said.links(methods.Race("whole", 0.7, reached, [*rows, thin])).text
+    assert (
+        "few bytes, is slower than whole"
+        in said.links(methods.Race("whole", 0.7, reached, [rows[0], rows[1] | {"far link": 9.0}, rows[2]])).text
+    )
 
 
 def test_an_outer_step_is_praised_only_where_it_is_ahead():
@@ -158,7 +168,7 @@ def _served(name, losses):
 def test_no_winner_is_named_where_one_run_cannot_tell():
     near, far = ({"BSP": _served("BSP", [1.0] * 6), "ASP": _served("ASP", [x] * 6)} for x in (1.04, 1.3))
     assert "**BSP** and **ASP** are within 5% of each other" in pictures.who_won(near)
-    assert "time: **BSP**. While" in pictures.who_won(far)
+    assert "time: **BSP**. Updates" in pictures.who_won(far)
     assert "as a mean over the last five updates, BSP is at 1.00" in pictures.by_time(near).sentence
 
 

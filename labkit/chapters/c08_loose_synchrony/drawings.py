@@ -179,7 +179,9 @@ def four_graphs(size: int) -> book.Figure:
         svg.text(cx, top + 12, name, 12.5, "middle", bold=True)
         _network(svg, graph(name, size), cx, cy, far, 11)
         svg.text(cx, cy + far + 36, f"mixing rate {row['mixing rate']:.2f}", 11.5, "middle")
-    svg.text(8, top + 2 * far + 92, "an arrow head only: heard, but does not hear back; no head: both ways", 11)
+    svg.text(
+        8, top + 2 * far + 92, "a line: both listen to each other   an arrow: only the rank at its head listens", 11
+    )
     return book.Figure(title, "simulated", said, list[Row](rows), svg=svg.render(top + 2 * far + 104))
 
 
@@ -216,12 +218,12 @@ def rounds(held: Sequence[Sequence[float]], name: str, rate: float) -> book.Play
         x0, step = 270.0, min(56.0, 470 / n)
         base, tall = top + 170, 140.0
         for r, x in enumerate(row):
-            up = tall * (x - low) / (high - low or 1) + 6
+            up = tall * (x - low) / (high - low or 1)
             look = SERIES[r % 8]
             svg.rect(x0 + r * step, base - up, step - 8, up, look.colour, look.hatch, ON_COLOUR, stroke_width=0.7)
             svg.text(x0 + r * step + step / 2 - 4, base + 28, f"{x:.2f}", 10.5, "middle")
             svg.text(x0 + r * step + step / 2 - 4, base + 14, f"rank {r}" if step > 44 else str(r), 10.5, "middle")
-        level = base - tall * (mean - low) / (high - low or 1) - 6
+        level = base - tall * (mean - low) / (high - low or 1)
         svg.line(x0 - 10, level, x0 + n * step, level, dash="5 4", width=1.4)
         svg.text(x0 + n * step + 4, level + 4, "mean", 10.5)
         frames.append((svg.render(base + 38), said))
@@ -373,13 +375,11 @@ def summed_or_gathered(size: int = 4) -> book.Player:
         for r in range(size + 1):
             last = r == size
             svg.text(96, y + 17, "sum" if last else f"rank {r}", 12, "end", bold=last)
-            look = SERIES[r % 8]
+            look = SERIES[size % 8 if last else r % 8]
             for p in range(8):
                 there = p in union if last else p in places[r]
-                fill = (GREEN if last else look.colour) if there else "none"
-                svg.rect(
-                    106 + 44 * p, y, 40, 24, fill, ("x" if last else look.hatch) if there else "", stroke_width=0.6
-                )
+                fill, hatch = (look.colour, look.hatch) if there else ("none", "")
+                svg.rect(106 + 44 * p, y, 40, 24, fill, hatch, stroke_width=0.6)
             count = len(union) if last else 2
             svg.text(106 + 8 * 44 + 10, y + 17, f"{count} numbers" + ("" if k == 0 or last else " and 2 places"), 11.5)
             y += 32 if r < size - 1 else 38

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -31,6 +31,7 @@ WIDTHS, BATCH, RATE, STEP = (64, 64, 10), 8, 0.4, 0.001  # STEP: seconds that a 
 VOTED = 0.015  # the rate of a majority vote, which is how far each weight moves in a step
 
 
+Curves = Sequence[list[tuple[float, float]]]  # of each seed (seconds, loss)
 Rule = Callable[[Tensor, Tensor, Callable[[Tensor], Tensor]], tuple[Tensor, Tensor]]
 
 
@@ -184,12 +185,63 @@ def when(curve: list[tuple[float, float]], target: float) -> float:
     return next((at for at, loss in curve if loss < target), float("inf"))
 
 
+@dataclass(frozen=True)
+class Race:
+    """Methods on their way to one loss. reached: seconds on the narrow link, by seed. rows: mean seconds by link, of
+    those that came there with every seed."""
+
+    whole: str
+    target: float
+    reached: dict[str, list[float]]
+    rows: list[dict[str, Any]]
+
+    def seconds(self, name: str) -> float:
+        """The mean on the narrow link, or -1 where not all seeds came there."""
+        some = self.reached[name]
+        return sum(some) / len(some) if max(some) < float("inf") else -1.0
+
+
+def points(runs: Mapping[str, Sequence[Any]], curves: Mapping[str, Curves], steps: int) -> dict[str, Any]:
+    """By method the bytes that a rank sends in a step, and the losses in the end, one for each seed."""
+    return {name: (sent(runs[name][0], steps), [c[-1][1] for c in some]) for name, some in curves.items()}
+
+
+def race(curves: dict[str, Curves], far: dict[str, float]) -> Race:
+    """To the loss that the first method, whole gradients, has on average after two thirds of its steps.
+
+    curves: on the narrow link, one for each seed. far: seconds of a step over a far link.
+    """
+    whole = next(iter(curves))
+    target = sum(curve[2 * len(curve) // 3][1] for curve in curves[whole]) / len(curves[whole])
+    reached = {name: [when(curve, target) for curve in some] for name, some in curves.items()}
+    rows = []
+    for name, some in reached.items():
+        if max(some) < float("inf"):
+            steps = steps_to(curves[name], target)
+            rows.append({"method": name, "narrow link": sum(some) / len(some), "far link": steps * far[name],
+                         "no link": steps * STEP})  # fmt: skip
+    return Race(whole, target, reached, rows)
+
+
+def by_ranks(ranks: Sequence[int]) -> dict[str, dict[int, int]]:
+    """Bytes that a rank sends for one gradient of the network, by method and number of ranks: the formulas."""
+    n, ks = sum(map(math.prod, shapes())), sum(math.ceil(0.01 * math.prod(s)) for s in shapes())  # 1 % of each tensor
+    rules: dict[str, Callable[[int], int]] = {
+        "whole": lambda r: cost.ring_all_reduce_bytes_by_rank(n, 4, r)[0],
+        "signs": lambda r: cost.gathered_payload_bytes(cost.sign_bytes(n), r),
+        "top-k 1%": lambda r: cost.gathered_payload_bytes(cost.top_k_bytes(ks), r),
+        "majority vote": lambda r: cost.majority_vote_bytes_by_rank(n, r)[0],
+        "PowerSGD rank 2": lambda r: cost.power_sgd_bytes_by_rank(shapes(), 2, r)[0],
+    }
+    return {name: {r: rule(r) for r in ranks} for name, rule in rules.items()}
+
+
 def seconds_each(run: Any, steps: int) -> float:
     """The time of one of the `steps` of a run."""
     return curve(run)[-1][0] / steps
 
 
-def steps_to(curves: list[list[tuple[float, float]]], target: float) -> float:
+def steps_to(curves: Curves, target: float) -> float:
     """The mean over the runs of the steps until the loss was first below `target`. They are counted by four."""
     return sum(4.0 * (1 + next(i for i, (_, loss) in enumerate(c) if loss < target)) for c in curves) / len(curves)
 

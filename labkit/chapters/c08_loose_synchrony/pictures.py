@@ -16,6 +16,7 @@ from labkit.book.drawing.svg import Svg, text_width
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, seconds_text
 from labkit.chapters.c08_loose_synchrony import drawings
+from labkit.chapters.c08_loose_synchrony.methods import Race
 from labkit.chapters.c08_loose_synchrony.task import Served
 
 Runs = Mapping[str, Served]
@@ -54,8 +55,8 @@ def who_won(runs: Runs) -> str:
     taus = {name: _mean(served.taus()) for name, served in runs.items()}
     ages = ", ".join(f"{name} {tau:.1f}" for name, tau in taus.items())
     return (
-        f"Lowest loss in the same time: {won}. While a gradient was computed, so many other updates came on average: "
-        f"{ages}. (One run, emulated time.)"
+        f"Lowest loss in the same time: {won}. Updates of others that came in while a gradient was computed, on "
+        f"average: {ages}. (One run, emulated time.)"
     )
 
 
@@ -290,12 +291,13 @@ def trade_off(points: Mapping[str, tuple[float, Sequence[float]]], whole: str) -
     svg.text(left - 50, top - 4, "loss", 11.5)
     marks: list[tuple[str, float, float]] = []
     taken: list[Box] = []  # by marks, lines and names
-    for look, (name, (b, some)) in zip(SERIES * 2, points.items(), strict=False):
+    for k, (name, (b, some)) in enumerate(points.items()):
+        look, shape = SERIES[k % 8], SERIES[(k + 3 * (k // 8)) % 8].marker  # a ninth has a marker of its own
         (x, y), (_, y1), (_, y2) = place(b, _mean(some)), place(b, min(some)), place(b, max(some))
         while any(abs(x - other) < 6 for _, other, _ in marks):
             x += 3  # two lines at one place would be one
         svg.line(x, y1, x, y2, width=2.5, colour=look.colour)
-        svg.marker(x, y, look.marker, look.colour, 6)
+        svg.marker(x, y, shape, look.colour, 6)
         taken += [(x - 7, y - 7, x + 7, y + 7), (x - 3, y2, x + 3, y1)]
         marks.append((name, x, y))
     for name, x, y in marks:
@@ -324,14 +326,16 @@ def _room(x: float, y: float, wide: float, taken: Sequence[Box], frame: Box) -> 
     return min(boxes, key=cost)
 
 
-def two_links(rows: Sequence[Mapping[str, Any]], whole: str, target: float) -> book.Figure:
+def links(race: Race) -> book.Figure:
     """How many times as fast as whole gradients each method comes to the same loss, by link."""
-    links = [key for key in rows[0] if key not in ("method", "steps")]
-    base = next(row for row in rows if row["method"] == whole)
+    rows = race.rows
+    links = [key for key in rows[0] if key != "method"]
+    base = next(row for row in rows if row["method"] == race.whole)
     values = {link: {row["method"]: round(base[link] / row[link], 1) for row in rows} for link in links}
     best = {link: max(of, key=lambda name, of=of: of[name]) for link, of in values.items()}  # type: ignore[misc]
     said = "; ".join(f"{link}: {best[link]}, {of[best[link]]:.1f} times as fast" for link, of in values.items())
-    return book.bars(values, unit="", title=f"To a loss of {target:.2f}: how many times as fast?", badge="emulated",
+    title = f"To a loss of {race.target:.2f}: how many times as fast?"
+    return book.bars(values, unit="", title=title, badge="emulated",
                      sentence=f"Fastest by {said}.")  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from labkit import book
 from labkit.book.reading.conclusions import Conclusion
 from labkit.chapters.c08_loose_synchrony import drawings
+from labkit.chapters.c08_loose_synchrony.methods import Race
 from labkit.chapters.c08_loose_synchrony.task import LATE, Served
 
 Points = Sequence[tuple[float, float]]
@@ -42,7 +43,7 @@ def remedies(rated: Mapping[str, Sequence[float]]) -> Conclusion:
     return book.conclude(
         "With the rate as it is, the mean loss in the end is {plain:.2f}. With the root rule it is {root:.2f}, and "
         "with the rate over the staleness {inverse:.2f}.",
-        {"min(root, inverse) < 0.9 * plain": "The better of the two keeps the training on its way.",
+        {"min(root, inverse) < 0.9 * plain": "The better of the two rules lowers it clearly.",
          "True": "Here the rules bring nothing, for the gradients are not old enough."},
         {"inverse == plain": "(Most gradients here have a staleness of 1, and the rate over 1 is the rate as it is.)",
          "abs(inverse / root - 1) < 0.1": "The two rules do about equally well.",
@@ -66,17 +67,21 @@ def outer(
          "small_outer < small": "On average the outer step is ahead, but not with every seed.",
          "True": "Here it brings nothing."},
         "With a rate of {high:g} it is {large:.2f} against {large_outer:.2f}.",
-        {"large_outer > 1.02 * large": "There the ranks go far enough by themselves, and twice as far is too far.",
+        {"large_outer > 1.02 * large and apart": "There the ranks go far enough by themselves, and twice as far is too "
+         "far.",
+         "large_outer > 1.02 * large": "There the ranks go far enough by themselves. Going twice as far brings "
+         "nothing, and the mean is even worse, though the seeds' ranges overlap.",
          "True": "There it does no harm either."},
         {"large < small_outer": "And the lowest loss of all four belongs to the plain average with the large rate. So "
          "in a run as short as this one you would raise the rate of AdamW, and need no outer step.",
          "True": "The outer step with small inner steps is the best of all four."},
-        "DiLoCo is made for long runs in which that rate cannot be raised: it falls by a schedule, the models have up "
-        "to 400 million parameters, and a round has 500 steps. Its outer rate of 0.7 and momentum of 0.9 make a "
-        "lasting movement {far:g} times as large, once there have been some ten rounds.",
+        "DiLoCo's own runs are longer: models of up to 400 million parameters, and rounds of 500 steps. Its outer rate "
+        "of 0.7 and momentum of 0.9 make a lasting movement {far:g} times as large, once there have been some ten "
+        "rounds.",
         small=small, small_outer=small_outer, large=large, large_outer=large_outer, low=rates[0], high=rates[1],
         far=round(0.7 / (1 - 0.9), 9),
         whose=book.whose(outer_step), every=all(y < x for x, y in zip(*pairs[0], strict=True)),
+        apart=min(pairs[1][1]) > max(pairs[1][0]),
     )  # fmt: skip
 
 
@@ -94,8 +99,9 @@ def two_walks(signs: Points, helped: Points) -> Conclusion:
     )  # fmt: skip
 
 
-def links(rows: Sequence[Mapping[str, Any]], reached: Mapping[str, Sequence[float]], whole: str) -> Conclusion:
-    """Which method wins over which link, by how much, and who did not come to the target. reached: narrow, by seed."""
+def links(race: Race) -> Conclusion:
+    """Which method wins over which link, by how much, and who did not come to the target."""
+    rows, reached, whole = race.rows, race.reached, race.whole
     there = {name: some for name, some in reached.items() if max(some) < float("inf")}
     best = min(there, key=lambda name: sum(there[name]))
     top, power = (max(there.get(name, [0])) for name in ("top-k 1%", "PowerSGD rank 2"))
@@ -103,6 +109,7 @@ def links(rows: Sequence[Mapping[str, Any]], reached: Mapping[str, Sequence[floa
     first = {link: min(rows, key=lambda row, link=link: row[link])["method"] for link in names}  # type: ignore[misc]
     base = next(row for row in rows if row["method"] == whole)
     gain = {link: base[link] / min(row[link] for row in rows) for link in names}
+    there_too = base["far link"] / next(row["far link"] for row in rows if row["method"] == best)
     return book.conclude(
         "On the narrow link whole gradients need {low:.2f} to {high:.2f} s to come to the target. The quickest method "
         "is {best}, with {one:.2f} to {last:.2f} s.",
@@ -112,13 +119,18 @@ def links(rows: Sequence[Mapping[str, Any]], reached: Mapping[str, Sequence[floa
         {"late": "These did not come there with all three seeds: {late}.", "True": "All methods came there."},
         "On the far link the winner is {far}, {b:.1f} times as fast as whole gradients.",
         {"far != best": "So another bottleneck has another winner.", "True": "Here both links have the same winner."},
-        {"thin > base": "PowerSGD is slower there than whole gradients. It adds up one factor after the other, so it "
-         "pays the latencies of two sums in each step.", "True": ""},
+        {"far != best and too < 1": "There the winner of the narrow link, {best}, is slower than whole gradients, at "
+         "{too:.1f} times their speed.",
+         "far != best": "The winner of the narrow link comes to {too:.1f} times there.", "True": ""},
+        {"best == 'majority vote' and too < 1": "Each of its steps needs two exchanges, the votes and then the "
+         "outcome, and both pay the latency.", "True": ""},
+        {"thin > base": "PowerSGD is slower there than whole gradients, for it adds up one factor after the other, and "
+         "so pays the latencies of two sums in each step.", "True": ""},
         "If messages cost nothing at all, the best one would be {c:.2f} times as fast.",
-        {"c < 1.3": "There is little to gain then, and you keep whole gradients, which need no tuning.",
+        {"c < 1.15": "There is little to gain then, and you keep whole gradients, which need no tuning.",
          "True": "That is a difference in steps, and three seeds are few to believe it."},
         far=first["far link"], b=gain["far link"], c=gain["no link"], low=min(there[whole]), high=max(there[whole]),
         thin=next((row["far link"] for row in rows if row["method"] == "PowerSGD rank 2"), 0.0), base=base["far link"],
-        best=best, one=min(there[best]), last=max(there[best]), top=top, power=power,
+        best=best, too=there_too, one=min(there[best]), last=max(there[best]), top=top, power=power,
         late=", ".join(name for name in reached if name not in there),
     )  # fmt: skip
