@@ -102,6 +102,8 @@ def test_of_two_buckets_in_another_order_those_of_one_size_are_mixed_in_silence_
     )
     of_seven = SimpleNamespace(world_size=7, spans=right.trace.spans, collectives=right.trace.collectives)
     assert order._in_bytes(loud, of_seven).endswith("rank 0 brought 199,936; the other ranks were not there yet.")
+    everybody = loud.replace("but rank 0 called", "but ranks 0 and 2 to 6 called")
+    assert order._in_bytes(everybody, of_seven).endswith("and ranks 0 and 2 to 6 brought 199,936.")
     said = order.outcomes({0: silent, 3: loud}, right).text
     assert "in the other order" in said and "The last two have different sizes" in said and said.count("- buckets") == 2
     said = order.outcomes({0: loud, 3: loud}, right).text

@@ -284,6 +284,7 @@ def step_by_size(
             if sizes[0] <= 1000 * kB <= sizes[-1]:
                 svg.line(x(1000 * kB), top + 20 + high, x(1000 * kB), top + 24 + high)
                 svg.text(x(1000 * kB), top + 37 + high, f"{kB} kB", 11, "middle")
+        svg.text(left + wide / 2, top + 54 + high, "size of a bucket (logarithmic)", 11, "middle")
         if mine is not None:
             svg.line(x(mine), top + 20, x(mine), top + 20 + high, "4 3")
             words = "your best" if panel == 0 else f"your best, {next(iter(links))}"
@@ -300,7 +301,7 @@ def step_by_size(
         ]
         rows += [{"link": name, "bucket, kB": n / 1e3, "run, ms": ms} for n, ms in dots.items()]
     svg.text(8, top + 14, "ms", 11)
-    return book.Figure("A step by the size of its buckets", "simulated", said, rows, svg.render(top + high + 48))
+    return book.Figure("A step by the size of its buckets", "simulated", said, rows, svg.render(top + high + 64))
 
 
 def _round_step(atleast: float) -> float:
@@ -346,8 +347,8 @@ def plan(parameters: float, computing: float, ranks: int, link: Link) -> tuple[s
     least, default_is_good = min(good), usual.seconds <= enough
     sizes = f"buckets of {format_bytes(least, 3)}"
     if len(good) > 1:
-        sizes = f"{len(good)} sizes of a bucket, from {format_bytes(least, 3)} to {format_bytes(max(good), 3)},"
-    tries = {} if default_is_good else {"the smallest of these" if len(good) > 1 else "the best size": good[least]}
+        sizes = f"buckets of {format_bytes(least, 3)} to {format_bytes(max(good), 3)}"
+    tries = {} if default_is_good else {f"of {format_bytes(least, 3)}": good[least]}
     tries |= {"PyTorch's default": usual, "a single one": model.step(2.0 * model.nbytes, link)}
     rows: list[Row] = [
         {"buckets": name, "number": len(step.buckets), "step, ms": step.seconds / MS, "exposed, ms": step.exposed / MS}

@@ -81,7 +81,7 @@ def _in_bytes(error: str, trace: Any) -> str:
     before = sum(c.rank == 0 and not c.nested and c.start < begun for c in trace.collectives())
     brought = [f"{int(count) * getattr(torch, dtype).itemsize:,}" for count, dtype in ((few, kind), (many, other_kind))]
     which = int(call) - before
-    named = len(re.findall(r"\d+", odd + others))
+    named = sum(int(b or a) - int(a) + 1 for a, b in re.findall(r"(\d+)(?: to (\d+))?", f"{odd}, {others}"))
     rest = "; the other ranks were not there yet" if named < trace.world_size else ""
     return (
         f"an error in the {ORDINALS.get(which, f'{which}th')} all-reduce of the step, because "
@@ -161,15 +161,16 @@ def outcomes(
     first, *_, last = (not isinstance(what, str) for what in came.values())
     wrong = sum(isinstance(what, str) or max(distances(what, right)) > 1e-6 for what in came.values())
     return book.conclude(
-        {"books": "With the *book's* `{name}`:\n\n", "True": ""},
+        {"books": "**Not yours yet.** With the *book's* `{name}`:\n\n", "True": ""},
         "\n".join(f"- {told(what, k, stage_c)}" for k, what in came.items()).replace("{", "{{").replace("}", "}}"),
         "\n\n",
         {
             "wrong == 0": "Both gradients are those of stage C.",
             "first": "The first two buckets have the same size, because the blocks of the model are alike. So no "
             "rank could notice that rank 1 had sent them in the other order: two all-reduces added the gradients of "
-            "one layer to those of another, without an error. The ranks do not even hold the same wrong gradient, so "
-            "the replicas drift apart.",
+            "one layer to those of another, without an error. The ranks do not even hold the same wrong gradient: in "
+            "either sum one part in {n} is of the wrong layer, but rank 1 puts the sums into the wrong places as well, "
+            "so there only its own part is right. The replicas drift apart.",
             "True": "At this width the first two buckets have different sizes, and labkit, which compares what the "
             "ranks bring, raises an error. If they had the same size, the gradients of one layer would be added to "
             "those of another without an error.",
@@ -181,6 +182,6 @@ def outcomes(
             "an error.",
             "True": "The last two differ as well.",
         },
-        wrong=wrong, first=first, last=last, name=by and by.__name__,
+        wrong=wrong, first=first, last=last, n=stage_c.trace.world_size, name=by and by.__name__,
         books=by is not None and book.whose(by) != "your",
     )  # fmt: skip
