@@ -1,7 +1,7 @@
 """Ring attention (Liu et al. 2023): a sequence too long for one device, and keys and values that go around.
 
-    y = ring_attention(q, k, v, positions, group)      # q, k, v: this rank's positions, (b, h, t, d); so is y
-    positions = zigzag(group.rank, group.size, length) # which ones: an early and a late piece, so that work is even
+    positions = [zigzag(r, group.size, length) for r in range(group.size)]  # of each rank: an early, a late piece
+    y = ring_attention(q, k, v, positions, group)  # q, k, v: those of this rank's positions, (b, h, t, d); so is y
 
 Attention is a weighted mean of the values. A rank sees only some of the keys at a time, so it keeps for each query the
 mean so far and the logarithm of the sum of exponentials behind it, lse. Two such means are joined exactly: each counts
@@ -28,7 +28,7 @@ from labkit.wire import Group
 
 def zigzag(rank: int, size: int, length: int) -> Tensor:
     """Of 2 N chunks the r-th, and the r-th from the end."""
-    chunks = torch.arange(length).chunk(2 * size)
+    chunks = torch.arange(length).tensor_split(2 * size)
     return torch.cat((chunks[rank], chunks[2 * size - 1 - rank]))
 
 

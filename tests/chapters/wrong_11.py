@@ -50,7 +50,7 @@ WRONG = {
         merged(LOG, "out + b * other"): "The first part was added whole",
         merged(LOG, "a[..., 0] * out + b * other"): "share a last dimension",
         merged("(lse.exp() + other_lse.exp()).log()", SUM): "exp(300) is larger than any float32",
-        merged(LOG, SUM, "lse + other_lse"): "the logarithm of the *product*",
+        merged(LOG, SUM, "lse + other_lse"): "the logarithm of the product",
         merged(LOG, SUM, "torch.maximum(lse, other_lse)"): "the smaller part is missing from it",
         merged(LOG, SUM, "lse"): "Yours is still that of the first part",
         merged(LOG, SUM, "both[..., None]"): "The mean should have the shape",
@@ -115,7 +115,7 @@ WRONG = {
         def zigzag(rank, size, length):
             c = torch.arange(length).tensor_split(2 * size)
             return torch.cat((c[2 * rank], c[2 * rank + 1]))
-        """: "the r-th *from the end*",
+        """: "the r-th from the end",
         """
         def zigzag(rank, size, length):
             c = torch.arange(length).tensor_split(2 * size)

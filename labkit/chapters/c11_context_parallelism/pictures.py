@@ -42,14 +42,22 @@ def pace(run: Any) -> str:
     formula = cost.ring_attention_seconds(n, length, layout, PAIR, 0.0)
     if most > 1.02 * least:
         said = f"Rank {work.index(least)} computes {least} pairs and rank {work.index(most)} {most}; evenly shared, it "
-        said += f"would be {even:g} each."
+        said += f"would be {even:g} each. So rank {work.index(least)} is idle for {1 - least / most:.0%} of the time."
     else:
         said = f"Every rank computes {even:g} pairs." if least == most else "Every rank computes nearly as many pairs."
     return f"{said} The run took {took}; by the formula it takes {format_seconds(formula, 3)} (emulated)."
 
 
 def timeline(run: Any) -> book.Figure:
-    return book.timeline(run.trace, title="When each rank computes", arrows=False)
+    """What each rank does. A rank that has nothing more to do is not there any more, so the parts are of all time."""
+    works = [rank["compute"] / run.trace.duration for rank in run.trace.step_breakdown()]
+    least, most = works.index(min(works)), works.index(max(works))
+    said = f"{len(works)} ranks over {format_seconds(run.trace.duration, 3)}. "
+    said += (
+        f"Every rank computes for {works[0]:.0%} of it." if max(works) - min(works) < 0.005 else
+        f"Rank {most} computes for {works[most]:.0%} of it, and rank {least} for {works[least]:.0%}."
+    )  # fmt: skip
+    return book.timeline(run.trace, title="When each rank computes", arrows=False, sentence=said)
 
 
 def slowdown(times: Mapping[str, float], size: int, length: int) -> book.Figure:

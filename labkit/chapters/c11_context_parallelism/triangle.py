@@ -38,9 +38,11 @@ def _round(
         pace = f"rank {busy[0]} has most, {most} pairs"
         if len(busy) > 1:
             pace = f"{len(busy)} of {n} ranks compute {most} pairs each"
+            less = {pairs for pairs in work[i] if 0 < pairs < most}
+            pace += f", and others {min(less)}" + (f" to {max(less)}" if len(less) > 1 else "") if less else ""
     elif not most:  # a short window, or other texts: what has come may be read by nobody
         pace, idle = "no rank has anything to compute, and the blocks only travel on", []
-    said = f"Round {i} of {len(work)}: {pace}"
+    said = f"Round {i} of 0 to {len(work) - 1}: {pace}"
     if idle:
         named = f"rank{'s' * (len(idle) > 1)} {', '.join(map(str, idle))}"
         said += f", and {named} {'have' if len(idle) > 1 else 'has'} nothing to compute"

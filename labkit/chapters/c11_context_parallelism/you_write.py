@@ -70,7 +70,7 @@ def _say_what_is_wrong(student: Reader, got: Part, left: Part, right: Part, whol
         why = next((said for wrong, said in slips if _near(out, wrong, ROUGH)), "")
         student.expect(False, "With {scores} the joined mean is not that of all keys. {why}", scores=scores, why=why)
     sums = (
-        (left[1] + right[1], "Yours is the sum of the two logarithms, which is the logarithm of the *product*."),
+        (left[1] + right[1], "Yours is the sum of the two logarithms, which is the logarithm of the product."),
         (torch.maximum(left[1], right[1]), "Yours is the larger of the two, which is close, but the smaller part is "
          "missing from it."),
         (left[1], "Yours is still that of the first part."),
@@ -245,7 +245,7 @@ def _as_zigzag(student: Reader, every: Sequence[Any], want: Sequence[Tensor], n:
     student.expect(
         max(work) <= 1.2 * min(work) or n == 1,
         "{about} every position has one rank, but rank {busy} has {most} pairs to compute and rank {idle} only "
-        "{least}. Give each rank the r-th chunk and the r-th *from the end*.",
+        "{least}. Give each rank the r-th chunk and the r-th from the end.",
         about=about, busy=work.index(max(work)), most=max(work), idle=work.index(min(work)), least=min(work),
     )  # fmt: skip
     down = [rank for rank, got in enumerate(every) if bool((got.diff() < 0).any())]
