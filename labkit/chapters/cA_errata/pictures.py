@@ -161,10 +161,9 @@ def by_formula(nbytes: float, size: int) -> dict[str, float]:
 def both_directions() -> book.Figure:
     """NVLink as its data sheet counts it, beside a port of InfiniBand, as a ring uses them."""
     whole, port = 900.0, slow_sync.PORT / 1e9
-    said = "A ring sends to one neighbour and receives from the other; the dashed directions stay unused. So of the "
-    said += f"{whole:.0f} GB/s of a data sheet it "
-    said += f"sends with {whole / 2:.0f}: {whole / 2 / port:.0f} times a port of {port:.0f} GB/s, and not "
-    said += f"{whole / port:.0f} times."
+    said = "A ring receives from one neighbour and sends to the other, so both directions of a GPU are at work. The "
+    said += f"{whole:.0f} GB/s of a data sheet are their sum. What it sends is {whole / 2:.0f} GB/s: "
+    said += f"{whole / 2 / port:.0f} times a port of {port:.0f} GB/s, and not {whole / port:.0f} times."
     svg = Page("What a ring uses of a link", said)
     y = heading(svg, "quoted", said) + 14
     wires = (("NVLink", whole / 2, "counted in both directions"), ("InfiniBand HDR", port, "counted in one direction"))
@@ -177,12 +176,10 @@ def both_directions() -> book.Figure:
         thick = max(2.0, 16 * one / (whole / 2))
         for x, what in ((258, "receives"), (425, "sends")):
             head = max(8.0, thick)
-            svg.line(x + 4, y + 18, x + 92 - head, y + 18, width=thick, colour=NODE)
-            svg.arrow_head(x + 91, y + 18, 1, 0, head)
-            svg.line(x + 14, y + 34, x + 91, y + 34, dash="4 3")  # the other direction, which a ring does not use
-            svg.arrow_head(x + 4, y + 34, -1, 0, 8.0)
+            svg.line(x + 4, y + 24, x + 92 - head, y + 24, width=thick, colour=NODE)
+            svg.arrow_head(x + 91, y + 24, 1, 0, head)
             svg.text(x + 47, y + 2, what, 11, "middle")
-            svg.text(x + 47, y + 54, f"{one:.0f} GB/s", 11, "middle")
+            svg.text(x + 47, y + 46, f"{one:.0f} GB/s", 11, "middle")
         y += 84
     rows = [{"link": name, "GB/s in one direction": one, "data sheet": how} for name, one, how in wires]
     return book.Figure("What a ring uses of a link", "quoted", said, list(rows), svg.render(y - 20))
@@ -369,5 +366,6 @@ def plane(two_level: TwoLevel) -> book.Figure:
         svg.text(place(size, SLOWEST)[0], top + TALL + 17, f"{size} GB", 11, "middle")
     for part in (0.2, 0.6, 1.0):
         svg.text(LEFT - 6, place(0, part)[1] + 5, f"{part:.0%}", 11, "end")
-    svg.text(LEFT + wide / 2, top + TALL + 36, "message; upwards the speed of the uplinks", 11, "middle")
+    svg.text(LEFT + wide / 2, top + TALL + 36, "size of the message", 11, "middle")
+    svg.text(LEFT + wide - 8, top + TALL - 10, "upwards: speed of the uplinks", 11, "end")
     return book.Figure(svg.title, "simulated", said, list(rows), svg.render(top + TALL + 48))
