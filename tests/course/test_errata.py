@@ -130,7 +130,7 @@ def test_no_percentage_does_what_the_digits_do():
     )
     rule, table = shown.box.children
     rule.value = "within 20 %"
-    assert "lets 6" in table.value and table.value.index(">1104<") < table.value.index(">4000<"), "the nearest first"
+    assert "lets 5" in table.value and table.value.index(">1104<") < table.value.index(">4000<"), "the nearest first"
 
 
 def test_a_line_names_the_inputs_from_which_its_number_follows():
