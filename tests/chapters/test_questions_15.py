@@ -73,6 +73,6 @@ def test_what_is_said_of_wider_domains_and_of_sixteen_nodes_is_so() -> None:
 
 
 def test_where_no_cut_is_possible_the_planner_says_why() -> None:
-    racks = panels.cluster("14 racks NVL72")  # 1,008 GPUs, and no batch of the panel has a factor of 7 and two of 3
+    racks = planner.nvl72_cluster(14)  # 1,008 GPUs, and no batch of the panel has a factor of 7 and two of 3
     with pytest.raises(ValueError, match="no plan is possible for Llama 3 8B on 1008 GPUs .* take a multiple of"):
         panels.chosen(planner.search(MODELS["Llama 3 8B"], racks, 1024), 2)

@@ -76,7 +76,7 @@ def machines() -> book.Player:
     words = []
     for name, machine, inside in (
         ("8-GPU node", dgx_node(2), f"{parts.gpus} GPUs, every one a hop from every other through NVSwitch"),
-        ("NVL72", nvl72(2), "72 GPUs of one rack on one NVLink network"),
+        ("GB300 NVL72", nvl72(2), "72 GPUs of one rack on one NVLink network"),
         ("CloudMatrix 384", cloudmatrix384(2), "384 NPUs, in 48 nodes of 8, on one unified bus"),
     ):
         fast, slow = machine.levels
@@ -84,8 +84,8 @@ def machines() -> book.Player:
                      "outside (GB/s a GPU)": slow.bandwidth / GB,
                      "times": fast.bandwidth / slow.bandwidth})  # fmt: skip
         words.append(
-            f"{name}: {inside}. A GPU sends {format_bandwidth(fast.bandwidth, 3)} inside, and "
-            f"{format_bandwidth(slow.bandwidth, 3)} to the outside: {fast.bandwidth / slow.bandwidth:.3g} times less."
+            f"{name}: {inside}. Each sends {format_bandwidth(fast.bandwidth, 3)} inside, which is "
+            f"{fast.bandwidth / slow.bandwidth:.3g} times the {format_bandwidth(slow.bandwidth, 3)} to the outside."
         )
     frames = [(_node(words[0], parts), words[0])]
     frames.append((_grid(words[1], 18, 4, "18 trays of 4 GPUs (and 2 CPUs)"), words[1]))

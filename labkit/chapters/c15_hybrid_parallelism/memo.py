@@ -20,7 +20,7 @@ def critique(
     one = planner.estimate(model, cluster, plan, costs=found.costs)
     points = [
         ("Does it fit?", _fits(found, one)), ("How long is a step?", " ".join(planner.explained(one)[:2])),
-        ("Do the links carry it?", _links(one)), ("Is the pipeline full?", _bubble(plan)),
+        ("Do the links carry it?", _links(one)), ("Is the pipeline full?", _bubble(one)),
         ("What is faster?", (_faster if reveal else _how_far)(found, one)), ("What does it cost?", _price(one, tokens)),
         ("What stops when one GPU dies?", _blast(plan)),
     ]  # fmt: skip
@@ -39,13 +39,25 @@ def _fits(found: Search, one: planner.Estimate) -> str:
 
 def _links(one: planner.Estimate) -> str:
     checks = planner.bandwidth_check(one)
-    return " ".join(map(planner.bandwidth_sentence, checks)) if checks else "Nothing is sent."
+    said = " ".join(map(planner.bandwidth_sentence, checks)) if checks else "Nothing is sent."
+    trusting = one.plan.sharding in ("zero3", "hsdp") and one.plan.replicas > 1
+    return said + (
+        " That gathering hides so well is the model's most generous assumption: measure it before you trust this plan."
+        if trusting else ""
+    )  # fmt: skip
 
 
-def _bubble(plan: Plan) -> str:
+def _bubble(one: planner.Estimate) -> str:
+    plan = one.plan
     if plan.pipeline == 1:
         return "There is no pipeline, so there is no bubble."
     idle = bubble_fraction(plan.pipeline, plan.microbatches, plan.chunks)
+    if plan.schedule.startswith("zb"):
+        return (
+            f"In 1F1B {plan.microbatches} microbatches on {plan.pipeline} stages would leave {idle:.1%} of the "
+            f"pipeline's time idle. The zero-bubble schedule fills a part of it with gradients of the weights, and "
+            f"what stages still wait is {one.parts['pipeline'] / one.seconds:.1%} of the step."
+        )
     return (
         f"{plan.microbatches} microbatches on {plan.pipeline} stages leave {idle:.1%} of the pipeline's time idle, "
         f"and twice as many would leave {bubble_fraction(plan.pipeline, 2 * plan.microbatches, plan.chunks):.1%}."
@@ -79,12 +91,16 @@ def _price(one: planner.Estimate, tokens: float) -> str:
     run = one.run(tokens)
     price = (
         f"no price of this GPU, {one.cluster.gpu.name}, is at hand" if one.cluster.price is None
-        else f"{run['dollars'] / 1e6:,.2f} million dollars {one.cluster.price_said}".replace("$", "&#36;")  # no formula
+        else f"{_dollars(run['dollars'])} {one.cluster.price_said}".replace("$", "&#36;")  # no formula
     )  # fmt: skip
     return (
         f"{tokens / 1e9:,.0f} billion tokens take {format_seconds(3600 * run['hours'], 3)} without a failure, "
-        f"{run['hours'] * one.plan.gpus:,.0f} GPU-hours ({price}), and {run['megawatt-hours']:,.0f} MWh for the GPUs."
+        f"{run['hours'] * one.plan.gpus:,.0f} GPU-hours ({price}), and {run['megawatt-hours']:,.3g} MWh for the GPUs."
     )
+
+
+def _dollars(price: float) -> str:
+    return f"{price / 1e6:,.2f} million dollars" if price >= 1e5 else f"{price:,.0f} dollars"
 
 
 def _blast(plan: Plan) -> str:
@@ -96,8 +112,12 @@ def _blast(plan: Plan) -> str:
             "Others wait, unless replicas may fail by themselves (chapter 19)."
         )
     copy = f"A copy of the model is spread over {replica} GPUs" if replica > 1 else "Every GPU has a copy of the model"
+    state = (
+        "" if plan.sharding == "plain" or plan.replicas == 1 else
+        "Its part of the optimizer's state lies nowhere else, so that must come from a checkpoint. "
+    )  # fmt: skip
     return (
-        f"{copy}, so if one GPU dies, 1 of {plan.replicas} copies is gone. "
+        f"{copy}, so if one GPU dies, 1 of {plan.replicas} copies is gone. {state}"
         "Everybody else waits, unless replicas may fail by themselves (chapter 19)."
     )
 

@@ -18,7 +18,8 @@ from labkit.cost.units import GB, format_seconds
 Run = Callable[..., Any]
 CLUSTERS: dict[str, Callable[[], Cluster]] = {
     "64 A100": lambda: planner.a100_cluster(64), "1,024 A100": lambda: planner.a100_cluster(1024),
-    "1,024 H100": lambda: planner.h100_cluster(1024), "14 racks NVL72": lambda: planner.nvl72_cluster(14),
+    "1,024 H100": lambda: planner.h100_cluster(1024),
+    "16 racks, 64 GPUs of each": lambda: planner.b200_cluster(1024, 64),
     "3 CloudMatrix 384": lambda: planner.cloudmatrix_cluster(3),
 }  # fmt: skip
 NETWORKS = {"full": 1.0, "fat tree 4 : 1": 4.0}

@@ -64,10 +64,10 @@ def links(checks: Mapping[tuple[str, str], AxisCheck], microbatches: int = 64) -
     return book.conclude(
         "At the full rate of NVLink the sums of TP 8 would take {inside:.0%} of the time of computing, and as software "
         "sends them it is {waits:.0%}. With TP 16 a part of each sum must leave the node. (The table counts only that "
-        "part, which goes over the slower links.) A step then waits {longer:.2g} times as long, although half as many "
-        "stages mean only twice as many layers on a rank. Messages between stages take "
-        "{hop:.1%}. This axis is so modest that stages are what one puts furthest apart: Alibaba's network HPN lets "
-        "only pipelines cross from one pod to another, where links are shared "
+        "part, which goes over the slower links.) A step then waits {longer:.2g} times as long. Half as many stages "
+        "mean twice as many layers on a rank, which explains a factor of 2; the rest is the slow link. Messages "
+        "between stages take {hop:.1%}. This axis is so modest that stages are what one puts furthest apart: "
+        "Alibaba's network HPN lets only pipelines cross from one pod to another, where links are shared "
         "([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265), chapter 21).\n\n"
         "And the data axis? A gradient is final only when the last microbatch has added to it, so its sum can hide "
         "behind the backward pass of this one microbatch and no other. With {m} microbatches in a step that is not "
@@ -160,7 +160,8 @@ def shift(domains: Mapping[int, Estimate], theirs: Estimate, thin: Mapping[str, 
         "{many} GPUs in a domain, the best step goes from {first:.2f} to {last:.2f} s, and the plan from {before} "
         "to {after}.",
         {"stages > 1 and stages_after == 1": "The pipeline has disappeared. With ZeRO-3 all GPUs share the state, so "
-         "parameters must be gathered, and most of that stays inside the domains now. It used to be too slow.",
+         "parameters must be gathered, and most of that stays inside the domains now. In smaller "
+         "domains it goes over the network, and is too slow.",
          "True": "The stages have gone from {stages} to {stages_after}."},
         {"first_lost == last_lost": "After computing, most time goes to {first_lost}, before and after. That is the "
          "next limit.",

@@ -13,6 +13,9 @@ from labkit.course.errata import Erratum, erratum, groups
 from labkit.course.errors import CourseError
 
 TITLES = {
+    "half-the-gpus": "price of 512 GPUs for 19 hours",
+    "twenty-or-nine": "all-reduce, InfiniBand over NVLink",
+    "where-warmup-begins": "learning rate at the first step of a warmup",
     "another-drop": "samples lost with a smaller batch",
     "ceiling-of-three": "speed of 8 GPUs over one",
     "daily-checkpoint": "work lost at a failure",
