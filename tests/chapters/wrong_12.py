@@ -98,7 +98,7 @@ WRONG = {
         through(order="torch.arange(len(expert_m))"): "Sort the rows by their expert",
         through(which="expert_m"): "Sort the rows by their expert before they leave",
         through(out="(expert_m % group.size).bincount(minlength=group.size)"): "expert e is on rank `e // per_rank`",
-        through(back="out, into"): "on the way back it is the other way round",
+        through(back="out, into"): "On the way back the two lists change places",
         through(end="collectives.all_gather(y[:1], group); r = torch.empty_like(y); r[order] = y; return r"): (
             "sends everything to everybody"
         ),

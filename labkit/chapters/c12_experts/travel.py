@@ -74,6 +74,6 @@ def _moment(
             told = [f"{c} to rank {s}" if len(counts) <= 4 else f"{c}" for s, c in enumerate(counts[r])]
             svg.text(min(x + 14, 440), y + 18, "counts: " + ", ".join(told), 10.5)
         y += 46
-    note = "2.5: row 5 of rank 2. e3: its expert is number 3. A thick frame: computed."
+    note = "1.5: row 5 of rank 1. e3: its expert is number 3. A thick frame: computed."
     svg.text(8, y + 10, note, 10.5)
     return svg.render(y + 20)

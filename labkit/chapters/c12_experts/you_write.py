@@ -394,7 +394,7 @@ def _of_expert(got: float, own: float, everybody: float, twins: float, n: int, k
         own / n: "an expert's gradient was divided, but not summed over `twins`, which saw other tokens.",
         twins: "an expert's gradient is a sum over the tokens of all ranks, and was not divided: `/= group.size`.",
         own: "an expert's gradient is as it was. Sum it over `twins`, and divide it by `group.size`.",
-        twins / k: f"an expert's gradient was divided by the {k} rank(s) that hold it. It has the tokens of all {n} "
+        twins / k: f"an expert's gradient was divided by the {k} that hold it. It has the tokens of all {n} "
         "already, so divide by `group.size`.",
         twins / n / n: "an expert's gradient is divided twice.",
     }

@@ -106,7 +106,7 @@ def recommender(ranks: int = 4) -> book.Player:
     """One step of a DLRM on some ranks: which part is copied, which is cut, and what travels."""
     title = "A recommender on its ranks"
     said = (
-        "Every rank has all of the two perceptrons, and a part of every table. It reads a part of the batch.",
+        "Every rank has all of the two perceptrons, and a part of the tables. It reads a part of the batch.",
         "Pull: ids go to the owners of their rows, and the rows come back. This is an all-to-all.",
         "Each rank computes its own examples: dense features, products of all pairs of vectors, a logit, the loss.",
         "Push: the gradients of rows go to the owners, who update only these rows. This is an all-to-all again.",

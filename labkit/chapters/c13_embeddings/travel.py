@@ -86,7 +86,8 @@ def _piled(
         svg.text(x, y + band / 2, f"{so_far[r]:,} rows, {so_far[r] / total:.0%}", 11.5)
         svg.text(x, y + band / 2 + 14, f"by Zipf's law {law[r]:.0%}", 10.5)
     y = top + n * band + 12
-    held = {"range": "neighbouring ids, the popular ones first", "modulo": f"every {n}th id, the popular ones first",
+    nth = {2: "second", 3: "third"}.get(n, f"{n}th")
+    held = {"range": "neighbouring ids, the popular ones first", "modulo": f"every {nth} id, the popular ones first",
             "columns": "its columns of all ids, the popular ones first",
             "one rank": "rank 0 has all of them, the popular ones first"}[one.placement]  # fmt: skip
     svg.text(LEFT, y, f"from left to right: a rank's rows ({held})", 11)
@@ -146,5 +147,5 @@ def _moment(words: str, rows: Sequence[Sequence[Cell]], by: str, kind: str, n: i
                 svg.text(x + wide / 2, y + 36, f"for {asker}", 9, "middle")
             x += wide
         y += 46
-    svg.text(8, y + 10, "round: an id. With corners and a thick frame: the row of this id. 'for 2': rank 2 asks.", 10.5)
+    svg.text(8, y + 10, "round: an id. With corners and a thick frame: the row of this id. 'for 1': rank 1 asks.", 10.5)
     return svg.render(y + 20)

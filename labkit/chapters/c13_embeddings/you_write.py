@@ -211,8 +211,8 @@ def _sums_are_right(student: Reader, got_ids: Tensor, got: Tensor, ids: Tensor, 
         (last, "only its last gradient is there. `total[inverse] += g` reads each place once and writes it again and "
          "again, so equal ids overwrite one another: use `index_add_`."),
         (first, "only its first gradient is there: equal ids are to be added."),
-        (total / times[:, None], "its gradients were averaged. The loss is a sum over the batch's examples, so the "
-         "gradients of equal ids are added."),
+        (total / times[:, None], "its gradients were averaged. The row was used several times, and its gradient "
+         "is the sum of what comes back from each use."),
         (torch.zeros_like(total), "nothing was added up: does your tensor change?"),
     )  # fmt: skip
     why = next((said for wrong, said in slips if bool((got - wrong).abs().max() < NEAR)), "the sum is another one.")
