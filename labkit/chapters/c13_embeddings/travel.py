@@ -46,7 +46,7 @@ def piles(run: Any) -> book.Player:
         frames.append((_piled(title, said, _counted(some, n), most, so_far, law, told[0], run.trace.badge), said))
     rows = [{"rank": r, "asked for (rows)": served[r], "share": served[r] / max(1, sum(served)),
              "Zipf's law": law[r]} for r in range(n)]  # fmt: skip
-    return book.play(frames, title=title, badge=run.trace.badge, rows=rows, begin=MOMENTS - 1)
+    return book.play(frames, title=title, badge=run.trace.badge, rows=rows, still=MOMENTS - 1, begin=0)
 
 
 def shares_by_law(one: Told, n: int) -> list[float]:
