@@ -12,7 +12,7 @@ from course.sample import SAMPLE
 
 from labkit import book
 from labkit.book.frontend import VIEW
-from labkit.book.reading.ending import what_next
+from labkit.book.reading.ending import _beginning, what_next
 from labkit.book.reading.records import RECORD
 from labkit.course import chapter_file
 
@@ -342,6 +342,7 @@ def test_the_end_says_what_was_done_and_what_to_read_next(monkeypatch: pytest.Mo
     said = repr(chapter.finish())
     assert "Predictions: 1 of 3 made, 0 skipped, in all your runs." in said
     assert "Questions: 1 of 14 right, 1 at the first try. Still open: “" in said and " and 9 more." in said
+    assert _beginning("The recipe of `two_level_seconds`, _now_") == "“The recipe of two_level_seconds, now”"
     assert "“16 ranks all-reduce 250 MB through rank 0. How ...”" in said
     assert "“Data parallel ranks skip the all-reduce in one step ...”" in said
     assert "Read next: chapter 4, Data parallelism" in said

@@ -34,6 +34,7 @@ from labkit.book import (
 from labkit.book.drawing.boxes import Box, merged
 from labkit.book.drawing.figure import PLOTLY
 from labkit.book.drawing.style import KINDS, SERIES
+from labkit.book.drawing.svg import Svg
 from labkit.book.timelines.failed import after_failure
 from labkit.book.timelines.timelines import NAMES, Scene, _milliseconds
 from labkit.book.timelines.timelines_plotly import spec
@@ -508,3 +509,9 @@ def test_ranks_that_had_not_come_to_the_failed_call_are_told_apart() -> None:
     )
     failure = Failure("raised", 3, "ValueError", "bad", "", -1, 0.1, {}, {0: [3], 1: [0], 2: [3]})
     assert after_failure(failure, 4).sentence.endswith("In the end all of them wait for rank 3.")
+
+
+def test_entries_of_a_key_stay_apart():
+    svg = Svg(200, "a key", "two entries")
+    svg.text(8, 20, "thick: now   thin: before")
+    assert ">thick: now\u2003thin: before<" in svg.render(40), "a browser makes one space of three"

@@ -1,5 +1,6 @@
 """The panels of appendix A: what they ask, what they answer to a number, a code or a story of the reader's."""
 
+import re
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -243,6 +244,17 @@ def test_the_verdict_says_what_hangs_on_our_tolerance_and_what_each_story_gives_
     assert "have to run at 30% to 46%" in told and "not have expected its 239.8 ms" in told
     monkeypatch.setattr(suspects, "NEAR", 0.02)
     assert "Of these 14 stories 6 fit." in str(suspects.at_their_word(two_level_seconds)), "63 % hangs on the tolerance"
+
+
+def test_the_page_names_settings_that_are_stories():
+    told = suspects.left().text
+    ((one, eight),) = re.findall(
+        r"with ([\d.]+) GB one flat ring .* With ([\d.]+) GB and uplinks at 60%", told, re.DOTALL
+    )
+    *_, flat, rings = suspects.RECIPES
+    for size, recipe in ((one, flat), (eight, rings)):
+        assert "in both meanings" in suspects.story(two_level_seconds, float(size), 60, recipe).verdict
+    assert "eight rings need 35 ms" in suspects.counter().text and "done after 30 ms" in suspects.counter().text
 
 
 def test_a_page_that_goes_on_with_the_books_function_does_not_call_it_the_readers():

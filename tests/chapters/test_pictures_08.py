@@ -186,6 +186,7 @@ def test_a_rule_that_changes_nothing_is_not_praised():
 
 
 def test_what_three_quoted_runs_cost():
-    eight, bsp, ssp = task.bills()
+    single, eight, bsp, ssp = task.bills()
+    assert single["dollars"] == pytest.approx(100_000 * 0.4 / 3600 * 3) and single["dollars"] < eight["dollars"]
     assert eight["dollars"] == pytest.approx(12_800 * 0.46 * 8 / 3600 * 3)
     assert bsp["seconds a step"] == pytest.approx(0.58) and ssp["times as fast"] == pytest.approx(38.1, abs=0.01)

@@ -54,3 +54,27 @@ def test_losses_that_are_equal_have_a_place_on_a_scale_of_powers_of_ten() -> Non
     figure = pictures.losses([3.0, 2.0], {"apart": [3.0, 2.01]})
     assert [row["apart"] for row in figure.rows] == pytest.approx([-8, -2])
     assert "apart: at most 1.0e-02 away, and 0.0e+00 in the first step" in figure.sentence
+
+
+def test_the_ring_sends_less_on_few_ranks_and_ulysses_on_many_as_the_page_says() -> None:
+    rows = {row["ranks"]: row for row in pictures.by_ranks().rows}
+    less = {n: rows[n]["ring, 8 heads of keys"] < rows[n]["Ulysses, 8 heads of keys"] for n in (2, 8, 16, 64)}
+    assert less == {2: True, 8: True, 16: False, 64: False}, "64 / 8 ranks are the border"
+    assert all(row["ring, 64 heads of keys"] >= row["Ulysses, 64 heads of keys"] for row in rows.values())
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
+def test_a_rank_that_has_nothing_more_to_do_is_idle(layout: str) -> None:
+    def share(group):  # type: ignore[no-untyped-def]
+        context = ContextParallel(group, layout=layout, pair_seconds=1e-6)
+        context.attention(*(context.cut(x, dim=2) for x in drawn(48)))
+        return context.positions, context.mask, layout
+
+    run = labkit.launch(share, 4, clock="virtual")
+    works = [int((positions + 1).sum()) for positions, *_ in run.results]
+    if layout == "contiguous":
+        assert f"So rank 0 is idle for {1 - works[0] / works[3]:.0%} of the time." in pictures.pace(run)
+        assert f"and rank 0 for {works[0] / works[3]:.0%}." in pictures.timeline(run).sentence
+    else:
+        assert "idle" not in pictures.pace(run) and "Every rank computes for 100%" in pictures.timeline(run).sentence

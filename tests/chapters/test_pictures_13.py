@@ -24,6 +24,13 @@ def test_hot_rows_are_praised_only_where_they_save_time():
     assert said.endswith("By modulo a step takes 10 ms without hot rows, and hot rows save nothing.")
 
 
+def test_what_a_rank_of_a_recommender_keeps_at_home_does_not_travel():
+    recommender = pictures.archetypes()[1]
+    touched, ranks = 1e-5 * pictures.TABLE, pictures.RANKS
+    each = touched / pictures.ROW / ranks * (ranks - 1) / ranks  # rows that others own, of one rank
+    assert recommender["sent by a rank or client"] == f"{each * (cost.ID_BYTES + 2 * pictures.ROW) / 1e6:.3g} MB"
+
+
 @pytest.mark.ranks
 @pytest.mark.parametrize(("servers", "kilobytes"), [(1, 100), (4, 1)])
 def test_where_a_ring_and_servers_change_places_is_where_their_formulas_do(servers, kilobytes, monkeypatch):

@@ -83,6 +83,15 @@ def test_a_memo_is_answered_point_by_point() -> None:
     assert told.count("\n- **") == 6 and "Yes: the fullest GPU holds" in told and "percent slower" in told
     assert "4.5% of the pipeline's time idle" in told  # 3 of 67
     assert memo.critique(model, cluster, dataclasses.replace(plan, tensor=3), 1e9).startswith("**It cannot run.**")
+    assert "optimizer's state lies nowhere else" in told and "generous assumption" not in told
+    tight = memo.critique(model, cluster, dataclasses.replace(plan, schedule="zb_h1"), 1e7)
+    waits = planner.estimate(model, cluster, dataclasses.replace(plan, schedule="zb_h1"))
+    assert f"what stages still wait is {waits.parts['bubble'] / waits.seconds:.1%} of the step" in tight
+    assert "0.00 million" not in tight and " dollars " in tight and "and 0 MWh" not in tight
+    gathers = dataclasses.replace(
+        plan, tensor=1, pipeline=1, data=256, microbatches=2, sharding="zero3", recompute="full"
+    )
+    assert "hides so well is the model's most generous assumption" in memo.critique(model, cluster, gathers, 1e9)
     other = dataclasses.replace(plan, microbatches=65)
     assert (
         "**That is another job.** Your plan has 520 sequences"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from labkit import Link, book, cost
@@ -255,3 +259,26 @@ def test_what_they_may_share_is_no_answer(typed: str) -> None:
     assert not told.right and (typed == "the weather") is told.why.startswith(
         "“the weather” is not it. Two things decide"
     )
+
+
+@pytest.mark.parametrize(
+    ("each", "seldom", "even", "says"),
+    [
+        (3.27, 4.07, 4.08, "brings hardly more progress"),
+        (3.48, 3.96, 4.37, "does bring more, but not as much as four updates"),
+        (3.48, 3.96, 3.70, "large sum, which"),
+        (3.9, 3.5, 4.4, "In so short a run it does not show"),
+    ],
+)
+def test_accumulation_is_told_for_every_result(each: float, seldom: float, even: float, says: str) -> None:
+    """The cell as it stands, on losses that runs of some widths and seeds have had."""
+    cells = json.loads((Path(__file__).parents[2] / "notebooks/04_data_parallelism.ipynb").read_text())["cells"]
+    (source,) = ["".join(cell["source"]) for cell in cells if cell["id"] == "accumulate-cost"]
+    steps, trace = 8, SimpleNamespace(sends=[SimpleNamespace(src=0, step=1, nbytes=1000)])
+    every = SimpleNamespace(results=[({16: each, 4: even}, 1)], trace=trace)
+    fourth = SimpleNamespace(results=[({16: seldom}, 4)], trace=trace)
+    before, _, conclusion = source.partition("book.conclude(")
+    names = {"cost": cost, "book": book, "every": every, "fourth": fourth, "steps": steps, "world_size": 4,
+             "config": SimpleNamespace(num_parameters=1000)}  # fmt: skip
+    exec(before, names)
+    assert says in eval("book.conclude(" + conclusion, names).text

@@ -29,6 +29,7 @@ STEP = 0.01  # seconds of the virtual clock that a gradient takes when nothing i
 BATCH, RATE, OFTEN = 16, 0.6, 0.2  # examples of a worker; the rate of an averaged gradient; how often one is late
 WIDTHS = (64, 32, 10)
 BILLS = [
+    ("1 GPU", 1, 100_000, 0.0),
     ("8 workers, BSP", 8, 12_800, 0.15),
     ("64 workers, BSP", 64, 1_720, 0.45),
     ("64 workers, SSP", 64, 2_100, 0.25),

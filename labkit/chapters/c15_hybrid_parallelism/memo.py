@@ -40,7 +40,8 @@ def _fits(found: Search, one: planner.Estimate) -> str:
 def _links(one: planner.Estimate) -> str:
     checks = planner.bandwidth_check(one)
     said = " ".join(map(planner.bandwidth_sentence, checks)) if checks else "Nothing is sent."
-    trusting = one.plan.sharding in ("zero3", "hsdp") and one.plan.replicas > 1
+    trusting = any(check.axis == "data" and check.waited < 0.2 * check.alone for check in checks)
+    trusting = trusting and one.plan.sharding in ("zero3", "hsdp")
     return said + (
         " That gathering hides so well is the model's most generous assumption: measure it before you trust this plan."
         if trusting else ""
@@ -56,7 +57,7 @@ def _bubble(one: planner.Estimate) -> str:
         return (
             f"In 1F1B {plan.microbatches} microbatches on {plan.pipeline} stages would leave {idle:.1%} of the "
             f"pipeline's time idle. The zero-bubble schedule fills a part of it with gradients of the weights, and "
-            f"what stages still wait is {one.parts['pipeline'] / one.seconds:.1%} of the step."
+            f"what stages still wait is {one.parts['bubble'] / one.seconds:.1%} of the step."
         )
     return (
         f"{plan.microbatches} microbatches on {plan.pipeline} stages leave {idle:.1%} of the pipeline's time idle, "

@@ -111,6 +111,43 @@ def table(two_level: TwoLevel) -> book.Table:
     return book.Table(rows, caption="simulated: bandwidth only, no latency")
 
 
+def counter() -> book.Conclusion:
+    """What the counter may mean, now that no suspect explains the time."""
+    ports = slow_sync.flat_seconds() / slow_sync.RANKS_PER_NODE
+    return book.conclude(
+        "No suspect explains the {seen:.0f} ms for {size:.0f} GB. (The eight rings need {rings:.0f} ms, and not an "
+        "eighth of {flat:.1f}: their ports would be done after {ports:.0f} ms, but each GPU passes {inside} of the "
+        "eight rings on inside its node, and for that NVLink needs longer.) So let us use the counter. The file says "
+        "that it was read during the phase between the nodes. If so, it shows how fast an uplink sends. But a switch "
+        "counts bytes over an interval, and perhaps this interval was as long as the whole all-reduce. In that case "
+        "the counter shows an average, with the time in which the uplink rests. How much lower is this average? The "
+        "picture shows a run in which nothing is wrong at all.",
+        seen=1e3 * slow_sync.OBSERVED, size=slow_sync.GRADIENT / GB, rings=1e3 * slow_sync.rings_seconds(),
+        flat=1e3 * FLAT, ports=1e3 * ports, inside=slow_sync.RANKS_PER_NODE - 1,
+    )  # fmt: skip
+
+
+def left() -> book.Conclusion:
+    """What is left of the file's conclusion, that the library cannot be using a flat ring."""
+    part, seen = slow_sync.UPLINK_FRACTION, slow_sync.OBSERVED
+    slow_rings = max(1 / (part * slow_sync.RANKS_PER_NODE) * slow_sync.flat_seconds(1), slow_sync.rings_seconds(1))
+    return book.conclude(
+        "What is left of the conclusion of the file, that the library cannot be using a flat ring?\n\n"
+        "- **One flat ring** is far too slow for {size:.0f} GB, and so is a hierarchical all-reduce through a single "
+        "port. But with {one:.2f} GB one flat ring over uplinks at {part:.0%} takes the {seen:.0f} ms, and shows the "
+        "counter in both meanings.\n"
+        "- **Eight flat rings**, one for each port, are not ruled out either, and NCCL does build several rings. With "
+        "{eight:.0f} GB and uplinks at {part:.0%} they have the time, and the counter in both meanings. What makes an "
+        "all-reduce fast here are the ports, and not the hierarchy, as chapter 3 shows for two nodes.\n"
+        "- **Slow uplinks** are not proven. With {size:.0f} GB something else would have to be slow as well. With a "
+        "larger message they are enough, if the counter shows a speed. If it shows an average, which is not what "
+        "the file says, even healthy uplinks may be enough, provided that NVLink sends {one_way:.0f} GB/s in one "
+        "direction.",
+        size=slow_sync.GRADIENT / GB, part=part, seen=1e3 * seen, one=part * slow_sync.message_bytes(seen) / GB,
+        eight=seen / slow_rings / GB, one_way=ONE_WAY / 2 / GB,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Story:
     """What a recipe takes with some settings, and what it leaves of the file's two facts.
