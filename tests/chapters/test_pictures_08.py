@@ -117,6 +117,15 @@ def test_the_names_of_the_contest_do_not_cover_each_other():
     assert len({row["method"] for row in figure.rows}) == len(methods.ways(4, you_write.with_feedback, print))
 
 
+def test_a_race_has_a_target_that_whole_gradients_reach():
+    long = [(k / 10, 2.0 - 0.1 * k) for k in range(15)]
+    race = methods.race({"whole": [long, long], "late": [long, [(9.0, 2.0)]]}, {"whole": 0.5, "late": 0.5})
+    assert race.target == pytest.approx(1.0) and [row["method"] for row in race.rows] == ["whole"]
+    assert race.rows[0]["far link"] == 0.5 * 4 * 12, "four steps a point, and the twelfth is below 1"
+    short = [[(0.1, 2.2), (0.2, 2.1), (0.3, low)] for low in (2.0, 1.5)]  # the mean of the last is 1.75
+    assert methods.race({"whole": short}, {"whole": 0.5}).seconds("whole") == pytest.approx(0.3)
+
+
 def test_links_are_told_by_the_fastest_method():
     rows = [{"method": "whole", "narrow link": 4.0, "far link": 4.0, "no link": 1.0},
             {"method": "few bytes", "narrow link": 1.0, "far link": 4.0, "no link": 1.1},
