@@ -1,4 +1,4 @@
-"""An explorer: sliders for the assumptions of a model, and what the model says of them, in words and as a table.
+"""An explorer: sliders for the assumptions of a model, and what the model says: words and a table, or a picture.
 
 With a reader in front of it: native ranges of a `Form`, reachable from the keyboard. Without one: the assumptions as
 they stand, and the same words and numbers. `set` moves the sliders from Python.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from labkit.book.drawing.figure import Figure
 from labkit.book.drawing.style import checked_badge
 from labkit.book.drawing.tables import Row, Table
 from labkit.book.forms import Form
@@ -45,7 +46,7 @@ class Slider:
         return int(value) if value == int(value) else value
 
 
-Answer = Callable[..., "tuple[str, Iterable[Row]]"]
+Answer = Callable[..., "tuple[str, Iterable[Row]] | Figure"]
 
 
 class Explorer:
@@ -105,11 +106,15 @@ class Explorer:
         return None
 
     def _update(self) -> None:
-        said, rows = self._answer(**self.settings)
+        answer = self._answer(**self.settings)
+        self._figure = answer if isinstance(answer, Figure) else None
+        said, rows = (answer.sentence, answer.rows) if isinstance(answer, Figure) else answer
         self._said, self._rows = said, list(rows)
 
     def _html(self) -> str:
-        return f"<p>{escape(self._said)}</p>{self.table().html()}"
+        if self._figure is None:
+            return f"<p>{escape(self._said)}</p>{self.table().html()}"
+        return f"<p>{escape(self._said)} ({self.badge})</p>{self._figure.image()}"
 
     def __repr__(self) -> str:
         return self.text
@@ -121,7 +126,7 @@ class Explorer:
 def explorer(title: str, sliders: Mapping[str, Slider], answer: Answer, badge: str = "simulated") -> Explorer:
     """Sliders, and below them what `answer` says of where they are.
 
-    answer(name=value, ...) -> (a sentence, rows of a table); it is called at each move, so it should take less than a
-    second.
+    answer(name=value, ...) -> (a sentence, rows of a table), or a Figure; it is called at each move, so it should take
+    less than a second.
     """
     return Explorer(title, sliders, answer, badge)

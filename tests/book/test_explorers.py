@@ -71,3 +71,13 @@ def test_a_slider_that_cannot_move_is_refused():
         Slider("GPUs", 8, 64, 9, 8)
     with pytest.raises(ValueError, match="slider or more"):
         book.explorer("nothing", {}, double)
+
+
+def test_an_answer_may_be_a_picture():
+    def drawn(n):
+        return book.bars({"size": {"one": n, "two": 2 * n}}, unit="", sentence=f"There are {n} & more.")
+
+    explorer = book.explorer("Drawn", {"n": Slider("n", 1, 9, 1)}, drawn).set(n=3)
+    seen = explorer.form.item("seen")["feedback"]
+    assert "There are 3 &amp; more. (simulated)" in seen and "<img alt=" in seen and "<table" not in seen
+    assert "There are 3 & more." in explorer.text and explorer.table()[1]["size"] == 6

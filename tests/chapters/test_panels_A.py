@@ -277,6 +277,28 @@ def test_the_picture_of_the_case_is_of_the_readers_own_function():
     assert "46% busy" in pictures.phases(two_level_seconds).sentence
 
 
+def test_the_case_keeps_what_was_found_and_the_plane_shows_it():
+    case = panels.slow_sync(two_level_seconds)
+    assert "No story that fits has been found yet." in repr(case)
+    assert "circle" not in pictures.plane(two_level_seconds, case.found.values()).svg
+    for size, uplinks, recipe in ((3.55, 60, 0), (3.56, 60, 0), (3, 100, 0), (6, 60, 4)):
+        case.set(size, uplinks, panels.Case.recipes[recipe])
+    assert case.tally.count("GB,") == 2 and "3.55 GB, uplinks at 60%" in case.tally and "in both meanings" in case.tally
+    assert case.tally in case._html()
+    figure = pictures.plane(two_level_seconds, case.found.values())
+    assert figure.svg.count("<circle") == 2 and "circles are the stories that you have found" in figure.sentence
+
+
+@pytest.mark.ranks
+def test_a_program_that_was_edited_is_not_told_as_the_sources():
+    opening = panels.three_ways(
+        lambda group, way=pictures.TEXT: collectives.all_reduce(torch.ones(8400), group, algorithm="ring")
+    )
+    told = str(opening.told())
+    assert "sends exactly as much as plain data parallelism, and the program of the table exactly as much." in told
+    assert "any number of ranks" not in told and "has `step` been changed?" in told
+
+
 def test_an_agrees_that_stops_is_told_for_which_number():
     from labkit.chapters.cA_errata import you_write
 

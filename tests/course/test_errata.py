@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import labkit
-from labkit import book, cost
-from labkit.chapters.cA_errata import agreeing, apart, panels, pictures
+from labkit import book, collectives, cost
+from labkit.chapters.cA_errata import agreeing, apart, panels, pictures, sliding
 from labkit.chapters.cA_errata.drawing import WIDTH
 from labkit.chapters.cA_errata.you_write import agrees, two_level_seconds
 from labkit.course import appendix_header, errata, load
@@ -175,14 +175,43 @@ def test_a_claim_does_not_say_its_number_twice():
     assert pictures.claimed(LINES["bound-without-rate"]).endswith("(2 times).")
 
 
-def test_the_drawings_of_memory_and_of_failures_have_the_numbers_of_their_lines():
-    memory, failure = pictures.one_gpu(), pictures.one_failure()
-    held = sum(row["bytes on one GPU"] for row in memory.rows if row[""] == "ZeRO-1")
-    assert held / 1e9 == pytest.approx(LINES["zero1-on-eighty"].claim().found)
-    assert sum(row["minutes"] for row in failure.rows) == pytest.approx(18)
-    assert f"{LINES['rejoin-left-out'].claim().found:.1f}% of the 18 minutes" in failure.sentence
-    assert "80.1%" in failure.sentence
-    assert "702 GB" in memory.sentence and "2.73 GB" in memory.sentence
+def test_the_sliders_of_memory_and_of_failures_begin_at_the_numbers_of_their_lines():
+    memory, failure = panels.memory(), panels.failures()
+    row = next(row for row in memory.table() if row[""] == "ZeRO-1")
+    assert sum(row[f"{item} (GB)"] for item in sliding.ITEMS) == pytest.approx(
+        LINES["zero1-on-eighty"].claim().found, 1e-4
+    )
+    assert sum(row["minutes"] for row in failure.table()) == pytest.approx(18)
+    assert f"{LINES['rejoin-left-out'].claim().found:.1f}% is done" in failure.text
+    assert "80.1% is done" in failure.set(rejoin=0).text and "89.8%" in failure.set(rejoin=100, every=50).text
+    assert "702 GB of the 175B" in memory.text and "2.73 GB" in memory.text
+    assert "In 80 GB fit: ZeRO-3." in memory.set(gpus=35).text and "None of the four fits" in memory.set(gpus=34).text
+    assert "fit: no sharding, ZeRO-1, ZeRO-2, ZeRO-3" in memory.set(gpus=1, billions=5).text
+    assert "None of the four" in memory.set(billions=6).text
+
+
+def test_no_time_of_messages_makes_both_sentences_of_the_cliff_right():
+    told = panels.efficiency()
+    assert "on 614 GPUs" in told.text and told.text.count("does not hold") == 2
+    assert "so the first sentence holds" in told.set(messages=0.22).text and "it does not hold" in told.text
+    assert "so the first sentence does not hold" in told.set(messages=0.26).text and "so it holds" in told.text
+    hundredths = [told.set(messages=k / 100).text for k in range(5, 401)]
+    assert not any("sentence holds" in text and "so it holds" in text for text in hundredths)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (4, 1), (4, 2)])
+def test_a_piece_of_the_gradient_is_summed_with_those_who_have_the_same(tp, pp):
+    (source,) = ["".join(cell["source"]) for cell in CELLS if cell["id"] == "pieces"]
+    names = {"torch": torch, "collectives": collectives}
+    exec(source.partition("panels.")[0], names)
+    run = labkit.launch(names["gradient_sum"], 8, tp, pp)
+    said, same = pictures.piece(run, tp, pp).sentence, 8 // (tp * pp)
+    nbytes = 4 * 840_000 // (tp * pp)
+    sent = cost.ring_all_reduce_bytes(nbytes, same) if same > 1 else 0
+    assert all(0 <= each - sent < 400 for each in run.trace.bytes_sent())
+    assert ("no sum to make" in said) == (same == 1) and ("whole model" in said) == (tp * pp == 1)
+    assert ("5.88 MB" in said) == (tp * pp != 8) or "whole gradient among all 8 would be 5.88 MB" in said
 
 
 @pytest.mark.ranks
@@ -261,8 +290,11 @@ def test_the_notebook_shows_every_group_under_its_name_and_all_questions():
     assert texts[0] == appendix_header("A")
     headings = re.findall(r"^## \d+ (.+)$", "\n".join(texts), flags=re.MULTILINE)
     assert set(groups().values()) - {groups()["small"]} <= set(headings)
-    shown = [kind for text in texts for kind in re.findall(r'^findings\("(\w+)"\)$', text)]
-    assert shown == list(groups())
+    assert "pictures.everything()" in texts and 'findings("case")' in texts
+    assert [name for name, _ in pictures.everything()] == [name for id, name in groups().items() if id != "case"]
+    folded = pictures.everything()._repr_markdown_()
+    assert "<summary>Bytes and bandwidth: all 10 findings</summary>" in folded and "of this group" not in folded
+    assert sum(len(lines) for _, lines in pictures.everything()) + len(pictures.lines("case")) == len(LINES)
     asked = [id for text in texts for id in re.findall(r'chapter\.quiz\("(.+)"\)', text)]
     assert sorted(asked) == sorted(load_chapter(APPENDIX.name).questions)
     (line,) = [text for text in texts if text.startswith("line: str")]
@@ -306,7 +338,7 @@ def test_the_questions_come_before_every_table():
         and id not in ("quiz-case", "quiz-suspect", "quiz-unmarked")
         and not id.endswith("-page")
     ]
-    assert max(map(ids.index, asked)) < min(map(ids.index, groups()))
+    assert max(map(ids.index, asked)) < ids.index("all-findings") < ids.index("case-lines")
 
 
 @pytest.mark.parametrize(
@@ -358,7 +390,8 @@ def test_an_appendix_without_a_field_is_refused():
 
 
 def test_pictures_have_large_dark_text_on_white():
-    for figure in (pictures.both_directions(), pictures.one_gpu(), pictures.one_failure()):
+    moved = (sliding.held(175, 1024), sliding.held(1, 1), sliding.scaling(3.5), sliding.one_failure(18, 100, 12))
+    for figure in (pictures.both_directions(), *moved):
         sizes = [float(size) for size in re.findall(r'<text[^>]* font-size="([\d.]+)"', figure.svg)]
         assert len(sizes) == figure.svg.count("<text ") and min(sizes) >= 13.5, "none has the size that others have"
         right = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', figure.svg)

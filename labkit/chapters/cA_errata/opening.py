@@ -76,11 +76,14 @@ class Opening(Panel):
             )
         table, text = times.values()
         return book.conclude(
-            "On {ranks} ranks the program of the text sends {text:.3g} times as much as plain data parallelism, and "
-            "the program of the table",
+            "On {ranks} ranks the program of the text sends",
+            {"abs(text - 1) < 0.001": "exactly as much as plain data parallelism,",
+             "True": "{text:.3g} times as much as plain data parallelism,"},
+            "and the program of the table",
             {"abs(table - 1) < 0.001": "exactly as much.", "True": "{table:.3g} times as much."},
-            "It is the same with any number of ranks, because the program of the table sends "
-            "$2\\,\\frac{{N-1}}{{N}}$ of the gradient and that of the text $3\\,\\frac{{N-1}}{{N}}$.",
+            {"abs(text - 1.5) < 0.001 and abs(table - 1) < 0.001": "It is the same with any number of ranks, because "
+             "the program of the table sends $2\\,\\frac{{N-1}}{{N}}$ of the gradient and that of the text "
+             "$3\\,\\frac{{N-1}}{{N}}$.", "True": ""},
             {"chosen is None": "", "chosen == truth": "You expected that.", "True": "You expected something else."},
             {"text > 1.01 and abs(table - 1) < 0.01": "So the two sentences cannot describe the same program. Both "
              "programs exist: PyTorch's `ZeroRedundancyOptimizer` under DDP works as the text says, and the ZeRO paper "

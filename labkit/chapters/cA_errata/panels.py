@@ -14,6 +14,7 @@ from labkit.chapters.cA_errata.computing import changeable as changeable, comput
 from labkit.chapters.cA_errata.counting import counted as counted, found_by as found_by
 from labkit.chapters.cA_errata.judging import Agrees, judge as judge
 from labkit.chapters.cA_errata.opening import three_ways as three_ways
+from labkit.chapters.cA_errata.sliding import efficiency as efficiency, failures as failures, memory as memory
 from labkit.course import errata
 from labkit.course.errata import Erratum, groups
 from labkit.course.errors import did_you_mean
@@ -27,25 +28,40 @@ class Case(Panel):
     def __init__(self, two_level: suspects.TwoLevel) -> None:
         super().__init__()
         self.two_level = two_level
+        self.found: dict[tuple[str, str], tuple[str, float, float]] = {}
         self.set(3, 100)
 
     def set(self, gigabytes: float, uplinks: float, recipe: str = recipes[0]) -> Case:
         """Other settings."""
         self.story = suspects.story(self.two_level, gigabytes, uplinks, recipe)
+        self.at = (recipe, gigabytes, uplinks / 100)
+        if self.story.fits:
+            self.found.setdefault((recipe, self.story.counter), self.at)
         return self
+
+    @property
+    def tally(self) -> str:
+        """The stories that the reader has found, one for each recipe and meaning of the counter."""
+        if not self.found:
+            return "No story that fits has been found yet."
+        each = [
+            f"{size:.2f} GB, uplinks at {part:.0%}, {recipe} ({counter})"
+            for (recipe, counter), (_, size, part) in self.found.items()
+        ]
+        return f"Found so far: {'; '.join(each)}."
 
     def __repr__(self) -> str:
         facts = [
             f"  {'fits' if fits else 'does not fit':12}  {what}: {n}" for what, (fits, n) in self.story.facts.items()
         ]
-        return "\n".join([pictures.times(self.story).text, *facts, self.story.verdict])
+        return "\n".join([pictures.times(self.story).text, *facts, self.story.verdict, self.tally])
 
     def _html(self) -> str:
         rows = "".join(
             f"<li>{'✓ fits' if fits else '✗ does not fit'}: {escape(what)} ({escape(n)})</li>"
             for what, (fits, n) in self.story.facts.items()
         )
-        rows += f"<li><b>{escape(self.story.verdict)}</b></li>"
+        rows += f"<li><b>{escape(self.story.verdict)}</b></li><li>{escape(self.tally)}</li>"
         return f'{pictures.times(self.story).svg}<ul role="status" aria-live="polite">{rows}</ul>'
 
     def _made(self) -> Any:
@@ -101,6 +117,13 @@ def apart(kind: object, agrees: Agrees = by_its_digits) -> Apart | pictures.Said
     if name not in groups():
         return pictures.Said(f"There is no group {kind!r}{did_you_mean(name, groups())}.")
     return Apart([errata()[id] for id in one_line.pencils() if errata()[id].kind == name], agrees)
+
+
+def pieces(gradient_sum: Any) -> book.Workbench:
+    """What a rank sends of a model that is cut into stages and tensor-parallel parts."""
+    controls = {"tp": [1, 2, 4], "pp": [1, 2]}
+    title = "How much of the gradient does a rank send?"
+    return book.workbench(gradient_sum, controls, [pictures.piece], title=title, ranks=8, transport="local")
 
 
 ALONE, PIPED = "each by itself", "one after the other"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from labkit import book, cost
@@ -100,6 +101,26 @@ def lines(kind: str) -> Lines | Said:
     return Lines(sorted((e for e in errata().values() if e.kind == name), key=_far, reverse=True))
 
 
+class Groups(tuple[tuple[str, Lines], ...]):
+    """All groups but the case's, each folded below its heading in the appendix."""
+
+    def _repr_markdown_(self) -> str:
+        return "\n\n".join(
+            lines._repr_markdown_().replace("All", f"{name}: all", 1).replace(" of this group", "", 1)
+            for name, lines in self
+        )
+
+    def __repr__(self) -> str:
+        return "\n\n".join(f"{name}\n\n{lines!r}" for name, lines in self)
+
+
+def everything() -> Groups:
+    """Every finding, by groups, for reference."""
+    return Groups(
+        (name, group) for kind, name in groups().items() if kind != "case" and isinstance(group := lines(kind), Lines)
+    )
+
+
 def _far(entry: Erratum) -> float:
     """How far off a line is: its factor, up or down. Where there is none, something is said of nothing."""
     return math.inf if entry.factor is None else abs(math.log(entry.factor))
@@ -158,6 +179,29 @@ def by_formula(nbytes: float, size: int) -> dict[str, float]:
     return {PLAIN: ring, TABLE: ring, TEXT: ring + ring / 2}  # broadcasts of all parts send what an all-gather does
 
 
+def piece(run: Any, tp: int, pp: int) -> book.Figure:
+    """What a rank sends when a model is cut into tp x pp pieces, beside one that is not cut.
+
+    A rank returns the bytes of the gradient of its piece.
+    """
+    pieces, ranks = tp * pp, len(run.results)
+    nbytes = pieces * run.results[0]
+    each, whole = sum(run.trace.bytes_sent()) / ranks, cost.ring_all_reduce_bytes(nbytes, ranks)
+    same = ranks // pieces
+    said = f"A rank holds {f'1/{pieces} of the model' if pieces > 1 else 'the whole model'}, as "
+    said += (
+        f"{same - 1} other{'s do' if same != 2 else ' does'}, and it sent {bytes_text(each)}. "
+        if same > 1
+        else (f"no other does, so it has no sum to make: the {each:.0f} bytes that it sent are those of `split`. ")
+    )
+    if pieces > 1:
+        said += f"The whole gradient among all {ranks} would be {bytes_text(whole)}."
+    formula = cost.ring_all_reduce_bytes(nbytes / pieces, same) if same > 1 else 0.0
+    name = f"TP {tp}, PP {pp}"
+    values = {"the formula": {"the whole gradient": whole, name: formula}, "this run": {name: each}}
+    return book.bars(values, title="Bytes that a rank sends", sentence=said)
+
+
 def both_directions() -> book.Figure:
     """NVLink as its data sheet counts it, beside a port of InfiniBand, as a ring uses them."""
     whole, port = 900.0, slow_sync.PORT / 1e9
@@ -183,66 +227,6 @@ def both_directions() -> book.Figure:
         y += 84
     rows = [{"link": name, "GB/s in one direction": one, "data sheet": how} for name, one, how in wires]
     return book.Figure("What a ring uses of a link", "quoted", said, list(rows), svg.render(y - 20))
-
-
-def one_gpu() -> book.Figure:
-    """What one of 1,024 GPUs holds of 175B by ZeRO-1 and by ZeRO-3, item by item, beside the size of a GPU."""
-    params, size, room = 175e9, 1024, 80 * GB
-    parts = cost.state_parts(params)
-    items = (("parameters", parts.parameters), ("gradients", parts.gradients), ("optimizer", parts.optimizer))
-    sharded = {"ZeRO-1": (2,), "ZeRO-3": (0, 1, 2)}
-    held = {
-        name: [(what, n / (size if k in cut else 1)) for k, (what, n) in enumerate(items)]
-        for name, cut in sharded.items()
-    }
-    whole = {name: sum(n for _, n in of) for name, of in held.items()}
-    said = f"By ZeRO-1 one of {size:,} GPUs holds {bytes_text(whole['ZeRO-1'])} of the 175B: only the optimizer is "
-    said += f"divided. A GPU of {bytes_text(room)} would need the other two items divided as well, as ZeRO-3 does: "
-    said += f"{bytes_text(whole['ZeRO-3'])}."
-    svg = Page("What one GPU holds", said)
-    y = heading(svg, "simulated", said) + 26
-    left, scale, top = 70.0, (WIDTH - 90) / (1.02 * max(whole.values())), y - 8
-    for name, of in held.items():
-        svg.text(8, y + 20, name, 12, bold=True)
-        x = left
-        for k, (what, n) in enumerate(of):
-            look, width = series(k), n * scale
-            svg.rect(x, y, width, 32, fill=look.colour, hatch=look.hatch, hover=f"{what}: {bytes_text(n)}")
-            if width > 120:
-                svg.text(x + width / 2, y + 47, f"{what}, {bytes_text(n)}", 11, "middle")
-            x += width
-        if whole[name] < room:
-            svg.text(left + room * scale + 8, y + 20, f"all three, {bytes_text(whole[name])}", 11)
-        y += 66
-    svg.line(left + room * scale, top, left + room * scale, y - 20, dash="6 4", width=2)
-    svg.text(left + room * scale, top - 5, f"a GPU of {bytes_text(room)}", 11, "middle")
-    looks = [(what, series(k).colour, series(k).hatch) for k, (what, _) in enumerate(items)]
-    bottom = legend(svg, y - 6, looks)
-    rows = [{"": name, "item": what, "bytes on one GPU": n} for name, of in held.items() for what, n in of]
-    return book.Figure("What one GPU holds", "simulated", said, list(rows), svg.render(bottom))
-
-
-def one_failure() -> book.Figure:
-    """The 18 minutes from one failure of a replica to the next: nobody works, 11 of 12 work, or all."""
-    every, recovery, stall, replicas, rejoin = 18.0, 10.0, 3.0, 12, cost.rejoin_stall_seconds() / 60
-    parts = (("nobody works", stall, 0.0), ("11 of 12 work", recovery - stall - rejoin, (replicas - 1) / replicas),
-             ("nobody works", rejoin, 0.0), ("all 12 work", every - recovery, 1.0))  # fmt: skip
-    share = cost.fault_tolerant_effective_time(every, recovery, stall, replicas, rejoin)
-    without = cost.fault_tolerant_effective_time(every, recovery, stall, replicas)
-    said = f"What is filled is effective: {share:.1%} of the {every:.0f} minutes. If the replica came back without a "
-    said += f"stall, it would be {without:.1%}, and this rounds to the 80 % of the source."
-    svg = Page("From one failure to the next", said)
-    top = heading(svg, "simulated", said) + 14
-    x, scale, tall = 8.0, (WIDTH - 16) / every, 60
-    for what, minutes, part in parts:
-        look = series(1 if part == 1 else 0)
-        svg.rect(x, top, minutes * scale, tall, dash="2 3")
-        svg.rect(x, top + tall * (1 - part), minutes * scale, tall * part, fill=look.colour, hatch=look.hatch)
-        svg.text(x + minutes * scale / 2, top + tall + 15, what, 10.5, "middle")
-        svg.text(x + minutes * scale / 2, top + tall + 31, f"{minutes:.3g} minutes", 10.5, "middle")
-        x += minutes * scale
-    rows = [{"what": what, "minutes": minutes, "works": f"{part:.0%}"} for what, minutes, part in parts]
-    return book.Figure("From one failure to the next", "simulated", said, list(rows), svg.render(top + tall + 42))
 
 
 def idle(run: Any) -> str:
@@ -333,14 +317,20 @@ LEFT, TALL = 62, 230  # pixels of the plane of all stories: left of it, and its 
 SLOWEST, LARGEST = 0.2, 9.0  # what its axes end with: a part of the uplinks' speed, and GB
 
 
-def plane(two_level: TwoLevel) -> book.Figure:
-    """Every story that takes the time that was seen: a curve for each recipe, thick where the counter fits as well."""
+def plane(two_level: TwoLevel, found: Iterable[tuple[str, float, float]] = ()) -> book.Figure:
+    """Every story that takes the time that was seen: a curve for each recipe, thick where the counter fits as well.
+
+    found: what the reader has found: recipe, size of the message in GB, and the uplinks' part of their speed.
+    """
+    found = list(found)
     rows = suspects.stories(two_level)
     said = (
         f"On each curve a recipe takes the {1e3 * slow_sync.OBSERVED:.0f} ms that were seen. It is thick where the "
         f"counter fits, in one meaning or the other. At {slow_sync.GRADIENT / GB:.0f} GB, where the expected times "
         "come out, no curve is thick."
     )
+    if found:
+        said += f" The {'circle is the story' if len(found) == 1 else 'circles are the stories'} that you have found."
     svg = Page("All stories that take the time that was seen", said)
     names = list(suspects.RECIPES)
     top = legend(svg, heading(svg, "simulated", said), [(n, series(k).colour, "") for k, n in enumerate(names)]) + 6
@@ -360,6 +350,9 @@ def plane(two_level: TwoLevel) -> book.Figure:
                 _, *counter = suspects.story(two_level, size, 100 * middle, name).facts.values()
                 thick = any(fits for fits, _ in counter)
                 svg.line(x1, y1, x2, y2, width=7 if thick else 2, colour=series(k).colour)
+    for _, size, part in found:
+        x, y = place(size, part)
+        svg.add("circle", cx=x, cy=y, r=8, fill="none", stroke="#1a1a1a", stroke_width=2)
     x, _ = place(slow_sync.GRADIENT / GB, 1)
     svg.line(x, top, x, top + TALL, dash="6 4", width=1.5)
     for size in range(0, int(LARGEST) + 1, 2):

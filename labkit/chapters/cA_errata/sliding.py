@@ -1,0 +1,133 @@
+"""Sums of the sources with sliders for their inputs: what would have to be so, for the sentence to be right?"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from labkit import book, cost
+from labkit.book.drawing.style import series
+from labkit.book.drawing.units import bytes_text
+from labkit.chapters.cA_errata.drawing import WIDTH, Page, legend
+from labkit.cost.units import GB, MINUTE
+
+ROOM = 80 * GB  # of a GPU
+ITEMS = ("parameters", "gradients", "optimizer")
+STAGES = ("no sharding", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+COMPUTE, MESSAGES = 2.1 * 1024, 3.5  # GPU-seconds and seconds of a step of 175B, by source 003
+CLAIMS = ((4096, 0.70, "above 70 % on 4,096"), (8192, 0.50, "half from 8,192 on"))
+FEWEST, MOST = 256, 16_384  # GPUs, where the curve begins and ends
+
+
+def memory() -> Any:
+    """What a GPU holds by each stage of ZeRO, for any model on any number of GPUs."""
+    sliders = {
+        "billions": book.Slider("parameters, in billions", 1, 200, 175),
+        "gpus": book.Slider("GPUs", 1, 1024, 1024),
+    }
+    return book.explorer("What one GPU holds", sliders, held)
+
+
+def held(billions: float, gpus: int) -> book.Figure:
+    """The state of a model on one of some GPUs, by each stage of ZeRO, beside the size of a GPU."""
+    per = {name: cost.zero_state_parts(1e9 * billions, gpus, stage) for stage, name in enumerate(STAGES)}
+    fit = [name for name, parts in per.items() if parts.total <= ROOM]
+    said = f"On {'one GPU' if gpus == 1 else f'each of {gpus:,} GPUs'}, ZeRO-1 keeps {bytes_text(per['ZeRO-1'].total)} "
+    said += f"of the {billions:g}B, ZeRO-2 {bytes_text(per['ZeRO-2'].total)} and ZeRO-3 "
+    said += f"{bytes_text(per['ZeRO-3'].total)}. "
+    said += f"In {bytes_text(ROOM)} fit: {', '.join(fit)}." if fit else f"None of the four fits in {bytes_text(ROOM)}."
+    svg = Page("What one GPU holds", said)
+    left, top, whole = 96.0, 30.0, per[STAGES[0]].total
+    scale = (WIDTH - left - 12) / max(whole, 1.05 * ROOM)
+    for k, (name, parts) in enumerate(per.items()):
+        x, y = left, top + 44 * k
+        svg.text(8, y + 20, name, bold=name in fit)
+        for n, (item, nbytes) in enumerate(
+            zip(ITEMS, (parts.parameters, parts.gradients, parts.optimizer), strict=True)
+        ):
+            look, width = series(n), nbytes * scale
+            svg.rect(x, y, width, 30, fill=look.colour, hatch=look.hatch, hover=f"{item}: {bytes_text(nbytes)}")
+            x += width
+        if x < left + 0.72 * whole * scale:
+            svg.text(max(x, left + ROOM * scale) + 8, y + 20, bytes_text(parts.total))
+    edge = left + ROOM * scale
+    svg.line(edge, top - 6, edge, top + 168, dash="6 4", width=2)
+    svg.text(min(edge, WIDTH - 70), top - 11, f"a GPU of {bytes_text(ROOM)}", anchor="middle")
+    bottom = legend(svg, top + 182, [(item, series(n).colour, series(n).hatch) for n, item in enumerate(ITEMS)])
+    rows = [
+        {"": name, **{f"{item} (GB)": round(getattr(parts, item) / GB, 3) for item in ITEMS}}
+        for name, parts in per.items()
+    ]
+    return book.Figure("What one GPU holds", "simulated", said, list(rows), svg.render(bottom))
+
+
+def efficiency() -> Any:
+    """How much of a step is computing, by the number of GPUs and the messages that nothing hides."""
+    sliders = {"messages": book.Slider("messages that nothing hides", 0.05, 4, MESSAGES, 0.01, "s")}
+    return book.explorer("Which messages would the two sentences need?", sliders, scaling)
+
+
+def scaling(messages: float) -> book.Figure:
+    """The part of a step that is computing on 256 to 16,384 GPUs, and two claims of the source as places."""
+
+    def part(gpus: float) -> float:
+        return COMPUTE / gpus / (COMPUTE / gpus + messages)
+
+    half, at = COMPUTE / messages, part(4096)
+    said = f"With {messages:g} s of messages {at:.1%} of a step is computing on 4,096 GPUs, so the first sentence "
+    said += f"{'holds' if at > 0.7 else 'does not hold'}. Half of it is computing on {half:,.0f} GPUs, and the second "
+    said += f"sentence has 8,192, so it {'holds' if abs(half / 8192 - 1) < 0.01 else 'does not hold'}."
+    svg = Page("How much of a step is computing", said)
+    left, top, wide, tall = 56.0, 12.0, WIDTH - 70.0, 190.0
+
+    def place(gpus: float, share: float) -> tuple[float, float]:
+        return left + wide * math.log(gpus / FEWEST) / math.log(MOST / FEWEST), top + tall * (1 - share)
+
+    svg.rect(left, top, wide, tall, fill="none")
+    steps = [FEWEST * (MOST / FEWEST) ** (k / 60) for k in range(61)]
+    for a, b in zip(steps, steps[1:], strict=False):
+        svg.line(*place(a, part(a)), *place(b, part(b)), width=3, colour=series(0).colour)
+    for gpus, share, name in CLAIMS:
+        x, y = place(gpus, share)
+        svg.marker(x, y, "diamond", "#d55e00", 6)
+        svg.text(x - 10 if gpus == 8192 else x + 10, y + (20 if gpus == 8192 else -8), name, anchor="middle")
+    for gpus in (256, 1024, 4096, 16_384):
+        svg.text(place(gpus, 0)[0], top + tall + 17, f"{gpus:,}", anchor="middle" if gpus < MOST else "end")
+    for share in (0, 0.5, 1):
+        svg.text(left - 6, place(FEWEST, share)[1] + 5, f"{share:.0%}", anchor="end")
+    svg.text(left + wide / 2, top + tall + 36, "GPUs (each mark: four times as many)", anchor="middle")
+    svg.text(left + 8, top + tall - 10, "upwards: part of a step that is computing")
+    rows = [{"GPUs": gpus, "computing (%)": round(100 * part(gpus), 1)} for gpus in (256, 614, 1024, 4096, 8192, MOST)]
+    return book.Figure("How much of a step is computing", "simulated", said, list(rows), svg.render(top + tall + 46))
+
+
+def failures() -> Any:
+    """What is left of the time between two failures of a fleet of replicas."""
+    sliders = {
+        "every": book.Slider("a failure every", 10, 60, 18, unit="minutes"),
+        "rejoin": book.Slider("second stall, while the replica rejoins", 0, 200, cost.rejoin_stall_seconds(), 10, "s"),
+        "replicas": book.Slider("replicas", 2, 48, 12),
+    }
+    return book.explorer("From one failure to the next", sliders, one_failure)
+
+
+def one_failure(every: float, rejoin: float, replicas: int) -> book.Figure:
+    """From one failure of a replica to the next: nobody works, all but one work, or all."""
+    recovery, stall, one_less = 10.0, 3.0, (replicas - 1) / replicas
+    parts = [("nobody", stall, 0.0), (f"{replicas - 1} of {replicas}", recovery - stall - rejoin / MINUTE, one_less),
+             ("nobody", rejoin / MINUTE, 0.0), (f"all {replicas}", every - recovery, 1.0)]  # fmt: skip
+    share = cost.fault_tolerant_effective_time(every, recovery, stall, replicas, rejoin / MINUTE)
+    said = f"Of what {replicas} replicas could do in {every:g} minutes, {share:.1%} is done."
+    svg = Page("From one failure to the next", said)
+    x, top, scale, tall = 8.0, 10.0, (WIDTH - 16) / every, 60.0
+    for what, minutes, part in parts:
+        look, width = series(1 if part == 1 else 0), minutes * scale
+        svg.rect(x, top, width, tall, dash="2 3")
+        svg.rect(x, top + tall * (1 - part), width, tall * part, fill=look.colour, hatch=look.hatch)
+        if width > 52:
+            svg.text(x + width / 2, top + tall + 17, what, anchor="middle")
+            svg.text(x + width / 2, top + tall + 34, f"{minutes:.3g} min", anchor="middle")
+        x += width
+    svg.text(8, top + tall + 56, "Filled: what is done. White: what the failure costs. Below: who works, and how long.")
+    rows = [{"who works": what, "minutes": round(minutes, 3), "part": f"{part:.0%}"} for what, minutes, part in parts]
+    return book.Figure("From one failure to the next", "simulated", said, list(rows), svg.render(top + tall + 64))
