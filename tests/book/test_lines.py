@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from labkit import book
@@ -38,3 +40,13 @@ def test_a_line_of_zeros_stands_at_the_bottom():
 def test_nothing_to_draw_is_refused():
     with pytest.raises(ValueError, match="nothing to draw"):
         book.lines({"a": []})
+
+
+def test_steps_have_whole_ticks_and_tiny_numbers_no_prefix():
+    few = book.lines({"a": {1: 1e-16, 2: 2e-16, 3: 0.0}}, x="after step")
+    ticks = re.findall(r">(\d+\.?\d*)</text>", few.svg)
+    assert {"1", "2", "3"} <= set(ticks) and "1.5" not in ticks and few.spec["layout"]["xaxis"]["dtick"] == 1
+    assert few.spec["layout"]["yaxis"]["exponentformat"] == "power"
+    broken = book.lines({"a": {1.5: 1.0, 2: 2.0, 3: 0.5}})
+    assert "dtick" not in broken.spec["layout"]["xaxis"] and "exponentformat" not in broken.spec["layout"]["yaxis"]
+    assert "dtick" not in book.lines({"a": [1.0] * 40}).spec["layout"]["xaxis"]

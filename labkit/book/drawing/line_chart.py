@@ -69,9 +69,14 @@ def _in_words(drawn: Mapping[str, Line], x: str, y: str) -> str:
     return ". ".join(told) + "."
 
 
-def _ticks(low: float, high: float, about: int = 6) -> list[float]:
-    """Round numbers from `low` to `high`, about that many."""
-    raw = (high - low) / about
+def _counted(drawn: Mapping[str, Line]) -> bool:
+    """Whether the points stand at whole numbers, as steps do: then no tick stands between two of them."""
+    return all(a == int(a) for line in drawn.values() for a, _ in line)
+
+
+def _ticks(low: float, high: float, about: int = 6, least: float = 0.0) -> list[float]:
+    """Round numbers from `low` to `high`, about that many, at least `least` apart."""
+    raw = max((high - low) / about, least)
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(m * unit for m in (1, 2, 5, 10) if m * unit >= raw * (1 - 1e-9))
     return [k * step for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
@@ -112,7 +117,7 @@ def _picture(drawn: Mapping[str, Line], x: str, y: str, title: str, badge: str, 
     for b in _ticks(low, high):
         svg.line(LEFT, up(b), right, up(b), faint=True)
         svg.text(LEFT - 6, up(b) + 4, short(b), 11, "end")
-    for a in _ticks(left, last, 8):
+    for a in _ticks(left, last, 8, least=1.0 if _counted(drawn) else 0.0):
         svg.line(across(a), top, across(a), bottom, faint=True)
         svg.text(across(a), bottom + 16, short(a), 11, "middle")
     svg.text((LEFT + right) / 2, bottom + 34, x, 11.5, "middle")
@@ -145,5 +150,8 @@ def _spec(drawn: Mapping[str, Line], x: str, y: str, title: str, badge: str) -> 
                        "line": {"width": 1, "color": ON_COLOUR}},
         })  # fmt: skip
     heights = [b for line in drawn.values() for _, b in line]
-    upright = axis(y) if any(heights) else axis(y, range=_range(heights))
-    return plotly_spec(title, badge, data, 300, xaxis=axis(x), yaxis=upright, showlegend=True)
+    tiny = {"exponentformat": "power"} if 0 < max(map(abs, heights)) < 1e-3 else {}  # and no 20µ or 0.4f
+    upright = axis(y, **tiny) if any(heights) else axis(y, range=_range(heights))
+    places = [a for line in drawn.values() for a, _ in line]
+    flat = axis(x, dtick=1) if _counted(drawn) and max(places) - min(places) < 8 else axis(x)
+    return plotly_spec(title, badge, data, 300, xaxis=flat, yaxis=upright, showlegend=True)

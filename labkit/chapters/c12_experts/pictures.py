@@ -343,12 +343,14 @@ def shared_expert(after: Any, meanwhile: Any) -> book.Player:
     """A layer whose shared expert computes when the rows are back, and one in which it does while they travel."""
     late, early = (format_seconds(run.trace.duration, 3) for run in (after, meanwhile))
     saved = format_seconds(after.trace.duration - meanwhile.trace.duration, 3)
-    frames = []
+    frames, longest = [], max(run.trace.duration for run in (after, meanwhile))  # one axis for both
     for run, said in (
         (after, f"The shared expert works after the journey: the layer takes {late}."),
         (meanwhile, f"It works while rows travel: the layer takes {early}, so {saved} of its work are hidden."),
     ):
-        drawn = book.timeline(run.trace, step=1, title="A shared expert", arrows=False, sentence=said)
+        drawn = book.timeline(
+            run.trace, step=1, window=(0.0, longest), title="A shared expert", arrows=False, sentence=said
+        )
         frames.append((drawn.svg, said))
     rows: list[Row] = [{"shared expert": "afterwards", "layer": late}, {"shared expert": "meanwhile", "layer": early}]
     return book.play(frames, title="A shared expert", badge="emulated", rows=rows)
