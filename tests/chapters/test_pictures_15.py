@@ -8,9 +8,11 @@ import pytest
 
 import labkit
 from labkit import cost
-from labkit.chapters.c15_hybrid_parallelism import drawings, memo, panels, pictures, same, small
+from labkit.chapters.c15_hybrid_parallelism import doing, drawings, memo, panels, pictures, same, small
 from labkit.cost import planner
 from labkit.cost.planner import MODELS, Plan
+from labkit.parallel import HybridConfig
+from labkit.wire.recording.breakdown import length
 
 LINKS = small.network(8, nodes=4)
 
@@ -257,3 +259,32 @@ def test_the_first_picture_has_a_lane_for_each_stage(cut: tuple[int, int], lanes
     stages = [pictures._layout(run).coordinates(rank)["pp"] for rank in shown]
     assert sorted(stages) == list(range(lanes)), "one rank of each, and no stage twice"
     assert drawn.sentence == pictures.timeline(run).sentence, "the words are about all ranks"
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("cut", [small.cut(8, 2, 2, 4), small.cut(8, 1, 4, 4), small.cut(8, 2, data="fsdp")])
+def test_what_ranks_do_adds_up_to_the_step_and_no_moment_is_counted_twice(cut: HybridConfig) -> None:
+    run = labkit.launch(small.two_steps, 8, cut, clock="virtual", network=LINKS)
+    shares = doing.shares(run)
+    assert sum(shares.values()) == pytest.approx(small.seconds(run))
+    assert shares["computing"] == pytest.approx(small.busy(run) * small.seconds(run))
+    assert (shares["tensor"] > 0) == (cut.tp > 1) and (shares["pipeline"] > 0) == (cut.pp > 1)
+    assert shares["context"] == 0 and shares["data"] > 0
+    for rank in doing.of_ranks(run):
+        times = sorted(span for spans in rank.does.values() for span in spans)
+        assert all(a <= b for (_, a), (b, _) in zip(times, times[1:], strict=False))
+        hidden = [span for spans in rank.beneath.values() for span in spans]
+        assert all(any(c <= a and b <= d for c, d in rank.does["computing"]) for a, b in hidden)
+    beneath = sum(length(rank.beneath["data"]) for rank in doing.of_ranks(run))
+    assert (beneath > 0) == (cut.data == "fsdp"), "only FSDP gathers while a rank computes"
+
+
+@pytest.mark.ranks
+def test_a_band_says_in_words_and_rows_what_it_draws() -> None:
+    run = labkit.launch(small.two_steps, 8, small.cut(8, 2, 2, 4, "data"), clock="virtual", network=LINKS)
+    figure, shares = pictures.timeline(run), doing.shares(run)
+    part = f"{shares['tensor'] / small.seconds(run):.0%} for messages of tensor parallelism"
+    assert part in figure.sentence and [row["rank"] for row in figure.rows] == list(range(8))
+    assert "waits for tensor" in figure.svg and "waits for context" not in figure.svg
+    placed = pictures.placed({"data inside": run})
+    assert placed.rows[0]["tensor"] == pytest.approx(1e3 * shares["tensor"])

@@ -147,6 +147,10 @@ def _grouped_spec(
                 "hoverinfo": "skip", "showlegend": False,
             })  # fmt: skip
             bar["text"] = ["" if g in high else text for g, text in zip(groups, bar["text"], strict=True)]
+        elif len(values) > 2:  # of several bars below one tick, each that it would run through has its number inside
+            for bar, one in zip(data[:-1], list(values.values())[:-1], strict=True):
+                crossed = [one.get(g, 0.0) < formula.get(g, 0.0) < one.get(g, 0.0) + 0.1 * most for g in groups]
+                bar["textposition"] = ["inside" if inside else "outside" for inside in crossed]
     names = {"type": "category"} if any(g.isdecimal() for g in groups) else {}  # which plotly would take for numbers
     return plotly_spec(title, badge, data, 300, barmode="group", showlegend=True,
                        xaxis=axis(showgrid=False, **names), yaxis=axis(unit_name, rangemode="tozero"))  # fmt: skip

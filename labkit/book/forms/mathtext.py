@@ -16,9 +16,10 @@ SIGNS = {
     "leq": " ≤ ", "ge": " ≥ ", "geq": " ≥ ", "ne": " ≠ ", "neq": " ≠ ", "approx": " ≈ ", "ll": " ≪ ", "gg": " ≫ ",
     "sum": "Σ", "prod": "Π", "infty": "∞", "to": " → ", "rightarrow": " → ", "in": " ∈ ", "ldots": "…", "dots": "…",
     "cdots": "…", "lceil": "⌈", "rceil": "⌉", "lfloor": "⌊", "rfloor": "⌋", "log": "log", "ln": "ln", "max": "max",
-    "min": "min", "exp": "exp", "mod": " mod ", "bmod": " mod ", "quad": "  ", "left": "", "right": "", "propto": " ∝ ",
+    "min": "min", "exp": "exp", "sin": "sin", "cos": "cos", "tan": "tan", "mod": " mod ", "bmod": " mod ", "quad": "  ", "left": "", "right": "", "propto": " ∝ ",
     "partial": "∂", "nabla": "∇", "ell": "ℓ", "sim": " ~ ", "div": " ÷ ", "mid": " | ",
 }  # fmt: skip
+ACCENTS = {"bar": "\u0304", "overline": "\u0304", "hat": "\u0302", "tilde": "\u0303", "dot": "\u0307", "vec": "\u20d7"}
 WORDS = ("text", "mathrm", "mathbf", "operatorname", "textbf", "mathit", "mathsf", "texttt")
 _TOKEN = re.compile(r"\\([A-Za-z]+|.)|([{}^_])|(\s+)|([A-Za-z])|(\d[\d.,]*)|(.)", re.DOTALL)
 OPEN, CLOSE = "\ue000", "\ue001"  # around a fraction, until its neighbours are known
@@ -27,7 +28,8 @@ _SPACED = {"=": " = ", "<": " &lt; ", ">": " &gt; ", "+": " + ", ",": ", "}
 
 def math_html(latex: str) -> str:
     """The formula `latex` (without its dollar signs) as HTML; what is not known is shown as it was written."""
-    parts, _ = _read(list(_TOKEN.finditer(latex)), 0, False)
+    braced = re.sub(r"\\([dt]?frac)\s*(\d)\s*(\d)", r"\\\1{\2}{\3}", latex)  # \frac13 is a third
+    parts, _ = _read(list(_TOKEN.finditer(braced)), 0, False)
     return _bracketed(re.sub(" +", " ", "".join(parts)).strip())
 
 
@@ -89,6 +91,9 @@ def _command(name: str, tokens: list[re.Match[str]], at: int) -> tuple[str, int]
     if name == "sqrt":
         inner, at = _argument(tokens, at)
         return f"√{_grouped(inner)}", at
+    if name in ACCENTS:
+        inner, at = _argument(tokens, at)
+        return re.sub(r"(</i>|$)", rf"{ACCENTS[name]}\1", inner.strip(), count=1), at
     if name in WORDS:
         words, depth = "", 0
         while at < len(tokens):

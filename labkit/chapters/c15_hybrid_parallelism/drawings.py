@@ -206,8 +206,8 @@ PARTS = {
     name: SERIES[k]
     for k, names in enumerate((
         ("computing", "parameters", "inside a node"), ("tensor", "activations"), ("pipeline", "logits", "same rail"),
-        ("data", "gradients", "another rail"), ("context", "buffers"), ("computing again",), ("optimizer",),
-        ("experts", "messages, waiting, idle"),
+        ("data", "gradients", "another rail"), ("context", "buffers"), ("computing again",), ("optimizer", "numbers"),
+        ("experts", "idle"),
     ))
     for name in names
 }  # fmt: skip

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from labkit import book
-from labkit.chapters.c15_hybrid_parallelism import same, small
+from labkit.chapters.c15_hybrid_parallelism import doing, same, small
 from labkit.chapters.c15_hybrid_parallelism.drawings import (
     cube as cube,
     machines as machines,
@@ -43,16 +43,9 @@ def took(run: Any) -> str:
     )
 
 
-def timeline(run: Any, ranks: Sequence[int] | None = None, title: str = "One step") -> book.Figure:
-    """The second step; its words count as `took` does, and their shares are the whole step, of all ranks."""
-    rows = run.trace.step_breakdown(2)
-    whole = sum(row["total"] for row in rows)
-    compute, moves, waits = (sum(row[part] for row in rows) / whole for part in ("compute", "transfer", "waiting"))
-    said = (
-        f"On average a rank computes for {compute:.0%} of its step. For {moves:.0%} it is in the middle of a message "
-        f"with nothing to compute, and for {waits:.0%} it waits for a partner that is not ready."
-    )
-    return book.timeline(run.trace, step=2, ranks=ranks, title=title, arrows=False, sentence=said)
+def timeline(run: Any) -> book.Figure:
+    """The second step of all ranks."""
+    return doing.bands(run, range(run.trace.world_size), "One step")
 
 
 def each_stage(run: Any) -> book.Figure:
@@ -60,7 +53,7 @@ def each_stage(run: Any) -> book.Figure:
     layout = _layout(run)
     first = {layout.coordinates(rank)["pp"]: rank for rank in reversed(range(layout.size))}
     title = "One step, of a rank of each stage" if len(first) > 1 else "One step, of one rank"
-    return timeline(run, sorted(first.values()), title)
+    return doing.bands(run, sorted(first.values()), title)
 
 
 def on_nodes(run: Any) -> book.Figure:
@@ -74,12 +67,8 @@ def _layout(run: Any) -> Layout:
 
 
 def placed(runs: Mapping[str, Any], title: str = "The same cut, placed in three ways") -> book.Figure:
-    """name -> run: seconds of a step, and the part of it in which ranks compute."""
-    bars = {}
-    for name, run in runs.items():
-        whole = small.seconds(run)
-        part = small.busy(run) * whole
-        bars[name] = {"computing": 1e3 * part, "messages, waiting, idle": 1e3 * (whole - part)}
+    """name -> run: milliseconds of a step, on average: computing, waiting for messages of each axis, and idle."""
+    bars = {name: {kind: 1e3 * s for kind, s in doing.shares(run).items()} for name, run in runs.items()}
     best, worst = min(runs, key=lambda n: small.seconds(runs[n])), max(runs, key=lambda n: small.seconds(runs[n]))
     said = (
         f"With {best} a step takes {format_seconds(small.seconds(runs[best]), 3)}, and with {worst} "

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labkit import book
-from labkit.chapters.c15_hybrid_parallelism import pictures, small
+from labkit.chapters.c15_hybrid_parallelism import doing, pictures, small
 from labkit.cost import planner
 from labkit.cost.planner import Advice, AxisCheck, Estimate
 from labkit.cost.units import GB, format_bandwidth, format_bytes, format_seconds
@@ -34,9 +34,11 @@ def three(ran: Mapping[str, Any], plain: Any, ring: Any) -> book.Conclusion:
 
     sent = {max(row["data"] for row in small.sent_by_axis(run)) for run in (wide, plain)}
     return book.conclude(
-        "On your ranks A takes {a_c:.2f} times and B {b_c:.2f} times as long as C. It is tempting to say that A is "
-        "slow because all gradients cross the slow links, but the last two bars say otherwise. Data parallelism of 8 "
-        "*without* ZeRO takes only {plain_s}, although",
+        "On your ranks A takes {a_c:.2f} times and B {b_c:.2f} times as long as C. All three compute equally long. "
+        "What differs is how long they wait: A for its gradients alone, {a_data}, and C for its gradients, for its "
+        "stages and for sums, {c_waits} in all.\n\n"
+        "<details><summary>Are the slow links the reason?</summary>\n\n"
+        "Not alone, as the last two bars show. Data parallelism of 8 *without* ZeRO takes only {plain_s}, although",
         {"kinds == 1": "its ranks send exactly as many bytes, {each} each.",
          "True": "its ranks send about as many bytes."},
         "What differs is who sends them to whom. The plain sum adds up inside the nodes first, so that {plain_mb} in "
@@ -48,7 +50,9 @@ def three(ran: Mapping[str, Any], plain: Any, ring: Any) -> book.Conclusion:
          "True": "If the plain sum goes around one ring as well, it takes {ring_s}, and A takes {a_s}."},
         "So ZeRO-1 is not slow by itself. An exchange is slow if it ignores the nodes, and there B and C have an "
         "advantage: with tensor ranks inside, each data-parallel group has one rank in a node, so a plain ring is "
-        "already the best that it can do.",
+        "already the best that it can do.\n\n</details>",
+        a_data=format_seconds(doing.shares(wide)["data"], 3),
+        c_waits=format_seconds(c - doing.shares(ran["C: T2 P2 D2"])["computing"], 3),
         a_c=a / c, b_c=b / c, a=a, plain_s=format_seconds(small.seconds(plain), 3),
         kinds=len(sent),
         each=format_bytes(max(sent), 3), plain_mb=format_bytes(across(plain), 3), wide_mb=format_bytes(across(wide), 3),
@@ -78,6 +82,35 @@ def links(checks: Mapping[tuple[str, str], AxisCheck], microbatches: int = 64) -
         inside=inside.share, waits=inside.share * inside.waited / inside.seconds,
         longer=across.waited / inside.waited, hop=hop.share, m=microbatches,
         hidden=1 - data.waited / data.alone,
+    )  # fmt: skip
+
+
+def rails(dense: Any, experts: Any) -> book.Conclusion:
+    """What goes from rail to rail, of a dense cut with tensor ranks inside the nodes, and of eight experts."""
+    off, left = (sum(small.crossing(run, 2)["another rail"].values()) for run in (dense, experts))
+    return book.conclude(
+        "With tensor ranks as neighbours,",
+        {"off == 0": "no byte goes from one rail to another, since all other axes connect equal places.",
+         "True": "{off_b} go from one rail to another."},
+        "A **rail-optimized network** makes use of that: the network cards with the same number in all nodes share a "
+        "switch, and the way from rail to rail may be thin or missing. In a *fat tree* all are equally wide, which "
+        "costs more. The second bar shows who needs it: with eight experts on the eight ranks, rows go to any rank "
+        "(chapter 12), and {left} go from rail to rail in a step.",
+        off=off, off_b=format_bytes(off, 3), left=format_bytes(left, 3),
+    )  # fmt: skip
+
+
+def fitted(fit: Any, others: Mapping[str, Any]) -> book.Conclusion:
+    """What was fitted, and how far off it is on the runs that it was fitted to and on others."""
+    return book.conclude(
+        "The fit finds that kernels reach {products:.0%} of what we called their peak, and links between nodes "
+        "{across:.0%} of their bandwidth. The true values are both 100%. On the runs that it was fitted to "
+        "it is off by at most {seen:.1%}, and on the others by up to {unseen:.1%}.",
+        {"unseen > seen": "That is the usual order, and only the second number tells you how far to trust the model.",
+         "True": "Here the second number is even the smaller one, which is luck: it is the one that tells you how far "
+         "to trust the model."},
+        products=fit.efficiency.products, across=fit.efficiency.across, seen=fit.worst,
+        unseen=max(map(abs, pictures.errors(others, fit).values())),
     )  # fmt: skip
 
 

@@ -255,10 +255,10 @@ def sent_by_axis(run: Any, step: int = 2) -> list[dict[str, int]]:
     return found
 
 
-def messages(run: Any, step: int = 2) -> Iterator[tuple[Any, str]]:
-    """The messages of a step, each with its axis."""
+def messages(run: Any, step: int = 2, received: bool = False) -> Iterator[tuple[Any, str]]:
+    """The messages of a step, as their senders saw them or their receivers, each with its axis."""
     groups = run.trace.groups
-    for m in run.trace.sends:
+    for m in run.trace.recvs if received else run.trace.sends:
         if m.step == step:
             yield m, _axis(set(groups[m.group]), run.results[m.src].groups)
 
