@@ -16,7 +16,8 @@ SIGNS = {
     "leq": " ≤ ", "ge": " ≥ ", "geq": " ≥ ", "ne": " ≠ ", "neq": " ≠ ", "approx": " ≈ ", "ll": " ≪ ", "gg": " ≫ ",
     "sum": "Σ", "prod": "Π", "infty": "∞", "to": " → ", "rightarrow": " → ", "in": " ∈ ", "ldots": "…", "dots": "…",
     "cdots": "…", "lceil": "⌈", "rceil": "⌉", "lfloor": "⌊", "rfloor": "⌋", "log": "log", "ln": "ln", "max": "max",
-    "min": "min", "exp": "exp", "sin": "sin", "cos": "cos", "tan": "tan", "mod": " mod ", "bmod": " mod ", "quad": "  ", "left": "", "right": "", "propto": " ∝ ",
+    "min": "min", "exp": "exp", "sin": "sin", "cos": "cos", "tan": "tan", "mod": " mod ", "bmod": " mod ",
+    "quad": "  ", "left": "", "right": "", "propto": " ∝ ",
     "partial": "∂", "nabla": "∇", "ell": "ℓ", "sim": " ~ ", "div": " ÷ ", "mid": " | ",
 }  # fmt: skip
 ACCENTS = {"bar": "\u0304", "overline": "\u0304", "hat": "\u0302", "tilde": "\u0303", "dot": "\u0307", "vec": "\u20d7"}
