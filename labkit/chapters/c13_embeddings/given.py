@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from labkit import Kill
 from labkit.collectives import all_to_all
-from labkit.data import Clicks, Images, auc
+from labkit.data import Clicks, Images, auc, batch_indices
 from labkit.parallel import ShardedEmbedding
 from labkit.parallel.embedding.exchange import Exchange
 from labkit.parallel.embedding.layouts import Columns
@@ -122,3 +124,28 @@ def epochs(model: nn.Module, images: Images, mine: Tensor, count: int, seed: int
             F.cross_entropy(model(images.x[part]), images.y[part]).backward()
             sgd.step()
     return len(mine)
+
+
+DYING = ("nobody", "the largest client", "the smallest client")
+
+
+def dies(who: str, parts: Sequence[Tensor]) -> dict[str, Any]:
+    """Options of a run in which one of the clients is killed in round 3, after two whole rounds; rank 0 is the server.
+
+    who: one of `DYING`. parts: the images of each client.
+    """
+    if who not in DYING:
+        raise ValueError(f"who={who!r} is none of {', '.join(map(repr, DYING))}")
+    if who == "nobody":
+        return {}
+    pick = max if who == "the largest client" else min
+    client = pick(range(len(parts)), key=lambda n: len(parts[n]))
+    return {"faults": [Kill(client + 1, step=3)], "on_failure": "continue"}
+
+
+def thirty_steps(group: Group, seed: int) -> Iterator[tuple[int, Tensor]]:
+    """The number of a training step, which is marked in the trace, and this rank's part of its batch of 840 clicks."""
+    order = batch_indices(25_200, 840 // group.size, seed, group.rank, group.size)
+    for step, which in zip(range(1, 31), order, strict=False):
+        group.step(step)
+        yield step, which

@@ -8,7 +8,7 @@ from typing import Any
 from labkit import Link, Network, book
 from labkit.book.workbenches.bench import View, Workbench
 from labkit.chapters.c13_embeddings import pictures, ports, travel
-from labkit.chapters.c13_embeddings.given import PLACEMENTS
+from labkit.chapters.c13_embeddings.given import DYING, PLACEMENTS
 
 Run = Callable[..., Any]
 WIRE = Network(intra=Link(bandwidth=pictures.BANDWIDTH, latency=pictures.LATENCY))
@@ -57,3 +57,17 @@ def server_or_ring(exchange: Run) -> Workbench:
     views: list[View] = [ports.compared, ports.by_workers]
     return book.workbench(exchange, controls, views, title="Servers or a ring?", ranks=5, clock="virtual",
                           network=WIRE)  # fmt: skip
+
+
+def federated(with_clients: Run, alike: Any) -> Workbench:
+    """How unlike the clients are, which of them dies, and how long each trains in a round. alike: a run to compare."""
+    controls = {
+        "alpha": [0.03, 0.1, 0.3, 1.0, 100.0], "dies": list(DYING),
+        "epochs": choice("epochs in a round", [1, 4, 16], 4),
+    }  # fmt: skip
+
+    def drawn(run: Any) -> book.Figure:
+        return pictures.rounds({"clients that are alike": pictures.curve(alike), "these clients": pictures.curve(run)})
+
+    views: list[View] = [drawn]
+    return book.workbench(with_clients, controls, views, title="Six clients and a server", ranks=7, transport="local")

@@ -162,8 +162,9 @@ def hit_rates(run: Any) -> book.Figure:
     )  # fmt: skip
 
 
-def moved(before: Sequence[int], after: Sequence[int], sent: Sequence[int]) -> book.Figure:
-    """Rows asked for by rank, before and after buckets were given away."""
+def moved(run: Any) -> book.Figure:
+    """Rows asked for by rank, before and after buckets were given away. Ranks returned both, and bytes sent."""
+    (before, after, _), sent = run.results[0], [nbytes for *_, nbytes in run.results]
     n = len(before)
     ranks = [f"rank {r}" for r in range(n)]
     worst = [max(one) * n / sum(one) for one in (before, after)]
@@ -186,6 +187,11 @@ def aucs(one: Mapping[int, float], many: Mapping[int, float], best: float, ranks
         sentence=f"AUC goes from {one[min(one)]:.3f} to {one[last]:.3f} in one process, and to {many[last]:.3f} on "
         f"{ranks} ranks. Whoever knew the hidden model would reach {best:.3f}.",
     )  # fmt: skip
+
+
+def curve(run: Any) -> dict[int, float]:
+    """Accuracy by round, as a client saw it that lived to the end."""
+    return next(seen for seen in run.results[1:] if seen is not None)
 
 
 def rounds(values: Mapping[str, Mapping[int, float]]) -> book.Figure:
