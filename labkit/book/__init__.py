@@ -21,6 +21,7 @@
     workbench(run, controls, ..) controls that start real ranks, and pictures of what these did
     explorer(title, sliders, fn) sliders for a model's assumptions, and what it says of them
     source(fn)                   labkit's own lines
+    around(mine, fn)             the same, once the reader's function in them is right
     badge, quoted                marks
     conclude(sentence, x=1)      a sentence that follows the result, kept with its numbers
     dashboard(job)               a live view of a job, while it runs; of a fault-tolerant run with its replicas

@@ -17,7 +17,7 @@ from .layouts.meshes import mesh as mesh
 from .layouts.shards import shard_layouts as shard_layouts
 from .layouts.topologies import topology as topology
 from .reading.chapter import Chapter as Chapter, open_chapter as open_chapter
-from .reading.conclusions import Conclusion as Conclusion, conclude as conclude, whose as whose
+from .reading.conclusions import Conclusion as Conclusion, around as around, conclude as conclude, whose as whose
 from .reading.predicting import PredictFirst as PredictFirst, Prediction as Prediction
 from .reading.quizzes import Quiz as Quiz
 from .stepping.player import Player as Player, play as play

@@ -69,17 +69,22 @@ def kind_of(unit: str) -> Kind | None:
     return UNITS.get(unit)
 
 
+def _such(unit: str) -> str:
+    """An example: a whole number of what is counted, such as updates, and 12.5 of anything else."""
+    return ("12" if unit and kind_of(unit) is None and unit not in _TIMES_WORDS else "12.5") + _with(unit)
+
+
 def read_number(value: object, unit: str = "") -> float:
     """`value`, a number or a text, as a finite number of `unit`. Raises NoNumber with words for the reader."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise NoNumber(f"{_short(value)} is not a number. Type a number such as 12.5{_with(unit)}.")
+        raise NoNumber(f"{_short(value)} is not a number. Type a number such as {_such(unit)}.")
     if not isinstance(value, str):
         return _finite(lambda: float(value), value if isinstance(value, float) else "This")
     text = _ascii(value)
     if not text:
-        raise NoNumber(f"Nothing was typed. Type a number such as 12.5{_with(unit)}.")
+        raise NoNumber(f"Nothing was typed. Type a number such as {_such(unit)}.")
     if len(text) > LONGEST:
-        raise NoNumber(f"That is too long for a number. Type a number such as 12.5{_with(unit)}.")
+        raise NoNumber(f"That is too long for a number. Type a number such as {_such(unit)}.")
     first, _, rest = text.partition(" ")
     digits, typed = (rest, first) if rest and _same_word(first, unit) else _split(text)  # "rank 3"
     return _finite(lambda: _computed(digits, text, unit) * _factor(typed, unit), text)
@@ -148,7 +153,7 @@ def _computed(digits: str, text: str, unit: str) -> float:
     try:
         return _walk(ast.parse(digits, mode="eval").body)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        raise NoNumber(f"{_short(text)} is not a number. Type a number such as 12.5{_with(unit)}.") from None
+        raise NoNumber(f"{_short(text)} is not a number. Type a number such as {_such(unit)}.") from None
 
 
 def _walk(node: ast.AST) -> float:

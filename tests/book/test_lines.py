@@ -50,3 +50,22 @@ def test_steps_have_whole_ticks_and_tiny_numbers_no_prefix():
     broken = book.lines({"a": {1.5: 1.0, 2: 2.0, 3: 0.5}})
     assert "dtick" not in broken.spec["layout"]["xaxis"] and "exponentformat" not in broken.spec["layout"]["yaxis"]
     assert "dtick" not in book.lines({"a": [1.0] * 40}).spec["layout"]["xaxis"]
+
+
+def test_an_axis_of_tenfolds_leaves_out_what_has_no_place_and_a_fixed_one_stays():
+    figure = book.lines({"a": {1: 1, 2: 0.1, 4: 1e-3, 8: 0}}, log="xy")
+    ticks = set(re.findall(r">([\d.]+)</text>", figure.svg))
+    assert {"0.001", "0.01", "0.1", "1", "2", "4"} <= ticks and "8" not in ticks
+    assert figure.rows[-1] == {"step": 8, "a": 0}, "the table has all of it"
+    assert figure.spec["layout"]["xaxis"]["tickvals"] == [1, 2, 4] and figure.spec["layout"]["yaxis"]["type"] == "log"
+    first, second, third = map(
+        float, re.search(r'd="M[\d.]+ ([\d.]+) L[\d.]+ ([\d.]+) L[\d.]+ ([\d.]+)"', figure.svg).groups()
+    )
+    assert third - second == pytest.approx(2 * (second - first), rel=0.02), "two tenfolds are twice as long as one"
+    for values in ([2.0, 1.9], [2.0, 1.0]):
+        fixed = book.lines({"a": values}, within=(0.5, 2.5))
+        assert fixed.spec["layout"]["yaxis"]["range"] == [0.5, 2.5] and ">0.5</text>" in fixed.svg
+    with pytest.raises(ValueError, match="all are 0 or less"):
+        book.lines({"a": [0.0, 0.0]}, log="y")
+    with pytest.raises(ValueError, match="log='z'"):
+        book.lines({"a": [1.0]}, log="z")

@@ -96,7 +96,15 @@ WRONG = {
         mixed(who="j != group.rank"): "it is no neighbour",
         mixed(who="weight"): "A rank is no neighbour of itself",
         mixed(send="group.send(x, j)"): "Begin every send with `group.isend`",
-        mixed().replace("return mixed", "return x.copy_(mixed)"): "was changed while it may still be on its way",
+        mixed().replace("return mixed", "return x.copy_(mixed)"): "was changed, perhaps before it had been sent",
+        mixed(begin="x.mul_(row[group.rank])"): "was changed, perhaps before it had been sent",
+        mixed(
+            begin="(row[group.rank] * x, one := torch.empty_like(x))[0]",
+            came="group.recv(one, j)",
+            add="[*(mixed if isinstance(mixed, list) else [mixed]), (row[j], came)]",
+        ).replace(
+            "return mixed", "return mixed[0] + sum(w * came for w, came in mixed[1:])"
+        ): "Give each a tensor of its own",
         mixed(
             send="(group.isend(x, j), group.isend(x, j))[0]",
             came="(group.recv(torch.empty_like(x), j), group.recv(torch.empty_like(x), j))[0]",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from labkit.book.drawing.figure import WIDTH, Figure, axis, heading, plotly_spec
@@ -24,8 +25,13 @@ def lines(
     title: str = "",
     badge: str = "measured",
     sentence: str | None = None,
+    log: str = "",
+    within: tuple[float, float] | None = None,
 ) -> Figure:
     """A line for each name: {x: y}, or pairs (x, y), or y alone, counted from 1.
+
+    log: "x", "y" or "xy", the axes on which each tenfold is as long; a point that is not above 0 has no place there.
+    within: where the upright axis begins and ends, so that pictures of different runs can be compared.
 
     x, y: what the axes mean, with the unit. sentence: by default where each line begins and ends and, of lines over
     the same points, how far apart they are at most. Lines are told apart by dash and marker too: where two coincide,
@@ -34,17 +40,49 @@ def lines(
     drawn = {name: _pairs(line) for name, line in values.items()}
     if not any(drawn.values()):
         raise ValueError("there is nothing to draw: give lines at least one line with a point")
-    drawn = {name: line for name, line in drawn.items() if line}
+    given, scales = {name: line for name, line in drawn.items() if line}, Scales(log, within)
+    drawn = {name: above for name, line in given.items() if (above := [p for p in line if scales.has_place(p)])}
+    if not drawn:
+        raise ValueError("no point has a place on an axis of tenfolds: all are 0 or less")
     title = title or f"{y[0].upper()}{y[1:]} by {x}"
-    said = sentence if sentence is not None else _in_words(drawn, x, y)
+    said = sentence if sentence is not None else _in_words(given, x, y)
     rows: list[Row] = [
-        {x: _whole(at)} | {name: dict(line).get(at) for name, line in drawn.items()}
-        for at in sorted({at for line in drawn.values() for at, _ in line})
+        {x: _whole(at)} | {name: dict(line).get(at) for name, line in given.items()}
+        for at in sorted({at for line in given.values() for at, _ in line})
     ]
     return Figure(
         title, badge, said, rows,
-        svg=_picture(drawn, x, y, title, badge, said), spec=_spec(drawn, x, y, title, badge),
+        svg=_picture(drawn, x, y, title, badge, said, scales), spec=_spec(drawn, x, y, title, badge, scales),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Which axes go by tenfolds, and between which values the upright one lies, if that is fixed."""
+
+    log: str
+    within: tuple[float, float] | None
+
+    def __post_init__(self) -> None:
+        if self.log not in ("", "x", "y", "xy"):
+            raise ValueError(f"log={self.log!r}: give the axes that go by tenfolds, 'x', 'y' or 'xy'")
+
+    def has_place(self, point: tuple[float, float]) -> bool:
+        return all(value > 0 or axis not in self.log for axis, value in zip("xy", point, strict=True))
+
+    def at(self, axis: str, value: float) -> float:
+        """The place of a value on its axis, before it is stretched to pixels."""
+        return math.log10(value) if axis in self.log else value
+
+    def ticks(self, axis: str, low: float, high: float, about: int, least: float) -> list[float]:
+        """Values between two places; on an axis of tenfolds the tenfolds, and 2 and 5 between them if these are few."""
+        if axis not in self.log:
+            return _ticks(low, high, about, least)
+        parts = (1, 2, 5) if high - low < 2.5 else (1,)
+        powers = range(math.floor(low), math.ceil(high) + 1)
+        every = max(1, math.ceil(len(powers) / about))
+        found = (m * 10.0**k for k in powers for m in parts if k % every == 0)
+        return [value for value in found if low - 1e-9 <= math.log10(value) <= high + 1e-9]
 
 
 def _pairs(line: Mapping[float, float] | Sequence[tuple[float, float] | float]) -> list[tuple[float, float]]:
@@ -74,6 +112,12 @@ def _counted(drawn: Mapping[str, Line]) -> bool:
     return all(a == int(a) for line in drawn.values() for a, _ in line)
 
 
+def _few(drawn: Mapping[str, Line]) -> list[float] | None:
+    """Where the points stand, if these are few enough to be the ticks."""
+    places = sorted({a for line in drawn.values() for a, _ in line})
+    return places if len(places) < 12 else None
+
+
 def _ticks(low: float, high: float, about: int = 6, least: float = 0.0) -> list[float]:
     """Round numbers from `low` to `high`, about that many, at least `least` apart."""
     raw = max((high - low) / about, least)
@@ -91,7 +135,9 @@ def _range(found: Sequence[float]) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _picture(drawn: Mapping[str, Line], x: str, y: str, title: str, badge: str, said: str) -> str:
+def _picture(
+    drawn: Mapping[str, Line], x: str, y: str, title: str, badge: str, said: str, scales: Scales
+) -> str:  # fmt: skip
     svg = Svg(WIDTH, title, said)
     row = heading(svg, badge, said) + 8
     place = LEFT
@@ -105,19 +151,22 @@ def _picture(drawn: Mapping[str, Line], x: str, y: str, title: str, badge: str, 
         place += wide
     top = row + 40
     bottom, right = top + HIGH, WIDTH - 30.0
-    left, last = _range([a for line in drawn.values() for a, _ in line])
-    low, high = _range([b for line in drawn.values() for _, b in line])
+    left, last = _range([scales.at("x", a) for line in drawn.values() for a, _ in line])
+    low, high = _range([scales.at("y", b) for line in drawn.values() for _, b in line])
+    if scales.within:
+        low, high = (scales.at("y", end) for end in scales.within)
 
     def across(a: float) -> float:
-        return LEFT + (a - left) / (last - left) * (right - LEFT)
+        return LEFT + (scales.at("x", a) - left) / (last - left) * (right - LEFT)
 
     def up(b: float) -> float:
-        return bottom - (b - low) / (high - low) * HIGH
+        return bottom - (min(max(scales.at("y", b), low), high) - low) / (high - low) * HIGH
 
-    for b in _ticks(low, high):
+    for b in scales.ticks("y", low, high, 6, 0.0):
         svg.line(LEFT, up(b), right, up(b), faint=True)
         svg.text(LEFT - 6, up(b) + 4, short(b), 11, "end")
-    for a in _ticks(left, last, 8, least=1.0 if _counted(drawn) else 0.0):
+    few = _few(drawn) if "x" in scales.log else None
+    for a in few or scales.ticks("x", left, last, 8, 1.0 if _counted(drawn) else 0.0):
         svg.line(across(a), top, across(a), bottom, faint=True)
         svg.text(across(a), bottom + 16, short(a), 11, "middle")
     svg.text((LEFT + right) / 2, bottom + 34, x, 11.5, "middle")
@@ -137,7 +186,7 @@ def _marked(line: Line, k: int, count: int) -> Line:
     return line[k * every // count :: every]
 
 
-def _spec(drawn: Mapping[str, Line], x: str, y: str, title: str, badge: str) -> dict[str, Any]:
+def _spec(drawn: Mapping[str, Line], x: str, y: str, title: str, badge: str, scales: Scales) -> dict[str, Any]:
     data: list[dict[str, Any]] = []
     for k, (name, line) in enumerate(drawn.items()):
         look, marked = series(k), set(_marked(line, k, len(drawn)))
@@ -150,8 +199,17 @@ def _spec(drawn: Mapping[str, Line], x: str, y: str, title: str, badge: str) -> 
                        "line": {"width": 1, "color": ON_COLOUR}},
         })  # fmt: skip
     heights = [b for line in drawn.values() for _, b in line]
-    tiny = {"exponentformat": "power"} if 0 < max(map(abs, heights)) < 1e-3 else {}  # and no 20µ or 0.4f
+    tiny: dict[str, Any] = (
+        {"exponentformat": "power"} if 0 < max(map(abs, heights)) < 1e-3 else {}
+    )  # and no 20µ or 0.4f
+    if "y" in scales.log:
+        tiny = {"type": "log", "exponentformat": "power"}
+    if scales.within:
+        tiny["range"] = [scales.at("y", end) for end in scales.within]
     upright = axis(y, **tiny) if any(heights) else axis(y, range=_range(heights))
     places = [a for line in drawn.values() for a, _ in line]
     flat = axis(x, dtick=1) if _counted(drawn) and max(places) - min(places) < 8 else axis(x)
+    if "x" in scales.log:
+        few = _few(drawn)
+        flat = axis(x, type="log", tickvals=few, ticktext=few and [short(a) for a in few])
     return plotly_spec(title, badge, data, 300, xaxis=flat, yaxis=upright, showlegend=True)

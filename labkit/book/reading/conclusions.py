@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from labkit.book.drawing.listing import Source, source
 from labkit.book.reading.records import plain
 
 CONCLUSION = "application/vnd.labkit.conclusion+json"
@@ -40,6 +41,11 @@ class Conclusion:
 def whose(function: Callable[..., object]) -> str:
     """ "your", or "the book's" where the book's function stands in, because the reader's is not right."""
     return "the book's" if function.__module__.startswith("labkit.chapters.") else "your"
+
+
+def around(written: Callable[..., object], code: Any) -> Source | None:
+    """The book's code around what the reader has written, once that is right: it would give the answer away before."""
+    return source(code) if whose(written) == "your" else None
 
 
 def conclude(*sentences: str | Mapping[str, str], **numbers: object) -> Conclusion:

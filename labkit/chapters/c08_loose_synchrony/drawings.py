@@ -14,6 +14,7 @@ from labkit.book.drawing.figure import WIDTH, heading, legend
 from labkit.book.drawing.style import BLUE, GREEN, GREY, ON_COLOUR, ORANGE, SERIES
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
+from labkit.book.drawing.units import seconds_text
 from labkit.chapters.c08_loose_synchrony.task import Served
 from labkit.optim.synchrony import graphs
 
@@ -52,6 +53,8 @@ def three(
                   "waiting (ms)": 1e3 * _sum(one, "wait"), "gradients": sum(k == "compute" for k, *_ in one)}
                  for w, one in enumerate(spent, 1)]  # fmt: skip
     said = "Workers wait " + ", ".join(f"{share:.0%} of their time under {name}" for name, share in shares.items())
+    whole = max(run.trace.duration for run in runs.values())
+    said += f", in the whole run of {seconds_text(whole)} (drawn: {seconds_text(most)})" if whole > 1.01 * most else ""
     said += f". Worker {len(spent)} is {late}." if late else "."
     svg = Svg(WIDTH, title, said)
     y = legend(svg, heading(svg, "emulated", said), [("computing a gradient", ORANGE, "", ""),
@@ -180,7 +183,10 @@ def four_graphs(size: int) -> book.Figure:
         _network(svg, graph(name, size), cx, cy, far, 11)
         svg.text(cx, cy + far + 36, f"mixing rate {row['mixing rate']:.2f}", 11.5, "middle")
     svg.text(
-        8, top + 2 * far + 92, "a line: both listen to each other   an arrow: only the rank at its head listens", 11
+        8,
+        top + 2 * far + 92,
+        "Thick: to whom rank 0 sends. With an arrow only the rank at its head listens; without one, both.",
+        11,
     )
     return book.Figure(title, "simulated", said, list[Row](rows), svg=svg.render(top + 2 * far + 104))
 
@@ -196,8 +202,10 @@ def _network(svg: Svg, w: Tensor, cx: float, cy: float, far: float, radius: floa
             (x1, y1), (x2, y2) = at[j], at[i]
             length = math.hypot(x2 - x1, y2 - y1)
             ux, uy = (x2 - x1) / length, (y2 - y1) / length
-            svg.line(x1 + ux * radius, y1 + uy * radius, x2 - ux * radius, y2 - uy * radius, width=1.1)
-            if not both:
+            mine = j == 0 or (both and i == 0)  # a tangle is read by the lines of one rank
+            svg.line(x1 + ux * radius, y1 + uy * radius, x2 - ux * radius, y2 - uy * radius, width=3 if mine else 0.8,
+                     colour=ORANGE if mine else None, faint=not mine)  # fmt: skip
+            if not both and mine:
                 svg.arrow_head(x2 - ux * radius, y2 - uy * radius, ux, uy, 7)
     for r, (x, y) in enumerate(at):
         svg.add("circle", cx=x, cy=y, r=radius, fill=BLUE, stroke=ON_COLOUR, stroke_width=0.8)

@@ -80,7 +80,8 @@ def held_up_said(run: Any, s: str) -> str:
     """Of the workbench of bounds: the largest lead, how long workers waited, and how old gradients got."""
     served: Served = run.results[0]
     lead, oldest = served.lead(), max(served.taus())
-    most = "" if s == "no bound" else f" (the bound allows {(served.workers - 1) * (2 * int(s) + 1)})"
+    allowed = (served.workers - 1) * (2 * int(s) + 1) if s != "no bound" else 0
+    most = f" (with this s at most {allowed} is possible, as the text below explains)" if allowed else ""
     return (
         f"The largest lead was **{lead}**, and the workers waited for {drawings.waiting(run.trace):.0%} of their time. "
         f"The server got {served.updates() / served.seconds:.0f} gradients in a second. The oldest one had a "
@@ -151,37 +152,34 @@ def largest_rate(tau: int, momentum: float = 0.0) -> float:
 
 
 def limits(most: int = 12) -> book.Figure:
-    """The largest stable rate by staleness, without and with momentum, beside two rules.
+    """The largest stable rate by staleness, without and with momentum.
 
-    Rates are over 1 - momentum, which is how far a lasting gradient moves the weights. With momentum fresh gradients
-    allow so large a rate that it has no place in the picture: that line begins at 1.
+    Rates are over 1 - momentum, which is how far a lasting gradient moves the weights.
     """
     taus = range(most + 1)
-    first, fresh = largest_rate(0), largest_rate(0, 0.9) / largest_rate(0) / 0.1
+    first = largest_rate(0)
     lines = {
         "no momentum": {float(t): largest_rate(t) / first for t in taus},
-        "momentum 0.9": {float(t): largest_rate(t, 0.9) / first / 0.1 for t in taus if t},
-        "rule 1 / sqrt(1 + tau)": {float(t): 1 / math.sqrt(1 + t) for t in taus},
-        "rule 1 / (1 + tau)": {float(t): 1 / (1 + t) for t in taus},
+        "momentum 0.9": {float(t): largest_rate(t, 0.9) / first / 0.1 for t in taus},
     }
     a, b = lines["no momentum"], lines["momentum 0.9"]
     said = (
         f"On a parabola, if every gradient is 3 updates old, the largest rate is {a[3.0]:.0%} of that with fresh ones. "
-        f"With momentum 0.9 it is {b[3.0]:.0%} (a rate over 1 - momentum, to compare the two). With fresh gradients "
-        f"momentum allows {fresh:.0f} times the rate of plain SGD, far above this picture."
+        f"With momentum 0.9 it is {b[3.0]:.0%}, and with fresh gradients {b[0.0]:.0f} times as large (each rate is "
+        "divided by 1 - momentum, to compare the two)."
     )
     return book.lines(lines, x="tau, the same for all gradients", y="largest stable rate, fresh SGD = 1",
-                      title="How large may the rate be?", badge="simulated", sentence=said)  # fmt: skip
+                      title="How large may the rate be?", badge="simulated", sentence=said, log="y")  # fmt: skip
 
 
 def losses(
     values: Mapping[str, Sequence[tuple[float, float]]], x: str, title: str, badge: str = "emulated",
-    what: str = "text",
+    what: str = "text", within: tuple[float, float] | None = None,
 ) -> book.Figure:  # fmt: skip
-    """Several trainings over one axis."""
+    """Several trainings over one axis. within: where the axis of the loss begins and ends."""
     told = ", ".join(f"{name} at {line[-1][1]:.2f}" for name, line in values.items() if line)
     return book.lines({n: _thinned(v, 24) for n, v in values.items()}, x=x, y=f"loss on {what} kept back", title=title,
-                      badge=badge, sentence=f"In the end: {told}.")  # fmt: skip
+                      badge=badge, sentence=f"In the end: {told}.", within=within)  # fmt: skip
 
 
 def rounds_said(result: Any) -> str:
@@ -197,17 +195,22 @@ def rounds_curve(result: Any) -> book.Figure:
     return losses({result["name"]: result["curve"]}, "milliseconds", "Loss by time")
 
 
-def agreement(measured: Sequence[float], rate: float, name: str) -> book.Figure:
+def agreement(measured: Sequence[float], rate: float, name: str, neighbours: str = "") -> book.Figure:
     """How far the ranks are apart, round by round, beside the mixing rate."""
     formula = [measured[0] * rate**k for k in range(len(measured))]
-    said = (
-        f"{name[0].upper()}{name[1:]}: after {len(measured) - 1} rounds {measured[-1] / measured[0]:.1e} of the "
-        f"distance is left. By the mixing rate, {rate:.3f} a round, at most {rate ** (len(measured) - 1):.1e} may be."
+    left, bound = measured[-1] / measured[0], rate ** (len(measured) - 1)
+    said = f"{name[0].upper()}{name[1:]}: after {len(measured) - 1} rounds {left:.1e} of the distance is left. "
+    said += (
+        "Its mixing rate is 0: after one round all ranks agree, up to rounding."
+        if rate < 1e-6
+        else f"By the mixing rate, {rate:.3f} a round, at most {bound:.1e} may be."
     )
+    said += f" In a round a rank sends its numbers to {neighbours}." if neighbours else ""
     return book.lines(
-        {"measured": {float(k): max(v / measured[0], 1e-9) for k, v in enumerate(measured)},
-         "mixing rate to the k": {float(k): max(v / measured[0], 1e-9) for k, v in enumerate(formula)}},
-        x="round", y="consensus distance, first = 1", title="How fast the ranks agree", sentence=said,
+        {"measured": {float(k): v / measured[0] for k, v in enumerate(measured)},
+         "mixing rate to the k": {float(k): v / measured[0] for k, v in enumerate(formula)}},
+        x="round", y="consensus distance, first = 1", title="How fast the ranks agree", sentence=said, log="y",
+        within=(1e-6, 2.0),
     )  # fmt: skip
 
 
@@ -221,7 +224,9 @@ def steps_of_ranks(took: Mapping[str, Sequence[float]]) -> book.Figure:
 
 def mixed(run: Any) -> book.Figure:
     name, rate, apart = run.results[0]
-    return agreement(apart, rate, name)
+    w = drawings.graph(name, len(run.results))
+    sent = max(int((w[:, r] > 0).sum()) - 1 for r in range(len(w)))  # a rank hears itself, too
+    return agreement(apart, rate, name, f"at most {sent} other{'s' * (sent != 1)}")
 
 
 def sent_by_ranks(lines: Mapping[str, Mapping[float, float]]) -> book.Figure:
@@ -230,11 +235,12 @@ def sent_by_ranks(lines: Mapping[str, Mapping[float, float]]) -> book.Figure:
     share = {name: {n: v / whole[n] for n, v in line.items()} for name, line in lines.items()}
     least = {name: min(line.values()) for name, line in share.items() if name != "whole"}
     best = min(least, key=lambda name: least[name])
-    last = max(whole)
+    last, where = max(whole), min(share[best], key=lambda n: share[best][n])
     told = ", ".join(f"{name} {line[last]:.1%}" for name, line in share.items() if name != "whole")
     return book.lines(
         share, x="ranks", y="bytes that a rank sends, whole = 1", title="Compressed bytes by ranks", badge="simulated",
-        sentence=f"The smallest share of all is that of {best}, {least[best]:.1%}. With {last:.0f} ranks: {told}.",
+        sentence=f"With {last:.0f} ranks: {told}. The smallest share of all is that of {best} on {where:.0f} ranks, "
+        f"{least[best]:.1%}.", log="x",
     )  # fmt: skip
 
 
@@ -248,7 +254,7 @@ def less_said(result: Any) -> str:
 
 
 def less_curve(result: Any) -> book.Figure:
-    return losses({result["name"]: result["curve"]}, "step", "Loss by steps", what="digits")
+    return losses({result["name"]: result["curve"]}, "step", "Loss by steps", what="digits", within=(0.5, 2.5))
 
 
 def decibel(x: float) -> float:

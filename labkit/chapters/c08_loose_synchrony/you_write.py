@@ -190,6 +190,8 @@ def _mixes(student: Reader, w: Tensor, xs: Sequence[Tensor], name: str) -> None:
         far = [to for to, nbytes in enumerate(row) if nbytes and not w[rank, to]]
         student.expect(not far, "{about} rank {rank} sent to rank {to}, whose weight is 0: it is no neighbour.",
                        about=about, rank=rank, to=far and far[0])  # fmt: skip
+    student.expect(all(ok for _, ok in run.results), "`x` was changed, perhaps before it had been sent. Leave it as it "
+                   "is: receive into `torch.empty_like(x)`, and add into a new tensor.")  # fmt: skip
     for rank, (out, _) in enumerate(run.results):
         heard = graphs.heard(w, rank)
         row = w[rank].tolist()
@@ -209,6 +211,9 @@ def _mixes(student: Reader, w: Tensor, xs: Sequence[Tensor], name: str) -> None:
             (everyone.mean(0), "all count alike. On a ring that is right, but here the weights differ: use `row`."),
             (row[rank] * xs[rank] + sum((xs[j] for j in heard), torch.zeros_like(xs[0])), "what came from the "
              "neighbours was not multiplied by its weight."),
+            (row[rank] * xs[rank] + sum(row[j] for j in heard) * xs[heard[-1]] if heard else chained, "the numbers of "
+             "one neighbour count for all. Has one `recv` written over another's tensor? Give each a tensor of its "
+             "own."),
             (chained, "each neighbour was mixed into what was already mixed. Multiply all by their own weights, and "
              "add."),
         )  # fmt: skip
@@ -223,9 +228,6 @@ def _mixes(student: Reader, w: Tensor, xs: Sequence[Tensor], name: str) -> None:
             "The result is right, but {lower} rank {rank} sent {sent} messages to {need} neighbours: one to each is "
             "enough.", lower=about.lower(), rank=rank, sent=sent, need=len(graphs.heard(w, rank)),
         )  # fmt: skip
-    kept = all(ok for _, ok in run.results)
-    student.expect(kept, "The result is right, but `x` was changed while it may still be on its way: receive into "
-                   "`torch.empty_like(x)`, and add into a new tensor.")  # fmt: skip
 
 
 def _likely(said: str) -> str:
