@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from labkit import collectives, cost
-from labkit.chapters.cA_errata import agreeing, apart, opening, panels, pictures, suspects
+from labkit.chapters.cA_errata import agreeing, apart, computing, opening, panels, pictures, suspects
 from labkit.chapters.cA_errata.you_write import agrees, two_level_seconds
 from labkit.course import errata
 from labkit.course.chapter_file import load_chapter
@@ -155,7 +155,10 @@ def test_a_line_is_computed_again_with_other_numbers():
     reset.click()
     assert "2400 / 50" in code.value and "48 times" in came.value
     assert "is not right: it says" in shown.run("2400 / 50") and "needs above 70 times" in shown.run("1")
-    assert {id for _, id in panels.changeable()} == set(LINES) - {"hierarchical-both"}, "the reader writes that one"
+    kept_back = {"hierarchical-both", *computing.NO_SUM}  # the reader writes the first one
+    assert {id for _, id in panels.changeable()} == set(LINES) - kept_back
+    for id in kept_back:
+        assert panels.computed(id).box.children[0].value == id, "a line that the parameters name is in the list"
     assert "The box is empty" in shown.run(" ") and "must be a number" in shown.run(
         "from labkit import cost\ncost.wires"
     )
@@ -283,6 +286,8 @@ def test_the_case_keeps_what_was_found_and_the_plane_shows_it():
     assert "circle" not in pictures.plane(two_level_seconds, case.found.values()).svg
     for size, uplinks, recipe in ((3.55, 60, 0), (3.56, 60, 0), (3, 100, 0), (6, 60, 4)):
         case.set(size, uplinks, panels.Case.recipes[recipe])
+    for size in (3.5, 3.6):  # both fit, and neither is as near as what was found
+        case.set(size, 60, panels.Case.recipes[0])
     assert case.tally.count("GB,") == 2 and "3.55 GB, uplinks at 60%" in case.tally and "in both meanings" in case.tally
     assert case.tally in case._html()
     figure = pictures.plane(two_level_seconds, case.found.values())

@@ -185,18 +185,22 @@ def test_the_sliders_of_memory_and_of_failures_begin_at_the_numbers_of_their_lin
     assert f"{LINES['rejoin-left-out'].claim().found:.1f}% is done" in failure.text
     assert "80.1% is done" in failure.set(rejoin=0).text and "89.8%" in failure.set(rejoin=100, every=50).text
     assert "702 GB of the 175B" in memory.text and "2.73 GB" in memory.text
-    assert "In 80 GB fit: ZeRO-3." in memory.set(gpus=35).text and "None of the four fits" in memory.set(gpus=34).text
-    assert "fit: no sharding, ZeRO-1, ZeRO-2, ZeRO-3" in memory.set(gpus=1, billions=5).text
-    assert "None of the four" in memory.set(billions=6).text
+    assert "In 80 GB fit: ZeRO-3." in memory.set(nodes=5).text and "None of the four fits" in memory.set(nodes=4).text
+    assert (
+        "None of the four fits" in sliding.held(175, 34).sentence and "fit: ZeRO-3." in sliding.held(175, 35).sentence
+    )
+    assert "fit: no sharding, ZeRO-1, ZeRO-2, ZeRO-3" in memory.set(nodes=1, billions=5).text
+    assert "no sharding" not in memory.set(billions=6).text.partition("fit:")[2].partition("\n")[0]
 
 
-def test_no_time_of_messages_makes_both_sentences_of_the_cliff_right():
+def test_the_two_sentences_of_the_cliff_need_messages_that_are_far_shorter():
     told = panels.efficiency()
-    assert "on 614 GPUs" in told.text and told.text.count("does not hold") == 2
-    assert "so the first sentence holds" in told.set(messages=0.22).text and "it does not hold" in told.text
-    assert "so the first sentence does not hold" in told.set(messages=0.26).text and "so it holds" in told.text
-    hundredths = [told.set(messages=k / 100).text for k in range(5, 401)]
-    assert not any("sentence holds" in text and "so it holds" in text for text in hundredths)
+    assert "Up to 614 GPUs" in told.text and told.text.count("does not hold") == 2
+    holds = {k: told.set(shorter=k).text.count("holds") for k in range(1, 21)}
+    assert [k for k, many in holds.items() if many == 1] == [14, 15], "the second needs less than the first"
+    assert [k for k, many in holds.items() if many == 2] == [16, 17, 18, 19, 20]
+    (asked,) = ["".join(cell["source"]) for cell in CELLS if cell["id"] == "efficiency-text"]
+    assert "14 times as short, 0.25 s" in asked and "16 times, 0.22 s" in asked
 
 
 @pytest.mark.ranks
@@ -255,7 +259,7 @@ def test_what_is_not_there_is_said_in_a_sentence(id):
 def test_a_known_slip_is_told_its_reason(id):
     slips = {"rows-of-a-table": {"10000": "one in how many", "100": "five orders", "100000": "divide by 100"},
              "gpus-of-the-pools": {"256": "the whole cluster", "64": "all three degrees", "32": "one replica",
-                                   "224": "one replica of the policy leaves", "8": "reference model"},
+                                   "224": "one replica of the policy leaves", "8": "one of the three degrees"},
              "between-two-failures": {"18": "what it says", "626": "thousands of servers", "6.26": "a server has 8",
                                       "28.75": "failures a day", "400.7": "12,500 servers"}}  # fmt: skip
     question = load_chapter(APPENDIX.name).question(id, {})

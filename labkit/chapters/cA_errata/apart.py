@@ -126,7 +126,8 @@ def _value(code: str) -> float:
 
 def typed_number(entry: Erratum, typed: str) -> str | None:
     """The digits that a reader typed, without the unit, or None where there is no number."""
-    digits = typed.replace(",", "").replace(entry.unit or " ", "").replace("%", "").strip()
+    digits = typed.replace(",", "").replace(entry.unit or " ", "").replace("%", "").replace("times", "")
+    digits = digits.strip().removesuffix("x").strip()
     return digits if re.fullmatch(r"-?(\d+\.?\d*|\.\d+)", digits) else None
 
 

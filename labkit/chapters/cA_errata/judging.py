@@ -60,7 +60,7 @@ class Judge(Panel):
                 "what": f"{one.what} ({one.unit})",
                 "said": float(one.said),
                 "we find": one.shown,
-                "apart (% of ours)": f"{100 * abs(one.far):.2g} %" if abs(one.far) < 0.995 else "over 100 %",
+                "apart (% of ours)": f"{100 * abs(one.far):.2g} %" if abs(one.far) < 1.005 else "over 100 %",
                 "agrees": "✓ yes" if fits else "✗ no",
                 "a finding": one.where in errata(),
             }

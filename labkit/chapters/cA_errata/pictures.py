@@ -185,6 +185,8 @@ def piece(run: Any, tp: int, pp: int) -> book.Figure:
     A rank returns the bytes of the gradient of its piece.
     """
     pieces, ranks = tp * pp, len(run.results)
+    if not isinstance(run.results[0], int):
+        raise ValueError("gradient_sum returns the bytes of a rank's gradient: gradient.nbytes")
     nbytes = pieces * run.results[0]
     each, whole = sum(run.trace.bytes_sent()) / ranks, cost.ring_all_reduce_bytes(nbytes, ranks)
     same = ranks // pieces
@@ -192,12 +194,14 @@ def piece(run: Any, tp: int, pp: int) -> book.Figure:
     said += (
         f"{same - 1} other{'s do' if same != 2 else ' does'}, and it sent {bytes_text(each)}. "
         if same > 1
-        else (f"no other does, so it has no sum to make: the {each:.0f} bytes that it sent are those of `split`. ")
+        else (f"no other does, so it has no sum to make ({each:.0f} bytes were sent to agree on the groups). ")
     )
     if pieces > 1:
         said += f"The whole gradient among all {ranks} would be {bytes_text(whole)}."
     formula = cost.ring_all_reduce_bytes(nbytes / pieces, same) if same > 1 else 0.0
     name = f"TP {tp}, PP {pp}"
+    if abs(each - formula) > 0.01 * formula + 1000:
+        said += " That is not what the formula says: has gradient_sum been changed?"
     values = {"the formula": {"the whole gradient": whole, name: formula}, "this run": {name: each}}
     return book.bars(values, title="Bytes that a rank sends", sentence=said)
 
@@ -350,9 +354,9 @@ def plane(two_level: TwoLevel, found: Iterable[tuple[str, float, float]] = ()) -
                 _, *counter = suspects.story(two_level, size, 100 * middle, name).facts.values()
                 thick = any(fits for fits, _ in counter)
                 svg.line(x1, y1, x2, y2, width=7 if thick else 2, colour=series(k).colour)
-    for _, size, part in found:
+    for name, size, part in found:
         x, y = place(size, part)
-        svg.add("circle", cx=x, cy=y, r=8, fill="none", stroke="#1a1a1a", stroke_width=2)
+        svg.add("circle", cx=x, cy=y, r=9, fill=series(names.index(name)).colour, stroke="#1a1a1a", stroke_width=2)
     x, _ = place(slow_sync.GRADIENT / GB, 1)
     svg.line(x, top, x, top + TALL, dash="6 4", width=1.5)
     for size in range(0, int(LARGEST) + 1, 2):

@@ -7,15 +7,16 @@ from typing import Any
 
 from labkit import book, cost
 from labkit.book.drawing.style import series
+from labkit.book.drawing.svg import text_width
 from labkit.book.drawing.units import bytes_text
-from labkit.chapters.cA_errata.drawing import WIDTH, Page, legend
+from labkit.chapters.cA_errata.drawing import SMALL, WIDTH, Page, legend
 from labkit.cost.units import GB, MINUTE
 
 ROOM = 80 * GB  # of a GPU
 ITEMS = ("parameters", "gradients", "optimizer")
 STAGES = ("no sharding", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 COMPUTE, MESSAGES = 2.1 * 1024, 3.5  # GPU-seconds and seconds of a step of 175B, by source 003
-CLAIMS = ((4096, 0.70, "above 70 % on 4,096"), (8192, 0.50, "half from 8,192 on"))
+CLAIMS = ((4096, 0.70, "above 70 % on 4,096 GPUs"), (8192, 0.50, "below half only beyond 8,192"))
 FEWEST, MOST = 256, 16_384  # GPUs, where the curve begins and ends
 
 
@@ -23,9 +24,9 @@ def memory() -> Any:
     """What a GPU holds by each stage of ZeRO, for any model on any number of GPUs."""
     sliders = {
         "billions": book.Slider("parameters, in billions", 1, 200, 175),
-        "gpus": book.Slider("GPUs", 1, 1024, 1024),
+        "nodes": book.Slider("nodes of 8 GPUs", 1, 128, 128),
     }
-    return book.explorer("What one GPU holds", sliders, held)
+    return book.explorer("What one GPU holds", sliders, lambda billions, nodes: held(billions, 8 * nodes))
 
 
 def held(billions: float, gpus: int) -> book.Figure:
@@ -48,8 +49,12 @@ def held(billions: float, gpus: int) -> book.Figure:
             look, width = series(n), nbytes * scale
             svg.rect(x, y, width, 30, fill=look.colour, hatch=look.hatch, hover=f"{item}: {bytes_text(nbytes)}")
             x += width
-        if x < left + 0.72 * whole * scale:
-            svg.text(max(x, left + ROOM * scale) + 8, y + 20, bytes_text(parts.total))
+        inside = x >= left + 0.72 * whole * scale  # beside a long bar there is no room
+        text = bytes_text(parts.total)
+        at = x - 74 if inside else max(x, left + ROOM * scale) + 8 if x + 80 > left + ROOM * scale else x + 8
+        if inside:
+            svg.rect(at - 4, y + 5, text_width(text, SMALL) + 10, 20, "#fff", stroke_width=0.5)
+        svg.text(at, y + 20, text)
     edge = left + ROOM * scale
     svg.line(edge, top - 6, edge, top + 168, dash="6 4", width=2)
     svg.text(min(edge, WIDTH - 70), top - 11, f"a GPU of {bytes_text(ROOM)}", anchor="middle")
@@ -63,8 +68,9 @@ def held(billions: float, gpus: int) -> book.Figure:
 
 def efficiency() -> Any:
     """How much of a step is computing, by the number of GPUs and the messages that nothing hides."""
-    sliders = {"messages": book.Slider("messages that nothing hides", 0.05, 4, MESSAGES, 0.01, "s")}
-    return book.explorer("Which messages would the two sentences need?", sliders, scaling)
+    sliders = {"shorter": book.Slider("exposed messages, shorter by a factor of", 1, 20, 1)}
+    title = "Which messages would the two sentences need?"
+    return book.explorer(title, sliders, lambda shorter: scaling(MESSAGES / shorter))
 
 
 def scaling(messages: float) -> book.Figure:
@@ -73,10 +79,10 @@ def scaling(messages: float) -> book.Figure:
     def part(gpus: float) -> float:
         return COMPUTE / gpus / (COMPUTE / gpus + messages)
 
-    half, at = COMPUTE / messages, part(4096)
-    said = f"With {messages:g} s of messages {at:.1%} of a step is computing on 4,096 GPUs, so the first sentence "
-    said += f"{'holds' if at > 0.7 else 'does not hold'}. Half of it is computing on {half:,.0f} GPUs, and the second "
-    said += f"sentence has 8,192, so it {'holds' if abs(half / 8192 - 1) < 0.01 else 'does not hold'}."
+    half, at = COMPUTE // messages, part(4096)
+    said = f"With {messages:.3g} s of exposed messages {at:.1%} of a step is computing on 4,096 GPUs, so the first "
+    said += f"sentence {'holds' if at > 0.7 else 'does not hold'}. Up to {half:,.0f} GPUs at least half of it is "
+    said += f"computing, so the second sentence {'holds' if half >= 8192 else 'does not hold'}."
     svg = Page("How much of a step is computing", said)
     left, top, wide, tall = 56.0, 12.0, WIDTH - 70.0, 190.0
 
@@ -90,7 +96,7 @@ def scaling(messages: float) -> book.Figure:
     for gpus, share, name in CLAIMS:
         x, y = place(gpus, share)
         svg.marker(x, y, "diamond", "#d55e00", 6)
-        svg.text(x - 10 if gpus == 8192 else x + 10, y + (20 if gpus == 8192 else -8), name, anchor="middle")
+        svg.text(left + wide - 8, top + 20 + 20 * (gpus > 4096), f"◆ {name}", anchor="end")
     for gpus in (256, 1024, 4096, 16_384):
         svg.text(place(gpus, 0)[0], top + tall + 17, f"{gpus:,}", anchor="middle" if gpus < MOST else "end")
     for share in (0, 0.5, 1):

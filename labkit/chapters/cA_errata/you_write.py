@@ -82,6 +82,13 @@ def slips(nbytes: int, nodes: int, gpus: int) -> dict[str, float]:
         + ring / gpus,
         "A ring between the nodes has two phases, and you count one of them.": 2 * scatter + ring / 2,
         "Nothing crosses between the nodes.": 2 * scatter,
+        "You have halved the port as well, but its bandwidth is that of one direction already.": 2 * scatter + 2 * ring,
+        "The share is missing inside the node: a GPU sends (n - 1) / n of the whole there, and not n - 1 times it.": (
+            2 * gpus * scatter + ring
+        ),
+        "You take 8 GPUs in a node. These nodes have other numbers: use `gpus`.": (
+            2 * 7 / 8 * whole + 2 * (nodes - 1) / nodes * nbytes / 8 / PORT
+        ),
         "The two phases inside the node are missing.": ring,
         "The ring between nodes has as many members as there are nodes, and not as many as there are GPUs.": (
             2 * scatter + 2 * (ranks - 1) / ranks * nbytes / gpus / PORT
