@@ -64,6 +64,7 @@ WRONG = {
     "route": {
         route("pass"): "Return two tensors",
         route(f"{SORT}; return w, e"): "Return the experts first",
+        route(f"{SORT}; w = w.detach(); return e, w / w.sum(-1, keepdim=True)"): "this router could never learn",
         route(f"{SORT}; return e, w"): "divide them by their sum",
         route(f"{SORT}; return e[:, :1], w[:, :1] / w[:, :1]"): "there should be 6 x 2 experts",
         route(f"{SORT}; return e, logits_ne.gather(1, e)"): "These are logits",
@@ -97,6 +98,7 @@ WRONG = {
         through(end="return y[order]"): "sorted a second time",
         through(order="torch.arange(len(expert_m))"): "Sort the rows by their expert",
         through(which="expert_m"): "Sort the rows by their expert before they leave",
+        through(out="(expert_m // per_rank).bincount()"): "bincount(minlength=group.size)",
         through(out="(expert_m % group.size).bincount(minlength=group.size)"): "expert e is on rank `e // per_rank`",
         through(back="out, into"): "On the way back the two lists change places",
         through(end="collectives.all_gather(y[:1], group); r = torch.empty_like(y); r[order] = y; return r"): (

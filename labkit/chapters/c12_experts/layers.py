@@ -200,3 +200,18 @@ def watched(into: list[Any]) -> Callable[[Tensor, Tensor], Tensor]:
         return 10 * rows_md
 
     return compute
+
+
+def to_rank(
+    journey: Callable[..., Tensor], to_m: Tensor, x_md: Tensor, expert_m: Tensor,
+    compute: Callable[[Tensor, Tensor], Tensor], group: Group, experts: int,
+) -> Tensor:  # fmt: skip
+    """`journey` (the reader's `through_experts`) with row m sent to rank to_m of `group`, and back.
+
+    A journey knows one number for each row, which says where it goes, so both travel in one: to x experts + expert.
+    """
+
+    def arrived(rows_md: Tensor, number_m: Tensor) -> Tensor:
+        return compute(rows_md, number_m % experts)
+
+    return journey(x_md, to_m * experts + expert_m, arrived, group, experts)

@@ -45,6 +45,9 @@ def the_best_are_taken(student: Reader) -> str:
                            "not {shape}.", k=k, name=name, shape=" x ".join(map(str, x.shape)))  # fmt: skip
         _the_experts(student, experts, logits, k)
         _the_weights(student, experts, weights, logits, k)
+    ((learns,),) = student.through("route", 1, [(logits, 2)], _learns).results
+    student.expect(learns, "The weights are right, but no gradient goes through them, so this router could never "
+                   "learn. Do not cut them off with `detach` or `no_grad`.")  # fmt: skip
     return (
         "For 1, 2 and 3 choices you take the best experts, with equal scores by their number, and weights that add up "
         "to 1."
@@ -113,6 +116,13 @@ def _routed(fn: Callable[..., Any], given: tuple[Tensor, int], group: Group) -> 
     return _data(fn(logits, given[1])), logits
 
 
+def _learns(fn: Callable[..., Any], given: tuple[Tensor, int], group: Group) -> tuple[bool]:
+    """Whether the weights pass a gradient back to the logits."""
+    leaf = given[0].clone().requires_grad_()
+    _, weights = fn(leaf * 1, given[1])
+    return (bool(weights.requires_grad and torch.autograd.grad(weights[:, 0].sum(), leaf)[0].abs().sum() > 0),)
+
+
 def _data(got: Any) -> Any:
     if isinstance(got, (tuple, list)):
         return [x.detach() if isinstance(x, Tensor) else x for x in got]
@@ -145,6 +155,8 @@ def there_and_back(student: Reader) -> str:
             rows = 5 + 2 * rank
             expert = torch.randint(per_rank * n - 1, (rows,), generator=draw)  # the last expert gets nothing
             expert[:3] = torch.tensor([per_rank * n - 2, 1, 0])  # never sorted, and the first one for the last rank
+            if rank == 0 and n == 3:
+                expert %= per_rank * (n - 1)  # nothing for the last rank
             x = 1 + torch.arange(rows * width).view(rows, width).float() + 100 * rank
             inputs.append((x, expert))
 
@@ -250,9 +262,12 @@ def _what_came_back(got: Any, x: Tensor, expert: Tensor) -> str:
 def _likely(said: str) -> str:
     if "LookupError" in said:
         return (
-            "Sort the rows by their expert before they leave, and the numbers of their experts with them. And count by "
-            "rank: expert e is on rank `e // per_rank`."
+            "Do the numbers of the experts travel as the rows do, with the same counts, and does `compute` get those "
+            "that arrived? Sort the rows by their expert before they leave. And count by rank: expert e is "
+            "on rank `e // per_rank`."
         )
+    if "int64[" in said:
+        return "Every rank needs a count for every other, also where it is 0: `bincount(minlength=group.size)`."
     if "counts" in said or "rows" in said or "split" in said or "shape" in said:
         return (
             "`all_to_all(x, group, out, into)` gets two lists of whole numbers: how many rows leave for each rank, and "
