@@ -82,7 +82,7 @@ def test_a_run_of_the_chapter_takes_what_its_formula_says_also_with_a_straggler(
     for name, one, end in zip(("rank 0", f"rank {size - 1}"), (first, last), ends, strict=True):
         assert (f"{name} has its own" in said) is (one.total - end > 1e-6)
     if size == 2:
-        assert "averages; rank 1 has its own 0.2 ms earlier, because what had to wait then goes" in said
+        assert "averages; rank 1 has its own 0.2 ms earlier, because the last bucket goes" in said
     if size > 2:  # of two ranks neither can send before the other one is there
         assert early.waits > 0.01 and "waits for the last rank" in pictures.first_and_last(run).svg
     assert all(j.end <= one.total + 1e-12 for one in (first, last) for j in one.journeys)
@@ -297,8 +297,8 @@ def test_how_far_replicas_are_apart_stands_beside_the_size_of_a_weight() -> None
     apart = [torch.tensor([[3.0, 4.0, 3.0, 4.0], [3.0 + x, 4.0, 3.0, 4.0]]) for x in (0.0, 1.0)]
     ways = [(way, way[-1]) for way in apart]
     drawn = pictures.drift([ways[0], ways[0]], ways)
-    assert drawn.frames[0][1].startswith("After 0 steps a weight of 3.5 differs by 0 (gradients averaged) and by 0 ")
-    assert "by 0.5 (not averaged) between the two ranks that are furthest apart" in drawn.frames[1][1], "1 in four"
+    assert drawn.frames[0][1].startswith("After 0 steps a typical weight of this matrix is 3.5. Between")
+    assert "differs by 0 (gradients averaged) and by 0.5 (not averaged)" in drawn.frames[1][1], "1 in four"
     said = drawn.frames[1][1]
     assert "averaged: in the end all weights are equal, bit by bit. Not averaged: in the end the weights d" in said
 

@@ -39,8 +39,8 @@ def drift(together: Sequence[Replica], apart: Sequence[Replica], badge: str = "m
         size = float(points[:, k].square().mean().sqrt())
         differs = " and ".join(f"by {far[k]:.2g} ({name})" for name, far in spread.items())
         said = (
-            f"After {k} steps a weight of {size:.2g} differs {differs} between the two ranks that are furthest apart "
-            "(root mean squares, of this matrix)."
+            f"After {k} step{'s' * (k != 1)} a typical weight of this matrix is {size:.2g}. Between the two ranks that "
+            f"are furthest apart it differs {differs} (root mean squares)."
         )
         svg = Svg(WIDTH, "Where the replicas go", said)
         top = heading(svg, badge, said)

@@ -144,8 +144,8 @@ def _early(steps: Mapping[str, Step]) -> str:
     if not told:
         return ""
     return (
-        f" The solid line is where everybody has the averages; {listing(told)}, because what had to wait then goes "
-        "from rank to rank."
+        f" The solid line is where the last rank has all averages; {listing(told)}, because the last bucket goes from "
+        "rank to rank around the ring."
     )
 
 
