@@ -85,6 +85,7 @@ def my_groups(rank, sizes):
     },
     "grad_norm": {
         "def grad_norm(pieces, group):\n    pass": "Return one number",
+        norm(f"{SQUARES} / copies", "all_reduce(total, group).sqrt()"): "makes a number of a tensor",
         norm(SQUARES): "what 4 ranks hold was counted 4 times",
         norm(f"{SQUARES} / copies", "total.sqrt().item()"): "this is the part of one rank",
         norm(SQUARES, "total.sqrt().item()"): "these are the pieces of one rank alone",
@@ -109,6 +110,7 @@ def my_groups(rank, sizes):
         step("layers / p * layer / t + sums"): "a stage has several layers",
         step(STAGE, "(m + p - 1) * stage"): "Where are the gradients",
         step(STAGE, "(m + p - 1) * (stage + gradients)"): "once a step",
+        step(STAGE, "(m + p - 1) * stage + m * gradients"): "once a step",
         step(STAGE, "m * (stage + gradients)"): "at work from the first moment",
         step(STAGE, "(m + p) * stage + gradients"): "one turn too many",
         step(STAGE, "m * p * stage + gradients"): "leave the last stage",
@@ -118,6 +120,9 @@ def my_groups(rank, sizes):
         "def best_cut(gpus, heads, layers, fits, seconds):\n    pass": "You returned None",
         "def best_cut(gpus, heads, layers, fits, seconds):\n    return 3": "Return three whole numbers",
         cut(RIGHT, "fitting[0] if fitting else None"): "keep the",
+        cut(RIGHT, "(lambda c: c and (c[1], c[0], c[2]))(min(fitting, key=lambda cut: seconds(*cut), default=None))"): (
+            "the other way round"
+        ),
         cut(RIGHT.replace(" and fits(t, p, gpus // (t * p))", "")): "ask `fits` first",
         cut(RIGHT.replace("heads % t == 0 and ", "")): "t must divide the",
         cut(RIGHT, p="gpus + 1"): "only 3 layers",

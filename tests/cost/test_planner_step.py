@@ -245,7 +245,7 @@ def test_a_price_is_said_with_where_it_comes_from_and_never_made_up() -> None:
     h100, rack = planner.h100_cluster(8), planner.b200_cluster(8)
     one, other = (estimate(SMALL, x, Plan(data=8)) for x in (h100, rack))
     assert "at $4.92 an hour (EC2 Capacity Blocks, December 2024)" in planner.explained(one)[-1]
-    assert "no price of a B200 is at hand" in planner.explained(other)[-1] and "$" not in planner.explained(other)[-1]
+    assert "no price of the B200 is at hand" in planner.explained(other)[-1] and "$" not in planner.explained(other)[-1]
     own = estimate(SMALL, planner.h100_cluster(8, price=2.0), Plan(data=8))
     assert "at $2.00 an hour," in planner.explained(own)[-1]
     assert planner.a100_cluster(8).price_said.endswith("(EC2 Capacity Blocks, December 2024, for A100s of 40 GB)")

@@ -110,7 +110,7 @@ def _blast(plan: Plan) -> str:
         holders = plan.gpus if plan.sharding == "zero3" else replica * (plan.shard or plan.replicas)
         return (
             f"With ZeRO-3 the parameters of a copy are spread over {holders:,} GPUs, so all of these stop at once. "
-            "Others wait, unless replicas may fail by themselves (chapter 19)."
+            + ("" if holders >= plan.gpus else "Others wait, unless replicas may fail by themselves (chapter 19).")
         )
     copy = f"A copy of the model is spread over {replica} GPUs" if replica > 1 else "Every GPU has a copy of the model"
     state = (

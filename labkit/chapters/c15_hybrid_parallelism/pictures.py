@@ -360,7 +360,7 @@ def health(one: Any, budget: float = 0.75e6) -> book.Table:
             ("the step", "ranks compute for more than half of it"),
             ("ZeRO", f"state below {format_bytes(budget, 3)}"),
             ("tensor", "the sums of a layer take less than a quarter of its computing"),
-            ("pipeline", "idle for less than a quarter of the step"),
+            ("pipeline", "no rank waits more than a quarter of the step for a partner that is not ready"),
             ("machine", "no rank computes more than 10% longer than the mean"),
         )
     ]  # fmt: skip

@@ -147,7 +147,7 @@ def everything_counts_once(student: Reader) -> str:
 
         def call(fn: Callable[..., Any], mine: Any, group: Group) -> Any:
             got = fn([(g.clone(), copies) for g, copies in mine], group)
-            return float(got) if isinstance(got, (int, float, Tensor)) else repr(got)[:40]
+            return float(got) if isinstance(got, (int, float)) else repr(got)[:40]
 
         run = student.through("grad_norm", n, inputs, call)
         right = float((matrix.square().sum() + vector.square().sum()).sqrt())
@@ -169,7 +169,8 @@ def everything_counts_once(student: Reader) -> str:
 def _say_why(student: Reader, got: Any, right: float, inputs: Any, rank: int, dp: int, tp: int) -> None:
     if isinstance(got, float) and abs(got - right) <= 1e-6 * right:
         return
-    student.expect(isinstance(got, float), "Return one number, the norm, and not {got}.", got=got)
+    student.expect(isinstance(got, float), "Return one number, the norm, and not {got}.{hint}", got=got,
+                   hint=" `.item()` makes a number of a tensor." if str(got).startswith("tensor") else "")  # fmt: skip
     squares = [[float(g.square().sum()) for g, _ in mine] for mine in inputs]
     copies = [[c for _, c in mine] for mine in inputs]
     once = [sum(s / c for s, c in zip(a, b, strict=True)) for a, b in zip(squares, copies, strict=True)]
@@ -281,6 +282,7 @@ def _slips(
          "several layers."),
         (turns * stage, "Where are the gradients? They are exchanged once, after all microbatches."),
         (turns * (stage + gradients), "The gradients are exchanged once a step, and not for each microbatch."),
+        (turns * stage + m * gradients, "The gradients are exchanged once a step, and not for each microbatch."),
         ((m + p) * stage + gradients, "This is one turn too many: a pipeline of one stage needs m turns."),
         (m * p * stage + gradients, "This is as if one microbatch had to leave the last stage before the next may "
          "enter the first. All stages work at the same time."),
@@ -413,6 +415,8 @@ def _judge_cut(
         raise NotRight(f"You took t = {t}, which does not divide the {heads} heads: a head cannot be cut.")
     if p > layers:
         raise NotRight(f"You took p = {p}, and the model has only {layers} layers: a stage needs at least one.")
+    if cut != tuple(right) and (cut[1], cut[0], cut[2]) == tuple(right):
+        raise NotRight(f"{told} has t and p the other way round: the answer is (t, p, d).")
     if cut not in fitting:
         raise NotRight(f"{told} is fast, but it does not fit: ask `fits` first.")
     if cut == min(fitting, key=lambda c: _bytes(*c)) or cut == max(fitting, key=lambda c: _seconds(*c)):

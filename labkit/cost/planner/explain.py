@@ -48,7 +48,7 @@ def explained(one: Estimate) -> list[str]:
 def _dollars(one: Estimate) -> str:
     """What a billion tokens cost, with the price behind it."""
     if one.cluster.price is None:
-        return f"for which no price of a {one.cluster.gpu.name} is at hand"
+        return f"for which no price of the {one.cluster.gpu.name} is at hand"
     return f"${1000 * one.dollars_per_million_tokens:,.0f} {one.cluster.price_said}"
 
 
