@@ -52,7 +52,8 @@ def test_the_run_lies_on_the_curve_of_its_way_and_no_curve_goes_where_the_run_is
 
 def test_losses_that_are_equal_have_a_place_on_a_scale_of_powers_of_ten() -> None:
     figure = pictures.losses([3.0, 2.0], {"apart": [3.0, 2.01]})
-    assert [row["apart"] for row in figure.rows] == pytest.approx([-8, -2])
+    assert [row["apart"] for row in figure.rows] == pytest.approx([1e-8, 0.01])
+    assert figure.spec["layout"]["yaxis"]["type"] == "log" and "drawn at 1e-08" in figure.sentence
     assert "apart: at most 1.0e-02 away, and 0.0e+00 in the first step" in figure.sentence
 
 

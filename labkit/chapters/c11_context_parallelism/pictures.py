@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import log10
 from typing import Any
 
 from labkit import book, cost
@@ -199,7 +198,7 @@ def by_ranks(tokens: int = 65_536, heads: int = 64, width: int = 128) -> book.Fi
         + (" with either." if round(second) == round(last) else f", or {last:,.0f} MB with 8 heads of keys.")
     )
     return book.lines(lines, x="ranks", y="MB that a rank sends", title="Bytes by ranks", badge="simulated",
-                      sentence=said)  # fmt: skip
+                      sentence=said, log="xy")  # fmt: skip
 
 
 def reads(run: Any) -> str:
@@ -227,7 +226,7 @@ def losses(one: Sequence[float], others: Mapping[str, Sequence[float]]) -> book.
         f"{name}: at most {max(far):.1e} away, and {far[0]:.1e} in the first step" for name, far in apart.items()
     )
     return book.lines(
-        {name: [log10(max(distance, NOTHING)) for distance in far] for name, far in apart.items()},
-        y="log10 of the distance", title="How far the losses are from those of one device",
-        sentence=f"{told}. A distance of zero is drawn at {log10(NOTHING):.0f}.",
+        {name: [max(distance, NOTHING) for distance in far] for name, far in apart.items()},
+        y="distance", title="How far the losses are from those of one device", log="y",
+        sentence=f"{told}. A distance of zero is drawn at {NOTHING:.0e}.",
     )  # fmt: skip
