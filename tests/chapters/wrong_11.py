@@ -38,6 +38,16 @@ def ring(q, k, v, positions, group):
 
 LOG, SUM = "torch.logaddexp(lse, other_lse)", "a * out + b * other"
 
+AT = "logits = model(inputs, context.positions)"
+
+
+def part(first: str, result: str) -> str:
+    """`part_loss`, by its first line and by what it returns."""
+    last = f"\n    return {result}" if result else ""
+    line = "from labkit.models import next_token_loss"
+    return f"def part_loss(model, inputs, targets, context):\n    {line}\n    {first}{last}"
+
+
 WRONG = {
     "merge": {
         "def merge(out, lse, other, other_lse):\n    pass": "Return two tensors, the joined mean and its lse",
@@ -131,5 +141,18 @@ WRONG = {
             c = torch.arange(length).chunk(2 * size)
             return torch.cat((c[rank], c[-1 - rank]))
         """: "`tensor_split` always gives as many",
+    },
+    "part_loss": {
+        part("pass", ""): "Return this rank's share of the mean loss",
+        part("logits = model(inputs)", "context.weight * next_token_loss(logits, targets)"): "of each part from 0",
+        part("logits = model(inputs)", "next_token_loss(logits, targets)"): "of each part from 0",
+        part(AT, "next_token_loss(logits, targets)"): "multiply it by the rank's share",
+        part(AT, "next_token_loss(logits, targets) / context.group.size"): "they have different lengths",
+        part(AT, "2 * context.weight * next_token_loss(logits, targets)"): "add up to",
+        part(AT, "context.weight * next_token_loss(logits, targets).detach()"): "still has its gradient",
+        part(AT, "context.weight * next_token_loss(logits, targets).item()"): "still has its gradient",
+        part(AT, "context.weight * (next_token_loss(logits.detach(), targets) + 0 * logits.sum())"): (
+            "but their gradients do not"
+        ),
     },
 }

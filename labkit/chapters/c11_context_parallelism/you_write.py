@@ -1,4 +1,4 @@
-"""What chapter 11 asks its reader to write: two halves of a softmax, the ring's loop, and zigzag's positions."""
+"""What chapter 11 asks its reader to write: two halves of a softmax, the ring's loop, zigzag, and a part's loss."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from labkit import cost
 from labkit.chapters.c11_context_parallelism.attention import attend
-from labkit.grading.checks.student import Evidence, StudentError
+from labkit.grading.checks.student import Evidence, NotRight, StudentError
 from labkit.grading.writing import Reader, you_write
+from labkit.models import GPT, GPTConfig, next_token_loss
+from labkit.parallel import ContextParallel
 from labkit.wire import Group
 
 Part = tuple[Tensor, Tensor]
@@ -260,6 +262,79 @@ def zigzag(rank: int, size: int, length: int) -> Tensor:
     """The positions of `rank`: the r-th of 2 N chunks, and the r-th from the end."""
     chunks = torch.arange(length).tensor_split(2 * size)
     return torch.cat((chunks[rank], chunks[2 * size - 1 - rank]))
+
+
+def shares_add_up(student: Reader) -> str:
+    for n, length in ((2, 8), (3, 14)):  # of 14 tokens zigzag gives three ranks 5, 5 and 4
+        g = torch.Generator().manual_seed(student.seed + n)
+        batch = torch.randint(32, (2, length + 1), generator=g)
+        config = GPTConfig(vocab=32, context=length, layers=1, heads=2, width=16)
+        seed, one = student.seed, GPT(config, student.seed)
+        whole = next_token_loss(one(batch[:, :-1]), batch[:, 1:])
+        whole.backward()
+        mean = whole.item()
+
+        def call(fn: Callable[..., Any], x: Tensor, group: Group, config: GPTConfig = config, seed: int = seed) -> Any:
+            context = ContextParallel(group)
+            model = context.into(GPT(config, seed))
+            inputs, targets = context.cut(x[:, :-1]), context.cut(x[:, 1:])
+            got = fn(model, inputs, targets, context)
+            if not isinstance(got, Tensor) or not got.requires_grad or got.numel() != 1:
+                return repr(got)[:60]
+            got.backward()
+            gradient = dict(model.named_parameters())["tokens.weight"].grad
+            with torch.no_grad():
+                means = [float(next_token_loss(model(inputs, at), targets)) for at in (context.positions, None)]
+            return got.item(), gradient, means, context.weight
+
+        run = student.through("part_loss", n, [batch] * n, call)
+        for rank, got in enumerate(run.results):
+            student.expect(not isinstance(got, str), "With {n} ranks, rank {rank} returned {got}. Return this rank's "
+                           "share of the mean loss, as a tensor that still has its gradient.",
+                           n=n, rank=rank, got=got)  # fmt: skip
+        losses, grads, means, weights = zip(*run.results, strict=True)
+        about = f"With {n} ranks and {length} tokens"
+        if abs(sum(losses) - mean) > 1e-5:
+            raise NotRight(f"{about}: {_why_not(losses, means, weights, mean)}")
+        assert one.tokens.weight.grad is not None
+        student.expect(torch.allclose(sum(grads), one.tokens.weight.grad, atol=1e-6),
+                       "{about} the losses add up to that of one device, but their gradients do not.",
+                       about=about)  # fmt: skip
+    return (
+        "On 2 and 3 ranks, with parts of unequal length too, the shares add up to the loss of one device, and so do "
+        "their gradients."
+    )
+
+
+def _why_not(losses: Any, means: Any, weights: Any, whole: float) -> str:
+    """losses, weights: of each rank. means: its mean loss with its positions, and without any."""
+
+    def near(other: Sequence[float]) -> bool:
+        return all(abs(a - b) < 1e-5 for a, b in zip(losses, other, strict=True))
+
+    right, from_zero = zip(*means, strict=True)
+    n = len(losses)
+    if any(near([x * w for x, w in zip(from_zero, share, strict=True)]) for share in (weights, [1] * n, [1 / n] * n)):
+        return "the model counted the positions of each part from 0. Give it `context.positions` beside the inputs."
+    if near(right):
+        return (
+            f"the ranks' losses add up to {sum(losses):.2f}, and one device has {whole:.2f}. Each is the mean over one "
+            "part: multiply it by the rank's share of the tokens, `context.weight`."
+        )
+    if near([x / n for x in right]):
+        return "all parts count alike, but they have different lengths. A rank counts by its share, `context.weight`."
+    if near([whole] * n):
+        return (
+            "every rank returned the loss of the whole batch. Return this rank's share, since all are added up later."
+        )
+    return f"the ranks' losses add up to {sum(losses):.3f}, and one device has {whole:.3f}."
+
+
+@you_write(shares_add_up)
+def part_loss(model: nn.Module, inputs: Tensor, targets: Tensor, context: Any) -> Tensor:
+    """This rank's share of the mean loss. inputs, targets: its part, (b, t)."""
+    logits = model(inputs, context.positions)
+    return context.weight * next_token_loss(logits, targets)
 
 
 def _scores(g: torch.Generator, high: float) -> Tensor:
