@@ -229,12 +229,14 @@ def test_four_stages_idle_as_the_sentence_and_as_the_formula_say(way, many, told
     exec(source.partition("panels.")[0], names)
     run = labkit.launch(names["batch"], 4, way, many, clock="virtual")
     part = cost.naive_bubble_fraction(4) if way == panels.ALONE else cost.bubble_fraction(4, many)
-    assert pictures.idle(run).startswith(f"In {told} a stage idles for **{part:.0%}**")
+    shown = pictures.stages(run)
+    assert shown.sentence.startswith(f"In {told} a stage idles for {part:.0%} of the time")
+    assert [row["computing (ms)"] for row in shown.rows] == pytest.approx([10 * many] * 4)
+    assert sum(row["idle (%)"] for row in shown.rows) / 4 == pytest.approx(100 * part, abs=0.1)
     (source,) = ["".join(cell["source"]) for cell in CELLS if cell["id"] == "four-stages-after"]
     after = eval(source, {"book": book}).text
     assert f"{100 * cost.naive_bubble_fraction(4):.0f} %" in after, after
     assert f"{100 * cost.bubble_fraction(4, 32):.0f} % is that, for 32 microbatches" in after
-    assert "Microbatches go through" in pictures.stages(run).title
 
 
 def test_the_list_is_found_among_numbers_that_agree():

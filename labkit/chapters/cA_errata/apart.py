@@ -151,7 +151,7 @@ def judged(entry: Erratum, typed: str, agrees: Callable[[str, float], bool]) -> 
     if math.isclose(mine, ours, rel_tol=0.03):
         return False, "Very near, but your last digit is another one. Did you round on the way?"
     ratio = abs(mine / ours) or 1.0
-    if any(math.isclose(ratio, 10.0**power, rel_tol=0.03) for power in range(-9, 10) if power):
+    if any(math.isclose(ratio, 10.0**power, rel_tol=0.005) for power in range(-9, 10) if power):
         return (
             False,
             f"Your digits are right, but the decimal point is in the wrong place. The answer is in {entry.unit}.",

@@ -53,7 +53,7 @@ TITLES = {
 }  # of the lines that have no name elsewhere
 CASE = "hierarchical-both"  # the line of the case
 # Lines whose computation shows nothing that their sentence does not say
-NO_SUM = ("dense-trillions", "no-infinity", "early-layers-first", "bound-without-rate")
+NO_SUM = ("dense-trillions", "no-infinity", "early-layers-first", "bound-without-rate", "two-of-three", "nic-names")
 
 
 def changeable(always: str = "") -> list[tuple[str, str]]:

@@ -129,11 +129,11 @@ def pieces(gradient_sum: Any) -> book.Workbench:
     return book.workbench(gradient_sum, controls, [pictures.piece], title=title, ranks=8, transport="local")
 
 
-ALONE, PIPED = "each by itself", "one after the other"
+ALONE, PIPED = "each alone", "pipelined"
 
 
 def four_stages(batch: Any) -> book.Workbench:
     """A batch of microbatches through four stages, as the sentence has it and as a pipeline has it."""
     controls = {"way": [ALONE, PIPED], "microbatches": (1, 12)}
-    views: list[Any] = [pictures.idle, pictures.stages]
+    views: list[Any] = [pictures.stages]
     return book.workbench(batch, controls, views, title="When does a stage idle?", ranks=4, clock="virtual")

@@ -233,16 +233,36 @@ def both_directions() -> book.Figure:
     return book.Figure("What a ring uses of a link", "quoted", said, list(rows), svg.render(y - 20))
 
 
-def idle(run: Any) -> str:
-    """For which part of the run a stage has nothing to do, on average."""
-    whole = run.trace.duration * run.trace.world_size
-    part = 1 - sum(rank["compute"] for rank in run.trace.step_breakdown()) / whole
-    return f"In {format_seconds(run.trace.duration)} a stage idles for **{part:.0%}** of the time ({run.trace.badge})."
-
-
 def stages(run: Any) -> book.Figure:
-    """What each stage does, by time."""
-    return book.timeline(run.trace, title="Microbatches go through four stages", arrows=False)
+    """What each stage does, by time: boxes of computing, and all the rest of its time marked as idle."""
+    size, whole, places = run.trace.world_size, run.trace.duration, list[tuple[int, float, float]]()
+    for span in run.trace.spans("compute"):
+        places.append((span.rank, span.start, span.end))
+    part = 1 - sum(end - begin for _, begin, end in places) / (whole * size)
+    said = f"In {format_seconds(whole)} a stage idles for {part:.0%} of the time, on average."
+    svg = Page("When does a stage idle?", said)
+    looks = [("computes a microbatch", series(0).colour, ""), ("idle", "none", "/")]
+    top = legend(svg, heading(svg, run.trace.badge, said), looks) + 6
+    left, scale = 64.0, (WIDTH - 76) / whole
+    for rank in range(size):
+        y = top + 36 * rank
+        svg.text(left - 8, y + 18, f"stage {rank}", anchor="end")
+        svg.rect(left, y, whole * scale, 26, fill="none", hatch="/", stroke_width=0.6)
+        mine = sorted((begin, end) for one, begin, end in places if one == rank)
+        for number, (begin, end) in enumerate(mine):
+            svg.rect(left + begin * scale, y, (end - begin) * scale, 26, fill=series(0).colour, stroke_width=0.8)
+            if (end - begin) * scale > 16:
+                svg.text(left + (begin + end) / 2 * scale, y + 18, str(number), anchor="middle")
+    bottom = top + 36 * size
+    for k in range(5):
+        svg.text(left + whole * scale * k / 4, bottom + 12, f"{1e3 * whole * k / 4:.3g}", anchor="middle")
+    svg.text(WIDTH - 12, bottom + 30, "time (ms); a number is a microbatch", anchor="end")
+    rows = [
+        {"stage": r, "computing (ms)": round(1e3 * sum(e - b for one, b, e in places if one == r), 3),
+         "idle (%)": round(100 * (1 - sum(e - b for one, b, e in places if one == r) / whole), 1)}
+        for r in range(size)
+    ]  # fmt: skip
+    return book.Figure("When does a stage idle?", run.trace.badge, said, list(rows), svg.render(bottom + 38))
 
 
 def phases(two_level: TwoLevel) -> book.Figure:

@@ -82,6 +82,8 @@ def slips(nbytes: int, nodes: int, gpus: int) -> dict[str, float]:
         + ring / gpus,
         "A ring between the nodes has two phases, and you count one of them.": 2 * scatter + ring / 2,
         "Nothing crosses between the nodes.": 2 * scatter,
+        "You send the phases inside the node twice. A reduce-scatter or an all-gather sends (n - 1) / n of the whole "
+        "once; only an all-reduce sends twice that.": 4 * scatter + ring,
         "You have halved the port as well, but its bandwidth is that of one direction already.": 2 * scatter + 2 * ring,
         "The share is missing inside the node: a GPU sends (n - 1) / n of the whole there, and not n - 1 times it.": (
             2 * gpus * scatter + ring
