@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -194,6 +194,7 @@ class Race:
     target: float
     reached: dict[str, list[float]]
     rows: list[dict[str, Any]]
+    far: dict[str, float] = field(default_factory=dict)  # seconds of a step over the far link
 
     def seconds(self, name: str) -> float:
         """The mean on the narrow link, or -1 where not all seeds came there."""
@@ -222,7 +223,7 @@ def race(curves: dict[str, Curves], far: dict[str, float]) -> Race:
             steps = steps_to(curves[name], target)
             rows.append({"method": name, "narrow link": sum(some) / len(some), "far link": steps * far[name],
                          "no link": steps * STEP})  # fmt: skip
-    return Race(whole, target, reached, rows)
+    return Race(whole, target, reached, rows, far)
 
 
 def by_ranks(ranks: Sequence[int]) -> dict[str, dict[int, int]]:
@@ -239,8 +240,12 @@ def by_ranks(ranks: Sequence[int]) -> dict[str, dict[int, int]]:
 
 
 def seconds_each(run: Any, steps: int) -> float:
-    """The time of one of the `steps` of a run."""
-    return curve(run)[-1][0] / steps
+    """The time of a step of a run of so many, without the first four: the first step of some methods has a start.
+
+    steps: 4 more than a multiple of 8, since local SGD with H = 4 is through every other time with a rank ahead.
+    """
+    points = curve(run)
+    return (points[-1][0] - points[0][0]) / (steps - 4)
 
 
 def steps_to(curves: Curves, target: float) -> float:

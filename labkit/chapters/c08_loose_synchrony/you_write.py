@@ -75,7 +75,7 @@ def bound_is_kept(student: Reader) -> str:
     student.expect(lead <= 2, "On real ranks a worker was {lead} clocks ahead, with s = 2.", lead=lead)
     return (
         "It answers exactly those who are at most s ahead of the slowest. On a real server with three workers, one of "
-        f"them slow, nobody was ever more than {lead} ahead, and s was 2."
+        f"them slow, nobody began a gradient more than {lead} ahead, and s was 2."
     )
 
 
