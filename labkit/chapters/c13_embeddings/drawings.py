@@ -108,7 +108,8 @@ def recommender(ranks: int = 4) -> book.Player:
     said = (
         "Every rank has all of the two perceptrons, and a part of the tables. It reads a part of the batch.",
         "Pull: ids go to the owners of their rows, and the rows come back. This is an all-to-all.",
-        "Each rank computes its own examples: dense features, products of all pairs of vectors, a logit, the loss.",
+        "Each rank computes its own examples: the bottom perceptron makes a vector of the dense features, then come "
+        "the products of all pairs of vectors, rows included, and the top perceptron makes a logit of them.",
         "Push: the gradients of rows go to the owners, who update only these rows. This is an all-to-all again.",
         "The gradients of the perceptrons are averaged, which is the all-reduce of chapter 4.",
     )
@@ -121,8 +122,8 @@ def recommender(ranks: int = 4) -> book.Player:
             x, look = 8 + r * wide, SERIES[1 + r % 7]  # the first one is plain, as what is the same on every rank
             svg.text(x + wide / 2 - 8, top + 8, f"rank {r}", 12, "middle", bold=True)
             for y, high, name, fill, on in (
-                (18, 30, "top perceptron", BLUE, k in (2, 4)), (58, 24, "products of pairs", "none", k == 2),
-                (92, 30, "bottom perceptron", BLUE, k in (2, 4)),
+                (18, 26, "bottom perceptron", BLUE, k in (2, 4)), (52, 26, "top perceptron", BLUE, k in (2, 4)),
+                (92, 30, "products of pairs", "none", k == 2),
             ):  # fmt: skip
                 svg.rect(x + 4, top + y, wide - 26, high, fill, "", ON_COLOUR if fill != "none" else None,
                          stroke_width=2.8 if on else 0.8, radius=5)  # fmt: skip
@@ -141,7 +142,7 @@ def recommender(ranks: int = 4) -> book.Player:
                     svg.line(a, top + 126, b, top + 158, width=1.1, dash="4 3")
                     svg.arrow_head(b, top + 158, b - a, 32, 6)
         if k == 4:
-            for y in (33, 107):
+            for y in (31, 65):
                 for r in range(ranks - 1):
                     x = 8 + (r + 1) * wide - 20
                     svg.line(x, top + y, x + 22, top + y, width=2.2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -59,15 +60,20 @@ def server_or_ring(exchange: Run) -> Workbench:
                           network=WIRE)  # fmt: skip
 
 
-def federated(with_clients: Run, alike: Any) -> Workbench:
-    """How unlike the clients are, which of them dies, and how long each trains in a round. alike: a run to compare."""
+def federated(with_clients: Run) -> Workbench:
+    """How unlike the clients are, which of them dies, and how long each trains in a round; beside clients that are
+    alike and train as long."""
     controls = {
         "alpha": [0.03, 0.1, 0.3, 1.0, 100.0], "dies": list(DYING),
         "epochs": choice("epochs in a round", [1, 4, 16], 4),
     }  # fmt: skip
 
-    def drawn(run: Any) -> book.Figure:
-        return pictures.rounds({"clients that are alike": pictures.curve(alike), "these clients": pictures.curve(run)})
+    @functools.cache
+    def alike(epochs: int) -> dict[int, float]:
+        return pictures.curve(with_clients(alpha=100.0, epochs=epochs))
+
+    def drawn(run: Any, epochs: int) -> book.Figure:
+        return pictures.rounds({"alpha 100, all alive": alike(epochs), "these clients": pictures.curve(run)})
 
     views: list[View] = [drawn]
     return book.workbench(with_clients, controls, views, title="Six clients and a server", ranks=7, transport="local")

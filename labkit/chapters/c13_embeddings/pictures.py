@@ -199,8 +199,8 @@ def rounds(values: Mapping[str, Mapping[int, float]]) -> book.Figure:
     last = max(next(iter(values.values())))
     told = ", ".join(f"{line[last]:.0%} ({name})" for name, line in values.items())
     return book.lines({name: {float(r): a for r, a in line.items()} for name, line in values.items()}, x="rounds done",
-                      y="accuracy", title="Federated rounds", sentence=f"After {last} rounds the model reads this part "
-                      f"of the test digits: {told}.")  # fmt: skip
+                      y="accuracy", title="Federated rounds", sentence=f"Test digits that the model reads after {last} "
+                      f"rounds: {told}.")  # fmt: skip
 
 
 MODEL, TABLE, ROW, PHONE = 70e9, 10e12, 256, 4.2e6  # weights; bytes of a table and of a row; weights of a MobileNet
