@@ -174,3 +174,11 @@ def test_a_cell_that_also_sets_a_name_of_the_chapter_is_told(reader):
 def test_a_chapter_that_asks_for_nothing_says_so():
     with pytest.raises(CourseError, match="asks nobody to write 'x'. It asks for: nothing"):
         book.open_chapter("21_hundred_thousand_gpus").check("x")
+
+
+def test_what_is_for_a_type_checker_is_not_shown() -> None:
+    from labkit import book
+    from labkit.chapters.c04_data_parallelism import you_write
+
+    shown = book.source(you_write.average_bucket).html()
+    assert "type: ignore" not in shown and "view_as" in shown

@@ -193,6 +193,9 @@ WRONG = {
     "overlapped": {
         GIVEN + "            pass": "call loss.backward()",
         GIVEN + BACK: "does your hook call `begin`",
+        GIVEN + HOOK + HANG.replace("register_post_accumulate_grad_hook", "register_hook") + BACK + WAIT: (
+            "called with a gradient"
+        ),
         GIVEN + HOOK + BACK + HANG + WAIT: "do you hang it up before you call loss.backward()?",
         GIVEN + BACK + "            for bucket in buckets: end(begin(bucket, group))": "at the end of its backward",
         GIVEN + HOOK + HANG + BACK: "who calls `end`?",
@@ -236,6 +239,10 @@ WRONG = {
                 (loss_of(model, piece) / len(pieces)).backward()
         """: "`loss_of` takes one argument",
         "def accumulate(model, pieces, loss_of):\n    pass": "No parameter has a gradient",
+        """
+        def accumulate(model, pieces, loss_of):
+            (sum(loss_of(piece) for piece in pieces) / len(pieces)).backward()
+        """: "exist at once",
         """
         def accumulate(model, pieces, loss_of):
             for number, piece in enumerate(pieces, 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -65,7 +66,7 @@ def source(fn: Callable[..., Any] | ModuleType, *, decorators: bool = False, doc
             del lines[told.lineno - 1 : told.end_lineno]
         if not decorators:
             del lines[: tree.lineno - 1]
-    code = textwrap.dedent("".join(lines)).rstrip()
+    code = re.sub(r"  # type: ignore\[[^]]*\]", "", textwrap.dedent("".join(lines)).rstrip())  # a reader's eyes
     return Source(inner.__qualname__, _file(inner), code)
 
 

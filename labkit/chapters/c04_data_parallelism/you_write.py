@@ -101,9 +101,9 @@ def joined_batch(student: Reader) -> str:
     want = torch.stack([c * g[0] for c, g in zip(counts, own, strict=True)]).sum(0) / sum(counts)
     student.expect(
         all((found[0] - want).abs().max() <= 1e-12 * want.abs().max() for found in run.results),
-        "In 32 bits it is right, but gradients of 64 bits come out with an error of 32. The quotient of a number and a "
-        "tensor, or of two tensors of whole numbers, has 32 bits: take the plain number with `.item()` "
-        "before you divide.",
+        "It is right for gradients of 32 bits. Those of 64 bits come out only as exactly as 32 bits are: the quotient "
+        "of a number and a tensor, or of two tensors of whole numbers, has 32 bits. So take the plain "
+        "number with `.item()` before you divide.",
     )
     return "With 2 and 3 ranks that have different numbers of samples, every rank has the gradient of the global batch."
 
@@ -245,6 +245,9 @@ def behind_backward(student: Reader) -> str:
             early = any(word in f"{error}" for word in ("split_with_sizes", "'NoneType' object has no attribute"))
             said = "A bucket left before all its gradients were there: count down in `missing`, and send at 0."
             student.expect(not early, said)
+            said = "Your hook was called with a gradient, and `place` knows parameters: hang it up with "
+            said += "`p.register_post_accumulate_grad_hook`, which passes the parameter."
+            student.expect("KeyError: tensor" not in f"{error}", said)
             raise
         own = [gradients_on_one(MLP(MLPConfig(WIDTHS)).double(), *batch) for batch in batches]
         right = [sum(parts) / n for parts in zip(*own, strict=True)]
@@ -402,6 +405,20 @@ PASSES = 3
 Piece = tuple[Tensor, Tensor]  # what one pass reads: inputs and targets
 
 
+def graphs_at_once(write: Callable[..., Any], mine: list[Piece], group: Group) -> int:
+    """How many pieces have been through the forward pass and not through the backward pass, at most."""
+    model, waiting = DataParallel(MLP(MLPConfig(WIDTHS)).double(), group), [0]
+
+    def loss_of(piece: Piece) -> Tensor:
+        loss = F.mse_loss(model(piece[0]), piece[1])
+        waiting.append(waiting[-1] + 1)
+        loss.register_hook(lambda _: waiting.append(waiting[-1] - 1))
+        return loss
+
+    write(model, mine, loss_of)
+    return max(waiting)
+
+
 def sent_once(student: Reader) -> str:
     def call(write: Callable[..., Any], mine: list[Piece], group: Group) -> list[Tensor | None]:
         model = DataParallel(MLP(MLPConfig(WIDTHS)).double(), group)
@@ -455,6 +472,12 @@ def sent_once(student: Reader) -> str:
             "backward pass, because the wrapper decides in the forward pass whether it will send."
         )
         student.expect_by_rank(sent, [1] * n, said, passes=PASSES)
+    (held,) = student.through("accumulate", 1, [own[0]], graphs_at_once).results
+    student.expect(
+        held == 1,
+        "The gradients are right, but the activations of {held} pieces exist at once, as in one large pass. Do the "
+        "backward pass of each piece before the forward pass of the next one.", held=held,
+    )  # fmt: skip
     return f"With 2 and 3 ranks, the gradients of {PASSES} pieces came back as their mean, in a single all-reduce."
 
 
