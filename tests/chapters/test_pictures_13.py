@@ -5,10 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from labkit import cost
+import labkit
+from labkit import collectives, cost
 from labkit.chapters.c13_embeddings import pictures, ports
 from labkit.chapters.c13_embeddings.given import HELD
+from labkit.wire import Group
 
 
 def _took(seconds):
@@ -52,3 +55,20 @@ def test_a_ring_alone_takes_the_time_of_its_formula():
     for workers, numel in ((2, 250), (4, 250), (8, 25_000)):
         formula = cost.ring_all_reduce_time(4 * numel, workers, ports.LATENCY, ports.BETA)
         assert ports.around_a_ring(workers, numel) == pytest.approx(formula, rel=0.01)
+
+
+@pytest.mark.ranks
+def test_ranks_that_all_serve_are_refused_and_one_worker_has_no_ring() -> None:
+    with pytest.raises(labkit.RankFailed, match="with 3 ranks and 4 servers no rank is left to work"):
+        labkit.launch(ports.one_clock, 3, range(4), 100)
+
+    def alone(group: Group) -> tuple[int, int]:
+        ports.one_clock(group, range(2), 1000)
+        if group.rank == 2:
+            ring = group.subgroup([2])
+            collectives.all_reduce(torch.ones(1000), ring, algorithm="ring")
+        return 2, 1000
+
+    run = labkit.launch(alone, 3, clock="virtual", network=ports.WIRE)
+    assert ports.compared(run).sentence.startswith("1 worker: 2 servers take")
+    assert "a single worker needs no ring" in ports.compared(run).sentence

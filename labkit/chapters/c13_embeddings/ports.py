@@ -17,13 +17,22 @@ from labkit.cost.units import format_seconds
 from labkit.optim.synchrony import BSP
 from labkit.parallel import Client, Server
 from labkit.wire import Group
+from labkit.wire.errors import RefusedError
 
 BETA = 1 / BANDWIDTH
 WIRE = Network(intra=Link(bandwidth=BANDWIDTH, latency=LATENCY))
 
 
 def one_clock(group: Group, servers: Sequence[int], numel: int) -> None:
-    """All workers push a dense gradient to the servers at once, and then pull the weights."""
+    """All workers push a dense gradient to the servers at once, and then pull the weights.
+
+    Raises RefusedError where every rank would serve.
+    """
+    if len(servers) >= group.size:
+        raise RefusedError(
+            f"with {group.size} ranks and {len(servers)} servers no rank is left to work: take more "
+            "ranks or fewer servers"
+        )
     weights = {"w": torch.zeros(numel)}
     if group.rank in servers:
         Server(weights, group, servers, policy=BSP(), optimizer=lambda p: torch.optim.SGD(p, 0.1)).serve()
@@ -71,8 +80,9 @@ def compared(run: Any) -> book.Figure:
     return book.bars(
         {"run": {"servers": served, "ring": end - begin}, "formula": formula}, unit="seconds", ticks=True,
         badge="emulated", title="One exchange of a dense gradient",
-        sentence=f"{workers} workers: {servers} server{'s take' if servers > 1 else ' takes'} "
-        f"{format_seconds(served, 3)}, and the ring {format_seconds(end - begin, 3)}.",
+        sentence=f"{workers} worker{'s' * (workers > 1)}: {servers} server{'s take' if servers > 1 else ' takes'} "
+        f"{format_seconds(served, 3)}, and "
+        + (f"the ring {format_seconds(end - begin, 3)}." if workers > 1 else "a single worker needs no ring."),
     )  # fmt: skip
 
 
