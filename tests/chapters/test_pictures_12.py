@@ -22,7 +22,8 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "12_experts.ipynb"
 def page():
     """Names of the page's own functions, made of the book's parts, with two experts on each of four ranks."""
     cells = {c["id"]: "".join(c["source"]) for c in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]}
-    names = {"torch": torch, "all_gather": all_gather, "same": same, "experts": 8, "world_size": 4, "per_rank": 2}
+    names = {"torch": torch, "all_gather": all_gather, "same": same, "experts": 8, "world_size": 4, "per_rank": 2,
+             "partial": partial, "layers": layers}  # fmt: skip
     names |= {name: getattr(you_write, name) for name in ("route", "through_experts", "within_capacity")}
     for cell in ("mixture", "one-queue", "over-nodes"):
         exec(cells[cell], names)
