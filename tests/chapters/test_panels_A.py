@@ -296,10 +296,11 @@ def test_the_case_keeps_what_was_found_and_the_plane_shows_it():
 
 @pytest.mark.ranks
 def test_a_program_that_was_edited_is_not_told_as_the_sources():
-    opening = panels.three_ways(
+    edited = panels.three_ways(
         lambda group, way=pictures.TEXT: collectives.all_reduce(torch.ones(8400), group, algorithm="ring")
     )
-    told = str(opening.told())
+    with closing(edited.bench):
+        told = str(edited.told())
     assert "sends exactly as much as plain data parallelism, and the program of the table exactly as much." in told
     assert "any number of ranks" not in told and "has `step` been changed?" in told
 
