@@ -515,3 +515,9 @@ def test_entries_of_a_key_stay_apart():
     svg = Svg(200, "a key", "two entries")
     svg.text(8, 20, "thick: now   thin: before")
     assert ">thick: now\u2003thin: before<" in svg.render(40), "a browser makes one space of three"
+
+
+def test_a_tick_over_several_bars_runs_through_no_number() -> None:
+    values = {"ranks": {"a": 100, "b": 50}, "yours": {"a": 60, "b": 49}, "planner": {"a": 104, "b": 90}}
+    ranks, yours, _ = bars(values, unit="", ticks=True).spec["data"]
+    assert ranks["textposition"] == ["inside", "outside"] and yours["textposition"] == ["outside", "outside"]

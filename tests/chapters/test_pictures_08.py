@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import labkit
 from labkit.chapters.c08_loose_synchrony import drawings, lm, methods, pictures, said, task, you_write
+from labkit.course.build import NOTEBOOKS
 from labkit.models import MLP, MLPConfig
 from labkit.optim.compression import Compressed, MajorityVote, ScaledSign, TopK
 from labkit.optim.synchrony import GossipSGD, graphs
@@ -238,3 +240,23 @@ def test_a_step_over_a_far_link_is_timed_without_its_start():
     assert took["whole gradients"] == pytest.approx(0.0414, rel=0.02), "two latencies by doubling, and 1 ms"
     assert took["local SGD, H = 4"] == pytest.approx(0.0111, rel=0.02), "the same every fourth step"
     assert took["gossip on a ring"] == pytest.approx(0.0214, rel=0.02), "one latency"
+
+
+def test_the_page_counts_the_messages_to_a_tenth_of_the_distance_as_its_graphs_need_them():
+    """Eight ranks with the numbers of the page's `gossip`: rounds until a tenth is left, times neighbours."""
+    needs = {}
+    for name in ("complete", "exponential", "ring"):
+        w = drawings.graph(name, 8)
+        x = torch.stack([torch.randn(1000, generator=torch.Generator().manual_seed(r)) for r in range(8)])
+        apart = [float((x - x.mean(0)).norm())]
+        while apart[-1] > 0.1 * apart[0]:
+            x = w.to(x.dtype) @ x
+            apart.append(float((x - x.mean(0)).norm()))
+        needs[name] = (len(apart) - 1, max(int((w[:, r] > 0).sum()) - 1 for r in range(8)))
+    assert needs == {"complete": (1, 7), "exponential": (3, 3), "ring": (8, 2)}
+    text = next(
+        "".join(c["source"])
+        for c in json.loads((NOTEBOOKS / "08_loose_synchrony.ipynb").read_text())["cells"]
+        if c["id"] == "agree-meaning"
+    )
+    assert "one round of seven" in text and "three rounds of three" in text and "eight rounds of two" in text

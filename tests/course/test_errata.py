@@ -424,3 +424,15 @@ def test_the_pairs_of_pages_are_those_of_the_list_and_the_sum_of_their_question_
     assert f"is {100 * cost.bubble_fraction(8, 32):.1f} %" in fine and "leaves 1.75 GB" in fine
     (text,) = ["".join(cell["source"]) for cell in CELLS if cell["id"] == "two-pages-text"]
     assert "Ten findings" in text and sum(e.caught[0] == "page" for e in LINES.values() if e.caught) == 10
+
+
+def test_what_the_page_says_of_its_sliders_is_what_they_say():
+    texts = {cell["id"]: "".join(cell["source"]) for cell in CELLS}
+    bytes_of = {stage: cost.zero_state_bytes(175e9, 1, stage) for stage in (1, 3)}
+    assert f"35 GPUs of 80 GB hold the {bytes_of[3] / 1e9:,.0f} GB, so five nodes" in texts["memory-page-text"]
+    assert 80e9 * 35 >= bytes_of[3] > 80e9 * 34 and -(-35 // 8) == 5
+    assert f"{175e9 * 4 / 1e9:.0f} GB of parameters and gradients stay" in texts["memory-page-text"]
+    assert cost.state_bytes(5e9) == 80e9 and "5 billion parameters are 80 GB" in texts["memory-page-text"]
+    for settings in ({"every": 18, "rejoin": 0}, {"every": 50, "rejoin": 100}):
+        done = re.search(r"([\d.]+)% is done", panels.failures().set(**settings).text)[1]
+        assert f"{done} %" in texts["one-failure-text"], settings
