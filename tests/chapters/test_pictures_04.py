@@ -17,7 +17,7 @@ import labkit.collectives
 import labkit.parallel
 from labkit import Link, Network, cost
 from labkit.book import in_turn
-from labkit.chapters.c04_data_parallelism import arithmetic, breaking, panels, pictures, reading
+from labkit.chapters.c04_data_parallelism import arithmetic, breaking, order, panels, pictures, reading
 from labkit.chapters.c04_data_parallelism.machine import (
     BACKWARD,
     CAUSES,
@@ -60,7 +60,7 @@ def test_a_run_of_the_chapter_takes_what_its_formula_says_also_with_a_straggler(
     link, nbytes = Link(50e6, 0.2e-3), 128_000
 
     def step(group):  # type: ignore[no-untyped-def]
-        model = slow_gpt(group, factor=1.5 if group.rank == size - 1 else 1.0)
+        model = slow_gpt(group, last=1.5)
         buckets = into_buckets(list(model.parameters()), nbytes)
         with one_step(group):
             overlapped(text_loss(model, group), buckets, group)
@@ -315,7 +315,7 @@ def test_the_panel_of_passes_begins_with_what_the_cell_has_trained() -> None:
     def with_passes(world: Any, passes: int = 4) -> Any:
         return Shown([({passes: 5.0, 4: 6.0 - passes}, passes)])
 
-    bench = panels.passes(with_passes, with_passes(None, 1), 2, "local")
+    bench = panels.passes(with_passes, {1: with_passes(None, 1)}, 2, "local")
     assert "2.00 with passes = 4" in bench.text
     assert "4.00 with passes = 2" in bench.set(passes=2).text
     bench.close()
@@ -376,10 +376,19 @@ def test_what_grows_with_the_ranks_of_a_ring() -> None:
         assert row in TEXT, row
 
 
-def test_an_error_is_the_distance_from_the_right_gradient_as_a_part_of_its_norm() -> None:
-    right, off = torch.tensor([3.0, 4.0]), torch.tensor([3.0, 4.5])
-    found = {"one rank": {torch.float32: right}, "by samples": {torch.float32: off}}
-    assert pictures.relative_errors(found, right="one rank") == {"by samples, float32": pytest.approx(0.1)}
+def test_wrappers_that_leave_another_gradient_are_named() -> None:
+    right = Shown([torch.ones(3)])
+    off = Shown([torch.ones(3), torch.zeros(3)])
+    same = order.like_stage_c({"the page": right, "labkit": right}, right).text
+    assert same.startswith("Yes: the wrappers of the page and labkit leave")
+    assert "with that of labkit the" in order.like_stage_c({"the page": right, "labkit": off}, right).text
+
+
+def test_errors_have_a_row_for_each_average_and_a_column_for_each_dtype() -> None:
+    off = {("alike", torch.float32): 0.25, ("by samples", torch.float32): 1e-7, ("by samples", torch.float64): 1e-15}
+    rows = [*pictures.errors(off, 4)]
+    assert rows[0] == {"average": "alike", "relative error in float32": "2.5e-01"}
+    assert list(rows[1].values()) == ["by samples", "1.0e-07", "1.0e-15"]
 
 
 @pytest.mark.ranks
@@ -400,6 +409,6 @@ def test_several_steps_have_their_numbers_at_their_lanes_and_one_line_says_what_
         assert f">{len(one.journeys)} all-reduce{'s' * (len(one.journeys) > 1)}, {1e3 * one.total:.1f} ms<" in drawn.svg
     assert pictures.stages({"B: one": runs["B: one"]}).sentence.startswith("1 all-reduce, ")
     formula = arithmetic.step_model(runs["B: one"]).step(2e5, Link(50e6, 0.2e-3))
-    assert "to the same gradients. Stage C leaves" in arithmetic.beside(formula, runs).caption
+    assert "to the same gradients. Stage C leaves" in arithmetic.beside(formula, runs, formula.buckets[-1].end).caption
     runs["C: some"].results[0][0] += 1
-    assert "to different gradients." in arithmetic.beside(formula, runs).caption
+    assert "to different gradients." in arithmetic.beside(formula, runs, formula.buckets[-1].end).caption

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
 
 from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading
@@ -45,17 +44,9 @@ def counting(sizes: Sequence[int]) -> book.Figure:
     return book.Figure("How much a sample counts", "simulated", said, rows, svg.render(y + 6))
 
 
-def relative_errors(found: Mapping[str, Mapping[torch.dtype, Tensor]], right: str) -> dict[str, float]:
-    """How far each gradient is from that of `right`, as a part of its norm. found: by name and dtype."""
-    off = {}
-    for name in (other for other in found if other != right):
-        for dtype, gradient in found[name].items():
-            true = found[right][dtype]
-            off[f"{name}, {str(dtype).removeprefix('torch.')}"] = float((gradient - true).norm() / true.norm())
-    return off
-
-
-def errors(off: Mapping[str, float], ranks: int) -> book.Table:
-    """How far averages are from the gradient that one rank computes, as a part of its norm."""
-    rows = [{"average": name, "relative error": f"{error:.1e}"} for name, error in off.items()]
-    return book.Table(rows, caption=f"{ranks} ranks against one (measured)")
+def errors(off: Mapping[tuple[str, torch.dtype], float], ranks: int) -> book.Table:
+    """How far averages are from the gradient that one rank computes, as a part of its norm: a row for each average."""
+    rows: dict[str, dict[str, object]] = {name: {"average": name} for name, _ in off}
+    for (name, dtype), error in off.items():
+        rows[name][f"relative error in {str(dtype).removeprefix('torch.')}"] = f"{error:.1e}"
+    return book.Table([*rows.values()], caption=f"{ranks} ranks against one (measured)")

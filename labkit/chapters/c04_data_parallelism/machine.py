@@ -2,34 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from labkit.collectives import all_reduce
 from labkit.cost.units import MS
 from labkit.data import batches, text
 from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.parallel import DataParallel, kernels
+from labkit.pocket import data_parallel
 from labkit.wire import Group
 
 FORWARD, BACKWARD = 20 * MS, 40 * MS  # seconds of all kernels of a pass
 BEGIN = 100_000_000  # nanoseconds in which the ranks agree when to begin
 
 
-def slow_gpt(group: Group, width: int = 64, seed: int = 0, factor: float = 1.0) -> GPT:
-    """A GPT of four blocks whose passes take 20 and 40 ms on the clock of `group`.
+def configured(world_size: int, batch: int, steps: int, width: int) -> GPTConfig:
+    """The chapter's small GPT. Raises ValueError for parameters with which its pages make no sense."""
+    for right, said in {
+        world_size >= 2: "one rank has nobody to share with: world_size is 2 or more",
+        batch >= 2: "batch is 2 or more, so that the ranks' shares can be unequal",
+        steps >= 4 and steps % 4 == 0: "steps is a multiple of 4, 4 or more",
+        width >= 4 and width % 4 == 0: "width is a multiple of 4, 4 or more",
+    }.items():
+        if not right:
+            raise ValueError(said)
+    return GPTConfig(width=width, layers=4)
 
-    Its matrices share these by their sizes. factor: of this rank's times. Each gradient leaves a mark on the timeline
-    when it is ready: a span "ready" without a length, with the parameter's name and the bytes of the gradient.
+
+def share_of(group: Group, sizes: Sequence[int], seed: int) -> tuple[Tensor, Tensor]:
+    """This rank's inputs and targets (samples, context): `sizes[rank]` samples of one batch; on one rank all of it."""
+    joined = next(batches(text().train, sum(sizes), GPTConfig().context, seed))
+    parts = list(sizes) if group.size > 1 else [sum(sizes)]
+    inputs_bt, targets_bt = (x.split(parts)[group.rank] for x in joined)
+    return inputs_bt, targets_bt
+
+
+class Watch:
+    """Copies of one matrix of a GPT, the last block's attention output: as it is at first, and at each `look`."""
+
+    def __init__(self, model: GPT) -> None:
+        self._model, self._copies = model, list[Tensor]()
+        self.look()
+
+    def look(self) -> None:
+        block: Any = self._model.blocks[-1]
+        self._copies.append(block.attention.out.weight.detach().flatten().clone())
+
+    def path(self) -> Tensor:
+        """(looks, weights of the matrix)"""
+        return torch.stack(self._copies)
+
+    def weights(self) -> Tensor:
+        """All weights of the model, as they are now."""
+        return torch.cat([p.detach().flatten() for p in self._model.parameters()])
+
+
+def wrappers(bucket_bytes: int) -> dict[str, Callable[[nn.Module, Group], nn.Module]]:
+    """Three wrappers for data parallelism with buckets of this size, each a function of the model and the group."""
+    return {
+        "the page": partial(data_parallel.DataParallel, bucket_bytes=bucket_bytes),
+        "labkit": partial(DataParallel, bucket_bytes=bucket_bytes),
+        "PyTorch": lambda model, group: DistributedDataParallel(model, bucket_cap_mb=bucket_bytes / 2**20),
+    }
+
+
+def slow_gpt(group: Group, width: int = 64, seed: int = 0, last: float = 1.0) -> GPT:
+    """A GPT of four blocks whose passes take 20 and 40 ms on the clock of `group`, on the last rank `last` times that.
+
+    Its matrices share these by their sizes. Each gradient leaves a mark on the timeline when it is ready: a span
+    "ready" without a length, with the parameter's name and the bytes of the gradient.
     """
     model = GPT(GPTConfig(width=width, layers=4), seed)
     matrices = {name: m.weight.numel() for name, m in model.named_modules() if isinstance(m, nn.Linear)}
-    each = factor / sum(matrices.values())
+    each = (last if group.rank == group.size - 1 else 1.0) / sum(matrices.values())
     kernels(model, group, {name: (FORWARD * n * each, BACKWARD * n * each) for name, n in matrices.items()})
 
     def ready(p: nn.Parameter, name: str) -> None:

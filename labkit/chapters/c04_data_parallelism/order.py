@@ -105,6 +105,27 @@ def told(came: list[Tensor] | str, k: int, stage_c: Any) -> str:
 Came = Mapping[int, list[Tensor] | str]  # by the bucket that was late on rank 1: what `outcome` returns
 
 
+def show(timed: Callable[..., Any], backward: Callable[..., None], stage_c: Any, by: Any = None) -> book.Conclusion:
+    """Run `trials`, show which buckets met, and say what came of it. by: as `outcomes`."""
+    from IPython.display import display
+
+    came = trials(timed, backward, stage_c)
+    display(pairs(came, stage_c))
+    return outcomes(came, stage_c, by)
+
+
+def like_stage_c(runs: Mapping[str, Any], stage_c: Any) -> book.Conclusion:
+    """Whether every rank of each run ended with the gradient of stage C. runs: by the name of the wrapper."""
+    right = stage_c.results[0]
+    off = [name for name, run in runs.items() if not all(torch.allclose(g, right, atol=1e-6) for g in run.results)]
+    return book.conclude(
+        {"wrong == 0": "Yes: the wrappers of {names} leave the gradient of stage C on all {n} ranks, to $10^{{-6}}$.",
+         "True": "Not all of them do: with that of {off} the gradient is another one."},
+        "The page is printed here.",
+        wrong=len(off), off=listing(off), names=listing(list(runs)), n=stage_c.trace.world_size,
+    )  # fmt: skip
+
+
 def trials(timed: Callable[..., Any], backward: Callable[..., None], stage_c: Any) -> Came:
     """What came of a step in which the first bucket is late on rank 1, and of one in which the last but one is.
 
@@ -168,9 +189,8 @@ def outcomes(
             "wrong == 0": "Both gradients are those of stage C.",
             "first": "The first two buckets have the same size, because the blocks of the model are alike. So no "
             "rank could notice that rank 1 had sent them in the other order: two all-reduces added the gradients of "
-            "one layer to those of another, without an error. The ranks do not even hold the same wrong gradient: in "
-            "either sum one part in {n} is of the wrong layer, but rank 1 puts the sums into the wrong places as well, "
-            "so there only its own part is right. The replicas drift apart.",
+            "one layer to those of another, without an error. The ranks do not even hold the same wrong gradient, because "
+            "rank 1 also puts the two sums into each other's places. So the replicas drift apart.",
             "True": "At this width the first two buckets have different sizes, and labkit, which compares what the "
             "ranks bring, raises an error. If they had the same size, the gradients of one layer would be added to "
             "those of another without an error.",

@@ -18,7 +18,6 @@ from labkit.book.drawing.units import bytes_text, listing
 from labkit.chapters.c04_data_parallelism.counting import (
     counting as counting,
     errors as errors,
-    relative_errors as relative_errors,
 )
 from labkit.chapters.c04_data_parallelism.drifting import drift as drift
 from labkit.chapters.c04_data_parallelism.filling import filling as filling
@@ -40,6 +39,15 @@ def stages(runs: Mapping[str, Any], title: str = "One step of rank 0", until: fl
     """For each run what rank 0 computes, and below it what travels, over the same axis of time."""
     steps = {name: step_of(run) for name, run in runs.items()}
     return lanes(steps, next(iter(runs.values())).trace.badge, title, until)
+
+
+def exposed(prediction: Any, runs: Mapping[str, Any]) -> book.Figure:
+    """Show what was predicted of the last stage's exposed time beside its run; returns the picture of all stages."""
+    from IPython.display import display
+
+    seen = step_of([*runs.values()][-1])
+    display(prediction.compare(round(1e3 * seen.exposed, 2), mark="emulated"))
+    return stages(runs)
 
 
 def lanes(steps: Mapping[str, Step], badge: str, title: str, until: float = 0.0, more: str = "") -> book.Figure:
@@ -189,6 +197,7 @@ def losses(often: Mapping[int, float], run: Any) -> book.Figure:
     curves = {1: often} | {passes: curve for curve, passes in run.results[:1]}
     name = {passes: f"passes = {passes}" for passes in curves} | {1: "an update after each pass"}
     told = [f"{list(curve.values())[-1]:.2f} with {name[passes]}" for passes, curve in sorted(curves.items())]
-    said = f"After {max(often)} passes, with the same samples in each line, the held-out loss is {listing(told)}."
+    alike = ", with the same samples in both lines," if len(curves) > 1 else ""
+    said = f"After {max(often)} passes{alike} the held-out loss is {listing(told)}."
     shown = {name[passes]: curve for passes, curve in sorted(curves.items())}
     return book.lines(shown, x="pass", y="held-out loss", title="The same samples, with fewer updates", sentence=said)

@@ -15,6 +15,7 @@ Epochs = Sequence[Sequence[Sequence[Sequence[int]]]]  # by rank, epoch and step:
 
 
 COUNT = 27  # examples of an epoch
+SHOWN = 14  # of those that rank 0 reads
 
 
 def shares(run: Any) -> str:
@@ -59,9 +60,10 @@ def _times(results: Sequence[Any]) -> list[int]:
 
 def who_reads(run: Any) -> book.Player:
     """The examples of an epoch, and which rank has read which: a moment for each step."""
-    firsts, count = [first for first, _ in run.results], COUNT
+    firsts = [first for first, _ in run.results]
     steps = max(map(len, firsts))
-    frames = [_examples(firsts, count, step, run.trace.badge) for step in range(steps + 1)]
+    nexts = [following for _, following in run.results]
+    frames = [_examples(firsts, nexts, step, run.trace.badge) for step in range(steps + 1)]
     rows = [
         {"rank": rank} | {f"step {k}": " ".join(map(str, batch)) for k, batch in enumerate(first)}
         for rank, first in enumerate(firsts)
@@ -70,8 +72,14 @@ def who_reads(run: Any) -> book.Player:
                      begin=len(frames) - 1)  # fmt: skip
 
 
-def _examples(firsts: Sequence[Sequence[Sequence[int]]], count: int, step: int, badge: str) -> tuple[str, str]:
-    """The examples after `step` steps: whose they were, in colour and number; those of this step have a thick edge."""
+def _examples(
+    firsts: Sequence[Sequence[Sequence[int]]], nexts: Sequence[Sequence[Sequence[int]]], step: int, badge: str
+) -> tuple[str, str]:
+    """The examples after `step` steps: whose they were, in colour and number; those of this step have a thick edge.
+
+    Below them is what rank 0 reads in this epoch and in the next one.
+    """
+    count = COUNT
     readers: list[list[int]] = [[] for _ in range(count)]
     for rank, first in enumerate(firsts):
         for batch in first[:step]:
@@ -100,4 +108,13 @@ def _examples(firsts: Sequence[Sequence[Sequence[int]]], count: int, step: int, 
                 svg.text(x + (k + 0.5) * part, y + 30, str(rank), 11, "middle", on_colour=True)
         edge = 3 if e in now else 0.7
         svg.rect(x, y + 12, wide, high - 14, "none", dash="" if mine else "3 3", stroke_width=edge)
-    return svg.render(top + -(-count // columns) * (high + 14) + 6), said
+    top += -(-count // columns) * (high + 14) + 8
+    for name, epoch in (("this epoch", firsts[0]), ("the next one", nexts[0])):
+        svg.text(16, top + 13, f"rank 0, {name}", 11)
+        for k, e in enumerate([e for batch in epoch for e in batch][:SHOWN]):
+            svg.rect(130 + 30 * k, top, 28, 18, "none", stroke_width=0.7)
+            svg.text(144 + 30 * k, top + 13, str(e), 10.5, "middle")
+        if sum(map(len, epoch)) > SHOWN:
+            svg.text(136 + 30 * SHOWN, top + 13, "and so on", 11)
+        top += 24
+    return svg.render(top + 4), said
