@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 import labkit
-from labkit.chapters.c11_context_parallelism import panels, pictures
+from labkit import cost
+from labkit.book import open_chapter
+from labkit.chapters.c11_context_parallelism import panels, pictures, triangle
 from labkit.chapters.c11_context_parallelism.attention import drawn
+from labkit.cost.planner import H100, MODELS
 from labkit.parallel import ContextParallel
+from labkit.parallel.context.layouts import positions_of
+
+TEXT = (Path(__file__).parents[2] / "notebooks" / "11_context_parallelism.ipynb").read_text(encoding="utf-8")
 
 
 @pytest.mark.ranks
@@ -15,8 +24,14 @@ from labkit.parallel import ContextParallel
     ("window", "layout", "told"),
     [
         (48, "contiguous", "all rounds are needed, because rank 3 may read keys of rank 0"),
-        (12, "contiguous", "2 of 4 rounds are left"),
+        (
+            12,
+            "contiguous",
+            "2 of 4 rounds are enough, because rank 1 may read keys of rank 0, and this block has to go 1 step",
+        ),
         (12, "zigzag", "all rounds are needed, because rank 0 may read keys of rank 1"),
+        (3, "striped", "3 of 4 rounds are enough, because rank 0 may read keys of rank 2"),
+        (1, "striped", "a single round is enough: every rank reads its own keys only. Nothing is sent."),
     ],
 )
 def test_why_a_block_goes_all_the_way_around(window: int, layout: str, told: str) -> None:
@@ -29,9 +44,9 @@ def test_why_a_block_goes_all_the_way_around(window: int, layout: str, told: str
     run = labkit.launch(read, 4)
     assert told in pictures.reads(run)
     if "because rank" in told:
-        rank, other = int(told.split("rank ")[1][0]), int(told[-1])
+        rank, other = map(int, re.findall(r"rank (\d)", told))
         allowed = run.results[0][1].allowed(run.results[rank][0], run.results[other][0])
-        assert other == (rank + 1) % 4 and allowed.any()
+        assert (rank - other) % 4 == run.trace.messages()[0] and allowed.any()
 
 
 @pytest.mark.ranks
@@ -79,3 +94,44 @@ def test_a_rank_that_has_nothing_more_to_do_is_idle(layout: str) -> None:
         assert f"and rank 0 for {works[0] / works[3]:.0%}." in pictures.timeline(run).sentence
     else:
         assert "idle" not in pictures.pace(run) and "Every rank computes for 100%" in pictures.timeline(run).sentence
+
+
+def test_what_the_page_says_of_packed_texts_is_what_the_square_counts() -> None:
+    def work(texts: int) -> tuple[bool, bool]:
+        where = [positions_of(rank, 8, 48, "zigzag") for rank in range(8)]
+        allowed = panels.mask(48, texts).allowed
+        rounds = [[int(allowed(where[r], where[(r - i) % 8]).sum()) for r in range(8)] for i in range(8)]
+        return all(len(set(one)) == 1 for one in rounds), len({sum(one) for one in zip(*rounds, strict=True)}) == 1
+
+    assert work(2) == (True, True) and work(4) == (False, True)
+    assert "two texts are even in every round. Four texts are even in total only" in TEXT
+
+
+def test_the_million_tokens_of_the_beginning_are_computed_at_the_end() -> None:
+    model, tokens = MODELS["Llama 3 8B"], 1_000_000
+    inputs = 2 * model.layers * model.hidden * tokens
+    near, far = (
+        cost.ring_attention_tokens_to_hide(H100.peak(), b, heads=model.heads, kv_heads=model.kv_heads)
+        for b in (450e9, 50e9)
+    )
+    for said in (
+        f"{inputs / 1e9:.0f} GB of activations",
+        f"keeps {inputs / 8e9:.0f} GB of the inputs of layers",
+        f"has {tokens // 8:,} tokens",
+        f"{near:,.0f} tokens hide",
+        f"and {far:,.0f} behind the network",
+    ):
+        assert said in TEXT, said  # fmt: skip
+
+
+def test_a_layout_is_drawn_with_its_own_pairs() -> None:
+    drawn = triangle.of_layout(lambda rank, size, length: positions_of(rank, size, length, "zigzag"), 4, "mine")
+    assert [said for _, said in drawn.frames] == [
+        f"Round {i} (the last is 3): every rank computes {21 if i == 0 else 18} pairs." for i in range(4)
+    ]
+
+
+def test_a_limit_stands_beside_the_formula_and_not_beside_the_run() -> None:
+    asked = open_chapter("11_context_parallelism", world_size=4, seed=0).predict("contiguous-slowdown", length=64)
+    first, second = pictures.beside_limit(asked, 1.6)
+    assert first["the run (emulated)"] == 1.6 and second["by the formula"] == 2 and "the run (emulated)" not in second

@@ -75,7 +75,7 @@ def test_zigzag_is_even_in_every_round_of_the_picture_and_contiguous_is_not(size
 def test_a_round_tells_of_those_too_that_have_less() -> None:
     of = [positions_of(r, 8, 48, "striped") for r in range(8)]
     words = [said for _, said in triangle.rounds(of, Mask(), 8, "emulated", "Pairs").frames]
-    assert words[4].startswith("Round 4 of 0 to 7: 4 of 8 ranks compute 21 pairs each, and others 15")
+    assert words[4].startswith("Round 4 (the last is 7): 4 of 8 ranks compute 21 pairs each, and others 15")
 
 
 def test_a_round_may_have_no_work_for_anybody() -> None:

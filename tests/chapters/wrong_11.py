@@ -61,6 +61,7 @@ WRONG = {
         merged(LOG, "a[..., 0] * out + b * other"): "share a last dimension",
         merged("(lse.exp() + other_lse.exp()).log()", SUM): "exp(300) is larger than any float32",
         merged(LOG, SUM, "lse + other_lse"): "the logarithm of the product",
+        merged("lse + other_lse", SUM): "Use `torch.logaddexp`",
         merged(LOG, SUM, "torch.maximum(lse, other_lse)"): "the smaller part is missing from it",
         merged(LOG, SUM, "lse"): "Yours is still that of the first part",
         merged(LOG, SUM, "both[..., None]"): "The mean should have the shape",
@@ -147,6 +148,10 @@ WRONG = {
         part("logits = model(inputs)", "context.weight * next_token_loss(logits, targets)"): "of each part from 0",
         part("logits = model(inputs)", "next_token_loss(logits, targets)"): "of each part from 0",
         part(AT, "next_token_loss(logits, targets)"): "multiply it by the rank's share",
+        part("logits = model(inputs, context.positions[context.group.rank])", "next_token_loss(logits, targets)"): (
+            "take them as they are, without an index"
+        ),
+        part(AT, "targets.shape[1] * next_token_loss(logits, targets)"): "is the sum over this part",
         part(AT, "next_token_loss(logits, targets) / context.group.size"): "they have different lengths",
         part(AT, "2 * context.weight * next_token_loss(logits, targets)"): "add up to",
         part(AT, "context.weight * next_token_loss(logits, targets).detach()"): "still has its gradient",

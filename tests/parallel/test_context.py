@@ -94,11 +94,25 @@ def sent(run, step):
 def test_the_ring_sends_the_formula(size, layout, window):
     run = labkit.launch(one_layer, size, layout, 1, 6, 2, 45, window, transport="local")
     blocks, mask = [positions_of(r, size, 45, layout) for r in range(size)], Mask(window=window)
-    meet = [i for i in range(size) for r in range(size) if not mask.none(blocks[r], blocks[r - i])]
+    meet = [i for i in range(size) for r in range(size) if mask.allowed(blocks[r], blocks[r - i]).any()]
     about = {"itemsize": 4, "rounds": max(meet) + 1}
     for passes, step in (("forward", False), ("backward", True)):
         assert sent(run, step) == cost.ring_attention_bytes_by_rank(run.results, 2, 8, passes=passes, **about)
-    assert max(meet) + 1 == (size if window is None or layout != "contiguous" else 2)
+    reach = {"contiguous": 2, "striped": min(size, 5), "zigzag": size}  # 5 tokens back are 4 ranks back
+    assert max(meet) + 1 == (size if window is None else reach[layout])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [None, 1, 4, 9])
+@pytest.mark.parametrize("texts", [0, 1, 3, 7])
+def test_a_mask_knows_whether_anything_is_read_as_if_it_looked_at_every_pair(causal, window, texts):
+    length = 29
+    documents = torch.arange(length) * texts // length if texts else None
+    mask = Mask(causal=causal, window=window, documents=documents)
+    for size, layout in itertools.product((1, 2, 3, 8), LAYOUTS):
+        parts = [positions_of(r, size, length, layout) for r in range(size)] + [torch.arange(0)]
+        for q, k in itertools.product(parts, parts):
+            assert mask.none(q, k) == (not mask.allowed(q, k).any()), (size, layout, q, k)
 
 
 @pytest.mark.parametrize(("size", "kv_heads"), few([(4, 2), (3, 3), (2, 6), (4, 12), (4, 3)], keep=3))

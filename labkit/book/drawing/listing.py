@@ -12,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+WHOLE = "the whole file"
+
 
 class Source:
     """The source of a function, with its file and name; a notebook shows it highlighted."""
@@ -46,6 +48,9 @@ class Source:
         )  # fmt: skip
         code = highlight(self.code, PythonLexer(), formatter)
         code = code.replace("<code>", '<code style="white-space: inherit; word-break: inherit">', 1)
+        if self.name == WHOLE:  # long: folded, until somebody wants to read it
+            lines = len(self.code.splitlines())
+            return f"<details><summary>{self.where}, {lines} lines</summary>{code}</details>"
         return f'<figure style="margin:0"><figcaption><small>{self.where}</small></figcaption>{code}</figure>'
 
 
@@ -53,7 +58,7 @@ def source(fn: Callable[..., Any] | ModuleType, *, decorators: bool = False, doc
     """The lines of `fn`, without decorators (unless asked for), and without its docstring if that is not wanted; or the
     whole file of a module."""
     if isinstance(fn, ModuleType):
-        return Source("the whole file", _file(fn), inspect.getsource(fn).rstrip())
+        return Source(WHOLE, _file(fn), inspect.getsource(fn).rstrip())
     inner = inspect.unwrap(fn)
     try:
         lines, _ = inspect.getsourcelines(inner)

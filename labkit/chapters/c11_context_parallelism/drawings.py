@@ -43,12 +43,12 @@ def tiles() -> book.Player:
                 {"tile": count + 1, "queries from": a, "keys from": b, "share of the sum": float(sums[r].mean())}
             )
             count += 1
-    return book.play(frames, title=title, badge="measured", rows=rows, still=7)
+    return book.play(frames, title=title, badge="simulated", rows=rows, still=7)
 
 
 def _tiled(title: str, said: str, a: int, b: int, sums: Sequence[float]) -> str:
     svg = Svg(WIDTH, title, said)
-    top = heading(svg, "measured", said) + 24
+    top = heading(svg, "simulated", said) + 24
     cell, left = 22.0, 96.0
     svg.text(left + TOKENS * cell / 2, top - 8, "keys", 11, "middle")
     svg.text(left - 10, top + TOKENS * cell / 2, "queries", 11, "end")

@@ -21,7 +21,7 @@ TOKENS = 48  # of the small texts, whose pairs are drawn one by one
 
 def who_computes(share: Run) -> Workbench:
     """How a text is shared out, and among how many ranks."""
-    views: list[View] = [pictures.pace, triangle.of_run("Who computes which pair"), pictures.timeline]
+    views: list[View] = [pictures.pace, triangle.of_run("Who computes which pair")]
     controls = {"layout": LAYOUTS, "ranks": [2, 3, 4, 6, 8]}
     return book.workbench(share, controls, views, title="Share out one text", ranks=8, clock="virtual")
 

@@ -44,7 +44,7 @@ def pace(run: Any) -> str:
         said += f"would be {even:g} each. So rank {work.index(least)} is idle for {1 - least / most:.0%} of the time."
     else:
         said = f"Every rank computes {even:g} pairs." if least == most else "Every rank computes nearly as many pairs."
-    return f"{said} The run took {took}; by the formula it takes {format_seconds(formula, 3)} (emulated)."
+    return f"{said} At 1 µs a pair the rounds take {format_seconds(formula, 3)}, and the run took {took} (emulated)."
 
 
 def timeline(run: Any) -> book.Figure:
@@ -59,17 +59,12 @@ def timeline(run: Any) -> book.Figure:
     return book.timeline(run.trace, title="When each rank computes", arrows=False, sentence=said)
 
 
-def slowdown(times: Mapping[str, float], size: int, length: int) -> book.Figure:
-    """How much longer than evenly shared work each layout takes, beside the balance of its pairs."""
-    even = PAIR * length * (length + 1) / 2 / size
-    ran = {layout: seconds / even for layout, seconds in times.items()}
-    formula = {layout: cost.causal_balance(size, length, layout) for layout in times}
-    told = ", ".join(f"{layout} {ratio:.2f}" for layout, ratio in ran.items())
-    return book.bars(
-        {"run": ran, "busiest rank's share of the pairs": formula}, unit="", ticks=True, badge="emulated",
-        title="Time over that of evenly shared work", sentence=f"{told[0].upper()}{told[1:]}. A tick is what the pairs "
-        "of the busiest rank alone would say.",
-    )  # fmt: skip
+def beside_limit(prediction: Any, ran: float) -> book.Table:
+    """A prediction of the slowdown beside the run, and of its limit beside what the formula says of many ranks."""
+    rows = prediction.compare(ran, 2, mark="emulated")
+    first, second = (dict(row) for row in rows)
+    second["by the formula"] = second.pop("the run (emulated)")
+    return book.Table([first, second], caption=rows.caption)
 
 
 def hidden(run: Any) -> str:
@@ -93,25 +88,27 @@ def hidden(run: Any) -> str:
     )
 
 
-LINKS = {"NVLink, 450 GB/s": 450e9, "400 Gb/s, 50 GB/s": 50e9}
+NEAR, FAR = 450e9, 50e9  # bytes per second of NVLink, and of a network card of 400 Gb/s
 H100 = 989e12  # bf16 operations per second without sparsity, of NVIDIA's data sheet
 
 
 def tokens_needed() -> book.Figure:
-    """How many tokens a GPU needs so that the ring is hidden, by link and by heads of keys."""
+    """How many tokens a GPU needs so that the ring is hidden, by the bandwidth of its link and by its heads of keys."""
     cases = {"as many heads of keys": (1, 1), "one for 16 heads of queries": (16, 1)}
     values = {
-        name: {link: cost.ring_attention_tokens_to_hide(H100, b, heads=h, kv_heads=g) for link, b in LINKS.items()}
+        name: {b / 1e9: cost.ring_attention_tokens_to_hide(H100, b, heads=h, kv_heads=g) for b in
+               (25e9, FAR, 100e9, 200e9, NEAR, 900e9)}
         for name, (h, g) in cases.items()
-    }
-    first, second = values.values()
-    near, far = LINKS
+    }  # fmt: skip
+    (near, far), (few_near, few_far) = ((one[NEAR / 1e9], one[FAR / 1e9]) for one in values.values())
     said = (
-        f"With {near.split(',')[0]} a GPU needs {first[near]:,.0f} tokens, and over the network {first[far]:,.0f}. If "
-        f"16 heads of queries share a head of keys, {second[near]:,.0f} and {second[far]:,.0f} are enough."
+        f"With the 450 GB/s of NVLink a GPU needs {near:,.0f} tokens, and over 50 GB/s of network {far:,.0f}. If 16 "
+        f"heads of queries share a head of keys, {few_near:,.0f} and {few_far:,.0f} are enough."
     )
-    return book.bars(values, unit="", title="Tokens that a GPU must hold to hide the ring (causal, bf16)",
-                     badge="simulated", sentence=said)  # fmt: skip
+    return book.lines(
+        values, x="GB/s of the link", y="tokens of a GPU", title="Tokens that hide the ring (H100, causal, bf16)",
+        badge="simulated", sentence=said, log="xy",
+    )  # fmt: skip
 
 
 WAYS, SIZES = ("ring", "Ulysses", "both"), (2, 4, 8)
@@ -205,14 +202,17 @@ def reads(run: Any) -> str:
     """How many rounds a mask leaves of the ring."""
     n, rounds = run.trace.world_size, run.trace.messages()[0] + 1
     _, mask, layout = run.results[0]
-    where = [positions for positions, *_ in run.results]
-    last = next((r for r in range(n) if mask.allowed(where[r], where[(r + 1) % n]).any()), 0)
-    why = (
-        f"rank {last} may read keys of rank {(last + 1) % n}, and this block has to go all the way around to it"
-        if rounds == n
-        else ("no later block has keys that somebody may read")
-    )
-    left = "all rounds are needed" if rounds == n else f"{rounds} of {n} rounds are left"
+    where, back = [positions for positions, *_ in run.results], rounds - 1
+    if not back:
+        return (
+            f"With the {layout} layout a single round is enough: every rank reads its own keys only. Nothing is sent."
+        )
+    reader = next((r for r in range(n) if mask.allowed(where[r], where[(r - back) % n]).any()), 0)
+    why = f"rank {reader} may read keys of rank {(reader - back) % n}, and this block has to go "
+    why += "all the way around to it" if rounds == n > 2 else f"{plural(back, 'step')} to the right"
+    left = "both rounds are needed" if rounds == n == 2 else "all rounds are needed"
+    if rounds < n:
+        left = f"{rounds} of {n} rounds are enough"
     return (
         f"With the {layout} layout {left}, because {why}. Each rank sends "
         f"{format_bytes(run.trace.bytes_sent()[0], 3)} of keys and values."

@@ -26,6 +26,12 @@ def rounds(positions: Sequence[Tensor], mask: Mask, last: int, badge: str, title
     return book.play(frames, title=title, badge=badge, rows=rows, still=min(1, last - 1))
 
 
+def of_layout(layout: Callable[[int, int, int], Tensor], size: int, title: str) -> book.Player:
+    """Who computes which pair of a small causal text, 6 tokens for each rank. layout: as the page's `zigzag`."""
+    positions = [layout(rank, size, 6 * size).sort().values for rank in range(size)]
+    return rounds(positions, Mask(), size, "simulated", title)
+
+
 def _round(
     positions: Sequence[Tensor], mask: Mask, work: Sequence[Sequence[int]], i: int, badge: str, title: str
 ) -> tuple[str, str]:
@@ -42,7 +48,7 @@ def _round(
             pace += f", and others {min(less)}" + (f" to {max(less)}" if len(less) > 1 else "") if less else ""
     elif not most:  # a short window, or other texts: what has come may be read by nobody
         pace, idle = "no rank has anything to compute, and the blocks only travel on", []
-    said = f"Round {i} of 0 to {len(work) - 1}: {pace}"
+    said = f"Round {i} (the last is {len(work) - 1}): {pace}" if len(work) > 1 else f"The only round: {pace}"
     if idle:
         named = f"rank{'s' * (len(idle) > 1)} {', '.join(map(str, idle))}"
         said += f", and {named} {'have' if len(idle) > 1 else 'has'} nothing to compute"

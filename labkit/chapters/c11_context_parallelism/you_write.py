@@ -62,6 +62,8 @@ def _say_what_is_wrong(student: Reader, got: Part, left: Part, right: Part, whol
         (left[0] + right[0], "The two means were added. Each must first be multiplied by its share."),
         (left[0], "`out` came back as it was: the other part is not in it."),
         (right[0], "Only the other part came back, and the first one is lost."),
+        ((-right[1]).exp()[..., None] * left[0] + (-left[1]).exp()[..., None] * right[0], "You added the two "
+         "logarithms, and that multiplies the sums. Use `torch.logaddexp`."),
         (shares[1] * left[0] + shares[0] * right[0], "The shares have changed places: `out` goes with `lse`."),
         (shares[0] * left[0] + right[0], "The other part was added whole: it needs its share too."),
         (left[0] + shares[1] * right[0], "The first part was added whole: it needs its share too."),
@@ -285,17 +287,22 @@ def shares_add_up(student: Reader) -> str:
             gradient = dict(model.named_parameters())["tokens.weight"].grad
             with torch.no_grad():
                 means = [float(next_token_loss(model(inputs, at), targets)) for at in (context.positions, None)]
-            return got.item(), gradient, means, context.weight
+            return got.item(), gradient, means, context.weight, len(context.positions)
 
-        run = student.through("part_loss", n, [batch] * n, call)
+        try:
+            run = student.through("part_loss", n, [batch] * n, call)
+        except StudentError as error:
+            said = "`context.positions` are this rank's own positions already: take them as they are, without an index."
+            student.expect("0-d tensor" not in f"{error}", said)
+            raise
         for rank, got in enumerate(run.results):
             student.expect(not isinstance(got, str), "With {n} ranks, rank {rank} returned {got}. Return this rank's "
                            "share of the mean loss, as a tensor that still has its gradient.",
                            n=n, rank=rank, got=got)  # fmt: skip
-        losses, grads, means, weights = zip(*run.results, strict=True)
+        losses, grads, means, weights, lengths = zip(*run.results, strict=True)
         about = f"With {n} ranks and {length} tokens"
         if abs(sum(losses) - mean) > 1e-5:
-            raise NotRight(f"{about}: {_why_not(losses, means, weights, mean)}")
+            raise NotRight(f"{about}: {_why_not(losses, means, weights, lengths, mean)}")
         assert one.tokens.weight.grad is not None
         student.expect(torch.allclose(sum(grads), one.tokens.weight.grad, atol=1e-6),
                        "{about} the losses add up to that of one device, but their gradients do not.",
@@ -306,8 +313,8 @@ def shares_add_up(student: Reader) -> str:
     )
 
 
-def _why_not(losses: Any, means: Any, weights: Any, whole: float) -> str:
-    """losses, weights: of each rank. means: its mean loss with its positions, and without any."""
+def _why_not(losses: Any, means: Any, weights: Any, lengths: Any, whole: float) -> str:
+    """losses, weights, lengths: of each rank's part. means: its mean loss with its positions, and without any."""
 
     def near(other: Sequence[float]) -> bool:
         return all(abs(a - b) < 1e-5 for a, b in zip(losses, other, strict=True))
@@ -323,6 +330,11 @@ def _why_not(losses: Any, means: Any, weights: Any, whole: float) -> str:
         )
     if near([x / n for x in right]):
         return "all parts count alike, but they have different lengths. A rank counts by its share, `context.weight`."
+    if near([x * w for x, w in zip(right, lengths, strict=True)]):
+        return (
+            "a mean times its number of tokens is the sum over this part, and nobody divides by the number of all "
+            "tokens. `context.weight` is the one over the other."
+        )
     if near([whole] * n):
         return (
             "every rank returned the loss of the whole batch. Return this rank's share, since all are added up later."

@@ -42,17 +42,19 @@ class Mask:
         return seen_qk
 
     def none(self, queries: Tensor, keys: Tensor) -> bool:
-        """Whether no query may read any of the keys, as far as the ends of the two ranges tell: both ascend."""
-        if not len(queries) or not len(keys):
-            return True
-        first_q, last_q, first_k, last_k = int(queries[0]), int(queries[-1]), int(keys[0]), int(keys[-1])
-        if self.causal and first_k > last_q:
-            return True
-        w = self.window
-        if w is not None and (first_q - last_k >= w or first_k - last_q >= w):
-            return True
-        d = self.documents
-        return d is not None and bool(d[first_q] > d[last_k] or d[first_k] > d[last_q])
+        """Whether no query may read any of the keys. Both ascend; the work grows with their number, not its square."""
+        first, last = self._reach(queries)
+        return not bool((torch.searchsorted(keys, first) < torch.searchsorted(keys, last, right=True)).any())
+
+    def _reach(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+        """The first and the last position that each query may read: it may read all between them."""
+        far = torch.iinfo(torch.int64).max // 2 if self.window is None else self.window - 1
+        first, last = queries - far, queries if self.causal else queries + far
+        if self.documents is not None:
+            own = self.documents[queries]
+            first = first.maximum(torch.searchsorted(self.documents, own))
+            last = last.minimum(torch.searchsorted(self.documents, own, right=True) - 1)
+        return first, last
 
     def all(self, queries: Tensor, keys: Tensor) -> bool:
         """Whether every query may read every key."""
