@@ -172,7 +172,7 @@ def masks(numbers: Sequence[int] = (12, 7, 30), modulus: int = 100) -> book.Play
         f"{sum(sent)}, and modulo {modulus} that is {sum(sent) % modulus}, the sum of the numbers.",
         f"If client 2 drops out, its masks with the others stay in the sum: {sent[0]} + {sent[1]} gives {part}, and "
         f"not {(numbers[0] + numbers[1]) % modulus}.",
-        f"The repair: clients 0 and 1 tell the server the masks that they shared with client 2. It takes both away: "
+        f"The repair: clients 0 and 1 tell the server the masks that they shared with client 2. It subtracts both: "
         f"{part} − {told[0]} − {told[1]} is {repaired} modulo {modulus}, the sum of the two. The mask between clients "
         "0 and 1 has cancelled, and nobody tells it.",
     )
