@@ -162,8 +162,8 @@ def masks(numbers: Sequence[int] = (12, 7, 30), modulus: int = 100) -> book.Play
     added = [sum(s if c == a else -s for (a, b), s in pairs.items() if c in (a, b)) for c in range(3)]
     sent = [(x + m) % modulus for x, m in zip(numbers, added, strict=True)]
     part = (sent[0] + sent[1]) % modulus
-    told = [pairs[0, 2], pairs[1, 2]]  # the masks of client 2
-    repaired = (part - sum(told)) % modulus
+    first, second = pairs[0, 2], pairs[1, 2]  # the masks of client 2
+    repaired = (part - first - second) % modulus
     said = (
         f"Each client has a number that nobody else should see. All computing here is modulo {modulus}.",
         "Every pair of clients has agreed on a secret mask. The lower one adds it, the higher one takes it away.",
@@ -173,7 +173,7 @@ def masks(numbers: Sequence[int] = (12, 7, 30), modulus: int = 100) -> book.Play
         f"If client 2 drops out, its masks with the others stay in the sum: {sent[0]} + {sent[1]} gives {part}, and "
         f"not {(numbers[0] + numbers[1]) % modulus}.",
         f"The repair: clients 0 and 1 tell the server the masks that they shared with client 2. It subtracts both: "
-        f"{part} − {told[0]} − {told[1]} is {repaired} modulo {modulus}, the sum of the two. The mask between clients "
+        f"{part} − {first} − {second} is {repaired} modulo {modulus}, the sum of the two. The mask between clients "
         "0 and 1 has cancelled, and nobody tells it.",
     )
     title, frames = "Masks that cancel", []
