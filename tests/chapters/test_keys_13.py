@@ -67,7 +67,7 @@ def test_at_the_break_even_both_take_equally_long(numbers):
 @pytest.mark.ranks
 def test_a_server_takes_as_long_in_a_run_as_the_key_says():
     """4 workers and 100 kB, on the links of the chapter: 100 MB/s and 10 us."""
-    took, _ = ports.through_servers(4, 1, 25_000)
+    took = ports.through_a_server(4)
     said = answer("server_ms", W=4, n=0.1, B=0.1, us=10)
     assert 1e3 * took == pytest.approx(said, rel=0.01)
     assert 1e3 * ports.around_a_ring(4, 25_000) == pytest.approx(answer("ring_ms", W=4, n=0.1, B=0.1, us=10), rel=0.01)

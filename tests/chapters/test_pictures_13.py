@@ -9,7 +9,7 @@ import torch
 
 import labkit
 from labkit import collectives, cost
-from labkit.chapters.c13_embeddings import pictures, ports
+from labkit.chapters.c13_embeddings import drawings, pictures, ports
 from labkit.chapters.c13_embeddings.given import HELD
 from labkit.wire import Group
 
@@ -25,6 +25,38 @@ def test_hot_rows_are_praised_only_where_they_save_time():
     said = pictures.hot_rows(_took({"range": [0.02, 0.018, 0.015, 0.012, 0.010, 0.011], "modulo": [0.01] * 6})).sentence
     assert "By range a step takes 20 ms without hot rows, and 10 ms with 1,024: 50% less." in said
     assert said.endswith("By modulo a step takes 10 ms without hot rows, and hot rows save nothing.")
+
+
+def _held(seconds, nbytes):
+    """A run of two ranks in which the steps by range took so long, and rank 0 sent so many bytes in each."""
+    spans = {f"range {hot}": [SimpleNamespace(rank=r, start=10.0 * k, end=10.0 * k + t) for r in range(2)]
+             for k, (hot, t) in enumerate(zip(HELD, seconds, strict=True))}  # fmt: skip
+    sends = [SimpleNamespace(src=0, dst=1, start=10.0 * k, nbytes=b) for k, b in enumerate(nbytes)]
+    return SimpleNamespace(trace=SimpleNamespace(spans=spans.get, sends=sends, world_size=2))
+
+
+def test_what_hot_rows_cost_is_told_beside_what_they_spare():
+    helped = pictures.holding(_held([6, 5, 4, 3, 4, 5], [9000, 0, 0, 12_000, 0, 0]), width=4)
+    assert helped.startswith("A hot row costs every rank 20 B in each step")
+    assert "move 9 kB through" in helped and "With 256 hot rows they move 1.76 kB" in helped  # 12,000 - 2 * 5,120
+    assert helped.endswith("adds 5.12 kB in each direction.")
+    none = pictures.holding(_held([1, 2, 3, 4, 5, 6], [9000] * 6), width=4)
+    assert none.endswith("Here hot rows cost more than they spare it.")
+
+
+def test_a_hit_rate_stands_beside_the_lines_of_the_same_function():
+    def cached(group, capacity, policy, skew):
+        return capacity / 4000 + 0.1 * (policy == "lfu")
+
+    figure = pictures.hit_rates(cached)(SimpleNamespace(results=[0.025, 0.03]), 100, "lru", 1.1)
+    assert "has room for 2.5% of the rows, and under LRU it answers 2%" in figure.sentence
+    assert "Under LFU it would answer 12%." in figure.sentence
+
+
+def test_the_repair_brings_the_sum_of_those_who_came():
+    *_, (_, lost), (_, repaired) = drawings.masks().frames
+    assert lost.endswith("47 + 14 gives 61, and not 19.")
+    assert "61 − 77 − 65 is 19 modulo 100" in repaired
 
 
 def test_what_a_rank_of_a_recommender_keeps_at_home_does_not_travel():
@@ -60,10 +92,10 @@ def test_a_ring_alone_takes_the_time_of_its_formula():
 @pytest.mark.ranks
 def test_ranks_that_all_serve_are_refused_and_one_worker_has_no_ring() -> None:
     with pytest.raises(labkit.RankFailed, match="with 3 ranks and 4 servers no rank is left to work"):
-        labkit.launch(ports.one_clock, 3, range(4), 100)
+        labkit.launch(ports.push_and_pull, 3, range(4), 100)
 
     def alone(group: Group) -> tuple[int, int]:
-        ports.one_clock(group, range(2), 1000)
+        ports.push_and_pull(group, range(2), 1000)
         if group.rank == 2:
             ring = group.subgroup([2])
             collectives.all_reduce(torch.ones(1000), ring, algorithm="ring")

@@ -64,10 +64,11 @@ WRONG = {
         "def pull(ids, rows, group):\n    pass": "returned NoneType: return the rows of its ids",
         "def pull(ids, rows, group):\n    return rows[ids // group.size]": "nothing was sent, but most rows",
         "def pull(ids, rows, group):\n    return rows[ids]": "divide before you look up",
-        pull(put="found = came", end="found"): "still sorted by owner",
+        pull(put="found = came", end="found"): "in which the all-to-all brought them",
         pull(end="found"): "a row for each *different* id",
         pull(put="found = came"): "First undo the sorting",
         pull(put="found = came[order]"): "done twice and not undone",
+        pull(end="found[inverse].flip(0)"): "but in another order",
         pull(look="asked"): "divide before you look up",
         pull(back="out, into"): "the lists swapped",
         pull(ask="ids, torch.arange(len(ids))"): "ask for `unique`, not for `ids`",
@@ -125,6 +126,11 @@ WRONG = {
             total.index_add_(0, ids, gradients)
             return torch.arange(len(total)), total
         """: "the different ones are",
+        """
+        def sum_equal(ids, gradients):
+            unique = ids.unique()
+            return unique, torch.stack([gradients[ids == i].mean(0) for i in unique])
+        """: "its gradients were averaged",
         summed("torch.zeros(len(unique), 3)"): "another dtype than the gradients",
         summed("gradients.new_zeros(len(unique))"): "needs a row for each",
         summed(add="ids, gradients"): "An id was used as a place",
@@ -164,6 +170,8 @@ WRONG = {
         masked("total += mask if me < partner else -mask", begin="numbers.long()"): "keep int32",
         masked("total += mask if me < partner else -mask", begin="numbers"): "begin with `numbers.clone()`",
         masked("if abs(me - partner) == 1: total += mask if me < partner else -mask"): "of every partner",
+        masked("total += mask if me < partner else -mask", last="    return total"): "inside the loop",
+        masked("total = numbers + (mask if me < partner else -mask)"): "last partner only",
         masked("total += mask if partner % 2 else -mask"): "Which of two clients adds the mask",
     },
 }

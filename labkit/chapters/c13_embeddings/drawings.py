@@ -11,6 +11,7 @@ from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import BLUE, GREEN, GREY, ON_COLOUR, ORANGE, PURPLE, RED, SERIES, YELLOW
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
+from labkit.chapters.c13_embeddings.given import labels_of
 from labkit.data import zipf_ids
 
 ACROSS, DOWN, DRAWS, BATCHES = 40, 25, 40, 6  # of the picture of touched rows
@@ -28,9 +29,9 @@ def touched(skew: float = 1.1, seed: int = 0) -> book.Player:
         for one, ids in zip(seen, now, strict=True):
             one.update(ids)
         said = (
-            f"Batch {k + 1} has {DRAWS} ids. With uniform ids it touches {len(now[0])} of {num:,} rows, and "
-            f"{len(now[0]) - len(set(now[0]) & before[0])} of them for the first time; with skewed ids {len(now[1])}, "
-            f"and {len(now[1]) - len(set(now[1]) & before[1])} for the first time."
+            f"Batch {k + 1} has {DRAWS} ids. If they are uniform, it touches {len(now[0])} of the {num:,} rows. If "
+            f"they are skewed, it touches {len(now[1])}. For the first time it touches "
+            f"{len(set(now[0]) - before[0])} rows on the left, and {len(set(now[1]) - before[1])} on the right."
         )
         frames.append((_tables(title, said, now, before), said))
         rows.append({"batch": k + 1, "rows (uniform)": len(now[0]), "rows (skewed)": len(now[1]),
@@ -108,8 +109,8 @@ def recommender(ranks: int = 4) -> book.Player:
     said = (
         "Every rank has all of the two perceptrons, and a part of the tables. It reads a part of the batch.",
         "Pull: ids go to the owners of their rows, and the rows come back. This is an all-to-all.",
-        "Each rank computes its own examples: the bottom perceptron makes a vector of the dense features, then come "
-        "the products of all pairs of vectors, rows included, and the top perceptron makes a logit of them.",
+        "Each rank computes its own examples. The bottom perceptron makes a vector of the dense features. The products "
+        "of all pairs of vectors, rows included, go to the top perceptron, which makes a logit of them.",
         "Push: the gradients of rows go to the owners, who update only these rows. This is an all-to-all again.",
         "The gradients of the perceptrons are averaged, which is the all-reduce of chapter 4.",
     )
@@ -161,6 +162,8 @@ def masks(numbers: Sequence[int] = (12, 7, 30), modulus: int = 100) -> book.Play
     added = [sum(s if c == a else -s for (a, b), s in pairs.items() if c in (a, b)) for c in range(3)]
     sent = [(x + m) % modulus for x, m in zip(numbers, added, strict=True)]
     part = (sent[0] + sent[1]) % modulus
+    first, second = pairs[0, 2], pairs[1, 2]  # the masks of client 2
+    repaired = (part - first - second) % modulus
     said = (
         f"Each client has a number that nobody else should see. All computing here is modulo {modulus}.",
         "Every pair of clients has agreed on a secret mask. The lower one adds it, the higher one takes it away.",
@@ -168,7 +171,10 @@ def masks(numbers: Sequence[int] = (12, 7, 30), modulus: int = 100) -> book.Play
         f"The server adds up what came. Every mask is there with + and with −: {' + '.join(map(str, sent))} = "
         f"{sum(sent)}, and modulo {modulus} that is {sum(sent) % modulus}, the sum of the numbers.",
         f"If client 2 drops out, its masks with the others stay in the sum: {sent[0]} + {sent[1]} gives {part}, and "
-        f"not {(numbers[0] + numbers[1]) % modulus}. The others must tell what they had agreed on with client 2.",
+        f"not {(numbers[0] + numbers[1]) % modulus}.",
+        f"The repair: clients 0 and 1 tell the server the masks that they shared with client 2. It subtracts both: "
+        f"{part} − {first} − {second} is {repaired} modulo {modulus}, the sum of the two. The mask between clients "
+        "0 and 1 has cancelled, and nobody tells it.",
     )
     title, frames = "Masks that cancel", []
     for k, words in enumerate(said):
@@ -179,14 +185,14 @@ def masks(numbers: Sequence[int] = (12, 7, 30), modulus: int = 100) -> book.Play
             if k == 0:
                 break
             (x1, y1), (x2, y2) = place[a], place[b]
-            gone = k == 4 and 2 in (a, b)
+            gone = k >= 4 and 2 in (a, b)
             svg.line(x1, y1, x2, y2, width=2.2, dash=("", "7 4", "2 3")[n], colour=(RED, PURPLE, GREEN)[n])
             mx, my = (x1 + x2) / 2, (y1 + y2) / 2
             svg.rect(mx - 26, my - 9, 52, 18, YELLOW if gone else "#ffffff", stroke=ON_COLOUR, stroke_width=0.6,
                      radius=3)  # fmt: skip
             svg.text(mx, my + 4, f"mask {s}", 10, "middle", on_colour=True)
         for c, (x, y) in enumerate(place):
-            lost = k == 4 and c == 2
+            lost = k >= 4 and c == 2
             svg.rect(x - 44, y - 22, 88, 44, "none" if lost else SERIES[c].colour, "" if lost else SERIES[c].hatch,
                      None if lost else ON_COLOUR, radius=6, dash="5 4" if lost else "")  # fmt: skip
             if not lost:
@@ -196,13 +202,13 @@ def masks(numbers: Sequence[int] = (12, 7, 30), modulus: int = 100) -> book.Play
         if k >= 2:
             for c in range(3):
                 signs = " ".join(f"{'+' if c == a else '−'} {s}" for (a, b), s in pairs.items() if c in (a, b))
-                y, lost = top + 30 + c * 40, k == 4 and c == 2
+                y, lost = top + 30 + c * 40, k >= 4 and c == 2
                 told = "nothing comes" if lost else f"{numbers[c]} {signs} = {sent[c]} (mod {modulus})"
                 svg.text(330, y, f"client {c} sends", 11, bold=True)
                 svg.text(330, y + 16, told, 11)
         if k >= 3:
             svg.rect(322, top + 152, 330, 46, radius=5, stroke_width=1.8)
-            total = sum(sent) % modulus if k == 3 else part
+            total = {3: sum(sent) % modulus, 4: part, 5: repaired}[k]
             right = sum(numbers) % modulus if k == 3 else (numbers[0] + numbers[1]) % modulus
             svg.text(332, top + 171, f"the server has {total}", 12, bold=True)
             svg.text(332, top + 188, f"the sum of the numbers is {right}", 11)
@@ -211,8 +217,12 @@ def masks(numbers: Sequence[int] = (12, 7, 30), modulus: int = 100) -> book.Play
     return book.play(frames, title=title, badge="simulated", rows=rows, still=3)
 
 
-def clients(parts: Sequence[Sequence[int]]) -> book.Figure:
-    """parts[c][d]: how many examples of digit d client c has. A cell is filled in proportion, below its number."""
+def clients(images_of: Sequence[torch.Tensor], digits: torch.Tensor) -> book.Figure:
+    """How many images of each digit each client has. A cell is filled in proportion, below its number.
+
+    images_of: of each client, which of all images it has. digits: of all images.
+    """
+    parts = labels_of(images_of, digits)
     title = "Who has which digits"
     sizes = [sum(row) for row in parts]
     said = (

@@ -1,8 +1,10 @@
-"""What chapter 13 hands to its reader: what a rank was asked for, a placement by name, and gradients to owners."""
+"""What chapter 13 hands to its reader: batches and tables, what a rank was asked for, and steps of training."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -11,10 +13,13 @@ from torch import Tensor, nn
 
 from labkit import Kill
 from labkit.collectives import all_to_all
-from labkit.data import Clicks, Images, auc, batch_indices
+from labkit.data import Clicks, Images, auc, batch_indices, clicks, zipf_ids
+from labkit.optim.synchrony import BSP
 from labkit.parallel import ShardedEmbedding
 from labkit.parallel.embedding.exchange import Exchange
 from labkit.parallel.embedding.layouts import Columns
+from labkit.parallel.embedding.moving import load_by_bucket
+from labkit.parallel.embedding.optimizers import SGD, RowwiseAdagrad
 from labkit.wire import Group
 
 ROWS, DIM = 20_000, 16  # of the table of the workbenches
@@ -25,6 +30,31 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
     "one rank": {"shard": "table"},
 }
 HELD = (0, 16, 64, 256, 1024, 2048)  # so many of the most popular rows are on every rank
+SERVING: dict[str, Any] = {"policy": BSP(), "optimizer": partial(torch.optim.SGD, lr=0.1)}  # of a server
+
+Batches = Callable[..., Tensor]  # of a group, and of a step
+
+
+def allowed(world_size: int, rows: int, batch: int) -> None:
+    """Raises ValueError for parameters that the chapter's pictures and batches have no room for."""
+    if not 2 <= world_size <= 8:
+        raise ValueError("the pictures have room for 2 to 8 ranks")
+    if rows < 4000 or not 64 <= batch <= 2048:
+        raise ValueError("take 4,000 rows or more, and 64 to 2,048 examples")
+
+
+def batches(rows: int, batch: int, seed: int) -> Batches:
+    """ids_of(group, step=0): this rank's batch of a step, with 4 ids for each of `batch` examples."""
+    return partial(_batch_of, shape=(batch, 4), rows=rows, seed=seed)
+
+
+def _batch_of(group: Any, step: int = 0, *, shape: tuple[int, int], rows: int, seed: int) -> Tensor:
+    return zipf_ids(shape, rows, 1.1, dice(group, 100 * seed + step))
+
+
+def weights(rows: int, seed: int) -> Tensor:
+    """A whole table of `rows` rows of 16 numbers, to compare with."""
+    return torch.randn(rows, DIM, generator=torch.Generator().manual_seed(seed))
 
 
 class Told(NamedTuple):
@@ -32,8 +62,6 @@ class Told(NamedTuple):
     these lie, as (owner, part of the owner's rows before it). counts: how many of each rank. served: how many rows it
     was asked for. widths: columns that each rank holds. draws: ids of its batch."""
 
-    placement: str
-    skew: float
     asked: list[int]
     places: list[tuple[int, float]]
     counts: list[int]
@@ -42,7 +70,7 @@ class Told(NamedTuple):
     draws: int
 
 
-def told(table: ShardedEmbedding, ids: Tensor, placement: str, skew: float) -> Told:
+def told(table: ShardedEmbedding, ids: Tensor) -> Told:
     """After a look-up of `ids`, before rows move."""
     layout, unique = table.table.layout, ids.unique()
     places: list[tuple[int, float]] = []
@@ -51,8 +79,8 @@ def told(table: ShardedEmbedding, ids: Tensor, placement: str, skew: float) -> T
     else:
         where = zip(layout.owner(unique).tolist(), layout.places(unique).tolist(), strict=True)
         places = [(r, p / layout.rows_by_rank[r]) for r, p in where]
-    return Told(placement, skew, unique.tolist(), places, layout.ask(unique).counts, int(table.table.asked.sum()),
-                layout.widths, ids.numel())  # fmt: skip
+    return Told(unique.tolist(), places, layout.ask(unique).counts, int(table.table.asked.sum()), layout.widths,
+                ids.numel())  # fmt: skip
 
 
 class Trip(NamedTuple):
@@ -64,12 +92,40 @@ class Trip(NamedTuple):
     rows: list[float]
 
 
-def watched(table: ShardedEmbedding, ids: Tensor) -> Trip:
-    """A look-up through labkit's own exchange, which remembers who asked for what."""
+def trip(group: Group, seed: int) -> Trip:
+    """Eight skewed ids of each rank, and their rows through labkit's own exchange, which remembers who asked for
+    what. The table has five rows for each rank, and row i holds its own number, i."""
+    table = ShardedEmbedding(5 * group.size, 1, group, SGD(0.1), by="modulo", init=_named)
+    ids = zipf_ids((8,), 5 * group.size, 0.8, dice(group, seed + 1))
     unique = ids.unique()
     exchange = Exchange([table.table], [unique], table.group)
     (rows,) = exchange.pull()
     return Trip(ids.tolist(), unique.tolist(), [row[0].tolist() for row in exchange.asked_by], rows[:, 0].tolist())
+
+
+def _named(ids: Tensor) -> Tensor:
+    return ids[:, None].float()
+
+
+def evenly(count: int, rows: int, group: Group) -> Tensor:
+    """`count` different ids of this rank, other ones than its neighbours', spread evenly over the owners by modulo."""
+    return (torch.arange(count) + count * group.rank) % (rows // group.size * group.size)
+
+
+def asked(ids_of: Batches, size: int) -> tuple[int, int]:
+    """How many ids the first batches of all ranks have, and how many when each rank keeps equal ones once."""
+    drawn = [ids_of(SimpleNamespace(rank=r)) for r in range(size)]
+    return sum(ids.numel() for ids in drawn), sum(len(ids.unique()) for ids in drawn)
+
+
+def trained_by_labkit(group: Group, table: Tensor, ids_of: Batches) -> Tensor:
+    """This rank's rows of `table` after three steps of labkit's own sharded embedding, dealt out by modulo."""
+    theirs = ShardedEmbedding(len(table), DIM, group, RowwiseAdagrad(0.1), by="modulo", mode=None, average=False,
+                              init=table.__getitem__)  # fmt: skip
+    for step in range(3):
+        theirs(ids_of(group, step).flatten()).sin().sum().backward()
+        theirs.step()
+    return theirs.table.store.all()[:, :DIM]
 
 
 def to_owners(ids: Tensor, gradients: Tensor, group: Group) -> tuple[Tensor, Tensor]:
@@ -81,15 +137,17 @@ def to_owners(ids: Tensor, gradients: Tensor, group: Group) -> tuple[Tensor, Ten
     return came, all_to_all(gradients[order], group, out.tolist(), into)
 
 
-def dice(group: Group, seed: int = 0) -> torch.Generator:
+def dice(group: Any, seed: int = 0) -> torch.Generator:
     """Each rank draws a batch of its own."""
     return torch.Generator().manual_seed(1000 * seed + group.rank)
 
 
-def exchanged(run: Any, rank: int = 0) -> list[int]:
-    """Bytes that a rank sent in each collective of a run, in order."""
+def kilobytes(run: Any, rank: int = 0) -> tuple[float, float]:
+    """What a rank sent in a pull: ids, and rows. The first of its three collectives has the counts."""
     mine = [m for m in run.trace.sends if m.src == rank and m.collective >= 0]
-    return [sum(m.nbytes for m in mine if m.collective == c) for c in sorted({m.collective for m in mine})]
+    sent = [sum(m.nbytes for m in mine if m.collective == c) for c in sorted({m.collective for m in mine})]
+    _, ids, rows = sent
+    return ids / 1e3, rows / 1e3
 
 
 def labels_of(parts: Any, labels: Tensor) -> list[list[int]]:
@@ -97,16 +155,46 @@ def labels_of(parts: Any, labels: Tensor) -> list[list[int]]:
     return [labels[part].bincount(minlength=10).tolist() for part in parts]
 
 
-def by_rank(loads: list[int], owners: list[int], size: int) -> list[int]:
-    """How many rows each rank was asked for, of those of its buckets."""
-    return [sum(n for n, owner in zip(loads, owners, strict=True) if owner == r) for r in range(size)]
+def three_steps(table: ShardedEmbedding, ids_of: Batches, first: int) -> list[int]:
+    """Three steps of training; returns how many rows of each bucket all ranks asked for in them."""
+    for step in range(first, first + 3):
+        table(ids_of(table.group, step)).sum().backward()
+        table.step()
+    return load_by_bucket(table.table)
 
 
-@torch.no_grad()
-def tested(model: nn.Module, data: Clicks, group: Group) -> float:
-    """AUC on these examples; every rank looks at all of them. What it sends belongs to step 0."""
-    group.step(0)
-    return auc(model(data.dense, data.ids), data.y)
+def secrets(group: Group) -> dict[int, bytes]:
+    """By partner, the secret that this client shares with it; a toy, since anybody can work it out."""
+    return {p: bytes(sorted((group.rank, p))) for p in range(group.size) if p != group.rank}
+
+
+def clicks_of(sizes: Sequence[int], seed: int) -> tuple[Clicks, Clicks]:
+    """Made-up clicks over tables of these sizes: 30 batches of 840 to train on, each example once, and 4,200 others."""
+    return clicks(25_200, tuple(sizes), seed=seed), clicks(4200, tuple(sizes), seed=seed, part=1)
+
+
+class Scores:
+    """The AUC of a model as it trains, on clicks that it has not seen. by_step: it, before and after each ten steps."""
+
+    def __init__(self, model: nn.Module, unseen: Clicks, group: Group) -> None:
+        self.model, self.unseen, self.group = model, unseen, group
+        self.by_step: dict[int, float] = {}
+
+    def thirty_steps(self, seed: int) -> Iterator[Tensor]:
+        """This rank's part of each batch of 840 clicks. The number of the step is marked in the trace."""
+        self._test(0)
+        order = batch_indices(25_200, 840 // self.group.size, seed, self.group.rank, self.group.size)
+        for step, which in zip(range(1, 31), order, strict=False):
+            self.group.step(step)
+            yield which
+            if step % 10 == 0:
+                self._test(step)
+
+    @torch.no_grad()
+    def _test(self, step: int) -> None:
+        """Every rank looks at all examples. What that sends belongs to step 0."""
+        self.group.step(0)
+        self.by_step[step] = auc(self.model(self.unseen.dense, self.unseen.ids), self.unseen.y)
 
 
 @torch.no_grad()
@@ -141,11 +229,3 @@ def dies(who: str, parts: Sequence[Tensor]) -> dict[str, Any]:
     pick = max if who == "the largest client" else min
     client = pick(range(len(parts)), key=lambda n: len(parts[n]))
     return {"faults": [Kill(client + 1, step=3)], "on_failure": "continue"}
-
-
-def thirty_steps(group: Group, seed: int) -> Iterator[tuple[int, Tensor]]:
-    """The number of a training step, which is marked in the trace, and this rank's part of its batch of 840 clicks."""
-    order = batch_indices(25_200, 840 // group.size, seed, group.rank, group.size)
-    for step, which in zip(range(1, 31), order, strict=False):
-        group.step(step)
-        yield step, which

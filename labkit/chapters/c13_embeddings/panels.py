@@ -35,7 +35,7 @@ def who_is_asked(look_up: Run) -> Workbench:
 def hot_rows(hold: Run) -> Workbench:
     """How unequal the ids are, how long a row is, and how many ranks share the table."""
     controls = {"skew": SKEWS, "width": choice("numbers in a row", [4, 16, 64], 64), "ranks": [2, 4, 8]}
-    views: list[View] = [pictures.hot_rows]
+    views: list[View] = [pictures.hot_rows, pictures.holding]
     return book.workbench(hold, controls, views, title="Which rows should every rank hold?", ranks=8, clock="virtual",
                           network=WIRE)  # fmt: skip
 
@@ -46,7 +46,7 @@ def tiers(cached: Run) -> Workbench:
         "capacity": choice("rows in the fast tier", [20, 100, 400, 1000], 100), "policy": ["lru", "lfu"],
         "skew": SKEWS,
     }  # fmt: skip
-    views: list[View] = [pictures.hit_rates]
+    views: list[View] = [pictures.hit_rates(cached)]
     return book.workbench(cached, controls, views, title="A small fast tier", ranks=2, transport="local")
 
 

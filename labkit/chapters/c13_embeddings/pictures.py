@@ -1,32 +1,39 @@
-"""What chapter 13 shows of its runs: touched rows, bytes beside the formula, tiers, moves, and training."""
+"""What chapter 13 shows of its runs: bytes beside the formula, hot rows, tiers, moves, and training."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from labkit import book, cost
 from labkit.book.drawing.units import bytes_text
 from labkit.chapters.c13_embeddings.given import HELD, Told
 from labkit.cost.units import format_bytes, format_seconds
+from labkit.data import Clicks, auc
 
 BANDWIDTH, LATENCY = 100e6, 10e-6  # of the emulated links
 ITEM = 4  # bytes of a number
 
 
 def step_took(run: Any) -> str:
-    """How long pull and push took on the virtual clock, and who sets the pace."""
+    """How many rows the batches ask for, who is asked most, and how long pull and push took on the virtual clock."""
     told: list[Told] = run.results
     begin, end = run.trace.during_step(1)
     served = [one.served for one in told]
     n, busy = len(told), served.index(max(served))
     pace = (
-        "all ranks have nearly the same load" if max(served) <= 1.05 * sum(served) / n else
-        f"rank {busy} has {max(served) * n / sum(served):.2f} times the mean load"
+        "All ranks are asked for nearly as many." if max(served) <= 1.05 * sum(served) / n else
+        f"Rank {busy} is asked for {max(served) * n / sum(served):.2f} times as many as the mean."
     )  # fmt: skip
     return (
-        f"Pull and push take {format_seconds(end - begin, 3)} on links of {format_bytes(BANDWIDTH, 3)}/s (emulated); "
-        f"{pace}."
+        f"The {n} batches have {sum(one.draws for one in told):,} ids. A rank asks only once for an id that comes "
+        f"several times, so {sum(len(one.asked) for one in told):,} requests for a row remain. {pace} On links of "
+        f"{format_bytes(BANDWIDTH, 3)}/s pull and push take {format_seconds(end - begin, 3)} (emulated)."
     )
 
 
@@ -58,18 +65,6 @@ def sent(run: Any) -> book.Figure:
     )  # fmt: skip
 
 
-def unique(measured: Mapping[float, Mapping[int, int]], rows: int) -> book.Figure:
-    """Different rows by draws, for some skews: drawn, and by the formula."""
-    lines: dict[str, dict[float, float]] = {}
-    for skew, one in measured.items():
-        lines[f"skew {skew:g}, drawn"] = {float(b): float(n) for b, n in one.items()}
-        lines[f"skew {skew:g}, formula"] = {float(b): cost.zipf_unique(rows, skew, b) for b in one}
-    most = max(next(iter(measured.values())))
-    told = "; ".join(f"with skew {skew:g} {one[most]:,}" for skew, one in measured.items())
-    return book.lines(lines, x="ids in the batch", y="different rows", title="How many rows a batch touches",
-                      sentence=f"{most:,} ids touch, of {rows:,} rows: {told}.")  # fmt: skip
-
-
 def dense_or_sparse(dense: Any, sparse: Any) -> book.Figure:
     """Bytes that a rank sends for one step's gradients: of the whole table, or of touched rows."""
     whole, some = in_step(dense), in_step(sparse)
@@ -77,22 +72,6 @@ def dense_or_sparse(dense: Any, sparse: Any) -> book.Figure:
         {"most that a rank sends": {"all-reduce of the table": max(whole), "touched rows, pull and push": max(some)}},
         title="One step of one table", sentence=f"The all-reduce sends {bytes_text(max(whole))}, and pull and push "
         f"together {bytes_text(max(some))}: {max(whole) / max(some):.1f} times less.",
-    )  # fmt: skip
-
-
-def pulled(run: Any, counts: Sequence[Sequence[int]], dim: int, rows: int) -> book.Figure:
-    """What the reader's pull sent, beside the formula without the word by which labkit's ranks agree."""
-    n = run.trace.world_size
-    formula = cost.embedding_bytes_by_rank([counts], [[dim] * n], passes=1)
-    formula = [b - (n - 1) * 8 for b in formula]
-    measured, ranks = run.trace.bytes_sent(), [f"rank {r}" for r in range(n)]
-    agree = "as the formula says" if measured == formula else "where the formula says something else"
-    whole = rows * dim * ITEM * (n - 1) // n
-    return book.bars(
-        {"measured": dict(zip(ranks, measured, strict=True)), "formula": dict(zip(ranks, formula, strict=True))},
-        title="What your pull sends", ticks=True,
-        sentence=f"Rank {measured.index(max(measured))} sends most, {bytes_text(max(measured))}, {agree}. An "
-        f"all-gather of the table would send {bytes_text(whole)} from each rank.",
     )  # fmt: skip
 
 
@@ -108,23 +87,34 @@ def state(dim: int = 64, rows: int = 39_062_500_000) -> book.Figure:
     both = table["with the optimizer's state"]
     return book.bars(
         table, title="The table and the optimizer's state", badge="simulated",
-        sentence=f"{bytes_text(weights)} of weights in rows of {dim}: row-wise Adagrad adds "
-        f"{bytes_text(both['row-wise Adagrad'] - weights)}, Adagrad {bytes_text(both['Adagrad'] - weights)}, and Adam "
-        f"{bytes_text(both['Adam'] - weights)}.",
+        sentence=f"To {bytes_text(weights)} of weights Adam adds {bytes_text(both['Adam'] - weights)} of state. "
+        f"Adagrad adds {bytes_text(both['Adagrad'] - weights)}. Row-wise Adagrad adds "
+        f"{bytes_text(both['row-wise Adagrad'] - weights)}, if a row has {dim} numbers.",
     )  # fmt: skip
 
 
-def rare_row(values: Mapping[str, Sequence[float]], touched: Sequence[int]) -> book.Figure:
-    """One weight by step, under dense and lazy Adam."""
-    last = {name: line[-1] for name, line in values.items()}
-    told = " and ".join(f"{name} {x:.3f}" for name, x in last.items())
+def same_table(mine: Any, labkits: Any, table: Tensor) -> str:
+    """Whether two runs ended with the same shards of `table`, dealt out by modulo, and how many rows have moved."""
+    n = len(mine.results)
+    close = all(torch.allclose(a, b, atol=1e-4) for a, b in zip(mine.results, labkits.results, strict=True))
+    moved = sum(int((a != table[r::n]).any(1).sum()) for r, a in enumerate(mine.results))
+    return (
+        f"Your table is {'' if close else 'not '}labkit's table.\n"
+        f"In three steps {moved:,} of {len(table):,} rows have moved."
+    )
+
+
+def rare_row(dense: Iterable[float], lazy: Iterable[float]) -> book.Figure:
+    """One weight by step, under dense and lazy Adam; every tenth step touches it, the first one too."""
+    values = {"dense Adam": [*dense], "lazy Adam": [*lazy]}
+    touched = range(1, len(values["dense Adam"]) + 1, 10)
     rest = {name: sum(line[s - 2] - line[s - 1] for s in range(2, len(line) + 1) if s not in touched)
             for name, line in values.items()}  # fmt: skip
     more = " and ".join(f"{name} by {x:.3f}" for name, x in rest.items())
     return book.lines(
         values, y="the weight", title="A row that only some steps touch",
-        sentence=f"Touched in steps {', '.join(map(str, touched))}. At the end: {told}. In steps without a "
-        f"gradient the weight has moved down: {more}.",
+        sentence=f"Steps {', '.join(map(str, touched))} touch the row. In the other steps the weight still moves down: "
+        f"{more}.",
     )  # fmt: skip
 
 
@@ -148,24 +138,73 @@ def hot_rows(run: Any) -> book.Figure:
                      title="A step, by the number of rows that every rank holds", sentence=" ".join(told))  # fmt: skip
 
 
-def hit_rates(run: Any) -> book.Figure:
-    """The hit rate of each rank's fast tier, beside that of the law."""
-    rates, capacity, policy, skew, rows, batch, moved = zip(*run.results, strict=True)
-    law = cost.zipf_hit_rate(rows[0], skew[0], capacity[0], policy[0], batch[0])
-    ranks = [f"rank {r}" for r in range(len(rates))]
-    return book.bars(
-        {"measured": dict(zip(ranks, rates, strict=True)), "formula": dict.fromkeys(ranks, law)},
-        unit="", ticks=True, title="Look-ups that the fast tier answers",
-        sentence=f"A fast tier for {capacity[0]:,} of {rows[0]:,} rows ({capacity[0] / rows[0]:.1%}) answers "
-        f"{sum(rates) / len(rates):.0%} of the look-ups; the formula says {law:.0%}. "
-        f"{format_bytes(max(moved), 3)} of rows moved between the tiers of a rank.",
-    )  # fmt: skip
+def holding(run: Any, width: int) -> str:
+    """What hot rows cost each rank in a step, and what they spare the busiest port: bytes, by range."""
+    took = {hot: max(s.end for s in spans) - min(s.start for s in spans)
+            for hot in HELD for spans in [run.trace.spans(f"range {hot}")]}  # fmt: skip
+    n, best = run.trace.world_size, min(took, key=lambda hot: took[hot])
+    costs = {hot: max(cost.ring_all_reduce_bytes_by_rank(hot * (width + 1), ITEM, n)) if hot else 0 for hot in HELD}
+    port = {hot: max(_through_ports(run, f"range {hot}")) - 2 * costs[hot] for hot in (0, best)}
+    told = (
+        f"A hot row costs every rank {2 * (n - 1) * (width + 1) * ITEM / n:.0f} B in each step, because the all-reduce "
+        f"carries it whether it is asked for or not. By range, pull and push move {bytes_text(port[0])} through the "
+        "port of the busiest rank. "
+    )
+    if best == 0:
+        return told + "Here hot rows cost more than they spare it."
+    return (
+        told
+        + f"With {best:,} hot rows they move {bytes_text(port[best])}, and the all-reduce adds "
+        + (f"{bytes_text(costs[best])} in each direction.")
+    )
+
+
+def _through_ports(run: Any, span: str) -> list[int]:
+    """Bytes that each rank sent and received in messages of the span of this name."""
+    moved = [0] * run.trace.world_size
+    when = {s.rank: (s.start, s.end) for s in run.trace.spans(span)}
+    for m in run.trace.sends:
+        begin, end = when[m.src]
+        if begin <= m.start < end:
+            moved[m.src] += m.nbytes
+            moved[m.dst] += m.nbytes
+    return moved
+
+
+TIER = 4000  # rows of a rank before which the fast tier stands
+SIZES = (20, 100, 400, 1000, 2000)  # of the fast tier
+
+
+def hit_rates(cached: Callable[..., float]) -> Callable[..., book.Figure]:
+    """A view of `cached`: its hit rate by the size of the fast tier, and where the run stands.
+
+    The lines come of the same function for the same ids, those of rank 0, run here once for each size and policy.
+    """
+
+    @cache
+    def line(policy: str, skew: float) -> dict[float, float]:
+        return {float(size): cached(SimpleNamespace(rank=0), size, policy, skew) for size in SIZES}
+
+    def drawn(run: Any, capacity: int, policy: str, skew: float) -> book.Figure:
+        lines = {name.upper(): line(name, skew) for name in ("lru", "lfu")}
+        here, other = run.results[0], "lfu" if policy == "lru" else "lru"
+        instead = lines[other.upper()][float(capacity)]
+        return book.lines(
+            lines | {f"this run, {policy.upper()} (measured)": {float(capacity): here}}, x="rows in the fast tier",
+            y="hit rate", log="x", within=(0.0, 1.0), title="Look-ups that the fast tier answers", badge="simulated",
+            sentence=f"The fast tier has room for {capacity / TIER:.1%} of the rows, and under {policy.upper()} it "
+            f"answers {here:.0%} of the look-ups. Under {other.upper()} it would answer {instead:.0%}. The lines "
+            "replay the ids of rank 0 for other sizes.",
+        )  # fmt: skip
+
+    return drawn
 
 
 def moved(run: Any) -> book.Figure:
-    """Rows asked for by rank, before and after buckets were given away. Ranks returned both, and bytes sent."""
-    (before, after, _), sent = run.results[0], [nbytes for *_, nbytes in run.results]
-    n = len(before)
+    """Rows asked for by rank, before and after buckets were given away. Ranks returned the loads and the owners of the
+    buckets, both before and after, and bytes sent."""
+    n, sent = len(run.results), [nbytes for *_, nbytes in run.results]
+    before, after = (_by_rank(loads, owners, n) for loads, owners in run.results[0][:2])
     ranks = [f"rank {r}" for r in range(n)]
     worst = [max(one) * n / sum(one) for one in (before, after)]
     return book.bars(
@@ -176,22 +215,27 @@ def moved(run: Any) -> book.Figure:
     )  # fmt: skip
 
 
-def aucs(one: Mapping[int, float], many: Mapping[int, float], best: float, ranks: int) -> book.Figure:
-    """AUC on examples that were not trained on, by step."""
-    last = max(one)
+def _by_rank(loads: Sequence[int], owners: Sequence[int], size: int) -> list[int]:
+    return [sum(n for n, owner in zip(loads, owners, strict=True) if owner == r) for r in range(size)]
+
+
+def aucs(run_one: Any, run_many: Any, unseen: Clicks) -> book.Figure:
+    """AUC by step on clicks that were not trained on, in one process and on many ranks; beside the hidden model's."""
+    one, many = run_one.results[0], run_many.results[0]
+    best, ranks, last = auc(unseen.p, unseen.y), len(run_many.results), max(one)
     flat = {float(s): best for s in one}
     lines: dict[str, Mapping[Any, float]] = {"one process": one, f"{ranks} ranks": many, "the hidden model": flat}
     return book.lines(
         {name: {float(s): a for s, a in line.items()} for name, line in lines.items()}, y="AUC",
         title="Clicks that were not trained on",
-        sentence=f"AUC goes from {one[min(one)]:.3f} to {one[last]:.3f} in one process, and to {many[last]:.3f} on "
-        f"{ranks} ranks. Whoever knew the hidden model would reach {best:.3f}.",
+        sentence=f"After {last} batches the AUC is {one[last]:.3f} in one process, and {many[last]:.3f} on {ranks} "
+        f"ranks. It began at {one[min(one)]:.3f}. Whoever knew the hidden model would reach {best:.3f}.",
     )  # fmt: skip
 
 
 def curve(run: Any) -> dict[int, float]:
     """Accuracy by round, as a client saw it that lived to the end."""
-    return next(seen for seen in run.results[1:] if seen is not None)
+    return dict(enumerate(next(seen for seen in run.results[1:] if seen is not None)))
 
 
 def rounds(values: Mapping[str, Mapping[int, float]]) -> book.Figure:
@@ -219,7 +263,7 @@ def archetypes() -> book.Table:
         "phones, federated": cost.fed_avg_round_bytes(int(4 * PHONE), 1, 1)[1],
     }
     held = {"a language model": 16 * MODEL, "a recommender": TABLE * (1 + 1 / 64), "phones, federated": 4 * PHONE}
-    share = {"a language model": "all weights", "a recommender": "0.001 % of the rows",
+    share = {"a language model": "all weights", "a recommender": "one row in 100,000",
              "phones, federated": "all weights, some clients"}  # fmt: skip
     answer = {
         "a language model": "cut the state and the layers, sum dense gradients",
@@ -233,7 +277,7 @@ def archetypes() -> book.Table:
             "takes": format_seconds(nbytes / LINKS[job], 3), "so": answer[job],
         })  # fmt: skip
     return book.Table(
-        table, caption=f"Three jobs (computed). A language model of 70 billion weights on {RANKS} GPUs, with 16 bytes "
-        "of training state a weight and 16-bit gradients; the table of 10 TB on as many, with row-wise Adagrad; a "
-        "MobileNet of 4.2 million weights on a phone that sends 10 Mbit/s"
+        table, caption=f"Three jobs (computed). The language model has 70 billion weights on {RANKS} GPUs, with 16 "
+        "bytes of training state a weight and 16-bit gradients. The recommender has the table of 10 TB on as many "
+        "GPUs, with row-wise Adagrad. Each phone has a MobileNet of 4.2 million weights, and sends 10 Mbit/s."
     )  # fmt: skip

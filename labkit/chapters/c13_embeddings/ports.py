@@ -13,17 +13,18 @@ from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import ON_COLOUR, SERIES
 from labkit.book.drawing.svg import Svg
 from labkit.chapters.c13_embeddings.pictures import BANDWIDTH, LATENCY
-from labkit.cost.units import format_seconds
+from labkit.cost.units import format_bytes, format_seconds
 from labkit.optim.synchrony import BSP
 from labkit.parallel import Client, Server
 from labkit.wire import Group
 from labkit.wire.errors import RefusedError
 
 BETA = 1 / BANDWIDTH
+NUMEL = 25_000  # numbers of a dense gradient of 100 kB
 WIRE = Network(intra=Link(bandwidth=BANDWIDTH, latency=LATENCY))
 
 
-def one_clock(group: Group, servers: Sequence[int], numel: int) -> None:
+def push_and_pull(group: Group, servers: Sequence[int], numel: int) -> None:
     """All workers push a dense gradient to the servers at once, and then pull the weights.
 
     Raises RefusedError where every rank would serve.
@@ -43,11 +44,13 @@ def one_clock(group: Group, servers: Sequence[int], numel: int) -> None:
         client.pull("w")
 
 
-def through_servers(workers: int, servers: int, numel: int) -> tuple[float, Any]:
-    """Seconds from the first push to the last pulled weight (virtual clock), and the run."""
-    ranks = list(range(servers))
-    run = labkit.launch(one_clock, workers + servers, ranks, numel, clock="virtual", transport="local", network=WIRE)
-    return _served(run, servers), run
+def _one_server(workers: int) -> Any:
+    return labkit.launch(push_and_pull, workers + 1, [0], NUMEL, clock="virtual", transport="local", network=WIRE)
+
+
+def through_a_server(workers: int) -> float:
+    """Seconds of one exchange of a gradient of 100 kB through one server (virtual clock)."""
+    return _served(_one_server(workers), 1)
 
 
 def _served(run: Any, servers: int) -> float:
@@ -57,7 +60,7 @@ def _served(run: Any, servers: int) -> float:
     return float(max(answers) - min(m.start for m in plain if m.src >= servers))
 
 
-def around_a_ring(workers: int, numel: int) -> float:
+def around_a_ring(workers: int, numel: int = NUMEL) -> float:
     """Seconds of a ring all-reduce of the same gradient among the workers (virtual clock)."""
 
     def on_rank(group: Group) -> None:
@@ -69,7 +72,7 @@ def around_a_ring(workers: int, numel: int) -> float:
 
 
 def compared(run: Any) -> book.Figure:
-    """Both ways of one run, in which the first ranks serve: `one_clock`, and then a ring of the workers."""
+    """Both ways of one run, in which the first ranks serve: `push_and_pull`, and then a ring of the workers."""
     servers, numel = run.results[0]
     nbytes, workers = 4 * numel, run.trace.world_size - servers
     served, (begin, end) = _served(run, servers), run.trace.during("all_reduce", -1)
@@ -108,8 +111,18 @@ def by_workers(run: Any) -> book.Figure:
     )  # fmt: skip
 
 
-def incast(run: Any) -> book.Player:
-    """Pushes that come at once, and go through the port of one server one after the other."""
+def served(run: Any, rows: int) -> str:
+    """What the server of a run sent, beside its table of `rows` rows of 16 numbers, and how many of these moved."""
+    moved, sent = run.results[0], run.trace.bytes_sent()[0]
+    return (
+        f"The server has moved {moved:,} of {rows:,} rows.\n"
+        f"It sent {format_bytes(sent, 3)}, and its whole table has {format_bytes(64 * rows, 3)}."
+    )
+
+
+def incast(workers: int) -> book.Player:
+    """Pushes of 100 kB that come at once, and go through the port of one server one after the other: a real run."""
+    run = _one_server(workers)
     pushes = sorted((m for m in run.trace.sends if m.collective < 0 and m.dst == 0 and m.nbytes > 40),
                     key=lambda m: m.arrived)  # fmt: skip
     begin = min(m.start for m in pushes)

@@ -17,14 +17,14 @@ PIECES, MOMENTS = 40, 6
 LEFT, WIDE = 74.0, 440.0
 
 
-def piles(run: Any) -> book.Player:
+def piles(run: Any, placement: str, skew: float) -> book.Player:
     """Request by request, where in the shards the rows lie that were asked for."""
     told: list[Told] = run.results
     n = len(told)
     served = [one.served for one in told]
     every = [place for one in told for place in one.places]
     mixed = [every[i] for i in torch.randperm(len(every), generator=torch.Generator().manual_seed(0)).tolist()]
-    law = shares_by_law(told[0], n)
+    law = shares_by_law(placement, skew, told[0].draws, n)
     title = "Requests pile up at the owners of the rows"
     frames = []
     final = _counted(mixed, n)
@@ -43,17 +43,17 @@ def piles(run: Any) -> book.Player:
             else:
                 said = f"All requests have arrived. Rank {busy} was asked for {served[busy]:,} of {sum(served):,} "
                 said += f"rows, {times:.2f} times the mean."
-        frames.append((_piled(title, said, _counted(some, n), most, so_far, law, told[0], run.trace.badge), said))
+        frames.append((_piled(title, said, _counted(some, n), most, so_far, law, placement, run.trace.badge), said))
     rows = [{"rank": r, "asked for (rows)": served[r], "share": served[r] / max(1, sum(served)),
              "Zipf's law": law[r]} for r in range(n)]  # fmt: skip
     return book.play(frames, title=title, badge=run.trace.badge, rows=rows, still=MOMENTS - 1, begin=0)
 
 
-def shares_by_law(one: Told, n: int) -> list[float]:
+def shares_by_law(placement: str, skew: float, draws: int, n: int) -> list[float]:
     """The part of the requests that each rank should get, by `labkit.cost`."""
-    if one.placement in ("range", "modulo"):
-        return cost.zipf_shard_loads(ROWS, one.skew, n, one.placement, one.draws)
-    return [1 / n] * n if one.placement == "columns" else [1.0] + [0.0] * (n - 1)
+    if placement in ("range", "modulo"):
+        return cost.zipf_shard_loads(ROWS, skew, n, placement, draws)
+    return [1 / n] * n if placement == "columns" else [1.0] + [0.0] * (n - 1)
 
 
 def _counted(places: Sequence[tuple[int, float]], n: int) -> list[list[int]]:
@@ -65,7 +65,7 @@ def _counted(places: Sequence[tuple[int, float]], n: int) -> list[list[int]]:
 
 def _piled(
     title: str, said: str, piled: Sequence[Sequence[int]], most: int, so_far: Sequence[int],
-    law: Sequence[float], one: Told, badge: str,
+    law: Sequence[float], placement: str, badge: str,
 ) -> str:  # fmt: skip
     svg = Svg(WIDTH, title, said)
     top = max(heading(svg, badge, said), 74.0) + 6
@@ -89,7 +89,7 @@ def _piled(
     nth = {2: "second", 3: "third"}.get(n, f"{n}th")
     held = {"range": "neighbouring ids, the popular ones first", "modulo": f"every {nth} id, the popular ones first",
             "columns": "its columns of all ids, the popular ones first",
-            "one rank": "rank 0 has all of them, the popular ones first"}[one.placement]  # fmt: skip
+            "one rank": "rank 0 has all of them, the popular ones first"}[placement]  # fmt: skip
     svg.text(LEFT, y, f"from left to right: a rank's rows ({held})", 11)
     svg.text(LEFT, y + 16, "height: how many requests for rows of that place have come", 11)
     return svg.render(y + 28)

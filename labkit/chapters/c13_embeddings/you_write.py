@@ -90,21 +90,30 @@ def _rows_are_right(student: Reader, run: Evidence, n: int, ids: Sequence[Tensor
         unique = mine.unique()
         order = (unique % n).argsort(stable=True)
         slips = (
-            (table[unique[order]], "your rows are still sorted by owner, one for each different id. Put them back: "
-             "`found[order] = came`, and then `found[inverse]`."),
+            (table[unique[order]], "your rows stand in the order in which the all-to-all brought them: sorted by "
+             "owner, one for each different id. Bring them back into the order of `ids`: `found[order] = came`, and "
+             "then `found[inverse]`."),
             (table[unique], "you returned a row for each *different* id. `inverse` says which of them each id needs: "
              "`found[inverse]`."),
-            (table[unique[order]][_inverse(mine)], "you used `inverse` on rows that are sorted by owner. First undo "
-             "the sorting: `found[order] = came`."),
+            (table[unique[order]][_inverse(mine)], "you used `inverse` on rows in the order in which the all-to-all "
+             "brought them, sorted by owner. First undo the sorting: `found[order] = came`."),
             (table[unique[order]][order][_inverse(mine)], "the sorting was done twice and not undone: write "
              "`found[order] = came`, and not `came[order]`."),
         )  # fmt: skip
         why = next((said for wrong, said in slips if got.shape == wrong.shape and torch.equal(got, wrong)), "")
+        if not why and got.shape in (want.shape, table[unique].shape) and _same_rows(got, want):
+            why = ("these are the rows of its ids, but in another order. After the all-to-all they stand sorted by "
+                   "owner: bring them back into the order of `ids`, with `found[order] = came` and "
+                   "`found[inverse]`.")  # fmt: skip
         if not why and got.shape != want.shape:
             why = f"it has {len(mine)} ids, and you returned a tensor of shape {tuple(got.shape)}."
         where = [] if got.shape != want.shape else [k for k in range(len(mine)) if not torch.equal(got[k], want[k])]
         why = why or f"id {int(mine[where[0]])}, in place {where[0]}, has another row."
         student.expect(False, "{ranks}, rank {rank}: " + why, ranks=ranks, rank=rank)
+
+
+def _same_rows(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a.unique(dim=0), b.unique(dim=0))
 
 
 def _inverse(ids: Tensor) -> Tensor:
@@ -169,15 +178,20 @@ def equal_ids_are_added(student: Reader) -> str:
         (torch.tensor([7, 2, 7, 5, 7]), torch.randn(5, DIM, generator=g, dtype=torch.float64)),
         (torch.tensor([4, 1, 3]), torch.randn(3, DIM, generator=g, dtype=torch.float64)),
         (torch.randint(0, 6, (40,), generator=g), torch.randn(40, 2, generator=g, dtype=torch.float64)),
-        (torch.empty(0, dtype=torch.int64), torch.empty(0, DIM, dtype=torch.float64)),
     ]
+    nothing = [(torch.empty(0, dtype=torch.int64), torch.empty(0, DIM, dtype=torch.float64))]
+    for some in (cases, nothing):  # the empty batch comes last, when the usual ones are right
+        _one_lot(student, some)
+    return "Gradients of equal ids are added, however often an id stands there, and every id comes once."
+
+
+def _one_lot(student: Reader, cases: Sequence[tuple[Tensor, Tensor]]) -> None:
     got = _explained(student, "sum_equal", cases, _all_cases, SUM_CAUSES)
     for (pair, kept), (ids, gradients) in zip(got, cases, strict=True):
         fits = isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(x, Tensor) for x in pair)
         student.expect(fits, "Return two tensors: the different ids, and the sum of the gradients of each.")
         _sums_are_right(student, pair[0], pair[1], ids, gradients)
         student.expect(kept, "The sums are right, but the gradients that came in were changed: add into a new tensor.")
-    return "Gradients of equal ids are added, however often an id stands there, and every id comes once."
 
 
 def _all_cases(fn: Callable[..., Any], cases: Any, group: Group) -> Any:
@@ -379,6 +393,11 @@ def _masks_are_right(student: Reader, run: Evidence, n: int, numbers: Sequence[T
         (trial(lambda c, p: -1), "every client takes every mask away, so none of them cancel. In a pair one must add."),
         (trial(lambda c, p: int(c < p)), "the lower client of a pair adds the mask, but the higher one does not take "
          "it away."),
+        (trial(lambda c, p: (1 if c < p else -1) * (p == min(inputs[c][1]))), "each client has used the mask of its "
+         "first partner only. Does your `return` stand inside the loop? Then it ends the function in the first round: "
+         "move it to the left, below the loop."),
+        (trial(lambda c, p: (1 if c < p else -1) * (p == max(inputs[c][1]))), "each client has used the mask of its "
+         "last partner only. Does each round begin again with `numbers`? Add to what the round before has left."),
         (trial(lambda c, p: 0, own=False), "the masks cancel, but the numbers are missing: add the masks *to* them."),
     )  # fmt: skip
     if not torch.equal(total, right):
