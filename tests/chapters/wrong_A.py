@@ -1,5 +1,21 @@
 """Wrong versions of what appendix A asks its reader to write: words of the sentence that must reject each."""
 
+
+def held(one: str, two: str, three: str, state: int = 12, first: int = 1, sign: str = ">=", after: str = "") -> str:
+    """`held_bytes`: which part is sharded first, second and third, and from which stage on."""
+    return f"""
+        def held_bytes(parameters, stage, ranks):
+            weights, gradients, optimizer = 2 * parameters, 2 * parameters, {state} * parameters
+            if stage {sign} {first}:
+                {one} /= ranks
+            if stage {sign} {first + 1}:
+                {two} /= ranks
+            if stage {sign} {first + 2}:
+                {three} /= ranks
+            return (weights + gradients + optimizer) {after}
+    """
+
+
 WRONG = {
     "agrees": {
         "def agrees(said, found):\n    pass": "Return True or False",
@@ -25,6 +41,20 @@ WRONG = {
             return f"{found:.{len(said.split('.')[1])}f}" == said
         """: "For said = '180' and found = 1750.0 your function stopped: IndexError: list index out of range. "
         "This number has no point",
+    },
+    "held_bytes": {
+        "def held_bytes(parameters, stage, ranks):\n    pass": "Return a number of bytes",
+        "def held_bytes(parameters, stage, ranks):\n    return 16 * parameters": "You divide nothing",
+        "def held_bytes(parameters, stage, ranks):\n    return 16 * parameters / (ranks if stage else 1)": (
+            "Stage 1 shards the optimizer state alone"
+        ),
+        held("weights", "gradients", "optimizer"): "You begin with the parameters",
+        held("optimizer", "gradients", "weights", state=8): "beside the two moments: 12",
+        held("optimizer", "gradients", "weights", first=0): "Stage 0 shards nothing",
+        held("optimizer", "gradients", "weights", first=2): "a stage too late",
+        held("optimizer", "gradients", "weights", sign="=="): "one part only",
+        held("optimizer", "gradients", "weights", after="* ranks"): "Of one?",
+        held("optimizer", "gradients", "weights", after="/ 1e9"): "Of 512 parameters each of 4 ranks held 8,192 bytes",
     },
     "two_level_seconds": {
         "def two_level_seconds(nbytes, nodes, gpus, nvlink, port):\n    pass": "Return a number of seconds",

@@ -12,7 +12,7 @@ import labkit
 from labkit import book, collectives, cost
 from labkit.chapters.cA_errata import agreeing, apart, panels, pictures, sliding
 from labkit.chapters.cA_errata.drawing import WIDTH
-from labkit.chapters.cA_errata.you_write import agrees, two_level_seconds
+from labkit.chapters.cA_errata.you_write import agrees, held_bytes, two_level_seconds
 from labkit.course import appendix_header, errata, load
 from labkit.course.build import NOTEBOOKS
 from labkit.course.chapter_file import load_chapter
@@ -176,7 +176,7 @@ def test_a_claim_does_not_say_its_number_twice():
 
 
 def test_the_sliders_of_memory_and_of_failures_begin_at_the_numbers_of_their_lines():
-    memory, failure = panels.memory(), panels.failures()
+    memory, failure = panels.memory(held_bytes), panels.failures()
     row = next(row for row in memory.table() if row[""] == "ZeRO-1")
     assert sum(row[f"{item} (GB)"] for item in sliding.ITEMS) == pytest.approx(
         LINES["zero1-on-eighty"].claim().found, 1e-4
@@ -187,7 +187,8 @@ def test_the_sliders_of_memory_and_of_failures_begin_at_the_numbers_of_their_lin
     assert "702 GB of the 175B" in memory.text and "2.73 GB" in memory.text
     assert "In 80 GB fit: ZeRO-3." in memory.set(nodes=5).text and "None of the four fits" in memory.set(nodes=4).text
     assert (
-        "None of the four fits" in sliding.held(175, 34).sentence and "fit: ZeRO-3." in sliding.held(175, 35).sentence
+        "None of the four fits" in sliding.held(held_bytes, 175, 34).sentence
+        and "fit: ZeRO-3." in sliding.held(held_bytes, 175, 35).sentence
     )
     assert "fit: no sharding, ZeRO-1, ZeRO-2, ZeRO-3" in memory.set(nodes=1, billions=5).text
     assert "no sharding" not in memory.set(billions=6).text.partition("fit:")[2].partition("\n")[0]
@@ -308,12 +309,12 @@ def test_the_notebook_shows_every_group_under_its_name_and_all_questions():
 
 
 def test_an_appendix_keeps_to_the_budgets_of_a_chapter_where_they_make_sense():
-    """Something to touch first, two functions to write, nothing to predict, and cells as narrow and as short."""
+    """Something to touch first, three functions to write, nothing to predict, and cells as narrow and as short."""
     cells = [cell for cell in CELLS if cell["cell_type"] == "code"]
     folded = [cell["metadata"].get("jupyter", {}).get("source_hidden", False) for cell in cells]
     code = ["".join(cell["source"]) for cell, hidden in zip(cells, folded, strict=True) if not hidden]
     told = "\n".join(code)
-    assert "panels.three_ways(" in code[0] and told.count("chapter.check(") == 2 and "chapter.predict(" not in told
+    assert "panels.three_ways(" in code[0] and told.count("chapter.check(") == 3 and "chapter.predict(" not in told
     kept = [[line for line in text.split("\n") if line.strip() and not re.match(r"from \S+ import |import |### ",
              line.strip())] for text in code]  # fmt: skip
     assert len(CELLS) <= 75 and all(len(lines) <= 15 for lines in kept)
@@ -396,7 +397,12 @@ def test_an_appendix_without_a_field_is_refused():
 
 
 def test_pictures_have_large_dark_text_on_white():
-    moved = (sliding.held(175, 1024), sliding.held(1, 1), sliding.scaling(3.5), sliding.one_failure(18, 100, 12))
+    moved = (
+        sliding.held(held_bytes, 175, 1024),
+        sliding.held(held_bytes, 1, 1),
+        sliding.scaling(3.5),
+        sliding.one_failure(18, 100, 12),
+    )
     for figure in (pictures.both_directions(), *moved):
         sizes = [float(size) for size in re.findall(r'<text[^>]* font-size="([\d.]+)"', figure.svg)]
         assert len(sizes) == figure.svg.count("<text ") and min(sizes) >= 13.5, "none has the size that others have"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from labkit import book, cost
@@ -12,6 +13,7 @@ from labkit.book.drawing.units import bytes_text
 from labkit.chapters.cA_errata.drawing import SMALL, WIDTH, Page, legend
 from labkit.cost.units import GB, MINUTE
 
+Holds = Callable[[float, int, int], float]  # parameters, stage and ranks -> bytes
 ROOM = 80 * GB  # of a GPU
 ITEMS = ("parameters", "gradients", "optimizer")
 STAGES = ("no sharding", "ZeRO-1", "ZeRO-2", "ZeRO-3")
@@ -20,25 +22,26 @@ CLAIMS = ((4096, 0.70, "above 70 % on 4,096 GPUs"), (8192, 0.50, "below half onl
 FEWEST, MOST = 256, 16_384  # GPUs, where the curve begins and ends
 
 
-def memory() -> Any:
-    """What a GPU holds by each stage of ZeRO, for any model on any number of GPUs."""
+def memory(held_bytes: Holds) -> Any:
+    """What a GPU holds by each stage of ZeRO, for any model on any number of GPUs, by the page's function."""
     sliders = {
         "billions": book.Slider("parameters, in billions", 1, 200, 175),
         "nodes": book.Slider("nodes of 8 GPUs", 1, 128, 128),
     }
-    return book.explorer("What one GPU holds", sliders, lambda billions, nodes: held(billions, 8 * nodes))
+    return book.explorer("What one GPU holds", sliders, lambda billions, nodes: held(held_bytes, billions, 8 * nodes))
 
 
-def held(billions: float, gpus: int) -> book.Figure:
+def held(held_bytes: Holds, billions: float, gpus: int) -> book.Figure:
     """The state of a model on one of some GPUs, by each stage of ZeRO, beside the size of a GPU."""
     per = {name: cost.zero_state_parts(1e9 * billions, gpus, stage) for stage, name in enumerate(STAGES)}
-    fit = [name for name, parts in per.items() if parts.total <= ROOM]
-    said = f"On {'one GPU' if gpus == 1 else f'each of {gpus:,} GPUs'}, ZeRO-1 keeps {bytes_text(per['ZeRO-1'].total)} "
-    said += f"of the {billions:g}B, ZeRO-2 {bytes_text(per['ZeRO-2'].total)} and ZeRO-3 "
-    said += f"{bytes_text(per['ZeRO-3'].total)}. "
+    total = {name: held_bytes(1e9 * billions, stage, gpus) for stage, name in enumerate(STAGES)}
+    fit = [name for name, nbytes in total.items() if nbytes <= ROOM]
+    said = f"By {book.whose(held_bytes)} held_bytes, on {'one GPU' if gpus == 1 else f'each of {gpus:,} GPUs'} ZeRO-1 "
+    said += f"keeps {bytes_text(total['ZeRO-1'])} of the {billions:g}B, ZeRO-2 {bytes_text(total['ZeRO-2'])} and "
+    said += f"ZeRO-3 {bytes_text(total['ZeRO-3'])}. "
     said += f"In {bytes_text(ROOM)} fit: {', '.join(fit)}." if fit else f"None of the four fits in {bytes_text(ROOM)}."
     svg = Page("What one GPU holds", said)
-    left, top, whole = 96.0, 30.0, per[STAGES[0]].total
+    left, top, whole = 96.0, 30.0, total[STAGES[0]]
     scale = (WIDTH - left - 12) / max(whole, 1.05 * ROOM)
     for k, (name, parts) in enumerate(per.items()):
         x, y = left, top + 44 * k
@@ -50,7 +53,7 @@ def held(billions: float, gpus: int) -> book.Figure:
             svg.rect(x, y, width, 30, fill=look.colour, hatch=look.hatch, hover=f"{item}: {bytes_text(nbytes)}")
             x += width
         inside = x >= left + 0.72 * whole * scale  # beside a long bar there is no room
-        text = bytes_text(parts.total)
+        text = bytes_text(total[name])
         at = x - 74 if inside else max(x, left + ROOM * scale) + 8 if x + 80 > left + ROOM * scale else x + 8
         if inside:
             svg.rect(at - 4, y + 5, text_width(text, SMALL) + 10, 20, "#fff", stroke_width=0.5)

@@ -1,16 +1,20 @@
-"""What appendix A asks its reader to write: whether a number agrees, and the time of an all-reduce in two levels."""
+"""What appendix A asks its reader to write: whether a number agrees, what a rank holds under ZeRO, and the time of an
+all-reduce in two levels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import nn
 
 import labkit
 from labkit import Link, Network
 from labkit.collectives import all_reduce
 from labkit.cost.units import format_seconds
 from labkit.grading.writing import Reader, you_write
+from labkit.parallel import ZeRO1, ZeRO2, ZeRO3
 from labkit.wire import Group
 
 SAID = [("48.5", 48.5226), ("48.5", 64.77), ("48.5", 48.58), ("180", 1750.0), ("180", 180.3), ("180", 178.0),
@@ -55,6 +59,83 @@ def agrees(said: str, found: float) -> bool:
     """Whether `found` rounds to `said`, a number with its digits: "48.5"."""
     digits = len(said.partition(".")[2])
     return f"{found:.{digits}f}" == said
+
+
+WIDTH, LAYERS = 16, 2  # of the model whose bytes are measured: its parameters divide by 2 and by 4
+STAGES = {1: ZeRO1, 2: ZeRO2, 3: ZeRO3}
+ASKED = [(stage, ranks) for ranks in (4, 2) for stage in (0, 1, 2, 3)]
+
+
+def measured(group: Group, stages: Sequence[int]) -> dict[int, int]:
+    """By stage the bytes of training state that this rank holds at the end of a backward pass, in mixed precision."""
+    held = {}
+    for stage in stages:
+        layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+        model = STAGES[stage](layers, group, precision="mixed")
+        model(torch.ones(1, WIDTH)).float().sum().backward()
+        held[stage] = round(model.state_bytes().total)
+    return held
+
+
+def holds(
+    parameters: int, stage: int, ranks: int, sharded_from: Sequence[int] = (3, 2, 1), optimizer: int = 12
+) -> float:
+    """Bytes of parameters, gradients and optimizer on a rank; each part is sharded from this stage on."""
+    parts = zip((2, 2, optimizer), sharded_from, strict=True)
+    return sum(each * parameters / (ranks if stage >= first else 1) for each, first in parts)
+
+
+def bytes_are_those_of_ranks(student: Reader) -> str:
+    parameters = LAYERS * WIDTH * WIDTH
+    asked = [(parameters, stage, ranks) for stage, ranks in ASKED]
+    told = student.through("held_bytes", 1, [asked], lambda fn, rows, group: [fn(*row) for row in rows]).results[0]
+    for got in told:
+        student.expect(isinstance(got, int | float), "Return a number of bytes: you returned {got!r}.", got=got)
+    alone = labkit.launch(measured, 1, (1,)).results[0][1]  # nothing is sharded on a rank by itself
+    runs = {ranks: labkit.launch(measured, ranks, (1, 2, 3)).results[0] for ranks in (4, 2)}
+    right = [runs[ranks].get(stage, alone) for stage, ranks in ASKED]
+
+    def all_like(**other: Any) -> list[float]:
+        return [holds(*row, **other) for row in asked]
+
+    slips = {
+        "You divide nothing: which part does each stage shard?": all_like(sharded_from=(4, 4, 4)),
+        "You divide everything in every stage. Stage 1 shards the optimizer state alone.": all_like(
+            sharded_from=(1, 1, 1)
+        ),
+        "You begin with the parameters. ZeRO begins with the largest part: first the optimizer state, then the "
+        "gradients, then the parameters.": all_like(sharded_from=(1, 2, 3)),
+        "You have 8 bytes of optimizer state. In mixed precision the copy of the weights in 32 bits is a third part of "
+        "it, beside the two moments: 12.": all_like(optimizer=8),
+        "You begin a stage too early. Stage 0 shards nothing.": all_like(sharded_from=(2, 1, 0)),
+        "You begin a stage too late. Stage 1 shards the optimizer state already.": all_like(sharded_from=(4, 3, 2)),
+        "That is what all ranks hold together. Of one?": [ranks * holds(p, stage, ranks) for p, stage, ranks in asked],
+        "In each stage you divide one part only. A stage shards what the stage before it shards, too.": [
+            parameters * (16 - part + part / ranks) for (stage, ranks) in ASKED for part in ((0, 12, 2, 2)[stage],)
+        ],
+    }  # fmt: skip
+    why = next(
+        (said for said, wrong in slips.items() if all(abs(a - b) < 1 for a, b in zip(told, wrong, strict=True))), ""
+    )
+    for (stage, ranks), got, want in zip(ASKED, told, right, strict=True):
+        where = f"under ZeRO-{stage}" if stage else "where nothing is sharded"
+        text = "Of {parameters} parameters each of {ranks} ranks held {want:,} bytes {where}, yours says {got:,}. {why}"
+        student.expect(abs(got - want) < 1, text, parameters=parameters, ranks=ranks, want=want, where=where,
+                       got=round(got) if abs(got) < 1e15 else got, why=why)  # fmt: skip
+    return "On 2 and 4 real ranks, each held exactly so many bytes after a backward pass, in every stage."
+
+
+@you_write(bytes_are_those_of_ranks)
+def held_bytes(parameters: float, stage: int, ranks: int) -> float:
+    """Bytes of training state on one rank, by stage of ZeRO; 0 shards nothing."""
+    weights, gradients, optimizer = 2 * parameters, 2 * parameters, 12 * parameters
+    if stage >= 1:
+        optimizer /= ranks
+    if stage >= 2:
+        gradients /= ranks
+    if stage >= 3:
+        weights /= ranks
+    return weights + gradients + optimizer
 
 
 RUNS = [(144_000, 2, 3), (96_000, 2, 4), (192_000, 3, 2)]  # bytes, nodes, GPUs
