@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -39,7 +41,8 @@ class Ranks:
 
     def _error(self, program: Callable[..., Any], ask_first: bool) -> str:
         try:
-            self.launch(program, 4, ask_first)
+            with contextlib.redirect_stdout(io.StringIO()):  # gloo has many words of its own
+                self.launch(program, 4, ask_first)
         except labkit.RankFailed as failed:
             return str(failed).partition("\n")[0]
         return "no error"
@@ -93,7 +96,7 @@ class Ranks:
 def nine_cuts() -> list[HybridConfig]:
     """Nine plans on eight ranks: each axis alone, two of them, all three; two schedules; three ways to share state."""
     by = functools.partial(small.cut, 8)
-    tight = {"tp": 2, "pp": 4, "microbatches": 8}
+    tight: dict[str, Any] = {"tp": 2, "pp": 4, "microbatches": 8}
     return [
         by(), by(tp=2, data="zero1"), by(tp=2, microbatches=2, data="fsdp"), by(pp=2, microbatches=4),
         by(tp=2, pp=2, microbatches=4), by(tp=2, cp=2), by(tp=4, microbatches=2, sequence_parallel=False),

@@ -104,9 +104,9 @@ def bands(run: Any, shown: Sequence[int], title: str, step: int = 2) -> book.Fig
                          stroke_width=0.3, hover=f"{kind}, while it computes: {1e3 * (b - a):.3g} ms")  # fmt: skip
         for s in passes.get(rank, []):
             middle, name = LEFT + ((s.start + s.end) / 2 - begin) * scale, PASS.sub(r"\1\2", s.name)
-            if (s.end - s.start) * scale > 24:
-                svg.rect(middle - 10, y + 3, 20, 14, "#ffffff", "", ON_COLOUR, stroke_width=0.5, radius=3)
-                svg.text(middle, y + 14, name, 10, "middle", True, on_colour=True)
+            if (s.end - s.start) * scale > 17:
+                svg.rect(middle - 8, y + 3, 16, 14, "#ffffff", "", ON_COLOUR, stroke_width=0.5, radius=3)
+                svg.text(middle, y + 13.5, name, 9, "middle", True, on_colour=True)
     bottom = top + ROW * len(shown)
     for k in range(6):
         at = LEFT + (end - begin) * scale * k / 5

@@ -157,13 +157,17 @@ def links(narrow: Estimate, wide: Estimate) -> book.Conclusion:
 # 3: one device ---------------------------------------------------------------------------------------------------
 
 
-def by_hand(signals: same.Signals, seed: int, norm: Callable[..., float]) -> book.Conclusion:
-    """Of a step with every sum written out. norm: the reader's function in it."""
+def by_hand(
+    signals: same.Signals, sizes: Mapping[str, int], seed: int, norm: Callable[..., float]
+) -> book.Conclusion:  # fmt: skip
+    """Of a step with every sum written out, on a mesh of these sizes. norm: the reader's function in it."""
     return book.conclude(
         {"worst < near": "With these sums and {whose} norm the mesh is one device: no signal is further off than "
          "{worst:.0e}, which is rounding.",
          "True": "The mesh is not one device: a signal is off by {worst:.2g}."},
-        whose=book.whose(norm), worst=max(signals.off(seed).values()), near=same.NEAR,
+        {"pp == 1": "(Your mesh has a single stage, so the sum over the first and the last one had nothing to do.)",
+         "True": ""},
+        pp=sizes["pp"], whose=book.whose(norm), worst=max(signals.off(seed).values()), near=same.NEAR,
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from labkit.data import batches, text
 from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.parallel import AdamW, Hybrid, HybridConfig
 from labkit.parallel.hybrid import norm as norms_of, whole
+from labkit.parallel.hybrid.plain import Plain
 from labkit.parallel.hybrid.replicas import places
 from labkit.parallel.pipeline.running.tied import Tied
 from labkit.wire import Group
@@ -141,6 +142,7 @@ class ByHand:
     def __init__(self, group: Group, config: HybridConfig, seed: int) -> None:
         self.hybrid = Hybrid(group, MODEL, config, seed=seed, optimizer=AdamW(**SETTINGS), dtype=torch.float64)
         untie(self.hybrid)
+        assert isinstance(self.hybrid.replicas, Plain)
         self.hybrid.replicas._reducers = []
         self.group, self.dp, pp = group, self.hybrid.dense, self.hybrid.pp
         last = pp.size - 1

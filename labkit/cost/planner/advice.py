@@ -69,7 +69,7 @@ class Advice:
         winner = self.found.winner
         gain = first.best.seconds / winner.seconds - 1
         if gain < 0.01:
-            said.append("Over all plans the planner finds nothing that is faster by a percent: the tree is right.")
+            said.append("Over all plans the planner finds nothing that is faster by a percent: the rule is right.")
         else:
             said.append(
                 f"Over all plans {winner.plan} takes {format_seconds(winner.seconds)}: stopping at what fits first "
