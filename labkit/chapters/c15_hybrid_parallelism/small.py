@@ -303,11 +303,6 @@ def ingredients(one: MeasuredStep) -> dict[str, float]:
     }  # fmt: skip
 
 
-def scaled(links: Network, factor: float) -> Network:
-    """The same with `factor` times the bandwidth between nodes."""
-    return replace(links, inter=replace(links.inter, bandwidth=links.inter.bandwidth * factor))
-
-
 # Faults of a plan -------------------------------------------------------------------------------------------------
 
 FAULTS = ("none", "tensor ranks on two nodes", "a single microbatch", "nothing sharded", "a slow GPU")
