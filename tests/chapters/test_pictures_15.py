@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import pytest
+import torch
 
 import labkit
 from labkit import cost
-from labkit.chapters.c15_hybrid_parallelism import doing, drawings, memo, panels, pictures, same, small
+from labkit.chapters.c15_hybrid_parallelism import doing, drawings, memo, panels, pictures, same, small, you_write
+from labkit.collectives import all_reduce
 from labkit.cost import planner
 from labkit.cost.planner import MODELS, Plan
 from labkit.parallel import HybridConfig
@@ -31,9 +34,9 @@ def test_the_machines_are_those_of_the_planner() -> None:
     assert player.frames[1][0].count("#e69f00") >= 72 and player.frames[2][0].count("#e69f00") >= 384
 
 
-def test_the_tree_says_what_its_searches_found() -> None:
+def test_the_rungs_say_what_their_searches_found() -> None:
     given = planner.advice(MODELS["Llama 3 8B"], planner.h100_cluster(8), 128)
-    player = drawings.tree(given)
+    player = drawings.ladder(given)
     assert [words for _, words in player.frames] == given.sentences
     assert [row["rung"] for row in player.still.rows] == [rung.name for rung in given.rungs]
 
@@ -56,6 +59,20 @@ def test_a_plan_made_small_uses_all_ranks_and_the_axes_of_the_plan() -> None:
     ):
         config = small.shape_of(plan)
         assert (config.tp, config.pp, config.cp, config.dp, config.data) == wanted and config.size == 8
+
+
+def test_the_histogram_has_every_plan_that_fits_once() -> None:
+    found = planner.search(MODELS["Llama 3 8B"], planner.h100_cluster(64), 256)
+    assert len(found.seconds) == found.fitting and min(found.seconds) == pytest.approx(found.winner.seconds)
+    rows = pictures.all_plans(found).rows
+    assert sum(row["plans"] for row in rows) == found.fitting and len(rows) == 10
+    assert sum(row["plans"] for row in rows[:5]) == sum(s > 2 * found.winner.seconds for s in found.seconds)
+
+
+def test_most_plans_that_fit_take_twice_as_long_as_the_best() -> None:
+    """What the first screen says of the 1,024 GPUs."""
+    found = panels.searched("GPT-3 175B", "1,024 H100")
+    assert sum(s > 2 * found.winner.seconds for s in found.seconds) > found.fitting / 2 > 1000
 
 
 @pytest.mark.parametrize("machine", panels.CLUSTERS)
@@ -97,9 +114,9 @@ def test_a_memo_is_answered_point_by_point() -> None:
     other = dataclasses.replace(plan, microbatches=65)
     assert (
         "**That is another job.** Your plan has 520 sequences"
-        in memo.answer(model, cluster, other, 1e9, batch=512).text
+        in memo.answer("Llama 3 70B", 256, other, 1e9, batch=512).text
     )
-    assert "Does it fit?" in memo.answer(model, cluster, plan, 1e9, batch=512).text
+    assert "Does it fit?" in memo.answer("Llama 3 70B", 256, plan, 1e9, batch=512).text
     large = memo.critique(
         model, cluster, dataclasses.replace(plan, sharding="plain", tensor=1, data=64, microbatches=8), 1e9
     )
@@ -119,7 +136,7 @@ def test_where_nothing_fits_the_planner_says_by_how_much_and_where_it_would() ->
     one = panels.Tried(found, panels.chosen(found, 1))
     told = panels.in_words(one)
     assert "GB too many" in told and "such GPUs" in told
-    assert not one.plan.fits and "Nothing was run" in panels.tried(one) and panels.pictures_of_run(one) == ""
+    assert not one.plan.fits and "did not try it" in panels.tried(one) and panels.pictures_of_run(one) == ""
 
 
 @pytest.mark.parametrize(("model", "gpus", "batch"), [("Llama 3 8B", 64, 256), ("GPT-3 175B", 1024, 1024)])
@@ -288,3 +305,23 @@ def test_a_band_says_in_words_and_rows_what_it_draws() -> None:
     assert "waits for tensor" in figure.svg and "waits for context" not in figure.svg
     placed = pictures.placed({"data inside": run})
     assert placed.rows[0]["tensor"] == pytest.approx(1e3 * shares["tensor"])
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("cut", [(2, 2), (1, 4), (4, 1)])
+def test_a_step_with_every_sum_written_out_is_one_device_and_each_sum_matters(cut: tuple[int, int]) -> None:
+    def step(over_replicas: bool, over_ends: bool, model: same.ByHand, *lesson: torch.Tensor) -> tuple[float, float]:
+        loss = model.forward_backward(*lesson)
+        for weight in model.weights if over_replicas else []:
+            all_reduce(weight.grad, model.dp)
+        if model.ends and over_ends:
+            all_reduce(model.vocabulary.grad, model.ends)
+        norm = you_write.grad_norm(model.pieces(), model.group)
+        model.clip_and_update(norm)
+        return float(loss), norm
+
+    config = small.cut(8, *cut, 2)
+    with labkit.world(8) as world:
+        for sums, right in (((True, True), True), ((False, True), config.dp == 1), ((True, False), config.pp == 1)):
+            run = world.run(same.train_by_hand, config, 0, functools.partial(step, *sums))
+            assert (max(run.results[0].off(0).values()) < same.NEAR) == right, sums

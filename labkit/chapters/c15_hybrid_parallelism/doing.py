@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from labkit.chapters.c15_hybrid_parallelism.drawings import PARTS
 from labkit.wire.recording.breakdown import TICK, Interval, length, subtract, union
 
 KINDS = ("computing", "tensor", "context", "pipeline", "data", "numbers")  # of one moment, the first that is true
+PASS = re.compile(r"\d+([FB])(\d+)")  # such as 2F1: the forward pass of microbatch 1 in stage 2
 LEFT, ROW = 62.0, 34.0  # pixels: left of the bands, and from one to the next
 
 
@@ -75,6 +77,10 @@ def bands(run: Any, shown: Sequence[int], title: str, step: int = 2) -> book.Fig
     waits = [f"{part} for messages of {WHOSE[axis]}" for axis, part in parts.items()]
     said = f"On average a rank computes for {mean['computing'] / (end - begin):.0%} of the step"
     said += f", and waits {', '.join(waits[:-1])}{' and ' if waits[1:] else ''}{waits[-1]}." if waits else "."
+    passes: dict[int, list[Any]] = {}  # a pipeline says when it begins and ends a pass
+    for s in run.trace.spans():
+        if s.step == step and PASS.fullmatch(s.name):
+            passes.setdefault(s.rank, []).append(s)
     svg = Svg(WIDTH, title, said)
     top, x = heading(svg, "emulated", said), 8.0
     present = [kind for kind in KINDS if any(one.seconds(kind) > 0 for one in ranks)]
@@ -96,6 +102,11 @@ def bands(run: Any, shown: Sequence[int], title: str, step: int = 2) -> book.Fig
             for a, b in ranks[rank].beneath.get(kind, []):
                 svg.rect(LEFT + (a - begin) * scale, y + 22, (b - a) * scale, 5, look.colour, "", ON_COLOUR,
                          stroke_width=0.3, hover=f"{kind}, while it computes: {1e3 * (b - a):.3g} ms")  # fmt: skip
+        for s in passes.get(rank, []):
+            middle, name = LEFT + ((s.start + s.end) / 2 - begin) * scale, PASS.sub(r"\1\2", s.name)
+            if (s.end - s.start) * scale > 17:
+                svg.rect(middle - 8, y + 3, 16, 14, "#ffffff", "", ON_COLOUR, stroke_width=0.5, radius=3)
+                svg.text(middle, y + 13.5, name, 9, "middle", True, on_colour=True)
     bottom = top + ROW * len(shown)
     for k in range(6):
         at = LEFT + (end - begin) * scale * k / 5
@@ -103,12 +114,14 @@ def bands(run: Any, shown: Sequence[int], title: str, step: int = 2) -> book.Fig
         svg.text(at, bottom + 10, f"{1e3 * (end - begin) * k / 5:.3g}", 10.5, "middle" if k else "start")
     svg.text(WIDTH - 12, bottom + 25, "time (ms)", 10.5, "end")
     svg.text(LEFT, bottom + 25, "White: idle. Thin, below a band: messages on the way while the rank computes.", 10.5)
+    if passes:
+        svg.text(LEFT, bottom + 40, "F1, B1: forward and backward of microbatch 1.", 10.5)
     rows = [
         {"rank": r, **{f"{kind} (ms)": round(1e3 * ranks[r].seconds(kind), 2) for kind in present},
          "beneath (ms)": round(1e3 * sum(map(length, ranks[r].beneath.values())), 2)}
         for r in shown
     ]  # fmt: skip
-    return book.Figure(title, "emulated", said, list(rows), svg=svg.render(bottom + 32))
+    return book.Figure(title, "emulated", said, list(rows), svg=svg.render(bottom + 47))
 
 
 WHOSE = {"tensor": "tensor parallelism", "context": "context parallelism", "pipeline": "its pipeline",

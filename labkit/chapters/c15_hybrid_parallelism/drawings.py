@@ -1,4 +1,4 @@
-"""Pictures that explain: the cube of ranks, what is inside three machines, and the way down a tree of decisions."""
+"""Pictures that explain: the cube of ranks, three machines, rungs of a rule, all plans as a histogram, what is off."""
 
 from __future__ import annotations
 
@@ -148,11 +148,11 @@ def _grid(words: str, groups: int, each: int, told: str) -> str:
     return svg.render(bottom + 54)
 
 
-# The tree --------------------------------------------------------------------------------------------------------
+# The rule of thumb -----------------------------------------------------------------------------------------------
 
 
-def tree(given: Advice) -> book.Player:
-    """The way down the decision tree, rung by rung; each step is a search, and at the end all plans are one."""
+def ladder(given: Advice) -> book.Player:
+    """The rule of thumb, rung by rung; each step is a search, and at the end all plans are one."""
     memory = given.found.cluster.gpu.memory
     frames, rows = [], []
     stop = given.rungs.index(given.first) if given.first else len(given.rungs)
@@ -163,11 +163,14 @@ def tree(given: Advice) -> book.Player:
         rows.append({"rung": rung.name, "needs at least (GB)": rung.needs / GB, "a GPU has (GB)": memory / GB,
                      "its fastest plan": str(best.plan) if best else "none fits",
                      "step (s)": best.seconds if best else None})  # fmt: skip
-    return book.play(frames, title="A tree of decisions, computed", badge="simulated", rows=rows)
+    return book.play(frames, title=LADDER, badge="simulated", rows=rows)
+
+
+LADDER = "Take the first strategy that fits"
 
 
 def _rungs(words: str, given: Advice, at: int, end: bool) -> str:
-    svg = Svg(WIDTH, "A tree of decisions, computed", words)
+    svg = Svg(WIDTH, LADDER, words)
     top = max(heading(svg, "simulated", words), 108.0) + 4
     memory = given.found.cluster.gpu.memory
     for n, rung in enumerate(given.rungs):
@@ -264,15 +267,103 @@ def stacked(
     return book.Figure(title, badge, sentence, rows, svg=svg.render(bottom + 22))
 
 
+def histogram(shares: Sequence[float], *, wide: float, unit: str, title: str, badge: str, sentence: str,
+              line: float, told: str) -> book.Figure:  # fmt: skip
+    """How many of `shares` lie in each stretch of `wide` from 0 on. line: a number on the axis, and what it is."""
+    counts = [0] * math.ceil(max(shares) / wide - 1e-9)
+    for share in shares:
+        counts[int(share / wide - 1e-9)] += 1
+    svg = Svg(WIDTH, title, sentence)
+    top = heading(svg, badge, sentence) + 44
+    left, high = 60.0, 170.0
+    each = (WIDTH - left - 40) / len(counts)
+    for n, count in enumerate(counts):
+        tall, low = high * count / max(counts), (n + 1) * wide <= line * 1.0001
+        svg.rect(left + n * each + 2, top + high - tall, each - 4, tall, ORANGE if low else BLUE, "/" if low else "",
+                 ON_COLOUR, hover=f"{count:,} plans from {n * wide:.0%} to {(n + 1) * wide:.0%}")  # fmt: skip
+        svg.text(left + (n + 0.5) * each, top + high - tall - 5, f"{count:,}", 11, "middle")
+    svg.line(left, top + high, WIDTH - 40, top + high)
+    for n in range(len(counts) + 1):
+        svg.text(left + n * each, top + high + 15, f"{n * wide:.1%}", 11, "middle")
+    svg.text(left, top + high + 33, unit, 11)
+    place = left + line / wide * each
+    svg.line(place, top - 22, place, top + high, dash="6 3", width=2.2)
+    svg.text(place + 6, top - 14, told, 11)
+    rows: list[Row] = [
+        {"from (%)": 100 * n * wide, "to (%)": 100 * (n + 1) * wide, "plans": count} for n, count in enumerate(counts)
+    ]
+    return book.Figure(title, badge, sentence, rows, svg=svg.render(top + high + 44))
+
+
+def differences(values: Mapping[str, float], *, limit: float, told: str, title: str, badge: str,
+                sentence: str) -> book.Figure:  # fmt: skip
+    """Bars to the right on an axis of tenfolds, from the smallest number that counts. limit: a line, and what it is."""
+    least, most = -17, 1
+    svg = Svg(WIDTH, title, sentence)
+    top = heading(svg, badge, sentence) + 30
+    left = 200.0
+    scale = (WIDTH - left - 70) / (most - least)
+
+    def at(value: float) -> float:
+        return left + scale * (min(max(math.log10(value), least), most) - least) if value > 0 else left
+
+    for n, (name, value) in enumerate(values.items()):
+        row = top + 28 * n
+        svg.text(left - 8, row + 14, name, 11, "end")
+        large = value > limit
+        svg.rect(left, row, max(at(value) - left, 2), 20, ORANGE if large else GREEN, "/" if large else "", ON_COLOUR,
+                 hover=f"{name}: {value:.2g}")  # fmt: skip
+        svg.text(at(value) + 6, row + 14, f"{value:.1e}" if value else "0", 11)
+    bottom = top + 28 * len(values)
+    svg.line(at(limit), top - 12, at(limit), bottom, dash="6 3", width=2.2)
+    svg.text(at(limit), top - 16, told, 11, "middle")
+    for power in range(least + 1, most + 1, 4):
+        svg.text(left + scale * (power - least), bottom + 14, f"1e{power}", 11, "middle")
+    return book.Figure(title, badge, sentence, [{"": n, "difference": v} for n, v in values.items()],
+                       svg=svg.render(bottom + 24))  # fmt: skip
+
+
+def off_by(values: Mapping[str, Mapping[str, float]], named: Mapping[str, str], *, title: str, badge: str,
+           sentence: str, rows: list[Row]) -> book.Figure:  # fmt: skip
+    """A row for each name, with a mark for each prediction at how far it is off (0.1 for 10%), and 0 as the truth.
+
+    values: of the first prediction, drawn as a cross, and perhaps of a second, a circle. named: what stands left of a
+    row.
+    """
+    svg = Svg(WIDTH, title, sentence)
+    y = heading(svg, badge, sentence) + 6
+    for n, name in enumerate(values):
+        (_cross if n == 0 else _circle)(svg, 14 + 190 * n, y + 5.5, (ORANGE, BLUE)[n])
+        svg.text(28 + 190 * n, y + 10, f"{name} ({'circle' if n else 'cross'})", 11)
+    left, right, top = 250.0, WIDTH - 130.0, y + 44
+    every = [value for one in values.values() for value in one.values()]
+    low, high = min(-0.02, *every) * 1.1, max(0.02, *every) * 1.1
+    scale = (right - left) / (high - low)
+    zero = left - low * scale
+    for n, name in enumerate(named):
+        row = top + 22 * n
+        svg.text(left - 12, row + 4, named[name], 11, "end")
+        svg.line(left, row, right, row, faint=True)
+        for k in reversed(range(len(values))):
+            value = [*values.values()][k][name]
+            (_cross if k == 0 else _circle)(svg, zero + value * scale, row, (ORANGE, BLUE)[k])
+        svg.text(right + 14, row + 4, " and ".join(f"{one[name]:+.1%}" for one in values.values()), 11)
+    bottom = top + 22 * len(named) - 10
+    svg.line(zero, top - 12, zero, bottom, dash="6 3", width=2.2)
+    svg.text(zero, top - 16, "what ranks took", 11, "middle")
+    svg.text(left, bottom + 14, "too fast", 11)
+    svg.text(right, bottom + 14, "too slow", 11, "end")
+    return book.Figure(title, badge, sentence, rows, svg=svg.render(bottom + 24))
+
+
 def pairs(values: Mapping[str, tuple[float, float]], names: tuple[str, str], *, unit: str, title: str, badge: str,
           sentence: str) -> book.Figure:  # fmt: skip
     """A row for each name, with a circle for the first number and a cross for the second, and both in figures."""
     svg = Svg(WIDTH, title, sentence)
     y = heading(svg, badge, sentence) + 4
-    circle, cross = BLUE, ORANGE
-    svg.rect(8, y, 11, 11, circle, "", ON_COLOUR, radius=5.5)
+    _circle(svg, 13.5, y + 5.5, BLUE)
     svg.text(26, y + 10, f"{names[0]} (circle)", 11)
-    _cross(svg, 172, y + 5.5, cross)
+    _cross(svg, 172, y + 5.5, ORANGE)
     svg.text(186, y + 10, f"{names[1]} (cross)", 11)
     left, right, top = 250.0, WIDTH - 130.0, y + 28
     scale = (right - left) / max(max(pair) for pair in values.values())
@@ -280,9 +371,8 @@ def pairs(values: Mapping[str, tuple[float, float]], names: tuple[str, str], *, 
         row = top + 22 * n
         svg.text(left - 8, row + 4, name, 10.5, "end")
         svg.line(left, row, right, row, faint=True)
-        svg.rect(left + one * scale - 5.5, row - 5.5, 11, 11, circle, "", ON_COLOUR, radius=5.5,
-                 hover=f"{name}: {names[0]} {one:.4g}, {names[1]} {other:.4g} {unit}")  # fmt: skip
-        _cross(svg, left + other * scale, row, cross)
+        _circle(svg, left + one * scale, row, BLUE)
+        _cross(svg, left + other * scale, row, ORANGE)
         svg.text(right + 14, row + 4, f"{one:.0f} and {other:.0f} ({other / one - 1:+.1%})", 10.5)
     bottom = top + 22 * len(values)
     svg.line(left, top - 12, left, bottom - 8)
@@ -292,6 +382,10 @@ def pairs(values: Mapping[str, tuple[float, float]], names: tuple[str, str], *, 
         for name, (one, other) in values.items()
     ]
     return book.Figure(title, badge, sentence, rows, svg=svg.render(bottom + 16))
+
+
+def _circle(svg: Svg, x: float, y: float, colour: str) -> None:
+    svg.rect(x - 5.5, y - 5.5, 11, 11, colour, "", ON_COLOUR, radius=5.5)
 
 
 def _cross(svg: Svg, x: float, y: float, colour: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from labkit import book
 from labkit.cost import planner
 from labkit.cost.parallel.pipeline import bubble_fraction
-from labkit.cost.planner import Cluster, Model, Plan, Search
+from labkit.cost.planner import MODELS, Cluster, Model, Plan, Search
 from labkit.cost.units import GB, format_seconds
 
 
@@ -124,13 +124,17 @@ def _blast(plan: Plan) -> str:
 
 
 def answer(
-    model: Model, cluster: Cluster, plan: Plan, tokens: float, reveal: bool = False, batch: int | None = None
+    model: str, gpus: int, plan: Plan, tokens: float, *, batch: int, reveal: bool = False
 ) -> book.Conclusion:  # fmt: skip
-    """`critique`, to show. batch: the sequences of a step that the job asks for; a plan with others is refused."""
-    if batch is not None and plan.batch != batch:
+    """`critique` on H100s, to show. batch: the sequences of a step that the job asks for; other plans are refused."""
+    if not tokens > 0:
+        raise ValueError(f"tokens = {tokens}: a run has more than none")
+    if plan.batch != batch:
         said = (
             f"**That is another job.** Your plan has {plan.batch:,} sequences in a step, data x microbatch x "
             f"microbatches, and the job says {batch:,}."
         )
         return book.conclude("{said}", said=said)
-    return book.conclude("{said}", said=critique(model, cluster, plan, tokens, reveal=reveal))
+    return book.conclude(
+        "{said}", said=critique(MODELS[model], planner.h100_cluster(gpus), plan, tokens, reveal=reveal)
+    )

@@ -70,7 +70,7 @@ def one_device_or_not(check: Run, world_size: int) -> book.Workbench:
         "data": choice("data parallelism", ["plain", "zero1", "fsdp"], "plain"),
         "mistake": list(same.MISTAKES),
     }  # fmt: skip
-    views: list[View] = [pictures.signals, lambda run: pictures.follows(run, run.seed)]
+    views: list[View] = [pictures.signals, pictures.apart]
     return recorded(
         book.workbench(check, controls, views, title="Is it one device?", ranks=world_size, transport="local"), 6
     )
@@ -138,6 +138,11 @@ def tried_small(world: Any, shape: Any) -> Any:
 _tried: dict[Any, Any] = {}
 
 
+def try_small(world: Any, found: Search, plan: Estimate) -> Tried:
+    """The plan, and a run of it with degrees halved until the ranks are enough; without a run if it does not fit."""
+    return Tried(found, plan, tried_small(world, small.shape_of(plan.plan)) if plan.fits else None)
+
+
 def cluster(name: str, network: str = "full") -> Cluster:
     """One of `CLUSTERS`, with a network outside of its domains that is full or oversubscribed."""
     made = CLUSTERS[name]()
@@ -166,7 +171,7 @@ def plan_and_try(run: Run) -> book.Workbench:
         "batch": choice("batch (sequences)", [256, 1024, 4096], 1024),
         "place": choice("try plan", [1, 2, 3, 5, 10], 1),
     }  # fmt: skip
-    views: list[View] = [in_words, memory, steps, why_lost, tried, stages_of_run]
+    views: list[View] = [in_words, all_plans, memory, steps, why_lost, tried, stages_of_run]
     return recorded(book.workbench(run, controls, views, title="The planner", ranks=8, clock="virtual",
                           network=small.network(8)), 6)  # fmt: skip
 
@@ -175,7 +180,7 @@ def in_words(one: Tried) -> str:
     """The chosen plan; or by how much nothing fits, and where it would."""
     found = one.found
     if found.best:
-        return f"{found.considered:,} plans, of which {found.fitting:,} fit. " + " ".join(planner.explained(one.plan))
+        return _in_words(found, one.plan)
     larger = planner.nearest_that_fits(found, 16)
     where = (
         f" On {larger.cluster.gpus:,} such GPUs {larger.winner.plan} fits." if larger else " Nor does 16 times as many."
@@ -186,6 +191,26 @@ def in_words(one: Tried) -> str:
         f"Nothing fits for {found.model.name} on {found.cluster.gpus:,} GPUs with a batch of {found.batch:,} "
         f"sequences. The plan that needs least has {over / GB:.1f} GB too many: {one.plan.plan} {remedy}.{where}"
     )
+
+
+def _in_words(found: Search, plan: Estimate) -> str:
+    error = pictures.published_error()
+    equal = sum(other.seconds < (1 + error) * found.winner.seconds for other in found.best)
+    said = f"{found.considered:,} plans, of which {found.fitting:,} fit. The one that you try is {plan.plan}. A step "
+    said += f"takes {format_seconds(plan.seconds, 3)}, an MFU of {plan.mfu:.1%}. After computing, most of it goes to "
+    said += f"{pictures.largest(plan)}. A billion tokens take {plan.gpu_hours_per_billion_tokens:,.0f} GPU-hours"
+    if plan.cluster.price is not None:
+        said += f", ${1000 * plan.dollars_per_million_tokens:,.0f} {plan.cluster.price_said}"
+    said += f". How far may you believe it? On 13 published runs the planner is off by {error:.1%} on average, so "
+    said += f"take plans within that as equal: {equal} of these {len(found.best)} are. "
+    if plan.plan.sharding in ("zero3", "hsdp"):
+        said += "Be more careful with this one. It takes gathering for hidden behind computing, and no run with ZeRO-3 "
+        said += "alone is among the 13."
+    return said.rstrip()
+
+
+def all_plans(one: Tried) -> book.Figure | str:
+    return pictures.all_plans(one.found) if one.found.best else ""
 
 
 def memory(one: Tried) -> book.Figure:
@@ -210,7 +235,7 @@ def why_lost(one: Tried) -> book.Table:
 def tried(one: Tried) -> str:
     """The shape of the plan on eight ranks: its step beside the planner's word for exactly that."""
     if one.run is None:
-        return "Nothing was run, because no plan fits: a small run would tell of a plan that cannot exist."
+        return "The small ranks did not try it, because no plan fits."
     links = small.network(one.run.trace.world_size)
     found = small.measured(one.run, links)
     said = small.predicted(found)

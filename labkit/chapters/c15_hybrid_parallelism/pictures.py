@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from labkit import book
+from labkit.book.drawing.tables import Row
 from labkit.chapters.c15_hybrid_parallelism import doing, same, small
 from labkit.chapters.c15_hybrid_parallelism.drawings import (
     cube as cube,
+    differences,
+    histogram,
+    ladder as ladder,
     machines as machines,
+    off_by,
     pairs as pairs,
     stacked as stacked,
-    tree as tree,
 )
 from labkit.cost import planner
 from labkit.cost.planner import Calibration, Estimate, MeasuredStep
@@ -96,31 +101,27 @@ def rails(runs: Mapping[str, Any], per_node: int) -> book.Figure:
 # Traffic ---------------------------------------------------------------------------------------------------------
 
 
-def grows(base: Any, doubled: Mapping[str, Any]) -> book.Figure:
-    """Bytes that a rank sends in a step by axis, the most of any rank: of a base run, and with each degree doubled."""
-    runs = {"base": base, **doubled}
+def busiest(run: Any) -> dict[str, int]:
+    """Bytes that a rank sends in a step by axis, the most of any rank."""
+    return {axis: max(row[axis] for row in small.sent_by_axis(run)) for axis in small.NAMES}
+
+
+def grows(runs: Mapping[str, Any]) -> book.Figure:
+    """`busiest` of a base run, and with each degree doubled."""
+    bars = {name: {axis: n / 1e6 for axis, n in busiest(run).items()} for name, run in runs.items()}
+    most = max(bars, key=lambda name: sum(bars[name].values()))
+    said = f"The most is {sum(bars[most].values()):.3g} MB, with {most}."
+    return stacked(bars, unit="MB", title="What the busiest rank sends", badge="measured", sentence=said)
+
+
+def at_scale(*plans: Estimate) -> book.Figure:
+    """Gigabytes that a GPU sends in a step, by axis."""
     bars = {
-        name: {axis: max(row[axis] for row in small.sent_by_axis(run)) / 1e6 for axis in small.NAMES}
-        for name, run in runs.items()
-    }
-    told = "; ".join(
-        f"{name}: " + ", ".join(f"{axis} {bar[axis]:.3g}" for axis in small.NAMES if bar[axis])
-        for name, bar in bars.items()
-    )
-    return stacked(bars, unit="MB", title="What the busiest rank sends", badge="measured", sentence=f"In MB. {told}.")
-
-
-def at_scale(plans: Mapping[str, Estimate]) -> book.Figure:
-    """name -> estimate: gigabytes that a GPU sends in a step, by axis."""
-    bars = {name: {axis: one.sent[axis] / GB for axis in one.sent if one.sent[axis]} for name, one in plans.items()}
-    told = "; ".join(
-        f"{name}: " + ", ".join(f"{axis} {bar[axis]:.3g}" for axis in bar) + f"; all GPUs together send "
-        f"{format_bytes(plans[name].plan.gpus * sum(plans[name].sent.values()), 3)}"
-        for name, bar in bars.items()
-    )
-    return stacked(
-        bars, unit="GB", title="What a GPU sends in a step", badge="simulated", sentence=f"In GB a GPU. {told}."
-    )  # fmt: skip
+        f"{one.plan.tensor} x {one.plan.pipeline} x {one.plan.data}":
+        {axis: n / GB for axis, n in one.sent.items() if n} for one in plans
+    }  # fmt: skip
+    said = "The names are tensor x pipeline x data. Each replica has the same sequences."
+    return stacked(bars, unit="GB", title="What a GPU sends in a step", badge="simulated", sentence=said)
 
 
 # Signals ---------------------------------------------------------------------------------------------------------
@@ -137,8 +138,8 @@ def signals(run: Any, mistake: str = "none", data: str = "plain") -> str:
             f"Equal to one device: no signal is further off than {max(off.values()):.1e}, which is rounding in 64 bits."
         )
     quiet = [name for name in off if name not in wrong]
-    told = ", ".join(f"{name} by {value:.2g}" for name, value in wrong.items())
-    said = f"Not one device. Off are: {told}." + (f" Quiet are: {', '.join(quiet)}." if quiet else "")
+    said = f"Not one device. {_listed(wrong)} {'differs' if len(wrong) == 1 else 'differ'}."
+    said += f" {_listed(quiet)} {'does' if len(quiet) == 1 else 'do'} not show it." if quiet else ""
     if data == "fsdp" and "copies of a weight" in quiet:
         said += " (Ranks that share parameters have no copies to compare.)"
     return said
@@ -155,13 +156,19 @@ def watched(runs: Mapping[str, Any]) -> book.Table:
     return book.Table(rows, caption=f"How far each signal is from that of one device: {said} (measured)")
 
 
-def follows(run: Any, seed: int) -> book.Figure:
-    """Losses of a cut model beside those of one device."""
-    one, cut = same.on_one_device(seed), run.results[0]
-    apart = max(abs(a - b) for a, b in zip(one.losses, cut.losses, strict=True))
-    said = f"From {one.losses[0]:.4g} to {one.losses[-1]:.4g} in {len(one.losses)} steps on one device; the two are "
-    said += f"at most {apart:.1e} apart."
-    return book.lines({"one device": one.losses, "the mesh": cut.losses}, title="Loss", sentence=said)
+def _listed(names: Iterable[str]) -> str:
+    *most, last = (f"the {name}" for name in names)
+    told = f"{', '.join(most)} and {last}" if most else last
+    return told[0].upper() + told[1:]
+
+
+def apart(run: Any) -> book.Figure:
+    """How far each signal of a run is from that of one device."""
+    off = run.results[0].off(run.seed)
+    worst = max(off, key=off.__getitem__)
+    said = f"The largest difference is that of the {worst}, {off[worst]:.1e}."
+    return differences(off, limit=same.NEAR, told="more than this is no rounding", title="How far from one device",
+                       badge="measured", sentence=said)  # fmt: skip
 
 
 # The planner beside runs -----------------------------------------------------------------------------------------
@@ -179,24 +186,21 @@ def cut_name(config: Any) -> str:
 def beside(
     measured: Mapping[str, MeasuredStep], fit: Calibration | None = None, yours: Mapping[str, float] | None = None
 ) -> book.Figure:  # fmt: skip
-    """name -> run with its plan: seconds of a step, from the ranks and by the planner; and by the reader's formula."""
-    said = {}
-    for name, one in measured.items():
-        said[name] = one.predicted(fit.efficiency if fit else one.cluster.efficiency)
-    errors = {name: said[name] / one.seconds - 1 for name, one in measured.items()}
-    worst = max(errors, key=lambda n: abs(errors[n]))
-    middle = median(map(abs, errors.values()))
-    sentence = (
-        f"The planner is off by {middle:.1%} in the median of {len(errors)} plans, and at worst by "
-        f"{errors[worst]:+.1%} ({worst})."
-    )
-    bars = {"ranks": {n: one.seconds for n, one in measured.items()}}
+    """name -> run with its plan: how far the planner is off, and the reader's formula; the seconds are in the rows."""
+    off = {"planner": errors(measured, fit)}
+    worst = max(off["planner"], key=lambda n: abs(off["planner"][n]))
+    said = f"The planner is off by {median(map(abs, off['planner'].values())):.1%} in the median of {len(measured)} "
+    said += f"plans. Its largest error is {off['planner'][worst]:+.1%}, for {worst}."
     if yours is not None:
-        bars["your line"] = dict(yours)
-        worst = max(yours, key=lambda n: abs(yours[n] / measured[n].seconds - 1))
-        sentence += f" Your line is off by at most {yours[worst] / measured[worst].seconds - 1:+.1%} ({worst})."
-    bars["planner"] = said
-    return book.bars(bars, unit="seconds", title="Planner and ranks", badge="emulated", sentence=sentence, ticks=True)
+        off["your lines"] = {name: yours[name] / one.seconds - 1 for name, one in measured.items()}
+        said += f" That of your lines is {max(off['your lines'].values(), key=abs):+.0%}."
+    named = {name: f"{name}: {format_seconds(one.seconds, 3)}" for name, one in measured.items()}
+    rows: list[Row] = [
+        {"": n, "ranks (seconds)": one.seconds, **{f"{who} (seconds)": (1 + by[n]) * one.seconds
+                                                   for who, by in off.items()}}
+        for n, one in measured.items()
+    ]  # fmt: skip
+    return off_by(off, named, title="How far each prediction is off", badge="emulated", sentence=said, rows=rows)
 
 
 def errors(measured: Mapping[str, MeasuredStep], fit: Calibration | None = None) -> dict[str, float]:
@@ -207,16 +211,13 @@ def errors(measured: Mapping[str, MeasuredStep], fit: Calibration | None = None)
     }
 
 
-def held(runs: Mapping[str, Any], computed: Mapping[str, float]) -> book.Figure:
-    """name -> run of `small.holding`; and what the planner says of the fullest rank."""
-    measured = {name: float(max(run.results)) for name, run in runs.items()}
-    off = {name: computed[name] / measured[name] - 1 for name in measured}
+def held(found: Mapping[str, tuple[float, float]]) -> book.Figure:
+    """name -> bytes of training state on the fullest rank, and by the planner."""
+    off = {name: computed / measured - 1 for name, (measured, computed) in found.items()}
     worst = max(off, key=lambda n: abs(off[n]))
-    said = (
-        f"The planner's training state is at most {abs(off[worst]):.1%} away from what the fullest rank held ({worst})."
-    )
-    return book.bars({"ranks": measured, "planner": dict(computed)}, title="Training state of the fullest rank",
-                     sentence=said, ticks=True)  # fmt: skip
+    said = f"The planner is at most {abs(off[worst]):.1%} away from what the fullest rank held, with {worst}."
+    return pairs({name: (a / 1e3, b / 1e3) for name, (a, b) in found.items()}, ("ranks", "planner"), unit="kB",
+                 title="Training state of the fullest rank", badge="measured", sentence=said)  # fmt: skip
 
 
 # Plans -----------------------------------------------------------------------------------------------------------
@@ -225,6 +226,16 @@ def held(runs: Mapping[str, Any], computed: Mapping[str, float]) -> book.Figure:
 def parts_of(one: Estimate) -> dict[str, float]:
     """Seconds of a step, in the eight parts that are drawn."""
     return {name: sum(one.parts[part] for part in several) for name, several in PARTS.items()}
+
+
+def largest(one: Estimate) -> str:
+    """What takes most of a step after computing, in words."""
+    parts, words = parts_of(one), {
+        "computing again": "computing again", "tensor": "the sums of tensor parallelism",
+        "context": "keys and values", "experts": "tokens on their way to experts", "pipeline": "the pipeline",
+        "data": "gradients and parameters", "optimizer": "the optimizer",
+    }  # fmt: skip
+    return words[max(words, key=lambda part: parts[part])]
 
 
 def steps(plans: Mapping[str, Estimate], title: str = "One step") -> book.Figure:
@@ -285,9 +296,28 @@ def codes(plans: Mapping[str, Estimate]) -> str:
     return " " + "; ".join(said) + "."
 
 
+def all_plans(found: planner.Search) -> book.Figure:
+    """Every plan of a search that fits, by its MFU; a line at half of the best one."""
+    best = found.winner
+    shares = [best.mfu * best.seconds / seconds for seconds in found.seconds]
+    slow = sum(seconds > 2 * best.seconds for seconds in found.seconds) / len(shares)
+    said = f"Of {len(shares):,} plans that fit, {slow:.0%} take more than twice as long as the best. The best reaches "
+    said += f"an MFU of {best.mfu:.1%}."
+    return histogram(shares, wide=best.mfu / 10, unit="MFU; above each bar: how many plans",
+                     title="All plans that fit", badge="simulated", sentence=said, line=best.mfu / 2,
+                     told="half as fast as the best")  # fmt: skip
+
+
 def named(several: Sequence[Estimate]) -> dict[str, Estimate]:
     """Plans by their place and short name."""
     return {f"{n}. {short(one)}": one for n, one in enumerate(several, 1)}
+
+
+@functools.cache
+def published_error() -> float:
+    """The planner's mean error over the published runs."""
+    off = [abs(claim.found / float(claim.said) - 1) for claim in planner.published_claims()]
+    return sum(off) / len(off)
 
 
 def published() -> book.Figure:
@@ -301,7 +331,7 @@ def published() -> book.Figure:
     worst = max(off, key=lambda n: abs(off[n]))
     sentence = (
         f"The published numbers are quoted, those of the planner are simulated. The mean error over {len(off)} runs "
-        f"is {sum(map(abs, off.values())) / len(off):.1%}, and the largest {abs(off[worst]):.1%} ({worst}). One figure "
+        f"is {published_error():.1%}, and the largest {abs(off[worst]):.1%} ({worst}). One figure "
         f"for each kind of machine was fitted to these same runs."
     )
     both = {name: (said[name], found[name]) for name in names}
@@ -317,32 +347,16 @@ def _named_run(run: planner.PublishedRun) -> str:
     return f"{run.model.name if run.machine == 'H100' else model}, {run.gpus:,} {run.machine}s{long}"
 
 
-def guide(asked: Sequence[tuple[str, int, Any]]) -> book.Table:
-    """(model, GPUs, advice): the first rung that fits, what all plans give, and what stopping early costs."""
-    rows = []
-    for model, gpus, given in asked:
-        best, winner = given.first.best, given.found.winner
-        rows.append(
-            {
-                "model": model,
-                "GPUs": gpus,
-                "the first that fits": given.first.name,
-                "over all plans": short(winner),
-                "stopping there costs (%)": 100 * (best.seconds / winner.seconds - 1),
-            }
-        )
-    return book.Table(rows, caption="What the rule of thumb costs on H100s (simulated)")
-
-
-def links(checks: Mapping[tuple[str, str], planner.AxisCheck]) -> book.Table:
-    """(cut, axis) -> check: what a GPU sends over its slowest link in a step, and how long the step waits for it."""
+def links(*plans: Estimate) -> book.Table:
+    """What a GPU sends over the slowest link of each axis in a step, and how long the step waits for it."""
     rows = [
         {
-            "t x p x d": cut, "axis": axis, "slowest link": one.link, "sends": format_bytes(one.nbytes, 3),
+            "t x p x d": f"{plan.plan.tensor} x {plan.plan.pipeline} x {plan.plan.data}", "axis": one.axis,
+            "slowest link": one.link, "sends": format_bytes(one.nbytes, 3),
             "at the full rate": format_seconds(one.seconds, 3), "of computing (%)": round(100 * one.share, 1),
             "as software sends it": format_seconds(one.alone, 3), "the step waits": format_seconds(one.waited, 3),
         }
-        for (cut, axis), one in checks.items()
+        for plan in plans for one in planner.bandwidth_check(plan)
     ]  # fmt: skip
     return book.Table(rows, caption="Do the links carry it? For a GPU and a step (simulated)")
 

@@ -1,15 +1,236 @@
-"""Sentences of chapter 15 that follow a search or a run: each is made of what it found."""
+"""What chapter 15 shows of a search or a run: each function draws what was found, and says it in sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
-from labkit import book
-from labkit.chapters.c15_hybrid_parallelism import doing, pictures, small
+from IPython.display import display
+
+from labkit import book, cost
+from labkit.chapters.c15_hybrid_parallelism import cases, doing, pictures, same, small
 from labkit.cost import planner
-from labkit.cost.planner import Advice, AxisCheck, Estimate
+from labkit.cost.planner import Advice, Estimate, MeasuredStep
 from labkit.cost.units import GB, format_bandwidth, format_bytes, format_seconds
+from labkit.parallel import Layout
+
+# 1: the mesh -----------------------------------------------------------------------------------------------------
+
+
+def own_groups(sums: Sequence[Mapping[str, int]], sizes: Mapping[str, int]) -> book.Conclusion:
+    """sums: by rank, what it has added up along each axis."""
+    layout = Layout(sizes)
+    want = [{axis: sum(layout.group_of(rank, axis)) for axis in sizes} for rank in range(layout.size)]
+    return book.conclude(
+        {"right": "Every rank has added up the numbers of its own groups.",
+         "True": "Not every rank has added up the numbers of its own groups."},
+        right=list(sums) == want,
+    )  # fmt: skip
+
+
+def agreement() -> book.Conclusion:
+    """Who compares meshes, and the numbers of two fleets."""
+    small_fleet, large = Layout({"pp": 8, "dp": 16, "tp": 8}), Layout({"pp": 16, "dp": 128, "tp": 8})
+    return book.conclude(
+        "Ranks must agree on the mesh, and somebody must check that they do. The *Mismatch* in the first line was "
+        "found by labkit, which compares what the members of a group have called. NCCL does not compare. PyTorch does "
+        "if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`, but then every call is slower. Without a check, a job whose "
+        "tensors happen to have the same size adds gradients to partial sums and goes on. The second error comes from "
+        "`Mesh`, which compares the sizes once, at the start.\n\n"
+        "The same function numbers a real fleet. Take 1,024 GPUs in nodes of 8, with the sizes pp 8, dp 16 and tp 8. "
+        "GPU 700 has the coordinates {at} there. Its tensor partners are the other GPUs of its node. Its data partners "
+        "are {next_dp} ranks apart, each on another node, and its pipeline partners are {next_pp} apart.\n\n"
+        "No rank talks to many others, however large the fleet is. Of 8 x 16 x 128 = {gpus:,} GPUs, each one has only "
+        "{partners} partners. The model is in {groups} different parts there, so gradients are summed in {groups} "
+        "groups of 128.",
+        at=str(tuple(small_fleet.coordinates(700).values())), next_pp=small_fleet.stride("pp"),
+        next_dp=small_fleet.stride("dp"), gpus=large.size, groups=len(large.groups("dp")), partners=7 + 15 + 127,
+    )  # fmt: skip
+
+
+# 2: traffic ------------------------------------------------------------------------------------------------------
+
+
+def grows(runs: Mapping[str, Any]) -> book.Conclusion:
+    """ "base", "tp 4", "pp 2", "dp 4" -> run."""
+    display(pictures.grows(runs))
+    base = pictures.busiest(runs["base"])
+    times = {
+        name: {axis: n / base[axis] for axis, n in pictures.busiest(run).items() if base[axis]}
+        for name, run in runs.items()
+    }
+    return book.conclude(
+        "Each degree has another price:\n\n"
+        "- *Twice as many tensor ranks.* A rank computes half as much, and yet it sends {tensor:.2f} times as much for "
+        "its sums. It has half of the gradients.\n"
+        "- *Twice as many stages.* A rank has half of the layers, so it sends about half of everything. The "
+        "activations between the stages are few.\n"
+        "- *Twice as many replicas.* Tensor traffic stays as it was. A rank sends {data:.2f} times as much of its "
+        "gradients, because $2\\cdot\\frac{{1}}{{2}}$ has become $2\\cdot\\frac{{3}}{{4}}$.\n\n",
+        {"exact": "Every byte on every rank is that of the closed forms of chapters 4, 9 and 10 "
+         "(`cost.hybrid_bytes_by_rank`).",
+         "True": "Not every byte is that of the closed forms."},
+        exact=all(map(_as_computed, runs.values())), tensor=times["tp 4"]["tensor"], data=times["dp 4"]["data"],
+    )  # fmt: skip
+
+
+def _as_computed(run: Any) -> bool:
+    config = run.results[0].config
+    forms = cost.hybrid_bytes_by_rank(small.GPT, config, 8 * config.dp, small.GPT.context, itemsize=2)
+    return all(
+        (row["tensor"], row["data"], row["pipeline"] + row["numbers"])
+        == (form.tensor, form.data, form.pipeline + form.numbers)
+        for row, form in zip(small.sent_by_axis(run), forms, strict=True)
+    )
+
+
+def scale(before: Estimate, wider: Estimate, deeper: Estimate) -> book.Conclusion:
+    """A fleet; twice as many replicas; twice as many stages."""
+    display(pictures.at_scale(before, wider, deeper))
+    model, plan = before.model, before.plan
+    payload = cost.tensor_parallel_payload_bytes(plan.microbatch, model.sequence, model.hidden)
+    layers, sequences = model.layers // plan.pipeline, plan.microbatches * plan.microbatch
+    four = cost.tensor_parallel_bytes(1, model.sequence, model.hidden, layers, plan.tensor, microbatches=sequences)
+    burst = 2 * (plan.data - 1) * 4 * model.params  # a ring of all replicas, 4 bytes a gradient
+    return book.conclude(
+        "Twice as many replicas cost a single GPU almost nothing: it sends {more:.1%} more gradients. All GPUs "
+        "together send twice as much, because there are twice as many. With twice as many stages a GPU sends "
+        "{half:.0%} of what it sent before.\n\n"
+        "Tensor parallelism sends most by far, {tensor} a step. But this is the sum of many small exchanges. In one "
+        "sum inside a layer a GPU sends only {one_sum}. It cannot compute while it waits for that, so these sums need "
+        "the fastest links that there are.\n\n"
+        "The largest *single* exchange is that of the gradients: a GPU sends {data} in one go, and all GPUs together "
+        "{burst}. It happens once a step. A part of it can travel while the last microbatch's backward pass still goes "
+        "on, so gradients may leave the node.\n\n"
+        "<details><summary>Where do the {tensor} come from?</summary>\n\n"
+        "A GPU has {layers} layers, with four sums in each. For each sum it sends $2\\cdot\\frac{{7}}{{8}}$ of an "
+        "activation. For a replica's {n} sequences these are {four}.",
+        {"abs(ratio - 1.25) < 0.001": "The rest, a quarter more, is the price of sequence parallelism. A rank keeps "
+         "only its part of the input of a layer's two halves, and gathers both inputs again in the backward pass. Each "
+         "of these two gathers is half a sum, so a layer sends as much as five sums.",
+         "True": "What it really sends is {ratio:.3f} times that."},
+        "\n\n</details>",
+        more=wider.sent["data"] / before.sent["data"] - 1, half=sum(deeper.sent.values()) / sum(before.sent.values()),
+        tensor=format_bytes(before.sent["tensor"], 3), data=format_bytes(before.sent["data"], 3),
+        burst=format_bytes(burst, 3), one_sum=format_bytes(2 * 7 / 8 * payload, 3), layers=layers, n=sequences,
+        four=format_bytes(four, 3), ratio=before.sent["tensor"] / four,
+    )  # fmt: skip
+
+
+def placed(runs: Mapping[str, Any]) -> book.Conclusion:
+    """ "tensor inside", "pipeline inside", "data inside" -> run."""
+    display(pictures.placed(runs))
+    took = {name.split()[0]: small.seconds(run) for name, run in runs.items()}
+    return book.conclude(
+        {"tensor == fastest": "Tensor ranks should be neighbours. If the data ranks are, a step takes {ratio:.2f} "
+         "times as long, because all sums inside the layers cross the slow links.",
+         "True": "Here the fastest placement is not that of tensor ranks: with them a step takes {tensor_s}."},
+        "\n\nSo a placement must know how many GPUs are one hop away. Step through three machines that one can buy. In "
+        "a node of 8 GPUs, NVSwitch makes every GPU a neighbour of every other one. In a **scale-up domain** such as "
+        "an NVL72 rack the same is true of 72. Everything beyond is **scale-out**: it goes over the network.",
+        tensor=took["tensor"], fastest=min(took.values()), tensor_s=format_seconds(took["tensor"], 3),
+        ratio=took["data"] / took["tensor"],
+    )  # fmt: skip
+
+
+def links(narrow: Estimate, wide: Estimate) -> book.Conclusion:
+    """Two cuts, of which the second has its tensor ranks on two nodes."""
+    display(pictures.links(narrow, wide))
+    checks, others = ({one.axis: one for one in planner.bandwidth_check(plan)} for plan in (narrow, wide))
+    return book.conclude(
+        "*Tensor ranks belong inside a node.* With TP 16 a step waits {longer:.2g} times as long for its sums as with "
+        "TP 8. Half as many stages mean twice as many layers on a rank, which explains a factor of 2. The rest is the "
+        "slow link, because now a part of each sum must leave the node. (The table counts only that part.)\n\n"
+        "*Stages may be furthest apart.* Their messages take {hop:.1%} of the time of computing. Alibaba's network HPN "
+        "even lets only pipelines cross from one pod to another, where links are shared "
+        "([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265), chapter 21).\n\n"
+        "*Gradients are between the two.* A gradient is final when the last microbatch has added to it, so its sum can "
+        "only hide behind the backward pass of this one. With {m} microbatches in a step that is little: {hidden:.0%} "
+        "of the exchange is hidden here.\n\n"
+        "Such a *feasibility check* needs no run, and rules out most of the bad plans.",
+        longer=others["tensor"].waited / checks["tensor"].waited, hop=checks["pipeline"].share,
+        m=narrow.plan.microbatches, hidden=1 - checks["data"].waited / checks["data"].alone,
+    )  # fmt: skip
+
+
+# 3: one device ---------------------------------------------------------------------------------------------------
+
+
+def by_hand(
+    signals: same.Signals, sizes: Mapping[str, int], seed: int, norm: Callable[..., float]
+) -> book.Conclusion:  # fmt: skip
+    """Of a step with every sum written out, on a mesh of these sizes. norm: the reader's function in it."""
+    return book.conclude(
+        {"worst < near": "With these sums and {whose} norm the mesh is one device: no signal is further off than "
+         "{worst:.0e}, which is rounding.",
+         "True": "The mesh is not one device: a signal is off by {worst:.2g}."},
+        {"pp == 1": "(Your mesh has a single stage, so the sum over the first and the last one had nothing to do.)",
+         "True": ""},
+        pp=sizes["pp"], whose=book.whose(norm), worst=max(signals.off(seed).values()), near=same.NEAR,
+    )  # fmt: skip
+
+
+def first_to_differ(run: Any) -> str:
+    """The choice of the prediction that a run confirms."""
+    choices = ("The loss of step 1.", "The norm of the gradient in step 1.", "Nothing in step 1; the loss of step 2.")
+    loss, norm, *_ = run.results[0].off(run.seed).values()
+    return choices[0 if loss > same.NEAR else 1 if norm > same.NEAR else 2]
+
+
+def mistakes(spoiled: Mapping[str, Any]) -> book.Conclusion:
+    """mistake -> run of three steps."""
+    display(pictures.watched(spoiled))
+    off = {name: list(run.results[0].off(run.seed).values()) for name, run in spoiled.items()}
+    return book.conclude(
+        "Each signal sees something else. The loss of step 1 sees the forward pass and the data. The norm sees the "
+        "backward pass and all sums. Comparing copies sees what drifts apart. All three cost next to nothing, so print "
+        "them in the first step of every run, beside those of one device or of a cut that you trust.\n\n",
+        {"tied[0] < 1e-9 and tied[1] > 1e-9": "- *Tied matrix apart.* The loss of step 1 is right, because nobody has "
+         "changed a weight yet. The norm is already wrong, and after the update the two copies differ.\n",
+         "True": "- *Tied matrix apart.* It shows in other signals here.\n"},
+        {"data[0] > 1e-9": "- *Data by rank.* Wrong examples show in the very first loss.\n",
+         "True": "- *Data by rank.* Wrong examples do not show in the first loss with this seed.\n"},
+        {"average[1] > 1e-9 and average[3] < 1e-6": "- *Average, not sum.* The norm is half of what it should be, and "
+         "the weights hardly differ. The gradient is still far above the limit for clipping, so clipping makes the "
+         "same step of it. Without clipping, and with SGD, the step would be another.\n",
+         "True": "- *Average, not sum.* The norm is wrong, and the weights are off by {average[3]:.2g}.\n"},
+        "\nThe same idea holds for a checkpoint. One that a cut has saved must load into any other cut, and the next "
+        "loss must be the same, because after a failure you may have fewer GPUs and so another mesh (chapter 18).",
+        tied=off["tied matrix apart"], data=off["data by rank"], average=off["average, not sum"],
+    )  # fmt: skip
+
+
+# 4: memory and time ----------------------------------------------------------------------------------------------
+
+
+def held(found: Mapping[str, tuple[float, float]]) -> book.Conclusion:
+    """name -> bytes of training state on the fullest rank, and by the planner."""
+    display(pictures.held(found))
+    ten, fourteen, sixteen = planner.static_memory()
+    return book.conclude(
+        {"off < 0.03": "For the training state the planner is right to {off:.1%} or better, so this part of its list "
+         "can be used at scale. (Activations and buffers follow the formulas of chapters 9 and 10. They were not "
+         "measured here.)",
+         "True": "The planner is off by up to {off:.1%} here. The rest are buffers that it does not know."},
+        "\n\nWhen you read a number of gigabytes for a plan, ask which bytes were counted. Take 175 billion parameters "
+        "on 8 x 16 ranks:\n\n"
+        "- Weights and Adam's two moments are 10 bytes a parameter, and a GPU holds {ten:.1f} GB.\n"
+        "- With a 32-bit copy of the weights they are 14 bytes, and {fourteen:.1f} GB.\n"
+        "- With gradients of 2 bytes they are 16. On the first stage, which also has the embedding, these are "
+        "{sixteen:.1f} GB.\n\n"
+        "Our planner adds up gradients in 4 bytes, and so counts 18.\n\n"
+        "<details><summary>May a plan fill the whole card?</summary>\n\n"
+        "No: the driver, the buffers of the communication library and the gaps between tensors need memory too. So "
+        "where this chapter says that a plan *fits*, it leaves {part:.1%} of the card free. On an H100 it fills at "
+        "most 80 GB of {card:.1f}. That is no guarantee: Rajbhandari et al. (2020, section 3.2) saw runs that were out "
+        "of memory while over 30% of it was still free, in pieces that were too small.\n\n</details>",
+        off=max(abs(computed / measured - 1) for measured, computed in found.values()),
+        card=(planner.H100.memory + planner.H100.reserve) / GB,
+        part=planner.H100.reserve / (planner.H100.memory + planner.H100.reserve),
+        ten=ten.found, fourteen=fourteen.found, sixteen=sixteen.found,
+    )  # fmt: skip
+
 
 CHOICES = {
     "A": "A: it has no bubble, and nothing is sent inside a layer.",
@@ -23,112 +244,133 @@ def winner(ran: Mapping[str, Any]) -> str:
     return CHOICES[min(ran, key=lambda name: small.seconds(ran[name]))[0]]
 
 
-def three(ran: Mapping[str, Any], plain: Any, ring: Any) -> book.Conclusion:
+def three(ran: Mapping[str, Any], variants: Mapping[str, Any]) -> book.Conclusion:
     """name -> run of A, B and C; and of data parallelism alone with two ways to sum: in nodes first, and by a ring."""
+    display(pictures.placed({**ran, **variants}, "Three configurations, and two variants of A"))
     a, b, c = (small.seconds(run) for run in ran.values())
-    wide = ran["A: D8"]
-
-    def across(run: Any) -> float:
-        found = small.crossing(run, 2)
-        return found["same rail"]["data"] + found["another rail"]["data"]
-
+    wide, (plain, ring) = ran["A: D8"], variants.values()
     sent = {max(row["data"] for row in small.sent_by_axis(run)) for run in (wide, plain)}
     return book.conclude(
-        "On your ranks A takes {a_c:.2f} times and B {b_c:.2f} times as long as C. All three compute equally long. "
-        "What differs is how long they wait: A for its gradients alone, {a_data}, and C for its gradients, for its "
-        "stages and for sums, {c_waits} in all.\n\n"
+        {"c < min(a, b)": "C is the fastest, although it uses all three axes: B takes {b_c:.2f} times as long, and A "
+         "{a_c:.2f} times.",
+         "True": "Beside C, B takes {b_c:.2f} times as long, and A {a_c:.2f} times."},
+        "All three compute equally long, so the difference is how long they wait. A waits {a_data} for its gradients "
+        "alone. C waits for gradients, stages and sums, and yet only {c_waits} in all.\n\n"
         "<details><summary>Are the slow links the reason?</summary>\n\n"
         "Not alone, as the last two bars show. Data parallelism of 8 *without* ZeRO takes only {plain_s}, although",
-        {"kinds == 1": "its ranks send exactly as many bytes, {each} each.",
-         "True": "its ranks send about as many bytes."},
-        "What differs is who sends them to whom. The plain sum adds up inside the nodes first, so that {plain_mb} in "
-        "all cross between nodes. ZeRO-1 has another exchange: each rank gets its part of the gradient from every "
-        "other one, and then all gather the new parameters around a ring, and both ignore the nodes. {wide_mb} cross, "
-        "and every round waits for the slowest link.",
-        {"abs(a - ring_t) < 0.01 * a": "If the plain sum goes around one ring as well, it takes {ring_s}, exactly as "
-         "long as A.",
-         "True": "If the plain sum goes around one ring as well, it takes {ring_s}, and A takes {a_s}."},
-        "So ZeRO-1 is not slow by itself. An exchange is slow if it ignores the nodes, and there B and C have an "
-        "advantage: with tensor ranks inside, each data-parallel group has one rank in a node, so a plain ring is "
-        "already the best that it can do.\n\n</details>",
+        {"kinds == 1": "its ranks send exactly as many bytes.", "True": "its ranks send about as many bytes."},
+        "What differs is who sends them to whom. The plain sum adds up inside the nodes first, so only {plain_mb} "
+        "cross between nodes. The exchange of ZeRO-1 ignores the nodes, and {wide_mb} cross.",
+        {"abs(a - ring_t) < 0.01 * a": "If the plain sum goes around one ring as well, it takes exactly as long as A.",
+         "True": "If the plain sum goes around one ring as well, it takes {ring_s}."},
+        "So ZeRO-1 is not slow by itself. An exchange is slow if it ignores the nodes. B and C have an advantage "
+        "there: each of their data-parallel groups has one rank in a node, so a plain ring is already the best that it "
+        "can do.\n\n</details>",
         a_data=format_seconds(doing.shares(wide)["data"], 3),
         c_waits=format_seconds(c - doing.shares(ran["C: T2 P2 D2"])["computing"], 3),
-        a_c=a / c, b_c=b / c, a=a, plain_s=format_seconds(small.seconds(plain), 3),
-        kinds=len(sent),
-        each=format_bytes(max(sent), 3), plain_mb=format_bytes(across(plain), 3), wide_mb=format_bytes(across(wide), 3),
-        ring_t=small.seconds(ring), ring_s=format_seconds(small.seconds(ring), 3), a_s=format_seconds(a, 3),
+        a_c=a / c, b_c=b / c, a=a, b=b, c=c, plain_s=format_seconds(small.seconds(plain), 3), kinds=len(sent),
+        plain_mb=format_bytes(_across(plain), 3), wide_mb=format_bytes(_across(wide), 3),
+        ring_t=small.seconds(ring), ring_s=format_seconds(small.seconds(ring), 3),
     )  # fmt: skip
 
 
-def links(checks: Mapping[tuple[str, str], AxisCheck], microbatches: int = 64) -> book.Conclusion:
-    """(cut, axis) -> check of two cuts, of which the second has its tensor ranks on two nodes."""
-    narrow, wide = dict.fromkeys(name for name, _ in checks)
-    inside, across, hop = checks[narrow, "tensor"], checks[wide, "tensor"], checks[narrow, "pipeline"]
-    data = checks[narrow, "data"]
+def _across(run: Any) -> float:
+    found = small.crossing(run, 2)
+    return found["same rail"]["data"] + found["another rail"]["data"]
+
+
+def at_1024(three: Mapping[str, Estimate]) -> book.Conclusion:
+    """A, B and C for 175 billion parameters on 1,024 H100s."""
+    display(pictures.memory({f"{name}: {pictures.short(one)}": one for name, one in three.items()}))
+    a, b, c = three.values()
     return book.conclude(
-        "At the full rate of NVLink the sums of TP 8 would take {inside:.0%} of the time of computing, and as software "
-        "sends them it is {waits:.0%}. With TP 16 a part of each sum must leave the node. (The table counts only that "
-        "part, which goes over the slower links.) A step then waits {longer:.2g} times as long. Half as many stages "
-        "mean twice as many layers on a rank, which explains a factor of 2; the rest is the slow link. Messages "
-        "between stages take {hop:.1%}. This axis is so modest that stages are what one puts furthest apart: "
-        "Alibaba's network HPN lets only pipelines cross from one pod to another, where links are shared "
-        "([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265), chapter 21).\n\n"
-        "And the data axis? A gradient is final only when the last microbatch has added to it, so its sum can hide "
-        "behind the backward pass of this one microbatch and no other. With {m} microbatches in a step that is not "
-        "much, and only {hidden:.0%} of the exchange is hidden here. With fewer and larger microbatches it would be "
-        "more. Such a *feasibility check* needs no run, and "
-        "rules out most of the bad plans. The first question below is about the two rows of the "
-        "tensor axis, so look at which links each of them names.",
-        inside=inside.share, waits=inside.share * inside.waited / inside.seconds,
-        longer=across.waited / inside.waited, hop=hop.share, m=microbatches,
-        hidden=1 - data.waited / data.alone,
+        {"not a_fits and not b_fits and c_fits": "At this scale memory decides: only C fits. A GPU of A would need "
+         "{a_gb:,.0f} GB, and one of B {b_gb:.0f} GB.",
+         "True": "At this scale they need {a_gb:,.0f}, {b_gb:.0f} and {c_gb:.0f} GB."},
+        {"a_s < min(b_s, c_s)": "If A did fit, it would even be the fastest, with {a_s:.2f} s where C takes {c_s:.2f} "
+         "s: nothing is sent inside its layers. (Here all exchanges are done inside the nodes first.)",
+         "True": "A would not be the fastest either."},
+        a_s=a.seconds, b_s=b.seconds, c_s=c.seconds, a_fits=a.fits, b_fits=b.fits, c_fits=c.fits,
+        a_gb=a.held.total / GB, b_gb=b.held.total / GB, c_gb=c.held.total / GB,
     )  # fmt: skip
 
 
-def rails(dense: Any, experts: Any) -> book.Conclusion:
-    """What goes from rail to rail, of a dense cut with tensor ranks inside the nodes, and of eight experts."""
-    off, left = (sum(small.crossing(run, 2)["another rail"].values()) for run in (dense, experts))
+def predicted(timed: Mapping[str, MeasuredStep], step_seconds: Callable[..., float]) -> book.Conclusion:
+    """name -> run with its plan; beside the planner's word and that of the reader's function."""
+    yours = {name: step_seconds(**small.ingredients(one)) for name, one in timed.items()}
+    display(pictures.beside(timed, yours=yours))
+    off = pictures.errors(timed)
+    worst = max(off, key=lambda name: abs(off[name]))
+    yours_off = {name: yours[name] / one.seconds - 1 for name, one in timed.items()}
+    near, *_, far = sorted(yours_off, key=lambda name: abs(yours_off[name]))
+    took = [one.seconds for one in timed.values()]
     return book.conclude(
-        "With tensor ranks as neighbours,",
-        {"off == 0": "no byte goes from one rail to another, since all other axes connect equal places.",
-         "True": "{off_b} go from one rail to another."},
-        "A **rail-optimized network** makes use of that: the network cards with the same number in all nodes share a "
-        "switch, and the way from rail to rail may be thin or missing. In a *fat tree* all are equally wide, which "
-        "costs more. The second bar shows who needs it: with eight experts on the eight ranks, rows go to any rank "
-        "(chapter 12), and {left} go from rail to rail in a step.",
-        off=off, off_b=format_bytes(off, 3), left=format_bytes(left, 3),
+        "A planner is useful if its errors are smaller than the differences between plans. Here the slowest plan takes "
+        "{spread:.2g} times as long as the fastest, and the planner predicts half of the plans to {median:.1%} or "
+        "better. Its largest error is {most:+.1%}, for {worst}.",
+        {"most < -0.05": "There it is too optimistic: it takes a message between two stages for hidden as soon as "
+         "there is enough to compute. But in so tight a schedule a stage often has nothing else to do until the "
+         "message is there.",
+         "True": "It comes from messages that wait a little longer, or a little less, than the closed forms think."},
+        "\n\n{whose} two lines are nearest to the truth for {near}, and furthest from it for {far} ({far_off:+.0%}). "
+        "They leave out the messages between stages and the logits, which make the turns of the last stage longer.\n\n"
+        "On this machine we knew the speed of everything, because we made it up. Of a real one you know the "
+        "data sheet, and no kernel reaches that. So one fits a few figures of efficiency to a few measured steps, and "
+        "then asks how well the model does on *other* plans. Next we pretend to know nothing of our machine, fit two "
+        "figures to four of the runs, and look at three others.",
+        median=median(map(abs, off.values())), worst=worst, most=off[worst], spread=max(took) / min(took), near=near,
+        whose=book.whose(step_seconds).capitalize(), far=far, far_off=yours_off[far],
     )  # fmt: skip
 
 
-def fitted(fit: Any, others: Mapping[str, Any]) -> book.Conclusion:
+def fitted(fit: Any, timed: Mapping[str, MeasuredStep], unseen: Sequence[str]) -> book.Conclusion:
     """What was fitted, and how far off it is on the runs that it was fitted to and on others."""
+    others = {name: timed[name] for name in unseen}
+    display(pictures.beside(others, fit))
     return book.conclude(
-        "The fit finds that kernels reach {products:.0%} of what we called their peak, and links between nodes "
-        "{across:.0%} of their bandwidth. The true values are both 100%. On the runs that it was fitted to "
-        "it is off by at most {seen:.1%}, and on the others by up to {unseen:.1%}.",
+        "On the runs that it was fitted to the model is off by at most {seen:.1%}, and on the others by up to "
+        "{unseen:.1%}.",
         {"unseen > seen": "That is the usual order, and only the second number tells you how far to trust the model.",
          "True": "Here the second number is even the smaller one, which is luck: it is the one that tells you how far "
          "to trust the model."},
+        "\n\nThe fit finds that kernels reach {products:.0%} of their peak and links between nodes {across:.0%} of "
+        "their bandwidth. We know the true values, because we made the machine: both are 100%.",
         products=fit.efficiency.products, across=fit.efficiency.across, seen=fit.worst,
         unseen=max(map(abs, pictures.errors(others, fit).values())),
     )  # fmt: skip
 
 
-def guide(asked: Sequence[tuple[str, int, Advice]]) -> book.Conclusion:
-    """What the rule of thumb costs, for several jobs from small to large."""
-    costs = [price(given) for _, _, given in asked]
+# 5: the planner --------------------------------------------------------------------------------------------------
+
+
+def search(job: cases.Job, cut: tuple[int, int, int], best_cut: Callable[..., Any]) -> book.Conclusion:
+    """The cut that the reader's search has found, beside the planner's plan."""
+    yours, best, whose = job.of(*cut), job.found.winner, book.whose(best_cut)
+    display(pictures.steps({f"{whose} search: {pictures.short(yours)}": yours, f"all: {pictures.short(best)}": best}))
     return book.conclude(
-        "The rule is a good way to begin, since it names something that works.",
-        {"costs[-1] > 1.5 * max(costs[:-1])": "For the first four jobs it costs {low:.0%} to {high:.0%}, and for "
-         "the largest one {last:.0%}, because *fits* and *fast* are different questions.",
-         "True": "It costs from {low:.0%} to {last:.0%}, because *fits* and *fast* are different questions."},
-        "For the smaller of these jobs the fastest plans share the state by ZeRO-3: that leaves room for the "
-        "activations, so that little or nothing is computed again. (It also rests on what the planner takes for "
-        "granted, that gathering hides behind computing. No run of FSDP alone is among those that it was held "
-        "against.) For the largest job the fastest plans mix the axes. But with another batch or other links the "
-        "planner above may say otherwise: a rule has a price, and it depends on the job.",
-        costs=costs, low=min(costs[:-1]), high=max(costs[:-1]), last=costs[-1],
+        "The choices around the cut matter, too: with all of them free, a step is {gain:.0%} shorter. {whose} search "
+        "has varied the three degrees. The planner also varies the size of a microbatch, the schedule and its chunks, "
+        "the stage of ZeRO, what is computed again, and context parallelism. It looks at {considered:,} plans.",
+        whose=whose.capitalize(), considered=job.found.considered, gain=1 - best.seconds / yours.seconds,
     )  # fmt: skip
+
+
+# 7: more questions -----------------------------------------------------------------------------------------------
+
+
+def rule_of_thumb(given: Advice, smaller: Advice) -> book.Conclusion:
+    """The rungs of a job, and what stopping on the first that fits costs there and for a smaller job."""
+    display(pictures.ladder(given))
+    return book.conclude(
+        "The rule names something that works, so it is a good way to begin. It is not a good way to end: for {job} "
+        "stopping there costs {large:.0%}, because *fits* and *fast* are different questions. For {other} it costs "
+        "{small:.0%}.",
+        job=_job(given), other=_job(smaller), large=price(given), small=price(smaller),
+    )  # fmt: skip
+
+
+def _job(given: Advice) -> str:
+    return f"{given.found.model.name} on {given.found.cluster.gpus:,} GPUs"
 
 
 def price(given: Advice) -> float:
@@ -137,91 +379,80 @@ def price(given: Advice) -> float:
     return given.first.best.seconds / given.found.winner.seconds - 1
 
 
-def fallacy(tensor: Estimate, pipeline: Estimate, claim: Any) -> book.Conclusion:
-    """Two plans that both fit, how far they are apart, and under which assumptions that is the quoted number."""
-    share = tensor.parts["data"] / tensor.seconds
-    found = {case: planner.pipeline_over_tensor(*case) for case in ((1, False), (1, True), (2, True))}
-    return book.conclude(
-        "The 175B model on 64 A100s is cut here in equally many parts, once by tensor parallelism of 8 and once by a "
-        "pipeline of 8, both with ZeRO-3 on the axis that is left.",
-        {"fits": "They hold {t_gb:.0f} and {p_gb:.0f} GB, and both fit.", "True": "Not both of them fit."},
-        "But the pipeline has {found:.0f}% more throughput.\n\nThe "
-        "bars say why. With ZeRO-3 every microbatch gathers all parameters anew. With tensor parallelism in the "
-        "node, the data axis must do that across the nodes, and {share:.0%} of the step goes to it. With the "
-        "pipeline, stages lie on different nodes, and the data axis stays inside, where gathering is fast.\n\n"
-        "How much faster depends on what the software hides, so a number without its assumptions says little. The "
-        "textbook chapter *Distributed Training* has {said}% for this comparison [quoted], and names neither batch "
-        "nor software. If gathering is hidden "
-        "behind computing, the planner finds {hidden:.0f}% instead of {found:.0f}%.",
-        {"abs(larger - quoted) < 6": "If a microbatch has two sequences as well, so that everything is gathered half "
-         "as often, it finds {larger:.0f}%, which is near the quoted number.",
-         "True": "With two sequences in a microbatch as well it finds {larger:.0f}%, so none of these assumptions "
-         "gives the quoted number."},
-        t_gb=tensor.held.total / GB, p_gb=pipeline.held.total / GB, found=claim.found, said=claim.said,
-        share=share, hidden=found[1, True], larger=found[2, True], quoted=float(claim.said),
-        fits=tensor.fits and pipeline.fits,
-    )  # fmt: skip
-
-
 def sixteen_nodes(four: Mapping[str, Estimate]) -> book.Conclusion:
     """Four proposals for one job: tensor over all, a pipeline, sharding, and everything."""
+    _, *short = four
+    title = "120 billion parameters on 16 nodes, 128 sequences"
+    display(pictures.steps({name: four[name] for name in short}, title))
     wide, deep, shards, mix = four.values()
     return book.conclude(
-        "Here are four proposals for a model of 120 billion parameters on 16 nodes. The picture has three of them, "
-        "because the bar of the fourth would be {times:.2g} times as long as the shortest.",
-        {"all(fits)": "All of them fit.", "True": "Not all of them fit."},
-        "Tensor parallelism over all 128 GPUs is the finest cut, and takes {times:.2g} times as long as the "
-        "mixture, because the sums of every layer cross the network. The pipeline reaches an MFU of {deep:.0%}, "
-        "since a batch of 128 sequences leaves few microbatches for each replica, and to fit it computes activations "
-        "again. Sharding alone reaches {shards:.0%}: it computes again as well, and a GPU must gather all layers to "
-        "work on a single sequence. The mixture, {plan}, reaches "
-        "{mix:.0%}. No strategy is better than the others in general, and each one becomes wrong where its own "
-        "limit binds.",
+        "No strategy is better than the others in general: each one becomes wrong where its own limit binds.",
+        {"all(fits)": "All four fit.", "True": "Not all of them fit."},
+        "\n\n- *Tensor parallelism over all GPUs* takes {times:.2g} times as long as the mixture, because the sums of "
+        "every layer cross the network. Its bar would not fit into the picture.\n"
+        "- *The pipeline* reaches an MFU of {deep:.0%}. So small a batch leaves few microbatches for each replica.\n"
+        "- *Sharding alone* reaches {shards:.0%}. A GPU must gather all layers to work on a single sequence.\n"
+        "- *The mixture* of {plan} reaches {mix:.0%}.",
         times=wide.seconds / mix.seconds, deep=deep.mfu, shards=shards.mfu, mix=mix.mfu, plan=pictures.short(mix),
         fits=[one.fits for one in four.values()],
     )  # fmt: skip
 
 
-def shift(domains: Mapping[int, Estimate], theirs: Estimate, thin: Mapping[str, float]) -> book.Conclusion:
-    """domain -> its best plan; a source's plan for domains of 16; and what half of a network is worth."""
+def rails(dense: Any, experts: Any) -> book.Conclusion:
+    """What goes from rail to rail, of a dense cut with tensor ranks inside the nodes, and of eight experts."""
+    display(pictures.rails({"no experts": dense, "8 experts": experts}, per_node=2))
+    off, left = (sum(small.crossing(run, 2)["another rail"].values()) for run in (dense, experts))
+    return book.conclude(
+        {"off == 0": "Without experts no byte goes from one rail to another, because all axes beside tensor connect "
+         "equal places.",
+         "True": "Without experts {off_b} go from one rail to another."},
+        "So a **rail-optimized network** serves it well: the network cards with the same number in all nodes share a "
+        "switch, and the way from rail to rail may be thin. In a *fat tree* all ways are equally wide, which costs "
+        "more. Experts need it: their rows go to any rank (chapter 12), and {left} go from rail to rail in a step.",
+        off=off, off_b=format_bytes(off, 3), left=format_bytes(left, 3),
+    )  # fmt: skip
+
+
+def shift(domains: Mapping[int, Estimate], theirs: Estimate) -> book.Conclusion:
+    """domain -> its best plan; and a source's plan, with tensor parallelism over a domain of 16."""
+    named = {f"{n}: {pictures.short(one)}": one for n, one in domains.items()}
+    named[f"{theirs.plan.tensor}: {pictures.short(theirs)}"] = theirs
+    display(pictures.steps(named, "A trillion parameters on 2,048 B200s, by domain"))
     few, many = min(domains), max(domains)
     first, last = domains[few], domains[many]
-    lost = {n: _largest(domains[n]) for n in (few, many)}
     return book.conclude(
-        "A B200 has NVLink 5, with {nvlink} each way [quoted]. It is two dies joined at 10 TB/s [quoted], which "
-        "software sees as one GPU. (It can also multiply in 4 bits. Whether one may train so is a question for chapter "
-        "14, and the planner stays with 16.)\n\n"
-        "The network between the domains is the same each time, and only the fast domain grows. From {few} to "
-        "{many} GPUs in a domain, the best step goes from {first:.2f} to {last:.2f} s, and the plan from {before} "
-        "to {after}.",
-        {"stages > 1 and stages_after == 1": "The pipeline has disappeared. With ZeRO-3 all GPUs share the state, so "
-         "parameters must be gathered, and most of that stays inside the domains now. In smaller "
-         "domains it goes over the network, and is too slow.",
+        "A larger fast domain changes the plan more than the time. From {few} to {many} GPUs in a domain, the best "
+        "step goes from {first:.1f} to {last:.1f} s.",
+        {"stages > 1 and stages_after == 1": "The pipeline has disappeared: with ZeRO-3 all GPUs share the state, and "
+         "most of the gathering stays inside the domains now.",
          "True": "The stages have gone from {stages} to {stages_after}."},
         {"first_lost == last_lost": "After computing, most time goes to {first_lost}, before and after. That is the "
          "next limit.",
          "True": "After computing, most time goes to {first_lost} at first, and to {last_lost} at the end."},
-        "With TP 16 and PP 32, in domains of 16, the same step takes {theirs:.2f} s, so "
-        "a domain that *allows* wide tensor parallelism is no reason to use all of it.\n\nThat also answers a "
-        "question about money. Suppose that the network is an eighth of the price of a cluster, and that its "
-        "price goes with its bandwidth. Then half a network saves {saved:.1%}. GPT-3 on 1,024 H100s then loses "
-        "{lost:.1%} of its throughput, with the best plan for the slower network, so a token",
-        {"dearer > 0": "costs {dearer:.1%} more: it is no saving.",
-         "True": "costs {cheaper:.1%} less. For this dense model with a large batch it is a small saving. For "
-         "experts, or for fewer tokens in a batch, ask again."},
-        few=few, many=many, nvlink=format_bandwidth(last.cluster.topology.levels[0].bandwidth),
-        first=first.seconds, last=last.seconds, before=pictures.short(first),
-        after=pictures.short(last), first_lost=lost[few], last_lost=lost[many], stages=first.plan.pipeline,
-        stages_after=last.plan.pipeline, theirs=theirs.seconds, saved=thin["saved"], lost=thin["lost"],
-        dearer=thin["a token costs more"], cheaper=-thin["a token costs more"],
+        "\n\nA domain that *allows* wide tensor parallelism is no reason to use all of it. The last bar has tensor "
+        "parallelism of {t} in domains of {t}, and takes {theirs:.1f} s.\n\n"
+        "(A B200 has NVLink 5, with {nvlink} each way [quoted]. It is two dies joined at 10 TB/s [quoted], which "
+        "software sees as one GPU. It can also multiply in 4 bits. Whether one may train so is a question for chapter "
+        "14, and the planner stays with 16.)",
+        few=few, many=many, nvlink=format_bandwidth(last.cluster.topology.levels[0].bandwidth), t=theirs.plan.tensor,
+        first=first.seconds, last=last.seconds, first_lost=pictures.largest(first), last_lost=pictures.largest(last),
+        stages=first.plan.pipeline, stages_after=last.plan.pipeline, theirs=theirs.seconds,
     )  # fmt: skip
 
 
-def _largest(one: Estimate) -> str:
-    parts = pictures.parts_of(one)
-    words = {
-        "computing again": "computing again", "tensor": "the sums of tensor parallelism",
-        "context": "keys and values", "experts": "tokens on their way to experts", "pipeline": "the bubble",
-        "data": "gradients and parameters", "optimizer": "the optimizer",
+# The record ------------------------------------------------------------------------------------------------------
+
+
+def kept(
+    timed: Mapping[str, MeasuredStep], fit: Any, unseen: Sequence[str], placements: Mapping[str, Any],
+    found: planner.Search,
+) -> dict[str, float]:  # fmt: skip
+    """What the chapter records: errors of predictions, what a placement is worth, and how many plans there are."""
+    off = sorted(map(abs, pictures.errors(timed).values()))
+    others = {name: timed[name] for name in unseen}
+    return {
+        "planner_median": median(off), "planner_worst": off[-1],
+        "unseen_worst": max(map(abs, pictures.errors(others, fit).values())),
+        "placement_ratio": small.seconds(placements["data inside"]) / small.seconds(placements["tensor inside"]),
+        "searched_plans": found.considered,
     }  # fmt: skip
-    return words[max(words, key=lambda p: parts[p])]

@@ -1,4 +1,4 @@
-"""A cut model beside one device: losses, norms and weights over steps of AdamW, and what five mistakes do to them.
+"""A cut model beside one device: losses, norms and weights over steps of AdamW, and what four mistakes do to them.
 
 Everything is in 64 bits, so what differs by more than 1e-9 is a mistake and no rounding.
 """
@@ -20,6 +20,7 @@ from labkit.data import batches, text
 from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.parallel import AdamW, Hybrid, HybridConfig
 from labkit.parallel.hybrid import norm as norms_of, whole
+from labkit.parallel.hybrid.plain import Plain
 from labkit.parallel.hybrid.replicas import places
 from labkit.parallel.pipeline.running.tied import Tied
 from labkit.wire import Group
@@ -28,7 +29,7 @@ MODEL = GPTConfig(context=16, layers=4, heads=8, width=32, expansion=2)
 BATCH, STEPS, CLIP = 16, 3, 0.3
 SETTINGS: dict[str, Any] = {"lr": 1e-2, "eps": 1e-4}
 NEAR = 1e-9  # what rounding in 64 bits stays below
-Norm = Callable[[Any, Group], float]
+Step = Callable[..., tuple[Any, float]]
 
 
 @dataclass(frozen=True)
@@ -100,10 +101,8 @@ def untie(hybrid: Hybrid) -> None:
 MISTAKES = ("none", "norm counted twice", "tied matrix apart", "data by rank", "average, not sum")
 
 
-def train(
-    group: Group, config: HybridConfig, mistake: str = "none", seed: int = 0, norm: Norm | None = None
-) -> Signals:
-    """Three steps of a cut model, with one of `MISTAKES`. norm: of `pieces_of`, the reader's in place of the book's."""
+def train(group: Group, config: HybridConfig, mistake: str = "none", seed: int = 0) -> Signals:
+    """Three steps of a cut model, with one of `MISTAKES`."""
     hybrid = Hybrid(group, MODEL, config, seed=seed, optimizer=AdamW(**SETTINGS), dtype=torch.float64)
     if mistake == "tied matrix apart":
         untie(hybrid)
@@ -117,20 +116,60 @@ def train(
             for h in hybrid.held():
                 if h.gradient is not None:
                     h.gradient /= hybrid.dense.size
-        norms.append(_clip(hybrid, mistake, norm))
+        norms.append(_clip(hybrid, mistake))
         hybrid.optimizer_step()
     return Signals(tuple(losses), tuple(norms), furthest(hybrid, seed), copies_apart(hybrid))
 
 
-def _clip(hybrid: Hybrid, mistake: str, own: Norm | None) -> float:
-    if mistake != "norm counted twice" and own is None:
+def _clip(hybrid: Hybrid, mistake: str) -> float:
+    if mistake != "norm counted twice":
         return float(hybrid.clip_grad_norm_(CLIP))
-    if own is None:
-        found = counted_twice(hybrid)
-    else:
-        found = torch.tensor(own(pieces_of(hybrid), hybrid.group), dtype=torch.float64)
+    found = counted_twice(hybrid)
     norms_of.scale(hybrid.held(), found, CLIP)
     return float(found)
+
+
+# A step by hand --------------------------------------------------------------------------------------------------
+
+
+class ByHand:
+    """A cut model that adds up no gradients of replicas or of stages: whoever takes a step with it does.
+
+    weights: that this rank holds. dp: the ranks that hold the same ones. ends: the first stage and the last one, where
+    this rank is one of two such; both hold `vocabulary`.
+    """
+
+    def __init__(self, group: Group, config: HybridConfig, seed: int) -> None:
+        self.hybrid = Hybrid(group, MODEL, config, seed=seed, optimizer=AdamW(**SETTINGS), dtype=torch.float64)
+        untie(self.hybrid)
+        assert isinstance(self.hybrid.replicas, Plain)
+        self.hybrid.replicas._reducers = []
+        self.group, self.dp, pp = group, self.hybrid.dense, self.hybrid.pp
+        last = pp.size - 1
+        self.ends = pp.subgroup([0, last]) if last and pp.rank in (0, last) else None
+        self.weights = [p for part in self.hybrid.parts for p in part.parameters()]
+        self.vocabulary = next((p for part in self.hybrid.parts for p in part.model.tied.values()), None)
+
+    def forward_backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss; this rank's own gradients lie in `weights`. Layers and stages send what they must."""
+        self.hybrid.zero_grad()
+        return self.hybrid.forward_backward(inputs, targets)
+
+    def pieces(self) -> list[tuple[Tensor, int]]:
+        """(gradient, how many ranks hold the same one)."""
+        return pieces_of(self.hybrid)
+
+    def clip_and_update(self, norm: float) -> None:
+        norms_of.scale(self.hybrid.held(), torch.tensor(norm, dtype=torch.float64), CLIP)
+        self.hybrid.optimizer_step()
+
+
+def train_by_hand(group: Group, config: HybridConfig, seed: int, step: Step) -> Signals:
+    """Three steps of `ByHand`. step: (model, inputs, targets) -> loss and norm."""
+    model = ByHand(group, config, seed)
+    losses, norms = zip(*(step(model, *lesson) for lesson in lessons(seed)), strict=True)
+    apart = copies_apart(model.hybrid)
+    return Signals(tuple(map(float, losses)), tuple(map(float, norms)), furthest(model.hybrid, seed), apart)
 
 
 # What is compared ------------------------------------------------------------------------------------------------

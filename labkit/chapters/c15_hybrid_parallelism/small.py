@@ -214,19 +214,19 @@ def two_steps(
     rank whose GPU is half as fast as the others.
     """
     group.step(0)  # the ranks may have been kept, and the last step of the run before was 3
-    hybrid = Hybrid(group, gpt, config, dtype=torch.bfloat16)
+    return take(Hybrid(group, gpt, config, dtype=torch.bfloat16), size, 2 if group.rank == slow else 1)
+
+
+def take(hybrid: Hybrid, size: int = BATCH, slower: float = 1) -> Told:
+    """The same of a model that has been made: forward, backward and update, on emulated GPUs."""
+    group, config = hybrid.group, hybrid.config
     barrier(group)
-    with gpu(hybrid, size, 2 if group.rank == slow else 1):
+    with gpu(hybrid, size, slower):
         for step in (1, 2) if config.pp > 1 else (2,):
             group.step(step)
-            hybrid.step(*batch(step, size, gpt))
-    return told(hybrid)
-
-
-def told(hybrid: Hybrid) -> Told:
-    """Ends the last step, and says how this rank was placed."""
-    hybrid.group.step(3)
-    return Told(hybrid.config, groups_of(hybrid))
+            hybrid.step(*batch(step, size, hybrid.model))
+    group.step(3)  # ends the last one
+    return Told(config, groups_of(hybrid))
 
 
 def groups_of(hybrid: Hybrid) -> dict[str, tuple[int, ...]]:
@@ -301,11 +301,6 @@ def ingredients(one: MeasuredStep) -> dict[str, float]:
         "layer": whole.total, "sums": waits.forward + waits.backward,
         "gradients": predicted(one).parts["data"],
     }  # fmt: skip
-
-
-def scaled(links: Network, factor: float) -> Network:
-    """The same with `factor` times the bandwidth between nodes."""
-    return replace(links, inter=replace(links.inter, bandwidth=links.inter.bandwidth * factor))
 
 
 # Faults of a plan -------------------------------------------------------------------------------------------------

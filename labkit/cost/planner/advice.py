@@ -69,7 +69,7 @@ class Advice:
         winner = self.found.winner
         gain = first.best.seconds / winner.seconds - 1
         if gain < 0.01:
-            said.append("Over all plans the planner finds nothing that is faster by a percent: the tree is right.")
+            said.append("Over all plans the planner finds nothing that is faster by a percent: the rule is right.")
         else:
             said.append(
                 f"Over all plans {winner.plan} takes {format_seconds(winner.seconds)}: stopping at what fits first "
@@ -139,10 +139,9 @@ def bandwidth_sentence(check: AxisCheck) -> str:
     hidden = 1 - check.waited / check.alone if check.alone else 0.0
     verdict = f"of which {hidden:.0%} hide behind computing" if hidden >= 0.01 else "and nothing of that is hidden"
     return (
-        f"A GPU sends {format_bytes(check.nbytes)} a step for the {check.axis} axis over the {check.link} links: "
-        f"{format_seconds(check.seconds, 3)} at their full rate, which is {100 * check.share:.1f} percent of the time "
-        f"that it computes. With latencies, and at the rate that software reaches, it is "
-        f"{format_seconds(check.alone, 3)}, {verdict}. So the step waits {format_seconds(check.waited, 3)} for it."
+        f"A GPU sends {format_bytes(check.nbytes)} a step for the {check.axis} axis over the {check.link} links. "
+        f"At the rate that software reaches, that takes {format_seconds(check.alone, 3)}, {verdict}. "
+        f"So the step waits {format_seconds(check.waited, 3)} for it."
     )
 
 

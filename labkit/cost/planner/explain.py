@@ -28,16 +28,16 @@ def explained(one: Estimate) -> list[str]:
     """A plan in four sentences: time, what of it is not computing, memory, price."""
     memory = one.cluster.gpu.memory
     useful = one.parts["computing"] / one.seconds
-    losses = sorted(((s, p) for p, s in one.parts.items() if p != "computing" and s > 0), reverse=True)[:3]
-    lost_to = ", ".join(f"{_WORDS[p]} ({100 * s / one.seconds:.1f} %)" for s, p in losses)
+    losses = sorted(((s, p) for p, s in one.parts.items() if p != "computing" and s > 0), reverse=True)[:2]
+    lost_to = " and ".join(_WORDS[p] for _, p in losses)
     part, size = max(one.held.parts().items(), key=lambda item: item[1])
     fits = "which fits" if one.fits else f"which is {(one.held.total - memory) / GB:.1f} GB too many"
     return [
         f"{one.plan} takes {format_seconds(one.seconds)} a step of {one.tokens:,} tokens, an MFU of "
         f"{100 * one.mfu:.1f} percent"
         + (f" ({100 * one.hfu:.1f} with what is computed again, HFU)." if one.hfu > 1.0005 * one.mfu else "."),
-        f"Of that, {100 * useful:.1f} percent are computing that nobody can avoid"
-        + (f", and most of the rest goes to {lost_to}." if losses else "."),
+        f"Of that, {100 * useful:.1f} percent are computing that nobody can avoid."
+        + (f" Most of the rest goes to {lost_to}." if losses else ""),
         f"The fullest GPU holds {one.held.total / GB:.1f} GB of {memory / GB:.0f}, {fits}; the largest part is "
         f"{part} ({size / GB:.1f} GB).",
         f"A billion tokens take {one.gpu_hours_per_billion_tokens:,.0f} GPU-hours, {_dollars(one)}, and a token "

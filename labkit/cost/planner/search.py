@@ -30,7 +30,8 @@ class Search:
     cuts (an axis is another size), the fastest first. frontier: plans that no other beats in both memory and time, the
     fastest first. refused: cuts that the model or the batch does not allow, and why. too_large: cuts of which no plan
     fits, with the one that needs least.
-    nearest: of all plans the one that needs least memory; None if no cut is possible at all.
+    nearest: of all plans the one that needs least memory; None if no cut is possible at all. seconds: of a step, of
+    each plan that fits.
     """
 
     model: Model
@@ -45,6 +46,7 @@ class Search:
     refused: dict[Cut, str] = field(default_factory=dict, repr=False)
     too_large: dict[Cut, Plan] = field(default_factory=dict, repr=False)
     nearest: Estimate | None = None
+    seconds: list[float] = field(default_factory=list, repr=False)
 
     @property
     def winner(self) -> Estimate:
@@ -100,6 +102,7 @@ def search(
             result.refused[one] = f"no microbatch of {space.microbatch} divides {batch // replicas} sequences"
     result.best = [_estimated(result, found) for found in sorted(fastest)[:keep]]
     result.frontier = [_estimated(result, found) for found in _frontier(everything)]
+    result.seconds = [found[0] for found in everything]
     result.nearest = _estimated(result, least) if least else None
     return result
 

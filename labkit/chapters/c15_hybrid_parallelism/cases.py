@@ -1,0 +1,172 @@
+"""What chapter 15 runs: its kept ranks and the cuts that they try, and the job that its planners are asked about."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import labkit
+from labkit import book
+from labkit.chapters.c15_hybrid_parallelism import panels, pictures, same, small
+from labkit.cost import planner
+from labkit.cost.planner import MODELS, Calibration, Estimate, MeasuredStep, Plan, Search
+from labkit.parallel import HybridConfig
+from labkit.wire import Network
+
+GPT3 = MODELS["GPT-3 175B"]
+
+
+class Ranks:
+    """The reader's own ranks, and eight that are kept, with their links. A cut that has run there is kept, too.
+
+    sizes: of the reader's mesh. cut: its (tp, pp).
+    """
+
+    def __init__(self, world_size: int, eight: Any, links: Network, transport: str, seed: int) -> None:
+        if not 2 <= world_size <= 8:
+            raise ValueError(f"world_size = {world_size}: take 2 to 8 ranks")
+        tp, pp = small.usual(world_size)
+        self.cut, self.sizes = (tp, pp), {"pp": pp, "dp": world_size // (tp * pp), "tp": tp}
+        self.launch = functools.partial(labkit.launch, transport=transport)
+        self.eight, self.links = eight, links
+        self.two_steps = functools.cache(functools.partial(eight.run, small.two_steps))
+        self._size, self._seed = world_size, seed
+
+    def errors(self, program: Callable[..., Any]) -> str:
+        """The first line of the error in which four ranks end: without asking each other first, and with."""
+        return "\n\n".join(self._error(program, ask_first) for ask_first in (False, True))
+
+    def _error(self, program: Callable[..., Any], ask_first: bool) -> str:
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):  # gloo has many words of its own
+                self.launch(program, 4, ask_first)
+        except labkit.RankFailed as failed:
+            return str(failed).partition("\n")[0]
+        return "no error"
+
+    def steps(self, cuts: Mapping[str, HybridConfig]) -> dict[str, Any]:
+        """name -> run of `small.two_steps` on the eight ranks."""
+        return {name: self.two_steps(cuts[name]) for name in book.in_turn([*cuts], "two steps with {}")}
+
+    def grown(self, degrees: Mapping[str, tuple[int, int, int]]) -> dict[str, Any]:
+        """name -> run with these degrees of tp, pp and dp; each replica has 8 sequences."""
+        return {name: self._grown(*degrees[name]) for name in book.in_turn([*degrees], "{}")}
+
+    def _grown(self, tp: int, pp: int, dp: int) -> Any:
+        cut = small.cut(tp * pp * dp, tp, pp, 2, algorithm="ring")
+        if cut.size == 8:
+            return self.two_steps(cut, small.GPT, 8 * dp)
+        return self.launch(small.two_steps, cut.size, cut, small.GPT, 8 * dp, clock="virtual")
+
+    def placed(self, tp: int, pp: int, microbatches: int) -> dict[str, Any]:
+        """One cut in three runs: the neighbours are given to tensor, to pipeline, and to data."""
+        return {f"{a} inside": self.two_steps(small.cut(8, tp, pp, microbatches, a)) for a in small.ORDERS}
+
+    def by_hand(self, step: Callable[..., Any]) -> same.Signals:
+        """The signals of three of the reader's steps on the reader's own mesh."""
+        cut = small.cut(self._size, *self.cut, 2)
+        found: same.Signals = self.launch(same.train_by_hand, self._size, cut, self._seed, step).results[0]
+        return found
+
+    def with_mistakes(self) -> dict[str, panels.Checked]:
+        """mistake -> run of three steps on 2 x 2 x 2 ranks."""
+        cut = small.cut(8, 2, 2, 2)
+        return {
+            mistake: panels.Checked(self.eight.run(same.train, cut, mistake, self._seed), self._seed)
+            for mistake in book.in_turn(same.MISTAKES, "three steps: {}")
+        }
+
+    def held(self, *cuts: HybridConfig) -> dict[str, tuple[float, float]]:
+        """name -> bytes of training state on the fullest rank, and by the planner."""
+        named = {pictures.cut_name(cut): cut for cut in cuts}
+        return {
+            name: (float(max(self.eight.run(small.holding, named[name]).results)), small.state_of(named[name]))
+            for name in book.in_turn([*named], "what ranks hold with {}")
+        }
+
+    def timed(self, cuts: Iterable[HybridConfig]) -> dict[str, MeasuredStep]:
+        """name -> the step that was measured, with its plan."""
+        runs = self.steps({pictures.cut_name(cut): cut for cut in cuts})
+        return {name: small.measured(run, self.links) for name, run in runs.items()}
+
+
+def nine_cuts() -> list[HybridConfig]:
+    """Nine plans on eight ranks: each axis alone, two of them, all three; two schedules; three ways to share state."""
+    by = functools.partial(small.cut, 8)
+    tight: dict[str, Any] = {"tp": 2, "pp": 4, "microbatches": 8}
+    return [
+        by(), by(tp=2, data="zero1"), by(tp=2, microbatches=2, data="fsdp"), by(pp=2, microbatches=4),
+        by(tp=2, pp=2, microbatches=4), by(tp=2, cp=2), by(tp=4, microbatches=2, sequence_parallel=False),
+        by(**tight), by(**tight, schedule="zb_h2"),
+    ]  # fmt: skip
+
+
+def fitted(timed: Mapping[str, MeasuredStep], seen: Iterable[str]) -> Calibration:
+    """Two figures, of the kernels and of the links between nodes, fitted to the plans of these names."""
+    ignorant = planner.Efficiency(0.3, 1.0, 1.0, 1.0, 0.3, overlaps=small.OVERLAPS)
+    return planner.calibrated([timed[name] for name in seen], ["products", "across"], start=ignorant)
+
+
+def gpt3(t: int, p: int, d: int, microbatches: int, sharding: str = "plain") -> Estimate:
+    """What the planner says of GPT-3 on t x p x d H100s."""
+    plan = Plan(t, p, data=d, microbatches=microbatches, sharding=sharding)
+    return planner.estimate(GPT3, planner.h100_cluster(t * p * d), plan)
+
+
+class Job:
+    """A model to be trained on H100s, with a batch: what a search asks of each cut, with ZeRO-1 and `selective`.
+
+    fits, seconds: of a cut (t, p, d).
+    """
+
+    def __init__(self, model: str, gpus: int, batch: int) -> None:
+        self.model, self.gpus, self.batch = MODELS[model], gpus, batch
+        self.heads, self.layers = self.model.heads, self.model.layers
+        self._cluster = planner.h100_cluster(gpus)
+        self.of = functools.cache(self._of)
+
+    def _of(self, t: int, p: int, d: int) -> Estimate:
+        plan = Plan(t, p, data=d, microbatches=self.batch // d, sharding="zero1", recompute="selective")
+        return planner.estimate(self.model, self._cluster, plan)
+
+    def fits(self, t: int, p: int, d: int) -> bool:
+        return self.batch % d == 0 and self.of(t, p, d).fits
+
+    def seconds(self, t: int, p: int, d: int) -> float:
+        return self.of(t, p, d).seconds
+
+    @functools.cached_property
+    def found(self) -> Search:
+        """The planner's search over everything that it may vary."""
+        return planner.search(self.model, self._cluster, self.batch)
+
+
+def four_proposals() -> dict[str, Estimate]:
+    """120 billion parameters on 16 nodes of H100s, a batch of 128: three strategies alone, and all together."""
+    model, cluster = planner.Model("120B", layers=96, hidden=10_240, heads=128), planner.h100_cluster(128)
+    stages = planner.Space(tensor_limit=1, context_limit=1, sharding=("zero1",))
+    shards = planner.Space(tensor_limit=1, context_limit=1, pipeline_limit=1)
+    return {
+        "tensor over all": planner.estimate(model, cluster, Plan(128, microbatches=128, recompute="full")),
+        "pipeline, ZeRO-1": planner.search(model, cluster, 128, stages).winner,
+        "sharding alone": planner.search(model, cluster, 128, shards).winner,
+        "all axes": planner.search(model, cluster, 128).winner,
+    }
+
+
+TRILLION = planner.MEGATRON_2021[-1].model
+
+
+def best_by_domain(*domains: int) -> dict[int, Estimate]:
+    """domain -> the best plan for a trillion parameters on 2,048 B200s, so many of them on one fast network."""
+    space = planner.Space((1, 2), ("one_f_one_b", "interleaved"), ("zero1", "zero3"))
+    return {n: planner.search(TRILLION, planner.b200_cluster(2048, n), 2048, space, keep=1).winner for n in domains}
+
+
+def widest(domain: int) -> Estimate:
+    """The same job with tensor parallelism over the whole domain, and 32 stages."""
+    plan = Plan(domain, 32, data=2048 // (32 * domain), microbatches=32 * domain, sharding="zero1")
+    return planner.estimate(TRILLION, planner.b200_cluster(2048, domain), plan)
