@@ -39,6 +39,13 @@ def loss(net: nn.Module, batch: Batch) -> Tensor:
     return next_token_loss(net(inputs), targets)
 
 
+def gradient(group: Group, net: nn.Module, batch: Batch) -> None:
+    """Put that of the batch into the parameters, in `STEP` seconds of the virtual clock."""
+    net.zero_grad()
+    loss(net, batch).backward()
+    group.compute(STEP)
+
+
 def read(net: nn.Module) -> Tensor:
     """All weights as one flat tensor of their own."""
     return parameters_to_vector(net.parameters()).detach()

@@ -132,11 +132,11 @@ def ways(world_size: int, with_feedback: Rule, mix_once: Callable[..., Tensor]) 
     """Every method of the contest: a hook of `DataParallel`, None, `Rated`, `Local` or `Gossip`."""
     return {
         "whole gradients": None,
-        "signs, feedback": Feedback(with_feedback, ScaledSign()),
+        "signs with feedback": Feedback(with_feedback, ScaledSign()),
         "majority vote": Rated(MajorityVote(), VOTED),
         "top-k 1%": Feedback(with_feedback, TopK(0.01)),
         "PowerSGD rank 2": PowerSGD(2),
-        "local SGD, H = 4": Local(4),
+        "local SGD with H = 4": Local(4),
         "gossip on a ring": Gossip(graphs.ring(world_size), mix_once),
     }
 

@@ -12,7 +12,7 @@ from labkit.chapters.c08_loose_synchrony.methods import Race
 from labkit.chapters.c08_loose_synchrony.task import LATE, Served
 
 Points = Sequence[Sequence[float]]
-SMALL = ("signs, feedback", "majority vote", "top-k 1%", "PowerSGD rank 2", "local SGD, H = 4")  # messages
+SMALL = ("signs with feedback", "majority vote", "top-k 1%", "PowerSGD rank 2", "local SGD with H = 4")  # messages
 
 
 def pace(runs: Mapping[str, Mapping[str, Served]], answered: Callable[..., Any], s: int) -> Conclusion:
@@ -129,8 +129,10 @@ def links(race: Race) -> Conclusion:
         {"0 < power < 0.95": "PowerSGD pays too, since it adds up one factor after the other.", "True": ""},
         {"gossip > 1.05 and far != 'gossip on a ring'": "Gossip gains, because its round is a single exchange with the "
          "neighbours.", "True": ""},
-        "\n\n**No link.** If messages cost nothing, the best method would be {c:.2f} times as fast.",
-        {"c < 1.15": "There is little to gain then, so you keep whole gradients, which need no tuning.",
+        {"c < 1.005": "\n\n**No link.** If messages cost nothing, no method would be faster than whole gradients.",
+         "True": "\n\n**No link.** If messages cost nothing, the best method would be {c:.2f} times as fast."},
+        {"c < 1.005": "So you keep them, which need no tuning.",
+         "c < 1.15": "There is little to gain then, so you keep whole gradients, which need no tuning.",
          "quick == 'majority vote'": "That is the vote, which has a rate of its own, so this may be the rate.",
          "True": "That is a difference in steps, and three seeds are too few to believe it."},
         {"missing > 0.5": "\n\nWith so few steps most methods did not come to the target, so do not choose by this "
@@ -140,7 +142,7 @@ def links(race: Race) -> Conclusion:
         gossip=race.gain("far link", "gossip on a ring"), one=race.seconds(best), base=race.seconds(whole),
         vote=1e3 * race.far.get("majority vote", 0.0), whole_ms=1e3 * race.far.get(whole, 0.0),
         first=min(narrow[whole]),
-        rounds=far in ("local SGD, H = 4", "gossip on a ring"), few=[name for name in SMALL if name in narrow],
+        rounds=far in ("local SGD with H = 4", "gossip on a ring"), few=[name for name in SMALL if name in narrow],
         slowest=max((max(narrow[name]) for name in SMALL if name in narrow), default=0.0),
         missing=sum(name not in narrow for name in reached) / len(reached),
         late="; ".join(name for name in reached if name not in narrow),
