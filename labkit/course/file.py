@@ -84,6 +84,7 @@ class Chapter:
     weight: int
     assistant: int
     opening: str = ""  # what the first screen asks, in Markdown
+    sittings: str = ""  # how the minutes are best divided, in a sentence
 
     @property
     def written(self) -> bool:

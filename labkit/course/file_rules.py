@@ -40,7 +40,7 @@ def _check_fields(place: int, row: dict[str, Any]) -> None:
             raise CourseError(f"{where} has no {name!r}: every chapter states it")
         if not isinstance(row[name], kind):
             raise CourseError(f"{where}: {name!r} is {row[name]!r}; it must be a {kind.__name__}")
-    for name in row.keys() - _FIELDS.keys() - {"opening"}:
+    for name in row.keys() - _FIELDS.keys() - {"opening", "sittings"}:
         raise CourseError(f"{where} has {name!r}, which is no field{did_you_mean(name, _FIELDS)}")
 
 

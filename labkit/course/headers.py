@@ -47,6 +47,8 @@ def prerequisites(course: Course, chapter: Chapter) -> str:
 def duration(chapter: Chapter) -> str:
     """How long it takes, in one or two sentences."""
     sentences = [f"about {chapter.core_minutes} minutes to read and run."]
+    if chapter.sittings:
+        sentences.append(chapter.sittings)
     if chapter.optional:
         numbers = listed([str(section.number) for section in chapter.optional])
         one = len(chapter.optional) == 1

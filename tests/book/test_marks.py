@@ -52,6 +52,12 @@ def test_source_leaves_out_decorators_and_docstrings_as_asked() -> None:
     assert source(decorated).name == "plain"  # what it wraps
 
 
+def test_source_shows_one_statement_of_a_function() -> None:
+    assert source(noisy, only="return").code == "return x"
+    with pytest.raises(ValueError, match="no statement of noisy begins with 'while'"):
+        source(noisy, only="while")
+
+
 def test_source_of_labkit_is_named_from_the_package_on() -> None:
     assert source(Table.text).where == "labkit/book/drawing/tables.py: Table.text"
     module = source(tables)

@@ -54,9 +54,11 @@ class Source:
         return f'<figure style="margin:0"><figcaption><small>{self.where}</small></figcaption>{code}</figure>'
 
 
-def source(fn: Callable[..., Any] | ModuleType, *, decorators: bool = False, docstring: bool = True) -> Source:
+def source(
+    fn: Callable[..., Any] | ModuleType, *, decorators: bool = False, docstring: bool = True, only: str = ""
+) -> Source:
     """The lines of `fn`, without decorators (unless asked for), and without its docstring if that is not wanted; or the
-    whole file of a module."""
+    whole file of a module. only: the first statement in it that begins so, such as a loop, without the rest."""
     if isinstance(fn, ModuleType):
         return Source(WHOLE, _file(fn), inspect.getsource(fn).rstrip())
     inner = inspect.unwrap(fn)
@@ -65,7 +67,13 @@ def source(fn: Callable[..., Any] | ModuleType, *, decorators: bool = False, doc
     except (OSError, TypeError) as error:
         raise ValueError(f"the source of {fn!r} is not available: show a function written in Python") from error
     tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
-    if isinstance(tree, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+    if only:
+        parts = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+        part = next((s for s in parts if lines[s.lineno - 1].strip().startswith(only)), None)
+        if part is None:
+            raise ValueError(f"no statement of {inner.__qualname__} begins with {only!r}")
+        lines = lines[part.lineno - 1 : part.end_lineno]
+    elif isinstance(tree, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         if not docstring and ast.get_docstring(tree, clean=False) is not None and len(tree.body) > 1:
             told = tree.body[0]
             del lines[told.lineno - 1 : told.end_lineno]

@@ -43,9 +43,10 @@ def whose(function: Callable[..., object]) -> str:
     return "the book's" if function.__module__.startswith("labkit.chapters.") else "your"
 
 
-def around(written: Callable[..., object], code: Any) -> Source | None:
-    """The book's code around what the reader has written, once that is right: it would give the answer away before."""
-    return source(code) if whose(written) == "your" else None
+def around(written: Callable[..., object], code: Any, only: str = "") -> Source | None:
+    """The book's code around what the reader has written, once that is right: it would give the answer away before.
+    only: the statement of it that begins so."""
+    return source(code, only=only) if whose(written) == "your" else None
 
 
 def conclude(*sentences: str | Mapping[str, str], **numbers: object) -> Conclusion:

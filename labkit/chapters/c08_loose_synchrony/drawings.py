@@ -212,11 +212,13 @@ def _network(svg: Svg, w: Tensor, cx: float, cy: float, far: float, radius: floa
         svg.text(x, y + 4, str(r), 11, "middle", on_colour=True)
 
 
-def rounds(held: Sequence[Sequence[float]], name: str, rate: float) -> book.Player:
-    """A number on each rank, round by round: held[k][r] after k rounds, as the ranks had them."""
+def rounds(run: Any, name: str) -> book.Player:
+    """A number on each rank, round by round: each rank returned what it had, round by round."""
+    held = [[float(x) for x in row] for row in zip(*run.results, strict=True)]
     n, title = len(held[0]), f"Averages along a graph: {name}"
     mean, low, high = sum(held[0]) / n, min(held[0]), max(held[0])
     w, frames, rows = graph(name, n), [], []
+    rate = graphs.mixing_rate(w)
     apart = [math.sqrt(sum((x - mean) ** 2 for x in row) / n) for row in held]
     for k, row in enumerate(held):
         said = f"After {k} rounds the consensus distance is {apart[k]:.3g}; the mean is {sum(row) / n:.3g}."

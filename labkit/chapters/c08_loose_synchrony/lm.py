@@ -1,14 +1,16 @@
-"""What section 3 of chapter 8 trains: a small GPT on Python's own documentation, and who looks at its loss when."""
+"""What section 4 of chapter 8 trains: a small GPT on Python's own documentation, and who looks at its loss when."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from labkit import cost
 from labkit.chapters.c08_loose_synchrony.task import now
@@ -20,13 +22,42 @@ CONFIG = GPTConfig(context=16, layers=1, width=32, heads=2)
 BATCH, STEP = 4, 0.01  # texts of a rank; seconds of the virtual clock that a step computes
 
 
-def data(group: Group, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batches of this rank: no two ranks read the same text."""
-    return batches(text().train, BATCH, CONFIG.context, seed, group.rank, group.size)
+Batch = tuple[Tensor, Tensor]
+
+
+def model(seed: int = 0) -> GPT:
+    return GPT(CONFIG, seed)
+
+
+def data(group: Group, seed: int, steps: int) -> Iterator[tuple[int, Batch]]:
+    """(1, batch), (2, batch), ... of this rank: no two ranks read the same text."""
+    return enumerate(islice(batches(text().train, BATCH, CONFIG.context, seed, group.rank, group.size), steps), 1)
+
+
+def loss(net: nn.Module, batch: Batch) -> Tensor:
+    inputs, targets = batch
+    return next_token_loss(net(inputs), targets)
+
+
+def gradient(group: Group, net: nn.Module, batch: Batch) -> None:
+    """Put that of the batch into the parameters, in `STEP` seconds of the virtual clock."""
+    net.zero_grad()
+    loss(net, batch).backward()
+    group.compute(STEP)
+
+
+def read(net: nn.Module) -> Tensor:
+    """All weights as one flat tensor of their own."""
+    return parameters_to_vector(net.parameters()).detach()
+
+
+def write(net: nn.Module, weights: Tensor) -> None:
+    """Put such a tensor into the model; the tensor stays as it is."""
+    vector_to_parameters(weights.clone(), net.parameters())
 
 
 @cache
-def kept_back() -> tuple[Tensor, Tensor]:
+def kept_back() -> Batch:
     return next(batches(text().val, 96, CONFIG.context, 1))
 
 
@@ -48,9 +79,8 @@ class Watch:
         """To be called after each step."""
         self.steps += 1
         if self.steps % self.often == 0 and self.group.rank == 0:
-            inputs, targets = kept_back()
-            loss = next_token_loss(self.model(inputs), targets).item()
-            self.curve.append((1e3 * (now(self.group) - self.began), loss))
+            at = 1e3 * (now(self.group) - self.began)
+            self.curve.append((at, loss(self.model, kept_back()).item()))
 
     def __reduce__(self) -> Any:
         """Only what was seen goes back to the notebook."""
@@ -62,6 +92,9 @@ class Seen:
     curve: list[tuple[float, float]]
     steps: int
     seconds: float
+
+    def last(self) -> float:
+        return self.curve[-1][1]
 
 
 def _seen(*parts: Any) -> Seen:
@@ -84,36 +117,27 @@ def told(run: Any, every: int, name: str) -> dict[str, Any]:
 
 
 def sent_in(run: Any) -> int:
-    """Bytes that rank 0 sent in the steps, without what it sends before the first one."""
-    return sum(m.nbytes for m in run.trace.sends if m.src == 0 and m.step == 1)
+    """Bytes that rank 0 sent."""
+    return sum(m.nbytes for m in run.trace.sends if m.src == 0)
 
 
 Rule = Callable[[Tensor, Tensor, Tensor, float, float], tuple[Tensor, Tensor]]
 
 
-class _Outer(torch.optim.Optimizer):
-    """The outer optimizer, by a reader's rule. Its one gradient is where the round began less the mean."""
-
-    def __init__(self, parameters: list[nn.Parameter], rule: Rule, lr: float, momentum: float) -> None:
-        super().__init__(parameters, {})
-        self.rule, self.lr, self.momentum = rule, lr, momentum
-        self.velocity = torch.zeros_like(parameters[0])
-
-    @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        (begun,) = self.param_groups[0]["params"]
-        mean = begun - begun.grad
-        new, self.velocity = self.rule(begun.detach().clone(), mean, self.velocity, self.lr, self.momentum)
-        begun.copy_(new)
-
-
-@dataclass(frozen=True)
+@dataclass
 class Outer:
-    """Makes an outer optimizer of a rule such as `outer_step`. The paper has 0.7 and 0.9, for hundreds of rounds."""
+    """What becomes of the average: the step of a rule such as `outer_step`, with its velocity from round to round.
+
+    The paper has a rate of 0.7 and a momentum of 0.9, for hundreds of rounds.
+    """
 
     rule: Rule
     lr: float = 1.0
     momentum: float = 0.5
+    velocity: Tensor | None = None
 
-    def __call__(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        return _Outer(parameters, self.rule, self.lr, self.momentum)
+    def __call__(self, begun: Tensor, mean: Tensor) -> Tensor:
+        """The weights that the next round begins with."""
+        velocity = torch.zeros_like(begun) if self.velocity is None else self.velocity
+        new, self.velocity = self.rule(begun, mean, velocity, self.lr, self.momentum)
+        return new

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from labkit import cost
+from labkit import book, cost
+from labkit.chapters.c08_loose_synchrony.drawings import valley as valley_loss
 from labkit.chapters.c08_loose_synchrony.task import now
 from labkit.data import digits, image_batches
 from labkit.data.images import Images
@@ -23,7 +24,7 @@ from labkit.models.threads import one_thread
 from labkit.optim.compression import DGC, Compressed, MajorityVote, PowerSGD, Quantize, ScaledSign, TopK
 from labkit.optim.compression.compressors import Compressor
 from labkit.optim.compression.payload import nbytes
-from labkit.optim.synchrony import ADPSGD, GossipSGD, LocalSGD, graphs
+from labkit.optim.synchrony import ADPSGD, GossipSGD, LocalSGD, graphs, mix
 from labkit.parallel import DataParallel
 from labkit.wire import Group
 
@@ -31,7 +32,6 @@ WIDTHS, BATCH, RATE, STEP = (64, 64, 10), 8, 0.4, 0.001  # STEP: seconds that a 
 VOTED = 0.015  # the rate of a majority vote, which is how far each weight moves in a step
 
 
-Curves = Sequence[list[tuple[float, float]]]  # of each seed (seconds, loss)
 Rule = Callable[[Tensor, Tensor, Callable[[Tensor], Tensor]], tuple[Tensor, Tensor]]
 
 
@@ -54,6 +54,11 @@ class Gossip:
 
     graph: Tensor
     mix: Callable[[Tensor, list[float], Group], Tensor]
+
+
+def mixer(graph: Tensor, mix_once: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A round of averages on a graph: a reader's, or the library's where arrows go one way."""
+    return mix_once if torch.equal(graph, graph.T) else lambda x, row, group: mix(x, graph, group)
 
 
 class Feedback(Compressed):
@@ -89,30 +94,60 @@ def forgetful(gradient: Tensor, residual: Tensor, compress: Callable[[Tensor], T
     return compress(gradient), residual
 
 
-SHARES = {"all": 1.0, "1 in 10": 0.1, "1 in 100": 0.01, "1 in 1000": 0.001}
+SHARES: dict[str, Compressor] = {
+    "1 in 10": TopK(0.1), "1 in 100": TopK(0.01), "1 in 1000": TopK(0.001), "signs": ScaledSign(),
+}  # fmt: skip
+
+
+def sending(what: str, rule: Rule) -> Any:
+    """The method that a workbench calls so. rule: what becomes of the rest, for those that leave it to a reader."""
+    if what in SHARES:
+        return Feedback(rule, SHARES[what])
+    own = {"all": None, "signs, by a vote": Rated(MajorityVote(), VOTED),
+           "QSGD, 4 bits": Compressed(Quantize(7), feedback=False),
+           "DGC, down to 1 in 100": DGC((0.25, 0.06, 0.01), 6, momentum=0.0)}  # fmt: skip
+    return own[what]
+
+
+SENDS = ["all", *SHARES, "signs, by a vote", "QSGD, 4 bits", "DGC, down to 1 in 100"]
+
+
+def each(run: Callable[..., Any], cases: Collection[Any], told: str = "{}") -> dict[Any, Any]:
+    """What `run` returns for each of `cases`, by name; those of a dictionary have names of their own, and are given to
+    `run` (a tuple as its arguments). In a line the reader sees which one is under way."""
+    values = cases if isinstance(cases, Mapping) else {case: case for case in cases}
+    return {name: run(*_arguments(values[name])) for name in book.in_turn(list(values), told)}
+
+
+def three_seeds(run: Callable[..., Any], cases: Mapping[str, Any], seed: int) -> dict[str, list[Any]]:
+    """For each of `cases` what `run(*case, seed)` returns with three seeds, from `seed` on."""
+    return each(lambda *case: [run(*case, seed + k) for k in range(3)], cases, "three trainings: {}")
+
+
+def _arguments(case: Any) -> tuple[Any, ...]:
+    return case if isinstance(case, tuple) else (case,)
 
 
 def ways(world_size: int, with_feedback: Rule, mix_once: Callable[..., Tensor]) -> dict[str, Any]:
     """Every method of the contest: a hook of `DataParallel`, None, `Rated`, `Local` or `Gossip`."""
     return {
         "whole gradients": None,
-        "QSGD, 4 bits": Compressed(Quantize(7), feedback=False),
-        "signs, feedback": Feedback(with_feedback, ScaledSign()),
+        "signs with feedback": Feedback(with_feedback, ScaledSign()),
         "majority vote": Rated(MajorityVote(), VOTED),
         "top-k 1%": Feedback(with_feedback, TopK(0.01)),
-        "DGC, down to 1%": DGC((0.25, 0.06, 0.01), 6, momentum=0.0),
         "PowerSGD rank 2": PowerSGD(2),
-        "local SGD, H = 4": Local(4),
+        "local SGD with H = 4": Local(4),
         "gossip on a ring": Gossip(graphs.ring(world_size), mix_once),
     }
 
 
 def less(run: Any, send: str, rest: str, steps: int) -> dict[str, Any]:
-    """What a workbench shows of a run of top-k."""
+    """What a workbench shows of a run. rest: what becomes of what is not sent, where the reader's rule decides it."""
     found = curve(run)
     n = run.trace.world_size
     return {
-        "name": f"{send}, the rest {rest}", "steps": steps, "seconds": found[-1][0], "computing": STEP * steps,
+        "name": f"{send}, the rest {rest}" if send in SHARES else send,
+        "steps": steps, "seconds": found[-1][0], "computing": STEP * steps,
         "curve": [(4.0 * k, loss) for k, (_, loss) in enumerate(found, 1)], "sent": sent(run, steps),
         "whole": cost.ring_all_reduce_bytes_by_rank(sum(math.prod(s) for s in shapes()), 4, n)[0],
     }  # fmt: skip
@@ -176,25 +211,53 @@ def sent(run: Any, steps: int) -> float:
     return sum(m.nbytes for m in run.trace.sends if m.step == 1) / run.trace.world_size / steps
 
 
-def messages(run: Any, steps: int) -> float:
-    return sum(m.step == 1 for m in run.trace.sends) / run.trace.world_size / steps
-
-
 def when(curve: list[tuple[float, float]], target: float) -> float:
     """Seconds until the loss was first below `target`, or infinity."""
     return next((at for at, loss in curve if loss < target), float("inf"))
 
 
 @dataclass(frozen=True)
+class Tried:
+    """One training of the contest: (seconds, loss) every fourth step, and the bytes that a rank sent in a step."""
+
+    curve: list[tuple[float, float]]
+    nbytes: float
+
+    def last(self) -> float:
+        return self.curve[-1][1]
+
+    def steps_to(self, target: float) -> float:
+        """Steps, counted by four, until the loss was first below `target`, or infinity."""
+        return next((4.0 * k for k, (_, loss) in enumerate(self.curve, 1) if loss < target), math.inf)
+
+
+def tried(run: Any) -> Tried:
+    """What the contest keeps of a run of `train`."""
+    found = curve(run)
+    return Tried(found, sent(run, 4 * len(found)))
+
+
+Contest = Mapping[str, Sequence[Tried]]  # of each method its trainings, by seed
+
+
+@dataclass(frozen=True)
 class Race:
-    """Methods on their way to one loss. reached: seconds on the narrow link, by seed. rows: mean seconds by link, of
-    those that came there with every seed."""
+    """Methods on their way to one loss. reached: seconds on the narrow link, by seed. times: by link and method the
+    seconds with each seed, of those that came there with every seed."""
 
     whole: str
     target: float
     reached: dict[str, list[float]]
-    rows: list[dict[str, Any]]
+    times: dict[str, dict[str, list[float]]]
     far: dict[str, float] = field(default_factory=dict)  # seconds of a step over the far link
+
+    def gain(self, link: str, name: str) -> float:
+        """How many times as fast as whole gradients it is, by the mean times; 0 if it did not come there."""
+        times = self.times[link]
+        return sum(times[self.whole]) / sum(times[name]) if name in times else 0.0
+
+    def best(self, link: str) -> str:
+        return max(self.times[link], key=lambda name: self.gain(link, name))
 
     def seconds(self, name: str) -> float:
         """The mean on the narrow link, or -1 where not all seeds came there."""
@@ -202,28 +265,25 @@ class Race:
         return sum(some) / len(some) if max(some) < float("inf") else -1.0
 
 
-def points(runs: Mapping[str, Sequence[Any]], curves: Mapping[str, Curves], steps: int) -> dict[str, Any]:
-    """By method the bytes that a rank sends in a step, and the losses in the end, one for each seed."""
-    return {name: (sent(runs[name][0], steps), [c[-1][1] for c in some]) for name, some in curves.items()}
-
-
-def race(curves: dict[str, Curves], far: dict[str, float]) -> Race:
+def race(contest: Contest, far: dict[str, float]) -> Race:
     """To the loss that the first method, whole gradients, has on average after two thirds of its steps, or in a short
     run to one that it reaches with every seed.
 
-    curves: on the narrow link, one for each seed. far: seconds of a step over a far link.
+    contest: on the narrow link. far: seconds of a step over a far link.
     """
-    whole = next(iter(curves))
-    target = sum(curve[2 * len(curve) // 3][1] for curve in curves[whole]) / len(curves[whole])
-    target = max(target, 1.001 * max(min(loss for _, loss in curve) for curve in curves[whole]))
-    reached = {name: [when(curve, target) for curve in some] for name, some in curves.items()}
-    rows = []
-    for name, some in reached.items():
-        if max(some) < float("inf"):
-            steps = steps_to(curves[name], target)
-            rows.append({"method": name, "narrow link": sum(some) / len(some), "far link": steps * far[name],
-                         "no link": steps * STEP})  # fmt: skip
-    return Race(whole, target, reached, rows, far)
+    whole = next(iter(contest))
+    base = [one.curve for one in contest[whole]]
+    target = sum(curve[2 * len(curve) // 3][1] for curve in base) / len(base)
+    target = max(target, 1.001 * max(min(loss for _, loss in curve) for curve in base))
+    reached = {name: [when(one.curve, target) for one in some] for name, some in contest.items()}
+    there = [name for name, some in reached.items() if max(some) < math.inf]
+    steps = {name: [one.steps_to(target) for one in contest[name]] for name in there}
+    times = {
+        "narrow link": {name: reached[name] for name in there},
+        "far link": {name: [count * far[name] for count in steps[name]] for name in there},
+        "no link": {name: [count * STEP for count in steps[name]] for name in there},
+    }
+    return Race(whole, target, reached, times, far)
 
 
 def by_ranks(ranks: Sequence[int]) -> dict[str, dict[int, int]]:
@@ -246,11 +306,6 @@ def seconds_each(run: Any, steps: int) -> float:
     """
     points = curve(run)
     return (points[-1][0] - points[0][0]) / (steps - 4)
-
-
-def steps_to(curves: Curves, target: float) -> float:
-    """The mean over the runs of the steps until the loss was first below `target`. They are counted by four."""
-    return sum(4.0 * (1 + next(i for i, (_, loss) in enumerate(c) if loss < target)) for c in curves) / len(curves)
 
 
 def shapes() -> list[tuple[int, ...]]:
@@ -299,6 +354,7 @@ OUTCOMES = [
 ]
 
 
-def outcome(least: float, first: float) -> str:
-    """Which of these a descent was, by the least loss on the way."""
+def outcome(walk: Sequence[Sequence[float]]) -> str:
+    """Which of these a descent of the valley was, by the least loss on the way."""
+    least, first = min(valley_loss(*p) for p in walk), valley_loss(*walk[0])
     return OUTCOMES[1] if least > 0.99 * first else OUTCOMES[0] if least < 1e-3 * first else OUTCOMES[2]

@@ -1,13 +1,17 @@
-"""The workbenches of chapter 8: which controls each of them has, and which pictures it shows."""
+"""The workbenches of chapter 8: which controls each of them has, and which pictures it shows; and the pictures below
+which a sentence stands that depends on the run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from IPython.display import display
+
 from labkit import Link, Network, book
+from labkit.book.reading.conclusions import Conclusion
 from labkit.book.workbenches.bench import View, Workbench
-from labkit.chapters.c08_loose_synchrony import drawings, pictures, task
+from labkit.chapters.c08_loose_synchrony import drawings, methods, pictures, said, task
 
 Run = Callable[..., Any]
 LINKS = {"fast": Link(1e9, 1e-5), "narrow: 4 MB/s": Link(4e6, 1e-4), "far: 20 ms": Link(1e8, 2e-2)}
@@ -53,9 +57,9 @@ def neighbours(gossip: Run) -> Workbench:
 
 
 def less(training: Run) -> Workbench:
-    """Which share of a gradient is sent, and whether the rest is kept."""
+    """What is sent of a gradient, and whether the rest is kept."""
     controls = {
-        "send": choice("numbers sent", ["all", "1 in 10", "1 in 100", "1 in 1000"], "1 in 100"),
+        "send": choice("send", methods.SENDS, "1 in 100"),
         "rest": choice("the rest is", ["kept", "lost"], "kept"),
     }
     views: list[View] = [pictures.less_said, pictures.less_curve]
@@ -65,6 +69,32 @@ def less(training: Run) -> Workbench:
 def link(name: str) -> Network:
     """The link that a workbench calls so."""
     return Network(intra=LINKS[name])
+
+
+def pace(runs: Any, answered: Run, s: int) -> Conclusion:
+    display(pictures.pace(runs))
+    return said.pace(runs, answered, s)
+
+
+def remedies(rated: Any) -> Conclusion:
+    display(pictures.spread(rated, "ASP with one slow worker", "loss in the end"))
+    return said.remedies(rated)
+
+
+def outer(gain: Any, outer_step: Run) -> Conclusion:
+    title = "40 steps with H = 4, with and without an outer step"
+    display(pictures.spread(gain, title, "loss in the end", low=2.0))
+    return said.outer(gain, outer_step)
+
+
+def walks(signs: Any, helped: Any) -> Conclusion:
+    display(drawings.paths({"signs alone": signs, "signs with error feedback": helped}))
+    return said.two_walks(signs, helped)
+
+
+def links(race: methods.Race) -> Conclusion:
+    display(pictures.links(race))
+    return said.links(race)
 
 
 def choice(label: str, options: Any, value: Any) -> Any:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading
-from labkit.book.drawing.style import SERIES
+from labkit.book.drawing.style import ON_COLOUR, SERIES
 from labkit.book.drawing.svg import Svg, text_width
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, seconds_text
 from labkit.chapters.c08_loose_synchrony import drawings
-from labkit.chapters.c08_loose_synchrony.methods import Race
+from labkit.chapters.c08_loose_synchrony.methods import Contest, Race
 from labkit.chapters.c08_loose_synchrony.task import Served
+from labkit.optim.synchrony import graphs
 
 Runs = Mapping[str, Served]
 
@@ -61,19 +64,38 @@ def who_won(runs: Runs) -> str:
 
 
 def ages(runs: Runs) -> book.Figure:
-    """How many updates were how stale, by policy."""
+    """How many gradients were how stale: a strip for each run, with its mean."""
+    title, most, tall = "Staleness: updates that came in between", 12, 46.0
     counts = {name: Counter(served.taus()) for name, served in runs.items()}
-    most = max((max(c) for c in counts.values() if c), default=0)
-    groups = [str(t) for t in range(min(most, 11) + 1)] + (["12 or more"] if most > 11 else [])
-    values = {
-        name: {g: sum(n for t, n in c.items() if (t >= 12 if g == "12 or more" else t == int(g))) for g in groups}
-        for name, c in counts.items()
-    }
-    said = "; ".join(
+    told = "; ".join(
         f"{name}: most often {c.most_common(1)[0][0]}, at most {max(c)}" for name, c in counts.items() if c
     )
-    return book.bars(values, unit="", title="Staleness: updates that came in between", badge="emulated",
-                     sentence=f"Staleness of each gradient. {said}.")  # fmt: skip
+    said = f"Staleness of each gradient. {told[:1].upper()}{told[1:]}."
+    svg, left = Svg(WIDTH, title, said), 126.0
+    y, wide = heading(svg, "emulated", said) + 10, (WIDTH - left - 90) / (most + 1)
+    for (name, count), look in zip(counts.items(), SERIES, strict=False):
+        drawn = Counter({t: sum(n for tau, n in count.items() if min(tau, most) == t) for t in range(most + 1)})
+        y += tall + 26
+        svg.text(left - 10, y - 8, name, 12, "end", bold=True)
+        svg.line(left, y, left + wide * (most + 1), y, faint=True)
+        for tau, n in drawn.items():
+            if n:
+                up, x = tall * n / max(drawn.values()), left + tau * wide
+                svg.rect(x + 3, y - up, wide - 6, up, look.colour, look.hatch, ON_COLOUR, stroke_width=0.7)
+                svg.text(x + wide / 2, y - up - 3, str(n), 10.5, "middle")
+        mean = _mean(runs[name].taus())
+        if count:
+            at = left + (min(mean, most) + 0.5) * wide
+            svg.marker(at, y + 7, "triangle-up", look.colour, 5)
+            svg.text(left + wide * (most + 1) + 8, y - 8, f"mean {mean:.2f}", 11.5)
+    for tau in range(most + 1):
+        svg.text(left + (tau + 0.5) * wide, y + 25, f"{tau}" if tau < most else "12 or more", 11, "middle")
+    svg.text(8, y + 43, "A triangle stands at the mean.", 11)
+    rows: list[Row] = [
+        {"staleness": tau} | {name: count[tau] for name, count in counts.items()}
+        for tau in sorted(set().union(*counts.values()))
+    ]
+    return book.Figure(title, "emulated", said, rows, svg=svg.render(y + 52))
 
 
 def held_up_said(run: Any, s: str) -> str:
@@ -165,9 +187,9 @@ def limits(most: int = 12) -> book.Figure:
     }
     a, b = lines["no momentum"], lines["momentum 0.9"]
     said = (
-        f"On a parabola, if every gradient is 3 updates old, the largest rate is {a[3.0]:.0%} of that with fresh ones. "
-        f"With momentum 0.9 it is {b[3.0]:.0%}, and with fresh gradients {b[0.0]:.0f} times as large (each rate is "
-        "divided by 1 - momentum, to compare the two)."
+        f"Old gradients need a smaller rate. Without momentum, {a[3.0]:.0%} of the largest rate are left at a "
+        f"staleness of 3. With a momentum of 0.9 the line begins at {b[0.0]:.0f}, and at a staleness of 3 it is at "
+        f"{b[3.0]:.2f}. To compare the two lines, each rate is divided by 1 - momentum."
     )
     return book.lines(lines, x="tau, the same for all gradients", y="largest stable rate, fresh SGD = 1",
                       title="How large may the rate be?", badge="simulated", sentence=said, log="y")  # fmt: skip
@@ -196,9 +218,15 @@ def rounds_curve(result: Any) -> book.Figure:
     return losses({result["name"]: result["curve"]}, "milliseconds", "Loss by time")
 
 
+def rounds(runs: Mapping[str, Any]) -> book.Figure:
+    """Several runs of local SGD."""
+    return losses(
+        {name: run.results[0].curve for name, run in runs.items()}, "milliseconds", "64 steps over a far link"
+    )
+
+
 def agreement(measured: Sequence[float], rate: float, name: str, neighbours: str = "") -> book.Figure:
     """How far the ranks are apart, round by round, beside the mixing rate."""
-    formula = [measured[0] * rate**k for k in range(len(measured))]
     left, bound = measured[-1] / measured[0], rate ** (len(measured) - 1)
     said = f"{name[0].upper()}{name[1:]}: after {len(measured) - 1} rounds {left:.1e} of the distance is left. "
     said += (
@@ -207,12 +235,17 @@ def agreement(measured: Sequence[float], rate: float, name: str, neighbours: str
         else f"By the mixing rate, {rate:.3f} a round, at most {bound:.1e} may be."
     )
     said += f" In a round a rank sends its numbers to {neighbours}." if neighbours else ""
-    return book.lines(
-        {"measured": {float(k): v / measured[0] for k, v in enumerate(measured)},
-         "mixing rate to the k": {float(k): v / measured[0] for k, v in enumerate(formula)}},
-        x="round", y="consensus distance, first = 1", title="How fast the ranks agree", sentence=said, log="y",
-        within=(1e-6, 2.0),
-    )  # fmt: skip
+    part = [v / measured[0] for v in measured]
+    lines: dict[str, list[tuple[float, float]]] = {
+        "measured": [(k, v) for k, v in enumerate(part)],
+        "mixing rate to the k": [(k, rate**k) for k in range(len(part))],
+    }
+    if rate < 1e-6:  # what rounding leaves has no place on the axis: the line ends at its foot
+        lines = {"measured: exact after one round": [(0, 1.0), (1, 1e-6)]}
+    figure = book.lines(lines, x="round", y="consensus distance, first = 1", title="How fast the ranks agree",
+                        sentence=said, log="y", within=(1e-6, 2.0))  # fmt: skip
+    rows: list[Row] = [{"round": k, "measured": v, "mixing rate to the k": rate**k} for k, v in enumerate(part)]
+    return replace(figure, rows=rows)
 
 
 def steps_of_ranks(took: Mapping[str, Sequence[float]]) -> book.Figure:
@@ -223,9 +256,12 @@ def steps_of_ranks(took: Mapping[str, Sequence[float]]) -> book.Figure:
                      sentence=f"The last rank is four times as slow. A step takes, {said}.")  # fmt: skip
 
 
-def mixed(run: Any) -> book.Figure:
-    name, rate, apart = run.results[0]
+def mixed(run: Any, name: str) -> book.Figure:
+    """How far apart the numbers of all ranks were after each round: each rank returned its own, round by round."""
+    held = [torch.stack(row) for row in zip(*run.results, strict=True)]
+    apart = [float((x - x.mean(0)).square().sum(1).mean().sqrt()) for x in held]
     w = drawings.graph(name, len(run.results))
+    rate = graphs.mixing_rate(w)
     sent = max(int((w[:, r] > 0).sum()) - 1 for r in range(len(w)))  # a rank hears itself, too
     return agreement(apart, rate, name, f"at most {sent} other{'s' * (sent != 1)}")
 
@@ -265,15 +301,16 @@ def decibel(x: float) -> float:
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
-def trade_off(points: Mapping[str, tuple[float, Sequence[float]]], whole: str) -> book.Figure:
+def trade_off(contest: Contest) -> book.Figure:
     """Communication against convergence: bytes a step and loss after the same steps, a point and a range each."""
     title = "Communication against convergence, your own points"
+    points = {name: (some[0].nbytes, [one.last() for one in some]) for name, some in contest.items()}
     most, least = (f(b for b, _ in points.values()) for f in (max, min))
     every = [v for _, some in points.values() for v in some]
     low, high = min(every) - 0.08 * (max(every) - min(every)), max(every) + 0.08 * (max(every) - min(every))
-    few = min(points, key=lambda n: points[n][0])
+    few, whole = min(points, key=lambda n: points[n][0]), next(iter(points))
     said = (
-        f"Left: fewer bytes; down: a lower loss, over {len(points[whole][1])} seeds. {few} sends "
+        f"Left: fewer bytes; down: a lower loss, over {len(points[whole][1])} seeds. {few[0].upper()}{few[1:]} sends "
         f"{bytes_text(points[few][0])} a step, {whole} {bytes_text(points[whole][0])}."
     )
     svg = Svg(WIDTH, title, said)
@@ -298,18 +335,22 @@ def trade_off(points: Mapping[str, tuple[float, Sequence[float]]], whole: str) -
     svg.text(left - 50, top - 4, "loss", 11.5)
     marks: list[tuple[str, float, float]] = []
     taken: list[Box] = []  # by marks, lines and names
-    for k, (name, (b, some)) in enumerate(points.items()):
-        look, shape = SERIES[k % 8], SERIES[(k + 3 * (k // 8)) % 8].marker  # a ninth has a marker of its own
+    for look, (name, (b, some)) in zip(SERIES, points.items(), strict=False):
         (x, y), (_, y1), (_, y2) = place(b, _mean(some)), place(b, min(some)), place(b, max(some))
         while any(abs(x - other) < 6 for _, other, _ in marks):
             x += 3  # two lines at one place would be one
         svg.line(x, y1, x, y2, width=2.5, colour=look.colour)
-        svg.marker(x, y, shape, look.colour, 6)
+        svg.marker(x, y, look.marker, look.colour, 6)
         taken += [(x - 7, y - 7, x + 7, y + 7), (x - 3, y2, x + 3, y1)]
         marks.append((name, x, y))
-    for name, x, y in marks:
-        box = _room(x, y, 1.08 * text_width(name, 12), taken, (left, top, left + wide, top + tall))
+    for look, (name, x, y) in zip(SERIES, marks, strict=False):
+        long = 1.08 * text_width(name, 12)
+        box = _room(x, y, long, taken, (left, top, left + wide, top + tall))
         taken.append(box)
+        near, middle = box[0] - 2 if box[0] > x else box[0] + long + 2, box[3] - 7
+        if abs(middle - y) > 8:  # not beside its mark: a line leads there
+            svg.line(x, y, near, middle, width=1.2, colour=look.colour)
+            svg.marker(x, y, look.marker, look.colour, 6)
         svg.text(box[0], box[3] - 3, name, 12, bold=True)
     rows: list[Row] = [
         {"method": name, "bytes a step": round(b), "loss": _mean(some), "least": min(some), "most": max(some)}
@@ -334,16 +375,43 @@ def _room(x: float, y: float, wide: float, taken: Sequence[Box], frame: Box) -> 
 
 
 def links(race: Race) -> book.Figure:
-    """How many times as fast as whole gradients each method comes to the same loss, by link."""
-    rows = race.rows
-    links = [key for key in rows[0] if key != "method"]
-    base = next(row for row in rows if row["method"] == race.whole)
-    values = {link: {row["method"]: round(base[link] / row[link], 1) for row in rows} for link in links}
-    best = {link: max(of, key=lambda name, of=of: of[name]) for link, of in values.items()}  # type: ignore[misc]
-    said = "; ".join(f"{link}: {best[link]}, {of[best[link]]:.1f} times as fast" for link, of in values.items())
-    title = f"To a loss of {race.target:.2f}: how many times as fast?"
-    return book.bars(values, unit="", title=title, badge="emulated",
-                     sentence=f"Fastest by {said}.")  # fmt: skip
+    """How many times as fast as whole gradients each method comes to the same loss: by link, the fastest first."""
+    best = {link: race.best(link) for link in race.times}
+    told = "; ".join(f"{link}: {name}, {race.gain(link, name):.1f} times as fast" for link, name in best.items())
+    title, said = f"To a loss of {race.target:.2f}: how many times as fast?", f"Fastest by {told}."
+    svg, left, right, lane = Svg(WIDTH, title, said), 96.0, 150.0, 17.0
+    y = heading(svg, "emulated", said) + 6
+    base = {link: _mean(some[race.whole]) for link, some in race.times.items()}
+    speed = {
+        link: {name: [base[link] / t for t in some] for name, some in of.items()} for link, of in race.times.items()
+    }
+    every = [v for of in speed.values() for some in of.values() for v in some]
+    low, high = decibel(min(0.5, *every)) - 0.05, decibel(max(2.0, *every)) + 0.05
+    top, looks = y, dict(zip(race.reached, SERIES, strict=False))
+
+    def place(v: float) -> float:
+        return left + (WIDTH - left - right) * (decibel(v) - low) / (high - low)
+
+    for link, of in speed.items():
+        y += 10
+        svg.text(left - 12, y + 13, link, 12, "end", bold=True)
+        for name in sorted(of, key=lambda name, link=link: -race.gain(link, name)):  # type: ignore[misc]
+            look, x, ends = looks[name], place(race.gain(link, name)), [place(v) for v in of[name]]
+            svg.line(min(ends), y + 9, max(ends), y + 9, width=3, colour=look.colour)
+            svg.marker(x, y + 9, look.marker, look.colour, 5)
+            svg.text(max(*ends, x) + 9, y + 13, f"{name} {race.gain(link, name):.1f}", 11)
+            y += lane
+        y += 6
+        svg.line(8, y, WIDTH - 8, y, faint=True)
+    for v in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0):
+        if low <= decibel(v) <= high:
+            svg.line(place(v), top, place(v), y, faint=v != 1.0, dash="" if v != 1.0 else "5 4")
+            svg.text(place(v), y + 15, f"{v:g}", 11, "middle")
+    svg.text(left, y + 32, "times as fast as whole gradients (logarithmic): the mean, and a line over three seeds", 11)
+    rows: list[Row] = [
+        {"method": name} | {link: round(race.gain(link, name), 2) for link in speed} for name in speed["no link"]
+    ]
+    return book.Figure(title, "emulated", said, rows, svg=svg.render(y + 42))
 
 
 def _mean(values: Iterable[float]) -> float:

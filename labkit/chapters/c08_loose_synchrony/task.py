@@ -20,7 +20,7 @@ from labkit.data import digits, image_batches
 from labkit.data.images import Images
 from labkit.models import MLP, MLPConfig
 from labkit.optim.compression.counterexample import gradient as valley  # noqa: F401
-from labkit.optim.synchrony import ASP, BSP, SSP, Policy
+from labkit.optim.synchrony import ASP, BSP, SSP, Policy, by_root
 from labkit.parallel.server import Server, Update
 from labkit.parallel.server.server import full_rate
 from labkit.wire import Group
@@ -35,6 +35,15 @@ BILLS = [
     ("64 workers, SSP", 64, 2_100, 0.25),
 ]
 LATE = ["nobody", "now and then", "always the same"]
+
+
+def options(world_size: int, transport: str, steps: int) -> dict[str, str]:
+    """How the chapter launches its ranks. Refuses parameters for which its pictures and trainings were not made."""
+    if not 2 <= world_size <= 7:
+        raise ValueError(f"world_size={world_size}: the pictures have room for 2 to 7 ranks")
+    if steps < 12:
+        raise ValueError(f"steps={steps}: with fewer than 12 nothing is learned")
+    return {"transport": transport, "clock": "virtual"}
 
 
 @cache
@@ -159,11 +168,6 @@ class Served:
         last = {round(1e3 * at, 6): loss for at, loss in zip(self.at, self.losses, strict=True)}
         return sorted(last.items())
 
-    def when(self, target: float) -> float:
-        """Seconds until the loss, as a mean over 5 updates, was first below `target`; infinity if it never was."""
-        mean = [sum(self.losses[max(0, i - 4) : i + 1]) / min(5, i + 1) for i in range(len(self.losses))]
-        return next((at for at, x in zip(self.at, mean, strict=True) if x < target), float("inf"))
-
 
 def serve(
     weights: Tensor, group: Group, policy: Policy, rate: float = RATE, momentum: float = 0.0,
@@ -201,6 +205,39 @@ def serve_any(weights: Tensor, group: Group, policy: Policy) -> list[Update]:
 def each(run: Callable[[str], Served]) -> dict[str, Served]:
     """What `run` returns for each of the three policies, by name."""
     return {name: run(name) for name in ("BSP", "SSP", "ASP")}
+
+
+def served(world: Any, fn: Callable[..., Any], *args: Any, **named: Any) -> Served:
+    """What the server saw in one run of `fn(group, *args, **named)`."""
+    run = world.run(partial(fn, **named), *args)
+    seen: Served = run.results[0]
+    return seen
+
+
+@dataclass(frozen=True)
+class Always:
+    """One factor of the rate for all gradients, whatever their staleness."""
+
+    factor: float
+
+    def __call__(self, tau: int) -> float:
+        return self.factor
+
+
+def as_small(seen: Served) -> Always:
+    """The factor that the root rule has on average over the gradients of this run."""
+    taus = seen.taus()
+    return Always(sum(map(by_root, taus)) / len(taus))
+
+
+def rumour(group: Group) -> Tensor:
+    """What a rank has before the first round: rank 0 a number, and all others 0. Their mean is 1."""
+    return torch.tensor([float(group.size) if group.rank == 0 else 0.0])
+
+
+def noise(group: Group) -> Tensor:
+    """A thousand random numbers, others on each rank."""
+    return torch.randn(1000, generator=torch.Generator().manual_seed(group.rank))
 
 
 def bills() -> list[dict[str, Any]]:
