@@ -76,15 +76,20 @@ def _name(name: str, names: Mapping[str, Any], home: str, imports: set[str], par
     elif isinstance(value, FunctionType | type):
         imports.add(_import(value, name))
     elif isinstance(value, partial) and isinstance(value.func, FunctionType):
-        imports |= {"from functools import partial", *_types([*value.args, *value.keywords.values()])}
-        called = value.func.__name__
-        if value.func.__module__ == home:
-            _add(value.func, imports, parts)
-        else:
-            called = f"{_room(value.func)}.{called}"
-            imports.add(f"import {_room(value.func)}")
-        given = [*map(written, value.args), *(f"{key}={written(one)}" for key, one in value.keywords.items())]
-        parts[name] = f"{name} = partial({', '.join([called, *given])})"
+        held = [*value.args, *value.keywords.values()]
+        imports |= {"from functools import partial", *_types(held)}
+
+        def given(one: Any) -> str:
+            if not isinstance(one, FunctionType):
+                return written(one)
+            if one.__module__ == home:
+                _add(one, imports, parts)
+                return one.__name__
+            imports.add(f"import {_room(one)}")
+            return f"{_room(one)}.{one.__name__}"
+
+        named = (f"{key}={given(one)}" for key, one in value.keywords.items())
+        parts[name] = f"{name} = partial({', '.join([given(value.func), *map(given, value.args), *named])})"
     elif (type(value) in PLAIN or dataclasses.is_dataclass(value)) and _is_code(written(value)):
         imports |= set(_types(value))
         parts[name] = f"{name} = {written(value)}"
