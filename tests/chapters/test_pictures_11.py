@@ -10,7 +10,7 @@ import pytest
 import labkit
 from labkit import cost
 from labkit.book import open_chapter
-from labkit.chapters.c11_context_parallelism import panels, pictures, triangle
+from labkit.chapters.c11_context_parallelism import drawings, panels, pictures, triangle
 from labkit.chapters.c11_context_parallelism.attention import drawn
 from labkit.cost.planner import H100, MODELS
 from labkit.parallel import ContextParallel
@@ -65,11 +65,16 @@ def test_the_run_lies_on_the_curve_of_its_way_and_no_curve_goes_where_the_run_is
     assert rows[8]["ring, formula"] > rows[2]["ring, formula"]
 
 
-def test_losses_that_are_equal_have_a_place_on_a_scale_of_powers_of_ten() -> None:
-    figure = pictures.losses([3.0, 2.0], {"apart": [3.0, 2.01]})
-    assert [row["apart"] for row in figure.rows] == pytest.approx([1e-8, 0.01])
-    assert figure.spec["layout"]["yaxis"]["type"] == "log" and "drawn at 1e-08" in figure.sentence
-    assert "apart: at most 1.0e-02 away, and 0.0e+00 in the first step" in figure.sentence
+def test_positions_that_nobody_looks_up_are_named() -> None:
+    drawn = drawings.looked_up(4, 16, 5.6, 5.7)
+    assert "positions 0 to 15 are looked up 4 times, the others never" in drawn.sentence
+    assert drawn.svg.count(": never<") == 3 and drawn.svg.count(", 4 times<") == 1
+
+
+def test_on_the_way_back_blocks_move_a_step_less_than_their_gradients() -> None:
+    for n in (2, 4):
+        last = drawings.way_back(n).still.rows[-1]
+        assert last == {"step": n, "shares in each gradient": n, "blocks have moved": n - 1, "gradients have moved": n}
 
 
 def test_the_ring_sends_less_on_few_ranks_and_ulysses_on_many_as_the_page_says() -> None:
@@ -118,8 +123,8 @@ def test_the_million_tokens_of_the_beginning_are_computed_at_the_end() -> None:
         f"{inputs / 1e9:.0f} GB of activations",
         f"keeps {inputs / 8e9:.0f} GB of the inputs of layers",
         f"has {tokens // 8:,} tokens",
-        f"{near:,.0f} tokens hide",
-        f"and {far:,.0f} behind the network",
+        f"{near:,.0f} tokens are enough",
+        f"and {far:,.0f} if they go over the network",
     ):
         assert said in TEXT, said  # fmt: skip
 

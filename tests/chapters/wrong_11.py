@@ -87,6 +87,7 @@ WRONG = {
         ring("READ\n        PASS", rounds="n - 1"): "`out` is still 0",
         ring("PASS\n        READ"): "Read first, then pass on",
         ring("READ\n        PASS", owner="(me + i) % n"): "with the positions of other owners",
+        ring("READ\n        PASS").replace("kv[0], kv[1]", "kv[1], kv[0]"): "keys and values have changed places",
         ring("READ\n        PASS", owner="me"): "each was read as if it were its own",
         ring("READ\n        PASS", send="n > 1"): "does the last round send a block that nobody reads?",
         ring("READ\n        PASS", send="True"): "A single rank has nobody to exchange with",
@@ -111,6 +112,17 @@ WRONG = {
         "def zigzag(rank, size, length):\n    pass": "you returned NoneType for rank 0",
         "def zigzag(rank, size, length):\n    return torch.arange(length).chunk(size)[rank]": "rank 0 only",
         "def zigzag(rank, size, length):\n    return torch.arange(rank, length, size)": "the striped positions",
+        """
+        def zigzag(rank, size, length):
+            c = torch.arange(length).tensor_split(size)
+            return torch.cat((c[rank], c[-1 - rank]))
+        """: "cut the text into n chunks",
+        """
+        def zigzag(rank, size, length):
+            few = length // (2 * size)
+            other = 2 * size - 1 - rank
+            return torch.cat((torch.arange(rank * few, (rank + 1) * few), torch.arange(other * few, (other + 1) * few)))
+        """: "your chunks leave the rest out",
         "def zigzag(rank, size, length):\n    return torch.arange(length).tensor_split(2 * size)[rank]": "no rank has",
         """
         def zigzag(rank, size, length):
@@ -151,6 +163,8 @@ WRONG = {
         part("logits = model(inputs, context.positions[context.group.rank])", "next_token_loss(logits, targets)"): (
             "take them as they are, without an index"
         ),
+        part(AT, "logits"): "as the logits are; give them to `next_token_loss`",
+        part(AT, "next_token_loss(logits, targets) / context.weight"): "so multiply by it",
         part(AT, "targets.shape[1] * next_token_loss(logits, targets)"): "is the sum over this part",
         part(AT, "next_token_loss(logits, targets) / context.group.size"): "they have different lengths",
         part(AT, "2 * context.weight * next_token_loss(logits, targets)"): "add up to",

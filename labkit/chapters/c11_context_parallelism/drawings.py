@@ -153,7 +153,26 @@ def around(run: Any) -> book.Player:
     return book.play(frames, title=title, badge=run.trace.badge, rows=rows, still=min(1, len(holds) - 1))
 
 
-def _circle(title: str, said: str, holds: Sequence[Sequence[int]], i: int, badge: str) -> str:
+def way_back(n: int) -> book.Player:
+    """The backward pass: blocks go around once more, and behind each one its gradient, which every rank adds to."""
+    title, frames, rows = "The way back", [], []
+    for i in range(n + 1):
+        holds = [[(r - j) % n for r in range(n)] for j in range(i + 1)]
+        last = n - 1
+        if i < n:
+            said = f"Round {i}: rank 0 has block {holds[i][0]}, and has added its share to the gradient of that block, "
+            said += f"which has {i + 1} of {n} shares now. "
+            said += "Block and gradient move on." if i < last else "Only the gradient moves on: a step is left to home."
+        else:
+            said = f"Each gradient is home, at the owner of its block, with the shares of all {n} ranks."
+        frames.append((_circle(title, said, holds, i, "simulated", back=True), said))
+        rows.append({"step": i, "shares in each gradient": min(i + 1, n), "blocks have moved": min(i, last),
+                     "gradients have moved": i})  # fmt: skip
+    return book.play(frames, title=title, badge="simulated", rows=rows, still=min(1, n))
+
+
+def _circle(title: str, said: str, holds: Sequence[Sequence[int]], i: int, badge: str, back: bool = False) -> str:
+    """back: the chips are a block and its gradient, and the small boxes the ranks that have added to the gradient."""
     n = len(holds[0])
     svg = Svg(WIDTH, title, said)
     top = heading(svg, badge, said)
@@ -162,30 +181,39 @@ def _circle(title: str, said: str, holds: Sequence[Sequence[int]], i: int, badge
     place = [
         (cx + 1.9 * far * math.sin(2 * math.pi * r / n), cy - far * math.cos(2 * math.pi * r / n)) for r in range(n)
     ]
-    if i + 1 < len(holds):
+    if i < n if back else i + 1 < len(holds):
         for r in range(n):
             (x1, y1), (x2, y2) = place[r], place[(r + 1) % n]
             _arrow(svg, x1, y1, x2, y2, box)
     for r, (x, y) in enumerate(place):
         look, block = SERIES[r % 8], holds[i][r]
-        kept = SERIES[block % 8]
+        kept, home = SERIES[block % 8], back and i == n  # then the blocks have not moved any further
         left, up = x - box[0] / 2, y - box[1] / 2
         svg.rect(left, up, *box, "#ffffff", radius=5, stroke_width=1.4)
-        svg.rect(left + 4, up + 4, 40, 22, look.colour, look.hatch, ON_COLOUR, stroke_width=0.7)
-        _plate(svg, left + 24, up + 19, f"q {r}")
-        svg.rect(left + 48, up + 4, 40, 22, kept.colour, kept.hatch, ON_COLOUR, stroke_width=0.7, radius=9)
-        _plate(svg, left + 68, up + 19, f"kv {block}")
+        if back:  # the block, and its gradient
+            look = kept
+        if not home:
+            svg.rect(left + 4, up + 4, 40, 22, look.colour, look.hatch, ON_COLOUR, stroke_width=0.7,
+                     radius=9 if back else 0)  # fmt: skip
+            _plate(svg, left + 24, up + 19, f"kv {block}" if back else f"q {r}")
+        svg.rect(left + 48, up + 4, 40, 22, kept.colour, kept.hatch, ON_COLOUR, stroke_width=0.7,
+                 radius=0 if back else 9)  # fmt: skip
+        _plate(svg, left + 68, up + 19, f"d {block}" if back else f"kv {block}")
         met = {holds[j][r] for j in range(i + 1)}
+        if back:  # who has added: the owner, and the ranks after it
+            met = {(block + j) % n for j in range(min(i + 1, n))}
         step = min(11.0, 84 / n)
         for b in range(n):
             there = SERIES[b % 8] if b in met else None
             svg.rect(left + 4 + b * step, up + 34, step - 1.5, 12, there.colour if there else "none",
                      there.hatch if there else "", "#777777", stroke_width=0.6)  # fmt: skip
-        svg.text(left + 46, up + box[1] + 13, f"rank {r}: {len(met)} of {n} met", 10.5, "middle")
+        told = f"{len(met)} of {n} shares" if back else f"{len(met)} of {n} met"
+        svg.text(left + 46, up + box[1] + 13, f"rank {r}: {told}", 10.5, "middle")
     y = cy + far + 62
-    svg.text(
-        8, y, "q: queries, they stay   kv: the block of keys and values that is here now   small boxes: met so far", 11
-    )
+    legend = "q: queries, they stay   kv: the block of keys and values that is here now   small boxes: met so far"
+    if back:
+        legend = "kv: a block of keys and values   d: its gradient   small boxes: ranks that have added their share"
+    svg.text(8, y, legend, 11)
     return svg.render(y + 12)
 
 
@@ -201,6 +229,43 @@ def _arrow(svg: Svg, x1: float, y1: float, x2: float, y2: float, box: tuple[floa
     a, b = (x1 + t * dx, y1 + t * dy), (x2 - t * dx, y2 - t * dy)
     svg.line(*a, *b, width=1.6)
     svg.arrow_head(*b, dx, dy, 8)
+
+
+def looked_up(ranks: int, length: int, told: float, from_zero: float) -> book.Figure:
+    """Which row of the position table each token of a text looks up, where positions are told and where not.
+
+    length: tokens of each rank. told, from_zero: the first losses.
+    """
+    title, whole = "Which position each token looks up", ranks * length
+    said = (
+        f"Above, the {whole} tokens look up positions 0 to {whole - 1}, and the first loss is {told:.4f}. Below, each "
+        f"rank counts from 0: positions 0 to {length - 1} are looked up {ranks} times, the others never, and the first "
+        f"loss is {from_zero:.4f}."
+    )
+    svg = Svg(WIDTH, title, said)
+    y = heading(svg, "measured", said) + 4
+    left, room = 120.0, WIDTH - 134.0
+    for name, starts in (("as told", [r * length for r in range(ranks)]), ("from 0", [0] * ranks)):
+        svg.text(8, y + 13, name, bold=True)
+        for r in range(ranks):
+            look, x = SERIES[r % 8], left + room * r / ranks
+            svg.rect(x, y, room / ranks - 3, 20, look.colour, look.hatch, ON_COLOUR, stroke_width=0.7)
+            _plate(svg, x + room / ranks / 2, y + 15, f"rank {r}")
+            aim = left + room * (starts[r] + length / 2) / whole
+            svg.line(x + room / ranks / 2, y + 22, aim, y + 56, "" if starts[r] == r * length else "4 3", 1.4)
+            svg.arrow_head(aim, y + 58, aim - x - room / ranks / 2, 36, 7)
+        svg.text(8, y + 73, "position table", 11)
+        for r in range(ranks):
+            used = sum(start == r * length for start in starts)
+            x = left + room * r / ranks
+            svg.rect(x, y + 60, room / ranks - 3, 20, GREY if not used else "none", dash="" if used else "3 3",
+                     stroke_width=1.2)  # fmt: skip
+            words = f"{r * length} to {(r + 1) * length - 1}" + ("" if used == 1 else f", {used} times" if used else "")
+            svg.text(x + 8, y + 74, words if used else f"{words}: never", 10.5, on_colour=not used)
+        y += 104
+    rows = [{"rank": r, "positions, as told": f"{r * length} to {(r + 1) * length - 1}",
+             "positions, from 0": f"0 to {length - 1}"} for r in range(ranks)]  # fmt: skip
+    return book.Figure(title, "measured", said, rows, svg.render(y))
 
 
 def positions_for_heads(ranks: int = 4, tokens: int = 12) -> book.Player:

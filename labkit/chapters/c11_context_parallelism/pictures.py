@@ -11,7 +11,6 @@ from labkit.chapters.c11_context_parallelism.attention import WIDTH
 from labkit.cost.units import format_bytes, format_seconds
 
 PAIR = 1e-6  # seconds that the stand-in kernel of the first workbench takes for a pair
-NOTHING = 1e-8  # a distance of two losses that is drawn for zero
 FAST_PAIR = 1e-7  # and that of the workbench of links
 Bytes = Mapping[int, int]
 
@@ -219,14 +218,8 @@ def reads(run: Any) -> str:
     )
 
 
-def losses(one: Sequence[float], others: Mapping[str, Sequence[float]]) -> book.Figure:
-    """How far the losses of several trainings are from those of one device, by step, on a scale of powers of ten."""
-    apart = {name: [abs(x - y) for x, y in zip(losses, one, strict=True)] for name, losses in others.items()}
-    told = "; ".join(
-        f"{name}: at most {max(far):.1e} away, and {far[0]:.1e} in the first step" for name, far in apart.items()
-    )
-    return book.lines(
-        {name: [max(distance, NOTHING) for distance in far] for name, far in apart.items()},
-        y="distance", title="How far the losses are from those of one device", log="y",
-        sentence=f"{told}. A distance of zero is drawn at {NOTHING:.0e}.",
-    )  # fmt: skip
+def like_one(losses: Sequence[float], one: Sequence[float]) -> str:
+    """Whether losses are those of one device."""
+    apart = max(abs(x - y) for x, y in zip(losses, one, strict=False))
+    same = "follows one device" if apart < 1e-4 else "does not follow one device"
+    return f"FSDP over the ranks that share texts {same}: the losses of three steps are at most {apart:.0e} apart."

@@ -165,11 +165,16 @@ def _all_blocks(student: Reader, run: Evidence, n: int, inputs: Sequence[Any], w
             (_joined(mine), "its own keys were read in every round, with the positions of others. Read what is in "
              "`kv`, and assign what `exchange` returns to it: `kv = group.exchange(...)`."),
             (_joined([own] * n), "its own block was read {n} times, and no other. Read what is in `kv`."),
+            (_joined([attend(q, b[2], b[1], positions[rank], positions[(rank - i) % n]) for i, b in enumerate(blocks)]),
+             "keys and values have changed places: `kv[0]` are the keys, and `kv[1]` the values."),
             (_joined(early), "a block was passed on before it was read, so each one was read with the positions of "
              "another owner. Read first, then pass on."),
         )  # fmt: skip
         why = next((said for wrong, said in slips if out.shape == wrong.shape and _near(out, wrong)), "")
-        why = why or "this is not attention over all keys. Follow rank 0: which block does it hold in round 1, whose?"
+        follow = "Nothing travels here, so look at what you give to `attend` and to `merge`."
+        if n > 1:
+            follow = "Follow rank 0: which block does it hold in round 1, whose?"
+        why = why or f"this is not attention over all keys. {follow}"
         student.expect(False, "{ranks} on rank {rank}: " + why, ranks=ranks, rank=rank, n=n)
     for rank, sent in enumerate(run.bytes_sent):
         student.expect(
@@ -234,12 +239,18 @@ def _as_zigzag(student: Reader, every: Sequence[Any], want: Sequence[Tensor], n:
     wrong = [p for p in seen if not 0 <= p < length]
     student.expect(not wrong, "{about} there is no position {p}.", about=about, p=wrong and wrong[0])
     twice = sorted({p for p in seen if seen.count(p) > 1})
+    alike = torch.arange(length).tensor_split(n)
+    halves = n > 1 and all(torch.equal(got, torch.cat((alike[r], alike[-1 - r]))) for r, got in enumerate(every))
+    student.expect(not halves, "{about} position 0 comes twice, because you have cut the text into n chunks. Zigzag "
+                   "needs 2 n of them.", about=about)  # fmt: skip
     student.expect(not twice, "{about} position {p} comes twice: chunk r goes with chunk 2 n - 1 - r, counted from 0"
                    "{more}.", about=about, p=twice and twice[0],
                    more="" if length % (2 * n) == 0 else ". (`chunk` may give fewer chunks than you ask for, "
                    "`tensor_split` always gives as many)")  # fmt: skip
     missing = sorted(set(range(length)) - set(seen))
     why = "there are 2 n chunks, and each rank takes two of them"
+    if len(seen) == length // (2 * n) * 2 * n:
+        why = f"{length} is no multiple of {2 * n}, and your chunks leave the rest out. Take `tensor_split`"
     student.expect(not missing, "{about} no rank has position {p}: {why}.", about=about, p=missing and missing[0],
                    why=why)  # fmt: skip
     dealt = all(torch.equal(got, torch.arange(rank, length, n)) for rank, got in enumerate(every))
@@ -281,7 +292,9 @@ def shares_add_up(student: Reader) -> str:
             model = context.into(GPT(config, seed))
             inputs, targets = context.cut(x[:, :-1]), context.cut(x[:, 1:])
             got = fn(model, inputs, targets, context)
-            if not isinstance(got, Tensor) or not got.requires_grad or got.numel() != 1:
+            if isinstance(got, Tensor) and got.numel() != 1:
+                return f"a tensor of shape {list(got.shape)}, as the logits are; give them to `next_token_loss`"
+            if not isinstance(got, Tensor) or not got.requires_grad:
                 return repr(got)[:60]
             got.backward()
             gradient = dict(model.named_parameters())["tokens.weight"].grad
@@ -335,6 +348,8 @@ def _why_not(losses: Any, means: Any, weights: Any, lengths: Any, whole: float) 
             "a mean times its number of tokens is the sum over this part, and nobody divides by the number of all "
             "tokens. `context.weight` is the one over the other."
         )
+    if near([x / w for x, w in zip(right, weights, strict=True)]):
+        return "you divide by `context.weight`. It is this rank's share of the tokens, so multiply by it."
     if near([whole] * n):
         return (
             "every rank returned the loss of the whole batch. Return this rank's share, since all are added up later."

@@ -98,8 +98,8 @@ class ContextParallel:
         h, g = q_bhtd.shape[1], k_bgtd.shape[1]
         if h % shared.size:
             raise RefusedError(
-                f"{shared.size} ranks cannot share {h} heads evenly: with Ulysses the ranks that share heads must "
-                "divide them. Use fewer (ulysses=), and let the ring do the rest"
+                f"{shared.size} ranks cannot share {h} heads evenly, and with Ulysses each of them needs whole heads. "
+                "Let fewer ranks share heads (`ulysses`), and let a ring join their groups"
             )
         if g % shared.size:  # a rank needs whole heads of keys: they are copied until there are enough
             times = shared.size // g if shared.size % g == 0 else h // g
