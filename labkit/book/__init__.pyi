@@ -16,7 +16,12 @@ from .layouts.dealing import ShardBoard as ShardBoard, shard_board as shard_boar
 from .layouts.meshes import mesh as mesh
 from .layouts.shards import shard_layouts as shard_layouts
 from .layouts.topologies import topology as topology
-from .reading.chapter import Chapter as Chapter, open_chapter as open_chapter
+from .reading.chapter import (
+    Chapter as Chapter,
+    ParameterError as ParameterError,
+    allow as allow,
+    open_chapter as open_chapter,
+)
 from .reading.conclusions import Conclusion as Conclusion, around as around, conclude as conclude, whose as whose
 from .reading.predicting import PredictFirst as PredictFirst, Prediction as Prediction
 from .reading.quizzes import Quiz as Quiz

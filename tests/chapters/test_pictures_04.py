@@ -315,7 +315,7 @@ def test_the_panel_of_passes_begins_with_what_the_cell_has_trained() -> None:
     def with_passes(world: Any, passes: int = 4) -> Any:
         return Shown([({passes: 5.0, 4: 6.0 - passes}, passes)])
 
-    bench = panels.passes(with_passes, {1: with_passes(None, 1)}, 2, "local")
+    bench = panels.passes(with_passes, 2, "local")
     assert "2.00 with passes = 4" in bench.text
     assert "4.00 with passes = 2" in bench.set(passes=2).text
     bench.close()

@@ -37,9 +37,9 @@ def _held(seconds, nbytes):
 
 def test_what_hot_rows_cost_is_told_beside_what_they_spare():
     helped = pictures.holding(_held([6, 5, 4, 3, 4, 5], [9000, 0, 0, 12_000, 0, 0]), width=4)
-    assert helped.startswith("A hot row costs every rank 20 B in each step")
-    assert "move 9 kB through" in helped and "With 256 hot rows they move 1.76 kB" in helped  # 12,000 - 2 * 5,120
-    assert helped.endswith("adds 5.12 kB in each direction.")
+    assert helped.startswith("For a hot row every rank sends 20 B in each step")
+    assert "move 9 kB in and out" in helped and "With 256 hot rows they move 1.76 kB" in helped  # 12,000 - 2 * 5,120
+    assert helped.endswith("adds 10.2 kB in and out.")
     none = pictures.holding(_held([1, 2, 3, 4, 5, 6], [9000] * 6), width=4)
     assert none.endswith("Here hot rows cost more than they spare it.")
 

@@ -15,7 +15,7 @@ the reader asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from labkit.book.drawing.marks import Box
@@ -27,6 +27,20 @@ from labkit.book.reading.records import show_record
 from labkit.book.reading.writing import NotWritten, find_task, look_at
 from labkit.course.chapter_file import load_chapter
 from labkit.course.progress import Progress
+
+
+class ParameterError(ValueError):
+    """A value of the `parameters` cell with which a chapter makes no sense. Shown as its sentence alone."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+def allow(rules: Mapping[str, bool]) -> None:
+    """Raises ParameterError with the first sentence of `rules` that is false, such as "world_size is 2 to 8"."""
+    for said, holds in rules.items():
+        if not holds:
+            raise ParameterError(said)
 
 
 def open_chapter(name: str, **values: object) -> Chapter:

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from labkit.book.drawing.tables import Table
+from labkit.book.frontend import live
 
 RECORD = "application/vnd.labkit.record+json"
 
@@ -36,8 +37,10 @@ def plain(name: str, value: Any, door: str = "record") -> Any:
 
 
 def show_record(chapter: str, numbers: dict[str, Any]) -> None:
-    """Display the record; outside a notebook, print it."""
+    """Display the record; outside a notebook, print it. A reader sees nothing of it: it is for programs."""
     bundle = record_bundle(chapter, numbers)
+    if live():
+        del bundle["text/plain"]
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is None:
         print(bundle["text/plain"])

@@ -38,9 +38,7 @@ def filling(run: Any, width: int, nbytes: float) -> book.Player:
         }
         for k, j in enumerate(one.journeys)
     ]
-    return book.play(
-        frames, title="Buckets fill and leave", badge=run.trace.badge, rows=rows, still=middle, begin=middle
-    )
+    return book.play(frames, title="Buckets fill and leave", badge=run.trace.badge, rows=rows, still=middle)
 
 
 STATES = {

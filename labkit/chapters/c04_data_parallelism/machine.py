@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from labkit.book import allow
 from labkit.collectives import all_reduce
 from labkit.cost.units import MS
 from labkit.data import batches, text
@@ -24,16 +25,15 @@ FORWARD, BACKWARD = 20 * MS, 40 * MS  # seconds of all kernels of a pass
 BEGIN = 100_000_000  # nanoseconds in which the ranks agree when to begin
 
 
-def configured(world_size: int, batch: int, steps: int, width: int) -> GPTConfig:
-    """The chapter's small GPT. Raises ValueError for parameters with which its pages make no sense."""
-    for right, said in {
-        world_size >= 2: "one rank has nobody to share with: world_size is 2 or more",
-        batch >= 2: "batch is 2 or more, so that the ranks' shares can be unequal",
-        steps >= 4 and steps % 4 == 0: "steps is a multiple of 4, 4 or more",
-        width >= 4 and width % 4 == 0: "width is a multiple of 4, 4 or more",
-    }.items():
-        if not right:
-            raise ValueError(said)
+def configured(world_size: int, transport: str, batch: int, steps: int, width: int) -> GPTConfig:
+    """The chapter's small GPT. Raises ParameterError for parameters with which its pages make no sense."""
+    allow({
+        "one rank has nobody to share with: world_size is a number from 2 to 64": world_size in range(2, 65),
+        'transport is "local" or "gloo"': transport in ("local", "gloo"),
+        "batch is 2 or more, so that the ranks' shares can be unequal": batch in range(2, 10_000),
+        "steps is a multiple of 4, 4 or more": steps in range(4, 10_000, 4),
+        "width is a multiple of 4, 4 or more": width in range(4, 10_000, 4),
+    })  # fmt: skip
     return GPTConfig(width=width, layers=4)
 
 

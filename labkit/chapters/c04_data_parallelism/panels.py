@@ -93,8 +93,10 @@ def your_own() -> Any:
     return book.explorer("Your own model and network", sliders, answer)
 
 
-def passes(accumulating: Run, ran: dict[int, Any], ranks: int, transport: str) -> Any:
-    """The loss by pass, with more or fewer passes for each update. ran: runs by their passes; a run is made once."""
+def passes(accumulating: Run, ranks: int, transport: str) -> Any:
+    """The loss by pass, with more or fewer passes for each update. `ran` has the runs by their passes, each made once,
+    and those of 1 and of 4 at once."""
+    ran = {number: accumulating(None, number) for number in book.in_turn((1, 4), "a training, passes = {}")}
     views: list[View] = [partial(pictures.losses, ran[1].results[0][0])]
 
     @wraps(accumulating)
@@ -104,7 +106,9 @@ def passes(accumulating: Run, ran: dict[int, Any], ranks: int, transport: str) -
         return ran[passes]
 
     title = "Passes for each update"
-    return book.workbench(once, {"passes": [1, 2, 4]}, views, title=title, ranks=ranks, transport=transport)
+    bench: Any = book.workbench(once, {"passes": [1, 2, 4]}, views, title=title, ranks=ranks, transport=transport)
+    bench.ran = ran
+    return bench
 
 
 def agreement(two_steps: Run, ranks: int, transport: str) -> Any:

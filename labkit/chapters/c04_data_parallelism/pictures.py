@@ -152,8 +152,8 @@ def _early(steps: Mapping[str, Step]) -> str:
     if not told:
         return ""
     return (
-        f" The solid line is where the last rank has all averages; {listing(told)}, because the last bucket goes from "
-        "rank to rank around the ring."
+        f" The solid line is where every rank has all averages. {listing(told)[0].upper()}{listing(told)[1:]}, because "
+        "the last bucket goes from rank to rank around the ring."
     )
 
 

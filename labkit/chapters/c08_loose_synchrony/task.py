@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from labkit import book
 from labkit.data import digits, image_batches
 from labkit.data.images import Images
 from labkit.models import MLP, MLPConfig
@@ -39,10 +40,11 @@ LATE = ["nobody", "now and then", "always the same"]
 
 def options(world_size: int, transport: str, steps: int) -> dict[str, str]:
     """How the chapter launches its ranks. Refuses parameters for which its pictures and trainings were not made."""
-    if not 2 <= world_size <= 7:
-        raise ValueError(f"world_size={world_size}: the pictures have room for 2 to 7 ranks")
-    if steps < 12:
-        raise ValueError(f"steps={steps}: with fewer than 12 nothing is learned")
+    book.allow({
+        f"world_size={world_size!r}: the pictures have room for 2 to 7 ranks": world_size in range(2, 8),
+        f"steps={steps!r}: take 12 or more, with fewer nothing is learned": steps in range(12, 100_000),
+        f'transport={transport!r}: it is "local" or "gloo"': transport in ("local", "gloo"),
+    })  # fmt: skip
     return {"transport": transport, "clock": "virtual"}
 
 

@@ -13,6 +13,7 @@ from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import BLUE, GREEN, GREY, ON_COLOUR, ORANGE, SERIES
 from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.tables import Row
 from labkit.chapters.c11_context_parallelism.attention import attend, drawn
 from labkit.chapters.c11_context_parallelism.you_write import merge
 
@@ -263,7 +264,7 @@ def looked_up(ranks: int, length: int, told: float, from_zero: float) -> book.Fi
             words = f"{r * length} to {(r + 1) * length - 1}" + ("" if used == 1 else f", {used} times" if used else "")
             svg.text(x + 8, y + 74, words if used else f"{words}: never", 10.5, on_colour=not used)
         y += 104
-    rows = [{"rank": r, "positions, as told": f"{r * length} to {(r + 1) * length - 1}",
+    rows: list[Row] = [{"rank": r, "positions, as told": f"{r * length} to {(r + 1) * length - 1}",
              "positions, from 0": f"0 to {length - 1}"} for r in range(ranks)]  # fmt: skip
     return book.Figure(title, "measured", said, rows, svg.render(y))
 

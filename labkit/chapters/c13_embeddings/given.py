@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labkit import Kill
+from labkit import Kill, book
 from labkit.collectives import all_to_all
 from labkit.data import Clicks, Images, auc, batch_indices, clicks, zipf_ids
 from labkit.optim.synchrony import BSP
@@ -35,12 +35,14 @@ SERVING: dict[str, Any] = {"policy": BSP(), "optimizer": partial(torch.optim.SGD
 Batches = Callable[..., Tensor]  # of a group, and of a step
 
 
-def allowed(world_size: int, rows: int, batch: int) -> None:
-    """Raises ValueError for parameters that the chapter's pictures and batches have no room for."""
-    if not 2 <= world_size <= 8:
-        raise ValueError("the pictures have room for 2 to 8 ranks")
-    if rows < 4000 or not 64 <= batch <= 2048:
-        raise ValueError("take 4,000 rows or more, and 64 to 2,048 examples")
+def allowed(world_size: int, transport: str, rows: int, batch: int) -> None:
+    """Raises ParameterError for parameters that the chapter's pictures and batches have no room for."""
+    book.allow({
+        "the pictures have room for 2 to 8 ranks: world_size is a number from 2 to 8": world_size in range(2, 9),
+        'transport is "local" or "gloo"': transport in ("local", "gloo"),
+        "take 4,000 rows or more": rows in range(4000, 10**8),
+        "take 64 to 2,048 examples: that is batch": batch in range(64, 2049),
+    })  # fmt: skip
 
 
 def batches(rows: int, batch: int, seed: int) -> Batches:

@@ -27,12 +27,14 @@ def step_took(run: Any) -> str:
     served = [one.served for one in told]
     n, busy = len(told), served.index(max(served))
     pace = (
-        "All ranks are asked for nearly as many." if max(served) <= 1.05 * sum(served) / n else
+        "All ranks are asked for nearly equally many." if max(served) <= 1.05 * sum(served) / n else
         f"Rank {busy} is asked for {max(served) * n / sum(served):.2f} times as many as the mean."
     )  # fmt: skip
+    each = f", and each of them goes to all {n} ranks" if len(told[0].widths) > 1 and min(told[0].widths) else ""
     return (
         f"The {n} batches have {sum(one.draws for one in told):,} ids. A rank asks only once for an id that comes "
-        f"several times, so {sum(len(one.asked) for one in told):,} requests for a row remain. {pace} On links of "
+        f"several times, so {sum(len(one.asked) for one in told):,} requests for a row remain{each}. {pace} On links "
+        "of "
         f"{format_bytes(BANDWIDTH, 3)}/s pull and push take {format_seconds(end - begin, 3)} (emulated)."
     )
 
@@ -60,7 +62,7 @@ def sent(run: Any) -> book.Figure:
     most = measured.index(max(measured))
     return book.bars(
         {"measured": dict(zip(ranks, measured, strict=True)), "formula": dict(zip(ranks, formula, strict=True))},
-        title="What a rank sends in one step", ticks=True, badge=run.trace.badge,
+        title="What a rank sends in one step", ticks=True, badge="measured",
         sentence=f"Most is sent by rank {most}, {bytes_text(measured[most])}, {agree}.",
     )  # fmt: skip
 
@@ -113,8 +115,7 @@ def rare_row(dense: Iterable[float], lazy: Iterable[float]) -> book.Figure:
     more = " and ".join(f"{name} by {x:.3f}" for name, x in rest.items())
     return book.lines(
         values, y="the weight", title="A row that only some steps touch",
-        sentence=f"Steps {', '.join(map(str, touched))} touch the row. In the other steps the weight still moves down: "
-        f"{more}.",
+        sentence=f"Steps {', '.join(map(str, touched))} touch the row. In the others the weight moves down, {more}.",
     )  # fmt: skip
 
 
@@ -146,16 +147,16 @@ def holding(run: Any, width: int) -> str:
     costs = {hot: max(cost.ring_all_reduce_bytes_by_rank(hot * (width + 1), ITEM, n)) if hot else 0 for hot in HELD}
     port = {hot: max(_through_ports(run, f"range {hot}")) - 2 * costs[hot] for hot in (0, best)}
     told = (
-        f"A hot row costs every rank {2 * (n - 1) * (width + 1) * ITEM / n:.0f} B in each step, because the all-reduce "
-        f"carries it whether it is asked for or not. By range, pull and push move {bytes_text(port[0])} through the "
-        "port of the busiest rank. "
+        f"For a hot row every rank sends {2 * (n - 1) * (width + 1) * ITEM / n:.0f} B in each step, because the "
+        "all-reduce carries its gradient, and a number that says who has touched it, whether it is asked for or not. "
+        f"By range, pull and push move {bytes_text(port[0])} in and out of the busiest rank. "
     )
     if best == 0:
         return told + "Here hot rows cost more than they spare it."
     return (
         told
         + f"With {best:,} hot rows they move {bytes_text(port[best])}, and the all-reduce adds "
-        + (f"{bytes_text(costs[best])} in each direction.")
+        + f"{bytes_text(2 * costs[best])} in and out."
     )
 
 

@@ -138,7 +138,7 @@ def _bytes_are_few(student: Reader, run: Evidence, n: int, ids: Sequence[Tensor]
     student.expect(False, "The rows are right, but with {n} ranks rank {rank} sent {got} bytes, where counts, ids and "
                    "rows are {due}. {why}", n=n, rank=most, got=run.bytes_sent[most], due=due[most],
                    why="Whole shards travelled: only rows that were asked for should." if run.library and
-                   "all_gather" in run.library else "Is something sent that nobody asked for?")  # fmt: skip
+                   "all_gather" in run.library else "Are equal ids asked for more than once?")  # fmt: skip
 
 
 @you_write(every_id_has_its_row)

@@ -93,7 +93,7 @@ class NotebookStudent(Student):
         if fn is None:
             raise Unattempted(f"There is no {name} yet: run the cell of your answer.")
         if not callable(fn):
-            raise StudentError(f"{name} is a {type(fn).__name__}, and should be a function.")
+            raise StudentError(f"{name} should be a function. Here it is of type {type(fn).__name__}.")
         limit = self.patience * limit_seconds()
         run = labkit.launch(
             OnRank(fn, inputs, kwargs, memory), world_size, transport="local", on_failure="return", deadline=limit,
