@@ -30,8 +30,8 @@ def flew(run: Any) -> str:
     even = told[0].row * sum(rows) / len(rows)
     return (
         f"Expert {hot} was chosen {load[hot]} times, {cost.expert_imbalance(load):.2g} times the mean. "
-        f"{dropped} of {chosen} choices are dropped ({dropped / chosen:.0%}). Rank {slow} computes for "
-        f"{format_seconds(told[0].row * rows[slow], 3)}, and if all ranks had equally many rows it would be "
+        f"{dropped} of {chosen} choices are dropped ({dropped / chosen:.0%}). Rank {slow} computes "
+        f"longest, {format_seconds(told[0].row * rows[slow], 3)}. With equally many rows for all ranks it would be "
         f"{format_seconds(even, 3)}. The whole layer takes {format_seconds(run.trace.duration, 3)} (emulated)."
     )
 
@@ -128,9 +128,10 @@ def two_matrices(even: Any, skewed: Any) -> book.Figure:
     pairs = [("tokens that have nothing in common", even), ("tokens that are much alike", skewed)]
     tables = [[[int(n) for n in row] for row in run.trace.bytes_between()] for _, run in pairs]
     rank, received, times = busiest(skewed)
-    said = (
-        f"Rows send, columns receive. On the right rank {rank} receives most, {format_bytes(received, 3)}, which is "
-        f"{times:.2g} times the mean."
+    said = "Rows send, columns receive. " + (
+        f"On the right rank {rank} receives most, {format_bytes(received, 3)}, which is {times:.2g} times the mean."
+        if times >= 1.05
+        else "On the right too, all ranks receive nearly equally much."
     )
     svg = Svg(WIDTH, title, said)
     top, room = max(heading(svg, "measured", said), 56.0) + 8, WIDTH / 2
@@ -402,8 +403,8 @@ def compared(run: Any, optimizer: str) -> book.Figure:
         said += f"no weight is further than {max(experts, others):.0e} from that of one device: that is rounding."
     else:
         said += (
-            f"the experts' weights are off by {experts:.2g} of the way that they have gone on one device, and all "
-            f"others by {others:.2g} of theirs."
+            f"the experts' weights are off by {experts:.2g} times the way that they should have gone. All other "
+            f"weights are off by {others:.2g} times theirs."
         )
     lines = {kind: {n + 1.0: off for n, off in enumerate(line)} for kind, line in zip(kinds, every, strict=True)}
     return book.lines(lines, x="after step", y="difference / way gone", title="Weights on the ranks, and on one device",
@@ -478,10 +479,10 @@ def narrow(shapes: Mapping[str, tuple[int, int]], rows: int, degrees: Sequence[i
     }
     lines["an H100 needs"] = {t: cost.machine_balance() for t in degrees}
     last = degrees[-1]
-    told = "; ".join(
-        f"{name} has {h // last} columns left with {last} parts, and {lines[name][last]:.0f} operations a byte"
-        for name, (_, h) in shapes.items()
+    told = ", and ".join(f"{lines[name][last]:.0f} operations a byte in {name}" for name in shapes)
+    said = (
+        f"Cut in {last} parts and with {rows} rows, an expert's first product does {told}. An H100 needs "
+        f"{cost.machine_balance():.0f} to be busy."
     )
-    said = f"With {rows} rows for an expert: {told}. An H100 needs {cost.machine_balance():.0f} to be busy."
     return book.lines(lines, x="parts t", y="operations a byte", title="An expert cut by tensor parallelism",
                       badge="simulated", sentence=said)  # fmt: skip

@@ -135,7 +135,7 @@ def _short(x: Tensor) -> str:
 
 @you_write(the_best_are_taken)
 def route(logits_ne: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best experts of each token, best first, and gate weights: they add up to 1."""
+    """The k best experts of each token, best first, and their gate weights."""
     probs_ne = logits_ne.softmax(-1)
     best_ne = probs_ne.sort(dim=-1, descending=True, stable=True).indices
     experts_nk = best_ne[:, :k]
