@@ -266,7 +266,7 @@ def _likely(said: str) -> str:
             "that arrived? Sort the rows by their expert before they leave. And count by rank: expert e is "
             "on rank `e // per_rank`."
         )
-    if "int64[" in said:
+    if "int64[" in said or "one number of rows for each" in said:  # whichever rank stops first
         return "Every rank needs a count for every other, also where it is 0: `bincount(minlength=group.size)`."
     if "counts" in said or "rows" in said or "split" in said or "shape" in said:
         return (
