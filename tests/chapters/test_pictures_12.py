@@ -12,7 +12,6 @@ import torch
 import labkit
 from labkit import cost
 from labkit.chapters.c12_experts import flying, hot, layers, pictures, same, shapes, you_write
-from labkit.collectives import all_gather
 from labkit.models import MoEConfig, next_token_loss
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "12_experts.ipynb"
@@ -22,11 +21,13 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "12_experts.ipynb"
 def page():
     """Names of the page's own functions, made of the book's parts, with two experts on each of four ranks."""
     cells = {c["id"]: "".join(c["source"]) for c in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]}
-    names = {"torch": torch, "all_gather": all_gather, "same": same, "experts": 8, "world_size": 4, "per_rank": 2,
+    names = {"torch": torch, "next_token_loss": next_token_loss, "across": 2, "same": same, "experts": 8,
              "partial": partial, "layers": layers}  # fmt: skip
-    names |= {name: getattr(you_write, name) for name in ("route", "through_experts", "within_capacity")}
-    for cell in ("mixture", "one-queue", "over-nodes"):
-        exec(cells[cell], names)
+    names |= {
+        name: getattr(you_write, name) for name in ("route", "through_experts", "within_capacity", "average_gradients")
+    }
+    for cell in ("mixture", "one-queue", "divided-bench", "over-nodes"):
+        exec(cells[cell].split("\n\n\npanels.")[0], names)
     return names
 
 
@@ -64,8 +65,8 @@ def test_the_number_of_ranks_changes_nothing_in_who_is_dropped():
     assert kept[0] == kept[1] == kept[2] == kept[3] and not all(all(row) for row in kept[0])
 
 
-def of_the_page(group, config, forward, skew):
-    made = layers.yours(group, config, forward)
+def of_the_page(group, forward, skew, keep=None):
+    made = layers.yours(group, forward, 8, keep=keep)
     result = made(layers.alike(made, 48, skew))
     return result, made.happened
 
@@ -73,7 +74,7 @@ def of_the_page(group, config, forward, skew):
 @pytest.mark.ranks
 @pytest.mark.parametrize("skew", [0.0, 6.0])
 def test_the_layer_of_the_page_computes_and_sends_what_it_should(page, skew):
-    run = labkit.launch(of_the_page, 4, MoEConfig(8, 2), page["mixture"], skew, clock="virtual")
+    run = labkit.launch(of_the_page, 4, page["mixture"], skew, clock="virtual")
     labkits = labkit.launch(lambda g: (m := layers.timed(g, MoEConfig(8, 2)))(layers.alike(m, 48, skew)), 4)
     for (result, _), right in zip(run.results, labkits.results, strict=True):
         assert torch.allclose(result, right, atol=1e-6)
@@ -86,7 +87,7 @@ def test_the_layer_of_the_page_computes_and_sends_what_it_should(page, skew):
 def test_the_queue_of_the_page_drops_whom_labkit_drops(page, by, drop):
     slots = cost.expert_capacity(48, 8, 1.0, choices=2)
     keep = partial(page["one_queue"], slots=slots, by=by)
-    run = labkit.launch(of_the_page, 4, MoEConfig(8, 2), partial(page["mixture"], keep=keep), 2.0)
+    run = labkit.launch(of_the_page, 4, page["mixture"], 2.0, keep)
     theirs = labkit.launch(layer, 4, 1.0, drop).results
     assert [happened.kept for _, happened in run.results] == [one.kept for one in theirs]
     assert any(not all(row) for one in theirs for row in one.kept)
@@ -95,59 +96,52 @@ def test_the_queue_of_the_page_drops_whom_labkit_drops(page, by, drop):
 @pytest.mark.ranks
 def test_by_way_of_the_node_every_row_comes_home_in_fewer_messages(page):
     def trip(group, name):
-        rows, expert = layers.crossing_rows(group, 12, 8, width=3)
+        rows, expert = layers.crossing_rows(group, 12, width=3)
         group.step(1)
-        compute = lambda x, e: x * (e[:, None] + 1) if ((e // 2) == group.rank).all() else None  # noqa: E731
-        return torch.equal(page[name](rows, expert, compute, group, 2), rows * (expert[:, None] + 1))
+        result = page[name](rows, expert, lambda x, e: x * (group.rank + 1), group, 1)
+        return torch.equal(result, rows * (expert[:, None] + 1))
 
-    crossed, said = [], []
+    crossed, said, drawn = [], [], []
     for name in ("through_experts", "by_way_of_the_node"):
-        run = labkit.launch(trip, 4, name, clock="virtual")
-        assert run.results == [True] * 4
-        run.results[:] = [2] * 4
-        said.append(pictures.crossing(run).sentence)
-        crossed.append(sum(m.src // 2 != m.dst // 2 for m in run.trace.sends if m.step == 1))
-    assert 0 < crossed[1] < crossed[0]
-    assert "talks to 2 ranks of other nodes" in said[0] and "talks to 1 rank of other nodes" in said[1]
+        run = labkit.launch(trip, 8, name, clock="virtual")
+        assert run.results == [True] * 8
+        figure = pictures.crossing(run)
+        said.append(figure.sentence)
+        drawn.append(figure.svg.count(f'stroke="{pictures.ORANGE}" stroke-width="1.8"'))
+        crossed.append(sum(m.src // 4 != m.dst // 4 for m in run.trace.sends if m.step == 1))
+    assert 0 < crossed[1] < crossed[0] and drawn == [16, 4], "a line for each pair of ranks that talk"
+    assert "talks to 4 ranks of other nodes" in said[0] and "talks to 1 rank of other nodes" in said[1]
     assert f"{crossed[1]} messages" in said[1]
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize(("size", "on_node"), [(3, 1), (4, 2)])
-def test_every_pair_of_ranks_that_talk_has_a_line_of_its_own(page, size, on_node):
-    def trip(group):
-        rows, expert = layers.crossing_rows(group, 12, 2 * group.size, width=3)
-        group.step(1)
-        page["through_experts"](rows, expert, lambda x, e: x, group, 2)
-        return on_node
-
-    svg = pictures.crossing(labkit.launch(trip, size, clock="virtual")).svg
-    arcs, straight = svg.count(" Q"), svg.count(f'stroke="{pictures.ORANGE}" stroke-width="1.8"')
-    assert straight == (3 if on_node == 1 else 4)
-    assert arcs == (3 if on_node == 1 else 2), "with one rank on a node no line may lie on another"
-
-
-@pytest.mark.ranks
 def test_beside_one_device_only_a_wrong_divisor_makes_a_difference(page):
-    def three(group, by):
-        row, twins = same.row_and_column(group, 2)
-        model, one, off = same.gpt(4), same.OneDevice(4, "SGD", group.size), []
-        layers.spread(model, row, page["mixture"])
-        step = same.stepper(model, "SGD")
-        for inputs, targets in same.lessons(group.rank, group.size):
-            next_token_loss(model(inputs), targets).backward()
-            you_write.average_gradients(model, group, twins)
-            factor = same.mistake(model, by, group, twins)
-            step()
-            off.append(one.goes_on(model))
-        return off, factor
-
     for by, factor in (("all ranks", 1), ("its ranks", 2), ("nothing", 4)):
-        run = labkit.launch(three, 4, by)
+        run = labkit.launch(page["three_steps"], 4, by)
         experts, others = run.results[0][0][0]
         assert run.results[0][1] == factor and others < 1e-12 and experts == pytest.approx(factor - 1, abs=1e-12)
         words = pictures.compared(run, "SGD").sentence
         assert f"{factor} times that of one device" in words and ("rounding" in words) == (factor == 1)
+
+
+@pytest.mark.ranks
+def test_two_orders_of_a_queue_drop_equally_many_and_a_skew_makes_one_rank_busy(page):
+    slots = cost.expert_capacity(48, 8, 1.0, choices=2)
+    runs = []
+    for by in ("position", "weight"):
+        keep = partial(page["one_queue"], slots=slots, by=by)
+        runs.append(labkit.launch(lambda *a: of_the_page(*a)[1], 4, page["mixture"], 2.0, keep, clock="virtual"))
+    figure = pictures.two_queues(*runs)
+    lost = [pictures.dropped(run) for run in runs]
+    assert sum(lost[0]) == sum(lost[1]) > 0 and lost[0] != lost[1]
+    assert [row["dropped by weight"] for row in figure.rows] == lost[1]
+    assert f"has {slots} places" in figure.sentence and f"rank 3 loses {lost[0][3]}." in figure.sentence
+    even = labkit.launch(of_the_page, 4, page["mixture"], 0.0, clock="virtual")
+    skewed = labkit.launch(of_the_page, 4, page["mixture"], 6.0, clock="virtual")
+    rank, received, times = pictures.busiest(skewed)
+    assert rank == layers.LOVED // 2 and times > pictures.busiest(even)[2]
+    assert received == sum(row[rank] for row in skewed.trace.bytes_between())
+    assert f"rank {rank} receives most" in pictures.two_matrices(even, skewed).sentence
 
 
 def test_what_is_said_of_a_step_of_training():

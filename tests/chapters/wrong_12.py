@@ -76,15 +76,17 @@ WRONG = {
         ),
         route(
             "e = logits_ne.sort(dim=-1, stable=True).indices[:, :k]; return e, logits_ne.gather(1, e).softmax(-1)"
-        ): "the *lowest* scores",
+        ): "the *lowest* logits",
         route(
             "e = logits_ne.softmax(0).sort(dim=-1, descending=True, stable=True).indices[:, :k]; "
             "return e, logits_ne.gather(1, e).softmax(-1)"
         ): "The softmax runs over the tokens",
         route(
-            "e = 7 - logits_ne.flip(-1).sort(dim=-1, descending=True, stable=True).indices[:, :k]; "
+            "e = 31 - logits_ne.flip(-1).sort(dim=-1, descending=True, stable=True).indices[:, :k]; "
             "return e, logits_ne.gather(1, e).softmax(-1)"
         ): "the expert with the lower number first",
+        route(f"{SORT.replace(', stable=True', '')}; w = w / w.sum(-1, keepdim=True); return e, w"): "unstable sort",
+        route("e = logits_ne.topk(k).indices; return e, logits_ne.gather(1, e).softmax(-1)"): "`topk`",
         route(f"{SORT}; w = logits_ne.gather(1, e).sigmoid(); return e, w / w.sum(-1, keepdim=True)"): "are sigmoids",
         route("logits_ne.copy_(logits_ne.softmax(-1)); e = logits_ne.topk(k).indices; return e, e"): "has changed",
     },

@@ -97,7 +97,8 @@ def _rows(matrix: Matrix, expected: list[int] | None, name: str) -> list[Row]:
     return [*rows, total if expected is None else {**total, name: sum(expected)}]
 
 
-def _shade(value: int, most: int) -> str:
+def shade(value: int, most: int) -> str:
+    """The colour of a cell, from the lightest to that of `most`."""
     part = value / most if most else 0.0
     return "#" + "".join(f"{round(a + (b - a) * part):02x}" for a, b in zip(LIGHT, DARK, strict=True))
 
@@ -141,7 +142,7 @@ def _panel(
         base = y + r * tall + tall / 2 + 4
         svg.text(x - 6, base, f"rank {r}", 11 if tall > 14 else 9, "end")
         for c, value in enumerate(row):
-            fill = _shade(value, most) if value else "none"
+            fill = shade(value, most) if value else "none"
             svg.rect(x + c * cell, y + r * tall, cell - 2, tall - 2, fill=fill, stroke_width=0.4,
                      hover=f"rank {r} to rank {c}: {value:,} bytes")  # fmt: skip
             text = short(value / unit) if value else "-" if r == c else "0"

@@ -30,7 +30,7 @@ def ranks(n: int) -> str:
 
 EXPERTS = 6
 QUEUE_SLIPS = {
-    "ties": "of equal scores you take the expert with the higher number first, or leave it to chance. The lower number "
+    "ties": "of equal logits you take the expert with the higher number first, or leave it to chance. The lower number "
     "comes first.",
     "rank 0": "your queue begins with rank 0. It begins with rank `first`, and goes on with the next one.",
     "backwards": "your queue begins with rank `first`, but goes on with the rank before it, and not with the next.",
@@ -39,7 +39,7 @@ QUEUE_SLIPS = {
     "own": "each rank's tokens have a queue of their own. An expert has one queue for the tokens of all ranks.",
     "one more": "each expert takes one choice too many. Places count from 0, so the last one is `slots` - 1.",
     "wanted": "`taken` counts all choices of an expert. It should count those that are not dropped.",
-    "scores": "the weights do not add up to 1. Divide the scores of what is kept by their sum.",
+    "scores": "the weights do not add up to 1. Divide the probabilities of what is kept by their sum.",
     "before": "the weights were divided before the drops. Drop first, so that those of what is kept add up to 1.",
     "all": "a dropped choice still has a weight. It is 0, and those of what is kept add up to 1.",
 }

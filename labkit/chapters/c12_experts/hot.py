@@ -18,6 +18,7 @@ from labkit.models import GPTConfig, MoEConfig
 from labkit.wire import Group
 
 CURES = ["nothing", "a loss", "a bias"]
+TURNS = (("a loss", 0.1), ("a loss", 0.5), ("a bias", 0.02), ("a bias", 0.1), ("a bias", 0.5))  # to compare
 CHOICES = 2  # of a token
 Step = tuple[float, list[int]]  # the loss, and how often each expert was chosen
 
@@ -26,6 +27,12 @@ def gpt(experts: int, choices: int = CHOICES) -> GPTConfig:
     """A GPT of one block, with a mixture in the place of its feed-forward part."""
     moe = MoEConfig(experts, choices, hidden=1.0, balance=0.0)
     return GPTConfig(width=32, context=32, layers=1, heads=2, moe=moe)
+
+
+def some_text(seed: int) -> Tensor:
+    """32 bytes of the text, as one sequence."""
+    inputs, _ = next(batches(text().train, 1, 32, seed))
+    return inputs
 
 
 def lessons(group: Group, seed: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -187,7 +187,10 @@ def collapsed_value(X: int, p: int, q: int) -> Number:
     right = _loss([1.0] + [0.0] * (X - 1), [p / 100] + [(1 - p / 100) / (X - 1)] * (X - 1))
     slips = [
         (p / 100, "That is the sum. The loss multiplies it by X."),
-        (float(X), "That would be with certainty. P is the mean of the router's scores, and not of its choices."),
+        (
+            float(X),
+            "That would be with certainty. P is the mean of the router's probabilities, and not of its choices.",
+        ),
         (X * (p / 100) ** 2, "f is the share of the choices, and all tokens choose this expert: f = 1."),
         (1.0, "That is an even load."),
     ]
@@ -221,7 +224,7 @@ def blind_value(X: int, p: int, q: int) -> Number:
 def what_the_bias_changes() -> Several:
     """What is true of the bias that takes the place of the loss."""
     why = {
-        "a": "the weights come from the scores without the bias.",
+        "a": "the gate weights come from the logits without the bias.",
         "b": "what decides which experts are the best k?",
         "c": "who computes the gradient of the bias? And what else is added to the loss of the task?",
         "d": "it moves by one small, fixed amount in a step.",

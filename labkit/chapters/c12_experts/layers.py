@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from labkit import collectives
 from labkit.cost.units import US
@@ -17,10 +19,30 @@ from labkit.parallel import ExpertParallel
 from labkit.pocket.experts import Swap
 from labkit.wire import Group
 
+CHOICES = 2  # of a token, where nothing else is said
 WIDTH = 64  # of the tokens
 ROW = 20 * US  # that an expert takes for a row, as an emulated kernel
 LOVED = 3  # the expert that tokens with something in common choose
 LOADS = (39, 21, 12, 9, 6, 4, 3, 2)  # of eight experts: the example of the section on capacity
+
+
+def allowed(world_size: int, per_rank: int, steps: int) -> None:
+    """Raises ValueError for parameters that the chapter's pictures and runs have no room for."""
+    if not 2 <= world_size <= 8:
+        raise ValueError("world_size is 2 to 8")
+    if not 2 <= per_rank <= 4 or steps < 10:
+        raise ValueError("per_rank is 2 to 4, steps are 10 or more")
+
+
+def parameters(layer: nn.Module) -> int:
+    return sum(p.numel() for p in layer.parameters())
+
+
+def operations_of_a_token(layer: MoE, tokens: int = 256) -> float:
+    """What PyTorch counts when so many tokens go through the layer, over their number."""
+    with FlopCounterMode(display=False) as counter:
+        layer(torch.randn(1, tokens, layer.router.gate.in_features))
+    return counter.get_total_flops() / tokens
 
 
 @dataclass(frozen=True)
@@ -125,10 +147,10 @@ class Spread(MoE):
         )  # fmt: skip
 
 
-def yours(group: Group, config: MoEConfig, forward: Forward, *, width: int = WIDTH, seed: int = 0) -> Spread:
-    """One layer on this group's clock, which computes what `forward` says."""
+def yours(group: Group, forward: Callable[..., Any], experts: int, *, keep: Any = None, seed: int = 0) -> Spread:
+    """One layer on this group's clock, which computes what `forward` says; `keep` says which choices are kept."""
     with seeded(seed):
-        return Spread(MoE(width, config), group, forward, ROW)
+        return Spread(MoE(WIDTH, MoEConfig(experts, CHOICES)), group, partial(forward, keep=keep), ROW)
 
 
 def with_bias(route: Callable[..., Any], bias_e: Tensor) -> Callable[[Tensor, int], tuple[Tensor, Tensor]]:
@@ -141,11 +163,22 @@ def with_bias(route: Callable[..., Any], bias_e: Tensor) -> Callable[[Tensor, in
     return choose
 
 
-def spread(model: nn.Module, group: Group, forward: Forward) -> Spread:
-    """Put a `Spread` in the place of the mixture of `model`, a GPT of one block, and return it."""
+def spread(model: nn.Module, group: Group, forward: Callable[..., Any], **given: Any) -> Spread:
+    """Put a `Spread` in the place of the mixture of `model`, a GPT of one block, and return it. given: to `forward`."""
     (block,) = model.blocks  # type: ignore[misc]
-    block.feed_forward = layer = Spread(block.feed_forward, group, forward)
+    block.feed_forward = layer = Spread(block.feed_forward, group, partial(forward, **given))
     return layer
+
+
+def all_choices(x_nk: Tensor, group: Group) -> Tensor:
+    """Everybody's choices (or their weights) in one queue: all first choices rank by rank, then all second ones."""
+    queue: Tensor = collectives.all_gather(x_nk, group).T.flatten()
+    return queue
+
+
+def own_choices(x_m: Tensor, group: Group) -> Tensor:
+    """This rank's part of what `all_choices` has put in a queue, (n, k)."""
+    return x_m.view(CHOICES, -1).tensor_split(group.size, dim=1)[group.rank].T
 
 
 def alike(layer: Timed | Spread, tokens: int, skew: float, seed: int = 1) -> Tensor:
@@ -164,21 +197,18 @@ def waiting_line(loads: Sequence[int] = LOADS, seed: int = 2) -> Tensor:
     return every[torch.randperm(len(every), generator=torch.Generator().manual_seed(seed))]
 
 
-def named_rows(group: Group, few: int, per_rank: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """`few` rows of this rank, each (rank, its number), and the expert of each; low numbers are chosen more often."""
-    experts = per_rank * group.size
-    draw = torch.Generator().manual_seed(100 * seed + group.rank)
-    chosen = torch.minimum(
-        torch.randint(experts, (few,), generator=draw), torch.randint(experts, (few,), generator=draw)
-    )
-    rows = torch.stack((torch.full((few,), float(group.rank)), torch.arange(few).float()), 1)
-    return rows, chosen
+def crowd(line: Tensor, factor: float = 1.25) -> dict[str, Any]:
+    """What the prediction is told of such a line: its sizes, the factor, and how often each expert was chosen."""
+    loads = line.bincount().tolist()
+    return {"tokens": len(line) // CHOICES, "choices": CHOICES, "experts": len(loads), "factor": factor, "loads": loads,
+            "listed": ", ".join(map(str, loads)), "chosen": len(line)}  # fmt: skip
 
 
-def crossing_rows(group: Group, tokens: int, experts: int, width: int = 256) -> tuple[Tensor, Tensor]:
-    """Two rows for each of this rank's tokens, and their experts, all of which are equally likely."""
+def crossing_rows(group: Group, tokens: int, width: int = 256) -> tuple[Tensor, Tensor]:
+    """Two rows for each of this rank's tokens, and their experts: any of as many as there are ranks."""
     draw = torch.Generator().manual_seed(group.rank)
-    return torch.randn(2 * tokens, width, generator=draw), torch.randint(experts, (2 * tokens,), generator=draw)
+    rows = torch.randn(CHOICES * tokens, width, generator=draw)
+    return rows, torch.randint(group.size, (CHOICES * tokens,), generator=draw)
 
 
 def kernel(group: Group, seconds: float = 1e-6) -> Callable[[Tensor, Tensor], Tensor]:
@@ -190,28 +220,3 @@ def kernel(group: Group, seconds: float = 1e-6) -> Callable[[Tensor, Tensor], Te
         return 2 * rows_md
 
     return compute
-
-
-def watched(into: list[Any]) -> Callable[[Tensor, Tensor], Tensor]:
-    """Experts that only note which rows came to them, for which expert, and multiply by ten."""
-
-    def compute(rows_md: Tensor, expert_m: Tensor) -> Tensor:
-        into.extend(zip(rows_md.int().tolist(), expert_m.tolist(), strict=True))
-        return 10 * rows_md
-
-    return compute
-
-
-def to_rank(
-    journey: Callable[..., Tensor], to_m: Tensor, x_md: Tensor, expert_m: Tensor,
-    compute: Callable[[Tensor, Tensor], Tensor], group: Group, experts: int,
-) -> Tensor:  # fmt: skip
-    """`journey` (the reader's `through_experts`) with row m sent to rank to_m of `group`, and back.
-
-    A journey knows one number for each row, which says where it goes, so both travel in one: to x experts + expert.
-    """
-
-    def arrived(rows_md: Tensor, number_m: Tensor) -> Tensor:
-        return compute(rows_md, number_m % experts)
-
-    return journey(x_md, to_m * experts + expert_m, arrived, group, experts)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from labkit import book
+from labkit import Link, Network, book
 from labkit.book.workbenches.bench import View
 from labkit.chapters.c12_experts import hot, pictures
+from labkit.chapters.c12_experts.travel import ON_NODE
 
 Run = Callable[..., Any]
+WIRE = Network(intra=Link(bandwidth=1e9, latency=5e-6))  # 1 GB/s, 5 µs
 CAPACITIES = {"no limit": 0.0, "0.5": 0.5, "1": 1.0, "1.25": 1.25, "2": 2.0}
 
 
@@ -20,14 +22,14 @@ def choice(label: str, options: Any, value: Any) -> Any:
     return Dropdown(options=options, value=value, description=label)
 
 
-def tokens_fly(run: Run, **options: Any) -> book.Workbench:
+def tokens_fly(run: Run) -> book.Workbench:
     """How much the tokens are alike, how many experts each takes, and how many tokens an expert takes."""
     controls = {
         "ranks": [2, 4, 8], "skew": (0.0, 6.0, 1.0), "choices": [1, 2],
         "capacity": choice("capacity factor", CAPACITIES, 0.0),
     }  # fmt: skip
     views: list[View] = [pictures.flew, pictures.flying]
-    return book.workbench(run, controls, views, title="Eight experts", ranks=4, **options)
+    return book.workbench(run, controls, views, title="Eight experts", ranks=4, clock="virtual", network=WIRE)
 
 
 def divided(run: Run, world_size: int) -> book.Workbench:
@@ -51,7 +53,7 @@ def cures(run: Run, world_size: int, alone: Any) -> book.Workbench:
     return book.workbench(run, controls, views, title="Does it help?", ranks=world_size, transport="local")
 
 
-def over_the_nodes(run: Run, world_size: int) -> book.Workbench:
+def over_the_nodes(run: Run) -> book.Workbench:
     """In one hop or by way of the node, how late messages arrive, how many rows there are, and links inside a node."""
     controls = {
         "way": ["one hop", "by way of the node"],
@@ -60,4 +62,4 @@ def over_the_nodes(run: Run, world_size: int) -> book.Workbench:
         "gbs": choice("links inside a node (GB/s)", [1.5, 5], 5),
     }  # fmt: skip
     views: list[View] = [pictures.crossing, pictures.journey]
-    return book.workbench(run, controls, views, title="One hop or a detour", ranks=world_size)
+    return book.workbench(run, controls, views, title="One hop or a detour", ranks=2 * ON_NODE)

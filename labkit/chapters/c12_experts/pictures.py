@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from labkit import book, cost
 from labkit.book.drawing.figure import WIDTH, heading
+from labkit.book.drawing.matrix import shade
 from labkit.book.drawing.style import BLUE, GREEN, ON_COLOUR, ORANGE
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
 from labkit.chapters.c12_experts.flying import flying as flying, rows_by_rank
 from labkit.chapters.c12_experts.layers import Told
+from labkit.chapters.c12_experts.travel import ON_NODE
 from labkit.cost.units import format_bytes, format_seconds
 from labkit.models import GPT
 from labkit.models.moe import MoE
@@ -28,8 +30,8 @@ def flew(run: Any) -> str:
     even = told[0].row * sum(rows) / len(rows)
     return (
         f"Expert {hot} was chosen {load[hot]} times, {cost.expert_imbalance(load):.2g} times the mean. "
-        f"{dropped} of {chosen} choices are dropped ({dropped / chosen:.0%}). Rank {slow} computes for "
-        f"{format_seconds(told[0].row * rows[slow], 3)}, and if all ranks had equally many rows it would be "
+        f"{dropped} of {chosen} choices are dropped ({dropped / chosen:.0%}). Rank {slow} computes "
+        f"longest, {format_seconds(told[0].row * rows[slow], 3)}. With equally many rows for all ranks it would be "
         f"{format_seconds(even, 3)}. The whole layer takes {format_seconds(run.trace.duration, 3)} (emulated)."
     )
 
@@ -89,26 +91,89 @@ def _lit(words: str, token: str, chosen: Sequence[int], experts: int, dense: int
     return svg.render(max(bottom, top + 164) + 22)
 
 
-def growth(counted: Mapping[int, tuple[int, int]]) -> book.Figure:
-    """experts -> (parameters, operations of a token), both over those of the smallest."""
-    first = next(iter(counted.values()))
-    lines: dict[str, dict[float, float]] = {
-        "parameters": {e: p / first[0] for e, (p, _) in counted.items()},
-        "operations of a token": {e: f / first[1] for e, (_, f) in counted.items()},
-    }
-    (most, (p, f)) = list(counted.items())[-1]
+def growth(sizes: Callable[[int], tuple[int, float]]) -> book.Figure:
+    """sizes(experts) -> (parameters, operations of a token): a block for each layer; two experts are at work."""
+    counted = {n: sizes(n) for n in (2, 4, 8, 16, 32)}
+    (fewest, first), (most, last) = min(counted.items()), max(counted.items())
     said = (
-        f"With {most} experts the layer has {p / first[0]:.3g} times the parameters of the smallest one, and PyTorch "
-        f"counts {f / first[1]:.3g} times its operations for a token."
+        f"A layer of {most} experts has {last[0] / first[0]:.3g} times the parameters of one with {fewest}. For a "
+        f"token PyTorch counts {last[1] / first[1]:.3g} times the operations."
     )
-    return book.lines(lines, x="experts", y="times the smallest", title="More experts, two choices", sentence=said)
+    svg = Svg(WIDTH, "More experts, two choices", said)
+    top, side, room = max(heading(svg, "measured", said), 56.0) + 8, 16.0, (WIDTH - 20) / len(counted)
+    for k, (n, (held, done)) in enumerate(counted.items()):
+        left = 10 + k * room
+        for e in range(n):
+            x, y = left + e % 8 * side, top + 26 + e // 8 * side
+            used = e in (0, 3 % n)
+            svg.rect(
+                x, y, side - 2, side - 2, ORANGE if used else "none", "/" if used else "", ON_COLOUR if used else None
+            )
+        svg.text(left, top + 14, f"{n} experts", 12, bold=True)
+        svg.text(left, top + 104, f"parameters ×{held / first[0]:.3g}", 11)
+        svg.text(left, top + 120, f"operations ×{done / first[1]:.3g}", 11)
+    svg.text(10, top + 144, "A box: the parameters of an expert. Hatched: the two experts that a token uses.", 10.5)
+    rows: list[Row] = [
+        {"experts": n, "parameters": held, "operations of a token": done} for n, (held, done) in counted.items()
+    ]
+    return book.Figure("More experts, two choices", "measured", said, rows, svg.render(top + 154))
 
 
 # 3: bytes --------------------------------------------------------------------------------------------------------
 
 
-def matrix(run: Any, computed: Sequence[int]) -> book.Figure:
-    return book.byte_matrix(run.trace, computed, predicted_name="computed", badge="measured")
+def two_matrices(even: Any, skewed: Any) -> book.Figure:
+    """Bytes from rank to rank with an even and a skewed routing, in one scale; the busiest rank is framed."""
+    title = "Bytes from rank to rank"
+    pairs = [("tokens that have nothing in common", even), ("tokens that are much alike", skewed)]
+    tables = [[[int(n) for n in row] for row in run.trace.bytes_between()] for _, run in pairs]
+    rank, received, times = busiest(skewed)
+    said = "Rows send, columns receive. " + (
+        f"On the right rank {rank} receives most, {format_bytes(received, 3)}, which is {times:.2g} times the mean."
+        if times >= 1.05
+        else "On the right too, all ranks receive nearly equally much."
+    )
+    svg = Svg(WIDTH, title, said)
+    top, room = max(heading(svg, "measured", said), 56.0) + 8, WIDTH / 2
+    size, most = len(tables[0]), max(max(map(max, table)) for table in tables)
+    cell, tall = min(62.0, (room - 76) / size), min(34.0, 240 / size)
+    for k, ((name, run), table) in enumerate(zip(pairs, tables, strict=True)):
+        left, up = k * room + 58, top + 40
+        svg.text(k * room + 8, top + 10, f"{name}, in kB", 11.5, bold=True)
+        for r, row in enumerate(table):
+            svg.text(left - 6, up + (r + 0.5) * tall + 4, f"rank {r}", 10.5, "end")
+            svg.text(left + (r + 0.5) * cell, up - 6, f"to {r}", 10.5 if cell > 30 else 8.5, "middle")
+            for c, n in enumerate(row):
+                svg.rect(
+                    left + c * cell,
+                    up + r * tall,
+                    cell - 2,
+                    tall - 2,
+                    shade(n, most) if n else "none",
+                    stroke_width=0.4,
+                )
+                svg.text(left + (c + 0.5) * cell, up + (r + 0.5) * tall + 4, f"{n / 1e3:.0f}" if n else "-",
+                         11 if cell > 34 else 9, "middle", on_colour=bool(n))  # fmt: skip
+        who, got, _ = busiest(run)
+        svg.rect(left - 2, up + who * tall - 2, size * cell + 2, tall + 2, stroke_width=2.4)
+        svg.rect(left + who * cell - 2, up - 2, cell + 2, size * tall + 2, stroke_width=2.4, dash="6 3")
+        words = (
+            f"rank {who} sends {format_bytes(sum(table[who]), 3)} (row) and receives {format_bytes(got, 3)} (column)"
+        )
+        svg.text(k * room + 8, up + size * tall + 18, words, 10.5)
+    rows: list[Row] = [
+        {"routing": name, "from": f"rank {r}", **{f"to {c}": n for c, n in enumerate(row)}}
+        for name, table in zip(("even", "skewed"), tables, strict=True)
+        for r, row in enumerate(table)
+    ]
+    return book.Figure(title, "measured", said, rows, svg.render(top + 40 + size * tall + 30))
+
+
+def busiest(run: Any) -> tuple[int, int, float]:
+    """The rank that receives most, its bytes, and how many times the mean they are."""
+    received = [sum(column) for column in zip(*run.trace.bytes_between(), strict=True)]
+    rank = max(range(len(received)), key=received.__getitem__)
+    return rank, int(received[rank]), received[rank] * len(received) / sum(received)
 
 
 def bytes_of(run: Any, width: int, itemsize: int = 4, number: int = cost.COUNT_BYTES) -> list[int]:
@@ -138,8 +203,10 @@ def beside_rows(run: Any, width: int, itemsize: int = 4) -> int:
 # 4: capacity -----------------------------------------------------------------------------------------------------
 
 
-def queue(expert_m: Sequence[int], experts: int, slots: int) -> book.Player:
+def queue(line: Tensor, slots: int) -> book.Player:
     """Choices come one after the other, and each takes the next place of its expert, or finds it full."""
+    expert_m: list[int] = line.tolist()
+    experts = max(expert_m) + 1
     frames, moments = [], sorted({0, 1, 2, 3, *range(8, len(expert_m), 8), len(expert_m)})
     for seen in moments:
         counts = [sum(e == x for x in expert_m[:seen]) for e in range(experts)]
@@ -178,15 +245,62 @@ def _queues(words: str, counts: Sequence[int], slots: int) -> str:
     return svg.render(high + 38)
 
 
-def unlucky(runs: Mapping[str, Any]) -> book.Figure:
-    """way to drop -> run: how many choices of each rank's tokens were dropped."""
-    lost = {
-        way: {f"rank {r}": float(sum(not yes for row in one.kept for yes in row)) for r, one in enumerate(run.results)}
-        for way, run in runs.items()
-    }
-    told = "; ".join(f"{way}: " + ", ".join(f"{n:g}" for n in by_rank.values()) for way, by_rank in lost.items())
-    title = "Dropped choices of each rank's tokens"
-    return book.bars(lost, unit="", title=title, sentence=f"From rank 0 to the last one, {told}.")
+def two_queues(by_position: Any, by_weight: Any) -> book.Figure:
+    """The queue of the busiest expert in both orders: a bar for each choice, as high as its gate weight."""
+    title, told = "One queue, two orders", by_position.results
+    load = [sum(column) for column in zip(*(one.load for one in told), strict=True)]
+    hot, lost = max(range(len(load)), key=load.__getitem__), [dropped(run) for run in (by_position, by_weight)]
+    queue = [
+        (k, r, n)
+        for r, one in enumerate(told)
+        for n, row in enumerate(one.experts)
+        for k, e in enumerate(row)
+        if e == hot
+    ]
+    slots = sum(told[r].kept[n][k] for k, r, n in queue)
+    weight = {(k, r, n): told[r].weights[n][k] for k, r, n in queue}
+    said = (
+        f"Expert {hot} was chosen {len(queue)} times and has {slots} places. By position, rank 0 loses {lost[0][0]} "
+        f"choices in all, and rank {len(told) - 1} loses {lost[0][-1]}. By weight it is {lost[1][0]} and {lost[1][-1]}."
+    )
+    svg = Svg(WIDTH, title, said)
+    top, left, high = max(heading(svg, "measured", said), 56.0) + 8, 10.0, 70.0
+    step = min(12.0, (WIDTH - 2 * left) / len(queue))
+    orders = {"by position": sorted(queue), "by weight": sorted(queue, key=lambda c: (-weight[c], c))}
+    for name, order in orders.items():
+        svg.text(
+            left, top + 10, f"{name}: a bar is a choice, its height the gate weight, the number below its rank", 11
+        )
+        base = top + 22 + high
+        for place, choice in enumerate(order):
+            kept, x, tall = place < slots, left + place * step, high * weight[choice]
+            svg.rect(
+                x,
+                base - tall,
+                step - 1,
+                tall,
+                BLUE if kept else "none",
+                "" if kept else "x",
+                ON_COLOUR,
+                stroke_width=0.6,
+            )
+            if place % max(1, round(9 / step)) == 0 or step > 7:
+                svg.text(x + step / 2, base + 12, f"{choice[1]}", 8, "middle")
+        at = left + slots * step - 0.5
+        svg.line(at, top + 18, at, base + 2, dash="6 3", width=2)
+        svg.text(min(at + 5, WIDTH - 96), top + 28, "dropped from here", 10.5)
+        top = base + 30
+    svg.text(left, top, "Filled: kept. Crossed: dropped.", 10.5)
+    rows: list[Row] = [
+        {"rank": r, "dropped by position": one, "dropped by weight": other}
+        for r, (one, other) in enumerate(zip(*lost, strict=True))
+    ]
+    return book.Figure(title, "measured", said, rows, svg.render(top + 10))
+
+
+def dropped(run: Any) -> list[int]:
+    """How many choices each rank's tokens have lost."""
+    return [sum(not yes for row in one.kept for yes in row) for one in run.results]
 
 
 def weight_lost(run: Any) -> float:
@@ -200,16 +314,24 @@ def weight_lost(run: Any) -> float:
     return sum(w for w, yes in pairs if not yes) / sum(w for w, _ in pairs)
 
 
-def paid(run: Any, slots: int | None) -> tuple[float, float, float]:
+Paid = tuple[float, float, float]
+
+
+def paid(run: Any, factor: float | None) -> Paid:
     """The share of choices dropped, that of slots left empty, and the slowest rank's rows over the even share."""
     told, rows = run.results, rows_by_rank(run.results)
-    chosen = sum(len(row) for one in told for row in one.kept)
-    room = len(told[0].load) * (slots or chosen)
+    chosen, experts = sum(len(row) for one in told for row in one.kept), len(told[0].load)
+    room = chosen if factor is None else experts * cost.expert_capacity(chosen, experts, factor)
     return 1 - sum(rows) / chosen, 1 - sum(rows) / room, max(rows) * len(rows) / chosen
 
 
-def trade(points: Mapping[float, tuple[float, float, float]]) -> book.Figure:
-    """factor -> (share dropped, share of slots empty, time of the slowest rank over that of an even load)."""
+def costs(crowd: Callable[[float], Any], factors: Sequence[float]) -> dict[float, Paid]:
+    """Runs `crowd(factor)` for each factor: factor -> (choices dropped, slots empty, slowest over even)."""
+    return {factor: paid(crowd(factor), factor) for factor in factors}
+
+
+def trade(points: Mapping[float, Paid]) -> book.Figure:
+    """factor -> what it costs: the two shares as lines."""
     names = ("choices dropped", "slots that stay empty")
     lines = {name: {f: 100 * values[k] for f, values in points.items()} for k, name in enumerate(names)}
     low, high = min(points), max(points)
@@ -281,20 +403,20 @@ def compared(run: Any, optimizer: str) -> book.Figure:
         said += f"no weight is further than {max(experts, others):.0e} from that of one device: that is rounding."
     else:
         said += (
-            f"the experts' weights are off by {experts:.2g} of the way that they have gone on one device, and all "
-            f"others by {others:.2g} of theirs."
+            f"the experts' weights are off by {experts:.2g} times the way that they should have gone. All other "
+            f"weights are off by {others:.2g} times theirs."
         )
     lines = {kind: {n + 1.0: off for n, off in enumerate(line)} for kind, line in zip(kinds, every, strict=True)}
     return book.lines(lines, x="after step", y="difference / way gone", title="Weights on the ranks, and on one device",
                       sentence=said)  # fmt: skip
 
 
-# 7: slow links ---------------------------------------------------------------------------------------------------
+# 8 to 10: slow links -----------------------------------------------------------------------------------------------
 
 
 def crossing(run: Any) -> book.Figure:
-    """Which ranks send to which, inside nodes and between them. Ranks returned how many there are on a node."""
-    k, size = run.results[0], run.trace.world_size
+    """Which ranks send to which, inside two nodes and between them."""
+    k, size = ON_NODE, run.trace.world_size
     sends = [m for m in run.trace.sends if m.step == 1]
     across = [m for m in sends if m.src // k != m.dst // k]
     partners = max(len({m.dst for m in across if m.src == r}) for r in range(size))
@@ -304,10 +426,7 @@ def crossing(run: Any) -> book.Figure:
         f"{format_seconds(run.trace.duration, 3)}."
     )
     svg = Svg(WIDTH, "Who sends to whom", said)
-    arcs = (
-        13.0 * (size - 2) if k == 1 else 0.0
-    )  # all ranks in one row: lines between them go over those that lie between
-    top = max(heading(svg, "emulated", said), 56.0) + 12 + arcs
+    top = max(heading(svg, "emulated", said), 56.0) + 12
     wide, high = (WIDTH - 20) * k / size, 46.0
     at = {r: (10 + wide * (r // k + 0.5), top + 20 + high * (r % k + 0.5)) for r in range(size)}
     for node in range(size // k):
@@ -315,10 +434,7 @@ def crossing(run: Any) -> book.Figure:
         svg.text(10 + node * wide + 14, top + 15, f"node {node}", 10.5)
     for one, other in sorted({(min(m.src, m.dst), max(m.src, m.dst)) for m in sends}):
         (x, y), (u, v) = at[one], at[other]
-        if k == 1:
-            over = y - 26 * (other - one - 1)
-            svg.path(f"M{x} {y} Q{(x + u) / 2} {over} {u} {v}", colour=ORANGE, width=1.8)
-        elif one // k != other // k:
+        if one // k != other // k:
             svg.line(x, y, u, v, width=1.8, colour=ORANGE)
         else:
             bow = 56 + 28 * (other - one)
@@ -363,10 +479,10 @@ def narrow(shapes: Mapping[str, tuple[int, int]], rows: int, degrees: Sequence[i
     }
     lines["an H100 needs"] = {t: cost.machine_balance() for t in degrees}
     last = degrees[-1]
-    told = "; ".join(
-        f"{name} has {h // last} columns left with {last} parts, and {lines[name][last]:.0f} operations a byte"
-        for name, (_, h) in shapes.items()
+    told = ", and ".join(f"{lines[name][last]:.0f} operations a byte in {name}" for name in shapes)
+    said = (
+        f"Cut in {last} parts and with {rows} rows, an expert's first product does {told}. An H100 needs "
+        f"{cost.machine_balance():.0f} to be busy."
     )
-    said = f"With {rows} rows for an expert: {told}. An H100 needs {cost.machine_balance():.0f} to be busy."
     return book.lines(lines, x="parts t", y="operations a byte", title="An expert cut by tensor parallelism",
                       badge="simulated", sentence=said)  # fmt: skip

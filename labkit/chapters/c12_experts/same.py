@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from labkit.chapters.c12_experts import layers
 from labkit.data import batches, text
 from labkit.models import GPT, GPTConfig, MoEConfig, next_token_loss
 from labkit.wire import Group
 
 STEPS, BATCH, CONTEXT = 3, 2, 16
 RATES = {"SGD": 0.5, "AdamW": 3e-3}
+WAYS = (("all ranks", "SGD"), ("its ranks", "SGD"), ("its ranks", "AdamW"))  # divisors and optimizers to compare
 
 
 def gpt(experts: int) -> GPT:
@@ -33,6 +36,11 @@ def lessons(rank: int, size: int, batch: int = BATCH) -> Iterator[tuple[Tensor, 
     return islice(batches(text().train, batch, CONTEXT, 0, rank, size), STEPS)
 
 
+def length_of_a_row(size: int) -> int:
+    """Of the grid of ranks: two rows where that leaves two ranks or more in each, and else a single one."""
+    return size // 2 if size % 2 == 0 and size > 2 else size
+
+
 def stepper(model: nn.Module, optimizer: str) -> Callable[[], None]:
     """Takes a step and clears the gradients."""
     taking = getattr(torch.optim, optimizer)(model.parameters(), lr=RATES[optimizer])
@@ -42,15 +50,6 @@ def stepper(model: nn.Module, optimizer: str) -> Callable[[], None]:
         taking.zero_grad()
 
     return step
-
-
-def mistake(model: nn.Module, by: str, group: Group, twins: Group) -> float:
-    """Scale the experts' gradients, as if they had been divided otherwise, and return by how much."""
-    factor = group.size / {"all ranks": group.size, "its ranks": twins.size, "nothing": 1}[by]
-    for name, p in model.named_parameters():
-        if "experts" in name and p.grad is not None:
-            p.grad *= factor
-    return factor
 
 
 class OneDevice:
@@ -74,3 +73,28 @@ class OneDevice:
             off[kind] = max(off[kind], float((p - mine[name]).detach().abs().max()))
             gone[kind] = max(gone[kind], float((mine[name] - self.began[name]).detach().abs().max()))
         return off[0] / gone[0], off[1] / gone[1]
+
+
+def three_steps(
+    group: Group, across: int, forward: Callable[..., Any], gradients: Callable[..., None], by: str, optimizer: str
+) -> tuple[list[tuple[float, float]], float]:
+    """What a rank does: train the GPT, its mixture as `forward` says, with rows of `across` ranks, beside one device.
+
+    gradients(model, inputs, targets, group, twins, divisor) fills every p.grad. by: what divides those of experts.
+    Returns, by step, how far (experts' weights, all others) are from one device's, and the factor of the mistake.
+    """
+    row, twins = row_and_column(group, across)
+    model, one = gpt(2 * across), OneDevice(2 * across, optimizer, group.size)
+    layers.spread(model, row, forward)
+    step, off = stepper(model, optimizer), []
+    divisor = {"all ranks": group.size, "its ranks": twins.size, "nothing": 1}[by]
+    for inputs, targets in lessons(group.rank, group.size):
+        gradients(model, inputs, targets, group, twins, divisor)
+        step()
+        off.append(one.goes_on(model))
+    return off, group.size / divisor
+
+
+def furthest(run: Any) -> float:
+    """After the last step, over all ranks and kinds of weights."""
+    return max(max(steps[-1]) for steps, _ in run.results)

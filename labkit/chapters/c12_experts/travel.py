@@ -5,17 +5,55 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from labkit import book
+import torch
+from torch import Tensor
+
+from labkit import Link, Network, book
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import ON_COLOUR, SERIES
 from labkit.book.drawing.svg import Svg
+from labkit.chapters.c12_experts.you_write import through_experts as the_books
+from labkit.wire import Group
 
 Cell = tuple[int, int, int]  # rank of its home, number there, expert
+FEW = 6  # rows of a rank
+ON_NODE = 4  # ranks of each of two nodes
 
 
-def travelling(run: Any, per_rank: int, whose: str = "the book's") -> book.Player:
-    """Ranks returned (the experts of their rows, what arrived, and the results). whose: journey it was."""
-    chosen: list[list[int]] = [experts for experts, _, _ in run.results]
+def named_rows(group: Group, per_rank: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """A few rows of this rank, each (rank, its number), and the expert of each; low numbers are chosen more often."""
+    draw = torch.Generator().manual_seed(100 * seed + group.rank)
+    chosen = torch.randint(per_rank * group.size, (2, FEW), generator=draw).min(0).values
+    rows = torch.stack((torch.full((FEW,), float(group.rank)), torch.arange(FEW).float()), 1)
+    return rows, chosen
+
+
+class Watched:
+    """Experts that multiply rows by ten. `came`: ((rank, number), expert) of each row that came to them."""
+
+    def __init__(self) -> None:
+        self.came: list[Any] = []
+
+    def __call__(self, rows_md: Tensor, expert_m: Tensor) -> Tensor:
+        self.came.extend(zip(rows_md.int().tolist(), expert_m.tolist(), strict=True))
+        return 10 * rows_md
+
+
+def two_nodes(latency: float, gbs: float) -> dict[str, Any]:
+    """How to launch on two nodes: GB/s of links inside a node, µs of latency between them. 1 GB/s, and 5 µs inside."""
+    inside, between = Link(gbs * 1e9, 5e-6), Link(1e9, latency * 1e-6)
+    return {"clock": "virtual", "network": Network(nodes=2, ranks_per_node=ON_NODE, intra=inside, inter=between)}
+
+
+def far_apart(ranks: int) -> dict[str, Any]:
+    """How to launch with each rank on a node of its own: 1 GB/s and 50 µs between any two."""
+    return {"clock": "virtual", "network": Network(nodes=ranks, ranks_per_node=1, inter=Link(1e9, 50e-6))}
+
+
+def travelling(run: Any, per_rank: int, journey: Any = the_books) -> book.Player:
+    """Ranks returned (the experts of their rows, what arrived, and the results). journey: whose it was."""
+    whose = book.whose(journey)
+    chosen: list[list[int]] = [experts.tolist() for experts, _, _ in run.results]
     arrived: list[list[Cell]] = [[(r, n, e) for (r, n), e in came] for _, came, _ in run.results]
     home = [[(r, n, e) for n, e in enumerate(one)] for r, one in enumerate(chosen)]
     ordered = [sorted(row, key=lambda cell: cell[2]) for row in home]

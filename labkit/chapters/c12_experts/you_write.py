@@ -26,8 +26,8 @@ Compute = Callable[[Tensor, Tensor], Tensor]
 def the_best_are_taken(student: Reader) -> str:
     draw = torch.Generator().manual_seed(student.seed)
     for k in (2, 3, 1):
-        logits = torch.randn(6, 8, generator=draw)
-        logits[4] = logits[4].round()  # some scores are equal
+        logits = torch.randn(6, 32, generator=draw)  # so many that an unstable sort does move equal ones
+        logits[4] = logits[4].round()  # some logits are equal
         logits[5] = 0  # all are
         ((got, kept),) = student.through("route", 1, [(logits, k)], _routed).results
         student.expect(torch.equal(kept, logits), "`logits_ne` has changed: the caller still needs it, so leave it be.")
@@ -49,8 +49,8 @@ def the_best_are_taken(student: Reader) -> str:
     student.expect(learns, "The weights are right, but no gradient goes through them, so this router could never "
                    "learn. Do not cut them off with `detach` or `no_grad`.")  # fmt: skip
     return (
-        "For 1, 2 and 3 choices you take the best experts, with equal scores by their number, and weights that add up "
-        "to 1."
+        "For 1, 2 and 3 choices you take the best experts, with equal logits by their number, and gate weights that "
+        "add up to 1."
     )
 
 
@@ -60,7 +60,7 @@ def _the_experts(student: Reader, experts: Tensor, logits: Tensor, k: int) -> No
     if torch.equal(experts, right):
         return
     if torch.equal(experts[clear], logits.argsort(dim=-1)[clear, :k]):
-        raise NotRight("These are the experts with the *lowest* scores: sort with `descending=True`.")
+        raise NotRight("These are the experts with the *lowest* logits: sort with `descending=True`.")
     by_token = logits.softmax(0).sort(dim=-1, descending=True, stable=True).indices[:, :k]
     if torch.equal(experts[clear], by_token[clear]):
         raise NotRight("The softmax runs over the tokens. It should run over the experts of one token: `softmax(-1)`.")
@@ -68,7 +68,7 @@ def _the_experts(student: Reader, experts: Tensor, logits: Tensor, k: int) -> No
         if not torch.equal(experts[clear], right[clear]):
             raise NotRight("These are the right experts, but not the best one first, which a capacity will need.")
         raise NotRight(
-            "Where several scores are equal, you do not take the expert with the lower number first. `sort(..., "
+            "Where several logits are equal, you do not take the expert with the lower number first. `sort(..., "
             "stable=True)` does; `topk` and an unstable sort promise nothing, so two ranks may disagree."
         )
     token = int((experts != right).any(-1).nonzero()[0])
@@ -80,7 +80,7 @@ def _the_experts(student: Reader, experts: Tensor, logits: Tensor, k: int) -> No
 
 def _the_weights(student: Reader, experts: Tensor, weights: Tensor, logits: Tensor, k: int) -> None:
     chosen = logits.gather(1, experts)
-    right, scores = chosen.softmax(-1), logits.softmax(-1).gather(1, experts)
+    right, probs = chosen.softmax(-1), logits.softmax(-1).gather(1, experts)
 
     def near(x: Tensor) -> bool:
         return torch.allclose(weights.float(), x, atol=1e-5)
@@ -89,16 +89,16 @@ def _the_weights(student: Reader, experts: Tensor, weights: Tensor, logits: Tens
         return
     total = float(weights[0].sum())
     slips: list[tuple[Tensor, str]] = [
-        (scores, f"The weights of token 0 add up to {total:.2f}: divide them by their sum, so that it is 1."),
-        (chosen, "These are logits, and may be negative. Turn them into scores with a softmax first."),
-        (torch.full_like(right, 1 / k), "All choices count alike. The weight of an expert should be its own score."),
+        (probs, f"The weights of token 0 add up to {total:.2f}: divide them by their sum, so that it is 1."),
+        (chosen, "These are logits, and may be negative. Turn them into probabilities with a softmax first."),
+        (torch.full_like(right, 1 / k), "All choices count alike. A weight should come from its own probability."),
         (chosen.sigmoid() / chosen.sigmoid().sum(-1, keepdim=True), "These are sigmoids. Take a softmax over the "
          "experts."),
         (right / right.sum(), "The weights of *all* tokens together add up to 1: sum over the last dimension, with "
          "`sum(-1, keepdim=True)`."),
-        (scores / scores.sum(), "The weights of *all* tokens together add up to 1: sum over the last dimension, with "
+        (probs / probs.sum(), "The weights of *all* tokens together add up to 1: sum over the last dimension, with "
          "`sum(-1, keepdim=True)`."),
-        (scores / scores.sum(0), "You divided by a sum over the tokens. Each token has its own: `sum(-1, "
+        (probs / probs.sum(0), "You divided by a sum over the tokens. Each token has its own: `sum(-1, "
          "keepdim=True)`."),
     ]  # fmt: skip
     for wrong, why in slips:
@@ -106,7 +106,7 @@ def _the_weights(student: Reader, experts: Tensor, weights: Tensor, logits: Tens
             raise NotRight(why)
     raise NotRight(
         f"The experts are right, but token 0 has weights {_short(weights[0])}, where {_short(right[0])} are expected: "
-        "the scores of its own experts, over their sum."
+        "the probabilities of its own experts, over their sum."
     )
 
 
@@ -135,11 +135,11 @@ def _short(x: Tensor) -> str:
 
 @you_write(the_best_are_taken)
 def route(logits_ne: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best experts of each token, best first, and weights that add up to 1."""
-    scores_ne = logits_ne.softmax(-1)
-    best_ne = scores_ne.sort(dim=-1, descending=True, stable=True).indices
+    """The k best experts of each token, best first, and their gate weights."""
+    probs_ne = logits_ne.softmax(-1)
+    best_ne = probs_ne.sort(dim=-1, descending=True, stable=True).indices
     experts_nk = best_ne[:, :k]
-    weights_nk = scores_ne.gather(1, experts_nk)
+    weights_nk = probs_ne.gather(1, experts_nk)
     return experts_nk, weights_nk / weights_nk.sum(-1, keepdim=True)
 
 
@@ -266,7 +266,7 @@ def _likely(said: str) -> str:
             "that arrived? Sort the rows by their expert before they leave. And count by rank: expert e is "
             "on rank `e // per_rank`."
         )
-    if "int64[" in said:
+    if "int64[" in said or "one number of rows for each" in said:  # whichever rank stops first
         return "Every rank needs a count for every other, also where it is 0: `bincount(minlength=group.size)`."
     if "counts" in said or "rows" in said or "split" in said or "shape" in said:
         return (
