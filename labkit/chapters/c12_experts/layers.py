@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from labkit import collectives
+from labkit import book, collectives
 from labkit.cost.units import US
 from labkit.models import MoEConfig, seeded
 from labkit.models.moe import MoE, Routing
@@ -26,12 +26,14 @@ LOVED = 3  # the expert that tokens with something in common choose
 LOADS = (39, 21, 12, 9, 6, 4, 3, 2)  # of eight experts: the example of the section on capacity
 
 
-def allowed(world_size: int, per_rank: int, steps: int) -> None:
-    """Raises ValueError for parameters that the chapter's pictures and runs have no room for."""
-    if not 2 <= world_size <= 8:
-        raise ValueError("world_size is 2 to 8")
-    if not 2 <= per_rank <= 4 or steps < 10:
-        raise ValueError("per_rank is 2 to 4, steps are 10 or more")
+def allowed(world_size: int, transport: str, per_rank: int, steps: int) -> None:
+    """Raises ParameterError for parameters that the chapter's pictures and runs have no room for."""
+    book.allow({
+        "world_size is a number from 2 to 8": world_size in range(2, 9),
+        'transport is "local" or "gloo"': transport in ("local", "gloo"),
+        "per_rank is 2 to 4": per_rank in range(2, 5),
+        "steps are 10 or more": steps in range(10, 100_000),
+    })  # fmt: skip
 
 
 def parameters(layer: nn.Module) -> int:
