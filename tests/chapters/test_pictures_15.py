@@ -135,7 +135,7 @@ def test_where_nothing_fits_the_planner_says_by_how_much_and_where_it_would() ->
     found = planner.search(MODELS["Llama 3 405B"], planner.a100_cluster(64), 1024)
     one = panels.Tried(found, panels.chosen(found, 1))
     told = panels.in_words(one)
-    assert "GB too many" in told and "such GPUs" in told
+    assert "GB more than a GPU has" in told and "such GPUs" in told
     assert not one.plan.fits and "did not try it" in panels.tried(one) and panels.pictures_of_run(one) == ""
 
 

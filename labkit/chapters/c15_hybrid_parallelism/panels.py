@@ -189,20 +189,24 @@ def in_words(one: Tried) -> str:
     remedy = planner.why_too_large(found.costs, one.plan.plan)
     return (
         f"Nothing fits for {found.model.name} on {found.cluster.gpus:,} GPUs with a batch of {found.batch:,} "
-        f"sequences. The plan that needs least has {over / GB:.1f} GB too many: {one.plan.plan} {remedy}.{where}"
+        f"sequences. The plan that needs least has {over / GB:.1f} GB more than a GPU has: {one.plan.plan} "
+        f"{remedy}.{where}"
     )
 
 
 def _in_words(found: Search, plan: Estimate) -> str:
     error = pictures.published_error()
     equal = sum(other.seconds < (1 + error) * found.winner.seconds for other in found.best)
+    alike = f"{equal} of these {len(found.best)}" if equal > 1 else "here only the first"
     said = f"{found.considered:,} plans, of which {found.fitting:,} fit. The one that you try is {plan.plan}. A step "
-    said += f"takes {format_seconds(plan.seconds, 3)}, an MFU of {plan.mfu:.1%}. After computing, most of it goes to "
-    said += f"{pictures.largest(plan)}. A billion tokens take {plan.gpu_hours_per_billion_tokens:,.0f} GPU-hours"
+    said += f"takes {format_seconds(plan.seconds, 3)}, an MFU (the useful part of the GPUs' peak) of {plan.mfu:.1%}. "
+    said += f"After computing, most of it goes to {pictures.largest(plan)}. A billion tokens take "
+    said += f"{plan.gpu_hours_per_billion_tokens:,.0f} GPU-hours"
     if plan.cluster.price is not None:
         said += f", ${1000 * plan.dollars_per_million_tokens:,.0f} {plan.cluster.price_said}"
-    said += f". How far may you believe it? On 13 published runs the planner is off by {error:.1%} on average, so "
-    said += f"take plans within that as equal: {equal} of these {len(found.best)} are. "
+    said += ". How far may you believe it? On 13 published runs, to which one figure for each kind of machine was "
+    said += f"fitted, the planner is off by {error:.1%} on average. On other runs it may be off by more, so plans "
+    said += f"within that cannot be told apart: {alike}. "
     if plan.plan.sharding in ("zero3", "hsdp"):
         said += "Be more careful with this one. It takes gathering for hidden behind computing, and no run with ZeRO-3 "
         said += "alone is among the 13."
@@ -229,7 +233,7 @@ def why_lost(one: Tried) -> book.Table:
         because = why.partition(", because ")[2] or why
         rows.append({"": n, "plan": pictures.short(plan), "step (s)": plan.seconds, "MFU (%)": 100 * plan.mfu,
                      "GB": plan.held.total / GB, "why not the first": because})  # fmt: skip
-    return book.Table(rows, caption="Why the others lost (simulated)")
+    return book.Table(rows, caption="Why the others come after it (simulated)")
 
 
 def tried(one: Tried) -> str:

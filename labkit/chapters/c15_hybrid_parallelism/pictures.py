@@ -121,7 +121,7 @@ def at_scale(*plans: Estimate) -> book.Figure:
         {axis: n / GB for axis, n in one.sent.items() if n} for one in plans
     }  # fmt: skip
     said = "The names are tensor x pipeline x data. Each replica has the same sequences."
-    return stacked(bars, unit="GB", title="What a GPU sends in a step", badge="simulated", sentence=said)
+    return stacked(bars, unit="GB", title="What the busiest GPU sends in a step", badge="simulated", sentence=said)
 
 
 # Signals ---------------------------------------------------------------------------------------------------------
@@ -138,11 +138,17 @@ def signals(run: Any, mistake: str = "none", data: str = "plain") -> str:
             f"Equal to one device: no signal is further off than {max(off.values()):.1e}, which is rounding in 64 bits."
         )
     quiet = [name for name in off if name not in wrong]
-    said = f"Not one device. {_listed(wrong)} {'differs' if len(wrong) == 1 else 'differ'}."
-    said += f" {_listed(quiet)} {'does' if len(quiet) == 1 else 'do'} not show it." if quiet else ""
+    said = f"Not one device. {_listed(wrong)} {'differs' if _one(wrong) else 'differ'}."
+    said += f" {_listed(quiet)} {'does' if _one(quiet) else 'do'} not show it." if quiet else ""
     if data == "fsdp" and "copies of a weight" in quiet:
         said += " (Ranks that share parameters have no copies to compare.)"
     return said
+
+
+def _one(names: Iterable[str]) -> bool:
+    """Whether these are a single thing: "the copies of a weight" and "the weights" are several."""
+    only, *more = names
+    return not more and not only.startswith(("copies", "weights"))
 
 
 def watched(runs: Mapping[str, Any]) -> book.Table:
@@ -178,7 +184,7 @@ def cut_name(config: Any) -> str:
     """ "D2 P2 T2 zero1" of a configuration."""
     parts = [("D", config.dp), ("P", config.pp), ("C", config.cp), ("T", config.tp)]
     name = " ".join(f"{letter}{n}" for letter, n in parts if n > 1)
-    kind = f" {config.data}" if config.data != "plain" else ""
+    kind = f" {config.data}" if config.data != "plain" and config.dp > 1 else ""
     schedule = f" {config.schedule}" if config.schedule.startswith("zb") else ""
     return name + kind + schedule + (" SP" if config.sequence_parallel else "")
 
@@ -353,8 +359,9 @@ def links(*plans: Estimate) -> book.Table:
         {
             "t x p x d": f"{plan.plan.tensor} x {plan.plan.pipeline} x {plan.plan.data}", "axis": one.axis,
             "slowest link": one.link, "sends": format_bytes(one.nbytes, 3),
-            "at the full rate": format_seconds(one.seconds, 3), "of computing (%)": round(100 * one.share, 1),
-            "as software sends it": format_seconds(one.alone, 3), "the step waits": format_seconds(one.waited, 3),
+            "at the data sheet's rate": format_seconds(one.seconds, 3),
+            "of the computing (%)": round(100 * one.share, 1),
+            "at the rate of NCCL": format_seconds(one.alone, 3), "not hidden": format_seconds(one.waited, 3),
         }
         for plan in plans for one in planner.bandwidth_check(plan)
     ]  # fmt: skip

@@ -20,6 +20,10 @@ from labkit.parallel import Layout
 
 def own_groups(sums: Sequence[Mapping[str, int]], sizes: Mapping[str, int]) -> book.Conclusion:
     """sums: by rank, what it has added up along each axis."""
+    display(book.Table(
+        [{"rank": rank, **{f"sum along {axis}": n for axis, n in row.items()}} for rank, row in enumerate(sums)],
+        caption="What each rank has added up with its partners (measured)",
+    ))  # fmt: skip
     layout = Layout(sizes)
     want = [{axis: sum(layout.group_of(rank, axis)) for axis in sizes} for rank in range(layout.size)]
     return book.conclude(
@@ -61,7 +65,7 @@ def grows(runs: Mapping[str, Any]) -> book.Conclusion:
         for name, run in runs.items()
     }
     return book.conclude(
-        "Each degree has another price:\n\n"
+        "Each degree has a different price:\n\n"
         "- *Twice as many tensor ranks.* A rank computes half as much, and yet it sends {tensor:.2f} times as much for "
         "its sums. It has half of the gradients.\n"
         "- *Twice as many stages.* A rank has half of the layers, so it sends about half of everything. The "
@@ -100,9 +104,9 @@ def scale(before: Estimate, wider: Estimate, deeper: Estimate) -> book.Conclusio
         "Tensor parallelism sends most by far, {tensor} a step. But this is the sum of many small exchanges. In one "
         "sum inside a layer a GPU sends only {one_sum}. It cannot compute while it waits for that, so these sums need "
         "the fastest links that there are.\n\n"
-        "The largest *single* exchange is that of the gradients: a GPU sends {data} in one go, and all GPUs together "
-        "{burst}. It happens once a step. A part of it can travel while the last microbatch's backward pass still goes "
-        "on, so gradients may leave the node.\n\n"
+        "The largest *single* exchange is that of the gradients: the busiest GPU sends {data} in one go, and all GPUs "
+        "together {burst}. It happens once a step. A part of it can travel while the last microbatch's backward pass "
+        "still goes on, so gradients may leave the node.\n\n"
         "<details><summary>Where do the {tensor} come from?</summary>\n\n"
         "A GPU has {layers} layers, with four sums in each. For each sum it sends $2\\cdot\\frac{{7}}{{8}}$ of an "
         "activation. For a replica's {n} sequences these are {four}.",
@@ -148,7 +152,7 @@ def links(narrow: Estimate, wide: Estimate) -> book.Conclusion:
         "*Gradients are between the two.* A gradient is final when the last microbatch has added to it, so its sum can "
         "only hide behind the backward pass of this one. With {m} microbatches in a step that is little: {hidden:.0%} "
         "of the exchange is hidden here.\n\n"
-        "Such a *feasibility check* needs no run, and rules out most of the bad plans.",
+        "Such a *feasibility check* needs no run. It shows what a plan would wait for before anybody has started it.",
         longer=others["tensor"].waited / checks["tensor"].waited, hop=checks["pipeline"].share,
         m=narrow.plan.microbatches, hidden=1 - checks["data"].waited / checks["data"].alone,
     )  # fmt: skip
@@ -161,13 +165,15 @@ def by_hand(
     signals: same.Signals, sizes: Mapping[str, int], seed: int, norm: Callable[..., float]
 ) -> book.Conclusion:  # fmt: skip
     """Of a step with every sum written out, on a mesh of these sizes. norm: the reader's function in it."""
+    off = signals.off(seed)
     return book.conclude(
         {"worst < near": "With these sums and {whose} norm the mesh is one device: no signal is further off than "
          "{worst:.0e}, which is rounding.",
-         "True": "The mesh is not one device: a signal is off by {worst:.2g}."},
+         "True": "The mesh is not one device: the {which} is off by {worst:.2g}."},
         {"pp == 1": "(Your mesh has a single stage, so the sum over the first and the last one had nothing to do.)",
          "True": ""},
-        pp=sizes["pp"], whose=book.whose(norm), worst=max(signals.off(seed).values()), near=same.NEAR,
+        pp=sizes["pp"], whose=book.whose(norm), worst=max(off.values()),
+        which=max(off, key=lambda name: off[name]), near=same.NEAR,
     )  # fmt: skip
 
 
@@ -183,7 +189,7 @@ def mistakes(spoiled: Mapping[str, Any]) -> book.Conclusion:
     display(pictures.watched(spoiled))
     off = {name: list(run.results[0].off(run.seed).values()) for name, run in spoiled.items()}
     return book.conclude(
-        "Each signal sees something else. The loss of step 1 sees the forward pass and the data. The norm sees the "
+        "Each signal sees a different part. The loss of step 1 sees the forward pass and the data. The norm sees the "
         "backward pass and all sums. Comparing copies sees what drifts apart. All three cost next to nothing, so print "
         "them in the first step of every run, beside those of one device or of a cut that you trust.\n\n",
         {"tied[0] < 1e-9 and tied[1] > 1e-9": "- *Tied matrix apart.* The loss of step 1 is right, because nobody has "
@@ -217,8 +223,8 @@ def held(found: Mapping[str, tuple[float, float]]) -> book.Conclusion:
         "on 8 x 16 ranks:\n\n"
         "- Weights and Adam's two moments are 10 bytes a parameter, and a GPU holds {ten:.1f} GB.\n"
         "- With a 32-bit copy of the weights they are 14 bytes, and {fourteen:.1f} GB.\n"
-        "- With gradients of 2 bytes they are 16. On the first stage, which also has the embedding, these are "
-        "{sixteen:.1f} GB.\n\n"
+        "- With gradients of 2 bytes they are 16, which makes {mean:.1f} GB on average. The first stage also has the "
+        "embedding, and holds {sixteen:.1f} GB.\n\n"
         "Our planner adds up gradients in 4 bytes, and so counts 18.\n\n"
         "<details><summary>May a plan fill the whole card?</summary>\n\n"
         "No: the driver, the buffers of the communication library and the gaps between tensors need memory too. So "
@@ -228,7 +234,7 @@ def held(found: Mapping[str, tuple[float, float]]) -> book.Conclusion:
         off=max(abs(computed / measured - 1) for measured, computed in found.values()),
         card=(planner.H100.memory + planner.H100.reserve) / GB,
         part=planner.H100.reserve / (planner.H100.memory + planner.H100.reserve),
-        ten=ten.found, fourteen=fourteen.found, sixteen=sixteen.found,
+        ten=ten.found, fourteen=fourteen.found, sixteen=sixteen.found, mean=175 * 16 / 128,
     )  # fmt: skip
 
 
@@ -256,8 +262,8 @@ def three(ran: Mapping[str, Any], variants: Mapping[str, Any]) -> book.Conclusio
          "True": "Beside C, B takes {b_c:.2f} times as long, and A {a_c:.2f} times."},
         "All three compute equally long, so the difference is how long they wait. A waits {a_data} for its gradients "
         "alone. C waits for gradients, stages and sums, and yet only {c_waits} in all.\n\n"
-        "<details><summary>Are the slow links the reason?</summary>\n\n"
-        "Not alone, as the last two bars show. Data parallelism of 8 *without* ZeRO takes only {plain_s}, although",
+        "Are the slow links the reason? Not alone, as the last two bars show. Data parallelism of 8 *without* ZeRO "
+        "takes only {plain_s}, although",
         {"kinds == 1": "its ranks send exactly as many bytes.", "True": "its ranks send about as many bytes."},
         "What differs is who sends them to whom. The plain sum adds up inside the nodes first, so only {plain_mb} "
         "cross between nodes. The exchange of ZeRO-1 ignores the nodes, and {wide_mb} cross.",
@@ -265,7 +271,7 @@ def three(ran: Mapping[str, Any], variants: Mapping[str, Any]) -> book.Conclusio
          "True": "If the plain sum goes around one ring as well, it takes {ring_s}."},
         "So ZeRO-1 is not slow by itself. An exchange is slow if it ignores the nodes. B and C have an advantage "
         "there: each of their data-parallel groups has one rank in a node, so a plain ring is already the best that it "
-        "can do.\n\n</details>",
+        "can do.",
         a_data=format_seconds(doing.shares(wide)["data"], 3),
         c_waits=format_seconds(c - doing.shares(ran["C: T2 P2 D2"])["computing"], 3),
         a_c=a / c, b_c=b / c, a=a, b=b, c=c, plain_s=format_seconds(small.seconds(plain), 3), kinds=len(sent),
@@ -346,7 +352,11 @@ def fitted(fit: Any, timed: Mapping[str, MeasuredStep], unseen: Sequence[str]) -
 def search(job: cases.Job, cut: tuple[int, int, int], best_cut: Callable[..., Any]) -> book.Conclusion:
     """The cut that the reader's search has found, beside the planner's plan."""
     yours, best, whose = job.of(*cut), job.found.winner, book.whose(best_cut)
-    display(pictures.steps({f"{whose} search: {pictures.short(yours)}": yours, f"all: {pictures.short(best)}": best}))
+    display(
+        pictures.steps(
+            {f"{whose} search: {pictures.short(yours)}": yours, f"the planner: {pictures.short(best)}": best}
+        )
+    )
     return book.conclude(
         "The choices around the cut matter, too: with all of them free, a step is {gain:.0%} shorter. {whose} search "
         "has varied the three degrees. The planner also varies the size of a microbatch, the schedule and its chunks, "
