@@ -154,3 +154,8 @@ def test_a_claim_knows_its_numbers_only() -> None:
 def test_a_sentence_in_a_panel_has_code_and_bold_and_no_html_of_its_own() -> None:
     said = marks.inline("In **75 %** of `x < y` & z")
     assert said == "In <strong>75 %</strong> of <code>x &lt; y</code> &amp; z"
+
+
+def test_stars_stress_a_word_and_are_left_alone_in_code_and_in_products() -> None:
+    said = marks.inline("the *new* one, `a *b* c`, **not** 2 * 3 * 4")
+    assert said == "the <em>new</em> one, <code>a *b* c</code>, <strong>not</strong> 2 * 3 * 4"

@@ -268,6 +268,7 @@ def test_what_they_may_share_is_no_answer(typed: str) -> None:
         (3.48, 3.96, 4.37, "does bring more, but not as much as four updates"),
         (3.48, 3.96, 3.70, "large sum, which"),
         (3.9, 3.5, 4.4, "In so short a run it does not show"),
+        (7.7, 3.68, 3.4, "a loss jumps up again, and ends 4.30 above its lowest point"),
     ],
 )
 def test_accumulation_is_told_for_every_result(each: float, seldom: float, even: float, says: str) -> None:
@@ -278,7 +279,7 @@ def test_accumulation_is_told_for_every_result(each: float, seldom: float, even:
     every = SimpleNamespace(results=[({16: each, 4: even}, 1)], trace=trace)
     fourth = SimpleNamespace(results=[({16: seldom}, 4)], trace=trace)
     before, _, conclusion = source.partition("book.conclude(")
-    names = {"cost": cost, "book": book, "every": every, "fourth": fourth, "steps": steps, "world_size": 4,
+    names = {"cost": cost, "book": book, "bench": SimpleNamespace(ran={1: every, 4: fourth}), "steps": steps, "world_size": 4,
              "config": SimpleNamespace(num_parameters=1000)}  # fmt: skip
     exec(before, names)
     assert says in eval("book.conclude(" + conclusion, names).text

@@ -80,9 +80,12 @@ class Box:
 
 
 def inline(text: str) -> str:
-    """A sentence as HTML: what stands between backticks is code, and between two stars on either side bold.
+    """A sentence as HTML: between backticks is code, between stars on either side stressed, between two stars bold.
 
     No formulas, unlike in the texts of questions: a dollar is a dollar.
     """
-    code = re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
-    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", code)
+    parts = re.split("`([^`]+)`", escape(text))  # in turn words and code
+    for place in range(0, len(parts), 2):
+        bold = re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", parts[place])
+        parts[place] = re.sub(r"(?<![\w*])\*(?![\s*])([^*]+?)(?<!\s)\*(?![\w*])", r"<em>\1</em>", bold)
+    return "".join(f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts))

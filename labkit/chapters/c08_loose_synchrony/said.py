@@ -54,9 +54,9 @@ def remedies(rated: Mapping[str, Sequence[float]]) -> Conclusion:
          "True": "A smaller rate helps. Whether it matters which gradient gets it, three seeds cannot tell."},
         "With the rate as it is, the mean loss in the end is {plain:.2f}. It is {root:.2f} with the root rule and "
         "{inverse:.2f} with the rate over the staleness. The same small rate for all brings it to {alike:.2f}. But "
-        "that small rate came from the root rule, which finds it from the ages that it sees, and would find another "
-        "one with other workers.",
-        {"inverse > 1.2 * root": "The rate over the staleness leaves a fresh gradient as it is, and so does less here.",
+        "how small should it be? We took it from the root rule, which finds it by itself from the ages that it sees.",
+        {"inverse > 0.95 * plain": "(The rate over the staleness itself does not help here.)",
+         "inverse > 1.2 * root": "(The rate over the staleness itself helps less here than the root rule.)",
          "True": ""},
         plain=plain, root=root, inverse=inverse, alike=alike, best=min(rule), worst=max(rule),
         best_alike=min(same), worst_alike=max(same),
@@ -125,8 +125,9 @@ def links(race: Race) -> Conclusion:
          "far != best and too <= 1.05": "The winner of the narrow link, {best}, is as fast as whole gradients here.",
          "far != best": "The winner of the narrow link, {best}, is {too:.1f} times as fast here.", "True": ""},
         {"best == 'majority vote' and too < 1": "Its votes and their outcomes go from every rank to every other one, "
-         "and so a step takes {vote:.0f} ms, where whole gradients take {whole_ms:.0f}.", "True": ""},
-        {"0 < power < 0.95": "PowerSGD pays too, since it adds up one factor after the other.", "True": ""},
+         "and so a step takes {vote:.0f} ms. Whole gradients take {whole_ms:.0f} ms, because on this link they are not "
+         "added up by a ring.", "True": ""},
+        {"0 < power < 0.95": "PowerSGD is slower as well, since it adds up one factor after the other.", "True": ""},
         {"gossip > 1.05 and far != 'gossip on a ring'": "Gossip gains, because its round is a single exchange with the "
          "neighbours.", "True": ""},
         {"c < 1.005": "\n\n**No link.** If messages cost nothing, no method would be faster than whole gradients.",
