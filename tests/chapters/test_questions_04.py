@@ -279,7 +279,7 @@ def test_accumulation_is_told_for_every_result(each: float, seldom: float, even:
     every = SimpleNamespace(results=[({16: each, 4: even}, 1)], trace=trace)
     fourth = SimpleNamespace(results=[({16: seldom}, 4)], trace=trace)
     before, _, conclusion = source.partition("book.conclude(")
-    names = {"cost": cost, "book": book, "bench": SimpleNamespace(ran={1: every, 4: fourth}), "steps": steps, "world_size": 4,
-             "config": SimpleNamespace(num_parameters=1000)}  # fmt: skip
+    names = {"cost": cost, "book": book, "bench": SimpleNamespace(ran={1: every, 4: fourth}), "steps": steps,
+             "world_size": 4, "config": SimpleNamespace(num_parameters=1000)}  # fmt: skip
     exec(before, names)
     assert says in eval("book.conclude(" + conclusion, names).text
