@@ -295,8 +295,8 @@ def at_their_word(two_level: TwoLevel) -> book.Conclusion:
     return book.conclude(
         "Take three places on each curve: where the message has {size:.0f} GB, where the uplinks run at {part:.0%}, "
         "and where they are healthy. Of these {all} stories {fit} fit. In {word} of them uplinks run at {part:.0%}. "
-        "The other {near} have healthy uplinks, and averages of {low:.0%} and {high:.0%}, so they fit only because we "
-        "allow {allowed:.0f} points.\n\n"
+        "The other {near} have healthy uplinks. Their averages of {low:.0%} and {high:.0%} do not round to 60%, and "
+        "fit only because we allow {allowed:.0f} points.\n\n"
         "With {size:.0f} GB no recipe fits. One flat ring takes longer than was seen, even over healthy uplinks. With "
         "the other recipes the uplinks would have to run at {least:.0%} to {most:.0%} of their speed, and then the "
         "counter would not show {part:.0%} in either meaning. So each story that fits has a message of another size. "
