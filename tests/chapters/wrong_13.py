@@ -172,6 +172,14 @@ WRONG = {
         masked("if abs(me - partner) == 1: total += mask if me < partner else -mask"): "of every partner",
         masked("total += mask if me < partner else -mask", last="    return total"): "inside the loop",
         masked("total = numbers + (mask if me < partner else -mask)"): "last partner only",
+        """
+        def masked(numbers, secrets, me):
+            from labkit.optim.synchrony.masking import stream
+            total = numbers.clone()
+            for secret in secrets:
+                total += stream(secret, len(numbers))
+            return total
+        """: "which has both",
         masked("total += mask if partner % 2 else -mask"): "Which of two clients adds the mask",
     },
 }

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from labkit import book, cost
 from labkit.book.drawing.units import bytes_text
-from labkit.chapters.c13_embeddings.given import HELD, Told
+from labkit.chapters.c13_embeddings.given import DIM, HELD, Told
 from labkit.cost.units import format_bytes, format_seconds
 from labkit.data import Clicks, auc
 
@@ -30,7 +30,7 @@ def step_took(run: Any) -> str:
         "All ranks are asked for nearly equally many." if max(served) <= 1.05 * sum(served) / n else
         f"Rank {busy} is asked for {max(served) * n / sum(served):.2f} times as many as the mean."
     )  # fmt: skip
-    each = f", and each of them goes to all {n} ranks" if len(told[0].widths) > 1 and min(told[0].widths) else ""
+    each = f", and each of them goes to all {n} ranks" if all(0 < w < DIM for w in told[0].widths) else ""
     return (
         f"The {n} batches have {sum(one.draws for one in told):,} ids. A rank asks only once for an id that comes "
         f"several times, so {sum(len(one.asked) for one in told):,} requests for a row remain{each}. {pace} On links "
@@ -58,7 +58,7 @@ def sent(run: Any) -> book.Figure:
     told: list[Told] = run.results
     measured, formula = in_step(run), formula_of(told)
     ranks = [f"rank {r}" for r in range(len(told))]
-    agree = "exactly as the formula says" if measured == formula else "which is not what the formula says"
+    agree = "as the formulas of sections 2 and 3 say" if measured == formula else "which is not what the formulas say"
     most = measured.index(max(measured))
     return book.bars(
         {"measured": dict(zip(ranks, measured, strict=True)), "formula": dict(zip(ranks, formula, strict=True))},
@@ -147,8 +147,8 @@ def holding(run: Any, width: int) -> str:
     costs = {hot: max(cost.ring_all_reduce_bytes_by_rank(hot * (width + 1), ITEM, n)) if hot else 0 for hot in HELD}
     port = {hot: max(_through_ports(run, f"range {hot}")) - 2 * costs[hot] for hot in (0, best)}
     told = (
-        f"For a hot row every rank sends {2 * (n - 1) * (width + 1) * ITEM / n:.0f} B in each step, because the "
-        "all-reduce carries its gradient, and a number that says who has touched it, whether it is asked for or not. "
+        f"For a hot row every rank sends {2 * (n - 1) * (width + 1) * ITEM / n:.0f} B in each step, asked for or not: "
+        "its gradient, and a number that says whether it was touched. "
         f"By range, pull and push move {bytes_text(port[0])} in and out of the busiest rank. "
     )
     if best == 0:

@@ -39,10 +39,10 @@ def piles(run: Any, placement: str, skew: float) -> book.Player:
         else:
             times = served[busy] * n / max(1, sum(served))
             if min(served) == max(served):
-                said = f"All requests have arrived. Every rank was asked for {served[0]:,} rows."
+                said = f"All requests have arrived. Every rank got {served[0]:,} of them."
             else:
-                said = f"All requests have arrived. Rank {busy} was asked for {served[busy]:,} of {sum(served):,} "
-                said += f"rows, {times:.2f} times the mean."
+                said = f"All requests have arrived. Rank {busy} got {served[busy]:,} of {sum(served):,}, "
+                said += f"{times:.2f} times the mean."
         frames.append((_piled(title, said, _counted(some, n), most, so_far, law, placement, run.trace.badge), said))
     rows = [{"rank": r, "asked for (rows)": served[r], "share": served[r] / max(1, sum(served)),
              "Zipf's law": law[r]} for r in range(n)]  # fmt: skip

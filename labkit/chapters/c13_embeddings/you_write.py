@@ -209,6 +209,7 @@ def _sums_are_right(student: Reader, got_ids: Tensor, got: Tensor, ids: Tensor, 
     told = ids.tolist()
     student.expect(got_ids.tolist() != told or torch.equal(unique, ids), "For ids {ids} you returned all of them: each "
                    "different id should come once.", ids=told[:8])  # fmt: skip
+    student.expect(not got_ids.is_floating_point(), "You returned the sums first: return the ids, and then the sums.")
     student.expect(torch.equal(got_ids, unique), "For ids {ids} the different ones are {want}, in rising order, and "
                    "you returned {got}.", ids=told[:8], want=unique.tolist()[:8], got=got_ids.tolist()[:8])  # fmt: skip
     student.expect(got.shape == total.shape, "For {b} ids, {u} of them different, the sums should have shape {want}, "
@@ -351,7 +352,13 @@ def masks_cancel(student: Reader) -> str:
         g = torch.Generator().manual_seed(student.seed + n)
         numbers = [torch.randint(-1000, 1000, (6,), generator=g).int() for _ in range(n)]
         inputs = [(numbers[c], {p: _secret(student.seed, c, p) for p in range(n) if p != c}, c) for c in range(n)]
-        run = student.through("masked", n, inputs, _masked)
+        try:
+            run = student.through("masked", n, inputs, _masked)
+        except StudentError as error:
+            raw = ("buffer API", "cannot unpack", "'int' and 'bytes'")
+            said = "`secrets` is a dict, partner -> secret: go through `secrets.items()`, which has both."
+            student.expect(not any(words in f"{error}" for words in raw), said)
+            raise
         _masks_are_right(student, run, n, numbers, inputs)
     return "For 2, 3 and 5 clients what each sends looks like noise, and the sum is exact to the last bit."
 
