@@ -357,9 +357,9 @@ def plan(parameters: float, computing: float, ranks: int, link: Link) -> tuple[s
     ]
     taken = usual if default_is_good else good[least]
     alike = (
-        f"come within {ALIKE:.0%} of the shortest step"
+        f"come within {ALIKE:.0%} of the shortest step of all equal sizes"
         if len(good) > 1 or default_is_good
-        else "make the shortest step"
+        else "make the shortest step of all equal sizes"
     )
     said = f"A gradient of {format_bytes(model.nbytes, 3)}: {sizes} {alike}, {format_seconds(shortest.seconds, 3)}. "
     if taken.exposed > taken.seconds / 2:

@@ -190,7 +190,7 @@ def outcomes(
             "first": "The first two buckets have the same size, because the blocks of the model are alike. So no "
             "rank could notice that rank 1 had sent them in the other order: two all-reduces added the gradients of "
             "one layer to those of another, without an error. The ranks do not even hold the same wrong gradient, "
-            "because rank 1 also puts the two sums into each other's places. So the replicas drift apart.",
+            "because rank 1 also puts each of the two sums where the other belongs. So the replicas drift apart.",
             "True": "At this width the first two buckets have different sizes, and labkit, which compares what the "
             "ranks bring, raises an error. If they had the same size, the gradients of one layer would be added to "
             "those of another without an error.",

@@ -163,7 +163,11 @@ def way_back(n: int) -> book.Player:
         if i < n:
             said = f"Round {i}: rank 0 has block {holds[i][0]}, and has added its share to the gradient of that block, "
             said += f"which has {i + 1} of {n} shares now. "
-            said += "Block and gradient move on." if i < last else "Only the gradient moves on: a step is left to home."
+            said += (
+                "Block and gradient move on."
+                if i < last
+                else "Only the gradient moves on: one step is left, to its owner."
+            )
         else:
             said = f"Each gradient is home, at the owner of its block, with the shares of all {n} ranks."
         frames.append((_circle(title, said, holds, i, "simulated", back=True), said))

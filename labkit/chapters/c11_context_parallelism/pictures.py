@@ -222,4 +222,5 @@ def like_one(losses: Sequence[float], one: Sequence[float]) -> str:
     """Whether losses are those of one device."""
     apart = max(abs(x - y) for x, y in zip(losses, one, strict=False))
     same = "follows one device" if apart < 1e-4 else "does not follow one device"
-    return f"FSDP over the ranks that share texts {same}: the losses of three steps are at most {apart:.0e} apart."
+    steps = plural(min(len(losses), len(one)), "step")
+    return f"FSDP over the ranks that share texts {same}: the losses of {steps} are at most {apart:.0e} apart."

@@ -211,6 +211,10 @@ def early_and_late(student: Reader) -> str:
             (every,) = student.through("zigzag", 1, [(n, length)], _of_all).results
         except StudentError as error:
             said = str(error)
+            few = len(torch.arange(length).chunk(2 * n)) < 2 * n
+            student.expect("IndexError" not in said or not few, "There is no such chunk. The last of the 2 n chunks is "
+                           "chunk 2 n - 1, counted from 0. But `chunk` may give fewer than you ask for, as for these "
+                           "{length} positions: take `tensor_split(2 * size)`.", length=length)  # fmt: skip
             student.expect("IndexError" not in said, "There is no such chunk. Counted from 0, the last of the 2 n "
                            "chunks is chunk 2 n - 1, and it belongs to rank 0.")  # fmt: skip
             student.expect("stack" not in said and "TypeError" not in said, "{said} Join the two chunks with "

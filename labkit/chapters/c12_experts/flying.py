@@ -65,7 +65,8 @@ def flying(run: Any) -> book.Player:
     losers = _losers(every, told)
     moments = [
         (0.0, f"{tokens} tokens are at home on {len(told)} ranks. Each chose {few} of {len(told[0].load)} experts."),
-        (0.35, f"Dispatch: {len(every)} copies of tokens fly to the ranks of their experts."),
+        (0.35, f"Dispatch: {len(every)} copies of tokens fly to the ranks of their experts."
+         + (" (Those that will be dropped are drawn too, but in the run they stay at home.)" if over else "")),
         (0.7, "Dispatch: they are nearly there."),
         (1.0, f"Each expert has a queue, {limit}. {over} of {len(every)} choices are dropped."),
         (1.1, f"Rank {slow} needs time for {rows[slow]} rows. Half-way, " + (early if done else "all others still work")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from labkit import book, cost
@@ -40,13 +41,31 @@ def lessons(group: Group, seed: int, steps: int) -> Iterator[tuple[Tensor, Tenso
     return islice(batches(text().train, 2, 32, seed, group.rank, group.size), steps)
 
 
-def imbalance(steps: Sequence[Step]) -> list[float]:
-    return [cost.expert_imbalance(load) for _, load in steps]
+def imbalance(steps: Sequence[Step], per_rank: int = 1) -> list[float]:
+    """By step the load of the busiest rank over the mean, where a rank holds `per_rank` experts."""
+    ranks = [[sum(load[e : e + per_rank]) for e in range(0, len(load), per_rank)] for _, load in steps]
+    return [cost.expert_imbalance(load) for load in ranks]
 
 
-def late(steps: Sequence[Step]) -> float:
+def watch(layer: Any, strength: float) -> int:
+    """As what `train` adds to the loss, it adds nothing. It notes how alike the tokens are that reach the router."""
+    unit_nd = F.normalize(layer.tokens_nd, dim=-1)
+    n = len(unit_nd)
+    cosine = (unit_nd.sum(0).square().sum().item() - n) / (n * (n - 1))  # of two different tokens, on average
+    with layer.group.span("alike", cosine=cosine):
+        return 0
+
+
+def cosines(run: Any) -> list[float]:
+    """By step what `watch` has noted, as a mean over the ranks."""
+    spans = run.trace.spans("alike")
+    by_rank = [[s.attrs["cosine"] for s in spans if s.rank == rank] for rank in range(run.trace.world_size)]
+    return [sum(each) / len(each) for each in zip(*by_rank, strict=True)]
+
+
+def late(steps: Sequence[Step], per_rank: int = 1) -> float:
     """The mean imbalance of the last half."""
-    every = imbalance(steps)
+    every = imbalance(steps, per_rank)
     return sum(every[len(every) // 2 :]) / len(every[len(every) // 2 :])
 
 

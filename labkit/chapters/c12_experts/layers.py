@@ -129,6 +129,7 @@ class Spread(MoE):
 
     def gate(self, x_nd: Tensor) -> Tensor:
         """The logits of each token, (n, e)."""
+        self.tokens_nd = x_nd.detach()
         self.logits_ne: Tensor = self.router.gate(x_nd)
         return self.logits_ne
 

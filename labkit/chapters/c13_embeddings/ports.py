@@ -118,7 +118,8 @@ def served(run: Any, rows: int) -> str:
         f"The server has moved {moved:,} of {rows:,} rows.\n"
         f"It sent {format_bytes(sent, 3)}, and its whole table has {format_bytes(64 * rows, 3)}."
         + (
-            f" So small a table is touched nearly everywhere, and each of {run.trace.world_size - 1} workers pulls its own "
+            f" So small a table is touched nearly everywhere, and each of {run.trace.world_size - 1} workers pulls "
+            "its own "
             "rows: together more than the table."
             if sent > 64 * rows
             else ""
