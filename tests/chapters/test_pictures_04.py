@@ -80,9 +80,9 @@ def test_a_run_of_the_chapter_takes_what_its_formula_says_also_with_a_straggler(
     assert early.start + early.waits == pytest.approx(late.called), "until the last rank has it"
     said, ends = pictures.first_and_last(run).sentence, [max(j.end for j in one.journeys) for one in (first, last)]
     for name, one, end in zip(("rank 0", f"rank {size - 1}"), (first, last), ends, strict=True):
-        assert (f"{name} has its own" in said) is (one.total - end > 1e-6)
+        assert (f"{name} has its own" in said.lower()) is (one.total - end > 1e-6)
     if size == 2:
-        assert "averages; rank 1 has its own 0.2 ms earlier, because the last bucket goes" in said
+        assert "averages. Rank 1 has its own 0.2 ms earlier, because the last bucket goes" in said
     if size > 2:  # of two ranks neither can send before the other one is there
         assert early.waits > 0.01 and "waits for the last rank" in pictures.first_and_last(run).svg
     assert all(j.end <= one.total + 1e-12 for one in (first, last) for j in one.journeys)
@@ -144,7 +144,7 @@ def test_each_size_of_the_panels_makes_another_number_of_buckets_and_one_of_them
     assert list(tried.took) == [1000 * kB for kB in panels.SIZES], "the size is told from what the run has sent"
     counts = [len(step.buckets) for step in steps.values()]
     assert len(set(counts)) == len(counts)
-    packed = f"a size of 1 kB makes {counts[0]} packets, not {round(model.nbytes / 1e5) * 100}"
+    packed = f"even with 1 kB there are only {counts[0]} packets"
     assert packed in TEXT, "no tensor is cut"
     best = model.step(model.fastest(model.range_of_sizes(), link), link)
     assert min(step.seconds for step in steps.values()) == pytest.approx(best.seconds)

@@ -184,15 +184,18 @@ def test_of_sizes_that_are_equally_good_the_default_is_taken_and_else_the_smalle
     default = rows[0]
     assert [row["buckets"] for row in rows] == ["PyTorch's default", "a single one"]
     assert default["step, ms"] == pytest.approx(2000 + 510 * (5e-3 + 200e6 / 256 / 400e9 * 1e3)), "the last of 100"
-    assert "buckets of 200 MB to 4 GB come within 1% of the shortest step, 2 s." in said
+    assert "buckets of 200 MB to 4 GB come within 1% of the shortest step of all equal sizes, 2 s." in said
     assert "So does PyTorch's default, and you can leave it as it is: less than 1%" in said
     said, rows = arithmetic.plan(1.5e9, 0.4, 32, Link(25e9, 20e-6))
-    assert "buckets of 120 MB to 150 MB come within 1% of the shortest step, 411 ms." in said
+    assert "buckets of 120 MB to 150 MB come within 1% of the shortest step of all equal sizes, 411 ms." in said
     assert "The smallest of them will do: with it 3% of the step is exposed." in said
     assert rows[0]["buckets"] == "of 120 MB" and rows[0]["number"] == 25
     assert rows[0]["step, ms"] < rows[1]["step, ms"] / 1.01, "else the default would do"
     said, rows = arithmetic.plan(50e6, 0.02, 256, Link(1e9, 500e-6))
-    assert "buckets of 100 MB make the shortest step, 474 ms. But even then 96% of the step is exposed" in said
+    assert (
+        "buckets of 100 MB make the shortest step of all equal sizes, 474 ms. But even then 96% of the step is exposed"
+        in said
+    )
     assert "the network is too slow for this model. Send less often" in said
     assert rows[0]["buckets"] == "of 100 MB" and rows[0]["step, ms"] == rows[-1]["step, ms"]
 
