@@ -136,7 +136,7 @@ def test_whatever_a_reader_does_is_answered_in_a_sentence_and_nothing_is_left(re
         ("def total(x, group):\n    return 'a sum'", "a sum"),
         ("def total(x):\n    return x", "takes 1 positional argument but 2 were given"),
         ("def total(x, group):\n    return open('/dev/null')", "returned"),
-        ("total = 3", "total is a int, and should be a function"),
+        ("total = 3", "total should be a function. Here it is of type int."),
         ("def total(x, group):\n    return y", "name 'y' is not defined"),
     ):
         assert one.writes(code, "total") is tasks("00_start_here")["total"].own

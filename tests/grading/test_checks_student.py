@@ -183,7 +183,7 @@ def returns_an_object(x, group):
         (sends_another_length, "receives float32[9]", "in sends_another_length"),
         (misspells, "raised NameError: name 'undefined_name' is not defined", "return undefined_name"),
         (returns_an_object, "it returned a slice", ""),
-        (3, "my_fn is a int, and should be a function", ""),
+        (3, "my_fn should be a function. Here it is of type int.", ""),
     ],
 )
 def test_a_failure_is_a_sentence_and_the_students_own_lines(fn, said, detail):
