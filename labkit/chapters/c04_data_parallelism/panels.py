@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
+from types import SimpleNamespace
 from typing import Any
 
 from labkit import Link, Network, book
@@ -96,7 +97,8 @@ def your_own() -> Any:
 def passes(accumulating: Run, ranks: int, transport: str) -> Any:
     """The loss by pass, with more or fewer passes for each update. `ran` has the runs by their passes, each made once,
     and those of 1 and of 4 at once."""
-    ran = {number: accumulating(None, number) for number in book.in_turn((1, 4), "a training, passes = {}")}
+    few = SimpleNamespace(size=ranks)  # all that a run asks of its world
+    ran = {number: accumulating(few, number) for number in book.in_turn((1, 4), "a training, passes = {}")}
     views: list[View] = [partial(pictures.losses, ran[1].results[0][0])]
 
     @wraps(accumulating)
