@@ -369,3 +369,22 @@ def test_the_ending_names_no_chapter_that_is_not_written_but_the_next_one():
     for chapter in course.load().written():
         also = what_next(chapter.name).partition("Also built on this one: ")[2]
         assert not any(f"({c.title})" in also for c in planned)
+
+
+def test_parameters_that_make_no_sense_are_refused_in_a_sentence_alone() -> None:
+    book.allow({"holds": True})
+    with pytest.raises(book.ParameterError, match="^steps are 10 or more$") as refused:
+        book.allow({"holds": True, "steps are 10 or more": False, "nor this": False})
+    assert refused.value._render_traceback_() == ["steps are 10 or more"]
+
+
+def test_a_reader_sees_nothing_of_a_record_and_a_program_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    from labkit.book.reading import records
+
+    shown: list[dict[str, Any]] = []
+    monkeypatch.setattr("IPython.get_ipython", lambda: object())
+    monkeypatch.setattr("IPython.display.display", lambda bundle, raw: shown.append(bundle))
+    for there in (True, False):
+        monkeypatch.setattr(records, "live", lambda there=there: there)
+        records.show_record(NAME, {"ms": 1.5})
+    assert RECORD in shown[0] and "text/plain" not in shown[0] and "1.5" in shown[1]["text/plain"]

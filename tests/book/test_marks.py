@@ -159,3 +159,8 @@ def test_a_sentence_in_a_panel_has_code_and_bold_and_no_html_of_its_own() -> Non
 def test_stars_stress_a_word_and_are_left_alone_in_code_and_in_products() -> None:
     said = marks.inline("the *new* one, `a *b* c`, **not** 2 * 3 * 4")
     assert said == "the <em>new</em> one, <code>a *b* c</code>, <strong>not</strong> 2 * 3 * 4"
+
+
+def test_a_whole_file_is_folded_and_a_function_is_not() -> None:
+    assert book.source(marks).html().startswith("<details><summary>labkit/book/drawing/marks.py: the whole file, ")
+    assert "<details>" not in book.source(marks.inline).html()

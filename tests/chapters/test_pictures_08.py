@@ -13,7 +13,7 @@ import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import labkit
-from labkit.chapters.c08_loose_synchrony import drawings, lm, methods, pictures, said, task, you_write
+from labkit.chapters.c08_loose_synchrony import drawings, lm, methods, panels, pictures, said, task, you_write
 from labkit.collectives import all_reduce
 from labkit.course.build import NOTEBOOKS
 from labkit.models import MLP, MLPConfig
@@ -328,3 +328,13 @@ def test_the_page_counts_the_messages_to_a_tenth_of_the_distance_as_its_graphs_n
         if c["id"] == "agree-meaning"
     )
     assert "one round of seven" in text and "three rounds of three" in text and "eight rounds of two" in text
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(("size", "way"), [(3, "everyone"), (4, "recursive_doubling")])
+def test_over_the_far_link_whole_gradients_are_summed_as_the_page_says(size: int, way: str) -> None:
+    far = panels.link("far: 20 ms")
+    run = labkit.launch(methods.train, size, None, 0, 4, clock="virtual", network=far)
+    assert {call.algorithm for call in run.trace.collectives() if call.name == "all_reduce" and not call.nested} == {
+        way
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -163,3 +164,20 @@ def test_the_parameters_of_mixtral():
 def test_the_example_of_the_queue_has_the_loads_that_it_says():
     for seed in (0, 1, 7):
         assert layers.waiting_line(seed=seed).bincount().tolist() == list(layers.LOADS)
+
+
+def test_a_layer_waits_for_its_busiest_rank_and_not_for_its_busiest_expert() -> None:
+    steps = [(0.0, [8, 0, 2, 2]), (0.0, [6, 2, 2, 2])]
+    assert hot.imbalance(steps) == pytest.approx([8 / 3, 2]) and hot.imbalance(steps, 2) == pytest.approx(
+        [4 / 3, 4 / 3]
+    )
+    assert hot.late(steps, 2) == pytest.approx(4 / 3)
+
+
+@pytest.mark.ranks
+def test_how_alike_tokens_are_is_the_mean_cosine_of_two_different_ones() -> None:
+    def looks(group):  # type: ignore[no-untyped-def]
+        for tokens in (torch.eye(3), torch.ones(3, 3), torch.tensor([[1.0, 0], [2, 0], [0, 3]])):
+            assert hot.watch(SimpleNamespace(tokens_nd=tokens, group=group), 0.1) == 0
+
+    assert hot.cosines(labkit.launch(looks, 2)) == pytest.approx([0, 1, 1 / 3], abs=1e-6)

@@ -104,3 +104,9 @@ def test_ranks_that_all_serve_are_refused_and_one_worker_has_no_ring() -> None:
     run = labkit.launch(alone, 3, clock="virtual", network=ports.WIRE)
     assert ports.compared(run).sentence.startswith("1 worker: 2 servers take")
     assert "a single worker needs no ring" in ports.compared(run).sentence
+
+
+@pytest.mark.parametrize(("ranks", "left"), [(8, 1 / 4), (4, 1 / 2), (2, 1)])
+def test_what_a_hot_row_leaves_on_its_owners_link_is_what_the_page_says(ranks: int, left: float) -> None:
+    ring = 2 * cost.ring_all_reduce_bytes(1, ranks)  # sent and received
+    assert ring / (2 * (ranks - 1)) == pytest.approx(left) == 2 / ranks

@@ -9,8 +9,18 @@ import pytest
 import torch
 
 import labkit
-from labkit import cost
-from labkit.chapters.c15_hybrid_parallelism import doing, drawings, memo, panels, pictures, same, small, you_write
+from labkit import book, cost
+from labkit.chapters.c15_hybrid_parallelism import (
+    cases,
+    doing,
+    drawings,
+    memo,
+    panels,
+    pictures,
+    same,
+    small,
+    you_write,
+)
 from labkit.collectives import all_reduce
 from labkit.cost import planner
 from labkit.cost.planner import MODELS, Plan
@@ -325,3 +335,12 @@ def test_a_step_with_every_sum_written_out_is_one_device_and_each_sum_matters(cu
         for sums, right in (((True, True), True), ((False, True), config.dp == 1), ((True, False), config.pp == 1)):
             run = world.run(same.train_by_hand, config, 0, functools.partial(step, *sums))
             assert (max(run.results[0].off(0).values()) < same.NEAR) == right, sums
+
+
+@pytest.mark.parametrize(
+    "given", [(1, "local", 1e9), (9, "local", 1e9), (4, "nccl", 1e9), (4, "gloo", 0), (4, "gloo", "x")]
+)
+def test_parameters_are_refused_before_anything_is_started(given: tuple[int, str, float]) -> None:
+    cases.allowed(8, "local", 300e9)
+    with pytest.raises(book.ParameterError):
+        cases.allowed(*given)

@@ -19,6 +19,15 @@ from labkit.wire import Network
 GPT3 = MODELS["GPT-3 175B"]
 
 
+def allowed(world_size: int, transport: str, tokens: float) -> None:
+    """Raises ParameterError for parameters with which the chapter makes no sense, before anything is started."""
+    book.allow({
+        f"world_size={world_size!r}: take a number from 2 to 8": world_size in range(2, 9),
+        f'transport={transport!r}: it is "local" or "gloo"': transport in ("local", "gloo"),
+        f"tokens={tokens!r}: a run has more than none": isinstance(tokens, int | float) and tokens > 0,
+    })  # fmt: skip
+
+
 class Ranks:
     """The reader's own ranks, and eight that are kept, with their links. A cut that has run there is kept, too.
 
@@ -26,8 +35,6 @@ class Ranks:
     """
 
     def __init__(self, world_size: int, eight: Any, links: Network, transport: str, seed: int) -> None:
-        if not 2 <= world_size <= 8:
-            raise ValueError(f"world_size = {world_size}: take 2 to 8 ranks")
         tp, pp = small.usual(world_size)
         self.cut, self.sizes = (tp, pp), {"pp": pp, "dp": world_size // (tp * pp), "tp": tp}
         self.launch = functools.partial(labkit.launch, transport=transport)
