@@ -313,7 +313,7 @@ def test_every_rank_and_every_cause_is_hidden_by_some_seed_and_the_same_for_the_
 
 def test_the_panel_of_passes_begins_with_what_the_cell_has_trained() -> None:
     def with_passes(world: Any, passes: int = 4) -> Any:
-        return Shown([({passes: 5.0, 4: 6.0 - passes}, passes)])
+        return Shown([({n: 6.0 - passes if n == 4 else 5.0 for n in range(passes, 5, passes)}, passes)])
 
     bench = panels.passes(with_passes, 2, "local")
     assert "2.00 with passes = 4" in bench.text
@@ -354,6 +354,27 @@ def test_the_curve_of_the_setting_stands_beside_that_with_an_update_after_each_p
     assert drawn[1].sentence.endswith("loss is 3.00 with an update after each pass.")
     assert drawn[2].sentence.endswith("is 3.00 with an update after each pass and 3.50 with passes = 2.")
     assert set(drawn[4].rows[0]) == {"pass", "an update after each pass", "passes = 4"}
+
+
+def test_equal_numbers_of_updates_stand_above_each_other() -> None:
+    often = {n: 5 - n / 2 for n in range(1, 9)}
+    drawn = pictures.by_update(often, Shown([({4: 4.4, 8: 4.0}, 4)]))
+    assert (
+        drawn.sentence
+        == "After 2 updates the held-out loss is 4.00 with an update after each pass and 4.00 with passes = 4."
+    )
+    assert drawn.rows[1] == {"update": 2, "an update after each pass": 4.0, "passes = 4": 4.0}
+    assert drawn.rows[7]["update"] == 8 and pictures.by_update(often, Shown([(often, 1)])).rows == [
+        {"update": n, "an update after each pass": loss} for n, loss in often.items()
+    ]
+
+
+def test_each_rank_has_a_row_of_what_it_holds() -> None:
+    one = {"parameters": 10, "gradients": 10, "optimizer state": 20, "activations": 60}
+    drawn = pictures.what_is_held(one, one | {"activations": 20}, 3)
+    assert drawn.rows[1]["activations, bytes"] == 20 and drawn.svg.count(">rank ") == 4
+    bars = [float(w) for w in re.findall(r'width="([\d.]+)" height="20"', drawn.svg)]
+    assert len(bars) == 16 and bars[3] == pytest.approx(3 * bars[7]) and bars[3] == pytest.approx(6 * bars[0])
 
 
 def test_the_best_packet_is_one_that_a_reader_has_tried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,6 +171,18 @@ def test_a_cell_that_also_sets_a_name_of_the_chapter_is_told(reader):
     assert "Your cell also sets launch" in one.said and "partial" not in one.said
 
 
+@pytest.mark.ranks
+def test_a_function_that_is_written_under_another_name_is_told(reader):
+    one = reader("00_start_here")
+    exec("def total(x, group):\n    return x\n", one.names)
+    one.names["In"] = ["", "def totals(x, group):\n    return y\n", "total = chapter.check('total')"]
+    one.chapter.check("total")
+    assert "defines totals, and not total: an older total is judged here." in one.said
+    one.names["In"][1] = "def total(x, group):\n    return x\ntotals = 3"
+    one.chapter.check("total")
+    assert "an older" not in one.said
+
+
 def test_a_chapter_that_asks_for_nothing_says_so():
     with pytest.raises(CourseError, match="asks nobody to write 'x'. It asks for: nothing"):
         book.open_chapter("21_hundred_thousand_gpus").check("x")

@@ -151,6 +151,13 @@ WRONG = {
         """: "You added up the parameters, not their gradients",
         """
         def average_bucket(bucket, group):
+            flat = all_reduce(torch.cat([p.grad.flatten() for p in bucket]), group, op="avg")
+            turned = bucket[::-1]
+            for p, part in zip(turned, flat.split([p.numel() for p in turned])):
+                p.grad.copy_(part.view_as(p))
+        """: "in the order in which you joined the gradients",
+        """
+        def average_bucket(bucket, group):
             flat = all_reduce(torch.cat([p.grad.flatten() for p in bucket]), group)
             for p, part in zip(bucket, flat.split([p.numel() for p in bucket])):
                 p.grad.copy_(part.view_as(p))

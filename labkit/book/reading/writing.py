@@ -14,6 +14,7 @@ import linecache
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from html import escape
 from typing import Any, Protocol
 
@@ -138,6 +139,8 @@ def look_at(task: Task, names: Mapping[str, Any]) -> Answer:
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is not None and not shell.last_execution_succeeded:
         notes.append(f"The cell that ran before this one failed. If it was yours, an older {name} is judged here.")
+    if other := _almost(name, names.get("In", [])):
+        notes.append(f"The cell before this one defines {other}, and not {name}: an older {name} is judged here.")
     if taken := _taken(names.get(name), name, names.get("In", [])):
         other = f"Your cell also sets {', '.join(taken)}, as another cell of this chapter does."
         notes.append(f"{other} Rename yours, and run that one again.")
@@ -149,6 +152,12 @@ class _Unwritten:
     sentence: str
     state: str = "unattempted"
     detail: str = ""
+
+
+def _almost(name: str, cells: list[str]) -> str:
+    """The name that the cell before this one gives its function, where `name` was meant."""
+    found = sets(cells[-2]) if len(cells) > 1 else set[str]()
+    return "" if name in found else "".join(get_close_matches(name, found, 1, 0.8))
 
 
 def _taken(fn: Any, name: str, cells: list[str]) -> list[str]:

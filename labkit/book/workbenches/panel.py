@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from labkit.book.drawing.figure import Figure
 from labkit.book.drawing.marks import inline
 from labkit.book.drawing.tables import Table
+from labkit.book.drawing.units import SECONDS
 from labkit.book.stepping.player import Player
 from labkit.book.workbenches.plot import live_plot, load
 
@@ -108,7 +109,8 @@ class Pane:
     def put(self, face: Face, ghost: Face | None) -> None:
         """Show `face`, and keep what was pinned, to be compared with it."""
         self.kept = []
-        axis = _shared_axis(face, ghost)
+        kept = _in_unit_of(face, ghost)
+        axis = _shared_axis(face, kept)
         if ghost is not None:
             same = _is_curves(face) and _is_curves(ghost)  # then its lines are in the plot
             told = same or axis is not None or isinstance(ghost, Player)
@@ -126,9 +128,9 @@ class Pane:
         if isinstance(ghost, Figure) and ghost.spec is not None and _is_curves(face) and _is_curves(ghost):
             data = _as_pinned(ghost.spec["data"], data) + data
         layout = face.spec["layout"]
-        if axis is not None and isinstance(ghost, Figure) and ghost.spec is not None:
+        if axis is not None and kept is not None:
             layout = _on_axis(layout, axis)
-            self.kept.append(live_plot(ghost.spec["data"], _on_axis(ghost.spec["layout"], axis)))
+            self.kept.append(live_plot(kept["data"], _on_axis(kept["layout"], axis)))
         if self._plot is not None and self._plot not in self.box.children:
             self._plot.close()  # while it was off the page it has missed what was sent to it
             self._plot = None
@@ -174,16 +176,38 @@ def _as_pinned(kept: Sequence[dict[str, Any]], live: Sequence[dict[str, Any]]) -
     return bands
 
 
-def _shared_axis(face: Face, ghost: Face | None) -> list[float] | None:
-    """From where to where a time axis goes that shows both; None where they have none, or one in other units."""
-    ends = []
-    for one in (face, ghost):
-        axis = one.spec["layout"].get("xaxis", {}) if isinstance(one, Figure) and one.spec is not None else {}
-        ends.append((axis.get("title", {}).get("text"), axis.get("range")))
-    (title, mine), (other, theirs) = ends
-    if not title or title != other or mine is None or theirs is None:
+def _time_axis(face: Face | None) -> tuple[str, list[float]] | None:
+    """The title of a figure's horizontal axis and its two ends, where it has them."""
+    axis = face.spec["layout"].get("xaxis", {}) if isinstance(face, Figure) and face.spec is not None else {}
+    title, ends = axis.get("title", {}).get("text"), axis.get("range")
+    return (title, ends) if title and ends is not None else None
+
+
+def _in_unit_of(face: Face, ghost: Face | None) -> dict[str, Any] | None:
+    """The spec of `ghost`, its times in the unit of `face`'s: what took 9 ms is compared with what takes 900 µs."""
+    if not isinstance(ghost, Figure) or ghost.spec is None:
         return None
-    return [min(mine[0], theirs[0]), max(mine[1], theirs[1])]
+    mine, theirs = _time_axis(face), _time_axis(ghost)
+    units = {f"time ({name})": unit for unit, name in SECONDS}
+    if mine is None or theirs is None or mine[0] == theirs[0] or not {mine[0], theirs[0]} <= set(units):
+        return ghost.spec
+    factor = units[theirs[0]] / units[mine[0]]
+
+    def scaled(times: Sequence[float | None]) -> list[float | None]:
+        return [None if t is None else t * factor for t in times]
+
+    xaxis = ghost.spec["layout"]["xaxis"] | {"title": {"text": mine[0]}, "range": scaled(theirs[1])}
+    data = [trace | {key: scaled(trace[key]) for key in ("x", "base") if key in trace} for trace in ghost.spec["data"]]
+    return ghost.spec | {"data": data, "layout": ghost.spec["layout"] | {"xaxis": xaxis}}
+
+
+def _shared_axis(face: Face, kept: dict[str, Any] | None) -> list[float] | None:
+    """From where to where a time axis goes that shows both; None where they have none, or one in other units."""
+    mine, xaxis = _time_axis(face), {} if kept is None else kept["layout"].get("xaxis", {})
+    theirs = xaxis.get("range")
+    if mine is None or theirs is None or xaxis.get("title", {}).get("text") != mine[0]:
+        return None
+    return [min(mine[1][0], theirs[0]), max(mine[1][1], theirs[1])]
 
 
 def _on_axis(layout: dict[str, Any], axis: list[float]) -> dict[str, Any]:

@@ -136,7 +136,10 @@ def trials(timed: Callable[..., Any], backward: Callable[..., None], stage_c: An
 
 
 def pairs(came: Came, stage_c: Any) -> book.Figure:
-    """Which bucket of rank 0 meets which one of rank 1, all-reduce by all-reduce, and what that does."""
+    """Which bucket of rank 0 meets which one of rank 1, all-reduce by all-reduce, and what that does.
+
+    The order is the one that was asked for, and whether the ranks kept to it is seen in their gradients.
+    """
     sizes = [journey.nbytes for journey in step_of(stage_c).journeys]
     title, left, slot, told, rows = "Which buckets meet", 112.0, (WIDTH - 120.0) / len(sizes), [], list[Row]()
     for k, found in came.items():

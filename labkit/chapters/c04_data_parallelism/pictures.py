@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading, legend
-from labkit.book.drawing.style import BLUE, GREY, ORANGE
+from labkit.book.drawing.style import BLUE, GREEN, GREY, ORANGE
 from labkit.book.drawing.svg import Svg, text_width
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, listing
@@ -32,6 +32,7 @@ from labkit.chapters.c04_data_parallelism.lateness import (
 )
 from labkit.chapters.c04_data_parallelism.steps import Step, blocks, box, step_of as step_of, ticks
 
+HELD = "What a rank holds, for the same global batch"
 LEAST = 1e-6  # seconds; less than that is rounding
 
 
@@ -183,10 +184,39 @@ def kept_for_backward(model: nn.Module) -> Iterator[dict[int, int]]:
 
 
 def what_is_held(one: Mapping[str, int], each: Mapping[str, int], ranks: int) -> book.Figure:
-    """Bytes on a single rank, and on each of several that share the same global batch."""
+    """Bytes on a single rank, and on each of several that share the same global batch: a row for each rank."""
     said = f"Activations are divided by {ranks}; all the rest is on every rank."
-    bars = {"1 rank": one, f"each of {ranks} ranks": each}
-    return book.bars(bars, title="What a rank holds, for the same global batch", sentence=said)
+    looks = [("parameters", BLUE, ""), ("gradients", ORANGE, "/"), ("optimizer state", GREY, "\\"),
+             ("activations", GREEN, "x")]  # fmt: skip
+    svg = Svg(WIDTH, HELD, said)
+    y = legend(svg, heading(svg, "measured", said), [(name, colour, hatch, "") for name, colour, hatch in looks]) + 8
+    scale = (WIDTH - 90.0) / max(sum(one.values()), sum(each.values()))
+    worlds = [("1 rank", one, ["rank 0"]), (f"{ranks} ranks", each, [f"rank {rank}" for rank in range(ranks)])]
+    for world, held, names in worlds:
+        svg.text(8, y + 12, world, bold=True)
+        y += 20
+        for name in names:
+            x = 76.0
+            svg.text(x - 8, y + 15, name, 11, "end")
+            for part, colour, hatch in looks:
+                wide = held[part] * scale
+                box(svg, x, y, wide, 20, bytes_text(held[part]), colour, f"{part}: {bytes_text(held[part])}", hatch)
+                x += wide
+            y += 24
+        y += 8
+    rows: list[Row] = [{"": world} | {f"{part}, bytes": held[part] for part, *_ in looks} for world, held, _ in worlds]
+    return book.Figure(HELD, "measured", said, rows, svg.render(y))
+
+
+def by_update(often: Mapping[int, float], run: Any) -> book.Figure:
+    """The curves of `losses` over the number of updates: equal numbers of updates stand above each other."""
+    curves = {1: often} | {passes: curve for curve, passes in run.results[:1]}
+    few = max(often) // max(curves)  # updates that both have taken
+    name = {passes: f"passes = {passes}" for passes in curves} | {1: "an update after each pass"}
+    at = [f"{curve[few * passes]:.2f} with {name[passes]}" for passes, curve in sorted(curves.items())]
+    said = f"After {few} updates the held-out loss is {listing(at)}."
+    shown = {name[n]: {at // n: loss for at, loss in curve.items()} for n, curve in sorted(curves.items())}
+    return book.lines(shown, x="update", y="held-out loss", title="The same curves, by update", sentence=said)
 
 
 def losses(often: Mapping[int, float], run: Any) -> book.Figure:

@@ -123,6 +123,13 @@ def _beginnings(gradients: Sequence[Tensor], factor: float) -> list[Tensor]:
     return [flat[: g.numel()].view_as(g) for g in gradients]
 
 
+def _turned(gradients: Sequence[Tensor], factor: float) -> list[Tensor]:
+    """For each gradient what it gets if the joined ones are cut and put back from the last to the first."""
+    flat = torch.cat([g.flatten() for g in gradients]) * factor
+    parts = flat.split([g.numel() for g in reversed(gradients)])
+    return [part.view_as(g) for part, g in zip(reversed(parts), gradients, strict=True)]
+
+
 # 2: one message for several gradients ----------------------------------------------------------------------------
 
 
@@ -167,6 +174,8 @@ def one_message(student: Reader) -> str:
                 _beginnings(sums, 1)
             ]
             * n,
+            "The parts went back to other parameters. Cut the flat tensor, and put its parts back, in the order in "
+            "which you joined the gradients.": [_turned(sums, 1 / n)] * n,
             "Only the first gradient got its average back: is there a `return` inside the loop?": [
                 [sums[0] / n, *mine[1:]] for mine in own
             ],
