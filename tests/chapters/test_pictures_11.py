@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import labkit
 from labkit import cost
 from labkit.book import open_chapter
-from labkit.chapters.c11_context_parallelism import drawings, panels, pictures, triangle
+from labkit.chapters.c11_context_parallelism import drawings, pictures, triangle
 from labkit.chapters.c11_context_parallelism.attention import drawn
 from labkit.cost.planner import H100, MODELS
 from labkit.parallel import ContextParallel
 from labkit.parallel.context.layouts import positions_of
+from labkit.parallel.context.masks import Mask
 
 TEXT = (Path(__file__).parents[2] / "notebooks" / "11_context_parallelism.ipynb").read_text(encoding="utf-8")
 
@@ -37,9 +40,9 @@ TEXT = (Path(__file__).parents[2] / "notebooks" / "11_context_parallelism.ipynb"
 def test_why_a_block_goes_all_the_way_around(window: int, layout: str, told: str) -> None:
     def read(group):  # type: ignore[no-untyped-def]
         context = ContextParallel(group, layout=layout, window=window)
-        which = panels.texts(1)
+        which = torch.zeros(48, dtype=torch.long)
         context.attention(*(context.cut(x, dim=2, documents=which) for x in drawn(48)))
-        return context.positions, panels.mask(window, 1), layout
+        return context.positions, Mask(window=window, documents=which), layout
 
     run = labkit.launch(read, 4)
     assert told in pictures.reads(run)
@@ -77,11 +80,32 @@ def test_on_the_way_back_blocks_move_a_step_less_than_their_gradients() -> None:
         assert last == {"step": n, "shares in each gradient": n, "blocks have moved": n - 1, "gradients have moved": n}
 
 
-def test_the_ring_sends_less_on_few_ranks_and_ulysses_on_many_as_the_page_says() -> None:
-    rows = {row["ranks"]: row for row in pictures.by_ranks().rows}
-    less = {n: rows[n]["ring, 8 heads of keys"] < rows[n]["Ulysses, 8 heads of keys"] for n in (2, 8, 16, 64)}
-    assert less == {2: True, 8: True, 16: False, 64: False}, "64 / 8 ranks are the border"
-    assert all(row["ring, 64 heads of keys"] >= row["Ulysses, 64 heads of keys"] for row in rows.values())
+@pytest.mark.parametrize("kv_heads", [8, 64])
+def test_the_ring_sends_less_on_few_ranks_and_ulysses_on_many_as_the_page_says(kv_heads: int) -> None:
+    about: dict[str, Any] = {"passes": "forward"}
+    for n in (2, 4, 16, 64):
+        ring = cost.ring_attention_bytes_by_rank([1024] * n, kv_heads, 128, **about)[0]
+        ulysses = cost.ulysses_bytes_by_rank([1024] * n, 64, kv_heads, 128, **about)[0]
+        assert (ring < ulysses) is (n < 64 / kv_heads), "64 / 8 ranks are the border"
+
+
+def test_the_lines_cross_where_the_formula_says() -> None:
+    for bandwidth, grouped, said in ((450, 4, "1,099"), (50, 4, "9,890"), (50, 1, "39,560")):
+        drawn = pictures.tokens_needed(bandwidth, grouped, 100)
+        assert drawn.sentence.startswith(f"With {said} tokens or more"), "as the page says"
+        least = float(said.replace(",", ""))
+        for row in drawn.rows:
+            assert (row["computing"] > row["a block travels"]) is (row["tokens of a rank"] > least)
+    assert "With 494 tokens" in pictures.tokens_needed(500, 4, 50).sentence, "half the peak needs half as many"
+
+
+def test_which_tokens_of_the_second_text_have_moved_is_counted() -> None:
+    still, moved = torch.zeros(4), torch.tensor([0.5, 0.2, 0.1, 0.0])
+    assert pictures.left_alone(still, moved).sentence == (
+        "With the border told, no logit of the second text moves. Without it, those of 3 of its 4 tokens do."
+    )
+    assert pictures.left_alone(still, moved[:3]).sentence.endswith("those of all its tokens do.")
+    assert pictures.left_alone(moved, moved).sentence.startswith("Even with the border told, they move.")
 
 
 @pytest.mark.ranks
@@ -104,7 +128,7 @@ def test_a_rank_that_has_nothing_more_to_do_is_idle(layout: str) -> None:
 def test_what_the_page_says_of_packed_texts_is_what_the_square_counts() -> None:
     def work(texts: int) -> tuple[bool, bool]:
         where = [positions_of(rank, 8, 48, "zigzag") for rank in range(8)]
-        allowed = panels.mask(48, texts).allowed
+        allowed = Mask(window=48, documents=torch.arange(48) * texts // 48).allowed
         rounds = [[int(allowed(where[r], where[(r - i) % 8]).sum()) for r in range(8)] for i in range(8)]
         return all(len(set(one)) == 1 for one in rounds), len({sum(one) for one in zip(*rounds, strict=True)}) == 1
 

@@ -88,6 +88,10 @@ WRONG = {
         ring("PASS\n        READ"): "Read first, then pass on",
         ring("READ\n        PASS", owner="(me + i) % n"): "with the positions of other owners",
         ring("READ\n        PASS").replace("kv[0], kv[1]", "kv[1], kv[0]"): "keys and values have changed places",
+        ring("READ\n        PASS").replace("positions[me], positions[owner]", "positions[owner], positions[me]"): (
+            "wants the positions of the queries first"
+        ),
+        ring("READ\n        PASS").replace("*attend(", "attend("): "`attend` returns two things",
         ring("READ\n        PASS", owner="me"): "each was read as if it were its own",
         ring("READ\n        PASS", send="n > 1"): "does the last round send a block that nobody reads?",
         ring("READ\n        PASS", send="True"): "A single rank has nobody to exchange with",
@@ -163,6 +167,11 @@ WRONG = {
         part("logits = model(inputs, context.positions[context.group.rank])", "next_token_loss(logits, targets)"): (
             "take them as they are, without an index"
         ),
+        part(
+            "t = inputs.shape[1]; at = torch.arange(t) + t * context.group.rank; logits = model(inputs, at)",
+            "context.weight * next_token_loss(logits, targets)",
+        ): "as if parts were contiguous",
+        part(AT, "context.weight * next_token_loss(logits, inputs)"): "taken against the inputs",
         part(AT, "logits"): "as the logits are; give them to `next_token_loss`",
         part(AT, "next_token_loss(logits, targets) / context.weight"): "so multiply by it",
         part(AT, "targets.shape[1] * next_token_loss(logits, targets)"): "is the sum over this part",

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from labkit import book, cost
 from labkit.book.workbenches.bench import View, Workbench
 from labkit.chapters.c11_context_parallelism import pictures, triangle
-from labkit.parallel.context.masks import Mask
 
 Run = Callable[..., Any]
 LAYOUTS = list(cost.CONTEXT_LAYOUTS)
@@ -36,6 +32,16 @@ def hide(layer: Run) -> Workbench:
     return book.workbench(layer, controls, views, title="Hide the ring", ranks=4)
 
 
+def tokens_needed() -> Any:
+    """When a round of the ring is hidden on an H100: by its link, its grouped heads, and its share of the peak."""
+    sliders = {
+        "bandwidth": book.Slider("bandwidth of the link", 10, 900, 450, 10, "GB/s"),
+        "grouped": book.Slider("heads of queries for a head of keys", 1, 16, 4),
+        "peak": book.Slider("share of the GPU's peak", 10, 100, 100, 10, "%"),
+    }
+    return book.explorer("How many tokens hide the ring?", sliders, pictures.tokens_needed)
+
+
 def ways(attention: Run) -> Workbench:
     """Ring, Ulysses or both; ranks; heads of queries and of keys."""
     controls = {"way": ["ring", "Ulysses", "both"], "ranks": [2, 4, 8], "heads": [4, 8], "kv_heads": [1, 2, 4]}
@@ -51,16 +57,6 @@ def who_reads(read: Run) -> Workbench:
     }  # fmt: skip
     views: list[View] = [pictures.reads, triangle.of_run("Who reads what")]
     return book.workbench(read, controls, views, title="What may be read", ranks=8, transport="local")
-
-
-def texts(count: int, length: int = TOKENS) -> Tensor:
-    """The number of each position's text, for `count` texts that are packed into one sequence."""
-    return torch.arange(length) * count // length
-
-
-def mask(window: int | None, count: int) -> Mask:
-    """What a query may read: itself and earlier tokens, of its own text, within the window."""
-    return Mask(window=window, documents=texts(count))
 
 
 def choice(label: str, options: Any, value: Any) -> Any:

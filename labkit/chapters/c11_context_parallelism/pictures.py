@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from labkit import book, cost
 from labkit.book.drawing.units import bytes_text, plural
 from labkit.chapters.c11_context_parallelism.attention import WIDTH
+from labkit.cost.planner import MODELS
 from labkit.cost.units import format_bytes, format_seconds
 
 PAIR = 1e-6  # seconds that the stand-in kernel of the first workbench takes for a pair
@@ -87,25 +90,29 @@ def hidden(run: Any) -> str:
     )
 
 
-NEAR, FAR = 450e9, 50e9  # bytes per second of NVLink, and of a network card of 400 Gb/s
 H100 = 989e12  # bf16 operations per second without sparsity, of NVIDIA's data sheet
 
 
-def tokens_needed() -> book.Figure:
-    """How many tokens a GPU needs so that the ring is hidden, by the bandwidth of its link and by its heads of keys."""
-    cases = {"as many heads of keys": (1, 1), "one for 16 heads of queries": (16, 1)}
-    values = {
-        name: {b / 1e9: cost.ring_attention_tokens_to_hide(H100, b, heads=h, kv_heads=g) for b in
-               (25e9, FAR, 100e9, 200e9, NEAR, 900e9)}
-        for name, (h, g) in cases.items()
-    }  # fmt: skip
-    (near, far), (few_near, few_far) = ((one[NEAR / 1e9], one[FAR / 1e9]) for one in values.values())
+LLAMA_8B = MODELS["Llama 3 8B"].hidden  # numbers of all heads of queries of a token
+
+
+def tokens_needed(bandwidth: float, grouped: int, peak: int) -> book.Figure:
+    """How long a rank computes with a block and how long a block travels, by its tokens, and where the two cross.
+
+    bandwidth: GB/s of the link. grouped: heads of queries for a head of keys. peak: percent of the GPU's peak.
+    """
+    speed, wire = H100 * peak / 100, 1e9 * bandwidth
+    least = cost.ring_attention_tokens_to_hide(speed, wire, heads=grouped, kv_heads=1)
+    many = [100 * 2.0**k for k in range(12)]
+    curves = {
+        "computing": {t: 2e3 * LLAMA_8B * t**2 / speed for t in many},
+        "a block travels": {t: 4e3 * LLAMA_8B / grouped * t / wire for t in many},
+    }
     said = (
-        f"With the 450 GB/s of NVLink a GPU needs {near:,.0f} tokens, and over 50 GB/s of network {far:,.0f}. If 16 "
-        f"heads of queries share a head of keys, {few_near:,.0f} and {few_far:,.0f} are enough."
+        f"With {least:,.0f} tokens or more on each rank the transfer is hidden, and with fewer the ranks wait for it."
     )
     return book.lines(
-        values, x="GB/s of the link", y="tokens of a GPU", title="Tokens that hide the ring (H100, causal, bf16)",
+        curves, x="tokens of a rank", y="ms in a round", title="One round of the ring on an H100, forward, 16 bits",
         badge="simulated", sentence=said, log="xy",
     )  # fmt: skip
 
@@ -173,28 +180,19 @@ def _why(ulysses: int, n: int, heads: int, kv_heads: int) -> str:
     return f"Among {among} ranks queries, keys, values and results change places.{copied}"
 
 
-def by_ranks(tokens: int = 65_536, heads: int = 64, width: int = 128) -> book.Figure:
-    """What a rank sends forward for one long text, by the number of ranks: the ring with two numbers of heads of keys,
-    and Ulysses with both."""
-    sizes = [2, 4, 8, 16, 32, 64]
-    lines: dict[str, dict[float, float]] = {}
-    for g in (heads, 8):
-        lines[f"ring, {g} heads of keys"] = {
-            float(n): cost.ring_attention_bytes_by_rank([tokens // n] * n, g, width, passes="forward")[0] / 1e6
-            for n in sizes
-        }
-        lines[f"Ulysses, {g} heads of keys"] = {
-            float(n): cost.ulysses_bytes_by_rank([tokens // n] * n, heads, g, width, passes="forward")[0] / 1e6
-            for n in sizes
-        }
-    first, second, third, last = (line[64.0] for line in lines.values())
-    said = (
-        f"A text of {tokens:,} tokens, {heads} heads of queries. At 64 ranks a rank of the ring sends {first:,.0f} MB, "
-        f"or {third:,.0f} MB with 8 heads of keys, and a rank of Ulysses {second:,.0f} MB"
-        + (" with either." if round(second) == round(last) else f", or {last:,.0f} MB with 8 heads of keys.")
-    )
-    return book.lines(lines, x="ranks", y="MB that a rank sends", title="Bytes by ranks", badge="simulated",
-                      sentence=said, log="xy")  # fmt: skip
+def left_alone(told: Tensor, untold: Tensor) -> book.Figure:
+    """How far the logits of the second text move if the first one is exchanged, token by token, (t,) each: with the
+    border told to the ring, and without."""
+    rest = {
+        True: "With the border told, no logit of the second text moves",
+        False: "Even with the border told, they move",
+    }
+    count = int((untold > 0).sum())
+    those = "all its tokens" if count == len(untold) else f"{count} of its {len(untold)} tokens"
+    said = f"{rest[not told.any()]}. Without it, those of {those} do."
+    curves = {"border told": told.tolist(), "nobody told": untold.tolist()}
+    return book.lines(curves, x="token of the second text", y="its logits move by at most", sentence=said,
+                      title="The first text is exchanged: what happens to the second?")  # fmt: skip
 
 
 def reads(run: Any) -> str:

@@ -145,6 +145,9 @@ def _all_blocks(student: Reader, run: Evidence, n: int, inputs: Sequence[Any], w
         again = [attend(q, b[1], b[2], positions[rank], positions[rank]) for b in blocks]
         ahead = [attend(q, b[1], b[2], positions[rank], positions[(rank + i) % n]) for i, b in enumerate(blocks)]
         mine = [attend(q, k, v, positions[rank], positions[(rank - i) % n]) for i in range(n)]
+        alike = all(len(p) == len(positions[rank]) for p in positions)
+        turned = [attend(q, b[1], b[2], positions[(rank - i) % n], positions[rank]) for i, b in enumerate(blocks)
+                  if alike]  # fmt: skip
         gone = [blocks[min(i + 1, n - 1)] for i in range(n)]
         early = [attend(q, b[1], b[2], positions[rank], positions[(rank - i) % n]) for i, b in enumerate(gone)]
         slips = (
@@ -162,6 +165,8 @@ def _all_blocks(student: Reader, run: Evidence, n: int, inputs: Sequence[Any], w
              "of the owner: `positions[owner]`."),
             (_joined(ahead), "the blocks came, but with the positions of other owners. Blocks travel to the right, so "
              "in round i a rank has the block of rank me - i."),
+            (_joined(turned), "`attend` wants the positions of the queries first, and then those of the keys: "
+             "`positions[me], positions[owner]`."),
             (_joined(mine), "its own keys were read in every round, with the positions of others. Read what is in "
              "`kv`, and assign what `exchange` returns to it: `kv = group.exchange(...)`."),
             (_joined([own] * n), "its own block was read {n} times, and no other. Read what is in `kv`."),
@@ -303,7 +308,15 @@ def shares_add_up(student: Reader) -> str:
             got.backward()
             gradient = dict(model.named_parameters())["tokens.weight"].grad
             with torch.no_grad():
-                means = [float(next_token_loss(model(inputs, at), targets)) for at in (context.positions, None)]
+                t, mine = inputs.shape[1], context.positions
+                guessed = torch.arange(t) + group.rank * t  # as if the parts were contiguous
+                ways = (
+                    (mine, targets),
+                    (None, targets),
+                    (guessed.clamp(max=config.context - 1), targets),
+                    (mine, inputs),
+                )
+                means = [float(next_token_loss(model(inputs, at), to)) for at, to in ways]
             return got.item(), gradient, means, context.weight, len(context.positions)
 
         try:
@@ -331,15 +344,20 @@ def shares_add_up(student: Reader) -> str:
 
 
 def _why_not(losses: Any, means: Any, weights: Any, lengths: Any, whole: float) -> str:
-    """losses, weights, lengths: of each rank's part. means: its mean loss with its positions, and without any."""
+    """losses, weights, lengths: of each rank's part. means: its mean loss with its positions, without any,
+    with those of contiguous parts, and against the inputs."""
 
     def near(other: Sequence[float]) -> bool:
         return all(abs(a - b) < 1e-5 for a, b in zip(losses, other, strict=True))
 
-    right, from_zero = zip(*means, strict=True)
+    right, from_zero, contiguous, itself = zip(*means, strict=True)
     n = len(losses)
     if any(near([x * w for x, w in zip(from_zero, share, strict=True)]) for share in (weights, [1] * n, [1 / n] * n)):
         return "the model counted the positions of each part from 0. Give it `context.positions` beside the inputs."
+    if near([x * w for x, w in zip(contiguous, weights, strict=True)]):
+        return "you number a part as if parts were contiguous. These are zigzag: `context.positions` has the numbers."
+    if any(near([x * w for x, w in zip(itself, share, strict=True)]) for share in (weights, [1] * n)):
+        return "the loss was taken against the inputs. The model is to predict the `targets`."
     if near(right):
         return (
             f"the ranks' losses add up to {sum(losses):.2f}, and one device has {whole:.2f}. Each is the mean over one "
@@ -439,6 +457,8 @@ def _likely(said: str, detail: str) -> str:
         return "Does each rank receive from the one that sends to it? Send to `right`, receive from `left`."
     if "to itself" in said:
         return "A single rank has nobody to exchange with: send only while `i < n - 1`."
+    if "missing 1 required positional argument: 'other_lse'" in said:
+        return "`attend` returns two things, a mean and its lse, and `merge` wants both."
     if "IndexError" in said:
         return "Take the owner modulo n."
     return ""
