@@ -129,6 +129,16 @@ def pieces(gradient_sum: Any) -> book.Workbench:
     return book.workbench(gradient_sum, controls, [pictures.piece], title=title, ranks=8, transport="local")
 
 
+def held_by_ranks(state: Any, held_bytes: Any) -> book.Workbench:
+    """What real ranks hold of a small model, beside what the reader's function says."""
+
+    def beside(run: Any, stage: int) -> book.Figure:
+        return pictures.held(run, held_bytes, stage)
+
+    controls = {"stage": [1, 2, 3], "ranks": [2, 4, 8]}
+    return book.workbench(state, controls, [beside], title="What does a real rank hold?", ranks=4)
+
+
 ALONE, PIPED = "each alone", "pipelined"
 
 

@@ -18,7 +18,7 @@ ROOM = 80 * GB  # of a GPU
 ITEMS = ("parameters", "gradients", "optimizer")
 STAGES = ("no sharding", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 COMPUTE, MESSAGES = 2.1 * 1024, 3.5  # GPU-seconds and seconds of a step of 175B, by source 003
-CLAIMS = ((4096, 0.70, "above 70 % on 4,096 GPUs"), (8192, 0.50, "below half only beyond 8,192"))
+CLAIMS = ((4096, 0.70, "first: above 70 % on 4,096 GPUs"), (8192, 0.50, "second: below half only beyond 8,192"))
 FEWEST, MOST = 256, 16_384  # GPUs, where the curve begins and ends
 
 
@@ -98,8 +98,10 @@ def scaling(messages: float) -> book.Figure:
         svg.line(*place(a, part(a)), *place(b, part(b)), width=3, colour=series(0).colour)
     for gpus, share, name in CLAIMS:
         x, y = place(gpus, share)
-        svg.marker(x, y, "diamond", "#d55e00", 6)
-        svg.text(left + wide - 8, top + 20 + 20 * (gpus > 4096), f"◆ {name}", anchor="end")
+        holds = part(gpus) >= share
+        svg.marker(x, y, "diamond", "#d55e00" if holds else "#fff", 6)
+        svg.text(x, y - 10, name.partition(":")[0], anchor="middle")
+        svg.text(left + wide - 8, top + 20 + 20 * (gpus > 4096), f"{'◆' if holds else '◇'} {name}", anchor="end")
     for gpus in (256, 1024, 4096, 16_384):
         svg.text(place(gpus, 0)[0], top + tall + 17, f"{gpus:,}", anchor="middle" if gpus < MOST else "end")
     for share in (0, 0.5, 1):
