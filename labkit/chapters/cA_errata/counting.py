@@ -1,4 +1,4 @@
-"""How many lines there are, and under which question each stands."""
+"""How many lines each question finds."""
 
 from __future__ import annotations
 
@@ -6,16 +6,6 @@ from labkit import book
 from labkit.chapters.cA_errata import pictures
 from labkit.course import errata
 from labkit.course.errata import questions
-
-
-def counted() -> book.Conclusion:
-    """How many lines there are, and how many on the longest source."""
-    seeds = [e.source.seed for e in errata().values()]
-    return book.conclude(
-        "There are {lines} findings, and {textbook} of them are on source 003, which is by far the longest.",
-        lines=len(seeds),
-        textbook=seeds.count("003"),
-    )
 
 
 def found_by() -> book.Conclusion:

@@ -11,7 +11,7 @@ from labkit.chapters.cA_errata import apart as one_line, pictures, suspects
 from labkit.chapters.cA_errata.agreeing import by_its_digits
 from labkit.chapters.cA_errata.asking import Question
 from labkit.chapters.cA_errata.computing import changeable as changeable, computed as computed
-from labkit.chapters.cA_errata.counting import counted as counted, found_by as found_by
+from labkit.chapters.cA_errata.counting import found_by as found_by
 from labkit.chapters.cA_errata.judging import Agrees, judge as judge
 from labkit.chapters.cA_errata.opening import three_ways as three_ways
 from labkit.chapters.cA_errata.sliding import efficiency as efficiency, failures as failures, memory as memory

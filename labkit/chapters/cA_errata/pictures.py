@@ -211,15 +211,15 @@ def held(run: Any, held_bytes: Any, stage: int) -> book.Figure:
     parameters, ranks, found = 512, len(run.results), run.results[0]
     if not isinstance(found, int | float):
         raise ValueError("state returns the bytes that a rank holds: model.state_bytes().total")
-    yours = {f"ZeRO-{one}": held_bytes(parameters, one, ranks) for one in (1, 2, 3)}
+    yours = {f"ZeRO-{one}": round(held_bytes(parameters, one, ranks)) for one in (1, 2, 3)}
     said = f"Under ZeRO-{stage} each of {ranks} ranks held {found:,.0f} bytes. "
     said += (
         f"That is what {book.whose(held_bytes)} held_bytes says."
-        if abs(found - yours[f"ZeRO-{stage}"]) < 1
-        else f"That is not the {yours[f'ZeRO-{stage}']:,.0f} of held_bytes: has state been changed?"
+        if round(found) == yours[f"ZeRO-{stage}"]
+        else f"That is not the {yours[f'ZeRO-{stage}']:,} of held_bytes: has state been changed?"
     )
-    values = {"held_bytes": yours, "this run": {f"ZeRO-{stage}": found}}
-    return book.bars(values, title="Bytes that a rank holds of 512 parameters", sentence=said)
+    values = {f"{book.whose(held_bytes)} held_bytes": yours, "this run": {f"ZeRO-{stage}": round(found)}}
+    return book.bars(values, title="Bytes that a rank holds for 512 parameters", sentence=said)
 
 
 def both_directions() -> book.Figure:
@@ -287,12 +287,10 @@ def phases(two_level: TwoLevel) -> book.Figure:
     phase = ("reduce-scatter", "ring between the nodes", "all-gather")
     times = suspects.phases(two_level)
     whole, busy = sum(times), times[1] / sum(times)
-    said = f"By {book.whose(two_level)} function 3 GB take {1e3 * whole:.1f} ms. "
-    said += f"The uplinks send for {1e3 * times[1]:.1f} ms "
-    said += (
-        f"of them and rest while the nodes work inside: on average they are {busy:.0%} busy, though nothing is wrong. "
-    )
-    said += f"The counter of the file shows {slow_sync.UPLINK_FRACTION:.0%}."
+    said = f"Healthy uplinks are {busy:.0%} busy on average, because they rest while the nodes work inside. "
+    said += f"The counter of the file shows {slow_sync.UPLINK_FRACTION:.0%}. "
+    said += f"By {book.whose(two_level)} function 3 GB take {1e3 * whole:.1f} ms, and the uplinks send for "
+    said += f"{1e3 * times[1]:.1f} ms of them."
     svg = Page("Three phases, and what the uplinks do", said)
     top = heading(svg, "simulated", said) + 8
     left, wide = 70, WIDTH - 80

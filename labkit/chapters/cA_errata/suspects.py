@@ -179,10 +179,8 @@ class Story:
 
     @staticmethod
     def counted(part: float) -> str:
-        """What the counter would show: with a ✓ where it rounds to what it does show, a ≈ where it is near."""
-        seen = slow_sync.UPLINK_FRACTION
-        sign = " ✓" if f"{part:.0%}" == f"{seen:.0%}" else " ≈" if abs(part - seen) < NEAR else ""
-        return f"{part:.0%}{sign}"
+        """What the counter would show, with a ✓ where it fits what it does show."""
+        return f"{part:.0%}{' ✓' if abs(part - slow_sync.UPLINK_FRACTION) < NEAR else ''}"
 
     @property
     def facts(self) -> dict[str, tuple[bool, str]]:
@@ -290,7 +288,7 @@ def at_their_word(two_level: TwoLevel) -> book.Conclusion:
         "**With {size:.0f} GB no recipe fits.** One flat ring takes too long even over healthy uplinks. With the other "
         "recipes the uplinks would have to run at {least:.0%} to {most:.0%} of their speed, and then the counter would "
         "not show {part:.0%} in either meaning. So every story that fits has a message of another size.\n\n"
-        "Two of the thick places hang on what we allow: those with healthy uplinks. Their averages are {low:.0%} and "
+        "The two stories with healthy uplinks hang on the 3 points that we allow. Their averages are {low:.0%} and "
         "{high:.0%}, which is near {part:.0%} and does not round to it.",
         part=part, low=min(one.average for one in near), high=max(one.average for one in near),
         size=slow_sync.GRADIENT / GB, least=min(needed), most=max(needed),
