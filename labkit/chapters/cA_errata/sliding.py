@@ -102,7 +102,7 @@ def scaling(messages: float) -> book.Figure:
         x, y = place(gpus, share)
         holds = part(gpus) >= share
         svg.marker(x, y, "diamond", "#d55e00" if holds else "#fff", 6)
-        svg.text(x, y - 10, name.partition(":")[0], anchor="middle")
+        svg.text(x + 10, y + 5, name.partition(":")[0])
         svg.text(left + wide - 8, top + 20 + 20 * (gpus > 4096), f"{'◆' if holds else '◇'} {name}", anchor="end")
     for gpus in (256, 1024, 4096, 16_384):
         svg.text(place(gpus, 0)[0], top + tall + 17, f"{gpus:,}", anchor="middle" if gpus < MOST else "end")
