@@ -27,6 +27,7 @@ NAMES = {
     "no-gradients": "state of 175B on one of 128 GPUs",
     "nodes-136": "GPUs of a segment",
     "nvlink-phase-twice": "added to a ring by its hops inside nodes",
+    "one-of-four": "all-reduces of 96 blocks",
     "saved-dollars": "saved by 8 GPUs instead of 32",
     "six-times-longer": "8 workers over 64, in time",
 }
@@ -48,14 +49,25 @@ class Number(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Ours, with two digits more than the source gives, or with as many as it takes to round to the same one."""
+        """Ours, with two digits more than the source gives, or with as many as it takes for two things to follow from
+        what is shown: the number that it rounds to, and how far apart the two are."""
         if self.found == round(self.found):
             return f"{self.found:.0f}"
         places = len(self.said.partition(".")[2])
         more, right = places + 2, f"{self.found:.{places}f}"
-        while more < 9 and Decimal(f"{self.found:.{more}f}").quantize(Decimal(right), ROUND_HALF_UP) != Decimal(right):
+        while more < 9 and not self._follows(f"{self.found:.{more}f}", Decimal(right)):
             more += 1
         return f"{self.found:.{more}f}".rstrip("0").rstrip(".")
+
+    def _follows(self, shown: str, right: Decimal) -> bool:
+        """Whether `shown` rounds to `right`, and is as far from what is said as the number itself."""
+        apart = abs(float(self.said) / float(shown) - 1)
+        return Decimal(shown).quantize(right, ROUND_HALF_UP) == right and percent(apart) == percent(abs(self.far))
+
+
+def percent(part: float) -> str:
+    """A part as a percentage of two digits, and 100 as 100."""
+    return f"{100 * part:.0f}" if part >= 0.995 else f"{100 * part:.2g}"
 
 
 def by_its_digits(said: str, found: float) -> bool:

@@ -8,7 +8,7 @@ import math
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -19,7 +19,11 @@ from labkit.course.file import read_toml
 
 PENCIL = Path(__file__).with_name("pencil.toml")
 TIE = 1e-9  # 17.325 is 17.32 or 17.33, whatever the binary digits of a float say
-MEANS = {"right": "", "then": ", if the sentence were true", "elsewhere": ", by other numbers of the same source"}
+MEANS = {  # the words of section 6, with what they mean
+    "right": "",
+    "then": " (then: if the sentence were true)",
+    "elsewhere": " (elsewhere: by other numbers of the same source)",
+}
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,6 @@ class Pencil:
 
     why: what the source says instead, and why that cannot be, in sentences that begin with the source.
     hint: what is said of a number that is no known slip. slips: wrong ways, each with what is said of it.
-    values: numbers of `why`, each with its arithmetic.
     """
 
     id: str
@@ -38,7 +41,6 @@ class Pencil:
     why: str
     hint: str
     slips: tuple[Mapping[str, str], ...] = ()
-    values: Mapping[str, str] = field(default_factory=dict)
 
     def slip(self, number: float) -> str:
         """What is said of a number that a known slip gives, or nothing."""
@@ -50,11 +52,6 @@ class Pencil:
     def written(self) -> str:
         """The arithmetic as one writes it."""
         return self.way.replace("*", "×").replace("1e9", "1,000,000,000")
-
-    @property
-    def told(self) -> str:
-        """`why`, with its numbers."""
-        return self.why.format(**{name: eval(way, {}) for name, way in self.values.items()})
 
 
 @cache
@@ -73,7 +70,7 @@ def asked(entry: Erratum) -> str:
 def worked(entry: Erratum) -> list[str]:
     """The arithmetic with its result, and what the source says instead."""
     pencil = pencils()[entry.id]
-    return [f"{pencil.written} = {found(entry)}{MEANS[entry.comes]}", pencil.told]
+    return [f"{pencil.written} = {found(entry)}{MEANS[entry.comes]}", pencil.why]
 
 
 def pasted(entry: Erratum) -> str:
@@ -126,14 +123,17 @@ def _value(code: str) -> float:
 
 def typed_number(entry: Erratum, typed: str) -> str | None:
     """The digits that a reader typed, without the unit, or None where there is no number."""
-    digits = typed.replace(",", "").replace(entry.unit or " ", "").replace("%", "").replace("times", "")
+    digits = typed.replace(entry.unit or " ", "").replace("%", "").replace("times", "")
     digits = digits.strip().removesuffix("x").strip()
+    digits = digits.replace(",", "") if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d*)?", digits) else digits
     return digits if re.fullmatch(r"-?(\d+\.?\d*|\.\d+)", digits) else None
 
 
 def judged(entry: Erratum, typed: str, agrees: Callable[[str, float], bool]) -> tuple[bool, str]:
     """Whether a reader's number is right, by the rule of section 2, and one sentence about it."""
     digits, ours, pencil = typed_number(entry, typed), entry.claim().found, pencils()[entry.id]
+    if digits is None and re.search(r"\d,\d", typed):
+        return False, f"Type a point and not a comma: {typed.strip().replace(',', '.')}."
     if digits is None:
         return False, f"{typed!r} is no number: type one such as 12.5." if typed.strip() else "You gave no number yet."
     mine = float(digits)
@@ -152,8 +152,5 @@ def judged(entry: Erratum, typed: str, agrees: Callable[[str, float], bool]) -> 
         return False, "Very near, but your last digit is another one. Did you round on the way?"
     ratio = abs(mine / ours) or 1.0
     if any(math.isclose(ratio, 10.0**power, rel_tol=0.005) for power in range(-9, 10) if power):
-        return (
-            False,
-            f"Your digits are right, but the decimal point is in the wrong place. The answer is in {entry.unit}.",
-        )
+        return False, "Your digits are right, but the decimal point is in the wrong place. Look at the unit once more."
     return False, f"{digits} does not follow. {pencil.hint}"

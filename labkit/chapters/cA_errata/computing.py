@@ -17,6 +17,7 @@ TITLES = {
     "twenty-or-nine": "all-reduce, InfiniBand over NVLink",
     "where-warmup-begins": "learning rate at the first step of a warmup",
     "another-drop": "samples lost with a smaller batch",
+    "bert-links": "link that BERT-Base needs",
     "ceiling-of-three": "speed of 8 GPUs over one",
     "daily-checkpoint": "work lost at a failure",
     "dense-trillions": "parameters of a run",

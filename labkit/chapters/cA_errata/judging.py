@@ -14,11 +14,6 @@ from labkit.course import errata
 Agrees = Callable[[str, float], bool]
 
 
-def _two(percent: float) -> str:
-    """Two digits, and 100 as 100."""
-    return f"{percent:.0f}" if percent >= 99.5 else f"{percent:.2g}"
-
-
 class Judge(Panel):
     """Numbers of the sources beside ours, and a rule that tells which agree: the reader's, or a percentage."""
 
@@ -65,7 +60,7 @@ class Judge(Panel):
                 "what": f"{one.what} ({one.unit})",
                 "said": float(one.said),
                 "we find": one.shown,
-                "apart (% of ours)": f"{_two(100 * abs(one.far))} %" if abs(one.far) < 1.005 else "over 100 %",
+                "apart (% of ours)": f"{agreeing.percent(abs(one.far))} %" if abs(one.far) < 1.005 else "over 100 %",
                 "agrees": "✓ yes" if fits else "✗ no",
                 "a finding": one.where in errata(),
             }

@@ -76,19 +76,20 @@ class Opening(Panel):
             )
         table, text = times.values()
         return book.conclude(
+            {"text > 1.01 and abs(table - 1) < 0.01": "**The two sentences cannot describe the same program.**",
+             "True": ""},
             "On {ranks} ranks the program of the text sends",
             {"abs(text - 1) < 0.001": "exactly as much as plain data parallelism,",
              "True": "{text:.3g} times as much as plain data parallelism,"},
             "and the program of the table",
             {"abs(table - 1) < 0.001": "exactly as much.", "True": "{table:.3g} times as much."},
+            {"chosen is None": "", "chosen == truth": "You expected that.", "True": "You expected something else."},
             {"abs(text - 1.5) < 0.001 and abs(table - 1) < 0.001": "It is the same with any number of ranks, because "
              "the program of the table sends $2\\,\\frac{{N-1}}{{N}}$ of the gradient and that of the text "
              "$3\\,\\frac{{N-1}}{{N}}$.", "True": ""},
-            {"chosen is None": "", "chosen == truth": "You expected that.", "True": "You expected something else."},
-            {"text > 1.01 and abs(table - 1) < 0.01": "So the two sentences cannot describe the same program. Both "
-             "programs exist: PyTorch's `ZeroRedundancyOptimizer` under DDP works as the text says, and the ZeRO paper "
-             "as the table says. You needed no authority to see that they differ: you took two sentences of one "
-             "source, and computed what follows from each.",
+            {"text > 1.01 and abs(table - 1) < 0.01": "Both programs exist: PyTorch's `ZeroRedundancyOptimizer` under "
+             "DDP works as the text says, and the ZeRO paper as the table says.\n\nYou needed no authority for this. "
+             "You took two sentences of one source, and computed what follows from each.",
              "True": "So these ranks do not show what the two sentences say: has `step` been changed?"},
             ranks=ranks, table=table, text=text, chosen=self.chosen,
             truth="more" if text > 1.01 else "less" if text < 0.99 else "the same",

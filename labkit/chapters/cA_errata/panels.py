@@ -11,7 +11,7 @@ from labkit.chapters.cA_errata import apart as one_line, pictures, suspects
 from labkit.chapters.cA_errata.agreeing import by_its_digits
 from labkit.chapters.cA_errata.asking import Question
 from labkit.chapters.cA_errata.computing import changeable as changeable, computed as computed
-from labkit.chapters.cA_errata.counting import counted as counted, found_by as found_by
+from labkit.chapters.cA_errata.counting import found_by as found_by
 from labkit.chapters.cA_errata.judging import Agrees, judge as judge
 from labkit.chapters.cA_errata.opening import three_ways as three_ways
 from labkit.chapters.cA_errata.sliding import efficiency as efficiency, failures as failures, memory as memory
@@ -127,6 +127,16 @@ def pieces(gradient_sum: Any) -> book.Workbench:
     controls = {"tp": [1, 2, 4], "pp": [1, 2]}
     title = "How much of the gradient does a rank send?"
     return book.workbench(gradient_sum, controls, [pictures.piece], title=title, ranks=8, transport="local")
+
+
+def held_by_ranks(state: Any, held_bytes: Any) -> book.Workbench:
+    """What real ranks hold of a small model, beside what the reader's function says."""
+
+    def beside(run: Any, stage: int) -> book.Figure:
+        return pictures.held(run, held_bytes, stage)
+
+    controls = {"stage": [1, 2, 3], "ranks": [2, 4, 8]}
+    return book.workbench(state, controls, [beside], title="What does a real rank hold?", ranks=4)
 
 
 ALONE, PIPED = "each alone", "pipelined"

@@ -37,10 +37,13 @@ class Lines(tuple[Erratum, ...]):
     """Some errata, each computed when shown. A notebook shows a folded table with links; `str()` is text."""
 
     def _repr_markdown_(self) -> str:
+        return self.folded(f"{len(self)} findings")
+
+    def folded(self, summary: str) -> str:
+        """The table, folded below a line."""
         rows = [HEAD, ("---",) * len(HEAD), *map(_row, self)]
         table = "\n".join(f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |" for row in rows)
-        which = f"All {len(self)} findings" if len(self) > 1 else "The finding"
-        return f"<details><summary>{which} of this group</summary>\n\n{table}\n\n</details>"
+        return f"<details><summary>{summary}</summary>\n\n{table}\n\n</details>"
 
     def __repr__(self) -> str:
         return str(
@@ -102,12 +105,11 @@ def lines(kind: str) -> Lines | Said:
 
 
 class Groups(tuple[tuple[str, Lines], ...]):
-    """All groups but the case's, each folded below its heading in the appendix."""
+    """All groups, each folded below its heading in the appendix."""
 
     def _repr_markdown_(self) -> str:
         return "\n\n".join(
-            lines._repr_markdown_().replace("All", f"{name}: all", 1).replace(" of this group", "", 1)
-            for name, lines in self
+            lines.folded(f"{name}: {len(lines)} finding{'s' if len(lines) > 1 else ''}") for name, lines in self
         )
 
     def __repr__(self) -> str:
@@ -116,9 +118,7 @@ class Groups(tuple[tuple[str, Lines], ...]):
 
 def everything() -> Groups:
     """Every finding, by groups, for reference."""
-    return Groups(
-        (name, group) for kind, name in groups().items() if kind != "case" and isinstance(group := lines(kind), Lines)
-    )
+    return Groups((name, group) for kind, name in groups().items() if isinstance(group := lines(kind), Lines))
 
 
 def _far(entry: Erratum) -> float:
@@ -206,6 +206,22 @@ def piece(run: Any, tp: int, pp: int) -> book.Figure:
     return book.bars(values, title="Bytes that a rank sends", sentence=said)
 
 
+def held(run: Any, held_bytes: Any, stage: int) -> book.Figure:
+    """What a real rank holds under one stage of ZeRO, beside what the page's function says of all stages."""
+    parameters, ranks, found = 512, len(run.results), run.results[0]
+    if not isinstance(found, int | float):
+        raise ValueError("state returns the bytes that a rank holds: model.state_bytes().total")
+    yours = {f"ZeRO-{one}": round(held_bytes(parameters, one, ranks)) for one in (1, 2, 3)}
+    said = f"Under ZeRO-{stage} each of {ranks} ranks held {found:,.0f} bytes. "
+    said += (
+        f"That is what {book.whose(held_bytes)} held_bytes says."
+        if round(found) == yours[f"ZeRO-{stage}"]
+        else f"That is not the {yours[f'ZeRO-{stage}']:,} of held_bytes: has state been changed?"
+    )
+    values = {f"{book.whose(held_bytes)} held_bytes": yours, "this run": {f"ZeRO-{stage}": round(found)}}
+    return book.bars(values, title="Bytes that a rank holds for 512 parameters", sentence=said)
+
+
 def both_directions() -> book.Figure:
     """NVLink as its data sheet counts it, beside a port of InfiniBand, as a ring uses them."""
     whole, port = 900.0, slow_sync.PORT / 1e9
@@ -254,8 +270,9 @@ def stages(run: Any) -> book.Figure:
             if (end - begin) * scale > 16:
                 svg.text(left + (begin + end) / 2 * scale, y + 18, str(number), anchor="middle")
     bottom = top + 36 * size
-    for k in range(5):
-        svg.text(left + whole * scale * k / 4, bottom + 12, f"{1e3 * whole * k / 4:.3g}", anchor="middle")
+    step = next(each for each in (0.01, 0.02, 0.05, 0.1, 1.0) if whole <= 9 * each or each == 1)
+    for k in range(int(whole / step + 1e-9) + 1):
+        svg.text(left + k * step * scale, bottom + 12, f"{1e3 * step * k:.3g}", anchor="middle")
     svg.text(WIDTH - 12, bottom + 30, "time (ms); a number is a microbatch", anchor="end")
     rows = [
         {"stage": r, "computing (ms)": round(1e3 * sum(e - b for one, b, e in places if one == r), 3),
@@ -270,12 +287,10 @@ def phases(two_level: TwoLevel) -> book.Figure:
     phase = ("reduce-scatter", "ring between the nodes", "all-gather")
     times = suspects.phases(two_level)
     whole, busy = sum(times), times[1] / sum(times)
-    said = f"By {book.whose(two_level)} function 3 GB take {1e3 * whole:.1f} ms. "
-    said += f"The uplinks send for {1e3 * times[1]:.1f} ms "
-    said += (
-        f"of them and rest while the nodes work inside: on average they are {busy:.0%} busy, though nothing is wrong. "
-    )
-    said += f"The counter of the file shows {slow_sync.UPLINK_FRACTION:.0%}."
+    said = f"Healthy uplinks are {busy:.0%} busy on average, because they rest while the nodes work inside. "
+    said += f"The counter of the file shows {slow_sync.UPLINK_FRACTION:.0%}. "
+    said += f"By {book.whose(two_level)} function 3 GB take {1e3 * whole:.1f} ms, and the uplinks send for "
+    said += f"{1e3 * times[1]:.1f} ms of them."
     svg = Page("Three phases, and what the uplinks do", said)
     top = heading(svg, "simulated", said) + 8
     left, wide = 70, WIDTH - 80

@@ -18,7 +18,7 @@ ROOM = 80 * GB  # of a GPU
 ITEMS = ("parameters", "gradients", "optimizer")
 STAGES = ("no sharding", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 COMPUTE, MESSAGES = 2.1 * 1024, 3.5  # GPU-seconds and seconds of a step of 175B, by source 003
-CLAIMS = ((4096, 0.70, "above 70 % on 4,096 GPUs"), (8192, 0.50, "below half only beyond 8,192"))
+CLAIMS = ((4096, 0.70, "first: above 70 % on 4,096 GPUs"), (8192, 0.50, "second: below half only beyond 8,192"))
 FEWEST, MOST = 256, 16_384  # GPUs, where the curve begins and ends
 
 
@@ -36,10 +36,10 @@ def held(held_bytes: Holds, billions: float, gpus: int) -> book.Figure:
     per = {name: cost.zero_state_parts(1e9 * billions, gpus, stage) for stage, name in enumerate(STAGES)}
     total = {name: held_bytes(1e9 * billions, stage, gpus) for stage, name in enumerate(STAGES)}
     fit = [name for name, nbytes in total.items() if nbytes <= ROOM]
-    said = f"By {book.whose(held_bytes)} held_bytes, on {'one GPU' if gpus == 1 else f'each of {gpus:,} GPUs'} ZeRO-1 "
-    said += f"keeps {bytes_text(total['ZeRO-1'])} of the {billions:g}B, ZeRO-2 {bytes_text(total['ZeRO-2'])} and "
-    said += f"ZeRO-3 {bytes_text(total['ZeRO-3'])}. "
-    said += f"In {bytes_text(ROOM)} fit: {', '.join(fit)}." if fit else f"None of the four fits in {bytes_text(ROOM)}."
+    said = f"In {bytes_text(ROOM)} fit: {', '.join(fit)}. " if fit else f"None of the four fits in {bytes_text(ROOM)}. "
+    said += f"By {book.whose(held_bytes)} held_bytes, {'one GPU' if gpus == 1 else f'each of {gpus:,} GPUs'} keeps "
+    said += f"{bytes_text(total['ZeRO-1'])} of the {billions:g}B with ZeRO-1, and {bytes_text(total['ZeRO-3'])} with "
+    said += "ZeRO-3."
     svg = Page("What one GPU holds", said)
     left, top, whole = 96.0, 30.0, total[STAGES[0]]
     scale = (WIDTH - left - 12) / max(whole, 1.05 * ROOM)
@@ -83,8 +83,10 @@ def scaling(messages: float) -> book.Figure:
         return COMPUTE / gpus / (COMPUTE / gpus + messages)
 
     half, at = COMPUTE // messages, part(4096)
-    said = f"With {messages:.3g} s of exposed messages {at:.1%} of a step is computing on 4,096 GPUs, so the first "
-    said += f"sentence {'holds' if at > 0.7 else 'does not hold'}. Up to {half:,.0f} GPUs at least half of it is "
+    said = (
+        f"The exposed messages take {messages:.3g} s here. On 4,096 GPUs {at:.1%} of a step is computing, so the first "
+    )
+    said += f"sentence {'holds' if at > 0.7 else 'does not hold'}. Up to {half:,.0f} GPUs at least half of a step is "
     said += f"computing, so the second sentence {'holds' if half >= 8192 else 'does not hold'}."
     svg = Page("How much of a step is computing", said)
     left, top, wide, tall = 56.0, 12.0, WIDTH - 70.0, 190.0
@@ -98,8 +100,10 @@ def scaling(messages: float) -> book.Figure:
         svg.line(*place(a, part(a)), *place(b, part(b)), width=3, colour=series(0).colour)
     for gpus, share, name in CLAIMS:
         x, y = place(gpus, share)
-        svg.marker(x, y, "diamond", "#d55e00", 6)
-        svg.text(left + wide - 8, top + 20 + 20 * (gpus > 4096), f"◆ {name}", anchor="end")
+        holds = part(gpus) >= share
+        svg.marker(x, y, "diamond", "#d55e00" if holds else "#fff", 6)
+        svg.text(x + 10, y + 5, name.partition(":")[0])
+        svg.text(left + wide - 8, top + 20 + 20 * (gpus > 4096), f"{'◆' if holds else '◇'} {name}", anchor="end")
     for gpus in (256, 1024, 4096, 16_384):
         svg.text(place(gpus, 0)[0], top + tall + 17, f"{gpus:,}", anchor="middle" if gpus < MOST else "end")
     for share in (0, 0.5, 1):

@@ -51,10 +51,10 @@ def size() -> book.Conclusion:
     """The message for which both expected times come out."""
     nbytes = slow_sync.message_bytes(FLAT)
     return book.conclude(
-        "A flat ring takes the expected {flat:.1f} ms for {size:.2f} GB. For that size this hierarchical recipe takes "
-        "{same:.1f} ms, as expected: a reduce-scatter in the node, a ring between nodes, a broadcast in the node, with "
-        "NVLink counted in both directions.",
-        "The source shows no recipe; we tried several, and this one gives its number.",
+        "A flat ring takes the expected {flat:.1f} ms if the message has {size:.2f} GB. For the same size the other "
+        "expected time, {same:.1f} ms, comes out as well, if NVLink is counted in both directions. The recipe is then "
+        "a reduce-scatter in the node, a ring between nodes, and a broadcast in the node. (The file shows no recipe; "
+        "we tried several, and this one gives its number.)",
         "But if the message has {other:.2f} GB, one flat ring takes the {seen:.0f} ms that were seen.",
         flat=1e3 * FLAT,
         size=nbytes / GB,
@@ -114,43 +114,38 @@ def table(two_level: TwoLevel) -> book.Table:
 
 def counter() -> book.Conclusion:
     """What the counter may mean, now that no suspect explains the time."""
-    ports = slow_sync.flat_seconds() / slow_sync.RANKS_PER_NODE
     return book.conclude(
-        "No suspect explains the {seen:.0f} ms for {size:.0f} GB. (The eight rings need {rings:.0f} ms, and not an "
-        "eighth of {flat:.1f}: their ports would be done after {ports:.0f} ms, but each GPU passes {inside} of the "
-        "eight rings on inside its node, and for that NVLink needs longer.) So let us use the counter. The file says "
-        "that it was read during the phase between the nodes. If so, it shows how fast an uplink sends. But a switch "
-        "counts bytes over an interval, and perhaps this interval was as long as the whole all-reduce. In that case "
-        "the counter shows an average, with the time in which the uplink rests. How much lower is this average? The "
-        "picture shows a run in which nothing is wrong at all.",
-        seen=1e3 * slow_sync.OBSERVED, size=slow_sync.GRADIENT / GB, rings=1e3 * slow_sync.rings_seconds(),
-        flat=1e3 * FLAT, ports=1e3 * ports, inside=slow_sync.RANKS_PER_NODE - 1,
-    )  # fmt: skip
+        "No suspect explains the {seen:.0f} ms for {size:.0f} GB, so let us use the counter. The file says that it was "
+        "read during the phase between the nodes. If so, it shows the *speed* at which an uplink sends. But a switch "
+        "counts bytes over an interval, and perhaps the interval was as long as the whole all-reduce. Then the counter "
+        "shows an *average*, which includes the time in which the uplink rests. How much lower is this average when "
+        "nothing is wrong at all?",
+        seen=1e3 * slow_sync.OBSERVED,
+        size=slow_sync.GRADIENT / GB,
+    )
 
 
-def left() -> book.Conclusion:
+def left(two_level: TwoLevel) -> book.Conclusion:
     """What is left of the file's conclusion, that the library cannot be using a flat ring."""
-    part, seen = slow_sync.UPLINK_FRACTION, slow_sync.OBSERVED
-    slow_rings = max(1 / (part * slow_sync.RANKS_PER_NODE) * slow_sync.flat_seconds(1), slow_sync.rings_seconds(1))
+    seen = slow_sync.OBSERVED
+    sums, ways, *_ = RECIPES
+    stay = [(FLAT_RING, FLAT_RING, slow_sync.UPLINK_FRACTION), (RINGS, RINGS, slow_sync.UPLINK_FRACTION),
+            ("the recipe of `two_level_seconds`", sums, slow_sync.UPLINK_FRACTION),
+            (f"the same, if NVLink sends {ONE_WAY / 2 / GB:.0f} GB/s in one direction", ways, 1.0)]  # fmt: skip
+    rows = []
+    for name, recipe, part in stay:
+        size = seen_size(two_level, part, recipe)
+        uplinks = "healthy" if part == 1 else f"at {part:.0%}"
+        fits = story(two_level, size, 100 * part, recipe).counter.removeprefix("counter as ")
+        rows.append(f"| {name} | {size:.2f} GB | {uplinks} | {fits.replace('counter in both meanings', 'both')} |")
     return book.conclude(
-        "What is left of the conclusion of the file, that the library cannot be using a flat ring?\n\n"
-        "- **One flat ring** is far too slow for {size:.0f} GB, and so is a hierarchical all-reduce through a single "
-        "port. But with {one:.2f} GB one flat ring over uplinks at {part:.0%} takes the {seen:.0f} ms, and shows the "
-        "counter in both meanings.\n"
-        "- **Eight flat rings**, one for each port, are not ruled out either, and NCCL does build several rings. With "
-        "{eight:.0f} GB and uplinks at {part:.0%} they have the time, and the counter in both meanings. What makes an "
-        "all-reduce fast here are the ports, and not the hierarchy, as chapter 3 shows for two nodes.\n"
-        "- **Slow uplinks** are not proven. With {size:.0f} GB something else would have to be slow as well. With a "
-        "larger message they are enough, if the counter shows a speed. If it shows an average, which is not what "
-        "the file says, even healthy uplinks may be enough, provided that NVLink sends {one_way:.0f} GB/s in one "
-        "direction.\n\n"
-        "There is one objection to every size but {size:.0f} GB: it gives up the two expected times of the file. "
-        "Either these times belong to another message than the one that took {seen:.0f} ms, or something is slow that "
-        "the file does not name.\n\n"
-        "**Verdict**: open. Without the size of the message the file could not know which algorithm the library uses. "
+        "**The case stays open.** The file concludes that the library cannot be using a flat ring, but without the "
+        "size of the message it cannot know. Each of these stories takes the {seen:.0f} ms and fits the counter:\n\n"
+        "| recipe | message | uplinks | the counter fits as |\n| :-- | --: | :-- | :-- |\n{rows}\n\n"
+        "The second one is no invention, because NCCL does build several rings at once. All of them share one weak "
+        "point: their message is not the one of {size:.0f} GB, for which the file's two expected times come out. "
         "What would you measure next?",
-        size=slow_sync.GRADIENT / GB, part=part, seen=1e3 * seen, one=part * slow_sync.message_bytes(seen) / GB,
-        eight=seen / slow_rings / GB, one_way=ONE_WAY / 2 / GB,
+        seen=1e3 * seen, size=slow_sync.GRADIENT / GB, rows="\n".join(rows),
     )  # fmt: skip
 
 
@@ -184,10 +179,8 @@ class Story:
 
     @staticmethod
     def counted(part: float) -> str:
-        """What the counter would show: with a ✓ where it rounds to what it does show, a ≈ where it is near."""
-        seen = slow_sync.UPLINK_FRACTION
-        sign = " ✓" if f"{part:.0%}" == f"{seen:.0%}" else " ≈" if abs(part - seen) < NEAR else ""
-        return f"{part:.0%}{sign}"
+        """What the counter would show, with a ✓ where it fits what it does show."""
+        return f"{part:.0%}{' ✓' if abs(part - slow_sync.UPLINK_FRACTION) < NEAR else ''}"
 
     @property
     def facts(self) -> dict[str, tuple[bool, str]]:
@@ -286,22 +279,17 @@ def stories(two_level: TwoLevel) -> list[Mapping[str, object]]:
 
 
 def at_their_word(two_level: TwoLevel) -> book.Conclusion:
-    """Which stories hang on what we allow, and what each of them gives up."""
+    """What the stories that fit have in common, and what hangs on what we allow."""
     part, told = slow_sync.UPLINK_FRACTION, _told(two_level)
-    fit = [(size, one) for _, size, one in told if min(abs(one.speed - part), abs(one.average - part)) < NEAR]
-    shown = f"{part:.0%}"
-    near = [one for _, one in fit if shown not in (f"{one.speed:.0%}", f"{one.average:.0%}")]
+    fit = [one for _, _, one in told if min(abs(one.speed - part), abs(one.average - part)) < NEAR]
+    near = [one for one in fit if f"{part:.0%}" not in (f"{one.speed:.0%}", f"{one.average:.0%}")]
     needed = [one.uplinks for _, size, one in told if abs(size * GB / slow_sync.GRADIENT - 1) < 0.001]
     return book.conclude(
-        "Take three places on each curve: where the message has {size:.0f} GB, where the uplinks run at {part:.0%}, "
-        "and where they are healthy. Of these {all} stories {fit} fit. In {word} of them uplinks run at {part:.0%}. "
-        "The other {near} have healthy uplinks. Their averages of {low:.0%} and {high:.0%} do not round to 60%, and "
-        "fit only because we allow {allowed:.0f} points.\n\n"
-        "With {size:.0f} GB no recipe fits. One flat ring takes longer than was seen, even over healthy uplinks. With "
-        "the other recipes the uplinks would have to run at {least:.0%} to {most:.0%} of their speed, and then the "
-        "counter would not show {part:.0%} in either meaning. So each story that fits has a message of another size. "
-        "That is its weak point: for another size the file would not have expected its {flat:.1f} ms of a flat ring.",
-        allowed=100 * NEAR, all=len(told), fit=len(fit), word=len(fit) - len(near), near=len(near), part=part,
-        low=min(one.average for one in near), high=max(one.average for one in near),
-        size=slow_sync.GRADIENT / GB, least=min(needed), most=max(needed), flat=1e3 * FLAT,
+        "**With {size:.0f} GB no recipe fits.** One flat ring takes too long even over healthy uplinks. With the other "
+        "recipes the uplinks would have to run at {least:.0%} to {most:.0%} of their speed, and then the counter would "
+        "not show {part:.0%} in either meaning. So every story that fits has a message of another size.\n\n"
+        "The two stories with healthy uplinks hang on the 3 points that we allow. Their averages are {low:.0%} and "
+        "{high:.0%}, which is near {part:.0%} and does not round to it.",
+        part=part, low=min(one.average for one in near), high=max(one.average for one in near),
+        size=slow_sync.GRADIENT / GB, least=min(needed), most=max(needed),
     )  # fmt: skip
