@@ -157,8 +157,7 @@ def incast(workers: int) -> book.Player:
         else:
             said = (
                 f"After {format_seconds(at - begin, 3)} {'both' if n == 2 else f'all {n}'} are there. Each worker's "
-                "own link was at work for "
-                f"1/{n} of that time."
+                f"own link was at work for 1/{n} of that time."
             )
         frames.append((_port(title, said, order, k, run.trace.badge), said))
         rows.append({"arrived": k, "seconds": at - begin, "worker": f"rank {order[k - 1]}" if k else "none"})

@@ -100,8 +100,8 @@ def _rows_are_right(student: Reader, run: Evidence, n: int, ids: Sequence[Tensor
             (table[unique[order]][order][_inverse(mine)], "the sorting was done twice and not undone: write "
              "`found[order] = came`, and not `came[order]`."),
         )  # fmt: skip
-        slips += tuple((_pulled(ids, table, n, rank, **slip), said) for slip, said in PULL_SLIPS)
-        why = next((said for wrong, said in slips if got.shape == wrong.shape and torch.equal(got, wrong)), "")
+        trials = [*slips, *((_pulled(ids, table, n, rank, **slip), said) for slip, said in PULL_SLIPS)]
+        why = next((said for wrong, said in trials if got.shape == wrong.shape and torch.equal(got, wrong)), "")
         if not why and got.shape == want.shape and (lost := _lost_repeats(mine, got, want)) is not None:
             why = (
                 f"id {lost} stands more than once in its batch, and only one of these places has its row. "
