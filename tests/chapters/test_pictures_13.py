@@ -10,7 +10,7 @@ import torch
 import labkit
 from labkit import collectives, cost
 from labkit.chapters.c13_embeddings import drawings, pictures, ports
-from labkit.chapters.c13_embeddings.given import HELD
+from labkit.chapters.c13_embeddings.tables import HELD
 from labkit.wire import Group
 
 
@@ -23,7 +23,7 @@ def _took(seconds):
 
 def test_hot_rows_are_praised_only_where_they_save_time():
     said = pictures.hot_rows(_took({"range": [0.02, 0.018, 0.015, 0.012, 0.010, 0.011], "modulo": [0.01] * 6})).sentence
-    assert "By range a step takes 20 ms without hot rows, and 10 ms with 1,024: 50% less." in said
+    assert "By range a step takes 20 ms without hot rows, and 50% less with 1,024." in said
     assert said.endswith("By modulo a step takes 10 ms without hot rows, and hot rows save nothing.")
 
 
@@ -37,11 +37,11 @@ def _held(seconds, nbytes):
 
 def test_what_hot_rows_cost_is_told_beside_what_they_spare():
     helped = pictures.holding(_held([6, 5, 4, 3, 4, 5], [9000, 0, 0, 12_000, 0, 0]), width=4)
-    assert helped.startswith("For a hot row every rank sends 20 B in each step")
+    assert helped.startswith("A hot row costs every rank 20 B in each step")
     assert "move 9 kB in and out" in helped and "With 256 hot rows they move 1.76 kB" in helped  # 12,000 - 2 * 5,120
     assert helped.endswith("adds 10.2 kB in and out.")
     none = pictures.holding(_held([1, 2, 3, 4, 5, 6], [9000] * 6), width=4)
-    assert none.endswith("Here hot rows cost more than they spare it.")
+    assert none.endswith("Here hot rows cost more than they save.")
 
 
 def test_a_hit_rate_stands_beside_the_lines_of_the_same_function():
@@ -72,7 +72,7 @@ def test_where_a_ring_and_servers_change_places_is_where_their_formulas_do(serve
     numel = 250 * kilobytes
     trace = SimpleNamespace(world_size=servers + 4, during=lambda *_: (0.0, 1e-3))
     monkeypatch.setattr(ports, "_served", lambda run, servers: 2e-3)
-    said = ports.by_workers(SimpleNamespace(results=[(servers, numel)], trace=trace)).sentence
+    said = ports.by_workers(SimpleNamespace(trace=trace), servers, kilobytes).sentence
     ring = [cost.ring_all_reduce_time(4 * numel, n, ports.LATENCY, ports.BETA) for n in range(2, 33)]
     star = [cost.server_exchange_time(4 * numel, n, servers, ports.LATENCY, ports.BETA) for n in range(2, 33)]
     first = [a < b for a, b in zip(ring, star, strict=True)]
@@ -92,18 +92,16 @@ def test_a_ring_alone_takes_the_time_of_its_formula():
 @pytest.mark.ranks
 def test_ranks_that_all_serve_are_refused_and_one_worker_has_no_ring() -> None:
     with pytest.raises(labkit.RankFailed, match="with 3 ranks and 4 servers no rank is left to work"):
-        labkit.launch(ports.push_and_pull, 3, range(4), 100)
+        labkit.launch(ports.push_and_pull, 3, range(4), torch.ones(100))
 
-    def alone(group: Group) -> tuple[int, int]:
-        ports.push_and_pull(group, range(2), 1000)
+    def alone(group: Group) -> None:
+        ports.push_and_pull(group, range(2), torch.ones(1000))
         if group.rank == 2:
-            ring = group.subgroup([2])
-            collectives.all_reduce(torch.ones(1000), ring, algorithm="ring")
-        return 2, 1000
+            collectives.all_reduce(torch.ones(1000), group.subgroup([2]), algorithm="ring")
 
-    run = labkit.launch(alone, 3, clock="virtual", network=ports.WIRE)
-    assert ports.compared(run).sentence.startswith("1 worker: 2 servers take")
-    assert "a single worker needs no ring" in ports.compared(run).sentence
+    said = ports.compared(labkit.launch(alone, 3, clock="virtual", network=ports.WIRE), servers=2)
+    assert said.startswith("This run has 1 worker. One exchange through 2 servers takes")
+    assert said.endswith("a single worker needs no ring.")
 
 
 @pytest.mark.parametrize(("ranks", "left"), [(8, 1 / 4), (4, 1 / 2), (2, 1)])

@@ -73,7 +73,17 @@ WRONG = {
         pull(back="out, into"): "the lists swapped",
         pull(ask="ids, torch.arange(len(ids))"): "ask for `unique`, not for `ids`",
         pull(send="ids"): "`out` counts each id once",
-        pull(order="torch.arange(len(unique))"): "has another row",
+        pull(order="torch.arange(len(unique))"): "must sort by owner",
+        pull(send="unique"): "you sent `unique` as it is",
+        pull(send="ids[order]"): "`order` sorts the different ids",
+        pull(look="asked % group.size"): "`%` says which rank has a row",
+        pull(look="asked % len(rows)"): "An owner counts its rows from 0",
+        pull(
+            put="found[order] = came\n    every = came.new_zeros(len(ids), came.shape[1])\n"
+            "    every[[ids.tolist().index(i) for i in unique]] = found",
+            end="every",
+        ): "only one of these places",
+        pull(put="found[order] = rows[(unique[order] // group.size)]"): "has another row",
         """
         from labkit.collectives import all_gather
         def pull(ids, rows, group):

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from labkit import book
+from labkit import book, cost
 from labkit.book.drawing.figure import WIDTH, heading
-from labkit.book.drawing.style import BLUE, GREEN, GREY, ON_COLOUR, ORANGE, PURPLE, RED, SERIES, YELLOW
+from labkit.book.drawing.style import BLUE, GREEN, GREY, ON_COLOUR, ORANGE, PURPLE, RED, SERIES, YELLOW, Look
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
-from labkit.chapters.c13_embeddings.given import labels_of
+from labkit.book.drawing.units import bytes_text
+from labkit.chapters.c13_embeddings.clients import labels_of
 from labkit.data import zipf_ids
 
 ACROSS, DOWN, DRAWS, BATCHES = 40, 25, 40, 6  # of the picture of touched rows
@@ -103,14 +104,43 @@ def _fall(
     return svg.render(top + 232)
 
 
+def state(dim: int = 64, nbytes: float = 10e12) -> book.Figure:
+    """One row of a table and, beside it, what each optimizer keeps for it: a square for each number."""
+    title, side, across = "One row and its optimizer's state", 9.0, 16
+    names = {"SGD": "sgd", "row-wise Adagrad": "rowwise_adagrad", "Adagrad": "adagrad", "Adam": "adam"}
+    kept = {label: dim * cost.OPTIMIZER_STATE[name][0] + cost.OPTIMIZER_STATE[name][1] for label, name in names.items()}
+    told = {label: bytes_text(nbytes * more / dim) for label, more in kept.items()}
+    said = f"With Adam the state is larger than the table. Row-wise Adagrad adds only {told['row-wise Adagrad']} to it."
+    svg = Svg(WIDTH, title, said)
+    top = max(heading(svg, "simulated", said), 56.0) + 14
+    high = -(-dim // across) * side
+    svg.text(140, top, f"{dim} weights", 11.5, bold=True)
+    svg.text(140 + across * side + 20, top, "state", 11.5, bold=True)
+    for n, (label, more) in enumerate(kept.items()):
+        y = top + 10 + n * (high + 14)
+        svg.text(8, y + high / 2 + 4, label, 12, bold=True)
+        for count, left, look in ((dim, 140.0, SERIES[0]), (more, 140 + across * side + 20, SERIES[1])):
+            for k in range(count):
+                block, place = divmod(k, dim)
+                x = left + block * (across * side + 8) + place % across * side
+                svg.rect(x, y + place // across * side, side - 1, side - 1, look.colour, look.hatch, ON_COLOUR,
+                         stroke_width=0.4)  # fmt: skip
+        svg.text(630, y + high / 2 + 4, f"+ {told[label]}" if more else "no state", 12)
+    y = top + 10 + len(kept) * (high + 14) + 6
+    svg.text(8, y, f"a square: one number   at the right: what that adds to a table of {bytes_text(nbytes)}", 11)
+    rows: list[Row] = [{"optimizer": label, "numbers of state for a row": more, "adds": told[label]}
+                       for label, more in kept.items()]  # fmt: skip
+    return book.Figure(title, "simulated", said, rows, svg.render(y + 12))
+
+
 def recommender(ranks: int = 4) -> book.Player:
-    """One step of a DLRM on some ranks: which part is copied, which is cut, and what travels."""
+    """One step of a DLRM on some ranks: which part is copied, which is cut, and what goes in and out of each part."""
     title = "A recommender on its ranks"
     said = (
         "Every rank has all of the two perceptrons, and a part of the tables. It reads a part of the batch.",
-        "Pull: ids go to the owners of their rows, and the rows come back. This is an all-to-all.",
-        "Each rank computes its own examples. The bottom perceptron makes a vector of the dense features. The products "
-        "of all pairs of vectors, rows included, go to the top perceptron, which makes a logit of them.",
+        "Pull: ids go down to the owners of their rows, and the rows come up. This is an all-to-all.",
+        "Each rank computes its own examples, from bottom to top. The products of all pairs of vectors need the vector "
+        "of the bottom perceptron and the rows that have come.",
         "Push: the gradients of rows go to the owners, who update only these rows. This is an all-to-all again.",
         "The gradients of the perceptrons are averaged, which is the all-reduce of chapter 4.",
     )
@@ -119,41 +149,65 @@ def recommender(ranks: int = 4) -> book.Player:
         svg = Svg(WIDTH, title, words)
         top = max(heading(svg, "simulated", words), 56.0) + 10
         wide = (WIDTH - 24) / ranks
-        for r in range(ranks):
-            x, look = 8 + r * wide, SERIES[1 + r % 7]  # the first one is plain, as what is the same on every rank
-            svg.text(x + wide / 2 - 8, top + 8, f"rank {r}", 12, "middle", bold=True)
-            for y, high, name, fill, on in (
-                (18, 26, "bottom perceptron", BLUE, k in (2, 4)), (52, 26, "top perceptron", BLUE, k in (2, 4)),
-                (92, 30, "products of pairs", "none", k == 2),
-            ):  # fmt: skip
-                svg.rect(x + 4, top + y, wide - 26, high, fill, "", ON_COLOUR if fill != "none" else None,
-                         stroke_width=2.8 if on else 0.8, radius=5)  # fmt: skip
-                svg.text(x + wide / 2 - 9, top + y + high / 2 + 4, name, 10.5, "middle", on_colour=fill != "none")
-            svg.rect(x + 4, top + 160, wide - 26, 60, look.colour, look.hatch, ON_COLOUR,
-                     stroke_width=2.8 if k in (1, 3) else 0.8)  # fmt: skip
-            svg.rect(x + 12, top + 180, wide - 42, 18, "#ffffff", stroke="none", radius=3)
-            svg.text(x + wide / 2 - 9, top + 193, "its part of the tables", 10, "middle", on_colour=True)
-        for r in range(ranks):
-            for s in range(ranks):
-                a, b = 8 + r * wide + wide / 2 - 9, 8 + s * wide + wide / 2 - 9
+        lefts = [8 + r * wide for r in range(ranks)]
+        for r, left in enumerate(lefts):
+            _of_rank(svg, left, top, wide - 22, SERIES[1 + r % 7], f"rank {r}", k)
+        for a in lefts:
+            for b in lefts:
+                x1, x2 = a + 0.72 * (wide - 22), b + 0.72 * (wide - 22)
+                if k in (1, 3):
+                    svg.line(x1, top + 116, x2, top + 178, width=1.1, dash="4 3" if k == 3 else "")
+                    svg.arrow_head(x2, top + 178, x2 - x1, 62, 6)
                 if k == 1:
-                    svg.line(a, top + 158, b, top + 126, width=1.1)
-                    svg.arrow_head(b, top + 126, b - a, -32, 6)
-                if k == 3:
-                    svg.line(a, top + 126, b, top + 158, width=1.1, dash="4 3")
-                    svg.arrow_head(b, top + 158, b - a, 32, 6)
-        if k == 4:
-            for y in (31, 65):
-                for r in range(ranks - 1):
-                    x = 8 + (r + 1) * wide - 20
-                    svg.line(x, top + y, x + 22, top + y, width=2.2)
-                    svg.arrow_head(x + 23, top + y, 1, 0, 7)
-                    svg.arrow_head(x - 1, top + y, -1, 0, 7)
-        svg.text(8, top + 240, "plain boxes: the same weights on every rank   patterned: different rows on each   "
+                    svg.arrow_head(x1, top + 116, x1 - x2, -62, 6)
+        lows = [left + 0.22 * (wide - 22) for left in lefts] if k == 4 else []
+        for left, low in zip(lefts, lows, strict=False):
+            svg.line(low, top + 230, low, top + 220, width=2.2)
+            svg.arrow_head(low, top + 219, 0, -1, 7)
+            if left != lefts[0]:
+                svg.line(low - wide, top + 230, low, top + 230, width=2.2)
+                svg.line(left - 20, top + 47, left, top + 47, width=2.2)
+                svg.arrow_head(left + 1, top + 47, 1, 0, 7)
+                svg.arrow_head(left - 21, top + 47, -1, 0, 7)
+        svg.text(8, top + 270, "plain boxes: the same weights on every rank   patterned: different rows on each   "
                  "thick frame: at work", 10.5)  # fmt: skip
-        frames.append((svg.render(top + 252), words))
+        frames.append((svg.render(top + 282), words))
     rows = [{"moment": k, "what": words} for k, words in enumerate(said)]
     return book.play(frames, title=title, badge="simulated", rows=rows, still=1)
+
+
+def _of_rank(svg: Svg, left: float, top: float, wide: float, look: Look, name: str, k: int) -> None:
+    """The parts of a model on one rank at moment k: data go in below, and come out above."""
+    middle, low, high = left + wide / 2, left + 0.22 * wide, left + 0.72 * wide
+    svg.text(middle, top + 6, name, 12, "middle", bold=True)
+    svg.text(middle + 6, top + 24, "out: a logit for each example", 9.5, "middle")
+    svg.rect(left, top + 34, wide, 26, BLUE, "", ON_COLOUR, stroke_width=2.8 if k in (2, 4) else 0.8, radius=5)
+    svg.text(middle, top + 51, "top perceptron", 10.5, "middle", on_colour=True)
+    svg.rect(left, top + 82, wide, 26, stroke_width=2.8 if k == 2 else 0.8, radius=5)
+    svg.text(middle, top + 99, "products of pairs", 10.5, "middle")
+    svg.rect(left, top + 180, 0.44 * wide, 38, BLUE, "", ON_COLOUR, stroke_width=2.8 if k in (2, 4) else 0.8, radius=5)
+    svg.text(low, top + 196, "bottom", 10, "middle", on_colour=True)
+    svg.text(low, top + 210, "perceptron", 10, "middle", on_colour=True)
+    svg.rect(left + 0.48 * wide, top + 180, 0.52 * wide, 38, look.colour, look.hatch, ON_COLOUR,
+             stroke_width=2.8 if k in (1, 3) else 0.8)  # fmt: skip
+    svg.rect(left + 0.52 * wide, top + 186, 0.44 * wide, 26, "#ffffff", stroke="none", radius=3)
+    svg.text(high + 2, top + 196, "its part of", 9.5, "middle", on_colour=True)
+    svg.text(high + 2, top + 208, "the tables", 9.5, "middle", on_colour=True)
+    if k != 4:
+        svg.text(low, top + 234, "in: dense", 9.5, "middle")
+        svg.text(low, top + 246, "features", 9.5, "middle")
+    if k == 1:
+        svg.text(high, top + 234, "ids in,", 9.5, "middle")
+        svg.text(high, top + 246, "rows out", 9.5, "middle")
+    elif k == 3:
+        svg.text(high, top + 234, "gradients", 9.5, "middle")
+        svg.text(high, top + 246, "of rows in", 9.5, "middle")
+    for x, y, to, what in (
+        (low, 226, 219, ""), (low, 179, 109, "vector"), (high, 130, 109, "rows"), (middle, 81, 61, "products"),
+    ) if k == 2 else ():  # fmt: skip
+        svg.line(x, top + y, x, top + to, width=1.6)
+        svg.arrow_head(x, top + to, 0, -1, 7)
+        svg.text(x + (6 if what != "rows" else -11), top + (y + to) / 2 + (4 if what != "rows" else 22), what, 9.5)
 
 
 def masks(numbers: Sequence[int] = (12, 7, 30), modulus: int = 100) -> book.Player:
@@ -193,12 +247,12 @@ def masks(numbers: Sequence[int] = (12, 7, 30), modulus: int = 100) -> book.Play
             svg.text(mx, my + 4, f"mask {s}", 10, "middle", on_colour=True)
         for c, (x, y) in enumerate(place):
             lost = k >= 4 and c == 2
-            svg.rect(x - 44, y - 22, 88, 44, "none" if lost else SERIES[c].colour, "" if lost else SERIES[c].hatch,
-                     None if lost else ON_COLOUR, radius=6, dash="5 4" if lost else "")  # fmt: skip
+            svg.rect(x - 44, y - 22, 88, 44, "#ffffff" if lost else SERIES[c].colour, "" if lost else SERIES[c].hatch,
+                     ON_COLOUR, radius=6, dash="5 4" if lost else "")  # fmt: skip
             if not lost:
                 svg.rect(x - 38, y - 16, 76, 32, "#ffffff", stroke="none", radius=4)
-            svg.text(x, y - 3, f"client {c}", 10.5, "middle", on_colour=not lost)
-            svg.text(x, y + 11, "gone" if lost else f"has {numbers[c]}", 10.5, "middle", on_colour=not lost)
+            svg.text(x, y - 3, f"client {c}", 10.5, "middle", on_colour=True)
+            svg.text(x, y + 11, "gone" if lost else f"has {numbers[c]}", 10.5, "middle", on_colour=True)
         if k >= 2:
             for c in range(3):
                 signs = " ".join(f"{'+' if c == a else '−'} {s}" for (a, b), s in pairs.items() if c in (a, b))

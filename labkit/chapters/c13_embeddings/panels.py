@@ -9,7 +9,8 @@ from typing import Any
 from labkit import Link, Network, book
 from labkit.book.workbenches.bench import View, Workbench
 from labkit.chapters.c13_embeddings import pictures, ports, travel
-from labkit.chapters.c13_embeddings.given import DYING, PLACEMENTS
+from labkit.chapters.c13_embeddings.clients import DYING
+from labkit.chapters.c13_embeddings.tables import PLACEMENTS
 
 Run = Callable[..., Any]
 WIRE = Network(intra=Link(bandwidth=pictures.BANDWIDTH, latency=pictures.LATENCY))

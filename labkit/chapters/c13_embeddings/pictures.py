@@ -12,7 +12,7 @@ from torch import Tensor
 
 from labkit import book, cost
 from labkit.book.drawing.units import bytes_text
-from labkit.chapters.c13_embeddings.given import DIM, HELD, Told
+from labkit.chapters.c13_embeddings.tables import DIM, HELD, Requests
 from labkit.cost.units import format_bytes, format_seconds
 from labkit.data import Clicks, auc
 
@@ -21,25 +21,23 @@ ITEM = 4  # bytes of a number
 
 
 def step_took(run: Any) -> str:
-    """How many rows the batches ask for, who is asked most, and how long pull and push took on the virtual clock."""
-    told: list[Told] = run.results
+    """How many rows the batches ask for, and how long pull and push took on the virtual clock."""
+    told: list[Requests] = run.results
     begin, end = run.trace.during_step(1)
-    served = [one.served for one in told]
-    n, busy = len(told), served.index(max(served))
-    pace = (
-        "All ranks are asked for nearly equally many." if max(served) <= 1.05 * sum(served) / n else
-        f"Rank {busy} is asked for {max(served) * n / sum(served):.2f} times as many as the mean."
-    )  # fmt: skip
-    each = f", and each of them goes to all {n} ranks" if all(0 < w < DIM for w in told[0].widths) else ""
+    n = len(told)
+    each = f" Each of them goes to {'both' if n == 2 else f'all {n}'} ranks." if _cut_by_columns(told) else ""
     return (
         f"The {n} batches have {sum(one.draws for one in told):,} ids. A rank asks only once for an id that comes "
-        f"several times, so {sum(len(one.asked) for one in told):,} requests for a row remain{each}. {pace} On links "
-        "of "
-        f"{format_bytes(BANDWIDTH, 3)}/s pull and push take {format_seconds(end - begin, 3)} (emulated)."
+        f"several times, so {sum(len(one.asked) for one in told):,} requests for a row remain.{each} Pull and push "
+        f"take {format_seconds(end - begin, 3)} on links of {format_bytes(BANDWIDTH, 3)}/s (emulated)."
     )
 
 
-def formula_of(told: Sequence[Told]) -> list[int]:
+def _cut_by_columns(told: Sequence[Requests]) -> bool:
+    return all(0 < width < DIM for width in told[0].widths)
+
+
+def formula_of(told: Sequence[Requests]) -> list[int]:
     """Bytes that each rank sends in pull and push, by `labkit.cost`."""
     return cost.embedding_bytes_by_rank([[one.counts for one in told]], [told[0].widths])
 
@@ -55,44 +53,27 @@ def in_step(run: Any, step: int = 1) -> list[int]:
 
 def sent(run: Any) -> book.Figure:
     """What each rank sent in pull and push, beside the formula."""
-    told: list[Told] = run.results
+    told: list[Requests] = run.results
     measured, formula = in_step(run), formula_of(told)
     ranks = [f"rank {r}" for r in range(len(told))]
     agree = "as the formulas of sections 2 and 3 say" if measured == formula else "which is not what the formulas say"
-    most = measured.index(max(measured))
+    most, served = measured.index(max(measured)), [one.served for one in told]
+    besides = " A rank sends rows to those that ask it, and its own ids and gradients to the owners."
     return book.bars(
         {"measured": dict(zip(ranks, measured, strict=True)), "formula": dict(zip(ranks, formula, strict=True))},
         title="What a rank sends in one step", ticks=True, badge="measured",
-        sentence=f"Most is sent by rank {most}, {bytes_text(measured[most])}, {agree}.",
+        sentence=f"Most is sent by rank {most}, {bytes_text(measured[most])}, {agree}."
+        + (besides if served[most] < max(served) else ""),
     )  # fmt: skip
 
 
-def dense_or_sparse(dense: Any, sparse: Any) -> book.Figure:
-    """Bytes that a rank sends for one step's gradients: of the whole table, or of touched rows."""
-    whole, some = in_step(dense), in_step(sparse)
-    return book.bars(
-        {"most that a rank sends": {"all-reduce of the table": max(whole), "touched rows, pull and push": max(some)}},
-        title="One step of one table", sentence=f"The all-reduce sends {bytes_text(max(whole))}, and pull and push "
-        f"together {bytes_text(max(some))}: {max(whole) / max(some):.1f} times less.",
-    )  # fmt: skip
-
-
-def state(dim: int = 64, rows: int = 39_062_500_000) -> book.Figure:
-    """Bytes of a table by the optimizer: weights and state."""
-    weights = rows * dim * ITEM
-    names = {"SGD": "sgd", "row-wise Adagrad": "rowwise_adagrad", "Adagrad": "adagrad", "Adam": "adam"}
-    table: dict[str, dict[str, float]] = {"weights": {}, "with the optimizer's state": {}}
-    for label, name in names.items():
-        column, row = cost.OPTIMIZER_STATE[name]
-        table["weights"][label] = weights
-        table["with the optimizer's state"][label] = weights + rows * (dim * column + row) * ITEM
-    both = table["with the optimizer's state"]
-    return book.bars(
-        table, title="The table and the optimizer's state", badge="simulated",
-        sentence=f"To {bytes_text(weights)} of weights Adam adds {bytes_text(both['Adam'] - weights)} of state. "
-        f"Adagrad adds {bytes_text(both['Adagrad'] - weights)}. Row-wise Adagrad adds "
-        f"{bytes_text(both['row-wise Adagrad'] - weights)}, if a row has {dim} numbers.",
-    )  # fmt: skip
+def dense_or_sparse(dense: Any, sparse: Any) -> str:
+    """The most that a rank sent: for the gradient of the whole table, and for the rows that the batches touched."""
+    whole, some = max(dense.trace.bytes_sent()), max(in_step(sparse))
+    return (
+        f"The all-reduce of the whole gradient sends {bytes_text(whole)} from a rank.\n"
+        f"Pull and push of the touched rows send at most {bytes_text(some)}."
+    )
 
 
 def same_table(mine: Any, labkits: Any, table: Tensor) -> str:
@@ -109,13 +90,16 @@ def same_table(mine: Any, labkits: Any, table: Tensor) -> str:
 def rare_row(dense: Iterable[float], lazy: Iterable[float]) -> book.Figure:
     """One weight by step, under dense and lazy Adam; every tenth step touches it, the first one too."""
     values = {"dense Adam": [*dense], "lazy Adam": [*lazy]}
-    touched = range(1, len(values["dense Adam"]) + 1, 10)
-    rest = {name: sum(line[s - 2] - line[s - 1] for s in range(2, len(line) + 1) if s not in touched)
-            for name, line in values.items()}  # fmt: skip
-    more = " and ".join(f"{name} by {x:.3f}" for name, x in rest.items())
+    steps = len(values["dense Adam"])
+    touched = range(1, steps + 1, 10)
+    by_dense, by_lazy = (
+        sum(line[s - 2] - line[s - 1] for s in range(2, steps + 1) if s not in touched) for line in values.values()
+    )
     return book.lines(
         values, y="the weight", title="A row that only some steps touch",
-        sentence=f"Steps {', '.join(map(str, touched))} touch the row. In the others the weight moves down, {more}.",
+        sentence=f"Steps {', '.join(map(str, touched))} touch the row. The other {steps - len(touched)} move the "
+        f"weight down by {by_dense:.3f} with dense Adam, and "
+        + (f"by {by_lazy:.3f} with lazy Adam." if by_lazy else "lazy Adam leaves it where it is."),
     )  # fmt: skip
 
 
@@ -132,8 +116,7 @@ def hot_rows(run: Any) -> book.Figure:
         saved = 1 - line[best] / none
         told.append(
             f"By {by} a step takes {format_seconds(none, 3)} without hot rows, "
-            + (f"and {format_seconds(line[best], 3)} with {best[:-9]}: {saved:.0%} less." if saved >= 0.005 else
-               "and hot rows save nothing.")
+            + (f"and {saved:.0%} less with {best[:-9]}." if saved >= 0.005 else "and hot rows save nothing.")
         )  # fmt: skip
     return book.bars(took, unit="seconds", badge=run.trace.badge,
                      title="A step, by the number of rows that every rank holds", sentence=" ".join(told))  # fmt: skip
@@ -147,12 +130,12 @@ def holding(run: Any, width: int) -> str:
     costs = {hot: max(cost.ring_all_reduce_bytes_by_rank(hot * (width + 1), ITEM, n)) if hot else 0 for hot in HELD}
     port = {hot: max(_through_ports(run, f"range {hot}")) - 2 * costs[hot] for hot in (0, best)}
     told = (
-        f"For a hot row every rank sends {2 * (n - 1) * (width + 1) * ITEM / n:.0f} B in each step, asked for or not: "
-        "its gradient, and a number that says whether it was touched. "
+        f"A hot row costs every rank {2 * (n - 1) * (width + 1) * ITEM / n:.0f} B in each step, whether it is asked "
+        "for or not. They are its gradient, and a number that says whether it was touched.\n\n"
         f"By range, pull and push move {bytes_text(port[0])} in and out of the busiest rank. "
     )
     if best == 0:
-        return told + "Here hot rows cost more than they spare it."
+        return told + "Here hot rows cost more than they save."
     return (
         told
         + f"With {best:,} hot rows they move {bytes_text(port[best])}, and the all-reduce adds "
@@ -220,17 +203,17 @@ def _by_rank(loads: Sequence[int], owners: Sequence[int], size: int) -> list[int
     return [sum(n for n, owner in zip(loads, owners, strict=True) if owner == r) for r in range(size)]
 
 
-def aucs(run_one: Any, run_many: Any, unseen: Clicks) -> book.Figure:
+def aucs(one: Mapping[int, float], run: Any, unseen: Clicks) -> book.Figure:
     """AUC by step on clicks that were not trained on, in one process and on many ranks; beside the hidden model's."""
-    one, many = run_one.results[0], run_many.results[0]
-    best, ranks, last = auc(unseen.p, unseen.y), len(run_many.results), max(one)
+    many = run.results[0]
+    best, ranks, last = auc(unseen.p, unseen.y), len(run.results), max(one)
     flat = {float(s): best for s in one}
     lines: dict[str, Mapping[Any, float]] = {"one process": one, f"{ranks} ranks": many, "the hidden model": flat}
     return book.lines(
         {name: {float(s): a for s, a in line.items()} for name, line in lines.items()}, y="AUC",
         title="Clicks that were not trained on",
-        sentence=f"After {last} batches the AUC is {one[last]:.3f} in one process, and {many[last]:.3f} on {ranks} "
-        f"ranks. It began at {one[min(one)]:.3f}. Whoever knew the hidden model would reach {best:.3f}.",
+        sentence=f"After {last} batches the AUC on {ranks} ranks has gone from {many[min(many)]:.3f} to "
+        f"{many[last]:.3f}. In one process it is {one[last]:.3f}. The hidden model would reach {best:.3f}.",
     )  # fmt: skip
 
 
@@ -242,10 +225,10 @@ def curve(run: Any) -> dict[int, float]:
 def rounds(values: Mapping[str, Mapping[int, float]]) -> book.Figure:
     """Accuracy on digits that no client has, by round."""
     last = max(next(iter(values.values())))
-    told = ", ".join(f"{line[last]:.0%} ({name})" for name, line in values.items())
+    told = ", and ".join(f"{line[last]:.0%} of the test digits ({name})" for name, line in values.items())
     return book.lines({name: {float(r): a for r, a in line.items()} for name, line in values.items()}, x="rounds done",
-                      y="accuracy", title="Federated rounds", sentence=f"Test digits that the model reads after {last} "
-                      f"rounds: {told}.")  # fmt: skip
+                      y="accuracy", title="Federated rounds", sentence=f"After {last} rounds the model reads "
+                      f"{told}.")  # fmt: skip
 
 
 MODEL, TABLE, ROW, PHONE = 70e9, 10e12, 256, 4.2e6  # weights; bytes of a table and of a row; weights of a MobileNet
@@ -278,7 +261,7 @@ def archetypes() -> book.Table:
             "takes": format_seconds(nbytes / LINKS[job], 3), "so": answer[job],
         })  # fmt: skip
     return book.Table(
-        table, caption=f"Three jobs (computed). The language model has 70 billion weights on {RANKS} GPUs, with 16 "
-        "bytes of training state a weight and 16-bit gradients. The recommender has the table of 10 TB on as many "
-        "GPUs, with row-wise Adagrad. Each phone has a MobileNet of 4.2 million weights, and sends 10 Mbit/s."
+        table, caption="Three jobs (computed). The language model has 70 billion weights. Each of them has 16 bytes of "
+        "training state, and a gradient of 16 bits. The recommender has the table of 10 TB and row-wise Adagrad. Both "
+        f"run on {RANKS} GPUs. Each phone has a MobileNet of 4.2 million weights, and sends 10 Mbit/s."
     )  # fmt: skip

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import labkit
 from labkit import Link, Network, book, collectives, cost
@@ -24,7 +25,19 @@ NUMEL = 25_000  # numbers of a dense gradient of 100 kB
 WIRE = Network(intra=Link(bandwidth=BANDWIDTH, latency=LATENCY))
 
 
-def push_and_pull(group: Group, servers: Sequence[int], numel: int) -> None:
+def serve(weights: Mapping[str, Tensor], group: Group) -> int:
+    """What rank 0 does as the only server: a step of SGD when all workers have pushed. Returns how many of the rows
+    have moved from zero when all of them have ended."""
+    server = Server(dict(weights), group, [0], policy=BSP(), optimizer=_sgd)
+    server.serve()
+    return int(server.parameters["rows"].any(1).sum())
+
+
+def _sgd(weights: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(weights, 0.1)
+
+
+def push_and_pull(group: Group, servers: Sequence[int], gradient: Tensor) -> None:
     """All workers push a dense gradient to the servers at once, and then pull the weights.
 
     Raises RefusedError where every rank would serve.
@@ -34,18 +47,20 @@ def push_and_pull(group: Group, servers: Sequence[int], numel: int) -> None:
             f"with {group.size} ranks and {len(servers)} servers no rank is left to work: take more "
             "ranks or fewer servers"
         )
-    weights = {"w": torch.zeros(numel)}
+    weights = {"w": torch.zeros_like(gradient)}
     if group.rank in servers:
-        Server(weights, group, servers, policy=BSP(), optimizer=lambda p: torch.optim.SGD(p, 0.1)).serve()
+        Server(weights, group, servers, policy=BSP(), optimizer=_sgd).serve()
         return
     with Client(weights, group, servers) as client:
-        client.push("w", torch.ones(numel))
+        client.push("w", gradient)
         client.tick()
         client.pull("w")
 
 
 def _one_server(workers: int) -> Any:
-    return labkit.launch(push_and_pull, workers + 1, [0], NUMEL, clock="virtual", transport="local", network=WIRE)
+    return labkit.launch(
+        push_and_pull, workers + 1, [0], torch.ones(NUMEL), clock="virtual", transport="local", network=WIRE
+    )
 
 
 def through_a_server(workers: int) -> float:
@@ -71,28 +86,22 @@ def around_a_ring(workers: int, numel: int = NUMEL) -> float:
     return end - begin
 
 
-def compared(run: Any) -> book.Figure:
+def compared(run: Any, servers: int) -> str:
     """Both ways of one run, in which the first ranks serve: `push_and_pull`, and then a ring of the workers."""
-    servers, numel = run.results[0]
-    nbytes, workers = 4 * numel, run.trace.world_size - servers
-    served, (begin, end) = _served(run, servers), run.trace.during("all_reduce", -1)
-    formula = {
-        "servers": cost.server_exchange_time(nbytes, workers, servers, LATENCY, BETA),
-        "ring": cost.ring_all_reduce_time(nbytes, workers, LATENCY, BETA),
-    }
-    return book.bars(
-        {"run": {"servers": served, "ring": end - begin}, "formula": formula}, unit="seconds", ticks=True,
-        badge="emulated", title="One exchange of a dense gradient",
-        sentence=f"{workers} worker{'s' * (workers > 1)}: {servers} server{'s take' if servers > 1 else ' takes'} "
-        f"{format_seconds(served, 3)}, and "
-        + (f"the ring {format_seconds(end - begin, 3)}." if workers > 1 else "a single worker needs no ring."),
-    )  # fmt: skip
+    workers, (begin, end) = run.trace.world_size - servers, run.trace.during("all_reduce", -1)
+    if workers == 1:
+        ring = "a single worker needs no ring."
+    else:
+        ring = f"the ring takes {format_seconds(end - begin, 3)}."
+    return (
+        f"This run has {workers} worker{'s' * (workers > 1)}. One exchange through {servers} "
+        f"server{'s' * (servers > 1)} takes {format_seconds(_served(run, servers), 3)}, and {ring}"
+    )
 
 
-def by_workers(run: Any) -> book.Figure:
+def by_workers(run: Any, servers: int, kilobytes: int) -> book.Figure:
     """The same gradient by the formulas, for more and more workers, and where this run stands."""
-    servers, numel = run.results[0]
-    nbytes, here = 4 * numel, run.trace.world_size - servers
+    nbytes, here = 1000 * kilobytes, run.trace.world_size - servers
     begin, end = run.trace.during("all_reduce", -1)
     counts = range(2, 33)
     by_server = {n: cost.server_exchange_time(nbytes, n, servers, LATENCY, BETA) for n in counts}
@@ -107,7 +116,7 @@ def by_workers(run: Any) -> book.Figure:
         y="milliseconds", title="More workers", badge="simulated",
         sentence=(f"For any number of workers up to {max(counts)} {many[ahead[0]]}." if change is None else
                   f"Below {change} workers {many[ahead[0]]}, and from there on {many[not ahead[0]]}.")
-        + " Lines are formulas, the two single points this run.",
+        + " The lines are formulas, and the single points are this run.",
     )  # fmt: skip
 
 
@@ -147,8 +156,8 @@ def incast(workers: int) -> book.Player:
             said += f", and {waits} wait." if waits > 1 else ", and one waits." if waits else "."
         else:
             said = (
-                f"After {format_seconds(at - begin, 3)} all {n} are there. Each worker's own link was at work for "
-                f"1/{n} of that time."
+                f"After {format_seconds(at - begin, 3)} {'both' if n == 2 else f'all {n}'} are there. Each worker's "
+                f"own link was at work for 1/{n} of that time."
             )
         frames.append((_port(title, said, order, k, run.trace.badge), said))
         rows.append({"arrived": k, "seconds": at - begin, "worker": f"rank {order[k - 1]}" if k else "none"})

@@ -11,7 +11,7 @@ from labkit import book, cost
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import ON_COLOUR, SERIES
 from labkit.book.drawing.svg import Svg
-from labkit.chapters.c13_embeddings.given import ROWS, Told, Trip
+from labkit.chapters.c13_embeddings.tables import ROWS, Requests, Trip
 
 PIECES, MOMENTS = 40, 6
 LEFT, WIDE = 74.0, 440.0
@@ -19,7 +19,7 @@ LEFT, WIDE = 74.0, 440.0
 
 def piles(run: Any, placement: str, skew: float) -> book.Player:
     """Request by request, where in the shards the rows lie that were asked for."""
-    told: list[Told] = run.results
+    told: list[Requests] = run.results
     n = len(told)
     served = [one.served for one in told]
     every = [place for one in told for place in one.places]
@@ -34,17 +34,17 @@ def piles(run: Any, placement: str, skew: float) -> book.Player:
         so_far = [sum(r == owner for owner, _ in some) for r in range(n)]
         busy = served.index(max(served))
         if k < MOMENTS:
-            share = so_far[busy] / max(1, len(some))
-            said = f"{len(some):,} of {len(mixed):,} requests have arrived, and {share:.0%} of them at rank {busy}."
+            said = f"{len(some):,} of {len(mixed):,} requests have arrived."
         else:
             times = served[busy] * n / max(1, sum(served))
             if min(served) == max(served):
                 said = f"All requests have arrived. Every rank got {served[0]:,} of them."
             else:
-                said = f"All requests have arrived. Rank {busy} got {served[busy]:,} of {sum(served):,}, "
-                said += f"{times:.2f} times the mean."
+                said = (
+                    f"All requests have arrived. Rank {busy} got {served[busy]:,} of them, {times:.2f} times the mean."
+                )
         frames.append((_piled(title, said, _counted(some, n), most, so_far, law, placement, run.trace.badge), said))
-    rows = [{"rank": r, "asked for (rows)": served[r], "share": served[r] / max(1, sum(served)),
+    rows = [{"rank": r, "requests": served[r], "share": served[r] / max(1, sum(served)),
              "Zipf's law": law[r]} for r in range(n)]  # fmt: skip
     return book.play(frames, title=title, badge=run.trace.badge, rows=rows, still=MOMENTS - 1, begin=0)
 
@@ -83,7 +83,7 @@ def _piled(
                 svg.rect(LEFT + k * step, y + high + 4 - tall, step - 1, tall, look.colour, look.hatch, ON_COLOUR,
                          stroke_width=0.4, hover=f"{count} requests")  # fmt: skip
         x = LEFT + WIDE + 16
-        svg.text(x, y + band / 2, f"{so_far[r]:,} rows, {so_far[r] / total:.0%}", 11.5)
+        svg.text(x, y + band / 2, f"{so_far[r]:,} requests, {so_far[r] / total:.0%}", 11.5)
         svg.text(x, y + band / 2 + 14, f"by Zipf's law {law[r]:.0%}", 10.5)
     y = top + n * band + 12
     nth = {2: "second", 3: "third"}.get(n, f"{n}th")

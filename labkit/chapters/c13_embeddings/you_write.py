@@ -100,7 +100,13 @@ def _rows_are_right(student: Reader, run: Evidence, n: int, ids: Sequence[Tensor
             (table[unique[order]][order][_inverse(mine)], "the sorting was done twice and not undone: write "
              "`found[order] = came`, and not `came[order]`."),
         )  # fmt: skip
-        why = next((said for wrong, said in slips if got.shape == wrong.shape and torch.equal(got, wrong)), "")
+        trials = [*slips, *((_pulled(ids, table, n, rank, **slip), said) for slip, said in PULL_SLIPS)]
+        why = next((said for wrong, said in trials if got.shape == wrong.shape and torch.equal(got, wrong)), "")
+        if not why and got.shape == want.shape and (lost := _lost_repeats(mine, got, want)) is not None:
+            why = (
+                f"id {lost} stands more than once in its batch, and only one of these places has its row. "
+                "`inverse` has the place of every id, equal ones too: `found[inverse]`."
+            )
         if not why and got.shape in (want.shape, table[unique].shape) and _same_rows(got, want):
             why = ("these are the rows of its ids, but in another order. After the all-to-all they stand sorted by "
                    "owner: bring them back into the order of `ids`, with `found[order] = came` and "
@@ -110,6 +116,46 @@ def _rows_are_right(student: Reader, run: Evidence, n: int, ids: Sequence[Tensor
         where = [] if got.shape != want.shape else [k for k in range(len(mine)) if not torch.equal(got[k], want[k])]
         why = why or f"id {int(mine[where[0]])}, in place {where[0]}, has another row."
         student.expect(False, "{ranks}, rank {rank}: " + why, ranks=ranks, rank=rank)
+
+
+PULL_SLIPS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"sort": False}, "you sent `unique` as it is. `all_to_all` sends the next out[s] ids to rank s, so they must "
+     "stand in the order of their owners: `unique[order]`."),
+    ({"sort": False, "undo": False}, "the ids are not in the order of their owners. `all_to_all` sends the next out[s] "
+     "of them to rank s, so `order` must sort by owner: `owner.argsort()`."),
+    ({"place": "%"}, "its ids came to the right ranks, but rows of other places came back. `%` says which rank has a "
+     "row, and `//` in which place it lies there: `rows[asked // group.size]`."),
+    ({"place": "len"}, "its ids came to the right ranks, but rows of other places came back. An owner counts its rows "
+     "from 0, and `asked` has numbers of the whole table: `rows[asked // group.size]`."),
+    ({"of_batch": True}, "you sent `ids[order]`, but `order` sorts the different ids: `unique[order]`."),
+)  # fmt: skip
+
+
+def _pulled(
+    ids: Sequence[Tensor], table: Tensor, n: int, rank: int, sort: bool = True, undo: bool = True, place: str = "//",
+    of_batch: bool = False,
+) -> Tensor:  # fmt: skip
+    """The rows that `rank` gets if ids leave unsorted, or are those of the batch, or if owners look in other places."""
+    unique, inverse = ids[rank].unique(return_inverse=True)
+    owner = unique % n
+    order = owner.argsort(stable=True)
+    sent = (ids[rank] if of_batch else unique)[order] if sort else unique
+    came = torch.empty(len(unique), table.shape[1], dtype=table.dtype)
+    for k, (to, i) in enumerate(zip(owner.sort().values.tolist(), sent.tolist(), strict=True)):
+        shard = table[to::n]
+        came[k] = shard[{"//": i // n, "%": i % n, "len": i % len(shard)}[place]]
+    found = came.clone()
+    if undo:
+        found[order] = came
+    return found[inverse]
+
+
+def _lost_repeats(ids: Tensor, got: Tensor, want: Tensor) -> int | None:
+    """An id whose row stands in one of its places and not in another, if all that is wrong is of that kind."""
+    right = (got == want).all(1)
+    have = set(ids[right].tolist())
+    wrong = ids[~right].tolist()
+    return wrong[0] if wrong and all(i in have for i in wrong) else None
 
 
 def _same_rows(a: Tensor, b: Tensor) -> bool:

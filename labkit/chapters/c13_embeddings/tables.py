@@ -1,4 +1,4 @@
-"""What chapter 13 hands to its reader: batches and tables, what a rank was asked for, and steps of training."""
+"""Tables and batches of chapter 13: cut among ranks, looked up, trained, and compared with labkit's own."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labkit import Kill, book
+from labkit import book
 from labkit.collectives import all_to_all
-from labkit.data import Clicks, Images, auc, batch_indices, clicks, zipf_ids
-from labkit.optim.synchrony import BSP
+from labkit.data import Clicks, auc, batch_indices, clicks, zipf_ids
+from labkit.models import DLRM, DLRMConfig
 from labkit.parallel import ShardedEmbedding
 from labkit.parallel.embedding.exchange import Exchange
 from labkit.parallel.embedding.layouts import Columns
@@ -30,7 +30,6 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
     "one rank": {"shard": "table"},
 }
 HELD = (0, 16, 64, 256, 1024, 2048)  # so many of the most popular rows are on every rank
-SERVING: dict[str, Any] = {"policy": BSP(), "optimizer": partial(torch.optim.SGD, lr=0.1)}  # of a server
 
 Batches = Callable[..., Tensor]  # of a group, and of a step
 
@@ -45,13 +44,39 @@ def allowed(world_size: int, transport: str, rows: int, batch: int) -> None:
     })  # fmt: skip
 
 
-def batches(rows: int, batch: int, seed: int) -> Batches:
-    """ids_of(group, step=0): this rank's batch of a step, with 4 ids for each of `batch` examples."""
-    return partial(_batch_of, shape=(batch, 4), rows=rows, seed=seed)
+def batches(rows: int, size: int, seed: int) -> Batches:
+    """ids_of(group, step=0): this rank's batch of a step, with 4 ids for each of `size` examples."""
+    return partial(_batch_of, size=size, rows=rows, seed=seed)
 
 
-def _batch_of(group: Any, step: int = 0, *, shape: tuple[int, int], rows: int, seed: int) -> Tensor:
-    return zipf_ids(shape, rows, 1.1, dice(group, 100 * seed + step))
+def _batch_of(group: Any, step: int = 0, *, size: int, rows: int, seed: int) -> Tensor:
+    return batch(group, 1.1, size, rows, 100 * seed + step)
+
+
+def batch(group: Any, skew: float, size: int = 512, rows: int = ROWS, seed: int = 0) -> Tensor:
+    """Ids (size, 4) of this rank's examples, by Zipf's law."""
+    return zipf_ids((size, 4), rows, skew, dice(group, seed))
+
+
+def sharded(group: Group, placement: str, rows: int = ROWS, dim: int = DIM) -> ShardedEmbedding:
+    """A table that is cut as `placement` says, one of `PLACEMENTS`. What its ranks send from now on is of step 1."""
+    table = ShardedEmbedding(rows, dim, group, SGD(0.1), **PLACEMENTS[placement])
+    group.step(1)
+    return table
+
+
+def with_hot_rows(group: Group, rows: int, dim: int) -> Iterator[ShardedEmbedding]:
+    """A table by range and one by modulo, each with more and more of the rows 0, 1, 2 ... held by every rank: `HELD`.
+
+    What a rank does with a table until it asks for the next one lies in a span of the trace, as "range 16".
+    """
+    for by in ("range", "modulo"):
+        table = sharded(group, by, rows, dim)
+        for hot in HELD:
+            table.replicate("table", range(hot))
+            group.barrier()
+            with group.span(f"{by} {hot}"):
+                yield table
 
 
 def weights(rows: int, seed: int) -> Tensor:
@@ -59,7 +84,7 @@ def weights(rows: int, seed: int) -> Tensor:
     return torch.randn(rows, DIM, generator=torch.Generator().manual_seed(seed))
 
 
-class Told(NamedTuple):
+class Requests(NamedTuple):
     """What a rank says of a look-up. asked: the different ids that it asked others or itself for, and places: where
     these lie, as (owner, part of the owner's rows before it). counts: how many of each rank. served: how many rows it
     was asked for. widths: columns that each rank holds. draws: ids of its batch."""
@@ -72,7 +97,7 @@ class Told(NamedTuple):
     draws: int
 
 
-def told(table: ShardedEmbedding, ids: Tensor) -> Told:
+def requests(table: ShardedEmbedding, ids: Tensor) -> Requests:
     """After a look-up of `ids`, before rows move."""
     layout, unique = table.table.layout, ids.unique()
     places: list[tuple[int, float]] = []
@@ -81,7 +106,7 @@ def told(table: ShardedEmbedding, ids: Tensor) -> Told:
     else:
         where = zip(layout.owner(unique).tolist(), layout.places(unique).tolist(), strict=True)
         places = [(r, p / layout.rows_by_rank[r]) for r, p in where]
-    return Told(unique.tolist(), places, layout.ask(unique).counts, int(table.table.asked.sum()), layout.widths,
+    return Requests(unique.tolist(), places, layout.ask(unique).counts, int(table.table.asked.sum()), layout.widths,
                 ids.numel())  # fmt: skip
 
 
@@ -152,22 +177,12 @@ def kilobytes(run: Any, rank: int = 0) -> tuple[float, float]:
     return ids / 1e3, rows / 1e3
 
 
-def labels_of(parts: Any, labels: Tensor) -> list[list[int]]:
-    """How many examples of each of ten labels each client has."""
-    return [labels[part].bincount(minlength=10).tolist() for part in parts]
-
-
 def three_steps(table: ShardedEmbedding, ids_of: Batches, first: int) -> list[int]:
     """Three steps of training; returns how many rows of each bucket all ranks asked for in them."""
     for step in range(first, first + 3):
         table(ids_of(table.group, step)).sum().backward()
         table.step()
     return load_by_bucket(table.table)
-
-
-def secrets(group: Group) -> dict[int, bytes]:
-    """By partner, the secret that this client shares with it; a toy, since anybody can work it out."""
-    return {p: bytes(sorted((group.rank, p))) for p in range(group.size) if p != group.rank}
 
 
 def clicks_of(sizes: Sequence[int], seed: int) -> tuple[Clicks, Clicks]:
@@ -182,13 +197,15 @@ class Scores:
         self.model, self.unseen, self.group = model, unseen, group
         self.by_step: dict[int, float] = {}
 
-    def thirty_steps(self, seed: int) -> Iterator[Tensor]:
-        """This rank's part of each batch of 840 clicks. The number of the step is marked in the trace."""
+    def thirty_steps(self, data: Clicks, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """This rank's part of each batch of 840 clicks, as (dense features, ids, clicked or not); gradients are zero
+        again. The number of the step is marked in the trace."""
         self._test(0)
         order = batch_indices(25_200, 840 // self.group.size, seed, self.group.rank, self.group.size)
         for step, which in zip(range(1, 31), order, strict=False):
             self.group.step(step)
-            yield which
+            self.model.zero_grad()
+            yield data.dense[which], data.ids[which], data.y[which]
             if step % 10 == 0:
                 self._test(step)
 
@@ -199,35 +216,12 @@ class Scores:
         self.by_step[step] = auc(self.model(self.unseen.dense, self.unseen.ids), self.unseen.y)
 
 
-@torch.no_grad()
-def accuracy(model: nn.Module, images: Images) -> float:
-    """The part of the images whose digit the model says."""
-    return float((model(images.x).argmax(1) == images.y).double().mean())
-
-
-def epochs(model: nn.Module, images: Images, mine: Tensor, count: int, seed: int) -> int:
-    """SGD on the images `mine`, in batches of 32, `count` times over them; returns how many these are."""
-    sgd, dice = torch.optim.SGD(model.parameters(), 0.1), torch.Generator().manual_seed(seed)
-    for _ in range(count):
-        for part in mine[torch.randperm(len(mine), generator=dice)].split(32):
-            sgd.zero_grad()
-            F.cross_entropy(model(images.x[part]), images.y[part]).backward()
-            sgd.step()
-    return len(mine)
-
-
-DYING = ("nobody", "the largest client", "the smallest client")
-
-
-def dies(who: str, parts: Sequence[Tensor]) -> dict[str, Any]:
-    """Options of a run in which one of the clients is killed in round 3, after two whole rounds; rank 0 is the server.
-
-    who: one of `DYING`. parts: the images of each client.
-    """
-    if who not in DYING:
-        raise ValueError(f"who={who!r} is none of {', '.join(map(repr, DYING))}")
-    if who == "nobody":
-        return {}
-    pick = max if who == "the largest client" else min
-    client = pick(range(len(parts)), key=lambda n: len(parts[n]))
-    return {"faults": [Kill(client + 1, step=3)], "on_failure": "continue"}
+def trained_whole(group: Group, data: Clicks, unseen: Clicks, rows: Sequence[int], seed: int) -> dict[int, float]:
+    """The AUC by step of a DLRM of PyTorch's own layers, on one rank, with PyTorch's Adagrad."""
+    model = DLRM(DLRMConfig(rows=tuple(rows)), seed)
+    adagrad = torch.optim.Adagrad(model.parameters(), 0.1)
+    scores = Scores(model, unseen, group)
+    for dense, ids, clicked in scores.thirty_steps(data, seed):
+        F.binary_cross_entropy_with_logits(model(dense, ids), clicked).backward()
+        adagrad.step()
+    return scores.by_step
