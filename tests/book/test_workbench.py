@@ -223,6 +223,8 @@ def test_pinned_curves_lie_behind_the_new_ones_and_a_replay_is_shown_and_played(
     one = book.workbench(work, {"slope": (1, 5)}, views, ranks=3, transport="local")
     try:
         assert one.panel and one.wait(60)
+        one.faces[1].next()
+        kept_at = f'aria-label="{one.faces[1].text}"'
         one.pin()
         one.set(slope=5)
         assert one.wait(60)
@@ -241,7 +243,7 @@ def test_pinned_curves_lie_behind_the_new_ones_and_a_replay_is_shown_and_played(
         curves, stepper = one.panel.panes
         assert [trace.opacity for trace in curves._plot.data] == [0.35, None] and curves._plot.data[0].name == "pinned"
         assert stepper.box.children[0] is one.faces[1].widget and "all_reduce ring on 3 ranks" in one.text
-        assert "all_reduce ring, round by round" in pinned(one.panel)
+        assert kept_at in pinned(one.panel) and "<svg" in pinned(one.panel), "at the step where it was pinned"
     finally:
         one.close()
 

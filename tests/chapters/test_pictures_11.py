@@ -62,10 +62,17 @@ def test_the_run_lies_on_the_curve_of_its_way_and_no_curve_goes_where_the_run_is
         context.attention(*(context.cut(x, dim=2) for x in drawn(pictures.WAYS_TOKENS, heads, kv_heads)))
         return way, heads, kv_heads
 
-    rows = {row["ranks"]: row for row in pictures.sent(labkit.launch(attention, 4)).rows}
-    assert rows[4][f"{way}, your run"] == rows[4][f"{way}, formula"] > 0
-    assert (rows[8]["Ulysses, formula"] is None) is (heads == 4)
-    assert rows[8]["ring, formula"] > rows[2]["ring, formula"]
+    rows = {(row["way"], row["ranks"]): row for row in pictures.sent(labkit.launch(attention, 4)).rows}
+    assert rows[way, 4]["your run"] == rows[way, 4]["all, bytes"] > 0
+    assert (("Ulysses", 8) not in rows) is (heads == 4)
+    assert rows["ring", 8]["all, bytes"] > rows["ring", 2]["all, bytes"] and rows["ring", 8]["queries, bytes"] == 0
+    for (one, _), row in rows.items():
+        parts = [row[f"{part}, bytes"] for part in ("queries", "keys", "values", "results")]
+        assert sum(parts) == row["all, bytes"] and parts[1] == parts[2] and parts[0] == parts[3]
+        assert one == "ring" or parts[0] > 0
+    if kv_heads == 1:
+        assert rows["Ulysses", 4]["all, bytes"] == rows["Ulysses", 2]["all, bytes"], "as the page says of one head"
+        assert rows["Ulysses", 4]["keys, bytes"] == rows["Ulysses", 4]["queries, bytes"], "a copy for each of 4 ranks"
 
 
 def test_positions_that_nobody_looks_up_are_named() -> None:
@@ -145,7 +152,7 @@ def test_the_million_tokens_of_the_beginning_are_computed_at_the_end() -> None:
     )
     for said in (
         f"{inputs / 1e9:.0f} GB of activations",
-        f"keeps {inputs / 8e9:.0f} GB of the inputs of layers",
+        f"keeps an eighth of the inputs of layers, {inputs / 8e9:.0f} GB",
         f"has {tokens // 8:,} tokens",
         f"{near:,.0f} tokens are enough",
         f"and {far:,.0f} if they go over the network",

@@ -113,7 +113,7 @@ class Pane:
         axis = _shared_axis(face, kept)
         if ghost is not None:
             same = _is_curves(face) and _is_curves(ghost)  # then its lines are in the plot
-            told = same or axis is not None or isinstance(ghost, Player)
+            told = same or axis is not None
             self.before.value = f"<p>{escape(_sentence(ghost))}</p>" if told else _html(ghost)
             self.kept.append(self.before)
         if isinstance(face, Player):
@@ -221,8 +221,8 @@ def _is_curves(face: Face) -> bool:
 
 
 def _html(face: Face) -> str:
-    if isinstance(face, Player):
-        face = face.still
+    if isinstance(face, Player):  # at the step where the reader has left it
+        return f'<div class="lk-scroll" tabindex="0" role="img" aria-label="{escape(face.text)}">{face.svg}</div>'
     if isinstance(face, Figure):
         words = escape(face.sentence)
         return f'<div class="lk-scroll" tabindex="0" role="img" aria-label="{words}">{face.svg}</div>{face.data_html()}'

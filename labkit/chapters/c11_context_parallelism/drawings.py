@@ -35,9 +35,9 @@ def tiles() -> book.Player:
             sums[r] = lse.flatten().exp() / total[r]
             done = bool((sums[r] > 1 - 1e-5).all())
             said = (
-                f"Tile {count + 1}: queries {a} to {a + TILE - 1} read keys {b} to {b + TILE - 1}. Only these "
+                f"Queries {a} to {a + TILE - 1} read keys {b} to {b + TILE - 1}. Only these "
                 f"{TILE * TILE if a > b else TILE * (TILE + 1) // 2} scores exist. "
-                + ("These rows are finished." if done else f"{float(sums[r].mean()):.0%} of their sums is there.")
+                + ("These rows are finished." if done else f"{float(sums[r].mean()):.0%} of their sums are there.")
             )
             frames.append((_tiled(title, said, a, b, sums.tolist()), said))
             rows.append(
@@ -93,7 +93,7 @@ def halves() -> book.Player:
         joined, share = float((scores.softmax(0) * values).sum()), sums[0] / sum(sums)
         said = (
             f"The left part has {sums[0]:.1f} of the {sum(sums):.1f} in the sum, so it counts {share:.0%}: "
-            f"{share:.2f} × {means[0]:.2f} + {1 - share:.2f} × {means[1]:.2f} = {joined:.2f}."
+            f"{share:.3f} × {means[0]:.3f} + {1 - share:.3f} × {means[1]:.3f} = {joined:.2f}."
         )
         frames.append((_cut(title, said, scores, values, cut, means, sums, joined), said))
         rows.append({"keys on the left": cut, "mean of the left": means[0], "mean of the right": means[1],

@@ -8,8 +8,12 @@ from typing import Any
 from torch import Tensor
 
 from labkit import book, cost
+from labkit.book.drawing.figure import WIDTH as WIDE, heading, legend
+from labkit.book.drawing.style import BLUE, GREEN, GREY, ON_COLOUR, ORANGE
+from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, plural
-from labkit.chapters.c11_context_parallelism.attention import WIDTH
+from labkit.chapters.c11_context_parallelism.attention import WIDTH as PER_HEAD
 from labkit.cost.planner import MODELS
 from labkit.cost.units import format_bytes, format_seconds
 
@@ -73,7 +77,7 @@ def hidden(run: Any) -> str:
     """How long a block is computed and how long it travels, and what of that is seen."""
     per_rank, bandwidth, overlap = run.results[0]
     n = run.trace.world_size
-    block = 2 * 4 * WIDTH * per_rank / bandwidth
+    block = 2 * 4 * PER_HEAD * per_rank / bandwidth
     work = FAST_PAIR * per_rank**2 / 2
     least = FAST_PAIR * (per_rank * n) * (per_rank * n + 1) / 2 / n
     formula = cost.ring_attention_seconds(n, per_rank * n, "zigzag", FAST_PAIR, block, overlap=overlap)
@@ -126,18 +130,21 @@ def formula_of(ulysses: int, size: int, per_rank: int, heads: int, kv_heads: int
     sent = 0
     if ulysses > 1:
         about = {"itemsize": 4, "passes": "forward"}
-        sent += cost.ulysses_bytes_by_rank([per_rank] * ulysses, heads, kv_heads, WIDTH, **about)[0]
+        sent += cost.ulysses_bytes_by_rank([per_rank] * ulysses, heads, kv_heads, PER_HEAD, **about)[0]
     if size > ulysses:
         held = kv_heads if kv_heads % ulysses == 0 else ulysses if ulysses % kv_heads == 0 else heads
         blocks = [per_rank * ulysses] * (size // ulysses)
         sent += cost.ring_attention_bytes_by_rank(
-            blocks, held // ulysses, WIDTH, itemsize=4, passes="forward"
+            blocks, held // ulysses, PER_HEAD, itemsize=4, passes="forward"
         )[0]  # fmt: skip
     return sent
 
 
+PARTS = (("queries", GREEN, "x"), ("keys", BLUE, ""), ("values", ORANGE, "/"), ("results", GREY, "\\"))
+
+
 def sent(run: Any) -> book.Figure:
-    """What a rank sent, on the curves of what the formulas say of all ways and numbers of ranks."""
+    """What a rank sent, beside what the formulas say of all ways and numbers of ranks, part by part."""
     way, heads, kv_heads = run.results[0]
     n, measured = run.trace.world_size, max(run.trace.bytes_sent())
     formula = _formula(way, n, heads, kv_heads)
@@ -147,16 +154,43 @@ def sent(run: Any) -> book.Figure:
         f"Each of {n} ranks sends {format_bytes(measured, 3)} in {count} message{'s' * (count != 1)}, {agree}. "
         f"{_why(_sharing(way, n), n, heads, kv_heads)}"
     )
-    curves = {
-        f"{one}, formula": {
-            float(p): _formula(one, p, heads, kv_heads) / 1e3 for p in SIZES if _possible(one, p, heads)
-        }
-        for one in WAYS
-    }
-    return book.lines(
-        {**curves, f"{way}, your run": {float(n): measured / 1e3}}, x="ranks", y="kB that a rank sends", sentence=said,
-        title=f"What a rank sends forward: {heads} heads of queries, {kv_heads} of keys",
-    )  # fmt: skip
+    cases = [(one, p) for one in WAYS for p in SIZES if _possible(one, p, heads)]
+    parts = {case: _parts(*case, heads, kv_heads) for case in cases}
+    title = f"What a rank sends forward: {heads} heads of queries, {kv_heads} of keys"
+    svg = Svg(WIDE, title, said)
+    y = legend(svg, heading(svg, "simulated", said), [(*part, "") for part in PARTS]) + 6
+    scale = (WIDE - 210.0) / max(sum(one.values()) for one in parts.values())
+    for one, p in cases:
+        y += 8 if p == SIZES[0] else 0
+        x, mine = 120.0, (one, p) == (way, n)
+        svg.text(x - 8, y + 14, f"{one}, {p} ranks", 11, "end", bold=mine)
+        for name, colour, hatch in PARTS:
+            nbytes = parts[one, p][name]
+            svg.rect(x, y, nbytes * scale, 18, colour, hatch, ON_COLOUR, hover=f"{name}: {format_bytes(nbytes, 3)}")
+            x += nbytes * scale
+        if mine:
+            svg.rect(118.0, y - 2, x - 116, 22, stroke_width=3)
+        svg.text(x + 8, y + 14, f"{sum(parts[one, p].values()) / 1e3:.1f} kB", 11, bold=mine)
+        y += 24
+    rows: list[Row] = [
+        {"way": one, "ranks": p} | {f"{name}, bytes": round(nbytes) for name, nbytes in parts[one, p].items()}
+        | {"all, bytes": _formula(one, p, heads, kv_heads), "your run": measured if (one, p) == (way, n) else None}
+        for one, p in cases
+    ]  # fmt: skip
+    return book.Figure(title, "simulated", said, rows, svg.render(y + 4))
+
+
+def _parts(way: str, ranks: int, heads: int, kv_heads: int) -> dict[str, float]:
+    """Bytes that a rank sends, by what they are: the all-to-all has all four, in proportion to their heads."""
+    sharing, total = _sharing(way, ranks), _formula(way, ranks, heads, kv_heads)
+    found = dict.fromkeys((name for name, *_ in PARTS), 0.0)
+    if sharing > 1:
+        per_rank, about = WAYS_TOKENS // ranks, {"itemsize": 4, "passes": "forward"}
+        swapped = cost.ulysses_bytes_by_rank([per_rank] * sharing, heads, kv_heads, PER_HEAD, **about)[0]
+        own = 4 * PER_HEAD * per_rank * heads * (sharing - 1) / sharing  # queries; and as many bytes of results
+        found = {"queries": own, "keys": swapped / 2 - own, "values": swapped / 2 - own, "results": own}
+        total -= swapped
+    return found | {name: found[name] + total / 2 for name in ("keys", "values")}
 
 
 def _possible(way: str, ranks: int, heads: int) -> bool:

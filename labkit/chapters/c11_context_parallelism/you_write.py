@@ -49,6 +49,7 @@ def halves_are_joined(student: Reader) -> str:
 def _say_what_is_wrong(student: Reader, got: Part, left: Part, right: Part, whole: Part, scores: str) -> None:
     (out, lse), both = got, whole[1]
     shares = [(part[1] - both).exp()[..., None] for part in (left, right)]
+    largest = [(part[1] - torch.maximum(left[1], right[1])).exp()[..., None] for part in (left, right)]
     bad = bool(out.isnan().any() or out.isinf().any() or lse.isnan().any() or lse.isinf().any())
     student.expect(
         not bad,
@@ -67,6 +68,8 @@ def _say_what_is_wrong(student: Reader, got: Part, left: Part, right: Part, whol
         (shares[1] * left[0] + shares[0] * right[0], "The shares have changed places: `out` goes with `lse`."),
         (shares[0] * left[0] + right[0], "The other part was added whole: it needs its share too."),
         (left[0] + shares[1] * right[0], "The first part was added whole: it needs its share too."),
+        (largest[0] * left[0] + largest[1] * right[0], "Your joined lse is the larger of the two, so the shares add up "
+         "to more than 1. Use `torch.logaddexp`."),
         (_weighted(left, right), "You used the lse themselves as weights. They are logarithms, so the weights are "
          "exp(lse - both)."),
     )  # fmt: skip
@@ -144,6 +147,7 @@ def _all_blocks(student: Reader, run: Evidence, n: int, inputs: Sequence[Any], w
         met = [attend(q, b[1], b[2], positions[rank], positions[(rank - i) % n]) for i, b in enumerate(blocks)]
         again = [attend(q, b[1], b[2], positions[rank], positions[rank]) for b in blocks]
         ahead = [attend(q, b[1], b[2], positions[rank], positions[(rank + i) % n]) for i, b in enumerate(blocks)]
+        fixed = [attend(q, b[1], b[2], positions[rank], positions[i]) for i, b in enumerate(blocks)]
         mine = [attend(q, k, v, positions[rank], positions[(rank - i) % n]) for i in range(n)]
         alike = all(len(p) == len(positions[rank]) for p in positions)
         turned = [attend(q, b[1], b[2], positions[(rank - i) % n], positions[rank]) for i, b in enumerate(blocks)
@@ -151,7 +155,8 @@ def _all_blocks(student: Reader, run: Evidence, n: int, inputs: Sequence[Any], w
         gone = [blocks[min(i + 1, n - 1)] for i in range(n)]
         early = [attend(q, b[1], b[2], positions[rank], positions[(rank - i) % n]) for i, b in enumerate(gone)]
         slips = (
-            (nothing[0], "`out` is still 0: nothing was merged into it. Assign what `merge` returns: `out, lse = ...`"),
+            (nothing[0], "`out` is still 0: nothing was merged into it. Is what `merge` returns assigned, `out, lse = "
+             "...`? And are there n rounds? The last one reads a block, too, and only sends none."),
             (torch.stack([part[0] for part in met]).sum(0), "the means of all blocks were added up. Join them with "
              "`merge`, by their shares."),
             (own[0], "it has merged its own block and no other. If you skip blocks of later owners: under this layout "
@@ -163,6 +168,8 @@ def _all_blocks(student: Reader, run: Evidence, n: int, inputs: Sequence[Any], w
              "with what was there."),
             (_joined(again), "the blocks came, but each was read as if it were its own. The keys' positions are those "
              "of the owner: `positions[owner]`."),
+            (_joined(fixed), "in round i you took the positions of rank i. Blocks travel to the right, so in round i "
+             "this rank has the block of rank me - i."),
             (_joined(ahead), "the blocks came, but with the positions of other owners. Blocks travel to the right, so "
              "in round i a rank has the block of rank me - i."),
             (_joined(turned), "`attend` wants the positions of the queries first, and then those of the keys: "
@@ -178,7 +185,7 @@ def _all_blocks(student: Reader, run: Evidence, n: int, inputs: Sequence[Any], w
         why = next((said for wrong, said in slips if out.shape == wrong.shape and _near(out, wrong)), "")
         follow = "Nothing travels here, so look at what you give to `attend` and to `merge`."
         if n > 1:
-            follow = "Follow rank 0: which block does it hold in round 1, whose?"
+            follow = f"Follow rank {rank}: which block does it hold in round 1, whose?"
         why = why or f"this is not attention over all keys. {follow}"
         student.expect(False, "{ranks} on rank {rank}: " + why, ranks=ranks, rank=rank, n=n)
     for rank, sent in enumerate(run.bytes_sent):
@@ -287,7 +294,7 @@ def zigzag(rank: int, size: int, length: int) -> Tensor:
 
 
 def shares_add_up(student: Reader) -> str:
-    for n, length in ((2, 8), (3, 14)):  # of 14 tokens zigzag gives three ranks 5, 5 and 4
+    for n, length in ((2, 9), (3, 14)):  # which zigzag shares out as 5 and 4, and as 5, 5 and 4
         g = torch.Generator().manual_seed(student.seed + n)
         batch = torch.randint(32, (2, length + 1), generator=g)
         config = GPTConfig(vocab=32, context=length, layers=1, heads=2, width=16)
@@ -324,6 +331,10 @@ def shares_add_up(student: Reader) -> str:
         except StudentError as error:
             said = "`context.positions` are this rank's own positions already: take them as they are, without an index."
             student.expect("0-d tensor" not in f"{error}", said)
+            said = "`next_token_loss` wants the logits first, and then the targets."
+            student.expect("not implemented for" not in f"{error}", said)
+            said = "Nothing is sent here. Return this rank's share only: all of them are added up later."
+            student.expect("all_reduce" not in f"{error}", said)
             raise
         for rank, got in enumerate(run.results):
             student.expect(not isinstance(got, str), "With {n} ranks, rank {rank} returned {got}. Return this rank's "
@@ -372,6 +383,8 @@ def _why_not(losses: Any, means: Any, weights: Any, lengths: Any, whole: float) 
         )
     if near([x / w for x, w in zip(right, weights, strict=True)]):
         return "you divide by `context.weight`. It is this rank's share of the tokens, so multiply by it."
+    if near([x * w * n for x, w in zip(right, weights, strict=True)]):
+        return "you multiply by the number of ranks as well. The shares are added up, not averaged."
     if near([whole] * n):
         return (
             "every rank returned the loss of the whole batch. Return this rank's share, since all are added up later."

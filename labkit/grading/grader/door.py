@@ -24,7 +24,7 @@ from typing import Any
 from labkit.cost.units import MiB, format_bytes
 from labkit.grading.checks.notebook import RUN_SECONDS
 from labkit.grading.checks.order import order_of_rounds
-from labkit.grading.checks.student import Evidence, Failed, Student, StudentError, Unattempted
+from labkit.grading.checks.student import Evidence, Failed, Student, StudentError, Unattempted, is_stub
 from labkit.grading.grader import memory as peaks
 from labkit.grading.sandbox import Evidence as Seen, Failure, Limits, NotData, Sandbox
 from labkit.wire.message import name_operation
@@ -73,7 +73,7 @@ class SandboxStudent(Student):
         failure = self._failed(seen.failure, name)
         if failure.kind == "limit":
             self._over = failure
-        if failure.error == "NotImplementedError":
+        if is_stub(failure):
             raise Unattempted(f"{name} is still the stub.")
         said = failure.sentence if failure.kind != "data" else f"{name}: {failure.sentence}"
         raise StudentError(said[:1].upper() + said[1:], failure.detail)
