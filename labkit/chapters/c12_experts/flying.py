@@ -139,7 +139,7 @@ def _moment(words: str, told: Sequence[Told], every: Sequence[Choice], at: float
         done = n == 4 and rows[c.expert // each] and _finished(c, told, every, most)
         _mark(svg, *place, c.rank, min(4.2, 0.46 * step), bool(done) or n == 5)
     dropped = "One stroke: a choice dropped. Cross: all dropped. " if sum(not c.kept for c in every) and n else ""
-    svg.text(HOME, top + HIGH + 14, dropped + "Dot: computed." * (n >= 3), 10)
+    svg.text(HOME, top + HIGH + 14, dropped + "Dot: computed." * (n >= 4), 10)
     return svg.render(top + HIGH + 24)
 
 
