@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
+from chapters import wrong_12
 
 import labkit
 from labkit import cost
-from labkit.chapters.c12_experts import flying, hot, layers, pictures, same, shapes, you_write
+from labkit.chapters.c12_experts import flying, hot, layers, pictures, same, shapes, travel, you_write
+from labkit.collectives import all_gather
 from labkit.models import MoEConfig, next_token_loss
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "12_experts.ipynb"
@@ -22,8 +23,8 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "12_experts.ipynb"
 def page():
     """Names of the page's own functions, made of the book's parts, with two experts on each of four ranks."""
     cells = {c["id"]: "".join(c["source"]) for c in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]}
-    names = {"torch": torch, "next_token_loss": next_token_loss, "across": 2, "same": same, "experts": 8,
-             "partial": partial, "layers": layers}  # fmt: skip
+    names = {"torch": torch, "next_token_loss": next_token_loss, "same": same, "experts": 8,
+             "all_gather": all_gather, "layers": layers}  # fmt: skip
     names |= {
         name: getattr(you_write, name) for name in ("route", "through_experts", "within_capacity", "average_gradients")
     }
@@ -147,7 +148,7 @@ def test_two_orders_of_a_queue_drop_equally_many_and_a_skew_makes_one_rank_busy(
 
 def test_what_is_said_of_a_step_of_training():
     class Run:
-        results = [[(5.0, [4, 4, 4, 4]), (4.0, [8, 8, 0, 0])]]
+        results = [[hot.Step(5.0, [4, 4, 4, 4]), hot.Step(4.0, [8, 8, 0, 0])]]
 
     words = [text for _, text in hot.shares(Run()).frames]
     assert words == [
@@ -167,17 +168,46 @@ def test_the_example_of_the_queue_has_the_loads_that_it_says():
 
 
 def test_a_layer_waits_for_its_busiest_rank_and_not_for_its_busiest_expert() -> None:
-    steps = [(0.0, [8, 0, 2, 2]), (0.0, [6, 2, 2, 2])]
+    steps = [hot.Step(0.0, [8, 0, 2, 2]), hot.Step(0.0, [6, 2, 2, 2])]
     assert hot.imbalance(steps) == pytest.approx([8 / 3, 2]) and hot.imbalance(steps, 2) == pytest.approx(
         [4 / 3, 4 / 3]
     )
     assert hot.late(steps, 2) == pytest.approx(4 / 3)
 
 
-@pytest.mark.ranks
 def test_how_alike_tokens_are_is_the_mean_cosine_of_two_different_ones() -> None:
-    def looks(group):  # type: ignore[no-untyped-def]
-        for tokens in (torch.eye(3), torch.ones(3, 3), torch.tensor([[1.0, 0], [2, 0], [0, 3]])):
-            assert hot.watch(SimpleNamespace(tokens_nd=tokens, group=group), 0.1) == 0
+    every = (torch.eye(3), torch.ones(3, 3), torch.tensor([[1.0, 0], [2, 0], [0, 3]]))
+    assert [hot.cosine(tokens) for tokens in every] == pytest.approx([0, 1, 1 / 3], abs=1e-6)
 
-    assert hot.cosines(labkit.launch(looks, 2)) == pytest.approx([0, 1, 1 / 3], abs=1e-6)
+
+WRONG = {
+    "that leaves the results sorted": ("return y", "What your function returned. 19 results are wrong (framed)."),
+    "that returns nothing": ("return None", "What your function returned. 24 results are missing."),
+    "that is right": ("result = torch.empty_like(y); result[order] = y; return result", ""),
+}
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", WRONG)
+def test_a_journey_is_played_as_it_really_went(name) -> None:
+    end, words = WRONG[name]
+    known: dict = {"torch": torch, "__name__": "reader"}
+    exec(wrong_12.through(end=end), known)
+
+    def trip(group, journey):  # type: ignore[no-untyped-def]
+        rows, expert = travel.named_rows(group, 2)
+        ten_times = travel.Watched()
+        result = journey(rows, expert, ten_times, group, 2)
+        return expert, ten_times.came, result
+
+    player = travel.yours(trip, labkit.launch, 4, known["through_experts"], 2)
+    assert len(player.frames) == (3 if words else 7)
+    assert not words or player.frames[2][1] == words
+
+
+@pytest.mark.ranks
+def test_dropped_choices_do_not_fly() -> None:
+    run = labkit.launch(layer, 4, 1.0, "position", clock="virtual")
+    kept = sum(flying.rows_by_rank(run.results))
+    words = flying.flying(run).frames[1][1]
+    assert f"{kept} of 96 choices fly" in words and f"The other {96 - kept} " in words

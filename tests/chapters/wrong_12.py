@@ -57,7 +57,7 @@ def rebalance(bias_e, load_e, group, rate):
 """
 
 
-ALL = "all_reduce(load_e.clone(), group).float()"
+ALL = "all_reduce(load_e.clone(), group)"
 BOTH = "all_reduce(p.grad, twins if expert else group)"
 
 WRONG = {
@@ -94,11 +94,14 @@ WRONG = {
         "def through_experts(x_md, expert_m, compute, group, per_rank):\n    pass": "nothing was returned",
         "def through_experts(x_md, expert_m, compute, group, per_rank):\n    return x_md": "gone through an expert",
         "def through_experts(x_md, expert_m, compute, group, per_rank):\n    return compute(x_md, expert_m)": (
-            "rank: expert e is on rank `e // per_rank`"
+            "No row has left its rank yet"
         ),
         through(end="return y"): "still sorted by expert",
         through(end="return y[order]"): "sorted a second time",
         through(order="torch.arange(len(expert_m))"): "Sort the rows by their expert",
+        through(out="(expert_m // per_rank).bincount(minlength=group.size)").replace(
+            "group, out, into)\n    which", "group, counts, into)\n    which"
+        ): "call `.tolist()`",
         through(which="expert_m"): "Sort the rows by their expert before they leave",
         through(out="(expert_m // per_rank).bincount()"): "bincount(minlength=group.size)",
         through(out="(expert_m % group.size).bincount(minlength=group.size)"): "expert e is on rank `e // per_rank`",
@@ -127,10 +130,11 @@ WRONG = {
     "average_gradients": {
         average("pass", "pass"): "still this rank's own",
         average("all_reduce(p.grad, group)", "pass"): "the sum over all ranks",
-        average("all_reduce(p.grad, group)"): "hold *other* experts",
+        average("all_reduce(p.grad, group)"): "4 of the 6 hold other experts",
         average("all_reduce(p.grad, twins)"): "summed over `twins` alone",
         average("pass"): "never summed over the ranks",
-        average(BOTH, "p.grad /= (twins if expert else group).size"): "It has the tokens of all 4 already",
+        average(BOTH, "p.grad /= (twins if expert else group).size"): "It has the tokens of all 6 already",
+        average(BOTH, "p.grad /= group.size // twins.size if expert else group.size"): "the length of a row",
         average(BOTH, "p.grad /= 1 if expert else group.size"): "was not divided",
         average("if not expert: all_reduce(p.grad, group)"): "not summed over `twins`",
         average("if not expert: all_reduce(p.grad, group)", "p.grad /= 1 if expert else group.size"): "is as it was",
@@ -141,18 +145,15 @@ WRONG = {
         rebalance(ALL, "pass"): "no bias has moved",
         rebalance(ALL, "return bias_e + rate * (total_e.mean() - total_e).sign()"): "no bias has moved",
         rebalance(ALL, "bias_e -= rate * (total_e.mean() - total_e).sign()"): "the wrong way",
-        rebalance("load_e.float()", "bias_e += rate * (total_e.mean() - total_e).sign()"): "own tokens",
-        rebalance("load_e.float()", "bias_e -= rate * (total_e.mean() - total_e).sign()"): "wrong way",
+        rebalance("load_e", "bias_e += rate * (total_e.mean() - total_e).sign()"): "own tokens",
+        rebalance("load_e", "bias_e -= rate * (total_e.mean() - total_e).sign()"): "wrong way",
         rebalance(ALL, "bias_e += rate * (total_e.mean() - total_e)"): "grows with the load",
         rebalance(ALL, "bias_e += (total_e.mean() - total_e).sign()"): "should be `rate`",
         rebalance(ALL, "bias_e += torch.where(total_e > total_e.mean(), -rate, rate)"): "just the mean load",
         rebalance(ALL, "bias_e += torch.where(total_e < total_e.mean(), rate, -rate)"): "just the mean load",
         rebalance(ALL, "bias_e += rate * (total_e.max() - total_e).sign()"): "where the mean is",
-        rebalance("all_reduce(load_e, group).float()", "bias_e += rate * (total_e.mean() - total_e).sign()"): (
+        rebalance("all_reduce(load_e, group)", "bias_e += rate * (total_e.mean() - total_e).sign()"): (
             "`load_e` has changed"
-        ),
-        rebalance("all_reduce(load_e.clone(), group)", "bias_e += rate * (total_e.mean() - total_e).sign()"): (
-            "use `.float()`"
         ),
     },
 }

@@ -96,6 +96,10 @@ class Chapter:
         own: Callable[..., Any] = names[name] if answer.right else task.own
         return own
 
+    def tried(self, name: str) -> Callable[..., Any]:
+        """The reader's own function `name`, right or wrong, as `check` judged it last; the book's if there is none."""
+        return self._tried.get(name, find_task(self.name, name).own)
+
     def record(self, **numbers: object) -> None:
         """Named results of this run, for `labkit sweep` to collect: numbers, texts, True or False, None."""
         show_record(self.name, numbers)

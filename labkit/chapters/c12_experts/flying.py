@@ -65,8 +65,8 @@ def flying(run: Any) -> book.Player:
     losers = _losers(every, told)
     moments = [
         (0.0, f"{tokens} tokens are at home on {len(told)} ranks. Each chose {few} of {len(told[0].load)} experts."),
-        (0.35, f"Dispatch: {len(every)} copies of tokens fly to the ranks of their experts."
-         + (" (Those that will be dropped are drawn too, but in the run they stay at home.)" if over else "")),
+        (0.35, f"Dispatch: {kept} of {len(every)} choices fly to the ranks of their experts."
+         + (f" The other {over} find their expert full and stay at home." if over else "")),
         (0.7, "Dispatch: they are nearly there."),
         (1.0, f"Each expert has a queue, {limit}. {over} of {len(every)} choices are dropped."),
         (1.1, f"Rank {slow} needs time for {rows[slow]} rows. Half-way, " + (early if done else "all others still work")
@@ -122,6 +122,8 @@ def _moment(words: str, told: Sequence[Told], every: Sequence[Choice], at: float
 
     def home(rank: int, token: int) -> tuple[float, float]:
         line, column = divmod(token, PER_ROW)
+        if band < 45:  # no room below the rank's name, but beside it
+            return HOME + 50 + 18 * column, top + rank * band + 14 + 22 * line
         return HOME + 10 + 18 * column, top + rank * band + 26 + 22 * line
 
     def queue(c: Choice) -> tuple[float, float]:
@@ -129,15 +131,15 @@ def _moment(words: str, told: Sequence[Told], every: Sequence[Choice], at: float
 
     _tokens(svg, told, every, home, n)
     for c in every:
-        if n in (0, 6) or (n == 5 and not c.kept):
+        if n in (0, 6) or not c.kept:
             continue
         (x, y), (u, v) = home(c.rank, c.token), queue(c)
         part = min(at, 1.0)
         place = x + part * (u - x), y + part * (v - y)
         done = n == 4 and rows[c.expert // each] and _finished(c, told, every, most)
-        _mark(svg, *place, c.rank, min(4.2, 0.46 * step), c.kept or n < 3, bool(done) or n == 5)
-    if n >= 3:
-        svg.text(HOME, top + HIGH + 14, "dot: computed. One stroke: a choice dropped. Cross: all dropped.", 10)
+        _mark(svg, *place, c.rank, min(4.2, 0.46 * step), bool(done) or n == 5)
+    dropped = "One stroke: a choice dropped. Cross: all dropped. " if sum(not c.kept for c in every) and n else ""
+    svg.text(HOME, top + HIGH + 14, dropped + "Dot: computed." * (n >= 4), 10)
     return svg.render(top + HIGH + 24)
 
 
@@ -149,29 +151,26 @@ def _finished(c: Choice, told: Sequence[Told], every: Sequence[Choice], most: in
     return c.kept and before < most / 2
 
 
-def _mark(svg: Svg, x: float, y: float, rank: int, size: float, kept: bool, done: bool) -> None:
-    """A token of this rank: its marker; empty and crossed out where it was dropped, ringed where it is computed."""
-    svg.marker(x, y, SERIES[rank].marker, SERIES[rank].colour if kept else "#ffffff", size)
-    if not kept:
-        svg.line(x - size, y - size, x + size, y + size, colour=ON_COLOUR, width=1.3)
+def _mark(svg: Svg, x: float, y: float, rank: int, size: float, done: bool) -> None:
+    """A token of this rank: its marker, with a dot where it is computed."""
+    svg.marker(x, y, SERIES[rank].marker, SERIES[rank].colour, size)
     if done:
         svg.marker(x, y, "circle", ON_COLOUR, 0.4 * size)
 
 
 def _tokens(svg: Svg, told: Sequence[Told], every: Sequence[Choice], home: Any, n: int) -> None:
-    """The tokens at home: with their choices at first; at the end computed, in part, or not at all."""
+    """The tokens at home: with their choices at first, then struck out where these are dropped; at the end computed."""
     for rank, one in enumerate(told):
         for token, chosen in enumerate(one.experts):
             x, y = home(rank, token)
             kept = one.kept[token]
             gone = 0 < n < 6
             svg.marker(x, y, SERIES[rank].marker, "#e3e3e3" if gone else SERIES[rank].colour, 5)
-            if n == 6:
-                if all(kept):
-                    svg.marker(x, y, "circle", ON_COLOUR, 2)
-                else:
-                    svg.line(x - 6, y - 6, x + 6, y + 6, width=1.6, colour=ON_COLOUR)
-                    if not any(kept):
-                        svg.line(x - 6, y + 6, x + 6, y - 6, width=1.6, colour=ON_COLOUR)
+            if n == 6 and all(kept):
+                svg.marker(x, y, "circle", ON_COLOUR, 2)
+            if n > 0 and not all(kept):
+                svg.line(x - 6, y - 6, x + 6, y + 6, width=1.6, colour=ON_COLOUR)
+            if n > 0 and not any(kept):
+                svg.line(x - 6, y + 6, x + 6, y - 6, width=1.6, colour=ON_COLOUR)
             if n == 0:
-                svg.text(x, y + 13, ",".join(map(str, chosen)), 8, "middle")
+                svg.text(x, y + 12, ",".join(map(str, chosen)), 8, "middle")

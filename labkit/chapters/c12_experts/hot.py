@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -13,20 +14,29 @@ from labkit import book, cost
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import BLUE, ON_COLOUR
 from labkit.book.drawing.svg import Svg
+from labkit.chapters.c12_experts import layers
 from labkit.chapters.c12_experts.shapes import MIXTRAL as MIXTRAL, WIDTH_AND_HIDDEN as WIDTH_AND_HIDDEN
+from labkit.collectives import all_reduce
 from labkit.data import batches, text
-from labkit.models import GPTConfig, MoEConfig
+from labkit.models import GPT, GPTConfig, MoEConfig
 from labkit.wire import Group
 
 CURES = ["nothing", "a loss", "a bias"]
 TURNS = (("a loss", 0.1), ("a loss", 0.5), ("a bias", 0.02), ("a bias", 0.1), ("a bias", 0.5))  # to compare
 CHOICES = 2  # of a token
-Step = tuple[float, list[int]]  # the loss, and how often each expert was chosen
 
 
-def gpt(experts: int, choices: int = CHOICES) -> GPTConfig:
-    """A GPT of one block, with a mixture in the place of its feed-forward part."""
-    moe = MoEConfig(experts, choices, hidden=1.0, balance=0.0)
+class Step(NamedTuple):
+    """The language model's loss, how often each expert was chosen, and the mean cosine of two tokens of a rank."""
+
+    loss: float
+    load: list[int]
+    alike: float = 0.0
+
+
+def gpt(experts: int, choices: int = CHOICES, hidden: float = 1.0) -> GPTConfig:
+    """A GPT of one block, with a mixture in the place of its feed-forward part. hidden: of an expert, in widths."""
+    moe = MoEConfig(experts, choices, hidden=hidden, balance=0.0)
     return GPTConfig(width=32, context=32, layers=1, heads=2, moe=moe)
 
 
@@ -41,26 +51,49 @@ def lessons(group: Group, seed: int, steps: int) -> Iterator[tuple[Tensor, Tenso
     return islice(batches(text().train, 2, 32, seed, group.rank, group.size), steps)
 
 
+class SmallGpt:
+    """A GPT of one block in training. Its mixture computes as `forward` says; all ranks share out its experts.
+
+    layer: the mixture. bias_e: added to the logits when experts are chosen, 0 until somebody moves it. alone: the group
+    of this rank, since nobody else has its experts. told: the steps so far.
+    """
+
+    def __init__(
+        self, group: Group, forward: Callable[..., Any], route: Callable[..., Any], experts: int, seed: int
+    ) -> None:
+        self.group, self.alone, self.bias_e = group, group.subgroup([group.rank]), torch.zeros(experts)
+        self.model = GPT(gpt(experts), seed)
+        self.layer = layers.spread(self.model, group, forward, choose=layers.with_bias(route, self.bias_e))
+        self.adam, self.told = torch.optim.AdamW(self.model.parameters(), lr=2e-3), list[Step]()
+
+    def step(self, loss: Tensor) -> None:
+        """Takes AdamW's step with the gradients as they are, clears them, and notes the step; `loss`: of the task."""
+        self.adam.step()
+        self.adam.zero_grad()
+        load_e = all_reduce(self.layer.load_e.clone(), self.group)
+        self.told.append(Step(loss.item(), load_e.int().tolist(), cosine(self.layer.tokens_nd)))
+
+
+def cosine(tokens_nd: Tensor) -> float:
+    """Of two different tokens, on average over all pairs."""
+    unit_nd, n = F.normalize(tokens_nd, dim=-1), len(tokens_nd)
+    return (unit_nd.sum(0).square().sum().item() - n) / (n * (n - 1))
+
+
 def imbalance(steps: Sequence[Step], per_rank: int = 1) -> list[float]:
     """By step the load of the busiest rank over the mean, where a rank holds `per_rank` experts."""
-    ranks = [[sum(load[e : e + per_rank]) for e in range(0, len(load), per_rank)] for _, load in steps]
+    ranks = [[sum(step.load[e : e + per_rank]) for e in range(0, len(step.load), per_rank)] for step in steps]
     return [cost.expert_imbalance(load) for load in ranks]
 
 
-def watch(layer: Any, strength: float) -> int:
-    """As what `train` adds to the loss, it adds nothing. It notes how alike the tokens are that reach the router."""
-    unit_nd = F.normalize(layer.tokens_nd, dim=-1)
-    n = len(unit_nd)
-    cosine = (unit_nd.sum(0).square().sum().item() - n) / (n * (n - 1))  # of two different tokens, on average
-    with layer.group.span("alike", cosine=cosine):
-        return 0
+def leaders(steps: Sequence[Step]) -> int:
+    """How many different experts are the busiest one in some step of the last half."""
+    return len({max(range(len(step.load)), key=step.load.__getitem__) for step in steps[len(steps) // 2 :]})
 
 
 def cosines(run: Any) -> list[float]:
-    """By step what `watch` has noted, as a mean over the ranks."""
-    spans = run.trace.spans("alike")
-    by_rank = [[s.attrs["cosine"] for s in spans if s.rank == rank] for rank in range(run.trace.world_size)]
-    return [sum(each) / len(each) for each in zip(*by_rank, strict=True)]
+    """By step how alike two tokens of a rank are, as a mean over the ranks."""
+    return [sum(step.alike for step in steps) / len(steps) for steps in zip(*run.results, strict=True)]
 
 
 def late(steps: Sequence[Step], per_rank: int = 1) -> float:
@@ -71,7 +104,7 @@ def late(steps: Sequence[Step], per_rank: int = 1) -> float:
 
 def loss_at_end(steps: Sequence[Step]) -> float:
     """Of the language model, as a mean of the last five steps."""
-    return sum(loss for loss, _ in steps[-5:]) / len(steps[-5:])
+    return sum(step.loss for step in steps[-5:]) / len(steps[-5:])
 
 
 def shares(run: Any) -> book.Player:
@@ -80,7 +113,7 @@ def shares(run: Any) -> book.Player:
     keep = sorted({0, 1, 2, 3, 5, *range(7, len(steps), 4), len(steps) - 1} & set(range(len(steps))))
     frames = []
     for n in keep:
-        load = steps[n][1]
+        load = steps[n].load
         hot, idle = max(range(len(load)), key=load.__getitem__), sum(not x for x in load)
         words = (
             f"Step {n + 1}: {load[hot] / sum(load) * CHOICES:.0%} of the tokens choose expert {hot}, which is "
@@ -88,8 +121,8 @@ def shares(run: Any) -> book.Player:
             + (f"{idle} of {len(load)} experts get none." if idle else "Every expert gets some.")
         )
         frames.append((_bars(words, load), words))
-    rows = [{"step": n + 1, **{f"expert {e}": x for e, x in enumerate(steps[n][1])}} for n in keep]
-    worst = max(range(len(keep)), key=lambda k: cost.expert_imbalance(steps[keep[k]][1]))
+    rows = [{"step": n + 1, **{f"expert {e}": x for e, x in enumerate(steps[n].load)}} for n in keep]
+    worst = max(range(len(keep)), key=lambda k: cost.expert_imbalance(steps[keep[k]].load))
     return book.play(frames, title="Who is chosen", badge="measured", rows=rows, still=worst)
 
 

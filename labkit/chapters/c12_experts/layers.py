@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+import labkit
 from labkit import book, collectives
 from labkit.cost.units import US
 from labkit.models import MoEConfig, seeded
@@ -34,6 +35,11 @@ def allowed(world_size: int, transport: str, per_rank: int, steps: int) -> None:
         "per_rank is 2 to 4": per_rank in range(2, 5),
         "steps are 10 or more": steps in range(10, 100_000),
     })  # fmt: skip
+
+
+def launcher(transport: str) -> Callable[..., Any]:
+    """`labkit.launch`, over the transport of the chapter's parameters."""
+    return partial(labkit.launch, transport=transport)
 
 
 def parameters(layer: nn.Module) -> int:
@@ -143,11 +149,10 @@ class Spread(MoE):
             return self.run_experts(rows_md[order], counts)[order.argsort()]
 
     def told(self, experts_nk: Tensor, weights_nk: Tensor, kept_nk: Tensor, slots: int | None = None) -> Told:
-        """What this rank tells of a forward pass. load: of its own tokens."""
-        self.load_e = experts_nk.flatten().bincount(minlength=self.config.experts)
-        return Told(
-            experts_nk.tolist(), weights_nk.tolist(), kept_nk.tolist(), self.load_e.tolist(), slots, self.row
-        )  # fmt: skip
+        """What this rank tells of a forward pass. load: of its own tokens; `load_e` has it as floats."""
+        load_e = experts_nk.flatten().bincount(minlength=self.config.experts)
+        self.load_e = load_e.float()
+        return Told(experts_nk.tolist(), weights_nk.tolist(), kept_nk.tolist(), load_e.tolist(), slots, self.row)
 
 
 def yours(group: Group, forward: Callable[..., Any], experts: int, *, keep: Any = None, seed: int = 0) -> Spread:
@@ -173,14 +178,8 @@ def spread(model: nn.Module, group: Group, forward: Callable[..., Any], **given:
     return layer
 
 
-def all_choices(x_nk: Tensor, group: Group) -> Tensor:
-    """Everybody's choices (or their weights) in one queue: all first choices rank by rank, then all second ones."""
-    queue: Tensor = collectives.all_gather(x_nk, group).T.flatten()
-    return queue
-
-
 def own_choices(x_m: Tensor, group: Group) -> Tensor:
-    """This rank's part of what `all_choices` has put in a queue, (n, k)."""
+    """This rank's part, (n, k), of a queue of all first choices, rank by rank, and then of all second ones."""
     return x_m.view(CHOICES, -1).tensor_split(group.size, dim=1)[group.rank].T
 
 
@@ -208,9 +207,10 @@ def crowd(line: Tensor, factor: float = 1.25) -> dict[str, Any]:
 
 
 def crossing_rows(group: Group, tokens: int, width: int = 256) -> tuple[Tensor, Tensor]:
-    """Two rows for each of this rank's tokens, and their experts: any of as many as there are ranks."""
+    """Two rows for each of this rank's tokens, and their experts: any of as many as there are ranks. Begins step 1."""
     draw = torch.Generator().manual_seed(group.rank)
     rows = torch.randn(CHOICES * tokens, width, generator=draw)
+    group.step(1)
     return rows, torch.randint(group.size, (CHOICES * tokens,), generator=draw)
 
 

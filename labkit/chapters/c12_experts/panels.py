@@ -61,5 +61,5 @@ def over_the_nodes(run: Run) -> book.Workbench:
         "tokens": choice("tokens of a rank", [16, 256], 16),
         "gbs": choice("links inside a node (GB/s)", [1.5, 5], 5),
     }  # fmt: skip
-    views: list[View] = [pictures.crossing, pictures.journey]
+    views: list[View] = [pictures.crossing]
     return book.workbench(run, controls, views, title="One hop or a detour", ranks=2 * ON_NODE)

@@ -15,6 +15,7 @@ from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
 from labkit.chapters.c12_experts.flying import flying as flying, rows_by_rank
 from labkit.chapters.c12_experts.layers import Told
+from labkit.chapters.c12_experts.same import length_of_a_row
 from labkit.chapters.c12_experts.travel import ON_NODE
 from labkit.cost.units import format_bytes, format_seconds
 from labkit.models import GPT
@@ -29,10 +30,11 @@ def flew(run: Any) -> str:
     hot, slow = max(range(len(load)), key=load.__getitem__), max(range(len(rows)), key=rows.__getitem__)
     even = told[0].row * sum(rows) / len(rows)
     return (
-        f"Expert {hot} was chosen {load[hot]} times, {cost.expert_imbalance(load):.2g} times the mean. "
-        f"{dropped} of {chosen} choices are dropped ({dropped / chosen:.0%}). Rank {slow} computes "
-        f"longest, {format_seconds(told[0].row * rows[slow], 3)}. With equally many rows for all ranks it would be "
-        f"{format_seconds(even, 3)}. The whole layer takes {format_seconds(run.trace.duration, 3)} (emulated)."
+        f"Expert {hot} was chosen {cost.expert_imbalance(load):.2g} times as often as the mean. "
+        f"Rank {slow} computes longest, {format_seconds(told[0].row * rows[slow], 3)}; if the same rows were shared "
+        f"out evenly, it would be {format_seconds(even, 3)}. "
+        + (f"{dropped / chosen:.0%} of the choices are dropped. " if dropped else "No choice is dropped. ")
+        + f"The whole layer takes {format_seconds(run.trace.duration, 3)} (emulated)."
     )
 
 
@@ -78,7 +80,7 @@ def _lit(words: str, token: str, chosen: Sequence[int], experts: int, dense: int
     svg.text(135, top + 164, "all weights at work", 10.5, "middle")
     left, columns = 330.0, min(8, -(-experts // 2))
     svg.text(left - 62, top + 4, f"mixture of {experts} experts", 11.5, bold=True)
-    wide = min(46.0, (WIDTH - left - 10) / columns - 8)
+    wide = min(92.0, (WIDTH - left - 10) / columns - 8)
     high = each * unit / wide
     svg.text(left - 62, top + 84, f"“{token}” →", 12)
     for e in range(experts):
@@ -325,9 +327,12 @@ def paid(run: Any, factor: float | None) -> Paid:
     return 1 - sum(rows) / chosen, 1 - sum(rows) / room, max(rows) * len(rows) / chosen
 
 
-def costs(crowd: Callable[[float], Any], factors: Sequence[float]) -> dict[float, Paid]:
-    """Runs `crowd(factor)` for each factor: factor -> (choices dropped, slots empty, slowest over even)."""
-    return {factor: paid(crowd(factor), factor) for factor in factors}
+FACTORS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+
+
+def costs(with_limit: Callable[..., Any], launch: Callable[..., Any], ranks: int) -> dict[float, Paid]:
+    """Runs `with_limit(group, factor)` for each factor: factor -> (choices dropped, slots empty, slowest over even)."""
+    return {factor: paid(launch(with_limit, ranks, factor), factor) for factor in FACTORS}
 
 
 def trade(points: Mapping[float, Paid]) -> book.Figure:
@@ -346,13 +351,17 @@ def trade(points: Mapping[float, Paid]) -> book.Figure:
 # 5: gradients ----------------------------------------------------------------------------------------------------
 
 
-def grid(size: int, across: int) -> book.Player:
-    """Ranks as a grid: rows share out the experts, columns have the same ones. Which are averaged over whom."""
-    rows = size // across
+def grid(size: int) -> book.Player:
+    """Ranks as a grid: whose tokens are in a gradient, before it is summed, and after."""
+    across = length_of_a_row(size)
+    rows, every = size // across, _ranks(range(size))
     who = [
-        ("Each row has every expert once. Tokens travel inside a row, the group of expert parallelism.", "row"),
-        ("Attention, router and embeddings are replicated on all ranks: their gradients are averaged over all.", "all"),
-        ("A part of the experts is on the ranks of one column. Its gradient is summed over that column.", "column"),
+        ("Tokens travel inside a row, so an expert's gradient has the tokens of its whole row already.", "row"),
+        (f"Sum it over its column, the ranks with the same experts: now it has the tokens of {every}."
+         if rows > 1 else f"Nobody else has the same experts: its gradient has the tokens of {every} already.",
+         "column"),
+        ("The router and all else are on every rank, and a gradient has the tokens of that rank alone.", "own"),
+        (f"Sum it over all ranks: now it too has the tokens of {every}. So both kinds have the same divisor.", "all"),
     ]  # fmt: skip
     frames = [(_grid(words, kind, rows, across), words) for words, kind in who]
     table = [
@@ -363,52 +372,70 @@ def grid(size: int, across: int) -> book.Player:
         }
         for r in range(size)
     ]
-    return book.play(frames, title="Two kinds of gradients", badge="simulated", rows=table)
+    return book.play(frames, title="Whose tokens are in a gradient", badge="simulated", rows=table, still=1)
+
+
+def _ranks(ranks: range) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {ranks[0]} {'and' if len(ranks) == 2 else 'to'} {ranks[-1]}"
 
 
 def _grid(words: str, kind: str, rows: int, across: int) -> str:
-    svg = Svg(WIDTH, "Two kinds of gradients", words)
+    svg = Svg(WIDTH, "Whose tokens are in a gradient", words)
     top = max(heading(svg, "simulated", words), 72.0) + 12
-    wide, high = min(150.0, (WIDTH - 40) / across), 74.0
-    looks = {"row": (BLUE, "/"), "all": (ORANGE, ""), "column": (GREEN, "x")}
-    for y in range(rows):
-        for x in range(across):
-            left, up = 20 + x * wide, top + y * high
-            svg.rect(left + 6, up + 4, wide - 12, high - 10, radius=4)
-            svg.text(left + wide / 2, up + 19, f"rank {y * across + x}", 11, "middle", bold=True)
-            for k, (label, on) in enumerate((("replicated", kind == "all"), (f"part {x}", kind != "all"))):
-                colour, hatch = looks[kind] if on else ("none", "")
-                svg.rect(left + 12, up + 25 + 20 * k, wide - 24, 16, colour, hatch, stroke_width=0.7)
-                if on:
-                    svg.rect(left + wide / 2 - 27, up + 27 + 20 * k, 54, 12, colour)
-                svg.text(left + wide / 2, up + 37 + 20 * k, label, 9.5, "middle", on_colour=on)
+    wide, high, size = min(170.0, (WIDTH - 40) / across), 84.0, rows * across
+    experts = kind in ("row", "column")
+    for r in range(size):
+        left, up = 20 + r % across * wide, top + r // across * high
+        svg.rect(left + 6, up + 5, wide - 12, high - 12, radius=4)
+        svg.text(left + wide / 2, up + 20, f"rank {r}", 11, "middle", bold=True)
+        row = range(r // across * across, r // across * across + across)
+        held = f"expert part {r % across}" if wide > 90 else f"part {r % across}"
+        inside = {"row": row, "column": range(size), "own": range(r, r + 1), "all": range(size)}[kind]
+        colour = GREEN if experts else ORANGE
+        svg.rect(left + 12, up + 27, wide - 24, 42, colour, stroke=ON_COLOUR, stroke_width=0.7)
+        svg.text(left + wide / 2, up + 43, held if experts else "router", 10, "middle", on_colour=True)
+        tokens = f"tokens of {_ranks(inside)}" if wide > 140 else _ranks(inside)
+        svg.text(left + wide / 2, up + 59, tokens, 9.5 if wide > 90 else 8, "middle", on_colour=True)
     if kind == "row":
         for y in range(rows):
             svg.rect(18, top + y * high, across * wide + 4, high - 2, stroke_width=2.5, dash="7 4", radius=6)
     elif kind == "column":
         for x in range(across):
             svg.rect(20 + x * wide + 2, top - 2, wide - 4, rows * high, stroke_width=2.5, dash="7 4", radius=6)
-    else:
+    elif kind == "all":
         svg.rect(16, top - 2, across * wide + 8, rows * high, stroke_width=2.5, dash="7 4", radius=6)
-    return svg.render(top + rows * high + 12)
+    svg.text(20, top + rows * high + 14, "In a box: what has the gradient, and whose tokens are in it.", 10.5)
+    return svg.render(top + rows * high + 24)
 
 
 def compared(run: Any, optimizer: str) -> book.Figure:
     """Ranks returned (by step, how far experts' weights and all others are from one device's; gradient's factor)."""
-    kinds = ("weights of experts", "all other weights")
-    every = [[max(steps[n][k] for steps, _ in run.results) for n in range(len(run.results[0][0]))] for k in (0, 1)]
-    factor, last, (experts, others) = run.results[0][1], len(every[0]), (line[-1] for line in every)
-    said = f"An expert's gradient is {factor:.3g} times that of one device. After step {last} of {optimizer}, "
-    if max(experts, others) < 1e-6:
-        said += f"no weight is further than {max(experts, others):.0e} from that of one device: that is rounding."
+    title, kinds = "How far the weights are from those of one device", ("experts", "all other weights")
+    steps, factor = len(run.results[0][0]), run.results[0][1]
+    off = [max(told[-1][k] for told, _ in run.results) for k in (0, 1)]
+    said = f"An expert's gradient is {factor:.3g} times that of one device. After {steps} steps of {optimizer}, "
+    if max(off) < 1e-6:
+        said += "all weights are those of one device, up to rounding."
     else:
-        said += (
-            f"the experts' weights are off by {experts:.2g} times the way that they should have gone. All other "
-            f"weights are off by {others:.2g} times theirs."
-        )
-    lines = {kind: {n + 1.0: off for n, off in enumerate(line)} for kind, line in zip(kinds, every, strict=True)}
-    return book.lines(lines, x="after step", y="difference / way gone", title="Weights on the ranks, and on one device",
-                      sentence=said)  # fmt: skip
+        said += f"the experts' weights are off by {off[0]:.2g} times the distance that they should have moved."
+    svg = Svg(WIDTH, title, said)
+    top, left = max(heading(svg, "measured", said), 56.0) + 24, 130.0
+    unit = (WIDTH - left - 120) / max(1.0, *off)
+    for k, (kind, far) in enumerate(zip(kinds, off, strict=True)):
+        y = top + 40 * k
+        svg.text(8, y + 19, kind, 11.5, bold=True)
+        svg.rect(left, y + 4, max(1.5, far * unit), 22, (GREEN, ORANGE)[k], ("x", "/")[k], ON_COLOUR, stroke_width=0.7)
+        words = f"{far:.2g}" if far >= 1e-6 else f"{far:.0e}: rounding"
+        svg.text(left + max(1.5, far * unit) + 6, y + 19, words, 11.5)
+    svg.line(left + unit, top - 8, left + unit, top + 76, dash="6 3", width=2)
+    svg.text(left + unit, top - 12, "1: as far as they should have moved", 10.5, "end" if unit > 300 else "start")
+    rows: list[Row] = [
+        {"after step": n + 1, **{kind: max(told[n][k] for told, _ in run.results) for k, kind in enumerate(kinds)}}
+        for n in range(steps)
+    ]
+    return book.Figure(title, "measured", said, rows, svg.render(top + 86))
 
 
 # 8 to 10: slow links -----------------------------------------------------------------------------------------------
@@ -451,25 +478,55 @@ def crossing(run: Any) -> book.Figure:
     return book.Figure("Who sends to whom", "emulated", said, list(rows), svg.render(top + high * k + 56))
 
 
-def journey(run: Any) -> book.Figure:
-    return book.timeline(run.trace, step=1, title="One journey, there and back", arrows=False)
-
-
 def shared_expert(after: Any, meanwhile: Any) -> book.Player:
     """A layer whose shared expert computes when the rows are back, and one in which it does while they travel."""
     late, early = (format_seconds(run.trace.duration, 3) for run in (after, meanwhile))
     saved = format_seconds(after.trace.duration - meanwhile.trace.duration, 3)
-    frames, longest = [], max(run.trace.duration for run in (after, meanwhile))  # one axis for both
-    for run, said in (
-        (after, f"The shared expert works after the journey: the layer takes {late}."),
-        (meanwhile, f"It works while rows travel: the layer takes {early}, so {saved} of its work are hidden."),
-    ):
-        drawn = book.timeline(
-            run.trace, step=1, window=(0.0, longest), title="A shared expert", arrows=False, sentence=said
+    longest = max(run.trace.duration for run in (after, meanwhile))  # one axis for both
+    frames = [
+        (_busy(run, said, longest), said)
+        for run, said in (
+            (after, f"The shared expert works after the journey: the layer takes {late}."),
+            (meanwhile, f"It works while rows travel: the layer takes {early}, so {saved} of its work are hidden."),
         )
-        frames.append((drawn.svg, said))
+    ]
     rows: list[Row] = [{"shared expert": "afterwards", "layer": late}, {"shared expert": "meanwhile", "layer": early}]
     return book.play(frames, title="A shared expert", badge="emulated", rows=rows)
+
+
+def _busy(run: Any, words: str, longest: float) -> str:
+    """For each rank what travels, and below it what computes."""
+    svg = Svg(WIDTH, "A shared expert", words)
+    top, left, size = max(heading(svg, "emulated", words), 56.0) + 8, 62.0, run.trace.world_size
+    unit = (WIDTH - left - 10) / longest
+    boxes = []  # (rank, lane, name, start, end)
+    for rank in range(size):
+        calls = [c for c in run.trace.collectives() if c.rank == rank]
+        counts, (rows, results) = [c for c in calls if c.dtype == "int64"], [c for c in calls if c.dtype != "int64"]
+        named = (("counts", counts[0].start, counts[-1].end), ("rows", rows.start, rows.end),
+                 ("results", results.start, results.end))  # fmt: skip
+        boxes += [(rank, 0, name, start, end) for name, start, end in named]
+        spans = [s for s in run.trace.spans() if s.rank == rank]
+        works = [s for s in spans if s.name == "experts"]
+        boxes += [(rank, 1, "experts", s.start, s.end) for s in works]
+        boxes += [(rank, 1, "shared expert", s.start, s.end) for s in spans if s.name == "compute"
+                  and all(s.start != w.start for w in works)]  # fmt: skip
+    for rank, lane, name, start, end in boxes:
+        x, y, wide = left + start * unit, top + 48 * rank + 21 * lane, (end - start) * unit
+        svg.rect(x, y, wide, 18, GREEN if name == "shared expert" else ORANGE if lane else BLUE, stroke=ON_COLOUR,
+                 stroke_width=0.7)  # fmt: skip
+        if wide > 6 * len(name):
+            svg.text(x + wide / 2, y + 13, name, 10, "middle", on_colour=True)
+    for rank in range(size):
+        svg.text(8, top + 48 * rank + 13, f"rank {rank}", 11)
+    low = top + 48 * size + 2
+    for k in range(5):
+        at = left + (WIDTH - left - 10) * k / 4
+        svg.line(at, low - 6, at, low)
+        svg.text(at, low + 12, format_seconds(longest * k / 4, 2) if k else "0", 10, "start" if not k else "end")
+    note = "Upper lane of a rank: what travels. Lower lane: what computes. The short box: the experts."
+    svg.text(8, low + 30, note, 10.5)
+    return svg.render(low + 40)
 
 
 def narrow(shapes: Mapping[str, tuple[int, int]], rows: int, degrees: Sequence[int] = (1, 2, 4, 8)) -> book.Figure:

@@ -52,47 +52,43 @@ def stepper(model: nn.Module, optimizer: str) -> Callable[[], None]:
     return step
 
 
-class OneDevice:
-    """The same model on one device that reads what all ranks read together. It goes a step at a time beside them."""
+class Pair:
+    """The GPT on a grid of ranks, and the same GPT on one device that reads what all of them read together.
 
-    def __init__(self, experts: int, optimizer: str, size: int) -> None:
-        self.model = gpt(experts)
-        self.began = {name: p.detach().clone() for name, p in self.model.named_parameters()}
-        self.step = stepper(self.model, optimizer)
-        self.lessons = lessons(0, 1, BATCH * size)
+    model: on the ranks; its mixture computes as `forward` says. lessons: what this rank reads. twins: the ranks that
+    hold the same experts. off: by step, how far the weights (experts', all others) are from one device's, beside the
+    furthest that one of those has gone. factor: how many times too large the experts' gradients were made.
+    """
 
-    def goes_on(self, model: nn.Module) -> tuple[float, float]:
-        """Takes its next step. How far the weights of `model` are from its own, beside the furthest that one of its own
-        has gone from where it began: experts' weights, all others."""
-        inputs, targets = next(self.lessons)
-        next_token_loss(self.model(inputs), targets).backward()
-        self.step()
-        mine, off, gone = dict(self.model.named_parameters()), [0.0, 0.0], [0.0, 0.0]
-        for name, p in model.named_parameters():
+    def __init__(self, group: Group, forward: Callable[..., Any], optimizer: str) -> None:
+        across = length_of_a_row(group.size)
+        row, self.twins = row_and_column(group, across)
+        self.group, self.lessons, self.factor = group, lessons(group.rank, group.size), 1.0
+        self.model, self._one = gpt(2 * across), gpt(2 * across)
+        self._began = {name: p.detach().clone() for name, p in self._one.named_parameters()}
+        layers.spread(self.model, row, forward)
+        self._steps = stepper(self.model, optimizer), stepper(self._one, optimizer)
+        self._read, self.off = lessons(0, 1, BATCH * group.size), list[tuple[float, float]]()
+
+    def divide_experts_by(self, by: str) -> None:
+        """The experts' gradients as if they had been divided by this, and not by the number of all ranks."""
+        self.factor = self.group.size / {"all ranks": self.group.size, "its ranks": self.twins.size, "nothing": 1}[by]
+        for name, p in self.model.named_parameters():
+            if "experts" in name and p.grad is not None:
+                p.grad *= self.factor
+
+    def step(self) -> None:
+        """A step of both, and how far they are apart then."""
+        inputs, targets = next(self._read)
+        next_token_loss(self._one(inputs), targets).backward()
+        for step in self._steps:
+            step()
+        mine, off, gone = dict(self._one.named_parameters()), [0.0, 0.0], [0.0, 0.0]
+        for name, p in self.model.named_parameters():
             kind = "experts" not in name
             off[kind] = max(off[kind], float((p - mine[name]).detach().abs().max()))
-            gone[kind] = max(gone[kind], float((mine[name] - self.began[name]).detach().abs().max()))
-        return off[0] / gone[0], off[1] / gone[1]
-
-
-def three_steps(
-    group: Group, across: int, forward: Callable[..., Any], gradients: Callable[..., None], by: str, optimizer: str
-) -> tuple[list[tuple[float, float]], float]:
-    """What a rank does: train the GPT, its mixture as `forward` says, with rows of `across` ranks, beside one device.
-
-    gradients(model, inputs, targets, group, twins, divisor) fills every p.grad. by: what divides those of experts.
-    Returns, by step, how far (experts' weights, all others) are from one device's, and the factor of the mistake.
-    """
-    row, twins = row_and_column(group, across)
-    model, one = gpt(2 * across), OneDevice(2 * across, optimizer, group.size)
-    layers.spread(model, row, forward)
-    step, off = stepper(model, optimizer), []
-    divisor = {"all ranks": group.size, "its ranks": twins.size, "nothing": 1}[by]
-    for inputs, targets in lessons(group.rank, group.size):
-        gradients(model, inputs, targets, group, twins, divisor)
-        step()
-        off.append(one.goes_on(model))
-    return off, group.size / divisor
+            gone[kind] = max(gone[kind], float((mine[name] - self._began[name]).detach().abs().max()))
+        self.off.append((off[0] / gone[0], off[1] / gone[1]))
 
 
 def furthest(run: Any) -> float:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from labkit import Link, Network, book
+from labkit import Link, Network, RankFailed, book
 from labkit.book.drawing.figure import WIDTH, heading
-from labkit.book.drawing.style import ON_COLOUR, SERIES
+from labkit.book.drawing.style import ON_COLOUR, RED, SERIES
 from labkit.book.drawing.svg import Svg
 from labkit.chapters.c12_experts.you_write import through_experts as the_books
 from labkit.wire import Group
@@ -39,15 +39,69 @@ class Watched:
         return 10 * rows_md
 
 
-def two_nodes(latency: float, gbs: float) -> dict[str, Any]:
-    """How to launch on two nodes: GB/s of links inside a node, µs of latency between them. 1 GB/s, and 5 µs inside."""
+def two_nodes(latency: float, gbs: float) -> Network:
+    """Two nodes of four ranks: GB/s of links inside a node, µs of latency between them; else 1 GB/s and 5 µs."""
     inside, between = Link(gbs * 1e9, 5e-6), Link(1e9, latency * 1e-6)
-    return {"clock": "virtual", "network": Network(nodes=2, ranks_per_node=ON_NODE, intra=inside, inter=between)}
+    return Network(nodes=2, ranks_per_node=ON_NODE, intra=inside, inter=between)
 
 
-def far_apart(ranks: int) -> dict[str, Any]:
-    """How to launch with each rank on a node of its own: 1 GB/s and 50 µs between any two."""
-    return {"clock": "virtual", "network": Network(nodes=ranks, ranks_per_node=1, inter=Link(1e9, 50e-6))}
+def far_apart(ranks: int) -> Network:
+    """Each rank on a node of its own: 1 GB/s and 50 µs between any two."""
+    return Network(nodes=ranks, ranks_per_node=1, inter=Link(1e9, 50e-6))
+
+
+def yours(trip: Callable[..., Any], launch: Callable[..., Any], ranks: int, journey: Any, per_rank: int) -> Any:
+    """Runs `trip` with the reader's journey, right or wrong, and draws what it really did; where a rank fails, what
+    failed."""
+    try:
+        run = launch(trip, ranks, journey)
+    except RankFailed as error:
+        return book.wait_for(error)
+    home = [[(r, n, int(e)) for n, e in enumerate(chosen)] for r, (chosen, _, _) in enumerate(run.results)]
+    back = [[(*_named(row), e) for row, (_, _, e) in zip(_rows(y), home[r], strict=False)]
+            for r, (_, _, y) in enumerate(run.results)]  # fmt: skip
+    strangers = {(r, i) for r, (_, came, _) in enumerate(run.results) for i, (_, e) in enumerate(came)
+                 if e // per_rank != r}  # fmt: skip
+    wrong = {(r, i) for r, row in enumerate(back) for i, cell in enumerate(row) if cell != home[r][i]}
+    wrong |= {(r, i) for r, (_, came, y) in enumerate(run.results) for i, row in enumerate(_rows(y))
+              if i < FEW and any(x % 10 for x in row)}  # fmt: skip
+    astray = {tuple(run.results[r][1][i][0]) for r, i in strangers}  # their results are another expert's
+    wrong |= {(r, i) for r, row in enumerate(back) for i, cell in enumerate(row) if cell[:2] in astray}
+    lost = sum(max(0, FEW - len(row)) for row in back)
+    if not (strangers or wrong or lost):
+        return travelling(run, per_rank, journey)
+    arrived = [[(r, n, e) for (r, n), e in came] for _, came, _ in run.results]
+    moments: list[tuple[str, list[list[Cell]], Collection[tuple[int, int]], int]] = [
+        ("At home: each rank's rows, in the order of its tokens. Below each row is its expert.", home, (), 0),
+        (f"What came to the experts of each rank. {len(strangers)} rows are at a rank without their expert (framed)."
+         if strangers else "What came to the experts of each rank: every row is at the rank of its expert.",
+         arrived, strangers, 4),
+        ("What your function returned." + f" {len(wrong)} results are wrong (framed)." * bool(wrong)
+         + f" {lost} results are missing." * bool(lost), back, wrong, 6),
+    ]  # fmt: skip
+    counts = [[sum(e // per_rank == s for _, _, e in row) for s in range(len(home))] for row in home]
+    wide = min(34.0, (WIDTH - 84) / max(1, *(len(row) for row in [*arrived, *home])))
+    frames = [
+        (_moment(words, rows, n > 0, n, counts, per_rank, wide, run.trace.badge, off), words)
+        for words, rows, off, n in moments
+    ]
+    table = [
+        {"rank": r, "came to its experts": len(arrived[r]), "wrong results": sum(at == r for at, _ in wrong)}
+        for r in range(len(home))
+    ]
+    return book.play(frames, title="Your journey, as it really went", badge=run.trace.badge, rows=table, begin=2)
+
+
+def _rows(y: Any) -> list[list[float]]:
+    """The rows of what a journey returned; none where it returned something else."""
+    return y.tolist() if isinstance(y, Tensor) and y.dim() == 2 and y.shape[1] == 2 else []
+
+
+def _named(row: Sequence[float]) -> tuple[int, int]:
+    """(rank, number) of a row, computed or not; (-1, -1) for numbers that are no row's."""
+    home, number = row if any(x % 10 for x in row) else [x / 10 for x in row]
+    known = home in range(len(SERIES)) and number in range(FEW)
+    return (int(home), int(number)) if known else (-1, -1)
 
 
 def travelling(run: Any, per_rank: int, journey: Any = the_books) -> book.Player:
@@ -86,32 +140,39 @@ def travelling(run: Any, per_rank: int, journey: Any = the_books) -> book.Player
 
 def _moment(
     words: str, rows: Sequence[Sequence[Cell]], done: bool, n: int, counts: Sequence[Sequence[int]], per_rank: int,
-    wide: float, badge: str,
+    wide: float, badge: str, off: Collection[tuple[int, int]] = (),
 ) -> str:  # fmt: skip
+    """off: (rank, position) of rows that are where they should not be."""
     svg = Svg(WIDTH, "Rows travel to their experts", words)
     y = max(heading(svg, badge, words), 72.0) + 4
     for r, row in enumerate(rows):
         svg.text(8, y + 18, f"rank {r}", 12, bold=True)
         svg.text(8, y + 33, f"experts {r * per_rank}" + (f" to {(r + 1) * per_rank - 1}" if per_rank > 1 else ""), 9)
         x, before = 84.0, None
-        for home, number, expert in row:
+        for i, (home, number, expert) in enumerate(row):
             there = expert // per_rank
             if n in (1, 2, 5) and before is not None and there != before:
                 svg.line(x - 1, y, x - 1, y + 38, width=2.5)
             if n in (3, 4) and before is not None and home != before:
                 svg.line(x - 1, y, x - 1, y + 38, width=2.5)
             before = there if n in (1, 2, 5) else home
-            look = SERIES[home]
-            svg.rect(x + 2, y + 2, wide - 5, 22, look.colour, look.hatch, ON_COLOUR, stroke_width=2.4 if done else 0.7)
+            look = SERIES[max(home, 0)]
+            svg.rect(x + 2, y + 2, wide - 5, 22, look.colour, look.hatch, ON_COLOUR,
+                     stroke_width=2.4 if done and not off else 0.7)  # fmt: skip
             size = 10.5 if wide > 26 else 8
             svg.rect(x + wide / 2 - 0.29 * wide, y + 6, 0.55 * wide, 14, look.colour)
-            svg.text(x + wide / 2, y + 17, f"{home}.{number}", size, "middle", on_colour=True)
+            name = f"{home}.{number}" if home >= 0 else "?"
+            svg.text(x + wide / 2, y + 17, name, size, "middle", on_colour=True)
+            if (r, i) in off:
+                svg.rect(x, y, wide - 1, 40, stroke=RED, stroke_width=3)
             svg.text(x + wide / 2, y + 36, f"e{expert}", size, "middle")
             x += wide
         if n == 2:
             told = [f"{c} to rank {s}" if len(counts) <= 4 else f"{c}" for s, c in enumerate(counts[r])]
             svg.text(min(x + 14, 440), y + 18, "counts: " + ", ".join(told), 10.5)
         y += 46
-    note = "1.5: row 5 of rank 1. e3: its expert is number 3. A thick frame: computed."
+    note = "1.5: row 5 of rank 1. e3: its expert is number 3. " + (
+        "A red frame: wrong." if off else "A thick frame: computed."
+    )
     svg.text(8, y + 10, note, 10.5)
     return svg.render(y + 20)

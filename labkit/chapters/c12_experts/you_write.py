@@ -161,7 +161,7 @@ def there_and_back(student: Reader) -> str:
             inputs.append((x, expert))
 
         def call(fn: Callable[..., Any], mine: tuple[Tensor, Tensor], group: Group) -> Any:
-            return fn(mine[0].clone(), mine[1].clone(), _experts(group, per_rank), group, per_rank)
+            return fn(mine[0].clone(), mine[1].clone(), _experts(group, per_rank, mine[0]), group, per_rank)
 
         try:
             run = student.through("through_experts", n, inputs, call)
@@ -210,8 +210,12 @@ def _gradients_come_back(student: Reader, inputs: Sequence[tuple[Tensor, Tensor]
         )  # fmt: skip
 
 
-def _experts(group: Group, per_rank: int) -> Compute:
+def _experts(group: Group, per_rank: int, own: Tensor | None = None) -> Compute:
+    """Experts that take no row of another rank's expert. own: the rank's rows, as they are at home."""
+
     def compute(rows_md: Tensor, expert_m: Tensor) -> Tensor:
+        if own is not None and rows_md.shape == own.shape and torch.equal(rows_md.sort(0).values, own.sort(0).values):
+            raise LookupError("these are the rank's own rows")
         strangers = [e for e in expert_m.tolist() if e // per_rank != group.rank]
         if strangers:
             raise LookupError(f"a row for expert {strangers[0]}, of rank {strangers[0] // per_rank}, came to this rank")
@@ -260,6 +264,10 @@ def _what_came_back(got: Any, x: Tensor, expert: Tensor) -> str:
 
 
 def _likely(said: str) -> str:
+    if "own rows" in said:
+        return "No row has left its rank yet: send the rows with `all_to_all` first, then compute those that arrive."
+    if "one number of rows for each" in said and "not tensor" in said:
+        return "The two counts must be lists: call `.tolist()`."
     if "LookupError" in said:
         return (
             "Do the numbers of the experts travel as the rows do, with the same counts, and does `compute` get those "
@@ -318,7 +326,8 @@ def the_first_are_kept(student: Reader) -> str:
             (behind < slots, "You keep the *last* ones of each queue. Who comes first is kept."),
             (line.bincount()[line] <= slots, "You drop *all* choices of an expert that is too full. The first ones of "
              "its queue are kept."),
-            (torch.ones_like(right), "Nobody is dropped, although expert 0 has more choices than slots."),
+            (torch.ones_like(right), "Nobody is dropped, although expert 0 has more choices than slots. Do you add up "
+             "the columns, with `cumsum(0)`?"),
         )  # fmt: skip
         for wrong, why in slips if not torch.equal(got, right) else ():
             student.expect(not torch.equal(got, wrong), why)
@@ -344,7 +353,7 @@ def within_capacity(expert_m: Tensor, experts: int, slots: int) -> Tensor:
 
 
 def two_kinds_of_gradients(student: Reader) -> str:
-    for n, across in ((4, 2), (3, 3)):
+    for n, across in ((6, 3), (3, 3)):
         run = student.through("average_gradients", n, list(range(n)), _averaged(across))
         for rank, (shared, expert) in enumerate(run.results):
             twins = range(rank % across, n, across)
@@ -357,9 +366,7 @@ def two_kinds_of_gradients(student: Reader) -> str:
                 not why, "With {n} ranks, of which {k} hold the same experts, on rank {rank}: {why}",
                 n=n, k=len(twins), rank=rank, why=why,
             )  # fmt: skip
-    return (
-        "With 4 ranks (two of them with the same experts) and with 3, both kinds of gradients are those of one device."
-    )
+    return "With 6 ranks (each expert on two of them) and with 3, both kinds of gradients are those of one device."
 
 
 def _averaged(across: int) -> Callable[..., Any]:
@@ -404,13 +411,16 @@ def _of_expert(got: float, own: float, everybody: float, twins: float, n: int, k
         return ""
     slips = {
         everybody
-        / n: "an expert's gradient was summed over all ranks, and most of them hold *other* experts. Sum it over "
+        / n: f"an expert's gradient was summed over all ranks, and {n - k} of the {n} hold other experts. Sum it over "
         "`twins`.",
         own / n: "an expert's gradient was divided, but not summed over `twins`, which saw other tokens.",
         twins: "an expert's gradient is a sum over the tokens of all ranks, and was not divided: `/= group.size`.",
         own: "an expert's gradient is as it was. Sum it over `twins`, and divide it by `group.size`.",
         twins / k: f"an expert's gradient was divided by the {k} that hold it. It has the tokens of all {n} "
         "already, so divide by `group.size`.",
+        twins
+        / (n // k): f"an expert's gradient was divided by {n // k}, the length of a row. It has the tokens of all "
+        f"{n} ranks, so divide by `group.size`.",
         twins / n / n: "an expert's gradient is divided twice.",
     }
     far = f"an expert's gradient is {got / own:.3g} times its own, and {twins / n / own:.3g} times is right."
@@ -435,22 +445,18 @@ def the_bias_follows_the_load(student: Reader) -> str:
     for n in (2, 3):
         draw = torch.Generator().manual_seed(student.seed + n)
         bias = torch.randint(-4, 5, (4,), generator=draw) / 4.0
-        loads = [torch.tensor(load) for load in ([9, 1, 4, 2], [2, 6, 4, 4], [0, 9, 4, 3])[:n]]  # expert 2 has the mean
+        every = ([9.0, 1, 4, 2], [2.0, 6, 4, 4], [0.0, 9, 4, 3])  # expert 2 has the mean
+        loads = [torch.tensor(load) for load in every[:n]]
 
         def call(fn: Callable[..., Any], load_e: Tensor, group: Group, bias: Tensor = bias) -> Any:
             mine, load = bias.clone(), load_e.clone()
             fn(mine, load, group, RATE)
             return mine, load
 
-        try:
-            run = student.through("rebalance", n, loads, call)
-        except StudentError as error:
-            whole = "mean" in f"{error}{error.detail}" and "dtype" in f"{error}{error.detail}"
-            hint = " The load is in whole numbers, which have no mean in PyTorch: use `.float()`." if whole else ""
-            raise StudentError(f"{error}{hint}", error.detail) from None
-        total = torch.stack(loads).sum(0).float()
+        run = student.through("rebalance", n, loads, call)
+        total = torch.stack(loads).sum(0)
         for rank, (got, load) in enumerate(run.results):
-            why = _of_bias(got - bias, total, loads[rank].float())
+            why = _of_bias(got - bias, total, loads[rank])
             student.expect(not why, "With {n} ranks, on rank {rank}: {why}", n=n, rank=rank, why=why)
             student.expect(
                 torch.equal(load, loads[rank]),
@@ -498,5 +504,5 @@ def _of_bias(moved: Tensor, total: Tensor, own: Tensor) -> str:
 @you_write(the_bias_follows_the_load)
 def rebalance(bias_e: Tensor, load_e: Tensor, group: Group, rate: float) -> None:
     """Move each bias by `rate`, in place: down above the mean load of all, up below."""
-    total_e = all_reduce(load_e.clone(), group).float()
+    total_e = all_reduce(load_e.clone(), group)
     bias_e += rate * (total_e.mean() - total_e).sign()
