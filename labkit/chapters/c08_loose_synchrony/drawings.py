@@ -316,14 +316,14 @@ def power_step(run: Any) -> book.Player:
     steps: list[tuple[str, list[list[Any]]]] = [
         (f"Each rank has its own M, and all have the same Q of the step before. So each computes its P = M Q, with "
          f"{n} × {r} numbers.",
-         [[(ms[k], f"M of rank {k}", 1), "·", (q, "Q", 3), "=", (ps[k], f"P of rank {k}", 3)] for k in (0, 1)]),
+         [[(ms[k], f"M of rank {k}", 1), "·", (q, "Q", 3), "=", (ps[k], f"rank {k}", 3)] for k in (0, 1)]),
         (f"An all-reduce averages the {n} × {r} numbers of P. Since all took the same Q, the result is the P of the "
          "averaged M. Then its columns are made orthonormal.",
-         [[*_joined([(x, f"P of {k}", 3) for k, x in enumerate(ps)]), "→", (p, "P", 3)]]),
+         [[*_joined([(x, f"rank {k}", 3) for k, x in enumerate(ps)]), "→", (p, "P", 3)]]),
         (f"Now each rank computes its Q = M^T P, and an all-reduce averages these {m} × {r} numbers as well.",
-         [[*_joined([(x, f"Q of {k}", 3) for k, x in enumerate(qs)]), "→", (new, "Q", 3)]]),
-        (f"Every rank multiplies P Q^T. That is {n * m} numbers, of which {r * (n + m)} were sent, and it misses "
-         f"{missed:.0%} of the norm of the averaged M.",
+         [[*_joined([(x, f"rank {k}", 3) for k, x in enumerate(qs)]), "→", (new, "Q", 3)]]),
+        (f"Every rank multiplies P Q^T, and misses {missed:.0%} of the norm of the averaged M. In place of {n * m} "
+         f"numbers {r * (n + m)} were averaged.",
          [[(whole, "M, averaged", 1), "≈", (p @ new.T, "P Q^T", 1)]]),
     ]  # fmt: skip
     for k, (said, lines) in enumerate(steps, 1):

@@ -50,7 +50,7 @@ def price(aged: Mapping[str, Sequence[float]]) -> Conclusion:
          "True": "Without momentum old gradients are worse on average, though the seeds' ranges overlap."},
         {"stale_9 > 1.2 * fresh_9 and apart": "With momentum old gradients do real harm: the best of these runs is "
          "worse than the worst with fresh ones.",
-         "stale_9 > 1.1 * fresh_9": "With momentum they are worse on average, though the seeds' ranges overlap.",
+         "stale_9 > 1.1 * fresh_9": "With momentum old gradients are worse on average, though the seeds' ranges overlap.",
          "True": "With momentum too, the gradients of this small world are not old enough to do much harm."},
         "\n\nTo see why, take the simplest loss, a parabola, and let every gradient be exactly $\\tau$ updates old. "
         "Then one can compute the largest rate at which training does not diverge.",
@@ -74,7 +74,7 @@ def pace(runs: Mapping[str, Mapping[str, Served]], answered: Callable[..., Any],
         "replace a machine that is always slow (chapter 17 finds it).\n\n"
         "The largest lead under {whose} rule was {lead}. A bound on the lead is also a bound on staleness: while you "
         "compute one gradient, each of the other $N - 1$ workers can finish at most $2s + 1$. It finishes $2s$ to get "
-        "from $s$ steps behind you to $s$ steps ahead, and it may have begun one more. So "
+        "from $s$ steps behind you to $s$ steps ahead, and there it may begin one more. So "
         "$\\tau \\le (N-1)(2s+1)$, which is {most} here.",
         {"oldest <= most": "The oldest gradient of these runs had a staleness of {oldest}."},
         some=some, same=same, free=speed[LATE[2]]["ASP"] / speed[LATE[2]]["BSP"], whose=book.whose(answered), s=s,
@@ -183,11 +183,7 @@ def links(race: Race) -> Conclusion:
          "far != best and too <= 1.05": "The winner of the narrow link, {best}, is as fast as whole gradients here.",
          "far != best": "The winner of the narrow link, {best}, is {too:.1f} times as fast here.", "True": ""},
         {"best == 'majority vote' and too < 1": "Its votes and their outcomes go from every rank to every other one, "
-         "and so a step takes {vote:.0f} ms. Whole gradients take {whole_ms:.0f} ms, because on this link they are not "
-         "added up by a ring.", "True": ""},
-        {"0 < power < 0.95": "PowerSGD is slower as well, since it adds up one factor after the other.", "True": ""},
-        {"gossip > 1.05 and far != 'gossip on a ring'": "Gossip gains, because its round is a single exchange with the "
-         "neighbours.", "True": ""},
+         "and so a step takes {vote:.0f} ms in place of {whole_ms:.0f} ms.", "True": ""},
         {"c < 1.005": "\n\n**No link.** If messages cost nothing, no method would be faster than whole gradients.",
          "True": "\n\n**No link.** If messages cost nothing, the best method would be {c:.2f} times as fast."},
         {"c < 1.005": "So you keep them, which need no tuning.",
@@ -197,8 +193,8 @@ def links(race: Race) -> Conclusion:
         {"missing > 0.5": "\n\nWith so few steps most methods did not come to the target, so do not choose by this "
          "picture: take more *steps*.", "True": ""},
         best=best, far=far, quick=quick, gain=race.gain("narrow link", best), b=race.gain("far link", far),
-        c=race.gain("no link", quick), too=race.gain("far link", best), power=race.gain("far link", "PowerSGD rank 2"),
-        gossip=race.gain("far link", "gossip on a ring"), one=race.seconds(best), base=race.seconds(whole),
+        c=race.gain("no link", quick), too=race.gain("far link", best), one=race.seconds(best),
+        base=race.seconds(whole),
         vote=1e3 * race.far.get("majority vote", 0.0), whole_ms=1e3 * race.far.get(whole, 0.0),
         first=min(narrow[whole]),
         rounds=far in ("local SGD with H = 4", "gossip on a ring"), few=[name for name in SMALL if name in narrow],
