@@ -283,18 +283,17 @@ def mixed(run: Any, name: str) -> book.Figure:
     return agreement(apart, rate, name, sent)
 
 
-def sent_by_ranks(lines: Mapping[str, Mapping[float, float]]) -> book.Figure:
+def sent_by_ranks(lines: Mapping[str, Mapping[int, int]]) -> book.Figure:
     """What a rank sends in a step, by the number of ranks, as a part of what it sends uncompressed."""
     whole = lines["whole"]
-    share = {name: {n: v / whole[n] for n, v in line.items()} for name, line in lines.items()}
-    least = {name: min(line.values()) for name, line in share.items() if name != "whole"}
-    best = min(least, key=lambda name: least[name])
-    last, where = max(whole), min(share[best], key=lambda n: share[best][n])
-    told = ", ".join(f"{name} {line[last]:.1%}" for name, line in share.items() if name != "whole")
+    share = {name: {float(n): v / whole[n] for n, v in line.items()} for name, line in lines.items()}
+    first, last = min(whole), max(whole)
+    grow = [name for name, line in share.items() if line[last] > 2 * line[first]]
+    keep = [name for name in share if name not in (*grow, "whole")]
     return book.lines(
         share, x="ranks", y="bytes that a rank sends, whole = 1", title="Compressed bytes by ranks", badge="simulated",
-        sentence=f"With {last:.0f} ranks: {told}. The smallest share of all is that of {best} on {where:.0f} ranks, "
-        f"{least[best]:.1%}.", log="x",
+        sentence=f"More bytes with more ranks: {', '.join(grow)}. About as many on any number of ranks: "
+        f"{', '.join(keep)}.", log="x",
     )  # fmt: skip
 
 

@@ -50,7 +50,8 @@ def price(aged: Mapping[str, Sequence[float]]) -> Conclusion:
          "True": "Without momentum old gradients are worse on average, though the seeds' ranges overlap."},
         {"stale_9 > 1.2 * fresh_9 and apart": "With momentum old gradients do real harm: the best of these runs is "
          "worse than the worst with fresh ones.",
-         "stale_9 > 1.1 * fresh_9": "With momentum old gradients are worse on average, though the seeds' ranges overlap.",
+         "stale_9 > 1.1 * fresh_9": "With momentum old gradients are worse on average, though the seeds' ranges "
+         "overlap.",
          "True": "With momentum too, the gradients of this small world are not old enough to do much harm."},
         "\n\nTo see why, take the simplest loss, a parabola, and let every gradient be exactly $\\tau$ updates old. "
         "Then one can compute the largest rate at which training does not diverge.",
