@@ -302,45 +302,59 @@ def _valley_picture(title: str, said: str, walks: Mapping[str, Sequence[Point]],
     return svg.render(top + side + 26)
 
 
-def factors(matrix: Tensor, ranks: Sequence[int] = (1, 2, 4)) -> book.Player:
-    """A gradient as the product of two thin matrices, for some ranks: M, P, Q and P Q^T."""
-    title, frames, rows = "A matrix in two factors", [], []
-    n, m = matrix.shape
-    for r in ranks:
-        g = torch.Generator().manual_seed(0)
-        q = torch.randn(m, r, generator=g)
-        for _ in range(3):
-            p = torch.linalg.qr(matrix @ q).Q
-            q = matrix.T @ p
-        product = p @ q.T
-        left = float((matrix - product).norm() / matrix.norm())
-        sent = r * (n + m)
-        said = (
-            f"Rank {r}: P has {n} × {r} numbers and Q {m} × {r}, together {sent} in place of {n * m}, and P Q^T misses "
-            f"{left:.0%} of M's norm."
-        )
+def power_step(run: Any) -> book.Player:
+    """One step of PowerSGD on real ranks, product by product: M Q on two of them, the means of P and Q, and P Q^T.
+
+    run: of `methods.factored`, of which each rank returned its M, the Q of the step before, and the new P and Q.
+    """
+    title, frames, rows = "One power step", [], []
+    ms = [one["m"] for one in run.results]
+    q, p, new = (run.results[0][name] for name in ("before", "p", "q"))
+    (n, m), r, whole = ms[0].shape, q.shape[1], torch.stack(ms).mean(0)
+    missed = float((whole - p @ new.T).norm() / whole.norm())
+    ps, qs = [x @ q for x in ms], [x.T @ p for x in ms]
+    steps: list[tuple[str, list[list[Any]]]] = [
+        (f"Each rank has its own M, and all have the same Q of the step before. So each computes its P = M Q, with "
+         f"{n} × {r} numbers.",
+         [[(ms[k], f"M of rank {k}", 1), "·", (q, "Q", 3), "=", (ps[k], f"rank {k}", 3)] for k in (0, 1)]),
+        (f"An all-reduce averages the {n} × {r} numbers of P. Since all took the same Q, the result is the P of the "
+         "averaged M. Then its columns are made orthonormal.",
+         [[*_joined([(x, f"rank {k}", 3) for k, x in enumerate(ps)]), "→", (p, "P", 3)]]),
+        (f"Now each rank computes its Q = M^T P, and an all-reduce averages these {m} × {r} numbers as well.",
+         [[*_joined([(x, f"rank {k}", 3) for k, x in enumerate(qs)]), "→", (new, "Q", 3)]]),
+        (f"Every rank multiplies P Q^T, and misses {missed:.0%} of the norm of the averaged M. In place of {n * m} "
+         f"numbers {r * (n + m)} were averaged.",
+         [[(whole, "M, averaged", 1), "≈", (p @ new.T, "P Q^T", 1)]]),
+    ]  # fmt: skip
+    for k, (said, lines) in enumerate(steps, 1):
         svg = Svg(WIDTH, title, said)
-        top = heading(svg, "measured", said) + 22
-        cell = min(3.6, 230 / m, 190 / n)
-        x = _cells(svg, matrix, 12, top, cell, "M")
-        svg.text(x + 12, top + n * cell / 2, "≈", 20, "middle")
-        x = _cells(svg, p * float(q.norm()) / math.sqrt(r), x + 28, top, cell, "P", grow=3)
-        svg.text(x + 10, top + n * cell / 2, "·", 20, "middle")
-        x = _cells(svg, q.T, x + 20, top, cell, "Q^T", grow=3, wide=False)
-        svg.text(x + 12, top + n * cell / 2, "=", 20, "middle")
-        _cells(svg, product, x + 28, top, cell, "P Q^T")
-        y = top + n * cell + 22
+        y = heading(svg, "measured", said) + 24
+        for line in lines:
+            x, high = 12.0, CELL * n
+            for part in line:
+                if isinstance(part, str):
+                    svg.text(x + 14, y + high / 2, part, 20, "middle")
+                    x += 28
+                else:
+                    x = _cells(svg, part[0], x + 14, y, CELL, part[1], grow=part[2]) + 14
+            y += high + 26
         svg.text(12, y, "orange, large square: positive; blue, small square: negative; white: near 0", 11)
         frames.append((svg.render(y + 12), said))
-        rows.append({"rank": r, "numbers sent": sent, "of": n * m, "missed": left})
-    return book.play(frames, title=title, badge="measured", rows=rows, still=1)
+        rows.append({"step": k, "what": said})
+    return book.play(frames, title=title, badge="measured", rows=rows, still=len(frames) - 1, begin=0)
 
 
-def _cells(
-    svg: Svg, matrix: Tensor, x: float, y: float, cell: float, name: str, grow: float = 1, wide: bool = True
-) -> float:  # fmt: skip
-    """Draw a matrix, return its right edge. grow: how many times as wide (or tall) a cell of a thin one is."""
-    cw, ch = (cell * grow, cell) if wide else (cell, cell * grow)
+CELL = 2.6  # of a number of a gradient, on the screen
+
+
+def _joined(parts: list[Any]) -> list[Any]:
+    """With a plus between any two."""
+    return [x for part in parts for x in ("+", part)][1:]
+
+
+def _cells(svg: Svg, matrix: Tensor, x: float, y: float, cell: float, name: str, grow: float = 1) -> float:
+    """Draw a matrix, return its right edge. grow: how many times as wide a cell of a thin one is."""
+    cw, ch = cell * grow, cell
     n, m = matrix.shape
     most = float(matrix.abs().max()) or 1.0
     svg.text(x + m * cw / 2, y - 7, name, 12, "middle", bold=True)

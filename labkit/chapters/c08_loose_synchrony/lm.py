@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from labkit import cost
-from labkit.chapters.c08_loose_synchrony.task import now
+from labkit import cost, launch
+from labkit.chapters.c08_loose_synchrony.task import for_each, now
 from labkit.data import batches, text
 from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.wire import Group
@@ -105,12 +105,34 @@ def numel() -> int:
     return sum(p.numel() for p in GPT(CONFIG).parameters())
 
 
-def told(run: Any, every: int, name: str) -> dict[str, Any]:
-    """What a workbench shows of a run of local SGD."""
+Rule = Callable[[Tensor, Tensor, Tensor, float, float], tuple[Tensor, Tensor]]
+
+
+def with_rounds(world: Any, local: Callable[..., Any], lengths: Sequence[int]) -> dict[str, Any]:
+    """A run of local SGD on the kept world for each number of local steps in a round, by name."""
+    return for_each(lambda every: world.run(local, every), {f"H = {every}": every for every in lengths}, "64 steps, {}")
+
+
+def last_loss(world: Any, local: Callable[..., Any], **how: Any) -> float:
+    """The loss at the end of one run of `local(group, **how)` on the kept world."""
+    seen: Seen = world.run(partial(local, **how)).results[0]
+    return seen.last()
+
+
+def with_and_without(outer_step: Rule) -> dict[str, tuple[float, Any]]:
+    """The rate of AdamW and what becomes of the average: small and large steps, without and with an outer step."""
+    return {f"rate {rate}, {name}": (rate, outer) for rate in (0.001, 0.01)
+            for name, outer in (("average", None), ("outer step", Outer(outer_step)))}  # fmt: skip
+
+
+def less_often(local: Callable[..., Any], ranks: int, every: int, outer: Any, rate: float, link: Any) -> dict[str, Any]:
+    """What a workbench shows of a run of local SGD on its own world, over this network."""
+    run = launch(partial(local, every=every, outer=outer, rate=rate), ranks, network=link, clock="virtual")
     seen: Seen = run.results[0]
     n = run.trace.world_size
     return {
-        "name": name, "curve": seen.curve, "steps": seen.steps, "seconds": seen.seconds,
+        "name": f"H = {every}, {'outer step' if outer else 'average'}",
+        "curve": seen.curve, "steps": seen.steps, "seconds": seen.seconds,
         "computing": STEP * seen.steps, "sent": sent_in(run),
         "formula": cost.local_sgd_bytes_by_rank(numel(), 4, n, seen.steps, every)[0],
     }  # fmt: skip
@@ -119,9 +141,6 @@ def told(run: Any, every: int, name: str) -> dict[str, Any]:
 def sent_in(run: Any) -> int:
     """Bytes that rank 0 sent."""
     return sum(m.nbytes for m in run.trace.sends if m.src == 0)
-
-
-Rule = Callable[[Tensor, Tensor, Tensor, float, float], tuple[Tensor, Tensor]]
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -14,14 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from labkit import book, cost
+from labkit import Slow, cost, launch
 from labkit.chapters.c08_loose_synchrony.drawings import valley as valley_loss
-from labkit.chapters.c08_loose_synchrony.task import now
+from labkit.chapters.c08_loose_synchrony.task import for_each, now, three_seeds
 from labkit.data import digits, image_batches
 from labkit.data.images import Images
 from labkit.models import MLP, MLPConfig
 from labkit.models.threads import one_thread
-from labkit.optim.compression import DGC, Compressed, MajorityVote, PowerSGD, Quantize, ScaledSign, TopK
+from labkit.optim.compression import Compressed, MajorityVote, PowerSGD, ScaledSign, TopK
 from labkit.optim.compression.compressors import Compressor
 from labkit.optim.compression.payload import nbytes
 from labkit.optim.synchrony import ADPSGD, GossipSGD, LocalSGD, graphs, mix
@@ -99,33 +99,12 @@ SHARES: dict[str, Compressor] = {
 }  # fmt: skip
 
 
+SENDS = ["all", *SHARES]
+
+
 def sending(what: str, rule: Rule) -> Any:
-    """The method that a workbench calls so. rule: what becomes of the rest, for those that leave it to a reader."""
-    if what in SHARES:
-        return Feedback(rule, SHARES[what])
-    own = {"all": None, "signs, by a vote": Rated(MajorityVote(), VOTED),
-           "QSGD, 4 bits": Compressed(Quantize(7), feedback=False),
-           "DGC, down to 1 in 100": DGC((0.25, 0.06, 0.01), 6, momentum=0.0)}  # fmt: skip
-    return own[what]
-
-
-SENDS = ["all", *SHARES, "signs, by a vote", "QSGD, 4 bits", "DGC, down to 1 in 100"]
-
-
-def each(run: Callable[..., Any], cases: Collection[Any], told: str = "{}") -> dict[Any, Any]:
-    """What `run` returns for each of `cases`, by name; those of a dictionary have names of their own, and are given to
-    `run` (a tuple as its arguments). In a line the reader sees which one is under way."""
-    values = cases if isinstance(cases, Mapping) else {case: case for case in cases}
-    return {name: run(*_arguments(values[name])) for name in book.in_turn(list(values), told)}
-
-
-def three_seeds(run: Callable[..., Any], cases: Mapping[str, Any], seed: int) -> dict[str, list[Any]]:
-    """For each of `cases` what `run(*case, seed)` returns with three seeds, from `seed` on."""
-    return each(lambda *case: [run(*case, seed + k) for k in range(3)], cases, "three trainings: {}")
-
-
-def _arguments(case: Any) -> tuple[Any, ...]:
-    return case if isinstance(case, tuple) else (case,)
+    """The method that a workbench calls so. rule: what becomes of the rest."""
+    return Feedback(rule, SHARES[what]) if what in SHARES else None
 
 
 def ways(world_size: int, with_feedback: Rule, mix_once: Callable[..., Tensor]) -> dict[str, Any]:
@@ -240,6 +219,16 @@ def tried(run: Any) -> Tried:
 Contest = Mapping[str, Sequence[Tried]]  # of each method its trainings, by seed
 
 
+def contest(world: Any, ways: Mapping[str, Any], seed: int, steps: int) -> Contest:
+    """Every method's training on the kept world, with three seeds."""
+    return three_seeds(lambda way, seed: tried(world.run(train, way, seed, steps)), ways, seed)
+
+
+def seconds_of_steps(world: Any, ways: Mapping[str, Any], seed: int) -> dict[str, float]:
+    """The time of a step of every method on the kept world, from twenty steps of each."""
+    return for_each(lambda way: seconds_each(world.run(train, way, seed, 20), 20), ways, "twenty steps: {}")
+
+
 @dataclass(frozen=True)
 class Race:
     """Methods on their way to one loss. reached: seconds on the narrow link, by seed. times: by link and method the
@@ -299,6 +288,11 @@ def by_ranks(ranks: Sequence[int]) -> dict[str, dict[int, int]]:
     return {name: {r: rule(r) for r in ranks} for name, rule in rules.items()}
 
 
+def as_much_as_whole(share: float = 0.01) -> int:
+    """From how many ranks on top-k of a large gradient sends as much as a ring does: numbers and places, in float32."""
+    return next(r for r in range(2, 999) if share * 8 * (r - 1) >= 4 * 2 * (r - 1) / r - 1e-9)
+
+
 def seconds_each(run: Any, steps: int) -> float:
     """The time of a step of a run of so many, without the first four: the first step of some methods has a start.
 
@@ -312,15 +306,26 @@ def shapes() -> list[tuple[int, ...]]:
     return [tuple(p.shape) for p in MLP(MLPConfig(WIDTHS)).parameters()]
 
 
-@one_thread()
-def gradient(seed: int = 0, after: int = 20) -> Tensor:
-    """Of the first layer's weights (64 x 64), after some steps of plain SGD on one device.
+def factored(group: Group, power_step: Callable[..., tuple[Tensor, Tensor]], seed: int = 0) -> dict[str, Tensor]:
+    """One `power_step(m, q, group)` of a gradient of 64 x 64 numbers, with two columns: what it began with and made.
 
-    Without an optimizer: the first step of one takes PyTorch a second to get ready, and this runs in the notebook.
+    Two steps before give it the Q that it begins with.
     """
+    m, q = gradient(seed, own=group.rank), torch.randn(64, 2, generator=torch.Generator().manual_seed(seed))
+    for _ in range(2):
+        _, q = power_step(m, q, group)
+    p, new = power_step(m, q, group)
+    return {"m": m, "before": q, "p": p, "q": new}
+
+
+@one_thread()
+def gradient(seed: int = 0, after: int = 20, own: int = 0) -> Tensor:
+    """Of the first layer's weights (64 x 64), on a batch of one's own, after some steps that all take alike."""
     net = MLP(MLPConfig(WIDTHS), seed)
     found: tuple[Tensor, ...] = ()
-    for x, y in islice(image_batches(digits()[0], 32, seed), after + 1):
+    for k, (x, y) in enumerate(islice(image_batches(digits()[0], 32, seed), after + own + 1)):
+        if after <= k < after + own:
+            continue  # the batch of another rank
         with torch.no_grad():
             for p, g in zip(net.parameters(), found, strict=bool(found)):
                 p.sub_(g, alpha=RATE)
@@ -344,6 +349,13 @@ def seconds_a_step(group: Group, pairs: bool, steps: int = 12) -> float:
     if isinstance(model, ADPSGD):
         model.close()
     return took
+
+
+def in_step_and_in_pairs(world_size: int, options: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Seconds of a step on each rank, by the way of gossip, with a last rank that needs four times as long."""
+    ways = {"in step with neighbours": False, "in pairs, nobody waits": True}
+    how = {"faults": [Slow(world_size - 1, factor=4)], **options}
+    return for_each(lambda pairs: launch(seconds_a_step, world_size, pairs, **how).results, ways)
 
 
 OUTCOMES = [

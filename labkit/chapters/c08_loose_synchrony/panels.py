@@ -19,12 +19,12 @@ NARROW = Network(intra=Link(1e6, 2e-4))  # of the contest
 
 
 def loose(race: Run) -> Workbench:
-    """Who is late, how much, and how far a worker may be ahead; all three policies answer."""
+    """Who is late, how much, how far a worker may be ahead, and the momentum; all three policies answer."""
     controls = {
         "late": choice("who is late", task.LATE, "now and then"), "times": choice("times slower", [2, 4, 8], 4),
-        "bound": choice("bound s of SSP", [0, 1, 3, 8], 3),
+        "bound": choice("bound s of SSP", [0, 1, 3, 8], 3), "momentum": choice("momentum", [0.0, 0.9], 0.0),
     }  # fmt: skip
-    views: list[View] = [pictures.who_won, pictures.raced, pictures.ages]
+    views: list[View] = [pictures.who_won, pictures.raced]
     return book.workbench(race, controls, views, title="Who waits for whom?", ranks=5, clock="virtual")
 
 
@@ -69,6 +69,26 @@ def less(training: Run) -> Workbench:
 def link(name: str) -> Network:
     """The link that a workbench calls so."""
     return Network(intra=LINKS[name])
+
+
+def ages(runs: Any, typical: Any) -> Conclusion:
+    """How stale gradients were, what the reader had predicted, and why."""
+    display(pictures.ages(runs))
+    display(typical.compare(said.most_often(runs["nobody"]), mark="emulated"))
+    return said.ages(runs)
+
+
+def price(aged: Any) -> Conclusion:
+    display(pictures.price(aged))
+    return said.price(aged)
+
+
+def sent_by_ranks(ranks: Any, enough: Any) -> Conclusion:
+    """What each method sends by the formulas, and what the reader had predicted of top-k."""
+    lines = methods.by_ranks(ranks)
+    display(pictures.sent_by_ranks(lines))
+    display(enough.compare(methods.as_much_as_whole(), mark="simulated"))
+    return said.sent_by_ranks(lines)
 
 
 def pace(runs: Any, answered: Run, s: int) -> Conclusion:

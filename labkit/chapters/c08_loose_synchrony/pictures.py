@@ -41,26 +41,21 @@ def _thinned(curve: Sequence[tuple[float, float]], most: int = 40) -> list[tuple
     return [*curve[:-1:step], curve[-1]] if curve else []
 
 
-def raced(run: Any) -> book.Figure:
-    return by_time(run)
+def raced(runs: Runs) -> book.Figure:
+    return by_time(runs)
 
 
 NEAR = 1.05  # losses that are nearer to each other than that are taken for equal
 
 
 def who_won(runs: Runs) -> str:
-    """Which policy has the lowest loss, and what each update of the others was computed on."""
+    """Which policy has the lowest loss."""
     best, *others = sorted(runs, key=lambda name: runs[name].last())
     near = [name for name in others if runs[name].last() < NEAR * runs[best].last()]
     won = f"{' and '.join(f'**{name}**' for name in (best, *near))}" + (
         f" are within {NEAR - 1:.0%} of each other, which one run cannot tell apart" if near else ""
     )
-    taus = {name: _mean(served.taus()) for name, served in runs.items()}
-    ages = ", ".join(f"{name} {tau:.1f}" for name, tau in taus.items())
-    return (
-        f"Lowest loss in the same time: {won}. Updates of others that came in while a gradient was computed, on "
-        f"average: {ages}. (One run, emulated time.)"
-    )
+    return f"Lowest loss in the same time: {won}. (One run, emulated time.)"
 
 
 def ages(runs: Runs) -> book.Figure:
@@ -152,6 +147,10 @@ def spread(
     return book.Figure(title, badge, said, rows, svg=svg.render(y + 20))
 
 
+def price(aged: Mapping[str, Sequence[float]]) -> book.Figure:
+    return spread(aged, "As many gradients, fresh or old", "loss in the end")
+
+
 def largest_rate(tau: int, momentum: float = 0.0) -> float:
     """The largest rate times curvature with which SGD does not diverge on a parabola, gradients tau updates old.
 
@@ -174,8 +173,8 @@ def largest_rate(tau: int, momentum: float = 0.0) -> float:
     return low
 
 
-def limits(most: int = 12) -> book.Figure:
-    """The largest stable rate by staleness, without and with momentum.
+def limits(old: int = 3, most: int = 12) -> book.Figure:
+    """The largest stable rate by staleness, without and with momentum; an upright line at the staleness `old`.
 
     Rates are over 1 - momentum, which is how far a lasting gradient moves the weights.
     """
@@ -186,13 +185,18 @@ def limits(most: int = 12) -> book.Figure:
         "momentum 0.9": {float(t): largest_rate(t, 0.9) / first / 0.1 for t in taus},
     }
     a, b = lines["no momentum"], lines["momentum 0.9"]
+    floor = 0.8 * min(*a.values(), *b.values())
+    here = {f"where ASP ran above, tau = {old}": {float(old): floor, old + 1e-6: b[0.0]}}
     said = (
-        f"Old gradients need a smaller rate. Without momentum, {a[3.0]:.0%} of the largest rate are left at a "
-        f"staleness of 3. With a momentum of 0.9 the line begins at {b[0.0]:.0f}, and at a staleness of 3 it is at "
-        f"{b[3.0]:.2f}. To compare the two lines, each rate is divided by 1 - momentum."
+        f"Old gradients need a smaller rate. The BSP runs above were at the left edge, with fresh gradients, and the "
+        f"ASP runs mostly at the upright line. From one to the other the limit falls to {a[float(old)]:.0%} without "
+        f"momentum. With a momentum of 0.9 it falls from {b[0.0]:.0f} to {b[float(old)]:.2f}. (Each rate is divided by "
+        "1 - momentum.)"
     )
-    return book.lines(lines, x="tau, the same for all gradients", y="largest stable rate, fresh SGD = 1",
-                      title="How large may the rate be?", badge="simulated", sentence=said, log="y")  # fmt: skip
+    drawn = book.lines(lines | here, x="tau, the same for all gradients", y="largest stable rate, fresh SGD = 1",
+                       title="How large may the rate be?", badge="simulated", sentence=said, log="y")  # fmt: skip
+    rows: list[Row] = [{"tau": t} | {name: line[float(t)] for name, line in lines.items()} for t in taus]
+    return replace(drawn, rows=rows)
 
 
 def losses(
@@ -209,8 +213,8 @@ def rounds_said(result: Any) -> str:
     """Of the workbench of rounds: bytes by formula, time, and the loss."""
     return (
         f"Each rank sent {bytes_text(result['sent'])}; by the formula it is {bytes_text(result['formula'])}. The "
-        f"{result['steps']} steps took {seconds_text(result['seconds'])} of the virtual clock, of which "
-        f"{seconds_text(result['computing'])} are computing. The loss is {result['curve'][-1][1]:.2f} (one run)."
+        f"{result['steps']} steps took {seconds_text(result['seconds'])} of the virtual clock, "
+        f"{seconds_text(result['computing'])} of it computing. The loss is **{result['curve'][-1][1]:.2f}** (one run)."
     )
 
 
@@ -225,27 +229,40 @@ def rounds(runs: Mapping[str, Any]) -> book.Figure:
     )
 
 
-def agreement(measured: Sequence[float], rate: float, name: str, neighbours: str = "") -> book.Figure:
-    """How far the ranks are apart, round by round, beside the mixing rate."""
-    left, bound = measured[-1] / measured[0], rate ** (len(measured) - 1)
-    said = f"{name[0].upper()}{name[1:]}: after {len(measured) - 1} rounds {left:.1e} of the distance is left. "
+def agreement(measured: Sequence[float], rate: float, name: str, neighbours: int = 0) -> book.Figure:
+    """How far the ranks are apart, round by round, beside the mixing rate; and the rounds until a tenth is left.
+
+    neighbours: to how many others a rank sends, at most.
+    """
+    part, last = [v / measured[0] for v in measured], len(measured) - 1
+    said = f"{name[0].upper()}{name[1:]}: "
+    there = next((k for k, v in enumerate(part) if v <= TENTH), None)
+    if there is None:
+        said += f"after {last} rounds {part[-1]:.0%} of the distance is left, which is more than a tenth."
+    else:
+        said += f"a tenth of the distance or less is left after {there} round{'s' * (there != 1)}."
+        said += f" In each a rank sends at most {neighbours} messages." if neighbours else ""
     said += (
-        "Its mixing rate is 0: after one round all ranks agree, up to rounding."
+        " The mixing rate is 0: after one round all ranks agree, up to rounding."
         if rate < 1e-6
-        else f"By the mixing rate, {rate:.3f} a round, at most {bound:.1e} may be."
+        else f" By the mixing rate, {rate:.2f} a round, at most {rate**last:.1%} may be left after {last} rounds."
     )
-    said += f" In a round a rank sends its numbers to {neighbours}." if neighbours else ""
-    part = [v / measured[0] for v in measured]
-    lines: dict[str, list[tuple[float, float]]] = {
-        "measured": [(k, v) for k, v in enumerate(part)],
-        "mixing rate to the k": [(k, rate**k) for k in range(len(part))],
-    }
-    if rate < 1e-6:  # what rounding leaves has no place on the axis: the line ends at its foot
-        lines = {"measured: exact after one round": [(0, 1.0), (1, 1e-6)]}
+    bound = _down_to([rate**k for k in range(last + 1)])
+    lines = {"measured": _down_to(part)} | ({f"mixing rate: {rate:.2f} a round": bound} if rate > 1e-6 else {})
+    lines["a tenth"] = [(0.0, TENTH), (float(last), TENTH)]
     figure = book.lines(lines, x="round", y="consensus distance, first = 1", title="How fast the ranks agree",
-                        sentence=said, log="y", within=(1e-6, 2.0))  # fmt: skip
-    rows: list[Row] = [{"round": k, "measured": v, "mixing rate to the k": rate**k} for k, v in enumerate(part)]
+                        sentence=said, log="y", within=(FLOOR, 1.5))  # fmt: skip
+    rows: list[Row] = [{"round": k, "measured": v, "mixing rate": rate**k} for k, v in enumerate(part)]
     return replace(figure, rows=rows)
+
+
+TENTH, FLOOR = 0.1, 0.01
+
+
+def _down_to(part: Sequence[float]) -> list[tuple[float, float]]:
+    """By round, to where the line leaves the picture at its foot."""
+    end = next((k for k, v in enumerate(part) if v < FLOOR), len(part) - 1)
+    return [(float(k), max(v, FLOOR)) for k, v in enumerate(part[: end + 1])]
 
 
 def steps_of_ranks(took: Mapping[str, Sequence[float]]) -> book.Figure:
@@ -263,21 +280,20 @@ def mixed(run: Any, name: str) -> book.Figure:
     w = drawings.graph(name, len(run.results))
     rate = graphs.mixing_rate(w)
     sent = max(int((w[:, r] > 0).sum()) - 1 for r in range(len(w)))  # a rank hears itself, too
-    return agreement(apart, rate, name, f"at most {sent} other{'s' * (sent != 1)}")
+    return agreement(apart, rate, name, sent)
 
 
-def sent_by_ranks(lines: Mapping[str, Mapping[float, float]]) -> book.Figure:
+def sent_by_ranks(lines: Mapping[str, Mapping[int, int]]) -> book.Figure:
     """What a rank sends in a step, by the number of ranks, as a part of what it sends uncompressed."""
     whole = lines["whole"]
-    share = {name: {n: v / whole[n] for n, v in line.items()} for name, line in lines.items()}
-    least = {name: min(line.values()) for name, line in share.items() if name != "whole"}
-    best = min(least, key=lambda name: least[name])
-    last, where = max(whole), min(share[best], key=lambda n: share[best][n])
-    told = ", ".join(f"{name} {line[last]:.1%}" for name, line in share.items() if name != "whole")
+    share = {name: {float(n): v / whole[n] for n, v in line.items()} for name, line in lines.items()}
+    first, last = min(whole), max(whole)
+    grow = [name for name, line in share.items() if line[last] > 2 * line[first]]
+    keep = [name for name in share if name not in (*grow, "whole")]
     return book.lines(
         share, x="ranks", y="bytes that a rank sends, whole = 1", title="Compressed bytes by ranks", badge="simulated",
-        sentence=f"With {last:.0f} ranks: {told}. The smallest share of all is that of {best} on {where:.0f} ranks, "
-        f"{least[best]:.1%}.", log="x",
+        sentence=f"More bytes with more ranks: {', '.join(grow)}. About as many on any number of ranks: "
+        f"{', '.join(keep)}.", log="x",
     )  # fmt: skip
 
 
@@ -285,8 +301,8 @@ def less_said(result: Any) -> str:
     """Of the workbench of compressed gradients: bytes, time, and the loss."""
     return (
         f"A rank sent {bytes_text(result['sent'])} in a step, where whole gradients are {bytes_text(result['whole'])}. "
-        f"The {result['steps']} steps took {seconds_text(result['seconds'])} of the virtual clock, of which "
-        f"{seconds_text(result['computing'])} are computing. The loss is **{result['curve'][-1][1]:.2f}** (one run)."
+        f"The {result['steps']} steps took {seconds_text(result['seconds'])} of the virtual clock. "
+        f"The loss is **{result['curve'][-1][1]:.2f}** (one run)."
     )
 
 
@@ -311,7 +327,8 @@ def trade_off(contest: Contest) -> book.Figure:
     few, whole = min(points, key=lambda n: points[n][0]), next(iter(points))
     said = (
         f"Left: fewer bytes; down: a lower loss, over {len(points[whole][1])} seeds. {few[0].upper()}{few[1:]} sends "
-        f"{bytes_text(points[few][0])} a step, {whole} {bytes_text(points[whole][0])}."
+        f"least, {bytes_text(points[few][0])} a step, and ends at a mean loss of {_mean(points[few][1]):.2f}. "
+        f"{whole[0].upper()}{whole[1:]} are {bytes_text(points[whole][0])}, and end at {_mean(points[whole][1]):.2f}."
     )
     svg = Svg(WIDTH, title, said)
     top = heading(svg, "measured", said) + 8
@@ -326,8 +343,9 @@ def trade_off(contest: Contest) -> book.Figure:
         x, _ = place(10.0**k, low)
         svg.line(x, top, x, top + tall, faint=True)
         svg.text(x, top + tall + 15, bytes_text(10.0**k), 10.5, "middle")
-    for k in range(5):
-        v = low + (high - low) * k / 4
+    step = 0.05 if high - low < 0.45 else 0.1 if high - low < 0.9 else 0.5
+    for k in range(math.ceil(low / step), math.floor(high / step) + 1):
+        v = k * step
         _, y = place(most, v)
         svg.line(left, y, left + wide, y, faint=True)
         svg.text(left - 6, y + 4, f"{v:.2f}", 10.5, "end")

@@ -15,6 +15,51 @@ Points = Sequence[Sequence[float]]
 SMALL = ("signs with feedback", "majority vote", "top-k 1%", "PowerSGD rank 2", "local SGD with H = 4")  # messages
 
 
+def most_often(served: Served) -> int:
+    """The staleness that most of its gradients have."""
+    return max(set(served.taus()), key=served.taus().count)
+
+
+def ages(runs: Mapping[str, Served]) -> Conclusion:
+    """What staleness depends on, and what it does not."""
+    means = [served.mean_tau() for served in runs.values()]
+    return book.conclude(
+        "With equally fast workers nearly every gradient has a staleness of {even}, because while a worker computes, "
+        "every other worker brings one update.",
+        {"high - low < 0.1 * even + 0.1": "If somebody is late, the *mean* hardly changes.",
+         "True": "If somebody is late, the *mean* stays between {low:.1f} and {high:.1f}."},
+        "The reason is a balance. Each update makes the $N - 1$ gradients that are under way on the other workers "
+        "older by one, and it hands in one gradient with all of its age. So in the long run a gradient is handed in "
+        "at an age of $N - 1$ on average.",
+        {"worst > 2 * even + 1": "But the gradients of a slow worker are far older than the mean: up to {worst} "
+         "updates.",
+         "True": "The oldest gradient has a staleness of {worst}."},
+        even=most_often(runs["nobody"]), low=min(means), high=max(means),
+        worst=max(max(served.taus()) for served in runs.values()),
+    )  # fmt: skip
+
+
+def price(aged: Mapping[str, Sequence[float]]) -> Conclusion:
+    """What age costs without momentum and with it, where as many gradients come either way."""
+    quick, quick_9, slow, slow_9 = aged.values()
+    fresh, fresh_9, stale, stale_9 = (sum(some) / len(some) for some in aged.values())
+    return book.conclude(
+        {"stale < 0.9 * fresh": "Without momentum age does no harm that three seeds could show.",
+         "stale < 1.2 * fresh": "Without momentum age does little harm, so staleness is not bad in itself.",
+         "min(slow) > max(quick)": "Staleness has a price even without momentum.",
+         "True": "Without momentum old gradients are worse on average, though the seeds' ranges overlap."},
+        {"stale_9 > 1.2 * fresh_9 and apart": "With momentum old gradients do real harm: the best of these runs is "
+         "worse than the worst with fresh ones.",
+         "stale_9 > 1.1 * fresh_9": "With momentum old gradients are worse on average, though the seeds' ranges "
+         "overlap.",
+         "True": "With momentum too, the gradients of this small world are not old enough to do much harm."},
+        "\n\nTo see why, take the simplest loss, a parabola, and let every gradient be exactly $\\tau$ updates old. "
+        "Then one can compute the largest rate at which training does not diverge.",
+        fresh=fresh, stale=stale, fresh_9=fresh_9, stale_9=stale_9, quick=quick, slow=slow,
+        apart=min(slow_9) > max(quick_9),
+    )  # fmt: skip
+
+
 def pace(runs: Mapping[str, Mapping[str, Served]], answered: Callable[..., Any], s: int) -> Conclusion:
     """What a bound on the lead brings where lateness wanders and where it does not, and the bound on staleness."""
     speed = {late: {p: served.updates() / served.seconds for p, served in some.items()} for late, some in runs.items()}
@@ -23,15 +68,15 @@ def pace(runs: Mapping[str, Mapping[str, Served]], answered: Callable[..., Any],
     return book.conclude(
         {"some > 1.1 and some > same": "A bound on the lead helps against delays that come and go: there SSP gets "
          "{some:.2f} times as many gradients as BSP. It cannot help for long against a worker that is always slow, "
-         "and there it is {same:.2f} times. Once the others are {s} steps ahead, they go at the pace of the slow one.",
-         "True": "SSP gets {some:.2f} times as many gradients as BSP where delays come and go, and {same:.2f} times "
-         "where one worker is always slow. A bound on the lead helps only if the late worker can catch up later."},
+         "because once the others are {s} steps ahead, they go at its pace. There SSP gets {same:.2f} times as many.",
+         "True": "A bound on the lead helps only if the late worker can catch up later. SSP gets {some:.2f} times as "
+         "many gradients as BSP where delays come and go, and {same:.2f} times where one worker is always slow."},
         "ASP gets {free:.2f} times as many there, but its gradients are old, and section 3 asks what that costs. So "
         "replace a machine that is always slow (chapter 17 finds it).\n\n"
-        "The largest lead under {whose} rule was {lead}. A bound on the lead is also a bound on staleness. While a "
-        "worker computes one gradient, another one can go from $s$ steps behind it to $s$ steps ahead of it and finish "
-        "one more, which makes $2s + 1$ updates. There are $N - 1$ others, so $\\tau \\le (N-1)(2s+1)$, which is "
-        "{most} here.",
+        "The largest lead under {whose} rule was {lead}. A bound on the lead is also a bound on staleness: while you "
+        "compute one gradient, each of the other $N - 1$ workers can finish at most $2s + 1$. It finishes $2s$ to get "
+        "from $s$ steps behind you to $s$ steps ahead, and there it may begin one more. So "
+        "$\\tau \\le (N-1)(2s+1)$, which is {most} here.",
         {"oldest <= most": "The oldest gradient of these runs had a staleness of {oldest}."},
         some=some, same=same, free=speed[LATE[2]]["ASP"] / speed[LATE[2]]["BSP"], whose=book.whose(answered), s=s,
         lead=max(served.lead() for served in bounded), most=(bounded[0].workers - 1) * (2 * s + 1),
@@ -52,12 +97,11 @@ def remedies(rated: Mapping[str, Sequence[float]]) -> Conclusion:
          "worst_alike < best": "A smaller rate helps, and it does not matter which gradient gets it: the same small "
          "rate for all does even better than the rules.",
          "True": "A smaller rate helps. Whether it matters which gradient gets it, three seeds cannot tell."},
-        "With the rate as it is, the mean loss in the end is {plain:.2f}. It is {root:.2f} with the root rule and "
-        "{inverse:.2f} with the rate over the staleness. The same small rate for all brings it to {alike:.2f}. But "
-        "how small should it be? We took it from the root rule, which finds it by itself from the ages that it sees.",
-        {"inverse > 0.95 * plain": "(The rate over the staleness itself does not help here.)",
-         "inverse > 1.2 * root": "(The rate over the staleness itself helps less here than the root rule.)",
+        {"inverse > 0.95 * plain": "The rate over the staleness itself does not help here.",
+         "inverse > 1.2 * root": "The rate over the staleness itself helps less here than the root rule.",
          "True": ""},
+        "But how small should one rate for all be? We took it from the root rule, which finds it by itself from the "
+        "ages that it sees.",
         plain=plain, root=root, inverse=inverse, alike=alike, best=min(rule), worst=max(rule),
         best_alike=min(same), worst_alike=max(same),
     )  # fmt: skip
@@ -75,18 +119,17 @@ def outer(
          "small_outer < small": "Where AdamW takes small steps, {whose} outer step is ahead on average, but not with "
          "every seed.",
          "True": "Even where AdamW takes small steps, {whose} outer step brings nothing here."},
-        "At a rate of {low:g} the mean loss is {small_outer:.2f} with it, and {small:.2f} with the plain average.",
-        {"large_outer > 1.02 * large and apart": "Where the steps are large, twice as far is too far: there it is "
-         "{large_outer:.2f} against {large:.2f}.",
+        {"large_outer > 1.02 * large and apart": "Where the steps are large, twice as far is too far.",
          "large_outer > 1.02 * large": "Where the steps are large, going twice as far brings nothing: the mean is even "
-         "worse, {large_outer:.2f} against {large:.2f}, though the seeds' ranges overlap.",
-         "True": "Where the steps are large it does no harm: there it is {large_outer:.2f} against {large:.2f}."},
-        {"large < small_outer": "The lowest loss of all four belongs to the plain average with large steps. So in a "
-         "run as short as this one you would raise the rate of AdamW, and need no outer step.",
-         "True": "The outer step with small steps inside is the best of all four."},
-        "DiLoCo's own runs have rounds of 500 steps, and its outer rate and momentum make a lasting movement {far:g} "
-        "times as large.",
-        small=small, small_outer=small_outer, large=large, large_outer=large_outer, low=rates[0],
+         "worse, though the seeds' ranges overlap.",
+         "True": "Where the steps are large it does no harm."},
+        {"large <= min(small_outer, large_outer)": "The lowest loss of all four belongs to the plain average with "
+         "large steps. So in a run as short as this one you would raise the rate of AdamW, and need no outer step.",
+         "large_outer < small_outer": "The lowest loss of all four belongs to the outer step with large steps.",
+         "True": "The lowest loss of all four belongs to the outer step with small steps."},
+        "DiLoCo's own runs are far longer, with rounds of 500 steps. By $\\eta/(1-\\mu)$ its outer rate of 0.7 and "
+        "momentum of 0.9 go {far:g} times as far as the ranks agreed on.",
+        small=small, small_outer=small_outer, large=large, large_outer=large_outer,
         far=round(0.7 / (1 - 0.9), 9),
         whose=book.whose(outer_step), every=all(y < x for x, y in zip(*pairs[0], strict=True)),
         apart=min(pairs[1][1]) > max(pairs[1][0]),
@@ -97,12 +140,28 @@ def two_walks(signs: Points, helped: Points) -> Conclusion:
     """Where signs lead alone, and with error feedback."""
     return book.conclude(
         {"plain > 0.99 * first and ends < 0.1 * first": "With error feedback the same bits on the wire lead to the "
-         "minimum, and three lines and some memory make the difference."},
-        "Both walks begin with a loss of {first:g}. Signs alone never get below {plain:.3g}, and with error feedback "
-        "the loss ends at {ends:.2g}. On many networks signs alone do work, because their errors differ from step to "
-        "step. Bernstein et al. (2018) prove it for large batches or symmetric noise, and this valley has neither.",
+         "minimum, while signs alone never get below the loss that they began with."},
+        "After 80 steps the loss with error feedback is {ends:.2g}, and it began at {first:g}. On many networks signs "
+        "alone do work, because their errors differ from step to step. Bernstein et al. (2018) prove it for large "
+        "batches or symmetric noise, and this valley has neither.",
         first=drawings.valley(*signs[0]), plain=min(drawings.valley(*p) for p in signs),
         ends=drawings.valley(*helped[-1]),
+    )  # fmt: skip
+
+
+def sent_by_ranks(lines: Mapping[str, Mapping[int, int]]) -> Conclusion:
+    """What grows with the number of ranks, and what does not."""
+    at = {name: {r: line[r] / lines["whole"][r] for r in line} for name, line in lines.items()}
+    return book.conclude(
+        {"many > 1 and signs > 1 and power < 1 and vote < 1": "What can be added up or counted costs each rank the "
+         "same, however many ranks there are. What must be gathered costs more with every rank."},
+        "With 8 ranks top-k of 1 % sends {few:.1%} of the whole gradient's bytes.",
+        {"many > 1 and signs > 1": "With 128 ranks both top-k and signs send more than the whole gradient."},
+        "PowerSGD stays at {power:.1%}, and a majority vote at {vote:.1%}.",
+        "\n\n(The line of top-k crosses a little before 100, because $k$ is rounded up in each layer of this small "
+        "network.)",
+        few=at["top-k 1%"][8], many=at["top-k 1%"][128], signs=at["signs"][128], power=at["PowerSGD rank 2"][128],
+        vote=at["majority vote"][128],
     )  # fmt: skip
 
 
@@ -125,11 +184,7 @@ def links(race: Race) -> Conclusion:
          "far != best and too <= 1.05": "The winner of the narrow link, {best}, is as fast as whole gradients here.",
          "far != best": "The winner of the narrow link, {best}, is {too:.1f} times as fast here.", "True": ""},
         {"best == 'majority vote' and too < 1": "Its votes and their outcomes go from every rank to every other one, "
-         "and so a step takes {vote:.0f} ms. Whole gradients take {whole_ms:.0f} ms, because on this link they are not "
-         "added up by a ring.", "True": ""},
-        {"0 < power < 0.95": "PowerSGD is slower as well, since it adds up one factor after the other.", "True": ""},
-        {"gossip > 1.05 and far != 'gossip on a ring'": "Gossip gains, because its round is a single exchange with the "
-         "neighbours.", "True": ""},
+         "and so a step takes {vote:.0f} ms in place of {whole_ms:.0f} ms.", "True": ""},
         {"c < 1.005": "\n\n**No link.** If messages cost nothing, no method would be faster than whole gradients.",
          "True": "\n\n**No link.** If messages cost nothing, the best method would be {c:.2f} times as fast."},
         {"c < 1.005": "So you keep them, which need no tuning.",
@@ -139,8 +194,8 @@ def links(race: Race) -> Conclusion:
         {"missing > 0.5": "\n\nWith so few steps most methods did not come to the target, so do not choose by this "
          "picture: take more *steps*.", "True": ""},
         best=best, far=far, quick=quick, gain=race.gain("narrow link", best), b=race.gain("far link", far),
-        c=race.gain("no link", quick), too=race.gain("far link", best), power=race.gain("far link", "PowerSGD rank 2"),
-        gossip=race.gain("far link", "gossip on a ring"), one=race.seconds(best), base=race.seconds(whole),
+        c=race.gain("no link", quick), too=race.gain("far link", best), one=race.seconds(best),
+        base=race.seconds(whole),
         vote=1e3 * race.far.get("majority vote", 0.0), whole_ms=1e3 * race.far.get(whole, 0.0),
         first=min(narrow[whole]),
         rounds=far in ("local SGD with H = 4", "gossip on a ring"), few=[name for name in SMALL if name in narrow],

@@ -6,7 +6,7 @@ Everything is a function of seeds, and time is that of the virtual clock, on whi
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from labkit.data import digits, image_batches
 from labkit.data.images import Images
 from labkit.models import MLP, MLPConfig
 from labkit.optim.compression.counterexample import gradient as valley  # noqa: F401
-from labkit.optim.synchrony import ASP, BSP, SSP, Policy, by_root
+from labkit.optim.synchrony import ASP, BSP, SSP, Policy, by_inverse, by_root
 from labkit.parallel.server import Server, Update
 from labkit.parallel.server.server import full_rate
 from labkit.wire import Group
@@ -29,12 +29,6 @@ from labkit.wire import Group
 STEP = 0.01  # seconds of the virtual clock that a gradient takes when nothing is wrong
 BATCH, RATE, OFTEN = 16, 0.6, 0.2  # examples of a worker; the rate of an averaged gradient; how often one is late
 WIDTHS = (64, 32, 10)
-BILLS = [
-    ("1 GPU", 1, 100_000, 0.0),
-    ("8 workers, BSP", 8, 12_800, 0.15),
-    ("64 workers, BSP", 64, 1_720, 0.45),
-    ("64 workers, SSP", 64, 2_100, 0.25),
-]
 LATE = ["nobody", "now and then", "always the same"]
 
 
@@ -144,6 +138,10 @@ class Served:
     def taus(self) -> list[int]:
         return [update.tau for update in self.log]
 
+    def mean_tau(self) -> float:
+        """The mean staleness of its gradients."""
+        return sum(self.taus()) / max(1, len(self.log))
+
     def updates(self) -> int:
         """Gradients that were applied."""
         return len(self.log)
@@ -172,14 +170,14 @@ class Served:
 
 
 def serve(
-    weights: Tensor, group: Group, policy: Policy, rate: float = RATE, momentum: float = 0.0,
+    weights: Tensor, group: Group, rule: str | Policy, rate: float = RATE, momentum: float = 0.0,
     factor: Any = full_rate, every: int = 1,
 ) -> Served:  # fmt: skip
     """Be the server until all workers have ended. rate: of one clock of all workers, whatever the policy.
 
     factor: what the rate of an update is multiplied by, by its staleness.
     """
-    workers = group.size - 1
+    workers, kept = group.size - 1, policy(rule)
     began, losses = now(group), list[float]()
 
     class Watched(torch.optim.SGD):
@@ -187,15 +185,15 @@ def serve(
             super().step()
             losses.append(loss(self.param_groups[0]["params"][0].detach()))
 
-    each = rate if policy.together else rate / workers
+    each = rate if kept.together else rate / workers
     named = {"weights": weights}
-    server = Server(named, group, [0], policy=policy, optimizer=partial(Watched, lr=each, momentum=momentum),
+    server = Server(named, group, [0], policy=kept, optimizer=partial(Watched, lr=each, momentum=momentum),
                     rate=factor)  # fmt: skip
     log = server.serve()
     at = [update.at / 1e9 - began for update in log]
-    if policy.together:  # one step for all gradients of a clock
+    if kept.together:  # one step for all gradients of a clock
         at = sorted(set(at))
-    return Served(type(policy).__name__, log, at, losses, workers, getattr(policy, "s", None), now(group) - began)
+    return Served(type(kept).__name__, log, at, losses, workers, getattr(kept, "s", None), now(group) - began)
 
 
 def serve_any(weights: Tensor, group: Group, policy: Policy) -> list[Update]:
@@ -209,11 +207,60 @@ def each(run: Callable[[str], Served]) -> dict[str, Served]:
     return {name: run(name) for name in ("BSP", "SSP", "ASP")}
 
 
-def served(world: Any, fn: Callable[..., Any], *args: Any, **named: Any) -> Served:
-    """What the server saw in one run of `fn(group, *args, **named)`."""
-    run = world.run(partial(fn, **named), *args)
-    seen: Served = run.results[0]
+def served(world: Any, fn: Callable[..., Any], **how: Any) -> Served:
+    """What the server saw in one run of `fn(group, **how)`."""
+    seen: Served = world.run(partial(fn, **how)).results[0]
     return seen
+
+
+def three_runs(world: Any, fn: Callable[..., Any], bound: int = 3, answered: Any = None, **how: Any) -> dict[str, Any]:
+    """A run of `fn(group, rule=rule, **how)` under BSP, SSP and ASP, by name. answered: a reader's rule of SSP."""
+    rules = {"BSP": BSP(), "SSP": ByRule(answered, bound) if answered else SSP(bound), "ASP": ASP()}
+    return {name: world.run(partial(fn, rule=rule, **how)) for name, rule in rules.items()}
+
+
+def three_served(*args: Any, **how: Any) -> dict[str, Served]:
+    """What the server saw in the three runs of `three_runs`."""
+    return {name: run.results[0] for name, run in three_runs(*args, **how).items()}
+
+
+def bounded(answered: Any, s: str) -> Policy:
+    """A reader's rule with this bound, as a workbench names it, or ASP where there is no bound."""
+    return ASP() if s == "no bound" else ByRule(answered, int(s))
+
+
+def for_each(run: Callable[..., Any], cases: Collection[Any], told: str = "{}") -> dict[Any, Any]:
+    """What `run` returns for each of `cases`, by name; those of a dictionary have names of their own, and are given to
+    `run` (a tuple as its arguments). In a line the reader sees which one is under way."""
+    values = cases if isinstance(cases, Mapping) else {case: case for case in cases}
+    return {name: run(*_arguments(values[name])) for name in book.in_turn(list(values), told)}
+
+
+def _arguments(case: Any) -> tuple[Any, ...]:
+    return case if isinstance(case, tuple) else (case,)
+
+
+def three_seeds(run: Callable[..., Any], cases: Mapping[str, Any], seed: int) -> dict[str, list[Any]]:
+    """For each of `cases` what `run(*case, seed)` returns with three seeds, from `seed` on."""
+    return for_each(lambda *case: [run(*case, seed + k) for k in range(3)], cases, "three trainings: {}")
+
+
+def by_lateness(world: Any, fn: Callable[..., Any], **how: Any) -> dict[str, Served]:
+    """What the server saw with nobody late, with workers late now and then, and with one that always is."""
+    return for_each(lambda late: served(world, fn, late=late, **how), LATE, "late: {}")
+
+
+def paces(world: Any, fn: Callable[..., Any], answered: Any, s: int, **how: Any) -> dict[str, dict[str, Served]]:
+    """The three rules, SSP by a reader's rule: with workers late now and then, and with one that always is."""
+    return for_each(lambda late: three_served(world, fn, s, answered, late=late, **how), LATE[1:], "late: {}")
+
+
+FRESH_AND_OLD = {  # the rule, and the momentum
+    "BSP, no momentum": ("BSP", 0.0),
+    "BSP, momentum 0.9": ("BSP", 0.9),
+    "ASP, no momentum": ("ASP", 0.0),
+    "ASP, momentum 0.9": ("ASP", 0.9),
+}
 
 
 @dataclass(frozen=True)
@@ -224,6 +271,13 @@ class Always:
 
     def __call__(self, tau: int) -> float:
         return self.factor
+
+
+def factors(seen: Served) -> dict[str, Any]:
+    """Of the rate, as functions of staleness: none, two rules, and one factor for all, as small as the root rule's."""
+    same = as_small(seen)
+    return {"as it is": Always(1.0), "over sqrt(1 + tau)": by_root, "over tau": by_inverse,
+            "one small rate for all": same}  # fmt: skip
 
 
 def as_small(seen: Served) -> Always:
@@ -240,16 +294,6 @@ def rumour(group: Group) -> Tensor:
 def noise(group: Group) -> Tensor:
     """A thousand random numbers, others on each rank."""
     return torch.randn(1000, generator=torch.Generator().manual_seed(group.rank))
-
-
-def bills() -> list[dict[str, Any]]:
-    """What three quoted runs cost, at 0.4 s of computing a step and 3 dollars for a GPU-hour."""
-    return [
-        {"run": name, "steps": took, "communication adds (%)": 100 * more, "seconds a step": 0.4 * (1 + more),
-         "samples that count": 100_000 / gpus / took, "times as fast": 100_000 / took / (1 + more),
-         "dollars": took * 0.4 * (1 + more) * gpus / 3600 * 3}
-        for name, gpus, took, more in BILLS
-    ]  # fmt: skip
 
 
 def scaled_sign(x: Tensor) -> Tensor:
