@@ -205,7 +205,7 @@ WRONG = {
         ),
         GIVEN + HOOK + BACK + HANG + WAIT: "do you hang it up before you call loss.backward()?",
         GIVEN + BACK + "            for bucket in buckets: end(begin(bucket, group))": "at the end of its backward",
-        GIVEN + HOOK + HANG + BACK: "who calls `end`?",
+        GIVEN + HOOK + HANG + BACK: "call `end` for each work in `under_way`, after",
         GIVEN
         + HOOK.replace("under_way.append(begin(buckets[n], group))", WAITED)
         + HANG
@@ -240,6 +240,11 @@ WRONG = {
         ): "they left too late",
     },
     "accumulate": {
+        """
+        def accumulate(model, pieces, loss_of):
+            for x, _ in pieces:
+                model(x).square().mean().backward()
+        """: "These are the gradients of another loss",
         """
         def accumulate(model, pieces, loss_of):
             for piece in pieces:

@@ -60,6 +60,10 @@ class StepModel:
             rows.append(f"| {k} | {b.nbytes / 1e3:.4g} | {full:.4g} | {back} |")
         return {"step": step, "flat": flat, "link": link, "ranks": self.ranks, "table": "\n".join(rows)}
 
+    def buckets(self, bucket_bytes: float) -> Sequence[Any]:
+        """The buckets of a step: when each is full, in seconds since the backward pass began, and its bytes."""
+        return self.step(bucket_bytes, Link(1.0, 0.0)).buckets
+
     def fastest(self, sizes: Sequence[float], link: Link) -> float:
         """Of these sizes of a bucket, that of the shortest step."""
         return min(sizes, key=lambda nbytes: self.step(nbytes, link).seconds)
@@ -90,8 +94,7 @@ class StepModel:
 
     def _cut(self, bucket_bytes: float) -> tuple[int, ...]:
         """The bytes of each bucket."""
-        step = self.step(bucket_bytes, Link(1.0, 0.0))
-        return tuple(round(bucket.nbytes) for bucket in step.buckets)
+        return tuple(round(bucket.nbytes) for bucket in self.buckets(bucket_bytes))
 
     def about_sizes(self, sizes: Sequence[float], near: Link, far: Link) -> dict[str, Any]:
         """What the question after the fastest size needs to know."""
@@ -153,10 +156,10 @@ def took(run: Any) -> str:
     return f"The run took {ran} ({run.trace.badge}); by the formula it takes {formula} (simulated). {how}"
 
 
-def beside(step: cost.DataParallelStep, runs: Mapping[str, Any], back: float) -> book.Table:
+def beside(model: StepModel, nbytes: float, runs: Mapping[str, Any], back: float) -> book.Table:
     """The last of three stages, and the same by the formula; whether less of it is exposed than of the second, and
     whether all have come to the same gradient. back: when the page's loop says that the last bucket is back, in seconds
-    since the backward pass began."""
+    since the backward pass began. nbytes: at which a bucket is closed."""
     first, *others = (run.results[0] for run in runs.values())
     same = all(first.allclose(other, atol=1e-6) for other in others)
     flat, seen = (step_of(run) for run in [*runs.values()][1:])
@@ -166,9 +169,9 @@ def beside(step: cost.DataParallelStep, runs: Mapping[str, Any], back: float) ->
     if seen.exposed > flat.exposed:
         said += f" With so small a gradient {len(seen.journeys)} all-reduces cost more latency than the overlap hides."
     rows = [
-        ("all-reduces", len(seen.journeys), len(step.buckets)),
-        ("step, ms", 1e3 * seen.total, 1e3 * step.seconds),
-        ("exposed, ms", 1e3 * seen.exposed, 1e3 * (back - step.backward)),
+        ("all-reduces", len(seen.journeys), len(model.buckets(nbytes))),
+        ("step, ms", 1e3 * seen.total, 1e3 * max(model.computing, model.forward + back)),
+        ("exposed, ms", 1e3 * seen.exposed, 1e3 * max(0.0, model.forward + back - model.computing)),
     ]
     named = "", "the run (emulated)", "the formula (simulated)"
     return book.Table([dict(zip(named, row, strict=True)) for row in rows], caption=said)
@@ -251,8 +254,8 @@ def step_by_size(
     told = [f"{name} {least[name].seconds / MS:.1f} ms, with {_buckets(least[name])}" for name in links]
     computing = model.computing / MS
     said = (
-        f"The shortest step by the formula: {', '.join(told)}. The dashed line is the {computing:.3g} ms of computing. "
-        "Each axis has a scale of its own."
+        f"The shortest step by the formula: {', '.join(told)}. The level dashed line is the {computing:.3g} ms of "
+        "computing. Each axis has a scale of its own."
     )
     svg = Svg(WIDTH, "A step by the size of its buckets", said)
     looks = [("the formula", BLUE, "", ""), ("its shortest step", GREEN, "x", "")]
@@ -287,7 +290,7 @@ def step_by_size(
                 svg.text(x(1000 * kB), top + 37 + high, f"{kB} kB", 11, "middle")
         svg.text(left + wide / 2, top + 54 + high, "size of a bucket (logarithmic)", 11, "middle")
         if mine is not None:
-            svg.line(x(mine), top + 20, x(mine), top + 20 + high, "4 3")
+            svg.line(x(mine), top + 20, x(mine), top + 20 + high, "1 3", 2)
             words = "your best" if panel == 0 else f"your best, {next(iter(links))}"
             fits = x(mine) + 4 + text_width(words, 11) < left + wide
             svg.text(x(mine) + (4 if fits else -4), top + 33, words, 11, "start" if fits else "end")
@@ -356,12 +359,11 @@ def plan(parameters: float, computing: float, ranks: int, link: Link) -> tuple[s
         for name, step in tries.items()
     ]
     taken = usual if default_is_good else good[least]
-    alike = (
-        f"come within {ALIKE:.0%} of the shortest step of all equal sizes"
-        if len(good) > 1 or default_is_good
-        else "make the shortest step of all equal sizes"
+    alike = f"come within {ALIKE:.0%} of that" if len(good) > 1 or default_is_good else "make it"
+    said = (
+        f"A gradient of {format_bytes(model.nbytes, 3)}. The shortest step with equal buckets takes "
+        f"{format_seconds(shortest.seconds, 3)}, and {sizes} {alike}. "
     )
-    said = f"A gradient of {format_bytes(model.nbytes, 3)}: {sizes} {alike}, {format_seconds(shortest.seconds, 3)}. "
     if taken.exposed > taken.seconds / 2:
         said += (
             f"But even then {_part(taken)} of the step is exposed: the network is too slow for this model. Send less "

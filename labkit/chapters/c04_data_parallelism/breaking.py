@@ -38,12 +38,6 @@ def small_gpt(way: str, width: int, seed: int) -> GPT:
     return model
 
 
-def guarded_by(guard: str) -> dict[str, Any]:
-    """The chapter's ring, and the guard, as options of `labkit.parallel.DataParallel`; `join` is a context manager."""
-    ring: dict[str, Any] = {"algorithm": "ring"}
-    return ring | {guard: True} if guard in ("check_nan", "find_unused_parameters") else ring
-
-
 def weights_of(model: nn.Module) -> Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
@@ -91,7 +85,7 @@ def weights_after(run: Any) -> book.Figure | str:
         return "No rank took a step."
     found, whole = [found for found, _ in run.results], len(run.results[0][1])
     steps = max(map(len, found))
-    looks = {"all finite": (GREEN, ""), "some not finite": (YELLOW, "\\"), "most not finite": (ORANGE, "x"),
+    looks = {"all finite": (GREEN, ""), "some not finite": (YELLOW, "\\"), "most or all not finite": (ORANGE, "x"),
              "no step of its own": (GREY, "/")}  # fmt: skip
     rows: list[Row] = [
         {"rank": rank} | {f"not finite after step {k + 1}": count for k, count in enumerate(mine)}
@@ -115,7 +109,7 @@ def weights_after(run: Any) -> book.Figure | str:
         for k in range(steps):
             count = mine[k] if k < len(mine) else None
             state = "no step of its own" if count is None else (
-                "all finite" if not count else "some not finite" if count < whole / 2 else "most not finite"
+                "all finite" if not count else "some not finite" if count < whole / 2 else "most or all not finite"
             )  # fmt: skip
             colour, hatch = looks[state]
             svg.rect(x, top + 16 + 40 * k, wide - 8, 34, colour, hatch, ON_COLOUR, stroke_width=0.7)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from labkit.book import allow
 from labkit.collectives import all_reduce
@@ -18,7 +17,6 @@ from labkit.cost.units import MS
 from labkit.data import batches, text
 from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.parallel import DataParallel, kernels
-from labkit.pocket import data_parallel
 from labkit.wire import Group
 
 FORWARD, BACKWARD = 20 * MS, 40 * MS  # seconds of all kernels of a pass
@@ -63,15 +61,6 @@ class Watch:
     def weights(self) -> Tensor:
         """All weights of the model, as they are now."""
         return torch.cat([p.detach().flatten() for p in self._model.parameters()])
-
-
-def wrappers(bucket_bytes: int) -> dict[str, Callable[[nn.Module, Group], nn.Module]]:
-    """Three wrappers for data parallelism with buckets of this size, each a function of the model and the group."""
-    return {
-        "the page": partial(data_parallel.DataParallel, bucket_bytes=bucket_bytes),
-        "labkit": partial(DataParallel, bucket_bytes=bucket_bytes),
-        "PyTorch": lambda model, group: DistributedDataParallel(model, bucket_cap_mb=bucket_bytes / 2**20),
-    }
 
 
 def slow_gpt(group: Group, width: int = 64, seed: int = 0, last: float = 1.0) -> GPT:

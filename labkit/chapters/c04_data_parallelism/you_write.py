@@ -286,7 +286,8 @@ def behind_backward(student: Reader) -> str:
             )
             student.expect(not over, said, b=over[0] if over else 0, **values)
         slips: Slips = {
-            "All buckets left in time, but the gradients are as they were: who calls `end`?": own,
+            "All buckets left in time, but the gradients are as they were: call `end` for each work in `under_way`, "
+            "after loss.backward(). Before that, none of them has left.": own,
         }
         student.expect_results(run, [right] * n, slips, within=1e-9)
     left = max(student.through("overlapped", 2, [(x + 1, y) for x, y in batches[:2]], hooks_left).results)
@@ -364,7 +365,8 @@ def in_one_order(student: Reader) -> str:
             "were added to those of another. A bucket may leave only when all buckets before it have left.": _exchanged(
                 own, late
             ),
-            "All buckets left in time, but the gradients are as they were: who calls `end`?": own,
+            "All buckets left in time, but the gradients are as they were: call `end` for each work in `under_way`, "
+            "after loss.backward(). Before that, none of them has left.": own,
         }
         student.expect_results(run, [right] * n, slips, within=1e-9)
     return (
@@ -428,6 +430,18 @@ def graphs_at_once(write: Callable[..., Any], mine: list[Piece], group: Group) -
     return max(waiting)
 
 
+def calls_of_loss(write: Callable[..., Any], mine: list[Piece], group: Group) -> int:
+    """How often `write` asks for a loss."""
+    model, asked = DataParallel(MLP(MLPConfig(WIDTHS)).double(), group), list[int]()
+
+    def loss_of(piece: Piece) -> Tensor:
+        asked.append(1)
+        return F.mse_loss(model(piece[0]), piece[1])
+
+    write(model, mine, loss_of)
+    return len(asked)
+
+
 def sent_once(student: Reader) -> str:
     def call(write: Callable[..., Any], mine: list[Piece], group: Group) -> list[Tensor | None]:
         model = DataParallel(MLP(MLPConfig(WIDTHS)).double(), group)
@@ -450,6 +464,9 @@ def sent_once(student: Reader) -> str:
         right = [sum(parts) / (n * PASSES) for parts in zip(*sums, strict=True)]
         averages = [[sum(parts) / n for parts in zip(*(mine[k] for mine in each), strict=True)] for k in (0, -1)]
         student.expect(any(g is not None for g in run.results[0]), "No parameter has a gradient: call `.backward()`.")
+        (asked,) = student.through("accumulate", 1, [own[-1]], calls_of_loss).results
+        said = "These are the gradients of another loss. `loss_of(piece)` does the forward pass, and returns the loss "
+        student.expect(asked, said + "for `.backward()`.")
         slips: Slips = {
             f"The gradients are {PASSES} times too large: they are the sum over the {PASSES} pieces and not its mean. "
             "Divide the loss of each piece by the number of pieces.": [[PASSES * g for g in right]] * n,
