@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -194,9 +195,10 @@ def beside(
 
 
 def errors(measured: Mapping[str, MeasuredStep], fit: Calibration | None = None) -> dict[str, float]:
-    """Predicted over measured, less 1, by name."""
+    """Predicted over measured, less 1, by name. fit: its figures take the place of what each run's machine has."""
+    figures: dict[str, Any] = {figure: getattr(fit.efficiency, figure) for figure in fit.fitted} if fit else {}
     return {
-        name: one.predicted(fit.efficiency if fit else one.cluster.efficiency) / one.seconds - 1
+        name: one.predicted(replace(one.cluster.efficiency, **figures)) / one.seconds - 1
         for name, one in measured.items()
     }
 
