@@ -16,6 +16,7 @@ from labkit.cost.planner import MODELS, Calibration, Estimate, MeasuredStep, Pla
 from labkit.parallel import HybridConfig
 
 GPT3 = MODELS["GPT-3 175B"]
+LINKS = small.network(8, nodes=4)  # of the eight ranks: four nodes of two
 
 
 def allowed(world_size: int, transport: str, tokens: float) -> None:
@@ -28,17 +29,16 @@ def allowed(world_size: int, transport: str, tokens: float) -> None:
 
 
 class Ranks:
-    """The reader's own ranks, and eight that are kept, with their links. A cut that has run there is kept, too.
+    """The reader's own ranks, and eight that are kept, joined by `LINKS`. A cut that has run there is kept, too.
 
     sizes: of the reader's mesh. cut: its (tp, pp).
     """
 
-    def __init__(self, world_size: int, transport: str, seed: int) -> None:
+    def __init__(self, world_size: int, eight: Any, transport: str, seed: int) -> None:
         tp, pp = small.usual(world_size)
         self.cut, self.sizes = (tp, pp), {"pp": pp, "dp": world_size // (tp * pp), "tp": tp}
         self.launch = functools.partial(labkit.launch, transport=transport)
-        self._links = small.network(8, nodes=4)
-        self._eight = labkit.world(8, clock="virtual", network=self._links, transport=transport)
+        self._eight = eight
         self.two_steps = functools.cache(functools.partial(self._eight.run, small.two_steps))
         self._size, self._seed = world_size, seed
 
@@ -53,10 +53,6 @@ class Ranks:
         except labkit.RankFailed as failed:
             return str(failed).partition("\n")[0]
         return "no error"
-
-    def close(self) -> None:
-        """End the eight ranks."""
-        self._eight.close()
 
     def steps(self, **cuts: HybridConfig) -> dict[str, Any]:
         """ "A (TP2 DP4)" -> run of `small.two_steps` on the eight ranks."""
@@ -106,7 +102,7 @@ class Ranks:
     def timed(self, cuts: Iterable[HybridConfig]) -> dict[str, MeasuredStep]:
         """name -> the step that was measured, with its plan."""
         runs = self._steps({pictures.cut_name(cut): cut for cut in cuts})
-        return {name: small.measured(run, self._links) for name, run in runs.items()}
+        return {name: small.measured(run, LINKS) for name, run in runs.items()}
 
 
 def eight_cuts() -> list[HybridConfig]:

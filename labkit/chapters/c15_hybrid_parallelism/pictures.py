@@ -63,8 +63,9 @@ def each_stage(run: Any) -> book.Figure:
 
 
 def on_nodes(run: Any) -> book.Figure:
-    """The mesh of a run on its nodes."""
-    return book.mesh(_layout(run), small.per_node(run.trace.world_size), title="Who works with whom")
+    """The mesh of a run on its nodes: small, for it stands below a timeline."""
+    drawn = book.mesh(_layout(run), small.per_node(run.trace.world_size), title="Who works with whom")
+    return replace(drawn, spec=None)
 
 
 def _layout(run: Any) -> Layout:

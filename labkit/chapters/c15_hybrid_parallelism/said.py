@@ -411,8 +411,9 @@ def rails(dense: Any, experts: Any) -> book.Conclusion:
          "connect equal places.",
          "True": "Without experts {off_b} go from one rail to another (measured)."},
         "So a **rail-optimized network** serves a dense model well: the network cards with the same number in all "
-        "nodes share a switch, and the way from rail to rail may be thin. In a *fat tree* all ways are equally wide, which costs "
-        "more. Experts need it: their rows go to any rank (chapter 12), and {left} go from rail to rail in a step.",
+        "nodes share a switch, and the way from rail to rail may be thin. In a *fat tree* all ways are equally "
+        "wide, which costs more. Experts need it: their rows go to any rank (chapter 12), and {left} go from rail to "
+        "rail in a step.",
         off=off, off_b=format_bytes(off, 3), left=format_bytes(left, 3),
     )  # fmt: skip
 
