@@ -294,11 +294,6 @@ def all_plans(found: planner.Search) -> book.Figure:
                      told="half as fast as the best")  # fmt: skip
 
 
-def named(several: Sequence[Estimate]) -> dict[str, Estimate]:
-    """Plans by their place and short name."""
-    return {f"{n}. {short(one)}": one for n, one in enumerate(several, 1)}
-
-
 @functools.cache
 def published_error() -> float:
     """The planner's mean error over the published runs."""
