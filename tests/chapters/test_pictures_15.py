@@ -53,7 +53,7 @@ def test_the_rungs_say_what_their_searches_found() -> None:
 
 def test_bars_of_parts_add_up() -> None:
     found = planner.search(MODELS["Llama 3 8B"], planner.h100_cluster(64), 256)
-    shown = {pictures.short(one): one for one in found.best}
+    shown = pictures.named(found.best)
     for figure, total in ((pictures.steps(shown), lambda one: one.seconds),
                           (pictures.memory(shown), lambda one: one.held.total / 1e9)):  # fmt: skip
         assert [row["all"] for row in figure.rows] == pytest.approx([total(one) for one in shown.values()])
@@ -152,7 +152,7 @@ def test_where_nothing_fits_the_planner_says_by_how_much_and_where_it_would() ->
 @pytest.mark.parametrize(("model", "gpus", "batch"), [("Llama 3 8B", 64, 256), ("GPT-3 175B", 1024, 1024)])
 def test_what_follows_the_degrees_is_explained_where_it_stands(model: str, gpus: int, batch: int) -> None:
     found = planner.search(MODELS[model], planner.h100_cluster(gpus), batch)
-    shown = {pictures.short(one): one for one in found.best}
+    shown = pictures.named(found.best)
     told = pictures.memory(shown).sentence
     for sign, words in (("CP", "CP is"), ("b", "b is how many"), ("v", "v is how many"), ("sel", "sel means"),
                         ("HSDP", "HSDP is")):  # fmt: skip

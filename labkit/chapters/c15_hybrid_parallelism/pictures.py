@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -292,6 +292,11 @@ def all_plans(found: planner.Search) -> book.Figure:
     return histogram(shares, wide=best.mfu / 10, unit="MFU; above each bar: how many plans",
                      title="All plans that fit", badge="simulated", sentence=said, line=best.mfu / 2,
                      told="half as fast as the best")  # fmt: skip
+
+
+def named(several: Sequence[Estimate]) -> dict[str, Estimate]:
+    """Plans by their place and short name."""
+    return {f"{n}. {short(one)}": one for n, one in enumerate(several, 1)}
 
 
 @functools.cache
