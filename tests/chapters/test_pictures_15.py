@@ -150,13 +150,13 @@ def test_where_nothing_fits_the_planner_says_by_how_much_and_where_it_would() ->
 
 
 @pytest.mark.parametrize(("model", "gpus", "batch"), [("Llama 3 8B", 64, 256), ("GPT-3 175B", 1024, 1024)])
-def test_letters_of_a_plan_are_explained_where_they_stand_and_no_others(model: str, gpus: int, batch: int) -> None:
+def test_what_follows_the_degrees_is_explained_where_it_stands(model: str, gpus: int, batch: int) -> None:
     found = planner.search(MODELS[model], planner.h100_cluster(gpus), batch)
     shown = pictures.named(found.best)
     told = pictures.memory(shown).sentence
-    for sign, words in (("P", "P for pipeline"), ("C", "C for context"), ("v", "v is how many"), ("sel", "sel means"),
+    for sign, words in (("CP", "CP is"), ("b", "b is how many"), ("v", "v is how many"), ("sel", "sel means"),
                         ("HSDP", "HSDP is")):  # fmt: skip
-        used = any(w == sign or (w[0] == sign and w[1:].isdigit()) for n in shown for w in n.split())
+        used = any(w.rstrip("0123456789") == sign for n in shown for w in n.split())
         assert used == (words in told), sign
     assert pictures.codes({"yours": found.winner}) == ""
 
@@ -178,12 +178,12 @@ def test_the_planner_is_within_its_bounds_on_real_ranks() -> None:
     cut = small.cut
     cuts = [
         cut(8), cut(8, 2, data="zero1"), cut(8, 2, 1, 2, data="fsdp"), cut(8, 1, 2, 4),
-        cut(8, 4, 1, 2, sequence_parallel=False), cut(8, 2, 2, 4), cut(8, 2, 4, 8), cut(8, 2, cp=2),
+        cut(8, 4, 1, 2, data="zero1"), cut(8, 2, 2, 4), cut(8, 2, 4, 8),
     ]  # fmt: skip
     with labkit.world(8, clock="virtual", network=LINKS) as world:
         steps = {pictures.cut_name(c): small.measured(world.run(small.two_steps, c), LINKS) for c in cuts}
     off = sorted(map(abs, pictures.errors(steps).values()))
-    assert (off[3] + off[4]) / 2 < 0.015 and off[-1] < 0.05
+    assert off[3] < 0.015 and off[-1] < 0.05
     figure = pictures.beside(steps)
     assert [row["ranks (seconds)"] for row in figure.rows] == [one.seconds for one in steps.values()]
 

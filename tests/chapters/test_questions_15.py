@@ -20,7 +20,7 @@ QUESTIONS: dict[str, Question] = {id: CHAPTER.question(id, VALUES) for id in CHA
     [
         ("rank-of-coordinates", "3 * 128 + 2 * 8 + 5"),
         ("groups-of-a-fleet", "8 * 16"),
-        ("what-a-rank-holds", "175 * 10 / 128"),
+        ("what-a-rank-holds", "175 * 10 / 96"),
     ],
 )
 def test_a_key_is_what_a_hand_works_out(id: str, typed: str) -> None:
@@ -32,8 +32,8 @@ def test_a_key_is_what_a_hand_works_out(id: str, typed: str) -> None:
     [
         ("rank-of-coordinates", "5 * 128 + 2 * 8 + 3", "the first axis the innermost"),
         ("groups-of-a-fleet", "8192", "Each rank is in one such group"),
-        ("what-a-rank-holds", "19.14", "master weights in 32 bits"),
-        ("what-a-rank-holds", "21.9", "all 16 bytes"),
+        ("what-a-rank-holds", "25.52", "master weights in 32 bits"),
+        ("what-a-rank-holds", "29.17", "all 16 bytes"),
         ("what-a-rank-holds", "1750", "That is the whole model"),
         ("rank-of-coordinates", "349", "lie between 384 and 511"),
         ("groups-of-a-fleet", "512", "they have no gradient in common"),

@@ -14,9 +14,9 @@ from labkit.chapters.c15_hybrid_parallelism import panels, pictures, same, small
 from labkit.cost import planner
 from labkit.cost.planner import MODELS, Calibration, Estimate, MeasuredStep, Plan, Search
 from labkit.parallel import HybridConfig
-from labkit.wire import Network
 
 GPT3 = MODELS["GPT-3 175B"]
+LINKS = small.network(8, nodes=4)  # of the eight ranks: four nodes of two
 
 
 def allowed(world_size: int, transport: str, tokens: float) -> None:
@@ -29,17 +29,17 @@ def allowed(world_size: int, transport: str, tokens: float) -> None:
 
 
 class Ranks:
-    """The reader's own ranks, and eight that are kept, with their links. A cut that has run there is kept, too.
+    """The reader's own ranks, and eight that are kept, joined by `LINKS`. A cut that has run there is kept, too.
 
     sizes: of the reader's mesh. cut: its (tp, pp).
     """
 
-    def __init__(self, world_size: int, eight: Any, links: Network, transport: str, seed: int) -> None:
+    def __init__(self, world_size: int, eight: Any, transport: str, seed: int) -> None:
         tp, pp = small.usual(world_size)
         self.cut, self.sizes = (tp, pp), {"pp": pp, "dp": world_size // (tp * pp), "tp": tp}
         self.launch = functools.partial(labkit.launch, transport=transport)
-        self.eight, self.links = eight, links
-        self.two_steps = functools.cache(functools.partial(eight.run, small.two_steps))
+        self._eight = eight
+        self.two_steps = functools.cache(functools.partial(self._eight.run, small.two_steps))
         self._size, self._seed = world_size, seed
 
     def errors(self, program: Callable[..., Any]) -> str:
@@ -54,13 +54,18 @@ class Ranks:
             return str(failed).partition("\n")[0]
         return "no error"
 
-    def steps(self, cuts: Mapping[str, HybridConfig]) -> dict[str, Any]:
-        """name -> run of `small.two_steps` on the eight ranks."""
+    def steps(self, **cuts: HybridConfig) -> dict[str, Any]:
+        """ "A (TP2 DP4)" -> run of `small.two_steps` on the eight ranks."""
+        return self._steps({f"{name} ({pictures.cut_name(cut)})": cut for name, cut in cuts.items()})
+
+    def _steps(self, cuts: Mapping[str, HybridConfig]) -> dict[str, Any]:
         return {name: self.two_steps(cuts[name]) for name in book.in_turn([*cuts], "two steps with {}")}
 
-    def grown(self, degrees: Mapping[str, tuple[int, int, int]]) -> dict[str, Any]:
-        """name -> run with these degrees of tp, pp and dp; each replica has 8 sequences."""
-        return {name: self._grown(*degrees[name]) for name in book.in_turn([*degrees], "{}")}
+    def grown(self, tp: int, pp: int, dp: int) -> dict[str, Any]:
+        """name -> run of these degrees, and with each of them doubled; each replica has 8 sequences."""
+        several = [(tp, pp, dp), (2 * tp, pp, dp), (tp, 2 * pp, dp), (tp, pp, 2 * dp)]
+        named = {pictures.degrees(t, p, dp=d): (t, p, d) for t, p, d in several}
+        return {name: self._grown(*named[name]) for name in book.in_turn([*named], "{}")}
 
     def _grown(self, tp: int, pp: int, dp: int) -> Any:
         cut = small.cut(tp * pp * dp, tp, pp, 2, algorithm="ring")
@@ -82,7 +87,7 @@ class Ranks:
         """mistake -> run of three steps on 2 x 2 x 2 ranks."""
         cut = small.cut(8, 2, 2, 2)
         return {
-            mistake: panels.Checked(self.eight.run(same.train, cut, mistake, self._seed), self._seed)
+            mistake: panels.Checked(self._eight.run(same.train, cut, mistake, self._seed), self._seed)
             for mistake in book.in_turn(same.MISTAKES, "three steps: {}")
         }
 
@@ -90,24 +95,24 @@ class Ranks:
         """name -> bytes of training state on the fullest rank, and by the planner."""
         named = {pictures.cut_name(cut): cut for cut in cuts}
         return {
-            name: (float(max(self.eight.run(small.holding, named[name]).results)), small.state_of(named[name]))
+            name: (float(max(self._eight.run(small.holding, named[name]).results)), small.state_of(named[name]))
             for name in book.in_turn([*named], "what ranks hold with {}")
         }
 
     def timed(self, cuts: Iterable[HybridConfig]) -> dict[str, MeasuredStep]:
         """name -> the step that was measured, with its plan."""
-        runs = self.steps({pictures.cut_name(cut): cut for cut in cuts})
-        return {name: small.measured(run, self.links) for name, run in runs.items()}
+        runs = self._steps({pictures.cut_name(cut): cut for cut in cuts})
+        return {name: small.measured(run, LINKS) for name, run in runs.items()}
 
 
-def nine_cuts() -> list[HybridConfig]:
-    """Nine plans on eight ranks: each axis alone, two of them, all three; two schedules; three ways to share state."""
+def eight_cuts() -> list[HybridConfig]:
+    """Eight plans on eight ranks: one axis, two of them, all three; two schedules; three ways to share state."""
     by = functools.partial(small.cut, 8)
     tight: dict[str, Any] = {"tp": 2, "pp": 4, "microbatches": 8}
     return [
         by(), by(tp=2, data="zero1"), by(tp=2, microbatches=2, data="fsdp"), by(pp=2, microbatches=4),
-        by(tp=2, pp=2, microbatches=4), by(tp=2, cp=2), by(tp=4, microbatches=2, sequence_parallel=False),
-        by(**tight), by(**tight, schedule="zb_h2"),
+        by(tp=2, pp=2, microbatches=4), by(tp=4, microbatches=2, data="zero1"), by(**tight),
+        by(**tight, schedule="zb_h2"),
     ]  # fmt: skip
 
 
@@ -148,7 +153,12 @@ class Job:
     @functools.cached_property
     def found(self) -> Search:
         """The planner's search over everything that it may vary."""
-        return planner.search(self.model, self._cluster, self.batch)
+        return panels.search(self.model, self._cluster, self.batch)
+
+
+def advice(model: str, gpus: int, batch: int) -> planner.Advice:
+    """The rule of thumb for a model on H100s: its rungs, each searched by itself, and a search over all plans."""
+    return planner.advice(MODELS[model], planner.h100_cluster(gpus), batch)
 
 
 def four_proposals() -> dict[str, Estimate]:

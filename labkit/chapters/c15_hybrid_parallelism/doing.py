@@ -111,9 +111,10 @@ def bands(run: Any, shown: Sequence[int], title: str, step: int = 2) -> book.Fig
     for k in range(6):
         at = LEFT + (end - begin) * scale * k / 5
         svg.line(at, top - 4, at, bottom - 4, faint=True)
-        svg.text(at, bottom + 10, f"{1e3 * (end - begin) * k / 5:.3g}", 10.5, "middle" if k else "start")
+        ms, place = 1e3 * (end - begin) * k / 5, {0: "start", 5: "end"}.get(k, "middle")
+        svg.text(at, bottom + 10, f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}", 10.5, place)
     svg.text(WIDTH - 12, bottom + 25, "time (ms)", 10.5, "end")
-    svg.text(LEFT, bottom + 25, "White: idle. Thin, below a band: messages on the way while the rank computes.", 10.5)
+    svg.text(LEFT, bottom + 25, ("White: idle. " if mean["idle"] else "") + THIN, 10.5)
     if passes:
         svg.text(LEFT, bottom + 40, "F1, B1: forward and backward of microbatch 1.", 10.5)
     rows = [
@@ -124,6 +125,7 @@ def bands(run: Any, shown: Sequence[int], title: str, step: int = 2) -> book.Fig
     return book.Figure(title, "emulated", said, list(rows), svg=svg.render(bottom + 47))
 
 
+THIN = "Thin, below a band: messages on the way while the rank computes."
 WHOSE = {"tensor": "tensor parallelism", "context": "context parallelism", "pipeline": "its pipeline",
          "data": "data parallelism"}  # fmt: skip
 LEGEND = {"tensor": "waits for tensor", "context": "waits for context", "pipeline": "waits for its pipeline",

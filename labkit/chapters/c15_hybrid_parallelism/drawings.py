@@ -208,8 +208,8 @@ def _rungs(words: str, given: Advice, at: int, end: bool) -> str:
 PARTS = {
     name: SERIES[k]
     for k, names in enumerate((
-        ("computing", "parameters", "inside a node"), ("tensor", "activations"), ("pipeline", "logits", "same rail"),
-        ("data", "gradients", "another rail"), ("context", "buffers"), ("computing again",), ("optimizer", "numbers"),
+        ("computing", "parameters"), ("tensor", "activations"), ("pipeline", "logits"),
+        ("data", "gradients"), ("context", "buffers"), ("computing again",), ("optimizer", "numbers"),
         ("experts", "idle"),
     ))
     for name in names
@@ -275,7 +275,7 @@ def histogram(shares: Sequence[float], *, wide: float, unit: str, title: str, ba
         counts[int(share / wide - 1e-9)] += 1
     svg = Svg(WIDTH, title, sentence)
     top = heading(svg, badge, sentence) + 44
-    left, high = 60.0, 170.0
+    left, high = 60.0, 90.0
     each = (WIDTH - left - 40) / len(counts)
     for n, count in enumerate(counts):
         tall, low = high * count / max(counts), (n + 1) * wide <= line * 1.0001

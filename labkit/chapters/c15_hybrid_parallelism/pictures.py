@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -42,7 +43,7 @@ def took(run: Any) -> str:
     crossed = {axis: between["same rail"][axis] + between["another rail"][axis] for axis in small.NAMES}
     told = ", ".join(f"{format_bytes(n, 3)} for {axis}" for axis, n in crossed.items() if n) or "nothing"
     return (
-        f"Data {config.dp} x pipeline {config.pp} x tensor {config.tp}: a step takes "
+        f"{cut_name(config)}: a step takes "
         f"{format_seconds(small.seconds(run), 3)} (emulated), and the ranks compute for {small.busy(run):.0%} of "
         f"it. Between the nodes go {told}."
     )
@@ -62,8 +63,9 @@ def each_stage(run: Any) -> book.Figure:
 
 
 def on_nodes(run: Any) -> book.Figure:
-    """The mesh of a run on its nodes."""
-    return book.mesh(_layout(run), small.per_node(run.trace.world_size), title="Who works with whom")
+    """The mesh of a run on its nodes: small, for it stands below a timeline."""
+    drawn = book.mesh(_layout(run), small.per_node(run.trace.world_size), title="Who works with whom")
+    return replace(drawn, spec=None)
 
 
 def _layout(run: Any) -> Layout:
@@ -85,19 +87,6 @@ def placed(runs: Mapping[str, Any], title: str = "The same cut, placed in three 
     return stacked(bars, unit="ms", title=title, badge="emulated", sentence=said)
 
 
-def rails(runs: Mapping[str, Any], per_node: int) -> book.Figure:
-    """name -> run: bytes of all axes inside nodes, between nodes on one rail, and from rail to rail."""
-    bars = {
-        name: {where: sum(by.values()) / 1e6 for where, by in small.crossing(run, per_node).items()}
-        for name, run in runs.items()
-    }
-    told = "; ".join(
-        f"{name}: {bar['same rail']:.3g} MB on the rails and {bar['another rail']:.3g} MB from rail to rail"
-        for name, bar in bars.items()
-    )
-    return stacked(bars, unit="MB", title="Where bytes go", badge="measured", sentence=f"{told}.")
-
-
 # Traffic ---------------------------------------------------------------------------------------------------------
 
 
@@ -112,16 +101,6 @@ def grows(runs: Mapping[str, Any]) -> book.Figure:
     most = max(bars, key=lambda name: sum(bars[name].values()))
     said = f"The most is {sum(bars[most].values()):.3g} MB, with {most}."
     return stacked(bars, unit="MB", title="What the busiest rank sends", badge="measured", sentence=said)
-
-
-def at_scale(*plans: Estimate) -> book.Figure:
-    """Gigabytes that a GPU sends in a step, by axis."""
-    bars = {
-        f"{one.plan.tensor} x {one.plan.pipeline} x {one.plan.data}":
-        {axis: n / GB for axis, n in one.sent.items() if n} for one in plans
-    }  # fmt: skip
-    said = "The names are tensor x pipeline x data. Each replica has the same sequences."
-    return stacked(bars, unit="GB", title="What the busiest GPU sends in a step", badge="simulated", sentence=said)
 
 
 # Signals ---------------------------------------------------------------------------------------------------------
@@ -180,13 +159,20 @@ def apart(run: Any) -> book.Figure:
 # The planner beside runs -----------------------------------------------------------------------------------------
 
 
+ZERO = {"zero1": " ZeRO-1", "zero2": " ZeRO-2", "zero3": " ZeRO-3", "fsdp": " ZeRO-3", "hsdp": " HSDP"}
+
+
+def degrees(tp: int = 1, pp: int = 1, cp: int = 1, ep: int = 1, dp: int = 1) -> str:
+    """ "TP2 PP2 DP2": the degrees of a cut, without the axes that cut nothing."""
+    axes = ("TP", tp), ("PP", pp), ("CP", cp), ("EP", ep), ("DP", dp)
+    return " ".join(f"{axis}{n}" for axis, n in axes if n > 1) or "one rank"
+
+
 def cut_name(config: Any) -> str:
-    """ "D2 P2 T2 zero1" of a configuration."""
-    parts = [("D", config.dp), ("P", config.pp), ("C", config.cp), ("T", config.tp)]
-    name = " ".join(f"{letter}{n}" for letter, n in parts if n > 1)
-    kind = f" {config.data}" if config.data != "plain" and config.dp > 1 else ""
-    schedule = f" {config.schedule}" if config.schedule.startswith("zb") else ""
-    return name + kind + schedule + (" SP" if config.sequence_parallel else "")
+    """ "TP2 PP2 DP2 ZeRO-1" of a configuration."""
+    name = degrees(config.tp, config.pp, config.cp, dp=config.dp)
+    kind = ZERO.get(config.data, "") if config.dp > 1 else ""
+    return name + kind + (f" {config.schedule}" if config.schedule.startswith("zb") else "")
 
 
 def beside(
@@ -210,9 +196,10 @@ def beside(
 
 
 def errors(measured: Mapping[str, MeasuredStep], fit: Calibration | None = None) -> dict[str, float]:
-    """Predicted over measured, less 1, by name."""
+    """Predicted over measured, less 1, by name. fit: its figures take the place of what each run's machine has."""
+    figures: dict[str, Any] = {figure: getattr(fit.efficiency, figure) for figure in fit.fitted} if fit else {}
     return {
-        name: one.predicted(fit.efficiency if fit else one.cluster.efficiency) / one.seconds - 1
+        name: one.predicted(replace(one.cluster.efficiency, **figures)) / one.seconds - 1
         for name, one in measured.items()
     }
 
@@ -255,51 +242,42 @@ def steps(plans: Mapping[str, Estimate], title: str = "One step") -> book.Figure
     return stacked(bars, unit="s", title=title, badge="simulated", sentence=told, marked=[best])
 
 
-def memory(
-    plans: Mapping[str, Estimate], title: str = "Memory of the fullest GPU", letters: bool = True
-) -> book.Figure:  # fmt: skip
-    """name -> estimate: gigabytes by part, and how many a GPU has. letters: say what those in the names mean."""
+def memory(plans: Mapping[str, Estimate], title: str = "Memory of the fullest GPU") -> book.Figure:
+    """name -> estimate: gigabytes by part, and how many a GPU has."""
     one = next(iter(plans.values()))
     has = one.cluster.gpu.memory / GB
     large = [name for name, plan in plans.items() if not plan.fits]
     told = f"A plan may fill {has:.0f} GB, and {one.cluster.gpu.reserve / GB:.1f} GB of the card are kept in reserve. "
-    told += (f"Too large: {', '.join(large)}." if large else "All of them fit.") + (codes(plans) if letters else "")
+    told += (f"Too large: {', '.join(large)}." if large else "All of them fit.") + codes(plans)
     bars = {name: {p: n / GB for p, n in plan.held.parts().items()} for name, plan in plans.items()}
     return stacked(bars, unit="GB", title=title, badge="simulated", sentence=told, limit=has)
 
 
 def short(one: Estimate) -> str:
-    """ "T8 P4 D32 Z1 b1 v4" of a plan; `codes` says what that means."""
+    """ "TP8 PP4 DP32 ZeRO-1 b2 v4" of a plan; `codes` says what b2, v4 and the like mean."""
     plan = one.plan
-    parts = [("T", plan.tensor), ("P", plan.pipeline), ("C", plan.context), ("E", plan.expert), ("D", plan.data)]
-    name = " ".join(f"{letter}{n}" for letter, n in parts if n > 1)
-    kind = {"plain": "", "hsdp": " HSDP"}.get(plan.sharding, f" Z{plan.sharding[-1]}")
+    name = degrees(*plan.cut)
+    many = f" b{plan.microbatch}" if plan.microbatch > 1 else ""
     again = {"all": "", "selective": " sel", "full": " full"}[plan.recompute]
     way = f" v{plan.chunks}" if plan.chunks > 1 else f" {plan.schedule}" if plan.schedule.startswith("zb") else ""
-    return f"{name}{kind} b{plan.microbatch}{way}{again}"
+    return f"{name}{ZERO.get(plan.sharding, '')}{many}{way}{again}"
 
 
 def codes(plans: Mapping[str, Estimate]) -> str:
-    """What the letters in the names of these plans mean, with a space before it; "" where no name has any."""
+    """What follows the degrees in the names of these plans, in words, with a space before; "" where nothing does."""
     words = [word for name, one in plans.items() if short(one) in name for word in short(one).split()]
-    if not words:
-        return ""
-    axes = {"T": "tensor", "P": "pipeline", "C": "context", "E": "expert", "D": "data"}
-    used = [f"{a} for {n}" for a, n in axes.items() if any(w[0] == a for w in words)]
-    said = [f"A letter with a degree is an axis: {', '.join(used)} parallelism"]
-    if any(w[0] == "Z" for w in words):
-        said.append("Z is the stage of ZeRO")
-    if "HSDP" in words:
-        said.append("HSDP is ZeRO-3 inside each domain, with copies of the state between domains (chapter 5)")
-    said.append("b is how many sequences are in a microbatch")
-    if any(w[0] == "v" for w in words):
-        said.append("v is how many chunks of layers a rank has in interleaved 1F1B (chapter 10)")
-    said += [f"{w} is a zero-bubble schedule (chapter 10)" for w in ("zb_h1", "zb_h2") if w in words]
-    if "sel" in words:
-        said.append("sel means that attention is computed again")
-    if "full" in words:
-        said.append("full means that every layer is computed again")
-    return " " + "; ".join(said) + "."
+    signs = {
+        "CP": "CP is context parallelism (chapter 11)",
+        "HSDP": "HSDP is ZeRO-3 inside each domain, with copies of the state between domains (chapter 5)",
+        "b": "b is how many sequences are in a microbatch",
+        "v": "v is how many chunks of layers a rank has (chapter 10)",
+        "zb": "zb is a zero-bubble schedule (chapter 10)", "sel": "sel means that attention is computed again",
+        "full": "full means that every layer is computed again",
+    }  # fmt: skip
+    said = [told for sign, told in signs.items() if any(word.rstrip("0123456789").split("_")[0] == sign
+                                                        for word in words)]  # fmt: skip
+    told = "; ".join(said)
+    return f" In the names, {told}." if told else ""
 
 
 def all_plans(found: planner.Search) -> book.Figure:
@@ -307,8 +285,10 @@ def all_plans(found: planner.Search) -> book.Figure:
     best = found.winner
     shares = [best.mfu * best.seconds / seconds for seconds in found.seconds]
     slow = sum(seconds > 2 * best.seconds for seconds in found.seconds) / len(shares)
-    said = f"Of {len(shares):,} plans that fit, {slow:.0%} take more than twice as long as the best. The best reaches "
-    said += f"an MFU of {best.mfu:.1%}."
+    said = (
+        f"Of {found.considered:,} plans {len(shares):,} fit, and {slow:.0%} of those take more than twice as long as "
+    )
+    said += "the best."
     return histogram(shares, wide=best.mfu / 10, unit="MFU; above each bar: how many plans",
                      title="All plans that fit", badge="simulated", sentence=said, line=best.mfu / 2,
                      told="half as fast as the best")  # fmt: skip
@@ -357,11 +337,10 @@ def links(*plans: Estimate) -> book.Table:
     """What a GPU sends over the slowest link of each axis in a step, and how long the step waits for it."""
     rows = [
         {
-            "t x p x d": f"{plan.plan.tensor} x {plan.plan.pipeline} x {plan.plan.data}", "axis": one.axis,
+            "cut": degrees(*plan.plan.cut), "axis": one.axis,
             "slowest link": one.link, "sends": format_bytes(one.nbytes, 3),
-            "at the data sheet's rate": format_seconds(one.seconds, 3),
-            "of the computing (%)": round(100 * one.share, 1),
-            "at the rate of NCCL": format_seconds(one.alone, 3), "not hidden": format_seconds(one.waited, 3),
+            "at the data sheet's rate (% of computing)": round(100 * one.share, 1),
+            "at the rate of NCCL it takes": format_seconds(one.alone, 3), "not hidden": format_seconds(one.waited, 3),
         }
         for plan in plans for one in planner.bandwidth_check(plan)
     ]  # fmt: skip

@@ -18,38 +18,41 @@ from labkit.parallel import Layout
 # 1: the mesh -----------------------------------------------------------------------------------------------------
 
 
-def own_groups(sums: Sequence[Mapping[str, int]], sizes: Mapping[str, int]) -> book.Conclusion:
-    """sums: by rank, what it has added up along each axis."""
+def own_groups(run: Any, sizes: Mapping[str, int]) -> book.Conclusion:
+    """run: of ranks that return what each has added up along each axis."""
     display(book.Table(
-        [{"rank": rank, **{f"sum along {axis}": n for axis, n in row.items()}} for rank, row in enumerate(sums)],
+        [{"rank": rank, **{f"sum along {axis}": n for axis, n in row.items()}} for rank, row in enumerate(run.results)],
         caption="What each rank has added up with its partners (measured)",
     ))  # fmt: skip
     layout = Layout(sizes)
-    want = [{axis: sum(layout.group_of(rank, axis)) for axis in sizes} for rank in range(layout.size)]
+    wrong = [
+        axis for axis in sizes
+        if any(row.get(axis) != sum(layout.group_of(rank, axis)) for rank, row in enumerate(run.results))
+    ]  # fmt: skip
     return book.conclude(
-        {"right": "Every rank has added up the numbers of its own groups.",
-         "True": "Not every rank has added up the numbers of its own groups."},
-        right=list(sums) == want,
+        {"not wrong": "Every rank has added up the numbers of its own groups.",
+         "True": "Along {where} not every rank has added up the numbers of its own group: look at the stride there."},
+        wrong=wrong, where=" and ".join(wrong),
     )  # fmt: skip
 
 
 def agreement() -> book.Conclusion:
     """Who compares meshes, and the numbers of two fleets."""
-    small_fleet, large = Layout({"pp": 8, "dp": 16, "tp": 8}), Layout({"pp": 16, "dp": 128, "tp": 8})
+    fleet, large = Layout({"pp": 8, "dp": 16, "tp": 8}), Layout({"pp": 16, "dp": 128, "tp": 8})
     return book.conclude(
-        "Ranks must agree on the mesh, and somebody must check that they do. The *Mismatch* in the first line was "
-        "found by labkit, which compares what the members of a group have called. NCCL does not compare. PyTorch does "
-        "if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`, but then every call is slower. Without a check, a job whose "
-        "tensors happen to have the same size adds gradients to partial sums and goes on. The second error comes from "
-        "`Mesh`, which compares the sizes once, at the start.\n\n"
-        "The same function numbers a real fleet. Take 1,024 GPUs in nodes of 8, with the sizes pp 8, dp 16 and tp 8. "
-        "GPU 700 has the coordinates {at} there. Its tensor partners are the other GPUs of its node. Its data partners "
-        "are {next_dp} ranks apart, each on another node, and its pipeline partners are {next_pp} apart.\n\n"
-        "No rank talks to many others, however large the fleet is. Of 8 x 16 x 128 = {gpus:,} GPUs, each one has only "
-        "{partners} partners. The model is in {groups} different parts there, so gradients are summed in {groups} "
-        "groups of 128.",
-        at=str(tuple(small_fleet.coordinates(700).values())), next_pp=small_fleet.stride("pp"),
-        next_dp=small_fleet.stride("dp"), gpus=large.size, groups=len(large.groups("dp")), partners=7 + 15 + 127,
+        "Ranks must agree on the mesh, and something must check that they do. labkit found the first error, because "
+        "it compares what the members of a group have called. NCCL does not compare, and PyTorch does so only if you "
+        "set `TORCH_DISTRIBUTED_DEBUG=DETAIL`. Without a check, a job whose tensors happen to have the same size adds "
+        "gradients to partial sums and goes on. The second error comes from `Mesh`, which compares the sizes once, at "
+        "the start.\n\n"
+        "The same function numbers a real fleet. Take TP8 PP8 DP16 on 1,024 GPUs in nodes of 8. GPU 700 has the "
+        "coordinates pp {at[pp]}, dp {at[dp]} and tp {at[tp]}. Its tensor partners are the other GPUs of its node. Its "
+        "data partners are {next_dp} ranks apart, each on another node. Its pipeline partners are {next_pp} ranks "
+        "apart.\n\n"
+        "No rank talks to many others, however large the fleet is. With TP8 PP16 DP128 there are {gpus:,} GPUs, and "
+        "each of them has only {partners} partners.",
+        at=fleet.coordinates(700), next_pp=fleet.stride("pp"), next_dp=fleet.stride("dp"), gpus=large.size,
+        partners=sum(size - 1 for size in large.sizes.values()),
     )  # fmt: skip
 
 
@@ -57,13 +60,9 @@ def agreement() -> book.Conclusion:
 
 
 def grows(runs: Mapping[str, Any]) -> book.Conclusion:
-    """ "base", "tp 4", "pp 2", "dp 4" -> run."""
+    """name -> run: a base, and with twice its degree of tensor, of pipeline and of data parallelism."""
     display(pictures.grows(runs))
-    base = pictures.busiest(runs["base"])
-    times = {
-        name: {axis: n / base[axis] for axis, n in pictures.busiest(run).items() if base[axis]}
-        for name, run in runs.items()
-    }
+    base, tensor, _, data = map(pictures.busiest, runs.values())
     return book.conclude(
         "Each degree has a different price:\n\n"
         "- *Twice as many tensor ranks.* A rank computes half as much, and yet it sends {tensor:.2f} times as much for "
@@ -75,7 +74,8 @@ def grows(runs: Mapping[str, Any]) -> book.Conclusion:
         {"exact": "Every byte on every rank is that of the closed forms of chapters 4, 9 and 10 "
          "(`cost.hybrid_bytes_by_rank`).",
          "True": "Not every byte is that of the closed forms."},
-        exact=all(map(_as_computed, runs.values())), tensor=times["tp 4"]["tensor"], data=times["dp 4"]["data"],
+        exact=all(map(_as_computed, runs.values())), tensor=tensor["tensor"] / base["tensor"],
+        data=data["data"] / base["data"],
     )  # fmt: skip
 
 
@@ -89,9 +89,8 @@ def _as_computed(run: Any) -> bool:
     )
 
 
-def scale(before: Estimate, wider: Estimate, deeper: Estimate) -> book.Conclusion:
-    """A fleet; twice as many replicas; twice as many stages."""
-    display(pictures.at_scale(before, wider, deeper))
+def scale(before: Estimate, wider: Estimate) -> book.Conclusion:
+    """A fleet, and one with twice as many replicas."""
     model, plan = before.model, before.plan
     payload = cost.tensor_parallel_payload_bytes(plan.microbatch, model.sequence, model.hidden)
     layers, sequences = model.layers // plan.pipeline, plan.microbatches * plan.microbatch
@@ -99,14 +98,13 @@ def scale(before: Estimate, wider: Estimate, deeper: Estimate) -> book.Conclusio
     burst = 2 * (plan.data - 1) * 4 * model.params  # a ring of all replicas, 4 bytes a gradient
     return book.conclude(
         "Twice as many replicas cost a single GPU almost nothing: it sends {more:.1%} more gradients. All GPUs "
-        "together send twice as much, because there are twice as many. With twice as many stages a GPU sends "
-        "{half:.0%} of what it sent before.\n\n"
-        "Tensor parallelism sends most by far, {tensor} a step. But this is the sum of many small exchanges. In one "
-        "sum inside a layer a GPU sends only {one_sum}. It cannot compute while it waits for that, so these sums need "
-        "the fastest links that there are.\n\n"
-        "The largest *single* exchange is that of the gradients: the busiest GPU sends {data} in one go, and all GPUs "
-        "together {burst}. It happens once a step. A part of it can travel while the last microbatch's backward pass "
-        "still goes on, so gradients may leave the node.\n\n"
+        "together send twice as much, because there are twice as many.\n\n"
+        "Tensor parallelism sends most by far: the busiest GPU sends {tensor} for it in a step. But this is the sum of "
+        "many small exchanges, and in one sum inside a layer a GPU sends only {one_sum}. It cannot compute while it "
+        "waits for that, so these sums need the fastest links that there are.\n\n"
+        "The largest *single* exchange is that of the gradients. It happens once a step, and the busiest GPU sends "
+        "{data} in one go. All GPUs together send {burst}. A part of it can travel while the last microbatch's "
+        "backward pass still goes on, so gradients may leave the node.\n\n"
         "<details><summary>Where do the {tensor} come from?</summary>\n\n"
         "A GPU has {layers} layers, with four sums in each. For each sum it sends $2\\cdot\\frac{{7}}{{8}}$ of an "
         "activation. For a replica's {n} sequences these are {four}.",
@@ -115,10 +113,10 @@ def scale(before: Estimate, wider: Estimate, deeper: Estimate) -> book.Conclusio
          "of these two gathers is half a sum, so a layer sends as much as five sums.",
          "True": "What it really sends is {ratio:.3f} times that."},
         "\n\n</details>",
-        more=wider.sent["data"] / before.sent["data"] - 1, half=sum(deeper.sent.values()) / sum(before.sent.values()),
-        tensor=format_bytes(before.sent["tensor"], 3), data=format_bytes(before.sent["data"], 3),
-        burst=format_bytes(burst, 3), one_sum=format_bytes(2 * 7 / 8 * payload, 3), layers=layers, n=sequences,
-        four=format_bytes(four, 3), ratio=before.sent["tensor"] / four,
+        more=wider.sent["data"] / before.sent["data"] - 1, tensor=format_bytes(before.sent["tensor"], 3),
+        data=format_bytes(before.sent["data"], 3), burst=format_bytes(burst, 3),
+        one_sum=format_bytes(2 * 7 / 8 * payload, 3), layers=layers, n=sequences, four=format_bytes(four, 3),
+        ratio=before.sent["tensor"] / four,
     )  # fmt: skip
 
 
@@ -128,9 +126,10 @@ def placed(runs: Mapping[str, Any]) -> book.Conclusion:
     took = {name.split()[0]: small.seconds(run) for name, run in runs.items()}
     return book.conclude(
         {"tensor == fastest": "Tensor ranks should be neighbours. If the data ranks are, a step takes {ratio:.2f} "
-         "times as long, because all sums inside the layers cross the slow links.",
+         "times as long, because all sums inside the layers cross the slow links. If a job is slow in this way, "
+         "change the order of the axes, and put tp last.",
          "True": "Here the fastest placement is not that of tensor ranks: with them a step takes {tensor_s}."},
-        "\n\nSo a placement must know how many GPUs are one hop away. Step through three machines that one can buy. In "
+        "\n\nA placement must know how many GPUs are one hop away. Step through three machines that one can buy. In "
         "a node of 8 GPUs, NVSwitch makes every GPU a neighbour of every other one. In a **scale-up domain** such as "
         "an NVL72 rack the same is true of 72. Everything beyond is **scale-out**: it goes over the network.",
         tensor=took["tensor"], fastest=min(took.values()), tensor_s=format_seconds(took["tensor"], 3),
@@ -143,8 +142,8 @@ def links(narrow: Estimate, wide: Estimate) -> book.Conclusion:
     display(pictures.links(narrow, wide))
     checks, others = ({one.axis: one for one in planner.bandwidth_check(plan)} for plan in (narrow, wide))
     return book.conclude(
-        "*Tensor ranks belong inside a node.* With TP 16 a step waits {longer:.2g} times as long for its sums as with "
-        "TP 8. Half as many stages mean twice as many layers on a rank, which explains a factor of 2. The rest is the "
+        "*Tensor ranks belong inside a node.* With TP16 a step waits {longer:.2g} times as long for its sums as with "
+        "TP8. Half as many stages mean twice as many layers on a rank, which explains a factor of 2. The rest is the "
         "slow link, because now a part of each sum must leave the node. (The table counts only that part.)\n\n"
         "*Stages may be furthest apart.* Their messages take {hop:.1%} of the time of computing. Alibaba's network HPN "
         "even lets only pipelines cross from one pod to another, where links are shared "
@@ -189,20 +188,20 @@ def mistakes(spoiled: Mapping[str, Any]) -> book.Conclusion:
     display(pictures.watched(spoiled))
     off = {name: list(run.results[0].off(run.seed).values()) for name, run in spoiled.items()}
     return book.conclude(
-        "Each signal sees a different part. The loss of step 1 sees the forward pass and the data. The norm sees the "
-        "backward pass and all sums. Comparing copies sees what drifts apart. All three cost next to nothing, so print "
-        "them in the first step of every run, beside those of one device or of a cut that you trust.\n\n",
+        "Print three signals in the first step of every run, beside those of a cut that you trust, because each sees a "
+        "different part. The loss of step 1 sees the forward pass and the data. The norm sees the backward pass and "
+        "all sums. Comparing copies sees what drifts apart.\n\n",
         {"tied[0] < 1e-9 and tied[1] > 1e-9": "- *Tied matrix apart.* The loss of step 1 is right, because nobody has "
          "changed a weight yet. The norm is already wrong, and after the update the two copies differ.\n",
          "True": "- *Tied matrix apart.* It shows in other signals here.\n"},
         {"data[0] > 1e-9": "- *Data by rank.* Wrong examples show in the very first loss.\n",
          "True": "- *Data by rank.* Wrong examples do not show in the first loss with this seed.\n"},
         {"average[1] > 1e-9 and average[3] < 1e-6": "- *Average, not sum.* The norm is half of what it should be, and "
-         "the weights hardly differ. The gradient is still far above the limit for clipping, so clipping makes the "
-         "same step of it. Without clipping, and with SGD, the step would be another.\n",
+         "the weights hardly differ. The gradient is still far above the limit for clipping, and what is clipped to "
+         "the same length gives the same step.\n",
          "True": "- *Average, not sum.* The norm is wrong, and the weights are off by {average[3]:.2g}.\n"},
-        "\nThe same idea holds for a checkpoint. One that a cut has saved must load into any other cut, and the next "
-        "loss must be the same, because after a failure you may have fewer GPUs and so another mesh (chapter 18).",
+        "\nA checkpoint is checked in the same way: it must load into any other cut, and the next loss must be the "
+        "same (chapter 18).",
         tied=off["tied matrix apart"], data=off["data by rank"], average=off["average, not sum"],
     )  # fmt: skip
 
@@ -220,11 +219,11 @@ def held(found: Mapping[str, tuple[float, float]]) -> book.Conclusion:
          "measured here.)",
          "True": "The planner is off by up to {off:.1%} here. The rest are buffers that it does not know."},
         "\n\nWhen you read a number of gigabytes for a plan, ask which bytes were counted. Take 175 billion parameters "
-        "on 8 x 16 ranks:\n\n"
+        "cut TP8 PP16:\n\n"
         "- Weights and Adam's two moments are 10 bytes a parameter, and a GPU holds {ten:.1f} GB.\n"
         "- With a 32-bit copy of the weights they are 14 bytes, and {fourteen:.1f} GB.\n"
-        "- With gradients of 2 bytes they are 16, which makes {mean:.1f} GB on average. The first stage also has the "
-        "embedding, and holds {sixteen:.1f} GB.\n\n"
+        "- With gradients of 2 bytes they are 16, and {mean:.1f} GB. (That is the mean. The first stage also has the "
+        "embedding, and holds {sixteen:.1f} GB.)\n\n"
         "Our planner adds up gradients in 4 bytes, and so counts 18.\n\n"
         "<details><summary>May a plan fill the whole card?</summary>\n\n"
         "No: the driver, the buffers of the communication library and the gaps between tensors need memory too. So "
@@ -254,29 +253,24 @@ def three(ran: Mapping[str, Any], variants: Mapping[str, Any]) -> book.Conclusio
     """name -> run of A, B and C; and of data parallelism alone with two ways to sum: in nodes first, and by a ring."""
     display(pictures.placed({**ran, **variants}, "Three configurations, and two variants of A"))
     a, b, c = (small.seconds(run) for run in ran.values())
-    wide, (plain, ring) = ran["A: D8"], variants.values()
-    sent = {max(row["data"] for row in small.sent_by_axis(run)) for run in (wide, plain)}
+    (wide, _, all_axes), (plain, ring) = ran.values(), variants.values()
     return book.conclude(
-        {"c < min(a, b)": "C is the fastest, although it uses all three axes: B takes {b_c:.2f} times as long, and A "
-         "{a_c:.2f} times.",
-         "True": "Beside C, B takes {b_c:.2f} times as long, and A {a_c:.2f} times."},
+        {"c < min(a, b)": "C is the fastest, although it uses all three axes.",
+         "True": "C is not the fastest: beside it, B takes {b_c:.2f} times as long, and A {a_c:.2f} times."},
         "All three compute equally long, so the difference is how long they wait. A waits {a_data} for its gradients "
         "alone. C waits for gradients, stages and sums, and yet only {c_waits} in all.\n\n"
-        "Are the slow links the reason? Not alone, as the last two bars show. Data parallelism of 8 *without* ZeRO "
-        "takes only {plain_s}, although",
-        {"kinds == 1": "its ranks send exactly as many bytes.", "True": "its ranks send about as many bytes."},
-        "What differs is who sends them to whom. The plain sum adds up inside the nodes first, so only {plain_mb} "
-        "cross between nodes. The exchange of ZeRO-1 ignores the nodes, and {wide_mb} cross.",
-        {"abs(a - ring_t) < 0.01 * a": "If the plain sum goes around one ring as well, it takes exactly as long as A.",
-         "True": "If the plain sum goes around one ring as well, it takes {ring_s}."},
-        "So ZeRO-1 is not slow by itself. An exchange is slow if it ignores the nodes. B and C have an advantage "
-        "there: each of their data-parallel groups has one rank in a node, so a plain ring is already the best that it "
-        "can do.",
+        "The slow links cost A so much because the exchange of ZeRO-1 ignores the nodes, as the last two bars show. "
+        "Data parallelism *without* ZeRO takes {plain_s}: its sum adds up inside the nodes first, and {less:.0%} "
+        "less crosses between them.",
+        {"abs(a - ring_t) < 0.01 * a": "If this sum goes around one ring as well, it takes as long as A.",
+         "True": "If this sum goes around one ring as well, it takes {ring_s}."},
+        "So where data parallelism is slow, first change how it adds up, and then the cut. (The data-parallel groups "
+        "of B and C have one rank in a node, so a plain ring is already the best that they can do.)",
         a_data=format_seconds(doing.shares(wide)["data"], 3),
-        c_waits=format_seconds(c - doing.shares(ran["C: T2 P2 D2"])["computing"], 3),
-        a_c=a / c, b_c=b / c, a=a, b=b, c=c, plain_s=format_seconds(small.seconds(plain), 3), kinds=len(sent),
-        plain_mb=format_bytes(_across(plain), 3), wide_mb=format_bytes(_across(wide), 3),
-        ring_t=small.seconds(ring), ring_s=format_seconds(small.seconds(ring), 3),
+        c_waits=format_seconds(c - doing.shares(all_axes)["computing"], 3),
+        a_c=a / c, b_c=b / c, a=a, b=b, c=c, plain_s=format_seconds(small.seconds(plain), 3),
+        less=1 - _across(plain) / _across(wide), ring_t=small.seconds(ring),
+        ring_s=format_seconds(small.seconds(ring), 3),
     )  # fmt: skip
 
 
@@ -287,14 +281,14 @@ def _across(run: Any) -> float:
 
 def at_1024(three: Mapping[str, Estimate]) -> book.Conclusion:
     """A, B and C for 175 billion parameters on 1,024 H100s."""
-    display(pictures.memory({f"{name}: {pictures.short(one)}": one for name, one in three.items()}))
+    display(pictures.memory({f"{name} ({pictures.degrees(*one.plan.cut)})": one for name, one in three.items()}))
     a, b, c = three.values()
     return book.conclude(
         {"not a_fits and not b_fits and c_fits": "At this scale memory decides: only C fits. A GPU of A would need "
          "{a_gb:,.0f} GB, and one of B {b_gb:.0f} GB.",
          "True": "At this scale they need {a_gb:,.0f}, {b_gb:.0f} and {c_gb:.0f} GB."},
-        {"a_s < min(b_s, c_s)": "If A did fit, it would even be the fastest, with {a_s:.2f} s where C takes {c_s:.2f} "
-         "s: nothing is sent inside its layers. (Here all exchanges are done inside the nodes first.)",
+        {"a_s < min(b_s, c_s)": "If A did fit, it would even be the fastest, because nothing is sent inside its "
+         "layers: {a_s:.2f} s where C takes {c_s:.2f} s. (Here all exchanges add up inside the nodes first.)",
          "True": "A would not be the fastest either."},
         a_s=a.seconds, b_s=b.seconds, c_s=c.seconds, a_fits=a.fits, b_fits=b.fits, c_fits=c.fits,
         a_gb=a.held.total / GB, b_gb=b.held.total / GB, c_gb=c.held.total / GB,
@@ -309,29 +303,31 @@ def predicted(timed: Mapping[str, MeasuredStep], step_seconds: Callable[..., flo
     worst = max(off, key=lambda name: abs(off[name]))
     yours_off = {name: yours[name] / one.seconds - 1 for name, one in timed.items()}
     near, *_, far = sorted(yours_off, key=lambda name: abs(yours_off[name]))
-    took = [one.seconds for one in timed.values()]
+    fast, *_, slow = sorted(timed, key=lambda name: timed[name].seconds)
     return book.conclude(
-        "A planner is useful if its errors are smaller than the differences between plans. Here the slowest plan takes "
-        "{spread:.2g} times as long as the fastest, and the planner predicts half of the plans to {median:.1%} or "
-        "better. Its largest error is {most:+.1%}, for {worst}.",
+        "A planner is useful if its errors are smaller than the differences between plans. Here the slowest plan, "
+        "{slow}, takes {spread:.2g} times as long as the fastest. Most of what it waits goes to {lost}, so that is "
+        "what to change. The planner predicts half of the plans to {median:.1%} or better.\n\n"
+        "Its largest error is {most:+.1%}, for {worst}.",
         {"most < -0.05": "There it is too optimistic: it takes a message between two stages for hidden as soon as "
          "there is enough to compute. But in so tight a schedule a stage often has nothing else to do until the "
          "message is there.",
          "True": "It comes from messages that wait a little longer, or a little less, than the closed forms think."},
         "\n\n{whose} two lines are nearest to the truth for {near}, and furthest from it for {far} ({far_off:+.0%}). "
         "They leave out the messages between stages and the logits, which make the turns of the last stage longer.\n\n"
-        "On this machine we knew the speed of everything, because we made it up. Of a real one you know the "
-        "data sheet, and no kernel reaches that. So one fits a few figures of efficiency to a few measured steps, and "
-        "then asks how well the model does on *other* plans. Next we pretend to know nothing of our machine, fit two "
-        "figures to four of the runs, and look at three others.",
-        median=median(map(abs, off.values())), worst=worst, most=off[worst], spread=max(took) / min(took), near=near,
+        "On this machine we knew the speed of everything, because we made it up. Of a real one you know only the "
+        "data sheet, and no kernel reaches that. So one fits a few figures to a few measured steps, and then asks how "
+        "well the model does on *other* plans. Next we fit two figures to four of the runs, and look at the other "
+        "four.",
+        median=median(map(abs, off.values())), worst=worst, most=off[worst], near=near, slow=slow,
+        spread=timed[slow].seconds / timed[fast].seconds, lost=pictures.largest(small.predicted(timed[slow])),
         whose=book.whose(step_seconds).capitalize(), far=far, far_off=yours_off[far],
     )  # fmt: skip
 
 
-def fitted(fit: Any, timed: Mapping[str, MeasuredStep], unseen: Sequence[str]) -> book.Conclusion:
-    """What was fitted, and how far off it is on the runs that it was fitted to and on others."""
-    others = {name: timed[name] for name in unseen}
+def fitted(fit: Any, timed: Mapping[str, MeasuredStep], seen: Sequence[str]) -> book.Conclusion:
+    """What was fitted to the runs of these names, and how far off it is on them and on the others."""
+    others = {name: one for name, one in timed.items() if name not in seen}
     display(pictures.beside(others, fit))
     return book.conclude(
         "On the runs that it was fitted to the model is off by at most {seen:.1%}, and on the others by up to "
@@ -360,7 +356,9 @@ def search(job: cases.Job, cut: tuple[int, int, int], best_cut: Callable[..., An
     return book.conclude(
         "The choices around the cut matter, too: with all of them free, a step is {gain:.0%} shorter. {whose} search "
         "has varied the three degrees. The planner also varies the size of a microbatch, the schedule and its chunks, "
-        "the stage of ZeRO, what is computed again, and context parallelism. It looks at {considered:,} plans.",
+        "the stage of ZeRO, and what is computed again. It has a fourth axis, too: *context parallelism*, CP in the "
+        "names, cuts the sequences themselves among ranks ([chapter 11](11_context_parallelism.ipynb)). In all it "
+        "looks at {considered:,} plans.",
         whose=whose.capitalize(), considered=job.found.considered, gain=1 - best.seconds / yours.seconds,
     )  # fmt: skip
 
@@ -391,62 +389,57 @@ def price(given: Advice) -> float:
 
 def sixteen_nodes(four: Mapping[str, Estimate]) -> book.Conclusion:
     """Four proposals for one job: tensor over all, a pipeline, sharding, and everything."""
-    _, *short = four
-    title = "120 billion parameters on 16 nodes, 128 sequences"
-    display(pictures.steps({name: four[name] for name in short}, title))
     wide, deep, shards, mix = four.values()
     return book.conclude(
         "No strategy is better than the others in general: each one becomes wrong where its own limit binds.",
-        {"all(fits)": "All four fit.", "True": "Not all of them fit."},
+        {"all(fits)": "All four fit (simulated).", "True": "Not all of them fit (simulated)."},
         "\n\n- *Tensor parallelism over all GPUs* takes {times:.2g} times as long as the mixture, because the sums of "
-        "every layer cross the network. Its bar would not fit into the picture.\n"
+        "every layer cross the network.\n"
         "- *The pipeline* reaches an MFU of {deep:.0%}. So small a batch leaves few microbatches for each replica.\n"
         "- *Sharding alone* reaches {shards:.0%}. A GPU must gather all layers to work on a single sequence.\n"
-        "- *The mixture* of {plan} reaches {mix:.0%}.",
+        "- *The mixture*, {plan}, reaches {mix:.0%}.{signs}",
         times=wide.seconds / mix.seconds, deep=deep.mfu, shards=shards.mfu, mix=mix.mfu, plan=pictures.short(mix),
-        fits=[one.fits for one in four.values()],
+        fits=[one.fits for one in four.values()], signs=pictures.codes({pictures.short(mix): mix}),
     )  # fmt: skip
 
 
 def rails(dense: Any, experts: Any) -> book.Conclusion:
     """What goes from rail to rail, of a dense cut with tensor ranks inside the nodes, and of eight experts."""
-    display(pictures.rails({"no experts": dense, "8 experts": experts}, per_node=2))
     off, left = (sum(small.crossing(run, 2)["another rail"].values()) for run in (dense, experts))
     return book.conclude(
-        {"off == 0": "Without experts no byte goes from one rail to another, because all axes beside tensor connect "
-         "equal places.",
-         "True": "Without experts {off_b} go from one rail to another."},
-        "So a **rail-optimized network** serves it well: the network cards with the same number in all nodes share a "
-        "switch, and the way from rail to rail may be thin. In a *fat tree* all ways are equally wide, which costs "
-        "more. Experts need it: their rows go to any rank (chapter 12), and {left} go from rail to rail in a step.",
+        {"off == 0": "Without experts no byte goes from one rail to another (measured), because all axes beside tensor "
+         "connect equal places.",
+         "True": "Without experts {off_b} go from one rail to another (measured)."},
+        "So a **rail-optimized network** serves a dense model well: the network cards with the same number in all "
+        "nodes share a switch, and the way from rail to rail may be thin. In a *fat tree* all ways are equally "
+        "wide, which costs more. Experts need it: their rows go to any rank (chapter 12), and {left} go from rail to "
+        "rail in a step.",
         off=off, off_b=format_bytes(off, 3), left=format_bytes(left, 3),
     )  # fmt: skip
 
 
 def shift(domains: Mapping[int, Estimate], theirs: Estimate) -> book.Conclusion:
     """domain -> its best plan; and a source's plan, with tensor parallelism over a domain of 16."""
-    named = {f"{n}: {pictures.short(one)}": one for n, one in domains.items()}
-    named[f"{theirs.plan.tensor}: {pictures.short(theirs)}"] = theirs
-    display(pictures.steps(named, "A trillion parameters on 2,048 B200s, by domain"))
     few, many = min(domains), max(domains)
     first, last = domains[few], domains[many]
     return book.conclude(
-        "A larger fast domain changes the plan more than the time. From {few} to {many} GPUs in a domain, the best "
-        "step goes from {first:.1f} to {last:.1f} s.",
+        "A larger fast domain changes the plan more than the time. With {few} GPUs in a domain the best plan is "
+        "{plan}, and a step takes {first:.1f} s. With {many} it is {plan_after}, and takes {last:.1f} s.{signs}",
         {"stages > 1 and stages_after == 1": "The pipeline has disappeared: with ZeRO-3 all GPUs share the state, and "
          "most of the gathering stays inside the domains now.",
          "True": "The stages have gone from {stages} to {stages_after}."},
         {"first_lost == last_lost": "After computing, most time goes to {first_lost}, before and after. That is the "
          "next limit.",
          "True": "After computing, most time goes to {first_lost} at first, and to {last_lost} at the end."},
-        "\n\nA domain that *allows* wide tensor parallelism is no reason to use all of it. The last bar has tensor "
-        "parallelism of {t} in domains of {t}, and takes {theirs:.1f} s.\n\n"
-        "(A B200 has NVLink 5, with {nvlink} each way [quoted]. It is two dies joined at 10 TB/s [quoted], which "
-        "software sees as one GPU. It can also multiply in 4 bits. Whether one may train so is a question for chapter "
-        "14, and the planner stays with 16.)",
+        "\n\nA domain that *allows* wide tensor parallelism is no reason to use all of it. {their_plan} in domains of "
+        "{t} takes {theirs:.1f} s.\n\n"
+        "(A B200 has NVLink 5, with {nvlink} each way [quoted]. It can also multiply in 4 bits. Whether one may train "
+        "so is a question for chapter 14, and the planner stays with 16.)",
         few=few, many=many, nvlink=format_bandwidth(last.cluster.topology.levels[0].bandwidth), t=theirs.plan.tensor,
         first=first.seconds, last=last.seconds, first_lost=pictures.largest(first), last_lost=pictures.largest(last),
         stages=first.plan.pipeline, stages_after=last.plan.pipeline, theirs=theirs.seconds,
+        plan=pictures.short(first), plan_after=pictures.short(last), their_plan=pictures.degrees(*theirs.plan.cut),
+        signs=pictures.codes({pictures.short(one): one for one in (first, last)}),
     )  # fmt: skip
 
 
@@ -454,12 +447,12 @@ def shift(domains: Mapping[int, Estimate], theirs: Estimate) -> book.Conclusion:
 
 
 def kept(
-    timed: Mapping[str, MeasuredStep], fit: Any, unseen: Sequence[str], placements: Mapping[str, Any],
+    timed: Mapping[str, MeasuredStep], fit: Any, seen: Sequence[str], placements: Mapping[str, Any],
     found: planner.Search,
 ) -> dict[str, float]:  # fmt: skip
     """What the chapter records: errors of predictions, what a placement is worth, and how many plans there are."""
     off = sorted(map(abs, pictures.errors(timed).values()))
-    others = {name: timed[name] for name in unseen}
+    others = {name: one for name, one in timed.items() if name not in seen}
     return {
         "planner_median": median(off), "planner_worst": off[-1],
         "unseen_worst": max(map(abs, pictures.errors(others, fit).values())),

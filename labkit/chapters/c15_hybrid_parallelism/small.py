@@ -140,7 +140,7 @@ def shape_of(plan: Plan, ranks: int = 8) -> HybridConfig:
     data = "plain" if dp * sizes["cp"] == 1 else "zero1" if pp > 1 and data == "zero2" else data
     more: dict[str, Any] = {"microbatches": min(4, 1 << (plan.microbatches.bit_length() - 1))}
     if pp > 1:
-        waves = min(4, max(1, plan.microbatches // plan.pipeline))
+        waves = min(2, max(1, plan.microbatches // plan.pipeline))
         more = {"microbatches": pp << (waves.bit_length() - 1)}  # a power of two, so that they share the batch
         if plan.chunks > 1:
             more |= {"schedule": "interleaved", "chunks": 2} if GPT.layers >= 2 * pp else {}

@@ -101,11 +101,13 @@ class Plan:
         return self.tensor, self.pipeline, self.context, self.expert, self.data
 
     def __str__(self) -> str:
-        axes = [("TP", self.tensor), ("PP", self.pipeline), ("CP", self.context), ("EP", self.expert)]
-        text = " ".join(f"{name}{size}" for name, size in axes if size > 1 or name in ("TP", "PP"))
+        axes = [
+            ("TP", self.tensor), ("PP", self.pipeline), ("CP", self.context), ("EP", self.expert), ("DP", self.data)
+        ]  # fmt: skip
+        text = " ".join(f"{name}{size}" for name, size in axes if size > 1) or "one GPU"
         schedule = f"interleaved v={self.chunks}" if self.chunks > 1 else self.schedule
         kind = f"HSDP over {self.shard}" if self.sharding == "hsdp" else _SHORT[self.sharding]
-        parts = [f"{text} DP{self.data}", f"{self.microbatches} x {self.microbatch} sequences"]
+        parts = [text, f"{self.microbatches} x {self.microbatch} sequences"]
         parts += [schedule] if self.pipeline > 1 else []
         kept = {"all": "all activations kept", "selective": "attention recomputed", "full": "all recomputed"}
         return ", ".join([*parts, kind, kept[self.recompute]])
