@@ -284,7 +284,7 @@ def test_a_cell_that_needs_a_function_says_so_until_a_check_has_found_it_right()
              suspects.left, suspects.at_their_word, lambda fn: panels.apart("bytes", fn),
              lambda fn: suspects.table(fn, answered)]  # fmt: skip
     for cell in cells:
-        assert repr(cell(stub)) == "Run the check below stub first: this cell needs its answer."
+        assert repr(cell(stub)) == "Run the check below your function stub first."
     assert repr(pictures.plane(two_level_seconds, panels.slow_sync(stub))).startswith("All stories")
     task, mine = writing.find_task("A_errata", "agrees"), lambda said, found: agrees(said, found)
     assert not writing.checked(mine) and writing.checked(agrees)

@@ -18,4 +18,4 @@ class Said(str):
 def unchecked(function: Callable[..., Any]) -> Said:
     """What to do first with a reader's function that no check has found right, or nothing."""
     name = getattr(function, "__name__", "the function")
-    return Said("" if checked(function) else f"Run the check below {name} first: this cell needs its answer.")
+    return Said("" if checked(function) else f"Run the check below your function {name} first.")
