@@ -8,18 +8,27 @@ import pytest
 import torch
 
 from labkit import collectives, cost
+from labkit.book.reading import writing
+from labkit.book.reading.quizzes import Quiz
 from labkit.chapters.cA_errata import agreeing, apart, computing, opening, panels, pictures, suspects
-from labkit.chapters.cA_errata.you_write import agrees, two_level_seconds
+from labkit.chapters.cA_errata.you_write import agrees, held_bytes, two_level_seconds
 from labkit.course import errata
 from labkit.course.chapter_file import load_chapter
+from labkit.course.progress import Progress
 
 LINES = errata()
+
+
+def passed(function):
+    """It, as if a check had found it right."""
+    writing._right.append(function)
+    return function
 
 
 def test_a_readers_number_is_judged_by_its_digits_and_a_wrong_one_gets_a_hint_and_not_the_steps():
     wire = panels.apart("Bytes ", agrees).questions["nvlink-both"]
     assert "✓ Right" in wire.compare("18 times") and "NVLink is 12 to 18 times as fast" in wire.compare("18")
-    sloppy = panels.apart("bytes", lambda said, found: True).questions["nvlink-both"]
+    sloppy = panels.apart("bytes", passed(lambda said, found: True)).questions["nvlink-both"]
     assert "one more digit" in sloppy.compare("2")
     whole = panels.apart("bytes", agrees).questions["whole-gradient"]
     first, second = whole.compare("21.9"), whole.compare("14")
@@ -234,43 +243,101 @@ def test_the_case_has_more_than_one_story():
     assert "64.77 ms" in repr(suspects.should(two_level_seconds)) and "47.27" in repr(
         suspects.should(two_level_seconds)
     )
-    rows = suspects.table(two_level_seconds)
-    takes = [f"{ms} ms" for ms in (35.0, 273.1, 239.8, 84.6, 64.8, 68.4, 48.5)]
+    rows = suspects.table(two_level_seconds, SimpleNamespace(answered=True))
+    takes = [f"{ms} ms" for ms in (35.0, 273.1, 239.8, 84.6, 64.8)]
     assert [row["takes"] for row in rows] == takes
     assert [row["beside the 100 ms seen"] for row in rows[:2]] == ["65.0 ms less", "173.1 ms more"]
     nearest = min(rows, key=lambda row: abs(float(row["takes"].split()[0]) - 100))
     choices = load_chapter("A_errata").question("which-suspect", {}).choices
-    assert {choice.text.rstrip(".") for choice in choices} == {row["suspect"] for row in rows[:5]}
+    assert {choice.text.rstrip(".") for choice in choices} == {row["suspect"] for row in rows}
     assert nearest["suspect"] == "The recipe of two_level_seconds, with uplinks at 60% of their speed"
 
 
 def test_the_verdict_says_what_hangs_on_our_tolerance():
     told = str(suspects.at_their_word(two_level_seconds))
     assert "With 3 GB no recipe fits" in told and "have to run at 30% to 46%" in told
-    assert "averages are 61% and 63%" in told and "the 3 points that we allow" in told and suspects.NEAR == 0.03
+    left, (_, sends_300, stated, *_) = suspects.left(two_level_seconds).text, suspects.RECIPES
+    assert "the 3 points that we allow" in left and suspects.NEAR == 0.03
+    size, *uplinks = map(float, re.search(r"with ([\d.]+) GB, and uplinks at (\d+)% and (\d+)%", left).groups())
+    for part, recipe in zip(uplinks, (sends_300, stated), strict=True):
+        one = suspects.story(two_level_seconds, size, part, recipe)
+        assert one.fits and abs(one.seconds - 0.1) < 0.0005 and f"{one.average:.0%}" == "60%"
+
+
+def test_the_verdict_names_every_thick_piece_of_the_picture():
+    thick = set()
+    for recipe in suspects.RECIPES:
+        for part in range(20, 101):
+            size = suspects.seen_size(two_level_seconds, part / 100, recipe)
+            if counter := suspects.story(two_level_seconds, size, part, recipe).counter:
+                thick.add((recipe, counter.removeprefix("counter as ").replace("counter in both meanings", "both")))
+    rows = re.findall(r"\| (.+) \| [\d.]+ GB \| .+ \| (.+): \d+% \|", suspects.left(two_level_seconds).text)
+    assert len(rows) == len(thick) == 7 and set(rows) == thick
+
+
+def test_a_cell_that_needs_a_function_says_so_until_a_check_has_found_it_right():
+    def stub(*given):
+        raise NotImplementedError
+
+    answered = SimpleNamespace(answered=True)
+    cells = [panels.judge, panels.memory, panels.slow_sync, pictures.phases, pictures.plane, suspects.should,
+             suspects.left, suspects.at_their_word, lambda fn: panels.apart("bytes", fn),
+             lambda fn: suspects.table(fn, answered)]  # fmt: skip
+    for cell in cells:
+        assert repr(cell(stub)) == "Run the check below your function stub first."
+    assert repr(pictures.plane(two_level_seconds, panels.slow_sync(stub))).startswith("All stories")
+    task, mine = writing.find_task("A_errata", "agrees"), lambda said, found: agrees(said, found)
+    assert not writing.checked(mine) and writing.checked(agrees)
+    right = SimpleNamespace(state="wrong")
+    judged = SimpleNamespace(own=task.own, judge=lambda names: right)
+    writing.look_at(judged, {"agrees": mine})
+    assert not writing.checked(mine)
+    right.state = "right"
+    writing.look_at(judged, {"agrees": mine})
+    assert writing.checked(mine) and "By this rule 7 of 21" in repr(panels.judge(mine))
+    assert "By your held_bytes" not in repr(panels.memory(held_bytes))
+
+
+def test_the_suspects_are_computed_once_the_reader_has_chosen_one(monkeypatch, tmp_path):
+    quiz = Quiz([load_chapter("A_errata").question("which-suspect", {})], "A_errata", Progress(tmp_path / "p.json"))
+    assert len(suspects.table(two_level_seconds, quiz)) == 5, "without a reader"
+    monkeypatch.setattr(suspects.book, "live", lambda: True)
+    assert "Choose a suspect in the question above" in repr(suspects.table(two_level_seconds, quiz))
+    quiz.answer("which-suspect", "a")
+    assert len(suspects.table(two_level_seconds, quiz)) == 5, "a wrong one is one"
+
+
+def test_enter_on_an_empty_field_is_answered():
+    question, row, answer = panels.apart("bytes", agrees).box.children[1].children[1].children
+    field = row.children[0]
+    field._handle_custom_msg({"event": "submit"}, [])
+    assert "You gave no number yet" in answer.value
+    field.value = "2.73"
+    field._handle_custom_msg({"event": "submit"}, [])
+    assert "✓ Right: 2.73 GB." in answer.value
 
 
 def test_the_page_names_settings_that_are_stories():
     told = re.findall(
-        r"\| ([\d.]+) GB \| (at 60%|healthy) \| (both|a speed|an average) \|", suspects.left(two_level_seconds).text
+        r"\| ([\d.]+) GB \| (at 60%|healthy) \| (both|a speed|an average): ", suspects.left(two_level_seconds).text
     )
-    sends_150, sends_300, _, flat, rings = suspects.RECIPES
-    assert [fits for _, _, fits in told] == ["both", "both", "a speed", "an average"]
-    for (size, uplinks, _), recipe in zip(told, (flat, rings, sends_150, sends_300), strict=True):
+    sends_150, sends_300, stated, flat, rings = suspects.RECIPES
+    recipes = (sends_150, sends_300, sends_300, stated, stated, flat, rings)
+    for (size, uplinks, _), recipe in zip(told, recipes, strict=True):
         assert suspects.story(two_level_seconds, float(size), 100 if uplinks == "healthy" else 60, recipe).fits
 
 
 def test_a_page_that_goes_on_with_the_books_function_does_not_call_it_the_readers():
     assert next(iter(panels.judge(agrees).rules)) == "the book's agrees"
-    assert next(iter(panels.judge(lambda said, found: agrees(said, found)).rules)) == "your agrees"
+    assert next(iter(panels.judge(passed(lambda said, found: agrees(said, found))).rules)) == "your agrees"
     assert "By the book's function" in pictures.phases(two_level_seconds).sentence
-    assert "By your function" in pictures.phases(lambda *given: two_level_seconds(*given)).sentence
+    assert "By your function" in pictures.phases(passed(lambda *given: two_level_seconds(*given))).sentence
 
 
 def test_the_picture_of_the_case_is_of_the_readers_own_function():
     case = panels.slow_sync(two_level_seconds)
     assert "64.8 ms, 35.2 ms less than was seen" in repr(case)
-    assert "takes 32.4 ms" in repr(panels.slow_sync(lambda *given: two_level_seconds(*given) / 2))
+    assert "takes 32.4 ms" in repr(panels.slow_sync(passed(lambda *given: two_level_seconds(*given) / 2)))
     size, speed, recipe, shown = case.box.children
     before = shown.value
     size.value, speed.value = 3.55, 60
@@ -283,14 +350,14 @@ def test_the_picture_of_the_case_is_of_the_readers_own_function():
 def test_the_case_keeps_what_was_found_and_the_plane_shows_it():
     case = panels.slow_sync(two_level_seconds)
     assert "No story that fits has been found yet." in repr(case)
-    assert "circle" not in pictures.plane(two_level_seconds, case.found.values()).svg
+    assert "circle" not in pictures.plane(two_level_seconds, case).svg
     for size, uplinks, recipe in ((3.55, 60, 0), (3.56, 60, 0), (3, 100, 0), (6, 60, 4)):
         case.set(size, uplinks, panels.Case.recipes[recipe])
     for size in (3.5, 3.6):  # both fit, and neither is as near as what was found
         case.set(size, 60, panels.Case.recipes[0])
     assert case.tally.count("GB,") == 2 and "3.55 GB, uplinks at 60%" in case.tally and "in both meanings" in case.tally
     assert case.tally in case._html()
-    figure = pictures.plane(two_level_seconds, case.found.values())
+    figure = pictures.plane(two_level_seconds, case)
     assert figure.svg.count("<circle") == 2 and "circles are the stories that you have found" in figure.sentence
 
 

@@ -48,6 +48,7 @@ WRONG = {
         "def held_bytes(parameters, stage, ranks):\n    return 16 * parameters / (ranks if stage else 1)": (
             "Stage 1 shards the optimizer state alone"
         ),
+        "def held_bytes(parameters, stage, ranks):\n    return 16 * parameters / ranks": "also in stage 0",
         held("weights", "gradients", "optimizer"): "You begin with the parameters",
         held("optimizer", "gradients", "weights", state=8): "beside the two moments: 12",
         held("optimizer", "gradients", "weights", first=0): "Stage 0 shards nothing",

@@ -11,6 +11,7 @@ import torch
 
 import labkit
 from labkit import book, collectives, cost
+from labkit.book.drawing.svg import text_width
 from labkit.chapters.cA_errata import agreeing, apart, panels, pictures, sliding
 from labkit.chapters.cA_errata.drawing import WIDTH
 from labkit.chapters.cA_errata.you_write import agrees, held_bytes, two_level_seconds
@@ -119,7 +120,7 @@ def test_the_questions_find_nearly_every_line_and_each_finds_some():
 
 def test_no_percentage_does_what_the_digits_do():
     shown = panels.judge(agrees)
-    assert "7 of 21" in shown.sentence and "exactly the 14" in shown.sentence
+    assert "7 of 21" in shown.sentence and "The 14 that do not are all findings" in shown.sentence
     assert "It lets 0 of the 14 findings through, and refuses 2 right ones" in shown.use("within 1 %").sentence
     assert "It lets 2 of the 14 findings through, and refuses 1 right one." in shown.use("within 5 %").sentence
     right, wrong = (
@@ -207,7 +208,7 @@ def test_the_two_sentences_of_the_cliff_need_messages_that_are_far_shorter():
     assert [k for k, many in holds.items() if many == 1] == [14, 15], "the second needs less than the first"
     assert [k for k, many in holds.items() if many == 2] == [16, 17, 18, 19, 20]
     (asked,) = ["".join(cell["source"]) for cell in CELLS if cell["id"] == "efficiency-text"]
-    assert "14 times as short, 0.25 s" in asked and "16 times, 0.22 s" in asked
+    assert "take a 14th of the time, 0.25 s" in asked and "with a 16th, 0.22 s" in asked
 
 
 @pytest.mark.ranks
@@ -222,6 +223,9 @@ def test_a_piece_of_the_gradient_is_summed_with_those_who_have_the_same(tp, pp):
     sent = cost.ring_all_reduce_bytes(nbytes, same) if same > 1 else 0
     assert all(0 <= each - sent < 400 for each in run.trace.bytes_sent())
     assert ("no sum to make" in said) == (same == 1) and ("whole model" in said) == (tp * pp == 1)
+    run.results[0] *= 2  # a gradient that is not cut
+    assert "has gradient_sum been changed?" not in said
+    assert (tp * pp == 1) or "has gradient_sum been changed?" in pictures.piece(run, tp, pp).sentence
     assert ("5.88 MB" in said) == (tp * pp != 8) or "whole gradient among all 8 would be 5.88 MB" in said
 
 
@@ -280,6 +284,7 @@ def test_what_is_not_there_is_said_in_a_sentence(id):
 def test_a_known_slip_is_told_its_reason(id):
     slips = {"rows-of-a-table": {"10000": "one in how many", "100": "five orders", "100000": "divide by 100"},
              "gpus-of-the-pools": {"256": "the whole cluster", "64": "all three degrees", "32": "one replica",
+                                   "1": "1 GPU is not it",
                                    "224": "one replica of the policy leaves", "8": "one of the three degrees"},
              "between-two-failures": {"18": "what it says", "626": "thousands of servers", "6.26": "a server has 8",
                                       "28.75": "failures a day", "400.7": "12,500 servers"}}  # fmt: skip
@@ -428,6 +433,20 @@ def test_pictures_have_large_dark_text_on_white():
         ends = [float(x) for x in re.findall(r' x2="([\d.]+)"', figure.svg)] + [float(x) + float(w) for x, w in right]
         assert 0 < max(ends) <= WIDTH, "nothing is cut at the right"
         assert 'fill="#fff"' in figure.svg and "lk-ink" not in figure.svg and 'fill="#1a1a1a"' in figure.svg
+
+
+@pytest.mark.parametrize("shorter", range(1, 21))
+def test_nothing_lies_on_the_curve_of_the_cliff_but_the_two_places(shorter):
+    svg = sliding.scaling(sliding.MESSAGES / shorter).svg
+    curve = re.findall(r'<line x1="([\d.]+)" y1="([\d.]+)" x2="([\d.]+)" y2="([\d.]+)"[^>]*stroke-width="3"', svg)
+    for name in ("first", "second"):
+        x, y, rest = re.search(rf'<text x="([\d.]+)" y="([\d.]+)"([^>]*)>{name}<', svg).groups()
+        wide = text_width(name, 13.5)
+        left = float(x) - wide * ("end" in rest)
+        beside = [float(y1) for x1, y1, *_ in curve if left - 8 < float(x1) < left + wide + 8]
+        assert beside and not any(float(y) - 12 < one < float(y) + 3 for one in beside), (name, shorter)
+        (below,) = re.findall(rf'<text [^>]*y="([\d.]+)"[^>]*>[◆◇] {name}', svg)
+        assert float(below) > max(float(y2) for *_, y2 in curve) + 19
 
 
 def test_the_two_lines_of_the_counter_have_their_names_apart():

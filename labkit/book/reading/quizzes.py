@@ -30,6 +30,12 @@ class Quiz:
         return list(self._questions)
 
     @property
+    def answered(self) -> bool:
+        """Whether each question has had an answer, right or wrong, or was shown its own."""
+        known = [self._progress.question(self._chapter, id) for id in self._questions]
+        return all(one.get("tries") or one.get("revealed") for one in known)
+
+    @property
     def text(self) -> str:
         """The questions in words, and nothing else."""
         return "\n\n".join(f"{n}. ({q.id}) {q!r}" for n, q in enumerate(self._questions.values(), start=1))

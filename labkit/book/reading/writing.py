@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from labkit.book.drawing.listing import source
 from labkit.book.drawing.marks import inline
+from labkit.book.reading.conclusions import whose
 from labkit.course.errors import CourseError, did_you_mean
 
 
@@ -47,6 +48,7 @@ class NotWritten(AssertionError):
 
 
 _tasks: dict[str, dict[str, Task]] = {}
+_right: list[object] = []  # readers' functions that a check has found right
 
 
 def register(chapter: str, task: Task) -> None:
@@ -144,7 +146,15 @@ def look_at(task: Task, names: Mapping[str, Any]) -> Answer:
     if taken := _taken(names.get(name), name, names.get("In", [])):
         other = f"Your cell also sets {', '.join(taken)}, as another cell of this chapter does."
         notes.append(f"{other} Rename yours, and run that one again.")
-    return Answer(task, task.judge(names), notes)
+    answer = Answer(task, task.judge(names), notes)
+    if answer.right:
+        _right.append(names[name])
+    return answer
+
+
+def checked(function: Callable[..., Any]) -> bool:
+    """Whether it is the book's own, or a reader's that a check of this session has found right."""
+    return whose(function) != "your" or any(function is one for one in _right)
 
 
 @dataclass(frozen=True)

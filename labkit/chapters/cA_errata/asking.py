@@ -67,6 +67,7 @@ class Question:
                 end()
 
         field.observe(lambda change: judge(change["new"]), "value")
+        field.on_msg(lambda _, sent, __: judge(field.value) if sent.get("event") == "submit" else None)  # Enter
         compare.on_click(lambda _: judge(field.value))
         steps.on_click(lambda _: show())
         row = HBox([field, compare, steps], layout=Layout(flex_flow="row wrap"))

@@ -12,6 +12,7 @@ from labkit.chapters.cA_errata.agreeing import by_its_digits
 from labkit.chapters.cA_errata.asking import Question
 from labkit.chapters.cA_errata.computing import changeable as changeable, computed as computed
 from labkit.chapters.cA_errata.counting import found_by as found_by
+from labkit.chapters.cA_errata.gating import unchecked
 from labkit.chapters.cA_errata.judging import Agrees, judge as judge
 from labkit.chapters.cA_errata.opening import three_ways as three_ways
 from labkit.chapters.cA_errata.sliding import efficiency as efficiency, failures as failures, memory as memory
@@ -87,9 +88,9 @@ class Case(Panel):
         return VBox([size, speed, recipe, shown])
 
 
-def slow_sync(two_level: suspects.TwoLevel) -> Case:
+def slow_sync(two_level: suspects.TwoLevel) -> Case | pictures.Said:
     """What explains the time that was seen, and the counter? By the function that the reader wrote."""
-    return Case(two_level)
+    return unchecked(two_level) or Case(two_level)
 
 
 class Apart(Panel):
@@ -119,7 +120,7 @@ def apart(kind: object, agrees: Agrees = by_its_digits) -> Apart | pictures.Said
     name = str(kind).strip().lower()
     if name not in groups():
         return pictures.Said(f"There is no group {kind!r}{did_you_mean(name, groups())}.")
-    return Apart([errata()[id] for id in one_line.pencils() if errata()[id].kind == name], agrees)
+    return unchecked(agrees) or Apart([errata()[id] for id in one_line.pencils() if errata()[id].kind == name], agrees)
 
 
 def pieces(gradient_sum: Any) -> book.Workbench:

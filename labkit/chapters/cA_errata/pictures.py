@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from labkit import book, cost
@@ -13,6 +12,7 @@ from labkit.book.drawing.tables import Table, cell
 from labkit.book.drawing.units import bytes_text
 from labkit.chapters.cA_errata import suspects
 from labkit.chapters.cA_errata.drawing import WIDTH, Page, heading, legend
+from labkit.chapters.cA_errata.gating import Said as Said, unchecked
 from labkit.chapters.cA_errata.suspects import Story, TwoLevel
 from labkit.cost import slow_sync
 from labkit.cost.units import GB, format_seconds
@@ -24,13 +24,6 @@ HEAD = ("where, and the chapter", "what it says", "but, and the question that fi
 COMES = {"right": "follows", "then": "then", "elsewhere": "elsewhere"}  # the words that stand before our number
 NODE = "#0072b2"
 WORDS = {"2": "two", "6": "six"}  # numbers of the sources that a line writes as a word
-
-
-class Said(str):
-    """A sentence, shown as one."""
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 class Lines(tuple[Erratum, ...]):
@@ -179,6 +172,9 @@ def by_formula(nbytes: float, size: int) -> dict[str, float]:
     return {PLAIN: ring, TABLE: ring, TEXT: ring + ring / 2}  # broadcasts of all parts send what an all-gather does
 
 
+WHOLE = 4 * 840_000  # bytes of the gradient of the page's whole model
+
+
 def piece(run: Any, tp: int, pp: int) -> book.Figure:
     """What a rank sends when a model is cut into tp x pp pieces, beside one that is not cut.
 
@@ -200,7 +196,12 @@ def piece(run: Any, tp: int, pp: int) -> book.Figure:
         said += f"The whole gradient among all {ranks} would be {bytes_text(whole)}."
     formula = cost.ring_all_reduce_bytes(nbytes / pieces, same) if same > 1 else 0.0
     name = f"TP {tp}, PP {pp}"
-    if abs(each - formula) > 0.01 * formula + 1000:
+    if pieces > 1 and nbytes != WHOLE:
+        said = (
+            f"The gradient of a rank has {bytes_text(run.results[0])} here, and 1/{pieces} of the {bytes_text(WHOLE)} "
+        )
+        said += f"of the page would be {bytes_text(WHOLE / pieces)}: has gradient_sum been changed?"
+    elif abs(each - formula) > 0.01 * formula + 1000:
         said += " That is not what the formula says: has gradient_sum been changed?"
     values = {"the formula": {"the whole gradient": whole, name: formula}, "this run": {name: each}}
     return book.bars(values, title="Bytes that a rank sends", sentence=said)
@@ -230,13 +231,14 @@ def both_directions() -> book.Figure:
     said += f"{whole / 2 / port:.0f} times a port of {port:.0f} GB/s, and not {whole / port:.0f} times."
     svg = Page("What a ring uses of a link", said)
     y = heading(svg, "quoted", said) + 14
-    wires = (("NVLink", whole / 2, "counted in both directions"), ("InfiniBand HDR", port, "counted in one direction"))
+    wires = (("NVLink", whole / 2, f"{whole / 2:.0f} in + {whole / 2:.0f} out = {whole:.0f}"),
+             ("InfiniBand HDR", port, f"{port:.0f} in one direction"))  # fmt: skip
     for name, one, how in wires:
         for x, who in ((186, "left"), (353, "this GPU"), (520, "right")):
             svg.rect(x, y, 72, 44)
             svg.text(x + 36, y + 26, who, 12, "middle")
-        svg.text(8, y + 20, name, 12, bold=True)
-        svg.text(8, y + 36, how, 10)
+        for k, line in enumerate((name, "data sheet, in GB/s:", how)):
+            svg.text(8, y + 11 + 17 * k, line, 12, bold=not k)
         thick = max(2.0, 16 * one / (whole / 2))
         for x, what in ((258, "receives"), (425, "sends")):
             head = max(8.0, thick)
@@ -282,8 +284,12 @@ def stages(run: Any) -> book.Figure:
     return book.Figure("When does a stage idle?", run.trace.badge, said, list(rows), svg.render(bottom + 38))
 
 
-def phases(two_level: TwoLevel) -> book.Figure:
+def phases(two_level: TwoLevel) -> book.Figure | Said:
     """The three phases of the reader's recipe with healthy links, and what the uplinks carry meanwhile."""
+    return unchecked(two_level) or _phases(two_level)
+
+
+def _phases(two_level: TwoLevel) -> book.Figure:
     phase = ("reduce-scatter", "ring between the nodes", "all-gather")
     times = suspects.phases(two_level)
     whole, busy = sum(times), times[1] / sum(times)
@@ -356,12 +362,17 @@ LEFT, TALL = 62, 230  # pixels of the plane of all stories: left of it, and its 
 SLOWEST, LARGEST = 0.2, 9.0  # what its axes end with: a part of the uplinks' speed, and GB
 
 
-def plane(two_level: TwoLevel, found: Iterable[tuple[str, float, float]] = ()) -> book.Figure:
+def plane(two_level: TwoLevel, case: object = None) -> book.Figure | Said:
     """Every story that takes the time that was seen: a curve for each recipe, thick where the counter fits as well.
 
-    found: what the reader has found: recipe, size of the message in GB, and the uplinks' part of their speed.
+    case: the panel above, with what the reader has found: recipe, size of the message in GB, and the uplinks' part of
+    their speed.
     """
-    found = list(found)
+    found: dict[object, tuple[str, float, float]] = getattr(case, "found", {})
+    return unchecked(two_level) or _plane(two_level, list(found.values()))
+
+
+def _plane(two_level: TwoLevel, found: list[tuple[str, float, float]]) -> book.Figure:
     rows = suspects.stories(two_level)
     said = (
         f"On each curve a recipe takes the {1e3 * slow_sync.OBSERVED:.0f} ms that were seen. It is thick where the "

@@ -11,6 +11,7 @@ from labkit.book.drawing.style import series
 from labkit.book.drawing.svg import text_width
 from labkit.book.drawing.units import bytes_text
 from labkit.chapters.cA_errata.drawing import SMALL, WIDTH, Page, legend
+from labkit.chapters.cA_errata.gating import unchecked
 from labkit.cost.units import GB, MINUTE
 
 Holds = Callable[[float, int, int], float]  # parameters, stage and ranks -> bytes
@@ -28,7 +29,9 @@ def memory(held_bytes: Holds) -> Any:
         "billions": book.Slider("parameters, in billions", 1, 200, 175),
         "nodes": book.Slider("nodes of 8 GPUs", 1, 128, 128),
     }
-    return book.explorer("What one GPU holds", sliders, lambda billions, nodes: held(held_bytes, billions, 8 * nodes))
+    return unchecked(held_bytes) or book.explorer(
+        "What one GPU holds", sliders, lambda billions, nodes: held(held_bytes, billions, 8 * nodes)
+    )
 
 
 def held(held_bytes: Holds, billions: float, gpus: int) -> book.Figure:
@@ -102,8 +105,9 @@ def scaling(messages: float) -> book.Figure:
         x, y = place(gpus, share)
         holds = part(gpus) >= share
         svg.marker(x, y, "diamond", "#d55e00" if holds else "#fff", 6)
-        svg.text(x + 10, y + 5, name.partition(":")[0])
-        svg.text(left + wide - 8, top + 20 + 20 * (gpus > 4096), f"{'◆' if holds else '◇'} {name}", anchor="end")
+        side = -1 if holds else 1  # away from the curve, which falls: left of it and below, or right of it and above
+        svg.text(x + 9 * side, y + 5 - 10 * side, name.partition(":")[0], anchor="end" if holds else "start")
+        svg.text(left, top + tall + 58 + 19 * (gpus > 4096), f"{'◆' if holds else '◇'} {name}")
     for gpus in (256, 1024, 4096, 16_384):
         svg.text(place(gpus, 0)[0], top + tall + 17, f"{gpus:,}", anchor="middle" if gpus < MOST else "end")
     for share in (0, 0.5, 1):
@@ -111,7 +115,7 @@ def scaling(messages: float) -> book.Figure:
     svg.text(left + wide / 2, top + tall + 36, "GPUs (each mark: four times as many)", anchor="middle")
     svg.text(left + 8, top + tall - 10, "upwards: part of a step that is computing")
     rows = [{"GPUs": gpus, "computing (%)": round(100 * part(gpus), 1)} for gpus in (256, 614, 1024, 4096, 8192, MOST)]
-    return book.Figure("How much of a step is computing", "simulated", said, list(rows), svg.render(top + tall + 46))
+    return book.Figure("How much of a step is computing", "simulated", said, list(rows), svg.render(top + tall + 87))
 
 
 def failures() -> Any:

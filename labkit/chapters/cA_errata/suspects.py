@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from labkit import book
+from labkit.chapters.cA_errata.gating import Said, unchecked
 from labkit.cost import format_bandwidth, slow_sync
 from labkit.cost.units import GB
 
@@ -64,8 +65,12 @@ def size() -> book.Conclusion:
     )
 
 
-def should(two_level: TwoLevel) -> book.Conclusion:
+def should(two_level: TwoLevel) -> book.Conclusion | Said:
     """What the file should have expected, by its own word for NVLink and by the other reading."""
+    return unchecked(two_level) or _should(two_level)
+
+
+def _should(two_level: TwoLevel) -> book.Conclusion:
     by_word, by_slip = (
         two_level(slow_sync.GRADIENT, slow_sync.NODES, slow_sync.RANKS_PER_NODE, nvlink, slow_sync.PORT)
         for nvlink in (SUM, ONE_WAY)
@@ -89,8 +94,14 @@ def phases(
     return inside / 2, whole - inside, inside / 2
 
 
-def table(two_level: TwoLevel) -> book.Table:
-    """Who may have done it, for the size of the expected times."""
+def table(two_level: TwoLevel, quiz: book.Quiz) -> book.Table | Said:
+    """Who may have done it, for the size of the expected times; once the reader has chosen one in the quiz."""
+    if book.live() and not quiz.answered:
+        return Said("Choose a suspect in the question above, and run this cell again.")
+    return unchecked(two_level) or _table(two_level)
+
+
+def _table(two_level: TwoLevel) -> book.Table:
     part = slow_sync.UPLINK_FRACTION
     suspects = {
         "Eight flat rings at once, with a port each": slow_sync.rings_seconds(),
@@ -100,8 +111,6 @@ def table(two_level: TwoLevel) -> book.Table:
             phases(two_level, fraction=part)
         ),
         "The recipe of two_level_seconds, with all links healthy": sum(phases(two_level)),
-        f"The file's recipe, with uplinks at {part:.0%} of their speed": slow_sync.seconds_at_uplink_fraction(),
-        "The file's recipe, with all links healthy": slow_sync.stated_hierarchical_seconds(),
     }
     seen = 1e3 * slow_sync.OBSERVED
     rows = []
@@ -125,28 +134,41 @@ def counter() -> book.Conclusion:
     )
 
 
-def left(two_level: TwoLevel) -> book.Conclusion:
+def left(two_level: TwoLevel) -> book.Conclusion | Said:
     """What is left of the file's conclusion, that the library cannot be using a flat ring."""
-    seen = slow_sync.OBSERVED
-    sums, ways, *_ = RECIPES
-    stay = [(FLAT_RING, FLAT_RING, slow_sync.UPLINK_FRACTION), (RINGS, RINGS, slow_sync.UPLINK_FRACTION),
-            ("the recipe of `two_level_seconds`", sums, slow_sync.UPLINK_FRACTION),
-            (f"the same, if NVLink sends {ONE_WAY / 2 / GB:.0f} GB/s in one direction", ways, 1.0)]  # fmt: skip
-    rows = []
-    for name, recipe, part in stay:
-        size = seen_size(two_level, part, recipe)
-        uplinks = "healthy" if part == 1 else f"at {part:.0%}"
-        fits = story(two_level, size, 100 * part, recipe).counter.removeprefix("counter as ")
-        rows.append(f"| {name} | {size:.2f} GB | {uplinks} | {fits.replace('counter in both meanings', 'both')} |")
+    return unchecked(two_level) or _left(two_level)
+
+
+def _left(two_level: TwoLevel) -> book.Conclusion:
+    part, rows = slow_sync.UPLINK_FRACTION, []
+    for recipe, size, told in [row for row in _told(two_level) if row[2].fits]:
+        uplinks = "healthy" if told.uplinks == 1 else f"at {told.uplinks:.0%}"
+        fits = told.counter.removeprefix("counter as ").replace("counter in both meanings", "both")
+        shown = told.average if fits == "an average" else told.speed
+        rows.append(f"| {recipe} | {size:.2f} GB | {uplinks} | {fits}: {shown:.0%} |")
+    exact = [_average_at(two_level, recipe, part) for recipe, _, told in _told(two_level)
+             if told.counter == "counter as an average"]  # fmt: skip
     return book.conclude(
         "**The case stays open.** The file concludes that the library cannot be using a flat ring, but without the "
-        "size of the message it cannot know. Each of these stories takes the {seen:.0f} ms and fits the counter:\n\n"
+        "size of the message it cannot know. Each of these stories takes the {seen:.0f} ms and fits the counter, and "
+        "each stands for one thick piece of the picture:\n\n"
         "| recipe | message | uplinks | the counter fits as |\n| :-- | --: | :-- | :-- |\n{rows}\n\n"
-        "The second one is no invention, because NCCL does build several rings at once. All of them share one weak "
-        "point: their message is not the one of {size:.0f} GB, for which the file's two expected times come out. "
-        "What would you measure next?",
-        seen=1e3 * seen, size=slow_sync.GRADIENT / GB, rows="\n".join(rows),
+        "The two with healthy uplinks need the {points:.0f} points that we allow. But with {exact:.2f} GB, and uplinks "
+        "at {first:.0%} and {second:.0%} of their speed, the averages of the same two recipes are {part:.0%} as well. "
+        "And eight rings at once are no invention, because NCCL does build several.\n\n"
+        "All of these stories share one weak point: their message is not the one of {size:.0f} GB, for which the "
+        "file's two expected times come out. What would you measure next?",
+        seen=1e3 * slow_sync.OBSERVED, size=slow_sync.GRADIENT / GB, rows="\n".join(rows), part=part,
+        points=100 * NEAR, exact=exact[0][0], first=exact[0][1], second=exact[1][1],
     )  # fmt: skip
+
+
+def _average_at(two_level: TwoLevel, recipe: str, part: float) -> tuple[float, float]:
+    """The GB, and the part of the uplinks' speed, with which they carry `part` of what they could, on average."""
+    healthy = story(two_level, 1, 100, recipe)
+    ring = healthy.average * healthy.seconds  # of a message of 1 GB, as long as what uplinks wait for is `rest`
+    rest, size = healthy.seconds - ring, part * slow_sync.OBSERVED / ring
+    return size, size * ring / (slow_sync.OBSERVED - size * rest)
 
 
 @dataclass(frozen=True)
@@ -278,18 +300,17 @@ def stories(two_level: TwoLevel) -> list[Mapping[str, object]]:
     ]
 
 
-def at_their_word(two_level: TwoLevel) -> book.Conclusion:
-    """What the stories that fit have in common, and what hangs on what we allow."""
-    part, told = slow_sync.UPLINK_FRACTION, _told(two_level)
-    fit = [one for _, _, one in told if min(abs(one.speed - part), abs(one.average - part)) < NEAR]
-    near = [one for one in fit if f"{part:.0%}" not in (f"{one.speed:.0%}", f"{one.average:.0%}")]
+def at_their_word(two_level: TwoLevel) -> book.Conclusion | Said:
+    """What 3 GB would need."""
+    return unchecked(two_level) or _at_their_word(two_level)
+
+
+def _at_their_word(two_level: TwoLevel) -> book.Conclusion:
+    told = _told(two_level)
     needed = [one.uplinks for _, size, one in told if abs(size * GB / slow_sync.GRADIENT - 1) < 0.001]
     return book.conclude(
         "**With {size:.0f} GB no recipe fits.** One flat ring takes too long even over healthy uplinks. With the other "
         "recipes the uplinks would have to run at {least:.0%} to {most:.0%} of their speed, and then the counter would "
-        "not show {part:.0%} in either meaning. So every story that fits has a message of another size.\n\n"
-        "The two stories with healthy uplinks hang on the 3 points that we allow. Their averages are {low:.0%} and "
-        "{high:.0%}, which is near {part:.0%} and does not round to it.",
-        part=part, low=min(one.average for one in near), high=max(one.average for one in near),
-        size=slow_sync.GRADIENT / GB, least=min(needed), most=max(needed),
+        "not show {part:.0%} in either meaning. So every story that fits has a message of another size.",
+        part=slow_sync.UPLINK_FRACTION, size=slow_sync.GRADIENT / GB, least=min(needed), most=max(needed),
     )  # fmt: skip

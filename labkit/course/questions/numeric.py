@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -72,7 +73,8 @@ class Numeric(Question):
         for slip in sorted(self.slips, key=lambda s: abs(s.value - given)):
             if near(given, slip.value, min(self.tolerance, 0.02)):
                 return Feedback(False, slip.why)
-        said = f"{plain(given)}{' ' * bool(self.unit)}{self.unit} is not it. {self.otherwise}".strip()
+        unit = re.sub(r"^(\w{3,})s$", r"\1", self.unit) if given == 1 else self.unit  # 1 GPU, and 1 ms
+        said = f"{plain(given)}{' ' * bool(unit)}{unit} is not it. {self.otherwise}".strip()
         return Feedback(False, self._mixed_up(given) or said)
 
     def _mixed_up(self, given: float) -> str:
