@@ -75,6 +75,11 @@ def test_the_run_lies_on_the_curve_of_its_way_and_no_curve_goes_where_the_run_is
         assert rows["Ulysses", 4]["keys, bytes"] == rows["Ulysses", 4]["queries, bytes"], "a copy for each of 4 ranks"
 
 
+def test_a_training_that_does_not_follow_one_device_shows_both_losses() -> None:
+    assert pictures.like_one([5.0, 4.0], [5.0, 4.0, 3.0]).endswith("the losses of 2 steps are at most 0e+00 apart.")
+    assert pictures.like_one([2.5, 2.0], [5.0, 4.0]).endswith("after 2 steps the loss is 2.00, there it is 4.00.")
+
+
 def test_positions_that_nobody_looks_up_are_named() -> None:
     drawn = drawings.looked_up(4, 16, 5.6, 5.7)
     assert "positions 0 to 15 are looked up 4 times, the others never" in drawn.sentence
@@ -109,9 +114,9 @@ def test_the_lines_cross_where_the_formula_says() -> None:
 def test_which_tokens_of_the_second_text_have_moved_is_counted() -> None:
     still, moved = torch.zeros(4), torch.tensor([0.5, 0.2, 0.1, 0.0])
     assert pictures.left_alone(still, moved).sentence == (
-        "With the border told, no logit of the second text moves. Without it, those of 3 of its 4 tokens do."
+        "With the border told, no logit of the second text moves. Without it, those of 3 of its 4 tokens move."
     )
-    assert pictures.left_alone(still, moved[:3]).sentence.endswith("those of all its tokens do.")
+    assert pictures.left_alone(still, moved[:3]).sentence.endswith("those of all its tokens move.")
     assert pictures.left_alone(moved, moved).sentence.startswith("Even with the border told, they move.")
 
 

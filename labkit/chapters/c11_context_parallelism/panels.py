@@ -25,7 +25,7 @@ def who_computes(share: Run) -> Workbench:
 def hide(layer: Run) -> Workbench:
     """How much text each rank has, how fast the link is, and whether blocks travel while a rank computes."""
     controls = {
-        "per_rank": choice("tokens of a rank", [16, 32, 64, 128, 256], 16), "link": list(LINKS), "overlap": True,
+        "per_rank": choice("tokens of a rank", [8, 16, 32, 64, 128, 256], 16), "link": list(LINKS), "overlap": True,
         "ranks": [2, 4, 8],
     }  # fmt: skip
     views: list[View] = [pictures.hidden, pictures.timeline]
@@ -36,7 +36,7 @@ def tokens_needed() -> Any:
     """When a round of the ring is hidden on an H100: by its link, its grouped heads, and its share of the peak."""
     sliders = {
         "bandwidth": book.Slider("bandwidth of the link", 10, 900, 450, 10, "GB/s"),
-        "grouped": book.Slider("heads of queries for a head of keys", 1, 16, 4),
+        "grouped": book.Slider("queries' heads for one of keys", 1, 16, 4),
         "peak": book.Slider("share of the GPU's peak", 10, 100, 100, 10, "%"),
     }
     return book.explorer("How many tokens hide the ring?", sliders, pictures.tokens_needed)

@@ -69,6 +69,7 @@ def beside_limit(prediction: Any, ran: float) -> book.Table:
     """A prediction of the slowdown beside the run, and of its limit beside what the formula says of many ranks."""
     rows = prediction.compare(ran, 2, mark="emulated")
     first, second = (dict(row) for row in rows)
+    first["by the formula"] = round(2 - 1 / 3, 2)  # of a long text on 3 ranks
     second["by the formula"] = second.pop("the run (emulated)")
     return book.Table([first, second], caption=rows.caption)
 
@@ -223,7 +224,7 @@ def left_alone(told: Tensor, untold: Tensor) -> book.Figure:
     }
     count = int((untold > 0).sum())
     those = "all its tokens" if count == len(untold) else f"{count} of its {len(untold)} tokens"
-    said = f"{rest[not told.any()]}. Without it, those of {those} do."
+    said = f"{rest[not told.any()]}. Without it, those of {those} move."
     curves = {"border told": told.tolist(), "nobody told": untold.tolist()}
     return book.lines(curves, x="token of the second text", y="its logits move by at most", sentence=said,
                       title="The first text is exchanged: what happens to the second?")  # fmt: skip
@@ -251,8 +252,12 @@ def reads(run: Any) -> str:
 
 
 def like_one(losses: Sequence[float], one: Sequence[float]) -> str:
-    """Whether losses are those of one device."""
+    """Whether losses are those of one device, and the last of each."""
     apart = max(abs(x - y) for x, y in zip(losses, one, strict=False))
-    same = "follows one device" if apart < 1e-4 else "does not follow one device"
-    steps = plural(min(len(losses), len(one)), "step")
-    return f"FSDP over the ranks that share texts {same}: the losses of {steps} are at most {apart:.0e} apart."
+    steps = min(len(losses), len(one))
+    here, there = losses[steps - 1], one[steps - 1]
+    if apart < 1e-4:
+        said = f"the losses of {plural(steps, 'step')} are at most {apart:.0e} apart."
+        return f"FSDP over the ranks that share texts follows one device: {said}"
+    said = f"after {plural(steps, 'step')} the loss is {here:.2f}, there it is {there:.2f}."
+    return f"This does not follow one device: {said}"

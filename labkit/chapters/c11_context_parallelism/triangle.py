@@ -23,7 +23,7 @@ def rounds(positions: Sequence[Tensor], mask: Mask, last: int, badge: str, title
     work = [[int(allowed[r * n + (r - i) % n].sum()) for r in range(n)] for i in range(last)]
     frames = [_round(positions, mask, work, i, badge, title) for i in range(last)]
     rows = [{"round": i} | {f"rank {r}": pairs for r, pairs in enumerate(done)} for i, done in enumerate(work)]
-    return book.play(frames, title=title, badge=badge, rows=rows, still=min(1, last - 1))
+    return book.play(frames, title=title, badge=badge, rows=rows, still=min(1, last - 1), begin=min(1, last - 1))
 
 
 def of_layout(layout: Callable[[int, int, int], Tensor], size: int, title: str) -> book.Player:
