@@ -14,6 +14,7 @@ from labkit import book, cost
 from labkit.book.drawing.figure import WIDTH, heading, legend
 from labkit.book.drawing.style import ON_COLOUR, SERIES
 from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text
 from labkit.chapters.c13_embeddings.tables import DIM, HELD, Requests
 from labkit.cost.units import format_bytes, format_seconds
@@ -78,7 +79,7 @@ def sent(run: Any) -> book.Figure:
         f"In all, the ranks send {'what' if agree else 'another number of bytes than'} the formulas of sections 2 and "
         "3 say."
     )
-    rows: list[dict[str, object]] = [
+    rows: list[Row] = [
         {"rank": r, "sent in the pull (bytes)": pull[r], "received in the push (bytes)": push[r]} for r in range(n)
     ]
     title = "What a rank's link does in one step"
