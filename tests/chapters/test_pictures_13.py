@@ -9,7 +9,7 @@ import torch
 
 import labkit
 from labkit import collectives, cost
-from labkit.chapters.c13_embeddings import drawings, pictures, ports
+from labkit.chapters.c13_embeddings import drawings, pictures, ports, tables
 from labkit.chapters.c13_embeddings.tables import HELD
 from labkit.wire import Group
 
@@ -32,14 +32,16 @@ def _held(seconds, nbytes):
     spans = {f"range {hot}": [SimpleNamespace(rank=r, start=10.0 * k, end=10.0 * k + t) for r in range(2)]
              for k, (hot, t) in enumerate(zip(HELD, seconds, strict=True))}  # fmt: skip
     sends = [SimpleNamespace(src=0, dst=1, start=10.0 * k, nbytes=b) for k, b in enumerate(nbytes)]
-    return SimpleNamespace(trace=SimpleNamespace(spans=spans.get, sends=sends, world_size=2))
+    asked = [torch.arange(256), torch.arange(64, 160)]
+    return SimpleNamespace(trace=SimpleNamespace(spans=spans.get, sends=sends, world_size=2), results=asked)
 
 
 def test_what_hot_rows_cost_is_told_beside_what_they_spare():
     helped = pictures.holding(_held([6, 5, 4, 3, 4, 5], [9000, 0, 0, 12_000, 0, 0]), width=4)
-    assert helped.startswith("A hot row costs every rank 20 B in each step")
+    assert helped.startswith("For a hot row every rank sends 20 B in each step and receives as many")
     assert "move 9 kB in and out" in helped and "With 256 hot rows they move 1.76 kB" in helped  # 12,000 - 2 * 5,120
-    assert helped.endswith("adds 10.2 kB in and out.")
+    assert "adds 10.2 kB in and out, both at once." in helped
+    assert helped.endswith("that became hot last, 65 to 256, is asked for by 1.5 of 2 ranks on average.")  # 192 + 96
     none = pictures.holding(_held([1, 2, 3, 4, 5, 6], [9000] * 6), width=4)
     assert none.endswith("Here hot rows cost more than they save.")
 
@@ -104,7 +106,39 @@ def test_ranks_that_all_serve_are_refused_and_one_worker_has_no_ring() -> None:
     assert said.endswith("a single worker needs no ring.")
 
 
-@pytest.mark.parametrize(("ranks", "left"), [(8, 1 / 4), (4, 1 / 2), (2, 1)])
-def test_what_a_hot_row_leaves_on_its_owners_link_is_what_the_page_says(ranks: int, left: float) -> None:
-    ring = 2 * cost.ring_all_reduce_bytes(1, ranks)  # sent and received
-    assert ring / (2 * (ranks - 1)) == pytest.approx(left) == 2 / ranks
+@pytest.mark.parametrize(("ranks", "left"), [(8, 1 / 8), (4, 1 / 4), (2, 1 / 2)])
+def test_what_a_hot_row_leaves_of_its_owners_time_is_what_the_page_says(ranks: int, left: float) -> None:
+    ring = cost.ring_all_reduce_bytes(1, ranks)  # sent, and received at the same time
+    assert ring / (2 * (ranks - 1)) == pytest.approx(left) == 1 / ranks
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(("placement", "ranks"), [("range", 2), ("range", 4), ("modulo", 4), ("columns", 2)])
+def test_the_busiest_link_of_the_picture_takes_the_time_of_the_step(placement, ranks):
+    def look_up(group):
+        table = tables.sharded(group, placement)
+        ids = tables.batch(group, 1.1)
+        table(ids).sum().backward()
+        table.step()
+        return tables.requests(table, ids)
+
+    run = labkit.launch(look_up, ranks, clock="virtual", transport="local", network=ports.WIRE)
+    figure = pictures.sent(run)
+    both = [row["sent in the pull (bytes)"] + row["received in the push (bytes)"] for row in figure.rows]
+    begin, end = run.trace.during_step(1)
+    assert 0.8 * (end - begin) < max(both) / pictures.BANDWIDTH < end - begin
+    assert "the ranks send what the formulas" in figure.sentence
+    if placement == "range":  # the owner of the popular rows, who does not send most where two share the table
+        assert figure.sentence.startswith("Rank 0 has most to do")
+
+
+def test_lazy_adam_is_a_staircase_with_corners_at_the_steps_that_touch_the_row():
+    figure = pictures.rare_row([1.0 - 0.1 * k for k in range(40)], [1.0 - k // 10 for k in range(40)])
+    assert [row["step"] for row in figure.rows if row["lazy Adam"] is not None] == [1, 11, 21, 31, 40]
+    assert pictures._stairs([3.0, 3.0, 2.0, 2.0]) == [(1, 3), (3, 3), (3, 2), (4, 2)]
+
+
+def test_buckets_that_moved_are_counted_and_their_bytes_have_the_state_in_them():
+    one = (([9, 1, 1, 1], [0, 0, 1, 1]), ([9, 1, 1, 1], [0, 1, 1, 1]), 500)
+    said = pictures.moved(SimpleNamespace(results=[one, one])).sentence
+    assert said.endswith("1 of 4 buckets moved, which have 1 kB with their optimizer's state.")

@@ -141,7 +141,23 @@ WRONG = {
             unique = ids.unique()
             return unique, torch.stack([gradients[ids == i].mean(0) for i in unique])
         """: "its gradients were averaged",
-        summed("torch.zeros(len(unique), 3)"): "another dtype than the gradients",
+        summed("torch.zeros(len(unique), gradients.shape[1])"): "another dtype than the gradients",
+        """
+        def sum_equal(ids, gradients):
+            unique, inverse = ids.unique(return_inverse=True)
+            total = torch.zeros(len(unique), gradients.shape[1])
+            total[inverse] += gradients
+            return unique, total
+        """: "reads each place once",
+        """
+        def sum_equal(ids, gradients):
+            unique = ids.unique()
+            return unique, torch.stack([gradients[ids == i].sum(0) for i in unique]).float() if len(ids) else gradients
+        """: "of torch.float32 where the gradients are of torch.float64",
+        summed("torch.zeros(len(unique), gradients.shape[1])", "ids, gradients"): "An id was used as a place",
+        summed("torch.zeros(len(unique), gradients.shape[1])", end="total / inverse.bincount()[:, None]"): (
+            "its gradients were averaged"
+        ),
         summed("gradients.new_zeros(len(unique))"): "needs a row for each",
         summed(add="ids, gradients"): "An id was used as a place",
         summed(add="unique, gradients"): "that is `inverse`",
@@ -179,6 +195,7 @@ WRONG = {
         masked("total += mask if me < partner else -mask", begin="numbers.double()"): "floating point numbers",
         masked("total += mask if me < partner else -mask", begin="numbers.long()"): "keep int32",
         masked("total += mask if me < partner else -mask", begin="numbers"): "begin with `numbers.clone()`",
+        masked("mask = mask[:1]; total += mask if me < partner else -mask"): "Every number needs its own",
         masked("if abs(me - partner) == 1: total += mask if me < partner else -mask"): "of every partner",
         masked("total += mask if me < partner else -mask", last="    return total"): "inside the loop",
         masked("total = numbers + (mask if me < partner else -mask)"): "last partner only",

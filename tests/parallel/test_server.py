@@ -222,7 +222,7 @@ def test_bytes_and_times_are_those_of_the_closed_forms():
             client.tick()
             client.pull("w")
 
-    for servers in ([0], [0, 1]):
+    for servers in ([0], [0, 1], [0, 1, 2]):  # the last has fewer workers than servers
         workers = 5 - len(servers)
         with labkit.world(5, clock="virtual", transport="local", network=Network(intra=link, inter=link)) as world:
             trace = world.run(work, servers).trace

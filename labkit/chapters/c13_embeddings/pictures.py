@@ -11,6 +11,10 @@ import torch
 from torch import Tensor
 
 from labkit import book, cost
+from labkit.book.drawing.figure import WIDTH, heading, legend
+from labkit.book.drawing.style import ON_COLOUR, SERIES
+from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text
 from labkit.chapters.c13_embeddings.tables import DIM, HELD, Requests
 from labkit.cost.units import format_bytes, format_seconds
@@ -51,29 +55,65 @@ def in_step(run: Any, step: int = 1) -> list[int]:
     return sent
 
 
+PULL = 4  # collectives of a pull: two of counts, one of ids, one of rows. What follows in a step is the push
+
+
 def sent(run: Any) -> book.Figure:
-    """What each rank sent in pull and push, beside the formula."""
-    told: list[Requests] = run.results
-    measured, formula = in_step(run), formula_of(told)
-    ranks = [f"rank {r}" for r in range(len(told))]
-    agree = "as the formulas of sections 2 and 3 say" if measured == formula else "which is not what the formulas say"
-    most, served = measured.index(max(measured)), [one.served for one in told]
-    besides = " A rank sends rows to those that ask it, and its own ids and gradients to the owners."
-    return book.bars(
-        {"measured": dict(zip(ranks, measured, strict=True)), "formula": dict(zip(ranks, formula, strict=True))},
-        title="What a rank sends in one step", ticks=True, badge="measured",
-        sentence=f"Most is sent by rank {most}, {bytes_text(measured[most])}, {agree}."
-        + (besides if served[most] < max(served) else ""),
-    )  # fmt: skip
+    """What goes through each rank's link one after the other: what it sends in the pull, and receives in the push."""
+    n = run.trace.world_size
+    pull, push = [0] * n, [0] * n
+    for r in range(n):
+        mine = [m for m in run.trace.sends if m.step == 1 and m.src == r]
+        order = sorted({m.collective for m in mine})
+        for m in mine:
+            if order.index(m.collective) < PULL:
+                pull[r] += m.nbytes
+            else:
+                push[m.dst] += m.nbytes
+    both = [a + b for a, b in zip(pull, push, strict=True)]
+    most = both.index(max(both))
+    agree = in_step(run) == formula_of(run.results)
+    said = (
+        f"Rank {most} has most to do: it sends {bytes_text(pull[most])} in the pull and receives "
+        f"{bytes_text(push[most])} in the push, which takes its link {format_seconds(both[most] / BANDWIDTH, 3)}. "
+        f"In all, the ranks send {'what' if agree else 'another number of bytes than'} the formulas of sections 2 and "
+        "3 say."
+    )
+    rows: list[Row] = [
+        {"rank": r, "sent in the pull (bytes)": pull[r], "received in the push (bytes)": push[r]} for r in range(n)
+    ]
+    title = "What a rank's link does in one step"
+    return book.Figure(title, "measured", said, rows, svg=_stacked(title, said, pull, push))
 
 
-def dense_or_sparse(dense: Any, sparse: Any) -> str:
+def _stacked(title: str, said: str, pull: Sequence[int], push: Sequence[int]) -> str:
+    svg = Svg(WIDTH, title, said)
+    looks = {"sent in the pull": SERIES[0], "received in the push": SERIES[1]}
+    items = [(name, look.colour, look.hatch, "") for name, look in looks.items()]
+    top = legend(svg, heading(svg, "measured", said), items) + 8
+    most = max(1, *(a + b for a, b in zip(pull, push, strict=True)))
+    for r, parts in enumerate(zip(pull, push, strict=True)):
+        x, y = 66.0, top + 27 * r
+        svg.text(8, y + 15, f"rank {r}", 12, bold=True)
+        for (name, look), nbytes in zip(looks.items(), parts, strict=True):
+            wide = 570.0 * nbytes / most
+            svg.rect(
+                x, y, wide, 21, look.colour, look.hatch, ON_COLOUR, stroke_width=0.7, hover=f"{name}: {nbytes:,} B"
+            )
+            x += wide
+        svg.text(x + 8, y + 15, bytes_text(sum(parts)), 11)
+    return svg.render(top + 27 * len(pull) + 6)
+
+
+def dense_or_sparse(dense: Any, sparse: Any) -> book.Figure:
     """The most that a rank sent: for the gradient of the whole table, and for the rows that the batches touched."""
     whole, some = max(dense.trace.bytes_sent()), max(in_step(sparse))
-    return (
-        f"The all-reduce of the whole gradient sends {bytes_text(whole)} from a rank.\n"
-        f"Pull and push of the touched rows send at most {bytes_text(some)}."
-    )
+    return book.bars(
+        {"the busiest rank": {"all-reduce of the whole gradient": whole, "pull and push of touched rows": some}},
+        title="What a rank sends in one step",
+        sentence=f"The all-reduce of the whole gradient sends {bytes_text(whole)} from a rank. Pull and push of the "
+        f"touched rows send at most {bytes_text(some)}.",
+    )  # fmt: skip
 
 
 def same_table(mine: Any, labkits: Any, table: Tensor) -> str:
@@ -96,11 +136,21 @@ def rare_row(dense: Iterable[float], lazy: Iterable[float]) -> book.Figure:
         sum(line[s - 2] - line[s - 1] for s in range(2, steps + 1) if s not in touched) for line in values.values()
     )
     return book.lines(
-        values, y="the weight", title="A row that only some steps touch",
+        values | {"lazy Adam": _stairs(values["lazy Adam"])}, y="the weight",
+        title="A row that only some steps touch",
         sentence=f"Steps {', '.join(map(str, touched))} touch the row. The other {steps - len(touched)} move the "
         f"weight down by {by_dense:.3f} with dense Adam, and "
         + (f"by {by_lazy:.3f} with lazy Adam." if by_lazy else "lazy Adam leaves it where it is."),
     )  # fmt: skip
+
+
+def _stairs(line: Sequence[float]) -> list[tuple[float, float]]:
+    """The corners of a line that rests between its steps, by step from 1."""
+    corners = [(1.0, line[0])]
+    for step, (old, new) in enumerate(zip(line, line[1:], strict=False), 2):
+        if new != old:
+            corners += [(float(step), old), (float(step), new)]
+    return [*corners, (float(len(line)), line[-1])]
 
 
 def hot_rows(run: Any) -> book.Figure:
@@ -130,8 +180,9 @@ def holding(run: Any, width: int) -> str:
     costs = {hot: max(cost.ring_all_reduce_bytes_by_rank(hot * (width + 1), ITEM, n)) if hot else 0 for hot in HELD}
     port = {hot: max(_through_ports(run, f"range {hot}")) - 2 * costs[hot] for hot in (0, best)}
     told = (
-        f"A hot row costs every rank {2 * (n - 1) * (width + 1) * ITEM / n:.0f} B in each step, whether it is asked "
-        "for or not. They are its gradient, and a number that says whether it was touched.\n\n"
+        f"For a hot row every rank sends {2 * (n - 1) * (width + 1) * ITEM / n:.0f} B in each step and receives as "
+        "many, whether it is asked for or not. They are its gradient, and a number that says whether it was "
+        "touched.\n\n"
         f"By range, pull and push move {bytes_text(port[0])} in and out of the busiest rank. "
     )
     if best == 0:
@@ -139,7 +190,17 @@ def holding(run: Any, width: int) -> str:
     return (
         told
         + f"With {best:,} hot rows they move {bytes_text(port[best])}, and the all-reduce adds "
-        + f"{bytes_text(2 * costs[best])} in and out."
+        + f"{bytes_text(2 * costs[best])} in and out, both at once. "
+        + _wanted(run.results, HELD[HELD.index(best) - 1], best)
+    )
+
+
+def _wanted(asked: Sequence[Tensor], first: int, end: int) -> str:
+    """How many ranks ask for the rows that became hot last; a rank returned the different ids that it asks for."""
+    times = sum(int(((ids >= first) & (ids < end)).sum()) for ids in asked) / (end - first)
+    return (
+        f"A row of those that became hot last, {first + 1:,} to {end:,}, is asked for by {times:.1f} of {len(asked)} "
+        "ranks on average."
     )
 
 
@@ -189,13 +250,16 @@ def moved(run: Any) -> book.Figure:
     buckets, both before and after, and bytes sent."""
     n, sent = len(run.results), [nbytes for *_, nbytes in run.results]
     before, after = (_by_rank(loads, owners, n) for loads, owners in run.results[0][:2])
+    owners = [owners for _, owners in run.results[0][:2]]
+    changed = sum(a != b for a, b in zip(*owners, strict=True))
     ranks = [f"rank {r}" for r in range(n)]
     worst = [max(one) * n / sum(one) for one in (before, after)]
     return book.bars(
         {"before": dict(zip(ranks, before, strict=True)), "after": dict(zip(ranks, after, strict=True))},
         unit="", title="Rows asked for, before and after buckets moved",
         sentence=f"The fullest rank has {worst[0]:.2f} times the mean before, and {worst[1]:.2f} times after. "
-        f"{bytes_text(sum(sent))} of rows moved, each with its optimizer's state.",
+        f"{changed} of {len(owners[0])} buckets moved, which have {bytes_text(sum(sent))} with their optimizer's "
+        "state.",
     )  # fmt: skip
 
 

@@ -106,8 +106,9 @@ def by_workers(run: Any, servers: int, kilobytes: int) -> book.Figure:
     counts = range(2, 33)
     by_server = {n: cost.server_exchange_time(nbytes, n, servers, LATENCY, BETA) for n in counts}
     by_ring = {n: cost.ring_all_reduce_time(nbytes, n, LATENCY, BETA) for n in counts}
-    lines = {f"servers ({servers})": by_server, "ring": by_ring, "run, servers": {here: _served(run, servers)},
-             "run, ring": {here: end - begin}}  # fmt: skip
+    lines = {f"servers ({servers})": by_server, "ring": by_ring,
+             "this run, servers (emulated)": {here: _served(run, servers)},
+             "this run, ring (emulated)": {here: end - begin}}  # fmt: skip
     many = {True: "the ring is faster", False: f"the server{'s are' if servers > 1 else ' is'} faster"}
     ahead = [by_ring[n] < by_server[n] for n in counts]
     change = next((n for n in counts if (by_ring[n] < by_server[n]) != ahead[0]), None)
@@ -152,7 +153,8 @@ def incast(workers: int) -> book.Player:
         if k == 0:
             said = f"{n} workers push at the same moment. The port of the server takes one gradient at a time."
         elif k < n:
-            said = f"After {format_seconds(at - begin, 3)}: {k} of {n} gradients are there, one is in the port"
+            said = f"After {format_seconds(at - begin, 3)}: {k} of {n} gradients {'is' if k == 1 else 'are'} there, "
+            said += "one is in the port"
             said += f", and {waits} wait." if waits > 1 else ", and one waits." if waits else "."
         else:
             said = (

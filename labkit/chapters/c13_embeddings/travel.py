@@ -24,7 +24,7 @@ def piles(run: Any, placement: str, skew: float) -> book.Player:
     served = [one.served for one in told]
     every = [place for one in told for place in one.places]
     mixed = [every[i] for i in torch.randperm(len(every), generator=torch.Generator().manual_seed(0)).tolist()]
-    law = shares_by_law(placement, skew, told[0].draws, n)
+    law, drawn = (shares_by_law(placement, skew, draws, n) for draws in (told[0].draws, None))
     title = "Requests pile up at the owners of the rows"
     frames = []
     final = _counted(mixed, n)
@@ -43,14 +43,14 @@ def piles(run: Any, placement: str, skew: float) -> book.Player:
                 said = (
                     f"All requests have arrived. Rank {busy} got {served[busy]:,} of them, {times:.2f} times the mean."
                 )
-        frames.append((_piled(title, said, _counted(some, n), most, so_far, law, placement, run.trace.badge), said))
+        frames.append((_piled(title, said, _counted(some, n), most, so_far, law, drawn, placement), said))
     rows = [{"rank": r, "requests": served[r], "share": served[r] / max(1, sum(served)),
-             "Zipf's law": law[r]} for r in range(n)]  # fmt: skip
-    return book.play(frames, title=title, badge=run.trace.badge, rows=rows, still=MOMENTS - 1, begin=0)
+             "expected": law[r], "expected of all ids": drawn[r]} for r in range(n)]  # fmt: skip
+    return book.play(frames, title=title, badge="measured", rows=rows, still=MOMENTS - 1, begin=MOMENTS - 1)
 
 
-def shares_by_law(placement: str, skew: float, draws: int, n: int) -> list[float]:
-    """The part of the requests that each rank should get, by `labkit.cost`."""
+def shares_by_law(placement: str, skew: float, draws: int | None, n: int) -> list[float]:
+    """The part of the requests that each rank should get, by `labkit.cost`; without `draws` the part of all ids."""
     if placement in ("range", "modulo"):
         return cost.zipf_shard_loads(ROWS, skew, n, placement, draws)
     return [1 / n] * n if placement == "columns" else [1.0] + [0.0] * (n - 1)
@@ -65,10 +65,10 @@ def _counted(places: Sequence[tuple[int, float]], n: int) -> list[list[int]]:
 
 def _piled(
     title: str, said: str, piled: Sequence[Sequence[int]], most: int, so_far: Sequence[int],
-    law: Sequence[float], placement: str, badge: str,
+    law: Sequence[float], drawn: Sequence[float], placement: str,
 ) -> str:  # fmt: skip
     svg = Svg(WIDTH, title, said)
-    top = max(heading(svg, badge, said), 74.0) + 6
+    top = max(heading(svg, "measured", said), 74.0) + 6
     n = len(piled)
     band = max(30.0, 300.0 / n)
     high, step = band - 16, WIDE / PIECES
@@ -83,8 +83,9 @@ def _piled(
                 svg.rect(LEFT + k * step, y + high + 4 - tall, step - 1, tall, look.colour, look.hatch, ON_COLOUR,
                          stroke_width=0.4, hover=f"{count} requests")  # fmt: skip
         x = LEFT + WIDE + 16
-        svg.text(x, y + band / 2, f"{so_far[r]:,} requests, {so_far[r] / total:.0%}", 11.5)
-        svg.text(x, y + band / 2 + 14, f"by Zipf's law {law[r]:.0%}", 10.5)
+        svg.text(x, y + band / 2 + 6, f"{so_far[r] / total:.0%}", 20, bold=True)
+        svg.text(x + 58, y + band / 2, f"{so_far[r]:,} requests", 11.5)
+        svg.text(x + 58, y + band / 2 + 13, f"expected {law[r]:.0%} ({drawn[r]:.0%} of all ids)", 9.5)
     y = top + n * band + 12
     nth = {2: "second", 3: "third"}.get(n, f"{n}th")
     held = {"range": "neighbouring ids, the popular ones first", "modulo": f"every {nth} id, the popular ones first",

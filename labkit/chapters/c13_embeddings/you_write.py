@@ -221,12 +221,13 @@ SUM_CAUSES = {
 def equal_ids_are_added(student: Reader) -> str:
     g = torch.Generator().manual_seed(student.seed)
     cases = [
-        (torch.tensor([7, 2, 7, 5, 7]), torch.randn(5, DIM, generator=g, dtype=torch.float64)),
-        (torch.tensor([4, 1, 3]), torch.randn(3, DIM, generator=g, dtype=torch.float64)),
-        (torch.randint(0, 6, (40,), generator=g), torch.randn(40, 2, generator=g, dtype=torch.float64)),
+        (torch.tensor([7, 2, 7, 5, 7]), torch.randn(5, DIM, generator=g)),
+        (torch.tensor([4, 1, 3]), torch.randn(3, DIM, generator=g)),
+        (torch.randint(0, 6, (40,), generator=g), torch.randn(40, 2, generator=g)),
     ]
-    nothing = [(torch.empty(0, dtype=torch.int64), torch.empty(0, DIM, dtype=torch.float64))]
-    for some in (cases, nothing):  # the empty batch comes last, when the usual ones are right
+    nothing = [(torch.empty(0, dtype=torch.int64), torch.empty(0, DIM))]
+    doubles = [(ids, gradients.double()) for ids, gradients in cases]
+    for some in (cases, nothing, doubles):  # what is seldom comes last, when the usual batches are right
         _one_lot(student, some)
     return "Gradients of equal ids are added, however often an id stands there, and every id comes once."
 
@@ -260,7 +261,11 @@ def _sums_are_right(student: Reader, got_ids: Tensor, got: Tensor, ids: Tensor, 
                    "you returned {got}.", ids=told[:8], want=unique.tolist()[:8], got=got_ids.tolist()[:8])  # fmt: skip
     student.expect(got.shape == total.shape, "For {b} ids, {u} of them different, the sums should have shape {want}, "
                    "have {got}.", b=len(ids), u=len(unique), want=tuple(total.shape), got=tuple(got.shape))  # fmt: skip
-    if not len(ids) or bool((got - total).abs().max() < NEAR):
+    near = 1e-5  # of sums in float32
+    if not len(ids) or bool((got - total).abs().max() < near):
+        student.expect(got.dtype == total.dtype, "The sums are right, but of {got} where the gradients are of {want}: "
+                       "make the total with `gradients.new_zeros(...)`.", got=str(got.dtype),
+                       want=str(total.dtype))  # fmt: skip
         return
     first, last, seen = torch.zeros_like(total), torch.zeros_like(total), set()
     for place, g in zip(inverse.tolist(), gradients, strict=True):
@@ -276,7 +281,7 @@ def _sums_are_right(student: Reader, got_ids: Tensor, got: Tensor, ids: Tensor, 
          "is the sum of what comes back from each use."),
         (torch.zeros_like(total), "nothing was added up: does your tensor change?"),
     )  # fmt: skip
-    why = next((said for wrong, said in slips if bool((got - wrong).abs().max() < NEAR)), "the sum is another one.")
+    why = next((said for wrong, said in slips if bool((got - wrong).abs().max() < near)), "the sum is another one.")
     bad = int((got - total).abs().sum(1).argmax())
     student.expect(False, "Id {i} stands there {times} times, and " + why, i=int(unique[bad]), times=int(times[bad]))
 
@@ -460,6 +465,10 @@ def _masks_are_right(student: Reader, run: Evidence, n: int, numbers: Sequence[T
     for c, (x, secrets, _) in enumerate(inputs):
         student.expect(not torch.equal(sent[c], x), "{about} client {c} sends its numbers as they are: the server can "
                        "read them.", about=about, c=c)  # fmt: skip
+        one = x + sum((1 if c < p else -1) * stream(secret, 1) for p, secret in secrets.items())
+        student.expect(not torch.equal(sent[c], one), "{about} the sum is exact, but each mask is one number, the same "
+                       "for all of `numbers`. Every number needs its own: `stream(secret, len(numbers))`.",
+                       about=about)  # fmt: skip
         full = x.clone()
         for p, secret in secrets.items():
             full += (1 if c < p else -1) * stream(secret, len(x))

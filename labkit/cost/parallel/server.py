@@ -32,20 +32,23 @@ def server_step_bytes(nbytes: int, workers: int) -> int:
 def server_exchange_time(nbytes: float, workers: int, servers: int, alpha: float, beta: float) -> float:
     """Seconds from the first push to the last pulled weight, if all workers push at once and then pull at once.
 
-    2 alpha + (2 N + S - 1) n / S beta: in either phase the port of a server takes the shares of N workers one after
-    the other, and as all workers send to the first server first, the last one begins S - 1 shares later. Heads are left
-    out.
+    2 alpha + (2 N + S - 1) n / S beta, if S is at most N: in either phase the port of a server takes the shares of N
+    workers one after the other, and as all workers send to the first server first, the last one begins S - 1 shares
+    later. With fewer workers than servers a worker's own port is the narrow one, which changes N and S in the sum:
+    2 alpha + (N + 2 S - 1) n / S beta. Heads are left out.
     """
     whole(workers=workers, servers=servers)
     not_negative(nbytes=nbytes, alpha=alpha, beta=beta)
-    return 2 * alpha + (2 * workers + servers - 1) * nbytes / servers * beta
+    shares = workers + servers - 1 + max(workers, servers)
+    return 2 * alpha + shares * nbytes / servers * beta
 
 
 def server_crossover(nbytes: float, servers: int, alpha: float, beta: float) -> int | None:
     """The number of workers from which on a ring all-reduce is faster than the servers; None if there is none.
 
-    With t = n beta the ring wins where N (t / S - alpha) + 2 alpha - t (S + 1) / 2S + t / N > 0, so for all large N if
-    a server's share t / S takes longer than a latency, and else for no large N. A tie counts for the servers.
+    With t = n beta, and N not below S, the ring wins where N (t / S - alpha) + 2 alpha - t (S + 1) / 2S + t / N > 0. So
+    it wins for all large N if a server's share t / S takes longer than a latency, and else for no large N. A tie counts
+    for the servers.
     """
     whole(servers=servers)
     not_negative(nbytes=nbytes, alpha=alpha, beta=beta)
