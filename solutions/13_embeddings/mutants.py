@@ -8,8 +8,8 @@ import time
 import torch
 
 from labkit import collectives
-from labkit.chapters.c13_embeddings.tables import to_owners
 from labkit.chapters.c13_embeddings.runs import noise, under_masks, worker
+from labkit.chapters.c13_embeddings.tables import to_owners
 from labkit.chapters.c13_embeddings.you_write import sum_equal
 from labkit.grading.checks.zoo import mutant, slip, variant
 

@@ -205,7 +205,8 @@ WRONG = {
         ),
         GIVEN + HOOK + BACK + HANG + WAIT: "do you hang it up before you call loss.backward()?",
         GIVEN + BACK + "            for bucket in buckets: end(begin(bucket, group))": "at the end of its backward",
-        GIVEN + HOOK + HANG + BACK: "call `end` for each work in `under_way`, after",
+        GIVEN + HOOK.replace("begin(buckets[n]", "begin(buckets") + HANG + BACK + WAIT: "`begin` takes one bucket",
+        GIVEN + HOOK + HANG + BACK: "call `end` for each work in `under_way`, and do so after",
         GIVEN
         + HOOK.replace("under_way.append(begin(buckets[n], group))", WAITED)
         + HANG
@@ -240,6 +241,13 @@ WRONG = {
         ): "they left too late",
     },
     "accumulate": {
+        """
+        def accumulate(model, pieces, loss_of):
+            for piece in pieces[:-1]:
+                with model.no_sync():
+                    (loss_of(piece) / len(pieces)).backward()
+            loss_of(pieces[-1]).backward()
+        """: "the loss of the last one was not divided",
         """
         def accumulate(model, pieces, loss_of):
             for x, _ in pieces:

@@ -254,6 +254,8 @@ def behind_backward(student: Reader) -> str:
             early = any(word in f"{error}" for word in ("split_with_sizes", "'NoneType' object has no attribute"))
             said = "A bucket left before all its gradients were there: count down in `missing`, and send at 0."
             student.expect(not early, said)
+            said = "`begin` takes one bucket, `buckets[place[p]]`, and not the list of all."
+            student.expect("'list' object has no attribute 'grad'" not in f"{error}", said)
             said = "Your hook was called with a gradient, and `place` knows parameters: hang it up with "
             said += "`p.register_post_accumulate_grad_hook`, which passes the parameter."
             student.expect("KeyError: tensor" not in f"{error}", said)
@@ -287,7 +289,7 @@ def behind_backward(student: Reader) -> str:
             student.expect(not over, said, b=over[0] if over else 0, **values)
         slips: Slips = {
             "All buckets left in time, but the gradients are as they were: call `end` for each work in `under_way`, "
-            "after loss.backward(). Before that, none of them has left.": own,
+            "and do so after loss.backward(), since before it none has left.": own,
         }
         student.expect_results(run, [right] * n, slips, within=1e-9)
     left = max(student.through("overlapped", 2, [(x + 1, y) for x, y in batches[:2]], hooks_left).results)
@@ -366,7 +368,7 @@ def in_one_order(student: Reader) -> str:
                 own, late
             ),
             "All buckets left in time, but the gradients are as they were: call `end` for each work in `under_way`, "
-            "after loss.backward(). Before that, none of them has left.": own,
+            "and do so after loss.backward(), since before it none has left.": own,
         }
         student.expect_results(run, [right] * n, slips, within=1e-9)
     return (
@@ -477,6 +479,9 @@ def sent_once(student: Reader) -> str:
             f"The gradients are {n} times too small: the wrapper has divided by the {n} ranks already, so divide by "
             "the number of pieces alone.": [[g / n for g in right]] * n,
         }  # fmt: skip
+        slips["The pieces do not count alike: the loss of the last one was not divided by the number of pieces."] = [
+            [g + (1 - 1 / PASSES) * last for g, last in zip(right, averages[1], strict=True)]
+        ] * n
         slips["Only the loss of the last piece was divided by the number of pieces: divide each of them."] = [
             [PASSES * g - (1 - 1 / PASSES) * last for g, last in zip(right, averages[1], strict=True)]
         ] * n
