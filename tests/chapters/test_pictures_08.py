@@ -230,6 +230,9 @@ def test_a_rate_over_staleness_that_does_not_help_has_a_reason():
     assert "80% of the gradients are at most one update old" in said.remedies(rated, seen).text
     old = task.Served("ASP", [task.Update(1, k, k, 3, k) for k in range(5)], [], [], 2, None, 1.0)
     slow = said.remedies(rated | {"over tau": [1.4, 1.5]}, old).text
+    assert "all both help, and" in slow
+    mixed = said.remedies(rated | {"as it is": [1.0, 3.0], "over tau": [1.0, 1.1]}, old).text
+    assert "A smaller rate helps on average, but three seeds" in mixed
     assert "leaves 33% of the rate here, where the root rule leaves 50%" in slow
 
 

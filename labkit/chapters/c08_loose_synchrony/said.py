@@ -91,18 +91,19 @@ def remedies(rated: Mapping[str, Sequence[float]], seen: Served) -> Conclusion:
     seen: a run from which the size of the small rate was taken.
     """
     plain, root, inverse, alike = (sum(some) / len(some) for some in rated.values())
-    _, *rules, same = rated.values()
+    large, *rules, same = rated.values()
     rule, taus = min(rules, key=sum), seen.taus()
+    helping = [*rules[0], *same, *(rules[1] if inverse <= 1.2 * root else [])]
     return book.conclude(
         {"min(root, inverse, alike) > 0.9 * plain": "Here none of the remedies brings much, because the gradients are "
          "not old enough.",
-         "worst < best_alike": "A smaller rate helps, and it matters which gradients get it: {name} does better than "
-         "the same small rate for all.",
-         "worst_alike < best": "A smaller rate helps, and it does not matter which gradient gets it: the same small "
-         "rate for all does even better than the rules.",
-         "inverse > 1.2 * root": "The root rule and one small rate for all both help, and three seeds cannot tell "
-         "which of them is better.",
-         "True": "A smaller rate helps, but three seeds cannot tell whether it matters which gradient gets it."},
+         "worst < best_alike": "A smaller rate helps{mean}, and it matters which gradients get it: {name} does better "
+         "than the same small rate for all.",
+         "worst_alike < best": "A smaller rate helps{mean}, and it does not matter which gradient gets it: the same "
+         "small rate for all does even better than the rules.",
+         "inverse > 1.2 * root": "The root rule and one small rate for all both help{mean}, and three seeds cannot "
+         "tell which of them is better.",
+         "True": "A smaller rate helps{mean}, but three seeds cannot tell whether it matters which gradient gets it."},
         {"inverse > 0.95 * plain and fresh > 0.5": "The rate over $\\tau$ does not help here: {fresh:.0%} of the "
          "gradients are at most one update old, and for those it divides by one.",
          "inverse > 1.2 * root and left < left_root": "The rate over $\\tau$ helps less. On average it leaves "
@@ -112,7 +113,8 @@ def remedies(rated: Mapping[str, Sequence[float]], seen: Served) -> Conclusion:
         "But how small should one rate for all be? We took it from the root rule, which finds it by itself from the "
         "ages that it sees.",
         plain=plain, root=root, inverse=inverse, alike=alike, best=min(rule), worst=max(rule),
-        best_alike=min(same), worst_alike=max(same), name=["the root rule", "the rate over $\\tau$"][rules.index(rule)],
+        best_alike=min(same), worst_alike=max(same), mean="" if min(large) > max(helping) else " on average",
+        name=["the root rule", "the rate over $\\tau$"][rules.index(rule)],
         fresh=sum(tau <= 1 for tau in taus) / len(taus), left=sum(map(by_inverse, taus)) / len(taus),
         left_root=sum(map(by_root, taus)) / len(taus),
     )  # fmt: skip
