@@ -87,6 +87,7 @@ WRONG = {
         "def mix_once(x, row, group):\n    pass": "returned NoneType",
         "def mix_once(x, row, group):\n    return x": "it still holds its own numbers",
         "def mix_once(x, row, group):\n    return all_reduce(x.clone(), group, 'avg')": "A ready-made all_reduce",
+        "def mix_once(x, row, group):\n    return row[group.rank] * x": "nothing has come from your neighbours",
         mixed(begin="torch.zeros_like(x)"): "its own part is missing",
         mixed(begin="x"): "its own numbers count whole",
         mixed(begin="x", add="mixed + came"): "added without their weights",

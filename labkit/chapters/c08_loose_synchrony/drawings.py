@@ -191,7 +191,8 @@ def four_graphs(size: int) -> book.Figure:
     return book.Figure(title, "simulated", said, list[Row](rows), svg=svg.render(top + 2 * far + 104))
 
 
-def _network(svg: Svg, w: Tensor, cx: float, cy: float, far: float, radius: float) -> None:
+def _network(svg: Svg, w: Tensor, cx: float, cy: float, far: float, radius: float, full: Sequence[float] = ()) -> None:
+    """full: how strong the colour of each node is, 0 to 1."""
     n = len(w)
     at = [(cx + far * math.sin(2 * math.pi * r / n), cy - far * math.cos(2 * math.pi * r / n)) for r in range(n)]
     for i in range(n):
@@ -208,7 +209,8 @@ def _network(svg: Svg, w: Tensor, cx: float, cy: float, far: float, radius: floa
             if not both and mine:
                 svg.arrow_head(x2 - ux * radius, y2 - uy * radius, ux, uy, 7)
     for r, (x, y) in enumerate(at):
-        svg.add("circle", cx=x, cy=y, r=radius, fill=BLUE, stroke=ON_COLOUR, stroke_width=0.8)
+        svg.add("circle", cx=x, cy=y, r=radius, fill="#ffffff", stroke=ON_COLOUR, stroke_width=0.8)
+        svg.add("circle", cx=x, cy=y, r=radius, fill=BLUE, fill_opacity=full[r] if full else None, stroke="none")
         svg.text(x, y + 4, str(r), 11, "middle", on_colour=True)
 
 
@@ -224,7 +226,7 @@ def rounds(run: Any, name: str) -> book.Player:
         said = f"After {k} rounds the consensus distance is {apart[k]:.3g}; the mean is {sum(row) / n:.3g}."
         svg = Svg(WIDTH, title, said)
         top = heading(svg, "measured", said) + 10
-        _network(svg, w, 130, top + 92, 78, 13)
+        _network(svg, w, 130, top + 92, 78, 13, [round((x - low) / (high - low or 1), 3) for x in row])
         x0, step = 270.0, min(56.0, 470 / n)
         base, tall = top + 170, 140.0
         for r, x in enumerate(row):
@@ -312,6 +314,7 @@ def power_step(run: Any) -> book.Player:
     q, p, new = (run.results[0][name] for name in ("before", "p", "q"))
     (n, m), r, whole = ms[0].shape, q.shape[1], torch.stack(ms).mean(0)
     missed = float((whole - p @ new.T).norm() / whole.norm())
+    least = float(torch.linalg.svdvals(whole)[r:].norm() / whole.norm())  # by no two thin matrices is it less
     ps, qs = [x @ q for x in ms], [x.T @ p for x in ms]
     steps: list[tuple[str, list[list[Any]]]] = [
         (f"Each rank has its own M, and all have the same Q of the step before. So each computes its P = M Q, with "
@@ -322,8 +325,8 @@ def power_step(run: Any) -> book.Player:
          [[*_joined([(x, f"rank {k}", 3) for k, x in enumerate(ps)]), "→", (p, "P", 3)]]),
         (f"Now each rank computes its Q = M^T P, and an all-reduce averages these {m} × {r} numbers as well.",
          [[*_joined([(x, f"rank {k}", 3) for k, x in enumerate(qs)]), "→", (new, "Q", 3)]]),
-        (f"Every rank multiplies P Q^T, and misses {missed:.0%} of the norm of the averaged M. In place of {n * m} "
-         f"numbers {r * (n + m)} were averaged.",
+        (f"In place of {n * m} numbers {r * (n + m)} were averaged. Every rank multiplies P Q^T, and misses "
+         f"{missed:.0%} of the norm of the averaged M. The best {r} columns that there are would miss {least:.0%}.",
          [[(whole, "M, averaged", 1), "≈", (p @ new.T, "P Q^T", 1)]]),
     ]  # fmt: skip
     for k, (said, lines) in enumerate(steps, 1):

@@ -14,7 +14,7 @@ from labkit.book.workbenches.bench import View, Workbench
 from labkit.chapters.c08_loose_synchrony import drawings, methods, pictures, said, task
 
 Run = Callable[..., Any]
-LINKS = {"fast": Link(1e9, 1e-5), "narrow: 4 MB/s": Link(4e6, 1e-4), "far: 20 ms": Link(1e8, 2e-2)}
+LINKS = {"fast": Link(1e9, 1e-5), "narrow: 4 MB/s": Link(4e6, 1e-4), "far: 20 ms": Link(1e8, methods.FAR)}
 NARROW = Network(intra=Link(1e6, 2e-4))  # of the contest
 
 
@@ -31,7 +31,7 @@ def loose(race: Run) -> Workbench:
 def bound(held_up: Run) -> Workbench:
     """How far ahead the reader's rule lets a worker be, in which cluster."""
     controls = {
-        "s": choice("bound s", ["0", "1", "4", "no bound"], "1"),
+        "s": choice("bound s", ["0", "1", "3", "no bound"], "1"),
         "late": choice("who is late", task.LATE, task.LATE[1]),
         "times": choice("times slower", [2, 4, 8], 4),
     }  # fmt: skip
@@ -96,9 +96,9 @@ def pace(runs: Any, answered: Run, s: int) -> Conclusion:
     return said.pace(runs, answered, s)
 
 
-def remedies(rated: Any) -> Conclusion:
+def remedies(rated: Any, seen: Any) -> Conclusion:
     display(pictures.spread(rated, "ASP with one slow worker", "loss in the end"))
-    return said.remedies(rated)
+    return said.remedies(rated, seen)
 
 
 def outer(gain: Any, outer_step: Run) -> Conclusion:
@@ -110,6 +110,16 @@ def outer(gain: Any, outer_step: Run) -> Conclusion:
 def walks(signs: Any, helped: Any) -> Conclusion:
     display(drawings.paths({"signs alone": signs, "signs with error feedback": helped}))
     return said.two_walks(signs, helped)
+
+
+def trade_off(contest: methods.Contest) -> Conclusion:
+    display(pictures.trade_off(contest))
+    return said.vote(contest)
+
+
+def pairs(took: Any) -> Conclusion:
+    display(pictures.steps_of_ranks(took))
+    return said.pairs(took)
 
 
 def links(race: methods.Race) -> Conclusion:

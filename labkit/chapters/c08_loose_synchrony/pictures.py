@@ -66,6 +66,7 @@ def ages(runs: Runs) -> book.Figure:
         f"{name}: most often {c.most_common(1)[0][0]}, at most {max(c)}" for name, c in counts.items() if c
     )
     said = f"Staleness of each gradient. {told[:1].upper()}{told[1:]}."
+    oldest = max((max(c) for c in counts.values() if c), default=0)
     svg, left = Svg(WIDTH, title, said), 126.0
     y, wide = heading(svg, "emulated", said) + 10, (WIDTH - left - 90) / (most + 1)
     for (name, count), look in zip(counts.items(), SERIES, strict=False):
@@ -84,7 +85,9 @@ def ages(runs: Runs) -> book.Figure:
             svg.marker(at, y + 7, "triangle-up", look.colour, 5)
             svg.text(left + wide * (most + 1) + 8, y - 8, f"mean {mean:.2f}", 11.5)
     for tau in range(most + 1):
-        svg.text(left + (tau + 0.5) * wide, y + 25, f"{tau}" if tau < most else "12 or more", 11, "middle")
+        svg.text(
+            left + (tau + 0.5) * wide, y + 25, f"{tau} or more" if tau == most < oldest else f"{tau}", 11, "middle"
+        )
     svg.text(8, y + 43, "A triangle stands at the mean.", 11)
     rows: list[Row] = [
         {"staleness": tau} | {name: count[tau] for name, count in counts.items()}
@@ -190,8 +193,9 @@ def limits(old: int = 3, most: int = 12) -> book.Figure:
     said = (
         f"Old gradients need a smaller rate. The BSP runs above were at the left edge, with fresh gradients, and the "
         f"ASP runs mostly at the upright line. From one to the other the limit falls to {a[float(old)]:.0%} without "
-        f"momentum. With a momentum of 0.9 it falls from {b[0.0]:.0f} to {b[float(old)]:.2f}. (Each rate is divided by "
-        "1 - momentum.)"
+        f"momentum. ASP's rate was {1 / (old + 1):.0%} of that of BSP, so the two fall about alike. With a momentum of "
+        f"0.9 the rate falls as before, but the limit falls from {b[0.0]:.0f} to {b[float(old)]:.2f}. (As in the runs, "
+        "a rate means how far a lasting gradient moves the weights.)"
     )
     drawn = book.lines(lines | here, x="tau, the same for all gradients", y="largest stable rate, fresh SGD = 1",
                        title="How large may the rate be?", badge="simulated", sentence=said, log="y")  # fmt: skip
@@ -245,7 +249,7 @@ def agreement(measured: Sequence[float], rate: float, name: str, neighbours: int
     said += (
         " The mixing rate is 0: after one round all ranks agree, up to rounding."
         if rate < 1e-6
-        else f" By the mixing rate, {rate:.2f} a round, at most {rate**last:.1%} may be left after {last} rounds."
+        else f" By the mixing rate, {rate:.2f} a round, {_at_most(rate**last)} may be left after {last} rounds."
     )
     bound = _down_to([rate**k for k in range(last + 1)])
     lines = {"measured": _down_to(part)} | ({f"mixing rate: {rate:.2f} a round": bound} if rate > 1e-6 else {})
@@ -254,6 +258,10 @@ def agreement(measured: Sequence[float], rate: float, name: str, neighbours: int
                         sentence=said, log="y", within=(FLOOR, 1.5))  # fmt: skip
     rows: list[Row] = [{"round": k, "measured": v, "mixing rate": rate**k} for k, v in enumerate(part)]
     return replace(figure, rows=rows)
+
+
+def _at_most(part: float) -> str:
+    return "less than 0.1%" if part < 5e-4 else f"at most {part:.1%}"
 
 
 TENTH, FLOOR = 0.1, 0.01
@@ -267,7 +275,10 @@ def _down_to(part: Sequence[float]) -> list[tuple[float, float]]:
 
 def steps_of_ranks(took: Mapping[str, Sequence[float]]) -> book.Figure:
     """How long a step takes on each rank, in step with neighbours and in pairs."""
-    said = "; ".join(f"{way}: {1e3 * min(x):.1f} to {1e3 * max(x):.1f} ms" for way, x in took.items())
+    said = "; ".join(
+        f"{way}: " + (f"{1e3 * min(x):.1f} to " if max(x) > 1.001 * min(x) else "") + f"{1e3 * max(x):.1f} ms"
+        for way, x in took.items()
+    )
     return book.bars({way: {f"rank {r}": t for r, t in enumerate(x)} for way, x in took.items()}, unit="seconds",
                      title="Time of a step on each rank", badge="emulated",
                      sentence=f"The last rank is four times as slow. A step takes, {said}.")  # fmt: skip
@@ -352,14 +363,19 @@ def trade_off(contest: Contest) -> book.Figure:
     svg.text(left + wide / 2, top + tall + 32, "bytes that a rank sends in a step (logarithmic)", 11.5, "middle")
     svg.text(left - 50, top - 4, "loss", 11.5)
     marks: list[tuple[str, float, float]] = []
+    upright: list[float] = []  # where the lines stand
     taken: list[Box] = []  # by marks, lines and names
     for look, (name, (b, some)) in zip(SERIES, points.items(), strict=False):
         (x, y), (_, y1), (_, y2) = place(b, _mean(some)), place(b, min(some)), place(b, max(some))
-        while any(abs(x - other) < 6 for _, other, _ in marks):
-            x += 3  # two lines at one place would be one
-        svg.line(x, y1, x, y2, width=2.5, colour=look.colour)
+        beside = x
+        while any(abs(beside - other) < 6 for other in upright):
+            beside += 3  # two lines at one place would be one; the mark stays at its value
+        upright.append(beside)
+        svg.line(beside, y1, beside, y2, width=2.5, colour=look.colour)
+        if beside > x:
+            svg.line(x, y, beside, y, width=1.2, colour=look.colour)
         svg.marker(x, y, look.marker, look.colour, 6)
-        taken += [(x - 7, y - 7, x + 7, y + 7), (x - 3, y2, x + 3, y1)]
+        taken += [(x - 7, y - 7, x + 7, y + 7), (beside - 3, y2, beside + 3, y1)]
         marks.append((name, x, y))
     for look, (name, x, y) in zip(SERIES, marks, strict=False):
         long = 1.08 * text_width(name, 12)

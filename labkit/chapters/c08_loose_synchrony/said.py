@@ -8,8 +8,9 @@ from typing import Any
 from labkit import book
 from labkit.book.reading.conclusions import Conclusion
 from labkit.chapters.c08_loose_synchrony import drawings
-from labkit.chapters.c08_loose_synchrony.methods import Race
+from labkit.chapters.c08_loose_synchrony.methods import FAR, RATE, STEP, VOTED, Contest, Race
 from labkit.chapters.c08_loose_synchrony.task import LATE, Served
+from labkit.optim.synchrony import by_inverse, by_root
 
 Points = Sequence[Sequence[float]]
 SMALL = ("signs with feedback", "majority vote", "top-k 1%", "PowerSGD rank 2", "local SGD with H = 4")  # messages
@@ -28,9 +29,9 @@ def ages(runs: Mapping[str, Served]) -> Conclusion:
         "every other worker brings one update.",
         {"high - low < 0.1 * even + 0.1": "If somebody is late, the *mean* hardly changes.",
          "True": "If somebody is late, the *mean* stays between {low:.1f} and {high:.1f}."},
-        "The reason is a balance. Each update makes the $N - 1$ gradients that are under way on the other workers "
-        "older by one, and it hands in one gradient with all of its age. So in the long run a gradient is handed in "
-        "at an age of $N - 1$ on average.",
+        "The reason is a balance. At each update $N - 1$ other workers are computing, and each of their gradients "
+        "becomes one update older. So the ages grow by $N - 1$ in all, and in the long run the gradient that comes in "
+        "must take as much away.",
         {"worst > 2 * even + 1": "But the gradients of a slow worker are far older than the mean: up to {worst} "
          "updates.",
          "True": "The oldest gradient has a staleness of {worst}."},
@@ -74,36 +75,48 @@ def pace(runs: Mapping[str, Mapping[str, Served]], answered: Callable[..., Any],
         "ASP gets {free:.2f} times as many there, but its gradients are old, and section 3 asks what that costs. So "
         "replace a machine that is always slow (chapter 17 finds it).\n\n"
         "The largest lead under {whose} rule was {lead}. A bound on the lead is also a bound on staleness: while you "
-        "compute one gradient, each of the other $N - 1$ workers can finish at most $2s + 1$. It finishes $2s$ to get "
-        "from $s$ steps behind you to $s$ steps ahead, and there it may begin one more. So "
+        "compute one gradient, each of the other $N - 1$ workers can finish at most $2s + 1$. With $2s$ of "
+        "them it gets from $s$ steps behind you to $s$ steps ahead, and from there it may begin one more. So "
         "$\\tau \\le (N-1)(2s+1)$, which is {most} here.",
-        {"oldest <= most": "The oldest gradient of these runs had a staleness of {oldest}."},
+        {"oldest <= most": "The oldest gradient of the SSP runs had a staleness of {oldest}."},
         some=some, same=same, free=speed[LATE[2]]["ASP"] / speed[LATE[2]]["BSP"], whose=book.whose(answered), s=s,
         lead=max(served.lead() for served in bounded), most=(bounded[0].workers - 1) * (2 * s + 1),
         oldest=max(max(served.taus()) for served in bounded),
     )  # fmt: skip
 
 
-def remedies(rated: Mapping[str, Sequence[float]]) -> Conclusion:
-    """Whether a rate that falls with staleness helps, and whether it helps more than one that is as small for all."""
+def remedies(rated: Mapping[str, Sequence[float]], seen: Served) -> Conclusion:
+    """Whether a rate that falls with staleness helps, and whether it helps more than one that is as small for all.
+
+    seen: a run from which the size of the small rate was taken.
+    """
     plain, root, inverse, alike = (sum(some) / len(some) for some in rated.values())
-    _, *rules, same = rated.values()
-    rule = min(rules, key=sum)
+    large, *rules, same = rated.values()
+    rule, taus = min(rules, key=sum), seen.taus()
+    helping = [*rules[0], *same, *(rules[1] if inverse <= 1.2 * root else [])]
     return book.conclude(
         {"min(root, inverse, alike) > 0.9 * plain": "Here none of the remedies brings much, because the gradients are "
          "not old enough.",
-         "worst < best_alike": "A smaller rate helps, and it matters which gradients get it: a rule that looks at each "
-         "gradient does better than the same small rate for all.",
-         "worst_alike < best": "A smaller rate helps, and it does not matter which gradient gets it: the same small "
-         "rate for all does even better than the rules.",
-         "True": "A smaller rate helps. Whether it matters which gradient gets it, three seeds cannot tell."},
-        {"inverse > 0.95 * plain": "The rate over the staleness itself does not help here.",
-         "inverse > 1.2 * root": "The rate over the staleness itself helps less here than the root rule.",
+         "worst < best_alike": "A smaller rate helps{mean}, and it matters which gradients get it: {name} does better "
+         "than the same small rate for all.",
+         "worst_alike < best": "A smaller rate helps{mean}, and it does not matter which gradient gets it: the same "
+         "small rate for all does even better than the rules.",
+         "inverse > 1.2 * root": "The root rule and one small rate for all both help{mean}, and three seeds cannot "
+         "tell which of them is better.",
+         "True": "A smaller rate helps{mean}, but three seeds cannot tell whether it matters which gradient gets it."},
+        {"inverse > 0.95 * plain and fresh > 0.5": "The rate over $\\tau$ does not help here: {fresh:.0%} of the "
+         "gradients are at most one update old, and for those it divides by one.",
+         "inverse > 1.2 * root and left < left_root": "The rate over $\\tau$ helps less. On average it leaves "
+         "{left:.0%} of the rate here, where the root rule leaves {left_root:.0%}.",
+         "inverse > 1.2 * root": "The rate over $\\tau$ helps less than the root rule here.",
          "True": ""},
         "But how small should one rate for all be? We took it from the root rule, which finds it by itself from the "
         "ages that it sees.",
         plain=plain, root=root, inverse=inverse, alike=alike, best=min(rule), worst=max(rule),
-        best_alike=min(same), worst_alike=max(same),
+        best_alike=min(same), worst_alike=max(same), mean="" if min(large) > max(helping) else " on average",
+        name=["the root rule", "the rate over $\\tau$"][rules.index(rule)],
+        fresh=sum(tau <= 1 for tau in taus) / len(taus), left=sum(map(by_inverse, taus)) / len(taus),
+        left_root=sum(map(by_root, taus)) / len(taus),
     )  # fmt: skip
 
 
@@ -165,6 +178,34 @@ def sent_by_ranks(lines: Mapping[str, Mapping[int, int]]) -> Conclusion:
     )  # fmt: skip
 
 
+def vote(contest: Contest) -> Conclusion:
+    """Whether a vote, which keeps nothing, ends at a higher loss than whole gradients do."""
+    voted, whole = ([one.last() for one in contest[name]] for name in ("majority vote", "whole gradients"))
+    return book.conclude(
+        {"min(voted) > max(whole)": "The vote keeps nothing of what it drops, and here it ends at a higher loss than "
+         "whole gradients with every seed.",
+         "max(voted) < min(whole)": "The vote keeps nothing of what it drops, and yet here it ends at a lower loss "
+         "than whole gradients with every seed.",
+         "True": "The vote keeps nothing of what it drops. Yet beside whole gradients three seeds show no price for "
+         "that here, because the ranges overlap."},
+        "But this compares rates as well: the vote has a rate of its own, {rate:g}, and all others have {shared:g}.",
+        voted=voted, whole=whole, rate=VOTED, shared=RATE,
+    )  # fmt: skip
+
+
+def pairs(took: Mapping[str, Sequence[float]]) -> Conclusion:
+    """Whose pace the ranks have, in step and in pairs, of which the last is slow."""
+    together, alone = took.values()
+    return book.conclude(
+        {"min(together) > 0.95 * max(together)": "In step the slow rank sets the pace of all, after the first step, "
+         "which is left out here.",
+         "True": "In step the slow rank holds up the others."},
+        {"max(quick) < 0.5 * slow": "In pairs it holds up only itself."},
+        "What the meetings cost in loss is not measured here.",
+        together=together, quick=alone[:-1], slow=alone[-1],
+    )  # fmt: skip
+
+
 def links(race: Race) -> Conclusion:
     """Which method wins over which link, by how much and why, and who did not come to the target."""
     whole, reached, narrow = race.whole, race.reached, race.times["narrow link"]
@@ -183,8 +224,12 @@ def links(race: Race) -> Conclusion:
         {"far != best and too < 0.95": "The winner of the narrow link, {best}, is slower than whole gradients here.",
          "far != best and too <= 1.05": "The winner of the narrow link, {best}, is as fast as whole gradients here.",
          "far != best": "The winner of the narrow link, {best}, is {too:.1f} times as fast here.", "True": ""},
-        {"best == 'majority vote' and too < 1": "Its votes and their outcomes go from every rank to every other one, "
-         "and so a step takes {vote:.0f} ms in place of {whole_ms:.0f} ms.", "True": ""},
+        {"best == 'majority vote' and too < 1 and vote > 1.2 * at_once": "It sends its votes to one rank after the "
+         "other, and the outcomes too, so a step takes {vote:.0f} ms in place of {whole_ms:.0f} ms. That is how this "
+         "exchange is written, and not the vote: with all sends begun at the same time, as in gossip, two "
+         "latencies and the computing would be {at_once:.0f} ms.",
+         "best == 'majority vote' and too < 1": "A vote needs two messages one after the other, the votes and the "
+         "outcome, so a step takes {vote:.0f} ms in place of {whole_ms:.0f} ms.", "True": ""},
         {"c < 1.005": "\n\n**No link.** If messages cost nothing, no method would be faster than whole gradients.",
          "True": "\n\n**No link.** If messages cost nothing, the best method would be {c:.2f} times as fast."},
         {"c < 1.005": "So you keep them, which need no tuning.",
@@ -196,6 +241,7 @@ def links(race: Race) -> Conclusion:
         best=best, far=far, quick=quick, gain=race.gain("narrow link", best), b=race.gain("far link", far),
         c=race.gain("no link", quick), too=race.gain("far link", best), one=race.seconds(best),
         base=race.seconds(whole),
+        at_once=1e3 * (2 * FAR + STEP),
         vote=1e3 * race.far.get("majority vote", 0.0), whole_ms=1e3 * race.far.get(whole, 0.0),
         first=min(narrow[whole]),
         rounds=far in ("local SGD with H = 4", "gossip on a ring"), few=[name for name in SMALL if name in narrow],

@@ -205,6 +205,7 @@ def _mixes(student: Reader, w: Tensor, xs: Sequence[Tensor], name: str) -> None:
             chained = chained + row[j] * (xs[j] - chained)
         slips = (
             (xs[rank], "it still holds its own numbers. Add what came, each times its weight, and return that."),
+            (row[rank] * xs[rank], "nothing has come from your neighbours: send them `x`, and receive theirs."),
             (others, "its own part is missing: begin with row[group.rank] * x."),
             (xs[rank] + others, "its own numbers count whole. They have a weight too: row[group.rank] * x."),
             (everyone.sum(0), "the numbers were added without their weights."),
