@@ -175,7 +175,7 @@ def test_where_nothing_fits_the_planner_says_by_how_much_and_where_it_would() ->
     told = panels.in_words(one)
     assert "GB more than a GPU has" in told and "such GPUs" in told
     table = panels.why_lost(one)
-    assert "needs least" in table.caption and "step (s)" not in table.rows[0]
+    assert "needs least" in table.caption and "step (s)" not in table.columns
     assert not one.plan.fits and "did not try it" in panels.tried(one) and panels.pictures_of_run(one) == ""
 
 

@@ -161,22 +161,24 @@ def answer(
     """
     if not tokens > 0:
         raise ValueError(f"tokens = {tokens}: take a positive number of tokens")
-    if not isinstance(plan, Plan):
+    if isinstance(plan, Plan):
+        chosen = plan
+    else:
         why = _what_is_missing(plan)
         try:
-            plan = Plan(**plan) if not why else Plan()
+            chosen = Plan(**({} if why else plan))
         except (TypeError, ValueError) as error:  # its last words say what to change
             why = str(error).replace("Plan.__init__()", "your plan")
         if why:
             return book.conclude("{said}", said=f"**It cannot run:** {why}.")
-    if plan.gpus == gpus and plan.batch != batch:
+    if chosen.gpus == gpus and chosen.batch != batch:
         said = (
-            f"**That is another job.** Your plan has {plan.batch:,} sequences in a step, data x microbatch x "
+            f"**That is another job.** Your plan has {chosen.batch:,} sequences in a step, data x microbatch x "
             f"microbatches, and the job says {batch:,}."
         )
         return book.conclude("{said}", said=said)
     return book.conclude(
-        "{said}", said=critique(MODELS[model], planner.h100_cluster(gpus), plan, tokens, reveal=reveal)
+        "{said}", said=critique(MODELS[model], planner.h100_cluster(gpus), chosen, tokens, reveal=reveal)
     )
 
 
