@@ -44,6 +44,13 @@ def test_the_machines_are_those_of_the_planner() -> None:
     assert player.frames[1][0].count("#e69f00") >= 72 and player.frames[2][0].count("#e69f00") >= 384
 
 
+def test_published_runs_are_drawn_by_their_errors() -> None:
+    rows = pictures.published().rows
+    assert len(rows) == 13 and all(
+        row["off (%)"] == pytest.approx(100 * (row["planner"] / row["published"] - 1)) for row in rows
+    )
+
+
 def test_the_rungs_say_what_their_searches_found() -> None:
     given = planner.advice(MODELS["Llama 3 8B"], planner.h100_cluster(8), 128)
     player = drawings.ladder(given)
@@ -109,7 +116,12 @@ def test_a_memo_is_answered_point_by_point() -> None:
     model, cluster = MODELS["Llama 3 70B"], planner.h100_cluster(256)
     plan = Plan(8, 4, data=8, microbatches=64, sharding="zero1")
     told = memo.critique(model, cluster, plan, 300e9)
-    assert told.count("\n- **") == 6 and "Yes: the fullest GPU holds" in told and "percent slower" in told
+    assert (
+        told.count("\n- **") == 5
+        and "| pipeline | cluster |" in told
+        and "Yes: the fullest GPU holds" in told
+        and "percent slower" in told
+    )
     assert "4.5% of the pipeline's time idle" in told  # 3 of 67
     assert memo.critique(model, cluster, dataclasses.replace(plan, tensor=3), 1e9).startswith("**It cannot run.**")
     assert "optimizer's state lies nowhere else" in told and "generous assumption" not in told
@@ -141,11 +153,29 @@ def test_a_memo_is_answered_point_by_point() -> None:
     )  # fmt: skip
 
 
+def test_a_memo_shows_the_planners_plan_also_to_one_that_does_not_fit_and_refuses_in_a_sentence() -> None:
+    def told(reveal: bool = False, **choices: object) -> str:
+        plan = {"data": 256, "microbatches": 2, "sharding": "zero3", "recompute": "selective"} | choices
+        return memo.answer("Llama 3 70B", 256, plan, 1e9, batch=512, reveal=reveal).text
+
+    best = str(planner.search(MODELS["Llama 3 70B"], planner.h100_cluster(256), 512).winner.plan)
+    assert best in told(True) and "Yours does not fit" in told(True) and "If it did fit, " in told(True)
+    assert best not in told() and "First it has to fit" in told()
+    for choices, why in (
+        ({"sharding": "hsdp"}, "needs shard=..."), ({"sharding": "zero9"}, "must be one of"),
+        ({"schedule": "interleaved"}, "needs chunks=..."), ({"tensr": 2}, "unexpected keyword"),
+        ({"tensor": 2.0}, "whole number"), ({"data": 128}, "128 ranks do not fill 256 GPUs"),
+    ):  # fmt: skip
+        assert told(**choices).startswith("**It cannot run") and why in told(**choices)
+
+
 def test_where_nothing_fits_the_planner_says_by_how_much_and_where_it_would() -> None:
     found = planner.search(MODELS["Llama 3 405B"], planner.a100_cluster(64), 1024)
     one = panels.Tried(found, panels.chosen(found, 1))
     told = panels.in_words(one)
     assert "GB more than a GPU has" in told and "such GPUs" in told
+    table = panels.why_lost(one)
+    assert "needs least" in table.caption and "step (s)" not in table.columns
     assert not one.plan.fits and "did not try it" in panels.tried(one) and panels.pictures_of_run(one) == ""
 
 
@@ -313,6 +343,9 @@ def test_a_band_says_in_words_and_rows_what_it_draws() -> None:
     part = f"{shares['tensor'] / small.seconds(run):.0%} for messages of tensor parallelism"
     assert part in figure.sentence and [row["rank"] for row in figure.rows] == list(range(8))
     assert "waits for tensor" in figure.svg and "waits for context" not in figure.svg
+    alone = pictures.timeline(labkit.launch(small.two_steps, 8, small.cut(8, 2, 4, 1, "pipeline"), clock="virtual",
+                                            network=small.network(8))).sentence  # fmt: skip
+    assert "data parallelism" not in alone and "for the loss and the norm" in alone, "there is one replica"
     placed = pictures.placed({"data inside": run})
     assert placed.rows[0]["tensor"] == pytest.approx(1e3 * shares["tensor"])
 

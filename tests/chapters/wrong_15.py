@@ -99,6 +99,11 @@ def my_groups(rank, sizes):
         norm("total += (all_reduce(gradient.double().square() / copies, group)).sum()", "total.sqrt().item()"): (
             "One number of 8 bytes is enough"
         ),
+        norm(
+            "total += all_reduce(gradient.double().square().sum().reshape(1) / copies, group)", "total.sqrt().item()"
+        ): ("add up all 4 pieces before you send"),
+        norm("total += gradient.mul_(gradient).sum() / copies"): "has changed the gradients",
+        norm(f"{SQUARES} / copies", "all_reduce(total.float(), group).sqrt().item()"): "somewhere the sum has 32 bits",
     },
     "step_seconds": {
         "def step_seconds(t, p, m, layers, layer, sums, gradients):\n    pass": "Return a number",
@@ -129,6 +134,9 @@ def my_groups(rank, sizes):
         cut(RIGHT.replace("gpus % (t * p) == 0 and ", "")): "what is left for d",
         cut(RIGHT.replace("if ", "if t & (t - 1) == 0 and p & (p - 1) == 0 and ")): "no powers of two",
         cut(RIGHT.replace("if ", "if layers % p == 0 and ")): "p need not divide the layers",
+        cut(RIGHT.replace("if ", "if t < heads and ")): "Did you try t = 8, which is all of the heads?",
+        cut(RIGHT, p="layers"): "Did you try p = 8, which is all of the layers?",
+        cut(RIGHT, "min(fitting, key=lambda cut: seconds(*cut))", p="layers"): "all of the layers? `range` leaves out",
         cut(RIGHT, "max(fitting, key=lambda cut: seconds(*cut), default=None)"): "not the fastest",
         cut(RIGHT, "min(fitting, key=lambda cut: seconds(*cut)) if fitting else (1, 1, gpus)"): "return None",
         cut(RIGHT, "min(fitting, key=lambda cut: seconds(*cut))"): "your list of cuts is empty",

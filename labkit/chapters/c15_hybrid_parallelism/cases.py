@@ -24,7 +24,7 @@ def allowed(world_size: int, transport: str, tokens: float) -> None:
     book.allow({
         f"world_size={world_size!r}: take a number from 2 to 8": world_size in range(2, 9),
         f'transport={transport!r}: it is "local" or "gloo"': transport in ("local", "gloo"),
-        f"tokens={tokens!r}: a run has more than none": isinstance(tokens, int | float) and tokens > 0,
+        f"tokens={tokens!r}: take a positive number of tokens": isinstance(tokens, int | float) and tokens > 0,
     })  # fmt: skip
 
 

@@ -60,10 +60,14 @@ def of_ranks(run: Any, step: int = 2) -> list[Rank]:
     return ranks
 
 
+def _means(ranks: Sequence[Rank]) -> dict[str, float]:
+    return {kind: sum(one.seconds(kind) for one in ranks) / len(ranks) for kind in KINDS}
+
+
 def shares(run: Any, step: int = 2) -> dict[str, float]:
     """Seconds of a step by kind, on average over all ranks; "idle" is what is left of it."""
     ranks = of_ranks(run, step)
-    told = {kind: sum(one.seconds(kind) for one in ranks) / len(ranks) for kind in KINDS}
+    told = _means(ranks)
     told["data"] += told.pop("numbers")  # the loss and the norm of the gradient: numbers of all ranks
     idle = small.seconds(run, step) - sum(told.values())
     return told | {"idle": idle if idle > TICK else 0.0}
@@ -73,10 +77,11 @@ def bands(run: Any, shown: Sequence[int], title: str, step: int = 2) -> book.Fig
     """A band for each of some ranks, and below it a thin one: the messages that travel while the rank computes."""
     begin, end = run.trace.during_step(step)
     ranks, mean = of_ranks(run, step), shares(run, step)
-    parts = {axis: f"{mean[axis] / (end - begin):.0%}" for axis in small.NAMES if mean[axis] > 0}
-    waits = [f"{part} for messages of {WHOSE[axis]}" for axis, part in parts.items()]
+    parts = {kind: f"{s / (end - begin):.0%}" for kind, s in _means(ranks).items() if kind in WHOSE}
+    waits = [f"{part} for {WHOSE[kind]}" for kind, part in parts.items() if part != "0%"]
     said = f"On average a rank computes for {mean['computing'] / (end - begin):.0%} of the step"
-    said += f", and waits {', '.join(waits[:-1])}{' and ' if waits[1:] else ''}{waits[-1]}." if waits else "."
+    said += f", and waits {', '.join(waits[:-1])}{' and ' if waits[1:] else ''}{waits[-1]}" if waits else ""
+    said += ". Time that messages are on the way counts as waiting." if waits else "."
     passes: dict[int, list[Any]] = {}  # a pipeline says when it begins and ends a pass
     for s in run.trace.spans():
         if s.step == step and PASS.fullmatch(s.name):
@@ -116,7 +121,7 @@ def bands(run: Any, shown: Sequence[int], title: str, step: int = 2) -> book.Fig
     svg.text(WIDTH - 12, bottom + 25, "time (ms)", 10.5, "end")
     svg.text(LEFT, bottom + 25, ("White: idle. " if mean["idle"] else "") + THIN, 10.5)
     if passes:
-        svg.text(LEFT, bottom + 40, "F1, B1: forward and backward of microbatch 1.", 10.5)
+        svg.text(LEFT, bottom + 40, "F0, B0: forward and backward of the first microbatch.", 10.5)
     rows = [
         {"rank": r, **{f"{kind} (ms)": round(1e3 * ranks[r].seconds(kind), 2) for kind in present},
          "beneath (ms)": round(1e3 * sum(map(length, ranks[r].beneath.values())), 2)}
@@ -126,7 +131,8 @@ def bands(run: Any, shown: Sequence[int], title: str, step: int = 2) -> book.Fig
 
 
 THIN = "Thin, below a band: messages on the way while the rank computes."
-WHOSE = {"tensor": "tensor parallelism", "context": "context parallelism", "pipeline": "its pipeline",
-         "data": "data parallelism"}  # fmt: skip
+WHOSE = {"tensor": "messages of tensor parallelism", "context": "messages of context parallelism",
+         "pipeline": "messages of its pipeline", "data": "messages of data parallelism",
+         "numbers": "the loss and the norm"}  # fmt: skip
 LEGEND = {"tensor": "waits for tensor", "context": "waits for context", "pipeline": "waits for its pipeline",
           "data": "waits for gradients", "numbers": "waits for loss and norm"}  # fmt: skip

@@ -324,35 +324,36 @@ def differences(values: Mapping[str, float], *, limit: float, told: str, title: 
 
 
 def off_by(values: Mapping[str, Mapping[str, float]], named: Mapping[str, str], *, title: str, badge: str,
-           sentence: str, rows: list[Row]) -> book.Figure:  # fmt: skip
+           sentence: str, rows: list[Row], zero: str = "what ranks took", left: float = 250.0,
+           ends: tuple[str, str] = ("too fast", "too slow")) -> book.Figure:  # fmt: skip
     """A row for each name, with a mark for each prediction at how far it is off (0.1 for 10%), and 0 as the truth.
 
     values: of the first prediction, drawn as a cross, and perhaps of a second, a circle. named: what stands left of a
-    row.
+    row. zero: what 0 stands for. ends: what it means to be left of that, and right.
     """
     svg = Svg(WIDTH, title, sentence)
     y = heading(svg, badge, sentence) + 6
     for n, name in enumerate(values):
         (_cross if n == 0 else _circle)(svg, 14 + 190 * n, y + 5.5, (ORANGE, BLUE)[n])
         svg.text(28 + 190 * n, y + 10, f"{name} ({'circle' if n else 'cross'})", 11)
-    left, right, top = 250.0, WIDTH - 130.0, y + 44
+    right, top = WIDTH - 130.0, y + 44
     every = [value for one in values.values() for value in one.values()]
     low, high = min(-0.02, *every) * 1.1, max(0.02, *every) * 1.1
     scale = (right - left) / (high - low)
-    zero = left - low * scale
+    middle = left - low * scale
     for n, name in enumerate(named):
         row = top + 22 * n
         svg.text(left - 12, row + 4, named[name], 11, "end")
         svg.line(left, row, right, row, faint=True)
         for k in reversed(range(len(values))):
             value = [*values.values()][k][name]
-            (_cross if k == 0 else _circle)(svg, zero + value * scale, row, (ORANGE, BLUE)[k])
+            (_cross if k == 0 else _circle)(svg, middle + value * scale, row, (ORANGE, BLUE)[k])
         svg.text(right + 14, row + 4, " and ".join(f"{one[name]:+.1%}" for one in values.values()), 11)
     bottom = top + 22 * len(named) - 10
-    svg.line(zero, top - 12, zero, bottom, dash="6 3", width=2.2)
-    svg.text(zero, top - 16, "what ranks took", 11, "middle")
-    svg.text(left, bottom + 14, "too fast", 11)
-    svg.text(right, bottom + 14, "too slow", 11, "end")
+    svg.line(middle, top - 12, middle, bottom, dash="6 3", width=2.2)
+    svg.text(middle, top - 16, zero, 11, "middle")
+    svg.text(left, bottom + 14, ends[0], 11)
+    svg.text(right, bottom + 14, ends[1], 11, "end")
     return book.Figure(title, badge, sentence, rows, svg=svg.render(bottom + 24))
 
 

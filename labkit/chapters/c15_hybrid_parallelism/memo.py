@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from labkit import book
+from labkit.chapters.c15_hybrid_parallelism import pictures
 from labkit.cost import planner
 from labkit.cost.parallel.pipeline import bubble_fraction
 from labkit.cost.planner import MODELS, Cluster, Model, Plan, Search
-from labkit.cost.units import GB, format_seconds
+from labkit.cost.units import GB, format_bytes, format_seconds
 
 
 def critique(
@@ -19,12 +23,13 @@ def critique(
     found = planner.search(model, cluster, plan.batch) if found is None or found.batch != plan.batch else found
     one = planner.estimate(model, cluster, plan, costs=found.costs)
     points = [
-        ("Does it fit?", _fits(found, one)), ("How long is a step?", " ".join(planner.explained(one)[:2])),
-        ("Do the links carry it?", _links(one)), ("Is the pipeline full?", _bubble(one)),
+        ("Does it fit?", _fits(found, one)), ("How long is a step?", _step(one)),
+        ("Is the pipeline full?", _bubble(one)),
         ("What is faster?", (_faster if reveal else _how_far)(found, one)), ("What does it cost?", _price(one, tokens)),
         ("What stops when one GPU dies?", _blast(plan)),
     ]  # fmt: skip
-    return "\n".join(f"- **{head}** {said}" for head, said in points)
+    told = "\n".join(f"- **{head}** {said}" for head, said in points) + f"\n\n**Do the links carry it?** {_links(one)}"
+    return told.replace("one_f_one_b", "1F1B")
 
 
 def _fits(found: Search, one: planner.Estimate) -> str:
@@ -37,15 +42,32 @@ def _fits(found: Search, one: planner.Estimate) -> str:
     return f"No: it {planner.why_too_large(found.costs, one.plan)}."
 
 
+def _step(one: planner.Estimate) -> str:
+    useful = one.parts["computing"] / one.seconds
+    again = f" (with what is computed again, {one.hfu:.1%})" if one.hfu > 1.0005 * one.mfu else ""
+    took = f"{'' if one.fits else 'If it did fit, '}{format_seconds(one.seconds)} for {one.tokens:,} tokens"
+    return f"{took}, an MFU of {one.mfu:.1%}{again}. Of this time {useful:.0%} is computing, and the largest other " + (
+        f"part goes to {pictures.largest(one)}."
+    )
+
+
 def _links(one: planner.Estimate) -> str:
+    """A table of the axes, in Markdown."""
     checks = planner.bandwidth_check(one)
-    said = " ".join(map(planner.bandwidth_sentence, checks)) if checks else "Nothing is sent."
+    if not checks:
+        return "Nothing is sent."
+    told = "What a GPU sends in a step over the slowest links of each axis, at the rate that software reaches:\n\n"
+    told += "| axis | over | sends | takes | hidden by computing | the step waits |\n|---|---|---|---|---|---|\n"
+    for one_axis in checks:
+        hidden = 1 - one_axis.waited / one_axis.alone if one_axis.alone else 0.0
+        alone, waited = format_seconds(one_axis.alone, 3), format_seconds(one_axis.waited, 3)
+        told += f"| {one_axis.axis} | {one_axis.link} | {format_bytes(one_axis.nbytes)} | {alone} | {hidden:.0%} | "
+        told += f"{waited} |\n"
     trusting = any(check.axis == "data" and check.waited < 0.2 * check.alone for check in checks)
-    trusting = trusting and one.plan.sharding in ("zero3", "hsdp")
-    return said + (
-        " That gathering hides so well is the model's most generous assumption: measure it before you trust this plan."
-        if trusting else ""
-    )  # fmt: skip
+    if trusting and one.plan.sharding in ("zero3", "hsdp"):
+        told += "\nThat gathering hides so well is the model's most generous assumption: measure it before you trust "
+        told += "this plan."
+    return told
 
 
 def _bubble(one: planner.Estimate) -> str:
@@ -83,20 +105,27 @@ def _faster(found: Search, one: planner.Estimate) -> str:
     plan = one.plan
     if not found.best:
         return found.nothing_fits()[0].upper() + found.nothing_fits()[1:] + "."
+    if not one.fits:
+        its = format_seconds(found.winner.seconds, 3)
+        best = f"the planner would take {found.winner.plan}, with a step of {its}"
+        return f"Yours does not fit. Of those that do, {best}."
     if one.seconds <= found.winner.seconds * 1.0001:
         return "Nothing: the planner has found no plan that is faster."
     return f"The planner would take {found.winner.plan}. {planner.why_not(found, plan)}"
 
 
 def _price(one: planner.Estimate, tokens: float) -> str:
+    if not one.fits:
+        return "First it has to fit."
     run = one.run(tokens)
     price = (
         f"no price of this GPU, {one.cluster.gpu.name}, is at hand" if one.cluster.price is None
-        else f"{_dollars(run['dollars'])} {one.cluster.price_said}".replace("$", "&#36;")  # no formula
+        else f"they cost {_dollars(run['dollars'])} {one.cluster.price_said}".replace("$", "&#36;")  # no formula
     )  # fmt: skip
     return (
-        f"{tokens / 1e9:,.0f} billion tokens take {format_seconds(3600 * run['hours'], 3)} without a failure, "
-        f"{run['hours'] * one.plan.gpus:,.0f} GPU-hours ({price}), and {run['megawatt-hours']:,.3g} MWh for the GPUs."
+        f"{tokens / 1e9:,.0f} billion tokens take {format_seconds(3600 * run['hours'], 3)} without a failure. "
+        f"These are {run['hours'] * one.plan.gpus:,.0f} GPU-hours; {price}. The GPUs use "
+        f"{run['megawatt-hours']:,.3g} MWh."
     )
 
 
@@ -124,17 +153,38 @@ def _blast(plan: Plan) -> str:
 
 
 def answer(
-    model: str, gpus: int, plan: Plan, tokens: float, *, batch: int, reveal: bool = False
+    model: str, gpus: int, plan: Plan | Mapping[str, Any], tokens: float, *, batch: int, reveal: bool = False
 ) -> book.Conclusion:  # fmt: skip
-    """`critique` on H100s, to show. batch: the sequences of a step that the job asks for; other plans are refused."""
+    """`critique` on H100s, to show. plan: perhaps only the choices of one; what is no plan is refused in a sentence.
+
+    batch: the sequences of a step that the job asks for; plans with others are refused.
+    """
     if not tokens > 0:
-        raise ValueError(f"tokens = {tokens}: a run has more than none")
-    if plan.batch != batch:
+        raise ValueError(f"tokens = {tokens}: take a positive number of tokens")
+    if isinstance(plan, Plan):
+        chosen = plan
+    else:
+        why = _what_is_missing(plan)
+        try:
+            chosen = Plan(**({} if why else plan))
+        except (TypeError, ValueError) as error:  # its last words say what to change
+            why = str(error).replace("Plan.__init__()", "your plan")
+        if why:
+            return book.conclude("{said}", said=f"**It cannot run:** {why}.")
+    if chosen.gpus == gpus and chosen.batch != batch:
         said = (
-            f"**That is another job.** Your plan has {plan.batch:,} sequences in a step, data x microbatch x "
+            f"**That is another job.** Your plan has {chosen.batch:,} sequences in a step, data x microbatch x "
             f"microbatches, and the job says {batch:,}."
         )
         return book.conclude("{said}", said=said)
     return book.conclude(
-        "{said}", said=critique(MODELS[model], planner.h100_cluster(gpus), plan, tokens, reveal=reveal)
+        "{said}", said=critique(MODELS[model], planner.h100_cluster(gpus), chosen, tokens, reveal=reveal)
     )
+
+
+def _what_is_missing(choices: Mapping[str, Any]) -> str:
+    if choices.get("sharding") == "hsdp" and not choices.get("shard"):
+        return 'sharding="hsdp" needs shard=..., over how many ranks the state is shared: take shard=8 for a node'
+    if choices.get("schedule") == "interleaved" and choices.get("chunks", 1) == 1:
+        return 'schedule="interleaved" needs chunks=..., in how many parts the layers of a rank are cut: 2 or more'
+    return ""

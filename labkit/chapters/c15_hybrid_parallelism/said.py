@@ -129,11 +129,15 @@ def placed(runs: Mapping[str, Any]) -> book.Conclusion:
          "times as long, because all sums inside the layers cross the slow links. If a job is slow in this way, "
          "change the order of the axes, and put tp last.",
          "True": "Here the fastest placement is not that of tensor ranks: with them a step takes {tensor_s}."},
+        {"waits_inside < waits_pipeline": "With the pipeline inside, ranks even wait longer for their pipeline: "
+         "every turn of a stage now has slow sums in it, and the bubble consists of such turns.",
+         "True": ""},
         "\n\nA placement must know how many GPUs are one hop away. Step through three machines that one can buy. In "
         "a node of 8 GPUs, NVSwitch makes every GPU a neighbour of every other one. In a **scale-up domain** such as "
         "an NVL72 rack the same is true of 72. Everything beyond is **scale-out**: it goes over the network.",
         tensor=took["tensor"], fastest=min(took.values()), tensor_s=format_seconds(took["tensor"], 3),
-        ratio=took["data"] / took["tensor"],
+        ratio=took["data"] / took["tensor"], waits_inside=doing.shares(runs["tensor inside"])["pipeline"],
+        waits_pipeline=doing.shares(runs["pipeline inside"])["pipeline"],
     )  # fmt: skip
 
 
@@ -144,13 +148,14 @@ def links(narrow: Estimate, wide: Estimate) -> book.Conclusion:
     return book.conclude(
         "*Tensor ranks belong inside a node.* With TP16 a step waits {longer:.2g} times as long for its sums as with "
         "TP8. Half as many stages mean twice as many layers on a rank, which explains a factor of 2. The rest is the "
-        "slow link, because now a part of each sum must leave the node. (The table counts only that part.)\n\n"
+        "slow link, because now a part of each sum must leave the node. (In the column "
+        "*sends* only that part is counted.)\n\n"
         "*Stages may be furthest apart.* Their messages take {hop:.1%} of the time of computing. Alibaba's network HPN "
         "even lets only pipelines cross from one pod to another, where links are shared "
         "([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265), chapter 21).\n\n"
         "*Gradients are between the two.* A gradient is final when the last microbatch has added to it, so its sum can "
-        "only hide behind the backward pass of this one. With {m} microbatches in a step that is little: {hidden:.0%} "
-        "of the exchange is hidden here.\n\n"
+        "only hide behind the backward pass of this one. With {m} microbatches in a step that is little: with TP8 "
+        "{hidden:.0%} of the exchange is hidden.\n\n"
         "Such a *feasibility check* needs no run. It shows what a plan would wait for before anybody has started it.",
         longer=others["tensor"].waited / checks["tensor"].waited, hop=checks["pipeline"].share,
         m=narrow.plan.microbatches, hidden=1 - checks["data"].waited / checks["data"].alone,
@@ -168,11 +173,13 @@ def by_hand(
     return book.conclude(
         {"worst < near": "With these sums and {whose} norm the mesh is one device: no signal is further off than "
          "{worst:.0e}, which is rounding.",
-         "True": "The mesh is not one device: the {which} is off by {worst:.2g}."},
+         "True": "The mesh is not one device: the {which} {verb} off by {worst:.2g}. If you have not changed "
+         "this cell, look at `grad_norm`."},
         {"pp == 1": "(Your mesh has a single stage, so the sum over the first and the last one had nothing to do.)",
          "True": ""},
         pp=sizes["pp"], whose=book.whose(norm), worst=max(off.values()),
         which=max(off, key=lambda name: off[name]), near=same.NEAR,
+        verb="are" if max(off, key=lambda name: off[name]).startswith(("weights", "copies")) else "is",
     )  # fmt: skip
 
 
@@ -227,9 +234,10 @@ def held(found: Mapping[str, tuple[float, float]]) -> book.Conclusion:
         "Our planner adds up gradients in 4 bytes, and so counts 18.\n\n"
         "<details><summary>May a plan fill the whole card?</summary>\n\n"
         "No: the driver, the buffers of the communication library and the gaps between tensors need memory too. So "
-        "where this chapter says that a plan *fits*, it leaves {part:.1%} of the card free. On an H100 it fills at "
-        "most 80 GB of {card:.1f}. That is no guarantee: Rajbhandari et al. (2020, section 3.2) saw runs that were out "
-        "of memory while over 30% of it was still free, in pieces that were too small.\n\n</details>",
+        "where this chapter says that a plan *fits*, it leaves {part:.1%} of the card free. The 80 GiB "
+        "of an H100 are {card:.1f} GB, and a plan may fill 80 GB of them. That is no guarantee: Rajbhandari et al. "
+        "(2020, section 3.2) saw runs that were out of memory while over 30% of it was still free, "
+        "in pieces that were too small.\n\n</details>",
         off=max(abs(computed / measured - 1) for measured, computed in found.values()),
         card=(planner.H100.memory + planner.H100.reserve) / GB,
         part=planner.H100.reserve / (planner.H100.memory + planner.H100.reserve),
@@ -307,12 +315,15 @@ def predicted(timed: Mapping[str, MeasuredStep], step_seconds: Callable[..., flo
     return book.conclude(
         "A planner is useful if its errors are smaller than the differences between plans. Here the slowest plan, "
         "{slow}, takes {spread:.2g} times as long as the fastest. Most of what it waits goes to {lost}, so that is "
-        "what to change. The planner predicts half of the plans to {median:.1%} or better.\n\n"
+        "what to change. The planner predicts half of the plans within {median:.1%}.\n\n"
         "Its largest error is {most:+.1%}, for {worst}.",
-        {"most < -0.05": "There it is too optimistic: it takes a message between two stages for hidden as soon as "
+        {"most < -0.05": "There it is too optimistic: it counts a message between two stages as hidden as soon as "
          "there is enough to compute. But in so tight a schedule a stage often has nothing else to do until the "
          "message is there.",
          "True": "It comes from messages that wait a little longer, or a little less, than the closed forms think."},
+        {"lucky and 'zb' in worst": "{whose} two lines are nearer there ({lucky_off:+.1%}), by luck: they know nothing "
+         "of the schedule.",
+         "True": ""},
         "\n\n{whose} two lines are nearest to the truth for {near}, and furthest from it for {far} ({far_off:+.0%}). "
         "They leave out the messages between stages and the logits, which make the turns of the last stage longer.\n\n"
         "On this machine we knew the speed of everything, because we made it up. Of a real one you know only the "
@@ -321,6 +332,7 @@ def predicted(timed: Mapping[str, MeasuredStep], step_seconds: Callable[..., flo
         "four.",
         median=median(map(abs, off.values())), worst=worst, most=off[worst], near=near, slow=slow,
         spread=timed[slow].seconds / timed[fast].seconds, lost=pictures.largest(small.predicted(timed[slow])),
+        lucky=abs(yours_off[worst]) < abs(off[worst]), lucky_off=yours_off[worst],
         whose=book.whose(step_seconds).capitalize(), far=far, far_off=yours_off[far],
     )  # fmt: skip
 
@@ -407,13 +419,13 @@ def rails(dense: Any, experts: Any) -> book.Conclusion:
     """What goes from rail to rail, of a dense cut with tensor ranks inside the nodes, and of eight experts."""
     off, left = (sum(small.crossing(run, 2)["another rail"].values()) for run in (dense, experts))
     return book.conclude(
-        {"off == 0": "Without experts no byte goes from one rail to another (measured), because all axes beside tensor "
-         "connect equal places.",
-         "True": "Without experts {off_b} go from one rail to another (measured)."},
+        {"off == 0": "Without experts no byte crosses the network from one rail to another (measured), because the "
+         "tensor ranks fill a node, and all other axes connect equal places.",
+         "True": "Without experts {off_b} cross the network from one rail to another (measured)."},
         "So a **rail-optimized network** serves a dense model well: the network cards with the same number in all "
-        "nodes share a switch, and the way from rail to rail may be thin. In a *fat tree* all ways are equally "
-        "wide, which costs more. Experts need it: their rows go to any rank (chapter 12), and {left} go from rail to "
-        "rail in a step.",
+        "nodes share a switch, and the links from rail to rail may be thin. In a *fat tree* all routes are equally "
+        "wide, which costs more. Experts need the fat tree: their rows go to any rank (chapter 12), and {left} "
+        "go from rail to rail in a step.",
         off=off, off_b=format_bytes(off, 3), left=format_bytes(left, 3),
     )  # fmt: skip
 
