@@ -123,7 +123,8 @@ def test_beside_one_device_only_a_wrong_divisor_makes_a_difference(page):
         experts, others = run.results[0][0][0]
         assert run.results[0][1] == factor and others < 1e-12 and experts == pytest.approx(factor - 1, abs=1e-12)
         words = pictures.compared(run, "SGD").sentence
-        assert f"{factor} times that of one device" in words and ("rounding" in words) == (factor == 1)
+        times = f"is {factor} times that of" if factor > 1 else "is that of"
+        assert f"{times} one device" in words and ("rounding" in words) == (factor == 1)
 
 
 @pytest.mark.ranks
@@ -138,12 +139,20 @@ def test_two_orders_of_a_queue_drop_equally_many_and_a_skew_makes_one_rank_busy(
     assert sum(lost[0]) == sum(lost[1]) > 0 and lost[0] != lost[1]
     assert [row["dropped by weight"] for row in figure.rows] == lost[1]
     assert f"has {slots} places" in figure.sentence and f"rank 3 loses {lost[0][3]}." in figure.sentence
-    even = labkit.launch(of_the_page, 4, page["mixture"], 0.0, clock="virtual")
-    skewed = labkit.launch(of_the_page, 4, page["mixture"], 6.0, clock="virtual")
-    rank, received, times = pictures.busiest(skewed)
-    assert rank == layers.LOVED // 2 and times > pictures.busiest(even)[2]
-    assert received == sum(row[rank] for row in skewed.trace.bytes_between())
-    assert f"rank {rank} receives most" in pictures.two_matrices(even, skewed).sentence
+    even, skewed = (
+        labkit.launch(lambda *a: of_the_page(*a)[1], 4, page["mixture"], skew, clock="virtual") for skew in (0.0, 6.0)
+    )
+    there = pictures.way_there(skewed, layers.WIDTH)
+    rank, received, times = pictures.busiest(there)
+    assert rank == layers.LOVED // 2 and times > pictures.busiest(pictures.way_there(even, layers.WIDTH))[2]
+    assert received == sum(row[rank] for row in there)
+    figure = pictures.there_and_back(skewed, layers.WIDTH)
+    assert f"rank {rank} receives most" in figure.sentence
+    ways = [[[row[f"to {c}"] for c in range(4)] for row in figure.rows[k : k + 4]] for k in (0, 4, 8)]
+    row = 4 * layers.WIDTH
+    rows = [[(n - 8) // (row + 8) for n in line] for line in ways[0]]
+    assert all(ways[1][s][r] == rows[r][s] * row for r in range(4) for s in range(4) if r != s), "results of those rows"
+    assert ways[2] == [list(map(int, line)) for line in skewed.trace.bytes_between()]
 
 
 def test_what_is_said_of_a_step_of_training():
@@ -183,6 +192,8 @@ def test_how_alike_tokens_are_is_the_mean_cosine_of_two_different_ones() -> None
 WRONG = {
     "that leaves the results sorted": ("return y", "What your function returned. 19 results are wrong (framed)."),
     "that returns nothing": ("return None", "What your function returned. 24 results are missing."),
+    "where nothing travels": ("return 10 * x_md", "What your function returned. 24 results are wrong (framed)."),
+    "that returns the rows": ("return x_md", "What your function returned. 24 results are wrong (framed)."),
     "that is right": ("result = torch.empty_like(y); result[order] = y; return result", ""),
 }
 
@@ -192,7 +203,8 @@ WRONG = {
 def test_a_journey_is_played_as_it_really_went(name) -> None:
     end, words = WRONG[name]
     known: dict = {"torch": torch, "__name__": "reader"}
-    exec(wrong_12.through(end=end), known)
+    alone = f"def through_experts(x_md, expert_m, compute, group, per_rank):\n    {end}"
+    exec(alone if "x_md" in end else wrong_12.through(end=end), known)
 
     def trip(group, journey):  # type: ignore[no-untyped-def]
         rows, expert = travel.named_rows(group, 2)
@@ -203,6 +215,26 @@ def test_a_journey_is_played_as_it_really_went(name) -> None:
     player = travel.yours(trip, labkit.launch, 4, known["through_experts"], 2)
     assert len(player.frames) == (3 if words else 7)
     assert not words or player.frames[2][1] == words
+    assert ("nothing at any rank" in player.frames[1][1]) == ("x_md" in end)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("which", "why", "key"),
+    [("expert_m[order] % per_rank", "as e1", "10 rows came with the number"), ("expert_m", "by e", "came with")],
+)
+def test_a_wrong_result_says_why_in_its_box(which, why, key) -> None:
+    known: dict = {"torch": torch, "__name__": "reader"}
+    exec(wrong_12.through(which=which), known)
+
+    def trip(group, journey):  # type: ignore[no-untyped-def]
+        rows, expert = travel.named_rows(group, 2)
+        ten_times = travel.Watched()
+        return expert, ten_times.came, journey(rows, expert, ten_times, group, 2)
+
+    player = travel.yours(trip, labkit.launch, 4, known["through_experts"], 2)
+    svg = "".join(svg for svg, _ in player.frames[1:])
+    assert why in svg and "A dashed frame: wrong." in svg and key in player.frames[1][1]
 
 
 @pytest.mark.ranks

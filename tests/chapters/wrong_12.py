@@ -70,6 +70,7 @@ WRONG = {
         route(f"{SORT}; return e, logits_ne.gather(1, e)"): "These are logits",
         route(f"{SORT}; return e, torch.full_like(w, 1 / k)"): "All choices count alike",
         route(f"{SORT}; return e, w / w.sum()"): "of *all* tokens together",
+        route(f"{SORT}; return e, w / w.sum(-1)"): "Does the sum keep its dimension?",
         route(f"{SORT}; return e, w / w.sum(0)"): "a sum over the tokens",
         route(f"{SORT}; e = e.sort(-1).values; w = s.gather(1, e); return e, w / w.sum(-1, keepdim=True)"): (
             "not the best one first"
@@ -96,6 +97,8 @@ WRONG = {
         "def through_experts(x_md, expert_m, compute, group, per_rank):\n    return compute(x_md, expert_m)": (
             "No row has left its rank yet"
         ),
+        "def through_experts(x_md, expert_m, compute, group, per_rank):\n    return 10 * x_md": "multiplied by 10",
+        through(which="expert_m[order] % per_rank"): "wants the numbers of `expert_m`",
         through(end="return y"): "still sorted by expert",
         through(end="return y[order]"): "sorted a second time",
         through(order="torch.arange(len(expert_m))"): "Sort the rows by their expert",
@@ -123,7 +126,7 @@ WRONG = {
         within("return torch.arange(len(expert_m)) < slots"): "a queue of its own",
         within("return (place < slots).long()"): "not numbers",
         within("return expert_m.bincount()[expert_m] <= slots"): "You drop *all* choices",
-        within("return torch.ones_like(place, dtype=torch.bool)"): "Nobody is dropped",
+        within("return torch.ones_like(place, dtype=torch.bool)"): "compare a choice's place",
         within("return (F.one_hot(expert_m, experts).cumsum(0) - 1) < slots"): "answers are expected",
         within("return expert_m.bincount()[expert_m] - 1 - place < slots"): "You keep the *last* ones",
     },
@@ -151,6 +154,7 @@ WRONG = {
         rebalance(ALL, "bias_e += (total_e.mean() - total_e).sign()"): "should be `rate`",
         rebalance(ALL, "bias_e += torch.where(total_e > total_e.mean(), -rate, rate)"): "just the mean load",
         rebalance(ALL, "bias_e += torch.where(total_e < total_e.mean(), rate, -rate)"): "just the mean load",
+        rebalance(ALL, "bias_e += rate * (total_e.mean() - load_e).sign()"): "own load is compared",
         rebalance(ALL, "bias_e += rate * (total_e.max() - total_e).sign()"): "where the mean is",
         rebalance("all_reduce(load_e, group)", "bias_e += rate * (total_e.mean() - total_e).sign()"): (
             "`load_e` has changed"

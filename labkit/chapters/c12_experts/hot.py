@@ -107,8 +107,8 @@ def loss_at_end(steps: Sequence[Step]) -> float:
     return sum(step.loss for step in steps[-5:]) / len(steps[-5:])
 
 
-def shares(run: Any) -> book.Player:
-    """Of each expert how many tokens have chosen it, a bar each, step by step."""
+def shares(run: Any, last: bool = False) -> book.Player:
+    """Of each expert how many tokens have chosen it, a bar each, step by step. last: begin with the last step."""
     steps: list[Step] = run.results[0]
     keep = sorted({0, 1, 2, 3, 5, *range(7, len(steps), 4), len(steps) - 1} & set(range(len(steps))))
     frames = []
@@ -123,7 +123,8 @@ def shares(run: Any) -> book.Player:
         frames.append((_bars(words, load), words))
     rows = [{"step": n + 1, **{f"expert {e}": x for e, x in enumerate(steps[n].load)}} for n in keep]
     worst = max(range(len(keep)), key=lambda k: cost.expert_imbalance(steps[keep[k]].load))
-    return book.play(frames, title="Who is chosen", badge="measured", rows=rows, still=worst)
+    return book.play(frames, title="Who is chosen", badge="measured", rows=rows, still=-1 if last else worst,
+                     begin=len(frames) - 1 if last else 0)  # fmt: skip
 
 
 def _bars(words: str, load: Sequence[int]) -> str:
@@ -149,6 +150,9 @@ def _bars(words: str, load: Sequence[int]) -> str:
 def against(runs: Mapping[str, Any]) -> book.Figure:
     """cure -> run: the busiest expert over the mean, step by step."""
     lines = {name: imbalance(run.results[0]) for name, run in runs.items()}
+    some = next(iter(runs.values())).results[0]
+    lines["even"] = [1.0] * len(some)
     told = ", ".join(f"{late(run.results[0]):.2g} with {name}" for name, run in runs.items())
     said = f"Busiest expert over the mean, on average in the last half: {told}. 1 is even."
-    return book.lines(lines, y="busiest expert / mean", title="The busiest expert", sentence=said)
+    return book.lines(lines, y="busiest expert / mean", title="The busiest expert", sentence=said,
+                      within=(0.0, len(some[0].load) / CHOICES))  # fmt: skip

@@ -27,13 +27,14 @@ LOVED = 3  # the expert that tokens with something in common choose
 LOADS = (39, 21, 12, 9, 6, 4, 3, 2)  # of eight experts: the example of the section on capacity
 
 
-def allowed(world_size: int, transport: str, per_rank: int, steps: int) -> None:
+def allowed(world_size: int, transport: str, per_rank: int, steps: int, seed: int = 0) -> None:
     """Raises ParameterError for parameters that the chapter's pictures and runs have no room for."""
     book.allow({
         "world_size is a number from 2 to 8": world_size in range(2, 9),
         'transport is "local" or "gloo"': transport in ("local", "gloo"),
         "per_rank is 2 to 4": per_rank in range(2, 5),
         "steps are 10 or more": steps in range(10, 100_000),
+        "seed is a whole number, 0 or more": isinstance(seed, int) and seed >= 0,
     })  # fmt: skip
 
 
@@ -102,11 +103,11 @@ class Timed(MoE):
 
 
 def timed(
-    group: Group, config: MoEConfig, *, width: int = WIDTH, row: float = ROW, beside: float = 0.0, seed: int = 0,
-    hierarchical: bool = False, overlap: bool = True,
+    group: Group, config: MoEConfig, *, width: int = WIDTH, row_time: float = ROW, shared_time: float = 0.0,
+    seed: int = 0, hierarchical: bool = False, overlap: bool = True,
 ) -> Timed:  # fmt: skip
     """A mixture on this group's clock, its experts shared out among the ranks of `group`."""
-    layer = Timed(group, width, config, row, beside, seed)
+    layer = Timed(group, width, config, row_time, shared_time, seed)
     ExpertParallel(group, hierarchical=hierarchical, overlap=overlap).into(layer)
     return layer
 

@@ -49,7 +49,10 @@ def cures(run: Run, world_size: int, alone: Any) -> book.Workbench:
     def against(run: Any, cure: str) -> book.Figure:
         return hot.against({"nothing": alone, cure: run})
 
-    views: list[View] = [against, hot.shares]
+    def bars(run: Any) -> book.Player:
+        return hot.shares(run, last=True)
+
+    views: list[View] = [against, bars]
     return book.workbench(run, controls, views, title="Does it help?", ranks=world_size, transport="local")
 
 

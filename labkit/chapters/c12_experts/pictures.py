@@ -124,58 +124,76 @@ def growth(sizes: Callable[[int], tuple[int, float]]) -> book.Figure:
 # 3: bytes --------------------------------------------------------------------------------------------------------
 
 
-def two_matrices(even: Any, skewed: Any) -> book.Figure:
-    """Bytes from rank to rank with an even and a skewed routing, in one scale; the busiest rank is framed."""
-    title = "Bytes from rank to rank"
-    pairs = [("tokens that have nothing in common", even), ("tokens that are much alike", skewed)]
-    tables = [[[int(n) for n in row] for row in run.trace.bytes_between()] for _, run in pairs]
-    rank, received, times = busiest(skewed)
+def there_and_back(run: Any, width: int) -> book.Figure:
+    """Bytes from rank to rank: on the way there, on the way back, and both; the busiest rank is framed."""
+    title, there = "Bytes from rank to rank", way_there(run, width)
+    both = [[int(n) for n in row] for row in run.trace.bytes_between()]
+    back = [[n - m for n, m in zip(*rows, strict=True)] for rows in zip(both, there, strict=True)]
+    rank, received, times = busiest(there)
     said = "Rows send, columns receive. " + (
-        f"On the right rank {rank} receives most, {format_bytes(received, 3)}, which is {times:.2g} times the mean."
+        f"On the way there rank {rank} receives most, {format_bytes(received, 3)}, which is {times:.2g} times the mean."
         if times >= 1.05
-        else "On the right too, all ranks receive nearly equally much."
+        else "On the way there all ranks receive nearly equally much."
     )
+    if times >= 1.05:
+        said += f" There and back, the busiest rank receives {busiest(both)[2]:.2g} times the mean."
     svg = Svg(WIDTH, title, said)
-    top, room = max(heading(svg, "measured", said), 56.0) + 8, WIDTH / 2
-    size, most = len(tables[0]), max(max(map(max, table)) for table in tables)
-    cell, tall = min(62.0, (room - 76) / size), min(34.0, 240 / size)
-    for k, ((name, run), table) in enumerate(zip(pairs, tables, strict=True)):
-        left, up = k * room + 58, top + 40
+    top, room = max(heading(svg, "measured", said), 56.0) + 8, WIDTH / 3
+    size, most = len(both), max(max(map(max, table)) for table in (there, back, both))
+    cell, tall = min(46.0, (room - 60) / size), min(34.0, 240 / size)
+    named = {"rows there": there, "results back": back, "both": both}
+    for k, (name, table) in enumerate(named.items()):
+        left, up = k * room + 50, top + 40
         svg.text(k * room + 8, top + 10, f"{name}, in kB", 11.5, bold=True)
         for r, row in enumerate(table):
             svg.text(left - 6, up + (r + 0.5) * tall + 4, f"rank {r}", 10.5, "end")
-            svg.text(left + (r + 0.5) * cell, up - 6, f"to {r}", 10.5 if cell > 30 else 8.5, "middle")
+            svg.text(left + (r + 0.5) * cell, up - 6, f"to {r}" if cell > 30 else f"{r}", 10.5, "middle")
             for c, n in enumerate(row):
-                svg.rect(
-                    left + c * cell,
-                    up + r * tall,
-                    cell - 2,
-                    tall - 2,
-                    shade(n, most) if n else "none",
-                    stroke_width=0.4,
-                )
-                svg.text(left + (c + 0.5) * cell, up + (r + 0.5) * tall + 4, f"{n / 1e3:.0f}" if n else "-",
-                         11 if cell > 34 else 9, "middle", on_colour=bool(n))  # fmt: skip
-        who, got, _ = busiest(run)
-        svg.rect(left - 2, up + who * tall - 2, size * cell + 2, tall + 2, stroke_width=2.4)
-        svg.rect(left + who * cell - 2, up - 2, cell + 2, size * tall + 2, stroke_width=2.4, dash="6 3")
-        words = (
-            f"rank {who} sends {format_bytes(sum(table[who]), 3)} (row) and receives {format_bytes(got, 3)} (column)"
-        )
+                at = left + c * cell, up + r * tall
+                svg.rect(*at, cell - 2, tall - 2, shade(n, most) if r != c else "none", stroke_width=0.4)
+                svg.text(at[0] + cell / 2 - 1, at[1] + tall / 2 + 4, f"{n / 1e3:.0f}" if r != c else "-",
+                         11 if cell > 34 else 8, "middle", on_colour=r != c)  # fmt: skip
+        sends = name == "results back"  # there the busiest one is the rank that they leave
+        who, got, more = busiest(list(zip(*table, strict=True)) if sends else table)
+        if more >= 1.05 and sends:
+            svg.rect(left - 2, up + who * tall - 2, size * cell + 2, tall + 2, stroke_width=2.4)
+        elif more >= 1.05:
+            svg.rect(left + who * cell - 2, up - 2, cell + 2, size * tall + 2, stroke_width=2.4)
+        words = f"rank {who} {'sends' if sends else 'receives'} {format_bytes(got, 3)}, {more:.2g} x the mean"
         svg.text(k * room + 8, up + size * tall + 18, words, 10.5)
     rows: list[Row] = [
-        {"routing": name, "from": f"rank {r}", **{f"to {c}": n for c, n in enumerate(row)}}
-        for name, table in zip(("even", "skewed"), tables, strict=True)
+        {"way": name, "from": f"rank {r}", **{f"to {c}": n for c, n in enumerate(row)}}
+        for name, table in named.items()
         for r, row in enumerate(table)
     ]
     return book.Figure(title, "measured", said, rows, svg.render(top + 40 + size * tall + 30))
 
 
-def busiest(run: Any) -> tuple[int, int, float]:
-    """The rank that receives most, its bytes, and how many times the mean they are."""
-    received = [sum(column) for column in zip(*run.trace.bytes_between(), strict=True)]
+def busiest(table: Sequence[Sequence[float]]) -> tuple[int, int, float]:
+    """Of a matrix of bytes the rank that receives most, its bytes, and how many times the mean they are."""
+    received = [sum(column) for column in zip(*table, strict=True)]
     rank = max(range(len(received)), key=received.__getitem__)
     return rank, int(received[rank]), received[rank] * len(received) / sum(received)
+
+
+def rows_between(told: Sequence[Told]) -> list[list[int]]:
+    """How many rows go from each rank (row) to each rank, those that stay included."""
+    size, each = len(told), len(told[0].load) // len(told)
+    rows = [[0] * size for _ in told]
+    for r, one in enumerate(told):
+        for chosen, kept in zip(one.experts, one.kept, strict=True):
+            for e, yes in zip(chosen, kept, strict=True):
+                rows[r][e // each] += yes
+    return rows
+
+
+def way_there(run: Any, width: int, itemsize: int = 4, number: int = cost.COUNT_BYTES) -> list[list[int]]:
+    """From rank to rank the bytes of counts, rows and the numbers of their experts. Ranks returned `Told`."""
+    row = width * itemsize + number
+    return [
+        [number + n * row if s != r else 0 for s, n in enumerate(own)]
+        for r, own in enumerate(rows_between(run.results))
+    ]
 
 
 def bytes_of(run: Any, width: int, itemsize: int = 4, number: int = cost.COUNT_BYTES) -> list[int]:
@@ -185,12 +203,7 @@ def bytes_of(run: Any, width: int, itemsize: int = 4, number: int = cost.COUNT_B
     results of others' rows.
     """
     told: list[Told] = run.results
-    size, each = len(told), len(told[0].load) // len(told)
-    rows = [[0] * size for _ in told]
-    for r, one in enumerate(told):
-        for chosen, kept in zip(one.experts, one.kept, strict=True):
-            for e, yes in zip(chosen, kept, strict=True):
-                rows[r][e // each] += yes
+    size, rows = len(told), rows_between(told)
     out = [sum(row) - row[r] for r, row in enumerate(rows)]
     into = [sum(row[r] for row in rows) - rows[r][r] for r in range(size)]
     row = width * itemsize
@@ -415,7 +428,8 @@ def compared(run: Any, optimizer: str) -> book.Figure:
     title, kinds = "How far the weights are from those of one device", ("experts", "all other weights")
     steps, factor = len(run.results[0][0]), run.results[0][1]
     off = [max(told[-1][k] for told, _ in run.results) for k in (0, 1)]
-    said = f"An expert's gradient is {factor:.3g} times that of one device. After {steps} steps of {optimizer}, "
+    times = "" if factor == 1 else f"{factor:.3g} times "
+    said = f"An expert's gradient is {times}that of one device. After {steps} steps of {optimizer}, "
     if max(off) < 1e-6:
         said += "all weights are those of one device, up to rounding."
     else:
@@ -449,7 +463,7 @@ def crossing(run: Any) -> book.Figure:
     partners = max(len({m.dst for m in across if m.src == r}) for r in range(size))
     said = (
         f"A rank talks to {partners} rank{'s' * (partners != 1)} of other nodes. Between the nodes go {len(across)} "
-        f"messages with {format_bytes(sum(m.nbytes for m in across), 3)}. There and back takes "
+        f"messages in 4 exchanges, with {format_bytes(sum(m.nbytes for m in across), 3)}. There and back takes "
         f"{format_seconds(run.trace.duration, 3)}."
     )
     svg = Svg(WIDTH, "Who sends to whom", said)

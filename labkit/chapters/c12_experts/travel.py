@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,12 +10,13 @@ from torch import Tensor
 
 from labkit import Link, Network, RankFailed, book
 from labkit.book.drawing.figure import WIDTH, heading
-from labkit.book.drawing.style import ON_COLOUR, RED, SERIES
+from labkit.book.drawing.style import ON_COLOUR, SERIES
 from labkit.book.drawing.svg import Svg
 from labkit.chapters.c12_experts.you_write import through_experts as the_books
 from labkit.wire import Group
 
 Cell = tuple[int, int, int]  # rank of its home, number there, expert
+Reasons = dict[tuple[int, int], str]  # (rank, position) of a row: what is wrong with it, in a few letters
 FEW = 6  # rows of a rank
 ON_NODE = 4  # ranks of each of two nodes
 
@@ -58,24 +59,44 @@ def yours(trip: Callable[..., Any], launch: Callable[..., Any], ranks: int, jour
     except RankFailed as error:
         return book.wait_for(error)
     home = [[(r, n, int(e)) for n, e in enumerate(chosen)] for r, (chosen, _, _) in enumerate(run.results)]
-    back = [[(*_named(row), e) for row, (_, _, e) in zip(_rows(y), home[r], strict=False)]
-            for r, (_, _, y) in enumerate(run.results)]  # fmt: skip
-    strangers = {(r, i) for r, (_, came, _) in enumerate(run.results) for i, (_, e) in enumerate(came)
-                 if e // per_rank != r}  # fmt: skip
-    wrong = {(r, i) for r, row in enumerate(back) for i, cell in enumerate(row) if cell != home[r][i]}
-    wrong |= {(r, i) for r, (_, came, y) in enumerate(run.results) for i, row in enumerate(_rows(y))
-              if i < FEW and any(x % 10 for x in row)}  # fmt: skip
-    astray = {tuple(run.results[r][1][i][0]) for r, i in strangers}  # their results are another expert's
-    wrong |= {(r, i) for r, row in enumerate(back) for i, cell in enumerate(row) if cell[:2] in astray}
+    own = {(r, n): e for row in home for r, n, e in row}
+    arrived = [[(*cell, own.get(tuple(cell), e)) for cell, e in came] for _, came, _ in run.results]
+    back = [[_cell(row, own) for row in _rows(y)[:FEW]] for _, _, y in run.results]
+    strangers: Reasons = {}
+    for r, (_, came, _) in enumerate(run.results):
+        for i, (cell, e) in enumerate(came):
+            expert = own.get(tuple(cell), e)
+            if expert // per_rank != r:
+                strangers[r, i] = f"not {r}"
+            elif e != expert:
+                strangers[r, i] = f"as e{e}"
+    astray = {arrived[r][i][:2]: f"by e{run.results[r][1][i][1]}" for r, i in strangers}
+    came_somewhere = {cell[:2] for row in arrived for cell in row}
+    wrong: Reasons = {}
+    for r, (_, _, y) in enumerate(run.results):
+        for i, (row, cell) in enumerate(zip(_rows(y), back[r], strict=False)):
+            if cell[:2] not in came_somewhere or any(x % 10 for x in row):
+                wrong[r, i] = "raw"
+            elif cell[:2] != (r, i):
+                wrong[r, i] = f"≠ {r}.{i}"
+            elif cell[:2] in astray:
+                wrong[r, i] = astray[cell[:2]]
     lost = sum(max(0, FEW - len(row)) for row in back)
     if not (strangers or wrong or lost):
         return travelling(run, per_rank, journey)
-    arrived = [[(r, n, e) for (r, n), e in came] for _, came, _ in run.results]
-    moments: list[tuple[str, list[list[Cell]], Collection[tuple[int, int]], int]] = [
-        ("At home: each rank's rows, in the order of its tokens. Below each row is its expert.", home, (), 0),
-        (f"What came to the experts of each rank. {len(strangers)} rows are at a rank without their expert (framed)."
-         if strangers else "What came to the experts of each rank: every row is at the rank of its expert.",
-         arrived, strangers, 4),
+    far = sum(why.startswith("not") for why in strangers.values())
+    came = "What came to the experts of each rank"
+    if not came_somewhere:
+        came = "What came to the experts: nothing at any rank. No expert has computed a row."
+    elif strangers:
+        came += f". {far} rows are at a rank without their expert (framed)." * bool(far) or "."
+        if len(strangers) > far:
+            came += f" {len(strangers) - far} rows came with the number of another expert (framed)."
+    else:
+        came += ": every row is at the rank of its expert."
+    moments: list[tuple[str, Sequence[Sequence[Cell]], Reasons, int]] = [
+        ("At home: each rank's rows, in the order of its tokens. Below each row is its expert.", home, {}, 0),
+        (came, arrived, strangers, 4),
         ("What your function returned." + f" {len(wrong)} results are wrong (framed)." * bool(wrong)
          + f" {lost} results are missing." * bool(lost), back, wrong, 6),
     ]  # fmt: skip
@@ -97,11 +118,25 @@ def _rows(y: Any) -> list[list[float]]:
     return y.tolist() if isinstance(y, Tensor) and y.dim() == 2 and y.shape[1] == 2 else []
 
 
+def _cell(row: Sequence[float], own: Mapping[tuple[int, int], int]) -> Cell:
+    """What stands somewhere: the row, and its own expert."""
+    name = _named(row)
+    return (*name, own.get(name, -1))
+
+
 def _named(row: Sequence[float]) -> tuple[int, int]:
     """(rank, number) of a row, computed or not; (-1, -1) for numbers that are no row's."""
     home, number = row if any(x % 10 for x in row) else [x / 10 for x in row]
     known = home in range(len(SERIES)) and number in range(FEW)
     return (int(home), int(number)) if known else (-1, -1)
+
+
+def _key(reasons: Iterable[str]) -> str:
+    """What the letters in the frames mean."""
+    known = {"not": "not 1: its expert is not on rank 1.", "as": "as e1: it came as a row of e1.",
+             "by": "by e1: computed as a row of e1.", "≠": "≠ 0.2: row 0.2 belongs here.",
+             "raw": "raw: no expert has computed it."}  # fmt: skip
+    return " ".join(known[kind] for kind in known if kind in {why.split()[0] for why in reasons})
 
 
 def travelling(run: Any, per_rank: int, journey: Any = the_books) -> book.Player:
@@ -140,9 +175,9 @@ def travelling(run: Any, per_rank: int, journey: Any = the_books) -> book.Player
 
 def _moment(
     words: str, rows: Sequence[Sequence[Cell]], done: bool, n: int, counts: Sequence[Sequence[int]], per_rank: int,
-    wide: float, badge: str, off: Collection[tuple[int, int]] = (),
+    wide: float, badge: str, off: Mapping[tuple[int, int], str] | None = None,
 ) -> str:  # fmt: skip
-    """off: (rank, position) of rows that are where they should not be."""
+    """off: (rank, position) of rows with which something is wrong, and what."""
     svg = Svg(WIDTH, "Rows travel to their experts", words)
     y = max(heading(svg, badge, words), 72.0) + 4
     for r, row in enumerate(rows):
@@ -163,16 +198,19 @@ def _moment(
             svg.rect(x + wide / 2 - 0.29 * wide, y + 6, 0.55 * wide, 14, look.colour)
             name = f"{home}.{number}" if home >= 0 else "?"
             svg.text(x + wide / 2, y + 17, name, size, "middle", on_colour=True)
-            if (r, i) in off:
-                svg.rect(x, y, wide - 1, 40, stroke=RED, stroke_width=3)
-            svg.text(x + wide / 2, y + 36, f"e{expert}", size, "middle")
+            if off and (r, i) in off:
+                svg.rect(x, y, wide - 1, 54, stroke_width=2.4, dash="4 2")
+                svg.text(x + wide / 2, y + 49, off[r, i], min(size, 9.5), "middle", bold=True)
+            svg.text(x + wide / 2, y + 36, f"e{expert}" if expert >= 0 else "?", size, "middle")
             x += wide
         if n == 2:
             told = [f"{c} to rank {s}" if len(counts) <= 4 else f"{c}" for s, c in enumerate(counts[r])]
             svg.text(min(x + 14, 440), y + 18, "counts: " + ", ".join(told), 10.5)
-        y += 46
+        y += 46 if off is None else 60
     note = "1.5: row 5 of rank 1. e3: its expert is number 3. " + (
-        "A red frame: wrong." if off else "A thick frame: computed."
+        "A dashed frame: wrong." if off else "A thick frame: computed." if off is None else ""
     )
+    if off:
+        note += "   " + _key(off.values())
     svg.text(8, y + 10, note, 10.5)
     return svg.render(y + 20)

@@ -29,7 +29,13 @@ def the_best_are_taken(student: Reader) -> str:
         logits = torch.randn(6, 32, generator=draw)  # so many that an unstable sort does move equal ones
         logits[4] = logits[4].round()  # some logits are equal
         logits[5] = 0  # all are
-        ((got, kept),) = student.through("route", 1, [(logits, k)], _routed).results
+        try:
+            ((got, kept),) = student.through("route", 1, [(logits, k)], _routed).results
+        except StudentError as error:
+            if "must match the size of tensor" not in f"{error} {error.detail}":
+                raise
+            hint = "Does the sum keep its dimension? Write `.sum(-1, keepdim=True)`."
+            raise StudentError(f"{error} {hint}", error.detail) from None
         student.expect(torch.equal(kept, logits), "`logits_ne` has changed: the caller still needs it, so leave it be.")
         student.expect(
             isinstance(got, (tuple, list)) and len(got) == 2 and all(isinstance(x, Tensor) for x in got),
@@ -160,8 +166,9 @@ def there_and_back(student: Reader) -> str:
             x = 1 + torch.arange(rows * width).view(rows, width).float() + 100 * rank
             inputs.append((x, expert))
 
-        def call(fn: Callable[..., Any], mine: tuple[Tensor, Tensor], group: Group) -> Any:
-            return fn(mine[0].clone(), mine[1].clone(), _experts(group, per_rank, mine[0]), group, per_rank)
+        def call(fn: Callable[..., Any], mine: tuple[Tensor, Tensor], group: Group, every: Any = inputs) -> Any:
+            compute = _experts(group, per_rank, mine[0], every)
+            return fn(mine[0].clone(), mine[1].clone(), compute, group, per_rank)
 
         try:
             run = student.through("through_experts", n, inputs, call)
@@ -210,13 +217,20 @@ def _gradients_come_back(student: Reader, inputs: Sequence[tuple[Tensor, Tensor]
         )  # fmt: skip
 
 
-def _experts(group: Group, per_rank: int, own: Tensor | None = None) -> Compute:
-    """Experts that take no row of another rank's expert. own: the rank's rows, as they are at home."""
+def _experts(
+    group: Group, per_rank: int, own: Tensor | None = None, every: Sequence[tuple[Tensor, Tensor]] = ()
+) -> Compute:
+    """Experts that take no row of another rank's expert. own: the rank's rows, as they are at home; every: those of all
+    ranks, and their experts."""
+    true = {float(row[0]): int(e) for x, expert in every for row, e in zip(x, expert, strict=True)}
 
     def compute(rows_md: Tensor, expert_m: Tensor) -> Tensor:
         if own is not None and rows_md.shape == own.shape and torch.equal(rows_md.sort(0).values, own.sort(0).values):
             raise LookupError("these are the rank's own rows")
         strangers = [e for e in expert_m.tolist() if e // per_rank != group.rank]
+        here = [true.get(row[0], -1) - group.rank * per_rank for row in rows_md.detach().tolist()]
+        if strangers and all(e in range(per_rank) for e in here) and expert_m.tolist() == here:
+            raise LookupError("the numbers of the experts are places on this rank")
         if strangers:
             raise LookupError(f"a row for expert {strangers[0]}, of rank {strangers[0] // per_rank}, came to this rank")
         return rows_md * (2 + expert_m[:, None])
@@ -254,6 +268,11 @@ def _what_came_back(got: Any, x: Tensor, expert: Tensor) -> str:
     if torch.equal(got, right[order][order]):
         return "the results are sorted a second time. To undo a sorting, write `result[order] = y`, not `y[order]`."
     factor = (got / x).round(decimals=3)
+    if bool((factor == factor[0, 0]).all()):
+        return (
+            f"every row was multiplied by {float(factor[0, 0]):g}, whatever its expert. Send the rows to their "
+            "experts, and call `compute` there."
+        )
     if bool((factor == factor[:, :1]).all()):
         i = int((factor[:, 0] != expert + 2).nonzero()[0])
         return (
@@ -266,6 +285,8 @@ def _what_came_back(got: Any, x: Tensor, expert: Tensor) -> str:
 def _likely(said: str) -> str:
     if "own rows" in said:
         return "No row has left its rank yet: send the rows with `all_to_all` first, then compute those that arrive."
+    if "are places on this rank" in said:
+        return "`compute` wants the numbers of `expert_m`, counted over all ranks, and not places on this rank."
     if "one number of rows for each" in said and "not tensor" in said:
         return "The two counts must be lists: call `.tolist()`."
     if "LookupError" in said:
@@ -326,8 +347,8 @@ def the_first_are_kept(student: Reader) -> str:
             (behind < slots, "You keep the *last* ones of each queue. Who comes first is kept."),
             (line.bincount()[line] <= slots, "You drop *all* choices of an expert that is too full. The first ones of "
              "its queue are kept."),
-            (torch.ones_like(right), "Nobody is dropped, although expert 0 has more choices than slots. Do you add up "
-             "the columns, with `cumsum(0)`?"),
+            (torch.ones_like(right), "Nobody is dropped, although expert 0 has more choices than slots. Each "
+             "expert has a queue of its own: compare a choice's place in it with `slots`."),
         )  # fmt: skip
         for wrong, why in slips if not torch.equal(got, right) else ():
             student.expect(not torch.equal(got, wrong), why)
@@ -445,7 +466,7 @@ def the_bias_follows_the_load(student: Reader) -> str:
     for n in (2, 3):
         draw = torch.Generator().manual_seed(student.seed + n)
         bias = torch.randint(-4, 5, (4,), generator=draw) / 4.0
-        every = ([9.0, 1, 4, 2], [2.0, 6, 4, 4], [0.0, 9, 4, 3])  # expert 2 has the mean
+        every = ([5.0, 1, 3, 3], [6.0, 6, 5, 3], [0.0, 9, 4, 3])  # expert 2 has the mean
         loads = [torch.tensor(load) for load in every[:n]]
 
         def call(fn: Callable[..., Any], load_e: Tensor, group: Group, bias: Tensor = bias) -> Any:
@@ -485,6 +506,8 @@ def _of_bias(moved: Tensor, total: Tensor, own: Tensor) -> str:
          "sum the load over all ranks."),
         (-alone, "the bias follows the load of this rank's own tokens, and goes the wrong way."),
         (RATE * (total.mean() - total), "the step grows with the load. It is always `rate`, up or down: use `sign()`."),
+        (RATE * (total.mean() - own).sign(), "this rank's own load is compared with the mean over everybody's. Compare "
+         "the sum of all ranks with its mean."),
         (right / RATE, "the step is 1, and should be `rate`."),
         (torch.where(total > total.mean(), -RATE, RATE), "expert 2 has just the mean load, so its bias stays: `sign()` "
          "gives 0."),
