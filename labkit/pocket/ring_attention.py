@@ -6,8 +6,7 @@
 Attention is a weighted mean of the values. A rank sees only some of the keys at a time, so it keeps for each query the
 mean so far and the logarithm of the sum of exponentials behind it, lse. Two such means are joined exactly: each counts
 by its share of the sum (the online softmax, as in FlashAttention). So the scores of the whole sequence, t x t numbers,
-are never there, and a rank holds at most two blocks of keys and values
-beside its own.
+are never there, and a rank holds at most two blocks of keys and values beside its own.
 
 Backward the blocks go around once more. exp(score - lse) is the weight that a key had in the whole softmax, so each
 block's share of the gradients can be computed alone; the shares of k and v travel behind their block, and go home.
