@@ -74,12 +74,12 @@ def test_a_majority_vote_goes_by_a_rate_of_its_own():
     assert rested[0][1] == rested[-1][1] > moved[-1][1]
 
 
-def _train(group, rule):
+def _train(group, rule, late="always the same", times=4, end=0.2, **how):
     if group.rank == 0:
-        return task.serve(task.begin(0), group, rule)
-    data, takes = task.batches(group, 0), task.lateness(group, "always the same", 4, 0)
+        return task.serve(task.begin(0), group, rule, **how)
+    data, takes = task.batches(group, 0), task.lateness(group, late, times, 0)
     with Client({"weights": task.begin(0)}, group, [0]) as client:
-        for _ in task.until(group, 0.2):
+        for _ in task.until(group, end):
             gradient = task.gradient(client.pull("weights"), next(data))
             group.compute(next(takes))
             client.push("weights", gradient)
@@ -256,23 +256,11 @@ def test_a_mark_stays_at_its_bytes_beside_a_near_one():
     assert 0 < abs(two - one) < 1
 
 
-def _momentum(group, rule, **how):
-    if group.rank == 0:
-        return task.serve(task.begin(0), group, rule, rate=0.08, momentum=0.9)
-    data, takes = task.batches(group, 0), task.lateness(group, "now and then", 2, 0)
-    with Client({"weights": task.begin(0)}, group, [0]) as client:
-        for _ in task.until(group, 0.4):
-            gradient = task.gradient(client.pull("weights"), next(data))
-            group.compute(next(takes))
-            client.push("weights", gradient)
-            client.tick()
-    return None
-
-
 @pytest.mark.ranks
 def test_a_bound_is_ahead_where_delays_are_short_and_momentum_high():
+    how = {"late": "now and then", "times": 2, "end": 0.4, "rate": 0.08, "momentum": 0.9}
     with labkit.world(5, clock="virtual") as ranks:
-        ends = {name: served.last() for name, served in task.three_served(ranks, _momentum, 1).items()}
+        ends = {name: served.last() for name, served in task.three_served(ranks, _train, 1, **how).items()}
     assert ends["SSP"] < 0.95 * ends["ASP"] < 0.95 * ends["BSP"], ends
 
 
