@@ -39,7 +39,12 @@ class GlooTransport(Transport):
         # Every pair is connected now. Connected at its first message, half of the pairs would make whoever speaks
         # first wait for an answer, and the peer may be in a call that waits for this rank.
         options._devices = [dist.ProcessGroupGloo.create_default_device(lazy_init=False)]
-        self.pg: Any = dist.ProcessGroupGloo(dist.PrefixStore("labkit-p2p", store), rank, size, options)
+        mine = dist.PrefixStore("labkit-p2p", store)
+        self.pg: Any = dist.ProcessGroupGloo(mine, rank, size, options)
+        # A rank whose function fails at once would close its pairs while others still connect theirs to it.
+        if mine.add("connected", 1) == size:
+            mine.set("all connected", "")
+        mine.wait(["all connected"], timedelta(seconds=limit))
 
     def lane(self, key: int, lane: int, timeout: float, epoch: Epoch | None = None) -> GlooLane:
         """A tag of its own for one lane of one group."""
