@@ -110,16 +110,8 @@ def test_of_two_buckets_in_another_order_those_of_one_size_are_mixed_in_silence_
     assert "have different sizes, and labkit" in said and "The last two differ as well" in said
     assert "Both gradients are those of stage C." in order.outcomes({0: right.results, 3: right.results}, right).text
 
-    def backward(k, loss, model, group):  # type: ignore[no-untyped-def]
-        """`trials` says which bucket is late, and nothing else of the step is its business."""
-
-    tried: list[int] = []
-
-    def timed(way):  # type: ignore[no-untyped-def]
-        tried.append(way.args[0])
-        return right
-
-    came = order.trials(timed, backward, right)
+    came = {k: right.results for k in order.late(right)}
+    assert list(came) == [0, 3], "the first bucket, and the last but one"
     assert {row["what happens"] for row in order.pairs(came, right).rows} == {"the same"}
     assert order.pairs(came, right).sentence.startswith("Bucket 0 late on rank 1: each bucket meets its own.")
     drawn = order.pairs({0: silent, 3: loud}, right)
@@ -127,7 +119,6 @@ def test_of_two_buckets_in_another_order_those_of_one_size_are_mixed_in_silence_
     assert happens == ["mixed", "mixed", "the same", "the same", "the same", *["the same"] * 3, "error", "never"]
     assert "Bucket 0 late on rank 1: bucket 0 meets bucket 1 and bucket 1 meets bucket 0." in drawn.sentence
     assert drawn.sentence.endswith("Bucket 3 late on rank 1: bucket 3 meets bucket 4.")
-    assert tried == [0, 3], "the first bucket, and the last but one"
     assert order.told("rank 1 was killed", 3, right).endswith("bytes): rank 1 was killed")
     for late in (0, 3):
         gradients = order.outcome(run, late, True)

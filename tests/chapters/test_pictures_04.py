@@ -92,9 +92,7 @@ def test_a_run_of_the_chapter_takes_what_its_formula_says_also_with_a_straggler(
 def test_every_mistake_of_a_rank_has_a_guard_or_is_refused_and_the_book_says_which() -> None:
     def two_steps(group, it, guard):  # type: ignore[no-untyped-def]
         way = it if group.rank == 1 else breaking.AGREED
-        on = {guard: True} if guard in ("check_nan", "find_unused_parameters") else {}
-        model = labkit.parallel.DataParallel(breaking.small_gpt(way, 16, 0), group, algorithm="ring", **on)
-        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, sgd, _ = breaking.wrapped(group, way, guard, 16, 0)
         text_loss(model, group, 1).backward()
         sgd.step()
         return [breaking.bad_numbers(model)], breaking.weights_of(model)
@@ -348,26 +346,23 @@ def test_of_several_runs_a_line_says_which_is_under_way_and_goes_in_the_end(
 
 
 def test_the_curve_of_the_setting_stands_beside_that_with_an_update_after_each_pass() -> None:
-    def run(passes: int, loss: float) -> Any:
-        return Shown([({4: 5.0, 8: loss}, passes)])
+    trace = SimpleNamespace(badge="measured")
 
-    drawn = {n: pictures.losses({4: 5.0, 8: 3.0}, run(n, loss)) for n, loss in ((1, 3), (2, 3.5), (4, 4))}
-    assert drawn[1].sentence.endswith("loss is 3.00 with an update after each pass.")
-    assert drawn[2].sentence.endswith("is 3.00 with an update after each pass and 3.50 with passes = 2.")
-    assert set(drawn[4].rows[0]) == {"pass", "an update after each pass", "passes = 4"}
+    def run(curve: dict[int, float], passes: int) -> Any:
+        return SimpleNamespace(results=[(curve, passes)], trace=trace)
 
-
-def test_equal_numbers_of_updates_stand_above_each_other() -> None:
     often = {n: 5 - n / 2 for n in range(1, 9)}
-    drawn = pictures.by_update(often, Shown([({4: 4.4, 8: 4.0}, 4)]))
-    assert (
-        drawn.sentence
-        == "After 2 updates the held-out loss is 4.00 with an update after each pass and 4.00 with passes = 4."
+    drawn = pictures.losses(often, run({4: 4.4, 8: 4.0}, 4))
+    assert drawn.sentence == (
+        "After 8 passes the held-out loss is 1.00 with an update after each pass and 4.00 with passes = 4. "
+        "After 2 updates it is 4.00 with an update after each pass and 4.00 with passes = 4."
     )
-    assert drawn.rows[1] == {"update": 2, "an update after each pass": 4.0, "passes = 4": 4.0}
-    assert drawn.rows[7]["update"] == 8 and pictures.by_update(often, Shown([(often, 1)])).rows == [
-        {"update": n, "an update after each pass": loss} for n, loss in often.items()
-    ]
+    each = "an update after each pass"
+    assert drawn.rows[1] == {"pass": 2, each: 4.0}
+    assert drawn.rows[7] == {"pass": 8, each: 1.0, "passes = 4": 4.0, "update, passes = 4": 2}
+    alone = pictures.losses(often, run(often, 1))
+    assert alone.sentence == "After 8 passes the held-out loss is 1.00 with an update after each pass."
+    assert alone.rows == [{"pass": n, each: loss} for n, loss in often.items()]
 
 
 def test_each_rank_has_a_row_of_what_it_holds() -> None:

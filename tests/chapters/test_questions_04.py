@@ -264,9 +264,9 @@ def test_what_they_may_share_is_no_answer(typed: str) -> None:
 @pytest.mark.parametrize(
     ("each", "seldom", "even", "says"),
     [
-        (3.27, 4.07, 4.08, "brings hardly more progress"),
-        (3.48, 3.96, 4.37, "brings more progress, but far from four times as much"),
-        (3.48, 3.96, 4.66, "large sum, which"),
+        (3.27, 4.07, 4.08, "So in this run the number of updates is what counts"),
+        (3.48, 3.96, 4.37, "but in this run four smaller ones bring more still"),
+        (3.3, 4.2, 4.0, "So in this run more samples for an update bring nothing"),
         (3.9, 3.5, 4.4, "In so short a run it does not show"),
         (7.7, 3.68, 3.4, "a loss jumps up again, and ends 4.30 above its lowest point"),
     ],

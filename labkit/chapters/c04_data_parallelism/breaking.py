@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any
 
@@ -16,6 +17,7 @@ from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import listing
 from labkit.models import GPT, GPTConfig
+from labkit.parallel import DataParallel
 from labkit.wire import Group
 from labkit.wire.errors import RefusedError
 
@@ -36,6 +38,16 @@ def small_gpt(way: str, width: int, seed: int) -> GPT:
     if way == INFINITE:
         block.attention.out.bias.register_hook(lambda g: g.index_fill(0, torch.tensor([0]), torch.inf))
     return model
+
+
+def wrapped(
+    group: Group, way: str, guard: str, width: int, seed: int
+) -> tuple[nn.Module, torch.optim.Optimizer, AbstractContextManager[Any]]:
+    """`small_gpt` in labkit's wrapper with this guard, its optimizer, and `join` or a context that does nothing."""
+    on = {guard: True} if guard in ("check_nan", "find_unused_parameters") else {}
+    model = DataParallel(small_gpt(way, width, seed), group, algorithm="ring", **on)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    return model, sgd, model.join(step=sgd.step) if guard == "join" else nullcontext()
 
 
 def weights_of(model: nn.Module) -> Tensor:

@@ -7,7 +7,7 @@ So here the gradients come as ever, and only the hooks of some of them are calle
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -102,16 +102,7 @@ def told(came: list[Tensor] | str, k: int, stage_c: Any) -> str:
     )
 
 
-Came = Mapping[int, list[Tensor] | str]  # by the bucket that was late on rank 1: what `outcome` returns
-
-
-def show(timed: Callable[..., Any], backward: Callable[..., None], stage_c: Any, by: Any = None) -> book.Conclusion:
-    """Run `trials`, show which buckets met, and say what came of it. by: as `outcomes`."""
-    from IPython.display import display
-
-    came = trials(timed, backward, stage_c)
-    display(pairs(came, stage_c))
-    return outcomes(came, stage_c, by)
+Came = Mapping[int, list[Tensor] | str]  # by the bucket that was late on rank 1, one of `late`: its `outcome`
 
 
 def like_stage_c(runs: Mapping[str, Any], stage_c: Any) -> book.Conclusion:
@@ -126,13 +117,9 @@ def like_stage_c(runs: Mapping[str, Any], stage_c: Any) -> book.Conclusion:
     )  # fmt: skip
 
 
-def trials(timed: Callable[..., Any], backward: Callable[..., None], stage_c: Any) -> Came:
-    """What came of a step in which the first bucket is late on rank 1, and of one in which the last but one is.
-
-    backward(k, loss, model, group): the backward pass in which bucket k is late. timed, stage_c: as `outcomes`.
-    """
-    late = in_turn((0, len(step_of(stage_c).journeys) - 2), "a step in which bucket {} is late on rank 1")
-    return {k: outcome(timed, partial(backward, k)) for k in late}
+def late(stage_c: Any) -> Iterator[int]:
+    """The buckets that are late in one run each, the first and the last but one. Each is told while its run goes on."""
+    return in_turn((0, len(step_of(stage_c).journeys) - 2), "a step in which bucket {} is late on rank 1")
 
 
 def pairs(came: Came, stage_c: Any) -> book.Figure:
@@ -176,9 +163,7 @@ def pairs(came: Came, stage_c: Any) -> book.Figure:
     return book.Figure(title, "simulated", said, rows, svg.render(y))
 
 
-def outcomes(
-    came: Came, stage_c: Any, by: Callable[..., Any] | None = None
-) -> book.Conclusion:  # fmt: skip
+def outcomes(came: Came, stage_c: Any, by: Callable[..., Any] | None = None) -> book.Conclusion:
     """What came of it, for each bucket that was late on rank 1, and what that means. by: what has sent them; it is said
     where that is the book's and not the reader's."""
     right = stage_c.results[0]

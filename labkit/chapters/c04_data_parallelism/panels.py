@@ -99,7 +99,7 @@ def passes(accumulating: Run, ranks: int, transport: str) -> Any:
     and those of 1 and of 4 at once."""
     few = SimpleNamespace(size=ranks)  # all that a run asks of its world
     ran = {number: accumulating(few, number) for number in book.in_turn((1, 4), "a training, passes = {}")}
-    views: list[View] = [partial(view, ran[1].results[0][0]) for view in (pictures.losses, pictures.by_update)]
+    views: list[View] = [partial(pictures.losses, ran[1].results[0][0])]
 
     @wraps(accumulating)
     def once(world: Any, passes: int = 4) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import ceil, floor
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading, legend
 from labkit.book.drawing.style import BLUE, GREEN, GREY, ORANGE
-from labkit.book.drawing.svg import Svg, text_width
+from labkit.book.drawing.svg import Svg, number, text_width
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, listing
 from labkit.chapters.c04_data_parallelism.counting import (
@@ -62,7 +63,8 @@ def lanes(steps: Mapping[str, Step], badge: str, title: str, until: float = 0.0,
     svg = Svg(WIDTH, title, said)
     y = heading(svg, badge, said)
     looks = [("computing", ORANGE, "", ""), ("gradients travel", BLUE, "/", "")]
-    if any(one.waits > LEAST or any(j.waits > LEAST for j in one.journeys) for one in steps.values()):
+    seen = longest / 400  # half a millimetre; less cannot be seen
+    if any(one.waits > seen or any(j.waits > seen for j in one.journeys) for one in steps.values()):
         looks.insert(1, ("waits for a slower rank", GREY, "\\", ""))
     y = legend(svg, y, looks) + 6
     left, right = 76.0, WIDTH - 14.0
@@ -82,13 +84,13 @@ def lanes(steps: Mapping[str, Step], badge: str, title: str, until: float = 0.0,
                 svg.text((x(a) + x(b)) / 2, y + 14, label, 11, "middle")
         if text_width("backward pass", 11) < 0.7 * (x(one.over) - x(one.backward)):
             svg.text((x(one.backward) + x(one.over)) / 2, y + 14, "backward pass", 11, "middle")
-        if one.waits > LEAST:
+        if one.waits > seen:
             wide = x(one.slowest) - x(one.over)
             box(svg, x(one.over), y + 18, wide, 24, "waits", GREY, f"waits: {1e3 * one.waits:.1f} ms", "\\")
         for k, j in enumerate(one.journeys):
             hover = f"all-reduce {k}: {bytes_text(j.nbytes)}, {1e3 * (j.end - j.start - j.waits):.1f} ms"
             label, off = f"{k}" if len(one.journeys) <= 16 else "", j.start + j.waits
-            if j.waits > LEAST:
+            if j.waits > seen:
                 waits = f"all-reduce {k} waits for the last rank: {1e3 * j.waits:.1f} ms"
                 box(svg, x(j.start), y + 46, x(off) - x(j.start), 24, "waits", GREY, waits, "\\")
             box(svg, x(off), y + 46, x(j.end) - x(off), 24, label, BLUE, hover, "/")
@@ -208,26 +210,53 @@ def what_is_held(one: Mapping[str, int], each: Mapping[str, int], ranks: int) ->
     return book.Figure(HELD, "measured", said, rows, svg.render(y))
 
 
-def by_update(often: Mapping[int, float], run: Any) -> book.Figure:
-    """The curves of `losses` over the number of updates: equal numbers of updates stand above each other."""
-    curves = {1: often} | {passes: curve for curve, passes in run.results[:1]}
-    few = max(often) // max(curves)  # updates that both have taken
-    name = {passes: f"passes = {passes}" for passes in curves} | {1: "an update after each pass"}
-    at = [f"{curve[few * passes]:.2f} with {name[passes]}" for passes, curve in sorted(curves.items())]
-    said = f"After {few} updates the held-out loss is {listing(at)}."
-    shown = {name[n]: {at // n: loss for at, loss in curve.items()} for n, curve in sorted(curves.items())}
-    return book.lines(shown, x="update", y="held-out loss", title="The same curves, by update", sentence=said)
-
-
 def losses(often: Mapping[int, float], run: Any) -> book.Figure:
-    """The held-out loss after each update, by pass: with an update after each pass, and as in `run`.
+    """The held-out loss after each update, with an update after each pass and as in `run`: by pass, and by update.
 
     often: losses by the pass they were measured after; each result of `run` has the passes for each update beside it.
     """
     curves = {1: often} | {passes: curve for curve, passes in run.results[:1]}
     name = {passes: f"passes = {passes}" for passes in curves} | {1: "an update after each pass"}
-    told = [f"{list(curve.values())[-1]:.2f} with {name[passes]}" for passes, curve in sorted(curves.items())]
-    alike = ", with the same samples in both lines," if len(curves) > 1 else ""
-    said = f"After {max(often)} passes{alike} the held-out loss is {listing(told)}."
-    shown = {name[passes]: curve for passes, curve in sorted(curves.items())}
-    return book.lines(shown, x="pass", y="held-out loss", title="The same samples, with fewer updates", sentence=said)
+    few = max(often) // max(curves)  # updates that all have taken
+    last = [f"{curve[max(often)]:.2f} with {name[n]}" for n, curve in sorted(curves.items())]
+    early = [f"{curve[few * n]:.2f} with {name[n]}" for n, curve in sorted(curves.items())]
+    said = f"After {max(often)} passes the held-out loss is {listing(last)}."
+    if len(curves) > 1:
+        said += f" After {few} update{'s' * (few > 1)} it is {listing(early)}."
+    title = "The same points, by pass and by update" if len(curves) > 1 else "The loss after each update"
+    svg, wide, high = Svg(WIDTH, title, said), 310.0, 190.0
+    looks = dict(zip(sorted(curves), ((BLUE, "circle", "/"), (ORANGE, "square", "")), strict=False))
+    shown = [(name[n], colour, hatch, "") for n, (colour, _, hatch) in looks.items()]
+    top = legend(svg, heading(svg, run.trace.badge, said), shown) + 14
+    values = [loss for curve in curves.values() for loss in curve.values()]
+    low, peak = floor(2 * min(values)) / 2, ceil(2 * max(values)) / 2
+    for panel, unit in enumerate(("pass", "update")):
+        left = 52 + panel * 378.0
+
+        def x(at: float, left: float = left) -> float:
+            return left + wide * at / max(often)
+
+        def y(loss: float) -> float:
+            return top + 20 + high * (peak - loss) / max(peak - low, 0.5)
+
+        svg.text(left, top + 6, f"by {unit}", bold=True)
+        svg.rect(left, top + 20, wide, high)
+        for half in range(round(2 * low), round(2 * peak) + 1):
+            svg.line(left - 4, y(half / 2), left, y(half / 2))
+            svg.text(left - 6, y(half / 2) + 4, f"{half / 2:g}", 11, "end")
+        for at in range(0, max(often) + 1, max(1, max(often) // 8)):
+            svg.line(x(at), top + 20 + high, x(at), top + 24 + high)
+            svg.text(x(at), top + 37 + high, f"{at}", 11, "middle")
+        svg.text(left + wide / 2, top + 54 + high, f"{unit}es" if unit == "pass" else "updates", 11, "middle")
+        for n, (colour, shape, _) in looks.items():
+            points = [(x(at if unit == "pass" else at // n), y(loss)) for at, loss in curves[n].items()]
+            svg.path("M" + " L".join(f"{number(a)} {number(b)}" for a, b in points), colour=colour, width=2)
+            for a, b in points:
+                svg.marker(a, b, shape, colour, 4)
+    svg.text(8, top + 14, "loss", 11)
+    rows: list[Row] = [
+        {"pass": at} | {name[n]: curve[at] for n, curve in sorted(curves.items()) if at in curve}
+        | {f"update, {name[n]}": at // n for n, curve in sorted(curves.items()) if at in curve and n > 1}
+        for at in sorted({at for curve in curves.values() for at in curve})
+    ]  # fmt: skip
+    return book.Figure(title, run.trace.badge, said, rows, svg.render(top + high + 64))
