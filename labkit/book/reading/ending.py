@@ -26,10 +26,8 @@ def ending(file: ChapterFile, done: dict[str, Any] | None, prompts: Mapping[str,
     if done is not None:
         row = summary({file.name: done})[0]
         if file.predictions:
-            lines.append(
-                f"Predictions: {row['predicted']} of {len(file.predictions)} made, {row['skipped']} skipped, in all "
-                "your runs."
-            )
+            only = f", {row['skipped']} only skipped" if row["skipped"] else ""
+            lines.append(f"Predictions: {row['predicted']} of {len(file.predictions)} made{only}.")
         if file.to_write:
             lines.append(f"Functions of your own: {row['written']} of {file.to_write} right.")
         if file.questions:
