@@ -144,7 +144,9 @@ def test_lazy_adam_is_a_staircase_with_corners_at_the_steps_that_touch_the_row()
 
 def test_buckets_that_moved_are_counted_and_their_bytes_have_the_state_in_them():
     one = (([9, 1, 1, 1], [0, 0, 1, 1]), ([9, 1, 1, 1], [0, 1, 1, 1]), 500)
-    (_, before), (there, moved), (_, after) = travel.moved(SimpleNamespace(results=[one, one])).frames
+    (here, before), (there, moved), (_, after) = travel.moved(SimpleNamespace(results=[one, one])).frames
+    for svg, asked in ((here, (10, 2)), (there, (9, 3))):  # of each rank
+        assert all(f">{n}</text>" in svg for n in asked)
     assert "was asked for 1.67 times the mean" in before  # 10 of 12, on one of two ranks
     assert moved.startswith("1 of 1 bucket moved.") and "bucket 1: 1 rows asked for" in there
     assert "asked for 1.50 times the mean" in after
