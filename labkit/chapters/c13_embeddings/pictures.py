@@ -18,7 +18,6 @@ from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text
 from labkit.chapters.c13_embeddings.tables import DIM, HELD, Requests
 from labkit.cost.units import format_bytes, format_seconds
-from labkit.data import Clicks, auc
 
 BANDWIDTH, LATENCY = 100e6, 10e-6  # of the emulated links
 ITEM = 4  # bytes of a number
@@ -55,6 +54,7 @@ def in_step(run: Any, step: int = 1) -> list[int]:
     return sent
 
 
+EVEN = 1.1  # of the mean: a rank with more to do than this is called the jam
 PULL = 4  # collectives of a pull: two of counts, one of ids, one of rows. What follows in a step is the push
 
 
@@ -71,10 +71,12 @@ def sent(run: Any) -> book.Figure:
             else:
                 push[m.dst] += m.nbytes
     both = [a + b for a, b in zip(pull, push, strict=True)]
-    most = both.index(max(both))
+    most, mean = both.index(max(both)), sum(both) / n
+    jam = max(both) > EVEN * mean
     agree = in_step(run) == formula_of(run.results)
     said = (
-        f"Rank {most} has most to do: it sends {bytes_text(pull[most])} in the pull and receives "
+        f"{'' if jam else 'All ranks have nearly the same to do. '}Rank {most} has most to do: it sends "
+        f"{bytes_text(pull[most])} in the pull and receives "
         f"{bytes_text(push[most])} in the push, which takes its link {format_seconds(both[most] / BANDWIDTH, 3)}. "
         f"In all, the ranks send {'what' if agree else 'another number of bytes than'} the formulas of sections 2 and "
         "3 say."
@@ -83,10 +85,10 @@ def sent(run: Any) -> book.Figure:
         {"rank": r, "sent in the pull (bytes)": pull[r], "received in the push (bytes)": push[r]} for r in range(n)
     ]
     title = "What a rank's link does in one step"
-    return book.Figure(title, "measured", said, rows, svg=_stacked(title, said, pull, push))
+    return book.Figure(title, "measured", said, rows, svg=_stacked(title, said, pull, push, jam))
 
 
-def _stacked(title: str, said: str, pull: Sequence[int], push: Sequence[int]) -> str:
+def _stacked(title: str, said: str, pull: Sequence[int], push: Sequence[int], jam: bool) -> str:
     svg = Svg(WIDTH, title, said)
     looks = {"sent in the pull": SERIES[0], "received in the push": SERIES[1]}
     items = [(name, look.colour, look.hatch, "") for name, look in looks.items()]
@@ -96,12 +98,15 @@ def _stacked(title: str, said: str, pull: Sequence[int], push: Sequence[int]) ->
         x, y = 66.0, top + 27 * r
         svg.text(8, y + 15, f"rank {r}", 12, bold=True)
         for (name, look), nbytes in zip(looks.items(), parts, strict=True):
-            wide = 570.0 * nbytes / most
+            wide = 540.0 * nbytes / most
             svg.rect(
                 x, y, wide, 21, look.colour, look.hatch, ON_COLOUR, stroke_width=0.7, hover=f"{name}: {nbytes:,} B"
             )
             x += wide
         svg.text(x + 8, y + 15, bytes_text(sum(parts)), 11)
+        if jam and sum(parts) == most:
+            svg.rect(66, y, x - 66, 21, stroke_width=2.8)
+            svg.text(x + 62, y + 15, "the jam", 11.5, bold=True)
     return svg.render(top + 27 * len(pull) + 6)
 
 
@@ -235,50 +240,14 @@ def hit_rates(cached: Callable[..., float]) -> Callable[..., book.Figure]:
         here, other = run.results[0], "lfu" if policy == "lru" else "lru"
         instead = lines[other.upper()][float(capacity)]
         return book.lines(
-            lines | {f"this run, {policy.upper()} (measured)": {float(capacity): here}}, x="rows in the fast tier",
-            y="hit rate", log="x", within=(0.0, 1.0), title="Look-ups that the fast tier answers", badge="simulated",
-            sentence=f"The fast tier has room for {capacity / TIER:.1%} of the rows, and under {policy.upper()} it "
-            f"answers {here:.0%} of the look-ups. Under {other.upper()} it would answer {instead:.0%}. The lines "
-            "replay the ids of rank 0 for other sizes.",
+            lines | {f"this run, {policy.upper()}": {float(capacity): here}}, x="rows in the fast tier",
+            y="hit rate", log="x", within=(0.0, 1.0), title="Look-ups that the fast tier answers",
+            sentence=f"The fast tier has room for {capacity / TIER:.1%} of the rows. Under {policy.upper()} it "
+            f"answers {here:.0%} of the look-ups, and under {other.upper()} {instead:.0%}. The lines count the hits "
+            "for other sizes, with the ids of rank 0.",
         )  # fmt: skip
 
     return drawn
-
-
-def moved(run: Any) -> book.Figure:
-    """Rows asked for by rank, before and after buckets were given away. Ranks returned the loads and the owners of the
-    buckets, both before and after, and bytes sent."""
-    n, sent = len(run.results), [nbytes for *_, nbytes in run.results]
-    before, after = (_by_rank(loads, owners, n) for loads, owners in run.results[0][:2])
-    owners = [owners for _, owners in run.results[0][:2]]
-    changed = sum(a != b for a, b in zip(*owners, strict=True))
-    ranks = [f"rank {r}" for r in range(n)]
-    worst = [max(one) * n / sum(one) for one in (before, after)]
-    return book.bars(
-        {"before": dict(zip(ranks, before, strict=True)), "after": dict(zip(ranks, after, strict=True))},
-        unit="", title="Rows asked for, before and after buckets moved",
-        sentence=f"The fullest rank has {worst[0]:.2f} times the mean before, and {worst[1]:.2f} times after. "
-        f"{changed} of {len(owners[0])} buckets moved, which have {bytes_text(sum(sent))} with their optimizer's "
-        "state.",
-    )  # fmt: skip
-
-
-def _by_rank(loads: Sequence[int], owners: Sequence[int], size: int) -> list[int]:
-    return [sum(n for n, owner in zip(loads, owners, strict=True) if owner == r) for r in range(size)]
-
-
-def aucs(one: Mapping[int, float], run: Any, unseen: Clicks) -> book.Figure:
-    """AUC by step on clicks that were not trained on, in one process and on many ranks; beside the hidden model's."""
-    many = run.results[0]
-    best, ranks, last = auc(unseen.p, unseen.y), len(run.results), max(one)
-    flat = {float(s): best for s in one}
-    lines: dict[str, Mapping[Any, float]] = {"one process": one, f"{ranks} ranks": many, "the hidden model": flat}
-    return book.lines(
-        {name: {float(s): a for s, a in line.items()} for name, line in lines.items()}, y="AUC",
-        title="Clicks that were not trained on",
-        sentence=f"After {last} batches the AUC on {ranks} ranks has gone from {many[min(many)]:.3f} to "
-        f"{many[last]:.3f}. In one process it is {one[last]:.3f}. The hidden model would reach {best:.3f}.",
-    )  # fmt: skip
 
 
 def curve(run: Any) -> dict[int, float]:

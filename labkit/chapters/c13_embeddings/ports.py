@@ -107,17 +107,19 @@ def by_workers(run: Any, servers: int, kilobytes: int) -> book.Figure:
     by_server = {n: cost.server_exchange_time(nbytes, n, servers, LATENCY, BETA) for n in counts}
     by_ring = {n: cost.ring_all_reduce_time(nbytes, n, LATENCY, BETA) for n in counts}
     lines = {f"servers ({servers})": by_server, "ring": by_ring,
-             "this run, servers (emulated)": {here: _served(run, servers)},
-             "this run, ring (emulated)": {here: end - begin}}  # fmt: skip
+             "this run, servers (emulated)": {here: _served(run, servers)}}  # fmt: skip
+    if here > 1:
+        lines["this run, ring (emulated)"] = {here: end - begin}
     many = {True: "the ring is faster", False: f"the server{'s are' if servers > 1 else ' is'} faster"}
     ahead = [by_ring[n] < by_server[n] for n in counts]
     change = next((n for n in counts if (by_ring[n] < by_server[n]) != ahead[0]), None)
     return book.lines(
         {name: {float(n): 1e3 * t for n, t in line.items()} for name, line in lines.items()}, x="workers",
         y="milliseconds", title="More workers", badge="simulated",
-        sentence=(f"For any number of workers up to {max(counts)} {many[ahead[0]]}." if change is None else
-                  f"Below {change} workers {many[ahead[0]]}, and from there on {many[not ahead[0]]}.")
-        + " The lines are formulas, and the single points are this run.",
+        sentence=f"By the formulas, which are the lines, {many[ahead[0]]} "
+        + (f"for any number of workers up to {max(counts)}." if change is None else
+           f"below {change} workers, and {many[not ahead[0]]} from there on.")
+        + " The single points are this run.",
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -155,13 +155,19 @@ def trained_by_labkit(group: Group, table: Tensor, ids_of: Batches) -> Tensor:
     return theirs.table.store.all()[:, :DIM]
 
 
+def by_owner(ids: Tensor, group: Group) -> tuple[Tensor, list[int], list[int]]:
+    """The order that sorts ids by their owner, rank id % N; how many go to each rank, and how many come from it."""
+    owner = ids % group.size
+    counts = owner.bincount(minlength=group.size)
+    into = all_to_all(counts, group, algorithm="pairwise")
+    return owner.argsort(stable=True), counts.tolist(), into.tolist()
+
+
 def to_owners(ids: Tensor, gradients: Tensor, group: Group) -> tuple[Tensor, Tensor]:
     """Ids and their gradients to rank id % N; returns what came from all ranks, in their order."""
-    owner = ids % group.size
-    order, out = owner.argsort(stable=True), owner.bincount(minlength=group.size)
-    into = all_to_all(out, group, algorithm="pairwise").tolist()
-    came = all_to_all(ids[order], group, out.tolist(), into)
-    return came, all_to_all(gradients[order], group, out.tolist(), into)
+    order, out, into = by_owner(ids, group)
+    came = all_to_all(ids[order], group, out, into)
+    return came, all_to_all(gradients[order], group, out, into)
 
 
 def dice(group: Any, seed: int = 0) -> torch.Generator:
@@ -185,9 +191,12 @@ def three_steps(table: ShardedEmbedding, ids_of: Batches, first: int) -> list[in
     return load_by_bucket(table.table)
 
 
-def clicks_of(sizes: Sequence[int], seed: int) -> tuple[Clicks, Clicks]:
-    """Made-up clicks over tables of these sizes: 30 batches of 840 to train on, each example once, and 4,200 others."""
-    return clicks(25_200, tuple(sizes), seed=seed), clicks(4200, tuple(sizes), seed=seed, part=1)
+SIZES = (2000, 300, 20)  # rows of the tables of users, films and cities
+
+
+def clicks_of(seed: int) -> tuple[Clicks, Clicks]:
+    """Made-up clicks over tables of `SIZES`: 30 batches of 840 to train on, each example once, and 4,200 others."""
+    return clicks(25_200, SIZES, seed=seed), clicks(4200, SIZES, seed=seed, part=1)
 
 
 class Scores:
@@ -216,9 +225,9 @@ class Scores:
         self.by_step[step] = auc(self.model(self.unseen.dense, self.unseen.ids), self.unseen.y)
 
 
-def trained_whole(group: Group, data: Clicks, unseen: Clicks, rows: Sequence[int], seed: int) -> dict[int, float]:
+def trained_whole(group: Group, data: Clicks, unseen: Clicks, seed: int) -> dict[int, float]:
     """The AUC by step of a DLRM of PyTorch's own layers, on one rank, with PyTorch's Adagrad."""
-    model = DLRM(DLRMConfig(rows=tuple(rows)), seed)
+    model = DLRM(DLRMConfig(rows=SIZES), seed)
     adagrad = torch.optim.Adagrad(model.parameters(), 0.1)
     scores = Scores(model, unseen, group)
     for dense, ids, clicked in scores.thirty_steps(data, seed):

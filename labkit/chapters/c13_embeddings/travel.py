@@ -11,6 +11,8 @@ from labkit import book, cost
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import ON_COLOUR, SERIES
 from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.tables import Row
+from labkit.book.drawing.units import bytes_text
 from labkit.chapters.c13_embeddings.tables import ROWS, Requests, Trip
 
 PIECES, MOMENTS = 40, 6
@@ -97,6 +99,8 @@ def _piled(
 
 
 Cell = tuple[int, int]  # (id, rank that asks for it)
+WAYS = ("All-to-all: each group of ids goes to its owner. What a rank owns itself stays at home.",
+        "All-to-all again: the rows go back the same way, with the counts swapped.")  # fmt: skip
 
 
 def travelling(run: Any) -> book.Player:
@@ -115,14 +119,16 @@ def travelling(run: Any) -> book.Player:
          "", "id"),
         (f"Each id once: rank 0 has {len(home[0])} ids, and {len(unique[0])} different ones.", unique, "", "id"),
         (f"Sorted by owner, and counts go ahead. Rank 0 says: {ahead}.", ordered, "owner", "id"),
-        (f"All-to-all: the ids are at their owners. Rank {busy} is asked for {len(there[busy])} rows.", there,
-         "asker", "id"),
+        (f"The ids are at their owners. Rank {busy} is asked for {len(there[busy])} rows.", there, "asker", "id"),
         ("Each owner looks up its rows. They stand in the order in which they were asked for.", there, "asker", "row"),
-        ("All-to-all with both lists of counts swapped: the rows are home, sorted by owner.", ordered, "owner", "row"),
+        ("The rows are home, and still sorted by owner.", ordered, "owner", "row"),
         ("In place: every id has its row, and an id that stands there twice has it twice.", home, "", "row"),
     ]  # fmt: skip
     wide = min(46.0, (WIDTH - 84) / max(1, *(len(row) for row in [*there, *home])))
     frames = [(_moment(words, rows, by, kind, n, wide, run.trace.badge), words) for words, rows, by, kind in moments]
+    for at, there_and_back in ((3, False), (6, True)):  # between the moments: the all-to-alls
+        words = WAYS[there_and_back]
+        frames.insert(at, (_on_the_way(words, ordered, there_and_back, run.trace.badge), words))
     rows = [{"rank": r} | {f"asks rank {s}": sum(i % n == s for i in one.unique) for s in range(n)}
             for r, one in enumerate(trips)]  # fmt: skip
     return book.play(frames, title="Ids go to the owners, rows come back", badge=run.trace.badge, rows=rows, still=3)
@@ -150,3 +156,127 @@ def _moment(words: str, rows: Sequence[Sequence[Cell]], by: str, kind: str, n: i
         y += 46
     svg.text(8, y + 10, "round: an id. With corners and a thick frame: the row of this id. 'for 1': rank 1 asks.", 10.5)
     return svg.render(y + 20)
+
+
+def _on_the_way(words: str, ordered: Sequence[Sequence[Cell]], back: bool, badge: str) -> str:
+    """What each rank (at the left) sends to each owner (at the right), or gets back from it: a line for each group."""
+    svg = Svg(WIDTH, "Ids go to the owners, rows come back", words)
+    top = max(heading(svg, badge, words), 72.0) + 22
+    n = len(ordered)
+    band = max(52.0, 10.5 * n)
+    each = (band - 10) / n
+    left, right = 230.0, WIDTH - 110.0
+    svg.text(8, top - 8, "who asks", 11, bold=True)
+    svg.text(right + 14, top - 8, "owners", 11, bold=True)
+    for r, row in enumerate(ordered):
+        y, look = top + r * band, SERIES[r % 8]
+        svg.text(8, y + band / 2 + 4, f"rank {r}", 12, bold=True)
+        svg.rect(right + 10, y + 4, 92, band - 8, look.colour, look.hatch, ON_COLOUR)
+        svg.rect(right + 22, y + band / 2 - 9, 68, 18, "#ffffff", stroke="none", radius=3)
+        svg.text(right + 56, y + band / 2 + 4, f"rank {r}", 12, "middle", bold=True, on_colour=True)
+        for s in range(n):
+            ids = [i for i, _ in row if i % n == s]
+            if not ids:
+                continue
+            begin, end = y + 5 + (s + 0.5) * each, top + s * band + 5 + (r + 0.5) * each
+            what = SERIES[s % 8]
+            text = ", ".join(map(str, ids))
+            svg.text(left - 8, begin + 3.5, f"{'rows' if back else 'ids'} {text}", 9 if n > 4 else 10, "end")
+            if r == s:
+                svg.rect(left, begin - 2, 8, 4, what.colour, "", ON_COLOUR, stroke_width=0.6)
+                continue
+            svg.line(left, begin, right, end, width=1.0 + 1.1 * len(ids), colour=what.colour,
+                     dash=DASHES[s % len(DASHES)])  # fmt: skip
+            if back:
+                svg.arrow_head(left, begin, left - right, begin - end, 7)
+            else:
+                svg.arrow_head(right + 4, end, right - left, end - begin, 7)
+    y = top + n * band + 14
+    svg.text(8, y, "the wider a line, the more it carries   a short bar: stays on its rank", 10.5)
+    return svg.render(y + 12)
+
+
+DASHES = ("", "7 4", "2 3", "9 3 2 3", "12 3", "4 2", "1 2", "6 2 1 2")
+
+
+def moved(run: Any) -> book.Player:
+    """Buckets that go from rank to rank, as wide as what was asked of them. Ranks returned the loads and the owners of
+    the buckets, both before and after, and the bytes that they sent."""
+    n, nbytes = len(run.results), sum(one[2] for one in run.results)
+    (before, old), (after, new) = run.results[0][:2]
+    going = sorted((b for b in range(len(old)) if old[b] != new[b]), key=lambda b: -before[b])
+    worst = [_fullest(loads, owners, n) for loads, owners in ((before, old), (after, new))]
+    plural = "" if len(going) == 1 else "s"
+    frames, now = [], list(old)
+    widest = max(1, *(sum(before[b] for b in range(len(old)) if old[b] == r) for r in range(n)),
+                 *(sum(after[b] for b in range(len(new)) if new[b] == r) for r in range(n)))  # fmt: skip
+
+    def add(words: str, loads: Sequence[int], owners: Sequence[int], fresh: Sequence[int], was: Sequence[int]) -> None:
+        frames.append((_buckets(words, loads, owners, fresh, was, old, widest, n), words))
+
+    add(f"Three steps are over. The fullest rank was asked for {worst[0]:.2f} times the mean. A box is a bucket, as "
+        "wide as what was asked of it.", before, now, (), now)  # fmt: skip
+    each = -(-len(going) // 4) or 1
+    for k in range(0, len(going), each):
+        fresh, was = going[k : k + each], list(now)
+        for b in fresh:
+            now[b] = new[b]
+        done = min(k + each, len(going))
+        add(f"{done} of {len(going)} bucket{plural} moved. Those with a thick frame have just come.", before, now,
+            fresh, was)  # fmt: skip
+    add(f"In the next three steps the fullest rank is asked for {worst[1]:.2f} times the mean. {len(going)} of "
+        f"{len(old)} buckets moved, which have {bytes_text(nbytes)} with their optimizer's state.",
+        after, new, (), new)  # fmt: skip
+    rows: list[Row] = [
+        {"rank": r} | {name: sum(loads[b] for b, owner in enumerate(owners) if owner == r)
+                       for name, loads, owners in (("before", before, old), ("after", after, new))}
+        for r in range(n)
+    ]  # fmt: skip
+    return book.play(frames, title=MOVED, badge="measured", rows=rows, still=min(1, len(frames) - 1))
+
+
+MOVED = "Buckets of rows move from rank to rank"
+
+
+def _fullest(loads: Sequence[int], owners: Sequence[int], n: int) -> float:
+    by_rank = [sum(load for load, owner in zip(loads, owners, strict=True) if owner == r) for r in range(n)]
+    return max(by_rank) * n / max(1, sum(by_rank))
+
+
+def _buckets(
+    words: str, loads: Sequence[int], owners: Sequence[int], fresh: Sequence[int], was: Sequence[int],
+    first: Sequence[int], widest: int, n: int,
+) -> str:  # fmt: skip
+    svg = Svg(WIDTH, MOVED, words)
+    top = max(heading(svg, "measured", words), 74.0) + 6
+    band, left = max(38.0, 200.0 / n), 66.0
+    high = band - 16
+
+    def places(owners: Sequence[int]) -> dict[int, tuple[float, float, float]]:
+        at, found = [left] * n, {}
+        for b in sorted(range(len(loads)), key=lambda b: (first[b] != owners[b], b)):  # what came stands at the end
+            wide = 610.0 * loads[b] / widest
+            found[b] = at[owners[b]], top + owners[b] * band, wide
+            at[owners[b]] += wide
+        return found
+
+    now, before = places(owners), places(was)
+    for r in range(n):
+        svg.text(8, top + r * band + high / 2 + 4, f"rank {r}", 12, bold=True)
+        asked = sum(load for load, owner in zip(loads, owners, strict=True) if owner == r)
+        end = max([x + wide for b, (x, _, wide) in now.items() if owners[b] == r], default=left)
+        svg.text(end + 6, top + r * band + high / 2 + 4, f"{asked:,}", 10.5)
+    for b, (x, y, wide) in now.items():
+        look = SERIES[first[b] % 8]
+        svg.rect(x, y, max(wide, 0.5), high, look.colour, look.hatch, ON_COLOUR,
+                 stroke_width=2.4 if b in fresh else 0.6, hover=f"bucket {b}: {loads[b]:,} rows asked for")  # fmt: skip
+    for b in fresh:
+        (x1, y1, wide), (x2, y2, _) = before[b], now[b]
+        down = y2 > y1
+        begin, end = (y1 + high, y2) if down else (y1, y2 + high)
+        svg.rect(x1, y1, max(wide, 0.5), high, dash="3 2", stroke_width=1.4)
+        svg.line(x1 + wide / 2, begin, x2 + wide / 2, end, width=1.3)
+        svg.arrow_head(x2 + wide / 2, end, x2 - x1, end - begin, 7)
+    y = top + n * band + 6
+    svg.text(8, y, "colour and hatch: who had the bucket first   number: rows asked for in three steps", 10.5)
+    return svg.render(y + 12)
