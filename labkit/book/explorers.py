@@ -21,7 +21,10 @@ SEEN = "seen"
 
 @dataclass(frozen=True)
 class Slider:
-    """One assumption. low, high, step: what it may be. start: what it is at first. unit: behind the number."""
+    """One assumption. low, high, step: what it may be. start: what it is at first. unit: behind the number.
+
+    only: the values between low and high that it may have; it moves on to the nearest of them.
+    """
 
     label: str
     low: float
@@ -29,6 +32,7 @@ class Slider:
     start: float
     step: float = 1
     unit: str = ""
+    only: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not (self.low < self.high and self.step > 0):
@@ -38,8 +42,16 @@ class Slider:
     def check(self, value: float) -> None:
         """Raise ValueError for a value that the slider cannot have."""
         steps = (value - self.low) / self.step
+        if self.only and value not in self.only:
+            raise ValueError(f"{self.label}: one of {', '.join(f'{one:g}' for one in self.only)}, not {value!r}")
         if not (self.low <= value <= self.high) or abs(steps - round(steps)) > 1e-6:
             raise ValueError(f"{self.label}: {self.low:g} to {self.high:g} in steps of {self.step:g}, not {value!r}")
+
+    def nearest(self, value: float) -> float:
+        """The value that the slider may have where it was moved to `value`."""
+        if self.only:
+            return min(self.only, key=lambda one: abs(one - value))
+        return min(self.high, max(self.low, self.low + round((value - self.low) / self.step) * self.step))
 
     def whole(self, value: float) -> float | int:
         """A whole number as one."""
@@ -100,9 +112,7 @@ class Explorer:
         return "\n".join([f"{self.title} ({self.badge})", *where, self._said, "", self.table().text()])
 
     def _moved(self, id: str, action: str, value: Any) -> dict[str, Any] | None:
-        slider = self.sliders[id]
-        steps = round((float(value) - slider.low) / slider.step)
-        self.set(**{id: min(slider.high, max(slider.low, slider.low + steps * slider.step))})
+        self.set(**{id: self.sliders[id].nearest(float(value))})
         return None
 
     def _update(self) -> None:

@@ -81,3 +81,13 @@ def test_an_answer_may_be_a_picture():
     seen = explorer.form.item("seen")["feedback"]
     assert "There are 3 &amp; more. (simulated)" in seen and "<img alt=" in seen and "<table" not in seen
     assert "There are 3 & more." in explorer.text and explorer.table()[1]["size"] == 6
+
+
+def test_a_slider_may_have_only_some_values_and_moves_to_the_nearest() -> None:
+    few = Slider("heads", 1, 16, 4, only=(1, 2, 4, 8, 16))
+    seen = book.explorer("Heads", {"heads": few}, lambda heads: (f"{heads} heads", [{"heads": heads}]))
+    for moved, heads in (("5", 4), ("7", 8), ("16", 16), ("3", 2)):
+        seen._moved("heads", "change", moved)
+        assert seen.settings == {"heads": heads}
+    with pytest.raises(ValueError, match="heads: one of 1, 2, 4, 8, 16, not 5"):
+        seen.set(heads=5)

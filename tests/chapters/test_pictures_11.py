@@ -12,7 +12,7 @@ import torch
 import labkit
 from labkit import cost
 from labkit.book import open_chapter
-from labkit.chapters.c11_context_parallelism import drawings, pictures, triangle
+from labkit.chapters.c11_context_parallelism import drawings, panels, pictures, triangle
 from labkit.chapters.c11_context_parallelism.attention import drawn
 from labkit.cost.planner import H100, MODELS
 from labkit.parallel import ContextParallel
@@ -42,13 +42,13 @@ def test_why_a_block_goes_all_the_way_around(window: int, layout: str, told: str
         context = ContextParallel(group, layout=layout, window=window)
         which = torch.zeros(48, dtype=torch.long)
         context.attention(*(context.cut(x, dim=2, documents=which) for x in drawn(48)))
-        return context.positions, Mask(window=window, documents=which), layout
+        return context.positions
 
     run = labkit.launch(read, 4)
-    assert told in pictures.reads(run)
+    assert told in pictures.reads(run, window, 1, layout)
     if "because rank" in told:
         rank, other = map(int, re.findall(r"rank (\d)", told))
-        allowed = run.results[0][1].allowed(run.results[rank][0], run.results[other][0])
+        allowed = Mask(window=window).allowed(run.results[rank], run.results[other])
         assert (rank - other) % 4 == run.trace.messages()[0] and allowed.any()
 
 
@@ -60,9 +60,9 @@ def test_the_run_lies_on_the_curve_of_its_way_and_no_curve_goes_where_the_run_is
     def attention(group):  # type: ignore[no-untyped-def]
         context = ContextParallel(group, ulysses={"ring": 1, "Ulysses": group.size, "both": 2}[way])
         context.attention(*(context.cut(x, dim=2) for x in drawn(pictures.WAYS_TOKENS, heads, kv_heads)))
-        return way, heads, kv_heads
 
-    rows = {(row["way"], row["ranks"]): row for row in pictures.sent(labkit.launch(attention, 4)).rows}
+    made = pictures.sent(labkit.launch(attention, 4), way, heads, kv_heads)
+    rows = {(row["way"], row["ranks"]): row for row in made.rows}
     assert rows[way, 4]["your run"] == rows[way, 4]["all, bytes"] > 0
     assert (("Ulysses", 8) not in rows) is (heads == 4)
     assert rows["ring", 8]["all, bytes"] > rows["ring", 2]["all, bytes"] and rows["ring", 8]["queries, bytes"] == 0
@@ -75,9 +75,22 @@ def test_the_run_lies_on_the_curve_of_its_way_and_no_curve_goes_where_the_run_is
         assert rows["Ulysses", 4]["keys, bytes"] == rows["Ulysses", 4]["queries, bytes"], "a copy for each of 4 ranks"
 
 
-def test_a_training_that_does_not_follow_one_device_shows_both_losses() -> None:
-    assert pictures.like_one([5.0, 4.0], [5.0, 4.0, 3.0]).endswith("the losses of 2 steps are at most 0e+00 apart.")
-    assert pictures.like_one([2.5, 2.0], [5.0, 4.0]).endswith("after 2 steps the loss is 2.00, there it is 4.00.")
+@pytest.mark.ranks
+def test_where_a_way_is_refused_the_bars_of_the_others_stay() -> None:
+    def attention_by(group, way="ring", heads=8, kv_heads=4):  # type: ignore[no-untyped-def]
+        context = ContextParallel(group, ulysses={"ring": 1, "Ulysses": group.size, "both": 2}[way])
+        context.attention(*(context.cut(x, dim=2) for x in drawn(pictures.WAYS_TOKENS, heads, kv_heads)))
+
+    bench = panels.ways(attention_by)
+    try:
+        bench.set(way="Ulysses", ranks=8, heads=4)
+        bench.show(bench.settings)
+        (made,) = bench.faces
+        assert made.sentence.startswith("Refused:") and "the way both" in made.sentence
+        assert {row["way"] for row in made.rows} == {"ring", "Ulysses", "both"}
+        assert not any(row["your run"] for row in made.rows), "no bar is framed"
+    finally:
+        bench.close()
 
 
 def test_positions_that_nobody_looks_up_are_named() -> None:
@@ -106,17 +119,19 @@ def test_the_lines_cross_where_the_formula_says() -> None:
         drawn = pictures.tokens_needed(bandwidth, grouped, 100)
         assert drawn.sentence.startswith(f"With {said} tokens or more"), "as the page says"
         least = float(said.replace(",", ""))
-        for row in drawn.rows:
+        for row in (row for row in drawn.rows if row["computing"]):  # and not the point where they cross
             assert (row["computing"] > row["a block travels"]) is (row["tokens of a rank"] > least)
     assert "With 494 tokens" in pictures.tokens_needed(500, 4, 50).sentence, "half the peak needs half as many"
 
 
 def test_which_tokens_of_the_second_text_have_moved_is_counted() -> None:
-    still, moved = torch.zeros(4), torch.tensor([0.5, 0.2, 0.1, 0.0])
+    first = torch.ones(4)  # moves, because it is exchanged
+    still, moved = torch.cat((first, torch.zeros(4))), torch.cat((first, torch.tensor([0.5, 0.2, 0.1, 0.0])))
     assert pictures.left_alone(still, moved).sentence == (
         "With the border told, no logit of the second text moves. Without it, those of 3 of its 4 tokens move."
     )
-    assert pictures.left_alone(still, moved[:3]).sentence.endswith("those of all its tokens move.")
+    assert pictures.left_alone(still, first.repeat(2)).sentence.endswith("those of all its tokens move.")
+    assert pictures.left_alone(still, moved).svg.count(">all 0<") == 1
     assert pictures.left_alone(moved, moved).sentence.startswith("Even with the border told, they move.")
 
 
@@ -126,15 +141,18 @@ def test_a_rank_that_has_nothing_more_to_do_is_idle(layout: str) -> None:
     def share(group):  # type: ignore[no-untyped-def]
         context = ContextParallel(group, layout=layout, pair_seconds=1e-6)
         context.attention(*(context.cut(x, dim=2) for x in drawn(48)))
-        return context.positions, context.mask, layout
+        return context.positions
 
     run = labkit.launch(share, 4, clock="virtual")
-    works = [int((positions + 1).sum()) for positions, *_ in run.results]
+    works = [int((positions + 1).sum()) for positions in run.results]
     if layout == "contiguous":
-        assert f"So rank 0 is idle for {1 - works[0] / works[3]:.0%} of the time." in pictures.pace(run)
+        assert f"So rank 0 is idle for {1 - works[0] / works[3]:.0%} of the time." in pictures.pace(run, layout)
         assert f"and rank 0 for {works[0] / works[3]:.0%}." in pictures.timeline(run).sentence
     else:
-        assert "idle" not in pictures.pace(run) and "Every rank computes for 100%" in pictures.timeline(run).sentence
+        assert (
+            "idle" not in pictures.pace(run, layout)
+            and "Every rank computes for 100%" in pictures.timeline(run).sentence
+        )
 
 
 def test_what_the_page_says_of_packed_texts_is_what_the_square_counts() -> None:
@@ -166,10 +184,22 @@ def test_the_million_tokens_of_the_beginning_are_computed_at_the_end() -> None:
 
 
 def test_a_layout_is_drawn_with_its_own_pairs() -> None:
-    drawn = triangle.of_layout(lambda rank, size, length: positions_of(rank, size, length, "zigzag"), 4, "mine")
+    def mine(rank: int, size: int, length: int) -> torch.Tensor:
+        return positions_of(rank, size, length, "zigzag")
+
+    drawn = triangle.of_layout(mine, 4)
     assert [said for _, said in drawn.frames] == [
         f"Round {i} (the last is 3): every rank computes {21 if i == 0 else 18} pairs." for i in range(4)
     ]
+
+
+def test_bars_of_different_layouts_have_one_scale() -> None:
+    def widths(layout: str) -> set[str]:
+        made = triangle.rounds([positions_of(r, 8, 48, layout) for r in range(8)], Mask(), 8, "emulated", "Pairs")
+        boxes, *_ = (re.findall(r'width="([0-9.]+)" height="24"', svg) for svg, _ in made.frames)
+        return set(boxes)
+
+    assert widths("contiguous") == widths("zigzag"), "21 pairs of each rank in round 0, and so the same bars"
 
 
 def test_a_limit_stands_beside_the_formula_and_not_beside_the_run() -> None:

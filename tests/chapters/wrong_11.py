@@ -95,6 +95,10 @@ WRONG = {
         ring("READ\n        PASS").replace("*attend(", "attend("): "`attend` returns two things",
         ring("READ\n        PASS", owner="i"): "you took the positions of rank i",
         ring("READ\n        PASS", owner="me"): "each was read as if it were its own",
+        ring(
+            "READ\n        if i < n - 1: kv = torch.stack([group.exchange(x, right, torch.empty_like(x), left) "
+            "for x in (kv[0].contiguous(), kv[1].contiguous())])"
+        ): "exchange it as one tensor",
         ring("READ\n        PASS", send="n > 1"): "does the last round send a block that nobody reads?",
         ring("READ\n        PASS", send="True"): "A single rank has nobody to exchange with",
         ring("READ\n        if i < n - 1: group.exchange(kv, right, kv.clone(), left)"): "`kv = group.exchange(...)`",
@@ -182,8 +186,15 @@ WRONG = {
         ): "Nothing is sent here",
         part(AT, "logits"): "as the logits are; give them to `next_token_loss`",
         part(AT, "next_token_loss(logits, targets) / context.weight"): "so multiply by it",
-        part(AT, "targets.shape[1] * next_token_loss(logits, targets)"): "is the sum over this part",
+        part(AT, "targets.shape[1] * next_token_loss(logits, targets)"): "each is a sum over the tokens",
         part(AT, "next_token_loss(logits, targets) / context.group.size"): "they have different lengths",
+        part("logits = model(targets, context.positions)", "context.weight * next_token_loss(logits, inputs)"): (
+            "inputs and targets have changed places"
+        ),
+        part(AT, "context.weight * next_token_loss(logits[:, :-1], targets[:, 1:])"): "shifted once more",
+        part(AT, "context.weight * next_token_loss(logits, targets.roll(-1, 1))"): "shifted once more",
+        part(AT, "targets.numel() * next_token_loss(logits, targets)"): "each is a sum over the tokens",
+        part(AT, "next_token_loss(logits, targets) / 4"): "multiplied by 0.25, however long the part is",
         part(AT, "5 * context.weight * next_token_loss(logits, targets)"): "add up to",
         part(AT, "context.weight * next_token_loss(logits, targets).detach()"): "still has its gradient",
         part(AT, "context.weight * next_token_loss(logits, targets).item()"): "still has its gradient",

@@ -9,13 +9,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labkit.wire import Link, Network
+
 HEADS, WIDTH = 4, 16  # of the attention that the chapter computes: heads, and numbers of a head
+LINKS = {"10 MB/s": 10e6, "40 MB/s": 40e6, "160 MB/s": 160e6}
+Part = tuple[Tensor, Tensor]
 
 
 def drawn(length: int, heads: int = HEADS, kv_heads: int | None = None, width: int = WIDTH, seed: int = 0) -> Any:
     """Queries, keys and values of one text: (1, heads, length, width), the same on every rank that asks."""
     g = torch.Generator().manual_seed(seed)
     return [torch.randn(1, h, length, width, generator=g) for h in (heads, kv_heads or heads, kv_heads or heads)]
+
+
+def contiguous(rank: int, size: int, length: int) -> Tensor:
+    """The positions of `rank`, where the text is cut into as many parts as there are ranks."""
+    return torch.arange(length).tensor_split(size)[rank]
+
+
+def packed(length: int, texts: int) -> Tensor:
+    """The number of each token's text, for texts of one length that are packed into `length` tokens."""
+    return torch.arange(length) * texts // length
+
+
+def over(link: str) -> Network:
+    """A network whose links have the bandwidth that is named, and no latency."""
+    return Network(intra=Link(LINKS[link]))
+
+
+def without_logarithms(first: Part, second: Part) -> Tensor:
+    """Two means joined by their sums of exponentials, which overflow where scores are large."""
+    sums = [lse.exp()[..., None] for _, lse in (first, second)]
+    return (sums[0] * first[0] + sums[1] * second[0]) / (sums[0] + sums[1])
 
 
 def later(queries: Tensor, keys: Tensor) -> Tensor:

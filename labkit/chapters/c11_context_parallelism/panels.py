@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from labkit import book, cost
 from labkit.book.workbenches.bench import View, Workbench
-from labkit.chapters.c11_context_parallelism import pictures, triangle
+from labkit.chapters.c11_context_parallelism import attention, pictures, triangle
+from labkit.wire import Group
+from labkit.wire.errors import RefusedError
 
 Run = Callable[..., Any]
 LAYOUTS = list(cost.CONTEXT_LAYOUTS)
-LINKS = {"10 MB/s": 10e6, "40 MB/s": 40e6, "160 MB/s": 160e6}
 TOKENS = 48  # of the small texts, whose pairs are drawn one by one
 
 
 def who_computes(share: Run) -> Workbench:
     """How a text is shared out, and among how many ranks."""
-    views: list[View] = [pictures.pace, triangle.of_run("Who computes which pair")]
+    views: list[View] = [triangle.of_run("Who computes which pair"), pictures.pace]
     controls = {"layout": LAYOUTS, "ranks": [2, 3, 4, 6, 8]}
     return book.workbench(share, controls, views, title="Share out one text", ranks=8, clock="virtual")
 
@@ -25,8 +27,8 @@ def who_computes(share: Run) -> Workbench:
 def hide(layer: Run) -> Workbench:
     """How much text each rank has, how fast the link is, and whether blocks travel while a rank computes."""
     controls = {
-        "per_rank": choice("tokens of a rank", [8, 16, 32, 64, 128, 256], 16), "link": list(LINKS), "overlap": True,
-        "ranks": [2, 4, 8],
+        "per_rank": choice("tokens of a rank", [8, 16, 32, 64, 128, 256], 16), "link": list(attention.LINKS),
+        "overlap": True, "ranks": [2, 4, 8],
     }  # fmt: skip
     views: list[View] = [pictures.hidden, pictures.timeline]
     return book.workbench(layer, controls, views, title="Hide the ring", ranks=4)
@@ -36,17 +38,26 @@ def tokens_needed() -> Any:
     """When a round of the ring is hidden on an H100: by its link, its grouped heads, and its share of the peak."""
     sliders = {
         "bandwidth": book.Slider("bandwidth of the link", 10, 900, 450, 10, "GB/s"),
-        "grouped": book.Slider("queries' heads for one of keys", 1, 16, 4),
+        "grouped": book.Slider("query heads per key head", 1, 16, 4, only=(1, 2, 4, 8, 16)),
         "peak": book.Slider("share of the GPU's peak", 10, 100, 100, 10, "%"),
     }
     return book.explorer("How many tokens hide the ring?", sliders, pictures.tokens_needed)
 
 
-def ways(attention: Run) -> Workbench:
-    """Ring, Ulysses or both; ranks; heads of queries and of keys."""
+def ways(layer: Run) -> Workbench:
+    """Ring, Ulysses or both; ranks; heads of queries and of keys. Where a way is refused, the others stay in sight."""
+
+    @wraps(layer)
+    def tried(group: Group, **settings: Any) -> bool:
+        try:
+            layer(group, **settings)
+        except RefusedError:
+            return False
+        return True
+
     controls = {"way": ["ring", "Ulysses", "both"], "ranks": [2, 4, 8], "heads": [4, 8], "kv_heads": [1, 2, 4]}
     views: list[View] = [pictures.sent]
-    return book.workbench(attention, controls, views, title="Ring or Ulysses?", ranks=4, transport="local")
+    return book.workbench(tried, controls, views, title="Ring or Ulysses?", ranks=4, transport="local")
 
 
 def who_reads(read: Run) -> Workbench:

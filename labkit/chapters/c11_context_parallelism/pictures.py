@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from labkit import book, cost
@@ -13,9 +15,10 @@ from labkit.book.drawing.style import BLUE, GREEN, GREY, ON_COLOUR, ORANGE
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, plural
-from labkit.chapters.c11_context_parallelism.attention import WIDTH as PER_HEAD
+from labkit.chapters.c11_context_parallelism.attention import HEADS, LINKS, WIDTH as PER_HEAD, packed
 from labkit.cost.planner import MODELS
 from labkit.cost.units import format_bytes, format_seconds
+from labkit.parallel.context.masks import Mask
 
 PAIR = 1e-6  # seconds that the stand-in kernel of the first workbench takes for a pair
 FAST_PAIR = 1e-7  # and that of the workbench of links
@@ -36,13 +39,12 @@ def kept(dense: Bytes, tiled: Bytes) -> book.Figure:
     )  # fmt: skip
 
 
-def pace(run: Any) -> str:
+def pace(run: Any, layout: str) -> str:
     """Who has least and most to do, and how long the busiest makes the run."""
-    positions, n = [p for p, *_ in run.results], run.trace.world_size
+    positions, n = run.results, run.trace.world_size
     work = [int((p + 1).sum()) for p in positions]
     least, most, even = min(work), max(work), sum(work) / n
     took = format_seconds(run.trace.duration, 3)
-    layout = run.results[0][2]
     length = sum(map(len, positions))
     formula = cost.ring_attention_seconds(n, length, layout, PAIR, 0.0)
     if most > 1.02 * least:
@@ -74,15 +76,34 @@ def beside_limit(prediction: Any, ran: float) -> book.Table:
     return book.Table([first, second], caption=rows.caption)
 
 
-def hidden(run: Any) -> str:
+def in_order(run: Any, layout: Callable[[int, int, int], Tensor]) -> Tensor:
+    """The results of all ranks, (b, h, t, d) each, in the order of the text. layout: as the page's `zigzag`."""
+    n, length = len(run.results), sum(part.shape[2] for part in run.results)
+    back = torch.cat([layout(rank, n, length) for rank in range(n)]).argsort()
+    return torch.cat(run.results, dim=2)[:, :, back]
+
+
+def kilobytes(*runs: Any) -> list[float]:
+    """What the busiest rank of each run has sent."""
+    return [max(run.trace.bytes_sent()) / 1e3 for run in runs]
+
+
+def beside_formula(run: Any) -> str:
+    """What rank 0 sent in a ring over the chapter's small text, and what the formula says."""
+    tokens = [part.shape[2] for part in run.results]
+    formula = cost.ring_attention_bytes_by_rank(
+        tokens, kv_heads=HEADS, head_width=PER_HEAD, itemsize=4, passes="forward"
+    )[0]
+    return f"rank 0 sent {run.trace.bytes_sent()[0]:,} bytes; by the formula {formula:,}"
+
+
+def hidden(run: Any, per_rank: int, link: str, overlap: bool) -> str:
     """How long a block is computed and how long it travels, and what of that is seen."""
-    per_rank, bandwidth, overlap = run.results[0]
     n = run.trace.world_size
-    block = 2 * 4 * PER_HEAD * per_rank / bandwidth
+    block = 2 * 4 * PER_HEAD * per_rank / LINKS[link]
     work = FAST_PAIR * per_rank**2 / 2
-    least = FAST_PAIR * (per_rank * n) * (per_rank * n + 1) / 2 / n
     formula = cost.ring_attention_seconds(n, per_rank * n, "zigzag", FAST_PAIR, block, overlap=overlap)
-    took, share = run.trace.duration, least / run.trace.duration
+    took = run.trace.duration
     how = "Nothing is hidden, because a rank waits for the next block before it computes." if not overlap else (
         "Computing with a block takes as long or longer, so the transfer is hidden."
         if work >= block * (1 - 1e-9)
@@ -90,8 +111,7 @@ def hidden(run: Any) -> str:
     )  # fmt: skip
     return (
         f"A block travels {format_seconds(block, 3)}, and computing with it takes {format_seconds(work, 3)}. {how} "
-        f"The run took {format_seconds(took, 3)}; by the formula it takes {format_seconds(formula, 3)} (emulated). "
-        f"Ranks compute {share:.0%} of that time, with {per_rank * n:,} tokens of context."
+        f"The run took {format_seconds(took, 3)}; by the formula it takes {format_seconds(formula, 3)} (emulated)."
     )
 
 
@@ -108,18 +128,20 @@ def tokens_needed(bandwidth: float, grouped: int, peak: int) -> book.Figure:
     """
     speed, wire = H100 * peak / 100, 1e9 * bandwidth
     least = cost.ring_attention_tokens_to_hide(speed, wire, heads=grouped, kv_heads=1)
-    many = [100 * 2.0**k for k in range(12)]
+    many = [10 * 2.0**k for k in range(16)]
     curves = {
         "computing": {t: 2e3 * LLAMA_8B * t**2 / speed for t in many},
         "a block travels": {t: 4e3 * LLAMA_8B / grouped * t / wire for t in many},
+        "they cross": {least: 2e3 * LLAMA_8B * least**2 / speed},
     }
     said = (
         f"With {least:,.0f} tokens or more on each rank the transfer is hidden, and with fewer the ranks wait for it."
     )
-    return book.lines(
+    drawn = book.lines(
         curves, x="tokens of a rank", y="ms in a round", title="One round of the ring on an H100, forward, 16 bits",
-        badge="simulated", sentence=said, log="xy",
+        badge="simulated", sentence="", log="xy", within=(5e-7, 2e4),
     )  # fmt: skip
+    return replace(drawn, sentence=said)  # which stands above the picture, and so not in it
 
 
 WAYS, SIZES = ("ring", "Ulysses", "both"), (2, 4, 8)
@@ -144,17 +166,21 @@ def formula_of(ulysses: int, size: int, per_rank: int, heads: int, kv_heads: int
 PARTS = (("queries", GREEN, "x"), ("keys", BLUE, ""), ("values", ORANGE, "/"), ("results", GREY, "\\"))
 
 
-def sent(run: Any) -> book.Figure:
+def sent(run: Any, way: str, heads: int, kv_heads: int) -> book.Figure:
     """What a rank sent, beside what the formulas say of all ways and numbers of ranks, part by part."""
-    way, heads, kv_heads = run.results[0]
     n, measured = run.trace.world_size, max(run.trace.bytes_sent())
-    formula = _formula(way, n, heads, kv_heads)
-    agree = "as the formula says" if measured == formula else f"where the formula says {format_bytes(formula, 3)}"
-    count = run.trace.messages()[0]
-    said = (
-        f"Each of {n} ranks sends {format_bytes(measured, 3)} in {count} message{'s' * (count != 1)}, {agree}. "
-        f"{_why(_sharing(way, n), n, heads, kv_heads)}"
-    )
+    if _possible(way, n, heads):
+        formula, count = _formula(way, n, heads, kv_heads), run.trace.messages()[0]
+        agree = "as the formula says" if measured == formula else f"where the formula says {format_bytes(formula, 3)}"
+        said = (
+            f"Each of {n} ranks sends {format_bytes(measured, 3)} in {count} message{'s' * (count != 1)}, {agree}. "
+            f"{_why(_sharing(way, n), n, heads, kv_heads)}"
+        )
+    else:
+        said = (
+            f"Refused: with {way} each rank needs whole heads, and {n} ranks cannot share {heads} heads of queries. "
+            "Choose the way both: two neighbours share heads, and a ring joins these pairs."
+        )
     cases = [(one, p) for one in WAYS for p in SIZES if _possible(one, p, heads)]
     parts = {case: _parts(*case, heads, kv_heads) for case in cases}
     title = f"What a rank sends forward: {heads} heads of queries, {kv_heads} of keys"
@@ -216,8 +242,11 @@ def _why(ulysses: int, n: int, heads: int, kv_heads: int) -> str:
 
 
 def left_alone(told: Tensor, untold: Tensor) -> book.Figure:
-    """How far the logits of the second text move if the first one is exchanged, token by token, (t,) each: with the
+    """How far the logits of two packed texts move if the first one is exchanged, token by token, (2 t,) each: with the
     border told to the ring, and without."""
+    half = len(told) // 2
+    strips = {"border told": told[half:], "nobody told": untold[half:]}
+    told, untold = strips.values()
     rest = {
         True: "With the border told, no logit of the second text moves",
         False: "Even with the border told, they move",
@@ -225,16 +254,41 @@ def left_alone(told: Tensor, untold: Tensor) -> book.Figure:
     count = int((untold > 0).sum())
     those = "all its tokens" if count == len(untold) else f"{count} of its {len(untold)} tokens"
     said = f"{rest[not told.any()]}. Without it, those of {those} move."
-    curves = {"border told": told.tolist(), "nobody told": untold.tolist()}
-    return book.lines(curves, x="token of the second text", y="its logits move by at most", sentence=said,
-                      title="The first text is exchanged: what happens to the second?")  # fmt: skip
+    title = "The first text is exchanged: what happens to the second?"
+    svg = Svg(WIDE, title, said)
+    y = heading(svg, "measured", said) + 22
+    left, cell, most = 96.0, (WIDE - 110.0) / (2 * half), max(float(untold.max()), 1e-9)
+    svg.text(left + half * cell / 2, y - 6, f"first text, {half} tokens", 11, "middle")
+    svg.text(left + 1.5 * half * cell, y - 6, f"second text, {half} tokens", 11, "middle")
+    for name, moved in strips.items():
+        svg.text(8, y + 19, name, 11.5, bold=True)
+        svg.rect(left, y, half * cell, 28, GREY, "/", ON_COLOUR, stroke_width=0.7)
+        svg.rect(left + half * cell / 2 - 38, y + 6, 76, 16, "#ffffff", stroke="none", radius=3)
+        svg.text(left + half * cell / 2, y + 18, "exchanged", 11, "middle", on_colour=True)
+        for i, far in enumerate(moved.tolist()):
+            x = left + (half + i) * cell
+            tall = 28 * far / most
+            svg.rect(x, y, cell, 28, stroke_width=0.4, hover=f"token {i + 1} moves by {far:.2g}")
+            if far:
+                svg.rect(x, y + 28 - tall, cell, tall, ORANGE, "", ON_COLOUR, stroke_width=0.4)
+        if not moved.any():
+            svg.rect(left + 1.5 * half * cell - 22, y + 6, 44, 16, "#ffffff", stroke="none", radius=3)
+            svg.text(left + 1.5 * half * cell, y + 18, "all 0", 11, "middle", on_colour=True)
+        svg.line(left + half * cell, y - 3, left + half * cell, y + 31, width=2.5)
+        y += 44
+    svg.text(left, y + 2, f"orange: how far a token's logits move, at most by {most:.2g}   thick line: the border", 11)
+    rows: list[Row] = [
+        {"token of the second text": i + 1} | {name: float(moved[i]) for name, moved in strips.items()}
+        for i in range(half)
+    ]
+    return book.Figure(title, "measured", said, rows, svg.render(y + 12))
 
 
-def reads(run: Any) -> str:
+def reads(run: Any, window: int, texts: int, layout: str) -> str:
     """How many rounds a mask leaves of the ring."""
     n, rounds = run.trace.world_size, run.trace.messages()[0] + 1
-    _, mask, layout = run.results[0]
-    where, back = [positions for positions, *_ in run.results], rounds - 1
+    where, back = run.results, rounds - 1
+    mask = Mask(window=window, documents=packed(sum(map(len, where)), texts))
     if not back:
         return (
             f"With the {layout} layout a single round is enough: every rank reads its own keys only. Nothing is sent."
@@ -249,15 +303,3 @@ def reads(run: Any) -> str:
         f"With the {layout} layout {left}, because {why}. Each rank sends "
         f"{format_bytes(run.trace.bytes_sent()[0], 3)} of keys and values."
     )
-
-
-def like_one(losses: Sequence[float], one: Sequence[float]) -> str:
-    """Whether losses are those of one device, and the last of each."""
-    apart = max(abs(x - y) for x, y in zip(losses, one, strict=False))
-    steps = min(len(losses), len(one))
-    here, there = losses[steps - 1], one[steps - 1]
-    if apart < 1e-4:
-        said = f"the losses of {plural(steps, 'step')} are at most {apart:.0e} apart."
-        return f"FSDP over the ranks that share texts follows one device: {said}"
-    said = f"after {plural(steps, 'step')} the loss is {here:.2f}, there it is {there:.2f}."
-    return f"This does not follow one device: {said}"

@@ -11,6 +11,7 @@ from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import ON_COLOUR, SERIES
 from labkit.book.drawing.svg import Svg, number
+from labkit.chapters.c11_context_parallelism.attention import packed
 from labkit.parallel.context.masks import Mask
 
 SIDE, LEFT = 288.0, 70.0  # of the square, and the room left of it
@@ -26,8 +27,9 @@ def rounds(positions: Sequence[Tensor], mask: Mask, last: int, badge: str, title
     return book.play(frames, title=title, badge=badge, rows=rows, still=min(1, last - 1), begin=min(1, last - 1))
 
 
-def of_layout(layout: Callable[[int, int, int], Tensor], size: int, title: str) -> book.Player:
+def of_layout(layout: Callable[[int, int, int], Tensor], size: int) -> book.Player:
     """Who computes which pair of a small causal text, 6 tokens for each rank. layout: as the page's `zigzag`."""
+    title = f"The square of {book.whose(layout)} {layout.__name__}, 6 tokens on a rank"
     positions = [layout(rank, size, 6 * size).sort().values for rank in range(size)]
     return rounds(positions, Mask(), size, "simulated", title)
 
@@ -56,6 +58,7 @@ def _round(
     svg = Svg(WIDTH, title, said)
     top = heading(svg, badge, said) + 22
     cell = SIDE / length
+    longest = max(map(len, positions))
     owner = {int(p): r for r, part in enumerate(positions) for p in part}
     hidden: list[tuple[float, float, float]] = []
     parts: dict[tuple[int, str], list[tuple[float, float, float]]] = {}
@@ -82,7 +85,7 @@ def _round(
     if mask.causal:
         svg.line(LEFT, top, LEFT + SIDE, top + SIDE, dash="3 3")
     _owners(svg, positions, owner, top, cell)
-    _bars(svg, work, i, top)
+    _bars(svg, work, i, top, (longest**2, longest * length - longest * (longest - 1) // 2))
     svg.text(LEFT, top + SIDE + 17, "solid: this round; pale: earlier; empty: later, or hidden by the mask", 11)
     return svg.render(top + SIDE + 30), said
 
@@ -122,16 +125,17 @@ def _owners(svg: Svg, positions: Sequence[Tensor], owner: dict[int, int], top: f
             start = q
 
 
-def _bars(svg: Svg, work: Sequence[Sequence[int]], i: int, top: float) -> None:
-    """On the right: the pairs of each rank in this round, and in all rounds so far."""
+def _bars(svg: Svg, work: Sequence[Sequence[int]], i: int, top: float, most: tuple[int, int]) -> None:
+    """On the right: the pairs of each rank in this round, and in all rounds so far.
+
+    most: what fills a box, a whole block and all pairs of the last rank of a contiguous layout, whatever the layout and
+    the mask are, so that the bars of pictures with as many ranks can be compared.
+    """
     n, left = len(work[0]), LEFT + SIDE + 76
     wide, high = (WIDTH - left - 22) / 2 - 14, min(30.0, SIDE / n)
     so_far = [sum(work[j][r] for j in range(i + 1)) for r in range(n)]
-    whole = max(sum(row[r] for row in work) for r in range(n)) or 1
-    columns: list[tuple[str, Sequence[int], int]] = [
-        ("pairs in this round", work[i], max(max(row) for row in work) or 1), ("pairs so far", so_far, whole)
-    ]  # fmt: skip
-    for c, (name, values, most) in enumerate(columns):
+    columns: list[tuple[str, Sequence[int]]] = [("pairs in this round", work[i]), ("pairs so far", so_far)]
+    for c, (name, values) in enumerate(columns):
         x = left + c * (wide + 30)
         svg.text(x, top - 7, name, 11)
         for r, value in enumerate(values):
@@ -140,16 +144,16 @@ def _bars(svg: Svg, work: Sequence[Sequence[int]], i: int, top: float) -> None:
                 svg.text(x - 6, y + high / 2 + 3, f"rank {r}", 11, "end")
             svg.rect(x, y + 2, wide - 30, high - 6, stroke_width=0.4, dash="2 2")
             if value:
-                svg.rect(x, y + 2, (wide - 30) * value / most, high - 6, look.colour, look.hatch, ON_COLOUR,
+                svg.rect(x, y + 2, (wide - 30) * value / most[c], high - 6, look.colour, look.hatch, ON_COLOUR,
                          stroke_width=0.6)  # fmt: skip
             svg.text(x + wide - 26, y + high / 2 + 3, str(value) if value else "idle" if not c else "0", 10.5)
 
 
 def of_run(title: str) -> Callable[[Any], book.Player]:
-    """A view: each rank returned its positions, the mask and the layout, and sent a block in every round but one."""
+    """A view: each rank returned its positions, and sent a block in every round but one."""
 
-    def view(run: Any) -> book.Player:
-        mask, last = run.results[0][1], run.trace.messages()[0] + 1
-        return rounds([positions for positions, *_ in run.results], mask, last, run.trace.badge, title)
+    def view(run: Any, window: int | None = None, texts: int = 1) -> book.Player:
+        mask = Mask(window=window, documents=packed(sum(map(len, run.results)), texts))
+        return rounds(run.results, mask, run.trace.messages()[0] + 1, run.trace.badge, title)
 
     return view

@@ -197,6 +197,10 @@ def _all_blocks(student: Reader, run: Evidence, n: int, inputs: Sequence[Any], w
             why="does the last round send a block that nobody reads?" if sent > (n - 1) * block else
             "was a block sent in another dtype?",
         )  # fmt: skip
+    count = max(run.messages, default=0)
+    student.expect(count < n, "The result is right. But {lower} a rank sent {count} messages, and n - 1 are enough: "
+                   "`kv` holds keys and values, so exchange it as one tensor.",
+                   lower=ranks.lower(), count=count)  # fmt: skip
     changed = "The result is right, but the rank's own q, k or v was changed: receive into a new tensor."
     student.expect(all(kept for _, kept in run.results), changed)
 
@@ -318,13 +322,16 @@ def shares_add_up(student: Reader) -> str:
                 t, mine = inputs.shape[1], context.positions
                 guessed = torch.arange(t) + group.rank * t  # as if the parts were contiguous
                 ways = (
-                    (mine, targets),
-                    (None, targets),
-                    (guessed.clamp(max=config.context - 1), targets),
-                    (mine, inputs),
+                    (inputs, mine, targets),
+                    (inputs, None, targets),
+                    (inputs, guessed.clamp(max=config.context - 1), targets),
+                    (inputs, mine, inputs),
+                    (targets, mine, inputs),
+                    (inputs, mine, targets.roll(-1, 1)),
                 )
-                means = [float(next_token_loss(model(inputs, at), to)) for at, to in ways]
-            return got.item(), gradient, means, context.weight, len(context.positions)
+                means = [float(next_token_loss(model(of, at), to)) for of, at, to in ways]
+                means.append(float(next_token_loss(model(inputs, mine)[:, :-1], targets[:, 1:])))
+            return got.item(), gradient, means, context.weight, inputs.numel()
 
         try:
             run = student.through("part_loss", n, [batch] * n, call)
@@ -355,13 +362,14 @@ def shares_add_up(student: Reader) -> str:
 
 
 def _why_not(losses: Any, means: Any, weights: Any, lengths: Any, whole: float) -> str:
-    """losses, weights, lengths: of each rank's part. means: its mean loss with its positions, without any,
-    with those of contiguous parts, and against the inputs."""
+    """losses, weights, lengths: of each rank's part, its tokens in all texts. means: its mean loss with its positions,
+    without any, with those of contiguous parts, against the inputs, of the targets against the inputs, and against
+    targets that were shifted once more, around the part's end and up to it."""
 
     def near(other: Sequence[float]) -> bool:
-        return all(abs(a - b) < 1e-5 for a, b in zip(losses, other, strict=True))
+        return all(abs(a - b) < 1e-5 * max(1.0, abs(b)) for a, b in zip(losses, other, strict=True))
 
-    right, from_zero, contiguous, itself = zip(*means, strict=True)
+    right, from_zero, contiguous, itself, exchanged, *shifted = zip(*means, strict=True)
     n = len(losses)
     if any(near([x * w for x, w in zip(from_zero, share, strict=True)]) for share in (weights, [1] * n, [1 / n] * n)):
         return "the model counted the positions of each part from 0. Give it `context.positions` beside the inputs."
@@ -369,6 +377,10 @@ def _why_not(losses: Any, means: Any, weights: Any, lengths: Any, whole: float) 
         return "you number a part as if parts were contiguous. These are zigzag: `context.positions` has the numbers."
     if any(near([x * w for x, w in zip(itself, share, strict=True)]) for share in (weights, [1] * n)):
         return "the loss was taken against the inputs. The model is to predict the `targets`."
+    if any(near([x * w for x, w in zip(exchanged, share, strict=True)]) for share in (weights, [1] * n)):
+        return "inputs and targets have changed places. The model reads `inputs`, and its logits meet `targets`."
+    if any(near([x * w for x, w in zip(to, share, strict=True)]) for to in shifted for share in (weights, [1] * n)):
+        return "the targets were shifted once more. They are one token ahead of the inputs already."
     if near(right):
         return (
             f"the ranks' losses add up to {sum(losses):.2f}, and one device has {whole:.2f}. Each is the mean over one "
@@ -376,15 +388,20 @@ def _why_not(losses: Any, means: Any, weights: Any, lengths: Any, whole: float) 
         )
     if near([x / n for x in right]):
         return "all parts count alike, but they have different lengths. A rank counts by its share, `context.weight`."
-    if near([x * w for x, w in zip(right, lengths, strict=True)]):
+    if any(near([x * w / b for x, w in zip(right, lengths, strict=True)]) for b in (1, 2)):  # of 2 texts, or of one
         return (
-            "a mean times its number of tokens is the sum over this part, and nobody divides by the number of all "
-            "tokens. `context.weight` is the one over the other."
+            "each is a sum over the tokens of a part, and nobody divides by the number of all tokens. Take the mean, "
+            "and multiply it by `context.weight`, which is the one number over the other."
         )
     if near([x / w for x, w in zip(right, weights, strict=True)]):
         return "you divide by `context.weight`. It is this rank's share of the tokens, so multiply by it."
     if near([x * w * n for x, w in zip(right, weights, strict=True)]):
         return "you multiply by the number of ranks as well. The shares are added up, not averaged."
+    if near([x * losses[0] / right[0] for x in right]):
+        return (
+            f"the mean of every part is multiplied by {losses[0] / right[0]:.3g}, however long the part is. A rank "
+            "counts by its share of the tokens, `context.weight`."
+        )
     if near([whole] * n):
         return (
             "every rank returned the loss of the whole batch. Return this rank's share, since all are added up later."
