@@ -131,7 +131,7 @@ def test_a_memo_is_answered_point_by_point() -> None:
     tight = memo.critique(model, cluster, dataclasses.replace(plan, schedule="zb_h1"), 1e7)
     waits = planner.estimate(model, cluster, dataclasses.replace(plan, schedule="zb_h1"))
     assert f"what stages still wait is {waits.parts['bubble'] / waits.seconds:.1%} of the step" in tight
-    assert "0.00 million" not in tight and " dollars " in tight and "and 0 MWh" not in tight
+    assert "0.00 million" not in tight and " dollars, " in tight and "| 0 MWh" not in tight
     gathers = dataclasses.replace(
         plan, tensor=1, pipeline=1, data=256, microbatches=2, sharding="zero3", recompute="full"
     )

@@ -168,9 +168,7 @@ def test_two_plans_in_sentences() -> None:
     assert f"{slow.seconds / fast.seconds - 1:.1%} longer" in said[1]
     assert planner.compared(fast, fast) == [f"Both are the same plan, {fast.plan}."]
     words = " ".join(planner.explained(fast))
-    assert (
-        f"MFU of {fast.mfu:.1%}" in words and f"{fast.held.total / 1e9:.1f} GB of 80, which fits" in words
-    )
+    assert f"MFU of {fast.mfu:.1%}" in words and f"{fast.held.total / 1e9:.1f} GB of 80, which fits" in words
 
 
 def test_a_space_keeps_to_what_the_software_can_do() -> None:

@@ -206,7 +206,7 @@ def four_proposals() -> dict[str, Estimate]:
         "tensor over all": planner.estimate(model, cluster, Plan(128, microbatches=128, recompute="full")),
         "pipeline, ZeRO-1": planner.search(model, cluster, 128, stages).winner,
         "sharding alone": planner.search(model, cluster, 128, shards).winner,
-        "all axes": planner.search(model, cluster, 128).winner,
+        "the mixture": planner.search(model, cluster, 128).winner,
     }
 
 

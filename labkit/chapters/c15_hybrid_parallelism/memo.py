@@ -23,10 +23,11 @@ def critique(
     found = planner.search(model, cluster, plan.batch) if found is None or found.batch != plan.batch else found
     one = planner.estimate(model, cluster, plan, costs=found.costs)
     useful = one.parts["computing"] / one.seconds
+    again = f"; with what is computed again, {one.hfu:.1%}" if one.hfu > 1.0005 * one.mfu else ""
     points = [
         ("Does it fit?", _fits(found, one)),
         ("A step", f"{'' if one.fits else 'If it did fit, '}{format_seconds(one.seconds)} for {one.tokens:,} tokens"),
-        ("MFU", f"{one.mfu:.1%}" + (f"; with what is computed again, {one.hfu:.1%}" if one.hfu > 1.0005 * one.mfu else "")),
+        ("MFU", f"{one.mfu:.1%}{again}"),
         ("Computing", f"{useful:.0%} of the step; the largest other part goes to {pictures.largest(one)}"),
         ("Bubble", _bubble(one)), ("What is faster?", (_faster if reveal else _how_far)(found, one)),
         *_price(one, tokens), ("If one GPU dies", _blast(plan)),
@@ -130,9 +131,8 @@ def _blast(plan: Plan) -> str:
     replica = plan.tensor * plan.pipeline * plan.context
     if plan.sharding in ("zero3", "hsdp"):
         holders = plan.gpus if plan.sharding == "zero3" else replica * (plan.shard or plan.replicas)
-        return (
-            f"The {holders:,} GPUs that share its parameters stop at once."
-            + ("" if holders >= plan.gpus else " The others wait (unless replicas may fail alone, chapter 19).")
+        return f"The {holders:,} GPUs that share its parameters stop at once." + (
+            "" if holders >= plan.gpus else " The others wait (unless replicas may fail alone, chapter 19)."
         )
     state = (
         "" if plan.sharding == "plain" or plan.replicas == 1 else

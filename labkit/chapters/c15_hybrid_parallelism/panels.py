@@ -223,7 +223,7 @@ def why_lost(one: Tried) -> book.Table:
     if not one.found.best:
         name, has = pictures.short(one.plan), one.plan.cluster.gpu.memory / GB
         row = {"plan": name, "needs (GB)": one.plan.held.total / GB, "a plan may fill (GB)": has}
-        return book.Table([row], caption=f"The plan that needs least (simulated)")
+        return book.Table([row], caption="The plan that needs least (simulated)")
     rows = []
     for n, plan in enumerate(one.found.best[:5], 1):
         rows.append({"": n, "plan": pictures.short(plan), "step (s)": plan.seconds, "MFU (%)": 100 * plan.mfu,

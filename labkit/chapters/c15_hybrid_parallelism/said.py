@@ -95,8 +95,7 @@ def scale(before: Estimate, wider: Estimate) -> book.Conclusion:
     four = cost.tensor_parallel_bytes(1, model.sequence, model.hidden, layers, plan.tensor, microbatches=sequences)
     burst = 2 * (plan.data - 1) * 4 * model.params  # a ring of all replicas, 4 bytes a gradient
     return book.conclude(
-        "A single GPU sends only {more:.1%} more gradients. All GPUs together send twice as much, because there are "
-        "twice as many.\n\n"
+        "A single GPU sends only {more:.1%} more gradients, and all GPUs together twice as much.\n\n"
         "Tensor parallelism sends most by far: {tensor} in a step, for the busiest GPU. But these are many small "
         "exchanges, and in one sum inside a layer a GPU sends only {one_sum}. It cannot compute while it waits for "
         "that, so these sums need the fastest links.\n\n"
@@ -259,8 +258,8 @@ def three(ran: Mapping[str, Any], variants: Mapping[str, Any]) -> book.Conclusio
     return book.conclude(
         {"c < min(a, b)": "C is the fastest, although it uses all three axes.",
          "True": "C is not the fastest: beside it, B takes {b_c:.2f} times as long, and A {a_c:.2f} times."},
-        "All three compute equally long, so the difference is how long they wait. A waits {a_data} for its gradients "
-        "alone, and C waits {c_waits} in all.\n\n"
+        "All three compute equally long. A waits {a_data} for its gradients alone, and C waits {c_waits} in "
+        "all.\n\n"
         "A is so slow because the exchange of ZeRO-1 ignores the nodes, as the last two bars show. "
         "Data parallelism *without* ZeRO takes {plain_s}: its sum adds up inside the nodes first, and {less:.0%} "
         "less crosses between them.",
@@ -289,7 +288,7 @@ def at_1024(three: Mapping[str, Estimate]) -> book.Conclusion:
          "{a_gb:,.0f} GB, and one of B {b_gb:.0f} GB.",
          "True": "At this scale they need {a_gb:,.0f}, {b_gb:.0f} and {c_gb:.0f} GB."},
         {"a_s < min(b_s, c_s)": "If A did fit, it would even be the fastest, because nothing is sent inside its "
-         "layers: {a_s:.2f} s where C takes {c_s:.2f} s. (Here all exchanges add up inside the nodes first.)",
+         "layers: {a_s:.2f} s where C takes {c_s:.2f} s. Here all exchanges add up inside the nodes first.",
          "True": "A would not be the fastest either."},
         a_s=a.seconds, b_s=b.seconds, c_s=c.seconds, a_fits=a.fits, b_fits=b.fits, c_fits=c.fits,
         a_gb=a.held.total / GB, b_gb=b.held.total / GB, c_gb=c.held.total / GB,
@@ -319,8 +318,8 @@ def predicted(timed: Mapping[str, MeasuredStep], step_seconds: Callable[..., flo
          "True": ""},
         "\n\n{whose} two lines are nearest to the truth for {near}, and furthest from it for {far} ({far_off:+.0%}). "
         "They leave out the messages between stages and the logits, which make the turns of the last stage longer.\n\n"
-        "We made this machine up, so we knew the speed of everything. Of a real one you know only the data sheet, and "
-        "no kernel reaches that. So one fits a few figures to a few measured steps, and then looks at *other* plans. "
+        "We made this machine up, so we knew the speed of everything. Of a real one you know only the data sheet. So "
+        "one fits a few figures to a few measured steps, and then looks at *other* plans. "
         "Next we fit two figures to four of the runs, and look at the other four.",
         median=median(map(abs, off.values())), worst=worst, most=off[worst], near=near, slow=slow,
         spread=timed[slow].seconds / timed[fast].seconds,
@@ -425,23 +424,24 @@ def shift(domains: Mapping[int, Estimate], theirs: Estimate) -> book.Conclusion:
     few, many = min(domains), max(domains)
     first, last = domains[few], domains[many]
     shown = {f"{n} GPUs in a domain: {pictures.short(one)}": one for n, one in domains.items()}
-    wide = f"{theirs.plan.tensor} in a domain: {pictures.short(theirs)}"
+    wide = f"all {theirs.plan.tensor} for tensor: {pictures.short(theirs)}"
     display(pictures.steps({**shown, wide: theirs}, "A step in larger domains"))
     return book.conclude(
         "A larger fast domain changes the plan more than the time.",
         {"stages > 1 and stages_after == 1": "With {many} GPUs in a domain the pipeline has disappeared: with ZeRO-3 "
          "all GPUs share the state, and most of the gathering stays inside the domains.",
          "True": "The stages have gone from {stages} to {stages_after}."},
-        {"first_lost == last_lost": "After computing, most time goes to {first_lost}, before and after. That is the "
-         "next limit.",
+        {"first_lost == last_lost": "In small domains and in large ones, most time after computing goes to "
+         "{first_lost}. That is the next limit.",
          "True": "After computing, most time goes to {first_lost} at first, and to {last_lost} at the end."},
-        "\n\nA domain that *allows* wide tensor parallelism is no reason to use all of it: the last bar does, and its "
-        "step takes {theirs:.1f} s.\n\n"
+        "\n\nA domain that *allows* wide tensor parallelism is no reason to use all of it. The last bar does so in "
+        "domains of {t}, and a step takes {theirs:.1f} s.\n\n"
         "A B200 has NVLink 5, with {nvlink} each way [quoted]. It can also multiply in 4 bits, but the planner stays "
         "with 16 (chapter 14).",
         many=many, nvlink=format_bandwidth(last.cluster.topology.levels[0].bandwidth),
         first_lost=pictures.largest(first), last_lost=pictures.largest(last),
         stages=first.plan.pipeline, stages_after=last.plan.pipeline, theirs=theirs.seconds,
+        t=theirs.plan.tensor,
     )  # fmt: skip
 
 
