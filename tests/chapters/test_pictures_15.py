@@ -135,7 +135,7 @@ def test_a_memo_is_answered_point_by_point() -> None:
     gathers = dataclasses.replace(
         plan, tensor=1, pipeline=1, data=256, microbatches=2, sharding="zero3", recompute="full"
     )
-    assert "hides so well is the model's most generous assumption" in memo.critique(model, cluster, gathers, 1e9)
+    assert "hides so well is the planner's most generous assumption" in memo.critique(model, cluster, gathers, 1e9)
     other = dataclasses.replace(plan, microbatches=65)
     assert (
         "**That is another job.** Your plan has 520 sequences"
