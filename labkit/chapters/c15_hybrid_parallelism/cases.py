@@ -42,6 +42,11 @@ class Ranks:
         self.two_steps = functools.cache(functools.partial(self._eight.run, small.two_steps))
         self._size, self._seed = world_size, seed
 
+    def rails(self) -> tuple[Any, Any]:
+        """Steps of a dense model on all three axes, and of one with eight experts; its nodes have two ranks."""
+        dense, experts = small.cut(8, tp=2, pp=2, microbatches=4), small.cut(8, ep=8)
+        return self.two_steps(dense), self.two_steps(experts, small.EXPERTS)
+
     def errors(self, program: Callable[..., Any]) -> str:
         """The first line of the error in which four ranks end: without asking each other first, and with."""
         return "\n\n".join(self._error(program, ask_first) for ask_first in (False, True))
@@ -116,6 +121,9 @@ def eight_cuts() -> list[HybridConfig]:
     ]  # fmt: skip
 
 
+SEEN = "DP8", "PP2 DP4", "TP2 DP4 ZeRO-1", "TP2 PP2 DP2"  # the plans that the planner's figures are fitted to
+
+
 def fitted(timed: Mapping[str, MeasuredStep], seen: Iterable[str]) -> Calibration:
     """Two figures, of the kernels and of the links between nodes, fitted to the plans of these names."""
     ignorant = planner.Efficiency(0.3, 1.0, 1.0, 1.0, 0.3, overlaps=small.OVERLAPS)
@@ -126,6 +134,33 @@ def gpt3(t: int, p: int, d: int, microbatches: int, sharding: str = "plain") -> 
     """What the planner says of GPT-3 on t x p x d H100s."""
     plan = Plan(t, p, data=d, microbatches=microbatches, sharding=sharding)
     return planner.estimate(GPT3, planner.h100_cluster(t * p * d), plan)
+
+
+def replicas(*several: int) -> list[Estimate]:
+    """GPT-3 cut TP8 PP16, in so many replicas of 32 sequences."""
+    return [gpt3(t=8, p=16, d=d, microbatches=32) for d in several]
+
+
+def tensor_ranks(*several: int) -> list[Estimate]:
+    """GPT-3 on 1,024 H100s in 16 replicas, with so many tensor ranks and ZeRO-1."""
+    return [gpt3(t=t, p=64 // t, d=16, microbatches=64, sharding="zero1") for t in several]
+
+
+def three_ways_to_share() -> list[HybridConfig]:
+    """Eight ranks that share the state: ZeRO-1, ZeRO-3, and ZeRO-1 beside both other axes."""
+    mixed = small.cut(8, tp=2, pp=2, microbatches=2, data="zero1")
+    return [small.cut(8, data="zero1"), small.cut(8, data="zero3"), mixed]
+
+
+def abc() -> dict[str, HybridConfig]:
+    """The three configurations of the prediction."""
+    share = functools.partial(small.cut, 8, data="zero1")
+    return {"A": share(), "B": share(tp=2), "C": share(tp=2, pp=2, microbatches=8)}
+
+
+def without_zero() -> dict[str, HybridConfig]:
+    """As A, but without ZeRO: a sum that is done inside the nodes first, and one that goes around all ranks."""
+    return {"plain": small.cut(8), "ring": small.cut(8, algorithm="ring")}
 
 
 class Job:
@@ -156,9 +191,10 @@ class Job:
         return panels.search(self.model, self._cluster, self.batch)
 
 
-def advice(model: str, gpus: int, batch: int) -> planner.Advice:
-    """The rule of thumb for a model on H100s: its rungs, each searched by itself, and a search over all plans."""
-    return planner.advice(MODELS[model], planner.h100_cluster(gpus), batch)
+def advice() -> list[planner.Advice]:
+    """The rule of thumb for a large and a smaller job: its rungs, each searched by itself, and all plans together."""
+    jobs = ("GPT-3 175B", 1024, 1024), ("Llama 3 8B", 64, 512)
+    return [planner.advice(MODELS[model], planner.h100_cluster(gpus), batch) for model, gpus, batch in jobs]
 
 
 def four_proposals() -> dict[str, Estimate]:
@@ -170,7 +206,7 @@ def four_proposals() -> dict[str, Estimate]:
         "tensor over all": planner.estimate(model, cluster, Plan(128, microbatches=128, recompute="full")),
         "pipeline, ZeRO-1": planner.search(model, cluster, 128, stages).winner,
         "sharding alone": planner.search(model, cluster, 128, shards).winner,
-        "all axes": planner.search(model, cluster, 128).winner,
+        "the mixture": planner.search(model, cluster, 128).winner,
     }
 
 

@@ -184,7 +184,8 @@ def _rungs(words: str, given: Advice, at: int, end: bool) -> str:
             svg.rect(24, y + 5, 282, 20, look[0])
         svg.text(165, y + 19, rung.name, 11, "middle", n == at, on_colour=seen)
         if seen:
-            needs = f"needs {rung.needs / GB:,.1f} GB of {memory / GB:.0f}: {'it fits' if fits else 'too large'}"
+            needs = f"needs {rung.needs / GB:,.{0 if rung.needs > 1e11 else 1}f} GB, a GPU has {memory / GB:.0f}: "
+            needs += "it fits" if fits else "too large"
             svg.text(326, y + 13, needs, 11)
             if rung.best is not None:
                 for k, line in enumerate(wrap(f"{rung.best.plan}: {rung.best.seconds:.2f} s", 410, 10)[:1]):
@@ -208,7 +209,8 @@ def _rungs(words: str, given: Advice, at: int, end: bool) -> str:
 PARTS = {
     name: SERIES[k]
     for k, names in enumerate((
-        ("computing", "parameters"), ("tensor", "activations"), ("pipeline", "logits"),
+        ("computing", "parameters", "inside a node"), ("tensor", "activations", "another rail"),
+        ("pipeline", "logits", "same rail"),
         ("data", "gradients"), ("context", "buffers"), ("computing again",), ("optimizer", "numbers"),
         ("experts", "idle"),
     ))

@@ -22,33 +22,28 @@ def critique(
         return f"**It cannot run.** {impossible[0].upper()}{impossible[1:]}."
     found = planner.search(model, cluster, plan.batch) if found is None or found.batch != plan.batch else found
     one = planner.estimate(model, cluster, plan, costs=found.costs)
+    useful = one.parts["computing"] / one.seconds
+    again = f"; with what is computed again, {one.hfu:.1%}" if one.hfu > 1.0005 * one.mfu else ""
     points = [
-        ("Does it fit?", _fits(found, one)), ("How long is a step?", _step(one)),
-        ("Is the pipeline full?", _bubble(one)),
-        ("What is faster?", (_faster if reveal else _how_far)(found, one)), ("What does it cost?", _price(one, tokens)),
-        ("What stops when one GPU dies?", _blast(plan)),
+        ("Does it fit?", _fits(found, one)),
+        ("A step", f"{'' if one.fits else 'If it did fit, '}{format_seconds(one.seconds)} for {one.tokens:,} tokens"),
+        ("MFU", f"{one.mfu:.1%}{again}"),
+        ("Computing", f"{useful:.0%} of the step; the largest other part goes to {pictures.largest(one)}"),
+        ("Bubble", _bubble(one)), ("What is faster?", (_faster if reveal else _how_far)(found, one)),
+        *_price(one, tokens), ("If one GPU dies", _blast(plan)),
     ]  # fmt: skip
-    told = "\n".join(f"- **{head}** {said}" for head, said in points) + f"\n\n**Do the links carry it?** {_links(one)}"
-    return told.replace("one_f_one_b", "1F1B")
+    told = "| your plan | |\n|---|---|\n" + "".join(f"| {head} | {said} |\n" for head, said in points)
+    return f"{told}\n**Do the links carry it?** {_links(one)}".replace("one_f_one_b", "1F1B")
 
 
 def _fits(found: Search, one: planner.Estimate) -> str:
     if one.fits:
         spare = (one.cluster.gpu.memory - one.held.total) / GB
         return (
-            f"Yes: the fullest GPU holds {one.held.total / GB:.1f} GB, and {spare:.1f} GB are left beside the "
-            f"{one.cluster.gpu.reserve / GB:.1f} GB of the card that no plan may fill."
+            f"Yes: the fullest GPU holds {one.held.total / GB:.1f} GB. {spare:.1f} GB are left, and "
+            f"{one.cluster.gpu.reserve / GB:.1f} GB more that no plan may fill."
         )
     return f"No: it {planner.why_too_large(found.costs, one.plan)}."
-
-
-def _step(one: planner.Estimate) -> str:
-    useful = one.parts["computing"] / one.seconds
-    again = f" (with what is computed again, {one.hfu:.1%})" if one.hfu > 1.0005 * one.mfu else ""
-    took = f"{'' if one.fits else 'If it did fit, '}{format_seconds(one.seconds)} for {one.tokens:,} tokens"
-    return f"{took}, an MFU of {one.mfu:.1%}{again}. Of this time {useful:.0%} is computing, and the largest other " + (
-        f"part goes to {pictures.largest(one)}."
-    )
 
 
 def _links(one: planner.Estimate) -> str:
@@ -56,7 +51,7 @@ def _links(one: planner.Estimate) -> str:
     checks = planner.bandwidth_check(one)
     if not checks:
         return "Nothing is sent."
-    told = "What a GPU sends in a step over the slowest links of each axis, at the rate that software reaches:\n\n"
+    told = "For a GPU and a step, over the slowest links of each axis:\n\n"
     told += "| axis | over | sends | takes | hidden by computing | the step waits |\n|---|---|---|---|---|---|\n"
     for one_axis in checks:
         hidden = 1 - one_axis.waited / one_axis.alone if one_axis.alone else 0.0
@@ -65,25 +60,23 @@ def _links(one: planner.Estimate) -> str:
         told += f"{waited} |\n"
     trusting = any(check.axis == "data" and check.waited < 0.2 * check.alone for check in checks)
     if trusting and one.plan.sharding in ("zero3", "hsdp"):
-        told += "\nThat gathering hides so well is the model's most generous assumption: measure it before you trust "
-        told += "this plan."
+        told += "\nThat gathering hides so well is the planner's most generous assumption. Measure it first."
     return told
 
 
 def _bubble(one: planner.Estimate) -> str:
     plan = one.plan
     if plan.pipeline == 1:
-        return "There is no pipeline, so there is no bubble."
+        return "None: there is no pipeline."
     idle = bubble_fraction(plan.pipeline, plan.microbatches, plan.chunks)
     if plan.schedule.startswith("zb"):
         return (
-            f"In 1F1B {plan.microbatches} microbatches on {plan.pipeline} stages would leave {idle:.1%} of the "
-            f"pipeline's time idle. The zero-bubble schedule fills a part of it with gradients of the weights, and "
-            f"what stages still wait is {one.parts['bubble'] / one.seconds:.1%} of the step."
+            f"In 1F1B the pipeline would be idle for {idle:.1%} of its time. The zero-bubble schedule fills a part of "
+            f"that, and what stages still wait is {one.parts['bubble'] / one.seconds:.1%} of the step."
         )
     return (
-        f"{plan.microbatches} microbatches on {plan.pipeline} stages leave {idle:.1%} of the pipeline's time idle, "
-        f"and twice as many would leave {bubble_fraction(plan.pipeline, 2 * plan.microbatches, plan.chunks):.1%}."
+        f"{idle:.1%} of the pipeline's time idle; with twice as many microbatches, "
+        f"{bubble_fraction(plan.pipeline, 2 * plan.microbatches, plan.chunks):.1%}"
     )
 
 
@@ -96,8 +89,7 @@ def _how_far(found: Search, one: planner.Estimate) -> str:
     yours, its = (format_seconds(each.parts[part], 3) for each in (one, found.winner))
     return (
         f"The planner has a plan with {found.winner.seconds / one.seconds:.0%} of your step. Yours loses most in "
-        f"*{part}*, {yours} where the planner's takes {its}. Change a choice, and run "
-        "this again; `reveal=True` shows its plan."
+        f"*{part}*: {yours}, where the planner's takes {its}."
     )
 
 
@@ -114,19 +106,21 @@ def _faster(found: Search, one: planner.Estimate) -> str:
     return f"The planner would take {found.winner.plan}. {planner.why_not(found, plan)}"
 
 
-def _price(one: planner.Estimate, tokens: float) -> str:
+def _price(one: planner.Estimate, tokens: float) -> list[tuple[str, str]]:
+    """Rows: how long the run takes, and what it costs; none for a plan that cannot run."""
     if not one.fits:
-        return "First it has to fit."
+        return []
     run = one.run(tokens)
     price = (
-        f"no price of this GPU, {one.cluster.gpu.name}, is at hand" if one.cluster.price is None
-        else f"they cost {_dollars(run['dollars'])} {one.cluster.price_said}".replace("$", "&#36;")  # no formula
+        f"no price of the {one.cluster.gpu.name} is at hand" if one.cluster.price is None
+        else f"{_dollars(run['dollars'])}, {one.cluster.price_said}".replace("$", "&#36;")  # no formula
     )  # fmt: skip
-    return (
-        f"{tokens / 1e9:,.0f} billion tokens take {format_seconds(3600 * run['hours'], 3)} without a failure. "
-        f"These are {run['hours'] * one.plan.gpus:,.0f} GPU-hours; {price}. The GPUs use "
-        f"{run['megawatt-hours']:,.3g} MWh."
-    )
+    took = f"{format_seconds(3600 * run['hours'], 3)} without a failure, {run['hours'] * one.plan.gpus:,.0f} GPU-hours"
+    return [
+        (f"{tokens / 1e9:,.0f} billion tokens", took),
+        ("Price", price),
+        ("Energy of the GPUs", f"{run['megawatt-hours']:,.3g} MWh"),
+    ]
 
 
 def _dollars(price: float) -> str:
@@ -137,18 +131,16 @@ def _blast(plan: Plan) -> str:
     replica = plan.tensor * plan.pipeline * plan.context
     if plan.sharding in ("zero3", "hsdp"):
         holders = plan.gpus if plan.sharding == "zero3" else replica * (plan.shard or plan.replicas)
-        return (
-            f"With ZeRO-3 the parameters of a copy are spread over {holders:,} GPUs, so all of these stop at once. "
-            + ("" if holders >= plan.gpus else "Others wait, unless replicas may fail by themselves (chapter 19).")
+        return f"The {holders:,} GPUs that share its parameters stop at once." + (
+            "" if holders >= plan.gpus else " The others wait (unless replicas may fail alone, chapter 19)."
         )
-    copy = f"A copy of the model is spread over {replica} GPUs" if replica > 1 else "Every GPU has a copy of the model"
     state = (
         "" if plan.sharding == "plain" or plan.replicas == 1 else
         "Its part of the optimizer's state lies nowhere else, so that must come from a checkpoint. "
     )  # fmt: skip
-    return (
-        f"{copy}, so if one GPU dies, 1 of {plan.replicas} copies is gone. {state}"
-        "Everybody else waits, unless replicas may fail by themselves (chapter 19)."
+    copies = f"1 of {plan.replicas} copies of the model is" if plan.replicas > 1 else "the only copy of the model is"
+    return f"{copies[0].upper()}{copies[1:]} gone ({replica} GPU{'s' * (replica > 1)}). {state}" + (
+        "The others wait, unless replicas may fail alone (chapter 19)." if plan.replicas > 1 else ""
     )
 
 

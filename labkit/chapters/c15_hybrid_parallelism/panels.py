@@ -168,7 +168,8 @@ def plan_and_try(run: Run) -> book.Workbench:
     """What is trained on what, and which of the five best plans is tried on real ranks."""
     models = ["Llama 3 8B", "Llama 3 70B", "GPT-3 175B", "Llama 3 405B"]
     controls = {
-        "model": models, "machine": list(CLUSTERS), "network": list(NETWORKS),
+        "model": choice("model", models, "GPT-3 175B"), "machine": choice("machine", [*CLUSTERS], "1,024 H100"),
+        "network": list(NETWORKS),
         "batch": choice("batch (sequences)", [256, 1024, 4096], 1024),
         "place": choice("try plan", [1, 2, 3, 4, 5], 1),
     }  # fmt: skip
@@ -222,13 +223,12 @@ def why_lost(one: Tried) -> book.Table:
     if not one.found.best:
         name, has = pictures.short(one.plan), one.plan.cluster.gpu.memory / GB
         row = {"plan": name, "needs (GB)": one.plan.held.total / GB, "a plan may fill (GB)": has}
-        return book.Table([row], caption=f"The plan that needs least (simulated).{pictures.codes({name: one.plan})}")
+        return book.Table([row], caption="The plan that needs least (simulated)")
     rows = []
     for n, plan in enumerate(one.found.best[:5], 1):
         rows.append({"": n, "plan": pictures.short(plan), "step (s)": plan.seconds, "MFU (%)": 100 * plan.mfu,
                      "GB": plan.held.total / GB, "loses on": _loses_on(one.found, plan)})  # fmt: skip
-    signs = pictures.codes({row["plan"]: plan for row, plan in zip(rows, one.found.best, strict=False)})
-    return book.Table(rows, caption=f"Why the others come after it (simulated).{signs}")
+    return book.Table(rows, caption="Why the others come after it (simulated)")
 
 
 def _loses_on(found: Search, plan: Estimate) -> str:

@@ -103,6 +103,15 @@ def grows(runs: Mapping[str, Any]) -> book.Figure:
     return stacked(bars, unit="MB", title="What the busiest rank sends", badge="measured", sentence=said)
 
 
+def rails(runs: Mapping[str, Any], per_node: int) -> book.Figure:
+    """name -> run: megabytes of a step, of all ranks, by where they go."""
+    found = {name: small.crossing(run, per_node) for name, run in runs.items()}
+    bars = {name: {where: sum(by.values()) / 1e6 for where, by in one.items()} for name, one in found.items()}
+    off = {name: f"{bar['another rail']:.3g} MB" if bar["another rail"] else "nothing" for name, bar in bars.items()}
+    said = "From rail to rail: " + ", ".join(f"{much} {name}" for name, much in off.items()) + "."
+    return stacked(bars, unit="MB", title="Where the bytes of a step go", badge="measured", sentence=said)
+
+
 # Signals ---------------------------------------------------------------------------------------------------------
 
 
@@ -241,7 +250,6 @@ def steps(plans: Mapping[str, Estimate], title: str = "One step") -> book.Figure
     told = f"The fastest is {best} with {plans[best].seconds:.3g} s and an MFU of {plans[best].mfu:.1%}."
     if not any(one.fits for one in plans.values()):
         told = f"It does not fit. If it did, {best} would take {plans[best].seconds:.3g} s."
-    told += codes(plans)
     bars = {name: parts_of(one) for name, one in plans.items()}
     return stacked(bars, unit="s", title=title, badge="simulated", sentence=told, marked=[best])
 
@@ -252,36 +260,19 @@ def memory(plans: Mapping[str, Estimate], title: str = "Memory of the fullest GP
     has = one.cluster.gpu.memory / GB
     large = [name for name, plan in plans.items() if not plan.fits]
     told = f"A plan may fill {has:.0f} GB, and {one.cluster.gpu.reserve / GB:.1f} GB of the card are kept in reserve. "
-    told += (f"Too large: {', '.join(large)}." if large else "All of them fit.") + codes(plans)
+    told += f"Too large: {', '.join(large)}." if large else "All of them fit."
     bars = {name: {p: n / GB for p, n in plan.held.parts().items()} for name, plan in plans.items()}
     return stacked(bars, unit="GB", title=title, badge="simulated", sentence=told, limit=has)
 
 
 def short(one: Estimate) -> str:
-    """ "TP8 PP4 DP32 ZeRO-1 b2 v4" of a plan; `codes` says what b2, v4 and the like mean."""
+    """ "TP8 PP4 DP32 ZeRO-1 b2 v4" of a plan; a table in the notebook says what b2, v4 and the like mean."""
     plan = one.plan
     name = degrees(*plan.cut)
     many = f" b{plan.microbatch}" if plan.microbatch > 1 else ""
     again = {"all": "", "selective": " sel", "full": " full"}[plan.recompute]
     way = f" v{plan.chunks}" if plan.chunks > 1 else f" {plan.schedule}" if plan.schedule.startswith("zb") else ""
     return f"{name}{ZERO.get(plan.sharding, '')}{many}{way}{again}"
-
-
-def codes(plans: Mapping[str, Estimate]) -> str:
-    """What follows the degrees in the names of these plans, in words, with a space before; "" where nothing does."""
-    words = [word for name, one in plans.items() if short(one) in name for word in short(one).split()]
-    signs = {
-        "CP": "CP is context parallelism (chapter 11)",
-        "HSDP": "HSDP is ZeRO-3 inside each domain, with copies of the state between domains (chapter 5)",
-        "b": "b is how many sequences are in a microbatch",
-        "v": "v is how many chunks of layers a rank has (chapter 10)",
-        "zb": "zb is a zero-bubble schedule (chapter 10)", "sel": "sel means that attention is computed again",
-        "full": "full means that every layer is computed again",
-    }  # fmt: skip
-    said = [told for sign, told in signs.items() if any(word.rstrip("0123456789").split("_")[0] == sign
-                                                        for word in words)]  # fmt: skip
-    told = "; ".join(said)
-    return f" In the names, {told}." if told else ""
 
 
 def all_plans(found: planner.Search) -> book.Figure:

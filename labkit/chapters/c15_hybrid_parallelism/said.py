@@ -40,17 +40,16 @@ def agreement() -> book.Conclusion:
     """Who compares meshes, and the numbers of two fleets."""
     fleet, large = Layout({"pp": 8, "dp": 16, "tp": 8}), Layout({"pp": 16, "dp": 128, "tp": 8})
     return book.conclude(
-        "Ranks must agree on the mesh, and something must check that they do. labkit found the first error, because "
-        "it compares what the members of a group have called. NCCL does not compare, and PyTorch does so only if you "
-        "set `TORCH_DISTRIBUTED_DEBUG=DETAIL`. Without a check, a job whose tensors happen to have the same size adds "
-        "gradients to partial sums and goes on. The second error comes from `Mesh`, which compares the sizes once, at "
-        "the start.\n\n"
+        "Something must check that the ranks agree. labkit found the first error because it compares what the members "
+        "of a group have called. NCCL does not compare, and PyTorch does so only if you set "
+        "`TORCH_DISTRIBUTED_DEBUG=DETAIL`. Without a check, a job whose tensors happen to have the same size adds "
+        "gradients to partial sums and goes on. The second error comes from `Mesh`, which compares the sizes at the "
+        "start.\n\n"
         "The same function numbers a real fleet. Take TP8 PP8 DP16 on 1,024 GPUs in nodes of 8. GPU 700 has the "
-        "coordinates pp {at[pp]}, dp {at[dp]} and tp {at[tp]}. Its tensor partners are the other GPUs of its node. Its "
-        "data partners are {next_dp} ranks apart, each on another node. Its pipeline partners are {next_pp} ranks "
-        "apart.\n\n"
-        "No rank talks to many others, however large the fleet is. With TP8 PP16 DP128 there are {gpus:,} GPUs, and "
-        "each of them has only {partners} partners.",
+        "coordinates pp {at[pp]}, dp {at[dp]} and tp {at[tp]}. Its tensor partners are the other GPUs of its node, its "
+        "data partners are {next_dp} ranks apart, and its pipeline partners {next_pp}.\n\n"
+        "No rank talks to many others. With TP8 PP16 DP128 there are {gpus:,} GPUs, and each has only {partners} "
+        "partners.",
         at=fleet.coordinates(700), next_pp=fleet.stride("pp"), next_dp=fleet.stride("dp"), gpus=large.size,
         partners=sum(size - 1 for size in large.sizes.values()),
     )  # fmt: skip
@@ -65,12 +64,11 @@ def grows(runs: Mapping[str, Any]) -> book.Conclusion:
     base, tensor, _, data = map(pictures.busiest, runs.values())
     return book.conclude(
         "Each degree has a different price:\n\n"
-        "- *Twice as many tensor ranks.* A rank computes half as much, and yet it sends {tensor:.2f} times as much for "
-        "its sums. It has half of the gradients.\n"
-        "- *Twice as many stages.* A rank has half of the layers, so it sends about half of everything. The "
-        "activations between the stages are few.\n"
-        "- *Twice as many replicas.* Tensor traffic stays as it was. A rank sends {data:.2f} times as much of its "
-        "gradients, because $2\\cdot\\frac{{1}}{{2}}$ has become $2\\cdot\\frac{{3}}{{4}}$.\n\n",
+        "- *Twice as many tensor ranks.* A rank computes half as much, but sends {tensor:.2f} times as much for its "
+        "sums. It has half of the gradients.\n"
+        "- *Twice as many stages.* A rank has half of the layers, so it sends about half of everything.\n"
+        "- *Twice as many replicas.* A rank sends {data:.2f} times as much of its gradients, because "
+        "$2\\cdot\\frac{{1}}{{2}}$ has become $2\\cdot\\frac{{3}}{{4}}$. Tensor traffic stays as it was.\n\n",
         {"exact": "Every byte on every rank is that of the closed forms of chapters 4, 9 and 10 "
          "(`cost.hybrid_bytes_by_rank`).",
          "True": "Not every byte is that of the closed forms."},
@@ -97,20 +95,19 @@ def scale(before: Estimate, wider: Estimate) -> book.Conclusion:
     four = cost.tensor_parallel_bytes(1, model.sequence, model.hidden, layers, plan.tensor, microbatches=sequences)
     burst = 2 * (plan.data - 1) * 4 * model.params  # a ring of all replicas, 4 bytes a gradient
     return book.conclude(
-        "Twice as many replicas cost a single GPU almost nothing: it sends {more:.1%} more gradients. All GPUs "
-        "together send twice as much, because there are twice as many.\n\n"
-        "Tensor parallelism sends most by far: the busiest GPU sends {tensor} for it in a step. But this is the sum of "
-        "many small exchanges, and in one sum inside a layer a GPU sends only {one_sum}. It cannot compute while it "
-        "waits for that, so these sums need the fastest links that there are.\n\n"
-        "The largest *single* exchange is that of the gradients. It happens once a step, and the busiest GPU sends "
-        "{data} in one go. All GPUs together send {burst}. A part of it can travel while the last microbatch's "
-        "backward pass still goes on, so gradients may leave the node.\n\n"
+        "A single GPU sends only {more:.1%} more gradients, and all GPUs together twice as much.\n\n"
+        "Tensor parallelism sends most by far: {tensor} in a step, for the busiest GPU. But these are many small "
+        "exchanges, and in one sum inside a layer a GPU sends only {one_sum}. It cannot compute while it waits for "
+        "that, so these sums need the fastest links.\n\n"
+        "The largest *single* exchange is that of the gradients. Once a step the busiest GPU sends {data}, and all "
+        "GPUs together {burst}. A part of it can travel during the last microbatch's backward pass, so gradients may "
+        "leave the node.\n\n"
         "<details><summary>Where do the {tensor} come from?</summary>\n\n"
         "A GPU has {layers} layers, with four sums in each. For each sum it sends $2\\cdot\\frac{{7}}{{8}}$ of an "
         "activation. For a replica's {n} sequences these are {four}.",
-        {"abs(ratio - 1.25) < 0.001": "The rest, a quarter more, is the price of sequence parallelism. A rank keeps "
-         "only its part of the input of a layer's two halves, and gathers both inputs again in the backward pass. Each "
-         "of these two gathers is half a sum, so a layer sends as much as five sums.",
+        {"abs(ratio - 1.25) < 0.001": "The rest, a quarter more, is the price of sequence parallelism (chapter 9): "
+         "a rank gathers the inputs of a layer's two halves again in the backward pass. Each of these two gathers is "
+         "half a sum, so a layer sends as much as five sums.",
          "True": "What it really sends is {ratio:.3f} times that."},
         "\n\n</details>",
         more=wider.sent["data"] / before.sent["data"] - 1, tensor=format_bytes(before.sent["tensor"], 3),
@@ -127,14 +124,14 @@ def placed(runs: Mapping[str, Any]) -> book.Conclusion:
     return book.conclude(
         {"tensor == fastest": "Tensor ranks should be neighbours. If the data ranks are, a step takes {ratio:.2f} "
          "times as long, because all sums inside the layers cross the slow links. If a job is slow in this way, "
-         "change the order of the axes, and put tp last.",
+         "put tp last in the order of the axes.",
          "True": "Here the fastest placement is not that of tensor ranks: with them a step takes {tensor_s}."},
-        {"waits_inside < waits_pipeline": "With the pipeline inside, ranks even wait longer for their pipeline: "
-         "every turn of a stage now has slow sums in it, and the bubble consists of such turns.",
+        {"waits_inside < waits_pipeline": "With the pipeline inside, ranks even wait longer for their pipeline. "
+         "The bubble consists of the turns of stages, and each turn now has slow sums in it.",
          "True": ""},
-        "\n\nA placement must know how many GPUs are one hop away. Step through three machines that one can buy. In "
-        "a node of 8 GPUs, NVSwitch makes every GPU a neighbour of every other one. In a **scale-up domain** such as "
-        "an NVL72 rack the same is true of 72. Everything beyond is **scale-out**: it goes over the network.",
+        "\n\nHow many GPUs are one hop away? Step through three machines that one can buy. In a node of 8, NVSwitch "
+        "makes every GPU a neighbour of every other one. In a **scale-up domain** such as an NVL72 rack the same is "
+        "true of 72. Everything beyond is **scale-out**: it goes over the network.",
         tensor=took["tensor"], fastest=min(took.values()), tensor_s=format_seconds(took["tensor"], 3),
         ratio=took["data"] / took["tensor"], waits_inside=doing.shares(runs["tensor inside"])["pipeline"],
         waits_pipeline=doing.shares(runs["pipeline inside"])["pipeline"],
@@ -147,16 +144,15 @@ def links(narrow: Estimate, wide: Estimate) -> book.Conclusion:
     checks, others = ({one.axis: one for one in planner.bandwidth_check(plan)} for plan in (narrow, wide))
     return book.conclude(
         "*Tensor ranks belong inside a node.* With TP16 a step waits {longer:.2g} times as long for its sums as with "
-        "TP8. Half as many stages mean twice as many layers on a rank, which explains a factor of 2. The rest is the "
-        "slow link, because now a part of each sum must leave the node. (In the column "
-        "*sends* only that part is counted.)\n\n"
+        "TP8. Half as many stages put twice as many layers on a rank, which explains a factor of 2. The rest is the "
+        "slow link, because now a part of each sum must leave the node. The column *sends* counts only that part.\n\n"
         "*Stages may be furthest apart.* Their messages take {hop:.1%} of the time of computing. Alibaba's network HPN "
-        "even lets only pipelines cross from one pod to another, where links are shared "
+        "lets only pipelines cross from one pod to another, where links are shared "
         "([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265), chapter 21).\n\n"
         "*Gradients are between the two.* A gradient is final when the last microbatch has added to it, so its sum can "
-        "only hide behind the backward pass of this one. With {m} microbatches in a step that is little: with TP8 "
-        "{hidden:.0%} of the exchange is hidden.\n\n"
-        "Such a *feasibility check* needs no run. It shows what a plan would wait for before anybody has started it.",
+        "hide behind one backward pass only. A step has {m} of them, so with TP8 only {hidden:.0%} of the exchange is "
+        "hidden.\n\n"
+        "Such a *feasibility check* needs no run.",
         longer=others["tensor"].waited / checks["tensor"].waited, hop=checks["pipeline"].share,
         m=narrow.plan.microbatches, hidden=1 - checks["data"].waited / checks["data"].alone,
     )  # fmt: skip
@@ -195,9 +191,9 @@ def mistakes(spoiled: Mapping[str, Any]) -> book.Conclusion:
     display(pictures.watched(spoiled))
     off = {name: list(run.results[0].off(run.seed).values()) for name, run in spoiled.items()}
     return book.conclude(
-        "Print three signals in the first step of every run, beside those of a cut that you trust, because each sees a "
-        "different part. The loss of step 1 sees the forward pass and the data. The norm sees the backward pass and "
-        "all sums. Comparing copies sees what drifts apart.\n\n",
+        "Print three signals in the first step of every run, beside those of a cut that you trust. The loss of step 1 "
+        "sees the forward pass and the data. The norm sees the backward pass and all sums. Comparing copies sees what "
+        "drifts apart.\n\n",
         {"tied[0] < 1e-9 and tied[1] > 1e-9": "- *Tied matrix apart.* The loss of step 1 is right, because nobody has "
          "changed a weight yet. The norm is already wrong, and after the update the two copies differ.\n",
          "True": "- *Tied matrix apart.* It shows in other signals here.\n"},
@@ -207,8 +203,7 @@ def mistakes(spoiled: Mapping[str, Any]) -> book.Conclusion:
          "the weights hardly differ. The gradient is still far above the limit for clipping, and what is clipped to "
          "the same length gives the same step.\n",
          "True": "- *Average, not sum.* The norm is wrong, and the weights are off by {average[3]:.2g}.\n"},
-        "\nA checkpoint is checked in the same way: it must load into any other cut, and the next loss must be the "
-        "same (chapter 18).",
+        "\nCheck a checkpoint in the same way: loaded into another cut, it must give the same next loss (chapter 18).",
         tied=off["tied matrix apart"], data=off["data by rank"], average=off["average, not sum"],
     )  # fmt: skip
 
@@ -221,23 +216,21 @@ def held(found: Mapping[str, tuple[float, float]]) -> book.Conclusion:
     display(pictures.held(found))
     ten, fourteen, sixteen = planner.static_memory()
     return book.conclude(
-        {"off < 0.03": "For the training state the planner is right to {off:.1%} or better, so this part of its list "
-         "can be used at scale. (Activations and buffers follow the formulas of chapters 9 and 10. They were not "
-         "measured here.)",
+        {"off < 0.03": "For the training state the planner is right to {off:.1%} or better. Activations and buffers "
+         "were not measured here.",
          "True": "The planner is off by up to {off:.1%} here. The rest are buffers that it does not know."},
         "\n\nWhen you read a number of gigabytes for a plan, ask which bytes were counted. Take 175 billion parameters "
         "cut TP8 PP16:\n\n"
         "- Weights and Adam's two moments are 10 bytes a parameter, and a GPU holds {ten:.1f} GB.\n"
         "- With a 32-bit copy of the weights they are 14 bytes, and {fourteen:.1f} GB.\n"
-        "- With gradients of 2 bytes they are 16, and {mean:.1f} GB. (That is the mean. The first stage also has the "
-        "embedding, and holds {sixteen:.1f} GB.)\n\n"
-        "Our planner adds up gradients in 4 bytes, and so counts 18.\n\n"
+        "- With gradients of 2 bytes they are 16, and {mean:.1f} GB on average. The first stage also has the "
+        "embedding, and holds {sixteen:.1f} GB.\n\n"
+        "Our planner adds up gradients in 4 bytes, so it counts 18.\n\n"
         "<details><summary>May a plan fill the whole card?</summary>\n\n"
-        "No: the driver, the buffers of the communication library and the gaps between tensors need memory too. So "
-        "where this chapter says that a plan *fits*, it leaves {part:.1%} of the card free. The 80 GiB "
-        "of an H100 are {card:.1f} GB, and a plan may fill 80 GB of them. That is no guarantee: Rajbhandari et al. "
-        "(2020, section 3.2) saw runs that were out of memory while over 30% of it was still free, "
-        "in pieces that were too small.\n\n</details>",
+        "No: the driver, the buffers of the communication library and the gaps between tensors need memory too. The "
+        "80 GiB of an H100 are {card:.1f} GB. A plan that *fits* fills at most 80 GB, and leaves {part:.1%} free. That "
+        "is no guarantee: Rajbhandari et al. (2020, section 3.2) saw runs that were out of memory while over 30% of it "
+        "was still free, in pieces that were too small.\n\n</details>",
         off=max(abs(computed / measured - 1) for measured, computed in found.values()),
         card=(planner.H100.memory + planner.H100.reserve) / GB,
         part=planner.H100.reserve / (planner.H100.memory + planner.H100.reserve),
@@ -265,15 +258,14 @@ def three(ran: Mapping[str, Any], variants: Mapping[str, Any]) -> book.Conclusio
     return book.conclude(
         {"c < min(a, b)": "C is the fastest, although it uses all three axes.",
          "True": "C is not the fastest: beside it, B takes {b_c:.2f} times as long, and A {a_c:.2f} times."},
-        "All three compute equally long, so the difference is how long they wait. A waits {a_data} for its gradients "
-        "alone. C waits for gradients, stages and sums, and yet only {c_waits} in all.\n\n"
-        "The slow links cost A so much because the exchange of ZeRO-1 ignores the nodes, as the last two bars show. "
+        "All three compute equally long. A waits {a_data} for its gradients alone, and C waits {c_waits} in "
+        "all.\n\n"
+        "A is so slow because the exchange of ZeRO-1 ignores the nodes, as the last two bars show. "
         "Data parallelism *without* ZeRO takes {plain_s}: its sum adds up inside the nodes first, and {less:.0%} "
         "less crosses between them.",
         {"abs(a - ring_t) < 0.01 * a": "If this sum goes around one ring as well, it takes as long as A.",
          "True": "If this sum goes around one ring as well, it takes {ring_s}."},
-        "So where data parallelism is slow, first change how it adds up, and then the cut. (The data-parallel groups "
-        "of B and C have one rank in a node, so a plain ring is already the best that they can do.)",
+        "So where data parallelism is slow, first change how it adds up, and then the cut.",
         a_data=format_seconds(doing.shares(wide)["data"], 3),
         c_waits=format_seconds(c - doing.shares(all_axes)["computing"], 3),
         a_c=a / c, b_c=b / c, a=a, b=b, c=c, plain_s=format_seconds(small.seconds(plain), 3),
@@ -296,7 +288,7 @@ def at_1024(three: Mapping[str, Estimate]) -> book.Conclusion:
          "{a_gb:,.0f} GB, and one of B {b_gb:.0f} GB.",
          "True": "At this scale they need {a_gb:,.0f}, {b_gb:.0f} and {c_gb:.0f} GB."},
         {"a_s < min(b_s, c_s)": "If A did fit, it would even be the fastest, because nothing is sent inside its "
-         "layers: {a_s:.2f} s where C takes {c_s:.2f} s. (Here all exchanges add up inside the nodes first.)",
+         "layers: {a_s:.2f} s where C takes {c_s:.2f} s. Here all exchanges add up inside the nodes first.",
          "True": "A would not be the fastest either."},
         a_s=a.seconds, b_s=b.seconds, c_s=c.seconds, a_fits=a.fits, b_fits=b.fits, c_fits=c.fits,
         a_gb=a.held.total / GB, b_gb=b.held.total / GB, c_gb=c.held.total / GB,
@@ -314,8 +306,8 @@ def predicted(timed: Mapping[str, MeasuredStep], step_seconds: Callable[..., flo
     fast, *_, slow = sorted(timed, key=lambda name: timed[name].seconds)
     return book.conclude(
         "A planner is useful if its errors are smaller than the differences between plans. Here the slowest plan, "
-        "{slow}, takes {spread:.2g} times as long as the fastest. Most of what it waits goes to {lost}, so that is "
-        "what to change. The planner predicts half of the plans within {median:.1%}.\n\n"
+        "{slow}, takes {spread:.2g} times as long as the fastest. The planner predicts half of the plans within "
+        "{median:.1%}.\n\n"
         "Its largest error is {most:+.1%}, for {worst}.",
         {"most < -0.05": "There it is too optimistic: it counts a message between two stages as hidden as soon as "
          "there is enough to compute. But in so tight a schedule a stage often has nothing else to do until the "
@@ -326,12 +318,11 @@ def predicted(timed: Mapping[str, MeasuredStep], step_seconds: Callable[..., flo
          "True": ""},
         "\n\n{whose} two lines are nearest to the truth for {near}, and furthest from it for {far} ({far_off:+.0%}). "
         "They leave out the messages between stages and the logits, which make the turns of the last stage longer.\n\n"
-        "On this machine we knew the speed of everything, because we made it up. Of a real one you know only the "
-        "data sheet, and no kernel reaches that. So one fits a few figures to a few measured steps, and then asks how "
-        "well the model does on *other* plans. Next we fit two figures to four of the runs, and look at the other "
-        "four.",
+        "We made this machine up, so we knew the speed of everything. Of a real one you know only the data sheet. So "
+        "one fits a few figures to a few measured steps, and then looks at *other* plans. "
+        "Next we fit two figures to four of the runs, and look at the other four.",
         median=median(map(abs, off.values())), worst=worst, most=off[worst], near=near, slow=slow,
-        spread=timed[slow].seconds / timed[fast].seconds, lost=pictures.largest(small.predicted(timed[slow])),
+        spread=timed[slow].seconds / timed[fast].seconds,
         lucky=abs(yours_off[worst]) < abs(off[worst]), lucky_off=yours_off[worst],
         whose=book.whose(step_seconds).capitalize(), far=far, far_off=yours_off[far],
     )  # fmt: skip
@@ -344,11 +335,10 @@ def fitted(fit: Any, timed: Mapping[str, MeasuredStep], seen: Sequence[str]) -> 
     return book.conclude(
         "On the runs that it was fitted to the model is off by at most {seen:.1%}, and on the others by up to "
         "{unseen:.1%}.",
-        {"unseen > seen": "That is the usual order, and only the second number tells you how far to trust the model.",
-         "True": "Here the second number is even the smaller one, which is luck: it is the one that tells you how far "
-         "to trust the model."},
+        {"unseen > seen": "Only the second number tells you how far to trust it.",
+         "True": "The second number tells you how far to trust it, and that it is the smaller one is luck."},
         "\n\nThe fit finds that kernels reach {products:.0%} of their peak and links between nodes {across:.0%} of "
-        "their bandwidth. We know the true values, because we made the machine: both are 100%.",
+        "their bandwidth. The true value of both is 100%.",
         products=fit.efficiency.products, across=fit.efficiency.across, seen=fit.worst,
         unseen=max(map(abs, pictures.errors(others, fit).values())),
     )  # fmt: skip
@@ -366,11 +356,9 @@ def search(job: cases.Job, cut: tuple[int, int, int], best_cut: Callable[..., An
         )
     )
     return book.conclude(
-        "The choices around the cut matter, too: with all of them free, a step is {gain:.0%} shorter. {whose} search "
-        "has varied the three degrees. The planner also varies the size of a microbatch, the schedule and its chunks, "
-        "the stage of ZeRO, and what is computed again. It has a fourth axis, too: *context parallelism*, CP in the "
-        "names, cuts the sequences themselves among ranks ([chapter 11](11_context_parallelism.ipynb)). In all it "
-        "looks at {considered:,} plans.",
+        "{whose} search has varied the three degrees. The planner also varies the size of a microbatch, the schedule "
+        "and its chunks, the stage of ZeRO, what is computed again, and a fourth axis, context parallelism. In all it "
+        "looks at {considered:,} plans, and its step is {gain:.0%} shorter.",
         whose=whose.capitalize(), considered=job.found.considered, gain=1 - best.seconds / yours.seconds,
     )  # fmt: skip
 
@@ -382,9 +370,8 @@ def rule_of_thumb(given: Advice, smaller: Advice) -> book.Conclusion:
     """The rungs of a job, and what stopping on the first that fits costs there and for a smaller job."""
     display(pictures.ladder(given))
     return book.conclude(
-        "The rule names something that works, so it is a good way to begin. It is not a good way to end: for {job} "
-        "stopping there costs {large:.0%}, because *fits* and *fast* are different questions. For {other} it costs "
-        "{small:.0%}.",
+        "The rule names something that works, so it is a good way to begin. But *fits* and *fast* are different "
+        "questions: for {job} stopping there costs {large:.0%}, and for {other} {small:.0%}.",
         job=_job(given), other=_job(smaller), large=price(given), small=price(smaller),
     )  # fmt: skip
 
@@ -402,6 +389,7 @@ def price(given: Advice) -> float:
 def sixteen_nodes(four: Mapping[str, Estimate]) -> book.Conclusion:
     """Four proposals for one job: tensor over all, a pipeline, sharding, and everything."""
     wide, deep, shards, mix = four.values()
+    display(pictures.steps({f"{name}: {pictures.short(one)}": one for name, one in four.items()}, "Four proposals"))
     return book.conclude(
         "No strategy is better than the others in general: each one becomes wrong where its own limit binds.",
         {"all(fits)": "All four fit (simulated).", "True": "Not all of them fit (simulated)."},
@@ -409,24 +397,25 @@ def sixteen_nodes(four: Mapping[str, Estimate]) -> book.Conclusion:
         "every layer cross the network.\n"
         "- *The pipeline* reaches an MFU of {deep:.0%}. So small a batch leaves few microbatches for each replica.\n"
         "- *Sharding alone* reaches {shards:.0%}. A GPU must gather all layers to work on a single sequence.\n"
-        "- *The mixture*, {plan}, reaches {mix:.0%}.{signs}",
-        times=wide.seconds / mix.seconds, deep=deep.mfu, shards=shards.mfu, mix=mix.mfu, plan=pictures.short(mix),
-        fits=[one.fits for one in four.values()], signs=pictures.codes({pictures.short(mix): mix}),
+        "- *The mixture* reaches {mix:.0%}.",
+        times=wide.seconds / mix.seconds, deep=deep.mfu, shards=shards.mfu, mix=mix.mfu,
+        fits=[one.fits for one in four.values()],
     )  # fmt: skip
 
 
 def rails(dense: Any, experts: Any) -> book.Conclusion:
     """What goes from rail to rail, of a dense cut with tensor ranks inside the nodes, and of eight experts."""
+    display(pictures.rails({"without experts": dense, "with eight experts": experts}, per_node=2))
     off, left = (sum(small.crossing(run, 2)["another rail"].values()) for run in (dense, experts))
     return book.conclude(
         {"off == 0": "Without experts no byte crosses the network from one rail to another (measured), because the "
-         "tensor ranks fill a node, and all other axes connect equal places.",
+         "tensor ranks fill a node, and all other axes connect equal places in the nodes.",
          "True": "Without experts {off_b} cross the network from one rail to another (measured)."},
         "So a **rail-optimized network** serves a dense model well: the network cards with the same number in all "
         "nodes share a switch, and the links from rail to rail may be thin. In a *fat tree* all routes are equally "
-        "wide, which costs more. Experts need the fat tree: their rows go to any rank (chapter 12), and {left} "
-        "go from rail to rail in a step.",
-        off=off, off_b=format_bytes(off, 3), left=format_bytes(left, 3),
+        "wide, which costs more.",
+        {"left > 0": "Experts need the fat tree, because their rows go to any rank (chapter 12).", "True": ""},
+        off=off, off_b=format_bytes(off, 3), left=left,
     )  # fmt: skip
 
 
@@ -434,24 +423,25 @@ def shift(domains: Mapping[int, Estimate], theirs: Estimate) -> book.Conclusion:
     """domain -> its best plan; and a source's plan, with tensor parallelism over a domain of 16."""
     few, many = min(domains), max(domains)
     first, last = domains[few], domains[many]
+    shown = {f"{n} GPUs in a domain: {pictures.short(one)}": one for n, one in domains.items()}
+    wide = f"all {theirs.plan.tensor} for tensor: {pictures.short(theirs)}"
+    display(pictures.steps({**shown, wide: theirs}, "A step in larger domains"))
     return book.conclude(
-        "A larger fast domain changes the plan more than the time. With {few} GPUs in a domain the best plan is "
-        "{plan}, and a step takes {first:.1f} s. With {many} it is {plan_after}, and takes {last:.1f} s.{signs}",
-        {"stages > 1 and stages_after == 1": "The pipeline has disappeared: with ZeRO-3 all GPUs share the state, and "
-         "most of the gathering stays inside the domains now.",
+        "A larger fast domain changes the plan more than the time.",
+        {"stages > 1 and stages_after == 1": "With {many} GPUs in a domain the pipeline has disappeared: with ZeRO-3 "
+         "all GPUs share the state, and most of the gathering stays inside the domains.",
          "True": "The stages have gone from {stages} to {stages_after}."},
-        {"first_lost == last_lost": "After computing, most time goes to {first_lost}, before and after. That is the "
-         "next limit.",
+        {"first_lost == last_lost": "In small domains and in large ones, most time after computing goes to "
+         "{first_lost}. That is the next limit.",
          "True": "After computing, most time goes to {first_lost} at first, and to {last_lost} at the end."},
-        "\n\nA domain that *allows* wide tensor parallelism is no reason to use all of it. {their_plan} in domains of "
-        "{t} takes {theirs:.1f} s.\n\n"
-        "(A B200 has NVLink 5, with {nvlink} each way [quoted]. It can also multiply in 4 bits. Whether one may train "
-        "so is a question for chapter 14, and the planner stays with 16.)",
-        few=few, many=many, nvlink=format_bandwidth(last.cluster.topology.levels[0].bandwidth), t=theirs.plan.tensor,
-        first=first.seconds, last=last.seconds, first_lost=pictures.largest(first), last_lost=pictures.largest(last),
+        "\n\nA domain that *allows* wide tensor parallelism is no reason to use all of it. The last bar does so in "
+        "domains of {t}, and a step takes {theirs:.1f} s.\n\n"
+        "A B200 has NVLink 5, with {nvlink} each way [quoted]. It can also multiply in 4 bits, but the planner stays "
+        "with 16 (chapter 14).",
+        many=many, nvlink=format_bandwidth(last.cluster.topology.levels[0].bandwidth),
+        first_lost=pictures.largest(first), last_lost=pictures.largest(last),
         stages=first.plan.pipeline, stages_after=last.plan.pipeline, theirs=theirs.seconds,
-        plan=pictures.short(first), plan_after=pictures.short(last), their_plan=pictures.degrees(*theirs.plan.cut),
-        signs=pictures.codes({pictures.short(one): one for one in (first, last)}),
+        t=theirs.plan.tensor,
     )  # fmt: skip
 
 

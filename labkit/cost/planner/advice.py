@@ -69,11 +69,11 @@ class Advice:
         winner = self.found.winner
         gain = first.best.seconds / winner.seconds - 1
         if gain < 0.01:
-            said.append("Over all plans the planner finds nothing that is faster by a percent: the rule is right.")
+            said.append("Over all plans the planner finds nothing that is faster by 1%: the rule is right.")
         else:
             said.append(
                 f"Over all plans {winner.plan} takes {format_seconds(winner.seconds)}: stopping at what fits first "
-                f"costs {100 * gain:.1f} percent."
+                f"costs {gain:.1%}."
             )
         return said
 

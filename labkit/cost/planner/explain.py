@@ -34,9 +34,9 @@ def explained(one: Estimate) -> list[str]:
     fits = "which fits" if one.fits else f"which is {(one.held.total - memory) / GB:.1f} GB too many"
     return [
         f"{one.plan} takes {format_seconds(one.seconds)} a step of {one.tokens:,} tokens, an MFU of "
-        f"{100 * one.mfu:.1f} percent"
-        + (f" ({100 * one.hfu:.1f} with what is computed again, HFU)." if one.hfu > 1.0005 * one.mfu else "."),
-        f"Of that, {100 * useful:.1f} percent are computing that nobody can avoid."
+        f"{one.mfu:.1%}"
+        + (f" ({one.hfu:.1%} with what is computed again, HFU)." if one.hfu > 1.0005 * one.mfu else "."),
+        f"Of that, {useful:.1%} is computing that nobody can avoid."
         + (f" Most of the rest goes to {lost_to}." if losses else ""),
         f"The fullest GPU holds {one.held.total / GB:.1f} GB of {memory / GB:.0f}, {fits}; the largest part is "
         f"{part} ({size / GB:.1f} GB).",
@@ -60,7 +60,7 @@ def why_lost(loser: Estimate, winner: Estimate) -> str:
     if slower <= 0:
         return f"{loser.plan} is no slower than {winner.plan}."
     text = (
-        f"{loser.plan} is {100 * slower:.1f} percent slower, because {_WORDS[worst]} takes "
+        f"{loser.plan} is {slower:.1%} slower, because {_WORDS[worst]} takes "
         f"{format_seconds(loser.parts[worst], 3)} of its step and {format_seconds(winner.parts[worst], 3)} of the "
         f"winner's"
     )
@@ -87,7 +87,7 @@ def compared(one: Estimate, other: Estimate) -> list[str]:
     return [
         f"The two differ in {choices}.",
         f"{first.plan} takes {format_seconds(first.seconds)} a step, and {second.plan} {format_seconds(second.seconds)}"
-        f", {100 * gap:.1f} percent longer{parts}.",
+        f", {gap:.1%} longer{parts}.",
         f"The first holds {holds[0]} on its fullest GPU and the second {holds[1]}, of "
         f"{first.cluster.gpu.memory / GB:.0f} GB.",
         f"A billion tokens take {cost[0]} with the first and {cost[1]} with the second.",

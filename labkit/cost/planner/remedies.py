@@ -43,16 +43,21 @@ def remedies(costs: Costs, plan: Plan, most: int = 3) -> list[Remedy]:
 
 
 def why_too_large(costs: Costs, plan: Plan) -> str:
-    """ "needs 96.3 GB of 80: TP 16 or full recomputation would fit"; "" for a plan that fits."""
+    """ "needs 96.3 GB, most of it logits (50.1 GB); a GPU has 80. TP 16 would fit"; "" for a plan that fits."""
     held, has = memory_of(costs, plan), costs.cluster.gpu.memory
     if held.total <= has:
         return ""
     part, size = max(held.parts().items(), key=lambda item: item[1])
-    needs = f"needs {held.total / GB:.1f} GB of {has / GB:.0f}, most of it {part} ({size / GB:.1f} GB)"
+    needs = f"needs {_gigabytes(held.total)}, most of it {part} ({_gigabytes(size)}); a GPU has {has / GB:.0f}"
     ways = [one.words for one in remedies(costs, plan)]
     if not ways:
-        return f"{needs}; no change of one or two choices makes it fit"
-    return f"{needs}; {', '.join(ways[:-1])}{' or ' if ways[1:] else ''}{ways[-1]} would fit"
+        return f"{needs}. No change of one or two choices makes it fit"
+    either = f"{', '.join(ways[:-1])}{' or ' if ways[1:] else ''}{ways[-1]}"
+    return f"{needs}. {either[0].upper()}{either[1:]} would fit"
+
+
+def _gigabytes(nbytes: float) -> str:
+    return f"{nbytes / GB:,.0f} GB" if nbytes >= 1e11 else f"{nbytes / GB:.1f} GB"
 
 
 def _changes(plan: Plan) -> Iterator[tuple[str, dict[str, object]]]:
