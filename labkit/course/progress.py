@@ -109,6 +109,14 @@ class Progress:
 
         self._change(chapter, change)
 
+    def chose(self, chapter: str, id: str, value: str) -> None:
+        """What the reader chose before a panel showed what is so; the first choice counts."""
+        self._change(chapter, lambda entry: part(entry, "choices", id).setdefault("value", value))
+
+    def choice(self, chapter: str, id: str) -> State:
+        """What is known of a choice; empty if nothing is."""
+        return self._part(chapter, "choices", id)
+
     def prediction(self, chapter: str, id: str) -> State:
         """What is known of a prediction; empty if nothing is."""
         return self._part(chapter, "predictions", id)
