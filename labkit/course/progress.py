@@ -4,6 +4,7 @@
         "opened": "2026-01-31T09:00:00+00:00", "read": null,
         "predictions": {"ring-bytes": {"state": "predicted", "values": [1.78], "at": "..."}},
         "questions": {"who-waits": {"tries": 2, "right": true, "revealed": false, "value": "...", "at": "..."}},
+        "choices": {"zero1-sends": {"value": "less"}},
         "written": {"ring_sum": {"tries": 2, "right": true, "at": "..."}}}}}
 
 Every change reads the file anew, changes one entry and replaces the file in one step, under a lock: two kernels never

@@ -55,7 +55,7 @@ class Judge(Panel):
         return f"{said} {apart}, so no percentage separates them." if max(right) > min(wrong) else f"{said} {apart}."
 
     def table(self, deciding: bool) -> book.Table:
-        """The numbers on which rules differ, or all others; the nearest first."""
+        """The numbers that are 1 to 9 % apart, where right and wrong are mixed, or all others; the nearest first."""
         rows = [
             {
                 "what": f"{one.what} ({one.unit})",

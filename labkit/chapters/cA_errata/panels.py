@@ -150,5 +150,5 @@ def four_stages(batch: Any) -> First:
     controls = {"way": [ALONE, PIPED], "microbatches": (1, 12), "ranks": [2, 4, 8]}
     views: list[Any] = [pictures.stages]
     bench = book.workbench(batch, controls, views, title="When does a stage idle?", ranks=4, clock="virtual")
-    ask = "Each alone, 12 microbatches instead of 4: for which part of the time is a stage idle?"
-    return First("each-alone", ask, {"less": "A smaller one", "same": "The same", "more": "A larger one"}, bench)
+    ask = "Each alone, with 12 microbatches instead of 4: how does the idle part of the time change?"
+    return First("each-alone", ask, {"less": "It shrinks", "same": "It stays", "more": "It grows"}, bench)

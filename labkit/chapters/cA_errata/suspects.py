@@ -160,14 +160,14 @@ def _left(two_level: TwoLevel) -> book.Conclusion:
         "others the uplinks would have to run at {least:.0%} to {most:.0%} of their speed, and then the counter would "
         "not show {part:.0%} in either meaning.\n\n"
         "**The case stays open.** The file concludes that the library cannot be using a flat ring, but without the "
-        "size of the message it cannot know. Here is one story of each kind. Each takes the {seen:.0f} ms and fits the "
-        "counter:\n\n{head}{rows}\n\n"
+        "size of the message it cannot know. Each of these stories takes the {seen:.0f} ms, and there is one for each "
+        "way in which the counter can fit:\n\n{head}{rows}\n\n"
         "<details><summary>The other thick pieces of the picture</summary>\n\n{head}{more}\n\n"
         "The two with healthy uplinks need the {points:.0f} points that we allow. But with {exact:.2f} GB, and uplinks "
         "at {first:.0%} and {second:.0%} of their speed, the averages of the same two recipes are {part:.0%} as well. "
         "Eight rings at once are no invention, because NCCL does build several.\n\n</details>\n\n"
-        "All of them share one weak point: their message is not the one of {size:.0f} GB, for which the file's two "
-        "expected times come out. What would you measure next?",
+        "All these stories share one weak point: their message is not the one of {size:.0f} GB, for which the file's "
+        "two expected times come out. What would you measure next?",
         seen=1e3 * slow_sync.OBSERVED, size=slow_sync.GRADIENT / GB, head=head, rows="\n".join(kinds.values()),
         more="\n".join(more), part=part, least=min(needed), most=max(needed), points=100 * NEAR, exact=exact[0][0],
         first=exact[0][1], second=exact[1][1],
