@@ -331,6 +331,7 @@ def test_a_choice_comes_before_the_panel_and_is_kept_after_a_restart(monkeypatch
     choice.value = "80"
     assert asked.chosen == "80" and choice.disabled and "89.8" in asked.box.children[3].value
     choice.value = "90"
+    assert asked.chosen == "80" and len(asked.box.children) == 4, "the first one counts"
     again = panels.failures()
     assert again.chosen == "80" and again.box.children[1].value == "80" and len(again.box.children) == 4
     assert panels.efficiency().chosen is None and len(panels.efficiency().box.children) == 2, "another question"
