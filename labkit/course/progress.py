@@ -4,6 +4,7 @@
         "opened": "2026-01-31T09:00:00+00:00", "read": null,
         "predictions": {"ring-bytes": {"state": "predicted", "values": [1.78], "at": "..."}},
         "questions": {"who-waits": {"tries": 2, "right": true, "revealed": false, "value": "...", "at": "..."}},
+        "choices": {"zero1-sends": {"value": "less"}},
         "written": {"ring_sum": {"tries": 2, "right": true, "at": "..."}}}}}
 
 Every change reads the file anew, changes one entry and replaces the file in one step, under a lock: two kernels never
@@ -108,6 +109,14 @@ class Progress:
             known.update(right=bool(known.get("right")) or right, at=now())
 
         self._change(chapter, change)
+
+    def chose(self, chapter: str, id: str, value: str) -> None:
+        """What the reader chose before a panel showed what is so; the first choice counts."""
+        self._change(chapter, lambda entry: part(entry, "choices", id).setdefault("value", value))
+
+    def choice(self, chapter: str, id: str) -> State:
+        """What is known of a choice; empty if nothing is."""
+        return self._part(chapter, "choices", id)
 
     def prediction(self, chapter: str, id: str) -> State:
         """What is known of a prediction; empty if nothing is."""

@@ -12,7 +12,7 @@ import torch
 import labkit
 from labkit import book, collectives, cost
 from labkit.book.drawing.svg import text_width
-from labkit.chapters.cA_errata import agreeing, apart, panels, pictures, sliding
+from labkit.chapters.cA_errata import agreeing, apart, opening, panels, pictures, sliding
 from labkit.chapters.cA_errata.drawing import WIDTH
 from labkit.chapters.cA_errata.you_write import agrees, held_bytes, two_level_seconds
 from labkit.course import appendix_header, errata, load
@@ -85,7 +85,7 @@ def test_a_pencil_comes_to_our_number_and_the_question_has_what_goes_in(id):
     line, question = LINES[id], apart.pencils()[id]
     assert eval(question.way, {"ceil": math.ceil}) == pytest.approx(line.claim().found, rel=0.001)
     assert question.ask.endswith("?") and line.unit.split("{}")[0].split()[0] in question.ask.replace("percentage", "%")
-    assert apart.worked(line)[0].endswith("if the sentence were true)") == (line.comes == "then")
+    assert apart.worked(line)[0].endswith("(absurd if true)") == (line.comes == "then")
     assert line.factor and question.written in repr(panels.apart(line.kind)) and "`" not in question.ask
     told = dict.fromkeys((one["why"] for one in question.slips), 0)
     for slip in question.slips:
@@ -111,11 +111,9 @@ def test_two_groups_are_for_a_pencil_and_three_have_a_page_on_which_right_and_wr
 def test_the_questions_find_nearly_every_line_and_each_finds_some():
     first = [e.caught[0] for e in LINES.values() if e.caught]
     assert set(first) == set(questions()) and [id for id, e in LINES.items() if not e.caught] == ["no-infinity"]
-    told = repr(panels.found_by())
-    assert f"find {len(LINES) - 1} of the {len(LINES)} findings" in told and "overflow to infinity" in told
-    assert all(f"- {first.count(id)}: *{name}*" in told for id, name in questions().items())
     (habits,) = ["".join(cell["source"]) for cell in CELLS if cell["id"] == "habits"]
     assert {question for question in questions().values() if f"**{question}**" in habits} == set(questions().values())
+    assert "find all of our findings but one" in habits
 
 
 def test_no_percentage_does_what_the_digits_do():
@@ -170,8 +168,12 @@ def test_what_other_numbers_of_a_source_give_is_not_called_right():
     disputed = {"half-at-8192", "above-seventy", "rejoin-left-out", "eighteen-minutes", "single-digits", "nodes-136"}
     assert {LINES[id].comes for id in disputed} == {"elsewhere"}
     assert all("3.5" not in line.found or line.comes == "elsewhere" for line in LINES.values())
-    (words,) = ["".join(cell["source"]) for cell in CELLS if cell["id"] == "time-text"]
-    assert "*Elsewhere*: it comes from another place of the same source" in words
+    words, small = ("".join(cell["source"]) for cell in CELLS if cell["id"] in ("time-text", "small-text"))
+    assert "*By another page*: it comes from another place of the same source" in words
+    marks = {mark.lower() for mark in re.findall(r"^- \*(.+)\*:", words, flags=re.MULTILINE)}
+    assert marks == set(pictures.COMES.values()) == set(re.findall(r"\*([^*]+)\*", small.lower())), (
+        "told as they are shown"
+    )
 
 
 def test_a_claim_does_not_say_its_number_twice():
@@ -183,7 +185,7 @@ def test_a_claim_does_not_say_its_number_twice():
 
 
 def test_the_sliders_of_memory_and_of_failures_begin_at_the_numbers_of_their_lines():
-    memory, failure = panels.memory(held_bytes), panels.failures()
+    memory, failure = panels.memory(held_bytes).shown, panels.failures().shown
     row = next(row for row in memory.table() if row[""] == "ZeRO-1")
     assert sum(row[f"{item} (GB)"] for item in sliding.ITEMS) == pytest.approx(
         LINES["zero1-on-eighty"].claim().found, 1e-4
@@ -202,13 +204,14 @@ def test_the_sliders_of_memory_and_of_failures_begin_at_the_numbers_of_their_lin
 
 
 def test_the_two_sentences_of_the_cliff_need_messages_that_are_far_shorter():
-    told = panels.efficiency()
+    asked = panels.efficiency()
+    told = asked.shown
     assert "Up to 614 GPUs" in told.text and told.text.count("does not hold") == 2
     holds = {k: told.set(shorter=k).text.count("holds") for k in range(1, 21)}
     assert [k for k, many in holds.items() if many == 1] == [14, 15], "the second needs less than the first"
     assert [k for k, many in holds.items() if many == 2] == [16, 17, 18, 19, 20]
-    (asked,) = ["".join(cell["source"]) for cell in CELLS if cell["id"] == "efficiency-text"]
-    assert "take a 14th of the time, 0.25 s" in asked and "with a 16th, 0.22 s" in asked
+    assert "take a 14th of the time, 0.25 s" in asked.found and "with a 16th, 0.22 s" in asked.found
+    assert asked.choices["14"] == "About 14"
 
 
 @pytest.mark.ranks
@@ -306,8 +309,9 @@ def test_ranks_say_which_sentence_on_zero1_is_right(size, monkeypatch):
     exec(source, names)
     for way, ratio in (("plain data parallelism", "as the formula"), ("ZeRO-1, as the table says", "as the formula"),
                        ("ZeRO-1, as the text says", "1.5 times what plain")):  # fmt: skip
-        figure = pictures.sent(labkit.launch(names["step"], size, way), way)
+        figure = pictures.sent(labkit.launch(opening.programs(names["step"])[way], size), way)
         assert ratio in figure.sentence, (way, figure.sentence)
+        assert all((one in str(figure.rows)) == (one in (way, opening.WAYS[0])) for one in opening.WAYS), "no other way"
 
 
 def test_all_sources_and_all_groups_have_lines():
@@ -356,7 +360,7 @@ def test_the_table_has_links_and_its_words_have_none():
     factors = [abs(math.log(line.factor)) for line in group if line.factor]
     assert factors == sorted(factors, reverse=True), "what is furthest off comes first"
     told = repr(panels.computed("accumulation-both"))
-    assert "inside = 2 * 7 / 8 * 3 * GB" in told and "elsewhere: 0.162 % of the computing" in told
+    assert "inside = 2 * 7 / 8 * 3 * GB" in told and "by another page: 0.162 % of the computing" in told
 
 
 def test_the_questions_come_before_every_table():
@@ -470,12 +474,12 @@ def test_the_pairs_of_pages_are_those_of_the_list_and_the_sum_of_their_question_
 
 
 def test_what_the_page_says_of_its_sliders_is_what_they_say():
-    texts = {cell["id"]: "".join(cell["source"]) for cell in CELLS}
+    texts = {"one-gpu-text": panels.memory(held_bytes).found, "one-failure-text": panels.failures().found}
     bytes_of = {stage: cost.zero_state_bytes(175e9, 1, stage) for stage in (1, 3)}
     assert f"35 GPUs of 80 GB hold the {bytes_of[3] / 1e9:,.0f} GB, so five nodes" in texts["one-gpu-text"]
     assert 80e9 * 35 >= bytes_of[3] > 80e9 * 34 and -(-35 // 8) == 5
     assert f"{175e9 * 4 / 1e9:.0f} GB of parameters and gradients stay" in texts["one-gpu-text"]
     assert cost.state_bytes(5e9) == 80e9 and "5 billion parameters are 80 GB" in texts["one-gpu-text"]
     for settings in ({"every": 18, "rejoin": 0}, {"every": 50, "rejoin": 100}):
-        done = re.search(r"([\d.]+)% is done", panels.failures().set(**settings).text)[1]
+        done = re.search(r"([\d.]+)% is done", panels.failures().shown.set(**settings).text)[1]
         assert f"{done} %" in texts["one-failure-text"], settings

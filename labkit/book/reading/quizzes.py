@@ -36,6 +36,12 @@ class Quiz:
         return all(one.get("tries") or one.get("revealed") for one in known)
 
     @property
+    def chosen(self) -> str:
+        """The texts of the choices that the reader has made last, or nothing."""
+        given = [self._progress.question(self._chapter, id).get("value") for id in self._questions]
+        return "; ".join(text for value in given if isinstance(value, list) for text in value)
+
+    @property
     def text(self) -> str:
         """The questions in words, and nothing else."""
         return "\n\n".join(f"{n}. ({q.id}) {q!r}" for n, q in enumerate(self._questions.values(), start=1))

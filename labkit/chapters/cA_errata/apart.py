@@ -21,8 +21,8 @@ PENCIL = Path(__file__).with_name("pencil.toml")
 TIE = 1e-9  # 17.325 is 17.32 or 17.33, whatever the binary digits of a float say
 MEANS = {  # the words of section 6, with what they mean
     "right": "",
-    "then": " (then: if the sentence were true)",
-    "elsewhere": " (elsewhere: by other numbers of the same source)",
+    "then": " (absurd if true)",
+    "elsewhere": " (by another page of the source)",
 }
 
 
@@ -153,4 +153,4 @@ def judged(entry: Erratum, typed: str, agrees: Callable[[str, float], bool]) -> 
     ratio = abs(mine / ours) or 1.0
     if any(math.isclose(ratio, 10.0**power, rel_tol=0.005) for power in range(-9, 10) if power):
         return False, "Your digits are right, but the decimal point is in the wrong place. Look at the unit once more."
-    return False, f"{digits} does not follow. {pencil.hint}"
+    return False, f"{digits} is not it. {pencil.hint}"

@@ -54,8 +54,8 @@ class Judge(Panel):
         apart = f"A right number is up to {max(right):.1%} apart here, and a wrong one as little as {min(wrong):.1%}"
         return f"{said} {apart}, so no percentage separates them." if max(right) > min(wrong) else f"{said} {apart}."
 
-    def table(self) -> book.Table:
-        """The numbers, the nearest first."""
+    def table(self, deciding: bool) -> book.Table:
+        """The numbers that are 1 to 9 % apart, where right and wrong are mixed, or all others; the nearest first."""
         rows = [
             {
                 "what": f"{one.what} ({one.unit})",
@@ -66,11 +66,12 @@ class Judge(Panel):
                 "a finding": one.where if one.where in errata() else "no",
             }
             for one, fits in self.rows
+            if (0.0095 < abs(one.far) < 0.09) is deciding
         ]
         return book.Table(rows)
 
     def __repr__(self) -> str:
-        return f"{self.rule}: {self.sentence}\n{self.table().text()}"
+        return f"{self.rule}: {self.sentence}\n{self.table(True).text()}\n\nThe others:\n{self.table(False).text()}"
 
     def _html(self) -> str:
         told = f'<p role="status" aria-live="polite">{escape(self.sentence)}</p>'
@@ -78,7 +79,10 @@ class Judge(Panel):
             "<style>.lk-judged th, .lk-judged td { padding: 1px 8px; line-height: 1.35 } "
             ".lk-judged td + td { white-space: nowrap }</style>"
         )
-        return f'{told}{look}<div class="lk-judged" style="overflow-x: auto">{self.table().html()}</div>'
+        first, rest = (
+            f'<div class="lk-judged" style="overflow-x: auto">{self.table(one).html()}</div>' for one in (True, False)
+        )
+        return f"{told}{look}{first}<details><summary>The others</summary>{rest}</details>"
 
     def _made(self) -> Any:
         from ipywidgets import HTML, Layout, ToggleButtons, VBox

@@ -2,61 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from html import escape
 from typing import Any
 
-import labkit
-from labkit import book, cost
-from labkit.book.frontend import Panel
-from labkit.book.workbenches.bench import Workbench
-from labkit.chapters.cA_errata import pictures
+import torch
 
+import labkit
+from labkit import book, collectives, cost
+from labkit.book.workbenches.bench import Workbench
+from labkit.book.workbenches.source import standing_alone
+from labkit.chapters.cA_errata import pictures
+from labkit.chapters.cA_errata.asked_first import First
+
+Program = Callable[..., Any]
 WAYS = [pictures.PLAIN, pictures.TABLE, pictures.TEXT]
 ASKED = "Ranks do what the text says. How much do they send, compared with plain data parallelism?"
 CHOICES = {"less": "Less", "the same": "The same, as in the table", "more": "More"}
 
 
+def plain(group: Any) -> None:
+    """Data parallelism: one all-reduce of the gradient."""
+    collectives.all_reduce(torch.ones(840_000), group, algorithm="ring")
+
+
+def as_the_table_says(group: Any) -> None:
+    """ZeRO-1 that sends no more: each rank gets the sum of its part alone, and then all get the new weights."""
+    part = collectives.reduce_scatter(torch.ones(840_000), group, algorithm="ring")
+    collectives.all_gather(part, group, algorithm="ring")
+
+
+def programs(text: Program) -> Mapping[str, Program]:
+    """What a rank does in each way. text: the program of the page."""
+    return {pictures.PLAIN: plain, pictures.TABLE: as_the_table_says, pictures.TEXT: text}
+
+
 class Sending(Workbench):
-    """A workbench whose code, as a cell, shows what was sent."""
+    """A workbench whose code, as a cell, is that of one way alone, and shows what was sent."""
+
+    def __init__(self, text: Program) -> None:
+        self.programs = ways = programs(text)
+
+        def step(group: Any, way: str = pictures.TEXT) -> None:
+            ways[way](group)
+
+        super().__init__(step, {"way": WAYS, "ranks": (2, 8)}, [pictures.sent], "What does a step send?", 4, {})
 
     @property
     def code(self) -> str:
-        return super().code + "print(run.trace.bytes_sent())  # by each rank\n"
+        program, ranks = self.programs[self.settings["way"]], self.settings["ranks"]
+        run = f"run = labkit.launch({program.__name__}, {ranks})\nprint(run.trace.bytes_sent())  # by each rank\n"
+        return f"{standing_alone(program)}\n\n{run}"
 
 
-class Opening(Panel):
-    """A choice, and below it the workbench, which starts when the reader has chosen."""
+class Opening(First):
+    """The choice of the first screen, and what follows from the runs."""
 
-    def __init__(self, run: Callable[..., Any]) -> None:
-        super().__init__()
-        self.chosen: str | None = None
-        self._run = run
-        self.bench = Sending(run, {"way": WAYS, "ranks": (2, 8)}, [pictures.sent], "What does a step send?", 4, {})
+    shown: Sending
 
-    def __repr__(self) -> str:
-        return f"{ASKED} {' / '.join(CHOICES.values())}\n\n{self.bench.text}"
+    def __init__(self, text: Program) -> None:
+        super().__init__("zero1-sends", ASKED, CHOICES, Sending(text))
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
-        if book.live():
-            return super()._repr_mimebundle_()
-        return self.bench._repr_mimebundle_() | {"text/plain": repr(self)}
-
-    def _made(self) -> Any:
-        from ipywidgets import HTML, ToggleButtons, VBox
-
-        choice = ToggleButtons(options=[(name, id) for id, name in CHOICES.items()], value=None)
-        choice.style.button_width = "auto"
-        box = VBox([HTML(f"<b>{escape(ASKED)}</b>"), choice])
-
-        def chose(change: dict[str, Any]) -> None:
-            self.chosen = self.chosen or change["new"]  # the first one counts
-            if len(box.children) < 3:
-                box.children = (*box.children, self.bench.panel.box)
-
-        choice.observe(chose, "value")
-        return box
+    @property
+    def bench(self) -> Sending:
+        """The workbench below the choice."""
+        return self.shown
 
     def told(self) -> book.Conclusion:
         """What both programs send, as real ranks did it, and what follows from that."""
@@ -65,7 +75,7 @@ class Opening(Panel):
         times, ranks = {}, int(self.bench.settings["ranks"])
         for way in WAYS[1:]:
             try:
-                run = labkit.launch(partial(self._run, way=way), ranks)
+                run = labkit.launch(partial(self.bench._run, way=way), ranks)
             except labkit.RankFailed as failed:
                 return book.conclude("With *{way}* the ranks did not come to an end. {why}", way=way,
                                      why=str(failed).partition("\n")[0])  # fmt: skip
@@ -83,19 +93,19 @@ class Opening(Panel):
              "True": "{text:.3g} times as much as plain data parallelism,"},
             "and the program of the table",
             {"abs(table - 1) < 0.001": "exactly as much.", "True": "{table:.3g} times as much."},
-            {"chosen is None": "", "chosen == truth": "You expected that.", "True": "You expected something else."},
+            {"chosen is None": "", "chosen == truth": "You expected that.", "True": "Your answer was *{answer}*."},
             {"abs(text - 1.5) < 0.001 and abs(table - 1) < 0.001": "It is the same with any number of ranks, because "
              "the program of the table sends $2\\,\\frac{{N-1}}{{N}}$ of the gradient and that of the text "
              "$3\\,\\frac{{N-1}}{{N}}$.", "True": ""},
             {"text > 1.01 and abs(table - 1) < 0.01": "Both programs exist: PyTorch's `ZeroRedundancyOptimizer` under "
-             "DDP works as the text says, and the ZeRO paper as the table says.\n\nYou needed no authority for this. "
-             "You took two sentences of one source, and computed what follows from each.",
+             "DDP works as the text says, and the ZeRO paper as the table says.\n\nYou needed no authority for this: "
+             "you computed what follows from each of two sentences.",
              "True": "So these ranks do not show what the two sentences say: has `step` been changed?"},
-            ranks=ranks, table=table, text=text, chosen=self.chosen,
+            ranks=ranks, table=table, text=text, chosen=self.chosen, answer=CHOICES.get(self.chosen or "", ""),
             truth="more" if text > 1.01 else "less" if text < 0.99 else "the same",
         )  # fmt: skip
 
 
-def three_ways(run: Callable[..., Any]) -> Opening:
+def three_ways(text: Program) -> Opening:
     """How the ranks share a gradient and their new weights, and how many they are: asked first, and then shown."""
-    return Opening(run)
+    return Opening(text)

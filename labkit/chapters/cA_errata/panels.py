@@ -9,9 +9,9 @@ from labkit import book
 from labkit.book.frontend import INSIDE, Panel
 from labkit.chapters.cA_errata import apart as one_line, pictures, suspects
 from labkit.chapters.cA_errata.agreeing import by_its_digits
+from labkit.chapters.cA_errata.asked_first import First
 from labkit.chapters.cA_errata.asking import Question
 from labkit.chapters.cA_errata.computing import changeable as changeable, computed as computed
-from labkit.chapters.cA_errata.counting import found_by as found_by
 from labkit.chapters.cA_errata.gating import unchecked
 from labkit.chapters.cA_errata.judging import Agrees, judge as judge
 from labkit.chapters.cA_errata.opening import three_ways as three_ways
@@ -123,11 +123,13 @@ def apart(kind: object, agrees: Agrees = by_its_digits) -> Apart | pictures.Said
     return unchecked(agrees) or Apart([errata()[id] for id in one_line.pencils() if errata()[id].kind == name], agrees)
 
 
-def pieces(gradient_sum: Any) -> book.Workbench:
+def pieces(gradient_sum: Any) -> First:
     """What a rank sends of a model that is cut into stages and tensor-parallel parts."""
     controls = {"tp": [1, 2, 4], "pp": [1, 2]}
     title = "How much of the gradient does a rank send?"
-    return book.workbench(gradient_sum, controls, [pictures.piece], title=title, ranks=8, transport="local")
+    bench = book.workbench(gradient_sum, controls, [pictures.piece], title=title, ranks=8, transport="local")
+    ask = "Two pieces instead of one whole model: how many bytes does a rank send?"
+    return First("two-pieces", ask, {"half": "Half", "less": "Less than half", "more": "More than half"}, bench)
 
 
 def held_by_ranks(state: Any, held_bytes: Any) -> book.Workbench:
@@ -143,8 +145,10 @@ def held_by_ranks(state: Any, held_bytes: Any) -> book.Workbench:
 ALONE, PIPED = "each alone", "pipelined"
 
 
-def four_stages(batch: Any) -> book.Workbench:
-    """A batch of microbatches through four stages, as the sentence has it and as a pipeline has it."""
-    controls = {"way": [ALONE, PIPED], "microbatches": (1, 12)}
+def four_stages(batch: Any) -> First:
+    """A batch of microbatches through the stages, as the sentence has it and as a pipeline has it; asked first."""
+    controls = {"way": [ALONE, PIPED], "microbatches": (1, 12), "ranks": [2, 4, 8]}
     views: list[Any] = [pictures.stages]
-    return book.workbench(batch, controls, views, title="When does a stage idle?", ranks=4, clock="virtual")
+    bench = book.workbench(batch, controls, views, title="When does a stage idle?", ranks=4, clock="virtual")
+    ask = "Each alone, with 12 microbatches instead of 4: how does the idle part of the time change?"
+    return First("each-alone", ask, {"less": "It shrinks", "same": "It stays", "more": "It grows"}, bench)

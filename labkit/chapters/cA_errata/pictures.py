@@ -21,7 +21,7 @@ from labkit.course.errata import Erratum, groups, questions
 from labkit.course.errors import did_you_mean
 
 HEAD = ("where, and the chapter", "what it says", "but, and the question that finds it", "it comes to")
-COMES = {"right": "follows", "then": "then", "elsewhere": "elsewhere"}  # the words that stand before our number
+COMES = {"right": "computed", "then": "absurd if true", "elsewhere": "by another page"}  # before our number
 NODE = "#0072b2"
 WORDS = {"2": "two", "6": "six"}  # numbers of the sources that a line writes as a word
 
@@ -149,7 +149,7 @@ def gradient_of(run: Any) -> int:
 
 
 def sent(run: Any, way: str) -> book.Figure:
-    """What a rank sends on average in the way that it went, one of `by_formula`, beside all three by formula."""
+    """What a rank sends on average in the way that it went, one of `by_formula`; that and the plain way by formula."""
     size, nbytes = len(run.results), gradient_of(run)
     each, formula = sum(run.trace.bytes_sent()) / size, by_formula(nbytes, size)
     ratio = each / formula[PLAIN]
@@ -159,7 +159,7 @@ def sent(run: Any, way: str) -> book.Figure:
         if abs(ratio - 1) < 1e-9
         else f"{ratio:.3g} times what plain data parallelism sends: {bytes_text(formula[PLAIN])}."
     )
-    values = {"the formula": formula, "this run": {way: each}}
+    values = {"the formula": {one: n for one, n in formula.items() if one in (PLAIN, way)}, "this run": {way: each}}
     return book.bars(values, title="Bytes that a rank sends", sentence=said)
 
 
@@ -208,11 +208,12 @@ def piece(run: Any, tp: int, pp: int) -> book.Figure:
 
 
 def held(run: Any, held_bytes: Any, stage: int) -> book.Figure:
-    """What a real rank holds under one stage of ZeRO, beside what the page's function says of all stages."""
+    """What a real rank holds under one stage of ZeRO, beside what the page's function says of it and of no sharding."""
     parameters, ranks, found = 512, len(run.results), run.results[0]
     if not isinstance(found, int | float):
         raise ValueError("state returns the bytes that a rank holds: model.state_bytes().total")
-    yours = {f"ZeRO-{one}": round(held_bytes(parameters, one, ranks)) for one in (1, 2, 3)}
+    names = {"no sharding": 0, f"ZeRO-{stage}": stage}
+    yours = {name: round(held_bytes(parameters, one, ranks)) for name, one in names.items()}
     said = f"Under ZeRO-{stage} each of {ranks} ranks held {found:,.0f} bytes. "
     said += (
         f"That is what {book.whose(held_bytes)} held_bytes says."
@@ -374,16 +375,19 @@ def plane(two_level: TwoLevel, case: object = None) -> book.Figure | Said:
 
 def _plane(two_level: TwoLevel, found: list[tuple[str, float, float]]) -> book.Figure:
     rows = suspects.stories(two_level)
+    stop = suspects.story(two_level, 1, 100, suspects.RINGS).speed  # all that uplinks carry, however fast they are
     said = (
         f"On each curve a recipe takes the {1e3 * slow_sync.OBSERVED:.0f} ms that were seen. It is thick where the "
         f"counter fits, in one meaning or the other. At {slow_sync.GRADIENT / GB:.0f} GB, where the expected times "
-        "come out, no curve is thick."
+        f"come out, no curve is thick. Above {stop:.0%} NVLink holds up the eight rings. Faster uplinks do not help "
+        "there, and E is vertical."
     )
     if found:
         said += f" The {'circle is the story' if len(found) == 1 else 'circles are the stories'} that you have found."
     svg = Page("All stories that take the time that was seen", said)
     names = list(suspects.RECIPES)
-    top = legend(svg, heading(svg, "simulated", said), [(n, series(k).colour, "") for k, n in enumerate(names)]) + 6
+    top = legend(svg, heading(svg, "simulated", said), [(f"{n[0]} {n[1]}", series(k).colour, "") for k, n in
+                 enumerate(zip("ABCDE", names, strict=True))]) + 22  # fmt: skip
     wide = WIDTH - LEFT - 20
 
     def place(size: float, uplinks: float) -> tuple[float, float]:
@@ -398,13 +402,24 @@ def _plane(two_level: TwoLevel, found: list[tuple[str, float, float]]) -> book.F
                 (x1, y1), (x2, y2) = (place(*end) for end in ends)
                 size, middle = suspects.seen_size(two_level, (low + high) / 2, name), (low + high) / 2
                 _, *counter = suspects.story(two_level, size, 100 * middle, name).facts.values()
-                thick = any(fits for fits, _ in counter)
-                svg.line(x1, y1, x2, y2, width=7 if thick else 2, colour=series(k).colour)
+                thick = 14 if k == 1 else 6  # B lies below C
+                svg.line(
+                    x1, y1, x2, y2, width=thick if any(fits for fits, _ in counter) else 2, colour=series(k).colour
+                )
+        x, y = place(suspects.seen_size(two_level, 0.75, name), 0.75)
+        svg.text(
+            x + (-10 if k == 2 else 8),
+            y + (0 if k == 2 else 10),
+            "ABCDE"[k],
+            anchor="end" if k == 2 else "start",
+            bold=True,
+        )
     for name, size, part in found:
         x, y = place(size, part)
         svg.add("circle", cx=x, cy=y, r=9, fill=series(names.index(name)).colour, stroke="#1a1a1a", stroke_width=2)
     x, _ = place(slow_sync.GRADIENT / GB, 1)
     svg.line(x, top, x, top + TALL, dash="6 4", width=1.5)
+    svg.text(x, top - 5, f"{slow_sync.GRADIENT / GB:.0f} GB", anchor="middle")
     for size in range(0, int(LARGEST) + 1, 2):
         svg.text(place(size, SLOWEST)[0], top + TALL + 17, f"{size} GB", 11, "middle")
     for part in (0.2, 0.6, 1.0):

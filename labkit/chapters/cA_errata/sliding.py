@@ -10,6 +10,7 @@ from labkit import book, cost
 from labkit.book.drawing.style import series
 from labkit.book.drawing.svg import text_width
 from labkit.book.drawing.units import bytes_text
+from labkit.chapters.cA_errata.asked_first import First
 from labkit.chapters.cA_errata.drawing import SMALL, WIDTH, Page, legend
 from labkit.chapters.cA_errata.gating import unchecked
 from labkit.cost.units import GB, MINUTE
@@ -29,9 +30,18 @@ def memory(held_bytes: Holds) -> Any:
         "billions": book.Slider("parameters, in billions", 1, 200, 175),
         "nodes": book.Slider("nodes of 8 GPUs", 1, 128, 128),
     }
-    return unchecked(held_bytes) or book.explorer(
-        "What one GPU holds", sliders, lambda billions, nodes: held(held_bytes, billions, 8 * nodes)
-    )
+    if asked := unchecked(held_bytes):
+        return asked
+    return First(
+        "zero1-nodes", "From how many nodes on does ZeRO-1 hold the 175B in 80 GB?",
+        {"few": "From 5 nodes on", "many": "From 100 nodes on", "none": "With no number of nodes"},
+        book.explorer("What one GPU holds", sliders,
+                      lambda billions, nodes: held(held_bytes, billions, 8 * nodes)),
+        "ZeRO-3 divides everything: 35 GPUs of 80 GB hold the 2,800 GB, so five nodes are enough. ZeRO-1 divides only "
+        "the optimizer state, so the 700 GB of parameters and gradients stay on each GPU, however many there are. "
+        "Without sharding a GPU holds 16 bytes for each parameter: 5 billion parameters are 80 GB, and nothing is left "
+        "for activations.",
+    )  # fmt: skip
 
 
 def held(held_bytes: Holds, billions: float, gpus: int) -> book.Figure:
@@ -76,7 +86,14 @@ def efficiency() -> Any:
     """How much of a step is computing, by the number of GPUs and the messages that nothing hides."""
     sliders = {"shorter": book.Slider("exposed messages, shorter by a factor of", 1, 20, 1)}
     title = "Which messages would the two sentences need?"
-    return book.explorer(title, sliders, lambda shorter: scaling(MESSAGES / shorter))
+    return First(
+        "shorter-messages", "By which factor must the messages be shorter, so that the second sentence holds?",
+        {"2": "About 2", "5": "About 5", "14": "About 14"},
+        book.explorer(title, sliders, lambda shorter: scaling(MESSAGES / shorter)),
+        "With messages that take a 14th of the time, 0.25 s, the second sentence holds, and with a 16th, 0.22 s, both "
+        "do. So the two sentences nearly agree with each other. It is the example of the same page that does not "
+        "agree with them.",
+    )  # fmt: skip
 
 
 def scaling(messages: float) -> book.Figure:
@@ -125,7 +142,14 @@ def failures() -> Any:
         "rejoin": book.Slider("second stall, while the replica rejoins", 0, 200, cost.rejoin_stall_seconds(), 10, "s"),
         "replicas": book.Slider("replicas", 2, 48, 12),
     }
-    return book.explorer("From one failure to the next", sliders, one_failure)
+    return First(
+        "every-fifty", "By the paper's own rate a failure comes every 50 minutes. How much is done then?",
+        {"80": "Nearly 80 %", "90": "Nearly 90 %", "98": "Nearly 98 %"},
+        book.explorer("From one failure to the next", sliders, one_failure),
+        "Without the second stall 80.1 % is done, so the paper's number is right if one forgets that stall. With a "
+        "failure every 50 minutes, 89.8 % is done. More replicas hardly help: the two stalls stop all of them, and a "
+        "larger fleet also fails more often, which this panel leaves to you.",
+    )  # fmt: skip
 
 
 def one_failure(every: float, rejoin: float, replicas: int) -> book.Figure:
@@ -136,11 +160,17 @@ def one_failure(every: float, rejoin: float, replicas: int) -> book.Figure:
     share = cost.fault_tolerant_effective_time(every, recovery, stall, replicas, rejoin / MINUTE)
     said = f"Of what {replicas} replicas could do in {every:g} minutes, {share:.1%} is done."
     svg = Page("From one failure to the next", said)
-    x, top, scale, tall = 8.0, 10.0, (WIDTH - 16) / every, 60.0
+    x, top, scale, tall = 8.0, 26.0, (WIDTH - 16) / every, 60.0
     for what, minutes, part in parts:
+        if minutes < 0.005:
+            continue
         look, width = series(1 if part == 1 else 0), minutes * scale
         svg.rect(x, top, width, tall, dash="2 3")
         svg.rect(x, top + tall * (1 - part), width, tall * part, fill=look.colour, hatch=look.hatch)
+        if 0 < part < 1:  # what is missing is a narrow strip
+            middle = x + max(width / 2, 48)
+            svg.text(middle, top - 10, f"1 of {replicas} away", anchor="middle")
+            svg.line(x + width / 2, top - 6, x + width / 2, top + tall * (1 - part) / 2, width=1.5)
         if width > 52:
             svg.text(x + width / 2, top + tall + 17, what, anchor="middle")
             svg.text(x + width / 2, top + tall + 34, f"{minutes:.3g} min", anchor="middle")

@@ -48,14 +48,16 @@ def facts() -> book.Table:
     return book.Table([{"fact": what, "value": value} for what, value in told.items()], caption="quoted")
 
 
-def size() -> book.Conclusion:
-    """The message for which both expected times come out."""
+def size(quiz: book.Quiz) -> book.Conclusion | Said:
+    """The message for which both expected times come out, once the reader has computed one."""
+    if book.live() and not quiz.answered:
+        return Said("Compute the size in the question above, and run this cell again.")
     nbytes = slow_sync.message_bytes(FLAT)
     return book.conclude(
         "A flat ring takes the expected {flat:.1f} ms if the message has {size:.2f} GB. For the same size the other "
         "expected time, {same:.1f} ms, comes out as well, if NVLink is counted in both directions. The recipe is then "
-        "a reduce-scatter in the node, a ring between nodes, and a broadcast in the node. (The file shows no recipe; "
-        "we tried several, and this one gives its number.)",
+        "a reduce-scatter in the node, a ring between nodes, and a broadcast in the node. The file shows no recipe: we "
+        "tried several, and this one gives its number.",
         "But if the message has {other:.2f} GB, one flat ring takes the {seen:.0f} ms that were seen.",
         flat=1e3 * FLAT,
         size=nbytes / GB,
@@ -98,10 +100,10 @@ def table(two_level: TwoLevel, quiz: book.Quiz) -> book.Table | Said:
     """Who may have done it, for the size of the expected times; once the reader has chosen one in the quiz."""
     if book.live() and not quiz.answered:
         return Said("Choose a suspect in the question above, and run this cell again.")
-    return unchecked(two_level) or _table(two_level)
+    return unchecked(two_level) or _table(two_level, quiz.chosen)
 
 
-def _table(two_level: TwoLevel) -> book.Table:
+def _table(two_level: TwoLevel, chosen: str) -> book.Table:
     part = slow_sync.UPLINK_FRACTION
     suspects = {
         "Eight flat rings at once, with a port each": slow_sync.rings_seconds(),
@@ -114,10 +116,12 @@ def _table(two_level: TwoLevel) -> book.Table:
     }
     seen = 1e3 * slow_sync.OBSERVED
     rows = []
-    for suspect, seconds in suspects.items():
+    for suspect, seconds in sorted(suspects.items(), key=lambda one: abs(one[1] - slow_sync.OBSERVED)):
         far = 1e3 * seconds - seen
         beside = f"{abs(far):.1f} ms {'more' if far > 0 else 'less'}"
         rows.append({"suspect": suspect, "takes": f"{1e3 * seconds:.1f} ms", f"beside the {seen:.0f} ms seen": beside})
+        if chosen:
+            rows[-1]["your suspect"] = "✓ yours" if suspect == chosen.rstrip(".") else ""
     return book.Table(rows, caption="simulated: bandwidth only, no latency")
 
 
@@ -125,10 +129,9 @@ def counter() -> book.Conclusion:
     """What the counter may mean, now that no suspect explains the time."""
     return book.conclude(
         "No suspect explains the {seen:.0f} ms for {size:.0f} GB, so let us use the counter. The file says that it was "
-        "read during the phase between the nodes. If so, it shows the *speed* at which an uplink sends. But a switch "
-        "counts bytes over an interval, and perhaps the interval was as long as the whole all-reduce. Then the counter "
-        "shows an *average*, which includes the time in which the uplink rests. How much lower is this average when "
-        "nothing is wrong at all?",
+        "read during the phase between the nodes. Then it shows the *speed* at which an uplink sends. But perhaps it "
+        "counted over the whole all-reduce. Then it shows an *average*, which includes the time in which the uplink "
+        "rests. How much lower is the average when nothing is wrong?",
         seen=1e3 * slow_sync.OBSERVED,
         size=slow_sync.GRADIENT / GB,
     )
@@ -140,26 +143,34 @@ def left(two_level: TwoLevel) -> book.Conclusion | Said:
 
 
 def _left(two_level: TwoLevel) -> book.Conclusion:
-    part, rows = slow_sync.UPLINK_FRACTION, []
-    for recipe, size, told in [row for row in _told(two_level) if row[2].fits]:
-        uplinks = "healthy" if told.uplinks == 1 else f"at {told.uplinks:.0%}"
-        fits = told.counter.removeprefix("counter as ").replace("counter in both meanings", "both")
-        shown = told.average if fits == "an average" else told.speed
-        rows.append(f"| {recipe} | {size:.2f} GB | {uplinks} | {fits}: {shown:.0%} |")
-    exact = [_average_at(two_level, recipe, part) for recipe, _, told in _told(two_level)
-             if told.counter == "counter as an average"]  # fmt: skip
+    part, kinds, more = slow_sync.UPLINK_FRACTION, dict[str, str](), list[str]()
+    told = _told(two_level)
+    for recipe, size, one in [row for row in told if row[2].fits]:
+        uplinks = "healthy" if one.uplinks == 1 else f"at {one.uplinks:.0%}"
+        fits = one.counter.removeprefix("counter as ").replace("counter in both meanings", "both")
+        shown = one.average if fits == "an average" else one.speed
+        row = f"| {recipe} | {size:.2f} GB | {uplinks} | {fits}: {shown:.0%} |"
+        if kinds.setdefault(fits, row) != row:
+            more.append(row)
+    head = "| recipe | message | uplinks | the counter fits as |\n| :-- | --: | :-- | :-- |\n"
+    needed = [one.uplinks for _, size, one in told if abs(size * GB / slow_sync.GRADIENT - 1) < 0.001]
+    exact = [_average_at(two_level, recipe, part) for recipe, _, one in told if one.counter == "counter as an average"]
     return book.conclude(
+        "**With {size:.0f} GB no recipe fits.** One flat ring takes too long even over healthy uplinks. With the "
+        "others the uplinks would have to run at {least:.0%} to {most:.0%} of their speed, and then the counter would "
+        "not show {part:.0%} in either meaning.\n\n"
         "**The case stays open.** The file concludes that the library cannot be using a flat ring, but without the "
-        "size of the message it cannot know. Each of these stories takes the {seen:.0f} ms and fits the counter, and "
-        "each stands for one thick piece of the picture:\n\n"
-        "| recipe | message | uplinks | the counter fits as |\n| :-- | --: | :-- | :-- |\n{rows}\n\n"
+        "size of the message it cannot know. Each of these stories takes the {seen:.0f} ms, and there is one for each "
+        "way in which the counter can fit:\n\n{head}{rows}\n\n"
+        "<details><summary>The other thick pieces of the picture</summary>\n\n{head}{more}\n\n"
         "The two with healthy uplinks need the {points:.0f} points that we allow. But with {exact:.2f} GB, and uplinks "
         "at {first:.0%} and {second:.0%} of their speed, the averages of the same two recipes are {part:.0%} as well. "
-        "And eight rings at once are no invention, because NCCL does build several.\n\n"
-        "All of these stories share one weak point: their message is not the one of {size:.0f} GB, for which the "
-        "file's two expected times come out. What would you measure next?",
-        seen=1e3 * slow_sync.OBSERVED, size=slow_sync.GRADIENT / GB, rows="\n".join(rows), part=part,
-        points=100 * NEAR, exact=exact[0][0], first=exact[0][1], second=exact[1][1],
+        "Eight rings at once are no invention, because NCCL does build several.\n\n</details>\n\n"
+        "All these stories share one weak point: their message is not the one of {size:.0f} GB, for which the file's "
+        "two expected times come out. What would you measure next?",
+        seen=1e3 * slow_sync.OBSERVED, size=slow_sync.GRADIENT / GB, head=head, rows="\n".join(kinds.values()),
+        more="\n".join(more), part=part, least=min(needed), most=max(needed), points=100 * NEAR, exact=exact[0][0],
+        first=exact[0][1], second=exact[1][1],
     )  # fmt: skip
 
 
@@ -298,19 +309,3 @@ def stories(two_level: TwoLevel) -> list[Mapping[str, object]]:
         }
         for recipe, size, told in _told(two_level)
     ]
-
-
-def at_their_word(two_level: TwoLevel) -> book.Conclusion | Said:
-    """What 3 GB would need."""
-    return unchecked(two_level) or _at_their_word(two_level)
-
-
-def _at_their_word(two_level: TwoLevel) -> book.Conclusion:
-    told = _told(two_level)
-    needed = [one.uplinks for _, size, one in told if abs(size * GB / slow_sync.GRADIENT - 1) < 0.001]
-    return book.conclude(
-        "**With {size:.0f} GB no recipe fits.** One flat ring takes too long even over healthy uplinks. With the other "
-        "recipes the uplinks would have to run at {least:.0%} to {most:.0%} of their speed, and then the counter would "
-        "not show {part:.0%} in either meaning. So every story that fits has a message of another size.",
-        part=slow_sync.UPLINK_FRACTION, size=slow_sync.GRADIENT / GB, least=min(needed), most=max(needed),
-    )  # fmt: skip

@@ -123,7 +123,7 @@ def bytes_are_those_of_ranks(student: Reader) -> str:
         text = "Of {parameters} parameters each of {ranks} ranks held {want:,} bytes {where}, yours says {got:,}. {why}"
         student.expect(abs(got - want) < 1, text, parameters=parameters, ranks=ranks, want=want, where=where,
                        got=round(got) if abs(got) < 1e15 else got, why=why)  # fmt: skip
-    return "On 2 and 4 real ranks, each held exactly so many bytes after a backward pass, in every stage."
+    return "On 2 and 4 real ranks, each held exactly the bytes of your function after a backward pass, in every stage."
 
 
 @you_write(bytes_are_those_of_ranks)
