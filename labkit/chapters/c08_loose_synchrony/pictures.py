@@ -101,12 +101,12 @@ def held_up_said(run: Any, s: str) -> str:
     served: Served = run.results[0]
     lead, oldest = served.lead(), max(served.taus())
     allowed = (served.workers - 1) * (2 * int(s) + 1) if s != "no bound" else 0
-    most = f" (with this s at most {allowed} is possible, as the text below explains)" if allowed else ""
+    most = f", and with this s at most {allowed} is possible" if allowed else ""
     return (
         f"The largest lead at the start of a gradient was **{lead}**, and the workers waited for "
         f"{drawings.waiting(run.trace):.0%} of their time. "
         f"The server got {served.updates() / served.seconds:.0f} gradients in a second. The oldest one had a "
-        f"staleness of {oldest}{most}, and the loss in the end is {served.last():.2f} (one run)."
+        f"staleness of {oldest}{most}. The loss in the end is {served.last():.2f} (one run)."
     )
 
 

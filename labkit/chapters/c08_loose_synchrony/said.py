@@ -117,7 +117,7 @@ def power(run: Any) -> Conclusion:
     """How much of a matrix two thin ones miss, and where the rest goes."""
     missed, least, share = drawings.missed(run)
     return book.conclude(
-        "With {share:.1%} of the numbers one power step misses {missed:.0%} of $M$.",
+        "With {share:.1%} of the numbers one power step misses {missed:.0%} of the norm of $M$.",
         {"missed < 1.1 * least": "No two columns could do much better: the best miss {least:.0%}.",
          "True": "The best two columns would miss {least:.0%}."},
         "What is missed is kept and sent later, by error feedback.",
