@@ -169,6 +169,18 @@ def test_messages_are_under_way_while_the_rank_computes():
 
 
 @pytest.mark.ranks
+@pytest.mark.parametrize("size", few([5, 2, 3]))
+def test_a_vote_takes_two_latencies_on_any_number_of_ranks(size):
+    def work(group):
+        flat = torch.ones(80)
+        MajorityVote().bucket(flat, {"w": flat}, group).wait()
+        return group.context.clock_here().now() / 1e9
+
+    took = labkit.launch(work, size, clock="virtual", network=Network(size, 1, *[Link(1e9, 0.02)] * 2)).results
+    assert took == pytest.approx([0.04] * size, rel=1e-3)
+
+
+@pytest.mark.ranks
 def test_buckets_made_anew_keep_what_was_kept():
     class Crossed(nn.Module):
         """Gradients arrive otherwise than in the reverse order of the parameters."""

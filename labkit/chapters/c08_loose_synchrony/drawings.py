@@ -313,8 +313,6 @@ def power_step(run: Any) -> book.Player:
     ms = [one["m"] for one in run.results]
     q, p, new = (run.results[0][name] for name in ("before", "p", "q"))
     (n, m), r, whole = ms[0].shape, q.shape[1], torch.stack(ms).mean(0)
-    missed = float((whole - p @ new.T).norm() / whole.norm())
-    least = float(torch.linalg.svdvals(whole)[r:].norm() / whole.norm())  # by no two thin matrices is it less
     ps, qs = [x @ q for x in ms], [x.T @ p for x in ms]
     steps: list[tuple[str, list[list[Any]]]] = [
         (f"Each rank has its own M, and all have the same Q of the step before. So each computes its P = M Q, with "
@@ -326,7 +324,7 @@ def power_step(run: Any) -> book.Player:
         (f"Now each rank computes its Q = M^T P, and an all-reduce averages these {m} × {r} numbers as well.",
          [[*_joined([(x, f"rank {k}", 3) for k, x in enumerate(qs)]), "→", (new, "Q", 3)]]),
         (f"In place of {n * m} numbers {r * (n + m)} were averaged. Every rank multiplies P Q^T, and misses "
-         f"{missed:.0%} of the norm of the averaged M. The best {r} columns that there are would miss {least:.0%}.",
+         f"{missed(run)[0]:.0%} of the norm of the averaged M.",
          [[(whole, "M, averaged", 1), "≈", (p @ new.T, "P Q^T", 1)]]),
     ]  # fmt: skip
     for k, (said, lines) in enumerate(steps, 1):
@@ -345,6 +343,15 @@ def power_step(run: Any) -> book.Player:
         frames.append((svg.render(y + 12), said))
         rows.append({"step": k, "what": said})
     return book.play(frames, title=title, badge="measured", rows=rows, still=len(frames) - 1, begin=0)
+
+
+def missed(run: Any) -> tuple[float, float, float]:
+    """What P Q^T misses of the averaged M, as a part of its norm; the least that as many columns can miss; and which
+    part of the numbers of M was averaged. run: as of `power_step`."""
+    whole, p, q = torch.stack([one["m"] for one in run.results]).mean(0), run.results[0]["p"], run.results[0]["q"]
+    least = torch.linalg.svdvals(whole)[q.shape[1] :].norm()
+    return (float((whole - p @ q.T).norm() / whole.norm()), float(least / whole.norm()),
+            (p.numel() + q.numel()) / whole.numel())  # fmt: skip
 
 
 CELL = 2.6  # of a number of a gradient, on the screen
@@ -381,35 +388,30 @@ def _cells(svg: Svg, matrix: Tensor, x: float, y: float, cell: float, name: str,
     return x + m * cw
 
 
-def summed_or_gathered(size: int = 4) -> book.Player:
-    """Why values at agreed places add up on the way, and values at places of one's own do not."""
-    title, frames, rows = "What can be added up on the way", [], []
-    agreed = [2, 5]
-    own = [[(r + 1) % 8, (3 * r + 4) % 8] for r in range(size)]
-    for k, (name, places) in enumerate((("agreed places: all-reduce", [agreed] * size),
-                                        ("places of one's own: all-gather", own))):  # fmt: skip
-        union = sorted({p for some in places for p in some})
-        said = (
-            f"All ranks send the numbers at places {agreed[0]} and {agreed[1]}, so sums travel: 2 numbers a message."
-            if k == 0 else
-            f"Each rank sends 2 numbers at places of its own. The sum has {len(union)} places, so it cannot travel as "
-            "2 numbers: everybody needs everybody's."
-        )  # fmt: skip
-        svg = Svg(WIDTH, title, said)
-        y = heading(svg, "simulated", said) + 22
-        svg.text(8, y - 6, name, 12.5, bold=True)
-        y += 6
-        for r in range(size + 1):
+def summed_or_gathered(size: int = 4) -> book.Figure:
+    """Why values at agreed places add up on the way, and values at places of one's own do not: side by side."""
+    title, rows = "What can be added up on the way", list[Row]()
+    cases = {"agreed places: all-reduce": [[2, 5]] * size,
+             "places of one's own: all-gather": [[(r + 1) % 8, (3 * r + 4) % 8] for r in range(size)]}  # fmt: skip
+    sums = [sorted({p for some in places for p in some}) for places in cases.values()]
+    said = (
+        f"On the left the sum has {len(sums[0])} numbers, as every message has. On the right it has {len(sums[1])}, "
+        "so no message of 2 numbers can hold it."
+    )
+    svg = Svg(WIDTH, title, said)
+    top, left, cell = heading(svg, "simulated", said) + 22, 62.0, 33.0
+    half = (WIDTH - left) / 2
+    for k, ((name, places), there) in enumerate(zip(cases.items(), sums, strict=True)):
+        y, x = top + 6, left + k * half
+        svg.text(x, top - 6, name, 12.5, bold=True)
+        for r, own in enumerate([*places, there]):
             last = r == size
-            svg.text(96, y + 17, "sum" if last else f"rank {r}", 12, "end", bold=last)
-            look = SERIES[size % 8 if last else r % 8]
+            if k == 0:
+                svg.text(left - 10, y + 17, "sum" if last else f"rank {r}", 12, "end", bold=last)
             for p in range(8):
-                there = p in union if last else p in places[r]
-                fill, hatch = (look.colour, look.hatch) if there else ("none", "")
-                svg.rect(106 + 44 * p, y, 40, 24, fill, hatch, stroke_width=0.6)
-            count = len(union) if last else 2
-            svg.text(106 + 8 * 44 + 10, y + 17, f"{count} numbers" + ("" if k == 0 or last else " and 2 places"), 11.5)
+                fill, hatch = (SERIES[r % 8].colour, SERIES[r % 8].hatch) if p in own else ("none", "")
+                svg.rect(x + cell * p, y, cell - 4, 24, fill, hatch, stroke_width=0.6)
+            svg.text(x + 8 * cell + 4, y + 17, f"{len(own)} numbers", 11.5)
             y += 32 if r < size - 1 else 38
-        frames.append((svg.render(y + 4), said))
-        rows.append({"places": name, "numbers of a rank": 2, "numbers of the sum": len(union)})
-    return book.play(frames, title=title, badge="simulated", rows=rows, still=1)
+        rows.append({"places": name, "numbers of a rank": 2, "numbers of the sum": len(there)})
+    return book.Figure(title, "simulated", said, rows, svg=svg.render(y + 4))

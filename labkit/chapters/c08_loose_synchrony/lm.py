@@ -113,20 +113,11 @@ def with_rounds(world: Any, local: Callable[..., Any], lengths: Sequence[int]) -
     return for_each(lambda every: world.run(local, every), {f"H = {every}": every for every in lengths}, "64 steps, {}")
 
 
-def last_loss(world: Any, local: Callable[..., Any], **how: Any) -> float:
-    """The loss at the end of one run of `local(group, **how)` on the kept world."""
-    seen: Seen = world.run(partial(local, **how)).results[0]
-    return seen.last()
-
-
-def with_and_without(outer_step: Rule) -> dict[str, tuple[float, Any]]:
-    """The rate of AdamW and what becomes of the average: small and large steps, without and with an outer step."""
-    return {f"rate {rate}, {name}": (rate, outer) for rate in (0.001, 0.01)
-            for name, outer in (("average", None), ("outer step", Outer(outer_step)))}  # fmt: skip
-
-
-def less_often(local: Callable[..., Any], ranks: int, every: int, outer: Any, rate: float, link: Any) -> dict[str, Any]:
+def less_often(
+    local: Callable[..., Any], ranks: int, every: int, outer_step: Rule | None, rate: float, link: Any
+) -> dict[str, Any]:
     """What a workbench shows of a run of local SGD on its own world, over this network."""
+    outer = Outer(outer_step) if outer_step else None
     run = launch(partial(local, every=every, outer=outer, rate=rate), ranks, network=link, clock="virtual")
     seen: Seen = run.results[0]
     n = run.trace.world_size

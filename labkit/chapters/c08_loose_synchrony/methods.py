@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from labkit import Slow, cost, launch
-from labkit.chapters.c08_loose_synchrony.drawings import valley as valley_loss
+from labkit.chapters.c08_loose_synchrony.drawings import graph, valley as valley_loss
 from labkit.chapters.c08_loose_synchrony.task import for_each, now, three_seeds
 from labkit.data import digits, image_batches
 from labkit.data.images import Images
 from labkit.models import MLP, MLPConfig
 from labkit.models.threads import one_thread
-from labkit.optim.compression import Compressed, MajorityVote, PowerSGD, ScaledSign, TopK
+from labkit.optim.compression import Compressed, ScaledSign, TopK
 from labkit.optim.compression.compressors import Compressor
 from labkit.optim.compression.payload import nbytes
 from labkit.optim.synchrony import ADPSGD, GossipSGD, LocalSGD, graphs, mix
@@ -51,9 +51,9 @@ class Rated:
 
 @dataclass(frozen=True)
 class Gossip:
-    """`mix(x, row, group)` is a round of averages on this rank, such as a reader's `mix_once`."""
+    """`mix(x, row, group)` is a round of averages on this rank, such as a reader's `mix_once`. graph: its name."""
 
-    graph: Tensor
+    graph: str
     mix: Callable[[Tensor, list[float], Group], Tensor]
 
 
@@ -108,19 +108,6 @@ def sending(what: str, rule: Rule) -> Any:
     return Feedback(rule, SHARES[what]) if what in SHARES else None
 
 
-def ways(world_size: int, with_feedback: Rule, mix_once: Callable[..., Tensor]) -> dict[str, Any]:
-    """Every method of the contest: a hook of `DataParallel`, None, `Rated`, `Local` or `Gossip`."""
-    return {
-        "whole gradients": None,
-        "signs with feedback": Feedback(with_feedback, ScaledSign()),
-        "majority vote": Rated(MajorityVote(), VOTED),
-        "top-k 1%": Feedback(with_feedback, TopK(0.01)),
-        "PowerSGD rank 2": PowerSGD(2),
-        "local SGD with H = 4": Local(4),
-        "gossip on a ring": Gossip(graphs.ring(world_size), mix_once),
-    }
-
-
 def less(run: Any, send: str, rest: str, steps: int) -> dict[str, Any]:
     """What a workbench shows of a run. rest: what becomes of what is not sent, where the reader's rule decides it."""
     found = curve(run)
@@ -169,7 +156,8 @@ def train(group: Group, method: Any, seed: int = 0, steps: int = 60) -> list[tup
 @torch.no_grad()
 def _gossip(net: nn.Module, group: Group, sgd: torch.optim.Optimizer, method: Gossip) -> None:
     """An average with the neighbours, and then the step of this rank's own gradient."""
-    mixed = method.mix(parameters_to_vector(net.parameters()), method.graph[group.rank].tolist(), group)
+    row = graph(method.graph, group.size)[group.rank].tolist()
+    mixed = method.mix(parameters_to_vector(net.parameters()), row, group)
     vector_to_parameters(mixed, net.parameters())
     sgd.step()
 

@@ -96,20 +96,14 @@ def pace(runs: Any, answered: Run, s: int) -> Conclusion:
     return said.pace(runs, answered, s)
 
 
-def remedies(rated: Any, seen: Any) -> Conclusion:
-    display(pictures.spread(rated, "ASP with one slow worker", "loss in the end"))
-    return said.remedies(rated, seen)
-
-
-def outer(gain: Any, outer_step: Run) -> Conclusion:
-    title = "40 steps with H = 4, with and without an outer step"
-    display(pictures.spread(gain, title, "loss in the end", low=2.0))
-    return said.outer(gain, outer_step)
-
-
 def walks(signs: Any, helped: Any) -> Conclusion:
     display(drawings.paths({"signs alone": signs, "signs with error feedback": helped}))
     return said.two_walks(signs, helped)
+
+
+def power_step(run: Any) -> Conclusion:
+    display(drawings.power_step(run))
+    return said.power(run)
 
 
 def trade_off(contest: methods.Contest) -> Conclusion:

@@ -101,12 +101,12 @@ def held_up_said(run: Any, s: str) -> str:
     served: Served = run.results[0]
     lead, oldest = served.lead(), max(served.taus())
     allowed = (served.workers - 1) * (2 * int(s) + 1) if s != "no bound" else 0
-    most = f" (with this s at most {allowed} is possible, as the text below explains)" if allowed else ""
+    most = f", and with this s at most {allowed} is possible" if allowed else ""
     return (
         f"The largest lead at the start of a gradient was **{lead}**, and the workers waited for "
         f"{drawings.waiting(run.trace):.0%} of their time. "
         f"The server got {served.updates() / served.seconds:.0f} gradients in a second. The oldest one had a "
-        f"staleness of {oldest}{most}, and the loss in the end is {served.last():.2f} (one run)."
+        f"staleness of {oldest}{most}. The loss in the end is {served.last():.2f} (one run)."
     )
 
 
@@ -191,11 +191,10 @@ def limits(old: int = 3, most: int = 12) -> book.Figure:
     floor = 0.8 * min(*a.values(), *b.values())
     here = {f"where ASP ran above, tau = {old}": {float(old): floor, old + 1e-6: b[0.0]}}
     said = (
-        f"Old gradients need a smaller rate. The BSP runs above were at the left edge, with fresh gradients, and the "
-        f"ASP runs mostly at the upright line. From one to the other the limit falls to {a[float(old)]:.0%} without "
-        f"momentum. ASP's rate was {1 / (old + 1):.0%} of that of BSP, so the two fall about alike. With a momentum of "
-        f"0.9 the rate falls as before, but the limit falls from {b[0.0]:.0f} to {b[float(old)]:.2f}. (As in the runs, "
-        "a rate means how far a lasting gradient moves the weights.)"
+        f"BSP was at the left edge, and ASP mostly at the upright line. Without momentum the limit falls to "
+        f"{a[float(old)]:.0%}, and ASP's rate was {1 / (old + 1):.0%} of that of BSP, about alike. With a momentum of "
+        f"0.9 the limit falls from {b[0.0]:.0f} to {b[float(old)]:.2f}, and ASP's rate is as before. A rate here means "
+        "how far a lasting gradient moves the weights."
     )
     drawn = book.lines(lines | here, x="tau, the same for all gradients", y="largest stable rate, fresh SGD = 1",
                        title="How large may the rate be?", badge="simulated", sentence=said, log="y")  # fmt: skip
@@ -413,7 +412,7 @@ def links(race: Race) -> book.Figure:
     best = {link: race.best(link) for link in race.times}
     told = "; ".join(f"{link}: {name}, {race.gain(link, name):.1f} times as fast" for link, name in best.items())
     title, said = f"To a loss of {race.target:.2f}: how many times as fast?", f"Fastest by {told}."
-    svg, left, right, lane = Svg(WIDTH, title, said), 96.0, 150.0, 17.0
+    svg, left, right, lane = Svg(WIDTH, title, said), 170.0, 60.0, 17.0
     y = heading(svg, "emulated", said) + 6
     base = {link: _mean(some[race.whole]) for link, some in race.times.items()}
     speed = {
@@ -427,13 +426,14 @@ def links(race: Race) -> book.Figure:
         return left + (WIDTH - left - right) * (decibel(v) - low) / (high - low)
 
     for link, of in speed.items():
-        y += 10
-        svg.text(left - 12, y + 13, link, 12, "end", bold=True)
+        svg.text(8, y + 15, link, 12, bold=True)
+        y += 20
         for name in sorted(of, key=lambda name, link=link: -race.gain(link, name)):  # type: ignore[misc]
             look, x, ends = looks[name], place(race.gain(link, name)), [place(v) for v in of[name]]
             svg.line(min(ends), y + 9, max(ends), y + 9, width=3, colour=look.colour)
             svg.marker(x, y + 9, look.marker, look.colour, 5)
-            svg.text(max(*ends, x) + 9, y + 13, f"{name} {race.gain(link, name):.1f}", 11)
+            svg.text(left - 12, y + 13, name, 11, "end")
+            svg.text(WIDTH - right + 12, y + 13, f"{race.gain(link, name):.1f}", 11.5, bold=True)
             y += lane
         y += 6
         svg.line(8, y, WIDTH - 8, y, faint=True)

@@ -8,9 +8,8 @@ from typing import Any
 from labkit import book
 from labkit.book.reading.conclusions import Conclusion
 from labkit.chapters.c08_loose_synchrony import drawings
-from labkit.chapters.c08_loose_synchrony.methods import FAR, RATE, STEP, VOTED, Contest, Race
+from labkit.chapters.c08_loose_synchrony.methods import RATE, VOTED, Contest, Race
 from labkit.chapters.c08_loose_synchrony.task import LATE, Served
-from labkit.optim.synchrony import by_inverse, by_root
 
 Points = Sequence[Sequence[float]]
 SMALL = ("signs with feedback", "majority vote", "top-k 1%", "PowerSGD rank 2", "local SGD with H = 4")  # messages
@@ -73,7 +72,7 @@ def pace(runs: Mapping[str, Mapping[str, Served]], answered: Callable[..., Any],
          "True": "A bound on the lead helps only if the late worker can catch up later. SSP gets {some:.2f} times as "
          "many gradients as BSP where delays come and go, and {same:.2f} times where one worker is always slow."},
         "ASP gets {free:.2f} times as many there, but its gradients are old, and section 3 asks what that costs. So "
-        "replace a machine that is always slow (chapter 17 finds it).\n\n"
+        "replace a machine that is always slow. Chapter 17 finds it.\n\n"
         "The largest lead under {whose} rule was {lead}. A bound on the lead is also a bound on staleness: while you "
         "compute one gradient, each of the other $N - 1$ workers can finish at most $2s + 1$. With $2s$ of "
         "them it gets from $s$ steps behind you to $s$ steps ahead, and from there it may begin one more. So "
@@ -82,70 +81,6 @@ def pace(runs: Mapping[str, Mapping[str, Served]], answered: Callable[..., Any],
         some=some, same=same, free=speed[LATE[2]]["ASP"] / speed[LATE[2]]["BSP"], whose=book.whose(answered), s=s,
         lead=max(served.lead() for served in bounded), most=(bounded[0].workers - 1) * (2 * s + 1),
         oldest=max(max(served.taus()) for served in bounded),
-    )  # fmt: skip
-
-
-def remedies(rated: Mapping[str, Sequence[float]], seen: Served) -> Conclusion:
-    """Whether a rate that falls with staleness helps, and whether it helps more than one that is as small for all.
-
-    seen: a run from which the size of the small rate was taken.
-    """
-    plain, root, inverse, alike = (sum(some) / len(some) for some in rated.values())
-    large, *rules, same = rated.values()
-    rule, taus = min(rules, key=sum), seen.taus()
-    helping = [*rules[0], *same, *(rules[1] if inverse <= 1.2 * root else [])]
-    return book.conclude(
-        {"min(root, inverse, alike) > 0.9 * plain": "Here none of the remedies brings much, because the gradients are "
-         "not old enough.",
-         "worst < best_alike": "A smaller rate helps{mean}, and it matters which gradients get it: {name} does better "
-         "than the same small rate for all.",
-         "worst_alike < best": "A smaller rate helps{mean}, and it does not matter which gradient gets it: the same "
-         "small rate for all does even better than the rules.",
-         "inverse > 1.2 * root": "The root rule and one small rate for all both help{mean}, and three seeds cannot "
-         "tell which of them is better.",
-         "True": "A smaller rate helps{mean}, but three seeds cannot tell whether it matters which gradient gets it."},
-        {"inverse > 0.95 * plain and fresh > 0.5": "The rate over $\\tau$ does not help here: {fresh:.0%} of the "
-         "gradients are at most one update old, and for those it divides by one.",
-         "inverse > 1.2 * root and left < left_root": "The rate over $\\tau$ helps less. On average it leaves "
-         "{left:.0%} of the rate here, where the root rule leaves {left_root:.0%}.",
-         "inverse > 1.2 * root": "The rate over $\\tau$ helps less than the root rule here.",
-         "True": ""},
-        "But how small should one rate for all be? We took it from the root rule, which finds it by itself from the "
-        "ages that it sees.",
-        plain=plain, root=root, inverse=inverse, alike=alike, best=min(rule), worst=max(rule),
-        best_alike=min(same), worst_alike=max(same), mean="" if min(large) > max(helping) else " on average",
-        name=["the root rule", "the rate over $\\tau$"][rules.index(rule)],
-        fresh=sum(tau <= 1 for tau in taus) / len(taus), left=sum(map(by_inverse, taus)) / len(taus),
-        left_root=sum(map(by_root, taus)) / len(taus),
-    )  # fmt: skip
-
-
-def outer(
-    gain: Mapping[str, Sequence[float]], outer_step: Callable[..., Any], rates: tuple[float, float] = (0.001, 0.01)
-) -> Conclusion:
-    """Where an outer step is ahead of the plain average, and where it is not."""
-    pairs = [[gain[f"rate {rate}, {what}"] for what in ("average", "outer step")] for rate in rates]
-    (small, small_outer), (large, large_outer) = ([sum(some) / len(some) for some in pair] for pair in pairs)
-    return book.conclude(
-        {"every": "Where AdamW takes small steps, {whose} outer step is ahead with each of the seeds, without a byte "
-         "more on the wire.",
-         "small_outer < small": "Where AdamW takes small steps, {whose} outer step is ahead on average, but not with "
-         "every seed.",
-         "True": "Even where AdamW takes small steps, {whose} outer step brings nothing here."},
-        {"large_outer > 1.02 * large and apart": "Where the steps are large, twice as far is too far.",
-         "large_outer > 1.02 * large": "Where the steps are large, going twice as far brings nothing: the mean is even "
-         "worse, though the seeds' ranges overlap.",
-         "True": "Where the steps are large it does no harm."},
-        {"large <= min(small_outer, large_outer)": "The lowest loss of all four belongs to the plain average with "
-         "large steps. So in a run as short as this one you would raise the rate of AdamW, and need no outer step.",
-         "large_outer < small_outer": "The lowest loss of all four belongs to the outer step with large steps.",
-         "True": "The lowest loss of all four belongs to the outer step with small steps."},
-        "DiLoCo's own runs are far longer, with rounds of 500 steps. By $\\eta/(1-\\mu)$ its outer rate of 0.7 and "
-        "momentum of 0.9 go {far:g} times as far as the ranks agreed on.",
-        small=small, small_outer=small_outer, large=large, large_outer=large_outer,
-        far=round(0.7 / (1 - 0.9), 9),
-        whose=book.whose(outer_step), every=all(y < x for x, y in zip(*pairs[0], strict=True)),
-        apart=min(pairs[1][1]) > max(pairs[1][0]),
     )  # fmt: skip
 
 
@@ -171,10 +106,22 @@ def sent_by_ranks(lines: Mapping[str, Mapping[int, int]]) -> Conclusion:
         "With 8 ranks top-k of 1 % sends {few:.1%} of the whole gradient's bytes.",
         {"many > 1 and signs > 1": "With 128 ranks both top-k and signs send more than the whole gradient."},
         "PowerSGD stays at {power:.1%}, and a majority vote at {vote:.1%}.",
-        "\n\n(The line of top-k crosses a little before 100, because $k$ is rounded up in each layer of this small "
-        "network.)",
+        "\n\nThe line of top-k crosses a little before 100, because $k$ is rounded up in each layer of this small "
+        "network.",
         few=at["top-k 1%"][8], many=at["top-k 1%"][128], signs=at["signs"][128], power=at["PowerSGD rank 2"][128],
         vote=at["majority vote"][128],
+    )  # fmt: skip
+
+
+def power(run: Any) -> Conclusion:
+    """How much of a matrix two thin ones miss, and where the rest goes."""
+    missed, least, share = drawings.missed(run)
+    return book.conclude(
+        "With {share:.1%} of the numbers one power step misses {missed:.0%} of the norm of $M$.",
+        {"missed < 1.1 * least": "No two columns could do much better: the best miss {least:.0%}.",
+         "True": "The best two columns would miss {least:.0%}."},
+        "What is missed is kept and sent later, by error feedback.",
+        missed=missed, least=least, share=share,
     )  # fmt: skip
 
 
@@ -224,11 +171,7 @@ def links(race: Race) -> Conclusion:
         {"far != best and too < 0.95": "The winner of the narrow link, {best}, is slower than whole gradients here.",
          "far != best and too <= 1.05": "The winner of the narrow link, {best}, is as fast as whole gradients here.",
          "far != best": "The winner of the narrow link, {best}, is {too:.1f} times as fast here.", "True": ""},
-        {"best == 'majority vote' and too < 1 and vote > 1.2 * at_once": "It sends its votes to one rank after the "
-         "other, and the outcomes too, so a step takes {vote:.0f} ms in place of {whole_ms:.0f} ms. That is how this "
-         "exchange is written, and not the vote: with all sends begun at the same time, as in gossip, two "
-         "latencies and the computing would be {at_once:.0f} ms.",
-         "best == 'majority vote' and too < 1": "A vote needs two messages one after the other, the votes and the "
+        {"best == 'majority vote' and too < 0.95": "A vote needs two messages one after the other, the votes and the "
          "outcome, so a step takes {vote:.0f} ms in place of {whole_ms:.0f} ms.", "True": ""},
         {"c < 1.005": "\n\n**No link.** If messages cost nothing, no method would be faster than whole gradients.",
          "True": "\n\n**No link.** If messages cost nothing, the best method would be {c:.2f} times as fast."},
@@ -241,7 +184,6 @@ def links(race: Race) -> Conclusion:
         best=best, far=far, quick=quick, gain=race.gain("narrow link", best), b=race.gain("far link", far),
         c=race.gain("no link", quick), too=race.gain("far link", best), one=race.seconds(best),
         base=race.seconds(whole),
-        at_once=1e3 * (2 * FAR + STEP),
         vote=1e3 * race.far.get("majority vote", 0.0), whole_ms=1e3 * race.far.get(whole, 0.0),
         first=min(narrow[whole]),
         rounds=far in ("local SGD with H = 4", "gossip on a ring"), few=[name for name in SMALL if name in narrow],

@@ -6,7 +6,7 @@ Everything is a function of seeds, and time is that of the virtual clock, on whi
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from labkit.data import digits, image_batches
 from labkit.data.images import Images
 from labkit.models import MLP, MLPConfig
 from labkit.optim.compression.counterexample import gradient as valley  # noqa: F401
-from labkit.optim.synchrony import ASP, BSP, SSP, Policy, by_inverse, by_root
+from labkit.optim.synchrony import ASP, BSP, SSP, Policy
 from labkit.parallel.server import Server, Update
 from labkit.parallel.server.server import full_rate
 from labkit.wire import Group
@@ -196,6 +196,28 @@ def serve(
     return Served(type(kept).__name__, log, at, losses, workers, getattr(kept, "s", None), now(group) - began)
 
 
+class Job:
+    """What a rank of section 1 to 3 has to do: which digits, who is late, for how long, and how the server steps.
+
+    how: of `serve`.
+    """
+
+    def __init__(
+        self, group: Group, late: str = "now and then", times: float = 4, seed: int = 0, end: float = 0.4, **how: Any
+    ) -> None:
+        self.group, self.late, self.times, self.seed, self.end, self.how = group, late, times, seed, end, how
+        self.weights = begin(seed)
+
+    def serve(self, rule: str | Policy) -> Served:
+        return serve(self.weights, self.group, rule, **self.how)
+
+    def steps(self) -> Iterator[tuple[Images, float]]:
+        """A batch, and the seconds that its gradient takes, until the time is over."""
+        data, takes = batches(self.group, self.seed), lateness(self.group, self.late, self.times, self.seed)
+        for _ in until(self.group, self.end):
+            yield next(data), next(takes)
+
+
 def serve_any(weights: Tensor, group: Group, policy: Policy) -> list[Update]:
     """Be a server that looks at no loss, and return its log."""
     sgd = partial(torch.optim.SGD, lr=0.01)
@@ -207,16 +229,21 @@ def each(run: Callable[[str], Served]) -> dict[str, Served]:
     return {name: run(name) for name in ("BSP", "SSP", "ASP")}
 
 
+def run(world: Any, fn: Callable[..., Any], **how: Any) -> Any:
+    """One run of `fn(group, **how)` on the kept world."""
+    return world.run(partial(fn, **how))
+
+
 def served(world: Any, fn: Callable[..., Any], **how: Any) -> Served:
-    """What the server saw in one run of `fn(group, **how)`."""
-    seen: Served = world.run(partial(fn, **how)).results[0]
+    """What the server saw in such a run."""
+    seen: Served = run(world, fn, **how).results[0]
     return seen
 
 
 def three_runs(world: Any, fn: Callable[..., Any], bound: int = 3, answered: Any = None, **how: Any) -> dict[str, Any]:
     """A run of `fn(group, rule=rule, **how)` under BSP, SSP and ASP, by name. answered: a reader's rule of SSP."""
     rules = {"BSP": BSP(), "SSP": ByRule(answered, bound) if answered else SSP(bound), "ASP": ASP()}
-    return {name: world.run(partial(fn, rule=rule, **how)) for name, rule in rules.items()}
+    return {name: run(world, fn, rule=rule, **how) for name, rule in rules.items()}
 
 
 def three_served(*args: Any, **how: Any) -> dict[str, Served]:
@@ -245,6 +272,13 @@ def three_seeds(run: Callable[..., Any], cases: Mapping[str, Any], seed: int) ->
     return for_each(lambda *case: [run(*case, seed + k) for k in range(3)], cases, "three trainings: {}")
 
 
+def fresh_and_old(run: Callable[..., Any], seed: int, momenta: Sequence[float] = (0.0, 0.9)) -> dict[str, list[Any]]:
+    """What `run(rule, momentum, seed)` returns under BSP and ASP, without momentum and with it, by name."""
+    cases = {f"{rule}, {f'momentum {momentum}' if momentum else 'no momentum'}": (rule, momentum)
+             for rule in ("BSP", "ASP") for momentum in momenta}  # fmt: skip
+    return three_seeds(run, cases, seed)
+
+
 def by_lateness(world: Any, fn: Callable[..., Any], **how: Any) -> dict[str, Served]:
     """What the server saw with nobody late, with workers late now and then, and with one that always is."""
     return for_each(lambda late: served(world, fn, late=late, **how), LATE, "late: {}")
@@ -253,37 +287,6 @@ def by_lateness(world: Any, fn: Callable[..., Any], **how: Any) -> dict[str, Ser
 def paces(world: Any, fn: Callable[..., Any], answered: Any, s: int, **how: Any) -> dict[str, dict[str, Served]]:
     """The three rules, SSP by a reader's rule: with workers late now and then, and with one that always is."""
     return for_each(lambda late: three_served(world, fn, s, answered, late=late, **how), LATE[1:], "late: {}")
-
-
-FRESH_AND_OLD = {  # the rule, and the momentum
-    "BSP, no momentum": ("BSP", 0.0),
-    "BSP, momentum 0.9": ("BSP", 0.9),
-    "ASP, no momentum": ("ASP", 0.0),
-    "ASP, momentum 0.9": ("ASP", 0.9),
-}
-
-
-@dataclass(frozen=True)
-class Always:
-    """One factor of the rate for all gradients, whatever their staleness."""
-
-    factor: float
-
-    def __call__(self, tau: int) -> float:
-        return self.factor
-
-
-def factors(seen: Served) -> dict[str, Any]:
-    """Of the rate, as functions of staleness: none, two rules, and one factor for all, as small as the root rule's."""
-    same = as_small(seen)
-    return {"as it is": Always(1.0), "over sqrt(1 + tau)": by_root, "over tau": by_inverse,
-            "one small rate for all": same}  # fmt: skip
-
-
-def as_small(seen: Served) -> Always:
-    """The factor that the root rule has on average over the gradients of this run."""
-    taus = seen.taus()
-    return Always(sum(map(by_root, taus)) / len(taus))
 
 
 def rumour(group: Group) -> Tensor:

@@ -11,11 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from labkit.cost.collectives import (
-    pairwise_all_to_all_bytes_by_rank,
-    ring_all_gather_bytes_by_rank,
-    ring_all_reduce_bytes_by_rank,
-)
+from labkit.cost.collectives import ring_all_reduce_bytes_by_rank
 from labkit.cost.refuse import not_negative, whole
 
 __all__ = [
@@ -74,12 +70,14 @@ def gathered_payload_bytes(payload: int, size: int) -> int:
 
 
 def majority_vote_bytes_by_rank(n: int, size: int) -> list[int]:
-    """signSGD with majority vote (Bernstein et al. 2018) of n numbers, a bit each: an all-to-all and an all-gather."""
+    """signSGD with majority vote (Bernstein et al. 2018) of n numbers, a bit each: the votes, and what was decided.
+
+    A rank counts one part. It sends its votes on all others, and what it has decided to all others.
+    """
     whole(n=n, size=size)
     votes = -(-n // 8)
-    there = pairwise_all_to_all_bytes_by_rank(votes, 1, size)
-    back = ring_all_gather_bytes_by_rank(votes, 1, size)
-    return [a + b for a, b in zip(there, back, strict=True)]
+    parts = [votes // size + (r < votes % size) for r in range(size)]
+    return [votes - mine + (size - 1) * mine for mine in parts]
 
 
 def power_sgd_messages(

@@ -1,8 +1,10 @@
 """signSGD with majority vote (Bernstein, Wang, Azizzadenesheli & Anandkumar 2018): one bit a number, both ways.
 
     each rank votes for the sign of its gradient
-    an all-to-all gives rank r everybody's votes on part r; it counts them
-    an all-gather gives everybody what was decided
+    rank r gets everybody's votes on part r, and counts them
+    it sends everybody what was decided
+
+All messages of a round begin at the same time, so that two rounds cost two latencies, however many ranks there are.
 
 `.grad` becomes -1 or 1, so that the learning rate is how far each weight moves in a step. There is no server as in the
 paper: every rank counts one part, and sends about 2 (N - 1) / N bits for each number, whatever N is.
@@ -10,12 +12,11 @@ paper: every rank counts one part, and sends about 2 (N - 1) / N bits for each n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
-from labkit.collectives import all_gather, all_to_all
 from labkit.collectives.chunks import even_sizes
 from labkit.optim.compression.payload import pack, unpack
 from labkit.optim.compression.state import HookState
@@ -39,21 +40,38 @@ class MajorityVote(HookState):
 
     def bucket(self, flat: Tensor, gradients: Mapping[str, Tensor], group: Group) -> _Election:
         """Start to send the votes."""
-        votes = pack(flat < 0, 1)
-        return _Election(flat, group, len(votes), all_to_all(votes, group, algorithm="pairwise", async_op=True))
+        parts = pack(flat < 0, 1).split(even_sizes(-(-len(flat) // 8), group.size))
+        return _Election(flat, group, parts, _Round(group, parts, [len(parts[group.rank])] * group.size))
+
+
+class _Round:
+    """A message to each rank and one from each, all begun at once. nbytes: how long those are that come."""
+
+    def __init__(self, group: Group, parts: Sequence[Tensor], nbytes: Sequence[int]) -> None:
+        n, me = group.size, group.rank
+        self._came = [torch.empty(count, dtype=torch.uint8) for count in nbytes]
+        self._came[me].copy_(parts[me])
+        near = [(me + k) % n for k in range(1, n)]  # another one first on each rank
+        self._sending = [group.isend(parts[to].contiguous(), to) for to in near if len(parts[to])]
+        self._coming = [group.irecv(self._came[of], of) for of in near if nbytes[of]]
+
+    def wait(self) -> Tensor:
+        """What came, joined in the order of ranks."""
+        for handle in [*self._coming, *self._sending]:
+            handle.wait()
+        return torch.cat(self._came)
 
 
 class _Election:
-    """Waits for the votes, counts this rank's part, and shares the result. nbytes: of one rank's votes on all."""
+    """Waits for the votes, counts this rank's part, and shares the result. parts: this rank's votes, by who counts."""
 
-    def __init__(self, flat: Tensor, group: Group, nbytes: int, handle: Any) -> None:
-        self._flat, self._group, self._nbytes, self._handle = flat, group, nbytes, handle
+    def __init__(self, flat: Tensor, group: Group, parts: Sequence[Tensor], votes: _Round) -> None:
+        self._flat, self._group, self._parts, self._votes = flat, group, parts, votes
 
     def wait(self) -> None:
-        group, parts = self._group, even_sizes(self._nbytes, self._group.size)
-        ballots = self._handle.wait()  # of rank 0 on my part, of rank 1 ...
-        negative = unpack(ballots, 1, 8 * len(ballots)).view(group.size, 8 * parts[group.rank])
+        group, mine = self._group, len(self._parts[self._group.rank])
+        negative = unpack(self._votes.wait(), 1, 8 * mine * group.size).view(group.size, 8 * mine)
         twice = 2 * negative.sum(0)
-        decided = (twice > group.size) | ((twice == group.size) & (negative[group.rank] == 1))
-        signs = all_gather(pack(decided, 1), group, sizes=parts, algorithm="ring")
+        decided = pack((twice > group.size) | ((twice == group.size) & (negative[group.rank] == 1)), 1)
+        signs = _Round(group, [decided] * group.size, [len(part) for part in self._parts]).wait()
         self._flat.copy_(1 - 2 * unpack(signs, 1, len(self._flat)))
