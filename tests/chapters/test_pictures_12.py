@@ -257,7 +257,7 @@ def test_bars_of_a_cure_stand_beside_those_of_nothing() -> None:
         results = [[hot.Step(5.0, [8, 4, 4, 0]), hot.Step(4.0, [8, 8, 0, 0])]]
 
     svg, words = hot.shares(Cured(), beside=Alone()).frames[-1]
-    assert words.endswith("is 1 times the mean. Every expert gets some. With nothing it is 2 times.")
+    assert words.endswith("is 1 times the mean. Every expert gets some. With nothing the busiest one has 2 times.")
     assert "Empty: the same step with nothing." in svg and "Empty" not in hot.shares(Cured()).frames[-1][0]
 
 

@@ -125,7 +125,7 @@ def shares(run: Any, beside: Any = None) -> book.Player:
             + (f"{idle} of {len(load)} experts get none." if idle else "Every expert gets some.")
         )
         if without:
-            words += f" With nothing it is {cost.expert_imbalance(without[n].load):.2g} times."
+            words += f" With nothing the busiest one has {cost.expert_imbalance(without[n].load):.2g} times."
         frames.append((_bars(words, load, without[n].load if without else None), words))
     last = bool(without)
     rows = [{"step": n + 1, **{f"expert {e}": x for e, x in enumerate(steps[n].load)}} for n in keep]
