@@ -61,7 +61,7 @@ def check_tensor(collective: str, x: Any) -> None:
     """`x` is a dense tensor."""
     if x is None:
         raise TypeError(
-            f"{collective} moves tensors, and x is NoneType. A gradient is None if its parameter had no part in the loss"
+            f"{collective} moves tensors, and x is NoneType. A gradient is None if its weight had no part in the loss"
         )
     if not isinstance(x, Tensor):
         raise TypeError(f"{collective} moves tensors, and x is {type(x).__name__}: use torch.as_tensor(x)")
