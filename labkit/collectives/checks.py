@@ -59,6 +59,10 @@ def check_call(collective: str, x: Any, group: Any, op: ReduceOp | None, options
 
 def check_tensor(collective: str, x: Any) -> None:
     """`x` is a dense tensor."""
+    if x is None:
+        raise TypeError(
+            f"{collective} moves tensors, and x is NoneType. A gradient is None if its weight had no part in the loss"
+        )
     if not isinstance(x, Tensor):
         raise TypeError(f"{collective} moves tensors, and x is {type(x).__name__}: use torch.as_tensor(x)")
     if x.layout != torch.strided:

@@ -46,6 +46,10 @@ class Reader(NotebookStudent):
         finally:
             self._names = names
 
+    def uses(self, name: str, word: str) -> bool:
+        """Whether the reader's function `name` has this name in its code."""
+        return word in getattr(getattr(self._names.get(name), "__code__", None), "co_names", ())
+
     def in_place(self, name: str, world_size: int, inputs: Sequence[Any]) -> Evidence:
         """As `run`, for a function that changes what it gets: results are the inputs as it has left them."""
 

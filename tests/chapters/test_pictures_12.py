@@ -13,7 +13,7 @@ from chapters import wrong_12
 import labkit
 from labkit import cost
 from labkit.chapters.c12_experts import flying, hot, layers, pictures, same, shapes, travel, you_write
-from labkit.collectives import all_gather
+from labkit.collectives import all_gather, all_reduce
 from labkit.models import MoEConfig, next_token_loss
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "12_experts.ipynb"
@@ -206,13 +206,7 @@ def test_a_journey_is_played_as_it_really_went(name) -> None:
     alone = f"def through_experts(x_md, expert_m, compute, group, per_rank):\n    {end}"
     exec(alone if "x_md" in end else wrong_12.through(end=end), known)
 
-    def trip(group, journey):  # type: ignore[no-untyped-def]
-        rows, expert = travel.named_rows(group, 2)
-        ten_times = travel.Watched()
-        result = journey(rows, expert, ten_times, group, 2)
-        return expert, ten_times.came, result
-
-    player = travel.yours(trip, labkit.launch, 4, known["through_experts"], 2)
+    player = travel.yours(labkit.launch, 4, known["through_experts"], 2)
     assert len(player.frames) == (3 if words else 7)
     assert not words or player.frames[2][1] == words
     assert ("nothing at any rank" in player.frames[1][1]) == ("x_md" in end)
@@ -227,12 +221,7 @@ def test_a_wrong_result_says_why_in_its_box(which, why, key) -> None:
     known: dict = {"torch": torch, "__name__": "reader"}
     exec(wrong_12.through(which=which), known)
 
-    def trip(group, journey):  # type: ignore[no-untyped-def]
-        rows, expert = travel.named_rows(group, 2)
-        ten_times = travel.Watched()
-        return expert, ten_times.came, journey(rows, expert, ten_times, group, 2)
-
-    player = travel.yours(trip, labkit.launch, 4, known["through_experts"], 2)
+    player = travel.yours(labkit.launch, 4, known["through_experts"], 2)
     svg = "".join(svg for svg, _ in player.frames[1:])
     assert why in svg and "A dashed frame: wrong." in svg and key in player.frames[1][1]
 
@@ -243,3 +232,36 @@ def test_dropped_choices_do_not_fly() -> None:
     kept = sum(flying.rows_by_rank(run.results))
     words = flying.flying(run).frames[1][1]
     assert f"{kept} of 96 choices fly" in words and f"The other {96 - kept} " in words
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(("shared", "overlap", "words"), [(50, True, "has finished"), (400, True, "still works"),
+                                                          (50, False, "results are back")])  # fmt: skip
+def test_a_shared_expert_is_hidden_as_long_as_rows_travel(shared, overlap, words) -> None:
+    def forward(group):  # type: ignore[no-untyped-def]
+        made = layers.with_shared(group, 8, shared, overlap)
+        made(layers.alike(made, 64, 0.0))
+
+    run = labkit.launch(forward, 4, clock="virtual", network=travel.far_apart(4))
+    figure = pictures.shared_expert(run, overlap)
+    assert words in figure.sentence and figure.svg.count(">shared expert<") == 4 * (shared > 100)
+    work = [row for row in figure.rows if row["works at"] == "shared expert"]
+    assert len(work) == 4 and all(abs(row["to (µs)"] - row["from (µs)"] - shared) <= 1 for row in work)
+
+
+def test_bars_of_a_cure_stand_beside_those_of_nothing() -> None:
+    class Cured:
+        results = [[hot.Step(5.0, [8, 4, 4, 0]), hot.Step(4.0, [4, 4, 4, 4])]]
+
+    class Alone:
+        results = [[hot.Step(5.0, [8, 4, 4, 0]), hot.Step(4.0, [8, 8, 0, 0])]]
+
+    svg, words = hot.shares(Cured(), beside=Alone()).frames[-1]
+    assert words.endswith("is 1 times the mean. Every expert gets some. With nothing the busiest one has 2 times.")
+    assert "Empty: the same step with nothing." in svg and "Empty" not in hot.shares(Cured()).frames[-1][0]
+
+
+@pytest.mark.ranks
+def test_a_gradient_that_is_none_is_told() -> None:
+    with pytest.raises(labkit.RankFailed, match="NoneType. A gradient .* had no part in the loss"):
+        labkit.launch(lambda group: all_reduce(None, group), 2)

@@ -105,6 +105,9 @@ WRONG = {
         through(out="(expert_m // per_rank).bincount(minlength=group.size)").replace(
             "group, out, into)\n    which", "group, counts, into)\n    which"
         ): "call `.tolist()`",
+        through().replace(
+            "rows = all_to_all(x_md[order], group, out, into)", "rows = collectives.all_gather(x_md, group)"
+        ): ("every row to every rank"),
         through(which="expert_m"): "Sort the rows by their expert before they leave",
         through(out="(expert_m // per_rank).bincount()"): "bincount(minlength=group.size)",
         through(out="(expert_m % group.size).bincount(minlength=group.size)"): "expert e is on rank `e // per_rank`",

@@ -107,9 +107,13 @@ def loss_at_end(steps: Sequence[Step]) -> float:
     return sum(step.loss for step in steps[-5:]) / len(steps[-5:])
 
 
-def shares(run: Any, last: bool = False) -> book.Player:
-    """Of each expert how many tokens have chosen it, a bar each, step by step. last: begin with the last step."""
+def shares(run: Any, beside: Any = None) -> book.Player:
+    """Of each expert how many tokens have chosen it, a bar each, step by step.
+
+    beside: a run without a cure, whose bars stand beside these; then the pictures begin with the last step.
+    """
     steps: list[Step] = run.results[0]
+    without: list[Step] = beside.results[0] if beside is not None else []
     keep = sorted({0, 1, 2, 3, 5, *range(7, len(steps), 4), len(steps) - 1} & set(range(len(steps))))
     frames = []
     for n in keep:
@@ -120,21 +124,27 @@ def shares(run: Any, last: bool = False) -> book.Player:
             f"{cost.expert_imbalance(load):.2g} times the mean. "
             + (f"{idle} of {len(load)} experts get none." if idle else "Every expert gets some.")
         )
-        frames.append((_bars(words, load), words))
+        if without:
+            words += f" With nothing the busiest one has {cost.expert_imbalance(without[n].load):.2g} times."
+        frames.append((_bars(words, load, without[n].load if without else None), words))
+    last = bool(without)
     rows = [{"step": n + 1, **{f"expert {e}": x for e, x in enumerate(steps[n].load)}} for n in keep]
     worst = max(range(len(keep)), key=lambda k: cost.expert_imbalance(steps[keep[k]].load))
     return book.play(frames, title="Who is chosen", badge="measured", rows=rows, still=-1 if last else worst,
                      begin=len(frames) - 1 if last else 0)  # fmt: skip
 
 
-def _bars(words: str, load: Sequence[int]) -> str:
+def _bars(words: str, load: Sequence[int], without: Sequence[int] | None = None) -> str:
     svg = Svg(WIDTH, "Who is chosen", words)
     top = max(heading(svg, "measured", words), 56.0) + 6
     high, left, wide = 140.0, 50.0, (WIDTH - 70) / len(load)
     for e, n in enumerate(load):
-        share = n / sum(load) * CHOICES  # of the tokens
+        share, bar = n / sum(load) * CHOICES, 0.35 if without else 0.7  # of the tokens; of the room for an expert
+        if without:
+            tall = high * without[e] / sum(without) * CHOICES
+            svg.rect(left + (e + 0.15) * wide, top + high - tall, bar * wide, tall, "none", "", ON_COLOUR)
         svg.rect(
-            left + e * wide + 0.15 * wide, top + high * (1 - share), 0.7 * wide, high * share, BLUE, "/", ON_COLOUR
+            left + (e + 0.85 - bar) * wide, top + high * (1 - share), bar * wide, high * share, BLUE, "/", ON_COLOUR
         )
         name = f"expert {e}" if len(load) <= 10 else f"{e}"
         svg.text(left + (e + 0.5) * wide, top + high + 15, name, 10.5, "middle")
@@ -144,7 +154,9 @@ def _bars(words: str, load: Sequence[int]) -> str:
     svg.line(left, even, WIDTH - 20, even, dash="6 3", width=2)
     svg.text(8, even + 4, "even", 10.5)
     svg.line(left, top + high, WIDTH - 20, top + high)
-    return svg.render(top + high + 38)
+    if without:
+        svg.text(left, top + high + 48, "Hatched: this run. Empty: the same step with nothing.", 10.5)
+    return svg.render(top + high + (56 if without else 38))
 
 
 def against(runs: Mapping[str, Any]) -> book.Figure:

@@ -112,6 +112,17 @@ def timed(
     return layer
 
 
+def eight_experts(group: Group, choices: int, capacity: float) -> Timed:
+    """A mixture of eight experts; each rank has its part of them. capacity: the factor, or 0 for no limit."""
+    return timed(group, MoEConfig(8, choices, capacity=capacity or None))
+
+
+def with_shared(group: Group, experts: int, shared: float, overlap: bool) -> Timed:
+    """A mixture beside a shared expert that takes `shared` µs for its rank's tokens; an expert takes 1 µs for a row."""
+    config = MoEConfig(experts, CHOICES, shared=1.0)
+    return timed(group, config, width=256, row_time=1 * US, shared_time=shared * US, overlap=overlap)
+
+
 Forward = Callable[["Spread", Tensor], tuple[Tensor, Told]]  # (layer, x_nd): y_nd, and what happened
 
 

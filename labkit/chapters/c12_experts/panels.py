@@ -8,7 +8,7 @@ from typing import Any
 from labkit import Link, Network, book
 from labkit.book.workbenches.bench import View
 from labkit.chapters.c12_experts import hot, pictures
-from labkit.chapters.c12_experts.travel import ON_NODE
+from labkit.chapters.c12_experts.travel import ON_NODE, far_apart
 
 Run = Callable[..., Any]
 WIRE = Network(intra=Link(bandwidth=1e9, latency=5e-6))  # 1 GB/s, 5 µs
@@ -50,7 +50,7 @@ def cures(run: Run, world_size: int, alone: Any) -> book.Workbench:
         return hot.against({"nothing": alone, cure: run})
 
     def bars(run: Any) -> book.Player:
-        return hot.shares(run, last=True)
+        return hot.shares(run, beside=alone)
 
     views: list[View] = [against, bars]
     return book.workbench(run, controls, views, title="Does it help?", ranks=world_size, transport="local")
@@ -66,3 +66,14 @@ def over_the_nodes(run: Run) -> book.Workbench:
     }  # fmt: skip
     views: list[View] = [pictures.crossing]
     return book.workbench(run, controls, views, title="One hop or a detour", ranks=2 * ON_NODE)
+
+
+def shared_expert(run: Run, world_size: int) -> book.Workbench:
+    """How long the shared expert takes, and when it works; each rank is on a node of its own."""
+    controls = {
+        "shared": choice("shared expert (µs)", [50, 200, 400], 200),
+        "overlap": choice("works", {"while rows travel": True, "afterwards": False}, True),
+    }
+    views: list[View] = [pictures.shared_expert]
+    return book.workbench(run, controls, views, title="A shared expert", ranks=world_size, clock="virtual",
+                          network=far_apart(world_size))  # fmt: skip

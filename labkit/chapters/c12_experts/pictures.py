@@ -17,7 +17,7 @@ from labkit.chapters.c12_experts.flying import flying as flying, rows_by_rank
 from labkit.chapters.c12_experts.layers import Told
 from labkit.chapters.c12_experts.same import length_of_a_row
 from labkit.chapters.c12_experts.travel import ON_NODE
-from labkit.cost.units import format_bytes, format_seconds
+from labkit.cost.units import US, format_bytes, format_seconds
 from labkit.models import GPT
 from labkit.models.moe import MoE
 
@@ -492,29 +492,30 @@ def crossing(run: Any) -> book.Figure:
     return book.Figure("Who sends to whom", "emulated", said, list(rows), svg.render(top + high * k + 56))
 
 
-def shared_expert(after: Any, meanwhile: Any) -> book.Player:
-    """A layer whose shared expert computes when the rows are back, and one in which it does while they travel."""
-    late, early = (format_seconds(run.trace.duration, 3) for run in (after, meanwhile))
-    saved = format_seconds(after.trace.duration - meanwhile.trace.duration, 3)
-    longest = max(run.trace.duration for run in (after, meanwhile))  # one axis for both
-    frames = [
-        (_busy(run, said, longest), said)
-        for run, said in (
-            (after, f"The shared expert works after the journey: the layer takes {late}."),
-            (meanwhile, f"It works while rows travel: the layer takes {early}, so {saved} of its work are hidden."),
-        )
+def shared_expert(run: Any, overlap: bool) -> book.Figure:
+    """For each rank what travels, and below it what computes; the shared expert works while rows travel, or later."""
+    boxes, took = _boxes(run), format_seconds(run.trace.duration, 3)
+    ends = {(rank, name): end for rank, _, name, _, end in boxes}
+    late = [rank for rank in range(run.trace.world_size) if ends[rank, "shared expert"] > ends[rank, "rows"] + 1e-9]
+    if not overlap:
+        said = f"The shared expert works when the results are back. The layer takes {took}."
+    elif late:
+        said = f"When the rows have arrived, the shared expert still works. The layer takes {took}."
+    else:
+        said = f"When the rows have arrived, the shared expert has finished. The layer takes {took}."
+    rows: list[Row] = [
+        {"rank": rank, "works at": name, "from (µs)": round(start / US), "to (µs)": round(end / US)}
+        for rank, _, name, start, end in boxes
     ]
-    rows: list[Row] = [{"shared expert": "afterwards", "layer": late}, {"shared expert": "meanwhile", "layer": early}]
-    return book.play(frames, title="A shared expert", badge="emulated", rows=rows)
+    return book.Figure("A shared expert", "emulated", said, rows, _busy(run, boxes, said))
 
 
-def _busy(run: Any, words: str, longest: float) -> str:
-    """For each rank what travels, and below it what computes."""
-    svg = Svg(WIDTH, "A shared expert", words)
-    top, left, size = max(heading(svg, "emulated", words), 56.0) + 8, 62.0, run.trace.world_size
-    unit = (WIDTH - left - 10) / longest
-    boxes = []  # (rank, lane, name, start, end)
-    for rank in range(size):
+Box = tuple[int, int, str, float, float]  # rank, lane (0: travels, 1: computes), name, start and end
+
+
+def _boxes(run: Any) -> list[Box]:
+    boxes: list[Box] = []
+    for rank in range(run.trace.world_size):
         calls = [c for c in run.trace.collectives() if c.rank == rank]
         counts, (rows, results) = [c for c in calls if c.dtype == "int64"], [c for c in calls if c.dtype != "int64"]
         named = (("counts", counts[0].start, counts[-1].end), ("rows", rows.start, rows.end),
@@ -525,6 +526,14 @@ def _busy(run: Any, words: str, longest: float) -> str:
         boxes += [(rank, 1, "experts", s.start, s.end) for s in works]
         boxes += [(rank, 1, "shared expert", s.start, s.end) for s in spans if s.name == "compute"
                   and all(s.start != w.start for w in works)]  # fmt: skip
+    return boxes
+
+
+def _busy(run: Any, boxes: Sequence[Box], words: str) -> str:
+    svg = Svg(WIDTH, "A shared expert", words)
+    top, left, size = max(heading(svg, "emulated", words), 56.0) + 8, 62.0, run.trace.world_size
+    longest = max(run.trace.duration, 1200 * US)  # one axis for all settings of four ranks
+    unit = (WIDTH - left - 10) / longest
     for rank, lane, name, start, end in boxes:
         x, y, wide = left + start * unit, top + 48 * rank + 21 * lane, (end - start) * unit
         svg.rect(x, y, wide, 18, GREEN if name == "shared expert" else ORANGE if lane else BLUE, stroke=ON_COLOUR,
@@ -545,15 +554,31 @@ def _busy(run: Any, words: str, longest: float) -> str:
 
 def narrow(shapes: Mapping[str, tuple[int, int]], rows: int, degrees: Sequence[int] = (1, 2, 4, 8)) -> book.Figure:
     """name -> (width, hidden): operations a byte of an expert's first product when its columns are cut in t parts."""
-    lines: dict[str, dict[float, float]] = {
-        name: {t: cost.product_intensity(rows, d, h // t) for t in degrees} for name, (d, h) in shapes.items()
-    }
-    lines["an H100 needs"] = {t: cost.machine_balance() for t in degrees}
-    last = degrees[-1]
-    told = ", and ".join(f"{lines[name][last]:.0f} operations a byte in {name}" for name in shapes)
+    done = {name: [cost.product_intensity(rows, d, h // t) for t in degrees] for name, (d, h) in shapes.items()}
+    needs, title = cost.machine_balance(), "An expert cut by tensor parallelism"
+    told = ", and ".join(f"{found[-1]:.0f} operations a byte in {name}" for name, found in done.items())
     said = (
-        f"Cut in {last} parts and with {rows} rows, an expert's first product does {told}. An H100 needs "
-        f"{cost.machine_balance():.0f} to be busy."
+        f"Cut in {degrees[-1]} parts and with {rows} rows, an expert's first product does {told}. An H100 needs "
+        f"{needs:.0f} to be busy."
     )
-    return book.lines(lines, x="parts t", y="operations a byte", title="An expert cut by tensor parallelism",
-                      badge="simulated", sentence=said)  # fmt: skip
+    svg = Svg(WIDTH, title, said)
+    top, left, high, room = max(heading(svg, "simulated", said), 72.0) + 10, 20.0, 170.0, (WIDTH - 170) / len(shapes)
+    unit = high / max(needs, *(n for found in done.values() for n in found))
+    for k, (name, found) in enumerate(done.items()):
+        wide = (room - 30) / len(degrees)
+        for n, (t, value) in enumerate(zip(degrees, found, strict=True)):
+            x, tall = left + k * room + n * wide, value * unit
+            svg.rect(x, top + high - tall, wide - 10, tall, (BLUE, ORANGE)[k % 2], "/" if k % 2 else "", ON_COLOUR)
+            svg.rect(x + wide / 2 - 19, top + high - 22, 28, 16, "#ffffff", radius=3)
+            svg.text(x + wide / 2 - 5, top + high - 10, f"{value:.0f}", 10.5, "middle", on_colour=True)
+            svg.text(x + wide / 2 - 5, top + high + 15, f"t = {t}", 10.5, "middle")
+        svg.text(left + k * room, top + high + 34, name, 11.5, bold=True)
+    svg.line(left, top + high, WIDTH - 150, top + high)
+    svg.line(left, top + high - needs * unit, WIDTH - 140, top + high - needs * unit, width=2.2, dash="6 3")
+    svg.text(WIDTH - 136, top + high - needs * unit + 4, f"an H100 needs {needs:.0f}", 11, bold=True)
+    svg.text(left, top + high + 54, "A bar: operations for each byte, of an expert cut in t parts.", 10.5)
+    table: list[Row] = [
+        {"parts t": t, **{name: found[n] for name, found in done.items()}, "an H100 needs": needs}
+        for n, t in enumerate(degrees)
+    ]
+    return book.Figure(title, "simulated", said, table, svg.render(top + high + 64))

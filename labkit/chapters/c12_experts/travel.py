@@ -40,6 +40,14 @@ class Watched:
         return 10 * rows_md
 
 
+def trip(group: Group, journey: Callable[..., Any], per_rank: int, seed: int) -> tuple[Tensor, list[Any], Any]:
+    """A few rows of this rank on a journey to experts that multiply by ten: their experts, what came here, results."""
+    rows, expert = named_rows(group, per_rank, seed)
+    ten_times = Watched()
+    result = journey(rows, expert, ten_times, group, per_rank)
+    return expert, ten_times.came, result
+
+
 def two_nodes(latency: float, gbs: float) -> Network:
     """Two nodes of four ranks: GB/s of links inside a node, µs of latency between them; else 1 GB/s and 5 µs."""
     inside, between = Link(gbs * 1e9, 5e-6), Link(1e9, latency * 1e-6)
@@ -51,11 +59,11 @@ def far_apart(ranks: int) -> Network:
     return Network(nodes=ranks, ranks_per_node=1, inter=Link(1e9, 50e-6))
 
 
-def yours(trip: Callable[..., Any], launch: Callable[..., Any], ranks: int, journey: Any, per_rank: int) -> Any:
+def yours(launch: Callable[..., Any], ranks: int, journey: Any, per_rank: int, seed: int = 0) -> Any:
     """Runs `trip` with the reader's journey, right or wrong, and draws what it really did; where a rank fails, what
     failed."""
     try:
-        run = launch(trip, ranks, journey)
+        run = launch(trip, ranks, journey, per_rank, seed)
     except RankFailed as error:
         return book.wait_for(error)
     home = [[(r, n, int(e)) for n, e in enumerate(chosen)] for r, (chosen, _, _) in enumerate(run.results)]

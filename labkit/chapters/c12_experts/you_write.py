@@ -173,7 +173,10 @@ def there_and_back(student: Reader) -> str:
         try:
             run = student.through("through_experts", n, inputs, call)
         except StudentError as error:
-            raise StudentError(f"{error} {_likely(f'{error} {error.detail}')}".rstrip(), error.detail) from None
+            hint = _likely(f"{error} {error.detail}")
+            if student.uses("through_experts", "all_gather"):
+                hint = "`all_gather` sends every row to every rank. Send a row to its own rank alone, by `all_to_all`."
+            raise StudentError(f"{error} {hint}".rstrip(), error.detail) from None
         extra = [name for name in run.library if name not in ("all_to_all",)]
         student.expect(not extra, "`{name}` sends everything to everybody. Use `all_to_all`, so that a row goes to its "
                        "own rank alone.", name=extra and extra[0])  # fmt: skip
