@@ -44,7 +44,7 @@ def wrapped(
     group: Group, way: str, guard: str, width: int, seed: int
 ) -> tuple[nn.Module, torch.optim.Optimizer, AbstractContextManager[Any]]:
     """`small_gpt` in labkit's wrapper with this guard, its optimizer, and `join` or a context that does nothing."""
-    on = {guard: True} if guard in ("check_nan", "find_unused_parameters") else {}
+    on: dict[str, Any] = {guard: True} if guard in ("check_nan", "find_unused_parameters") else {}
     model = DataParallel(small_gpt(way, width, seed), group, algorithm="ring", **on)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     return model, sgd, model.join(step=sgd.step) if guard == "join" else nullcontext()
