@@ -88,10 +88,11 @@ def test_of_two_buckets_in_another_order_those_of_one_size_are_mixed_in_silence_
         return flat_gradient(model)
 
     def run(*how):  # type: ignore[no-untyped-def]
-        return labkit.launch(step, 2, *how, clock="virtual", transport="local")
+        return labkit.launch(step, 2, *how, clock="virtual", transport="local", on_failure="return")
 
     right = run(None, False)
-    silent, loud = (order.outcome(run, late, False) for late in (0, 3))
+    runs = [run(late, False) for late in (0, 3)]
+    silent, loud = map(order.outcome, runs)
     assert not isinstance(silent, str) and min(order.distances(silent, right.results[0])) > 0.05
     assert not torch.equal(silent[0], silent[1]), "the replicas will drift apart"
     assert isinstance(loud, str) and loud.startswith("Mismatch: rank 1 called all_reduce on float32[20608]")
@@ -110,10 +111,10 @@ def test_of_two_buckets_in_another_order_those_of_one_size_are_mixed_in_silence_
     assert "have different sizes, and labkit" in said and "The last two differ as well" in said
     assert "Both gradients are those of stage C." in order.outcomes({0: right.results, 3: right.results}, right).text
 
-    came = {k: right.results for k in order.late(right)}
-    assert list(came) == [0, 3], "the first bucket, and the last but one"
+    came = {0: right.results, 3: right.results}
     assert {row["what happens"] for row in order.pairs(came, right).rows} == {"the same"}
     assert order.pairs(came, right).sentence.startswith("Bucket 0 late on rank 1: each bucket meets its own.")
+    assert "- buckets 3 and 4 (199,936 and 82,432 bytes): an error" in order.show(runs, right).text
     drawn = order.pairs({0: silent, 3: loud}, right)
     happens = [row["what happens"] for row in drawn.rows]
     assert happens == ["mixed", "mixed", "the same", "the same", "the same", *["the same"] * 3, "error", "never"]
@@ -121,7 +122,7 @@ def test_of_two_buckets_in_another_order_those_of_one_size_are_mixed_in_silence_
     assert drawn.sentence.endswith("Bucket 3 late on rank 1: bucket 3 meets bucket 4.")
     assert order.told("rank 1 was killed", 3, right).endswith("bytes): rank 1 was killed")
     for late in (0, 3):
-        gradients = order.outcome(run, late, True)
+        gradients = order.outcome(run(late, True))
         assert not isinstance(gradients, str) and max(order.distances(gradients, right.results[0])) < 1e-6
 
 

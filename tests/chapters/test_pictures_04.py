@@ -104,7 +104,9 @@ def test_every_mistake_of_a_rank_has_a_guard_or_is_refused_and_the_book_says_whi
             return str(failed)
 
     assert "all weights are finite" in ends(breaking.AGREED, "none")
-    assert "1 of the" in ends(breaking.INFINITE, "none") and "no longer finite" in ends(breaking.INFINITE, "none")
+    assert "On a rank 1 of the" in ends(breaking.INFINITE, "none") and "no longer finite" in ends(
+        breaking.INFINITE, "none"
+    )
     assert "are NaN or infinite, and nothing of it was sent" in ends(breaking.INFINITE, "check_nan")
     ways = breaking.WIDER, breaking.AGREED
     wider, agreed = (sum(p.numel() for p in breaking.small_gpt(way, 16, 0).parameters()) for way in ways)
@@ -214,7 +216,7 @@ def test_a_hidden_cause_is_seen_in_the_row_that_does_not_wait(cause: str, monkey
             run, trouble, 1, wrong
         )
     assert "Rank 0 itself waits for 40 ms" in pictures.suspected(run, trouble, 0, cause)
-    assert "Choose a rank" in pictures.suspected(run, trouble, None, cause)
+    assert "Choose the late rank" in pictures.suspected(run, trouble, None, cause)
     diagnosis = pictures.diagnose(run, trouble)
     assert diagnosis.found and "Choose a rank" in repr(diagnosis), "nobody is there to choose"
     monkeypatch.setenv("LABKIT_HEADLESS", "0")
@@ -427,9 +429,11 @@ def test_several_steps_have_their_numbers_at_their_lanes_and_one_line_says_what_
     assert pictures.stages({"B: one": runs["B: one"]}).sentence.startswith("1 all-reduce, ")
     model = arithmetic.step_model(runs["B: one"])
     step = model.step(2e5, Link(50e6, 0.2e-3))
-    table = arithmetic.beside(model, 2e5, runs, step.buckets[-1].end)
+    table = arithmetic.beside(model, 2e5, runs, model.forward + step.buckets[-1].end)
     assert "to the same gradients. Stage C leaves" in table.caption
     by_formula = [row["the formula (simulated)"] for row in table]
     assert by_formula == pytest.approx([len(step.buckets), 1e3 * step.seconds, 1e3 * step.exposed])
     runs["C: some"].results[0][0] += 1
-    assert "to different gradients." in arithmetic.beside(model, 2e5, runs, step.buckets[-1].end).caption
+    assert (
+        "to different gradients." in arithmetic.beside(model, 2e5, runs, model.forward + step.buckets[-1].end).caption
+    )

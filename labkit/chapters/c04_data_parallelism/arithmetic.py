@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, floor, log, log10
 from typing import Any
@@ -61,8 +61,9 @@ class StepModel:
         return {"step": step, "flat": flat, "link": link, "ranks": self.ranks, "table": "\n".join(rows)}
 
     def buckets(self, bucket_bytes: float) -> Sequence[Any]:
-        """The buckets of a step: when each is full, in seconds since the backward pass began, and its bytes."""
-        return self.step(bucket_bytes, Link(1.0, 0.0)).buckets
+        """The buckets of a step: when each is full, in seconds since the step began, and its bytes."""
+        cut = self.step(bucket_bytes, Link(1.0, 0.0)).buckets
+        return [replace(bucket, ready=self.forward + bucket.ready) for bucket in cut]
 
     def fastest(self, sizes: Sequence[float], link: Link) -> float:
         """Of these sizes of a bucket, that of the shortest step."""
@@ -159,7 +160,7 @@ def took(run: Any) -> str:
 def beside(model: StepModel, nbytes: float, runs: Mapping[str, Any], back: float) -> book.Table:
     """The last of three stages, and the same by the formula; whether less of it is exposed than of the second, and
     whether all have come to the same gradient. back: when the page's loop says that the last bucket is back, in seconds
-    since the backward pass began. nbytes: at which a bucket is closed."""
+    since the step began. nbytes: at which a bucket is closed."""
     first, *others = (run.results[0] for run in runs.values())
     same = all(first.allclose(other, atol=1e-6) for other in others)
     flat, seen = (step_of(run) for run in [*runs.values()][1:])
@@ -170,8 +171,8 @@ def beside(model: StepModel, nbytes: float, runs: Mapping[str, Any], back: float
         said += f" With so small a gradient {len(seen.journeys)} all-reduces cost more latency than the overlap hides."
     rows = [
         ("all-reduces", len(seen.journeys), len(model.buckets(nbytes))),
-        ("step, ms", 1e3 * seen.total, 1e3 * max(model.computing, model.forward + back)),
-        ("exposed, ms", 1e3 * seen.exposed, 1e3 * max(0.0, model.forward + back - model.computing)),
+        ("step, ms", 1e3 * seen.total, 1e3 * max(model.computing, back)),
+        ("exposed, ms", 1e3 * seen.exposed, 1e3 * max(0.0, back - model.computing)),
     ]
     named = "", "the run (emulated)", "the formula (simulated)"
     return book.Table([dict(zip(named, row, strict=True)) for row in rows], caption=said)
@@ -255,7 +256,7 @@ def step_by_size(
     computing = model.computing / MS
     said = (
         f"The shortest step by the formula: {', '.join(told)}. The level dashed line is the {computing:.3g} ms of "
-        "computing. Each axis has a scale of its own."
+        "computing. Each axis has a scale of its own, and what is too long for it ends at the frame."
     )
     svg = Svg(WIDTH, "A step by the size of its buckets", said)
     looks = [("the formula", BLUE, "", ""), ("its shortest step", GREEN, "x", "")]
@@ -267,15 +268,16 @@ def step_by_size(
         left = 52 + panel * 378.0
         points = {nbytes: model.step(nbytes, link).seconds / MS for nbytes in sizes}
         dots = {n: milliseconds(run) for n, run in runs.items()} if name == list(links)[-1] else {}
-        marks = _ticks(computing, max(*points.values(), *dots.values(), 0.0))
-        low, peak = marks[0], marks[-1]
+        tallest = max(*points.values(), *dots.values(), 0.0)
+        marks = _ticks(computing, min(tallest, computing + 3 * (min(points.values()) - computing) + 0.2 * computing))
+        low, peak = marks[0], marks[-1]  # what is far longer than the shortest step ends at the frame
 
         def x(nbytes: float, left: float = left) -> float:
             inside = min(max(nbytes, sizes[0]), sizes[-1])
             return left + wide * log(inside / sizes[0]) / log(sizes[-1] / sizes[0])
 
         def y(ms: float, low: float = low, peak: float = peak) -> float:
-            return top + 20 + high * (peak - ms) / (peak - low)
+            return top + 20 + high * (peak - min(ms, peak)) / (peak - low)
 
         svg.text(left, top + 6, f"{name}: a latency of {format_seconds(link.latency)}", bold=True)
         svg.rect(left, top + 20, wide, high)
@@ -299,6 +301,8 @@ def step_by_size(
         svg.path(f"M{number(places[0][0])} {number(places[0][1])}{steps}", colour=BLUE, width=2)
         for nbytes, ms in dots.items():
             svg.marker(x(nbytes), y(ms), "circle", ORANGE, 5)
+            if ms > peak:
+                svg.text(x(nbytes) + 9, y(ms) + 13, f"{ms:.0f} ms", 11)
         svg.marker(x(best[name]), y(points[best[name]]), "x", GREEN, 6)
         rows += [
             {"link": name, "bucket, kB": n / 1e3, "formula, ms": points[n]} for n in (sizes[0], best[name], sizes[-1])
@@ -371,6 +375,7 @@ def plan(parameters: float, computing: float, ranks: int, link: Link) -> tuple[s
         said += "often (section 6)."
     else:
         said += f"{_choice(len(good), default_is_good)}{_part(taken)} of the step is exposed."
+        said += " To hide more of it, send less often (section 6)." if taken.exposed > taken.seconds / 10 else ""
     if nbytes > cost.BUCKET_BYTES:
         said += (
             f" Each of the {LAYERS} gradients has {format_bytes(nbytes, 3)}, more than PyTorch's default of "

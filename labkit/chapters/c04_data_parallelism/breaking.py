@@ -81,7 +81,9 @@ def verdict(run: Any) -> str:
     bad, weights = [found[-1] for found, _ in run.results], [final for _, final in run.results]
     said = f"No rank raised an error ({run.trace.badge})."
     if max(bad):
-        return f"{said} {max(bad):,} of the {len(weights[0]):,} weights of a rank are no longer finite."
+        every, whole = f"{max(bad):,}", f"{len(weights[0]):,}"
+        which = f"all {whole}" if every == whole else f"{every} of the {whole}"
+        return f"{said} On a rank {which} weights are no longer finite."
     same = all(torch.equal(weights[0], one) for one in weights)
     taken = [len(found) for found, _ in run.results]
     steps = "" if min(taken) == max(taken) else (

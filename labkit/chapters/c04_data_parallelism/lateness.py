@@ -172,7 +172,7 @@ def suspected(run: Any, trouble: Trouble, rank: int | None, because: str | None)
     """What to say to a reader who thinks that the others wait for `rank`, `because` of one of CAUSES. None: not yet."""
     (_, cause), ranks, times = trouble.hidden, run.trace.world_size, _times(run)
     if rank is None:
-        return "Choose a rank, and then what it is late because of."
+        return "Choose the late rank, and then the cause."
     if rank != latest(run):
         waits = 1e3 * _waits(times)[rank]
         return f"Rank {rank} itself waits for {waits:.3g} ms, so it was on time. Look for one that does not."

@@ -7,7 +7,7 @@ So here the gradients come as ever, and only the hooks of some of them are calle
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from labkit import RankFailed, book
-from labkit.book import in_turn
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import ON_COLOUR, SERIES
 from labkit.book.drawing.svg import Svg
@@ -56,12 +55,11 @@ def arrive_late(some: Collection[nn.Parameter], after: Collection[nn.Parameter])
             p.register_post_accumulate_grad_hook = register  # type: ignore[method-assign]
 
 
-def outcome(step: Callable[..., Any], *args: Any) -> list[Tensor] | str:
-    """The gradient of each rank after `step(*args)`; the first line of the error if it failed."""
-    try:
-        gradients: list[Tensor] = step(*args).results
-    except RankFailed as error:
-        return str(error).splitlines()[0]
+def outcome(run: Any) -> list[Tensor] | str:
+    """The gradient of each rank; the first line of the error if the run failed."""
+    if run.failures:
+        return str(RankFailed(run.failures[0], run)).splitlines()[0]
+    gradients: list[Tensor] = run.results
     return gradients
 
 
@@ -102,7 +100,7 @@ def told(came: list[Tensor] | str, k: int, stage_c: Any) -> str:
     )
 
 
-Came = Mapping[int, list[Tensor] | str]  # by the bucket that was late on rank 1, one of `late`: its `outcome`
+Came = Mapping[int, list[Tensor] | str]  # by the bucket that was late on rank 1: its `outcome`
 
 
 def like_stage_c(runs: Mapping[str, Any], stage_c: Any) -> book.Conclusion:
@@ -117,9 +115,15 @@ def like_stage_c(runs: Mapping[str, Any], stage_c: Any) -> book.Conclusion:
     )  # fmt: skip
 
 
-def late(stage_c: Any) -> Iterator[int]:
-    """The buckets that are late in one run each, the first and the last but one. Each is told while its run goes on."""
-    return in_turn((0, len(step_of(stage_c).journeys) - 2), "a step in which bucket {} is late on rank 1")
+def show(runs: Sequence[Any], stage_c: Any, by: Callable[..., Any] | None = None) -> book.Conclusion:
+    """Draw which buckets met, and say what came of it. runs: one with the first bucket late on rank 1, and one with the
+    last but one. by: as `outcomes`."""
+    from IPython.display import display
+
+    late = 0, len(step_of(stage_c).journeys) - 2
+    came = {k: outcome(run) for k, run in zip(late, runs, strict=True)}
+    display(pairs(came, stage_c))
+    return outcomes(came, stage_c, by)
 
 
 def pairs(came: Came, stage_c: Any) -> book.Figure:
@@ -142,7 +146,7 @@ def pairs(came: Came, stage_c: Any) -> book.Figure:
                   "rank 1 brings": f"bucket {b}", "what happens": how[a]} for a, b in enumerate(theirs)]  # fmt: skip
     said = " ".join(told)
     svg = Svg(WIDTH, title, said)
-    y = heading(svg, "simulated", said) + 6
+    y = heading(svg, "emulated", said) + 6
     for number, k in enumerate(came):
         svg.text(8, y + 12, f"Bucket {k} late on rank 1, from the first all-reduce to the last", bold=True)
         svg.text(8, y + 54, "rank 0 brings", 11.5)
@@ -160,7 +164,7 @@ def pairs(came: Came, stage_c: Any) -> book.Figure:
             svg.line(x + 14, y + 64, x + 14, y + 88, "" if good else "4 3", 1.5 if good else 3)
             svg.text(x + 22, y + 80, SAYS[str(what)], 11, bold=not good)
         y += 150
-    return book.Figure(title, "simulated", said, rows, svg.render(y))
+    return book.Figure(title, "emulated", said, rows, svg.render(y))
 
 
 def outcomes(came: Came, stage_c: Any, by: Callable[..., Any] | None = None) -> book.Conclusion:

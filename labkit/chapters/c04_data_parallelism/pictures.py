@@ -160,13 +160,17 @@ def _early(steps: Mapping[str, Step]) -> str:
     )
 
 
-def bytes_held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    """Bytes of the parameters, of their gradients, and of what the optimizer keeps for them."""
+def bytes_held(model: nn.Module, optimizer: torch.optim.Optimizer, kept_for: Mapping[int, int]) -> dict[str, int]:
+    """Bytes of the parameters, of their gradients, of what the optimizer keeps for them, and of the activations.
+
+    kept_for: what `kept_for_backward` has counted.
+    """
     kept = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, Tensor)]
     return {
         "parameters": sum(p.nbytes for p in model.parameters()),
         "gradients": sum(p.grad.nbytes for p in model.parameters() if p.grad is not None),
         "optimizer state": sum(x.nbytes for x in kept),
+        "activations": sum(kept_for.values()),
     }
 
 

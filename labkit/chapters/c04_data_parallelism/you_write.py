@@ -256,6 +256,8 @@ def behind_backward(student: Reader) -> str:
             student.expect(not early, said)
             said = "`begin` takes one bucket, `buckets[place[p]]`, and not the list of all."
             student.expect("'list' object has no attribute 'grad'" not in f"{error}", said)
+            said = "`begin` takes a bucket, a list of parameters. `place[p]` is only its number: `buckets[place[p]]`."
+            student.expect("'int' object is not iterable" not in f"{error}", said)
             said = "Your hook was called with a gradient, and `place` knows parameters: hang it up with "
             said += "`p.register_post_accumulate_grad_hook`, which passes the parameter."
             student.expect("KeyError: tensor" not in f"{error}", said)
@@ -288,8 +290,8 @@ def behind_backward(student: Reader) -> str:
             )
             student.expect(not over, said, b=over[0] if over else 0, **values)
         slips: Slips = {
-            "All buckets left in time, but the gradients are as they were: call `end` for each work in `under_way`, "
-            "and do so after loss.backward(), since before it none has left.": own,
+            "All buckets left in time, but the gradients are as they were. Keep in `under_way` what `begin` returns, "
+            "and call `end` for each of them after loss.backward(), since before it none has left.": own,
         }
         student.expect_results(run, [right] * n, slips, within=1e-9)
     left = max(student.through("overlapped", 2, [(x + 1, y) for x, y in batches[:2]], hooks_left).results)
@@ -367,8 +369,8 @@ def in_one_order(student: Reader) -> str:
             "were added to those of another. A bucket may leave only when all buckets before it have left.": _exchanged(
                 own, late
             ),
-            "All buckets left in time, but the gradients are as they were: call `end` for each work in `under_way`, "
-            "and do so after loss.backward(), since before it none has left.": own,
+            "All buckets left in time, but the gradients are as they were. Keep in `under_way` what `begin` returns, "
+            "and call `end` for each of them after loss.backward(), since before it none has left.": own,
         }
         student.expect_results(run, [right] * n, slips, within=1e-9)
     return (
