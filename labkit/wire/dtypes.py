@@ -14,7 +14,7 @@ CODES = {dtype: code for code, dtype in enumerate(DTYPES, 1)}
 NAMES = {code: str(dtype).removeprefix("torch.") for dtype, code in CODES.items()}
 
 
-def describe(code: int, shape: tuple[int, ...]) -> str:
+def describe(code: int, shape: tuple[int | str, ...]) -> str:
     """`float32[8, 3]`, as errors write a tensor."""
     return f"{NAMES.get(code, '?')}[{', '.join(map(str, shape))}]"
 

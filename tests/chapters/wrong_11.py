@@ -117,6 +117,10 @@ WRONG = {
         ring(
             "READ\n        if i < n - 1: kv = group.exchange(kv.float(), right, torch.empty(kv.shape), left).double()"
         ): "was a block sent in another dtype?",
+        ring("READ\n        if i < n - 1: kv = group.exchange(kv, right, torch.empty_like(k), left)"): (
+            "What travels is `kv`, so receive into"
+        ),
+        ring("READ\n        PASS\n        return out"): "Does your `return` stand inside the loop?",
     },
     "zigzag": {
         "def zigzag(rank, size, length):\n    pass": "you returned NoneType for rank 0",
@@ -154,6 +158,12 @@ WRONG = {
             c = torch.arange(length).tensor_split(2 * size)
             return torch.cat((c[-1 - rank], c[rank]))
         """: "put the early chunk first",
+        """
+        def zigzag(rank, size, length):
+            c = torch.arange(length).tensor_split(2 * size)
+            return torch.cat((c[rank], c[-1 - rank].flip(0)))
+        """: "leave each chunk as it is",
+        "def zigzag(rank, size, length):\n    return torch.tensor([rank, 2 * size - 1 - rank])": "numbers of the two",
         """
         def zigzag(rank, size, length):
             c = torch.arange(float(length)).tensor_split(2 * size)
@@ -195,6 +205,16 @@ WRONG = {
         part(AT, "context.weight * next_token_loss(logits, targets.roll(-1, 1))"): "shifted once more",
         part(AT, "targets.numel() * next_token_loss(logits, targets)"): "each is a sum over the tokens",
         part(AT, "next_token_loss(logits, targets) / 4"): "multiplied by 0.25, however long the part is",
+        part("logits = model(inputs, context.positions + 1)", "context.weight * next_token_loss(logits, targets)"): (
+            "give the model `context.positions` as they are"
+        ),
+        part(AT + "\n    logits = context.join(logits)", "context.weight * next_token_loss(logits, targets)"): (
+            "the logits of its `inputs`, and its `targets`"
+        ),
+        part(
+            "inputs, targets = context.cut(inputs), context.cut(targets)\n    " + AT,
+            "context.weight * next_token_loss(logits, targets)",
+        ): "do not cut them again",
         part(AT, "5 * context.weight * next_token_loss(logits, targets)"): "add up to",
         part(AT, "context.weight * next_token_loss(logits, targets).detach()"): "still has its gradient",
         part(AT, "context.weight * next_token_loss(logits, targets).item()"): "still has its gradient",

@@ -48,6 +48,11 @@ MESSAGES = [
     (torch.zeros(4), torch.zeros(8), r"float32\[4\], but rank 1 receives float32\[8\]"),
     (torch.zeros(8), torch.zeros(4), r"float32\[8\], but rank 1 receives float32\[4\]"),
     (torch.zeros(2, 3), torch.zeros(3, 2), r"float32\[2, 3\], but rank 1 receives float32\[3, 2\]"),
+    (
+        torch.zeros(2, 1, 2, 3, 4),
+        torch.zeros(1, 2, 3, 4),
+        r"float32\[2, 1, 2, \.\.\.\], but rank 1 receives float32\[1, 2, 3, 4\]",
+    ),
     (torch.zeros(0), torch.zeros(1), r"float32\[0\], but rank 1 receives float32\[1\]"),
 ]
 

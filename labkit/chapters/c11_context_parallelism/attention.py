@@ -37,12 +37,6 @@ def over(link: str) -> Network:
     return Network(intra=Link(LINKS[link]))
 
 
-def without_logarithms(first: Part, second: Part) -> Tensor:
-    """Two means joined by their sums of exponentials, which overflow where scores are large."""
-    sums = [lse.exp()[..., None] for _, lse in (first, second)]
-    return (sums[0] * first[0] + sums[1] * second[0]) / (sums[0] + sums[1])
-
-
 def later(queries: Tensor, keys: Tensor) -> Tensor:
     """(q,), (k,) positions -> (q, k): whether the key comes later than the query, so that it may not be read."""
     return keys[None, :] > queries[:, None]

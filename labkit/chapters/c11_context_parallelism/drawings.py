@@ -147,7 +147,7 @@ def around(run: Any) -> book.Player:
     title = "Keys and values go around"
     frames = []
     for i in range(len(holds)):
-        said = f"Round {i}: rank 0 holds block {holds[i][0]}, and so far {i + 1} of {n} blocks came to it. "
+        said = f"Round {i}: rank 0 holds block {holds[i][0]}, and has met {i + 1} of {n} blocks. "
         said += "All queries have met all blocks." if i + 1 == len(holds) else "Meanwhile the block moves on to rank 1."
         frames.append((_circle(title, said, holds, i, run.trace.badge), said))
     rows = [{"round": i} | {f"rank {r}": f"block {b}" for r, b in enumerate(row)} for i, row in enumerate(holds)]

@@ -88,13 +88,19 @@ def kilobytes(*runs: Any) -> list[float]:
     return [max(run.trace.bytes_sent()) / 1e3 for run in runs]
 
 
-def beside_formula(run: Any) -> str:
-    """What rank 0 sent in a ring over the chapter's small text, and what the formula says."""
+def beside_ring(prediction: Any, *runs: Any) -> book.Table:
+    """What was predicted of the kilobytes that leave a rank, beside the runs."""
+    table: book.Table = prediction.compare(*kilobytes(*runs))
+    return table
+
+
+def beside_formula(run: Any) -> None:
+    """Print what rank 0 sent in a ring over the chapter's small text, and what the formula says."""
     tokens = [part.shape[2] for part in run.results]
     formula = cost.ring_attention_bytes_by_rank(
         tokens, kv_heads=HEADS, head_width=PER_HEAD, itemsize=4, passes="forward"
     )[0]
-    return f"rank 0 sent {run.trace.bytes_sent()[0]:,} bytes; by the formula {formula:,}"
+    print(f"rank 0 sent {run.trace.bytes_sent()[0]:,} bytes; by the formula {formula:,}")
 
 
 def hidden(run: Any, per_rank: int, link: str, overlap: bool) -> str:
@@ -294,7 +300,7 @@ def reads(run: Any, window: int, texts: int, layout: str) -> str:
             f"With the {layout} layout a single round is enough: every rank reads its own keys only. Nothing is sent."
         )
     reader = next((r for r in range(n) if mask.allowed(where[r], where[(r - back) % n]).any()), 0)
-    why = f"rank {reader} may read keys of rank {(reader - back) % n}, and this block has to go "
+    why = f"rank {reader} may read keys of rank {(reader - back) % n}, and their block has to go "
     why += "all the way around to it" if rounds == n > 2 else f"{plural(back, 'step')} to the right"
     left = "both rounds are needed" if rounds == n == 2 else "all rounds are needed"
     if rounds < n:

@@ -46,8 +46,12 @@ def _round(
         pace = f"rank {busy[0]} has most, {most} pairs"
         if len(busy) > 1:
             pace = f"{len(busy)} of {n} ranks compute {most} pairs each"
-            less = {pairs for pairs in work[i] if 0 < pairs < most}
-            pace += f", and others {min(less)}" + (f" to {max(less)}" if len(less) > 1 else "") if less else ""
+            less = {r: pairs for r, pairs in enumerate(work[i]) if 0 < pairs < most}
+            few, many = min(less.values(), default=0), max(less.values(), default=0)
+            if len(less) == 1:
+                pace += f", and rank {next(iter(less))} computes {few}"
+            elif less:
+                pace += f", and others {few}" + (f" to {many}" if many > few else "")
     elif not most:  # a short window, or other texts: what has come may be read by nobody
         pace, idle = "no rank has anything to compute, and the blocks only travel on", []
     said = f"Round {i} (the last is {len(work) - 1}): {pace}" if len(work) > 1 else f"The only round: {pace}"

@@ -159,9 +159,9 @@ def _all_blocks(student: Reader, run: Evidence, n: int, inputs: Sequence[Any], w
              "...`? And are there n rounds? The last one reads a block, too, and only sends none."),
             (torch.stack([part[0] for part in met]).sum(0), "the means of all blocks were added up. Join them with "
              "`merge`, by their shares."),
-            (own[0], "it has merged its own block and no other. If you skip blocks of later owners: under this layout "
-             "every rank has early and late tokens, and `attend` knows by the positions what may be read. So merge "
-             "every block that comes."),
+            (own[0], "it has merged its own block and no other. Does your `return` stand inside the loop? Or do you "
+             "skip blocks of later owners? Under this layout every rank has early and late tokens, and `attend` knows "
+             "by the positions what may be read. So merge every block that comes."),
             (_joined(met[:-1]), "the last block is missing. There are n blocks to read and n - 1 messages, so the last "
              "round reads and does not send."),
             (_joined(met[1:]), "its own block is missing. Read a block before you pass it on, and merge each part "
@@ -269,6 +269,8 @@ def _as_zigzag(student: Reader, every: Sequence[Any], want: Sequence[Tensor], n:
                    "`tensor_split` always gives as many)")  # fmt: skip
     missing = sorted(set(range(length)) - set(seen))
     why = "there are 2 n chunks, and each rank takes two of them"
+    if all(sorted(got.tolist()) == [r, 2 * n - 1 - r] for r, got in enumerate(every)) and length > 2 * n:
+        why = "you returned the numbers of the two chunks. Return their positions, from `torch.arange(length)`"
     if len(seen) == length // (2 * n) * 2 * n:
         why = f"{length} is no multiple of {2 * n}, and your chunks leave the rest out. Take `tensor_split`"
     student.expect(not missing, "{about} no rank has position {p}: {why}.", about=about, p=missing and missing[0],
@@ -284,8 +286,10 @@ def _as_zigzag(student: Reader, every: Sequence[Any], want: Sequence[Tensor], n:
         about=about, busy=work.index(max(work)), most=max(work), idle=work.index(min(work)), least=min(work),
     )  # fmt: skip
     down = [rank for rank, got in enumerate(every) if bool((got.diff() < 0).any())]
-    student.expect(not down, "{about} the work is even, but the positions of rank {rank} do not ascend: put the early "
-                   "chunk first.", about=about, rank=down and down[0])  # fmt: skip
+    student.expect(not down, "{about} the work is even, but the positions of rank {rank} do not ascend: {why}.",
+                   about=about, rank=down and down[0], why="put the early chunk first" if down and
+                   torch.equal(every[down[0]].sort().values, want[down[0]]) and
+                   every[down[0]][0] > every[down[0]][-1] else "leave each chunk as it is")  # fmt: skip
     student.expect(False, "{about} rank 0 should have {want}, and has {got}: chunks are those of `tensor_split`, the "
                    "larger ones first.", about=about, want=want[0].tolist(), got=every[0].tolist())  # fmt: skip
 
@@ -340,6 +344,12 @@ def shares_add_up(student: Reader) -> str:
             student.expect("0-d tensor" not in f"{error}", said)
             said = "`next_token_loss` wants the logits first, and then the targets."
             student.expect("not implemented for" not in f"{error}", said)
+            said = "These are not this rank's positions: give the model `context.positions` as they are."
+            student.expect("positions, but this model has" not in f"{error}", said)
+            said = "Take the loss on this rank's part: the logits of its `inputs`, and its `targets`."
+            student.expect("to match target batch_size" not in f"{error}", said)
+            said = "`inputs` and `targets` are this rank's part already: do not cut them again."
+            student.expect(not (", but rank" in f"{error}" and "receives" in f"{error}"), said)
             said = "Nothing is sent here. Return this rank's share only: all of them are added up later."
             student.expect("all_reduce" not in f"{error}", said)
             raise
@@ -491,4 +501,6 @@ def _likely(said: str, detail: str) -> str:
         return "`attend` returns two things, a mean and its lse, and `merge` wants both."
     if "IndexError" in said:
         return "Take the owner modulo n."
+    if ", but rank" in said and "receives" in said:
+        return "What travels is `kv`, so receive into `torch.empty_like(kv)`."
     return ""

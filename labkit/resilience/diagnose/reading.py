@@ -11,7 +11,7 @@ import numpy as np
 from labkit.wire.dtypes import describe
 from labkit.wire.messenger import USER
 from labkit.wire.recording import record as rec
-from labkit.wire.recording.trace import shape_of
+from labkit.wire.recording.trace import shape_told
 from labkit.world.diagnosis.begun import Begun
 from labkit.world.diagnosis.explain import call_text, name_text, ranks_text
 from labkit.world.diagnosis.mismatch import signature
@@ -156,7 +156,7 @@ def _describe(
         words = signature(e, names)
         role = words.replace(f"root {peer} ", f"root at place {ranks.index(peer)} ") if peer in ranks else words
         return words, f"{role} on {shape(ranks)}", f"{words} of {ranks_text(ranks) if ranks else 'a group'}", ()
-    words = describe(int(e["dtype"]), shape_of(e))
+    words = describe(int(e["dtype"]), shape_told(e))
     way, ends = ("send to", (rank, peer)) if e["kind"] == rec.SEND else ("receive from", (peer, rank))
     away = (ranks.index(peer) - ranks.index(rank)) % len(ranks) if {peer, rank} <= set(ranks) else 0
     return words, f"{words} {way} rank +{away} of {shape(ranks)}", f"{words} {way} rank {peer}", ends
@@ -218,7 +218,7 @@ def _thread(
         if e["kind"] != kind:
             return None  # written over
         if not e["t1"]:
-            tensor, peer = describe(int(e["dtype"]), shape_of(e)), int(e["peer"])
+            tensor, peer = describe(int(e["dtype"]), shape_told(e)), int(e["peer"])
             what = f"send {tensor} to rank {peer}" if way == "send" else f"receive {tensor} from rank {peer}"
             posts.append(Post(way, peer, int(e["group"]), int(e["lane"]), int(e["seq"]), int(e["nbytes"]), what,
                               bool(e["flags"] & rec.EXCHANGE)))  # fmt: skip

@@ -98,6 +98,12 @@ def shape_of(e: np.void) -> tuple[int, ...]:
     return tuple(int(d) for d in e["shape"][: min(int(e["ndim"]), rec.MAX_DIMS)])
 
 
+def shape_told(e: np.void) -> tuple[int | str, ...]:
+    """`shape_of` for a reader: of more than four numbers the first three, and "..."."""
+    known = shape_of(e)
+    return known if int(e["ndim"]) <= rec.MAX_DIMS else (*known[:-1], "...")
+
+
 def match(events: np.ndarray) -> list[tuple[int, int]]:
     """Pairs (row of the send, row of its receive), -1 where one is missing.
 

@@ -17,9 +17,9 @@ from labkit import pictures
 from labkit.wire.recording import record as rec
 from labkit.wire.recording.calls import Call, calls, step_window
 from labkit.wire.recording.entries import Collective, Entries, Message, Span
-from labkit.wire.recording.rows import ROW, Moment, match, read_rows, shape_of
+from labkit.wire.recording.rows import ROW, Moment, match, read_rows, shape_told
 
-__all__ = ["ROW", "Collective", "Message", "Moment", "Span", "Trace", "from_pages", "match", "shape_of"]
+__all__ = ["ROW", "Collective", "Message", "Moment", "Span", "Trace", "from_pages", "match", "shape_told"]
 
 
 class Trace:

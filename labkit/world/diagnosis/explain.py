@@ -9,7 +9,7 @@ import numpy as np
 
 from labkit.wire.dtypes import describe
 from labkit.wire.recording import record as rec
-from labkit.wire.recording.trace import shape_of
+from labkit.wire.recording.trace import shape_told
 
 if TYPE_CHECKING:
     from labkit.world.diagnosis.reading import Picture
@@ -32,7 +32,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 def call_text(e: np.void, names: list[str], earlier: int = 0) -> str:
     """A collective of record `e`. earlier: what the page of its rank says."""
-    tensor = describe(int(e["dtype"]), shape_of(e)) if e["dtype"] else ""
+    tensor = describe(int(e["dtype"]), shape_told(e)) if e["dtype"] else ""
     call = call_number(int(e["group"]), int(e["seq"]), earlier)
     return f"{name_text(names, e['name'])}{of_text(e, names)}({tensor}), call {call}"
 

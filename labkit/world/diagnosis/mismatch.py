@@ -9,7 +9,7 @@ import numpy as np
 from labkit.wire.dtypes import describe
 from labkit.wire.messenger import COLLECTIVES
 from labkit.wire.recording import record as rec
-from labkit.wire.recording.trace import ROW, match, shape_of
+from labkit.wire.recording.trace import ROW, match, shape_told
 from labkit.world.diagnosis.explain import call_number, name_text, of_text, ranks_text
 
 
@@ -54,9 +54,9 @@ def signature(e: np.void, names: list[str]) -> str:
     if not e["dtype"] or name in ("scatter", "gather", "barrier", "all_to_all"):
         tensor = ""
     elif name in _SAME_SHAPE:
-        tensor = f" on {describe(int(e['dtype']), shape_of(e))}"
+        tensor = f" on {describe(int(e['dtype']), shape_told(e))}"
     else:
-        tensor = f" on {describe(int(e['dtype']), ('any', *shape_of(e)[1:]))}"  # type: ignore[arg-type]
+        tensor = f" on {describe(int(e['dtype']), ('any', *shape_told(e)[1:]))}"
     root = f", root {int(e['peer'])}" if e["peer"] >= 0 else ""
     return f"{name}{of_text(e, names)}{tensor}{f' ({op})' if op and op != 'sum' else ''}{root} by {algorithm!r}"
 
@@ -100,6 +100,6 @@ def message_mismatch(rows: list[np.ndarray], waiting: list[np.ndarray]) -> str |
     first = np.flatnonzero(differ)[np.argmin(np.minimum(sends["t0"], recvs["t0"])[differ])]
     s, r = sends[first], recvs[first]
     return (
-        f"rank {s['rank']} sent rank {r['rank']} {describe(int(s['dtype']), shape_of(s))}, but rank {r['rank']} "
-        f"receives {describe(int(r['dtype']), shape_of(r))} (message {int(s['seq'])} between them)"
+        f"rank {s['rank']} sent rank {r['rank']} {describe(int(s['dtype']), shape_told(s))}, but rank {r['rank']} "
+        f"receives {describe(int(r['dtype']), shape_told(r))} (message {int(s['seq'])} between them)"
     )

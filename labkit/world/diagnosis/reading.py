@@ -20,7 +20,7 @@ import numpy as np
 
 from labkit.wire.dtypes import describe
 from labkit.wire.recording import record as rec
-from labkit.wire.recording.trace import shape_of
+from labkit.wire.recording.trace import shape_told
 from labkit.world.diagnosis.begun import Begun
 from labkit.world.diagnosis.explain import call_text, ranks_text
 from labkit.world.diagnosis.mismatch import collective_mismatch, in_step, message_mismatch
@@ -180,7 +180,7 @@ class Reader:
                     return None
                 if e["kind"] != kind or e["t1"]:
                     continue
-                tensor, peer = describe(int(e["dtype"]), shape_of(e)), int(e["peer"])
+                tensor, peer = describe(int(e["dtype"]), shape_told(e)), int(e["peer"])
                 texts.append(
                     f"send {tensor} to rank {peer}" if kind == rec.SEND else f"receive {tensor} from rank {peer}"
                 )
@@ -229,6 +229,6 @@ def find_unreceived(reader: Reader) -> str | None:
             continue
         r = reader.pages[rank].records()
         found = r[(r["kind"] == rec.SEND) & (r["peer"] == peer) & (r["group"] == group) & (r["lane"] == lane)]
-        what = describe(int(found[-1]["dtype"]), shape_of(found[-1])) if len(found) else "a message"
+        what = describe(int(found[-1]["dtype"]), shape_told(found[-1])) if len(found) else "a message"
         return f"rank {rank} sent {what} to rank {peer}, which never received it (message {seq} between them)"
     return None
