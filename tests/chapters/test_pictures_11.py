@@ -30,7 +30,7 @@ TEXT = (Path(__file__).parents[2] / "notebooks" / "11_context_parallelism.ipynb"
         (
             12,
             "contiguous",
-            "2 of 4 rounds are enough, because rank 1 may read keys of rank 0, and this block has to go 1 step",
+            "2 of 4 rounds are enough, because rank 1 may read keys of rank 0, and their block has to go 1 step",
         ),
         (12, "zigzag", "all rounds are needed, because rank 0 may read keys of rank 1"),
         (3, "striped", "3 of 4 rounds are enough, because rank 0 may read keys of rank 2"),
