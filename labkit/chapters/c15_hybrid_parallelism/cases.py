@@ -141,11 +141,6 @@ def replicas(*several: int) -> list[Estimate]:
     return [gpt3(t=8, p=16, d=d, microbatches=32) for d in several]
 
 
-def tensor_ranks(*several: int) -> list[Estimate]:
-    """GPT-3 on 1,024 H100s in 16 replicas, with so many tensor ranks and ZeRO-1."""
-    return [gpt3(t=t, p=64 // t, d=16, microbatches=64, sharding="zero1") for t in several]
-
-
 def three_ways_to_share() -> list[HybridConfig]:
     """Eight ranks that share the state: ZeRO-1, ZeRO-3, and ZeRO-1 beside both other axes."""
     mixed = small.cut(8, tp=2, pp=2, microbatches=2, data="zero1")
@@ -156,11 +151,6 @@ def abc() -> dict[str, HybridConfig]:
     """The three configurations of the prediction."""
     share = functools.partial(small.cut, 8, data="zero1")
     return {"A": share(), "B": share(tp=2), "C": share(tp=2, pp=2, microbatches=8)}
-
-
-def without_zero() -> dict[str, HybridConfig]:
-    """As A, but without ZeRO: a sum that is done inside the nodes first, and one that goes around all ranks."""
-    return {"plain": small.cut(8), "ring": small.cut(8, algorithm="ring")}
 
 
 class Job:
@@ -191,9 +181,8 @@ class Job:
         return panels.search(self.model, self._cluster, self.batch)
 
 
-def advice() -> list[planner.Advice]:
-    """The rule of thumb for a large and a smaller job: its rungs, each searched by itself, and all plans together."""
-    jobs = ("GPT-3 175B", 1024, 1024), ("Llama 3 8B", 64, 512)
+def advice(*jobs: tuple[str, int, int]) -> list[planner.Advice]:
+    """The rule of thumb for jobs of model, GPUs and batch: each rung searched by itself, and all plans together."""
     return [planner.advice(MODELS[model], planner.h100_cluster(gpus), batch) for model, gpus, batch in jobs]
 
 

@@ -102,8 +102,9 @@ def bands(run: Any, shown: Sequence[int], title: str, step: int = 2) -> book.Fig
         for kind in present:
             look = PARTS[kind]
             for a, b in ranks[rank].does[kind]:
-                svg.rect(LEFT + (a - begin) * scale, y, (b - a) * scale, 20, look.colour, look.hatch, ON_COLOUR,
-                         stroke_width=0.3, hover=f"{kind}: {1e3 * (b - a):.3g} ms")  # fmt: skip
+                wide = (b - a) * scale
+                svg.rect(LEFT + (a - begin) * scale, y, wide, 20, look.colour, look.hatch, ON_COLOUR,
+                         stroke_width=0.3 if wide > 4 else 0, hover=f"{kind}: {1e3 * (b - a):.3g} ms")  # fmt: skip
             for a, b in ranks[rank].beneath.get(kind, []):
                 svg.rect(LEFT + (a - begin) * scale, y + 22, (b - a) * scale, 5, look.colour, "", ON_COLOUR,
                          stroke_width=0.3, hover=f"{kind}, while it computes: {1e3 * (b - a):.3g} ms")  # fmt: skip
@@ -119,7 +120,7 @@ def bands(run: Any, shown: Sequence[int], title: str, step: int = 2) -> book.Fig
         ms, place = 1e3 * (end - begin) * k / 5, {0: "start", 5: "end"}.get(k, "middle")
         svg.text(at, bottom + 10, f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}", 10.5, place)
     svg.text(WIDTH - 12, bottom + 25, "time (ms)", 10.5, "end")
-    svg.text(LEFT, bottom + 25, ("White: idle. " if mean["idle"] else "") + THIN, 10.5)
+    svg.text(LEFT, bottom + 25, ("White: idle. " if mean["idle"] > 0.002 * (end - begin) else "") + THIN, 10.5)
     if passes:
         svg.text(LEFT, bottom + 40, "F0, B0: forward and backward of the first microbatch.", 10.5)
     rows = [

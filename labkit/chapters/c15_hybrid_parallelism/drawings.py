@@ -211,8 +211,8 @@ PARTS = {
     for k, names in enumerate((
         ("computing", "parameters", "inside a node"), ("tensor", "activations", "another rail"),
         ("pipeline", "logits", "same rail"),
-        ("data", "gradients"), ("context", "buffers"), ("computing again",), ("optimizer", "numbers"),
-        ("experts", "idle"),
+        ("data", "gradients", "not hidden"), ("context", "buffers"), ("computing again", "numbers"), ("optimizer",),
+        ("experts", "idle", "hidden"),
     ))
     for name in names
 }  # fmt: skip
@@ -269,21 +269,35 @@ def stacked(
     return book.Figure(title, badge, sentence, rows, svg=svg.render(bottom + 22))
 
 
-def histogram(shares: Sequence[float], *, wide: float, unit: str, title: str, badge: str, sentence: str,
-              line: float, told: str) -> book.Figure:  # fmt: skip
-    """How many of `shares` lie in each stretch of `wide` from 0 on. line: a number on the axis, and what it is."""
-    counts = [0] * math.ceil(max(shares) / wide - 1e-9)
-    for share in shares:
-        counts[int(share / wide - 1e-9)] += 1
+def histogram(shares: Sequence[float], causes: Sequence[str], *, wide: float, unit: str, title: str, badge: str,
+              sentence: str, line: float, told: str) -> book.Figure:  # fmt: skip
+    """How many of `shares` lie in each stretch of `wide` from 0 on, in colours by their causes: names of `PARTS`.
+
+    line: a number on the axis, and what it is.
+    """
+    order = [cause for cause in PARTS if cause in causes]
+    counts = [dict.fromkeys(order, 0) for _ in range(math.ceil(max(shares) / wide - 1e-9))]
+    for share, cause in zip(shares, causes, strict=True):
+        counts[int(share / wide - 1e-9)][cause] += 1
     svg = Svg(WIDTH, title, sentence)
-    top = heading(svg, badge, sentence) + 44
-    left, high = 60.0, 90.0
-    each = (WIDTH - left - 40) / len(counts)
-    for n, count in enumerate(counts):
-        tall, low = high * count / max(counts), (n + 1) * wide <= line * 1.0001
-        svg.rect(left + n * each + 2, top + high - tall, each - 4, tall, ORANGE if low else BLUE, "/" if low else "",
-                 ON_COLOUR, hover=f"{count:,} plans from {n * wide:.0%} to {(n + 1) * wide:.0%}")  # fmt: skip
-        svg.text(left + (n + 0.5) * each, top + high - tall - 5, f"{count:,}", 11, "middle")
+    top, x = heading(svg, badge, sentence), 78.0
+    svg.text(8, top + 10, "loses most:", 11)
+    for cause in order:
+        svg.rect(x, top, 16, 11, PARTS[cause].colour, PARTS[cause].hatch, ON_COLOUR, stroke_width=0.7)
+        svg.text(x + 21, top + 10, cause, 11)
+        x += 30 + 6.4 * len(cause)
+    top += 62
+    left, high = 60.0, 120.0
+    each, most = (WIDTH - left - 40) / len(counts), max(sum(one.values()) for one in counts)
+    for n, one in enumerate(counts):
+        y = top + high
+        for cause, count in one.items():
+            if count:
+                tall, look = high * count / most, PARTS[cause]
+                y -= tall
+                svg.rect(left + n * each + 2, y, each - 4, tall, look.colour, look.hatch, ON_COLOUR, stroke_width=0.5,
+                         hover=f"{count:,} plans from {n * wide:.0%} to {(n + 1) * wide:.0%}: {cause}")  # fmt: skip
+        svg.text(left + (n + 0.5) * each, y - 5, f"{sum(one.values()):,}", 11, "middle")
     svg.line(left, top + high, WIDTH - 40, top + high)
     for n in range(len(counts) + 1):
         svg.text(left + n * each, top + high + 15, f"{n * wide:.1%}", 11, "middle")
@@ -292,7 +306,8 @@ def histogram(shares: Sequence[float], *, wide: float, unit: str, title: str, ba
     svg.line(place, top - 22, place, top + high, dash="6 3", width=2.2)
     svg.text(place + 6, top - 14, told, 11)
     rows: list[Row] = [
-        {"from (%)": 100 * n * wide, "to (%)": 100 * (n + 1) * wide, "plans": count} for n, count in enumerate(counts)
+        {"from (%)": 100 * n * wide, "to (%)": 100 * (n + 1) * wide, "plans": sum(one.values()), **one}
+        for n, one in enumerate(counts)
     ]
     return book.Figure(title, badge, sentence, rows, svg=svg.render(top + high + 44))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ def critique(
         ("Does it fit?", _fits(found, one)),
         ("A step", f"{'' if one.fits else 'If it did fit, '}{format_seconds(one.seconds)} for {one.tokens:,} tokens"),
         ("MFU", f"{one.mfu:.1%}{again}"),
-        ("Computing", f"{useful:.0%} of the step; the largest other part goes to {pictures.largest(one)}"),
+        ("Computing", f"{useful:.0%} of the step; the largest other part goes to {_named(one, pictures.largest(one))}"),
         ("Bubble", _bubble(one)), ("What is faster?", (_faster if reveal else _how_far)(found, one)),
         *_price(one, tokens), ("If one GPU dies", _blast(plan)),
     ]  # fmt: skip
@@ -58,8 +59,7 @@ def _links(one: planner.Estimate) -> str:
         alone, waited = format_seconds(one_axis.alone, 3), format_seconds(one_axis.waited, 3)
         told += f"| {one_axis.axis} | {one_axis.link} | {format_bytes(one_axis.nbytes)} | {alone} | {hidden:.0%} | "
         told += f"{waited} |\n"
-    trusting = any(check.axis == "data" and check.waited < 0.2 * check.alone for check in checks)
-    if trusting and one.plan.sharding in ("zero3", "hsdp"):
+    if _hides(one):
         told += "\nThat gathering hides so well is the planner's most generous assumption. Measure it first."
     return told
 
@@ -84,12 +84,49 @@ def _how_far(found: Search, one: planner.Estimate) -> str:
     """How much the planner's plan would save, and where to look, without naming it."""
     if not one.fits or not found.best or one.seconds <= found.winner.seconds * 1.0001:
         return "First it has to fit." if found.best and not one.fits else _faster(found, one)
-    gaps = {part: seconds - found.winner.parts[part] for part, seconds in one.parts.items()}
-    part = max(gaps, key=gaps.__getitem__)
-    yours, its = (format_seconds(each.parts[part], 3) for each in (one, found.winner))
+    mine, its = (pictures.parts_of(each) for each in (one, found.winner))
+    part = max(mine, key=lambda part: mine[part] - its[part])
+    yours, best = (format_seconds(each[part], 3) for each in (mine, its))
     return (
         f"The planner has a plan with {found.winner.seconds / one.seconds:.0%} of your step. Yours loses most in "
-        f"*{part}*: {yours}, where the planner's takes {its}."
+        f"{_named(one, pictures.WORDS.get(part, part))}: {yours}, where the planner's takes {best}."
+        f"{_without_hiding(found, one, reveal=False)}"
+    )
+
+
+def _named(one: planner.Estimate, words: str) -> str:
+    """The same words; of the pipeline also what most of its time goes to."""
+    if words != pictures.WORDS["pipeline"]:
+        return words
+    why = {"bubble": "its bubble", "messages": "messages between stages", "uneven": "waiting for the fullest stage"}
+    return f"{words} (mostly {why[max(why, key=lambda part: one.parts[part])]})"
+
+
+def _hides(one: planner.Estimate) -> bool:
+    """Whether a plan rests on hiding nearly all that it gathers of its parameters."""
+    checks = planner.bandwidth_check(one) if one.plan.sharding in ("zero3", "hsdp") else []
+    return any(check.axis == "data" and check.waited < 0.2 * check.alone for check in checks)
+
+
+@functools.cache
+def _with_zero1(model: Model, cluster: Cluster, batch: int) -> Search:
+    """The search over plans that exchange along the data axis only once a step."""
+    return planner.search(model, cluster, batch, planner.Space(sharding=("plain", "zero1")), keep=1)
+
+
+def _without_hiding(found: Search, one: planner.Estimate, reveal: bool) -> str:
+    """If the winner rests on hiding what it gathers, the best plan with ZeRO-1 at most; "" if it does not."""
+    if not _hides(found.winner):
+        return ""
+    said = " But the planner's plan is first by one assumption: that gathering parameters in each microbatch hides "
+    said += "behind computing. "
+    others = _with_zero1(found.model, found.cluster, found.batch)
+    if not others.best:
+        return said + "With ZeRO-1 no plan fits."
+    best = others.winner
+    named = f", {best.plan}," if reveal else ""
+    return (
+        f"{said}The best plan with ZeRO-1{named} does without, and has {best.seconds / one.seconds:.0%} of your step."
     )
 
 
@@ -103,7 +140,8 @@ def _faster(found: Search, one: planner.Estimate) -> str:
         return f"Yours does not fit. Of those that do, {best}."
     if one.seconds <= found.winner.seconds * 1.0001:
         return "Nothing: the planner has found no plan that is faster."
-    return f"The planner would take {found.winner.plan}. {planner.why_not(found, plan)}"
+    safe = _without_hiding(found, one, reveal=True)
+    return f"The planner would take {found.winner.plan}. {planner.why_not(found, plan)}{safe}"
 
 
 def _price(one: planner.Estimate, tokens: float) -> list[tuple[str, str]]:

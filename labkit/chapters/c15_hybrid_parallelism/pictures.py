@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from labkit import book
@@ -22,7 +23,8 @@ from labkit.chapters.c15_hybrid_parallelism.drawings import (
     stacked as stacked,
 )
 from labkit.cost import planner
-from labkit.cost.planner import Calibration, Estimate, MeasuredStep
+from labkit.cost.planner import Calibration, Estimate, MeasuredStep, Plan
+from labkit.cost.planner.predicted import step_parts
 from labkit.cost.units import GB, format_bytes, format_seconds
 from labkit.parallel import Layout
 
@@ -234,14 +236,17 @@ def parts_of(one: Estimate) -> dict[str, float]:
     return {name: sum(one.parts[part] for part in several) for name, several in PARTS.items()}
 
 
+WORDS = {  # of the parts after computing
+    "computing again": "computing again", "tensor": "the sums of tensor parallelism",
+    "context": "keys and values", "experts": "tokens on their way to experts", "pipeline": "the pipeline",
+    "data": "gradients and parameters", "optimizer": "the optimizer",
+}  # fmt: skip
+
+
 def largest(one: Estimate) -> str:
     """What takes most of a step after computing, in words."""
-    parts, words = parts_of(one), {
-        "computing again": "computing again", "tensor": "the sums of tensor parallelism",
-        "context": "keys and values", "experts": "tokens on their way to experts", "pipeline": "the pipeline",
-        "data": "gradients and parameters", "optimizer": "the optimizer",
-    }  # fmt: skip
-    return words[max(words, key=lambda part: parts[part])]
+    parts = parts_of(one)
+    return WORDS[max(WORDS, key=lambda part: parts[part])]
 
 
 def steps(plans: Mapping[str, Estimate], title: str = "One step") -> book.Figure:
@@ -276,17 +281,26 @@ def short(one: Estimate) -> str:
 
 
 def all_plans(found: planner.Search) -> book.Figure:
-    """Every plan of a search that fits, by its MFU; a line at half of the best one."""
+    """Every plan of a search that fits, by its MFU, and what it loses most time to; a line at half of the best one."""
     best = found.winner
     shares = [best.mfu * best.seconds / seconds for seconds in found.seconds]
-    slow = sum(seconds > 2 * best.seconds for seconds in found.seconds) / len(shares)
+    causes = [_loses_most(step_parts(found.costs, Plan(*plan))) for plan in found.fitted]  # type: ignore[arg-type]
+    bad = Counter(cause for cause, s in zip(causes, found.seconds, strict=True) if s > 2 * best.seconds)
+    slow = sum(bad.values()) / len(shares)
     said = (
         f"Of {found.considered:,} plans {len(shares):,} fit, and {slow:.0%} of those take more than twice as long as "
     )
     said += "the best."
-    return histogram(shares, wide=best.mfu / 10, unit="MFU; above each bar: how many plans",
+    for cause, count in bad.most_common(1):
+        said += f" Of these slow plans {count / sum(bad.values()):.0%} lose most to {WORDS[cause]}."
+    return histogram(shares, causes, wide=best.mfu / 10, unit="MFU; above each bar: how many plans",
                      title="All plans that fit", badge="simulated", sentence=said, line=best.mfu / 2,
                      told="half as fast as the best")  # fmt: skip
+
+
+def _loses_most(parts: Mapping[str, float]) -> str:
+    """Which part of a step after computing is the longest, as it is drawn."""
+    return max(WORDS, key=lambda name: sum(parts[part] for part in PARTS[name]))
 
 
 def named(several: Sequence[Estimate]) -> dict[str, Estimate]:
@@ -295,10 +309,9 @@ def named(several: Sequence[Estimate]) -> dict[str, Estimate]:
 
 
 @functools.cache
-def published_error() -> float:
-    """The planner's mean error over the published runs."""
-    off = [abs(claim.found / float(claim.said) - 1) for claim in planner.published_claims()]
-    return sum(off) / len(off)
+def published_error(of: Callable[[list[float]], float] = mean) -> float:
+    """The planner's mean error over the published runs, or another figure of them."""
+    return of([abs(claim.found / float(claim.said) - 1) for claim in planner.published_claims()])
 
 
 def published() -> book.Figure:
@@ -332,18 +345,21 @@ def _named_run(run: planner.PublishedRun) -> str:
     return f"{run.model.name if run.machine == 'H100' else model}, {run.gpus:,} {run.machine}s{long}"
 
 
-def links(*plans: Estimate) -> book.Table:
-    """What a GPU sends over the slowest link of each axis in a step, and how long the step waits for it."""
-    rows = [
-        {
-            "cut": degrees(*plan.plan.cut), "axis": one.axis,
-            "slowest link": one.link, "sends": format_bytes(one.nbytes, 3),
-            "at the data sheet's rate (% of computing)": round(100 * one.share, 1),
-            "at the rate of NCCL it takes": format_seconds(one.alone, 3), "not hidden": format_seconds(one.waited, 3),
-        }
-        for plan in plans for one in planner.bandwidth_check(plan)
-    ]  # fmt: skip
-    return book.Table(rows, caption="Do the links carry it? For a GPU and a step (simulated)")
+def links(*plans: Estimate) -> book.Figure:
+    """How long the messages of each axis take in a step, and how much of that computing hides; and the computing."""
+    bars, waits = {}, []
+    for plan in plans:
+        cut = degrees(*plan.plan.cut)
+        bars[f"{cut}: computing"] = {"computing": plan.parts["computing"]}
+        for one in planner.bandwidth_check(plan):
+            name = f"TP{plan.plan.tensor} {one.axis}: {format_bytes(one.nbytes, 3)} over the {one.link}"
+            bars[name] = {"not hidden": one.waited, "hidden": one.alone - one.waited}
+        waits.append(f"{sum(one.waited for one in planner.bandwidth_check(plan)):.2f} s with {cut}")
+    first = plans[0]
+    title = f"Do the links carry it? {first.model.name} on {first.plan.gpus:,} {first.cluster.gpu.name}s"
+    said = f"A step of {first.plan.batch:,} sequences, of one GPU, at the rate that NCCL reaches. In all it waits "
+    said += f"{' and '.join(waits)}."
+    return stacked(bars, unit="s", title=title, badge="simulated", sentence=said)
 
 
 def health(one: Any, budget: float = 0.75e6) -> book.Table:
@@ -359,7 +375,8 @@ def health(one: Any, budget: float = 0.75e6) -> book.Table:
             ("the step", "ranks compute for more than half of it"),
             ("ZeRO", f"state below {format_bytes(budget, 3)}"),
             ("tensor", "the sums of a layer take less than a quarter of its computing"),
-            ("pipeline", "no rank waits more than a quarter of the step for a partner that is not ready"),
+            ("pipeline", "no rank waits more than a quarter of the step for partners that are not ready (the worst "
+             "rank, without time on the way)"),
             ("machine", "no rank computes more than 10% longer than the mean"),
         )
     ]  # fmt: skip
@@ -377,7 +394,7 @@ def signals_of(one: Any, budget: float = 0.75e6) -> dict[str, tuple[str, bool]]:
     return {
         "the step": (f"{busy:.0%}", busy > 0.5), "ZeRO": (format_bytes(state, 3), state < budget),
         "tensor": (f"{sums:.0%} of it", sums < 0.25), "pipeline": (f"{idle:.0%}", idle < 0.25),
-        "machine": (f"the slowest {uneven:.0%} longer than the mean", uneven < 0.1),
+        "machine": (f"rank {computing.index(max(computing))}: {uneven:.0%} longer than the mean", uneven < 0.1),
     }  # fmt: skip
 
 

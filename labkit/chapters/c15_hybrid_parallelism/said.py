@@ -32,7 +32,8 @@ def own_groups(run: Any, sizes: Mapping[str, int]) -> book.Conclusion:
     return book.conclude(
         {"not wrong": "Every rank has added up the numbers of its own groups.",
          "True": "Along {where} not every rank has added up the numbers of its own group: look at the stride there."},
-        wrong=wrong, where=" and ".join(wrong),
+        {"alone": "{n} is a prime number, so your mesh has only one axis. Take 4, 6 or 8 ranks for more.", "True": ""},
+        alone=layout.size in (2, 3, 5, 7), n=layout.size, wrong=wrong, where=" and ".join(wrong),
     )  # fmt: skip
 
 
@@ -96,9 +97,9 @@ def scale(before: Estimate, wider: Estimate) -> book.Conclusion:
     burst = 2 * (plan.data - 1) * 4 * model.params  # a ring of all replicas, 4 bytes a gradient
     return book.conclude(
         "A single GPU sends only {more:.1%} more gradients, and all GPUs together twice as much.\n\n"
-        "Tensor parallelism sends most by far: {tensor} in a step, for the busiest GPU. But these are many small "
-        "exchanges, and in one sum inside a layer a GPU sends only {one_sum}. It cannot compute while it waits for "
-        "that, so these sums need the fastest links.\n\n"
+        "Tensor parallelism sends most by far: {tensor} in a step of {model}, for the busiest GPU. But these are many "
+        "small exchanges, and in one sum inside a layer a GPU sends only {one_sum}. It cannot compute while it waits "
+        "for that, so these sums need the fastest links.\n\n"
         "The largest *single* exchange is that of the gradients. Once a step the busiest GPU sends {data}, and all "
         "GPUs together {burst}. A part of it can travel during the last microbatch's backward pass, so gradients may "
         "leave the node.\n\n"
@@ -110,7 +111,8 @@ def scale(before: Estimate, wider: Estimate) -> book.Conclusion:
          "half a sum, so a layer sends as much as five sums.",
          "True": "What it really sends is {ratio:.3f} times that."},
         "\n\n</details>",
-        more=wider.sent["data"] / before.sent["data"] - 1, tensor=format_bytes(before.sent["tensor"], 3),
+        more=wider.sent["data"] / before.sent["data"] - 1, model=model.name,
+        tensor=format_bytes(before.sent["tensor"], 3),
         data=format_bytes(before.sent["data"], 3), burst=format_bytes(burst, 3),
         one_sum=format_bytes(2 * 7 / 8 * payload, 3), layers=layers, n=sequences, four=format_bytes(four, 3),
         ratio=before.sent["tensor"] / four,
@@ -126,8 +128,9 @@ def placed(runs: Mapping[str, Any]) -> book.Conclusion:
          "times as long, because all sums inside the layers cross the slow links. If a job is slow in this way, "
          "put tp last in the order of the axes.",
          "True": "Here the fastest placement is not that of tensor ranks: with them a step takes {tensor_s}."},
-        {"waits_inside < waits_pipeline": "With the pipeline inside, ranks even wait longer for their pipeline. "
-         "The bubble consists of the turns of stages, and each turn now has slow sums in it.",
+        {"waits_inside < waits_pipeline": "With the pipeline inside, ranks wait longer even for the pipeline, although "
+         "its messages are fast now. A stage takes longer for each microbatch, because of its slow sums, and the "
+         "others wait for it.",
          "True": ""},
         "\n\nHow many GPUs are one hop away? Step through three machines that one can buy. In a node of 8, NVSwitch "
         "makes every GPU a neighbour of every other one. In a **scale-up domain** such as an NVL72 rack the same is "
@@ -144,11 +147,12 @@ def links(narrow: Estimate, wide: Estimate) -> book.Conclusion:
     checks, others = ({one.axis: one for one in planner.bandwidth_check(plan)} for plan in (narrow, wide))
     return book.conclude(
         "*Tensor ranks belong inside a node.* With TP16 a step waits {longer:.2g} times as long for its sums as with "
-        "TP8. Half as many stages put twice as many layers on a rank, which explains a factor of 2. The rest is the "
-        "slow link, because now a part of each sum must leave the node. The column *sends* counts only that part.\n\n"
+        "TP8. A factor of 2 is no fault of the links: with half as many stages a rank has twice as many layers. The "
+        "rest is the slow link, because now a part of each sum must leave the node. The bytes beside the bar are only "
+        "that part.\n\n"
         "*Stages may be furthest apart.* Their messages take {hop:.1%} of the time of computing. Alibaba's network HPN "
         "lets only pipelines cross from one pod to another, where links are shared "
-        "([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265), chapter 21).\n\n"
+        "([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265); more of it in chapter 21).\n\n"
         "*Gradients are between the two.* A gradient is final when the last microbatch has added to it, so its sum can "
         "hide behind one backward pass only. A step has {m} of them, so with TP8 only {hidden:.0%} of the exchange is "
         "hidden.\n\n"
@@ -172,8 +176,9 @@ def by_hand(
          "True": "The mesh is not one device: the {which} {verb} off by {worst:.2g}. If you have not changed "
          "this cell, look at `grad_norm`."},
         {"pp == 1": "(Your mesh has a single stage, so the sum over the first and the last one had nothing to do.)",
+         "tp == 1": "(Your mesh has no tensor ranks, so no partial sums were added up.)",
          "True": ""},
-        pp=sizes["pp"], whose=book.whose(norm), worst=max(off.values()),
+        pp=sizes["pp"], tp=sizes["tp"], whose=book.whose(norm), worst=max(off.values()),
         which=max(off, key=lambda name: off[name]), near=same.NEAR,
         verb="are" if max(off, key=lambda name: off[name]).startswith(("weights", "copies")) else "is",
     )  # fmt: skip
@@ -260,36 +265,35 @@ def three(ran: Mapping[str, Any], variants: Mapping[str, Any]) -> book.Conclusio
          "True": "C is not the fastest: beside it, B takes {b_c:.2f} times as long, and A {a_c:.2f} times."},
         "All three compute equally long. A waits {a_data} for its gradients alone, and C waits {c_waits} in "
         "all.\n\n"
-        "A is so slow because the exchange of ZeRO-1 ignores the nodes, as the last two bars show. "
-        "Data parallelism *without* ZeRO takes {plain_s}: its sum adds up inside the nodes first, and {less:.0%} "
-        "less crosses between them.",
-        {"abs(a - ring_t) < 0.01 * a": "If this sum goes around one ring as well, it takes as long as A.",
-         "True": "If this sum goes around one ring as well, it takes {ring_s}."},
+        "A is so slow because the exchange of ZeRO-1 ignores the nodes: {wide_n} times, one after the other, all ranks "
+        "wait for messages over slow links. Data parallelism *without* ZeRO adds up inside the nodes first. Then both "
+        "ranks of a node send at once, half of the data each, so the slow links have only {plain_n} turns, and a step "
+        "takes {plain_s}.",
+        {"abs(a - ring_t) < 0.01 * a": "If this sum goes around one ring, there are {ring_n} turns again, and it takes "
+         "as long as A.",
+         "True": "If this sum goes around one ring, there are {ring_n} turns, and it takes {ring_s}."},
         "So where data parallelism is slow, first change how it adds up, and then the cut.",
         a_data=format_seconds(doing.shares(wide)["data"], 3),
         c_waits=format_seconds(c - doing.shares(all_axes)["computing"], 3),
         a_c=a / c, b_c=b / c, a=a, b=b, c=c, plain_s=format_seconds(small.seconds(plain), 3),
-        less=1 - _across(plain) / _across(wide), ring_t=small.seconds(ring),
-        ring_s=format_seconds(small.seconds(ring), 3),
+        wide_n=small.slow_turns(wide, 2), plain_n=small.slow_turns(plain, 2), ring_n=small.slow_turns(ring, 2),
+        ring_t=small.seconds(ring), ring_s=format_seconds(small.seconds(ring), 3),
     )  # fmt: skip
-
-
-def _across(run: Any) -> float:
-    found = small.crossing(run, 2)
-    return found["same rail"]["data"] + found["another rail"]["data"]
 
 
 def at_1024(three: Mapping[str, Estimate]) -> book.Conclusion:
     """A, B and C for 175 billion parameters on 1,024 H100s."""
-    display(pictures.memory({f"{name} ({pictures.degrees(*one.plan.cut)})": one for name, one in three.items()}))
     a, b, c = three.values()
+    bars = {f"{name} ({pictures.degrees(*one.plan.cut)})": one for name, one in three.items()}
+    display(pictures.memory(bars, f"Memory of the fullest GPU: {a.model.name} with ZeRO-1"))
     return book.conclude(
-        {"not a_fits and not b_fits and c_fits": "At this scale memory decides: only C fits. A GPU of A would need "
-         "{a_gb:,.0f} GB, and one of B {b_gb:.0f} GB.",
-         "True": "At this scale they need {a_gb:,.0f}, {b_gb:.0f} and {c_gb:.0f} GB."},
+        {"not a_fits and not b_fits and c_fits": "On {gpus:,} H100s, with a batch of {batch:,} "
+         "sequences, memory decides: only C fits. A GPU of A would need {a_gb:,.0f} GB, and one of B {b_gb:.0f} GB.",
+         "True": "They need {a_gb:,.0f}, {b_gb:.0f} and {c_gb:.0f} GB."},
         {"a_s < min(b_s, c_s)": "If A did fit, it would even be the fastest, because nothing is sent inside its "
          "layers: {a_s:.2f} s where C takes {c_s:.2f} s. Here all exchanges add up inside the nodes first.",
          "True": "A would not be the fastest either."},
+        gpus=a.plan.gpus, batch=a.plan.batch,
         a_s=a.seconds, b_s=b.seconds, c_s=c.seconds, a_fits=a.fits, b_fits=b.fits, c_fits=c.fits,
         a_gb=a.held.total / GB, b_gb=b.held.total / GB, c_gb=c.held.total / GB,
     )  # fmt: skip
@@ -333,13 +337,13 @@ def fitted(fit: Any, timed: Mapping[str, MeasuredStep], seen: Sequence[str]) -> 
     others = {name: one for name, one in timed.items() if name not in seen}
     display(pictures.beside(others, fit))
     return book.conclude(
-        "On the runs that it was fitted to the model is off by at most {seen:.1%}, and on the others by up to "
-        "{unseen:.1%}.",
+        "On the runs that it was fitted to ({names}) the model is off by at most {seen:.1%}, and on the others by up "
+        "to {unseen:.1%}.",
         {"unseen > seen": "Only the second number tells you how far to trust it.",
          "True": "The second number tells you how far to trust it, and that it is the smaller one is luck."},
         "\n\nThe fit finds that kernels reach {products:.0%} of their peak and links between nodes {across:.0%} of "
         "their bandwidth. The true value of both is 100%.",
-        products=fit.efficiency.products, across=fit.efficiency.across, seen=fit.worst,
+        products=fit.efficiency.products, across=fit.efficiency.across, seen=fit.worst, names=", ".join(seen),
         unseen=max(map(abs, pictures.errors(others, fit).values())),
     )  # fmt: skip
 
@@ -356,7 +360,8 @@ def search(job: cases.Job, cut: tuple[int, int, int], best_cut: Callable[..., An
         )
     )
     return book.conclude(
-        "{whose} search has varied the three degrees. The planner also varies the size of a microbatch, the schedule "
+        "{whose} search has varied the three degrees; ZeRO-1 and computing attention again (`sel`) were given. "
+        "The planner also varies the size of a microbatch, the schedule "
         "and its chunks, the stage of ZeRO, what is computed again, and a fourth axis, context parallelism. In all it "
         "looks at {considered:,} plans, and its step is {gain:.0%} shorter.",
         whose=whose.capitalize(), considered=job.found.considered, gain=1 - best.seconds / yours.seconds,
@@ -395,12 +400,20 @@ def sixteen_nodes(four: Mapping[str, Estimate]) -> book.Conclusion:
         {"all(fits)": "All four fit (simulated).", "True": "Not all of them fit (simulated)."},
         "\n\n- *Tensor parallelism over all GPUs* takes {times:.2g} times as long as the mixture, because the sums of "
         "every layer cross the network.\n"
-        "- *The pipeline* reaches an MFU of {deep:.0%}. So small a batch leaves few microbatches for each replica.\n"
-        "- *Sharding alone* reaches {shards:.0%}. A GPU must gather all layers to work on a single sequence.\n"
+        "- *The pipeline* reaches an MFU of {deep:.0%}. Of what it loses, {deep_again:.0%} is computing activations "
+        "again to save memory. Most of the rest is its bubble: so small a batch leaves few microbatches for each "
+        "replica.\n"
+        "- *Sharding alone* reaches {shards:.0%}. Of its loss, {shards_again:.0%} is computing again. For the rest, a "
+        "GPU must gather all layers to work on a single sequence.\n"
         "- *The mixture* reaches {mix:.0%}.",
         times=wide.seconds / mix.seconds, deep=deep.mfu, shards=shards.mfu, mix=mix.mfu,
-        fits=[one.fits for one in four.values()],
+        fits=[one.fits for one in four.values()], deep_again=_again(deep), shards_again=_again(shards),
     )  # fmt: skip
+
+
+def _again(one: Estimate) -> float:
+    """The part of what is not computing that is computing again."""
+    return one.parts["recomputed"] / (one.seconds - one.parts["computing"])
 
 
 def rails(dense: Any, experts: Any) -> book.Conclusion:
@@ -414,7 +427,8 @@ def rails(dense: Any, experts: Any) -> book.Conclusion:
         "So a **rail-optimized network** serves a dense model well: the network cards with the same number in all "
         "nodes share a switch, and the links from rail to rail may be thin. In a *fat tree* all routes are equally "
         "wide, which costs more.",
-        {"left > 0": "Experts need the fat tree, because their rows go to any rank (chapter 12).", "True": ""},
+        {"left > 0": "The rows of experts go to any rank (chapter 12), so sent directly they cross rails. If a row "
+         "first went over NVLink to the right place of its own node, it could stay on one.", "True": ""},
         off=off, off_b=format_bytes(off, 3), left=left,
     )  # fmt: skip
 

@@ -273,6 +273,18 @@ def crossing(run: Any, per_node: int, step: int = 2) -> dict[str, dict[str, floa
     return found
 
 
+def slow_turns(run: Any, per_node: int, step: int = 2) -> int:
+    """How often, one after the other, messages with parts of the gradients go between nodes."""
+    turns, over = 0, 0.0
+    for start, end in sorted(
+        (m.start, m.end) for m, axis in messages(run, step)
+        if axis == "data" and m.nbytes > 1000 and m.src // per_node != m.dst // per_node
+    ):  # fmt: skip
+        if start > over:  # those of one turn overlap
+            turns, over = turns + 1, start + (end - start) / 2
+    return turns
+
+
 def _axis(members: set[int], of: dict[str, tuple[int, ...]]) -> str:
     inside = [axis for axis, ranks in of.items() if len(ranks) > 1 and members <= set(ranks)]
     return inside[0] if inside else "numbers"

@@ -40,7 +40,8 @@ def everybody_finds_his_groups(student: Reader) -> str:
 def _data(got: Any) -> Any:
     if isinstance(got, tuple) and len(got) == 2 and all(isinstance(x, Mapping) for x in got):
         at, groups = got
-        return {str(k): v for k, v in at.items()}, {str(k): _list(v) for k, v in groups.items()}
+        coordinates = {str(k): _list(v) if isinstance(v, list | range) else v for k, v in at.items()}
+        return coordinates, {str(k): _list(v) for k, v in groups.items()}
     return repr(got)[:60]
 
 
@@ -59,6 +60,8 @@ def _what_is_wrong(got: Any, rank: int, layout: Layout) -> str:
         if set(one) != set(axes):
             return f"`{name}` has the axes {', '.join(one) or '(none)'}, and should have {', '.join(axes)}."
     wanted = layout.coordinates(rank)
+    if all(isinstance(one, list) for one in at.values()):
+        return "the two dicts are the wrong way round: `at`, with a number for each axis, comes first."
     if at != wanted:
         return _coordinates(at, rank, layout, wanted)
     for axis in axes:
@@ -298,6 +301,8 @@ def _slips(
         (turns * stage, "Where are the gradients? They are exchanged once, after all microbatches."),
         (turns * (stage + gradients), "The gradients are exchanged once a step, and not for each microbatch."),
         (turns * stage + m * gradients, "The gradients are exchanged once a step, and not for each microbatch."),
+        (turns * stage + gradients / m, "The microbatches do not share out the gradients: these are exchanged once, "
+         "whole, after all of them."),
         ((m + p) * stage + gradients, "This is one turn too many: a pipeline of one stage needs m turns."),
         (m * p * stage + gradients, "This is as if one microbatch had to leave the last stage before the next may "
          "enter the first. All stages work at the same time."),

@@ -31,7 +31,7 @@ class Search:
     fastest first. refused: cuts that the model or the batch does not allow, and why. too_large: cuts of which no plan
     fits, with the one that needs least.
     nearest: of all plans the one that needs least memory; None if no cut is possible at all. seconds: of a step, of
-    each plan that fits.
+    each plan that fits. fitted: the arguments of these plans, in the same order.
     """
 
     model: Model
@@ -47,6 +47,7 @@ class Search:
     too_large: dict[Cut, Plan] = field(default_factory=dict, repr=False)
     nearest: Estimate | None = None
     seconds: list[float] = field(default_factory=list, repr=False)
+    fitted: list[tuple[object, ...]] = field(default_factory=list, repr=False)
 
     @property
     def winner(self) -> Estimate:
@@ -103,6 +104,7 @@ def search(
     result.best = [_estimated(result, found) for found in sorted(fastest)[:keep]]
     result.frontier = [_estimated(result, found) for found in _frontier(everything)]
     result.seconds = [found[0] for found in everything]
+    result.fitted = [found[2] for found in everything]
     result.nearest = _estimated(result, least) if least else None
     return result
 
