@@ -284,7 +284,7 @@ def all_plans(found: planner.Search) -> book.Figure:
     """Every plan of a search that fits, by its MFU, and what it loses most time to; a line at half of the best one."""
     best = found.winner
     shares = [best.mfu * best.seconds / seconds for seconds in found.seconds]
-    causes = [_loses_most(step_parts(found.costs, Plan(*plan))) for plan in found.fitted]  # type: ignore[arg-type]
+    causes = [_loses_most(step_parts(found.costs, Plan(*plan))) for plan in found.fitted]
     bad = Counter(cause for cause, s in zip(causes, found.seconds, strict=True) if s > 2 * best.seconds)
     slow = sum(bad.values()) / len(shares)
     said = (
