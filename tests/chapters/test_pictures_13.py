@@ -58,9 +58,9 @@ def test_a_hit_rate_stands_beside_the_lines_of_the_same_function():
     assert (
         "has room for 2.5% of the rows. Under LRU it answers 2% of the look-ups, and under LFU 12%." in figure.sentence
     )
-    assert figure.sentence.endswith("Of these sizes, LFU needs 2,000 rows to answer half of them, and LRU 2,000.")
+    assert figure.sentence.endswith("Of these sizes, LFU needs 2,000 rows for half of the look-ups, and LRU 2,000.")
     assert pictures._half({name: dict.fromkeys(map(float, pictures.SIZES), rate) for name, rate in
-                           (("LRU", 0.4), ("LFU", 0.6))}).endswith("LFU needs 20 rows to answer half of them, and LRU "
+                           (("LRU", 0.4), ("LFU", 0.6))}).endswith("needs 20 rows for half of the look-ups, and LRU "
                                                                    "more than 2,000.")  # fmt: skip
     assert figure.badge == "measured"  # hits are counted, whoever asks for the rows
 
@@ -161,7 +161,7 @@ def test_buckets_that_moved_are_counted_and_their_bytes_have_the_state_in_them()
     assert "asked for 1.50 times the mean" in after
     assert "1 of 4 buckets moved, which have 1 kB with their optimizer's state." in after
     assert moved.endswith("The fullest rank has 1.50 times the mean.")  # 9 of 12
-    assert after.endswith("rank 0 was the fullest, but with a single bucket, which cannot be cut.")
+    assert after.endswith("rank 0 was the fullest, but all its requests went to a single bucket, which cannot be cut.")
     assert travel._stopped([4, 4, 3, 4], [0, 0, 1, 1], 2).endswith(
         "none of its buckets was smaller than its lead over the emptiest."
     )

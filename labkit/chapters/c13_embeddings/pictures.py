@@ -261,9 +261,9 @@ def _half(lines: Mapping[str, Mapping[float, float]]) -> str:
     """How large the fast tier must be under each policy for half of the look-ups, among the sizes that were counted."""
     need = {name: next((f"{s:,}" for s in SIZES if line[float(s)] >= 0.5), "") for name, line in lines.items()}
     if not any(need.values()):
-        return f"Under neither do {max(SIZES):,} rows answer half of them."
+        return f"Under neither do {max(SIZES):,} rows answer half of the look-ups."
     lfu, lru = (need[name] or f"more than {max(SIZES):,}" for name in ("LFU", "LRU"))
-    return f"Of these sizes, LFU needs {lfu} rows to answer half of them, and LRU {lru}."
+    return f"Of these sizes, LFU needs {lfu} rows for half of the look-ups, and LRU {lru}."
 
 
 def curve(run: Any) -> dict[int, float]:

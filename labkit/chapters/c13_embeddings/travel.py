@@ -243,7 +243,10 @@ def _stopped(loads: Sequence[int], owners: Sequence[int], n: int) -> str:
     by_rank = [sum(load for load, owner in zip(loads, owners, strict=True) if owner == r) for r in range(n)]
     full = by_rank.index(max(by_rank))
     if sum(load > 0 for load, owner in zip(loads, owners, strict=True) if owner == full) == 1:
-        return f"No more could move: rank {full} was the fullest, but with a single bucket, which cannot be cut."
+        return (
+            f"No more could move: rank {full} was the fullest, but all its requests went to a single bucket, which "
+            "cannot be cut."
+        )
     return (
         f"No more could move: rank {full} was the fullest, but none of its buckets was smaller than its lead over the "
         "emptiest."
