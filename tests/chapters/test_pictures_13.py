@@ -40,8 +40,12 @@ def test_what_hot_rows_cost_is_told_beside_what_they_spare():
     helped = pictures.holding(_held([6, 5, 4, 3, 4, 5], [9000, 0, 0, 12_000, 0, 0]), width=4)
     assert helped.startswith("For a hot row every rank sends 20 B in each step and receives as many")
     assert "move 9 kB in and out" in helped and "With 256 hot rows they move 1.76 kB" in helped  # 12,000 - 2 * 5,120
-    assert "adds 10.2 kB in and out, both at once." in helped
-    assert helped.endswith("that became hot last, 65 to 256, is asked for by 1.5 of 2 ranks on average.")  # 192 + 96
+    assert "the all-reduce sends 5.12 kB while it receives as much." in helped
+    assert helped.endswith(
+        "Each of the rows 65 to 256, by popularity, is asked for by 1.5 of 2 ranks on average."
+    )  # 192 + 96
+    slow = pictures.holding(_held([6, 7, 6.5, 3, 4, 5], [9000, 0, 0, 12_000, 0, 0]), width=4)
+    assert slow.endswith("64 hot rows do not yet pay for the 2 messages of their all-reduce.")
     none = pictures.holding(_held([1, 2, 3, 4, 5, 6], [9000] * 6), width=4)
     assert none.endswith("Here hot rows cost more than they save.")
 
@@ -54,6 +58,10 @@ def test_a_hit_rate_stands_beside_the_lines_of_the_same_function():
     assert (
         "has room for 2.5% of the rows. Under LRU it answers 2% of the look-ups, and under LFU 12%." in figure.sentence
     )
+    assert figure.sentence.endswith("Of these sizes, LFU needs 2,000 rows for half of the look-ups, and LRU 2,000.")
+    assert pictures._half({name: dict.fromkeys(map(float, pictures.SIZES), rate) for name, rate in
+                           (("LRU", 0.4), ("LFU", 0.6))}).endswith("needs 20 rows for half of the look-ups, and LRU "
+                                                                   "more than 2,000.")  # fmt: skip
     assert figure.badge == "measured"  # hits are counted, whoever asks for the rows
 
 
@@ -130,7 +138,8 @@ def test_the_busiest_link_of_the_picture_takes_the_time_of_the_step(placement, r
     begin, end = run.trace.during_step(1)
     assert 0.8 * (end - begin) < max(both) / pictures.BANDWIDTH < end - begin
     assert "the ranks send what the formulas" in figure.sentence
-    assert figure.sentence.startswith("Rank 0 has most" if placement == "range" else "All ranks have nearly the same")
+    begins = {"range": "Rank 0 has most", "modulo": "All ranks have nearly the same", "columns": "All ranks have"}
+    assert figure.sentence.startswith(begins[placement])
     assert ("the jam" in figure.svg) == (placement == "range")
     if placement == "range":  # the owner of the popular rows, who does not send most where two share the table
         assert both[0] == max(both)
@@ -150,7 +159,12 @@ def test_buckets_that_moved_are_counted_and_their_bytes_have_the_state_in_them()
     assert "was asked for 1.67 times the mean" in before  # 10 of 12, on one of two ranks
     assert moved.startswith("1 of 1 bucket moved.") and "bucket 1: 1 rows asked for" in there
     assert "asked for 1.50 times the mean" in after
-    assert after.endswith("1 of 4 buckets moved, which have 1 kB with their optimizer's state.")
+    assert "1 of 4 buckets moved, which have 1 kB with their optimizer's state." in after
+    assert moved.endswith("The fullest rank has 1.50 times the mean.")  # 9 of 12
+    assert after.endswith("rank 0 was the fullest, but all its requests went to a single bucket, which cannot be cut.")
+    assert travel._stopped([4, 4, 3, 4], [0, 0, 1, 1], 2).endswith(
+        "none of its buckets was smaller than its lead over the emptiest."
+    )
 
 
 @pytest.mark.ranks

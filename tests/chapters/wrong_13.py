@@ -100,7 +100,7 @@ WRONG = {
             total = gradients.new_zeros(len(unique), gradients.shape[1])
             total[inverse] += gradients
             return unique, total
-        """: "only its last gradient is there",
+        """: "only one of its gradients is there",
         """
         def sum_equal(ids, gradients):
             unique, inverse = ids.unique(return_inverse=True)
@@ -159,6 +159,9 @@ WRONG = {
             "its gradients were averaged"
         ),
         summed("gradients.new_zeros(len(unique))"): "needs a row for each",
+        summed(
+            "gradients.new_zeros(int(ids.max()) + 1, gradients.shape[1])", add="ids, gradients"
+        ): "one for each different id",
         summed(add="ids, gradients"): "An id was used as a place",
         summed(add="unique, gradients"): "that is `inverse`",
         summed(end="total / inverse.bincount()"): "a second dimension: `[:, None]`",
@@ -176,6 +179,8 @@ WRONG = {
         step(MEAN, MOVE.replace("[:, None]", "")): "a second dimension, `.sqrt()[:, None]`",
         step("pass", MOVE): "`squares` is as before",
         step(MEAN.replace(".square()", ""), MOVE): "the mean of g and not that of g²",
+        step("squares[places] += g.mean(1).square()", MOVE): "the square of the mean",
+        step(MEAN + "\n    squares += 1", MOVE): "The sum of a row that no step touched",
         step(MOVE, MEAN): "divided by the old sum",
         step(MEAN, MOVE.replace(".sqrt()", "")): "not by its root",
         step(MEAN, MOVE.replace("-=", "+=")): "moved uphill",
@@ -207,6 +212,8 @@ WRONG = {
                 total += stream(secret, len(numbers))
             return total
         """: "which has both",
+        masked("total += secret"): "A secret is not yet a mask",
+        masked("total += secret if me < partner else -mask"): "A secret is not yet a mask",
         masked("total += mask if partner % 2 else -mask"): "Which of two clients adds the mask",
     },
 }

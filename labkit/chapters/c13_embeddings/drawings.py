@@ -72,7 +72,10 @@ def duplicates() -> book.Player:
         elif k < len(ids):
             said = f"Gradient {k} belongs to row {ids[k - 1]}: above it is added, below it overwrites what was there."
         else:
-            said = f"In the end row 7 has {total[7]:g} above. Below, the last one has won: {last[7]:g}."
+            said = (
+                f"In the end the upper row 7 holds {total[7]:g}. Below only one of the gradients is left, here the "
+                f"last: {last[7]:g}."
+            )
         frames.append((_fall(title, said, ids, gradients, order, total, last, k), said))
         rows.append({"gradients": k} | {f"row {i}, sum": total[i] for i in order}
                     | {f"row {i}, assigned": last[i] for i in order})  # fmt: skip

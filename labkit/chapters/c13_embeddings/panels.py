@@ -54,7 +54,8 @@ def tiers(cached: Run) -> Workbench:
 def server_or_ring(exchange: Run) -> Workbench:
     """How many ranks there are, how many of them serve, and how large the gradient is."""
     controls = {
-        "ranks": (3, 9), "servers": [1, 2, 4], "kilobytes": choice("gradient (kB)", [1, 3, 10, 100], 100),
+        "ranks": choice("workers + servers", [*range(3, 10), 12], 5),
+        "servers": [1, 2, 4], "kilobytes": choice("gradient (kB)", [1, 3, 10, 100], 100),
     }  # fmt: skip
     views: list[View] = [ports.compared, ports.by_workers]
     return book.workbench(exchange, controls, views, title="Servers or a ring?", ranks=5, clock="virtual",

@@ -74,10 +74,15 @@ def sent(run: Any) -> book.Figure:
     most, mean = both.index(max(both)), sum(both) / n
     jam = max(both) > EVEN * mean
     agree = in_step(run) == formula_of(run.results)
+    if jam:
+        who = f"Rank {most} has most to do: it"
+    elif min(both) == max(both):
+        who = "All ranks have the same to do. Each of them"
+    else:
+        who = f"All ranks have nearly the same to do. Rank {most} has a little more than the others: it"
     said = (
-        f"{'' if jam else 'All ranks have nearly the same to do. '}Rank {most} has most to do: it sends "
-        f"{bytes_text(pull[most])} in the pull and receives "
-        f"{bytes_text(push[most])} in the push, which takes its link {format_seconds(both[most] / BANDWIDTH, 3)}. "
+        f"{who} sends {bytes_text(pull[most])} in the pull and receives {bytes_text(push[most])} in the push, which "
+        f"takes its link {format_seconds(both[most] / BANDWIDTH, 3)} (emulated). "
         f"In all, the ranks send {'what' if agree else 'another number of bytes than'} the formulas of sections 2 and "
         "3 say."
     )
@@ -184,6 +189,7 @@ def holding(run: Any, width: int) -> str:
     n, best = run.trace.world_size, min(took, key=lambda hot: took[hot])
     costs = {hot: max(cost.ring_all_reduce_bytes_by_rank(hot * (width + 1), ITEM, n)) if hot else 0 for hot in HELD}
     port = {hot: max(_through_ports(run, f"range {hot}")) - 2 * costs[hot] for hot in (0, best)}
+    few = max((hot for hot in HELD if hot < best and took[hot] > took[0]), default=0)
     told = (
         f"For a hot row every rank sends {2 * (n - 1) * (width + 1) * ITEM / n:.0f} B in each step and receives as "
         "many, whether it is asked for or not. They are its gradient, and a number that says whether it was "
@@ -194,9 +200,10 @@ def holding(run: Any, width: int) -> str:
         return told + "Here hot rows cost more than they save."
     return (
         told
-        + f"With {best:,} hot rows they move {bytes_text(port[best])}, and the all-reduce adds "
-        + f"{bytes_text(2 * costs[best])} in and out, both at once. "
+        + f"With {best:,} hot rows they move {bytes_text(port[best])}, and the all-reduce sends "
+        + f"{bytes_text(costs[best])} while it receives as much. "
         + _wanted(run.results, HELD[HELD.index(best) - 1], best)
+        + (f" {few:,} hot rows do not yet pay for the {2 * (n - 1)} messages of their all-reduce." if few else "")
     )
 
 
@@ -204,8 +211,8 @@ def _wanted(asked: Sequence[Tensor], first: int, end: int) -> str:
     """How many ranks ask for the rows that became hot last; a rank returned the different ids that it asks for."""
     times = sum(int(((ids >= first) & (ids < end)).sum()) for ids in asked) / (end - first)
     return (
-        f"A row of those that became hot last, {first + 1:,} to {end:,}, is asked for by {times:.1f} of {len(asked)} "
-        "ranks on average."
+        f"Each of the rows {first + 1:,} to {end:,}, by popularity, is asked for by {times:.1f} of {len(asked)} ranks "
+        "on average."
     )
 
 
@@ -244,10 +251,19 @@ def hit_rates(cached: Callable[..., float]) -> Callable[..., book.Figure]:
             y="hit rate", log="x", within=(0.0, 1.0), title="Look-ups that the fast tier answers",
             sentence=f"The fast tier has room for {capacity / TIER:.1%} of the rows. Under {policy.upper()} it "
             f"answers {here:.0%} of the look-ups, and under {other.upper()} {instead:.0%}. The lines count the hits "
-            "for other sizes, with the ids of rank 0.",
+            f"for other sizes, with the ids of rank 0. {_half(lines)}",
         )  # fmt: skip
 
     return drawn
+
+
+def _half(lines: Mapping[str, Mapping[float, float]]) -> str:
+    """How large the fast tier must be under each policy for half of the look-ups, among the sizes that were counted."""
+    need = {name: next((f"{s:,}" for s in SIZES if line[float(s)] >= 0.5), "") for name, line in lines.items()}
+    if not any(need.values()):
+        return f"Under neither do {max(SIZES):,} rows answer half of the look-ups."
+    lfu, lru = (need[name] or f"more than {max(SIZES):,}" for name in ("LFU", "LRU"))
+    return f"Of these sizes, LFU needs {lfu} rows for half of the look-ups, and LRU {lru}."
 
 
 def curve(run: Any) -> dict[int, float]:
@@ -260,8 +276,8 @@ def rounds(values: Mapping[str, Mapping[int, float]]) -> book.Figure:
     last = max(next(iter(values.values())))
     told = ", and ".join(f"{line[last]:.0%} of the test digits ({name})" for name, line in values.items())
     return book.lines({name: {float(r): a for r, a in line.items()} for name, line in values.items()}, x="rounds done",
-                      y="accuracy", title="Federated rounds", sentence=f"After {last} rounds the model reads "
-                      f"{told}.")  # fmt: skip
+                      y="accuracy", within=(0.0, 1.0), title="Federated rounds",
+                      sentence=f"After {last} rounds the model reads {told}.")  # fmt: skip
 
 
 MODEL, TABLE, ROW, PHONE = 70e9, 10e12, 256, 4.2e6  # weights; bytes of a table and of a row; weights of a MobileNet

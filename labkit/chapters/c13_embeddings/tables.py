@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -65,18 +66,13 @@ def sharded(group: Group, placement: str, rows: int = ROWS, dim: int = DIM) -> S
     return table
 
 
-def with_hot_rows(group: Group, rows: int, dim: int) -> Iterator[ShardedEmbedding]:
-    """A table by range and one by modulo, each with more and more of the rows 0, 1, 2 ... held by every rank: `HELD`.
-
-    What a rank does with a table until it asks for the next one lies in a span of the trace, as "range 16".
-    """
-    for by in ("range", "modulo"):
-        table = sharded(group, by, rows, dim)
-        for hot in HELD:
-            table.replicate("table", range(hot))
-            group.barrier()
-            with group.span(f"{by} {hot}"):
-                yield table
+@contextmanager
+def held_by_all(table: ShardedEmbedding, hot: int, name: str) -> Iterator[None]:
+    """The rows 0, 1, 2 ... up to `hot` are held by every rank. What is done then lies in a span of the trace."""
+    table.replicate("table", range(hot))
+    table.group.barrier()
+    with table.group.span(name):
+        yield
 
 
 def weights(rows: int, seed: int) -> Tensor:

@@ -45,7 +45,7 @@ def piles(run: Any, placement: str, skew: float) -> book.Player:
                 said = (
                     f"All requests have arrived. Rank {busy} got {served[busy]:,} of them, {times:.2f} times the mean."
                 )
-        frames.append((_piled(title, said, _counted(some, n), most, so_far, law, drawn, placement), said))
+        frames.append((_piled(title, said, _counted(some, n), most, so_far, law, drawn, placement, skew), said))
     rows = [{"rank": r, "requests": served[r], "share": served[r] / max(1, sum(served)),
              "expected": law[r], "expected of all ids": drawn[r]} for r in range(n)]  # fmt: skip
     return book.play(frames, title=title, badge="measured", rows=rows, still=MOMENTS - 1, begin=MOMENTS - 1)
@@ -67,7 +67,7 @@ def _counted(places: Sequence[tuple[int, float]], n: int) -> list[list[int]]:
 
 def _piled(
     title: str, said: str, piled: Sequence[Sequence[int]], most: int, so_far: Sequence[int],
-    law: Sequence[float], drawn: Sequence[float], placement: str,
+    law: Sequence[float], drawn: Sequence[float], placement: str, skew: float,
 ) -> str:  # fmt: skip
     svg = Svg(WIDTH, title, said)
     top = max(heading(svg, "measured", said), 74.0) + 6
@@ -90,9 +90,8 @@ def _piled(
         svg.text(x + 58, y + band / 2 + 13, f"expected {law[r]:.0%} ({drawn[r]:.0%} of all ids)", 9.5)
     y = top + n * band + 12
     nth = {2: "second", 3: "third"}.get(n, f"{n}th")
-    held = {"range": "neighbouring ids, the popular ones first", "modulo": f"every {nth} id, the popular ones first",
-            "columns": "its columns of all ids, the popular ones first",
-            "one rank": "rank 0 has all of them, the popular ones first"}[placement]  # fmt: skip
+    held = {"range": "neighbouring ids", "modulo": f"every {nth} id", "columns": "its columns of all ids",
+            "one rank": "rank 0 has all of them"}[placement] + (", the popular ones first" if skew else "")  # fmt: skip
     svg.text(LEFT, y, f"from left to right: a rank's rows ({held})", 11)
     svg.text(LEFT, y + 16, "height: how many requests for rows of that place have come", 11)
     return svg.render(y + 28)
@@ -222,10 +221,11 @@ def moved(run: Any) -> book.Player:
         for b in fresh:
             now[b] = new[b]
         done = min(k + each, len(going))
-        add(f"{done} of {len(going)} bucket{plural} moved. Those with a thick frame have just come.", before, now,
-            fresh, was)  # fmt: skip
+        add(f"{done} of {len(going)} bucket{plural} moved. Those with a thick frame have just come. The fullest rank "
+            f"has {_fullest(before, now, n):.2f} times the mean.", before, now, fresh, was)  # fmt: skip
     add(f"In the next three steps the fullest rank is asked for {worst[1]:.2f} times the mean. {len(going)} of "
-        f"{len(old)} buckets moved, which have {bytes_text(nbytes)} with their optimizer's state.",
+        f"{len(old)} buckets moved, which have {bytes_text(nbytes)} with their optimizer's state. "
+        + _stopped(before, new, n),
         after, new, (), new)  # fmt: skip
     rows: list[Row] = [
         {"rank": r} | {name: sum(loads[b] for b, owner in enumerate(owners) if owner == r)
@@ -236,6 +236,21 @@ def moved(run: Any) -> book.Player:
 
 
 MOVED = "Buckets of rows move from rank to rank"
+
+
+def _stopped(loads: Sequence[int], owners: Sequence[int], n: int) -> str:
+    """Why no further bucket moved, by the loads that were counted before."""
+    by_rank = [sum(load for load, owner in zip(loads, owners, strict=True) if owner == r) for r in range(n)]
+    full = by_rank.index(max(by_rank))
+    if sum(load > 0 for load, owner in zip(loads, owners, strict=True) if owner == full) == 1:
+        return (
+            f"No more could move: rank {full} was the fullest, but all its requests went to a single bucket, which "
+            "cannot be cut."
+        )
+    return (
+        f"No more could move: rank {full} was the fullest, but none of its buckets was smaller than its lead over the "
+        "emptiest."
+    )
 
 
 def _fullest(loads: Sequence[int], owners: Sequence[int], n: int) -> float:

@@ -259,8 +259,11 @@ def _sums_are_right(student: Reader, got_ids: Tensor, got: Tensor, ids: Tensor, 
     student.expect(not got_ids.is_floating_point(), "You returned the sums first: return the ids, and then the sums.")
     student.expect(torch.equal(got_ids, unique), "For ids {ids} the different ones are {want}, in rising order, and "
                    "you returned {got}.", ids=told[:8], want=unique.tolist()[:8], got=got_ids.tolist()[:8])  # fmt: skip
+    each_number = len(ids) and got.shape[:1] == (int(ids.max()) + 1,) and got.shape != total.shape
+    why = " You made a place for each number up to the largest id: you need one for each different id."
     student.expect(got.shape == total.shape, "For {b} ids, {u} of them different, the sums should have shape {want}, "
-                   "have {got}.", b=len(ids), u=len(unique), want=tuple(total.shape), got=tuple(got.shape))  # fmt: skip
+                   "have {got}." + why * bool(each_number), b=len(ids), u=len(unique), want=tuple(total.shape),
+                   got=tuple(got.shape))  # fmt: skip
     near = 1e-5  # of sums in float32
     if not len(ids) or bool((got - total).abs().max() < near):
         student.expect(got.dtype == total.dtype, "The sums are right, but of {got} where the gradients are of {want}: "
@@ -274,8 +277,8 @@ def _sums_are_right(student: Reader, got_ids: Tensor, got: Tensor, ids: Tensor, 
             first[place] = g
             seen.add(place)
     slips = (
-        (last, "only its last gradient is there. `total[inverse] += g` reads each place once and writes it again and "
-         "again, so equal ids overwrite one another: use `index_add_`."),
+        (last, "only one of its gradients is there. `total[inverse] += g` reads each place once and writes it again "
+         "and again, so equal ids overwrite one another: use `index_add_`."),
         (first, "only its first gradient is there: equal ids are to be added."),
         (total / times[:, None], "its gradients were averaged. The row was used several times, and its gradient "
          "is the sum of what comes back from each use."),
@@ -348,20 +351,23 @@ def _state_is_right(
         ("set", "The sum of squares was replaced. It should grow from step to step: `+=`."),
         ("none", "`squares` is as before. Each step adds the mean of g² to those of the touched rows."),
         ("unsquared", "You added the mean of g and not that of g²."),
+        ("late", "You added the square of the mean. Square first, and then take the mean: `g.square().mean(1)`."),
     )
     for name, why in by_state:
         trial = squares.clone()
         for p, g in steps:
             add = {"sum": g.square().sum(1), "mean": g.square().mean(1), "none": torch.zeros(len(p)).double(),
-                   "unsquared": g.mean(1), "whole": g.square().mean().expand(len(p)),
+                   "unsquared": g.mean(1), "late": g.mean(1).square(), "whole": g.square().mean().expand(len(p)),
                    "set": g.square().mean(1) - trial[p]}[name]  # fmt: skip
             trial[p] += add
         if why and bool((state - trial).abs().max() < NEAR):
             student.expect(False, why)
+    untouched = [r for r in range(len(rows)) if not any(r in p.tolist() for p, _ in steps)]
+    student.expect(torch.equal(state[untouched], squares[untouched]), "The sum of a row that no step touched has "
+                   "changed: change only `squares[places]`.")  # fmt: skip
     student.expect(bool((state - want_squares).abs().max() < NEAR), "`squares` should grow by the mean of g² of each "
                    "touched row, and has other values.")  # fmt: skip
     student.expect(not still, "`squares` is right, but no weight has moved: subtract from `rows[places]`.")
-    untouched = [r for r in range(len(rows)) if not any(r in p.tolist() for p, _ in steps)]
     student.expect(torch.equal(new[untouched], rows[untouched]), "A row that no step touched has moved: change only "
                    "`rows[places]`.")  # fmt: skip
     for name, why in (
@@ -409,6 +415,8 @@ def masks_cancel(student: Reader) -> str:
             raw = ("buffer API", "cannot unpack", "'int' and 'bytes'")
             said = "`secrets` is a dict, partner -> secret: go through `secrets.items()`, which has both."
             student.expect(not any(words in f"{error}" for words in raw), said)
+            student.expect("'Tensor' and 'bytes'" not in f"{error}", "A secret is not yet a mask: `stream(secret, "
+                           "len(numbers))` makes the mask of it.")  # fmt: skip
             raise
         _masks_are_right(student, run, n, numbers, inputs)
     return "For 2, 3 and 5 clients what each sends looks like noise, and the sum is exact to the last bit."
