@@ -287,7 +287,7 @@ def test_a_cell_that_needs_a_function_says_so_until_a_check_has_found_it_right()
              lambda fn: suspects.table(fn, answered)]  # fmt: skip
     for cell in cells:
         assert repr(cell(stub)) == "Run the check below your function stub first."
-    assert repr(pictures.plane(two_level_seconds, panels.slow_sync(stub))).startswith("All stories")
+    assert repr(pictures.plane(two_level_seconds, panels.slow_sync(stub))).startswith("Stories")
     task, mine = writing.find_task("A_errata", "agrees"), lambda said, found: agrees(said, found)
     assert not writing.checked(mine) and writing.checked(agrees)
     right = SimpleNamespace(state="wrong")

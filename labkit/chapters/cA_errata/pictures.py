@@ -374,7 +374,7 @@ COUNTED = {"counter as a speed": "speed", "counter as an average": "average", "c
 
 
 def plane(two_level: TwoLevel, case: object = None) -> book.Figure | Said:
-    """Every story that takes the time that was seen: a curve for each recipe, thick where the counter fits as well.
+    """Stories that take the time that was seen: a curve for each recipe, thick where the counter fits as well.
 
     case: the panel above, with what the reader has found: recipe, size of the message in GB, and the uplinks' part of
     their speed.
@@ -392,7 +392,7 @@ def _plane(two_level: TwoLevel, found: list[tuple[str, float, float]]) -> book.F
     )
     if found:
         said += f" The {'circle is the story' if len(found) == 1 else 'circles are the stories'} that you have found."
-    svg = Page("All stories that take the time that was seen", said)
+    svg = Page("Stories that take the time that was seen", said)
     names = list(suspects.RECIPES)
     top = legend(svg, heading(svg, "simulated", said), [(f"{n[0]} {n[1]}", series(k).colour, "") for k, n in
                  enumerate(zip("ABC", names, strict=True))]) + 22  # fmt: skip

@@ -263,7 +263,7 @@ def story(two_level: TwoLevel, gigabytes: float, uplinks: float, recipe: str = n
 
 
 def _told(two_level: TwoLevel) -> list[tuple[str, float, Story]]:
-    """All stories that take the time that was seen: the recipe, the size in GB, and the rest.
+    """Stories that take the time that was seen: the recipe, the size in GB, and the rest.
 
     For each recipe three: with the size of the file's expected times, with uplinks as slow as the counter, and healthy.
     A flat ring of that size would need uplinks faster than they are, so it has two.
