@@ -390,7 +390,7 @@ def test_the_code_of_the_pieces_shows_what_was_sent():
         return 0
 
     with closing(panels.pieces(gradient_sum).shown) as bench:
-        assert bench.code.endswith("print(run.trace.bytes_sent())  # by each rank\n")
+        assert bench.code.endswith("\nprint(run.trace.bytes_sent())  # by each rank\n")
 
 
 def test_enter_on_an_empty_field_is_answered():

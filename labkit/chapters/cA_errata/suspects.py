@@ -257,7 +257,7 @@ class Story:
 def story(two_level: TwoLevel, gigabytes: float, uplinks: float, recipe: str = next(iter(RECIPES))) -> Story:
     """A recipe with a message of so many GB, and uplinks at so many percent."""
     nvlink, nbytes, part = RECIPES[recipe], gigabytes * GB, uplinks / 100
-    if recipe == FLAT_RING:
+    if nvlink is None:
         return Story((slow_sync.flat_seconds(nbytes) / part,), part, ("ring over all GPUs",))
     return Story(phases(two_level, nbytes, part, nvlink), part)
 

@@ -105,7 +105,7 @@ def bytes_are_those_of_ranks(student: Reader) -> str:
     def all_like(**other: Any) -> list[float]:
         return [holds(*row, **other) for row in asked]
 
-    slips = {
+    slips: dict[str, list[float]] = {
         "You divide nothing: which part does each stage shard?": all_like(sharded_from=(4, 4, 4)),
         "You divide everything in every stage, also in stage 0.": all_like(sharded_from=(0, 0, 0)),
         "You divide everything in every stage. Stage 1 shards the optimizer state alone.": all_like(
