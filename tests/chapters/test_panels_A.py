@@ -130,7 +130,7 @@ def test_what_follows_from_the_first_run_is_said_of_the_run(monkeypatch):
     told = str(first.told())
     assert "text sends 1.5 times as much" in told and "table exactly as much." in told and "You expected" not in told
     assert "cannot describe the same program" in told and "** On 4 ranks" in told, "as many as the panel has"
-    for chosen, said in (("more", "You expected that."), ("less", "Your answer was *Less*.")):
+    for chosen, said in (("more", "You expected that."), ("less", "Your answer: *Less*.")):
         first.chosen = chosen
         assert said in str(first.told())
     sent["ZeRO-1, as the text says"] = 1.0
@@ -164,7 +164,7 @@ def test_a_line_is_computed_again_with_other_numbers():
     assert "2400 / 50" in code.value and "48 times" in came.value and "grows faster" in words.value
     code.value = "2400 / 30"
     button.click()
-    assert "It comes to this: 80 times the computing" in came.value and "would be right" in came.value
+    assert "It comes to this: 80 times with your inputs" in came.value and "would be right" in came.value
     button.click()
     assert "80 times" in came.value
     reset.click()
@@ -210,15 +210,12 @@ def test_every_line_in_the_list_has_a_name_of_its_own():
 
 def test_the_case_has_more_than_one_story():
     """Time, counter as the speed while sending, counter as an average: which of them each setting explains."""
-    sends_150, sends_300, stated, flat, eight = suspects.RECIPES
+    sends_150, sends_300, flat = suspects.RECIPES
     stories = {(3, 100, sends_150): (False, False, False), (3, 46, sends_150): (True, False, False),
                (3.55, 60, sends_150): (True, True, False), (4.65, 100, sends_150): (True, False, False),
                (3, 100, sends_300): (False, False, True), (4.45, 60, sends_300): (True, True, False),
                (6.35, 100, sends_300): (True, False, True), (8, 100, sends_300): (False, False, True),
-               (6.05, 100, stated): (True, False, True), (4.4, 60, stated): (True, True, False),
-               (0.75, 60, flat): (True, True, True), (1.25, 100, flat): (True, False, False),
-               (6, 60, eight): (True, True, True), (8.6, 100, eight): (True, False, False),
-               (3, 30, eight): (True, False, False), (6, 80, eight): (False, False, False)}  # fmt: skip
+               (0.75, 60, flat): (True, True, True), (1.25, 100, flat): (True, False, False)}  # fmt: skip
     for settings, fits in stories.items():
         assert tuple(one for one, _ in suspects.story(two_level_seconds, *settings).facts.values()) == fits, settings
     for settings, verdict in {(3, 100, sends_150): "neither", (3.55, 60, sends_150): "the counter as a speed",
@@ -238,9 +235,7 @@ def test_the_case_has_more_than_one_story():
     assert [(row["message"], row["counter as a speed"], row["counter as an average"]) for row in told] == [
         ("3.00 GB", "46%", "30%"), ("3.55 GB", "60% ✓", "35%"), ("4.63 GB", "100%", "46%"),
         ("3.00 GB", "36%", "30%"), ("4.47 GB", "60% ✓", "44%"), ("6.35 GB", "100%", "63% ✓"),
-        ("3.00 GB", "37%", "30%"), ("4.39 GB", "60% ✓", "44%"), ("6.18 GB", "100%", "61% ✓"),
         ("0.75 GB", "60% ✓", "60% ✓"), ("1.25 GB", "100%", "100%"),
-        ("3.00 GB", "30%", "30%"), ("6.01 GB", "60% ✓", "60% ✓"), ("8.58 GB", "86%", "86%"),
     ]  # fmt: skip
     assert "64.77 ms" in repr(suspects.should(two_level_seconds)) and "47.27" in repr(
         suspects.should(two_level_seconds)
@@ -257,13 +252,18 @@ def test_the_case_has_more_than_one_story():
 
 def test_the_verdict_says_what_hangs_on_our_tolerance():
     left = suspects.left(two_level_seconds).text
-    assert "With 3 GB no recipe fits" in left and "have to run at 30% to 46%" in left
-    left, (_, sends_300, stated, *_) = suspects.left(two_level_seconds).text, suspects.RECIPES
+    assert "With 3 GB none of the three recipes fits" in left and "have to run at 36% to 46%" in left
     assert "the 3 points that we allow" in left and suspects.NEAR == 0.03
-    size, *uplinks = map(float, re.search(r"with ([\d.]+) GB, and uplinks at (\d+)% and (\d+)%", left).groups())
-    for part, recipe in zip(uplinks, (sends_300, stated), strict=True):
-        one = suspects.story(two_level_seconds, size, part, recipe)
-        assert one.fits and abs(one.seconds - 0.1) < 0.0005 and f"{one.average:.0%}" == "60%"
+    size, part = map(float, re.search(r"with ([\d.]+) GB, and uplinks at (\d+)%", left).groups())
+    _, sends_300, flat = suspects.RECIPES
+    one = suspects.story(two_level_seconds, size, part, sends_300)
+    assert one.fits and abs(one.seconds - 0.1) < 0.0005 and f"{one.average:.0%}" == "60%"
+    assert "the file is right that this was no flat ring" in left, "by its own 3 GB"
+    told = re.findall(r"with ([\d.]+) GB (?:a flat ring takes the 100 ms )?over (.+?)[ ,]", left, re.I)
+    assert len(told) == 2
+    for size, uplinks in told:
+        part = {"healthy": 100, "uplinks": 60}[uplinks]
+        assert suspects.story(two_level_seconds, float(size), part, flat).seconds == pytest.approx(0.1, rel=0.01)
 
 
 def test_the_verdict_names_every_thick_piece_of_the_picture():
@@ -274,7 +274,7 @@ def test_the_verdict_names_every_thick_piece_of_the_picture():
             if counter := suspects.story(two_level_seconds, size, part, recipe).counter:
                 thick.add((recipe, counter.removeprefix("counter as ").replace("counter in both meanings", "both")))
     rows = re.findall(r"\| (.+) \| [\d.]+ GB \| .+ \| (.+): \d+% \|", suspects.left(two_level_seconds).text)
-    assert len(rows) == len(thick) == 7 and set(rows) == thick
+    assert len(rows) == len(thick) == 4 and set(rows) == thick
 
 
 def test_a_cell_that_needs_a_function_says_so_until_a_check_has_found_it_right():
@@ -287,7 +287,7 @@ def test_a_cell_that_needs_a_function_says_so_until_a_check_has_found_it_right()
              lambda fn: suspects.table(fn, answered)]  # fmt: skip
     for cell in cells:
         assert repr(cell(stub)) == "Run the check below your function stub first."
-    assert repr(pictures.plane(two_level_seconds, panels.slow_sync(stub))).startswith("All stories")
+    assert repr(pictures.plane(two_level_seconds, panels.slow_sync(stub))).startswith("Stories")
     task, mine = writing.find_task("A_errata", "agrees"), lambda said, found: agrees(said, found)
     assert not writing.checked(mine) and writing.checked(agrees)
     right = SimpleNamespace(state="wrong")
@@ -329,11 +329,12 @@ def test_a_choice_comes_before_the_panel_and_is_kept_after_a_restart(monkeypatch
     asked = panels.failures()
     _, choice = asked.box.children
     choice.value = "80"
-    assert asked.chosen == "80" and choice.disabled and "89.8" in asked.box.children[3].value
+    assert asked.chosen == "80" and choice.disabled and "89.8" in asked.box.children[4].value
+    assert "Your answer was: Nearly 80 %. With a failure every 50 minutes, 89.8 %" in asked.box.children[2].value
     choice.value = "90"
-    assert asked.chosen == "80" and len(asked.box.children) == 4, "the first one counts"
+    assert asked.chosen == "80" and len(asked.box.children) == 5, "the first one counts"
     again = panels.failures()
-    assert again.chosen == "80" and again.box.children[1].value == "80" and len(again.box.children) == 4
+    assert again.chosen == "80" and again.box.children[1].value == "80" and len(again.box.children) == 5
     assert panels.efficiency().chosen is None and len(panels.efficiency().box.children) == 2, "another question"
 
 
@@ -351,6 +352,47 @@ def test_each_first_answer_is_what_its_panel_shows():
     assert cost.ring_all_reduce_bytes(1 / 2, 4) < cost.ring_all_reduce_bytes(1, 8) / 2, "less than half"
 
 
+@pytest.mark.ranks
+def test_a_first_answer_gets_a_verdict(monkeypatch):
+    monkeypatch.setattr(asked_first.book, "live", lambda: False)
+    benches = [
+        panels.pieces(lambda group, tp=2, pp=1: 0),
+        panels.four_stages(lambda group, way="each alone", microbatches=4: 0),
+    ]
+    for asked in (panels.memory(held_bytes), panels.efficiency(), panels.failures(), *benches):
+        assert asked.verdict == "" and asked.right in asked.choices and asked.found
+        for id, said in asked.choices.items():
+            asked.chosen = id
+            wrong = f"✗ Your answer was: {said}. {asked.so}"
+            assert asked.verdict == (f"✓ {said}: that is right." if id == asked.right else wrong)
+    for asked in benches:
+        asked.shown.close()
+
+
+def test_the_picture_of_the_directions_waits_for_its_question_and_so_does_the_counter(monkeypatch, tmp_path):
+    monkeypatch.setattr(panels.book, "live", lambda: True)
+    monkeypatch.setattr(panels.Progress, "of_reader", lambda: Progress(tmp_path / "p.json"))
+    wires = panels.apart("bytes", agrees)
+    assert "Answer the question on NVLink above" in repr(pictures.both_directions(wires))
+    assert "Answer the question" in repr(pictures.both_directions(panels.apart("bytes", lambda said, found: True)))
+    wires.box.children[1].children[0].children[1].children[0].value = "18"
+    assert "18 times a port" in pictures.both_directions(wires).sentence
+    again = panels.apart("bytes", agrees)
+    assert "18 times a port" in pictures.both_directions(again).sentence, "kept after a restart"
+    waits = SimpleNamespace(answered=False)
+    assert "Choose a suspect" in repr(suspects.counter(waits))
+    assert "No suspect explains" in suspects.counter(SimpleNamespace(answered=True)).text
+
+
+@pytest.mark.ranks
+def test_the_code_of_the_pieces_shows_what_was_sent():
+    def gradient_sum(group, tp=2, pp=1):
+        return 0
+
+    with closing(panels.pieces(gradient_sum).shown) as bench:
+        assert bench.code.endswith("\nprint(run.trace.bytes_sent())  # by each rank\n")
+
+
 def test_enter_on_an_empty_field_is_answered():
     question, row, answer = panels.apart("bytes", agrees).box.children[1].children[1].children
     field = row.children[0]
@@ -364,8 +406,7 @@ def test_enter_on_an_empty_field_is_answered():
 def test_the_page_names_settings_that_are_stories():
     text = suspects.left(two_level_seconds).text
     told = re.findall(r"\| (.+) \| ([\d.]+) GB \| (at 60%|healthy) \| (both|a speed|an average): ", text)
-    assert {kind for *_, kind in told[:3]} == {"both", "a speed", "an average"}, "one of each kind stands first"
-    assert text.index("<details>") > text.index(told[2][1]) and text.index(told[3][1]) > text.index("<details>")
+    assert {kind for *_, kind in told} == {"both", "a speed", "an average"}, "one of each kind"
     for recipe, size, uplinks, _ in told:
         assert suspects.story(two_level_seconds, float(size), 100 if uplinks == "healthy" else 60, recipe).fits
 
@@ -386,7 +427,7 @@ def test_the_picture_of_the_case_is_of_the_readers_own_function():
     size.value, speed.value = 3.55, 60
     assert shown.value != before and shown.value.count("✓") == 2 and "seen: 100 ms" in shown.value
     recipe.value = panels.Case.recipes[2]
-    assert "broadcast in the node, 11.83 ms" in shown.value and "broadcast" not in before
+    assert "ring over all GPUs, 47" in shown.value and "over all GPUs" not in before
     assert "46% busy" in pictures.phases(two_level_seconds).sentence
 
 
@@ -394,7 +435,7 @@ def test_the_case_keeps_what_was_found_and_the_plane_shows_it():
     case = panels.slow_sync(two_level_seconds)
     assert "No story that fits has been found yet." in repr(case)
     assert "circle" not in pictures.plane(two_level_seconds, case).svg
-    for size, uplinks, recipe in ((3.55, 60, 0), (3.56, 60, 0), (3, 100, 0), (6, 60, 4)):
+    for size, uplinks, recipe in ((3.55, 60, 0), (3.56, 60, 0), (3, 100, 0), (0.75, 60, 2)):
         case.set(size, uplinks, panels.Case.recipes[recipe])
     for size in (3.5, 3.6):  # both fit, and neither is as near as what was found
         case.set(size, 60, panels.Case.recipes[0])

@@ -21,6 +21,9 @@ WRONG = {
         "def agrees(said, found):\n    pass": "Return True or False",
         "def agrees(said, found):\n    return said": "Return True or False",
         "def agrees(said, found):\n    return float(said) == found": "your function says that they do not",
+        "def agrees(said, found):\n    return round(found, len(said.partition('.')[2])) == said": (
+            "do you compare a number with a text"
+        ),
         "def agrees(said, found):\n    return abs(float(said) - found) < 0.01 * found": "more than the digits do",
         """
         def agrees(said, found):
@@ -55,7 +58,19 @@ WRONG = {
         held("optimizer", "gradients", "weights", first=2): "a stage too late",
         held("optimizer", "gradients", "weights", sign="=="): "one part only",
         held("optimizer", "gradients", "weights", after="* ranks"): "Of one?",
-        held("optimizer", "gradients", "weights", after="/ 1e9"): "Of 512 parameters each of 4 ranks held 8,192 bytes",
+        held("optimizer", "gradients", "weights", after="/ 1e9"): "says 8.192e-06. That is the number in GB",
+        """
+        def held_bytes(parameters, stage, ranks):
+            two = 2 // ranks if stage >= 2 else 2
+            return parameters * (two + (2 // ranks if stage == 3 else 2) + (12 // ranks if stage else 12))
+        """: "yours says 2,560. // rounds down",
+        "def held_bytes(parameters, stage, ranks):\n    return parameters * (4 + 12 / (ranks if stage == 1 else 1))": (
+            "in stage 1 alone"
+        ),
+        "def held_bytes(parameters, stage, ranks):\n    return parameters * (4 + 12 / (ranks if stage else 1))": (
+            "Only the optimizer state is divided"
+        ),
+        held("optimizer", "gradients", "nothing = 1; nothing"): "The parameters are never divided",
     },
     "two_level_seconds": {
         "def two_level_seconds(nbytes, nodes, gpus, nvlink, port):\n    pass": "Return a number of seconds",

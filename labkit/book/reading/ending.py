@@ -29,7 +29,7 @@ def ending(file: ChapterFile, done: dict[str, Any] | None, prompts: Mapping[str,
             only = f", {row['skipped']} only skipped" if row["skipped"] else ""
             lines.append(f"Predictions: {row['predicted']} of {len(file.predictions)} made{only}.")
         if file.to_write:
-            lines.append(f"Functions of your own: {row['written']} of {file.to_write} right.")
+            lines.append(f"Functions of your own: {row['written']} of {file.to_write} were right at least once.")
         if file.questions:
             lines.append(
                 f"Questions: {row['right']} of {len(file.questions)} right, {row['right_at_once']} at the first try."

@@ -23,7 +23,7 @@ NAMES = {
     "hidden-behind-nothing": "computing, with 10.5 of 14 s hidden",
     "like-for-like": "computing, nothing hidden",
     "mebibytes": "one message of a pipeline",
-    "nic-names": "cards from NIC1 to NIC9",
+    "nic-names": "names from NIC1 to NIC9",
     "no-gradients": "state of 175B on one of 128 GPUs",
     "nodes-136": "GPUs of a segment",
     "nvlink-phase-twice": "added to a ring by its hops inside nodes",
@@ -79,12 +79,12 @@ def agreeing() -> list[Number]:
     """Numbers that are as the sources say, some with many digits and some with a single one."""
     return [
         Number("003 1.4", "state of 175B", "GB", "2800", cost.state_bytes(175e9) / GB),
-        Number("003 1.4", "parameters of 175B, in GPUs of 80 GB", "times", "4", 350 / 80),
+        Number("003 1.4", "350 GB of parameters over the 80 GB of a GPU", "times", "4", 350 / 80),
         Number("003 1.7.1", "memory of four models, two of them trained", "GB", "1494", (70 + 13) * 16 + (70 + 13) * 2),
         Number("003 1.10", "messages in a step of 1B", "%", "33", 100 * 25 / (25 + 50)),
         Number("003 1.10", "messages in a step of 70B", "%", "7", 100 * 180 / (180 + 2400)),
         Number("003 1.10", "171.2 minutes between checkpoints", "hours", "2.9", 171.2 / 60),
-        Number("002 6.1", "effective time, 8 of every 18 minutes", "%", "44", 100 * (18 - 10) / 18),
+        Number("002 6.1", "8 minutes of every 18", "%", "44", 100 * (18 - 10) / 18),
     ]  # fmt: skip
 
 

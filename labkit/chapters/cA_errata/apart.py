@@ -19,10 +19,10 @@ from labkit.course.file import read_toml
 
 PENCIL = Path(__file__).with_name("pencil.toml")
 TIE = 1e-9  # 17.325 is 17.32 or 17.33, whatever the binary digits of a float say
-MEANS = {  # the words of section 6, with what they mean
+MEANS = {  # the words of section 11, with what they mean
     "right": "",
-    "then": " (absurd if true)",
-    "elsewhere": " (by another page of the source)",
+    "then": " (by the sentence itself)",
+    "elsewhere": " (by another place of the source)",
 }
 
 

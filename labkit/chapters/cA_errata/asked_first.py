@@ -20,14 +20,16 @@ class First(Panel):
     """A question with buttons; below it the panel, once the reader has chosen, and a fold with what is found there.
 
     The first choice counts, and is kept with the reader's progress under `id`. Without a reader: the question, and the
-    panel as it begins. found: Markdown.
+    panel as it begins. found: Markdown. right: the choice that is so, and so: a sentence for those who chose another.
     """
 
     def __init__(
-        self, id: str, ask: str, choices: Mapping[str, str], shown: Explorer | Workbench, found: str = ""
-    ) -> None:
+        self, id: str, ask: str, choices: Mapping[str, str], shown: Explorer | Workbench, found: str = "",
+        right: str = "", so: str = "",
+    ) -> None:  # fmt: skip
         super().__init__()
         self.id, self.ask, self.choices, self.shown, self.found = id, ask, dict(choices), shown, found
+        self.right, self.so = right, so
         self._progress = Progress.of_reader() if book.live() else Progress(None)
         known = self._progress.choice(ROOM, id).get("value")
         self.chosen: str | None = known if known in self.choices else None
@@ -35,6 +37,14 @@ class First(Panel):
     def __repr__(self) -> str:
         told = f"{self.ask} {' / '.join(self.choices.values())}\n\n{self.shown.text}"
         return f"{told}\n\nWhat you will have found: {self.found}" if self.found else told
+
+    @property
+    def verdict(self) -> str:
+        """What is said of the reader's choice, in one sentence or two, where the panel knows which one is right."""
+        if not self.right or self.chosen is None:
+            return ""
+        said = self.choices[self.chosen]
+        return f"✓ {said}: that is right." if self.chosen == self.right else f"✗ Your answer was: {said}. {self.so}"
 
     @property
     def fold(self) -> str:
@@ -61,7 +71,8 @@ class First(Panel):
         def show() -> None:
             choice.disabled = True  # the first one counts
             panel = self.shown.form.widget if isinstance(self.shown, Explorer) else self.shown.panel.box
-            box.children = (*box.children, panel, *([HTML(self.fold)] if self.found else []))
+            told = [HTML(f'<p role="status">{escape(self.verdict)}</p>')] if self.verdict else []
+            box.children = (*box.children, *told, panel, *([HTML(self.fold)] if self.found else []))
 
         def chose(change: dict[str, Any]) -> None:
             if self.chosen is None:

@@ -13,11 +13,13 @@ from labkit.course.errata import Erratum
 class Question:
     """One line with a pencil's question. A wrong number gets a hint; a right one, or the button, gets the steps.
 
-    agrees: the rule by which a number is right.
+    agrees: the rule by which a number is right. ended: called with the id of the line once the steps are shown.
     """
 
-    def __init__(self, entry: Erratum, agrees: Callable[[str, float], bool]) -> None:
-        self.entry, self.agrees = entry, agrees
+    def __init__(
+        self, entry: Erratum, agrees: Callable[[str, float], bool], ended: Callable[[str], None] = lambda id: None
+    ) -> None:
+        self.entry, self.agrees, self.ended = entry, agrees, ended
         self.over = False
 
     def compare(self, typed: str) -> str:
@@ -55,6 +57,8 @@ class Question:
         def end() -> None:
             """Where the steps are shown, nothing can be typed any more that they would contradict."""
             field.disabled = compare.disabled = steps.disabled = self.over
+            if self.over:
+                self.ended(self.entry.id)
 
         def show() -> None:
             self.over, answer.value = True, self.worked()

@@ -87,7 +87,7 @@ class Computed(Panel):
     def words(self) -> str:
         """What the line says, and why that cannot be."""
         e = self.entry
-        read = f", which we read as {pictures.needed(e)}" if e.quote and " " in e.says else ""
+        read = f", which we read as {pictures.needed(e)}" if e.quote and " " in e.says and e.id not in NO_SUM else ""
         return f"{e.source}, {e.place}. {e.what}\nIt says: {e.stated}{read}."
 
     def ours(self) -> str:
@@ -112,8 +112,10 @@ class Computed(Panel):
             return f"{type(wrong).__name__}: {wrong}"
         e, right = self.entry, replace(self.entry.claim(), found=number).agrees
         verdict = f"With that the source {'would be right' if right else 'is not right'}: it says {e.stated}"
-        needs = f", which needs {pictures.needed(e)}" if e.quote else ""
-        return f"It comes to this: {pictures.told(e, number)}. {verdict}{needs}."
+        needs = f", which needs {pictures.needed(e)}" if e.quote and e.id not in NO_SUM else ""
+        same = code.strip() == one_line.pasted(e)
+        comes = pictures.told(e, number) if same else f"{pictures.found(e, number)} with your inputs"
+        return f"It comes to this: {comes}. {verdict}{needs}."
 
     def _made(self) -> Any:
         from ipywidgets import HTML, Button, Dropdown, HBox, Layout, Textarea, VBox

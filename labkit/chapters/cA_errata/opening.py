@@ -93,13 +93,13 @@ class Opening(First):
              "True": "{text:.3g} times as much as plain data parallelism,"},
             "and the program of the table",
             {"abs(table - 1) < 0.001": "exactly as much.", "True": "{table:.3g} times as much."},
-            {"chosen is None": "", "chosen == truth": "You expected that.", "True": "Your answer was *{answer}*."},
-            {"abs(text - 1.5) < 0.001 and abs(table - 1) < 0.001": "It is the same with any number of ranks, because "
-             "the program of the table sends $2\\,\\frac{{N-1}}{{N}}$ of the gradient and that of the text "
-             "$3\\,\\frac{{N-1}}{{N}}$.", "True": ""},
+            {"chosen is None": "", "chosen == truth": "You expected that.", "True": "Your answer: *{answer}*."},
+            {"abs(text - 1.5) < 0.001 and abs(table - 1) < 0.001": "The factor does not depend on the number "
+             "$N$ of ranks: the program of the table sends $2\\,\\frac{{N-1}}{{N}}$ of the gradient, and that of the "
+             "text $3\\,\\frac{{N-1}}{{N}}$.", "True": ""},
             {"text > 1.01 and abs(table - 1) < 0.01": "Both programs exist: PyTorch's `ZeroRedundancyOptimizer` under "
              "DDP works as the text says, and the ZeRO paper as the table says.\n\nYou needed no authority for this: "
-             "you computed what follows from each of two sentences.",
+             "you let ranks do what each of two sentences says.",
              "True": "So these ranks do not show what the two sentences say: has `step` been changed?"},
             ranks=ranks, table=table, text=text, chosen=self.chosen, answer=CHOICES.get(self.chosen or "", ""),
             truth="more" if text > 1.01 else "less" if text < 0.99 else "the same",

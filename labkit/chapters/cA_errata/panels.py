@@ -7,9 +7,10 @@ from typing import Any
 
 from labkit import book
 from labkit.book.frontend import INSIDE, Panel
+from labkit.book.workbenches.bench import Workbench
 from labkit.chapters.cA_errata import apart as one_line, pictures, suspects
 from labkit.chapters.cA_errata.agreeing import by_its_digits
-from labkit.chapters.cA_errata.asked_first import First
+from labkit.chapters.cA_errata.asked_first import ROOM, First
 from labkit.chapters.cA_errata.asking import Question
 from labkit.chapters.cA_errata.computing import changeable as changeable, computed as computed
 from labkit.chapters.cA_errata.gating import unchecked
@@ -19,6 +20,7 @@ from labkit.chapters.cA_errata.sliding import efficiency as efficiency, failures
 from labkit.course import errata
 from labkit.course.errata import Erratum, groups
 from labkit.course.errors import did_you_mean
+from labkit.course.progress import Progress
 
 
 class Case(Panel):
@@ -72,7 +74,7 @@ class Case(Panel):
         from ipywidgets import HTML, FloatSlider, Layout, RadioButtons, VBox
 
         look = {"style": {"description_width": "130px"}, "layout": Layout(width="480px", max_width=INSIDE)}
-        size = FloatSlider(3, min=0.5, max=9, step=0.01, description="message (GB)", **look)
+        size = FloatSlider(3, min=0.5, max=7, step=0.01, description="message (GB)", **look)
         speed = FloatSlider(
             100, min=20, max=100, step=1, description="uplinks run at (%)", readout_format=".0f", **look
         )
@@ -98,7 +100,15 @@ class Apart(Panel):
 
     def __init__(self, entries: list[Erratum], agrees: Agrees) -> None:
         super().__init__()
-        self.questions = {e.id: Question(e, agrees) for e in entries}
+        self._progress = Progress.of_reader() if book.live() else Progress(None)
+        self.questions = {e.id: Question(e, agrees, self._ended) for e in entries}
+
+    def _ended(self, id: str) -> None:
+        self._progress.chose(ROOM, f"pencil-{id}", "over")
+
+    def over(self, id: str) -> bool:
+        """Whether the steps of a question have been shown, in this session or before."""
+        return self.questions[id].over or bool(self._progress.choice(ROOM, f"pencil-{id}"))
 
     def __repr__(self) -> str:
         entries = [question.entry for question in self.questions.values()]
@@ -123,13 +133,27 @@ def apart(kind: object, agrees: Agrees = by_its_digits) -> Apart | pictures.Said
     return unchecked(agrees) or Apart([errata()[id] for id in one_line.pencils() if errata()[id].kind == name], agrees)
 
 
+class Summing(Workbench):
+    """A workbench whose code, as a cell, shows what was sent."""
+
+    @property
+    def code(self) -> str:
+        return f"{super().code}print(run.trace.bytes_sent())  # by each rank\n"
+
+
 def pieces(gradient_sum: Any) -> First:
     """What a rank sends of a model that is cut into stages and tensor-parallel parts."""
     controls = {"tp": [1, 2, 4], "pp": [1, 2]}
     title = "How much of the gradient does a rank send?"
-    bench = book.workbench(gradient_sum, controls, [pictures.piece], title=title, ranks=8, transport="local")
+    bench = Summing(gradient_sum, controls, [pictures.piece], title, 8, {"transport": "local"})
     ask = "Two pieces instead of one whole model: how many bytes does a rank send?"
-    return First("two-pieces", ask, {"half": "Half", "less": "Less than half", "more": "More than half"}, bench)
+    return First(
+        "two-pieces", ask, {"half": "Half", "less": "Less than half", "more": "More than half"}, bench,
+        "A rank with 1/n of the model has 1/n of the bytes to sum. There are also only 1/n as many ranks to sum them "
+        "with, and a ring of few ranks sends a smaller part of its bytes than a ring of many. With as many pieces as "
+        "ranks, no other rank has the same piece, so there is nothing to sum.",
+        "less", "It is less than half: a piece has half of the bytes, and its ring has half of the ranks.",
+    )  # fmt: skip
 
 
 def held_by_ranks(state: Any, held_bytes: Any) -> book.Workbench:
@@ -151,4 +175,12 @@ def four_stages(batch: Any) -> First:
     views: list[Any] = [pictures.stages]
     bench = book.workbench(batch, controls, views, title="When does a stage idle?", ranks=4, clock="virtual")
     ask = "Each alone, with 12 microbatches instead of 4: how does the idle part of the time change?"
-    return First("each-alone", ask, {"less": "It shrinks", "same": "It stays", "more": "It grows"}, bench)
+    return First(
+        "each-alone", ask, {"less": "It shrinks", "same": "It stays", "more": "It grows"}, bench,
+        "A real pipeline does not wait. By the sentence only one of four stages works at a time, so each of them is "
+        "idle for 75 % of the time, with any number of microbatches. But a stage that has sent on one microbatch can "
+        "take the next one at once. Then the idle part of *p* stages and *m* microbatches is (*p* − 1) / "
+        "(*m* + *p* − 1), which shrinks when *m* grows. For the source's 4 stages and 32 microbatches it rounds to "
+        "its own 9 %.",
+        "same", "It stays at 75 %, because only one of the four stages works at a time.",
+    )  # fmt: skip

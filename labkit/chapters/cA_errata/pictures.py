@@ -21,7 +21,7 @@ from labkit.course.errata import Erratum, groups, questions
 from labkit.course.errors import did_you_mean
 
 HEAD = ("where, and the chapter", "what it says", "but, and the question that finds it", "it comes to")
-COMES = {"right": "computed", "then": "absurd if true", "elsewhere": "by another page"}  # before our number
+COMES = {"right": "computed", "then": "against itself", "elsewhere": "by another place"}  # before our number
 NODE = "#0072b2"
 WORDS = {"2": "two", "6": "six"}  # numbers of the sources that a line writes as a word
 
@@ -224,8 +224,17 @@ def held(run: Any, held_bytes: Any, stage: int) -> book.Figure:
     return book.bars(values, title="Bytes that a rank holds for 512 parameters", sentence=said)
 
 
-def both_directions() -> book.Figure:
-    """NVLink as its data sheet counts it, beside a port of InfiniBand, as a ring uses them."""
+def both_directions(pencil: Any = None) -> book.Figure | Said:
+    """NVLink as its data sheet counts it, beside a port of InfiniBand, as a ring uses them.
+
+    pencil: the panel with the question that this picture answers, if it is to wait for that.
+    """
+    if book.live() and pencil is not None and not getattr(pencil, "over", lambda id: False)("nvlink-both"):
+        return Said("Answer the question on NVLink above, or press Show the steps. Then run this cell again.")
+    return _both_directions()
+
+
+def _both_directions() -> book.Figure:
     whole, port = 900.0, slow_sync.PORT / 1e9
     said = "A ring receives from one neighbour and sends to the other, so both directions of a GPU are at work. The "
     said += f"{whole:.0f} GB/s of a data sheet are their sum. What it sends is {whole / 2:.0f} GB/s: "
@@ -360,11 +369,12 @@ def times(story: Story) -> book.Figure:
 
 
 LEFT, TALL = 62, 230  # pixels of the plane of all stories: left of it, and its height
-SLOWEST, LARGEST = 0.2, 9.0  # what its axes end with: a part of the uplinks' speed, and GB
+SLOWEST, LARGEST = 0.2, 7.0  # what its axes end with: a part of the uplinks' speed, and GB
+COUNTED = {"counter as a speed": "speed", "counter as an average": "average", "counter in both meanings": "both"}
 
 
 def plane(two_level: TwoLevel, case: object = None) -> book.Figure | Said:
-    """Every story that takes the time that was seen: a curve for each recipe, thick where the counter fits as well.
+    """Stories that take the time that was seen: a curve for each recipe, thick where the counter fits as well.
 
     case: the panel above, with what the reader has found: recipe, size of the message in GB, and the uplinks' part of
     their speed.
@@ -375,19 +385,17 @@ def plane(two_level: TwoLevel, case: object = None) -> book.Figure | Said:
 
 def _plane(two_level: TwoLevel, found: list[tuple[str, float, float]]) -> book.Figure:
     rows = suspects.stories(two_level)
-    stop = suspects.story(two_level, 1, 100, suspects.RINGS).speed  # all that uplinks carry, however fast they are
     said = (
         f"On each curve a recipe takes the {1e3 * slow_sync.OBSERVED:.0f} ms that were seen. It is thick where the "
-        f"counter fits, in one meaning or the other. At {slow_sync.GRADIENT / GB:.0f} GB, where the expected times "
-        f"come out, no curve is thick. Above {stop:.0%} NVLink holds up the eight rings. Faster uplinks do not help "
-        "there, and E is vertical."
+        f"counter fits, as a speed or as an average. At {slow_sync.GRADIENT / GB:.0f} GB, where the expected times "
+        "come out, no curve is thick."
     )
     if found:
         said += f" The {'circle is the story' if len(found) == 1 else 'circles are the stories'} that you have found."
-    svg = Page("All stories that take the time that was seen", said)
+    svg = Page("Stories that take the time that was seen", said)
     names = list(suspects.RECIPES)
     top = legend(svg, heading(svg, "simulated", said), [(f"{n[0]} {n[1]}", series(k).colour, "") for k, n in
-                 enumerate(zip("ABCDE", names, strict=True))]) + 22  # fmt: skip
+                 enumerate(zip("ABC", names, strict=True))]) + 22  # fmt: skip
     wide = WIDTH - LEFT - 20
 
     def place(size: float, uplinks: float) -> tuple[float, float]:
@@ -395,25 +403,22 @@ def _plane(two_level: TwoLevel, found: list[tuple[str, float, float]]) -> book.F
 
     svg.rect(LEFT, top, wide, TALL, fill="none")
     for k, name in enumerate(names):
+        thick: dict[str, list[tuple[float, float]]] = {}  # by what the counter shows there
         for n in range(80):
             low, high = (SLOWEST + (1 - SLOWEST) * (n + step) / 80 for step in (0, 1))
             ends = [(suspects.seen_size(two_level, part, name), part) for part in (low, high)]
             if all(size <= LARGEST for size, _ in ends):
                 (x1, y1), (x2, y2) = (place(*end) for end in ends)
                 size, middle = suspects.seen_size(two_level, (low + high) / 2, name), (low + high) / 2
-                _, *counter = suspects.story(two_level, size, 100 * middle, name).facts.values()
-                thick = 14 if k == 1 else 6  # B lies below C
-                svg.line(
-                    x1, y1, x2, y2, width=thick if any(fits for fits, _ in counter) else 2, colour=series(k).colour
-                )
-        x, y = place(suspects.seen_size(two_level, 0.75, name), 0.75)
-        svg.text(
-            x + (-10 if k == 2 else 8),
-            y + (0 if k == 2 else 10),
-            "ABCDE"[k],
-            anchor="end" if k == 2 else "start",
-            bold=True,
-        )
+                fits = suspects.story(two_level, size, 100 * middle, name).counter
+                svg.line(x1, y1, x2, y2, width=6 if fits else 2, colour=series(k).colour)
+                if fits:
+                    thick.setdefault(COUNTED[fits], []).append((x1, y1))
+        for what, points in thick.items():
+            x, y = points[len(points) // 2]
+            svg.text(x + 10, y + 5, what)
+        x, y = place(suspects.seen_size(two_level, 0.78, name), 0.78)
+        svg.text(x + 9, y + 10, "ABC"[k], bold=True)
     for name, size, part in found:
         x, y = place(size, part)
         svg.add("circle", cx=x, cy=y, r=9, fill=series(names.index(name)).colour, stroke="#1a1a1a", stroke_width=2)

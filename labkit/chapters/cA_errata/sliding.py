@@ -41,6 +41,7 @@ def memory(held_bytes: Holds) -> Any:
         "the optimizer state, so the 700 GB of parameters and gradients stay on each GPU, however many there are. "
         "Without sharding a GPU holds 16 bytes for each parameter: 5 billion parameters are 80 GB, and nothing is left "
         "for activations.",
+        "none", "The 700 GB of parameters and gradients stay on each GPU, however many nodes there are.",
     )  # fmt: skip
 
 
@@ -93,6 +94,7 @@ def efficiency() -> Any:
         "With messages that take a 14th of the time, 0.25 s, the second sentence holds, and with a 16th, 0.22 s, both "
         "do. So the two sentences nearly agree with each other. It is the example of the same page that does not "
         "agree with them.",
+        "14", "By a factor of 13 the second sentence does not hold yet, and by 14 it does.",
     )  # fmt: skip
 
 
@@ -143,12 +145,14 @@ def failures() -> Any:
         "replicas": book.Slider("replicas", 2, 48, 12),
     }
     return First(
-        "every-fifty", "By the paper's own rate a failure comes every 50 minutes. How much is done then?",
+        "every-fifty",
+        "By the paper's own rate, with 8 GPUs in a server, a failure comes every 50 minutes. How much is done then?",
         {"80": "Nearly 80 %", "90": "Nearly 90 %", "98": "Nearly 98 %"},
         book.explorer("From one failure to the next", sliders, one_failure),
         "Without the second stall 80.1 % is done, so the paper's number is right if one forgets that stall. With a "
         "failure every 50 minutes, 89.8 % is done. More replicas hardly help: the two stalls stop all of them, and a "
         "larger fleet also fails more often, which this panel leaves to you.",
+        "90", "With a failure every 50 minutes, 89.8 % is done.",
     )  # fmt: skip
 
 

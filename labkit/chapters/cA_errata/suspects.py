@@ -21,14 +21,11 @@ EXPECTED = 0.0485  # and of a hierarchical all-reduce
 # Both directions of NVLink together, by two readings of the file's 300 GB/s: that it is their sum, or one of them.
 SUM, ONE_WAY = slow_sync.NVLINK_BOTH_DIRECTIONS, 2 * slow_sync.NVLINK_BOTH_DIRECTIONS
 PHASES = ("reduce-scatter in the node", "ring between nodes", "all-gather in the node")
-STATED = (*PHASES[:2], "broadcast in the node")
-FLAT_RING, RINGS = "one flat ring, through one port of each node", "eight flat rings at once, with a port each"
+FLAT_RING = "one flat ring, through one port of each node"
 RECIPES = {  # both directions of NVLink together, in bytes per second, where the reader's recipe has it
     "with an all-gather, NVLink sends 150 GB/s": SUM,
     "with an all-gather, NVLink sends 300 GB/s": ONE_WAY,
-    "the file's recipe, with a broadcast": None,
     FLAT_RING: None,
-    RINGS: None,
 }
 SEEN = slow_sync.OBSERVED
 NEAR = 0.03  # what we allow: a part of the time, and as much of the counter's whole scale
@@ -54,11 +51,10 @@ def size(quiz: book.Quiz) -> book.Conclusion | Said:
         return Said("Compute the size in the question above, and run this cell again.")
     nbytes = slow_sync.message_bytes(FLAT)
     return book.conclude(
-        "A flat ring takes the expected {flat:.1f} ms if the message has {size:.2f} GB. For the same size the other "
-        "expected time, {same:.1f} ms, comes out as well, if NVLink is counted in both directions. The recipe is then "
-        "a reduce-scatter in the node, a ring between nodes, and a broadcast in the node. The file shows no recipe: we "
-        "tried several, and this one gives its number.",
-        "But if the message has {other:.2f} GB, one flat ring takes the {seen:.0f} ms that were seen.",
+        "A flat ring takes the expected {flat:.1f} ms if the message has {size:.2f} GB. By the recipe below, the same "
+        "size also gives the other expected time, {same:.1f} ms. The file shows no recipe: we tried several, and this "
+        "one gives its number.\n\nWith {other:.2f} GB one flat ring would take the {seen:.0f} ms that were seen. But "
+        "then neither expected time comes out.",
         flat=1e3 * FLAT,
         size=nbytes / GB,
         same=1e3 * slow_sync.stated_hierarchical_seconds(nbytes),
@@ -125,8 +121,10 @@ def _table(two_level: TwoLevel, chosen: str) -> book.Table:
     return book.Table(rows, caption="simulated: bandwidth only, no latency")
 
 
-def counter() -> book.Conclusion:
-    """What the counter may mean, now that no suspect explains the time."""
+def counter(quiz: book.Quiz) -> book.Conclusion | Said:
+    """What the counter may mean, now that no suspect explains the time; once the reader has chosen one in the quiz."""
+    if book.live() and not quiz.answered:
+        return Said("Choose a suspect in the question above, and run this cell again.")
     return book.conclude(
         "No suspect explains the {seen:.0f} ms for {size:.0f} GB, so let us use the counter. The file says that it was "
         "read during the phase between the nodes. Then it shows the *speed* at which an uplink sends. But perhaps it "
@@ -143,34 +141,32 @@ def left(two_level: TwoLevel) -> book.Conclusion | Said:
 
 
 def _left(two_level: TwoLevel) -> book.Conclusion:
-    part, kinds, more = slow_sync.UPLINK_FRACTION, dict[str, str](), list[str]()
-    told = _told(two_level)
+    part, rows, told = slow_sync.UPLINK_FRACTION, list[str](), _told(two_level)
     for recipe, size, one in [row for row in told if row[2].fits]:
         uplinks = "healthy" if one.uplinks == 1 else f"at {one.uplinks:.0%}"
         fits = one.counter.removeprefix("counter as ").replace("counter in both meanings", "both")
         shown = one.average if fits == "an average" else one.speed
-        row = f"| {recipe} | {size:.2f} GB | {uplinks} | {fits}: {shown:.0%} |"
-        if kinds.setdefault(fits, row) != row:
-            more.append(row)
-    head = "| recipe | message | uplinks | the counter fits as |\n| :-- | --: | :-- | :-- |\n"
+        rows.append(f"| {recipe} | {size:.2f} GB | {uplinks} | {fits}: {shown:.0%} |")
     needed = [one.uplinks for _, size, one in told if abs(size * GB / slow_sync.GRADIENT - 1) < 0.001]
-    exact = [_average_at(two_level, recipe, part) for recipe, _, one in told if one.counter == "counter as an average"]
+    ((recipe, average),) = [(name, one.average) for name, _, one in told if one.counter == "counter as an average"]
+    exact, speed = _average_at(two_level, recipe, part)
+    whole = slow_sync.message_bytes(slow_sync.OBSERVED) / GB
     return book.conclude(
-        "**With {size:.0f} GB no recipe fits.** One flat ring takes too long even over healthy uplinks. With the "
-        "others the uplinks would have to run at {least:.0%} to {most:.0%} of their speed, and then the counter would "
-        "not show {part:.0%} in either meaning.\n\n"
-        "**The case stays open.** The file concludes that the library cannot be using a flat ring, but without the "
-        "size of the message it cannot know. Each of these stories takes the {seen:.0f} ms, and there is one for each "
-        "way in which the counter can fit:\n\n{head}{rows}\n\n"
-        "<details><summary>The other thick pieces of the picture</summary>\n\n{head}{more}\n\n"
-        "The two with healthy uplinks need the {points:.0f} points that we allow. But with {exact:.2f} GB, and uplinks "
-        "at {first:.0%} and {second:.0%} of their speed, the averages of the same two recipes are {part:.0%} as well. "
-        "Eight rings at once are no invention, because NCCL does build several.\n\n</details>\n\n"
+        "**With {size:.0f} GB none of the three recipes fits.** One flat ring takes too long even over healthy "
+        "uplinks. With the other two the uplinks would have to run at {least:.0%} to {most:.0%} of their speed, and "
+        "then the counter would not show {part:.0%} in either meaning.\n\n"
+        "**The case stays open.** If the message has the {size:.0f} GB of the file's own expected times, the file is "
+        "right that this was no flat ring through one port. But it does not print the size. With {whole:.2f} GB a flat "
+        "ring takes the {seen:.0f} ms over healthy uplinks, and with {slow:.2f} GB over uplinks at {part:.0%}, so a "
+        "reader cannot check the conclusion. In these stories the time is right, and the counter fits:\n\n"
+        "| recipe | message | uplinks | the counter fits as |\n| :-- | --: | :-- | :-- |\n{rows}\n\n"
+        "The average of {average:.0%} needs the {points:.0f} points that we allow. But with {exact:.2f} GB, and "
+        "uplinks at {speed:.0%} of their speed, it is {part:.0%}.\n\n"
         "All these stories share one weak point: their message is not the one of {size:.0f} GB, for which the file's "
         "two expected times come out. What would you measure next?",
-        seen=1e3 * slow_sync.OBSERVED, size=slow_sync.GRADIENT / GB, head=head, rows="\n".join(kinds.values()),
-        more="\n".join(more), part=part, least=min(needed), most=max(needed), points=100 * NEAR, exact=exact[0][0],
-        first=exact[0][1], second=exact[1][1],
+        seen=1e3 * slow_sync.OBSERVED, size=slow_sync.GRADIENT / GB, rows="\n".join(rows), part=part,
+        least=min(needed), most=max(needed), points=100 * NEAR, exact=exact, speed=speed, average=average,
+        whole=whole, slow=part * whole,
     )  # fmt: skip
 
 
@@ -186,14 +182,12 @@ def _average_at(two_level: TwoLevel, recipe: str, part: float) -> tuple[float, f
 class Story:
     """What a recipe takes with some settings, and what it leaves of the file's two facts.
 
-    uplinks: the part of their speed that they have. names: of the phases. carried: the part that an uplink carries
-    while it sends, where NVLink holds it up.
+    uplinks: the part of their speed that they have. names: of the phases.
     """
 
     phases: tuple[float, ...]
     uplinks: float
     names: tuple[str, ...] = PHASES
-    carried: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -208,7 +202,7 @@ class Story:
     @property
     def speed(self) -> float:
         """What an uplink carries while it sends."""
-        return self.uplinks if self.carried is None else self.carried
+        return self.uplinks
 
     @staticmethod
     def counted(part: float) -> str:
@@ -263,19 +257,13 @@ class Story:
 def story(two_level: TwoLevel, gigabytes: float, uplinks: float, recipe: str = next(iter(RECIPES))) -> Story:
     """A recipe with a message of so many GB, and uplinks at so many percent."""
     nvlink, nbytes, part = RECIPES[recipe], gigabytes * GB, uplinks / 100
-    if recipe == FLAT_RING:
-        return Story((slow_sync.flat_seconds(nbytes) / part,), part, ("ring over all GPUs",))
-    if recipe == RINGS:  # they go through ports and NVLink at once, and the slower of the two holds up the other
-        ports = slow_sync.flat_seconds(nbytes) / slow_sync.RANKS_PER_NODE
-        whole = max(ports / part, slow_sync.rings_seconds(nbytes))
-        return Story((whole,), part, ("eight rings over all GPUs",), ports / whole)
     if nvlink is None:
-        return Story(slow_sync.stated_phases(nbytes, part), part, STATED)
+        return Story((slow_sync.flat_seconds(nbytes) / part,), part, ("ring over all GPUs",))
     return Story(phases(two_level, nbytes, part, nvlink), part)
 
 
 def _told(two_level: TwoLevel) -> list[tuple[str, float, Story]]:
-    """All stories that take the time that was seen: the recipe, the size in GB, and the rest.
+    """Stories that take the time that was seen: the recipe, the size in GB, and the rest.
 
     For each recipe three: with the size of the file's expected times, with uplinks as slow as the counter, and healthy.
     A flat ring of that size would need uplinks faster than they are, so it has two.
@@ -284,7 +272,7 @@ def _told(two_level: TwoLevel) -> list[tuple[str, float, Story]]:
     for recipe in RECIPES:
         healthy = story(two_level, slow_sync.GRADIENT / GB, 100, recipe)
         ring = healthy.average * healthy.seconds
-        rest = 0.0 if recipe == RINGS else healthy.seconds - ring  # what uplinks wait for; the rings do not wait
+        rest = healthy.seconds - ring  # what uplinks wait for
         for uplinks in (ring / (seen - rest), slow_sync.UPLINK_FRACTION, 1.0):
             if 0 < uplinks <= 1:
                 size = seen_size(two_level, uplinks, recipe)

@@ -3,6 +3,7 @@ all-reduce in two levels."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ def tried(fn: Callable[[str, float], object], said: str, found: float) -> list[o
 
 def digits_decide(student: Reader) -> str:
     got = student.through("agrees", 1, [SAID], lambda fn, rows, group: [tried(fn, *row) for row in rows]).results[0]
+    never = all(answer is False for answer, _ in got)
     for (said, found), (answer, why) in zip(SAID, got, strict=True):
         text = "For said = {said!r} and found = {found} your function stopped: {why}{point}"
         point = "" if "." in said else " This number has no point, so no digits stand behind it."
@@ -44,6 +46,11 @@ def digits_decide(student: Reader) -> str:
         text = (
             "{found} rounds to {rounded} with as many digits as {said!r} has, so the two agree, and your function "
             "says that they do not."
+            + (
+                ' It says no to every pair: do you compare a number with a text? 48.5 == "48.5" is False.'
+                if never
+                else ""
+            )
             if rounded == said
             else "{found} rounds to {rounded} with as many digits as {said!r} has, so the two do not agree, and your "
             "function says that they do. Do you allow more than the digits do?"
@@ -98,7 +105,7 @@ def bytes_are_those_of_ranks(student: Reader) -> str:
     def all_like(**other: Any) -> list[float]:
         return [holds(*row, **other) for row in asked]
 
-    slips = {
+    slips: dict[str, list[float]] = {
         "You divide nothing: which part does each stage shard?": all_like(sharded_from=(4, 4, 4)),
         "You divide everything in every stage, also in stage 0.": all_like(sharded_from=(0, 0, 0)),
         "You divide everything in every stage. Stage 1 shards the optimizer state alone.": all_like(
@@ -110,19 +117,36 @@ def bytes_are_those_of_ranks(student: Reader) -> str:
         "it, beside the two moments: 12.": all_like(optimizer=8),
         "You begin a stage too early. Stage 0 shards nothing.": all_like(sharded_from=(2, 1, 0)),
         "You begin a stage too late. Stage 1 shards the optimizer state already.": all_like(sharded_from=(4, 3, 2)),
+        "You divide in stage 1 alone. Stages 2 and 3 shard the optimizer state as well, and more.": [
+            holds(p, stage, ranks, (4, 4, 1)) if stage < 2 else 16 * p for p, stage, ranks in asked
+        ],
+        "Only the optimizer state is divided. Stage 2 shards the gradients too, and stage 3 also the parameters.": (
+            all_like(sharded_from=(4, 4, 1))
+        ),
+        "The parameters are never divided: stage 3 shards them, too.": all_like(sharded_from=(4, 2, 1)),
+        "// rounds down, so 2 // 4 is 0. Divide with /.": [
+            sum(p * (each // ranks if stage >= first else each) for each, first in ((2, 3), (2, 2), (12, 1)))
+            for p, stage, ranks in asked
+        ],
+        "That is the number in GB: return bytes.": [holds(*row) / 1e9 for row in asked],
         "That is what all ranks hold together. Of one?": [ranks * holds(p, stage, ranks) for p, stage, ranks in asked],
         "In each stage you divide one part only. A stage shards what the stage before it shards, too.": [
             parameters * (16 - part + part / ranks) for (stage, ranks) in ASKED for part in ((0, 12, 2, 2)[stage],)
         ],
     }  # fmt: skip
     why = next(
-        (said for said, wrong in slips.items() if all(abs(a - b) < 1 for a, b in zip(told, wrong, strict=True))), ""
+        (
+            said
+            for said, wrong in slips.items()
+            if all(math.isclose(a, b, rel_tol=1e-4) for a, b in zip(told, wrong, strict=True))
+        ),
+        "",
     )
     for (stage, ranks), got, want in zip(ASKED, told, right, strict=True):
         where = f"under ZeRO-{stage}" if stage else "where nothing is sharded"
         text = "Of {parameters} parameters each of {ranks} ranks held {want:,} bytes {where}, yours says {got:,}. {why}"
         student.expect(abs(got - want) < 1, text, parameters=parameters, ranks=ranks, want=want, where=where,
-                       got=round(got) if abs(got) < 1e15 else got, why=why)  # fmt: skip
+                       got=round(got) if 1 <= abs(got) < 1e15 else got, why=why)  # fmt: skip
     return "On 2 and 4 real ranks, each held exactly the bytes of your function after a backward pass, in every stage."
 
 
