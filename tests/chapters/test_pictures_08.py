@@ -17,6 +17,7 @@ import labkit
 from labkit.chapters.c08_loose_synchrony import drawings, lm, methods, panels, pictures, said, task, you_write
 from labkit.collectives import all_reduce
 from labkit.course.build import NOTEBOOKS
+from labkit.course.chapter_file import load_chapter
 from labkit.models import MLP, MLPConfig
 from labkit.optim.compression import Compressed, MajorityVote, ScaledSign, TopK
 from labkit.optim.synchrony import GossipSGD, LocalSGD, graphs
@@ -215,8 +216,15 @@ def test_from_an_age_of_one_on_momentum_allows_no_larger_rate_and_the_limit_fall
     assert [8 * _largest(8), 4 * _largest(4)] == pytest.approx([1.43, 1.43], rel=0.05), "about like 1 / tau"
 
 
+def test_one_wrong_tick_is_not_told_all_that_is_right():
+    question = load_chapter("08_loose_synchrony").question("who-may-begin", {})
+    told = question.mark(["A"]).why
+    assert "3 more are to be found. A hint for one of them" in told and "B leads C" in told
+    assert "exactly 2 ahead" not in told and "slowest itself" not in told
+
+
 def test_with_momentum_a_swing_lasts_far_longer_at_every_age():
-    rows = pictures.swings().rows
+    rows = pictures.swings().still.rows
     ends = {name: [row[name] for row in rows] for name in ("no momentum", "momentum 0.9")}
     assert ends["no momentum"][:4] == [f"after {k} updates" for k in (11, 8, 6, 13)]
     assert ends["momentum 0.9"][:4] == [f"after {k} updates" for k in (33, 52, 73, 116)]

@@ -105,8 +105,8 @@ def sent_by_ranks(lines: Mapping[str, Mapping[int, int]]) -> Conclusion:
     at = {name: {r: line[r] / lines["whole"][r] for r in line} for name, line in lines.items()}
     return book.conclude(
         {"many > 1 and signs > 1 and power < 1 and vote < 1": "What can be added up or counted costs each rank the "
-         "same part of the whole gradient, however many ranks there are. What must be gathered costs a larger part with "
-         "every rank."},
+         "same part of the whole gradient, however many ranks there are. What must be gathered costs a larger part "
+         "with every rank."},
         "With 8 ranks top-k of 1 % sends {few:.1%} of the whole gradient's bytes.",
         {"many > 1 and signs > 1": "With 128 ranks both top-k and signs send more than the whole gradient."},
         "PowerSGD stays at {power:.1%} if its all-reduces are rings, and a majority vote at {vote:.1%}.",
