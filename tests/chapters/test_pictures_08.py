@@ -219,8 +219,8 @@ def test_from_an_age_of_one_on_momentum_allows_no_larger_rate_and_the_limit_fall
 def test_one_wrong_tick_is_not_told_all_that_is_right():
     question = load_chapter("08_loose_synchrony").question("who-may-begin", {})
     told = question.mark(["A"]).why
-    assert "3 more are to be found. A hint for one of them" in told and "B leads C" in told
-    assert "exactly 2 ahead" not in told and "slowest itself" not in told
+    hints = ("exactly 2 ahead", "slowest itself", "B leads C")
+    assert "3 more are to be found. A hint for one of them" in told and sum(hint in told for hint in hints) == 1
 
 
 def test_with_momentum_a_swing_lasts_far_longer_at_every_age():
