@@ -48,6 +48,8 @@ WRONG = {
     "answered": {
         "def answered(waiting, clocks, s):\n    pass": "you returned NoneType",
         rule("True"): "and that is ASP",
+        "def answered(waiting, clocks, s):\n    return set(waiting)": "you returned set",
+        "def answered(waiting, clocks, s):\n    return [9 for w in waiting]": "Your list has worker 9, who",
         rule("False"): "never lets anybody go on",
         rule("clocks[w] - low < s"): "may still go on, and yours has to wait",
         rule("clocks[w] <= s"): "compares the clock itself with s",
@@ -110,6 +112,8 @@ WRONG = {
             send="(group.isend(x, j), group.isend(x, j))[0]",
             came="(group.recv(torch.empty_like(x), j), group.recv(torch.empty_like(x), j))[0]",
         ): "one to each is enough",  # fmt: skip
+        mixed(came="group.recv(j)"): "needs a tensor to write into",
+        mixed().replace("handle.wait()", "pass"): "never waited for",
         mixed(add="mixed - row[j] * came"): "Multiply the x of rank j by row[j]",
     },
     "with_feedback": {
@@ -124,6 +128,8 @@ WRONG = {
         feedback("compress(gradient + residual)", "2 * residual + gradient - sent"): "counts twice",
         feedback("compress(gradient + residual)", "sent - gradient - residual"): "has the wrong sign",
         feedback("gradient + residual", "0 * residual"): "You send everything",
+        feedback("gradient + residual", "sent - compress(sent)"): "then sent the sum itself",
+        feedback("compress(gradient) + residual", "gradient + residual - compress(gradient)"): "on the wire whole",
         feedback("compress(gradient) + residual", "gradient - (sent - residual)"): "added after the compression",
         feedback("gradient + residual - compress(gradient + residual)", "compress(gradient + residual)"): (
             "have changed places"

@@ -234,6 +234,11 @@ class Race:
         times = self.times[link]
         return sum(times[self.whole]) / sum(times[name]) if name in times else 0.0
 
+    def told(self, link: str, name: str) -> str:
+        """The gain, as the page writes it."""
+        gain = self.gain(link, name)
+        return f"{gain:.2f}" if gain < 2 else f"{gain:.1f}"
+
     def best(self, link: str) -> str:
         return max(self.times[link], key=lambda name: self.gain(link, name))
 

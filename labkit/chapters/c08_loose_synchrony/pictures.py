@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from labkit import book
@@ -67,27 +66,27 @@ def ages(runs: Runs) -> book.Figure:
     )
     said = f"Staleness of each gradient. {told[:1].upper()}{told[1:]}."
     oldest = max((max(c) for c in counts.values() if c), default=0)
+    each = oldest // (most + 1) + 1  # how many ages a bar has
     svg, left = Svg(WIDTH, title, said), 126.0
     y, wide = heading(svg, "emulated", said) + 10, (WIDTH - left - 90) / (most + 1)
     for (name, count), look in zip(counts.items(), SERIES, strict=False):
-        drawn = Counter({t: sum(n for tau, n in count.items() if min(tau, most) == t) for t in range(most + 1)})
+        drawn = Counter({t: sum(n for tau, n in count.items() if tau // each == t) for t in range(most + 1)})
         y += tall + 26
         svg.text(left - 10, y - 8, name, 12, "end", bold=True)
         svg.line(left, y, left + wide * (most + 1), y, faint=True)
-        for tau, n in drawn.items():
+        for place, n in drawn.items():
             if n:
-                up, x = tall * n / max(drawn.values()), left + tau * wide
+                up, x = tall * n / max(drawn.values()), left + place * wide
                 svg.rect(x + 3, y - up, wide - 6, up, look.colour, look.hatch, ON_COLOUR, stroke_width=0.7)
                 svg.text(x + wide / 2, y - up - 3, str(n), 10.5, "middle")
         mean = _mean(runs[name].taus())
         if count:
-            at = left + (min(mean, most) + 0.5) * wide
+            at = left + (mean + 0.5) / each * wide
             svg.marker(at, y + 7, "triangle-up", look.colour, 5)
             svg.text(left + wide * (most + 1) + 8, y - 8, f"mean {mean:.2f}", 11.5)
-    for tau in range(most + 1):
-        svg.text(
-            left + (tau + 0.5) * wide, y + 25, f"{tau} or more" if tau == most < oldest else f"{tau}", 11, "middle"
-        )
+    for place in range(most + 1):
+        ages = f"{place}" if each == 1 else f"{each * place}-{each * (place + 1) - 1}"
+        svg.text(left + (place + 0.5) * wide, y + 25, ages, 11, "middle")
     svg.text(8, y + 43, "A triangle stands at the mean.", 11)
     rows: list[Row] = [
         {"staleness": tau} | {name: count[tau] for name, count in counts.items()}
@@ -154,52 +153,39 @@ def price(aged: Mapping[str, Sequence[float]]) -> book.Figure:
     return spread(aged, "As many gradients, fresh or old", "loss in the end")
 
 
-def largest_rate(tau: int, momentum: float = 0.0) -> float:
-    """The largest rate times curvature with which SGD does not diverge on a parabola, gradients tau updates old.
-
-    x_(t+1) = x_t + momentum (x_t - x_(t-1)) - rate x_(t-tau) is stable while no root of
-    z^(tau+1) - (1 + momentum) z^tau + momentum z^(tau-1) + rate lies outside the circle.
-    """
-
-    def stable(rate: float) -> bool:
-        terms = np.zeros(max(tau, 1) + 2)
-        degree = len(terms) - 1
-        terms[0], terms[1] = 1.0, -(1 + momentum)
-        terms[2] += momentum
-        terms[degree - (degree - 1 - tau)] += rate
-        return bool(np.abs(np.roots(terms)).max() <= 1 + 1e-9)
-
-    low, high = 0.0, 4.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if stable(middle) else (low, middle)
-    return low
+PUSH = 0.2  # how far a lasting gradient moves the weights in the end, as a part of the distance, at either momentum
 
 
-def limits(old: int = 3, most: int = 12) -> book.Figure:
-    """The largest stable rate by staleness, without and with momentum; an upright line at the staleness `old`.
+def swing(tau: int, momentum: float, count: int) -> list[float]:
+    """SGD on a parabola from 1 towards its minimum at 0, with every gradient tau updates old."""
+    walk, velocity = [1.0], 0.0
+    for t in range(count):
+        velocity = momentum * velocity + walk[max(0, t - tau)]
+        walk.append(walk[-1] - PUSH * (1 - momentum) * velocity)
+    return walk
 
-    Rates are over 1 - momentum, which is how far a lasting gradient moves the weights.
-    """
-    taus = range(most + 1)
-    first = largest_rate(0)
-    lines = {
-        "no momentum": {float(t): largest_rate(t) / first for t in taus},
-        "momentum 0.9": {float(t): largest_rate(t, 0.9) / first / 0.1 for t in taus},
-    }
-    a, b = lines["no momentum"], lines["momentum 0.9"]
-    floor = 0.8 * min(*a.values(), *b.values())
-    here = {f"where ASP ran above, tau = {old}": {float(old): floor, old + 1e-6: b[0.0]}}
-    said = (
-        f"BSP was at the left edge, and ASP mostly at the upright line. Without momentum the limit falls to "
-        f"{a[float(old)]:.0%}, and ASP's rate was {1 / (old + 1):.0%} of that of BSP, about alike. With a momentum of "
-        f"0.9 the limit falls from {b[0.0]:.0f} to {b[float(old)]:.2f}, and ASP's rate is as before. A rate here means "
-        "how far a lasting gradient moves the weights."
-    )
-    drawn = book.lines(lines | here, x="tau, the same for all gradients", y="largest stable rate, fresh SGD = 1",
-                       title="How large may the rate be?", badge="simulated", sentence=said, log="y")  # fmt: skip
-    rows: list[Row] = [{"tau": t} | {name: line[float(t)] for name, line in lines.items()} for t in taus]
-    return replace(drawn, rows=rows)
+
+def swings(old: int = 3, most: int = 7, count: int = 60) -> book.Player:
+    """Two descents of a parabola at one rate, without momentum and with it: a picture for each staleness."""
+    title, frames, rows = "Down a parabola with old gradients", [], list[Row]()
+    for tau in range(most + 1):
+        walks = {name: swing(tau, m, count) for name, m in (("no momentum", 0.0), ("momentum 0.9", 0.9))}
+        plain, pushed = (_calm(swing(tau, m, 999)) for m in (0.0, 0.9))
+        said = (
+            f"tau = {tau}. Below a tenth of the first distance for good: without momentum {plain}, with 0.9 {pushed}."
+        )
+        lines = {name: [(float(t), x) for t, x in enumerate(walk)] for name, walk in walks.items()}
+        drawn = book.lines(lines, x="update", y="place, minimum = 0", title=title, badge="simulated", sentence=said,
+                           within=(-1.75, 1.75))  # fmt: skip
+        frames.append((drawn.svg, said))
+        rows.append({"tau": tau, "no momentum": plain, "momentum 0.9": pushed})
+    return book.play(frames, title=title, badge="simulated", rows=rows, still=min(old, most), begin=0)
+
+
+def _calm(walk: Sequence[float]) -> str:
+    """From which update on a walk stays within a tenth of its first distance."""
+    last = max(t for t, x in enumerate(walk) if abs(x) > TENTH)
+    return f"after {last + 1} updates" if last + 1 < len(walk) else "never"
 
 
 def losses(
@@ -302,8 +288,8 @@ def sent_by_ranks(lines: Mapping[str, Mapping[int, int]]) -> book.Figure:
     keep = [name for name in share if name not in (*grow, "whole")]
     return book.lines(
         share, x="ranks", y="bytes that a rank sends, whole = 1", title="Compressed bytes by ranks", badge="simulated",
-        sentence=f"More bytes with more ranks: {', '.join(grow)}. About as many on any number of ranks: "
-        f"{', '.join(keep)}.", log="x",
+        sentence=f"A larger part with more ranks: {', '.join(grow)}. About the same part on any number of "
+        f"ranks: {', '.join(keep)}.", log="xy",
     )  # fmt: skip
 
 
@@ -410,7 +396,7 @@ def _room(x: float, y: float, wide: float, taken: Sequence[Box], frame: Box) -> 
 def links(race: Race) -> book.Figure:
     """How many times as fast as whole gradients each method comes to the same loss: by link, the fastest first."""
     best = {link: race.best(link) for link in race.times}
-    told = "; ".join(f"{link}: {name}, {race.gain(link, name):.1f} times as fast" for link, name in best.items())
+    told = "; ".join(f"{link}: {name}, {race.told(link, name)} times as fast" for link, name in best.items())
     title, said = f"To a loss of {race.target:.2f}: how many times as fast?", f"Fastest by {told}."
     svg, left, right, lane = Svg(WIDTH, title, said), 170.0, 60.0, 17.0
     y = heading(svg, "emulated", said) + 6
@@ -433,7 +419,7 @@ def links(race: Race) -> book.Figure:
             svg.line(min(ends), y + 9, max(ends), y + 9, width=3, colour=look.colour)
             svg.marker(x, y + 9, look.marker, look.colour, 5)
             svg.text(left - 12, y + 13, name, 11, "end")
-            svg.text(WIDTH - right + 12, y + 13, f"{race.gain(link, name):.1f}", 11.5, bold=True)
+            svg.text(WIDTH - right + 12, y + 13, race.told(link, name), 11.5, bold=True)
             y += lane
         y += 6
         svg.line(8, y, WIDTH - 8, y, faint=True)

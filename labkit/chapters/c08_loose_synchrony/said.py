@@ -8,7 +8,7 @@ from typing import Any
 from labkit import book
 from labkit.book.reading.conclusions import Conclusion
 from labkit.chapters.c08_loose_synchrony import drawings
-from labkit.chapters.c08_loose_synchrony.methods import RATE, VOTED, Contest, Race
+from labkit.chapters.c08_loose_synchrony.methods import RATE, VOTED, Contest, Race, by_ranks
 from labkit.chapters.c08_loose_synchrony.task import LATE, Served
 
 Points = Sequence[Sequence[float]]
@@ -29,8 +29,8 @@ def ages(runs: Mapping[str, Served]) -> Conclusion:
         {"high - low < 0.1 * even + 0.1": "If somebody is late, the *mean* hardly changes.",
          "True": "If somebody is late, the *mean* stays between {low:.1f} and {high:.1f}."},
         "The reason is a balance. At each update $N - 1$ other workers are computing, and each of their gradients "
-        "becomes one update older. So the ages grow by $N - 1$ in all, and in the long run the gradient that comes in "
-        "must take as much away.",
+        "becomes one update older, so all ages together grow by $N - 1$. The gradient that comes in takes its own age "
+        "out of this sum. In the long run the sum neither grows nor shrinks, so the mean age is about $N - 1$.",
         {"worst > 2 * even + 1": "But the gradients of a slow worker are far older than the mean: up to {worst} "
          "updates.",
          "True": "The oldest gradient has a staleness of {worst}."},
@@ -53,8 +53,9 @@ def price(aged: Mapping[str, Sequence[float]]) -> Conclusion:
          "stale_9 > 1.1 * fresh_9": "With momentum old gradients are worse on average, though the seeds' ranges "
          "overlap.",
          "True": "With momentum too, the gradients of this small world are not old enough to do much harm."},
-        "\n\nTo see why, take the simplest loss, a parabola, and let every gradient be exactly $\\tau$ updates old. "
-        "Then one can compute the largest rate at which training does not diverge.",
+        "\n\nWhat age does to momentum shows on the simplest loss, a parabola. Below, two walks begin at the same "
+        "place, and a gradient that lasts moves both equally far. Every gradient is exactly $\\tau$ updates old. Step "
+        "through it: each step has a larger $\\tau$.",
         fresh=fresh, stale=stale, fresh_9=fresh_9, stale_9=stale_9, quick=quick, slow=slow,
         apart=min(slow_9) > max(quick_9),
     )  # fmt: skip
@@ -74,8 +75,9 @@ def pace(runs: Mapping[str, Mapping[str, Served]], answered: Callable[..., Any],
         "ASP gets {free:.2f} times as many there, but its gradients are old, and section 3 asks what that costs. So "
         "replace a machine that is always slow. Chapter 17 finds it.\n\n"
         "The largest lead under {whose} rule was {lead}. A bound on the lead is also a bound on staleness: while you "
-        "compute one gradient, each of the other $N - 1$ workers can finish at most $2s + 1$. With $2s$ of "
-        "them it gets from $s$ steps behind you to $s$ steps ahead, and from there it may begin one more. So "
+        "compute one gradient, each of the other $N - 1$ workers can finish at most $2s + 1$. At worst it "
+        "is $s$ steps behind you when you begin. $2s$ updates bring it to $s$ steps ahead of you. There it may begin "
+        "one more gradient, and finish it too. So "
         "$\\tau \\le (N-1)(2s+1)$, which is {most} here.",
         {"oldest <= most": "The oldest gradient of the SSP runs had a staleness of {oldest}."},
         some=some, same=same, free=speed[LATE[2]]["ASP"] / speed[LATE[2]]["BSP"], whose=book.whose(answered), s=s,
@@ -91,7 +93,8 @@ def two_walks(signs: Points, helped: Points) -> Conclusion:
          "minimum, while signs alone never get below the loss that they began with."},
         "After 80 steps the loss with error feedback is {ends:.2g}, and it began at {first:g}. On many networks signs "
         "alone do work, because their errors differ from step to step. Bernstein et al. (2018) prove it for large "
-        "batches or symmetric noise, and this valley has neither.",
+        "batches, or for noise that is symmetric with a single peak at the mean. The noise of this valley is symmetric "
+        "but has two peaks, so at $(1, 1)$ a sign is wrong half of the time.",
         first=drawings.valley(*signs[0]), plain=min(drawings.valley(*p) for p in signs),
         ends=drawings.valley(*helped[-1]),
     )  # fmt: skip
@@ -102,10 +105,11 @@ def sent_by_ranks(lines: Mapping[str, Mapping[int, int]]) -> Conclusion:
     at = {name: {r: line[r] / lines["whole"][r] for r in line} for name, line in lines.items()}
     return book.conclude(
         {"many > 1 and signs > 1 and power < 1 and vote < 1": "What can be added up or counted costs each rank the "
-         "same, however many ranks there are. What must be gathered costs more with every rank."},
+         "same part of the whole gradient, however many ranks there are. What must be gathered costs a larger part "
+         "with every rank."},
         "With 8 ranks top-k of 1 % sends {few:.1%} of the whole gradient's bytes.",
         {"many > 1 and signs > 1": "With 128 ranks both top-k and signs send more than the whole gradient."},
-        "PowerSGD stays at {power:.1%}, and a majority vote at {vote:.1%}.",
+        "PowerSGD stays at {power:.1%} if its all-reduces are rings, and a majority vote at {vote:.1%}.",
         "\n\nThe line of top-k crosses a little before 100, because $k$ is rounded up in each layer of this small "
         "network.",
         few=at["top-k 1%"][8], many=at["top-k 1%"][128], signs=at["signs"][128], power=at["PowerSGD rank 2"][128],
@@ -126,8 +130,12 @@ def power(run: Any) -> Conclusion:
 
 
 def vote(contest: Contest) -> Conclusion:
-    """Whether a vote, which keeps nothing, ends at a higher loss than whole gradients do."""
+    """Whether a vote, which keeps nothing, ends at a higher loss than whole gradients do; and the bytes of PowerSGD."""
     voted, whole = ([one.last() for one in contest[name]] for name in ("majority vote", "whole gradients"))
+    sent = {name: some[0].nbytes for name, some in contest.items()}
+    ring = {name: of[4] for name, of in by_ranks([4]).items()}  # the quotient is that of any number of ranks
+    name = "PowerSGD rank 2"
+    more = sent.get(name, 0.0) / sent["whole gradients"] / (ring[name] / ring["whole"])
     return book.conclude(
         {"min(voted) > max(whole)": "The vote keeps nothing of what it drops, and here it ends at a higher loss than "
          "whole gradients with every seed.",
@@ -135,8 +143,11 @@ def vote(contest: Contest) -> Conclusion:
          "than whole gradients with every seed.",
          "True": "The vote keeps nothing of what it drops. Yet beside whole gradients three seeds show no price for "
          "that here, because the ranges overlap."},
-        "But this compares rates as well: the vote has a rate of its own, {rate:g}, and all others have {shared:g}.",
-        voted=voted, whole=whole, rate=VOTED, shared=RATE,
+        "The method is not the only difference: the vote has a rate of its own, {rate:g}, and all others have "
+        "{shared:g}.",
+        {"more > 1.05": "\n\nPowerSGD sends {more:.2f} times as much here as with the rings of section 7. Its factors "
+         "are small, so `DataParallel` adds them up in fewer rounds, with more bytes.", "True": ""},
+        more=more, voted=voted, whole=whole, rate=VOTED, shared=RATE,
     )  # fmt: skip
 
 
@@ -164,25 +175,27 @@ def links(race: Race) -> Conclusion:
         {"few and slowest < first": "Whatever sends much less is faster, "
          "even with its slowest seed.", "True": ""},
         {"late": "These did not come to the target with all three seeds: {late}.", "True": ""},
-        {"b > 1.05 and rounds": "\n\n**Far link.** The rounds decide: the fastest method is {far}, {b:.1f} times as "
+        {"b > 1.05 and rounds": "\n\n**Far link.** The rounds decide: the fastest method is {far}, {far_told} times as "
          "fast as whole gradients.",
-         "b > 1.05": "\n\n**Far link.** The fastest method is {far}, {b:.1f} times as fast as whole gradients.",
+         "b > 1.05": "\n\n**Far link.** The fastest method is {far}, {far_told} times as fast as whole gradients.",
          "True": "\n\n**Far link.** No method is clearly faster than whole gradients."},
         {"far != best and too < 0.95": "The winner of the narrow link, {best}, is slower than whole gradients here.",
          "far != best and too <= 1.05": "The winner of the narrow link, {best}, is as fast as whole gradients here.",
-         "far != best": "The winner of the narrow link, {best}, is {too:.1f} times as fast here.", "True": ""},
+         "far != best": "The winner of the narrow link, {best}, is {too_told} times as fast here.", "True": ""},
         {"best == 'majority vote' and too < 0.95": "A vote needs two messages one after the other, the votes and the "
          "outcome, so a step takes {vote:.0f} ms in place of {whole_ms:.0f} ms.", "True": ""},
         {"c < 1.005": "\n\n**No link.** If messages cost nothing, no method would be faster than whole gradients.",
-         "True": "\n\n**No link.** If messages cost nothing, the best method would be {c:.2f} times as fast."},
-        {"c < 1.005": "So you keep them, which need no tuning.",
-         "c < 1.15": "There is little to gain then, so you keep whole gradients, which need no tuning.",
+         "True": "\n\n**No link.** If messages cost nothing, the best method would be {c_told} times as fast."},
+        {"c < 1.005": "So you keep them, where there is nothing more to tune.",
+         "c < 1.15": "There is little to gain then, so you keep whole gradients, where there is nothing more "
+         "to tune.",
          "quick == 'majority vote'": "That is the vote, which has a rate of its own, so this may be the rate.",
          "True": "That is a difference in steps, and three seeds are too few to believe it."},
         {"missing > 0.5": "\n\nWith so few steps most methods did not come to the target, so do not choose by this "
          "picture: take more *steps*.", "True": ""},
         best=best, far=far, quick=quick, gain=race.gain("narrow link", best), b=race.gain("far link", far),
         c=race.gain("no link", quick), too=race.gain("far link", best), one=race.seconds(best),
+        far_told=race.told("far link", far), too_told=race.told("far link", best), c_told=race.told("no link", quick),
         base=race.seconds(whole),
         vote=1e3 * race.far.get("majority vote", 0.0), whole_ms=1e3 * race.far.get(whole, 0.0),
         first=min(narrow[whole]),

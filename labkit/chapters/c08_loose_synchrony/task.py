@@ -35,7 +35,7 @@ LATE = ["nobody", "now and then", "always the same"]
 def options(world_size: int, transport: str, steps: int) -> dict[str, str]:
     """How the chapter launches its ranks. Refuses parameters for which its pictures and trainings were not made."""
     book.allow({
-        f"world_size={world_size!r}: the pictures have room for 2 to 7 ranks": world_size in range(2, 8),
+        f"world_size={world_size!r}: take a whole number of 2 to 7 ranks": world_size in range(2, 8),
         f"steps={steps!r}: take 12 or more, with fewer nothing is learned": steps in range(12, 100_000),
         f'transport={transport!r}: it is "local" or "gloo"': transport in ("local", "gloo"),
     })  # fmt: skip

@@ -30,7 +30,8 @@ CASES: list[tuple[list[int], dict[int, int], int]] = [  # waiting, clocks, s
 
 def bound_is_kept(student: Reader) -> str:
     def call(fn: Callable[..., Any], cases: Any, group: Group) -> Any:
-        return [fn(list(waiting), dict(clocks), s) for waiting, clocks, s in cases]
+        found = [fn(list(waiting), dict(clocks), s) for waiting, clocks, s in cases]
+        return [some if isinstance(some, list) else type(some).__name__ for some in found]
 
     try:
         got = student.through("answered", 1, [CASES], call).results[0]
@@ -40,10 +41,9 @@ def bound_is_kept(student: Reader) -> str:
                        "all may still be computing, so look at all `clocks`.")  # fmt: skip
         raise
     for (waiting, _, _), found in zip(CASES, got, strict=True):
-        student.expect(isinstance(found, list), "Return a list of workers: you returned {found}.",
-                       found=type(found).__name__)  # fmt: skip
-        student.expect(set(found) <= set(waiting), "Your list has {odd}, who does not wait: choose among `waiting`.",
-                       odd=f"worker {sorted(set(found) - set(waiting))[:1]}")  # fmt: skip
+        student.expect(isinstance(found, list), "Return a list of workers: you returned {found}.", found=found)
+        student.expect(set(found) <= set(waiting), "Your list has worker {odd}, who does not wait: choose among "
+                       "`waiting`.", odd=min(set(found) - set(waiting), default=0))  # fmt: skip
     found = [sorted(some) for some in got]
     slips: list[tuple[Callable[[int, dict[int, int], int, list[int]], bool], str]] = [
         (lambda w, c, s, v: c[w] - min(c.values()) < s, "A worker who is ahead by exactly s may still go on, and yours "
@@ -172,8 +172,8 @@ def _mixes(student: Reader, w: Tensor, xs: Sequence[Tensor], name: str) -> None:
     n = len(xs)
 
     def call(fn: Callable[..., Any], x: Any, group: Group) -> Any:
-        mine = x[0].clone()
-        return fn(mine, list(x[1]), group), bool(torch.equal(mine, x[0]))
+        mine, left = x[0].clone(), _unwaited(group)
+        return fn(mine, list(x[1]), group), bool(torch.equal(mine, x[0])), len(left)
 
     inputs = [(x, row) for x, row in zip(xs, w.tolist(), strict=True)]
     about = f"On a {name} of {n} rank{'s' * (n != 1)}"
@@ -183,16 +183,16 @@ def _mixes(student: Reader, w: Tensor, xs: Sequence[Tensor], name: str) -> None:
         raise StudentError(f"{error} {_likely(str(error))}".rstrip(), error.detail) from None
     student.expect(not run.library, "A ready-made {name} did the work, and gossip has no collective. Use `group.isend` "
                    "and `group.recv` with the neighbours alone.", name=", ".join(run.library))  # fmt: skip
-    for rank, (out, _) in enumerate(run.results):
+    for rank, (out, _, _) in enumerate(run.results):
         student.expect(isinstance(out, Tensor), "{about} rank {rank} returned {got}: return the average.",
                        about=about, rank=rank, got=type(out).__name__)  # fmt: skip
     for rank, row in enumerate(run.bytes_between):
         far = [to for to, nbytes in enumerate(row) if nbytes and not w[rank, to]]
         student.expect(not far, "{about} rank {rank} sent to rank {to}, whose weight is 0: it is no neighbour.",
                        about=about, rank=rank, to=far and far[0])  # fmt: skip
-    student.expect(all(ok for _, ok in run.results), "`x` was changed, perhaps before it had been sent. Leave it as it "
-                   "is: receive into `torch.empty_like(x)`, and add into a new tensor.")  # fmt: skip
-    for rank, (out, _) in enumerate(run.results):
+    student.expect(all(ok for _, ok, _ in run.results), "`x` was changed, perhaps before it had been sent. Leave it as "
+                   "it is: receive into `torch.empty_like(x)`, and add into a new tensor.")  # fmt: skip
+    for rank, (out, _, _) in enumerate(run.results):
         heard = graphs.heard(w, rank)
         row = w[rank].tolist()
         want = sum((row[j] * xs[j] for j in range(n)), torch.zeros_like(xs[0]))
@@ -230,8 +230,35 @@ def _mixes(student: Reader, w: Tensor, xs: Sequence[Tensor], name: str) -> None:
             "enough.", lower=about.lower(), rank=rank, sent=sent, need=len(graphs.heard(w, rank)),
         )  # fmt: skip
 
+    for rank, (_, _, left) in enumerate(run.results):
+        student.expect(not left, "The result is right, but {lower} rank {rank} never waited for {left} of its sends. "
+                       "Keep what `group.isend` returns, and call `wait()` on each in the end: until then `x` may "
+                       "still be on its way.", lower=about.lower(), rank=rank, left=left)  # fmt: skip
+
+
+def _unwaited(group: Group) -> set[Any]:
+    """The handles of sends that this rank begins from now on, without those it has waited for."""
+    begin, left = group.isend, set[Any]()
+
+    def isend(x: Tensor, to: int) -> Any:
+        handle = begin(x, to)
+        wait = handle.wait
+
+        def waited() -> Any:
+            left.discard(handle)
+            return wait()
+
+        handle.wait = waited  # type: ignore[method-assign]
+        left.add(handle)
+        return handle
+
+    group.isend = isend  # type: ignore[method-assign]
+    return left
+
 
 def _likely(said: str) -> str:
+    if "positional argument: 'source'" in said:
+        return "`recv` needs a tensor to write into: `group.recv(torch.empty_like(x), j)`."
     if "wait for each other" in said or "deadlock" in said or "did not end" in said:
         return "All of them wait for somebody who waits. Begin every send with `group.isend`, and then receive."
     if "to itself" in said:
@@ -324,6 +351,10 @@ SLIPS: list[tuple[Rule, str]] = [
      "`compress(gradient + residual)`."),
     (lambda g, r: (_largest_two(g) + r, g - _largest_two(g)), "The residual is added after the compression, so it goes "
      "on the wire whole. Add it before."),
+    (lambda g, r: (g + r, g + r - _largest_two(g + r)), "You compressed the sum, and then sent the sum itself: send "
+     "what `compress` returned."),
+    (lambda g, r: (_largest_two(g) + r, g + r - _largest_two(g)), "The residual is added after the compression, so it "
+     "goes on the wire whole. Add it before."),
     (lambda g, r: (g + r - _largest_two(g + r), _largest_two(g + r)), "The two results have changed places: first what "
      "is sent, then what is kept."),
 ]  # fmt: skip

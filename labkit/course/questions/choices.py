@@ -58,15 +58,15 @@ class Choices(Question):
         return Feedback(False, self._told(len(picked) - len(wrong), wrong, missing))
 
     def _told(self, hits: int, wrong: list[Choice], missing: list[Choice]) -> str:
-        """Reasons for the wrong ticks. Of those left out the number is told, with a hint for each that has one."""
+        """Reasons for the wrong ticks. Of those left out the number is told, with a hint for the first that has one."""
         total = sum(c.right for c in self.choices)
         parts = [f"{hits} of {total} found." if hits else "None of them found yet."]
         parts += [f"“{c.text}”: {c.why}" for c in wrong]
         if missing:
             one, hints = len(missing) == 1, list(dict.fromkeys(c.missed for c in missing if c.missed))
-            told = "A hint for it:" if one else "Hints for those that you have not picked:"
+            told = "A hint for it:" if one else "A hint for one of them:"
             parts.append(f"{len(missing)} more {'is' if one else 'are'} to be found." + (f" {told}" if hints else ""))
-            parts += hints
+            parts += hints[:1]  # the next one, once this is found
         return "\n\n".join(parts)
 
     def _picked(self, value: object) -> list[int] | None:
