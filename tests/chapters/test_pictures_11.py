@@ -163,7 +163,7 @@ def test_what_the_page_says_of_packed_texts_is_what_the_square_counts() -> None:
         return all(len(set(one)) == 1 for one in rounds), len({sum(one) for one in zip(*rounds, strict=True)}) == 1
 
     assert work(2) == (True, True) and work(4) == (False, True)
-    assert "two texts are even in every round. Four texts are even in total only" in TEXT
+    assert "two texts are even in every round. With four texts all ranks have equally many pairs in total" in TEXT
 
 
 def test_the_million_tokens_of_the_beginning_are_computed_at_the_end() -> None:
