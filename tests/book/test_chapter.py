@@ -341,7 +341,7 @@ def test_the_end_says_what_was_done_and_what_to_read_next(monkeypatch: pytest.Mo
     chapter.quiz("who-to-look-at").answer("who-to-look-at", right)
     chapter.quiz("rank-0-of-16")  # shown and not answered: it is named with its numbers
     said = repr(chapter.finish())
-    assert "Predictions: 1 of 3 made, 1 only skipped." in said
+    assert "Predictions: 1 of 3 made at least once, 1 only skipped." in said
     assert "Questions: 1 of 14 right, 1 at the first try. Still open: “" in said and " and 9 more." in said
     assert _beginning("The recipe of `two_level_seconds`, _now_") == "“The recipe of two_level_seconds, now”"
     assert "“16 ranks all-reduce 250 MB through rank 0. How ...”" in said

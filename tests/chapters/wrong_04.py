@@ -206,7 +206,9 @@ WRONG = {
         GIVEN + HOOK + BACK + HANG + WAIT: "do you hang it up before you call loss.backward()?",
         GIVEN + BACK + "            for bucket in buckets: end(begin(bucket, group))": "at the end of its backward",
         GIVEN + HOOK.replace("begin(buckets[n]", "begin(buckets") + HANG + BACK + WAIT: "`begin` takes one bucket",
-        GIVEN + HOOK + HANG + BACK: "call `end` for each work in `under_way`, and do so after",
+        GIVEN + HOOK + HANG + BACK: "Keep in `under_way` what `begin` returns, and call `end` for each of them",
+        GIVEN + HOOK + HANG + BACK + WAIT.replace("in under_way", "in under_way[-1:]"): "Only some of the buckets were",
+        GIVEN + HOOK.replace("begin(buckets[n]", "begin(n") + HANG + BACK + WAIT: "`place[p]` is only its number",
         GIVEN
         + HOOK.replace("under_way.append(begin(buckets[n], group))", WAITED)
         + HANG
@@ -241,6 +243,13 @@ WRONG = {
         ): "they left too late",
     },
     "accumulate": {
+        """
+        def accumulate(model, pieces, loss_of):
+            from contextlib import nullcontext
+            for number, piece in enumerate(pieces, 1):
+                with model.no_sync() if number == len(pieces) else nullcontext():
+                    (loss_of(piece) / len(pieces)).backward()
+        """: "exchange the two",
         """
         def accumulate(model, pieces, loss_of):
             for piece in pieces[:-1]:

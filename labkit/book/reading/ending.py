@@ -27,7 +27,7 @@ def ending(file: ChapterFile, done: dict[str, Any] | None, prompts: Mapping[str,
         row = summary({file.name: done})[0]
         if file.predictions:
             only = f", {row['skipped']} only skipped" if row["skipped"] else ""
-            lines.append(f"Predictions: {row['predicted']} of {len(file.predictions)} made{only}.")
+            lines.append(f"Predictions: {row['predicted']} of {len(file.predictions)} made at least once{only}.")
         if file.to_write:
             lines.append(f"Functions of your own: {row['written']} of {file.to_write} were right at least once.")
         if file.questions:

@@ -257,6 +257,7 @@ def step_by_size(
     said = (
         f"The shortest step by the formula: {', '.join(told)}. The level dashed line is the {computing:.3g} ms of "
         "computing. Each axis has a scale of its own, and what is too long for it ends at the frame."
+        + (" Dotted: your best packet of the opening." if mine is not None else "")
     )
     svg = Svg(WIDTH, "A step by the size of its buckets", said)
     looks = [("the formula", BLUE, "", ""), ("its shortest step", GREEN, "x", "")]

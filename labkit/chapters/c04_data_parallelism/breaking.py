@@ -83,7 +83,8 @@ def verdict(run: Any) -> str:
     if max(bad):
         every, whole = f"{max(bad):,}", f"{len(weights[0]):,}"
         which = f"all {whole}" if every == whole else f"{every} of the {whole}"
-        return f"{said} On a rank {which} weights are no longer finite."
+        who = "every rank" if min(bad) == max(bad) else "a rank"
+        return f"{said} On {who} {which} weights are no longer finite."
     same = all(torch.equal(weights[0], one) for one in weights)
     taken = [len(found) for found, _ in run.results]
     steps = "" if min(taken) == max(taken) else (

@@ -151,12 +151,12 @@ def first_and_last(run: Any, until: float = 0.0) -> book.Figure:
 def _early(steps: Mapping[str, Step]) -> str:
     """Why a rank of a step with a slow one has its averages before the step ends, where that is so."""
     before = {name: one.total - max(j.end for j in one.journeys) for name, one in steps.items()}
-    told = [f"{name} has its own {1e3 * seconds:.1f} ms earlier" for name, seconds in before.items() if seconds > LEAST]
+    told = [f"{name} has them {1e3 * seconds:.1f} ms earlier" for name, seconds in before.items() if seconds > LEAST]
     if not told:
         return ""
     return (
-        f" The solid line is where every rank has all averages. {listing(told)[0].upper()}{listing(told)[1:]}, because "
-        "the last bucket goes from rank to rank around the ring."
+        " The solid line is where every rank has all averages. A bucket goes from rank to rank around the ring, so "
+        f"{listing(told)}."
     )
 
 

@@ -24,15 +24,17 @@ def shares(run: Any) -> str:
     never, twice = sum(not t for t in read), sum(t > 1 for t in read)
     same = all(first == second for first, second in run.results)
     again = "twice" if max(read) == 2 else "more than once"
-    firsts, again_and_again = [first for first, _ in run.results], ""
+    firsts, everybody = [first for first, _ in run.results], ""
     if len(firsts) > 1 and all(len({e for batch in first for e in batch}) == count for first in firsts):
         steps, shared = len(firsts[0]), -(-count // (len(firsts) * len(firsts[0][0])))
-        again_and_again = f" Each rank read all of them, in {plural(steps, 'step')} in place of {shared}."
+        everybody = f"{plural(steps, 'step')} in place of {shared}"
     every = f"All {count} examples were read, {f'{twice} of them {again}' if twice else 'each of them once'}."
+    if everybody:
+        every = f"Every rank read all {count} examples, in {everybody}."
     some = f"{never} of {count} examples {'was' if never == 1 else 'were'} never read"
     became = every if not never else f"{some}, and {twice} more than once." if twice else f"{some}, the others once."
     return (
-        f"{became}{again_and_again}{_without(firsts)} "
+        f"{became}{_without(firsts)} "
         f"In the next epoch the ranks read {'the same batches in the same order' if same else 'them in another order'} "
         f"({run.trace.badge})."
     )
