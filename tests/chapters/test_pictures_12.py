@@ -275,7 +275,7 @@ def test_where_a_column_is_a_single_rank_the_picture_says_so(page, size, said) -
 
 def test_the_choice_of_the_page_adds_the_bias_for_who_is_chosen_and_not_for_the_weight(page) -> None:
     logits = torch.tensor([[1.0, 2.0, 0.0]])
-    experts, weights = page["chosen"](logits, 2, torch.tensor([0.0, -5.0, 0.0]))
+    experts, weights = page["chosen"](logits, 2, torch.tensor([3.0, -5.0, 0.0]))
     assert experts.tolist() == [[0, 2]] and torch.allclose(weights, torch.tensor([[1.0, 0.0]]).softmax(-1))
 
 
