@@ -282,10 +282,10 @@ def two_queues(by_position: Any, by_weight: Any) -> book.Figure:
     top, left, high = max(heading(svg, "measured", said), 56.0) + 8, 10.0, 70.0
     step = min(12.0, (WIDTH - 2 * left) / len(queue))
     apart = 1 if step > 7 else max(1, round(9 / step))
-    below = "below it its rank" if apart == 1 else f"below each {apart}. its rank".replace("2.", "second")
+    below = "the number below its rank" + " (not below all)" * (apart > 1)
     orders = {"by position": sorted(queue), "by weight": sorted(queue, key=lambda c: (-weight[c], c))}
     for name, order in orders.items():
-        svg.text(left, top + 10, f"{name}: a bar is a choice, its height the gate weight, the number {below}", 11)
+        svg.text(left, top + 10, f"{name}: a bar is a choice, its height the gate weight, {below}", 11)
         base = top + 22 + high
         for place, choice in enumerate(order):
             kept, x, tall = place < slots, left + place * step, high * weight[choice]
