@@ -28,7 +28,7 @@ def page():
     names |= {
         name: getattr(you_write, name) for name in ("route", "through_experts", "within_capacity", "average_gradients")
     }
-    for cell in ("mixture", "one-queue", "divided-bench", "over-nodes"):
+    for cell in ("mixture", "one-queue", "divided-bench", "train", "over-nodes"):
         exec(cells[cell].split("\n\n\npanels.")[0], names)
     return names
 
@@ -246,6 +246,8 @@ def test_a_shared_expert_is_hidden_as_long_as_rows_travel(shared, overlap, words
     figure = pictures.shared_expert(run, overlap)
     assert words in figure.sentence and figure.svg.count(">shared expert<") == 4 * (shared > 100)
     work = [row for row in figure.rows if row["works at"] == "shared expert"]
+    assert pictures.free(run) == pytest.approx(min(
+        row["to (µs)"] - row["from (µs)"] for row in figure.rows if row["works at"] == "rows"), abs=1)  # fmt: skip
     assert len(work) == 4 and all(abs(row["to (µs)"] - row["from (µs)"] - shared) <= 1 for row in work)
 
 
@@ -258,7 +260,23 @@ def test_bars_of_a_cure_stand_beside_those_of_nothing() -> None:
 
     svg, words = hot.shares(Cured(), beside=Alone()).frames[-1]
     assert words.endswith("is 1 times the mean. Every expert gets some. With nothing the busiest one has 2 times.")
+    player = hot.shares(Cured(), beside=Alone())
+    assert player.label == player.widget.label == "Picture", "a picture is not a step of training"
     assert "Empty: the same step with nothing." in svg and "Empty" not in hot.shares(Cured()).frames[-1][0]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(("size", "said"), [(3, True), (4, False)])
+def test_where_a_column_is_a_single_rank_the_picture_says_so(page, size, said) -> None:
+    page["experts"] = 2 * size
+    run = labkit.launch(page["three_steps"], size, "its ranks")
+    assert ("A column is a single rank" in pictures.compared(run, "SGD", "its ranks").sentence) == said
+
+
+def test_the_choice_of_the_page_adds_the_bias_for_who_is_chosen_and_not_for_the_weight(page) -> None:
+    logits = torch.tensor([[1.0, 2.0, 0.0]])
+    experts, weights = page["chosen"](logits, 2, torch.tensor([3.0, -5.0, 0.0]))
+    assert experts.tolist() == [[0, 2]] and torch.allclose(weights, torch.tensor([[1.0, 0.0]]).softmax(-1))
 
 
 @pytest.mark.ranks

@@ -108,7 +108,10 @@ WRONG = {
         through().replace(
             "rows = all_to_all(x_md[order], group, out, into)", "rows = collectives.all_gather(x_md, group)"
         ): ("every row to every rank"),
-        through(which="expert_m"): "Sort the rows by their expert before they leave",
+        through().replace("all_to_all(x_md[order]", "all_to_all(x_md"): "Sort the rows by their expert",
+        through(which="expert_m"): "the numbers came in another order",
+        through().replace("compute(rows, which)", "compute(rows, expert_m)"): "the numbers of this rank's own rows",
+        through().replace("    order =", "    if group.rank == 1: return\n    order ="): "Has it left without",
         through(out="(expert_m // per_rank).bincount()"): "bincount(minlength=group.size)",
         through(out="(expert_m % group.size).bincount(minlength=group.size)"): "expert e is on rank `e // per_rank`",
         through(back="out, into"): "On the way back the two lists change places",
@@ -139,7 +142,7 @@ WRONG = {
         average("all_reduce(p.grad, group)"): "4 of the 6 hold other experts",
         average("all_reduce(p.grad, twins)"): "summed over `twins` alone",
         average("pass"): "never summed over the ranks",
-        average(BOTH, "p.grad /= (twins if expert else group).size"): "It has the tokens of all 6 already",
+        average(BOTH, "p.grad /= (twins if expert else group).size"): "After the sum it has the tokens of all 6",
         average(BOTH, "p.grad /= group.size // twins.size if expert else group.size"): "the length of a row",
         average(BOTH, "p.grad /= 1 if expert else group.size"): "was not divided",
         average("if not expert: all_reduce(p.grad, group)"): "not summed over `twins`",
@@ -150,7 +153,7 @@ WRONG = {
     "rebalance": {
         rebalance(ALL, "pass"): "no bias has moved",
         rebalance(ALL, "return bias_e + rate * (total_e.mean() - total_e).sign()"): "no bias has moved",
-        rebalance(ALL, "bias_e -= rate * (total_e.mean() - total_e).sign()"): "the wrong way",
+        rebalance(ALL, "bias_e -= rate * (total_e.mean() - total_e).sign()"): "yours goes up",
         rebalance("load_e", "bias_e += rate * (total_e.mean() - total_e).sign()"): "own tokens",
         rebalance("load_e", "bias_e -= rate * (total_e.mean() - total_e).sign()"): "wrong way",
         rebalance(ALL, "bias_e += rate * (total_e.mean() - total_e)"): "grows with the load",

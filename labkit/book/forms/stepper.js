@@ -17,7 +17,7 @@ function render({ model, el }) {
   const output = make("output", { for: name });
   const picture = make("div", { class: "lk-picture lk-scroll", tabindex: "0", role: "group", "aria-label": `Picture: ${model.get("title")}` });
   const box = make("div", { class: "lk-panel", role: "group", "aria-label": `Step through ${model.get("title")}` },
-    make("div", { class: "lk-row" }, play, back, on, make("label", { for: name }, "Step"), range, output), picture, live);
+    make("div", { class: "lk-row" }, play, back, on, make("label", { for: name }, model.get("label")), range, output), picture, live);
 
   function begin() {
     if (model.get("step") === last) go(0);

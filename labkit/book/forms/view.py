@@ -33,6 +33,7 @@ class StepperView(anywidget.AnyWidget):
     _esm = read("make.js") + read("stepper.js")
     _css = read("controls.css")
     title = traitlets.Unicode().tag(sync=True)
+    label = traitlets.Unicode("Step").tag(sync=True)
     last = traitlets.Int().tag(sync=True)
     step = traitlets.Int().tag(sync=True)
     svg = traitlets.Unicode().tag(sync=True)

@@ -19,10 +19,10 @@ from labkit.book.frontend import VIEW, live
 class Player:
     """What `play` returns. `step` is the number of the picture shown; set it, or call `next()` and `previous()`."""
 
-    def __init__(self, frames: Sequence[Any], title: str, begin: int = 0) -> None:
+    def __init__(self, frames: Sequence[Any], title: str, begin: int = 0, label: str = "Step") -> None:
         if not frames:
             raise ValueError("there is nothing to play: give it a picture or more")
-        self.frames, self.title, self.begin = tuple(frames), title, begin
+        self.frames, self.title, self.begin, self.label = tuple(frames), title, begin, label
         self._step = begin
         self.placed = False  # whether it has been opened at a step of its own
         self._view: Any = None
@@ -73,7 +73,8 @@ class Player:
         if self._view is None:
             from labkit.book.forms.view import StepperView
 
-            self._view = StepperView(title=self.title, last=len(self.frames) - 1, step=self._step, svg=self.svg)
+            last = len(self.frames) - 1
+            self._view = StepperView(title=self.title, label=self.label, last=last, step=self._step, svg=self.svg)
             self._view.observe(self._moved, names="step")
         return self._view
 
@@ -105,8 +106,8 @@ class Player:
 class _Drawn(Player):
     """Pictures that are drawn already, each with its words."""
 
-    def __init__(self, frames: Sequence[tuple[str, str]], still: Figure, begin: int) -> None:
-        super().__init__(frames, still.title, begin)
+    def __init__(self, frames: Sequence[tuple[str, str]], still: Figure, begin: int, label: str) -> None:
+        super().__init__(frames, still.title, begin, label)
         self._still = still
 
     @property
@@ -124,12 +125,13 @@ class _Drawn(Player):
 
 def play(
     frames: Sequence[tuple[str, str]], *, title: str, badge: str, rows: Sequence[Row] = (), sentence: str = "",
-    still: int = -1, begin: int = 0,
+    still: int = -1, begin: int = 0, label: str = "Step",
 ) -> Player:  # fmt: skip
     """Pictures to step through or to play: (svg, words) for each moment, all of one size.
 
     rows: the data behind them. still: the picture that stands for all where nothing can be played, described by
-    `sentence`, or by its own words. begin: the one that a reader sees first. Raises ValueError if there is none.
+    `sentence`, or by its own words. begin: the one that a reader sees first. label: what is
+    counted beside the slider. Raises ValueError if there is none.
     """
     svg, words = frames[still] if frames else ("", "")
-    return _Drawn(frames, Figure(title, badge, sentence or words, list(rows), svg), begin)
+    return _Drawn(frames, Figure(title, badge, sentence or words, list(rows), svg), begin, label)

@@ -173,16 +173,6 @@ def yours(group: Group, forward: Callable[..., Any], experts: int, *, keep: Any 
         return Spread(MoE(WIDTH, MoEConfig(experts, CHOICES)), group, partial(forward, keep=keep), ROW)
 
 
-def with_bias(route: Callable[..., Any], bias_e: Tensor) -> Callable[[Tensor, int], tuple[Tensor, Tensor]]:
-    """`route`, but the bias helps to decide who is chosen. How much a choice counts is up to its logit alone."""
-
-    def choose(logits_ne: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        experts_nk, _ = route(logits_ne + bias_e, k)
-        return experts_nk, logits_ne.gather(1, experts_nk).softmax(-1)
-
-    return choose
-
-
 def spread(model: nn.Module, group: Group, forward: Callable[..., Any], **given: Any) -> Spread:
     """Put a `Spread` in the place of the mixture of `model`, a GPT of one block, and return it. given: to `forward`."""
     (block,) = model.blocks  # type: ignore[misc]

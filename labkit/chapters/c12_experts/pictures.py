@@ -95,7 +95,7 @@ def _lit(words: str, token: str, chosen: Sequence[int], experts: int, dense: int
 
 def growth(sizes: Callable[[int], tuple[int, float]]) -> book.Figure:
     """sizes(experts) -> (parameters, operations of a token): a block for each layer; two experts are at work."""
-    counted = {n: sizes(n) for n in (2, 4, 8, 16, 32)}
+    counted = {n: sizes(n) for n in book.in_turn((2, 4, 8, 16, 32), "a layer of {} experts")}
     (fewest, first), (most, last) = min(counted.items()), max(counted.items())
     said = (
         f"A layer of {most} experts has {last[0] / first[0]:.3g} times the parameters of one with {fewest}. For a "
@@ -256,7 +256,7 @@ def _queues(words: str, counts: Sequence[int], slots: int) -> str:
     x = left + slots * step - 1
     svg.line(x, top - 2, x, high, width=2.2, dash="6 3")
     svg.text(x + 5, high + 12, f"capacity: places 0 to {slots - 1}", 10.5)
-    svg.text(8, high + 28, "filled: computed. Crossed: dropped. Dotted: a slot that stays empty.", 10.5)
+    svg.text(8, high + 28, "filled: computed. Crossed: dropped. Dotted: a free slot.", 10.5)
     return svg.render(high + 38)
 
 
@@ -281,11 +281,11 @@ def two_queues(by_position: Any, by_weight: Any) -> book.Figure:
     svg = Svg(WIDTH, title, said)
     top, left, high = max(heading(svg, "measured", said), 56.0) + 8, 10.0, 70.0
     step = min(12.0, (WIDTH - 2 * left) / len(queue))
+    apart = 1 if step > 7 else max(1, round(9 / step))
+    below = "the number below its rank" + " (not below all)" * (apart > 1)
     orders = {"by position": sorted(queue), "by weight": sorted(queue, key=lambda c: (-weight[c], c))}
     for name, order in orders.items():
-        svg.text(
-            left, top + 10, f"{name}: a bar is a choice, its height the gate weight, the number below its rank", 11
-        )
+        svg.text(left, top + 10, f"{name}: a bar is a choice, its height the gate weight, {below}", 11)
         base = top + 22 + high
         for place, choice in enumerate(order):
             kept, x, tall = place < slots, left + place * step, high * weight[choice]
@@ -299,7 +299,7 @@ def two_queues(by_position: Any, by_weight: Any) -> book.Figure:
                 ON_COLOUR,
                 stroke_width=0.6,
             )
-            if place % max(1, round(9 / step)) == 0 or step > 7:
+            if place % apart == 0:
                 svg.text(x + step / 2, base + 12, f"{choice[1]}", 8, "middle")
         at = left + slots * step - 0.5
         svg.line(at, top + 18, at, base + 2, dash="6 3", width=2)
@@ -374,7 +374,7 @@ def grid(size: int) -> book.Player:
          if rows > 1 else f"Nobody else has the same experts: its gradient has the tokens of {every} already.",
          "column"),
         ("The router and all else are on every rank, and a gradient has the tokens of that rank alone.", "own"),
-        (f"Sum it over all ranks: now it too has the tokens of {every}. So both kinds have the same divisor.", "all"),
+        (f"Sum it over all ranks: both kinds now have the tokens of {every}.", "all"),
     ]  # fmt: skip
     frames = [(_grid(words, kind, rows, across), words) for words, kind in who]
     table = [
@@ -419,11 +419,13 @@ def _grid(words: str, kind: str, rows: int, across: int) -> str:
             svg.rect(20 + x * wide + 2, top - 2, wide - 4, rows * high, stroke_width=2.5, dash="7 4", radius=6)
     elif kind == "all":
         svg.rect(16, top - 2, across * wide + 8, rows * high, stroke_width=2.5, dash="7 4", radius=6)
-    svg.text(20, top + rows * high + 14, "In a box: what has the gradient, and whose tokens are in it.", 10.5)
+    svg.text(
+        20, top + rows * high + 14, "Each box: a parameter, and the ranks whose tokens its gradient has seen.", 10.5
+    )
     return svg.render(top + rows * high + 24)
 
 
-def compared(run: Any, optimizer: str) -> book.Figure:
+def compared(run: Any, optimizer: str, by: str = "") -> book.Figure:
     """Ranks returned (by step, how far experts' weights and all others are from one device's; gradient's factor)."""
     title, kinds = "How far the weights are from those of one device", ("experts", "all other weights")
     steps, factor = len(run.results[0][0]), run.results[0][1]
@@ -434,6 +436,8 @@ def compared(run: Any, optimizer: str) -> book.Figure:
         said += "all weights are those of one device, up to rounding."
     else:
         said += f"the experts' weights are off by {off[0]:.2g} times the distance that they should have moved."
+    if by == "its ranks" and length_of_a_row(len(run.results)) == len(run.results):
+        said += " A column is a single rank here, so an average over it divides by 1."
     svg = Svg(WIDTH, title, said)
     top, left = max(heading(svg, "measured", said), 56.0) + 24, 130.0
     unit = (WIDTH - left - 120) / max(1.0, *off)
@@ -510,6 +514,11 @@ def shared_expert(run: Any, overlap: bool) -> book.Figure:
     return book.Figure("A shared expert", "emulated", said, rows, _busy(run, boxes, said))
 
 
+def free(run: Any) -> float:
+    """For how many µs rows travel at every rank: a shared expert that takes no longer makes the layer no slower."""
+    return min((end - start) / US for _, _, name, start, end in _boxes(run) if name == "rows")
+
+
 Box = tuple[int, int, str, float, float]  # rank, lane (0: travels, 1: computes), name, start and end
 
 
@@ -547,7 +556,7 @@ def _busy(run: Any, boxes: Sequence[Box], words: str) -> str:
         at = left + (WIDTH - left - 10) * k / 4
         svg.line(at, low - 6, at, low)
         svg.text(at, low + 12, format_seconds(longest * k / 4, 2) if k else "0", 10, "start" if not k else "end")
-    note = "Upper lane of a rank: what travels. Lower lane: what computes. The short box: the experts."
+    note = "Upper lane of a rank: what travels. Lower lane, green: the shared expert. Orange: the experts."
     svg.text(8, low + 30, note, 10.5)
     return svg.render(low + 40)
 

@@ -167,7 +167,7 @@ def there_and_back(student: Reader) -> str:
             inputs.append((x, expert))
 
         def call(fn: Callable[..., Any], mine: tuple[Tensor, Tensor], group: Group, every: Any = inputs) -> Any:
-            compute = _experts(group, per_rank, mine[0], every)
+            compute = _experts(group, per_rank, mine, every)
             return fn(mine[0].clone(), mine[1].clone(), compute, group, per_rank)
 
         try:
@@ -221,19 +221,28 @@ def _gradients_come_back(student: Reader, inputs: Sequence[tuple[Tensor, Tensor]
 
 
 def _experts(
-    group: Group, per_rank: int, own: Tensor | None = None, every: Sequence[tuple[Tensor, Tensor]] = ()
+    group: Group, per_rank: int, mine: tuple[Tensor, Tensor] | None = None, every: Sequence[tuple[Tensor, Tensor]] = ()
 ) -> Compute:
-    """Experts that take no row of another rank's expert. own: the rank's rows, as they are at home; every: those of all
-    ranks, and their experts."""
+    """Experts that take no row of another rank's expert. mine: the rank's rows and their experts, as they are at home;
+    every: those of all ranks."""
     true = {float(row[0]): int(e) for x, expert in every for row, e in zip(x, expert, strict=True)}
 
     def compute(rows_md: Tensor, expert_m: Tensor) -> Tensor:
-        if own is not None and rows_md.shape == own.shape and torch.equal(rows_md.sort(0).values, own.sort(0).values):
+        own = mine[0] if mine else rows_md[:0]
+        if mine and rows_md.shape == own.shape and torch.equal(rows_md.sort(0).values, own.sort(0).values):
             raise LookupError("these are the rank's own rows")
         strangers = [e for e in expert_m.tolist() if e // per_rank != group.rank]
         here = [true.get(row[0], -1) - group.rank * per_rank for row in rows_md.detach().tolist()]
         if strangers and all(e in range(per_rank) for e in here) and expert_m.tolist() == here:
             raise LookupError("the numbers of the experts are places on this rank")
+        right = sum(e // per_rank == group.rank for e in true.values())
+        if mine and strangers and all(e in range(per_rank) for e in here):
+            home = torch.equal(expert_m.sort().values, mine[1].sort().values)
+            raise LookupError("the numbers have not left home" if home else "the numbers came in another order")
+        came = [(row[0] // 100, true.get(row[0], -1)) for row in rows_md.detach().tolist()]  # where from, expert
+        astray = any(e >= 0 and e // per_rank != group.rank for _, e in came)
+        if mine and astray and (came != sorted(came) or len(rows_md) == right):
+            raise LookupError("rows that were not sorted" if came != sorted(came) else "rows of another rank's experts")
         if strangers:
             raise LookupError(f"a row for expert {strangers[0]}, of rank {strangers[0] // per_rank}, came to this rank")
         return rows_md * (2 + expert_m[:, None])
@@ -292,11 +301,25 @@ def _likely(said: str) -> str:
         return "`compute` wants the numbers of `expert_m`, counted over all ranks, and not places on this rank."
     if "one number of rows for each" in said and "not tensor" in said:
         return "The two counts must be lists: call `.tolist()`."
-    if "LookupError" in said:
+    if "not left home" in said:
         return (
-            "Do the numbers of the experts travel as the rows do, with the same counts, and does `compute` get those "
-            "that arrived? Sort the rows by their expert before they leave. And count by rank: expert e is "
-            "on rank `e // per_rank`."
+            "The rows are right, but `compute` got the numbers of this rank's own rows. Send `expert_m` with the same "
+            "two lists, and give `compute` what arrives."
+        )
+    if "in another order" in said:
+        return "The rows are right, but the numbers came in another order. Sort them as the rows before they leave."
+    if "were not sorted" in said:
+        return "Rows came whose experts are elsewhere. Sort the rows by their expert before they leave."
+    if "another rank's experts" in said:
+        return (
+            "Sort the rows by their expert before they leave, and count by rank: expert e is on rank `e // per_rank`."
+        )
+    if "LookupError" in said:
+        return "More rows came than belong here, or fewer. Count by rank: expert e is on rank `e // per_rank`."
+    if "has finished" in said:
+        return (
+            "Has it left without an `all_to_all` that the others make? And every rank needs a count for every other, "
+            "also where it is 0: `bincount(minlength=group.size)`."
         )
     if "int64[" in said or "one number of rows for each" in said:  # whichever rank stops first
         return "Every rank needs a count for every other, also where it is 0: `bincount(minlength=group.size)`."
@@ -440,8 +463,8 @@ def _of_expert(got: float, own: float, everybody: float, twins: float, n: int, k
         own / n: "an expert's gradient was divided, but not summed over `twins`, which saw other tokens.",
         twins: "an expert's gradient is a sum over the tokens of all ranks, and was not divided: `/= group.size`.",
         own: "an expert's gradient is as it was. Sum it over `twins`, and divide it by `group.size`.",
-        twins / k: f"an expert's gradient was divided by the {k} that hold it. It has the tokens of all {n} "
-        "already, so divide by `group.size`.",
+        twins / k: f"an expert's gradient was divided by the {k} that hold it. After the sum it has the tokens of all "
+        f"{n}, so divide by `group.size`.",
         twins
         / (n // k): f"an expert's gradient was divided by {n // k}, the length of a row. It has the tokens of all "
         f"{n} ranks, so divide by `group.size`.",
@@ -504,7 +527,8 @@ def _of_bias(moved: Tensor, total: Tensor, own: Tensor) -> str:
     alone = RATE * (own.mean() - own).sign()
     slips = (
         (torch.zeros_like(moved), "no bias has moved. Change `bias_e` in place: `bias_e += ...`."),
-        (-right, "the bias goes the wrong way: it goes down where the load is above the mean, and up below."),
+        (-right, "the bias goes the wrong way: yours goes up where the load is above the mean. It must go down there, "
+         "and up below."),
         (alone, "the bias follows the load of this rank's own tokens, so each rank would choose by another bias. First "
          "sum the load over all ranks."),
         (-alone, "the bias follows the load of this rank's own tokens, and goes the wrong way."),
