@@ -155,6 +155,14 @@ def test_a_rank_that_has_nothing_more_to_do_is_idle(layout: str) -> None:
         )
 
 
+def test_what_the_page_says_of_the_three_ways_is_what_the_formulas_say() -> None:
+    ring, ulysses, both = (f"{pictures._formula(way, 8, 8, 2) / 1e3:.1f} kB" for way in pictures.WAYS)
+    assert ring == ulysses and f"ring and Ulysses send {ring} each, and a ring of groups {both}." in TEXT
+    few, many = (pictures._formula("Ulysses", n, 4, 1) for n in (2, 4))
+    assert few == many, "as much on 4 ranks as on 2"
+    assert pictures._formula("ring", 2, 4, 4) == pictures._formula("Ulysses", 2, 4, 4), "equal on one rank more"
+
+
 def test_what_the_page_says_of_packed_texts_is_what_the_square_counts() -> None:
     def work(texts: int) -> tuple[bool, bool]:
         where = [positions_of(rank, 8, 48, "zigzag") for rank in range(8)]

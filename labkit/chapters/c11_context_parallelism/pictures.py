@@ -109,7 +109,12 @@ def hidden(run: Any, per_rank: int, link: str, overlap: bool) -> str:
     block = 2 * 4 * PER_HEAD * per_rank / LINKS[link]
     work = FAST_PAIR * per_rank**2 / 2
     formula = cost.ring_attention_seconds(n, per_rank * n, "zigzag", FAST_PAIR, block, overlap=overlap)
-    took, each = run.trace.duration, max(work, block) if overlap else work + block
+    took, own = run.trace.duration, FAST_PAIR * per_rank * (per_rank + 1) / 2  # in round 0 a query reads its own place
+    first, each = (max(pairs, block) if overlap else pairs + block for pairs in (own, work))
+    rounds = f"{plural(n - 1, 'round')} of {format_seconds(each, 3)}"
+    if format_seconds(first, 3) != format_seconds(each, 3):
+        rounds = f"a first round of {format_seconds(first, 3)}"
+        rounds += f", {n - 2} of {format_seconds(each, 3)}" if n > 2 else ""
     how = "Nothing is hidden, because a rank waits for the next block before it computes." if not overlap else (
         "Computing with a block takes as long or longer, so the transfer is hidden."
         if work >= block * (1 - 1e-9)
@@ -118,7 +123,7 @@ def hidden(run: Any, per_rank: int, link: str, overlap: bool) -> str:
     return (
         f"A block travels {format_seconds(block, 3)}, and computing with it takes {format_seconds(work, 3)}. {how} "
         f"The run took {format_seconds(took, 3)}; by the formula it takes {format_seconds(formula, 3)} (emulated): "
-        f"{plural(n - 1, 'round')} of {format_seconds(each, 3)}, and a last one of {format_seconds(work, 3)}."
+        f"{rounds}, and a last one of {format_seconds(work, 3)}."
     )
 
 
