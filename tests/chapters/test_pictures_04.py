@@ -151,7 +151,7 @@ def test_each_size_of_the_panels_makes_another_number_of_buckets_and_one_of_them
     best = model.step(model.fastest(model.range_of_sizes(), link), link)
     assert min(step.seconds for step in steps.values()) == pytest.approx(best.seconds)
     assert len(best.buckets) in counts
-    assert "neither the smallest size nor the largest is the best" in TEXT
+    assert "the best size lay between the smallest and the largest" in TEXT
     assert 1 < len(best.buckets) < max(counts) and best.seconds < 0.99 * min(steps[1].seconds, steps[1000].seconds)
     assert best.buckets[-1].ready == pytest.approx(BACKWARD), "what is left waits for the end of the backward pass"
     until = arithmetic.longest(runs[1], [link])

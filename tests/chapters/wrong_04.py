@@ -47,6 +47,13 @@ WRONG = {
         "def average_gradients(model, count, group):\n    pass": "nothing was sent",
         """
         def average_gradients(model, count, group):
+            total = all_reduce(torch.tensor(count), group).item()
+            for p in model.parameters():
+                p.grad *= total / count
+                all_reduce(p.grad, group)
+        """: "the other way round",
+        """
+        def average_gradients(model, count, group):
             for p in model.paramters():
                 all_reduce(p.grad, group)
         """: "'Model' object has no attribute 'paramters'",

@@ -81,6 +81,10 @@ def joined_batch(student: Reader) -> str:
             "already, so the sum needs no average.": [[g / n for g in right]] * n,
             "Each rank has weighted its own gradients, but nothing was added up: the sum over the ranks is "
             "missing.": scaled,
+            "You multiply by all samples over this rank's. Its share is the other way round, `count / total`.": [
+                [sum(whole / c * g for c, g in zip(counts, each, strict=True)) for each in parts]
+            ]
+            * n,
             "The weights are samples over *ranks*. They should add up to 1: samples over all samples.": [
                 [whole * g / n for g in right]
             ]
@@ -290,8 +294,8 @@ def behind_backward(student: Reader) -> str:
             )
             student.expect(not over, said, b=over[0] if over else 0, **values)
         slips: Slips = {
-            "All buckets left in time, but the gradients are as they were. Keep in `under_way` what `begin` returns, "
-            "and call `end` for each of them after loss.backward(), since before it none has left.": own,
+            "All buckets left in time, but the averages are not in `p.grad`. Keep in `under_way` what `begin` returns, "
+            "and call `end` for each of them when loss.backward() is over.": own,
         }
         for got, mine in zip(run.results, own, strict=True):
             back = [_near([g], [r]) for g, r in zip(got, right, strict=True)]
@@ -374,8 +378,8 @@ def in_one_order(student: Reader) -> str:
             "were added to those of another. A bucket may leave only when all buckets before it have left.": _exchanged(
                 own, late
             ),
-            "All buckets left in time, but the gradients are as they were. Keep in `under_way` what `begin` returns, "
-            "and call `end` for each of them after loss.backward(), since before it none has left.": own,
+            "All buckets left in time, but the averages are not in `p.grad`. Keep in `under_way` what `begin` returns, "
+            "and call `end` for each of them when loss.backward() is over.": own,
         }
         student.expect_results(run, [right] * n, slips, within=1e-9)
     return (
