@@ -161,6 +161,14 @@ def test_what_the_page_says_of_the_three_ways_is_what_the_formulas_say() -> None
     few, many = (pictures._formula("Ulysses", n, 4, 1) for n in (2, 4))
     assert few == many, "as much on 4 ranks as on 2"
     assert pictures._formula("ring", 2, 4, 4) == pictures._formula("Ulysses", 2, 4, 4), "equal on one rank more"
+    assert (
+        "64 heads of queries and 8 of keys, as in Llama 3 70B, the ring sends less on 8 ranks, and Ulysses on 16"
+        in TEXT
+    )
+    less = [min(("ring", "Ulysses"), key=lambda way: pictures._formula(way, n, 64, 8)) for n in (8, 16)]
+    assert less == ["ring", "Ulysses"]
+    pairs = [(n, h, k) for k in (1, 2) for h in (2, 4, 8) if h >= k for n in (2, 4, 8) if n <= h]
+    assert all(pictures._formula("Ulysses", *one) >= pictures._formula("ring", *one) for one in pairs), "copies"
 
 
 def test_what_the_page_says_of_packed_texts_is_what_the_square_counts() -> None:

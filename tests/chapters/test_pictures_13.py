@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -178,3 +179,9 @@ def test_ids_and_rows_are_drawn_on_their_way(ranks):
     crossing = sum(len({i % ranks for i in one.unique} - {r}) for r, one in enumerate(trips))
     arrows = [svg.count("<line") for svg, _ in (frames[3], frames[6])]
     assert arrows == [crossing, crossing]  # a line for each rank that another one asks
+
+
+def test_what_the_page_says_of_the_messages_of_hot_rows() -> None:
+    page = (Path(__file__).parents[2] / "notebooks/13_embeddings.ipynb").read_text()
+    micro = 1e6 * pictures.LATENCY
+    assert f"each of them takes {micro:g} µs besides its bytes. With 8 ranks that is {2 * 7 * micro:g} µs" in page
