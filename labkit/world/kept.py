@@ -58,6 +58,7 @@ class World:
         self._channels: list[Channel] = []
         self._sources: dict[str, float] = {}
         self._pages: list[rec.Page] = []
+        self._starting = self._unwanted = False  # unwanted: stopped before there were ranks
 
     def __enter__(self) -> World:
         return self
@@ -89,6 +90,7 @@ class World:
 
     def stop(self) -> None:
         """End the call that is under way, from another thread: there it raises RankFailed (kind "stopped")."""
+        self._unwanted = self._starting
         job = self._job
         if job is not None and not job.over:
             job.stop()
@@ -100,11 +102,17 @@ class World:
             raise RefusedError("a rank cannot have a world of its own")
         if not callable(fn):
             raise RefusedError(f"world.run needs a function fn(group, *args), not {type(fn).__name__}")
-        call = pack(fn, args)
-        if not self.kept or self._full():
-            self.close()
-            self._begin(fn)
+        self._starting, self._unwanted = True, False
         try:
+            call = pack(fn, args)
+            if not self.kept or self._full():
+                self.close()
+                self._begin(fn)
+        finally:
+            self._starting = False
+        try:
+            if self._unwanted and self._job is not None:
+                self._job.stop()
             return self._call(call)
         except KeyboardInterrupt:
             job = self._job

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import random
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import Any
 import ipywidgets
 import pytest
 import torch
+from jupyter_client.manager import start_new_kernel
 from leftovers import alive, eventually
 
 import labkit
@@ -446,6 +448,83 @@ def test_a_run_that_takes_long_can_be_stopped_and_is_not_begun_again(somebody):
 
 def slow_step(group, seconds=0):
     time.sleep(seconds)
+
+
+@pytest.mark.ranks
+def test_until_the_last_of_several_changes_is_drawn_what_is_seen_is_told_to_be_old(somebody):
+    one = book.workbench(slowly, {"a": (0, 50), "b": (0, 50)}, [lambda run: str(run.results[0])], ranks=2)
+    told: list[tuple[str, bool]] = []
+    try:
+        panel = one.panel
+        assert one.wait(60)
+        panel.tell, tell = lambda words, details, busy, old: (told.append((words, old)), tell(words, details, busy, old)), panel.tell  # fmt: skip  # noqa: E501
+        drawn = one._draw
+
+        def drawn_late():
+            drawn()
+            if one._at["a"] == 1 and one.settings["b"] == 0:
+                one.set(b=7)  # while the first is drawn
+
+        one._draw = drawn_late
+        one.set(a=1)
+        assert eventually(lambda: one.faces == ["(1, 7, 0)"]) and one.wait(30)
+        done = [n for n, (words, _) in enumerate(told) if words.startswith("run on")]
+        assert done == [len(told) - 1] and not told[-1][1], told
+        assert all(old for words, old in told if words.endswith("running ...")), told
+    finally:
+        one.close()
+
+
+def test_a_stop_that_comes_when_the_run_has_just_ended_has_stopped_nothing():
+    go, begun, fine = threading.Event(), threading.Event(), True
+
+    def work(settings):
+        begun.set()
+        return go.wait(10) and fine
+
+    latest = Latest(work, go.set)
+    for fine in (True, False):
+        go.clear(), begun.clear()
+        latest.ask({})
+        assert begun.wait(10) and latest.stop() is not fine and latest.wait(10)
+    assert not latest.stop()
+    latest.close()
+
+
+IN_A_KERNEL = """
+import time
+from labkit import book
+def slow_step(group, seconds=0):
+    time.sleep(seconds)
+one = book.workbench(slow_step, {"seconds": (0, 600)}, [lambda run: "slept"], ranks=2)
+one.panel
+assert one.wait(60)
+one.set(seconds=600)
+"""
+
+
+@pytest.mark.ranks
+def test_an_interrupt_of_a_kernel_that_runs_no_cell_ends_the_run_of_a_workbench(tmp_path, monkeypatch):
+    monkeypatch.delenv("LABKIT_HEADLESS", raising=False)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    manager, client = start_new_kernel(env=environment)
+    said: list[str] = []
+
+    def run(source):
+        client.execute_interactive(source, output_hook=lambda told: said.append(str(told["content"])), timeout=60)
+
+    try:
+        run(IN_A_KERNEL)
+        run("import time; time.sleep(0.3); print('busy:', one._latest.busy)")
+        assert "busy: True" in "".join(said), said
+        manager.interrupt_kernel()
+        run("one.wait(60); print(one.said)")
+        assert "Stopped: all ranks have ended" in "".join(said), said
+        run("one.set(seconds=0); one.wait(60); print(one.said)")
+        assert "run on 2 processes" in "".join(said), said
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
 
 
 @pytest.mark.ranks

@@ -18,6 +18,7 @@ from slices import TRANSPORTS, few
 import labkit
 from labkit import Kill, RankFailed, RefusedError, cost
 from labkit.collectives import all_reduce
+from labkit.world import kept
 
 pytestmark = pytest.mark.ranks
 
@@ -149,6 +150,25 @@ def test_an_interrupt_ends_the_call_and_its_ranks():
             world.run(lambda group: time.sleep(60))
         assert eventually(lambda: not any(alive(pid) for pid in pids))
         assert [n for _, n in world.run(count).results] == [1, 1]
+
+
+def test_a_stop_that_comes_before_there_are_ranks_ends_the_call_all_the_same(monkeypatch):
+    begin = kept.start
+
+    def stopped_first(*args, **options):
+        world.stop()
+        return begin(*args, **options)
+
+    with labkit.world(2, timeout=NEVER) as world:
+        world.stop()  # nothing is under way, and the next call is not meant
+        assert world.run(lambda group: group.rank).results == [0, 1]
+        world.close()
+        monkeypatch.setattr(kept, "start", stopped_first)
+        with pytest.raises(RankFailed) as caught:
+            world.run(lambda group: time.sleep(1000))
+        assert caught.value.failure.kind == "stopped"
+        monkeypatch.undo()
+        assert world.run(lambda group: group.rank).results == [0, 1]
 
 
 def test_nobody_asks_for_long_and_the_ranks_end_by_themselves():

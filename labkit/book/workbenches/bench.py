@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import signal
+import sys
 import threading
 import time
 import weakref
@@ -47,6 +49,7 @@ UNITS = {"us": "µs", "ms": "ms", "s": "s", "kB": "kB", "MB": "MB", "GB": "GB"} 
 Face = Figure | Player | Table | str
 View = Callable[..., Face]
 _of_cell: weakref.WeakValueDictionary[str, Workbench] = weakref.WeakValueDictionary()
+_shown: weakref.WeakSet[Workbench] = weakref.WeakSet()
 
 
 class Workbench:
@@ -119,9 +122,9 @@ class Workbench:
 
     def stop(self) -> None:
         """End the run that is under way; the next change of a control starts one again."""
-        if self._latest.busy:
-            self._latest.stop()
-            self._tell(STOPPED)
+        if self._latest.busy and self._latest.stop():
+            before = f"\nWhat you see below is the run before, with {self.told(self._at)}." if self.faces else ""
+            self._tell(STOPPED + before, old=True)
 
     def pin(self) -> None:
         """Keep what is shown, to compare the next runs with."""
@@ -189,7 +192,7 @@ class Workbench:
 
     def _moved(self, change: object) -> None:
         if live():
-            self._tell(BUSY[0])
+            self._tell(BUSY[0], busy=True, old=True)
             self._latest.ask(self.settings)
         else:
             self._work(self.settings)
@@ -200,7 +203,7 @@ class Workbench:
             return self._run_and_show(settings)
         except Exception as why:  # of a view, or of what shows it: the next change is to be heard
             told = missing(why) if isinstance(why, NameError) else ""
-            self._tell(told or f"{type(why).__name__}: {why}")
+            self._tell(told or f"{type(why).__name__}: {why}", old=True)
             return True
         finally:
             if self._latest.closed and self._world is not None:
@@ -209,6 +212,8 @@ class Workbench:
     def _run_and_show(self, settings: dict[str, Any]) -> bool:
         begun = time.perf_counter()
         world = self._world_of(settings.get(RANKS, self._ranks))
+        if live():  # the end of the run before may have told itself after these settings were asked for
+            self._tell(BUSY[not world.kept], busy=True, old=True)
         rest = {name: value for name, value in settings.items() if name != RANKS and name in self._takes}
         try:
             result = world.run(partial(self._run, **rest)) if self._on_ranks else self._run(world, **rest)
@@ -229,7 +234,10 @@ class Workbench:
         how = _how(world.size, time.perf_counter() - begun, result)
         self._tell("drawing ..." if live() else how)
         self._draw()
-        self._tell(how)
+        if self._latest.outdated:
+            self._tell(BUSY[0], busy=True, old=True)
+        else:
+            self._tell(how)
         return True
 
     def _show_refusal(self, why: object) -> bool:
@@ -258,11 +266,12 @@ class Workbench:
 
     # -- showing -----------------------------------------------------------------------------------------------
 
-    def _tell(self, words: str, details: str = "") -> None:
-        """words: how it goes. details: what only few want to read."""
+    def _tell(self, words: str, details: str = "", busy: bool = False, old: bool = False) -> None:
+        """words: how it goes. details: what only few want to read. busy: a run is under way.
+        old: what is shown is of other settings than those of the controls."""
         self.said = f"{words}\n\n{details}" if details else words
         if self._panel is not None:
-            self._panel.tell(words, details, busy=words in BUSY, old=words in (*BUSY, STOPPED))
+            self._panel.tell(words, details, busy, old)
 
     def _draw(self) -> None:
         with self._drawing:  # a button is pressed in one thread, and a run ends in another
@@ -276,9 +285,11 @@ class Workbench:
             from labkit.book.workbenches.panel import Panel
 
             self._panel = Panel(self)
+            _shown.add(self)
+            _hear_interrupts()
             self._draw()
             if live() and not self.faces:
-                self._tell(BUSY[1])
+                self._tell(BUSY[1], busy=True, old=True)
                 self._latest.ask(self.settings)
             else:
                 self._tell(self.said)
@@ -311,6 +322,19 @@ def workbench(
     options: of the world. Raises ValueError for controls that `run` does not take, RefusedError for options.
     """
     return Workbench(run, controls, views, title or _label(run.__name__), ranks, options)
+
+
+def _hear_interrupts() -> None:
+    """Have an interrupt that comes while no cell runs end the runs of all workbenches: the kernel would ignore it."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    kernel: Any = getattr(shell, "kernel", None)
+    if getattr(kernel, "saved_sigint_handler", None) is signal.SIG_IGN:  # what ipykernel sets when the cell is over
+        kernel.saved_sigint_handler = _interrupted
+
+
+def _interrupted(number: int, frame: object) -> None:
+    for bench in list(_shown):
+        threading.Thread(target=bench.stop, name="labkit-interrupted").start()  # not in the midst of whatever ran
 
 
 def _asked_for(view: View) -> set[str]:

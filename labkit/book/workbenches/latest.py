@@ -21,7 +21,7 @@ class Latest:
         self._wanted: dict[str, Any] | None = None
         self._doing: dict[str, Any] | None = None
         self._news = threading.Condition()
-        self._busy = self._halted = self.closed = False
+        self._busy = self._halted = self._came_to_its_end = self.closed = False
         self._thread: threading.Thread | None = None
 
     def ask(self, settings: dict[str, Any]) -> None:
@@ -42,19 +42,26 @@ class Latest:
     def busy(self) -> bool:
         return self._busy
 
+    @property
+    def outdated(self) -> bool:
+        """Whether newer settings wait for the end of what is under way."""
+        return self._wanted is not None
+
     def wait(self, seconds: float | None = None) -> bool:
         """Until nothing is wanted and nothing under way; whether that came true in time."""
         with self._news:
             return self._news.wait_for(lambda: self._wanted is None and not self._busy, seconds)
 
-    def stop(self) -> None:
-        """End what is under way, and forget what was asked for."""
+    def stop(self) -> bool:
+        """End what is under way, and forget what was asked for. Whether something was left undone by it."""
         with self._news:
-            self._wanted, self._halted = None, self._busy
+            forgotten, was_busy = self._wanted is not None, self._busy
+            self._wanted, self._halted = None, was_busy
             for _ in range(20):  # what has just begun may not have anything to cancel yet
                 self._cancel()
                 if self._news.wait_for(lambda: not self._busy, PATIENCE):
-                    return
+                    break
+            return forgotten or (was_busy and not self._came_to_its_end)
 
     def close(self) -> None:
         with self._news:
@@ -69,7 +76,7 @@ class Latest:
                 if self.closed:
                     return
                 settings, self._wanted, self._busy, self._halted = self._wanted, None, True, False
-                self._doing = settings
+                self._doing, self._came_to_its_end = settings, False
             done = True
             try:
                 assert settings is not None
@@ -78,5 +85,5 @@ class Latest:
                 with self._news:
                     if not done and self._wanted is None and not (self.closed or self._halted):
                         self._wanted = settings
-                    self._busy, self._doing = False, None
+                    self._busy, self._doing, self._came_to_its_end = False, None, done
                     self._news.notify_all()
