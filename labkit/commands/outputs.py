@@ -1,6 +1,7 @@
 """`make outputs`: execute the repository's chapters in place, so that they are committed with their outputs.
 
-For maintainers: `python -m labkit.commands.outputs 3`, or without a number for all chapters.
+For maintainers: `python -m labkit.commands.outputs 3`, or without a number for all chapters. With `--text` it prints
+the chapter as plain text, for somebody to mark what has to be read twice.
 """
 
 import argparse
@@ -35,6 +36,9 @@ def main(argv: Sequence[str] | None = None, notebooks: Path | None = None) -> in
     parser = argparse.ArgumentParser(prog="make outputs", description="Execute chapters in place.")
     parser.add_argument("chapters", nargs="*", metavar="CHAPTER", help="number or name; all when none is given")
     parser.add_argument("--timeout", type=int, default=300, metavar="SECONDS", help="limit for each cell")
+    parser.add_argument(
+        "--text", action="store_true", help="execute nothing; print what a reader sees, for proof-reading"
+    )
     arguments = parser.parse_args(argv)
     try:
         directory = notebooks or notebooks_dir()
@@ -42,6 +46,9 @@ def main(argv: Sequence[str] | None = None, notebooks: Path | None = None) -> in
     except UsageError as error:
         print(f"outputs: {error}", file=sys.stderr)
         return 2
+    if arguments.text:
+        print("\n".join(in_words(chapter.path.read_text(encoding="utf-8")) for chapter in chapters))
+        return 0
     failed = False
     for chapter in chapters:
         failed |= not _refresh(chapter, arguments.timeout)
@@ -102,6 +109,18 @@ def executed(text: str, path: Path, timeout: int = 300) -> str:
     for cell in notebook.cells:
         _clean(cell)
     return nbformat.writes(notebook) + "\n"
+
+
+def in_words(text: str) -> str:
+    """The notebook `text` as a reader meets it: Markdown, code that is not folded, and of every output its words."""
+    parts: list[str] = []
+    for number, cell in enumerate(_read(text).cells):
+        parts.append(f"===== cell {number} ({cell.cell_type})")
+        if not cell.metadata.get("jupyter", {}).get("source_hidden"):
+            parts.append(cell.source)
+        shown = [o.get("data", {}).get("text/plain") or o.get("text", "") for o in cell.get("outputs", [])]
+        parts += [f"-- shown below it:\n{words}" for words in shown if words and not words.startswith("<")]
+    return "\n\n".join(parts)
 
 
 def _read(text: str) -> Any:

@@ -1,5 +1,6 @@
 """`make outputs`: chapters executed in place, clean, or left as they were."""
 
+import nbformat
 import pytest
 from small_books import cell, read, write
 
@@ -49,6 +50,18 @@ def test_cells_are_headless_formatted_and_free_of_widgets(outputs, notebooks):
     assert after.cells[0].source == 'import os\n\nprint(os.environ["LABKIT_HEADLESS"])'
     assert after.cells[0].outputs[0].text == "1\n"
     assert list(after.cells[1].outputs[0].data) == ["text/plain"] and "widgets" not in after.metadata
+
+
+def test_as_text_a_chapter_has_what_a_reader_sees_and_nothing_is_executed(outputs, notebooks):
+    shown, folded = cell("a", "print('said')"), cell("b", "folded = 1")
+    folded.metadata["jupyter"] = {"source_hidden": True}
+    shown.outputs = [nbformat.v4.new_output("stream", text="words of a run\n")]
+    folded.outputs = [nbformat.v4.new_output("execute_result", data={"text/html": "<b>", "text/plain": "concluded"})]
+    before = write(notebooks / "05_other.ipynb", shown, folded).read_bytes()
+    code, out, err = outputs("--text", 5)
+    assert (code, err) == (0, "") and "<b>" not in out and "folded = 1" not in out
+    assert out.index("print('said')") < out.index("words of a run") < out.index("concluded")
+    assert (notebooks / "05_other.ipynb").read_bytes() == before
 
 
 FAILING = {
