@@ -1,4 +1,4 @@
-"""What chapter 13 says below its pictures of hot rows and of servers beside a ring."""
+"""What chapter 13 says below its pictures of replicated rows and of servers beside a ring."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from labkit.wire import Group
 
 
 def _took(seconds):
-    """A run in which the step with so many hot rows took so long, by range and by modulo."""
+    """A run in which the step with so many replicated rows took so long, by range and by modulo."""
     spans = {f"{by} {hot}": [SimpleNamespace(start=1.0, end=1.0 + t)]
              for by, line in seconds.items() for hot, t in zip(HELD, line, strict=True)}  # fmt: skip
     return SimpleNamespace(trace=SimpleNamespace(spans=spans.get, badge="emulated"))
@@ -24,8 +24,8 @@ def _took(seconds):
 
 def test_hot_rows_are_praised_only_where_they_save_time():
     said = pictures.hot_rows(_took({"range": [0.02, 0.018, 0.015, 0.012, 0.010, 0.011], "modulo": [0.01] * 6})).sentence
-    assert "By range a step takes 20 ms without hot rows, and 50% less with 1,024." in said
-    assert said.endswith("By modulo a step takes 10 ms without hot rows, and hot rows save nothing.")
+    assert "With range placement a step takes 20 ms without replicated rows, and 50% less with 1,024 of them." in said
+    assert said.endswith("With modulo placement a step takes 10 ms without replicated rows, and these save nothing.")
 
 
 def _held(seconds, nbytes):
@@ -39,16 +39,18 @@ def _held(seconds, nbytes):
 
 def test_what_hot_rows_cost_is_told_beside_what_they_spare():
     helped = pictures.holding(_held([6, 5, 4, 3, 4, 5], [9000, 0, 0, 12_000, 0, 0]), width=4)
-    assert helped.startswith("For a hot row every rank sends 20 B in each step and receives as many")
-    assert "move 9 kB in and out" in helped and "With 256 hot rows they move 1.76 kB" in helped  # 12,000 - 2 * 5,120
+    assert helped.startswith("For each replicated row the all-reduce sums 20 B: ")
+    assert "So every rank sends 20 B for it in each step and receives as many" in helped
+    assert "the busiest rank sends and receives 9 kB in pull and push" in helped
+    assert "With 256 replicated rows it is 1.76 kB" in helped  # 12,000 - 2 * 5,120
     assert "the all-reduce sends 5.12 kB while it receives as much." in helped
     assert helped.endswith(
         "Each of the rows 65 to 256, by popularity, is asked for by 1.5 of 2 ranks on average."
     )  # 192 + 96
     slow = pictures.holding(_held([6, 7, 6.5, 3, 4, 5], [9000, 0, 0, 12_000, 0, 0]), width=4)
-    assert slow.endswith("64 hot rows do not yet pay for the 2 messages of their all-reduce.")
+    assert slow.endswith("64 replicated rows save less than the 2 messages of an all-reduce cost.")
     none = pictures.holding(_held([1, 2, 3, 4, 5, 6], [9000] * 6), width=4)
-    assert none.endswith("Here hot rows cost more than they save.")
+    assert none.endswith("Here replicated rows cost more than they save.")
 
 
 def test_a_hit_rate_stands_beside_the_lines_of_the_same_function():
@@ -138,7 +140,7 @@ def test_the_busiest_link_of_the_picture_takes_the_time_of_the_step(placement, r
     both = [row["sent in the pull (bytes)"] + row["received in the push (bytes)"] for row in figure.rows]
     begin, end = run.trace.during_step(1)
     assert 0.8 * (end - begin) < max(both) / pictures.BANDWIDTH < end - begin
-    assert "the ranks send what the formulas" in figure.sentence
+    assert pictures.in_step(run) == pictures.formula_of(run.results)  # sections 2 and 3
     begins = {"range": "Rank 0 has most", "modulo": "All ranks have nearly the same", "columns": "All ranks have"}
     assert figure.sentence.startswith(begins[placement])
     assert ("the jam" in figure.svg) == (placement == "range")
@@ -158,13 +160,14 @@ def test_buckets_that_moved_are_counted_and_their_bytes_have_the_state_in_them()
     for svg, asked in ((here, (10, 2)), (there, (9, 3))):  # of each rank
         assert all(f">{n}</text>" in svg for n in asked)
     assert "was asked for 1.67 times the mean" in before  # 10 of 12, on one of two ranks
-    assert moved.startswith("1 of 1 bucket moved.") and "bucket 1: 1 rows asked for" in there
+    assert moved.startswith("Of 4 buckets 1 must move, and 1 of these has moved so far.")
+    assert "bucket 1: 1 rows asked for" in there
     assert "asked for 1.50 times the mean" in after
     assert "1 of 4 buckets moved, which have 1 kB with their optimizer's state." in after
-    assert moved.endswith("The fullest rank has 1.50 times the mean.")  # 9 of 12
-    assert after.endswith("rank 0 was the fullest, but all its requests went to a single bucket, which cannot be cut.")
+    assert moved.endswith("the busiest rank now has 1.50 times the mean.")  # 9 of 12
+    assert after.endswith("rank 0 was the busiest, but all its requests went to a single bucket, which cannot be cut.")
     assert travel._stopped([4, 4, 3, 4], [0, 0, 1, 1], 2).endswith(
-        "none of its buckets was smaller than its lead over the emptiest."
+        "none of its buckets has fewer requests than its lead over the rank with fewest."
     )
 
 
@@ -184,4 +187,17 @@ def test_ids_and_rows_are_drawn_on_their_way(ranks):
 def test_what_the_page_says_of_the_messages_of_hot_rows() -> None:
     page = (Path(__file__).parents[2] / "notebooks/13_embeddings.ipynb").read_text()
     micro = 1e6 * pictures.LATENCY
-    assert f"each of them takes {micro:g} µs besides its bytes. With 8 ranks that is {2 * 7 * micro:g} µs" in page
+    assert f"a latency of {micro:g} µs, in addition to the time for its bytes." in page
+    assert f"With 8 ranks that is {2 * 7 * micro:g} µs" in page
+
+
+def test_from_how_many_workers_on_the_page_says_that_a_ring_is_slower() -> None:
+    page = (Path(__file__).parents[2] / "notebooks/13_embeddings.ipynb").read_text()
+
+    def slower(workers: int) -> bool:
+        ring = cost.ring_all_reduce_time(1000, workers, pictures.LATENCY, ports.BETA)
+        return ring > cost.server_exchange_time(1000, workers, 2, pictures.LATENCY, ports.BETA)
+
+    first = min(filter(slower, range(2, 33)))
+    assert all(map(slower, range(first, 33)))
+    assert f"With 1 kB and two servers, for example, it is slower from {first} workers on." in page

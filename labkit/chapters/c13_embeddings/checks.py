@@ -66,7 +66,7 @@ def expect_sums_home(student: Student, run: Evidence, inputs: Inputs) -> None:
     right = summed(lambda r, ids: ids)
     k = inputs[0]["ids"].shape[1]
     causes = {
-        "an id that stands twice in an example is added once. It counts as often as it stands there.": summed(
+        "an id that appears twice in an example is added once. It counts as often as it appears.": summed(
             lambda r, ids: sorted(set(ids))
         ),
         "only the rows of the rank itself were added.": summed(lambda r, ids: [i for i in ids if i % n == r]),
@@ -230,6 +230,6 @@ def expect_push_bytes(student: Student, run: Evidence, inputs: Inputs) -> None:
     if "all_reduce" in run.library or "all_gather" in run.library:
         why = "Something is sent to everybody. A gradient goes to the owner of its row."
     elif run.bytes_sent == twice:
-        why = "An id that stands twice in a batch is sent twice. Sum its gradients before they leave."
+        why = "An id that appears twice in a batch is sent twice. Sum its gradients before they leave."
     text = "{who} rank {rank} sent {got:bytes} in all steps, and {due:bytes} are enough. {why}"
     student.expect(got <= due[rank], text, who=ranks(n), rank=rank, got=got, due=due[rank], why=why)

@@ -142,8 +142,8 @@ def recommender(ranks: int = 4) -> book.Player:
     said = (
         "Every rank has all of the two perceptrons, and a part of the tables. It reads a part of the batch.",
         "Pull: ids go down to the owners of their rows, and the rows come up. This is an all-to-all.",
-        "Each rank computes its own examples, from bottom to top. The products of all pairs of vectors need the vector "
-        "of the bottom perceptron and the rows that have come.",
+        "Each rank computes its own examples, from bottom to top. The bottom perceptron makes a vector of the dense "
+        "features, and the rows are vectors, too. The products of all pairs of them go into the top perceptron.",
         "Push: the gradients of rows go to the owners, who update only these rows. This is an all-to-all again.",
         "The gradients of the perceptrons are averaged, which is the all-reduce of chapter 4.",
     )
@@ -223,7 +223,7 @@ def masks(numbers: Sequence[int] = (12, 7, 30), modulus: int = 100) -> book.Play
     repaired = (part - first - second) % modulus
     said = (
         f"Each client has a number that nobody else should see. All computing here is modulo {modulus}.",
-        "Every pair of clients has agreed on a secret mask. The lower one adds it, the higher one takes it away.",
+        "Every pair of clients has agreed on a secret mask. The lower one adds it, and the higher one subtracts it.",
         "What the clients send looks random: each of these numbers would be possible for any secret number.",
         f"The server adds up what came. Every mask is there with + and with −: {' + '.join(map(str, sent))} = "
         f"{sum(sent)}, and modulo {modulus} that is {sum(sent) % modulus}, the sum of the numbers.",

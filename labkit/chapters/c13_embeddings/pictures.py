@@ -1,4 +1,4 @@
-"""What chapter 13 shows of its runs: bytes beside the formula, hot rows, tiers, moves, and training."""
+"""What chapter 13 shows of its runs: bytes beside the formula, replicated rows, tiers, moves, and training."""
 
 from __future__ import annotations
 
@@ -73,7 +73,6 @@ def sent(run: Any) -> book.Figure:
     both = [a + b for a, b in zip(pull, push, strict=True)]
     most, mean = both.index(max(both)), sum(both) / n
     jam = max(both) > EVEN * mean
-    agree = in_step(run) == formula_of(run.results)
     if jam:
         who = f"Rank {most} has most to do: it"
     elif min(both) == max(both):
@@ -82,9 +81,8 @@ def sent(run: Any) -> book.Figure:
         who = f"All ranks have nearly the same to do. Rank {most} has a little more than the others: it"
     said = (
         f"{who} sends {bytes_text(pull[most])} in the pull and receives {bytes_text(push[most])} in the push, which "
-        f"takes its link {format_seconds(both[most] / BANDWIDTH, 3)} (emulated). "
-        f"In all, the ranks send {'what' if agree else 'another number of bytes than'} the formulas of sections 2 and "
-        "3 say."
+        f"takes its link {format_seconds(both[most] / BANDWIDTH, 3)} (emulated). In the rest of the step this link "
+        "waits for messages of others, and for their latency."
     )
     rows: list[Row] = [
         {"rank": r, "sent in the pull (bytes)": pull[r], "received in the push (bytes)": push[r]} for r in range(n)
@@ -127,13 +125,13 @@ def dense_or_sparse(dense: Any, sparse: Any) -> book.Figure:
 
 
 def same_table(mine: Any, labkits: Any, table: Tensor) -> str:
-    """Whether two runs ended with the same shards of `table`, dealt out by modulo, and how many rows have moved."""
+    """Whether two runs ended with the same shards of `table`, dealt out by modulo, and how many rows have changed."""
     n = len(mine.results)
     close = all(torch.allclose(a, b, atol=1e-4) for a, b in zip(mine.results, labkits.results, strict=True))
     moved = sum(int((a != table[r::n]).any(1).sum()) for r, a in enumerate(mine.results))
     return (
         f"Your table is {'' if close else 'not '}labkit's table.\n"
-        f"In three steps {moved:,} of {len(table):,} rows have moved."
+        f"In three steps {moved:,} of {len(table):,} rows have changed."
     )
 
 
@@ -164,26 +162,26 @@ def _stairs(line: Sequence[float]) -> list[tuple[float, float]]:
 
 
 def hot_rows(run: Any) -> book.Figure:
-    """Time of a step by the number of rows that all ranks hold, for tables cut by range and by modulo: `HELD`."""
+    """Time of a step by the number of replicated rows, for tables cut by range and by modulo: `HELD`."""
     took: dict[str, dict[str, float]] = {"range": {}, "modulo": {}}
     for by, line in took.items():
         for hot in HELD:
             spans = run.trace.spans(f"{by} {hot}")
-            line[f"{hot:,} hot rows"] = max(s.end for s in spans) - min(s.start for s in spans)
+            line[f"{hot:,} rows"] = max(s.end for s in spans) - min(s.start for s in spans)
     told = []
     for by, line in took.items():
-        none, best = line["0 hot rows"], min(line, key=lambda h: line[h])
+        none, best = line["0 rows"], min(line, key=lambda h: line[h])
         saved = 1 - line[best] / none
         told.append(
-            f"By {by} a step takes {format_seconds(none, 3)} without hot rows, "
-            + (f"and {saved:.0%} less with {best[:-9]}." if saved >= 0.005 else "and hot rows save nothing.")
+            f"With {by} placement a step takes {format_seconds(none, 3)} without replicated rows, "
+            + (f"and {saved:.0%} less with {best[:-5]} of them." if saved >= 0.005 else "and these save nothing.")
         )  # fmt: skip
     return book.bars(took, unit="seconds", badge=run.trace.badge,
-                     title="A step, by the number of rows that every rank holds", sentence=" ".join(told))  # fmt: skip
+                     title="A step, by the number of replicated rows", sentence=" ".join(told))  # fmt: skip
 
 
 def holding(run: Any, width: int) -> str:
-    """What hot rows cost each rank in a step, and what they spare the busiest port: bytes, by range."""
+    """What replicated rows cost each rank in a step, and what they save the busiest port: bytes, by range."""
     took = {hot: max(s.end for s in spans) - min(s.start for s in spans)
             for hot in HELD for spans in [run.trace.spans(f"range {hot}")]}  # fmt: skip
     n, best = run.trace.world_size, min(took, key=lambda hot: took[hot])
@@ -191,24 +189,25 @@ def holding(run: Any, width: int) -> str:
     port = {hot: max(_through_ports(run, f"range {hot}")) - 2 * costs[hot] for hot in (0, best)}
     few = max((hot for hot in HELD if hot < best and took[hot] > took[0]), default=0)
     told = (
-        f"For a hot row every rank sends {2 * (n - 1) * (width + 1) * ITEM / n:.0f} B in each step and receives as "
-        "many, whether it is asked for or not. They are its gradient, and a number that says whether it was "
-        "touched.\n\n"
-        f"By range, pull and push move {bytes_text(port[0])} in and out of the busiest rank. "
+        f"For each replicated row the all-reduce sums {(width + 1) * ITEM} B: its gradient, and a number that says "
+        f"whether it was touched. So every rank sends {2 * (n - 1) * (width + 1) * ITEM / n:.0f} B for it in each step "
+        "and receives as many, whether the row is asked for or not.\n\n"
+        f"With range placement the busiest rank sends and receives {bytes_text(port[0])} in pull and push, both "
+        "directions together. "
     )
     if best == 0:
-        return told + "Here hot rows cost more than they save."
+        return told + "Here replicated rows cost more than they save."
     return (
         told
-        + f"With {best:,} hot rows they move {bytes_text(port[best])}, and the all-reduce sends "
+        + f"With {best:,} replicated rows it is {bytes_text(port[best])}, and the all-reduce sends "
         + f"{bytes_text(costs[best])} while it receives as much. "
         + _wanted(run.results, HELD[HELD.index(best) - 1], best)
-        + (f" {few:,} hot rows do not yet pay for the {2 * (n - 1)} messages of their all-reduce." if few else "")
+        + (f" {few:,} replicated rows save less than the {2 * (n - 1)} messages of an all-reduce cost." if few else "")
     )
 
 
 def _wanted(asked: Sequence[Tensor], first: int, end: int) -> str:
-    """How many ranks ask for the rows that became hot last; a rank returned the different ids that it asks for."""
+    """How many ranks ask for the rows that were replicated last; a rank returned the different ids that it asks for."""
     times = sum(int(((ids >= first) & (ids < end)).sum()) for ids in asked) / (end - first)
     return (
         f"Each of the rows {first + 1:,} to {end:,}, by popularity, is asked for by {times:.1f} of {len(asked)} ranks "
@@ -277,7 +276,7 @@ def rounds(values: Mapping[str, Mapping[int, float]]) -> book.Figure:
     told = ", and ".join(f"{line[last]:.0%} of the test digits ({name})" for name, line in values.items())
     return book.lines({name: {float(r): a for r, a in line.items()} for name, line in values.items()}, x="rounds done",
                       y="accuracy", within=(0.0, 1.0), title="Federated rounds",
-                      sentence=f"After {last} rounds the model reads {told}.")  # fmt: skip
+                      sentence=f"After {last} rounds the model recognizes {told}.")  # fmt: skip
 
 
 MODEL, TABLE, ROW, PHONE = 70e9, 10e12, 256, 4.2e6  # weights; bytes of a table and of a row; weights of a MobileNet
@@ -300,7 +299,7 @@ def archetypes() -> book.Table:
              "phones, federated": "all weights, some clients"}  # fmt: skip
     answer = {
         "a language model": "cut the state and the layers, sum dense gradients",
-        "a recommender": "cut the tables, pull and push touched rows, copy the rest",
+        "a recommender": "cut the tables, pull and push touched rows, copy the dense part",
         "phones, federated": "keep the data, average weights once a round",
     }
     for job, nbytes in sent.items():

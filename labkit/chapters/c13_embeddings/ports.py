@@ -22,12 +22,13 @@ from labkit.wire.errors import RefusedError
 
 BETA = 1 / BANDWIDTH
 NUMEL = 25_000  # numbers of a dense gradient of 100 kB
+SCALE = (0.02, 100.0)  # milliseconds of the picture by workers, the same for every setting of its panel
 WIRE = Network(intra=Link(bandwidth=BANDWIDTH, latency=LATENCY))
 
 
 def serve(weights: Mapping[str, Tensor], group: Group) -> int:
     """What rank 0 does as the only server: a step of SGD when all workers have pushed. Returns how many of the rows
-    have moved from zero when all of them have ended."""
+    it updated when all of them have ended."""
     server = Server(dict(weights), group, [0], policy=BSP(), optimizer=_sgd)
     server.serve()
     return int(server.parameters["rows"].any(1).sum())
@@ -115,7 +116,7 @@ def by_workers(run: Any, servers: int, kilobytes: int) -> book.Figure:
     change = next((n for n in counts if (by_ring[n] < by_server[n]) != ahead[0]), None)
     return book.lines(
         {name: {float(n): 1e3 * t for n, t in line.items()} for name, line in lines.items()}, x="workers",
-        y="milliseconds", title="More workers", badge="simulated",
+        y="milliseconds", title="More workers", badge="simulated", log="y", within=SCALE,
         sentence=f"By the formulas, which are the lines, {many[ahead[0]]} "
         + (f"for any number of workers up to {max(counts)}." if change is None else
            f"below {change} workers, and {many[not ahead[0]]} from there on.")
@@ -124,11 +125,12 @@ def by_workers(run: Any, servers: int, kilobytes: int) -> book.Figure:
 
 
 def served(run: Any, rows: int) -> str:
-    """What the server of a run sent, beside its table of `rows` rows of 16 numbers, and how many of these moved."""
+    """What the server of a run sent, beside its table of `rows` rows of 16 numbers, and how many it has updated."""
     moved, sent = run.results[0], run.trace.bytes_sent()[0]
     return (
-        f"The server has moved {moved:,} of {rows:,} rows.\n"
-        f"It sent {format_bytes(sent, 3)}, and its whole table has {format_bytes(64 * rows, 3)}."
+        f"The server has updated {moved:,} of {rows:,} rows.\n"
+        f"It sent {format_bytes(sent, 3)}, because each worker pulls its own copy of a row. Its whole table has "
+        f"{format_bytes(64 * rows, 3)}."
         + (
             f" So small a table is touched nearly everywhere, and each of {run.trace.world_size - 1} workers pulls "
             "its own "
@@ -155,12 +157,12 @@ def incast(workers: int) -> book.Player:
         if k == 0:
             said = f"{n} workers push at the same moment. The port of the server takes one gradient at a time."
         elif k < n:
-            said = f"After {format_seconds(at - begin, 3)}: {k} of {n} gradients {'is' if k == 1 else 'are'} there, "
-            said += "one is in the port"
+            said = f"After {format_seconds(at - begin, 3)}: {k} of {n} gradients {'has' if k == 1 else 'have'} "
+            said += "arrived, one is in the port"
             said += f", and {waits} wait." if waits > 1 else ", and one waits." if waits else "."
         else:
             said = (
-                f"After {format_seconds(at - begin, 3)} {'both' if n == 2 else f'all {n}'} are there. Each worker's "
+                f"After {format_seconds(at - begin, 3)} {'both' if n == 2 else f'all {n}'} have arrived. Each worker's "
                 f"own link was at work for 1/{n} of that time."
             )
         frames.append((_port(title, said, order, k, run.trace.badge), said))

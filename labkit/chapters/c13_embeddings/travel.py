@@ -117,11 +117,11 @@ def travelling(run: Any) -> book.Player:
         (f"At home: each rank has {len(home[0])} ids. The colour and hatch of an id are those of its owner.", home,
          "", "id"),
         (f"Each id once: rank 0 has {len(home[0])} ids, and {len(unique[0])} different ones.", unique, "", "id"),
-        (f"Sorted by owner, and counts go ahead. Rank 0 says: {ahead}.", ordered, "owner", "id"),
+        (f"Sorted by owner. The counts are sent first, and rank 0 sends: {ahead}.", ordered, "owner", "id"),
         (f"The ids are at their owners. Rank {busy} is asked for {len(there[busy])} rows.", there, "asker", "id"),
-        ("Each owner looks up its rows. They stand in the order in which they were asked for.", there, "asker", "row"),
+        ("Each owner looks up its rows. They are in the order in which they were asked for.", there, "asker", "row"),
         ("The rows are home, and still sorted by owner.", ordered, "owner", "row"),
-        ("In place: every id has its row, and an id that stands there twice has it twice.", home, "", "row"),
+        ("In place: every id has its row, and an id that appears twice has it twice.", home, "", "row"),
     ]  # fmt: skip
     wide = min(46.0, (WIDTH - 84) / max(1, *(len(row) for row in [*there, *home])))
     frames = [(_moment(words, rows, by, kind, n, wide, run.trace.badge), words) for words, rows, by, kind in moments]
@@ -204,8 +204,7 @@ def moved(run: Any) -> book.Player:
     n, nbytes = len(run.results), sum(one[2] for one in run.results)
     (before, old), (after, new) = run.results[0][:2]
     going = sorted((b for b in range(len(old)) if old[b] != new[b]), key=lambda b: -before[b])
-    worst = [_fullest(loads, owners, n) for loads, owners in ((before, old), (after, new))]
-    plural = "" if len(going) == 1 else "s"
+    worst = [_busiest(loads, owners, n) for loads, owners in ((before, old), (after, new))]
     frames, now = [], list(old)
     widest = max(1, *(sum(before[b] for b in range(len(old)) if old[b] == r) for r in range(n)),
                  *(sum(after[b] for b in range(len(new)) if new[b] == r) for r in range(n)))  # fmt: skip
@@ -213,17 +212,18 @@ def moved(run: Any) -> book.Player:
     def add(words: str, loads: Sequence[int], owners: Sequence[int], fresh: Sequence[int], was: Sequence[int]) -> None:
         frames.append((_buckets(words, loads, owners, fresh, was, old, widest, n), words))
 
-    add(f"Three steps are over. The fullest rank was asked for {worst[0]:.2f} times the mean. A box is a bucket, as "
-        "wide as what was asked of it.", before, now, (), now)  # fmt: skip
+    add(f"Three steps are over. The busiest rank was asked for {worst[0]:.2f} times the mean. A box is a bucket, and "
+        "its width is how many of its rows were asked for.", before, now, (), now)  # fmt: skip
     each = -(-len(going) // 4) or 1
     for k in range(0, len(going), each):
         fresh, was = going[k : k + each], list(now)
         for b in fresh:
             now[b] = new[b]
         done = min(k + each, len(going))
-        add(f"{done} of {len(going)} bucket{plural} moved. Those with a thick frame have just come. The fullest rank "
-            f"has {_fullest(before, now, n):.2f} times the mean.", before, now, fresh, was)  # fmt: skip
-    add(f"In the next three steps the fullest rank is asked for {worst[1]:.2f} times the mean. {len(going)} of "
+        add(f"Of {len(old)} buckets {len(going)} must move, and {done} of these {'has' if done == 1 else 'have'} moved "
+            "so far. A thick frame marks the last ones. By the requests of these three steps the busiest rank now has "
+            f"{_busiest(before, now, n):.2f} times the mean.", before, now, fresh, was)  # fmt: skip
+    add(f"In the next three steps the busiest rank is asked for {worst[1]:.2f} times the mean. {len(going)} of "
         f"{len(old)} buckets moved, which have {bytes_text(nbytes)} with their optimizer's state. "
         + _stopped(before, new, n),
         after, new, (), new)  # fmt: skip
@@ -244,16 +244,16 @@ def _stopped(loads: Sequence[int], owners: Sequence[int], n: int) -> str:
     full = by_rank.index(max(by_rank))
     if sum(load > 0 for load, owner in zip(loads, owners, strict=True) if owner == full) == 1:
         return (
-            f"No more could move: rank {full} was the fullest, but all its requests went to a single bucket, which "
+            f"No more could move: rank {full} was the busiest, but all its requests went to a single bucket, which "
             "cannot be cut."
         )
     return (
-        f"No more could move: rank {full} was the fullest, but none of its buckets was smaller than its lead over the "
-        "emptiest."
+        f"No more could move: rank {full} was the busiest, but none of its buckets has fewer requests than its lead "
+        "over the rank with fewest."
     )
 
 
-def _fullest(loads: Sequence[int], owners: Sequence[int], n: int) -> float:
+def _busiest(loads: Sequence[int], owners: Sequence[int], n: int) -> float:
     by_rank = [sum(load for load, owner in zip(loads, owners, strict=True) if owner == r) for r in range(n)]
     return max(by_rank) * n / max(1, sum(by_rank))
 

@@ -46,7 +46,7 @@ def every_id_has_its_row(student: Reader) -> str:
         run = _pull(student, n, [(i, table[r::n].clone(), table) for r, i in enumerate(ids)])
         _rows_are_right(student, run, n, ids, table)
         _bytes_are_few(student, run, n, ids)
-    return "On 1 to 4 ranks every id has its row, also ids that stand twice, and nothing travels that nobody asked for."
+    return "On 1 to 4 ranks every id gets its row, even if it appears twice, and only rows that were asked for travel."
 
 
 def _pull(student: Reader, n: int, inputs: Sequence[Any]) -> Evidence:
@@ -90,7 +90,7 @@ def _rows_are_right(student: Reader, run: Evidence, n: int, ids: Sequence[Tensor
         unique = mine.unique()
         order = (unique % n).argsort(stable=True)
         slips = (
-            (table[unique[order]], "your rows stand in the order in which the all-to-all brought them: sorted by "
+            (table[unique[order]], "your rows are in the order in which the all-to-all brought them: sorted by "
              "owner, one for each different id. Bring them back into the order of `ids`: `found[order] = came`, and "
              "then `found[inverse]`."),
             (table[unique], "you returned a row for each *different* id. `inverse` says which of them each id needs: "
@@ -104,11 +104,11 @@ def _rows_are_right(student: Reader, run: Evidence, n: int, ids: Sequence[Tensor
         why = next((said for wrong, said in trials if got.shape == wrong.shape and torch.equal(got, wrong)), "")
         if not why and got.shape == want.shape and (lost := _lost_repeats(mine, got, want)) is not None:
             why = (
-                f"id {lost} stands more than once in its batch, and only one of these places has its row. "
+                f"id {lost} appears more than once in its batch, and only one of these places has its row. "
                 "`inverse` has the place of every id, equal ones too: `found[inverse]`."
             )
         if not why and got.shape in (want.shape, table[unique].shape) and _same_rows(got, want):
-            why = ("these are the rows of its ids, but in another order. After the all-to-all they stand sorted by "
+            why = ("these are the rows of its ids, but in another order. After the all-to-all they are sorted by "
                    "owner: bring them back into the order of `ids`, with `found[order] = came` and "
                    "`found[inverse]`.")  # fmt: skip
         if not why and got.shape != want.shape:
@@ -120,7 +120,7 @@ def _rows_are_right(student: Reader, run: Evidence, n: int, ids: Sequence[Tensor
 
 PULL_SLIPS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"sort": False}, "you sent `unique` as it is. `all_to_all` sends the next out[s] ids to rank s, so they must "
-     "stand in the order of their owners: `unique[order]`."),
+     "be in the order of their owners: `unique[order]`."),
     ({"sort": False, "undo": False}, "the ids are not in the order of their owners. `all_to_all` sends the next out[s] "
      "of them to rank s, so `order` must sort by owner: `owner.argsort()`."),
     ({"place": "%"}, "its ids came to the right ranks, but rows of other places came back. `%` says which rank has a "
@@ -178,7 +178,7 @@ def _bytes_are_few(student: Reader, run: Evidence, n: int, ids: Sequence[Tensor]
     if n == 1 or any(run.bytes_sent == [b + more for b in due] for more in (0, by_bruck)):
         return
     twice = [[b + more for b in sent(asked(ids))] for more in (0, by_bruck)]
-    student.expect(run.bytes_sent not in twice, "The rows are right, but with {n} ranks an id that stands twice in a "
+    student.expect(run.bytes_sent not in twice, "The rows are right, but with {n} ranks an id that appears twice in a "
                    "batch was sent for twice: ask for `unique`, not for `ids`.", n=n)  # fmt: skip
     most = max(range(n), key=lambda r: run.bytes_sent[r] - due[r])
     student.expect(False, "The rows are right, but with {n} ranks rank {rank} sent {got} bytes, where counts, ids and "
@@ -229,7 +229,7 @@ def equal_ids_are_added(student: Reader) -> str:
     doubles = [(ids, gradients.double()) for ids, gradients in cases]
     for some in (cases, nothing, doubles):  # what is seldom comes last, when the usual batches are right
         _one_lot(student, some)
-    return "Gradients of equal ids are added, however often an id stands there, and every id comes once."
+    return "Gradients of equal ids are added, however often an id appears, and every id comes once."
 
 
 def _one_lot(student: Reader, cases: Sequence[tuple[Tensor, Tensor]]) -> None:
@@ -257,7 +257,7 @@ def _sums_are_right(student: Reader, got_ids: Tensor, got: Tensor, ids: Tensor, 
     student.expect(got_ids.tolist() != told or torch.equal(unique, ids), "For ids {ids} you returned all of them: each "
                    "different id should come once.", ids=told[:8])  # fmt: skip
     student.expect(not got_ids.is_floating_point(), "You returned the sums first: return the ids, and then the sums.")
-    student.expect(torch.equal(got_ids, unique), "For ids {ids} the different ones are {want}, in rising order, and "
+    student.expect(torch.equal(got_ids, unique), "For ids {ids} the different ones are {want}, in ascending order, and "
                    "you returned {got}.", ids=told[:8], want=unique.tolist()[:8], got=got_ids.tolist()[:8])  # fmt: skip
     each_number = len(ids) and got.shape[:1] == (int(ids.max()) + 1,) and got.shape != total.shape
     why = " You made a place for each number up to the largest id: you need one for each different id."
@@ -286,12 +286,12 @@ def _sums_are_right(student: Reader, got_ids: Tensor, got: Tensor, ids: Tensor, 
     )  # fmt: skip
     why = next((said for wrong, said in slips if bool((got - wrong).abs().max() < near)), "the sum is another one.")
     bad = int((got - total).abs().sum(1).argmax())
-    student.expect(False, "Id {i} stands there {times} times, and " + why, i=int(unique[bad]), times=int(times[bad]))
+    student.expect(False, "Id {i} appears {times} times, and " + why, i=int(unique[bad]), times=int(times[bad]))
 
 
 @you_write(equal_ids_are_added)
 def sum_equal(ids: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
-    """Each different id once, in rising order, and the sum of its gradients."""
+    """Each distinct id once, in ascending order, and the sum of its gradients."""
     unique, inverse = ids.unique(return_inverse=True)
     total = gradients.new_zeros(len(unique), gradients.shape[1])
     total.index_add_(0, inverse, gradients)
