@@ -128,8 +128,8 @@ def test_which_tokens_of_the_second_text_have_moved_is_counted() -> None:
     first = torch.ones(4)  # changes, because it is replaced
     still, moved = torch.cat((first, torch.zeros(4))), torch.cat((first, torch.tensor([0.5, 0.2, 0.1, 0.0])))
     assert pictures.left_alone(still, moved).sentence == (
-        "If the ring knows the border, no logit of the second text changes. If it does not, the logits of 3 of the 4 tokens "
-        "of this text change."
+        "If the ring knows the border, no logit of the second text changes. If it does not, the logits of 3 of the 4 "
+        "tokens of this text change."
     )
     assert pictures.left_alone(still, first.repeat(2)).sentence.endswith(
         "the logits of all tokens of this text change."

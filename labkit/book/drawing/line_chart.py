@@ -34,9 +34,10 @@ def lines(
     log: "x", "y" or "xy", the axes on which each tenfold is as long; a point that is not above 0 has no place there.
     within: where the upright axis begins and ends, so that pictures of different runs can be compared.
 
-    x, y: what the axes mean, with the unit. y_text: how a value beside the upright axis is written. sentence: by default where each line begins and ends and, of lines over
-    the same points, how far apart they are at most. Lines are told apart by dash and marker too: where two coincide,
-    the markers of the later one sit between those of the earlier one.
+    x, y: what the axes mean, with the unit. y_text: how a value beside the upright axis is written. sentence: by
+    default where each line begins and ends and, of lines over the same points, how far apart they are at most. Lines
+    are told apart by dash and marker too: where two coincide, the markers of the later one sit between those of the
+    earlier one.
     """
     drawn = {name: _pairs(line) for name, line in values.items()}
     if not any(drawn.values()):

@@ -286,7 +286,7 @@ def positions_for_heads(ranks: int = 4, tokens: int = 12) -> book.Player:
     title, frames, rows = "Positions for heads", [], []
     said = (
         f"Each rank has computed the queries, keys and values of its own {tokens // ranks} tokens, for all heads.",
-        f"All-to-all: rank 0 keeps head 0 of its tokens, and sends each of the other {ranks - 1} heads to another rank.",
+        f"All-to-all: rank 0 keeps head 0 of its tokens and sends each of the other {ranks - 1} heads to another rank.",
         f"Now each rank has all {tokens} tokens of one head, so it computes the attention of this head alone.",
         "A second all-to-all takes the results back to the ranks of their tokens.",
     )

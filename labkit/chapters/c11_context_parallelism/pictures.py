@@ -258,8 +258,8 @@ def _why(ulysses: int, n: int, heads: int, kv_heads: int) -> str:
 
 
 def left_alone(told: Tensor, untold: Tensor) -> book.Figure:
-    """How much the logits of two packed texts change if the first one is replaced, token by token, (2 t,) each: with the
-    border told to the ring, and without."""
+    """How much the logits of two packed texts change if the first one is replaced, token by token, (2 t,) each: with
+    the border told to the ring, and without."""
     half = len(told) // 2
     strips = {"with the border": told[half:], "without it": untold[half:]}
     told, untold = strips.values()

@@ -41,8 +41,8 @@ def halves_are_joined(student: Reader) -> str:
             nan=" (the result is nan)" if bool(out.isnan().any() or lse.isnan().any()) else "",
         )
     return (
-        "Joined from two parts, the result is the softmax over all nine keys, with scores of several hundred too, and a "
-        "part without a key to read changes nothing."
+        "Joined from two parts, the result is the softmax over all nine keys, with scores of several hundred too, and "
+        "a part without a key to read changes nothing."
     )
 
 
@@ -110,8 +110,8 @@ def every_key_is_met(student: Reader) -> str:
         run = _run_ring(student, n, inputs)
         _all_blocks(student, run, n, inputs, [whole[:, :, p] for p in positions])
     return (
-        "On 1 to 4 ranks, in three layouts, every query has read all the keys that it may read, and each block was passed "
-        "on n - 1 times."
+        "On 1 to 4 ranks, in three layouts, every query has read all the keys that it may read, and each block was "
+        "passed on n - 1 times."
     )
 
 
