@@ -203,7 +203,7 @@ def test_the_million_tokens_of_the_beginning_are_computed_at_the_end() -> None:
         f"{near:,.0f} tokens are enough",
         f"and {far:,.0f} over the network card",
         f"the lines cross at {far:,.0f} tokens",
-        f"and they cross at {far * model.heads / model.kv_heads:,.0f}",
+        f"as much to send, they cross at {far * model.heads / model.kv_heads:,.0f}",
     ):
         assert said in TEXT, said  # fmt: skip
 

@@ -153,9 +153,10 @@ def tokens_needed(bandwidth: float, grouped: int, peak: int) -> book.Figure:
         curves, x="tokens of a rank", y="time of a round", title="One round of the ring on an H100, forward, 16 bits",
         badge="simulated", sentence="", log="xy", within=(5e-10, 20.0), y_text=seconds_text,
     )  # fmt: skip
-    rows = [
-        {"tokens of a rank": row.pop("tokens of a rank")} | {f"{name} (ms)": t and 1e3 * t for name, t in row.items()}
-        for row in map(dict, drawn.rows)
+    rows: list[Row] = [
+        {"tokens of a rank": round(t)}
+        | {f"{name} (ms)": 1e3 * at[t] if t in at else None for name, at in curves.items()}
+        for t in sorted({t for at in curves.values() for t in at})
     ]
     return replace(drawn, sentence=said, rows=rows)  # the sentence stands above the picture, and so not in it
 
