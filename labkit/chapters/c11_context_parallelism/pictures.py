@@ -49,7 +49,8 @@ def pace(run: Any, layout: str) -> str:
     formula = cost.ring_attention_seconds(n, length, layout, PAIR, 0.0)
     if most > 1.02 * least:
         said = f"Rank {work.index(least)} computes {least} pairs of a query and a key, and rank {work.index(most)} "
-        said += f"computes {most}. With even shares each rank would compute {even:g}. So rank {work.index(least)} is idle for {1 - least / most:.0%} of the time."
+        said += f"computes {most}. With even shares each rank would compute {even:g}. "
+        said += f"So rank {work.index(least)} is idle for {1 - least / most:.0%} of the time."
     else:
         said = f"Every rank computes {even:g} pairs." if least == most else "Every rank computes nearly as many pairs."
     return f"{said} At 1 µs a pair the rounds take {format_seconds(formula, 3)}, and the run took {took} (emulated)."
