@@ -27,7 +27,7 @@ from labkit.wire import Group
 
 
 def zigzag(rank: int, size: int, length: int) -> Tensor:
-    """Of 2 N chunks the r-th, and the r-th from the end."""
+    """Of 2 N chunks, numbered from 0, chunk r and chunk 2 N - 1 - r."""
     chunks = torch.arange(length).tensor_split(2 * size)
     return torch.cat((chunks[rank], chunks[2 * size - 1 - rank]))
 

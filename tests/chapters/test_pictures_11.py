@@ -12,7 +12,7 @@ import torch
 import labkit
 from labkit import cost
 from labkit.book import open_chapter
-from labkit.chapters.c11_context_parallelism import drawings, panels, pictures, triangle
+from labkit.chapters.c11_context_parallelism import attention, drawings, panels, pictures, triangle
 from labkit.chapters.c11_context_parallelism.attention import drawn
 from labkit.cost.planner import H100, MODELS
 from labkit.parallel import ContextParallel
@@ -119,20 +119,23 @@ def test_the_lines_cross_where_the_formula_says() -> None:
         drawn = pictures.tokens_needed(bandwidth, grouped, 100)
         assert drawn.sentence.startswith(f"With {said} tokens or more"), "as the page says"
         least = float(said.replace(",", ""))
-        for row in (row for row in drawn.rows if row["computing"]):  # and not the point where they cross
-            assert (row["computing"] > row["a block travels"]) is (row["tokens of a rank"] > least)
+        for row in (row for row in drawn.rows if row["computing (ms)"]):  # and not the point where they cross
+            assert (row["computing (ms)"] > row["a block travels (ms)"]) is (row["tokens of a rank"] > least)
     assert "With 494 tokens" in pictures.tokens_needed(500, 4, 50).sentence, "half the peak needs half as many"
 
 
 def test_which_tokens_of_the_second_text_have_moved_is_counted() -> None:
-    first = torch.ones(4)  # moves, because it is exchanged
+    first = torch.ones(4)  # changes, because it is replaced
     still, moved = torch.cat((first, torch.zeros(4))), torch.cat((first, torch.tensor([0.5, 0.2, 0.1, 0.0])))
     assert pictures.left_alone(still, moved).sentence == (
-        "With the border told, no logit of the second text moves. Without it, those of 3 of its 4 tokens move."
+        "If the ring knows the border, no logit of the second text changes. If it does not, the logits of 3 of the 4 "
+        "tokens of this text change."
     )
-    assert pictures.left_alone(still, first.repeat(2)).sentence.endswith("those of all its tokens move.")
+    assert pictures.left_alone(still, first.repeat(2)).sentence.endswith(
+        "the logits of all tokens of this text change."
+    )
     assert pictures.left_alone(still, moved).svg.count(">all 0<") == 1
-    assert pictures.left_alone(moved, moved).sentence.startswith("Even with the border told, they move.")
+    assert pictures.left_alone(moved, moved).sentence.startswith("Even if the ring knows the border, logits")
 
 
 @pytest.mark.ranks
@@ -157,16 +160,17 @@ def test_a_rank_that_has_nothing_more_to_do_is_idle(layout: str) -> None:
 
 def test_what_the_page_says_of_the_three_ways_is_what_the_formulas_say() -> None:
     ring, ulysses, both = (f"{pictures._formula(way, 8, 8, 2) / 1e3:.1f} kB" for way in pictures.WAYS)
-    assert ring == ulysses and f"ring and Ulysses send {ring} each, and a ring of groups {both}." in TEXT
-    few, many = (pictures._formula("Ulysses", n, 4, 1) for n in (2, 4))
-    assert few == many, "as much on 4 ranks as on 2"
-    assert pictures._formula("ring", 2, 4, 4) == pictures._formula("Ulysses", 2, 4, 4), "equal on one rank more"
-    assert (
-        "64 heads of queries and 8 of keys, as in Llama 3 70B, the ring sends less on 8 ranks, and Ulysses on 16"
-        in TEXT
-    )
+    assert ring == ulysses and f"on 8 ranks, each way alone sends {ring}, and both together {both}." in TEXT
+    assert pictures._formula("ring", 2, 4, 4) == pictures._formula("Ulysses", 2, 4, 4), "equal on 1 + 1 ranks"
+    assert "64 query heads and 8 KV heads, as in Llama 3 70B, the ring sends less on 8 ranks, and Ulysses on 16" in TEXT
     less = [min(("ring", "Ulysses"), key=lambda way: pictures._formula(way, n, 64, 8)) for n in (8, 16)]
     assert less == ["ring", "Ulysses"]
+    border = [min(("ring", "Ulysses"), key=lambda way: pictures._formula(way, n, 8, 4)) for n in (2, 4)]
+    assert border == ["ring", "Ulysses"], "8 / 4 + 1 = 3"
+    own = [pictures._parts("Ulysses", n, 8, 4) for n in (2, 4, 8)]
+    assert (
+        own[0]["keys"] > own[1]["keys"] < own[2]["keys"] and own[0]["queries"] > own[1]["queries"] > own[2]["queries"]
+    )
     pairs = [(n, h, k) for k in (1, 2) for h in (2, 4, 8) if h >= k for n in (2, 4, 8) if n <= h]
     assert all(pictures._formula("Ulysses", *one) >= pictures._formula("ring", *one) for one in pairs), "copies"
 
@@ -179,7 +183,10 @@ def test_what_the_page_says_of_packed_texts_is_what_the_square_counts() -> None:
         return all(len(set(one)) == 1 for one in rounds), len({sum(one) for one in zip(*rounds, strict=True)}) == 1
 
     assert work(2) == (True, True) and work(4) == (False, True)
-    assert "two texts are even in every round. With four texts all ranks have equally many pairs in total" in TEXT
+    assert (
+        "two texts, all ranks still have equal work in every round. With four texts the work is equal only in total"
+        in TEXT
+    )
 
 
 def test_the_million_tokens_of_the_beginning_are_computed_at_the_end() -> None:
@@ -191,10 +198,12 @@ def test_the_million_tokens_of_the_beginning_are_computed_at_the_end() -> None:
     )
     for said in (
         f"{inputs / 1e9:.0f} GB of activations",
-        f"keeps an eighth of the inputs of layers, {inputs / 8e9:.0f} GB",
+        f"keeps an eighth of the layers' inputs, {inputs / 8e9:.0f} GB",
         f"has {tokens // 8:,} tokens",
         f"{near:,.0f} tokens are enough",
-        f"and {far:,.0f} if they go over the network",
+        f"and {far:,.0f} over the network card",
+        f"the lines cross at {far:,.0f} tokens",
+        f"as much to send, they cross at {far * model.heads / model.kv_heads:,.0f}",
     ):
         assert said in TEXT, said  # fmt: skip
 
@@ -222,3 +231,11 @@ def test_a_limit_stands_beside_the_formula_and_not_beside_the_run() -> None:
     asked = open_chapter("11_context_parallelism", world_size=4, seed=0).predict("contiguous-slowdown", length=64)
     first, second = pictures.beside_limit(asked, 1.6)
     assert first["the run (emulated)"] == 1.6 and second["by the formula"] == 2 and "the run (emulated)" not in second
+
+
+def test_the_three_links_need_as_many_tokens_as_the_page_says() -> None:
+    least = [
+        min(t for t in (8, 16, 32, 64, 128, 256) if pictures.FAST_PAIR * t**2 / 2 >= 8 * pictures.PER_HEAD * t / speed)
+        for speed in attention.LINKS.values()
+    ]
+    assert "The three links need {}, {} and {} tokens on each rank".format(*least) in TEXT

@@ -152,7 +152,7 @@ WRONG = {
         def zigzag(rank, size, length):
             c = torch.arange(length).tensor_split(2 * size)
             return torch.cat((c[2 * rank], c[2 * rank + 1]))
-        """: "the r-th from the end",
+        """: "Give rank r chunk r and chunk 2 n - 1 - r",
         """
         def zigzag(rank, size, length):
             c = torch.arange(length).tensor_split(2 * size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,20 +27,22 @@ def lines(
     sentence: str | None = None,
     log: str = "",
     within: tuple[float, float] | None = None,
+    y_text: Callable[[float], str] = short,
 ) -> Figure:
     """A line for each name: {x: y}, or pairs (x, y), or y alone, counted from 1.
 
     log: "x", "y" or "xy", the axes on which each tenfold is as long; a point that is not above 0 has no place there.
     within: where the upright axis begins and ends, so that pictures of different runs can be compared.
 
-    x, y: what the axes mean, with the unit. sentence: by default where each line begins and ends and, of lines over
-    the same points, how far apart they are at most. Lines are told apart by dash and marker too: where two coincide,
-    the markers of the later one sit between those of the earlier one.
+    x, y: what the axes mean, with the unit. y_text: how a value beside the upright axis is written. sentence: by
+    default where each line begins and ends and, of lines over the same points, how far apart they are at most. Lines
+    are told apart by dash and marker too: where two coincide, the markers of the later one sit between those of the
+    earlier one.
     """
     drawn = {name: _pairs(line) for name, line in values.items()}
     if not any(drawn.values()):
         raise ValueError("there is nothing to draw: give lines at least one line with a point")
-    given, scales = {name: line for name, line in drawn.items() if line}, Scales(log, within)
+    given, scales = {name: line for name, line in drawn.items() if line}, Scales(log, within, y_text)
     drawn = {name: above for name, line in given.items() if (above := [p for p in line if scales.has_place(p)])}
     if not drawn:
         raise ValueError("no point has a place on an axis of tenfolds: all are 0 or less")
@@ -62,6 +64,7 @@ class Scales:
 
     log: str
     within: tuple[float, float] | None
+    y_text: Callable[[float], str] = short
 
     def __post_init__(self) -> None:
         if self.log not in ("", "x", "y", "xy"):
@@ -164,7 +167,7 @@ def _picture(
 
     for b in scales.ticks("y", low, high, 6, 0.0):
         svg.line(LEFT, up(b), right, up(b), faint=True)
-        svg.text(LEFT - 6, up(b) + 4, short(b), 11, "end")
+        svg.text(LEFT - 6, up(b) + 4, scales.y_text(b), 11, "end")
     few = _few(drawn) if "x" in scales.log else None
     for a in few or scales.ticks("x", left, last, 8, 1.0 if _counted(drawn) else 0.0):
         svg.line(across(a), top, across(a), bottom, faint=True)
@@ -186,6 +189,10 @@ def _marked(line: Line, k: int, count: int) -> Line:
     return line[k * every // count :: every]
 
 
+def _value(b: float, scales: Scales) -> str:
+    return f"{b:.4g}" if scales.y_text is short else scales.y_text(b)
+
+
 def _spec(drawn: Mapping[str, Line], x: str, y: str, title: str, badge: str, scales: Scales) -> dict[str, Any]:
     data: list[dict[str, Any]] = []
     for k, (name, line) in enumerate(drawn.items()):
@@ -193,7 +200,7 @@ def _spec(drawn: Mapping[str, Line], x: str, y: str, title: str, badge: str, sca
         data.append({
             "type": "scatter", "mode": "lines+markers", "name": name,
             "x": [a for a, _ in line], "y": [float(f"{b:.6g}") for _, b in line],
-            "hovertext": [f"{name}: {y} {b:.4g} at {x} {short(a)}" for a, b in line], "hoverinfo": "text",
+            "hovertext": [f"{name}: {y} {_value(b, scales)} at {x} {short(a)}" for a, b in line], "hoverinfo": "text",
             "line": {"color": look.colour, "width": 2.5, "dash": look.dash},
             "marker": {"symbol": look.marker, "size": [9 if p in marked else 0 for p in line],
                        "line": {"width": 1, "color": ON_COLOUR}},
@@ -204,6 +211,10 @@ def _spec(drawn: Mapping[str, Line], x: str, y: str, title: str, badge: str, sca
     )  # and no 20µ or 0.4f
     if "y" in scales.log:
         tiny = {"type": "log", "exponentformat": "power"}
+        if scales.y_text is not short:
+            low, high = (scales.at("y", end) for end in scales.within or (min(heights), max(heights)))
+            ticks = scales.ticks("y", low, high, 6, 0.0)
+            tiny |= {"tickvals": ticks, "ticktext": [scales.y_text(b) for b in ticks]}
     if scales.within:
         tiny["range"] = [scales.at("y", end) for end in scales.within]
     upright = axis(y, **tiny) if any(heights) else axis(y, range=_range(heights))

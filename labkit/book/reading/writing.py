@@ -140,7 +140,9 @@ def look_at(task: Task, names: Mapping[str, Any]) -> Answer:
         )
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is not None and not shell.last_execution_succeeded:
-        notes.append(f"The cell that ran before this one failed. If it was yours, an older {name} is judged here.")
+        notes.append(
+            f"The cell that ran before this one failed or was stopped. If it was yours, an older {name} is judged here."
+        )
     if other := _almost(name, names.get("In", [])):
         notes.append(f"The cell before this one defines {other}, and not {name}: an older {name} is judged here.")
     if taken := _taken(names.get(name), name, names.get("In", [])):

@@ -21,7 +21,7 @@ TILE, TOKENS = 3, 12  # of the picture of tiles
 
 
 def tiles() -> book.Player:
-    """A small text's attention tile by tile: which scores exist, and how far each row's sum has come."""
+    """A small text's attention tile by tile: which scores exist, and how far each query's sum has come."""
     q, k, v = drawn(TOKENS, heads=1)
     every = torch.arange(TOKENS)
     total = attend(q, k, v, every, every)[1].flatten().exp()
@@ -36,8 +36,12 @@ def tiles() -> book.Player:
             done = bool((sums[r] > 1 - 1e-5).all())
             said = (
                 f"Queries {a} to {a + TILE - 1} read keys {b} to {b + TILE - 1}. Only these "
-                f"{TILE * TILE if a > b else TILE * (TILE + 1) // 2} scores exist. "
-                + ("These rows are finished." if done else f"{float(sums[r].mean()):.0%} of their sums are there.")
+                f"{TILE * TILE if a > b else TILE * (TILE + 1) // 2} scores exist now. "
+                + (
+                    "These queries are finished."
+                    if done
+                    else f"So far these queries have {float(sums[r].mean()):.0%} of their sums, on average."
+                )
             )
             frames.append((_tiled(title, said, a, b, sums.tolist()), said))
             rows.append(
@@ -67,7 +71,7 @@ def _tiled(title: str, said: str, a: int, b: int, sums: Sequence[float]) -> str:
     svg.rect(left + b * cell, top + a * cell, side, side, stroke_width=3)
     svg.line(left, top, left + TOKENS * cell, top + TOKENS * cell, dash="3 3")
     x = left + TOKENS * cell + 60
-    svg.text(x, top - 8, "how much of each row's sum is there", 11)
+    svg.text(x, top - 8, "how much of each query's sum is there", 11)
     for i, share in enumerate(sums):
         y = top + i * cell
         svg.rect(x, y + 3, 240, cell - 6, dash="2 2", stroke_width=0.4)
@@ -92,7 +96,7 @@ def halves() -> book.Player:
         sums = [float(p.exp().sum()) for p in parts]
         joined, share = float((scores.softmax(0) * values).sum()), sums[0] / sum(sums)
         said = (
-            f"The left part has {sums[0]:.1f} of the {sum(sums):.1f} in the sum, so it counts {share:.0%}: "
+            f"The left part has {sums[0]:.1f} of the {sum(sums):.1f} in the sum of weights, a share of {share:.0%}: "
             f"{share:.3f} × {means[0]:.3f} + {1 - share:.3f} × {means[1]:.3f} = {joined:.2f}."
         )
         frames.append((_cut(title, said, scores, values, cut, means, sums, joined), said))
@@ -147,8 +151,10 @@ def around(run: Any) -> book.Player:
     title = "Keys and values go around"
     frames = []
     for i in range(len(holds)):
-        said = f"Round {i}: rank 0 holds block {holds[i][0]}, and has met {i + 1} of {n} blocks. "
-        said += "All queries have met all blocks." if i + 1 == len(holds) else "Meanwhile the block moves on to rank 1."
+        said = f"Round {i}: rank 0 holds block {holds[i][0]}, and has held {i + 1} of {n} blocks so far. "
+        said += (
+            "Every block has been on every rank." if i + 1 == len(holds) else "Meanwhile the block moves on to rank 1."
+        )
         frames.append((_circle(title, said, holds, i, run.trace.badge), said))
     rows = [{"round": i} | {f"rank {r}": f"block {b}" for r, b in enumerate(row)} for i, row in enumerate(holds)]
     return book.play(frames, title=title, badge=run.trace.badge, rows=rows, still=min(1, len(holds) - 1))
@@ -156,7 +162,7 @@ def around(run: Any) -> book.Player:
 
 def way_back(n: int) -> book.Player:
     """The backward pass: blocks go around once more, and behind each one its gradient, which every rank adds to."""
-    title, frames, rows = "The way back", [], []
+    title, frames, rows = "Blocks and gradients go around", [], []
     for i in range(n + 1):
         holds = [[(r - j) % n for r in range(n)] for j in range(i + 1)]
         last = n - 1
@@ -212,10 +218,12 @@ def _circle(title: str, said: str, holds: Sequence[Sequence[int]], i: int, badge
             there = SERIES[b % 8] if b in met else None
             svg.rect(left + 4 + b * step, up + 34, step - 1.5, 12, there.colour if there else "none",
                      there.hatch if there else "", "#777777", stroke_width=0.6)  # fmt: skip
-        told = f"{len(met)} of {n} shares" if back else f"{len(met)} of {n} met"
+        told = f"{len(met)} of {n} shares" if back else f"{len(met)} of {n} blocks"
         svg.text(left + 46, up + box[1] + 13, f"rank {r}: {told}", 10.5, "middle")
     y = cy + far + 62
-    legend = "q: queries, they stay   kv: the block of keys and values that is here now   small boxes: met so far"
+    legend = (
+        "q: queries, they stay   kv: the block of keys and values that is here now   small boxes: blocks held so far"
+    )
     if back:
         legend = "kv: a block of keys and values   d: its gradient   small boxes: ranks that have added their share"
     svg.text(8, y, legend, 11)
@@ -250,7 +258,7 @@ def looked_up(ranks: int, length: int, told: float, from_zero: float) -> book.Fi
     svg = Svg(WIDTH, title, said)
     y = heading(svg, "measured", said) + 4
     left, room = 120.0, WIDTH - 134.0
-    for name, starts in (("as told", [r * length for r in range(ranks)]), ("from 0", [0] * ranks)):
+    for name, starts in (("with positions", [r * length for r in range(ranks)]), ("from 0", [0] * ranks)):
         svg.text(8, y + 13, name, bold=True)
         for r in range(ranks):
             look, x = SERIES[r % 8], left + room * r / ranks
@@ -268,8 +276,8 @@ def looked_up(ranks: int, length: int, told: float, from_zero: float) -> book.Fi
             words = f"{r * length} to {(r + 1) * length - 1}" + ("" if used == 1 else f", {used} times" if used else "")
             svg.text(x + 8, y + 74, words if used else f"{words}: never", 10.5, on_colour=not used)
         y += 104
-    rows: list[Row] = [{"rank": r, "positions, as told": f"{r * length} to {(r + 1) * length - 1}",
-             "positions, from 0": f"0 to {length - 1}"} for r in range(ranks)]  # fmt: skip
+    rows: list[Row] = [{"rank": r, "with positions": f"{r * length} to {(r + 1) * length - 1}",
+             "from 0": f"0 to {length - 1}"} for r in range(ranks)]  # fmt: skip
     return book.Figure(title, "measured", said, rows, svg.render(y))
 
 
@@ -278,8 +286,8 @@ def positions_for_heads(ranks: int = 4, tokens: int = 12) -> book.Player:
     title, frames, rows = "Positions for heads", [], []
     said = (
         f"Each rank has computed the queries, keys and values of its own {tokens // ranks} tokens, for all heads.",
-        f"All-to-all: rank 0 keeps its corner, and gives {ranks - 1} of {ranks} parts away. Everyone does the same.",
-        f"Now each rank has all {tokens} tokens of one head, so it attends there as if it were alone.",
+        f"All-to-all: rank 0 keeps head 0 of its tokens and sends each of the other {ranks - 1} heads to another rank.",
+        f"Now each rank has all {tokens} tokens of one head, so it computes the attention of this head alone.",
         "A second all-to-all takes the results back to the ranks of their tokens.",
     )
     for k, words in enumerate(said):

@@ -38,14 +38,14 @@ def tokens_needed() -> Any:
     """When a round of the ring is hidden on an H100: by its link, its grouped heads, and its share of the peak."""
     sliders = {
         "bandwidth": book.Slider("bandwidth of the link", 10, 900, 450, 10, "GB/s"),
-        "grouped": book.Slider("query heads per key head", 1, 16, 4, only=(1, 2, 4, 8, 16)),
+        "grouped": book.Slider("query heads per KV head", 1, 16, 4, only=(1, 2, 4, 8, 16)),
         "peak": book.Slider("share of the GPU's peak", 10, 100, 100, 10, "%"),
     }
     return book.explorer("How many tokens hide the ring?", sliders, pictures.tokens_needed)
 
 
 def ways(layer: Run) -> Workbench:
-    """Ring, Ulysses or both; ranks; heads of queries and of keys. Where a way is refused, the others stay in sight."""
+    """Ring, Ulysses or both; ranks; query heads and KV heads. Where a way is refused, the others stay in sight."""
 
     @wraps(layer)
     def tried(group: Group, **settings: Any) -> bool:

@@ -14,7 +14,7 @@ from labkit.book.drawing.figure import WIDTH as WIDE, heading, legend
 from labkit.book.drawing.style import BLUE, GREEN, GREY, ON_COLOUR, ORANGE
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
-from labkit.book.drawing.units import bytes_text, plural
+from labkit.book.drawing.units import bytes_text, plural, seconds_text
 from labkit.chapters.c11_context_parallelism.attention import HEADS, LINKS, WIDTH as PER_HEAD, packed
 from labkit.cost.planner import MODELS
 from labkit.cost.units import format_bytes, format_seconds
@@ -29,7 +29,7 @@ def kept(dense: Bytes, tiled: Bytes) -> book.Figure:
     """What autograd keeps of one attention, by tokens: all scores, or tiles of them."""
     most = max(dense)
     said = (
-        f"At {most:,} tokens dense attention keeps {bytes_text(dense[most])}, and the tiled one "
+        f"At {most:,} tokens dense attention keeps {bytes_text(dense[most])}, and attention in tiles "
         f"{bytes_text(tiled[most])}."
     )
     values = {"dense": dense, "in tiles": tiled}
@@ -48,8 +48,9 @@ def pace(run: Any, layout: str) -> str:
     length = sum(map(len, positions))
     formula = cost.ring_attention_seconds(n, length, layout, PAIR, 0.0)
     if most > 1.02 * least:
-        said = f"Rank {work.index(least)} computes {least} pairs and rank {work.index(most)} {most}; evenly shared, it "
-        said += f"would be {even:g} each. So rank {work.index(least)} is idle for {1 - least / most:.0%} of the time."
+        said = f"Rank {work.index(least)} computes {least} pairs of a query and a key, and rank {work.index(most)} "
+        said += f"computes {most}. With even shares each rank would compute {even:g}. "
+        said += f"So rank {work.index(least)} is idle for {1 - least / most:.0%} of the time."
     else:
         said = f"Every rank computes {even:g} pairs." if least == most else "Every rank computes nearly as many pairs."
     return f"{said} At 1 µs a pair the rounds take {format_seconds(formula, 3)}, and the run took {took} (emulated)."
@@ -100,7 +101,7 @@ def beside_formula(run: Any) -> None:
     formula = cost.ring_attention_bytes_by_rank(
         tokens, kv_heads=HEADS, head_width=PER_HEAD, itemsize=4, passes="forward"
     )[0]
-    print(f"rank 0 sent {run.trace.bytes_sent()[0]:,} bytes; by the formula {formula:,}")
+    print(f"rank 0 sent {run.trace.bytes_sent()[0]:,} bytes; (N - 1) / N of all keys and values are {formula:,}")
 
 
 def hidden(run: Any, per_rank: int, link: str, overlap: bool) -> str:
@@ -118,7 +119,7 @@ def hidden(run: Any, per_rank: int, link: str, overlap: bool) -> str:
     how = "Nothing is hidden, because a rank waits for the next block before it computes." if not overlap else (
         "Computing with a block takes as long or longer, so the transfer is hidden."
         if work >= block * (1 - 1e-9)
-        else "Computing is shorter than travelling, so the ranks wait for the rest."
+        else "Computing takes less time than the transfer, so for the rest of a round the ranks only send and receive."
     )  # fmt: skip
     return (
         f"A block travels {format_seconds(block, 3)}, and computing with it takes {format_seconds(work, 3)}. {how} "
@@ -130,30 +131,35 @@ def hidden(run: Any, per_rank: int, link: str, overlap: bool) -> str:
 H100 = 989e12  # bf16 operations per second without sparsity, of NVIDIA's data sheet
 
 
-LLAMA_8B = MODELS["Llama 3 8B"].hidden  # numbers of all heads of queries of a token
+LLAMA_8B = MODELS["Llama 3 8B"].hidden  # numbers of all query heads of a token
 
 
 def tokens_needed(bandwidth: float, grouped: int, peak: int) -> book.Figure:
     """How long a rank computes with a block and how long a block travels, by its tokens, and where the two cross.
 
-    bandwidth: GB/s of the link. grouped: heads of queries for a head of keys. peak: percent of the GPU's peak.
+    bandwidth: GB/s of the link. grouped: query heads for a KV head. peak: percent of the GPU's peak.
     """
     speed, wire = H100 * peak / 100, 1e9 * bandwidth
     least = cost.ring_attention_tokens_to_hide(speed, wire, heads=grouped, kv_heads=1)
     many = [10 * 2.0**k for k in range(16)]
     curves = {
-        "computing": {t: 2e3 * LLAMA_8B * t**2 / speed for t in many},
-        "a block travels": {t: 4e3 * LLAMA_8B / grouped * t / wire for t in many},
-        "they cross": {least: 2e3 * LLAMA_8B * least**2 / speed},
+        "computing": {t: 2 * LLAMA_8B * t**2 / speed for t in many},
+        "a block travels": {t: 4 * LLAMA_8B / grouped * t / wire for t in many},
+        "they cross": {least: 2 * LLAMA_8B * least**2 / speed},
     }
     said = (
         f"With {least:,.0f} tokens or more on each rank the transfer is hidden, and with fewer the ranks wait for it."
     )
     drawn = book.lines(
-        curves, x="tokens of a rank", y="ms in a round", title="One round of the ring on an H100, forward, 16 bits",
-        badge="simulated", sentence="", log="xy", within=(5e-7, 2e4),
+        curves, x="tokens of a rank", y="time of a round", title="One round of the ring on an H100, forward, 16 bits",
+        badge="simulated", sentence="", log="xy", within=(5e-10, 20.0), y_text=seconds_text,
     )  # fmt: skip
-    return replace(drawn, sentence=said)  # which stands above the picture, and so not in it
+    rows: list[Row] = [
+        {"tokens of a rank": round(t)}
+        | {f"{name} (ms)": 1e3 * at[t] if t in at else None for name, at in curves.items()}
+        for t in sorted({t for at in curves.values() for t in at})
+    ]
+    return replace(drawn, sentence=said, rows=rows)  # the sentence stands above the picture, and so not in it
 
 
 WAYS, SIZES = ("ring", "Ulysses", "both"), (2, 4, 8)
@@ -190,12 +196,12 @@ def sent(run: Any, way: str, heads: int, kv_heads: int) -> book.Figure:
         )
     else:
         said = (
-            f"Refused: with {way} each rank needs whole heads, and {n} ranks cannot share {heads} heads of queries. "
-            "Choose the way both: two neighbours share heads, and a ring joins these pairs."
+            f"Refused: with {way} each rank needs whole heads, and {n} ranks cannot share {heads} query heads. "
+            "Choose the way both: two neighbours split the heads, and a ring joins these pairs."
         )
     cases = [(one, p) for one in WAYS for p in SIZES if _possible(one, p, heads)]
     parts = {case: _parts(*case, heads, kv_heads) for case in cases}
-    title = f"What a rank sends forward: {heads} heads of queries, {kv_heads} of keys"
+    title = f"What a rank sends forward: {heads} query heads, {kv_heads} KV heads"
     svg = Svg(WIDE, title, said)
     y = legend(svg, heading(svg, "simulated", said), [(*part, "") for part in PARTS]) + 6
     scale = (WIDE - 210.0) / max(sum(one.values()) for one in parts.values())
@@ -233,7 +239,7 @@ def _parts(way: str, ranks: int, heads: int, kv_heads: int) -> dict[str, float]:
 
 
 def _possible(way: str, ranks: int, heads: int) -> bool:
-    """Whether the heads of queries can be shared out in this way."""
+    """Whether the query heads can be shared out in this way."""
     return heads % _sharing(way, ranks) == 0
 
 
@@ -248,25 +254,25 @@ def _formula(way: str, ranks: int, heads: int, kv_heads: int) -> int:
 def _why(ulysses: int, n: int, heads: int, kv_heads: int) -> str:
     if ulysses == 1:
         return f"In the ring only keys and values travel, {plural(kv_heads, 'head')} of each."
-    copied = " Heads of keys are copied first, until each rank can have a whole one." if kv_heads % ulysses else ""
+    copied = " KV heads are copied first, until each rank can have a whole one." if kv_heads % ulysses else ""
     among = "all" if ulysses == n else f"{ulysses} neighbouring"
-    return f"Among {among} ranks queries, keys, values and results change places.{copied}"
+    return f"Among {among} ranks queries, keys, values and results are exchanged.{copied}"
 
 
 def left_alone(told: Tensor, untold: Tensor) -> book.Figure:
-    """How far the logits of two packed texts move if the first one is exchanged, token by token, (2 t,) each: with the
-    border told to the ring, and without."""
+    """How much the logits of two packed texts change if the first one is replaced, token by token, (2 t,) each: with
+    the border told to the ring, and without."""
     half = len(told) // 2
-    strips = {"border told": told[half:], "nobody told": untold[half:]}
+    strips = {"with the border": told[half:], "without it": untold[half:]}
     told, untold = strips.values()
     rest = {
-        True: "With the border told, no logit of the second text moves",
-        False: "Even with the border told, they move",
+        True: "If the ring knows the border, no logit of the second text changes",
+        False: "Even if the ring knows the border, logits of the second text change",
     }
     count = int((untold > 0).sum())
-    those = "all its tokens" if count == len(untold) else f"{count} of its {len(untold)} tokens"
-    said = f"{rest[not told.any()]}. Without it, those of {those} move."
-    title = "The first text is exchanged: what happens to the second?"
+    those = "all tokens" if count == len(untold) else f"{count} of the {len(untold)} tokens"
+    said = f"{rest[not told.any()]}. If it does not, the logits of {those} of this text change."
+    title = "The first text is replaced: what happens to the second?"
     svg = Svg(WIDE, title, said)
     y = heading(svg, "measured", said) + 22
     left, cell, most = 96.0, (WIDE - 110.0) / (2 * half), max(float(untold.max()), 1e-9)
@@ -276,11 +282,11 @@ def left_alone(told: Tensor, untold: Tensor) -> book.Figure:
         svg.text(8, y + 19, name, 11.5, bold=True)
         svg.rect(left, y, half * cell, 28, GREY, "/", ON_COLOUR, stroke_width=0.7)
         svg.rect(left + half * cell / 2 - 38, y + 6, 76, 16, "#ffffff", stroke="none", radius=3)
-        svg.text(left + half * cell / 2, y + 18, "exchanged", 11, "middle", on_colour=True)
+        svg.text(left + half * cell / 2, y + 18, "replaced", 11, "middle", on_colour=True)
         for i, far in enumerate(moved.tolist()):
             x = left + (half + i) * cell
             tall = 28 * far / most
-            svg.rect(x, y, cell, 28, stroke_width=0.4, hover=f"token {i + 1} moves by {far:.2g}")
+            svg.rect(x, y, cell, 28, stroke_width=0.4, hover=f"token {i + 1} changes by {far:.2g}")
             if far:
                 svg.rect(x, y + 28 - tall, cell, tall, ORANGE, "", ON_COLOUR, stroke_width=0.4)
         if not moved.any():
@@ -288,7 +294,9 @@ def left_alone(told: Tensor, untold: Tensor) -> book.Figure:
             svg.text(left + 1.5 * half * cell, y + 18, "all 0", 11, "middle", on_colour=True)
         svg.line(left + half * cell, y - 3, left + half * cell, y + 31, width=2.5)
         y += 44
-    svg.text(left, y + 2, f"orange: how far a token's logits move, at most by {most:.2g}   thick line: the border", 11)
+    svg.text(
+        left, y + 2, f"orange: how much a token's logits change, at most by {most:.2g}   thick line: the border", 11
+    )
     rows: list[Row] = [
         {"token of the second text": i + 1} | {name: float(moved[i]) for name, moved in strips.items()}
         for i in range(half)

@@ -36,13 +36,13 @@ def halves_are_joined(student: Reader) -> str:
     for out, lse in got[2:]:
         student.expect(
             _near(out, some[0]) and _near(lse, some[1]),
-            "A part that has read no key has an lse of -inf and must change nothing, but here it did{nan}: its share "
+            "A part without a key to read has an lse of -inf and must change nothing, but here it did{nan}: its share "
             "is exp(-inf - both), which is 0. Use `torch.logaddexp`, which knows -inf.",
             nan=" (the result is nan)" if bool(out.isnan().any() or lse.isnan().any()) else "",
         )
     return (
-        "Two parts of nine keys give the softmax over all nine, with scores of several hundred too, and a part that "
-        "has read nothing changes nothing."
+        "Joined from two parts, the result is the softmax over all nine keys, with scores of several hundred too, and "
+        "a part without a key to read changes nothing."
     )
 
 
@@ -109,7 +109,10 @@ def every_key_is_met(student: Reader) -> str:
         inputs = [tuple(x[:, :, p] for x in (q, k, v)) + (positions,) for p in positions]
         run = _run_ring(student, n, inputs)
         _all_blocks(student, run, n, inputs, [whole[:, :, p] for p in positions])
-    return "On 1 to 4 ranks, in three layouts, every query has met every key, and each block was passed on n - 1 times."
+    return (
+        "On 1 to 4 ranks, in three layouts, every query has read all the keys that it may read, and each block was "
+        "passed on n - 1 times."
+    )
 
 
 def _run_ring(student: Reader, n: int, inputs: Sequence[Any]) -> Evidence:
@@ -239,7 +242,7 @@ def early_and_late(student: Reader) -> str:
         want = [torch.cat([torch.arange(length)[p.start : p.stop] for p in cost.context_ranges(r, n, length)])
                 for r in range(n)]  # fmt: skip
         _as_zigzag(student, every, want, n, length)
-    return "For 1 to 8 ranks each has an early and a late piece, every position has one rank, and the work is even."
+    return "For 1 to 8 ranks each has an early and a late chunk, every position has one rank, and the work is even."
 
 
 def _of_all(fn: Callable[..., Any], x: tuple[int, int], group: Group) -> Any:
@@ -282,7 +285,7 @@ def _as_zigzag(student: Reader, every: Sequence[Any], want: Sequence[Tensor], n:
     student.expect(
         max(work) <= 1.2 * min(work) or n == 1,
         "{about} every position has one rank, but rank {busy} has {most} pairs to compute and rank {idle} only "
-        "{least}. Give each rank the r-th chunk and the r-th from the end.",
+        "{least}. Give rank r chunk r and chunk 2 n - 1 - r.",
         about=about, busy=work.index(max(work)), most=max(work), idle=work.index(min(work)), least=min(work),
     )  # fmt: skip
     down = [rank for rank, got in enumerate(every) if bool((got.diff() < 0).any())]
@@ -296,7 +299,7 @@ def _as_zigzag(student: Reader, every: Sequence[Any], want: Sequence[Tensor], n:
 
 @you_write(early_and_late)
 def zigzag(rank: int, size: int, length: int) -> Tensor:
-    """The positions of `rank`: the r-th of 2 N chunks, and the r-th from the end."""
+    """The positions of `rank`: of 2 N chunks, chunk r and chunk 2 N - 1 - r."""
     chunks = torch.arange(length).tensor_split(2 * size)
     return torch.cat((chunks[rank], chunks[2 * size - 1 - rank]))
 
