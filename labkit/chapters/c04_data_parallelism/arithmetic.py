@@ -22,8 +22,9 @@ SIZES = [1, 8, 32, 75, 125, 250, 410, 1000]  # kB, of the panels; each makes ano
 GAP = "\u00a0" * 4  # the table of a form has no space between its columns
 SHOWN = 4  # buckets of a row of this table; of more, some are dots if their sizes are not needed
 DOTS = (
-    "Dots stand for buckets in between. In a row with dots the link is never idle after the first bucket is full. So "
-    "you need only this time, the number of buckets and the bytes of the whole gradient."
+    "Dots stand for buckets that the table leaves out. You do not need them: once the first bucket is full, the link "
+    "is never idle, so the times of all buckets simply add up. You need only the time at which the first bucket is "
+    "full, the number of buckets, and the bytes of the whole gradient."
 )
 
 
