@@ -99,27 +99,31 @@ def test_of_two_buckets_in_another_order_those_of_one_size_are_mixed_in_silence_
     assert "buckets 0 and 1 (199,936 and 199,936 bytes): no error. Rank 0's" in order.told(silent, 0, right)
     assert order.told(loud, 3, right) == (
         "buckets 3 and 4 (199,936 and 82,432 bytes): an error in the fourth all-reduce of the step, because rank 1 "
-        "brought 82,432 bytes, and rank 0 brought 199,936."
+        "sent 82,432 bytes, and rank 0 sent 199,936."
     )
     of_seven = SimpleNamespace(world_size=7, spans=right.trace.spans, collectives=right.trace.collectives)
-    assert order._in_bytes(loud, of_seven).endswith("rank 0 brought 199,936; the other ranks were not there yet.")
+    assert order._in_bytes(loud, of_seven).endswith("rank 0 sent 199,936; the other ranks were not there yet.")
     everybody = loud.replace("but rank 0 called", "but ranks 0 and 2 to 6 called")
-    assert order._in_bytes(everybody, of_seven).endswith("and ranks 0 and 2 to 6 brought 199,936.")
+    assert order._in_bytes(everybody, of_seven).endswith("and ranks 0 and 2 to 6 sent 199,936.")
     said = order.outcomes({0: silent, 3: loud}, right).text
-    assert "in the other order" in said and "The last two have different sizes" in said and said.count("- buckets") == 2
+    assert (
+        "in the other order" in said
+        and "In the second run buckets 3 and 4 have different sizes." in said
+        and said.count("- buckets") == 2
+    )
     said = order.outcomes({0: loud, 3: loud}, right).text
-    assert "have different sizes, and labkit" in said and "The last two differ as well" in said
+    assert "the first two buckets have different sizes." in said and "buckets 3 and 4 differ as well" in said
     assert "Both gradients are those of stage C." in order.outcomes({0: right.results, 3: right.results}, right).text
 
     came = {0: right.results, 3: right.results}
     assert {row["what happens"] for row in order.pairs(came, right).rows} == {"the same"}
-    assert order.pairs(came, right).sentence.startswith("Bucket 0 late on rank 1: each bucket meets its own.")
+    assert order.pairs(came, right).sentence.startswith("Bucket 0 late on rank 1: each bucket is added to the same")
     assert "- buckets 3 and 4 (199,936 and 82,432 bytes): an error" in order.show(runs, right).text
     drawn = order.pairs({0: silent, 3: loud}, right)
     happens = [row["what happens"] for row in drawn.rows]
     assert happens == ["mixed", "mixed", "the same", "the same", "the same", *["the same"] * 3, "error", "never"]
-    assert "Bucket 0 late on rank 1: bucket 0 meets bucket 1 and bucket 1 meets bucket 0." in drawn.sentence
-    assert drawn.sentence.endswith("Bucket 3 late on rank 1: bucket 3 meets bucket 4.")
+    assert "Bucket 0 late on rank 1: bucket 0 of rank 0 is added to bucket 1 of rank 1 and" in drawn.sentence
+    assert drawn.sentence.endswith("bucket 3 of rank 0 cannot be added to bucket 4 of rank 1, which has another size.")
     assert order.told("rank 1 was killed", 3, right).endswith("bytes): rank 1 was killed")
     for late in (0, 3):
         gradients = order.outcome(run(late, True))

@@ -37,7 +37,7 @@ def test_a_key_is_what_a_hand_works_out(id: str, typed: str) -> None:
         ("mean-of-means", "4", "plain average"),
         ("mean-of-means", "20", "the mean of the numbers of samples"),
         ("mean-of-means", "21", "21 is not it. Add up the gradients of all samples"),
-        ("left-out", "12", "one example of each rank"),
+        ("left-out", "12", "one sample of each rank"),
         ("last-bucket", "0", "Behind what"),
     ],
 )
@@ -87,6 +87,7 @@ def test_predictions_declare_what_the_run_of_the_chapter_shows() -> None:
         "total": 9,
         "bandwidth": 50e6,
         "table": "| a |",
+        "dots": "",
     }
     pick = CHAPTER.forecast("bucket-size", sizes | {"best": 3})
     assert pick.declared == (3,) and pick.choices == tuple("abcde")  # type: ignore[attr-defined]
@@ -106,6 +107,13 @@ def test_the_table_of_sizes_has_what_it_takes_to_work_out_the_fastest() -> None:
         "| 3 | 0.2 · 0.15 · 0.05 | 40 · 55 · 60 |",
         "| 1 | 0.4 | 60 |",
     ]
+    fast = Link(50e6, 1e-3)  # a bucket of 6 ms is back before the next one is full: all are shown
+    about = model.about_sizes([50, 150, 1000], fast, fast)
+    assert about["table"].split("\n")[2] == "| 5 | 0.1 · 0.1 · 0.1 · 0.05 · 0.05 | 30 · 40 · 50 · 55 · 60 |"
+    assert about["dots"] == "" and "never idle" in model.about_sizes([50, 150, 1000], link, link)["dots"]
+    step = model.step(50, link)
+    by_hand = 30e-3 + 5 * 6 * 2e-3 + cost.ring_all_reduce_time(400, 4, 0, 1 / 50e6)
+    assert step.seconds == pytest.approx(by_hand), "from the first time, the number of buckets and all bytes"
 
 
 class Said:
@@ -201,7 +209,8 @@ def test_a_gradient_that_is_larger_than_a_bucket_is_told_why_it_is_a_bucket_of_i
     said, rows = arithmetic.plan(1.5e9, 0.4, 32, Link(25e9, 20e-6))
     assert rows[1]["number"] == 100 and said.endswith(
         "Each of the 100 gradients has 30 MB, more than PyTorch's default of 25 MiB, and no gradient is ever "
-        "cut. So with that default each of them is a bucket of its own."
+        "cut. So with that default each of them is a bucket of its own, and the latencies are paid 100 times in place "
+        "of 25."
     )
 
 
@@ -209,7 +218,7 @@ def test_the_curves_begin_at_the_computing_and_what_a_reader_has_tried_on_one_li
     model = arithmetic.StepModel(0.02, (2e-3,) * 20, (40_000,) * 20, 4)
     links = {"near": Link(50e6, 0.2e-3), "far": Link(50e6, 2e-3)}
     drawn = arithmetic.step_by_size(model, links, {}, 75e3)
-    assert drawn.badge == "simulated" and "The level dashed line is the 60 ms of computing" in drawn.sentence
+    assert drawn.badge == "simulated" and "The horizontal dashed line marks the 60 ms of comp" in drawn.sentence
     assert drawn.svg.count(">60 ms of computing<") == 2 and drawn.svg.count(">your best<") == 1 == drawn.svg.count(
         ">your best, near<"
     )
@@ -264,10 +273,10 @@ def test_what_they_may_share_is_no_answer(typed: str) -> None:
 @pytest.mark.parametrize(
     ("each", "seldom", "even", "says"),
     [
-        (3.27, 4.07, 4.08, "So in this run the number of updates is what counts"),
-        (3.48, 3.96, 4.37, "but in this run four smaller ones bring more still"),
-        (3.3, 4.2, 4.0, "So in this run more samples for an update bring nothing"),
-        (3.9, 3.5, 4.4, "In so short a run it does not show"),
+        (3.27, 4.07, 4.08, "In this run the number of updates decides the loss"),
+        (3.48, 3.96, 4.37, "but in this run four small ones lower it more still"),
+        (3.3, 4.2, 4.0, "more samples in each of them do not make up for that"),
+        (3.9, 3.5, 4.4, "This run is too short to show it"),
         (7.7, 3.68, 3.4, "a loss jumps up again, and ends 4.30 above its lowest point"),
     ],
 )

@@ -210,7 +210,7 @@ WRONG = {
         GIVEN + HOOK + HANG.replace("register_post_accumulate_grad_hook", "register_hook") + BACK + WAIT: (
             "called with a gradient"
         ),
-        GIVEN + HOOK + BACK + HANG + WAIT: "do you hang it up before you call loss.backward()?",
+        GIVEN + HOOK + BACK + HANG + WAIT: "do you register it before you call loss.backward()?",
         GIVEN + BACK + "            for bucket in buckets: end(begin(bucket, group))": "at the end of its backward",
         GIVEN + HOOK.replace("begin(buckets[n]", "begin(buckets") + HANG + BACK + WAIT: "`begin` takes one bucket",
         GIVEN + HOOK + HANG + BACK: "Keep in `under_way` what `begin` returns, and call `end` for each of them",
@@ -229,7 +229,7 @@ WRONG = {
         + HANG
         + BACK
         + WAIT: "does a bucket wait for its own gradients only?",
-        GIVEN + HOOK + HANG + BACK + WAIT: "of your hooks still hang on the parameters",
+        GIVEN + HOOK + HANG + BACK + WAIT: "of your hooks are still registered",
     },
     "overlapped_in_order": {
         IN_ORDER.replace("HOOK", "pass"): "Your hook begins no bucket",

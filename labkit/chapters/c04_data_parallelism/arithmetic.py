@@ -20,6 +20,12 @@ from labkit.cost.units import MS, format_bytes, format_seconds
 POINTS = 120  # sizes of a bucket that a curve shows
 SIZES = [1, 8, 32, 75, 125, 250, 410, 1000]  # kB, of the panels; each makes another number of buckets
 GAP = "\u00a0" * 4  # the table of a form has no space between its columns
+SHOWN = 4  # buckets of a row of this table; of more, some are dots if their sizes are not needed
+DOTS = (
+    "Dots stand for buckets that the table leaves out. You do not need them: once the first bucket is full, the link "
+    "is never idle, so the times of all buckets simply add up. You need only the time at which the first bucket is "
+    "full, the number of buckets, and the bytes of the whole gradient."
+)
 
 
 @dataclass(frozen=True)
@@ -113,15 +119,17 @@ class StepModel:
             "ranks": self.ranks,
             "total": self.nbytes,
             "bandwidth": far.bandwidth,
+            "dots": DOTS if any(len(step.buckets) > SHOWN and _busy(step) for step in steps) else "",
             "table": "\n".join(
-                [f"| buckets | {GAP}of, kB | {GAP}full at, ms |", "|--:|--:|--:|", *map(self._leaving, steps)]
+                [f"| buckets | {GAP}size of each, kB | {GAP}full at, ms |", "|--:|--:|--:|", *map(self._leaving, steps)]
             ),
         }
 
     def _leaving(self, step: cost.DataParallelStep) -> str:
-        """A row: the bytes of each bucket of `step`, and when each is full; of many, the first two and the last."""
+        """A row: the bytes of each bucket of `step`, and when each is full; of many that leave without a pause on the
+        link, the first two and the last."""
         cells = [(f"{b.nbytes / 1e3:.4g}", f"{(self.forward + b.ready) / MS:.4g}") for b in step.buckets]
-        shown = cells if len(cells) <= 4 else [*cells[:2], ("…", "…"), cells[-1]]
+        shown = [*cells[:2], ("…", "…"), cells[-1]] if len(cells) > SHOWN and _busy(step) else cells
         return f"| {len(cells)} | {' · '.join(kB for kB, _ in shown)} | {' · '.join(at for _, at in shown)} |"
 
 
@@ -142,17 +150,18 @@ def longest(run: Any, links: Iterable[Link], slowest: float = 1.0) -> float:
 
 
 def took(run: Any) -> str:
-    """How long the step took on the slowest rank, beside the formula. Each rank returns (bytes of a bucket, link)."""
+    """How long the step took on the slowest rank, beside the formula. Each rank returns its link."""
     slowest = max(range(run.trace.world_size), key=lambda rank: step_of(run, rank=rank).over)
-    step = step_model(run, slowest).step(*run.results[0])
+    *closed, last = (j.nbytes for j in step_of(run, rank=slowest).journeys)
+    step = step_model(run, slowest).step(min(closed, default=last), run.results[0])  # cut as the run has cut it
     ran, formula = format_seconds(milliseconds(run) / 1e3, 3), format_seconds(step.seconds, 3)
     count, last = len(step.buckets), step.buckets[-1]
     alone = format_seconds(last.end - last.start, 3)
     how = (
         f"{count} buckets: {format_seconds(step.exposed, 3)} stay exposed after the computing, and the last bucket "
-        f"alone travels for {alone}."
+        f"alone takes {alone}."
         if count > 1
-        else f"One bucket: it leaves when the computing is over, so all of its {alone} are exposed."
+        else f"One bucket: it is sent when the slowest rank has computed, so all of its {alone} are exposed."
     )
     return f"The run took {ran} ({run.trace.badge}); by the formula it takes {formula} (simulated). {how}"
 
@@ -168,7 +177,7 @@ def beside(model: StepModel, nbytes: float, runs: Mapping[str, Any], back: float
     said = f"All three stages come to {'the same' if same else 'different'} gradients. "
     said += f"Stage C leaves {left} exposed, and stage B left {whole}."
     if seen.exposed > flat.exposed:
-        said += f" With so small a gradient {len(seen.journeys)} all-reduces cost more latency than the overlap hides."
+        said += f" With so small a gradient {len(seen.journeys)} all-reduces pay more latency than the overlap hides."
     rows = [
         ("all-reduces", len(seen.journeys), len(model.buckets(nbytes))),
         ("step, ms", 1e3 * seen.total, 1e3 * max(model.computing, back)),
@@ -215,29 +224,37 @@ def beside_fastest(prediction: Any, runs: Mapping[float, Any]) -> book.Table:
     return book.Table(table, caption=said)
 
 
-def beside_law(prediction: Any, chance: float, sizes: Sequence[int] = (8, 32)) -> book.Table:
-    """A prediction of late steps beside what the law says, which is what a run of endless length would show."""
+def beside_exact(prediction: Any, chance: float, sizes: Sequence[int] = (8, 32)) -> book.Table:
+    """A prediction of late steps beside their probability, which is what a run of endless length would show."""
     law = cost.RareDelay(1, 1, chance)
     rows = prediction.compare(*(100 * law.stalled_steps(ranks) for ranks in sizes), mark="simulated")
-    named = [{"by the law (simulated)" if k.startswith("the run") else k: v for k, v in row.items()} for row in rows]
+    named = [
+        {"exact probability (simulated)" if k.startswith("the run") else k: v for k, v in row.items()} for row in rows
+    ]
     return book.Table(named, caption=rows.caption)
 
 
 GPT2_PASS = 1.8  # seconds for 16 samples on one GPU, by source 003
 
 
+def gpt2_ring(gpus: int) -> float:
+    """Seconds of an all-reduce of GPT-2's gradient: on one node of 8 over NVLink, on more over Ethernet."""
+    speed = textbook.NVLINK_ONE_DIRECTION if gpus <= 8 else textbook.TEN_GIGABIT
+    return textbook.ring_at(textbook.GPT2_GRADIENT, gpus, speed).seconds
+
+
 def gpt2_on_nodes() -> book.Table:
     """Samples in a second of GPT-2 on one node and on four, with an update after each pass and after every four."""
-    nodes = {"one node, 8 GPUs": (8, textbook.NVLINK_ONE_DIRECTION), "four nodes, 32 GPUs": (32, textbook.TEN_GIGABIT)}
+    nodes = {"one node, 8 GPUs": 8, "four nodes, 32 GPUs": 32}
     ways = {"an update after each pass": 1, "an update after every four": 4}
 
-    def rate(gpus: int, speed: float, passes: int) -> int:
-        ring = textbook.ring_at(textbook.GPT2_GRADIENT, gpus, speed).seconds
-        return round(cost.global_batch(16, gpus, passes) / cost.accumulated_step_seconds(GPT2_PASS, ring, passes))
+    def rate(gpus: int, passes: int) -> int:
+        seconds = cost.accumulated_step_seconds(GPT2_PASS, gpt2_ring(gpus), passes)
+        return round(cost.global_batch(16, gpus, passes) / seconds)
 
     rows = [
-        {"samples in a second": name} | {way: rate(gpus, speed, passes) for way, passes in ways.items()}
-        for name, (gpus, speed) in nodes.items()
+        {"samples in a second": name} | {way: rate(gpus, passes) for way, passes in ways.items()}
+        for name, gpus in nodes.items()
     ]
     return book.Table(rows, caption="GPT-2 on one node and on four (simulated)")
 
@@ -255,9 +272,9 @@ def step_by_size(
     told = [f"{name} {least[name].seconds / MS:.1f} ms, with {_buckets(least[name])}" for name in links]
     computing = model.computing / MS
     said = (
-        f"The shortest step by the formula: {', '.join(told)}. The level dashed line is the {computing:.3g} ms of "
-        "computing. Each axis has a scale of its own, and what is too long for it ends at the frame."
-        + (" Dotted: your best packet of the opening." if mine is not None else "")
+        f"The shortest step by the formula: {', '.join(told)}. The horizontal dashed line marks the {computing:.3g} ms "
+        "of computing. The two plots have different scales, and steps that are too long for a plot end at its edge."
+        + (" The dotted line marks your best packet of the opening." if mine is not None else "")
     )
     svg = Svg(WIDTH, "A step by the size of its buckets", said)
     looks = [("the formula", BLUE, "", ""), ("its shortest step", GREEN, "x", "")]
@@ -281,6 +298,7 @@ def step_by_size(
             return top + 20 + high * (peak - min(ms, peak)) / (peak - low)
 
         svg.text(left, top + 6, f"{name}: a latency of {format_seconds(link.latency)}", bold=True)
+        svg.text(left + wide, top + 6, "vertical: length of the step, ms", 11, "end")
         svg.rect(left, top + 20, wide, high)
         for ms in marks:
             svg.line(left - 4, y(ms), left, y(ms))
@@ -309,7 +327,6 @@ def step_by_size(
             {"link": name, "bucket, kB": n / 1e3, "formula, ms": points[n]} for n in (sizes[0], best[name], sizes[-1])
         ]
         rows += [{"link": name, "bucket, kB": n / 1e3, "run, ms": ms} for n, ms in dots.items()]
-    svg.text(8, top + 14, "ms", 11)
     return book.Figure("A step by the size of its buckets", "simulated", said, rows, svg.render(top + high + 64))
 
 
@@ -323,6 +340,11 @@ def _ticks(low: float, peak: float) -> list[float]:
     """Round numbers at equal distances, from `low` or just below it to `peak` or just above it."""
     pitch = _round_step((peak - low) / 6)
     return [pitch * k for k in range(floor(low / pitch + 1e-6), ceil(peak / pitch - 1e-6) + 1)]
+
+
+def _busy(step: cost.DataParallelStep) -> bool:
+    """Whether the link has something to carry from the first bucket to the end of the last one."""
+    return all(after.ready <= before.end for before, after in pairwise(step.buckets))
 
 
 def _buckets(step: cost.DataParallelStep) -> str:
@@ -378,10 +400,13 @@ def plan(parameters: float, computing: float, ranks: int, link: Link) -> tuple[s
         said += f"{_choice(len(good), default_is_good)}{_part(taken)} of the step is exposed."
         said += " To hide more of it, send less often (section 6)." if taken.exposed > taken.seconds / 10 else ""
     if nbytes > cost.BUCKET_BYTES:
+        often = ""
+        if not default_is_good:
+            often = f", and the latencies are paid {len(usual.buckets)} times in place of {len(taken.buckets)}"
         said += (
             f" Each of the {LAYERS} gradients has {format_bytes(nbytes, 3)}, more than PyTorch's default of "
             f"{format_bytes(cost.BUCKET_BYTES, 3, binary=True)}, and no gradient is ever cut. So with that "
-            "default each of them is a bucket of its own."
+            f"default each of them is a bucket of its own{often}."
         )
     return said, rows
 

@@ -91,7 +91,9 @@ def verdict(run: Any) -> str:
         f" One rank read {min(taken)} batch, and the others {max(taken)}. Equal is not yet right: what did "
         "the last step average?"
     )  # fmt: skip
-    return f"{said} All replicas are {'equal, bit by bit' if same else 'different'}, and all weights are finite.{steps}"
+    return (
+        f"{said} All replicas are {'equal, bit for bit' if same else 'different'}, and all weights are finite.{steps}"
+    )
 
 
 def weights_after(run: Any) -> book.Figure | str:

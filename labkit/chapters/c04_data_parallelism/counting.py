@@ -9,7 +9,7 @@ import torch
 from labkit import book
 from labkit.book.drawing.figure import WIDTH, heading
 from labkit.book.drawing.style import ON_COLOUR, SERIES
-from labkit.book.drawing.svg import Svg
+from labkit.book.drawing.svg import Svg, text_width
 from labkit.book.drawing.tables import Row
 
 
@@ -29,7 +29,9 @@ def counting(sizes: Sequence[int]) -> book.Figure:
         x, room = 150.0, WIDTH - 150.0 - 14 - 18 * (n - 1)
         pitch = room / whole
         for rank, (size, weight) in enumerate(zip(sizes, weights, strict=True)):
-            svg.text(x + size * pitch / 2, y + 14, f"rank {rank}", 11, "middle")
+            wide = size * pitch + 14
+            label = f"rank {rank}" if text_width(f"rank {rank}", 11) < wide else f"{rank}"
+            svg.text(x + size * pitch / 2, y + 14, label, 11, "middle")
             for _ in range(size):
                 side = (pitch - 2) * (weight * whole / most) ** 0.5
                 middle = x + pitch / 2

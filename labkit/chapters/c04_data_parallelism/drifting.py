@@ -32,7 +32,7 @@ def drift(together: Sequence[Replica], apart: Sequence[Replica], badge: str = "m
               {"gradients averaged": points[:n], "not averaged": points[n:]}.items()}  # fmt: skip
     equal = {name: all(torch.equal(all_of[0][1], weights) for _, weights in all_of)
              for name, all_of in zip(sides, (together, apart), strict=True)}  # fmt: skip
-    ends = {name: f"{name}: in the end {'all weights are equal, bit by bit' if same else 'the weights differ'}"
+    ends = {name: f"{name}: in the end {'all weights are equal, bit for bit' if same else 'the weights differ'}"
             for name, same in equal.items()}  # fmt: skip
     frames = []
     for k in range(points.shape[1]):
@@ -76,6 +76,8 @@ def _paths(svg: Svg, left: float, top: float, name: str, paths: list[list[list[f
         d = "M" + " L".join(f"{number(x)} {number(y)}" for x, y in map(at, path))
         svg.path(d, colour=SERIES[rank].colour, width=2)
     for rank, path in enumerate(paths):
-        svg.marker(*at(path[-1]), SERIES[rank].marker, SERIES[rank].colour, 6 + 1.5 * (len(paths) - rank))
+        svg.marker(
+            *at(path[-1]), SERIES[rank].marker, SERIES[rank].colour, 6 + min(1.5, 6 / len(paths)) * (len(paths) - rank)
+        )
     svg.marker(*at(paths[0][0]), "circle", "#ffffff", 4)
     svg.text(at(paths[0][0])[0] + 8, at(paths[0][0])[1] - 6, "start", 11)

@@ -33,12 +33,12 @@ def filling(run: Any, width: int, nbytes: float) -> book.Player:
             "bucket": k,
             "bytes": j.nbytes,
             "full, ms": 1e3 * j.called,
-            "leaves, ms": 1e3 * j.start,
+            "on the wire, ms": 1e3 * j.start,
             "back, ms": 1e3 * j.end,
         }
         for k, j in enumerate(one.journeys)
     ]
-    return book.play(frames, title="Buckets fill and leave", badge=run.trace.badge, rows=rows, still=middle)
+    return book.play(frames, title="Buckets fill and travel", badge=run.trace.badge, rows=rows, still=middle)
 
 
 STATES = {
@@ -77,7 +77,7 @@ def _moment(
         )
     parts.append(f"bucket {flying[0]} is on the wire" if flying else "the wire is idle")
     said = f"{parts[0]}: {parts[1]}, {parts[2]}, and {back} of {len(buckets)} buckets are averaged."
-    svg = Svg(WIDTH, "Buckets fill and leave", said)
+    svg = Svg(WIDTH, "Buckets fill and travel", said)
     top = max(heading(svg, badge, said), 70.0)
     top = legend(svg, top, [(name, colour, hatch, "") for name, (colour, hatch) in STATES.items()]) + 8
     matrices = [n for n in reversed(list(sizes)) if n.endswith("weight") and "norm" not in n]

@@ -26,9 +26,8 @@ def late_steps(runs: Mapping[int, Any], kernel: float, chance: float) -> book.Fi
     for ranks, each in late.items():
         law, count = cost.RareDelay(kernel, kernel, chance).stalled_steps(ranks), len(each)
         spread = (count * law * (1 - law)) ** 0.5
-        told.append(f"with {ranks} ranks {sum(each)} of {count} steps were late, by the law {count * law:.0f} "
-                    f"±{spread:.0f}")  # fmt: skip
-    said = f"{'; '.join(told)} (± is one standard deviation).".capitalize()
+        told.append(f"{sum(each)} of {count} with {ranks} ranks, where {count * law:.0f} ± {spread:.0f} are expected")
+    said = f"Late steps: {'; '.join(told)} (± is one standard deviation)."
     svg = Svg(WIDTH, "How long each step took", said)
     top = heading(svg, next(iter(runs.values())).trace.badge, said)
     y = legend(svg, top, [("on time", BLUE, "", ""), ("late: somebody stalled", ORANGE, "x", "")]) + 6
@@ -98,7 +97,7 @@ def profile(run: Any) -> book.Figure:
     ticks(svg, y + 4, x, longest)
     rows: list[Row] = [
         {"rank": rank} | {f"{name}, ms": 1e3 * _sum(parts, name) for name in LOOKS}
-        | {"longest computing, ms": 1e3 * max(b - a for name, a, b in parts if name == "computing")}
+        | {"longest computing without a pause, ms": 1e3 * max(b - a for name, a, b in parts if name == "computing")}
         for rank, parts in times.items()
     ]  # fmt: skip
     return book.Figure(svg.title, run.trace.badge, said, rows, svg.render(y + 30))

@@ -28,7 +28,7 @@ ORDINALS = dict(enumerate(("first", "second", "third", "fourth", "fifth", "sixth
 
 
 def arrive_late(some: Collection[nn.Parameter], after: Collection[nn.Parameter]) -> None:
-    """Hooks that are hung on `some` from now on are called when all those of `after` have been."""
+    """Hooks that are registered on `some` from now on are called when all those of `after` have been."""
     waiting: list[tuple[Hook, Tensor]] = []
     missing = set(after)
 
@@ -69,7 +69,7 @@ def distances(gradients: list[Tensor], right: Tensor) -> list[float]:
 
 
 def _in_bytes(error: str, trace: Any) -> str:
-    """A mismatch of two tensors as the bytes that ranks brought, and to which all-reduce of the step."""
+    """A mismatch of two tensors as the bytes that ranks sent, and to which all-reduce of the step."""
     pattern = r"Mismatch: (ranks? .+?) called all_reduce on (\w+)\[(\d+)\] .+, but (ranks? .+?) called all_reduce on "
     found = re.match(pattern + r"(\w+)\[(\d+)\] .+ \(call (\d+) of the group\)", error)
     if found is None:
@@ -77,13 +77,14 @@ def _in_bytes(error: str, trace: Any) -> str:
     odd, kind, few, others, other_kind, many, call = found.groups()
     begun = min(span.start for span in trace.spans("step"))
     before = sum(c.rank == 0 and not c.nested and c.start < begun for c in trace.collectives())
-    brought = [f"{int(count) * getattr(torch, dtype).itemsize:,}" for count, dtype in ((few, kind), (many, other_kind))]
+    sent = [f"{int(count) * getattr(torch, dtype).itemsize:,}" for count, dtype in ((few, kind), (many, other_kind))]
     which = int(call) - before
     named = sum(int(b or a) - int(a) + 1 for a, b in re.findall(r"(\d+)(?: to (\d+))?", f"{odd}, {others}"))
-    rest = "; the other ranks were not there yet" if named < trace.world_size else ""
+    missing = trace.world_size - named
+    rest = f"; the other rank{'s were' if missing > 1 else ' was'} not there yet" if missing else ""
     return (
         f"an error in the {ORDINALS.get(which, f'{which}th')} all-reduce of the step, because "
-        f"{odd} brought {brought[0]} bytes, and {others} brought {brought[1]}{rest}."
+        f"{odd} sent {sent[0]} bytes, and {others} sent {sent[1]}{rest}."
     )
 
 
@@ -116,8 +117,10 @@ def like_stage_c(runs: Mapping[str, Any], stage_c: Any) -> book.Conclusion:
 
 
 def show(runs: Sequence[Any], stage_c: Any, by: Callable[..., Any] | None = None) -> book.Conclusion:
-    """Draw which buckets met, and say what came of it. runs: one with the first bucket late on rank 1, and one with the
-    last but one. by: as `outcomes`."""
+    """Draw which buckets were added together, and say what came of it. by: as `outcomes`.
+
+    runs: one with the first bucket late on rank 1, and one with the second to last.
+    """
     from IPython.display import display
 
     late = 0, len(step_of(stage_c).journeys) - 2
@@ -127,12 +130,13 @@ def show(runs: Sequence[Any], stage_c: Any, by: Callable[..., Any] | None = None
 
 
 def pairs(came: Came, stage_c: Any) -> book.Figure:
-    """Which bucket of rank 0 meets which one of rank 1, all-reduce by all-reduce, and what that does.
+    """Which bucket of rank 0 is added to which one of rank 1, all-reduce by all-reduce, and what that does.
 
     The order is the one that was asked for, and whether the ranks kept to it is seen in their gradients.
     """
     sizes = [journey.nbytes for journey in step_of(stage_c).journeys]
-    title, left, slot, told, rows = "Which buckets meet", 112.0, (WIDTH - 120.0) / len(sizes), [], list[Row]()
+    title, left, told, rows = "Which buckets are added together", 112.0, list[str](), list[Row]()
+    slot = (WIDTH - 120.0) / len(sizes)
     for k, found in came.items():
         mixed = isinstance(found, str) or max(distances(found, stage_c.results[0])) > 1e-6
         theirs = [*range(k), k + 1, k, *range(k + 2, len(sizes))] if mixed else list(range(len(sizes)))
@@ -140,21 +144,25 @@ def pairs(came: Came, stage_c: Any) -> book.Figure:
         if "error" in how:
             how[how.index("error") + 1 :] = ["never"] * (len(sizes) - how.index("error") - 1)
         which = f"Bucket {k} late on rank 1"
-        met = [f"bucket {a} meets bucket {b}" for a, b in enumerate(theirs) if how[a] not in ("the same", "never")]
-        told.append(f"{which}: {' and '.join(met) if met else 'each bucket meets its own'}.")
-        rows += [{"late": f"bucket {k}", "all-reduce": a + 1, "rank 0 brings": f"bucket {a}",
-                  "rank 1 brings": f"bucket {b}", "what happens": how[a]} for a, b in enumerate(theirs)]  # fmt: skip
+        added = [
+            f"bucket {a} of rank 0 is added to bucket {b} of rank 1" for a, b in enumerate(theirs) if how[a] == "mixed"
+        ]
+        added += [f"bucket {a} of rank 0 cannot be added to bucket {b} of rank 1, which has another size"
+                  for a, b in enumerate(theirs) if how[a] == "error"]  # fmt: skip
+        told.append(f"{which}: {listing(added) if added else 'each bucket is added to the same bucket of the others'}.")
+        rows += [{"late": f"bucket {k}", "all-reduce": a + 1, "rank 0 sends": f"bucket {a}",
+                  "rank 1 sends": f"bucket {b}", "what happens": how[a]} for a, b in enumerate(theirs)]  # fmt: skip
     said = " ".join(told)
     svg = Svg(WIDTH, title, said)
     y = heading(svg, "emulated", said) + 6
     for number, k in enumerate(came):
         svg.text(8, y + 12, f"Bucket {k} late on rank 1, from the first all-reduce to the last", bold=True)
-        svg.text(8, y + 54, "rank 0 brings", 11.5)
-        svg.text(8, y + 108, "rank 1 brings", 11.5)
+        svg.text(8, y + 54, "rank 0 sends", 11.5)
+        svg.text(8, y + 108, "rank 1 sends", 11.5)
         for column, row in enumerate(rows[number * len(sizes) : (number + 1) * len(sizes)]):
             x, what = left + column * slot, row["what happens"]
             for line, rank in ((y + 36, 0), (y + 90, 1)):
-                name = str(row[f"rank {rank} brings"])
+                name = str(row[f"rank {rank} sends"])
                 bucket = int(name.split()[1])
                 look = SERIES[bucket % len(SERIES)]
                 wide = (slot - 14) * sizes[bucket] / max(sizes)
@@ -181,19 +189,21 @@ def outcomes(came: Came, stage_c: Any, by: Callable[..., Any] | None = None) -> 
             "wrong == 0": "Both gradients are those of stage C.",
             "first": "The first two buckets have the same size, because the blocks of the model are alike. So no "
             "rank could notice that rank 1 had sent them in the other order: two all-reduces added the gradients of "
-            "one layer to those of another, without an error. The ranks do not even hold the same wrong gradient, "
-            "because rank 1 also puts each of the two sums where the other belongs. So the replicas drift apart.",
-            "True": "At this width the first two buckets have different sizes, and labkit, which compares what the "
-            "ranks bring, raises an error. If they had the same size, the gradients of one layer would be added to "
+            "one layer to those of another, without an error. Rank 1 also writes the first sum "
+            "into bucket 1 and the second into bucket 0, and the other ranks do the opposite. So the ranks do not even "
+            "hold the same wrong gradient, and the replicas drift apart.",
+            "True": "At this width the first two buckets have different sizes. labkit compares what the ranks send, "
+            "and so it raises an error. If they had the same size, the gradients of one layer would be added to "
             "those of another without an error.",
         },
         {
             "wrong == 0": "",
-            "last": "The last two buckets have the same size as well, and with them it is the same.",
-            "first": "The last two have different sizes, so labkit, which compares what the ranks bring, raises "
-            "an error.",
-            "True": "The last two differ as well.",
+            "last": "In the second run buckets {k} and {l} have the same size as well, so their gradients "
+            "are mixed, too.",
+            "first": "In the second run buckets {k} and {l} have different sizes. labkit compares what "
+            "the ranks send, and so it raises an error.",
+            "True": "In the second run the sizes of buckets {k} and {l} differ as well.",
         },
-        wrong=wrong, first=first, last=last, n=stage_c.trace.world_size, name=by and by.__name__,
-        books=by is not None and book.whose(by) != "your",
+        wrong=wrong, first=first, last=last, k=max(came), l=max(came) + 1, n=stage_c.trace.world_size,
+        name=by and by.__name__, books=by is not None and book.whose(by) != "your",
     )  # fmt: skip

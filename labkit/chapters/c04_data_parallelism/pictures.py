@@ -78,12 +78,16 @@ def lanes(steps: Mapping[str, Step], badge: str, title: str, until: float = 0.0,
             svg.text(right, y + 10, _in_short(one), 11, "end")
         svg.text(left - 8, y + 34, "computes", 11, "end")
         svg.text(left - 8, y + 62, "travels", 11, "end")
+        parts = [(label, a, b) for label, a, b in blocks(one) if label.startswith("block ")]
+        short = any(text_width(label, 11) + 4 >= x(b) - x(a) for label, a, b in parts)
         for label, a, b in [("forward", 0.0, one.backward), *blocks(one)]:
-            box(svg, x(a), y + 18, x(b) - x(a), 24, label, ORANGE, f"{label}: {1e3 * (b - a):.1f} ms")
+            name_in = label.removeprefix("block ") if short else label
+            box(svg, x(a), y + 18, x(b) - x(a), 24, name_in, ORANGE, f"{label}: {1e3 * (b - a):.1f} ms")
             if label == "logits" and text_width(label, 11) + 4 >= x(b) - x(a):
                 svg.text((x(a) + x(b)) / 2, y + 14, label, 11, "middle")
-        if text_width("backward pass", 11) < 0.7 * (x(one.over) - x(one.backward)):
-            svg.text((x(one.backward) + x(one.over)) / 2, y + 14, "backward pass", 11, "middle")
+        above = "backward pass, by blocks" if short else "backward pass"
+        if text_width(above, 11) < 0.7 * (x(one.over) - x(one.backward)):
+            svg.text((x(one.backward) + x(one.over)) / 2, y + 14, above, 11, "middle")
         if one.waits > seen:
             wide = x(one.slowest) - x(one.over)
             box(svg, x(one.over), y + 18, wide, 24, "waits", GREY, f"waits: {1e3 * one.waits:.1f} ms", "\\")
@@ -155,7 +159,7 @@ def _early(steps: Mapping[str, Step]) -> str:
     if not told:
         return ""
     return (
-        " The solid line is where every rank has all averages. A bucket goes from rank to rank around the ring, so "
+        " The solid line marks when the last rank has all averages. The ranks of a ring finish at different times: "
         f"{listing(told)}."
     )
 

@@ -1,4 +1,4 @@
-"""Who reads which example of an epoch: a picture for each step, and what became of the examples."""
+"""Who reads which sample of an epoch: a picture for each step, and what became of the samples."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from labkit.book.drawing.style import SERIES
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.units import listing, plural
 
-Epochs = Sequence[Sequence[Sequence[Sequence[int]]]]  # by rank, epoch and step: the numbers of examples
+Epochs = Sequence[Sequence[Sequence[Sequence[int]]]]  # by rank, epoch and step: the numbers of samples
 
 
-COUNT = 27  # examples of an epoch
+COUNT = 27  # samples of an epoch
 SHOWN = 14  # of those that rank 0 reads
 
 
 def shares(run: Any) -> str:
-    """What became of the examples of an epoch, and whether the next one has the same order."""
+    """What became of the samples of an epoch, and whether the next one has the same order."""
     read, count = _times(run.results), COUNT
     never, twice = sum(not t for t in read), sum(t > 1 for t in read)
     same = all(first == second for first, second in run.results)
@@ -28,10 +28,10 @@ def shares(run: Any) -> str:
     if len(firsts) > 1 and all(len({e for batch in first for e in batch}) == count for first in firsts):
         steps, shared = len(firsts[0]), -(-count // (len(firsts) * len(firsts[0][0])))
         everybody = f"{plural(steps, 'step')} in place of {shared}"
-    every = f"All {count} examples were read, {f'{twice} of them {again}' if twice else 'each of them once'}."
+    every = f"All {count} samples were read, {f'{twice} of them {again}' if twice else 'each of them once'}."
     if everybody:
-        every = f"Every rank read all {count} examples, in {everybody}."
-    some = f"{never} of {count} examples {'was' if never == 1 else 'were'} never read"
+        every = f"Every rank read all {count} samples, in {everybody}."
+    some = f"{never} of {count} samples {'was' if never == 1 else 'were'} never read"
     became = every if not never else f"{some}, and {twice} more than once." if twice else f"{some}, the others once."
     return (
         f"{became}{_without(firsts)} "
@@ -41,13 +41,13 @@ def shares(run: Any) -> str:
 
 
 def _without(firsts: Sequence[Sequence[Sequence[int]]]) -> str:
-    """Which ranks have no example in the last step."""
+    """Which ranks have no sample in the last step."""
     steps = max(map(len, firsts))
     idle = [str(rank) for rank, first in enumerate(firsts) if len(first) < steps or not first[-1]]
     if not idle:
         return ""
     return (
-        f" In the last step rank{'s' * (len(idle) > 1)} {listing(idle)} ha{'ve' if len(idle) > 1 else 's'} no example."
+        f" In the last step rank{'s' * (len(idle) > 1)} {listing(idle)} ha{'ve' if len(idle) > 1 else 's'} no sample."
     )
 
 
@@ -55,29 +55,29 @@ def _times(results: Sequence[Any]) -> list[int]:
     times = [0] * COUNT
     for first, _ in results:
         for batch in first:
-            for example in batch:
-                times[example] += 1
+            for sample in batch:
+                times[sample] += 1
     return times
 
 
 def who_reads(run: Any) -> book.Player:
-    """The examples of an epoch, and which rank has read which: a moment for each step."""
+    """The samples of an epoch, and which rank has read which: a moment for each step."""
     firsts = [first for first, _ in run.results]
     steps = max(map(len, firsts))
     nexts = [following for _, following in run.results]
-    frames = [_examples(firsts, nexts, step, run.trace.badge) for step in range(steps + 1)]
+    frames = [_samples(firsts, nexts, step, run.trace.badge) for step in range(steps + 1)]
     rows = [
         {"rank": rank} | {f"step {k}": " ".join(map(str, batch)) for k, batch in enumerate(first)}
         for rank, first in enumerate(firsts)
     ]
-    return book.play(frames, title="Who reads which example", badge=run.trace.badge, rows=rows,
+    return book.play(frames, title="Who reads which sample", badge=run.trace.badge, rows=rows,
                      begin=len(frames) - 1)  # fmt: skip
 
 
-def _examples(
+def _samples(
     firsts: Sequence[Sequence[Sequence[int]]], nexts: Sequence[Sequence[Sequence[int]]], step: int, badge: str
 ) -> tuple[str, str]:
-    """The examples after `step` steps: whose they were, in colour and number; those of this step have a thick edge.
+    """The samples after `step` steps: whose they were, in colour and number; those of this step have a thick edge.
 
     Below them is what rank 0 reads in this epoch and in the next one.
     """
@@ -85,12 +85,12 @@ def _examples(
     readers: list[list[int]] = [[] for _ in range(count)]
     for rank, first in enumerate(firsts):
         for batch in first[:step]:
-            for example in batch:
-                readers[example].append(rank)
+            for sample in batch:
+                readers[sample].append(rank)
     now = {e for first in firsts if step and len(first) >= step for e in first[step - 1]}
     read, twice = sum(map(bool, readers)), sum(len(r) > 1 for r in readers)
-    said = f"After {plural(step, 'step')}: {read} of {count} examples have been read, {twice} of them twice or more."
-    svg = Svg(WIDTH, "Who reads which example", said)
+    said = f"After {plural(step, 'step')}: {read} of {count} samples have been read, {twice} of them twice or more."
+    svg = Svg(WIDTH, "Who reads which sample", said)
     top = heading(svg, badge, said)
     looks = [(f"rank {rank}", SERIES[rank].colour, SERIES[rank].hatch, "") for rank in range(len(firsts))]
     top = legend(svg, top, looks)

@@ -262,7 +262,7 @@ def behind_backward(student: Reader) -> str:
             student.expect("'list' object has no attribute 'grad'" not in f"{error}", said)
             said = "`begin` takes a bucket, a list of parameters. `place[p]` is only its number: `buckets[place[p]]`."
             student.expect("'int' object is not iterable" not in f"{error}", said)
-            said = "Your hook was called with a gradient, and `place` knows parameters: hang it up with "
+            said = "Your hook was called with a gradient, and `place` knows parameters: register it with "
             said += "`p.register_post_accumulate_grad_hook`, which passes the parameter."
             student.expect("KeyError: tensor" not in f"{error}", said)
             raise
@@ -273,13 +273,13 @@ def behind_backward(student: Reader) -> str:
             begun = [len(order.begun_by(layer)) for layer in range(LAYERS - 1, 0, -1)]  # when that layer is computed
             values = {"n": n, "rank": rank, "k": len(order.calls), "all": LAYERS}
             said = "With {n} ranks, rank {rank} sent nothing: does your hook call `begin` when nothing is missing, "
-            why = "and do you hang it up before you call loss.backward()?"
+            why = "and do you register it before you call loss.backward()?"
             student.expect(order.calls, said + why, **values)
             said = "With {n} ranks, rank {rank} sent {k} times, and there are {all} buckets. A bucket leaves once, "
             why = "when its last gradient is there: count down in `missing`, and send at 0."
             student.expect(len(order.calls) == LAYERS, said + why, **values)
-            said = "With {n} ranks, rank {rank} began all {all} buckets at the end of its backward pass. Did you hang "
-            why = "hooks on the parameters before loss.backward(), and does a bucket wait for its own gradients only?"
+            said = "With {n} ranks, rank {rank} began all {all} buckets at the end of its backward pass. Did you "
+            why = "register hooks before loss.backward(), and does a bucket wait for its own gradients only?"
             student.expect(any(begun), said + why, **values)
             for b, k in enumerate(begun):
                 said = (
@@ -304,7 +304,7 @@ def behind_backward(student: Reader) -> str:
             student.expect(not (either and any(back) and not all(back)), said)
         student.expect_results(run, [right] * n, slips, within=1e-9)
     left = max(student.through("overlapped", 2, [(x + 1, y) for x, y in batches[:2]], hooks_left).results)
-    said = "After two steps {left} of your hooks still hang on the parameters: take them off again before you return."
+    said = "After two steps {left} of your hooks are still registered: remove them before you return."
     student.expect(not left, said, left=left)
     return "With 2 and 3 ranks, each bucket left before the next layer was computed, and nobody waited before the end."
 

@@ -30,8 +30,9 @@ def refuse_nan(rank: int, flat: Tensor, names: Sequence[str], views: Sequence[Te
         bad = view.numel() - int(torch.isfinite(view).sum())
         if bad:
             raise RefusedError(
-                f"rank {rank}: {bad} of the {view.numel()} numbers in the gradient of {name!r} are NaN or "
-                "infinite, and nothing of it was sent: look at this rank's batch and loss"
+                f"rank {rank}: {bad} of the {view.numel()} numbers in the gradient of {name!r} "
+                f"{'is' if bad == 1 else 'are'} NaN or infinite, and nothing of it was sent: "
+                "look at this rank's batch and loss"
             )
 
 
