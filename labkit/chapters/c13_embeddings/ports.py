@@ -132,7 +132,7 @@ def many_workers(run: Any, servers: int, kilobytes: int) -> str:
         each, part = "each server", "share of a gradient"
     told = (
         f"Each further worker costs the ring two latencies of {format_seconds(LATENCY)}. It also sends {each} one more "
-        f"{part}, and fetches as much from it. Here this {part} has {format_bytes(share, 3)} and takes "
+        f"{part}, and fetches as much from it. This {part.split()[0]} has {format_bytes(share, 3)} and takes "
         f"{format_seconds(takes, 3)}. "
     )
     if abs(takes - LATENCY) < 1e-9:
