@@ -42,8 +42,8 @@ def test_what_hot_rows_cost_is_told_beside_what_they_spare():
     assert helped.startswith("For each replicated row the all-reduce sums 20 B: ")
     assert "So every rank sends 20 B for it in each step and receives as many" in helped
     assert "the busiest rank sends and receives 9 kB in pull and push" in helped
-    assert "With 256 replicated rows it is 1.76 kB" in helped  # 12,000 - 2 * 5,120
-    assert "the all-reduce sends 5.12 kB while it receives as much." in helped
+    assert "With 256 replicated rows, pull and push of the busiest rank have 1.76 kB." in helped  # 12,000 - 2 * 5,120
+    assert "each rank sends 5.12 kB in the all-reduce, and receives as much at the same time." in helped
     assert helped.endswith(
         "Each of the rows 65 to 256, by popularity, is asked for by 1.5 of 2 ranks on average."
     )  # 192 + 96
@@ -164,7 +164,7 @@ def test_buckets_that_moved_are_counted_and_their_bytes_have_the_state_in_them()
     assert "bucket 1: 1 rows asked for" in there
     assert "asked for 1.50 times the mean" in after
     assert "1 of 4 buckets moved, which have 1 kB with their optimizer's state." in after
-    assert moved.endswith("the busiest rank now has 1.50 times the mean.")  # 9 of 12
+    assert moved.endswith("after this move, the busiest rank gets 1.50 times the mean.")  # 9 of 12
     assert after.endswith("rank 0 was the busiest, but all its requests went to a single bucket, which cannot be cut.")
     assert travel._stopped([4, 4, 3, 4], [0, 0, 1, 1], 2).endswith(
         "none of its buckets has fewer requests than its lead over the rank with fewest."
@@ -189,6 +189,18 @@ def test_what_the_page_says_of_the_messages_of_hot_rows() -> None:
     micro = 1e6 * pictures.LATENCY
     assert f"a latency of {micro:g} µs, in addition to the time for its bytes." in page
     assert f"With 8 ranks that is {2 * 7 * micro:g} µs" in page
+    owner, copied = (1e6 * nbytes / pictures.BANDWIDTH for nbytes in (2 * 7 * 256, cost.ring_all_reduce_bytes(260, 8)))
+    assert f"takes about {copied:.0f} µs and not {owner:.0f} µs" in page
+    assert 4 * (owner - copied) < 2 * 7 * micro < 5 * (owner - copied) and "Fewer than five such rows save less" in page
+
+
+@pytest.mark.parametrize(("servers", "kilobytes"), [(1, 1), (1, 100), (2, 1), (2, 3), (4, 1), (4, 3), (4, 10)])
+def test_what_a_further_worker_costs_says_who_is_faster_with_many(servers, kilobytes):
+    said = ports.many_workers(None, servers, kilobytes)
+    ring = cost.ring_all_reduce_time(1000 * kilobytes, 32, pictures.LATENCY, ports.BETA)
+    slower = ring > cost.server_exchange_time(1000 * kilobytes, 32, servers, pictures.LATENCY, ports.BETA)
+    assert said.endswith("the ring is slower.") == slower
+    assert ("as long as a latency" in said) == ((servers, kilobytes) == (1, 1))
 
 
 def test_from_how_many_workers_on_the_page_says_that_a_ring_is_slower() -> None:
@@ -200,4 +212,4 @@ def test_from_how_many_workers_on_the_page_says_that_a_ring_is_slower() -> None:
 
     first = min(filter(slower, range(2, 33)))
     assert all(map(slower, range(first, 33)))
-    assert f"With 1 kB and two servers, for example, it is slower from {first} workers on." in page
+    assert f"With 1 kB and two servers, for example, the ring is slower from {first} workers on." in page

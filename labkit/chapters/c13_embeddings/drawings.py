@@ -31,8 +31,8 @@ def touched(skew: float = 1.1, seed: int = 0) -> book.Player:
             one.update(ids)
         said = (
             f"Batch {k + 1} has {DRAWS} ids. If they are uniform, it touches {len(now[0])} of the {num:,} rows. If "
-            f"they are skewed, it touches {len(now[1])}. For the first time it touches "
-            f"{len(set(now[0]) - before[0])} rows on the left, and {len(set(now[1]) - before[1])} on the right."
+            f"they are skewed, it touches {len(now[1])}. Of these rows, {len(set(now[0]) - before[0])} on the left and "
+            f"{len(set(now[1]) - before[1])} on the right had not been touched before."
         )
         frames.append((_tables(title, said, now, before), said))
         rows.append({"batch": k + 1, "rows (uniform)": len(now[0]), "rows (skewed)": len(now[1]),

@@ -57,7 +57,7 @@ def server_or_ring(exchange: Run) -> Workbench:
         "ranks": choice("workers + servers", [*range(3, 10), 12], 5),
         "servers": [1, 2, 4], "kilobytes": choice("gradient (kB)", [1, 3, 10, 100], 100),
     }  # fmt: skip
-    views: list[View] = [ports.compared, ports.by_workers]
+    views: list[View] = [ports.compared, ports.by_workers, ports.many_workers]
     return book.workbench(exchange, controls, views, title="Servers or a ring?", ranks=5, clock="virtual",
                           network=WIRE)  # fmt: skip
 

@@ -199,8 +199,9 @@ def holding(run: Any, width: int) -> str:
         return told + "Here replicated rows cost more than they save."
     return (
         told
-        + f"With {best:,} replicated rows it is {bytes_text(port[best])}, and the all-reduce sends "
-        + f"{bytes_text(costs[best])} while it receives as much. "
+        + f"With {best:,} replicated rows, pull and push of the busiest rank have {bytes_text(port[best])}. In "
+        + f"addition, each rank sends {bytes_text(costs[best])} in the all-reduce, and receives as much at the same "
+        + "time. "
         + _wanted(run.results, HELD[HELD.index(best) - 1], best)
         + (f" {few:,} replicated rows save less than the {2 * (n - 1)} messages of an all-reduce cost." if few else "")
     )
@@ -311,5 +312,6 @@ def archetypes() -> book.Table:
     return book.Table(
         table, caption="Three jobs (computed). The language model has 70 billion weights. Each of them has 16 bytes of "
         "training state, and a gradient of 16 bits. The recommender has the table of 10 TB and row-wise Adagrad. Both "
-        f"run on {RANKS} GPUs. Each phone has a MobileNet of 4.2 million weights, and sends 10 Mbit/s."
+        f"run on {RANKS} GPUs. Each phone has a MobileNet of 4.2 million weights, and sends 10 Mbit/s. "
+        "What the recommender sends is ids and rows in the pull, and gradients in the push."
     )  # fmt: skip

@@ -124,17 +124,42 @@ def by_workers(run: Any, servers: int, kilobytes: int) -> book.Figure:
     )  # fmt: skip
 
 
+def many_workers(run: Any, servers: int, kilobytes: int) -> str:
+    """Why the ring or the servers are faster with many workers: what a further one costs either of them."""
+    share = 1000 * kilobytes / servers
+    takes, each, part = share * BETA, "the server", "gradient"
+    if servers > 1:
+        each, part = "each server", "share of a gradient"
+    told = (
+        f"Each further worker costs the ring two latencies of {format_seconds(LATENCY)}. It also sends {each} one more "
+        f"{part}, and fetches as much from it. This {part.split()[0]} has {format_bytes(share, 3)} and takes "
+        f"{format_seconds(takes, 3)}. "
+    )
+    if abs(takes - LATENCY) < 1e-9:
+        return told + "That is as long as a latency, so both become slower alike, and the ring stays faster."
+    return told + (
+        "That is longer than a latency, so with many workers the ring is faster."
+        if takes > LATENCY
+        else "That is shorter than a latency, so with many workers the ring is slower."
+    )
+
+
 def served(run: Any, rows: int) -> str:
     """What the server of a run sent, beside its table of `rows` rows of 16 numbers, and how many it has updated."""
     moved, sent = run.results[0], run.trace.bytes_sent()[0]
     return (
         f"The server has updated {moved:,} of {rows:,} rows.\n"
-        f"It sent {format_bytes(sent, 3)}, because each worker pulls its own copy of a row. Its whole table has "
-        f"{format_bytes(64 * rows, 3)}."
+        f"It sent {format_bytes(sent, 3)}"
         + (
-            f" So small a table is touched nearly everywhere, and each of {run.trace.world_size - 1} workers pulls "
-            "its own "
-            "rows: together more than the table."
+            f". That is more than the {format_bytes(64 * moved, 3)} of these rows, because a row that several workers "
+            "pull is sent to each of them. "
+            if sent > 64 * moved
+            else " of rows. "
+        )
+        + f"The whole table has {format_bytes(64 * rows, 3)}."
+        + (
+            f" So small a table is touched nearly everywhere, and the {run.trace.world_size - 1} workers together pull "
+            "more than the table."
             if sent > 64 * rows
             else ""
         )

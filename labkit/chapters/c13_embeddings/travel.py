@@ -98,7 +98,7 @@ def _piled(
 
 
 Cell = tuple[int, int]  # (id, rank that asks for it)
-WAYS = ("All-to-all: each group of ids goes to its owner. What a rank owns itself stays at home.",
+WAYS = ("All-to-all: each group of ids goes to its owner. What a rank owns itself is not sent.",
         "All-to-all again: the rows go back the same way, with the counts swapped.")  # fmt: skip
 
 
@@ -114,13 +114,13 @@ def travelling(run: Any) -> book.Player:
     busy = max(range(n), key=lambda r: len(there[r]))
     ahead = ", ".join(f"{sum(i % n == s for i, _ in ordered[0])} to rank {s}" for s in range(n))
     moments: list[tuple[str, list[list[Cell]], str, str]] = [
-        (f"At home: each rank has {len(home[0])} ids. The colour and hatch of an id are those of its owner.", home,
+        (f"Each rank has a batch of {len(home[0])} ids. The colour and hatch of an id are those of its owner.", home,
          "", "id"),
         (f"Each id once: rank 0 has {len(home[0])} ids, and {len(unique[0])} different ones.", unique, "", "id"),
         (f"Sorted by owner. The counts are sent first, and rank 0 sends: {ahead}.", ordered, "owner", "id"),
         (f"The ids are at their owners. Rank {busy} is asked for {len(there[busy])} rows.", there, "asker", "id"),
         ("Each owner looks up its rows. They are in the order in which they were asked for.", there, "asker", "row"),
-        ("The rows are home, and still sorted by owner.", ordered, "owner", "row"),
+        ("The rows are back, and still sorted by owner.", ordered, "owner", "row"),
         ("In place: every id has its row, and an id that appears twice has it twice.", home, "", "row"),
     ]  # fmt: skip
     wide = min(46.0, (WIDTH - 84) / max(1, *(len(row) for row in [*there, *home])))
@@ -220,8 +220,10 @@ def moved(run: Any) -> book.Player:
         for b in fresh:
             now[b] = new[b]
         done = min(k + each, len(going))
+        the_last = "the bucket that moved last" if len(fresh) == 1 else "the buckets that moved last"
         add(f"Of {len(old)} buckets {len(going)} must move, and {done} of these {'has' if done == 1 else 'have'} moved "
-            "so far. A thick frame marks the last ones. By the requests of these three steps the busiest rank now has "
+            f"so far. A thick frame marks {the_last}. With the requests of the first three steps, and after "
+            f"{'this move' if done == 1 else f'these {done} moves'}, the busiest rank gets "
             f"{_busiest(before, now, n):.2f} times the mean.", before, now, fresh, was)  # fmt: skip
     add(f"In the next three steps the busiest rank is asked for {worst[1]:.2f} times the mean. {len(going)} of "
         f"{len(old)} buckets moved, which have {bytes_text(nbytes)} with their optimizer's state. "
@@ -229,13 +231,15 @@ def moved(run: Any) -> book.Player:
         after, new, (), new)  # fmt: skip
     rows: list[Row] = [
         {"rank": r} | {name: sum(loads[b] for b, owner in enumerate(owners) if owner == r)
-                       for name, loads, owners in (("before", before, old), ("after", after, new))}
+                       for name, loads, owners in (
+                           (f"{REQUESTS}before", before, old), (f"{REQUESTS}after", after, new))}
         for r in range(n)
     ]  # fmt: skip
     return book.play(frames, title=MOVED, badge="measured", rows=rows, still=min(1, len(frames) - 1))
 
 
 MOVED = "Buckets of rows move from rank to rank"
+REQUESTS = "requests of three steps, "
 
 
 def _stopped(loads: Sequence[int], owners: Sequence[int], n: int) -> str:

@@ -326,7 +326,10 @@ def only_touched_rows_move(student: Reader) -> str:
     for p, gradient in steps:
         step_rows(want_rows, want_squares, p, gradient, 0.3)
     _state_is_right(student, got, rows, squares, steps, want_rows, want_squares)
-    return "Three steps touch four of six rows. Their sums of squares have grown first, and the others are as before."
+    return (
+        "Three steps touch four of six rows. Each sum of squares grew before its row moved, and the two other rows did "
+        "not change."
+    )
 
 
 def _steps(fn: Callable[..., Any], x: Any, group: Group) -> Any:
