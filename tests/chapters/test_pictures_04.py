@@ -44,7 +44,7 @@ def test_the_opening_says_how_long_the_step_is() -> None:
     assert "nearly 28 ms" in TEXT and 27.5 < average < 28
     assert "takes 88 ms" in TEXT and round(computing + average) == 88
     assert "almost a third" in TEXT and 0.3 < average / (computing + average) < 1 / 3
-    assert "so 53 of them pay 63.6 ms for latency alone" in TEXT and 53 * 1.2 == pytest.approx(63.6)
+    assert "so the 53 all-reduces pay 63.6 ms for latency alone" in TEXT and 53 * 1.2 == pytest.approx(63.6)
     assert "pays 1.2 ms of latencies" in TEXT and 1e3 * cost.ring_all_reduce_time(0, 4, 0.2e-3, 0) == pytest.approx(1.2)
 
 
