@@ -118,7 +118,7 @@ def test_by_way_of_the_node_every_row_comes_home_in_fewer_messages(page):
 
 @pytest.mark.ranks
 def test_beside_one_device_only_a_wrong_divisor_makes_a_difference(page):
-    for by, factor in (("all ranks", 1), ("its ranks", 2), ("nothing", 4)):
+    for by, factor in (("all ranks", 1), ("the replicas", 2), ("nothing", 4)):
         run = labkit.launch(page["three_steps"], 4, by)
         experts, others = run.results[0][0][0]
         assert run.results[0][1] == factor and others < 1e-12 and experts == pytest.approx(factor - 1, abs=1e-12)
@@ -269,8 +269,8 @@ def test_bars_of_a_cure_stand_beside_those_of_nothing() -> None:
 @pytest.mark.parametrize(("size", "said"), [(3, True), (4, False)])
 def test_where_a_column_is_a_single_rank_the_picture_says_so(page, size, said) -> None:
     page["experts"] = 2 * size
-    run = labkit.launch(page["three_steps"], size, "its ranks")
-    assert ("A column is a single rank" in pictures.compared(run, "SGD", "its ranks").sentence) == said
+    run = labkit.launch(page["three_steps"], size, "the replicas")
+    assert ("A column is a single rank" in pictures.compared(run, "SGD", "the replicas").sentence) == said
 
 
 def test_the_choice_of_the_page_adds_the_bias_for_who_is_chosen_and_not_for_the_weight(page) -> None:
