@@ -125,11 +125,6 @@ def late(steps: Sequence[Step], per_rank: int = 1) -> float:
     return sum(every[len(every) // 2 :]) / len(every[len(every) // 2 :])
 
 
-def loss_at_end(steps: Sequence[Step]) -> float:
-    """Of the language model, as a mean of the last five steps."""
-    return sum(step.loss for step in steps[-5:]) / len(steps[-5:])
-
-
 def shares(run: Any, beside: Any = None) -> book.Player:
     """Of each expert how many tokens have chosen it, a bar each, step by step.
 

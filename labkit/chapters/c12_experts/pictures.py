@@ -318,13 +318,6 @@ def dropped(run: Any) -> list[int]:
     return [sum(not yes for row in one.kept for yes in row) for one in run.results]
 
 
-def of_full(run: Any) -> list[int]:
-    """How many choices of each rank's tokens are of experts that drop some."""
-    pairs = [list(zip(sum(one.experts, []), sum(one.kept, []), strict=True)) for one in run.results]
-    full = {e for mine in pairs for e, yes in mine if not yes}
-    return [sum(e in full for e, _ in mine) for mine in pairs]
-
-
 def weight_lost(run: Any) -> float:
     """The share of all weights that belongs to dropped choices."""
     pairs = [

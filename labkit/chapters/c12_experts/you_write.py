@@ -414,8 +414,8 @@ def two_kinds_of_gradients(student: Reader) -> str:
                 n=n, k=len(replicas), rank=rank, why=why,
             )  # fmt: skip
     return (
-        "With 6 ranks (each expert on two of them) and with 3, the gradients of experts and of all other parameters are "
-        "those of one device."
+        "With 6 ranks (each expert on two of them) and with 3, the gradients of experts and of all other parameters "
+        "are those of one device."
     )
 
 
