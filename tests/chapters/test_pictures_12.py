@@ -303,3 +303,10 @@ def test_what_logits_have_in_common_is_all_or_nothing_or_a_part() -> None:
     assert hot.common(same + torch.tensor([[[0.0], [7.0]]])) == pytest.approx(1), "a constant of a token says nothing"
     assert hot.common(one) == pytest.approx(0)
     assert hot.common(torch.tensor([[[2.0, -2.0], [0.0, 0.0]]])) == pytest.approx(0.5)
+
+
+def test_the_loss_of_the_task_is_a_mean_over_the_ranks_and_the_last_half() -> None:
+    class Run:
+        results = [[hot.Step(9.0, [1]), hot.Step(4.0, [1])], [hot.Step(8.0, [1]), hot.Step(2.0, [1])]]
+
+    assert hot.task(Run()) == 3

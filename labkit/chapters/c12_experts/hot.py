@@ -119,6 +119,12 @@ def shared_logits(run: Any, step: int) -> float:
     return sum(steps[step].common for steps in run.results) / len(run.results)
 
 
+def task(run: Any) -> float:
+    """The language model's loss in the last half of the steps, as a mean over steps and ranks."""
+    late = [step.loss for steps in run.results for step in steps[len(steps) // 2 :]]
+    return sum(late) / len(late)
+
+
 def late(steps: Sequence[Step], per_rank: int = 1) -> float:
     """The mean imbalance of the last half."""
     every = imbalance(steps, per_rank)

@@ -141,7 +141,7 @@ def there_and_back(run: Any, width: int) -> book.Figure:
     top, room = max(heading(svg, "measured", said), 56.0) + 8, WIDTH / 3
     size, most = len(both), max(max(map(max, table)) for table in (there, back, both))
     cell, tall = min(46.0, (room - 60) / size), min(34.0, 240 / size)
-    named = {"rows there": there, "results back": back, "both": both}
+    named = {"there": there, "back": back, "both": both}
     for k, (name, table) in enumerate(named.items()):
         left, up = k * room + 50, top + 40
         svg.text(k * room + 8, top + 10, f"{name}, in kB", 11.5, bold=True)
@@ -153,7 +153,7 @@ def there_and_back(run: Any, width: int) -> book.Figure:
                 svg.rect(*at, cell - 2, tall - 2, shade(n, most) if r != c else "none", stroke_width=0.4)
                 svg.text(at[0] + cell / 2 - 1, at[1] + tall / 2 + 4, f"{n / 1e3:.0f}" if r != c else "-",
                          11 if cell > 34 else 8, "middle", on_colour=r != c)  # fmt: skip
-        sends = name == "results back"  # there the busiest one is the rank that they leave
+        sends = name == "back"  # there the busiest one is the rank that they leave
         who, got, more = busiest(list(zip(*table, strict=True)) if sends else table)
         if more >= 1.05 and sends:
             svg.rect(left - 2, up + who * tall - 2, size * cell + 2, tall + 2, stroke_width=2.4)
@@ -208,11 +208,6 @@ def bytes_of(run: Any, width: int, itemsize: int = 4, number: int = cost.COUNT_B
     into = [sum(row[r] for row in rows) - rows[r][r] for r in range(size)]
     row = width * itemsize
     return [(size - 1) * number + out[r] * (row + number) + into[r] * row for r in range(size)]
-
-
-def beside_rows(run: Any, width: int, itemsize: int = 4) -> int:
-    """Bytes of counts and numbers of experts, of all ranks."""
-    return sum(bytes_of(run, width, itemsize)) - sum(bytes_of(run, width, itemsize, number=0))
 
 
 # 4: capacity -----------------------------------------------------------------------------------------------------
