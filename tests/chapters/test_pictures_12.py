@@ -118,7 +118,7 @@ def test_by_way_of_the_node_every_row_comes_home_in_fewer_messages(page):
 
 @pytest.mark.ranks
 def test_beside_one_device_only_a_wrong_divisor_makes_a_difference(page):
-    for by, factor in (("all ranks", 1), ("its ranks", 2), ("nothing", 4)):
+    for by, factor in (("all ranks", 1), ("the replicas", 2), ("nothing", 4)):
         run = labkit.launch(page["three_steps"], 4, by)
         experts, others = run.results[0][0][0]
         assert run.results[0][1] == factor and others < 1e-12 and experts == pytest.approx(factor - 1, abs=1e-12)
@@ -269,8 +269,8 @@ def test_bars_of_a_cure_stand_beside_those_of_nothing() -> None:
 @pytest.mark.parametrize(("size", "said"), [(3, True), (4, False)])
 def test_where_a_column_is_a_single_rank_the_picture_says_so(page, size, said) -> None:
     page["experts"] = 2 * size
-    run = labkit.launch(page["three_steps"], size, "its ranks")
-    assert ("A column is a single rank" in pictures.compared(run, "SGD", "its ranks").sentence) == said
+    run = labkit.launch(page["three_steps"], size, "the replicas")
+    assert ("A column is a single rank" in pictures.compared(run, "SGD", "the replicas").sentence) == said
 
 
 def test_the_choice_of_the_page_adds_the_bias_for_who_is_chosen_and_not_for_the_weight(page) -> None:
@@ -283,3 +283,30 @@ def test_the_choice_of_the_page_adds_the_bias_for_who_is_chosen_and_not_for_the_
 def test_a_gradient_that_is_none_is_told() -> None:
     with pytest.raises(labkit.RankFailed, match="NoneType. A gradient .* had no part in the loss"):
         labkit.launch(lambda group: all_reduce(None, group), 2)
+
+
+def test_a_capacity_is_a_line_over_the_load_crossed_above_and_dotted_below() -> None:
+    load, slots = [9, 1, 4, 2], 4
+    kept = sum(min(n, slots) for n in load)
+    point = pictures.Paid(1 - kept / sum(load), 1 - kept / (4 * slots), 2.0, load, slots)
+    player = pictures.trade({1.0: point})
+    assert player.frames[0][1] == (
+        "With a factor of 1 an expert has 4 slots. 31% of the choices are dropped, and 31% of the slots stay empty."
+    )
+    svg = player.frames[0][0]
+    assert svg.count('stroke-dasharray="2 2"') == 2, "experts 1 and 3 have empty slots"
+    assert svg.count(f'fill="{pictures.BLUE}"') == 4 and "4 slots each" in svg
+
+
+def test_what_logits_have_in_common_is_all_or_nothing_or_a_part() -> None:
+    same, one = torch.tensor([[1.0, -1.0]]).expand(1, 2, 2), torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]])
+    assert hot.common(same + torch.tensor([[[0.0], [7.0]]])) == pytest.approx(1), "a constant of a token says nothing"
+    assert hot.common(one) == pytest.approx(0)
+    assert hot.common(torch.tensor([[[2.0, -2.0], [0.0, 0.0]]])) == pytest.approx(0.5)
+
+
+def test_the_loss_of_the_task_is_a_mean_over_the_ranks_and_the_last_half() -> None:
+    class Run:
+        results = [[hot.Step(9.0, [1]), hot.Step(4.0, [1])], [hot.Step(8.0, [1]), hot.Step(2.0, [1])]]
+
+    assert hot.task(Run()) == 3

@@ -41,7 +41,7 @@ def within_capacity(expert_m, experts, slots):
 
 def average(among: str, divide: str = "p.grad /= group.size") -> str:
     return f"""
-def average_gradients(model, group, twins):
+def average_gradients(model, group, replicas):
     for name, p in model.named_parameters():
         expert = "experts" in name
         {among}
@@ -58,7 +58,7 @@ def rebalance(bias_e, load_e, group, rate):
 
 
 ALL = "all_reduce(load_e.clone(), group)"
-BOTH = "all_reduce(p.grad, twins if expert else group)"
+BOTH = "all_reduce(p.grad, replicas if expert else group)"
 
 WRONG = {
     "route": {
@@ -140,12 +140,12 @@ WRONG = {
         average("pass", "pass"): "still this rank's own",
         average("all_reduce(p.grad, group)", "pass"): "the sum over all ranks",
         average("all_reduce(p.grad, group)"): "4 of the 6 hold other experts",
-        average("all_reduce(p.grad, twins)"): "summed over `twins` alone",
+        average("all_reduce(p.grad, replicas)"): "summed over `replicas` alone",
         average("pass"): "never summed over the ranks",
-        average(BOTH, "p.grad /= (twins if expert else group).size"): "After the sum it has the tokens of all 6",
-        average(BOTH, "p.grad /= group.size // twins.size if expert else group.size"): "the length of a row",
+        average(BOTH, "p.grad /= (replicas if expert else group).size"): "After the sum it has the tokens of all 6",
+        average(BOTH, "p.grad /= group.size // replicas.size if expert else group.size"): "the length of a row",
         average(BOTH, "p.grad /= 1 if expert else group.size"): "was not divided",
-        average("if not expert: all_reduce(p.grad, group)"): "not summed over `twins`",
+        average("if not expert: all_reduce(p.grad, group)"): "not summed over `replicas`",
         average("if not expert: all_reduce(p.grad, group)", "p.grad /= 1 if expert else group.size"): "is as it was",
         average(BOTH, "p.grad /= group.size; p.grad /= group.size"): "divided twice",
         average("p.grad = p.grad / group.size", "pass"): "never summed over the ranks",

@@ -69,7 +69,8 @@ def flying(run: Any) -> book.Player:
          + (f" The other {over} find their expert full and stay at home." if over else "")),
         (0.7, "Dispatch: they are nearly there."),
         (1.0, f"Each expert has a queue, {limit}. {over} of {len(every)} choices are dropped."),
-        (1.1, f"Rank {slow} needs time for {rows[slow]} rows. Half-way, " + (early if done else "all others still work")
+        (1.1, f"Rank {slow} has {rows[slow]} choices to compute. Half-way, "
+         + (early if done else "all others still work")
          + "."),
         (0.5, "Combine: what was computed flies back to its token."),
         (0.0, f"Home again. {losers} tokens have lost a choice or all of them." if losers else

@@ -28,11 +28,16 @@ CHOICES = 2  # of a token
 
 
 class Step(NamedTuple):
-    """The language model's loss, how often each expert was chosen, and the mean cosine of two tokens of a rank."""
+    """The language model's loss, how often each expert was chosen, and how alike the tokens of a rank are.
+
+    alike: the mean cosine of two tokens that reach the router. common: the part of the output logits' squares that is
+    the same for all tokens.
+    """
 
     loss: float
     load: list[int]
     alike: float = 0.0
+    common: float = 0.0
 
 
 def gpt(experts: int, choices: int = CHOICES, hidden: float = 1.0) -> GPTConfig:
@@ -65,6 +70,7 @@ class SmallGpt:
         self.group, self.alone, self.bias_e = group, group.subgroup([group.rank]), torch.zeros(experts)
         self.model = GPT(gpt(experts), seed)
         self.layer = layers.spread(self.model, group, forward, choose=partial(choose, bias_e=self.bias_e))
+        self.model.lm_head.register_forward_hook(self._keep)
         self.adam, self.told = torch.optim.AdamW(self.model.parameters(), lr=2e-3), list[Step]()
 
     def step(self, loss: Tensor) -> None:
@@ -72,13 +78,24 @@ class SmallGpt:
         self.adam.step()
         self.adam.zero_grad()
         load_e = all_reduce(self.layer.load_e.clone(), self.group)
-        self.told.append(Step(loss.item(), load_e.int().tolist(), cosine(self.layer.tokens_nd)))
+        self.told.append(Step(loss.item(), load_e.int().tolist(), cosine(self.layer.tokens_nd),
+                              common(self.scores_btv)))  # fmt: skip
+
+    def _keep(self, head: Any, given: Any, scores_btv: Tensor) -> None:
+        self.scores_btv = scores_btv.detach()
 
 
 def cosine(tokens_nd: Tensor) -> float:
     """Of two different tokens, on average over all pairs."""
     unit_nd, n = F.normalize(tokens_nd, dim=-1), len(tokens_nd)
     return (unit_nd.sum(0).square().sum().item() - n) / (n * (n - 1))
+
+
+def common(scores_btv: Tensor) -> float:
+    """Of the squares of the logits, each less its token's mean, the part that all tokens have in common."""
+    every_nv = scores_btv.flatten(0, -2)
+    every_nv = every_nv - every_nv.mean(-1, keepdim=True)
+    return (every_nv.mean(0).square().sum() / every_nv.square().sum(-1).mean()).item()
 
 
 def imbalance(steps: Sequence[Step], per_rank: int = 1) -> list[float]:
@@ -97,15 +114,21 @@ def cosines(run: Any) -> list[float]:
     return [sum(step.alike for step in steps) / len(steps) for steps in zip(*run.results, strict=True)]
 
 
+def shared_logits(run: Any, step: int) -> float:
+    """The part of the output logits that all tokens have in common, in a step, as a mean over the ranks."""
+    return sum(steps[step].common for steps in run.results) / len(run.results)
+
+
+def task(run: Any) -> float:
+    """The language model's loss in the last half of the steps, as a mean over steps and ranks."""
+    late = [step.loss for steps in run.results for step in steps[len(steps) // 2 :]]
+    return sum(late) / len(late)
+
+
 def late(steps: Sequence[Step], per_rank: int = 1) -> float:
     """The mean imbalance of the last half."""
     every = imbalance(steps, per_rank)
     return sum(every[len(every) // 2 :]) / len(every[len(every) // 2 :])
-
-
-def loss_at_end(steps: Sequence[Step]) -> float:
-    """Of the language model, as a mean of the last five steps."""
-    return sum(step.loss for step in steps[-5:]) / len(steps[-5:])
 
 
 def shares(run: Any, beside: Any = None) -> book.Player:

@@ -35,7 +35,7 @@ def tokens_fly(run: Run) -> book.Workbench:
 def divided(run: Run, world_size: int) -> book.Workbench:
     """By which number an expert's gradient is divided, and which optimizer takes the steps."""
     controls = {
-        "by": choice("divided by", ["all ranks", "its ranks", "nothing"], "its ranks"),
+        "by": choice("divided by", ["all ranks", "the replicas", "nothing"], "the replicas"),
         "optimizer": ["SGD", "AdamW"],
     }
     views: list[View] = [pictures.compared]
@@ -70,8 +70,10 @@ def over_the_nodes(run: Run) -> book.Workbench:
 
 def shared_expert(run: Run, world_size: int) -> book.Workbench:
     """How long the shared expert takes, and when it works; each rank is on a node of its own."""
+    from ipywidgets import IntSlider
+
     controls = {
-        "shared": choice("shared expert (µs)", [50, 200, 400], 200),
+        "shared": IntSlider(200, 50, 400, 50, description="shared expert (µs)"),
         "overlap": choice("works", {"while rows travel": True, "afterwards": False}, True),
     }
     views: list[View] = [pictures.shared_expert]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -31,8 +31,8 @@ def flew(run: Any) -> str:
     even = told[0].row * sum(rows) / len(rows)
     return (
         f"Expert {hot} was chosen {cost.expert_imbalance(load):.2g} times as often as the mean. "
-        f"Rank {slow} computes longest, {format_seconds(told[0].row * rows[slow], 3)}; if the same rows were shared "
-        f"out evenly, it would be {format_seconds(even, 3)}. "
+        f"Rank {slow} computes longest, {format_seconds(told[0].row * rows[slow], 3)}; if this work were shared out "
+        f"evenly, each rank would need {format_seconds(even, 3)}. "
         + (f"{dropped / chosen:.0%} of the choices are dropped. " if dropped else "No choice is dropped. ")
         + f"The whole layer takes {format_seconds(run.trace.duration, 3)} (emulated)."
     )
@@ -130,7 +130,7 @@ def there_and_back(run: Any, width: int) -> book.Figure:
     both = [[int(n) for n in row] for row in run.trace.bytes_between()]
     back = [[n - m for n, m in zip(*rows, strict=True)] for rows in zip(both, there, strict=True)]
     rank, received, times = busiest(there)
-    said = "Rows send, columns receive. " + (
+    said = "A line shows what a rank sends, a column what it receives. " + (
         f"On the way there rank {rank} receives most, {format_bytes(received, 3)}, which is {times:.2g} times the mean."
         if times >= 1.05
         else "On the way there all ranks receive nearly equally much."
@@ -141,7 +141,7 @@ def there_and_back(run: Any, width: int) -> book.Figure:
     top, room = max(heading(svg, "measured", said), 56.0) + 8, WIDTH / 3
     size, most = len(both), max(max(map(max, table)) for table in (there, back, both))
     cell, tall = min(46.0, (room - 60) / size), min(34.0, 240 / size)
-    named = {"rows there": there, "results back": back, "both": both}
+    named = {"there": there, "back": back, "both": both}
     for k, (name, table) in enumerate(named.items()):
         left, up = k * room + 50, top + 40
         svg.text(k * room + 8, top + 10, f"{name}, in kB", 11.5, bold=True)
@@ -153,7 +153,7 @@ def there_and_back(run: Any, width: int) -> book.Figure:
                 svg.rect(*at, cell - 2, tall - 2, shade(n, most) if r != c else "none", stroke_width=0.4)
                 svg.text(at[0] + cell / 2 - 1, at[1] + tall / 2 + 4, f"{n / 1e3:.0f}" if r != c else "-",
                          11 if cell > 34 else 8, "middle", on_colour=r != c)  # fmt: skip
-        sends = name == "results back"  # there the busiest one is the rank that they leave
+        sends = name == "back"  # there the busiest one is the rank that they leave
         who, got, more = busiest(list(zip(*table, strict=True)) if sends else table)
         if more >= 1.05 and sends:
             svg.rect(left - 2, up + who * tall - 2, size * cell + 2, tall + 2, stroke_width=2.4)
@@ -208,11 +208,6 @@ def bytes_of(run: Any, width: int, itemsize: int = 4, number: int = cost.COUNT_B
     into = [sum(row[r] for row in rows) - rows[r][r] for r in range(size)]
     row = width * itemsize
     return [(size - 1) * number + out[r] * (row + number) + into[r] * row for r in range(size)]
-
-
-def beside_rows(run: Any, width: int, itemsize: int = 4) -> int:
-    """Bytes of counts and numbers of experts, of all ranks."""
-    return sum(bytes_of(run, width, itemsize)) - sum(bytes_of(run, width, itemsize, number=0))
 
 
 # 4: capacity -----------------------------------------------------------------------------------------------------
@@ -329,36 +324,80 @@ def weight_lost(run: Any) -> float:
     return sum(w for w, yes in pairs if not yes) / sum(w for w, _ in pairs)
 
 
-Paid = tuple[float, float, float]
+class Paid(NamedTuple):
+    """What a capacity costs: the share of choices dropped, that of slots left empty, and the slowest rank's rows over
+    the even share. load: how often each expert was chosen. slots: of each expert; None without a limit."""
+
+    dropped: float
+    empty: float
+    slowest: float
+    load: list[int]
+    slots: int | None
 
 
 def paid(run: Any, factor: float | None) -> Paid:
-    """The share of choices dropped, that of slots left empty, and the slowest rank's rows over the even share."""
+    """Ranks returned `Told`, each with the load of its own tokens. factor: None without a limit."""
     told, rows = run.results, rows_by_rank(run.results)
-    chosen, experts = sum(len(row) for one in told for row in one.kept), len(told[0].load)
-    room = chosen if factor is None else experts * cost.expert_capacity(chosen, experts, factor)
-    return 1 - sum(rows) / chosen, 1 - sum(rows) / room, max(rows) * len(rows) / chosen
+    chosen, load = (
+        sum(map(sum, (one.load for one in told))),
+        [sum(x) for x in zip(*(o.load for o in told), strict=True)],
+    )
+    slots = None if factor is None else cost.expert_capacity(chosen, len(load), factor)
+    room = chosen if slots is None else len(load) * slots
+    return Paid(1 - sum(rows) / chosen, 1 - sum(rows) / room, max(rows) * len(rows) / chosen, load, slots)
 
 
 FACTORS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 
 
 def costs(with_limit: Callable[..., Any], launch: Callable[..., Any], ranks: int) -> dict[float, Paid]:
-    """Runs `with_limit(group, factor)` for each factor: factor -> (choices dropped, slots empty, slowest over even)."""
+    """Runs `with_limit(group, factor)` for each factor."""
     return {factor: paid(launch(with_limit, ranks, factor), factor) for factor in FACTORS}
 
 
-def trade(points: Mapping[float, Paid]) -> book.Figure:
-    """factor -> what it costs: the two shares as lines."""
-    names = ("choices dropped", "slots that stay empty")
-    lines = {name: {f: 100 * values[k] for f, values in points.items()} for k, name in enumerate(names)}
-    low, high = min(points), max(points)
-    said = (
-        f"From a factor of {low:g} to one of {high:g}, the choices dropped go from {points[low][0]:.0%} to "
-        f"{points[high][0]:.0%}, and the slots that stay empty from {points[low][1]:.0%} to {points[high][1]:.0%}."
+def trade(points: Mapping[float, Paid]) -> book.Player:
+    """factor -> what it costs: a bar for each expert, under a line that rises with the factor."""
+    frames = []
+    for factor, point in points.items():
+        words = (
+            f"With a factor of {factor:g} an expert has {point.slots} slots. {point.dropped:.0%} of the choices "
+            f"are dropped, and {point.empty:.0%} of the slots stay empty."
+        )
+        frames.append((_under_a_line(words, point, max(p.slots or 0 for p in points.values())), words))
+    rows: list[Row] = [
+        {"capacity factor": factor, "choices dropped (%)": 100 * point.dropped, "slots that stay empty (%)":
+         100 * point.empty} for factor, point in points.items()
+    ]  # fmt: skip
+    some = list(points).index(1.0)
+    return book.play(
+        frames, title="What a capacity factor costs", badge="measured", rows=rows, still=some, label="Picture"
     )
-    title = "What a capacity factor costs"
-    return book.lines(lines, x="capacity factor", y="%", title=title, badge="measured", sentence=said)
+
+
+def _under_a_line(words: str, point: Paid, most: int) -> str:
+    svg = Svg(WIDTH, "What a capacity factor costs", words)
+    top, left, high = max(heading(svg, "measured", words), 72.0) + 10, 50.0, 190.0
+    slots, wide = point.slots or 0, (WIDTH - 150) / len(point.load)
+    unit, base = high / max(most, *point.load), top + high
+    for e, n in enumerate(point.load):
+        x, kept, bar = left + (e + 0.1) * wide, min(n, slots) * unit, 0.8 * wide
+        svg.rect(x, base - kept, bar, kept, BLUE, "", ON_COLOUR, stroke_width=0.7)
+        if n > slots:
+            svg.rect(x, base - n * unit, bar, n * unit - kept, "#ffffff", "x", ON_COLOUR, stroke_width=0.7)
+        elif n < slots:
+            svg.rect(x, base - slots * unit, bar, slots * unit - kept, "none", "", dash="2 2", stroke_width=0.7)
+        name = f"expert {e}" if len(point.load) <= 10 else f"{e}"
+        svg.text(x + bar / 2, base + 15, name, 10.5, "middle")
+        svg.text(x + bar / 2, base + 29, f"{n}", 10.5, "middle", bold=True)
+    svg.text(8, base + 29, "chosen", 10.5)
+    svg.line(left, base, WIDTH - 100, base)
+    line = base - slots * unit
+    svg.line(left, line, WIDTH - 96, line, dash="6 3", width=2.2)
+    svg.text(WIDTH - 92, line + 4, f"{slots} slots each", 11, bold=True)
+    svg.text(
+        left, base + 48, "Filled: computed. Crossed, above the line: dropped. Dotted, below it: empty slots.", 10.5
+    )
+    return svg.render(base + 58)
 
 
 # 5: gradients ----------------------------------------------------------------------------------------------------
@@ -369,11 +408,11 @@ def grid(size: int) -> book.Player:
     across = length_of_a_row(size)
     rows, every = size // across, _ranks(range(size))
     who = [
-        ("Tokens travel inside a row, so an expert's gradient has the tokens of its whole row already.", "row"),
-        (f"Sum it over its column, the ranks with the same experts: now it has the tokens of {every}."
+        ("Tokens travel inside a row of the grid, so an expert's gradient has the tokens of its whole row.", "row"),
+        (f"Sum it over its column, the replicas of these experts: now it has the tokens of {every}."
          if rows > 1 else f"Nobody else has the same experts: its gradient has the tokens of {every} already.",
          "column"),
-        ("The router and all else are on every rank, and a gradient has the tokens of that rank alone.", "own"),
+        ("The router and all else are on every rank, and their gradient has the tokens of this rank alone.", "own"),
         (f"Sum it over all ranks: both kinds now have the tokens of {every}.", "all"),
     ]  # fmt: skip
     frames = [(_grid(words, kind, rows, across), words) for words, kind in who]
@@ -427,7 +466,7 @@ def _grid(words: str, kind: str, rows: int, across: int) -> str:
 
 def compared(run: Any, optimizer: str, by: str = "") -> book.Figure:
     """Ranks returned (by step, how far experts' weights and all others are from one device's; gradient's factor)."""
-    title, kinds = "How far the weights are from those of one device", ("experts", "all other weights")
+    title, kinds = "Distance to one device's weights, over how far these moved", ("experts", "all other weights")
     steps, factor = len(run.results[0][0]), run.results[0][1]
     off = [max(told[-1][k] for told, _ in run.results) for k in (0, 1)]
     times = "" if factor == 1 else f"{factor:.3g} times "
@@ -436,7 +475,7 @@ def compared(run: Any, optimizer: str, by: str = "") -> book.Figure:
         said += "all weights are those of one device, up to rounding."
     else:
         said += f"the experts' weights are off by {off[0]:.2g} times the distance that they should have moved."
-    if by == "its ranks" and length_of_a_row(len(run.results)) == len(run.results):
+    if by == "the replicas" and length_of_a_row(len(run.results)) == len(run.results):
         said += " A column is a single rank here, so an average over it divides by 1."
     svg = Svg(WIDTH, title, said)
     top, left = max(heading(svg, "measured", said), 56.0) + 24, 130.0
@@ -515,8 +554,8 @@ def shared_expert(run: Any, overlap: bool) -> book.Figure:
 
 
 def free(run: Any) -> float:
-    """For how many µs rows travel at every rank: a shared expert that takes no longer makes the layer no slower."""
-    return min((end - start) / US for _, _, name, start, end in _boxes(run) if name == "rows")
+    """For how many µs rows travel at every rank, as in the table: so long a shared expert makes the layer no slower."""
+    return min(round(end / US) - round(start / US) for _, _, name, start, end in _boxes(run) if name == "rows")
 
 
 Box = tuple[int, int, str, float, float]  # rank, lane (0: travels, 1: computes), name, start and end
@@ -585,7 +624,7 @@ def narrow(shapes: Mapping[str, tuple[int, int]], rows: int, degrees: Sequence[i
     svg.line(left, top + high, WIDTH - 150, top + high)
     svg.line(left, top + high - needs * unit, WIDTH - 140, top + high - needs * unit, width=2.2, dash="6 3")
     svg.text(WIDTH - 136, top + high - needs * unit + 4, f"an H100 needs {needs:.0f}", 11, bold=True)
-    svg.text(left, top + high + 54, "A bar: operations for each byte, of an expert cut in t parts.", 10.5)
+    svg.text(left, top + high + 54, "A bar: operations for each byte, of an expert that is cut in t parts.", 10.5)
     table: list[Row] = [
         {"parts t": t, **{name: found[n] for name, found in done.items()}, "an H100 needs": needs}
         for n, t in enumerate(degrees)

@@ -16,7 +16,7 @@ from labkit.wire import Group
 
 STEPS, BATCH, CONTEXT = 3, 2, 16
 RATES = {"SGD": 0.5, "AdamW": 3e-3}
-WAYS = (("all ranks", "SGD"), ("its ranks", "SGD"), ("its ranks", "AdamW"))  # divisors and optimizers to compare
+WAYS = (("all ranks", "SGD"), ("the replicas", "SGD"), ("the replicas", "AdamW"))  # divisors and optimizers to compare
 
 
 def gpt(experts: int) -> GPT:
@@ -55,14 +55,14 @@ def stepper(model: nn.Module, optimizer: str) -> Callable[[], None]:
 class Pair:
     """The GPT on a grid of ranks, and the same GPT on one device that reads what all of them read together.
 
-    model: on the ranks; its mixture computes as `forward` says. lessons: what this rank reads. twins: the ranks that
-    hold the same experts. off: by step, how far the weights (experts', all others) are from one device's, beside the
-    furthest that one of those has gone. factor: how many times too large the experts' gradients were made.
+    model: on the ranks; its mixture computes as `forward` says. lessons: what this rank reads. replicas: the ranks
+    that hold the same experts. off: by step, how far the weights (experts', all others) are from one device's, beside
+    the furthest that one of those has gone. factor: how many times too large the experts' gradients were made.
     """
 
     def __init__(self, group: Group, forward: Callable[..., Any], optimizer: str) -> None:
         across = length_of_a_row(group.size)
-        row, self.twins = row_and_column(group, across)
+        row, self.replicas = row_and_column(group, across)
         self.group, self.lessons, self.factor = group, lessons(group.rank, group.size), 1.0
         self.model, self._one = gpt(2 * across), gpt(2 * across)
         self._began = {name: p.detach().clone() for name, p in self._one.named_parameters()}
@@ -72,7 +72,8 @@ class Pair:
 
     def divide_experts_by(self, by: str) -> None:
         """The experts' gradients as if they had been divided by this, and not by the number of all ranks."""
-        self.factor = self.group.size / {"all ranks": self.group.size, "its ranks": self.twins.size, "nothing": 1}[by]
+        divisors = {"all ranks": self.group.size, "the replicas": self.replicas.size, "nothing": 1}
+        self.factor = self.group.size / divisors[by]
         for name, p in self.model.named_parameters():
             if "experts" in name and p.grad is not None:
                 p.grad *= self.factor

@@ -165,7 +165,7 @@ def travelling(run: Any, per_rank: int, journey: Any = the_books) -> book.Player
         (f"All-to-all: the rows are there. Rank {busy} got {len(arrived[busy])}, so an all-to-all of equal parts "
          "would not do.", arrived, False),
         ("Computed: every row has gone through its expert.", arrived, True),
-        ("All-to-all with both lists of counts swapped: the results are home, still sorted by expert.", ordered, True),
+        ("All-to-all: each rank sends back as many as it got. The results are home, still sorted.", ordered, True),
         ("Put in place: the sorting is undone, and each result is where its token is.", home, True),
     ]  # fmt: skip
     wide = min(34.0, (WIDTH - 84) / max(1, *(len(row) for row in [*arrived, *home])))

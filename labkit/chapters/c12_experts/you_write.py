@@ -403,17 +403,20 @@ def two_kinds_of_gradients(student: Reader) -> str:
     for n, across in ((6, 3), (3, 3)):
         run = student.through("average_gradients", n, list(range(n)), _averaged(across))
         for rank, (shared, expert) in enumerate(run.results):
-            twins = range(rank % across, n, across)
+            replicas = range(rank % across, n, across)
             own, everybody = float(10**rank), sum(10.0**r for r in range(n))
-            total = sum(10.0**r for r in twins)
+            total = sum(10.0**r for r in replicas)
             why = _of_shared(shared, own, everybody, total, n) or _of_expert(
-                expert, own, everybody, total, n, len(twins)
+                expert, own, everybody, total, n, len(replicas)
             )
             student.expect(
                 not why, "With {n} ranks, of which {k} hold the same experts, on rank {rank}: {why}",
-                n=n, k=len(twins), rank=rank, why=why,
+                n=n, k=len(replicas), rank=rank, why=why,
             )  # fmt: skip
-    return "With 6 ranks (each expert on two of them) and with 3, both kinds of gradients are those of one device."
+    return (
+        "With 6 ranks (each expert on two of them) and with 3, the gradients of experts and of all other parameters "
+        "are those of one device."
+    )
 
 
 def _averaged(across: int) -> Callable[..., Any]:
@@ -438,47 +441,48 @@ def _is(a: float, b: float) -> bool:
     return abs(a - b) <= 1e-4 * max(1.0, abs(b))
 
 
-def _of_shared(got: float, own: float, everybody: float, twins: float, n: int) -> str:
+def _of_shared(got: float, own: float, everybody: float, replicas: float, n: int) -> str:
     if _is(got, everybody / n):
         return ""
     slips = {
         own: "the router's gradient is still this rank's own. It must be averaged over `group`: assign in place.",
         everybody: "the router's gradient is the sum over all ranks: divide by `group.size`.",
         own / n: "the router's gradient was divided, but never summed over the ranks.",
-        twins
-        / n: "the router's gradient was summed over `twins` alone. All ranks have the router, so sum over `group`.",
+        replicas
+        / n: "the router's gradient was summed over `replicas` alone. All ranks have the router, so sum over `group`.",
         everybody / n / n: "the router's gradient is divided twice.",
     }
     far = f"the router's gradient is {got / own:.3g} times its own; the average is {everybody / n / own:.3g} times."
     return next((why for wrong, why in slips.items() if _is(got, wrong)), far)
 
 
-def _of_expert(got: float, own: float, everybody: float, twins: float, n: int, k: int) -> str:
-    if _is(got, twins / n):
+def _of_expert(got: float, own: float, everybody: float, replicas: float, n: int, k: int) -> str:
+    if _is(got, replicas / n):
         return ""
     slips = {
         everybody
         / n: f"an expert's gradient was summed over all ranks, and {n - k} of the {n} hold other experts. Sum it over "
-        "`twins`.",
-        own / n: "an expert's gradient was divided, but not summed over `twins`, which saw other tokens.",
-        twins: "an expert's gradient is a sum over the tokens of all ranks, and was not divided: `/= group.size`.",
-        own: "an expert's gradient is as it was. Sum it over `twins`, and divide it by `group.size`.",
-        twins / k: f"an expert's gradient was divided by the {k} that hold it. After the sum it has the tokens of all "
+        "`replicas`.",
+        own / n: "an expert's gradient was divided, but not summed over `replicas`, which saw other tokens.",
+        replicas: "an expert's gradient is a sum over the tokens of all ranks, and was not divided: `/= group.size`.",
+        own: "an expert's gradient is as it was. Sum it over `replicas`, and divide it by `group.size`.",
+        replicas
+        / k: f"an expert's gradient was divided by the {k} that hold it. After the sum it has the tokens of all "
         f"{n}, so divide by `group.size`.",
-        twins
+        replicas
         / (n // k): f"an expert's gradient was divided by {n // k}, the length of a row. It has the tokens of all "
         f"{n} ranks, so divide by `group.size`.",
-        twins / n / n: "an expert's gradient is divided twice.",
+        replicas / n / n: "an expert's gradient is divided twice.",
     }
-    far = f"an expert's gradient is {got / own:.3g} times its own, and {twins / n / own:.3g} times is right."
+    far = f"an expert's gradient is {got / own:.3g} times its own, and {replicas / n / own:.3g} times is right."
     return next((why for wrong, why in slips.items() if _is(got, wrong)), far)
 
 
 @you_write(two_kinds_of_gradients)
-def average_gradients(model: nn.Module, group: Group, twins: Group) -> None:
-    """Make each gradient that of one device. `twins`: ranks with the same experts."""
+def average_gradients(model: nn.Module, group: Group, replicas: Group) -> None:
+    """Make each gradient that of one device. `replicas`: ranks with these experts."""
     for name, p in model.named_parameters():
-        among = twins if "experts" in name else group
+        among = replicas if "experts" in name else group
         all_reduce(p.grad, among)  # type: ignore[arg-type]
         p.grad /= group.size  # type: ignore[assignment, operator]
 
@@ -510,8 +514,8 @@ def the_bias_follows_the_load(student: Reader) -> str:
                 "The bias is right, but `load_e` has changed: all_reduce sums in place, so give it `load_e.clone()`.",
             )
     return (
-        "With 2 and 3 ranks each bias moved by `rate`, against the load of all tokens together, and all ranks have the "
-        "same bias."
+        "With 2 and 3 ranks each bias moved by `rate`: down where the load of all tokens is above the mean, and up "
+        "where it is below. All ranks have the same bias."
     )
 
 
@@ -528,7 +532,7 @@ def _of_bias(moved: Tensor, total: Tensor, own: Tensor) -> str:
     slips = (
         (torch.zeros_like(moved), "no bias has moved. Change `bias_e` in place: `bias_e += ...`."),
         (-right, "the bias goes the wrong way: yours goes up where the load is above the mean. It must go down there, "
-         "and up below."),
+         "and up where the load is below."),
         (alone, "the bias follows the load of this rank's own tokens, so each rank would choose by another bias. First "
          "sum the load over all ranks."),
         (-alone, "the bias follows the load of this rank's own tokens, and goes the wrong way."),
@@ -553,6 +557,6 @@ def _of_bias(moved: Tensor, total: Tensor, own: Tensor) -> str:
 
 @you_write(the_bias_follows_the_load)
 def rebalance(bias_e: Tensor, load_e: Tensor, group: Group, rate: float) -> None:
-    """Move each bias by `rate`, in place: down above the mean load of all, up below."""
+    """Move the bias by `rate`: down for a load above the mean, up for one below it."""
     total_e = all_reduce(load_e.clone(), group)
     bias_e += rate * (total_e.mean() - total_e).sign()
