@@ -46,7 +46,13 @@ def rounds(training: Run) -> Workbench:
         "rate": choice("rate of AdamW", [0.001, 0.003, 0.01], 0.003), "link": list(LINKS),
     }  # fmt: skip
     views: list[View] = [pictures.rounds_said, pictures.rounds_curve]
-    return book.workbench(training, controls, views, title="Talk less often", ranks=4, clock="virtual")
+    return book.workbench(training, controls, views, title="Communicate less often", ranks=4, clock="virtual")
+
+
+def far_rounds(runs: Any) -> Conclusion:
+    """Local SGD with a few lengths of a round, over one link."""
+    display(pictures.rounds(runs))
+    return said.rounds(runs)
 
 
 def neighbours(gossip: Run) -> Workbench:
@@ -63,7 +69,7 @@ def less(training: Run) -> Workbench:
         "rest": choice("the rest is", ["kept", "lost"], "kept"),
     }
     views: list[View] = [pictures.less_said, pictures.less_curve]
-    return book.workbench(training, controls, views, title="Say less", ranks=4, clock="virtual", network=NARROW)
+    return book.workbench(training, controls, views, title="Send less", ranks=4, clock="virtual", network=NARROW)
 
 
 def link(name: str) -> Network:
@@ -111,9 +117,9 @@ def trade_off(contest: methods.Contest) -> Conclusion:
     return said.vote(contest)
 
 
-def pairs(took: Any) -> Conclusion:
-    display(pictures.steps_of_ranks(took))
-    return said.pairs(took)
+def pairs(runs: Any) -> Conclusion:
+    display(pictures.steps_of_ranks(runs))
+    return said.pairs(runs)
 
 
 def links(race: methods.Race) -> Conclusion:
