@@ -172,6 +172,8 @@ def test_links_are_told_by_the_fastest_method():
     second = said.links(_race(thin)).text
     assert "The next one is gossip on a ring, with 2.0" in second and "PowerSGD comes to only 0.50" in second
     assert "PowerSGD" not in words and "The next one" not in words
+    nearer = said.links(_race(thin | {"top-k 1%": (1.0, 1.5, 1.1)})).text
+    assert "The next one" not in nearer and "top-k 1%, is 2.7 times as fast here" in nearer, "the narrow link's winner"
     nobody = said.links(_race({"whole": (4.0, 4.0, 1.0), "top-k 1%": (4.0, 4.0, 1.1)})).text
     assert nobody.count("No method is clearly faster") == 2 and "no method would be faster" in nobody
     assert "There is little to gain" in said.links(_race({"whole": (4.0, 4.0, 1.0), "top-k 1%": (4.0, 4.0, 0.9)})).text

@@ -81,8 +81,9 @@ def pace(runs: Mapping[str, Mapping[str, Served]], answered: Callable[..., Any],
         "it.\n\n"
         "The largest lead under {whose} rule was {lead}. A bound on the lead is also a bound on staleness. At "
         "worst, another worker is $s$ steps behind you when you begin a gradient. While you compute, $2s$ updates "
-        "bring it to $s$ steps ahead of you, so it may still begin one more gradient and finish it. That makes $2s + 1$ "
-        "updates at most from each of the other $N - 1$ workers, so $\\tau \\le (N-1)(2s+1)$, which is {most} here.",
+        "bring it to $s$ steps ahead of you, so it may still begin one more gradient and finish it. These are "
+        "$2s + 1$ updates at most from each of the other $N - 1$ workers. So $\\tau \\le (N-1)(2s+1)$, which is {most} "
+        "here.",
         {"oldest <= most": "The largest staleness in the SSP runs was {oldest}."},
         some=some, same=same, free=speed[LATE[2]]["ASP"] / speed[LATE[2]]["BSP"], whose=book.whose(answered), s=s,
         lead=max(served.lead() for served in bounded), most=(bounded[0].workers - 1) * (2 * s + 1),
@@ -178,8 +179,8 @@ def pairs(runs: Mapping[str, Any]) -> Conclusion:
     """Whose pace the ranks have, in step and in pairs, of which the last is slow."""
     together, alone = (run.results for run in runs.values())
     return book.conclude(
-        {"min(together) > 0.95 * max(together)": "In step the slow rank sets the pace of all, after the first step, "
-         "which is left out here.",
+        {"min(together) > 0.95 * max(together)": "In step the slow rank sets the pace of all, at the latest after the "
+         "first step, which the times on the right leave out.",
          "True": "In step the slow rank holds up the others."},
         {"max(quick) < 0.5 * slow": "In pairs it holds up only itself."},
         "What the meetings cost in loss is not measured here.",
@@ -191,7 +192,7 @@ def links(race: Race) -> Conclusion:
     """Which method wins over which link, by how much and why, and who did not come to the target."""
     whole, reached, narrow = race.whole, race.reached, race.times["narrow link"]
     best, far, quick = (race.best(link) for link in ("narrow link", "far link", "free link"))
-    others = [name for name in race.times["far link"] if name not in (far, best, whole)]
+    others = [name for name in race.times["far link"] if name not in (far, whole)]
     after = max(others, key=lambda name: race.gain("far link", name), default="")
     return book.conclude(
         {"gain > 1.05": "**Narrow link.** The bytes decide: the fastest method is {best}, with {one:.2f} s where whole "
@@ -204,7 +205,7 @@ def links(race: Race) -> Conclusion:
          "method is {far}, {far_told} times as fast as whole gradients.",
          "b > 1.05": "\n\n**Far link.** The fastest method is {far}, {far_told} times as fast as whole gradients.",
          "True": "\n\n**Far link.** No method is clearly faster than whole gradients."},
-        {"b > 1.05 and next_told": "The next one is {next}, with {next_told}.", "True": ""},
+        {"b > 1.05 and next_told and next != best": "The next one is {next}, with {next_told}.", "True": ""},
         {"far != best and too < 0.95": "The winner of the narrow link, {best}, is slower than whole gradients here.",
          "far != best and too <= 1.05": "The winner of the narrow link, {best}, is as fast as whole gradients here.",
          "far != best": "The winner of the narrow link, {best}, is {too_told} times as fast here.", "True": ""},
