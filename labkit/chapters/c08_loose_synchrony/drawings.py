@@ -185,7 +185,7 @@ def four_graphs(size: int) -> book.Figure:
     svg.text(
         8,
         top + 2 * far + 92,
-        "Thick: to whom rank 0 sends. A line with an arrow goes one way, and one without goes both ways.",
+        "Thick: to whom rank 0 sends. A thick line with an arrow goes one way, and one without goes both ways.",
         11,
     )
     return book.Figure(title, "simulated", said, list[Row](rows), svg=svg.render(top + 2 * far + 104))
