@@ -158,7 +158,7 @@ def test_links_are_told_by_the_fastest_method():
     assert "narrow link: top-k 1%, 4.0 times" in figure.sentence
     assert [row["method"] for row in figure.rows] == list(rows), "who did not come there has no row"
     assert "fastest method is top-k 1%" in words and "fastest method is local SGD with H = 4, 4.0 times" in words
-    assert "all three seeds: gossip on a ring" in words and "messages one after the other decides" in words
+    assert "all three seeds: gossip on a ring" in words and "chain of messages decides" in words
     assert "top-k 1%, is as fast as whole gradients here" in words and "even with their slowest seed" in words
     assert "take more *steps*" not in words
     assert "is slower than whole" in said.links(_race(rows | {"top-k 1%": (1.0, 9.0, 1.1)})).text
@@ -166,7 +166,7 @@ def test_links_are_told_by_the_fastest_method():
     voting = rows | {"majority vote": (0.5, 9.0, 0.8)}
     vote = said.links(_race(voting, voted)).text
     assert "a step takes 120 ms in place of 40 ms" in vote and "this may be the rate" in vote
-    assert "needs two messages one after the other" in vote
+    assert "needs a chain of two messages" in vote
     assert "two messages" not in said.links(_race(rows | {"majority vote": (0.5, 4.0, 0.8)}, voted)).text
     thin = rows | {"gossip on a ring": (6.0, 2.0, 1.2), "PowerSGD rank 2": (2.0, 8.0, 1.1)}
     second = said.links(_race(thin)).text
@@ -294,7 +294,7 @@ def test_after_the_first_step_a_slow_rank_sets_the_pace_of_all_in_step_and_of_it
     assert together == pytest.approx([0.04] * 4) and alone == pytest.approx([0.01] * 3 + [0.04])
     told = said.pairs(took).text
     assert "sets the pace of all" in told and "holds up only itself" in told
-    assert "in step with neighbours: 40.0 ms; in pairs" in pictures.steps_of_ranks(took).sentence
+    assert "synchronous with neighbours: 40.0 ms; in pairs" in pictures.steps_of_ranks(took).sentence
 
 
 def _averaging(every, steps=8, far=0.09):

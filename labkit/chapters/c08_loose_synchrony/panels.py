@@ -21,7 +21,7 @@ NARROW = Network(intra=Link(1e6, 2e-4))  # of the contest
 def loose(race: Run) -> Workbench:
     """Who is late, how much, how far a worker may be ahead, and the momentum; all three policies answer."""
     controls = {
-        "late": choice("who is late", task.LATE, "now and then"), "times": choice("times slower", [2, 4, 8], 4),
+        "late": choice("who is late", task.LATE, "now and then"), "times": choice("times as slow", [2, 4, 8], 4),
         "bound": choice("bound s of SSP", [0, 1, 3, 8], 3), "momentum": choice("momentum", [0.0, 0.9], 0.0),
     }  # fmt: skip
     views: list[View] = [pictures.who_won, pictures.raced]
@@ -33,7 +33,7 @@ def bound(held_up: Run) -> Workbench:
     controls = {
         "s": choice("bound s", ["0", "1", "3", "no bound"], "1"),
         "late": choice("who is late", task.LATE, task.LATE[1]),
-        "times": choice("times slower", [2, 4, 8], 4),
+        "times": choice("times as slow", [2, 4, 8], 4),
     }  # fmt: skip
     views: list[View] = [pictures.held_up_said, drawings.held_up, pictures.held_up_curve]
     return book.workbench(held_up, controls, views, title="How far ahead may one be?", ranks=5, clock="virtual")

@@ -309,13 +309,13 @@ def _down_to(part: Sequence[float]) -> list[tuple[float, float]]:
 
 
 def steps_of_ranks(runs: Mapping[str, Any], end: float = 0.12) -> book.Figure:
-    """When each rank computes and when it waits, in step with neighbours and in pairs. end: seconds that are drawn."""
+    """When each rank computes and when it waits, with neighbours and in pairs. end: seconds that are drawn."""
     title, took = "Time of a step on each rank", {way: run.results for way, run in runs.items()}
     told = "; ".join(
         f"{way}: " + (f"{1e3 * min(x):.1f} to " if max(x) > 1.001 * min(x) else "") + f"{1e3 * max(x):.1f} ms"
         for way, x in took.items()
     )
-    said = f"The last rank is four times as slow. A step takes, {told}."
+    said = f"The last rank is four times as slow. Time of a step: {told}."
     svg, left, right, high = Svg(WIDTH, title, said), 70.0, 110.0, 17.0
     y = legend(svg, heading(svg, "emulated", said), [("a step's gradient", ORANGE, "", ""),
                ("waiting", "none", "/", "3 2")])  # fmt: skip

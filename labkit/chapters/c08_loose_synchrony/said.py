@@ -29,10 +29,10 @@ def ages(runs: Mapping[str, Served]) -> Conclusion:
         {"high - low < 0.1 * even + 0.1": "If somebody is late, the *mean* hardly changes: it lies between {low:.1f} "
          "and {high:.1f} in the three runs.",
          "True": "If somebody is late, the *mean* stays between {low:.1f} and {high:.1f}."},
-        "Why? Let $N$ be the number of workers. At each update the other $N - 1$ workers are computing, and the "
-        "staleness of each of their gradients grows by 1. So the sum of these numbers grows by $N - 1$, and the "
-        "gradient that arrives takes its own staleness out of the sum. In the long run the sum neither grows nor "
-        "shrinks, so a gradient takes out $N - 1$ on average.",
+        "Why? Let $N$ be the number of workers, and add up the staleness of all gradients that are being computed. "
+        "Each update makes the gradients of the other $N - 1$ workers staler by 1, so it adds $N - 1$ to this sum. It "
+        "also removes the staleness of the gradient that has just arrived. In the long run the sum neither grows nor "
+        "shrinks, so the gradients that arrive have a staleness of $N - 1$ on average.",
         {"worst > 2 * even + 1": "But the gradients of a slow worker are far staler than the mean: up to {worst} "
          "updates.",
          "True": "The largest staleness was {worst}."},
@@ -47,20 +47,22 @@ def price(aged: Mapping[str, Sequence[float]]) -> Conclusion:
     fresh, fresh_9, stale, stale_9 = (sum(some) / len(some) for some in aged.values())
     return book.conclude(
         {"stale < 0.9 * fresh": "Without momentum staleness does no harm that three seeds could show.",
-         "stale < 1.2 * fresh": "Without momentum the staleness of these runs does little harm at this rate.",
+         "stale < 1.2 * fresh and each and overlap": "Without momentum stale gradients cost little here: the loss is "
+         "higher with every seed, but the ranges overlap.",
+         "stale < 1.2 * fresh": "Without momentum stale gradients cost little here, on average over three seeds.",
          "min(slow) > max(quick)": "Staleness has a price even without momentum.",
          "True": "Without momentum stale gradients are worse on average, though the seeds' ranges overlap."},
-        {"stale_9 > 1.2 * fresh_9 and apart": "With momentum stale gradients do real harm: the best of these runs is "
-         "worse than the worst with fresh ones.",
+        {"stale_9 > 1.2 * fresh_9 and apart": "With momentum they do real harm: the best ASP run with momentum is "
+         "worse than the worst BSP run with momentum.",
          "stale_9 > 1.1 * fresh_9": "With momentum stale gradients are worse on average, though the seeds' ranges "
          "overlap.",
          "True": "With momentum too, the gradients of this small world are not stale enough to do much harm."},
         "\n\nWhy does momentum matter? Take the simplest loss, a parabola, and let every gradient be exactly "
         "$\\tau$ updates old. Below, one walk uses no momentum and the other a momentum of 0.9. Both begin at the same "
-        "point, and their rates are scaled as above, so that a constant gradient would move both equally far. Step "
-        "through it: each picture has a larger $\\tau$.",
+        "point, and their effective rate is the same. Step through the pictures: each has a larger $\\tau$.",
         fresh=fresh, stale=stale, fresh_9=fresh_9, stale_9=stale_9, quick=quick, slow=slow,
-        apart=min(slow_9) > max(quick_9),
+        apart=min(slow_9) > max(quick_9), overlap=min(slow) <= max(quick),
+        each=all(b > a for a, b in zip(quick, slow, strict=True)),
     )  # fmt: skip
 
 
@@ -68,24 +70,26 @@ def pace(runs: Mapping[str, Mapping[str, Served]], answered: Callable[..., Any],
     """What a bound on the lead brings where lateness wanders and where it does not, and the bound on staleness."""
     speed = {late: {p: served.updates() / served.seconds for p, served in some.items()} for late, some in runs.items()}
     some, same = (speed[late]["SSP"] / speed[late]["BSP"] for late in LATE[1:])
+    free, often = (speed[late]["ASP"] / speed[late]["BSP"] for late in (LATE[2], LATE[1]))
     bounded = [of["SSP"] for of in runs.values()]
     return book.conclude(
-        {"some > 1.1 and some > same": "A bound on the lead helps against delays that come and go: there SSP gets "
-         "{some:.2f} times as many gradients as BSP. It cannot help for long against a worker that is always slow: "
-         "once the others are {s} steps ahead, they go at its pace. In this short run their head start still gives "
-         "SSP {same:.2f} times as many gradients as BSP.",
-         "True": "A bound on the lead helps only if the late worker can catch up later. SSP gets {some:.2f} times as "
-         "many gradients as BSP where delays come and go, and {same:.2f} times where one worker is always slow."},
+        {"some > 1.1 and some > same": "If delays come and go, it helps to let workers run ahead by a few steps: SSP "
+         "gets {some:.2f} times as many gradients as BSP, and ASP {often:.2f} times as many. Against a worker that is "
+         "always slow SSP cannot help for long: once the others are {s} steps ahead, they go at its pace. In this "
+         "short run their head start still gives SSP {same:.2f} times as many gradients as BSP.",
+         "True": "It helps to let workers run ahead only if the late worker can catch up later. SSP gets {some:.2f} "
+         "times as many gradients as BSP where delays come and go, and {same:.2f} times where one worker is always "
+         "slow."},
         "With this worker ASP gets {free:.2f} times as many, but its gradients are stale, and section 3 asks what "
-        "that costs. So it is better to replace a machine that is always slow, and chapter 17 shows how to find "
-        "it.\n\n"
-        "The largest lead under {whose} rule was {lead}. A bound on the lead is also a bound on staleness. At "
-        "worst, another worker is $s$ steps behind you when you begin a gradient. While you compute, $2s$ updates "
-        "bring it to $s$ steps ahead of you, so it may still begin one more gradient and finish it. These are "
-        "$2s + 1$ updates at most from each of the other $N - 1$ workers. So $\\tau \\le (N-1)(2s+1)$, which is {most} "
-        "here.",
+        "stale gradients cost. So it is better to replace a machine that is always slow, and chapter 17 shows how to "
+        "find it.\n\n"
+        "The largest lead under {whose} rule was {lead}. A bound on the lead is also a bound on staleness. You may "
+        "begin a gradient only if no worker is more than $s$ steps behind you, so at worst another worker is $s$ "
+        "steps behind. While you compute, it may catch up and get $s$ steps ahead of you, which takes $2s$ updates. "
+        "At a lead of exactly $s$ the rule lets it begin one more gradient. So meanwhile each of the other $N - 1$ "
+        "workers brings at most $2s + 1$ updates, and $\\tau \\le (N-1)(2s+1)$, which is {most} here.",
         {"oldest <= most": "The largest staleness in the SSP runs was {oldest}."},
-        some=some, same=same, free=speed[LATE[2]]["ASP"] / speed[LATE[2]]["BSP"], whose=book.whose(answered), s=s,
+        some=some, same=same, free=free, often=often, whose=book.whose(answered), s=s,
         lead=max(served.lead() for served in bounded), most=(bounded[0].workers - 1) * (2 * s + 1),
         oldest=max(max(served.taus()) for served in bounded),
     )  # fmt: skip
@@ -99,9 +103,9 @@ def two_walks(signs: Points, helped: Points) -> Conclusion:
         "After 80 steps the loss with error feedback is {ends:.2g}, and it began at {first:g}.\n\n"
         "On many networks signs alone do work, because their errors differ from step to step. Bernstein et al. (2018) "
         "prove it for large batches, or for noise that is symmetric and *unimodal*, with a single peak at the mean. "
-        "Noise is here how far the gradient of one square is from the mean of both gradients. It has only two values "
-        "in this valley, so it is symmetric but has two peaks. That is why at $(1, 1)$ each sign is wrong for one of "
-        "the two squares.",
+        "Why not in our valley? At $(1, 1)$ the mean of both gradients has the signs $(+, +)$, but each square alone "
+        "gets one of the two signs wrong. The *noise*, the difference between one gradient and this mean, has only "
+        "two values. So it is symmetric, but it has two peaks and none at the mean.",
         first=drawings.valley(*signs[0]), plain=min(drawings.valley(*p) for p in signs),
         ends=drawings.valley(*helped[-1]),
     )  # fmt: skip
@@ -126,15 +130,15 @@ def sent_by_ranks(lines: Mapping[str, Mapping[int, int]]) -> Conclusion:
     at = {name: {r: line[r] / lines["whole"][r] for r in line} for name, line in lines.items()}
     return book.conclude(
         {"many > 1 and signs > 1 and power < 1 and vote < 1": "If messages can be added up or counted, each rank sends "
-         "about the same part of the whole gradient, however many ranks there are. If they must be gathered, this part "
-         "grows with every rank."},
-        "With 8 ranks top-k of 1 % sends {few:.1%} of the whole gradient's bytes.",
-        {"many > 1 and signs > 1": "With 128 ranks both top-k and signs send more than the whole gradient."},
+         "about the same part of what a ring all-reduce of the whole gradient sends, however many ranks there are. If "
+         "messages must be gathered, this part grows with every rank."},
+        "With 8 ranks top-k of 1 % sends {few:.1%} of what this all-reduce sends.",
+        {"many > 1 and signs > 1": "With 128 ranks both top-k and signs send more than the all-reduce."},
         "A majority vote stays at about {vote:.1%}, and PowerSGD at {power:.1%} if its all-reduces are rings. That is "
         "more than for the one matrix above, because two columns save less in the small last layer of this network, "
         "and biases are sent whole.",
-        "\n\nThe line of top-k crosses a little before 100, because $k$ is rounded up in each tensor of this small "
-        "network.",
+        "\n\nThe line of top-k crosses that of the whole gradient a little before 100, because $k$ is rounded up in "
+        "each tensor of this small network.",
         few=at["top-k 1%"][8], many=at["top-k 1%"][128], signs=at["signs"][128], power=at["PowerSGD rank 2"][128],
         vote=at["majority vote"][128],
     )  # fmt: skip
@@ -169,20 +173,20 @@ def vote(contest: Contest) -> Conclusion:
         "But the method is not the only difference: the vote has a learning rate of its own, {rate:g}, and all others "
         "have {shared:g}.",
         {"more > 1.05": "\n\nPowerSGD sends {more:.2f} times as much here as with the rings of section 7. Its factors "
-         "are small, so `DataParallel` takes an all-reduce that has fewer messages one after the other, but more "
+         "are small, so the book's `DataParallel` chooses an all-reduce with a shorter chain of messages, but more "
          "bytes.", "True": ""},
         more=more, voted=voted, whole=whole, rate=VOTED, shared=RATE,
     )  # fmt: skip
 
 
 def pairs(runs: Mapping[str, Any]) -> Conclusion:
-    """Whose pace the ranks have, in step and in pairs, of which the last is slow."""
+    """Whose pace the ranks have, in synchronous gossip and in pairs, of which the last is slow."""
     together, alone = (run.results for run in runs.values())
     return book.conclude(
-        {"min(together) > 0.95 * max(together)": "In step the slow rank sets the pace of all, at the latest after the "
-         "first step, which the times on the right leave out.",
-         "True": "In step the slow rank holds up the others."},
-        {"max(quick) < 0.5 * slow": "In pairs it holds up only itself."},
+        {"min(together) > 0.95 * max(together)": "With synchronous gossip the slow rank sets the pace of all "
+         "ranks, after one step at most. The times on the right do not include this first step.",
+         "True": "With synchronous gossip the slow rank holds up the others."},
+        {"max(quick) < 0.5 * slow": "In pairs the slow rank holds up only itself."},
         "What the meetings cost in loss is not measured here.",
         together=together, quick=alone[:-1], slow=alone[-1],
     )  # fmt: skip
@@ -201,7 +205,7 @@ def links(race: Race) -> Conclusion:
         {"few and slowest < first": "All methods that send much less are faster, even with their slowest seed.",
          "True": ""},
         {"late": "These did not reach the target with all three seeds: {late}.", "True": ""},
-        {"b > 1.05 and rounds": "\n\n**Far link.** The number of messages one after the other decides: the fastest "
+        {"b > 1.05 and rounds": "\n\n**Far link.** The length of the chain of messages decides: the fastest "
          "method is {far}, {far_told} times as fast as whole gradients.",
          "b > 1.05": "\n\n**Far link.** The fastest method is {far}, {far_told} times as fast as whole gradients.",
          "True": "\n\n**Far link.** No method is clearly faster than whole gradients."},
@@ -209,7 +213,7 @@ def links(race: Race) -> Conclusion:
         {"far != best and too < 0.95": "The winner of the narrow link, {best}, is slower than whole gradients here.",
          "far != best and too <= 1.05": "The winner of the narrow link, {best}, is as fast as whole gradients here.",
          "far != best": "The winner of the narrow link, {best}, is {too_told} times as fast here.", "True": ""},
-        {"best == 'majority vote' and too < 0.95": "A vote needs two messages one after the other, the votes and the "
+        {"best == 'majority vote' and too < 0.95": "A vote needs a chain of two messages, the votes and the "
          "outcome, so a step takes {vote:.0f} ms in place of {whole_ms:.0f} ms.", "True": ""},
         {"0 < thin < 0.8": "PowerSGD comes to only {thin:.2f}, because its second all-reduce begins when the first one "
          "has ended.", "True": ""},
