@@ -52,7 +52,7 @@ def price(aged: Mapping[str, Sequence[float]]) -> Conclusion:
          "stale < 1.2 * fresh": "Without momentum stale gradients cost little here, on average over three seeds.",
          "min(slow) > max(quick)": "Staleness has a price even without momentum.",
          "True": "Without momentum stale gradients are worse on average, though the seeds' ranges overlap."},
-        {"stale_9 > 1.2 * fresh_9 and apart": "With momentum they do real harm: the best ASP run with momentum is "
+        {"stale_9 > 1.2 * fresh_9 and apart": "With momentum stale gradients do real harm: the best ASP run with it is "
          "worse than the worst BSP run with momentum.",
          "stale_9 > 1.1 * fresh_9": "With momentum stale gradients are worse on average, though the seeds' ranges "
          "overlap.",
