@@ -40,7 +40,7 @@ class DiLoCo:
         if self.steps % self.every == 0:
             gradient = self.begun - all_reduce(self._flat(), self.group, "avg")
             self.velocity = self.momentum * self.velocity + gradient
-            self.begun -= self.lr * (gradient + self.momentum * self.velocity)  # Nesterov: one velocity ahead
+            self.begun -= self.lr * (gradient + self.momentum * self.velocity)  # Nesterov: the new velocity
             self._write()
 
     def zero_grad(self) -> None:

@@ -136,7 +136,7 @@ def test_the_names_of_the_contest_do_not_cover_each_other():
 def test_a_race_has_a_target_that_whole_gradients_reach():
     long = _tried([2.0 - 0.1 * k for k in range(15)])
     race = methods.race({"whole": [long, long], "late": [long, _tried([2.0])]}, {"whole": 0.5, "late": 0.5})
-    assert race.target == pytest.approx(1.0) and list(race.times["no link"]) == ["whole"]
+    assert race.target == pytest.approx(1.0) and list(race.times["free link"]) == ["whole"]
     assert race.times["far link"]["whole"] == [0.5 * 4 * 12] * 2, "four steps a point, and the twelfth is below 1"
     assert race.seconds("whole") == pytest.approx(1.2) and race.seconds("late") == -1
     short = [_tried([2.2, 2.1, low]) for low in (2.0, 1.5)]  # the mean of the last is 1.75
@@ -145,7 +145,7 @@ def test_a_race_has_a_target_that_whole_gradients_reach():
 
 def _race(rows, far=None, never=()):
     """rows: seconds over the narrow link, over the far link, and over none, by method."""
-    links = ("narrow link", "far link", "no link")
+    links = ("narrow link", "far link", "free link")
     times = {link: {name: [row[k]] * 3 for name, row in rows.items()} for k, link in enumerate(links)}
     reached = times["narrow link"] | {name: [1.0, math.inf, 1.0] for name in never}
     return methods.Race("whole", 0.7, reached, times, far or {})
@@ -158,20 +158,26 @@ def test_links_are_told_by_the_fastest_method():
     assert "narrow link: top-k 1%, 4.0 times" in figure.sentence
     assert [row["method"] for row in figure.rows] == list(rows), "who did not come there has no row"
     assert "fastest method is top-k 1%" in words and "fastest method is local SGD with H = 4, 4.0 times" in words
-    assert "all three seeds: gossip on a ring" in words and "The rounds decide" in words
-    assert "top-k 1%, is as fast as whole gradients here" in words and "even with its slowest seed" in words
+    assert "all three seeds: gossip on a ring" in words and "chain of messages decides" in words
+    assert "top-k 1%, is as fast as whole gradients here" in words and "even with their slowest seed" in words
     assert "take more *steps*" not in words
     assert "is slower than whole" in said.links(_race(rows | {"top-k 1%": (1.0, 9.0, 1.1)})).text
     voted = {"whole": 0.04, "majority vote": 0.12}
     voting = rows | {"majority vote": (0.5, 9.0, 0.8)}
     vote = said.links(_race(voting, voted)).text
     assert "a step takes 120 ms in place of 40 ms" in vote and "this may be the rate" in vote
-    assert "needs two messages one after the other" in vote
+    assert "needs a chain of two messages" in vote
     assert "two messages" not in said.links(_race(rows | {"majority vote": (0.5, 4.0, 0.8)}, voted)).text
+    thin = rows | {"gossip on a ring": (6.0, 2.0, 1.2), "PowerSGD rank 2": (2.0, 8.0, 1.1)}
+    second = said.links(_race(thin)).text
+    assert "The next one is gossip on a ring, with 2.0" in second and "PowerSGD comes to only 0.50" in second
+    assert "PowerSGD" not in words and "The next one" not in words
+    nearer = said.links(_race(thin | {"top-k 1%": (1.0, 1.5, 1.1)})).text
+    assert "The next one" not in nearer and "top-k 1%, is 2.7 times as fast here" in nearer, "the narrow link's winner"
     nobody = said.links(_race({"whole": (4.0, 4.0, 1.0), "top-k 1%": (4.0, 4.0, 1.1)})).text
     assert nobody.count("No method is clearly faster") == 2 and "no method would be faster" in nobody
     assert "There is little to gain" in said.links(_race({"whole": (4.0, 4.0, 1.0), "top-k 1%": (4.0, 4.0, 0.9)})).text
-    assert "even with its slowest seed" not in nobody and "decide" not in nobody
+    assert "even with their slowest seed" not in nobody and "decide" not in nobody
     assert "take more *steps*" in said.links(_race(rows, never=["a", "b", "c", "d"])).text
 
 
@@ -243,10 +249,18 @@ def test_a_bar_of_ages_holds_as_many_as_the_oldest_needs():
 
 
 def test_the_price_of_a_vote_is_told_by_its_marks_and_its_rate():
-    for vote, words in (([0.6, 0.7], "a higher loss"), ([0.2, 0.3], "a lower loss"), ([0.45, 0.7], "ranges overlap")):
+    for vote, words in (
+        ([0.6, 0.7], "a higher loss"),
+        ([0.2, 0.3], "a lower loss"),
+        ([0.45, 0.7], "ranges of the three seeds overlap"),
+    ):
         told = said.vote({"whole gradients": [_tried([x]) for x in (0.4, 0.5)],
                           "majority vote": [_tried([x]) for x in vote]}).text  # fmt: skip
-        assert words in told and "a rate of its own, 0.015, and all others have 0.4" in told and "section 7" not in told
+        assert (
+            words in told
+            and "a learning rate of its own, 0.015, and all others have 0.4" in told
+            and "section 7" not in told
+        )
     told = [said.vote({"whole gradients": [_tried([0.4], 28866.0)], "majority vote": [_tried([0.5], 903.0)],
                        "PowerSGD rank 2": [_tried([0.5], sent)]}).text for sent in (2869.0, 3830.0)]  # fmt: skip
     assert "section 7" not in told[0] and "sends 1.34 times as much here as with the rings of section 7" in told[1]
@@ -276,11 +290,31 @@ def test_a_bound_is_ahead_where_delays_are_short_and_momentum_high():
 @pytest.mark.ranks
 def test_after_the_first_step_a_slow_rank_sets_the_pace_of_all_in_step_and_of_itself_in_pairs():
     took = methods.in_step_and_in_pairs(4, {"clock": "virtual"})
-    together, alone = took.values()
+    together, alone = (run.results for run in took.values())
     assert together == pytest.approx([0.04] * 4) and alone == pytest.approx([0.01] * 3 + [0.04])
     told = said.pairs(took).text
     assert "sets the pace of all" in told and "holds up only itself" in told
-    assert "in step with neighbours: 40.0 ms; in pairs" in pictures.steps_of_ranks(took).sentence
+    assert "synchronous with neighbours: 40.0 ms; in pairs" in pictures.steps_of_ranks(took).sentence
+
+
+def _averaging(every, steps=8, far=0.09):
+    """A run of `steps` of 10 ms on rank 0, with an average of 90 ms after each `every` of them; rank 1 is no matter."""
+    spans, at = [SimpleNamespace(rank=1, start=0.0, end=9.0)], 0.0
+    for k in range(1, steps + 1):
+        spans.append(SimpleNamespace(rank=0, start=at, end=at + 0.01))
+        at += 0.01 + far * (k % every == 0)
+    trace = SimpleNamespace(spans=lambda name: spans if name == "compute" else [])
+    return SimpleNamespace(trace=trace, results=[lm.Seen([(1e3 * at, 3.0 + 0.02 * every)], steps, at)])
+
+
+def test_fewer_averages_are_drawn_to_the_end_of_the_run_that_has_fewest():
+    runs = {f"H = {every}": _averaging(every) for every in (1, 4, 8)}
+    figure, told = pictures.rounds(runs), said.rounds(runs).text
+    assert "After 170 ms: H = 1 has 2 steps, H = 4 has 8 steps, H = 8 has 8 steps" in figure.sentence
+    assert [row["all-reduces (ms)"] for row in figure.rows] == pytest.approx([720, 180, 90])
+    assert "2 of 8 steps" in figure.svg and "4.7 times as fast as with H = 1" in told
+    assert "higher by 0.14" in told
+    assert "nearly the same" in said.rounds({"H = 1": _averaging(1), "H = 4": _averaging(4)}).text
 
 
 def test_a_graph_says_to_how_many_a_rank_sends_and_how_far_apart_the_ranks_are():
@@ -386,7 +420,7 @@ def test_a_step_over_a_far_link_is_timed_without_its_start():
 def test_the_page_counts_the_messages_to_a_tenth_of_the_distance_as_its_graphs_need_them():
     """Eight ranks with the numbers of the page's `gossip`: rounds until a tenth is left, times neighbours."""
     needs = {}
-    for name in ("complete", "exponential", "ring"):
+    for name in drawings.GRAPHS:
         w = drawings.graph(name, 8)
         x = torch.stack([torch.randn(1000, generator=torch.Generator().manual_seed(r)) for r in range(8)])
         apart = [float((x - x.mean(0)).norm())]
@@ -394,9 +428,10 @@ def test_the_page_counts_the_messages_to_a_tenth_of_the_distance_as_its_graphs_n
             x = w.to(x.dtype) @ x
             apart.append(float((x - x.mean(0)).norm()))
         needs[name] = (len(apart) - 1, max(int((w[:, r] > 0).sum()) - 1 for r in range(8)))
-    assert needs == {"complete": (1, 7), "exponential": (3, 3), "ring": (8, 2)}
+    assert needs == {"complete": (1, 7), "exponential": (3, 3), "ring": (8, 2), "random": (4, 5)}
     text = next("".join(c["source"]) for c in _cells() if c["id"] == "agree-meaning")
     assert "one round of seven" in text and "three rounds of three" in text and "eight rounds of two" in text
+    assert "four rounds of up to five" in text
 
 
 @pytest.mark.ranks

@@ -99,7 +99,7 @@ def _sum(spent: Sequence[tuple[str, float, float]], what: str) -> float:
 
 def versions(served: Served, count: int = 14) -> book.Player:
     """Update by update: which version of the weights the server has, and which one each worker computes with."""
-    title, frames, rows = "Weights grow old", [], []
+    title, frames, rows = "Which weights each gradient comes from", [], []
     held = dict.fromkeys(range(1, served.workers + 1), 0)
     for i, update in enumerate(served.log[:count]):
         age = (
@@ -165,7 +165,7 @@ def _whole(w: Tensor) -> bool:
 
 def four_graphs(size: int) -> book.Figure:
     """Who averages with whom, and how fast such rounds bring all ranks together."""
-    title = f"Who talks to whom, with {size} ranks"
+    title = f"Who sends to whom, with {size} ranks"
     rows: list[dict[str, Any]] = []
     for name in GRAPHS:
         w = graph(name, size)
@@ -185,7 +185,7 @@ def four_graphs(size: int) -> book.Figure:
     svg.text(
         8,
         top + 2 * far + 92,
-        "Thick: to whom rank 0 sends. With an arrow only the rank at its head listens; without one, both.",
+        "Thick: to whom rank 0 sends. A thick line with an arrow goes one way, and one without goes both ways.",
         11,
     )
     return book.Figure(title, "simulated", said, list[Row](rows), svg=svg.render(top + 2 * far + 104))
@@ -316,13 +316,14 @@ def power_step(run: Any) -> book.Player:
     ps, qs = [x @ q for x in ms], [x.T @ p for x in ms]
     steps: list[tuple[str, list[list[Any]]]] = [
         (f"Each rank has its own M, and all have the same Q of the step before. So each computes its P = M Q, with "
-         f"{n} × {r} numbers.",
-         [[(ms[k], f"M of rank {k}", 1), "·", (q, "Q", 3), "=", (ps[k], f"rank {k}", 3)] for k in (0, 1)]),
+         f"{n} × {r} numbers in place of {n} × {m}.",
+         [[x for k in (0, 1) for x in ("", (ms[k], f"M of rank {k}", 1), "·", (q, "Q", 4), "=",
+                                       (ps[k], f"P of rank {k}", 4))][1:]]),
         (f"An all-reduce averages the {n} × {r} numbers of P. Since all took the same Q, the result is the P of the "
          "averaged M. Then its columns are made orthonormal.",
-         [[*_joined([(x, f"rank {k}", 3) for k, x in enumerate(ps)]), "→", (p, "P", 3)]]),
+         [[*_joined([(x, f"rank {k}", 4) for k, x in enumerate(ps)]), "→", (p, "P", 4)]]),
         (f"Now each rank computes its Q = M^T P, and an all-reduce averages these {m} × {r} numbers as well.",
-         [[*_joined([(x, f"rank {k}", 3) for k, x in enumerate(qs)]), "→", (new, "Q", 3)]]),
+         [[*_joined([(x, f"rank {k}", 4) for k, x in enumerate(qs)]), "→", (new, "Q", 4)]]),
         (f"In place of {n * m} numbers {r * (n + m)} were averaged. Every rank multiplies P Q^T, and misses "
          f"{missed(run)[0]:.0%} of the norm of the averaged M.",
          [[(whole, "M, averaged", 1), "≈", (p @ new.T, "P Q^T", 1)]]),
@@ -338,7 +339,7 @@ def power_step(run: Any) -> book.Player:
                     x += 28
                 else:
                     x = _cells(svg, part[0], x + 14, y, CELL, part[1], grow=part[2]) + 14
-            y += high + 26
+            y += high + 34
         svg.text(12, y, "orange, large square: positive; blue, small square: negative; white: near 0", 11)
         frames.append((svg.render(y + 12), said))
         rows.append({"step": k, "what": said})
@@ -368,6 +369,7 @@ def _cells(svg: Svg, matrix: Tensor, x: float, y: float, cell: float, name: str,
     n, m = matrix.shape
     most = float(matrix.abs().max()) or 1.0
     svg.text(x + m * cw / 2, y - 7, name, 12, "middle", bold=True)
+    svg.text(x + m * cw / 2, y + n * ch + 14, f"{n} × {m}", 10.5, "middle")
     svg.rect(x, y, m * cw, n * ch, "#ffffff", stroke_width=0.6)
     signs = {ORANGE: "", BLUE: ""}
     for i, row in enumerate((matrix / most).tolist()):
@@ -389,10 +391,10 @@ def _cells(svg: Svg, matrix: Tensor, x: float, y: float, cell: float, name: str,
 
 
 def summed_or_gathered(size: int = 4) -> book.Figure:
-    """Why values at agreed places add up on the way, and values at places of one's own do not: side by side."""
+    """Why values at agreed indices add up on the way, and values at each rank's own do not: side by side."""
     title, rows = "What can be added up on the way", list[Row]()
-    cases = {"agreed places: all-reduce": [[2, 5]] * size,
-             "places of one's own: all-gather": [[(r + 1) % 8, (3 * r + 4) % 8] for r in range(size)]}  # fmt: skip
+    cases = {"agreed indices: all-reduce": [[2, 5]] * size,
+             "each rank's own indices: all-gather": [[(r + 1) % 8, (3 * r + 4) % 8] for r in range(size)]}  # fmt: skip
     sums = [sorted({p for some in places for p in some}) for places in cases.values()]
     said = (
         f"On the left the sum has {len(sums[0])} numbers, as every message has. On the right it has {len(sums[1])}, "
@@ -413,5 +415,5 @@ def summed_or_gathered(size: int = 4) -> book.Figure:
                 svg.rect(x + cell * p, y, cell - 4, 24, fill, hatch, stroke_width=0.6)
             svg.text(x + 8 * cell + 4, y + 17, f"{len(own)} numbers", 11.5)
             y += 32 if r < size - 1 else 38
-        rows.append({"places": name, "numbers of a rank": 2, "numbers of the sum": len(there)})
+        rows.append({"indices": name, "numbers of a rank": 2, "numbers of the sum": len(there)})
     return book.Figure(title, "simulated", said, rows, svg=svg.render(y + 4))

@@ -264,7 +264,7 @@ def race(contest: Contest, far: dict[str, float]) -> Race:
     times = {
         "narrow link": {name: reached[name] for name in there},
         "far link": {name: [count * far[name] for count in steps[name]] for name in there},
-        "no link": {name: [count * STEP for count in steps[name]] for name in there},
+        "free link": {name: [count * STEP for count in steps[name]] for name in there},
     }
     return Race(whole, target, reached, times, far)
 
@@ -328,7 +328,7 @@ def gradient(seed: int = 0, after: int = 20, own: int = 0) -> Tensor:
 
 
 def seconds_a_step(group: Group, pairs: bool, steps: int = 12) -> float:
-    """Of the virtual clock, on this rank: AD-PSGD if `pairs`, else gossip in step, on the same graph.
+    """Of the virtual clock, on this rank: AD-PSGD if `pairs`, else synchronous gossip, on the same graph.
 
     The first step is left out: a rank that is no neighbour of a slow one waits for it from the second step on.
     """
@@ -350,11 +350,11 @@ def seconds_a_step(group: Group, pairs: bool, steps: int = 12) -> float:
     return took
 
 
-def in_step_and_in_pairs(world_size: int, options: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Seconds of a step on each rank, by the way of gossip, with a last rank that needs four times as long."""
-    ways = {"in step with neighbours": False, "in pairs, nobody waits": True}
+def in_step_and_in_pairs(world_size: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Runs that return a step's seconds on each rank, by the way of gossip. The last rank is four times as slow."""
+    ways = {"synchronous with neighbours": False, "in pairs, nobody waits": True}
     how = {"faults": [Slow(world_size - 1, factor=4)], **options}
-    return for_each(lambda pairs: launch(seconds_a_step, world_size, pairs, **how).results, ways)
+    return for_each(lambda pairs: launch(seconds_a_step, world_size, pairs, **how), ways)
 
 
 OUTCOMES = [

@@ -21,7 +21,7 @@ NARROW = Network(intra=Link(1e6, 2e-4))  # of the contest
 def loose(race: Run) -> Workbench:
     """Who is late, how much, how far a worker may be ahead, and the momentum; all three policies answer."""
     controls = {
-        "late": choice("who is late", task.LATE, "now and then"), "times": choice("times slower", [2, 4, 8], 4),
+        "late": choice("who is late", task.LATE, "now and then"), "times": choice("times as slow", [2, 4, 8], 4),
         "bound": choice("bound s of SSP", [0, 1, 3, 8], 3), "momentum": choice("momentum", [0.0, 0.9], 0.0),
     }  # fmt: skip
     views: list[View] = [pictures.who_won, pictures.raced]
@@ -33,7 +33,7 @@ def bound(held_up: Run) -> Workbench:
     controls = {
         "s": choice("bound s", ["0", "1", "3", "no bound"], "1"),
         "late": choice("who is late", task.LATE, task.LATE[1]),
-        "times": choice("times slower", [2, 4, 8], 4),
+        "times": choice("times as slow", [2, 4, 8], 4),
     }  # fmt: skip
     views: list[View] = [pictures.held_up_said, drawings.held_up, pictures.held_up_curve]
     return book.workbench(held_up, controls, views, title="How far ahead may one be?", ranks=5, clock="virtual")
@@ -46,7 +46,13 @@ def rounds(training: Run) -> Workbench:
         "rate": choice("rate of AdamW", [0.001, 0.003, 0.01], 0.003), "link": list(LINKS),
     }  # fmt: skip
     views: list[View] = [pictures.rounds_said, pictures.rounds_curve]
-    return book.workbench(training, controls, views, title="Talk less often", ranks=4, clock="virtual")
+    return book.workbench(training, controls, views, title="Communicate less often", ranks=4, clock="virtual")
+
+
+def far_rounds(runs: Any) -> Conclusion:
+    """Local SGD with a few lengths of a round, over one link."""
+    display(pictures.rounds(runs))
+    return said.rounds(runs)
 
 
 def neighbours(gossip: Run) -> Workbench:
@@ -63,7 +69,7 @@ def less(training: Run) -> Workbench:
         "rest": choice("the rest is", ["kept", "lost"], "kept"),
     }
     views: list[View] = [pictures.less_said, pictures.less_curve]
-    return book.workbench(training, controls, views, title="Say less", ranks=4, clock="virtual", network=NARROW)
+    return book.workbench(training, controls, views, title="Send less", ranks=4, clock="virtual", network=NARROW)
 
 
 def link(name: str) -> Network:
@@ -111,9 +117,9 @@ def trade_off(contest: methods.Contest) -> Conclusion:
     return said.vote(contest)
 
 
-def pairs(took: Any) -> Conclusion:
-    display(pictures.steps_of_ranks(took))
-    return said.pairs(took)
+def pairs(runs: Any) -> Conclusion:
+    display(pictures.steps_of_ranks(runs))
+    return said.pairs(runs)
 
 
 def links(race: methods.Race) -> Conclusion:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from labkit import book
-from labkit.book.drawing.figure import WIDTH, heading
-from labkit.book.drawing.style import ON_COLOUR, SERIES
+from labkit.book.drawing.figure import WIDTH, heading, legend
+from labkit.book.drawing.style import ON_COLOUR, ORANGE, SERIES
 from labkit.book.drawing.svg import Svg, text_width
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, seconds_text
@@ -100,12 +100,12 @@ def held_up_said(run: Any, s: str) -> str:
     served: Served = run.results[0]
     lead, oldest = served.lead(), max(served.taus())
     allowed = (served.workers - 1) * (2 * int(s) + 1) if s != "no bound" else 0
-    most = f", and with this s at most {allowed} is possible" if allowed else ""
+    most = f"; with this s at most {allowed} is possible, as the next cell explains" if allowed else ""
     return (
         f"The largest lead at the start of a gradient was **{lead}**, and the workers waited for "
         f"{drawings.waiting(run.trace):.0%} of their time. "
-        f"The server got {served.updates() / served.seconds:.0f} gradients in a second. The oldest one had a "
-        f"staleness of {oldest}{most}. The loss in the end is {served.last():.2f} (one run)."
+        f"The server got {served.updates() / served.seconds:.0f} gradients in a second. The largest staleness "
+        f"was {oldest}{most}. The loss in the end is {served.last():.2f} (one run)."
     )
 
 
@@ -150,10 +150,10 @@ def spread(
 
 
 def price(aged: Mapping[str, Sequence[float]]) -> book.Figure:
-    return spread(aged, "As many gradients, fresh or old", "loss in the end")
+    return spread(aged, "The same number of gradients, fresh or stale", "loss in the end")
 
 
-PUSH = 0.2  # how far a lasting gradient moves the weights in the end, as a part of the distance, at either momentum
+PUSH = 0.2  # how far a constant gradient moves the weights in the end, as a part of the distance, at either momentum
 
 
 def swing(tau: int, momentum: float, count: int) -> list[float]:
@@ -167,15 +167,15 @@ def swing(tau: int, momentum: float, count: int) -> list[float]:
 
 def swings(old: int = 3, most: int = 7, count: int = 60) -> book.Player:
     """Two descents of a parabola at one rate, without momentum and with it: a picture for each staleness."""
-    title, frames, rows = "Down a parabola with old gradients", [], list[Row]()
+    title, frames, rows = "Down a parabola with stale gradients", [], list[Row]()
     for tau in range(most + 1):
         walks = {name: swing(tau, m, count) for name, m in (("no momentum", 0.0), ("momentum 0.9", 0.9))}
         plain, pushed = (_calm(swing(tau, m, 999)) for m in (0.0, 0.9))
         said = (
-            f"tau = {tau}. Below a tenth of the first distance for good: without momentum {plain}, with 0.9 {pushed}."
+            f"tau = {tau}. Within a tenth of the first distance for good: without momentum {plain}, with 0.9 {pushed}."
         )
         lines = {name: [(float(t), x) for t, x in enumerate(walk)] for name, walk in walks.items()}
-        drawn = book.lines(lines, x="update", y="place, minimum = 0", title=title, badge="simulated", sentence=said,
+        drawn = book.lines(lines, x="update", y="position, minimum = 0", title=title, badge="simulated", sentence=said,
                            within=(-1.75, 1.75))  # fmt: skip
         frames.append((drawn.svg, said))
         rows.append({"tau": tau, "no momentum": plain, "momentum 0.9": pushed})
@@ -212,10 +212,60 @@ def rounds_curve(result: Any) -> book.Figure:
 
 
 def rounds(runs: Mapping[str, Any]) -> book.Figure:
-    """Several runs of local SGD."""
-    return losses(
-        {name: run.results[0].curve for name, run in runs.items()}, "milliseconds", "64 steps over a far link"
+    """When rank 0 computes and when it averages, in several runs of local SGD, until the first of them is through."""
+    title, seen = "64 steps over a far link", {name: run.results[0] for name, run in runs.items()}
+    quick = min(seen, key=lambda name: seen[name].seconds)
+    end, lanes, rows = seen[quick].seconds, dict[str, list[Piece]](), list[Row]()
+    for name, run in runs.items():
+        lanes[name] = _computing(run.trace, 0)
+        busy = sum(b - a for a, b in lanes[name])
+        rows.append(
+            {
+                "averages": name,
+                "64 steps (ms)": 1e3 * seen[name].seconds,
+                "computing (ms)": 1e3 * busy,
+                "all-reduces (ms)": 1e3 * (seen[name].seconds - busy),
+                "loss in the end": seen[name].last(),
+            }
+        )
+    done = {name: sum(b <= end + 1e-9 for _, b in lane) for name, lane in lanes.items()}
+    said = f"After {seconds_text(end)}: " + ", ".join(
+        f"{name} has {n} step{'s' * (n != 1)}" for name, n in done.items()
     )
+    said += ". Loss after all 64: " + ", ".join(f"{one.last():.2f} with {name}" for name, one in seen.items()) + "."
+    svg, left, right = Svg(WIDTH, title, said), 70.0, 150.0
+    y = legend(svg, heading(svg, "emulated", said), [("a step of rank 0", ORANGE, "", ""),
+               ("an all-reduce of the weights", "none", "/", "3 2")]) + 6  # fmt: skip
+    scale = (WIDTH - left - right) / end
+    for name, lane in lanes.items():
+        svg.text(left - 10, y + 17, name, 12, "end", bold=True)
+        _strip(svg, lane, end, left, y, scale, 24.0)
+        svg.text(WIDTH - right + 8, y + 10, f"{done[name]} of {len(lane)} steps", 11.5, bold=True)
+        svg.text(WIDTH - right + 8, y + 25, f"all after {seconds_text(seen[name].seconds)}", 11)
+        y += 42
+    svg.text(left, y + 4, "0 ms", 11)
+    svg.text(WIDTH - right, y + 4, f"{1e3 * end:.0f} ms", 11, "end")
+    return book.Figure(title, "emulated", said, rows, svg=svg.render(y + 14))
+
+
+Piece = tuple[float, float]  # from, to, in seconds
+
+
+def _computing(trace: Any, rank: int) -> list[Piece]:
+    """When the rank computed."""
+    return sorted((s.start, s.end) for s in trace.spans("compute") if s.rank == rank)
+
+
+def _strip(svg: Svg, lane: Sequence[Piece], end: float, left: float, y: float, scale: float, high: float) -> None:
+    """What is computed is filled, and what lies between is hatched, up to `end`."""
+    before = 0.0
+    for a, b in [*(piece for piece in lane if piece[0] < end), (end, end)]:
+        if a - before > 1e-6:
+            svg.rect(left + before * scale, y + 2, (a - before) * scale - 0.7, high - 4, "none", "/", dash="3 2",
+                     stroke_width=0.6)  # fmt: skip
+        if b > a:
+            svg.rect(left + a * scale, y, (min(b, end) - a) * scale - 0.7, high, ORANGE, stroke_width=0.6)
+        before = b
 
 
 def agreement(measured: Sequence[float], rate: float, name: str, neighbours: int = 0) -> book.Figure:
@@ -258,15 +308,30 @@ def _down_to(part: Sequence[float]) -> list[tuple[float, float]]:
     return [(float(k), max(v, FLOOR)) for k, v in enumerate(part[: end + 1])]
 
 
-def steps_of_ranks(took: Mapping[str, Sequence[float]]) -> book.Figure:
-    """How long a step takes on each rank, in step with neighbours and in pairs."""
-    said = "; ".join(
+def steps_of_ranks(runs: Mapping[str, Any], end: float = 0.12) -> book.Figure:
+    """When each rank computes and when it waits, with neighbours and in pairs. end: seconds that are drawn."""
+    title, took = "Time of a step on each rank", {way: run.results for way, run in runs.items()}
+    told = "; ".join(
         f"{way}: " + (f"{1e3 * min(x):.1f} to " if max(x) > 1.001 * min(x) else "") + f"{1e3 * max(x):.1f} ms"
         for way, x in took.items()
     )
-    return book.bars({way: {f"rank {r}": t for r, t in enumerate(x)} for way, x in took.items()}, unit="seconds",
-                     title="Time of a step on each rank", badge="emulated",
-                     sentence=f"The last rank is four times as slow. A step takes, {said}.")  # fmt: skip
+    said = f"The last rank is four times as slow. Time of a step: {told}."
+    svg, left, right, high = Svg(WIDTH, title, said), 70.0, 110.0, 17.0
+    y = legend(svg, heading(svg, "emulated", said), [("a step's gradient", ORANGE, "", ""),
+               ("waiting", "none", "/", "3 2")])  # fmt: skip
+    scale, rows = (WIDTH - left - right) / end, list[Row]()
+    for way, run in runs.items():
+        svg.text(8, y + 18, way, 12, bold=True)
+        y += 26
+        for rank, seconds in enumerate(took[way]):
+            svg.text(left - 10, y + 12, f"rank {rank}", 11, "end")
+            _strip(svg, _computing(run.trace, rank), end, left, y + 1, scale, high - 3)
+            svg.text(WIDTH - right + 8, y + 12, f"{1e3 * seconds:.0f} ms a step", 11.5)
+            rows.append({"way": way, "rank": rank, "a step (ms)": 1e3 * seconds})
+            y += high
+    svg.text(left, y + 14, "0 ms", 11)
+    svg.text(WIDTH - right, y + 14, f"{1e3 * end:.0f} ms", 11, "end")
+    return book.Figure(title, "emulated", said, rows, svg=svg.render(y + 24))
 
 
 def mixed(run: Any, name: str) -> book.Figure:
@@ -296,7 +361,8 @@ def sent_by_ranks(lines: Mapping[str, Mapping[int, int]]) -> book.Figure:
 def less_said(result: Any) -> str:
     """Of the workbench of compressed gradients: bytes, time, and the loss."""
     return (
-        f"A rank sent {bytes_text(result['sent'])} in a step, where whole gradients are {bytes_text(result['whole'])}. "
+        f"A rank sent {bytes_text(result['sent'])} in a step. For whole gradients a ring all-reduce sends "
+        f"{bytes_text(result['whole'])}. "
         f"The {result['steps']} steps took {seconds_text(result['seconds'])} of the virtual clock. "
         f"The loss is **{result['curve'][-1][1]:.2f}** (one run)."
     )
@@ -429,7 +495,7 @@ def links(race: Race) -> book.Figure:
             svg.text(place(v), y + 15, f"{v:g}", 11, "middle")
     svg.text(left, y + 32, "times as fast as whole gradients (logarithmic): the mean, and a line over three seeds", 11)
     rows: list[Row] = [
-        {"method": name} | {link: round(race.gain(link, name), 2) for link in speed} for name in speed["no link"]
+        {"method": name} | {link: round(race.gain(link, name), 2) for link in speed} for name in speed["free link"]
     ]
     return book.Figure(title, "emulated", said, rows, svg=svg.render(y + 42))
 

@@ -26,14 +26,16 @@ def ages(runs: Mapping[str, Served]) -> Conclusion:
     return book.conclude(
         "With equally fast workers nearly every gradient has a staleness of {even}, because while a worker computes, "
         "every other worker brings one update.",
-        {"high - low < 0.1 * even + 0.1": "If somebody is late, the *mean* hardly changes.",
+        {"high - low < 0.1 * even + 0.1": "If somebody is late, the *mean* hardly changes: it lies between {low:.1f} "
+         "and {high:.1f} in the three runs.",
          "True": "If somebody is late, the *mean* stays between {low:.1f} and {high:.1f}."},
-        "The reason is a balance. At each update $N - 1$ other workers are computing, and each of their gradients "
-        "becomes one update older, so all ages together grow by $N - 1$. The gradient that comes in takes its own age "
-        "out of this sum. In the long run the sum neither grows nor shrinks, so the mean age is about $N - 1$.",
-        {"worst > 2 * even + 1": "But the gradients of a slow worker are far older than the mean: up to {worst} "
+        "Why? Let $N$ be the number of workers, and add up the staleness of all gradients that are being computed. "
+        "Each update makes the gradients of the other $N - 1$ workers staler by 1, so it adds $N - 1$ to this sum. It "
+        "also removes the staleness of the gradient that has just arrived. In the long run the sum neither grows nor "
+        "shrinks, so the gradients that arrive have a staleness of $N - 1$ on average.",
+        {"worst > 2 * even + 1": "But the gradients of a slow worker are far staler than the mean: up to {worst} "
          "updates.",
-         "True": "The oldest gradient has a staleness of {worst}."},
+         "True": "The largest staleness was {worst}."},
         even=most_often(runs["nobody"]), low=min(means), high=max(means),
         worst=max(max(served.taus()) for served in runs.values()),
     )  # fmt: skip
@@ -44,20 +46,23 @@ def price(aged: Mapping[str, Sequence[float]]) -> Conclusion:
     quick, quick_9, slow, slow_9 = aged.values()
     fresh, fresh_9, stale, stale_9 = (sum(some) / len(some) for some in aged.values())
     return book.conclude(
-        {"stale < 0.9 * fresh": "Without momentum age does no harm that three seeds could show.",
-         "stale < 1.2 * fresh": "Without momentum age does little harm, so staleness is not bad in itself.",
+        {"stale < 0.9 * fresh": "Without momentum staleness does no harm that three seeds could show.",
+         "stale < 1.2 * fresh and each and overlap": "Without momentum stale gradients cost little here: the loss is "
+         "higher with every seed, but the ranges overlap.",
+         "stale < 1.2 * fresh": "Without momentum stale gradients cost little here, on average over three seeds.",
          "min(slow) > max(quick)": "Staleness has a price even without momentum.",
-         "True": "Without momentum old gradients are worse on average, though the seeds' ranges overlap."},
-        {"stale_9 > 1.2 * fresh_9 and apart": "With momentum old gradients do real harm: the best of these runs is "
-         "worse than the worst with fresh ones.",
-         "stale_9 > 1.1 * fresh_9": "With momentum old gradients are worse on average, though the seeds' ranges "
+         "True": "Without momentum stale gradients are worse on average, though the seeds' ranges overlap."},
+        {"stale_9 > 1.2 * fresh_9 and apart": "With momentum stale gradients do real harm: the best ASP run with it is "
+         "worse than the worst BSP run with momentum.",
+         "stale_9 > 1.1 * fresh_9": "With momentum stale gradients are worse on average, though the seeds' ranges "
          "overlap.",
-         "True": "With momentum too, the gradients of this small world are not old enough to do much harm."},
-        "\n\nWhat age does to momentum shows on the simplest loss, a parabola. Below, two walks begin at the same "
-        "place, and a gradient that lasts moves both equally far. Every gradient is exactly $\\tau$ updates old. Step "
-        "through it: each step has a larger $\\tau$.",
+         "True": "With momentum too, the gradients of this small world are not stale enough to do much harm."},
+        "\n\nWhy does momentum matter? Take the simplest loss, a parabola, and let every gradient be exactly "
+        "$\\tau$ updates old. Below, one walk uses no momentum and the other a momentum of 0.9. Both begin at the same "
+        "point, and their effective rate is the same. Step through the pictures: each has a larger $\\tau$.",
         fresh=fresh, stale=stale, fresh_9=fresh_9, stale_9=stale_9, quick=quick, slow=slow,
-        apart=min(slow_9) > max(quick_9),
+        apart=min(slow_9) > max(quick_9), overlap=min(slow) <= max(quick),
+        each=all(b > a for a, b in zip(quick, slow, strict=True)),
     )  # fmt: skip
 
 
@@ -65,22 +70,26 @@ def pace(runs: Mapping[str, Mapping[str, Served]], answered: Callable[..., Any],
     """What a bound on the lead brings where lateness wanders and where it does not, and the bound on staleness."""
     speed = {late: {p: served.updates() / served.seconds for p, served in some.items()} for late, some in runs.items()}
     some, same = (speed[late]["SSP"] / speed[late]["BSP"] for late in LATE[1:])
+    free, often = (speed[late]["ASP"] / speed[late]["BSP"] for late in (LATE[2], LATE[1]))
     bounded = [of["SSP"] for of in runs.values()]
     return book.conclude(
-        {"some > 1.1 and some > same": "A bound on the lead helps against delays that come and go: there SSP gets "
-         "{some:.2f} times as many gradients as BSP. It cannot help for long against a worker that is always slow, "
-         "because once the others are {s} steps ahead, they go at its pace. There SSP gets {same:.2f} times as many.",
-         "True": "A bound on the lead helps only if the late worker can catch up later. SSP gets {some:.2f} times as "
-         "many gradients as BSP where delays come and go, and {same:.2f} times where one worker is always slow."},
-        "ASP gets {free:.2f} times as many there, but its gradients are old, and section 3 asks what that costs. So "
-        "replace a machine that is always slow. Chapter 17 finds it.\n\n"
-        "The largest lead under {whose} rule was {lead}. A bound on the lead is also a bound on staleness: while you "
-        "compute one gradient, each of the other $N - 1$ workers can finish at most $2s + 1$. At worst it "
-        "is $s$ steps behind you when you begin. $2s$ updates bring it to $s$ steps ahead of you. There it may begin "
-        "one more gradient, and finish it too. So "
-        "$\\tau \\le (N-1)(2s+1)$, which is {most} here.",
-        {"oldest <= most": "The oldest gradient of the SSP runs had a staleness of {oldest}."},
-        some=some, same=same, free=speed[LATE[2]]["ASP"] / speed[LATE[2]]["BSP"], whose=book.whose(answered), s=s,
+        {"some > 1.1 and some > same": "If delays come and go, it helps to let workers run ahead by a few steps: SSP "
+         "gets {some:.2f} times as many gradients as BSP, and ASP {often:.2f} times as many. Against a worker that is "
+         "always slow SSP cannot help for long: once the others are {s} steps ahead, they go at its pace. In this "
+         "short run their head start still gives SSP {same:.2f} times as many gradients as BSP.",
+         "True": "It helps to let workers run ahead only if the late worker can catch up later. SSP gets {some:.2f} "
+         "times as many gradients as BSP where delays come and go, and {same:.2f} times where one worker is always "
+         "slow."},
+        "With this worker ASP gets {free:.2f} times as many, but its gradients are stale, and section 3 asks what "
+        "stale gradients cost. So it is better to replace a machine that is always slow, and chapter 17 shows how to "
+        "find it.\n\n"
+        "The largest lead under {whose} rule was {lead}. A bound on the lead is also a bound on staleness. You may "
+        "begin a gradient only if no worker is more than $s$ steps behind you, so at worst another worker is $s$ "
+        "steps behind. While you compute, it may catch up and get $s$ steps ahead of you, which takes $2s$ updates. "
+        "At a lead of exactly $s$ the rule lets it begin one more gradient. So meanwhile each of the other $N - 1$ "
+        "workers brings at most $2s + 1$ updates, and $\\tau \\le (N-1)(2s+1)$, which is {most} here.",
+        {"oldest <= most": "The largest staleness in the SSP runs was {oldest}."},
+        some=some, same=same, free=free, often=often, whose=book.whose(answered), s=s,
         lead=max(served.lead() for served in bounded), most=(bounded[0].workers - 1) * (2 * s + 1),
         oldest=max(max(served.taus()) for served in bounded),
     )  # fmt: skip
@@ -91,12 +100,28 @@ def two_walks(signs: Points, helped: Points) -> Conclusion:
     return book.conclude(
         {"plain > 0.99 * first and ends < 0.1 * first": "With error feedback the same bits on the wire lead to the "
          "minimum, while signs alone never get below the loss that they began with."},
-        "After 80 steps the loss with error feedback is {ends:.2g}, and it began at {first:g}. On many networks signs "
-        "alone do work, because their errors differ from step to step. Bernstein et al. (2018) prove it for large "
-        "batches, or for noise that is symmetric with a single peak at the mean. The noise of this valley is symmetric "
-        "but has two peaks, so at $(1, 1)$ a sign is wrong half of the time.",
+        "After 80 steps the loss with error feedback is {ends:.2g}, and it began at {first:g}.\n\n"
+        "On many networks signs alone do work, because their errors differ from step to step. Bernstein et al. (2018) "
+        "prove it for large batches, or for noise that is symmetric and *unimodal*, with a single peak at the mean. "
+        "Why not in our valley? At $(1, 1)$ the mean of both gradients has the signs $(+, +)$, but each square alone "
+        "gets one of the two signs wrong. The *noise*, the difference between one gradient and this mean, has only "
+        "two values. So it is symmetric, but it has two peaks and none at the mean.",
         first=drawings.valley(*signs[0]), plain=min(drawings.valley(*p) for p in signs),
         ends=drawings.valley(*helped[-1]),
+    )  # fmt: skip
+
+
+def rounds(runs: Mapping[str, Any]) -> Conclusion:
+    """What fewer averages save over a link with a high latency, and what they cost in loss."""
+    often, *_, rarely = (run.results[0] for run in runs.values())
+    ends = [run.results[0].last() for run in runs.values()]
+    return book.conclude(
+        "With {rare} the same 64 steps are {less:.1f} times as fast as with {every}, because there are far fewer "
+        "all-reduces.",
+        {"worse < 0.1": "The loss in the end is nearly the same, although the ranks drift apart between two averages.",
+         "True": "But the loss in the end is higher by {worse:.2f}, because the ranks drift apart between two "
+         "averages."},
+        every=next(iter(runs)), rare=[*runs][-1], less=often.seconds / rarely.seconds, worse=max(ends) - ends[0],
     )  # fmt: skip
 
 
@@ -104,14 +129,16 @@ def sent_by_ranks(lines: Mapping[str, Mapping[int, int]]) -> Conclusion:
     """What grows with the number of ranks, and what does not."""
     at = {name: {r: line[r] / lines["whole"][r] for r in line} for name, line in lines.items()}
     return book.conclude(
-        {"many > 1 and signs > 1 and power < 1 and vote < 1": "What can be added up or counted costs each rank the "
-         "same part of the whole gradient, however many ranks there are. What must be gathered costs a larger part "
-         "with every rank."},
-        "With 8 ranks top-k of 1 % sends {few:.1%} of the whole gradient's bytes.",
-        {"many > 1 and signs > 1": "With 128 ranks both top-k and signs send more than the whole gradient."},
-        "PowerSGD stays at {power:.1%} if its all-reduces are rings, and a majority vote at {vote:.1%}.",
-        "\n\nThe line of top-k crosses a little before 100, because $k$ is rounded up in each layer of this small "
-        "network.",
+        {"many > 1 and signs > 1 and power < 1 and vote < 1": "If messages can be added up or counted, each rank sends "
+         "about the same part of what a ring all-reduce of the whole gradient sends, however many ranks there are. If "
+         "messages must be gathered, this part grows with every rank."},
+        "With 8 ranks top-k of 1 % sends {few:.1%} of what this all-reduce sends.",
+        {"many > 1 and signs > 1": "With 128 ranks both top-k and signs send more than the all-reduce."},
+        "A majority vote stays at about {vote:.1%}, and PowerSGD at {power:.1%} if its all-reduces are rings. That is "
+        "more than for the one matrix above, because two columns save less in the small last layer of this network, "
+        "and biases are sent whole.",
+        "\n\nThe line of top-k crosses that of the whole gradient a little before 100, because $k$ is rounded up in "
+        "each tensor of this small network.",
         few=at["top-k 1%"][8], many=at["top-k 1%"][128], signs=at["signs"][128], power=at["PowerSGD rank 2"][128],
         vote=at["majority vote"][128],
     )  # fmt: skip
@@ -137,28 +164,29 @@ def vote(contest: Contest) -> Conclusion:
     name = "PowerSGD rank 2"
     more = sent.get(name, 0.0) / sent["whole gradients"] / (ring[name] / ring["whole"])
     return book.conclude(
-        {"min(voted) > max(whole)": "The vote keeps nothing of what it drops, and here it ends at a higher loss than "
-         "whole gradients with every seed.",
-         "max(voted) < min(whole)": "The vote keeps nothing of what it drops, and yet here it ends at a lower loss "
-         "than whole gradients with every seed.",
-         "True": "The vote keeps nothing of what it drops. Yet beside whole gradients three seeds show no price for "
-         "that here, because the ranges overlap."},
-        "The method is not the only difference: the vote has a rate of its own, {rate:g}, and all others have "
-        "{shared:g}.",
+        {"min(voted) > max(whole)": "The vote has no error feedback, and here it ends at a higher loss than whole "
+         "gradients with every seed.",
+         "max(voted) < min(whole)": "The vote has no error feedback, and yet here it ends at a lower loss than whole "
+         "gradients with every seed.",
+         "True": "The vote has no error feedback. Yet its loss is not clearly different from that of whole gradients, "
+         "as the ranges of the three seeds overlap."},
+        "But the method is not the only difference: the vote has a learning rate of its own, {rate:g}, and all others "
+        "have {shared:g}.",
         {"more > 1.05": "\n\nPowerSGD sends {more:.2f} times as much here as with the rings of section 7. Its factors "
-         "are small, so `DataParallel` adds them up in fewer rounds, with more bytes.", "True": ""},
+         "are small, so the book's `DataParallel` chooses an all-reduce with a shorter chain of messages, but more "
+         "bytes.", "True": ""},
         more=more, voted=voted, whole=whole, rate=VOTED, shared=RATE,
     )  # fmt: skip
 
 
-def pairs(took: Mapping[str, Sequence[float]]) -> Conclusion:
-    """Whose pace the ranks have, in step and in pairs, of which the last is slow."""
-    together, alone = took.values()
+def pairs(runs: Mapping[str, Any]) -> Conclusion:
+    """Whose pace the ranks have, in synchronous gossip and in pairs, of which the last is slow."""
+    together, alone = (run.results for run in runs.values())
     return book.conclude(
-        {"min(together) > 0.95 * max(together)": "In step the slow rank sets the pace of all, after the first step, "
-         "which is left out here.",
-         "True": "In step the slow rank holds up the others."},
-        {"max(quick) < 0.5 * slow": "In pairs it holds up only itself."},
+        {"min(together) > 0.95 * max(together)": "With synchronous gossip the slow rank sets the pace of all "
+         "ranks, after one step at most. The times on the right do not include this first step.",
+         "True": "With synchronous gossip the slow rank holds up the others."},
+        {"max(quick) < 0.5 * slow": "In pairs the slow rank holds up only itself."},
         "What the meetings cost in loss is not measured here.",
         together=together, quick=alone[:-1], slow=alone[-1],
     )  # fmt: skip
@@ -167,40 +195,47 @@ def pairs(took: Mapping[str, Sequence[float]]) -> Conclusion:
 def links(race: Race) -> Conclusion:
     """Which method wins over which link, by how much and why, and who did not come to the target."""
     whole, reached, narrow = race.whole, race.reached, race.times["narrow link"]
-    best, far, quick = (race.best(link) for link in ("narrow link", "far link", "no link"))
+    best, far, quick = (race.best(link) for link in ("narrow link", "far link", "free link"))
+    others = [name for name in race.times["far link"] if name not in (far, whole)]
+    after = max(others, key=lambda name: race.gain("far link", name), default="")
     return book.conclude(
         {"gain > 1.05": "**Narrow link.** The bytes decide: the fastest method is {best}, with {one:.2f} s where whole "
          "gradients need {base:.2f} s.",
          "True": "**Narrow link.** No method is clearly faster than whole gradients."},
-        {"few and slowest < first": "Whatever sends much less is faster, "
-         "even with its slowest seed.", "True": ""},
-        {"late": "These did not come to the target with all three seeds: {late}.", "True": ""},
-        {"b > 1.05 and rounds": "\n\n**Far link.** The rounds decide: the fastest method is {far}, {far_told} times as "
-         "fast as whole gradients.",
+        {"few and slowest < first": "All methods that send much less are faster, even with their slowest seed.",
+         "True": ""},
+        {"late": "These did not reach the target with all three seeds: {late}.", "True": ""},
+        {"b > 1.05 and rounds": "\n\n**Far link.** The length of the chain of messages decides: the fastest "
+         "method is {far}, {far_told} times as fast as whole gradients.",
          "b > 1.05": "\n\n**Far link.** The fastest method is {far}, {far_told} times as fast as whole gradients.",
          "True": "\n\n**Far link.** No method is clearly faster than whole gradients."},
+        {"b > 1.05 and next_told and next != best": "The next one is {next}, with {next_told}.", "True": ""},
         {"far != best and too < 0.95": "The winner of the narrow link, {best}, is slower than whole gradients here.",
          "far != best and too <= 1.05": "The winner of the narrow link, {best}, is as fast as whole gradients here.",
          "far != best": "The winner of the narrow link, {best}, is {too_told} times as fast here.", "True": ""},
-        {"best == 'majority vote' and too < 0.95": "A vote needs two messages one after the other, the votes and the "
+        {"best == 'majority vote' and too < 0.95": "A vote needs a chain of two messages, the votes and the "
          "outcome, so a step takes {vote:.0f} ms in place of {whole_ms:.0f} ms.", "True": ""},
-        {"c < 1.005": "\n\n**No link.** If messages cost nothing, no method would be faster than whole gradients.",
-         "True": "\n\n**No link.** If messages cost nothing, the best method would be {c_told} times as fast."},
-        {"c < 1.005": "So you keep them, where there is nothing more to tune.",
-         "c < 1.15": "There is little to gain then, so you keep whole gradients, where there is nothing more "
-         "to tune.",
+        {"0 < thin < 0.8": "PowerSGD comes to only {thin:.2f}, because its second all-reduce begins when the first one "
+         "has ended.", "True": ""},
+        {"c < 1.005": "\n\n**Free link.** If messages cost nothing, no method would be faster than whole gradients.",
+         "True": "\n\n**Free link.** If messages cost nothing, the best method would be {c_told} times as fast."},
+        {"c < 1.005": "So you would keep them, as there is nothing more to tune.",
+         "c < 1.15": "There is little to gain then, so you would keep whole gradients, as there is nothing more to "
+         "tune.",
          "quick == 'majority vote'": "That is the vote, which has a rate of its own, so this may be the rate.",
          "True": "That is a difference in steps, and three seeds are too few to believe it."},
-        {"missing > 0.5": "\n\nWith so few steps most methods did not come to the target, so do not choose by this "
+        {"missing > 0.5": "\n\nWith so few steps most methods did not reach the target, so do not choose by this "
          "picture: take more *steps*.", "True": ""},
         best=best, far=far, quick=quick, gain=race.gain("narrow link", best), b=race.gain("far link", far),
-        c=race.gain("no link", quick), too=race.gain("far link", best), one=race.seconds(best),
-        far_told=race.told("far link", far), too_told=race.told("far link", best), c_told=race.told("no link", quick),
+        c=race.gain("free link", quick), too=race.gain("far link", best), one=race.seconds(best),
+        far_told=race.told("far link", far), too_told=race.told("far link", best), c_told=race.told("free link", quick),
         base=race.seconds(whole),
         vote=1e3 * race.far.get("majority vote", 0.0), whole_ms=1e3 * race.far.get(whole, 0.0),
         first=min(narrow[whole]),
         rounds=far in ("local SGD with H = 4", "gossip on a ring"), few=[name for name in SMALL if name in narrow],
         slowest=max((max(narrow[name]) for name in SMALL if name in narrow), default=0.0),
+        next=after, next_told=race.told("far link", after) if after and race.gain("far link", after) > 1.05 else "",
+        thin=race.gain("far link", "PowerSGD rank 2"),
         missing=sum(name not in narrow for name in reached) / len(reached),
         late="; ".join(name for name in reached if name not in narrow),
     )  # fmt: skip

@@ -130,7 +130,7 @@ def pseudo_gradient_is_followed(student: Reader) -> str:
          "whole gradient: momentum * velocity + gradient."),
         (new, mean, "You returned the average itself: that is plain local SGD, without an outer optimizer."),
         (new, begun - lr * d, "That step has no momentum. Add momentum * velocity to the gradient."),
-        (new, begun - lr * v, "That is ordinary momentum. Nesterov's looks one velocity ahead: gradient + momentum * "
+        (new, begun - lr * v, "That is ordinary momentum. Nesterov's step is gradient + momentum * "
          "velocity, with the *new* velocity."),
         (new, begun - (d + m * v), "The learning rate is missing from the step."),
         (new, begun + lr * (d + m * v), "The step goes uphill: subtract it from `begun`."),
@@ -146,7 +146,7 @@ def pseudo_gradient_is_followed(student: Reader) -> str:
                    "momentum * velocity).")  # fmt: skip
     student.expect(kept, "The result is right, but `begun`, `mean` or `velocity` was changed on the way: make new "
                    "tensors.")  # fmt: skip
-    return "What the ranks moved by is the gradient, and the step looks one velocity ahead, as in DiLoCo's paper."
+    return "Your gradient leads back to where the round began, and your step is Nesterov's, as in DiLoCo's paper."
 
 
 @you_write(pseudo_gradient_is_followed)
