@@ -129,7 +129,7 @@ def test_a_memo_is_answered_point_by_point() -> None:
     )
     assert "| Bubble | 4.5% of the pipeline's time idle" in told  # 3 of 67
     assert memo.critique(model, cluster, dataclasses.replace(plan, tensor=3), 1e9).startswith("**It cannot run.**")
-    assert "optimizer's state lies nowhere else" in told and "generous assumption" not in told
+    assert "optimizer's state lies nowhere else" in told and "optimistic assumption" not in told
     tight = memo.critique(model, cluster, dataclasses.replace(plan, schedule="zb_h1"), 1e7)
     waits = planner.estimate(model, cluster, dataclasses.replace(plan, schedule="zb_h1"))
     assert f"what stages still wait is {waits.parts['bubble'] / waits.seconds:.1%} of the step" in tight
@@ -137,7 +137,7 @@ def test_a_memo_is_answered_point_by_point() -> None:
     gathers = dataclasses.replace(
         plan, tensor=1, pipeline=1, data=256, microbatches=2, sharding="zero3", recompute="full"
     )
-    assert "hides so well is the planner's most generous assumption" in memo.critique(model, cluster, gathers, 1e9)
+    assert "hides so well is the planner's most optimistic assumption" in memo.critique(model, cluster, gathers, 1e9)
     other = dataclasses.replace(plan, microbatches=65)
     assert (
         "**That is another job.** Your plan has 520 sequences"
@@ -155,7 +155,7 @@ def test_a_memo_is_answered_point_by_point() -> None:
     once = planner.search(model, cluster, 512, planner.Space(sharding=("plain", "zero1"))).winner
     part = once.seconds / planner.estimate(model, cluster, plan).seconds
     assert memo._hides(planner.search(model, cluster, 512).winner) and not memo._hides(once)
-    assert f"ZeRO-1 does without, and has {part:.0%} of your step" in quiet and str(once.plan) not in quiet
+    assert f"ZeRO-1 does not need it, and takes {part:.0%} of your step" in quiet and str(once.plan) not in quiet
     assert str(once.plan) in told
     assert "First it has to fit" in memo.critique(
         model, cluster, dataclasses.replace(plan, tensor=1, pipeline=1, data=cluster.gpus, microbatches=1), 1e9,
@@ -211,7 +211,7 @@ def test_a_plan_made_small_says_what_was_left_out() -> None:
     assert (config.schedule, config.chunks, config.microbatches) == ("interleaved", 2, 2)
     told = small.made_small(plan, config)
     assert "tensor from 4 to 2, pipeline from 16 to 2, data from 32 to 2" in told
-    assert "4 of the 6 chunks" in told and "computed again" in told
+    assert "4 of the 6 chunks" in told and "recomputation" in told
     same_cut = small.shape_of(dataclasses.replace(plan, microbatches=64, chunks=1, schedule="one_f_one_b"))
     assert same_cut != config  # another plan, another run
 
