@@ -97,6 +97,29 @@ def test_most_plans_that_fit_take_twice_as_long_as_the_best() -> None:
     assert sum(s > 2 * found.winner.seconds for s in found.seconds) > found.fitting / 2 > 1000
 
 
+def test_the_best_plan_moves_as_the_text_says() -> None:
+    """What the reader is sent to find: a thin network, a small batch, and racks with a domain of 64."""
+    base, thin, few, racks = (
+        panels.searched("GPT-3 175B", machine, network, batch).winner.plan
+        for machine, network, batch in (
+            ("1,024 H100", "full", 1024), ("1,024 H100", "fat tree 4 : 1", 1024), ("1,024 H100", "full", 256),
+            ("16 racks of 64 B200", "full", 1024),
+        )
+    )  # fmt: skip
+    assert thin.pipeline > base.pipeline and thin.data < base.data and thin.schedule.startswith("zb")
+    assert few.data < base.data and few.tensor > base.tensor
+    assert base.pipeline > 1 and racks.pipeline == 1 and racks.stage == 3
+    assert not panels.searched("Llama 3 405B", "64 A100").best
+
+
+def test_the_fastest_cut_does_not_fill_a_node_with_tensor_ranks() -> None:
+    job = cases.Job("GPT-3 175B", gpus=1024, batch=1024)
+    cut = you_write.best_cut(job.gpus, job.heads, job.layers, job.fits, job.seconds)
+    eight = min(one.seconds for one in job.with_tensor(8))
+    assert job.found.winner.seconds < job.seconds(*cut) < eight and max(cut[0], job.found.winner.plan.tensor) < 8
+    assert eight == min(job.seconds(8, p, 128 // p) for p in (1, 2, 4, 8, 16, 32, 64) if job.fits(8, p, 128 // p))
+
+
 @pytest.mark.parametrize("machine", panels.CLUSTERS)
 @pytest.mark.parametrize("batch", [256, 1024])
 def test_every_plan_that_a_reader_can_choose_can_run_small(machine: str, batch: int) -> None:
@@ -129,7 +152,7 @@ def test_a_memo_is_answered_point_by_point() -> None:
     )
     assert "| Bubble | 4.5% of the pipeline's time idle" in told  # 3 of 67
     assert memo.critique(model, cluster, dataclasses.replace(plan, tensor=3), 1e9).startswith("**It cannot run.**")
-    assert "optimizer's state lies nowhere else" in told and "optimistic assumption" not in told
+    assert "optimizer's state lies nowhere else" in told and "most optimistic assumption" not in told
     tight = memo.critique(model, cluster, dataclasses.replace(plan, schedule="zb_h1"), 1e7)
     waits = planner.estimate(model, cluster, dataclasses.replace(plan, schedule="zb_h1"))
     assert f"what stages still wait is {waits.parts['bubble'] / waits.seconds:.1%} of the step" in tight
@@ -279,6 +302,7 @@ def test_the_first_screen_is_several_times_as_fast_with_tensor_ranks_inside() ->
             for cut in panels.cuts(8).values() for m in (1, 2, 4) if cut[1] > 1 or m == 1
         }  # fmt: skip
     assert outside > 3 * inside and min(took, key=lambda one: took[one]) == ((1, 2), 4)
+    assert 7.5 < outside / took[(1, 2), 4] < 8.5 and took[(8, 1), 1] > outside
 
 
 def _first_screen(group: Group, cut: tuple[int, int], microbatches: int) -> small.Told:

@@ -118,8 +118,8 @@ def _without_hiding(found: Search, one: planner.Estimate, reveal: bool) -> str:
     """If the winner rests on hiding what it gathers, the best plan with ZeRO-1 at most; "" if it does not."""
     if not _hides(found.winner):
         return ""
-    said = " But the planner's plan is the fastest only under one optimistic assumption: gathering parameters in each "
-    said += "microbatch hides behind computing. "
+    said = " But the planner's plan is the fastest only under one optimistic assumption, that gathering parameters in "
+    said += "each microbatch hides behind computing. "
     others = _with_zero1(found.model, found.cluster, found.batch)
     if not others.best:
         return said + "With ZeRO-1 no plan fits."

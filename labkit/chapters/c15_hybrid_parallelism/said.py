@@ -12,7 +12,7 @@ from labkit import book, cost
 from labkit.chapters.c15_hybrid_parallelism import cases, doing, pictures, same, small
 from labkit.cost import planner
 from labkit.cost.planner import Advice, Estimate, MeasuredStep
-from labkit.cost.units import GB, format_bandwidth, format_bytes, format_seconds
+from labkit.cost.units import GB, format_bytes, format_seconds
 from labkit.parallel import Layout
 
 # 1: the mesh -----------------------------------------------------------------------------------------------------
@@ -42,17 +42,16 @@ def agreement() -> book.Conclusion:
     fleet, large = Layout({"pp": 8, "dp": 16, "tp": 8}), Layout({"pp": 16, "dp": 128, "tp": 8})
     return book.conclude(
         "Something must check that the ranks agree. labkit found the first error because it compares what the members "
-        "of a group have called. NCCL does not compare, and PyTorch does so only if you set "
-        "`TORCH_DISTRIBUTED_DEBUG=DETAIL`. Without a check, a job whose tensors happen to have the same size adds "
-        "gradients to partial sums and goes on. The second error comes from `Mesh`, which compares the sizes at the "
-        "start.\n\n"
+        "of a group have called; `Mesh` compared the sizes at the start. NCCL does not compare, and PyTorch does so "
+        "only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`. Without a check, a job whose tensors happen to have the "
+        "same size adds gradients to partial sums and goes on.\n\n"
         "The same function numbers a real fleet. Take TP8 PP8 DP16 on 1,024 GPUs in nodes of 8. GPU 700 has the "
         "coordinates pp {at[pp]}, dp {at[dp]} and tp {at[tp]}. Its tensor partners are the other GPUs of its node, its "
         "data partners are {next_dp} ranks apart, and its pipeline partners {next_pp}.\n\n"
         "A rank works with few of the others. With TP8 PP16 DP128 there are {gpus:,} GPUs, but in its three groups a "
         "GPU has only {each} = {partners} partners.",
         at=fleet.coordinates(700), next_pp=fleet.stride("pp"), next_dp=fleet.stride("dp"), gpus=large.size,
-        each=" + ".join(str(size - 1) for size in reversed(large.sizes.values())),
+        each=" + ".join(str(large.sizes[axis] - 1) for axis in ("tp", "pp", "dp")),
         partners=sum(size - 1 for size in large.sizes.values()),
     )  # fmt: skip
 
@@ -107,11 +106,10 @@ def scale(before: Estimate, wider: Estimate) -> book.Conclusion:
         "embedding, sends {data}. The mean is {mean}, so all {gpus:,} GPUs together send {burst}. A part of it can "
         "travel during the last microbatch's backward pass, so gradients may leave the node.\n\n"
         "<details><summary>Where do the {tensor} come from?</summary>\n\n"
-        "A GPU has {layers} layers, with four sums in each for every sequence. For a sum it sends "
-        "$2\\cdot\\frac{{7}}{{8}}$ of an activation, which is {four} for a replica's {n} sequences.",
-        {"abs(ratio - 1.25) < 0.001": "The rest, a quarter more, is the price of sequence parallelism (chapter 9): "
-         "a rank gathers the inputs of a layer's two halves again in the backward pass. Each of these two gathers is "
-         "half a sum, so a layer sends as much as five sums.",
+        "A GPU has {layers} layers, with four sums in each for every sequence. In a sum it sends "
+        "$2\\cdot\\frac{{7}}{{8}}$ of an activation, so for {n} sequences it sends {four}.",
+        {"abs(ratio - 1.25) < 0.001": "The rest is the price of sequence parallelism (chapter 9): twice in a layer, a "
+         "rank gathers inputs again in the backward pass, and each time sends as much as in half a sum.",
          "True": "What it really sends is {ratio:.3f} times that."},
         "\n\n</details>",
         more=wider.sent["data"] / before.sent["data"] - 1, model=model.name,
@@ -129,8 +127,8 @@ def placed(runs: Mapping[str, Any]) -> book.Conclusion:
     took = {name.split()[0]: small.seconds(run) for name, run in runs.items()}
     return book.conclude(
         {"tensor == fastest": "Tensor ranks should be neighbours. If the data ranks are neighbours instead, a step "
-         "takes {ratio:.2f} times as long, because all sums inside the layers then cross the slow links. If a job of "
-         "yours is slow in this way, put tp last in the order of the axes.",
+         "takes {ratio:.2f} times as long, because all sums inside the layers then cross the slow links. So put tp "
+         "last in the order of the axes.",
          "True": "Here the fastest placement is not that of tensor ranks: with them a step takes {tensor_s}."},
         {"waits_inside < waits_pipeline": "If the pipeline ranks are neighbours, a rank waits even longer for its "
          "pipeline ({slow_pipe}, and not {fast_pipe}), although these messages are fast now. The slow sums make each "
@@ -158,8 +156,7 @@ def links(narrow: Estimate, wide: Estimate) -> book.Conclusion:
         "*TP16 tensor* are only this part.\n\n"
         "*Stages may be furthest apart.* With TP8, their messages would take {hop_s} if nothing hid them, which is "
         "{hop:.1%} of the {computing} of computing. Alibaba's network HPN lets only pipelines cross from one pod to "
-        "another, where links are shared ([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265); more of it in "
-        "chapter 21).\n\n"
+        "another ([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265)).\n\n"
         "*Gradients are between the two.* A gradient is final only when the last microbatch has added to it. So of the "
         "{m} backward passes in a step only the last one can hide the sum of gradients. With TP8 it hides {hidden:.0%} "
         "of the exchange, {hidden_s} of {data_s}.",
@@ -205,12 +202,12 @@ def mistakes(spoiled: Mapping[str, Any]) -> book.Conclusion:
     display(pictures.watched(spoiled))
     off = {name: list(run.results[0].off(run.seed).values()) for name, run in spoiled.items()}
     return book.conclude(
-        "Print three signals in the first step of every run, beside those of a cut that you trust. The loss of step 1 "
-        "shows a mistake in the forward pass or in the data. The norm shows one in the backward pass or in the sums. "
-        "The copies of a weight show what drifts apart.\n\n",
-        {"twice[0] < 1e-9 and twice[1] > 1e-9 and twice[2] < 1e-9": "- *Norm counted twice.* The loss is right and the "
-         "copies agree, but the norm is too large. So the gradient is clipped too much, and after three steps the "
-         "weights are off by {twice[3]:.2g}.\n",
+        "Print three signals in the first step of every run, and compare them with those of a cut that you trust. The "
+        "loss of step 1 shows mistakes in the forward pass or the data, and the norm those in the backward pass or the "
+        "sums. The copies show what drifts apart.\n\n",
+        {"twice[0] < 1e-9 < twice[1] and twice[2] < 1e-9 < twice[3] < 0.1": "- *Norm counted twice.* The loss is right "
+         "and the copies agree, but the norm is too large. So the gradient is clipped too much, and the weights get a "
+         "little wrong.\n",
          "True": "- *Norm counted twice.* With this seed it shows in other signals.\n"},
         {"tied[0] < 1e-9 and tied[1] > 1e-9": "- *Tied matrix apart.* The loss of step 1 is right, because nobody has "
          "changed a weight yet. The norm is already wrong, and after the update the two copies differ.\n",
@@ -218,8 +215,8 @@ def mistakes(spoiled: Mapping[str, Any]) -> book.Conclusion:
         {"data[0] > 1e-9": "- *Data by rank.* Wrong examples show in the very first loss.\n",
          "True": "- *Data by rank.* Wrong examples do not show in the first loss with this seed.\n"},
         {"average[1] > 1e-9 and average[3] < 1e-6": "- *Average, not sum.* The norm is half of what it should be, but "
-         "the weights hardly differ. The gradient is still far above the limit for clipping, and two gradients of one "
-         "direction that are clipped to the same length give the same step.\n",
+         "the weights hardly differ. Both gradients are above the limit for clipping, and clipped to "
+         "the same length they give the same step.\n",
          "True": "- *Average, not sum.* The norm is wrong, and the weights are off by {average[3]:.2g}.\n"},
         "\nCheck a checkpoint in the same way: loaded into another cut, it must give the same next loss (chapter 18).",
         twice=off["norm counted twice"], tied=off["tied matrix apart"], data=off["data by rank"],
@@ -238,7 +235,7 @@ def held(found: Mapping[str, tuple[float, float]]) -> book.Conclusion:
         {"off < 0.03": "For the training state the planner is off by at most {off:.1%}. Activations and buffers were "
          "not measured here.",
          "True": "The planner is off by up to {off:.1%} here. The rest are buffers that it does not know."},
-        "\n\nWhen somebody tells you how many gigabytes a plan needs, ask which bytes were counted. Take 175 billion "
+        "\n\nIf somebody says how many gigabytes a plan needs, ask which bytes were counted. Take 175 billion "
         "parameters cut TP8 PP16:\n\n"
         "- Weights and Adam's two moments are 10 bytes a parameter, and a GPU holds {ten:.1f} GB.\n"
         "- With a 32-bit copy of the weights they are 14 bytes, and {fourteen:.1f} GB.\n"
@@ -247,9 +244,8 @@ def held(found: Mapping[str, tuple[float, float]]) -> book.Conclusion:
         "Our planner adds up gradients in 4 bytes and not in 2, so it counts 18 bytes a parameter.\n\n"
         "<details><summary>May a plan fill the whole card?</summary>\n\n"
         "No: the driver, the buffers of the communication library and the gaps between tensors need memory too. The "
-        "80 GiB of an H100 are {card:.1f} GB. A plan that *fits* fills at most 80 GB, and leaves {part:.1%} free. That "
-        "is no guarantee: Rajbhandari et al. (2020, section 3.2) saw runs that were out of memory while over 30% of it "
-        "was still free, in pieces that were too small.\n\n</details>",
+        "80 GiB of an H100 are {card:.1f} GB. A plan that *fits* fills at most 80 GB, and leaves {part:.1%} free, "
+        "which is no guarantee: memory that is free in small pieces does not help.\n\n</details>",
         off=max(abs(computed / measured - 1) for measured, computed in found.values()),
         card=(planner.H100.memory + planner.H100.reserve) / GB,
         part=planner.H100.reserve / (planner.H100.memory + planner.H100.reserve),
@@ -275,31 +271,28 @@ def three(ran: Mapping[str, Any], variants: Mapping[str, Any]) -> book.Conclusio
     a, b, c = (small.seconds(run) for run in ran.values())
     (wide, half, all_axes), (plain, ring) = ran.values(), variants.values()
     return book.conclude(
-        {"c < min(a, b)": "C is the fastest, although it uses all three axes. All three compute equally long, so the "
-         "waiting decides. In C a rank has half as many gradients as in B, and exchanges them with one other rank and "
-         "not with three. So it waits {c_data} for them and not {b_data}, which saves more than the {c_pipe} that it "
-         "waits for its pipeline.",
+        {"c < min(a, b)": "C is the fastest. All three compute equally long, so the waiting decides. In C a rank has "
+         "half as many gradients as in B, and exchanges them with one rank and not with three. So it waits {c_data} "
+         "for them and not {b_data}, which saves more than the {c_pipe} that it waits for its pipeline.",
          "True": "C is not the fastest: beside it, B takes {b_c:.2f} times as long, and A {a_c:.2f} times."},
         "\n\nA waits {a_data} for its gradients, because the exchange of ZeRO-1 ignores the nodes.",
         {"wide_n == 14": "It takes 14 rounds: 7 in which the 8 ranks reduce-scatter the gradients, and 7 in which they "
          "gather the new weights. In each round all ranks wait for messages over slow links.",
          "True": "It takes {wide_n} rounds, and in each of them all ranks wait for messages over slow links."},
-        "Data parallelism *without* ZeRO adds up inside the nodes first. Then both ranks of a node send at once, half "
-        "of the data each, among only 4 nodes.",
+        "Data parallelism *without* ZeRO adds up inside the nodes first, and then each rank sends half of the data "
+        "among only 4 nodes.",
         {"plain_n == 6": "So there are $2\\cdot 3 = 6$ slow rounds, and a step takes {plain_s}.",
          "True": "So there are {plain_n} slow rounds, and a step takes {plain_s}."},
-        {"abs(a - ring_t) < 0.01 * a": "If this sum goes around one ring of all ranks, there are {ring_n} slow rounds "
-         "again, and a step takes as long as with A.",
-         "True": "If this sum goes around one ring of all ranks, there are {ring_n} slow rounds, and a step takes "
-         "{ring_s}."},
+        {"abs(a - ring_t) < 0.01 * a": "In one ring of all ranks it is as slow as A.",
+         "True": "In one ring of all ranks a step takes {ring_s}."},
         "So if data parallelism is slow, first try another algorithm for its sum, and change the cut if that does not "
         "help enough.\n\n"
-        "Is C also right for a large model? The next picture takes the three ideas to GPT-3 175B on 1,024 H100s.",
+        "Next, the planner takes A, B and C to GPT-3 175B on 1,024 H100s.",
         a_data=format_seconds(doing.shares(wide)["data"], 3),
         b_data=format_seconds(doing.shares(half)["data"], 3), c_data=format_seconds(doing.shares(all_axes)["data"], 3),
         c_pipe=format_seconds(doing.shares(all_axes)["pipeline"], 3),
         a_c=a / c, b_c=b / c, a=a, b=b, c=c, plain_s=format_seconds(small.seconds(plain), 3),
-        wide_n=small.slow_turns(wide, 2), plain_n=small.slow_turns(plain, 2), ring_n=small.slow_turns(ring, 2),
+        wide_n=small.slow_turns(wide, 2), plain_n=small.slow_turns(plain, 2),
         ring_t=small.seconds(ring), ring_s=format_seconds(small.seconds(ring), 3),
     )  # fmt: skip
 
@@ -341,18 +334,14 @@ def predicted(timed: Mapping[str, MeasuredStep], step_seconds: Callable[..., flo
          "there is enough to compute. But in so tight a schedule a stage often has nothing else to do until the "
          "message is there.",
          "True": "It comes from messages that wait a little longer, or a little less, than the closed forms think."},
-        {"lucky and 'zb' in worst": "{whose} two lines are nearer there ({lucky_off:+.1%}), by luck: they know nothing "
-         "of the schedule.",
-         "True": ""},
         "\n\n{whose} two lines are nearest to the truth for {near}, and furthest from it for {far} ({far_off:+.0%}). "
         "They leave out the messages between stages, and the logits, which give the last stage more work.\n\n"
         "We made this machine up, so we knew the speed of everything. Of a real machine you know only the data sheet. "
-        "So people fit a few parameters of the planner to a few measured steps, and then test it on *other* plans. "
+        "So people fit a few parameters to a few measured steps, and then test the planner on *other* plans. "
         "Next we fit two parameters, the speed of the kernels and that of the links between nodes, to four of the "
         "runs. The table then has the other four.",
         median=median(map(abs, off.values())), worst=worst, most=off[worst], near=near, slow=slow,
         spread=timed[slow].seconds / timed[fast].seconds,
-        lucky=abs(yours_off[worst]) < abs(off[worst]), lucky_off=yours_off[worst],
         whose=book.whose(step_seconds).capitalize(), far=far, far_off=yours_off[far],
     )  # fmt: skip
 
@@ -394,9 +383,9 @@ def search(job: cases.Job, cut: tuple[int, int, int], best_cut: Callable[..., An
          "the pipeline and not {pipe[0]:.2f} s, and with fewer tensor ranks it waits {sums[1]:.2f} s for their sums "
          "and not {sums[0]:.2f} s.",
          "True": ""},
-        {"widest < 8 and eight": "\n\nNeither takes TP8, although a node of 8 has room for it. Bandwidth matching only "
-         "says that tensor ranks should not leave the node: inside it, too, more of them wait longer. The fastest of "
-         "the cuts with TP8 takes {eight_s:.2f} s, and {eight_sums:.2f} s of these are for its sums.",
+        {"widest < 8 and eight": "\n\nNeither takes TP8, although a node of 8 has room for it: inside a node, too, "
+         "more tensor ranks wait longer. The fastest cut with TP8 takes {eight_s:.2f} s, of which {eight_sums:.2f} s "
+         "are for its sums.",
          "True": ""},
         whose=whose.capitalize(), considered=job.found.considered, gain=1 - best.seconds / yours.seconds,
         chunks=best.plan.chunks, pipe=_of_parts("pipeline", yours, best), sums=_of_parts("tensor", yours, best),
@@ -469,9 +458,8 @@ def rails(dense: Any, experts: Any) -> book.Conclusion:
         {"off == 0": "Without experts no byte crosses the network from one rail to another (measured), because the "
          "tensor ranks fill a node, and all other axes connect ranks with the same place in their nodes.",
          "True": "Without experts {off_b} cross the network from one rail to another (measured)."},
-        "So a **rail-optimized network** serves a dense model well. In it, the network cards with the same number in "
-        "all nodes share a switch, and the links from rail to rail may be thin. In a full *fat tree* all routes are "
-        "equally wide, which costs more.",
+        "So a **rail-optimized network** serves a dense model well: the network cards with the same number in all "
+        "nodes share a switch, and the links from rail to rail may be thin.",
         {"left > 0": "The tokens of experts go to any rank (chapter 12), so they cross from rail to rail if they are "
          "sent directly. A token can stay on one rail if it first goes over NVLink to the GPU of its own node that is "
          "on the rail of its target.", "True": ""},
@@ -501,12 +489,10 @@ def shift(domains: Mapping[int, Estimate], theirs: Estimate) -> book.Conclusion:
          "True": "After computing, most time goes to {first_lost} in the smallest domains, and to {last_lost} in the "
          "largest."},
         "\n\nA domain that *allows* wide tensor parallelism is no reason to use all of it. The last bar does so in "
-        "domains of {t}, and a step takes {theirs:.1f} s.\n\n"
-        "A B200 has NVLink 5, with {nvlink} each way [quoted]. It can also multiply in 4 bits, but the planner stays "
-        "with 16 (chapter 14).",
+        "domains of {t}, and a step takes {theirs:.1f} s.",
         few=few, middle=middle, gain=1 - last.seconds / first.seconds, first_plan=pictures.short(first),
         middle_plan=pictures.short(domains[middle]), middle_gain=1 - domains[middle].seconds / first.seconds,
-        many=many, nvlink=format_bandwidth(last.cluster.topology.levels[0].bandwidth),
+        many=many,
         first_lost=pictures.largest(first), last_lost=pictures.largest(last),
         stages=first.plan.pipeline, stages_after=last.plan.pipeline, theirs=theirs.seconds,
         t=theirs.plan.tensor,
