@@ -121,11 +121,11 @@ def eight_cuts() -> list[HybridConfig]:
     ]  # fmt: skip
 
 
-SEEN = "DP8", "PP2 DP4", "TP2 DP4 ZeRO-1", "TP2 PP2 DP2"  # the plans that the planner's figures are fitted to
+SEEN = "DP8", "PP2 DP4", "TP2 DP4 ZeRO-1", "TP2 PP2 DP2"  # the plans that the planner is fitted to
 
 
 def fitted(timed: Mapping[str, MeasuredStep], seen: Iterable[str]) -> Calibration:
-    """Two figures, of the kernels and of the links between nodes, fitted to the plans of these names."""
+    """Two parameters, of the kernels and of the links between nodes, fitted to the plans of these names."""
     ignorant = planner.Efficiency(0.3, 1.0, 1.0, 1.0, 0.3, overlaps=small.OVERLAPS)
     return planner.calibrated([timed[name] for name in seen], ["products", "across"], start=ignorant)
 
@@ -174,6 +174,12 @@ class Job:
 
     def seconds(self, t: int, p: int, d: int) -> float:
         return self.of(t, p, d).seconds
+
+    def with_tensor(self, t: int) -> list[Estimate]:
+        """All cuts with so many tensor ranks that fit."""
+        stages = [p for p in range(1, self.layers + 1) if self.gpus % (t * p) == 0]
+        cuts = [(t, p, self.gpus // (t * p)) for p in stages]
+        return [self.of(*cut) for cut in cuts if self.fits(*cut)]
 
     @functools.cached_property
     def found(self) -> Search:

@@ -124,8 +124,8 @@ def bands(run: Any, shown: Sequence[int], title: str, step: int = 2) -> book.Fig
     if passes:
         svg.text(LEFT, bottom + 40, "F0, B0: forward and backward of the first microbatch.", 10.5)
     rows = [
-        {"rank": r, **{f"{kind} (ms)": round(1e3 * ranks[r].seconds(kind), 2) for kind in present},
-         "beneath (ms)": round(1e3 * sum(map(length, ranks[r].beneath.values())), 2)}
+        {"rank": r, **{f"{COLUMNS.get(kind, kind)} (ms)": round(1e3 * ranks[r].seconds(kind), 2) for kind in present},
+         "hidden (ms)": round(1e3 * sum(map(length, ranks[r].beneath.values())), 2)}
         for r in shown
     ]  # fmt: skip
     return book.Figure(title, "emulated", said, list(rows), svg=svg.render(bottom + 47))
@@ -135,5 +135,6 @@ THIN = "Thin, below a band: messages on the way while the rank computes."
 WHOSE = {"tensor": "messages of tensor parallelism", "context": "messages of context parallelism",
          "pipeline": "messages of its pipeline", "data": "messages of data parallelism",
          "numbers": "the loss and the norm"}  # fmt: skip
+COLUMNS = {"numbers": "loss and norm"}  # in the table
 LEGEND = {"tensor": "waits for tensor", "context": "waits for context", "pipeline": "waits for its pipeline",
           "data": "waits for gradients", "numbers": "waits for loss and norm"}  # fmt: skip

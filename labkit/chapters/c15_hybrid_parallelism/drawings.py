@@ -19,9 +19,9 @@ from labkit.parallel import Layout
 # The cube --------------------------------------------------------------------------------------------------------
 
 SAYS = {
-    "dp": "Along dp ranks hold the same layers and read other examples. They add up gradients, once a step.",
-    "pp": "Along pp ranks hold other layers of the same model. They pass activations on, once a microbatch.",
-    "tp": "Along tp ranks hold parts of the same layers. They add up partial sums, several times a layer.",
+    "dp": "Along dp, ranks hold the same layers and read different examples. Once a step they add up gradients.",
+    "pp": "Along pp, ranks hold different layers. For each microbatch they pass activations on, and gradients back.",
+    "tp": "Along tp, ranks hold parts of the same layers. Several times in each layer they add up partial sums.",
 }
 
 
@@ -34,7 +34,7 @@ def cube(sizes: Mapping[str, int]) -> book.Player:
     for axis in layout.axes:
         groups = layout.groups(axis)
         told = " and ".join("{" + ", ".join(map(str, g)) + "}" for g in groups[:2])
-        words = f"{SAYS[axis]} Groups: {told}" + (" and so on." if len(groups) > 2 else ".")
+        words = f"{SAYS[axis]} Ranks of one colour form a group: {told}" + (" and so on." if len(groups) > 2 else ".")
         frames.append((_cubes(words, layout, axis), words))
     rows = [{"rank": r, **layout.coordinates(r)} for r in range(layout.size)]
     return book.play(frames, title="The cube of ranks", badge="simulated", rows=rows, still=len(frames) - 1)
@@ -69,13 +69,16 @@ def _cubes(words: str, layout: Layout, along: str | None) -> str:
 # Machines --------------------------------------------------------------------------------------------------------
 
 
+MACHINES = "How many GPUs the fast links connect"
+
+
 def machines() -> book.Player:
-    """A node of 8, a rack of 72 and a supernode of 384: what is one hop away from a GPU."""
+    """A node of 8, a rack of 72 and a supernode of 384: how many GPUs the fast links connect."""
     parts = NodeParts()
     rows = []
     words = []
     for name, machine, inside in (
-        ("8-GPU node", dgx_node(2), f"{parts.gpus} GPUs, every one a hop from every other through NVSwitch"),
+        ("8-GPU node", dgx_node(2), f"{parts.gpus} GPUs, all connected by NVSwitch"),
         ("GB300 NVL72", nvl72(2), "72 GPUs of one rack on one NVLink network"),
         ("CloudMatrix 384", cloudmatrix384(2), "384 NPUs, in 48 nodes of 8, on one unified bus"),
     ):
@@ -90,11 +93,11 @@ def machines() -> book.Player:
     frames = [(_node(words[0], parts), words[0])]
     frames.append((_grid(words[1], 18, 4, "18 trays of 4 GPUs (and 2 CPUs)"), words[1]))
     frames.append((_grid(words[2], 48, 8, "48 nodes of 8 NPUs"), words[2]))
-    return book.play(frames, title="What is one hop away", badge="quoted", rows=rows, still=0, sentence=" ".join(words))
+    return book.play(frames, title=MACHINES, badge="quoted", rows=rows, still=0, sentence=" ".join(words))
 
 
 def _node(words: str, parts: NodeParts) -> str:
-    svg = Svg(WIDTH, "What is one hop away", words)
+    svg = Svg(WIDTH, MACHINES, words)
     top = max(heading(svg, "quoted", words), 84.0) + 6
     wide = (WIDTH - 40) / parts.gpus
     svg.rect(20, top + 150, WIDTH - 40, 26, BLUE, "/", ON_COLOUR, radius=4)
@@ -127,7 +130,7 @@ def _node(words: str, parts: NodeParts) -> str:
 
 
 def _grid(words: str, groups: int, each: int, told: str) -> str:
-    svg = Svg(WIDTH, "What is one hop away", words)
+    svg = Svg(WIDTH, MACHINES, words)
     top = max(heading(svg, "quoted", words), 84.0) + 6
     columns = 6 if groups <= 18 else 12
     wide, small = (WIDTH - 40) / columns, 10.0
@@ -175,7 +178,7 @@ def _rungs(words: str, given: Advice, at: int, end: bool) -> str:
     memory = given.found.cluster.gpu.memory
     for n, rung in enumerate(given.rungs):
         y = top + 40 * n
-        seen = n <= at
+        seen = n <= at or end  # at the end every rung is there, so that they can be compared
         fits = rung.best is not None
         look = (GREEN, "") if seen and fits else (ORANGE, "/") if seen else ("none", "")
         svg.rect(20, y, 290, 30, *look, stroke=ON_COLOUR if seen else None, stroke_width=2.5 if n == at else 0.8,
@@ -185,10 +188,10 @@ def _rungs(words: str, given: Advice, at: int, end: bool) -> str:
         svg.text(165, y + 19, rung.name, 11, "middle", n == at, on_colour=seen)
         if seen:
             needs = f"needs {rung.needs / GB:,.{0 if rung.needs > 1e11 else 1}f} GB, a GPU has {memory / GB:.0f}: "
-            needs += "it fits" if fits else "too large"
+            needs += f"it fits, {rung.best.seconds:.2f} s a step" if rung.best else "too large"
             svg.text(326, y + 13, needs, 11)
             if rung.best is not None:
-                for k, line in enumerate(wrap(f"{rung.best.plan}: {rung.best.seconds:.2f} s", 410, 10)[:1]):
+                for k, line in enumerate(wrap(str(rung.best.plan), 425, 10)[:1]):
                     svg.text(326, y + 27 + 12 * k, line, 10)
         if n + 1 < len(given.rungs):
             svg.line(165, y + 30, 165, y + 40)
@@ -211,7 +214,7 @@ PARTS = {
     for k, names in enumerate((
         ("computing", "parameters", "inside a node"), ("tensor", "activations", "another rail"),
         ("pipeline", "logits", "same rail"),
-        ("data", "gradients", "not hidden"), ("context", "buffers"), ("computing again", "numbers"), ("optimizer",),
+        ("data", "gradients", "not hidden"), ("context", "buffers"), ("recomputation", "numbers"), ("optimizer",),
         ("experts", "idle", "hidden"),
     ))
     for name in names
@@ -264,7 +267,8 @@ def stacked(
         svg.text(place, top - 16, f"{limit:.3g} {unit}", 10.5, "middle")
     svg.text(left, bottom + 12, f"in {unit}", 10.5)
     rows: list[Row] = [
-        {"": name, **{p: bar.get(p, 0.0) for p in parts}, "all": sum(bar.values())} for name, bar in bars.items()
+        {f"in {unit}": name, **{p: bar.get(p, 0.0) for p in parts}, "all": sum(bar.values())}
+        for name, bar in bars.items()
     ]
     return book.Figure(title, badge, sentence, rows, svg=svg.render(bottom + 22))
 
@@ -306,7 +310,7 @@ def histogram(shares: Sequence[float], causes: Sequence[str], *, wide: float, un
     svg.line(place, top - 22, place, top + high, dash="6 3", width=2.2)
     svg.text(place + 6, top - 14, told, 11)
     rows: list[Row] = [
-        {"from (%)": 100 * n * wide, "to (%)": 100 * (n + 1) * wide, "plans": sum(one.values()), **one}
+        {"MFU from (%)": 100 * n * wide, "to (%)": 100 * (n + 1) * wide, "plans": sum(one.values()), **one}
         for n, one in enumerate(counts)
     ]
     return book.Figure(title, badge, sentence, rows, svg=svg.render(top + high + 44))
@@ -396,7 +400,7 @@ def pairs(values: Mapping[str, tuple[float, float]], names: tuple[str, str], *, 
     svg.line(left, top - 12, left, bottom - 8)
     svg.text(left, bottom + 6, f"in {unit}, from 0 on", 10.5)
     rows: list[Row] = [
-        {"": name, names[0]: one, names[1]: other, "off (%)": 100 * (other / one - 1)}
+        {f"in {unit}": name, names[0]: one, names[1]: other, "off (%)": 100 * (other / one - 1)}
         for name, (one, other) in values.items()
     ]
     return book.Figure(title, badge, sentence, rows, svg=svg.render(bottom + 16))

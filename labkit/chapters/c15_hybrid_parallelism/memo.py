@@ -24,7 +24,7 @@ def critique(
     found = planner.search(model, cluster, plan.batch) if found is None or found.batch != plan.batch else found
     one = planner.estimate(model, cluster, plan, costs=found.costs)
     useful = one.parts["computing"] / one.seconds
-    again = f"; with what is computed again, {one.hfu:.1%}" if one.hfu > 1.0005 * one.mfu else ""
+    again = f"; with recomputation, {one.hfu:.1%}" if one.hfu > 1.0005 * one.mfu else ""
     points = [
         ("Does it fit?", _fits(found, one)),
         ("A step", f"{'' if one.fits else 'If it did fit, '}{format_seconds(one.seconds)} for {one.tokens:,} tokens"),
@@ -60,7 +60,7 @@ def _links(one: planner.Estimate) -> str:
         told += f"| {one_axis.axis} | {one_axis.link} | {format_bytes(one_axis.nbytes)} | {alone} | {hidden:.0%} | "
         told += f"{waited} |\n"
     if _hides(one):
-        told += "\nThat gathering hides so well is the planner's most generous assumption. Measure it first."
+        told += "\nThat gathering hides so well is the planner's most optimistic assumption. Measure it first."
     return told
 
 
@@ -88,7 +88,7 @@ def _how_far(found: Search, one: planner.Estimate) -> str:
     part = max(mine, key=lambda part: mine[part] - its[part])
     yours, best = (format_seconds(each[part], 3) for each in (mine, its))
     return (
-        f"The planner has a plan with {found.winner.seconds / one.seconds:.0%} of your step. Yours loses most in "
+        f"The planner has a plan that takes {found.winner.seconds / one.seconds:.0%} of your step. Yours loses most in "
         f"{_named(one, pictures.WORDS.get(part, part))}: {yours}, where the planner's takes {best}."
         f"{_without_hiding(found, one, reveal=False)}"
     )
@@ -118,15 +118,16 @@ def _without_hiding(found: Search, one: planner.Estimate, reveal: bool) -> str:
     """If the winner rests on hiding what it gathers, the best plan with ZeRO-1 at most; "" if it does not."""
     if not _hides(found.winner):
         return ""
-    said = " But the planner's plan is first by one assumption: that gathering parameters in each microbatch hides "
-    said += "behind computing. "
+    said = " But the planner's plan is the fastest only under one optimistic assumption, that gathering parameters in "
+    said += "each microbatch hides behind computing. "
     others = _with_zero1(found.model, found.cluster, found.batch)
     if not others.best:
         return said + "With ZeRO-1 no plan fits."
     best = others.winner
     named = f", {best.plan}," if reveal else ""
     return (
-        f"{said}The best plan with ZeRO-1{named} does without, and has {best.seconds / one.seconds:.0%} of your step."
+        f"{said}The best plan with ZeRO-1{named} does not need it, and takes {best.seconds / one.seconds:.0%} of your "
+        "step."
     )
 
 

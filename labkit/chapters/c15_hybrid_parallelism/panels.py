@@ -72,7 +72,8 @@ def one_device_or_not(check: Run, world_size: int) -> book.Workbench:
     }  # fmt: skip
     views: list[View] = [pictures.signals, pictures.apart]
     return recorded(
-        book.workbench(check, controls, views, title="Is it one device?", ranks=world_size, transport="local"), 6
+        book.workbench(check, controls, views, title="Does it match one device?", ranks=world_size, transport="local"),
+        6,
     )
 
 
@@ -215,8 +216,8 @@ def _in_words(found: Search, plan: Estimate) -> str:
     said += f"On {checked}, to which it was fitted, the planner is off by {error:.1%} on average and by up to "
     said += f"{pictures.published_error(max):.1%}. Here {alike} within {error:.1%} of the best. "
     if plan.plan.sharding in ("zero3", "hsdp"):
-        said += "Be more careful with this one. It counts gathering as hidden behind computing, and no run with ZeRO-3 "
-        said += "alone is among the 13."
+        said += "Trust this plan less: the planner counts its gathering as hidden behind computing, and no run with "
+        said += "ZeRO-3 alone is among the 13."
     return said.rstrip()
 
 

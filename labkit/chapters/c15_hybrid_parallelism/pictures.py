@@ -29,7 +29,7 @@ from labkit.cost.units import GB, format_bytes, format_seconds
 from labkit.parallel import Layout
 
 PARTS = {  # of a step, as they are drawn
-    "computing": ("computing",), "computing again": ("recomputed",), "tensor": ("tensor",), "context": ("context",),
+    "computing": ("computing",), "recomputation": ("recomputed",), "tensor": ("tensor",), "context": ("context",),
     "experts": ("expert",), "pipeline": ("bubble", "messages", "uneven"), "data": ("data",),
     "optimizer": ("optimizer",),
 }  # fmt: skip
@@ -132,7 +132,7 @@ def signals(run: Any, mistake: str = "none", data: str = "plain") -> str:
             f"Equal to one device: no signal is further off than {max(off.values()):.1e}, which is rounding in 64 bits."
         )
     quiet = [name for name in off if name not in wrong]
-    said = f"Not one device. {_listed(wrong)} {'differs' if _one(wrong) else 'differ'}."
+    said = f"It does not match one device. {_listed(wrong)} {'differs' if _one(wrong) else 'differ'}."
     said += f" {_listed(quiet)} {'does' if _one(quiet) else 'do'} not show it." if quiet else ""
     if data == "fsdp" and "copies of a weight" in quiet:
         said += " (Ranks that share parameters have no copies to compare.)"
@@ -152,7 +152,7 @@ def watched(runs: Mapping[str, Any]) -> book.Table:
         off = run.results[0].off(run.seed)
         rows.append({"mistake": mistake} | {n: f"{v:.2g}" if v > same.NEAR else "-" for n, v in off.items()})
     one = same.on_one_device(next(iter(runs.values())).seed)
-    said = f"there the loss is {one.losses[0]:.3g} and the norm {one.norms[0]:.3g}"
+    said = f"there the loss is {one.losses[0]:.3g} and the norm {one.norms[0]:.3g}; - is no more than rounding"
     return book.Table(rows, caption=f"How far each signal is from that of one device: {said} (measured)")
 
 
@@ -237,7 +237,7 @@ def parts_of(one: Estimate) -> dict[str, float]:
 
 
 WORDS = {  # of the parts after computing
-    "computing again": "computing again", "tensor": "the sums of tensor parallelism",
+    "recomputation": "recomputation", "tensor": "the sums of tensor parallelism",
     "context": "keys and values", "experts": "tokens on their way to experts", "pipeline": "the pipeline",
     "data": "gradients and parameters", "optimizer": "the optimizer",
 }  # fmt: skip
@@ -325,7 +325,7 @@ def published() -> book.Figure:
     worst = max(off, key=lambda n: abs(off[n]))
     sentence = (
         f"The published numbers are quoted, those of the planner are simulated. The mean error over {len(off)} runs "
-        f"is {published_error():.1%}, and the largest {abs(off[worst]):.1%} ({worst}). One figure "
+        f"is {published_error():.1%}, and the largest {abs(off[worst]):.1%} ({worst}). One parameter "
         f"for each kind of machine was fitted to these same runs."
     )
     rows: list[Row] = [
@@ -356,7 +356,7 @@ def links(*plans: Estimate) -> book.Figure:
             bars[name] = {"not hidden": one.waited, "hidden": one.alone - one.waited}
         waits.append(f"{sum(one.waited for one in planner.bandwidth_check(plan)):.2f} s with {cut}")
     first = plans[0]
-    title = f"Do the links carry it? {first.model.name} on {first.plan.gpus:,} {first.cluster.gpu.name}s"
+    title = f"Can the links carry it? {first.model.name} on {first.plan.gpus:,} {first.cluster.gpu.name}s"
     said = f"A step of {first.plan.batch:,} sequences, of one GPU, at the rate that NCCL reaches. In all it waits "
     said += f"{' and '.join(waits)}."
     return stacked(bars, unit="s", title=title, badge="simulated", sentence=said)

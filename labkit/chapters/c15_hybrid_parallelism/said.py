@@ -12,7 +12,7 @@ from labkit import book, cost
 from labkit.chapters.c15_hybrid_parallelism import cases, doing, pictures, same, small
 from labkit.cost import planner
 from labkit.cost.planner import Advice, Estimate, MeasuredStep
-from labkit.cost.units import GB, format_bandwidth, format_bytes, format_seconds
+from labkit.cost.units import GB, format_bytes, format_seconds
 from labkit.parallel import Layout
 
 # 1: the mesh -----------------------------------------------------------------------------------------------------
@@ -42,16 +42,16 @@ def agreement() -> book.Conclusion:
     fleet, large = Layout({"pp": 8, "dp": 16, "tp": 8}), Layout({"pp": 16, "dp": 128, "tp": 8})
     return book.conclude(
         "Something must check that the ranks agree. labkit found the first error because it compares what the members "
-        "of a group have called. NCCL does not compare, and PyTorch does so only if you set "
-        "`TORCH_DISTRIBUTED_DEBUG=DETAIL`. Without a check, a job whose tensors happen to have the same size adds "
-        "gradients to partial sums and goes on. The second error comes from `Mesh`, which compares the sizes at the "
-        "start.\n\n"
+        "of a group have called; `Mesh` compared the sizes at the start. NCCL does not compare, and PyTorch does so "
+        "only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`. Without a check, a job whose tensors happen to have the "
+        "same size adds gradients to partial sums and goes on.\n\n"
         "The same function numbers a real fleet. Take TP8 PP8 DP16 on 1,024 GPUs in nodes of 8. GPU 700 has the "
         "coordinates pp {at[pp]}, dp {at[dp]} and tp {at[tp]}. Its tensor partners are the other GPUs of its node, its "
         "data partners are {next_dp} ranks apart, and its pipeline partners {next_pp}.\n\n"
-        "No rank talks to many others. With TP8 PP16 DP128 there are {gpus:,} GPUs, and each has only {partners} "
-        "partners.",
+        "A rank works with few of the others. With TP8 PP16 DP128 there are {gpus:,} GPUs, but in its three groups a "
+        "GPU has only {each} = {partners} partners.",
         at=fleet.coordinates(700), next_pp=fleet.stride("pp"), next_dp=fleet.stride("dp"), gpus=large.size,
+        each=" + ".join(str(large.sizes[axis] - 1) for axis in ("tp", "pp", "dp")),
         partners=sum(size - 1 for size in large.sizes.values()),
     )  # fmt: skip
 
@@ -66,10 +66,12 @@ def grows(runs: Mapping[str, Any]) -> book.Conclusion:
     return book.conclude(
         "Each degree has a different price:\n\n"
         "- *Twice as many tensor ranks.* A rank computes half as much, but sends {tensor:.2f} times as much for its "
-        "sums. It has half of the gradients.\n"
-        "- *Twice as many stages.* A rank has half of the layers, so it sends about half of everything.\n"
-        "- *Twice as many replicas.* A rank sends {data:.2f} times as much of its gradients, because "
-        "$2\\cdot\\frac{{1}}{{2}}$ has become $2\\cdot\\frac{{3}}{{4}}$. Tensor traffic stays as it was.\n\n",
+        "sums, because $2\\cdot\\frac{{1}}{{2}}$ has become $2\\cdot\\frac{{3}}{{4}}$. It holds half of the weights, "
+        "so it sends about half as much of their gradients.\n"
+        "- *Twice as many stages.* A rank has half of the layers, so it sends about half as much for its sums and for "
+        "its gradients. Only the small messages between the stages are new.\n"
+        "- *Twice as many replicas.* A rank sends {data:.2f} times as much of its gradients, for the same reason as "
+        "the tensor ranks. Tensor traffic stays as it was.\n\n",
         {"exact": "Every byte on every rank is that of the closed forms of chapters 4, 9 and 10 "
          "(`cost.hybrid_bytes_by_rank`).",
          "True": "Not every byte is that of the closed forms."},
@@ -100,20 +102,20 @@ def scale(before: Estimate, wider: Estimate) -> book.Conclusion:
         "Tensor parallelism sends most by far: {tensor} in a step of {model}, for the busiest GPU. But these are many "
         "small exchanges, and in one sum inside a layer a GPU sends only {one_sum}. It cannot compute while it waits "
         "for that, so these sums need the fastest links.\n\n"
-        "The largest *single* exchange is that of the gradients. Once a step the busiest GPU sends {data}, and all "
-        "GPUs together {burst}. A part of it can travel during the last microbatch's backward pass, so gradients may "
-        "leave the node.\n\n"
+        "The largest *single* exchange is that of the gradients. Once a step the busiest GPU, which also holds an "
+        "embedding, sends {data}. The mean is {mean}, so all {gpus:,} GPUs together send {burst}. A part of it can "
+        "travel during the last microbatch's backward pass, so gradients may leave the node.\n\n"
         "<details><summary>Where do the {tensor} come from?</summary>\n\n"
-        "A GPU has {layers} layers, with four sums in each. For each sum it sends $2\\cdot\\frac{{7}}{{8}}$ of an "
-        "activation. For a replica's {n} sequences these are {four}.",
-        {"abs(ratio - 1.25) < 0.001": "The rest, a quarter more, is the price of sequence parallelism (chapter 9): "
-         "a rank gathers the inputs of a layer's two halves again in the backward pass. Each of these two gathers is "
-         "half a sum, so a layer sends as much as five sums.",
+        "A GPU has {layers} layers, with four sums in each for every sequence. In a sum it sends "
+        "$2\\cdot\\frac{{7}}{{8}}$ of an activation, so for {n} sequences it sends {four}.",
+        {"abs(ratio - 1.25) < 0.001": "The rest is the price of sequence parallelism (chapter 9): twice in a layer, a "
+         "rank gathers inputs again in the backward pass, and each time sends as much as in half a sum.",
          "True": "What it really sends is {ratio:.3f} times that."},
         "\n\n</details>",
         more=wider.sent["data"] / before.sent["data"] - 1, model=model.name,
         tensor=format_bytes(before.sent["tensor"], 3),
-        data=format_bytes(before.sent["data"], 3), burst=format_bytes(burst, 3),
+        data=format_bytes(before.sent["data"], 3), burst=format_bytes(burst, 3), gpus=plan.gpus,
+        mean=format_bytes(burst / plan.gpus, 3),
         one_sum=format_bytes(2 * 7 / 8 * payload, 3), layers=layers, n=sequences, four=format_bytes(four, 3),
         ratio=before.sent["tensor"] / four,
     )  # fmt: skip
@@ -124,20 +126,22 @@ def placed(runs: Mapping[str, Any]) -> book.Conclusion:
     display(pictures.placed(runs))
     took = {name.split()[0]: small.seconds(run) for name, run in runs.items()}
     return book.conclude(
-        {"tensor == fastest": "Tensor ranks should be neighbours. If the data ranks are, a step takes {ratio:.2f} "
-         "times as long, because all sums inside the layers cross the slow links. If a job is slow in this way, "
-         "put tp last in the order of the axes.",
+        {"tensor == fastest": "Tensor ranks should be neighbours. If the data ranks are neighbours instead, a step "
+         "takes {ratio:.2f} times as long, because all sums inside the layers then cross the slow links. So put tp "
+         "last in the order of the axes.",
          "True": "Here the fastest placement is not that of tensor ranks: with them a step takes {tensor_s}."},
-        {"waits_inside < waits_pipeline": "With the pipeline inside, ranks wait longer even for the pipeline, although "
-         "its messages are fast now. A stage takes longer for each microbatch, because of its slow sums, and the "
-         "others wait for it.",
+        {"waits_inside < waits_pipeline": "If the pipeline ranks are neighbours, a rank waits even longer for its "
+         "pipeline ({slow_pipe}, and not {fast_pipe}), although these messages are fast now. The slow sums make each "
+         "stage take longer for a microbatch, and the other stages wait for it.",
          "True": ""},
-        "\n\nHow many GPUs are one hop away? Step through three machines that one can buy. In a node of 8, NVSwitch "
-        "makes every GPU a neighbour of every other one. In a **scale-up domain** such as an NVL72 rack the same is "
-        "true of 72. Everything beyond is **scale-out**: it goes over the network.",
+        "\n\nTensor ranks belong on the fast links, so how many GPUs do the fast links connect? Such GPUs form a "
+        "**scale-up domain**: the 8 of a node with NVSwitch, for example, or the 72 of an NVL72 rack. Everything "
+        "beyond it is **scale-out** and goes over the slower network. Step through three real machines.",
         tensor=took["tensor"], fastest=min(took.values()), tensor_s=format_seconds(took["tensor"], 3),
         ratio=took["data"] / took["tensor"], waits_inside=doing.shares(runs["tensor inside"])["pipeline"],
         waits_pipeline=doing.shares(runs["pipeline inside"])["pipeline"],
+        fast_pipe=format_seconds(doing.shares(runs["tensor inside"])["pipeline"], 3),
+        slow_pipe=format_seconds(doing.shares(runs["pipeline inside"])["pipeline"], 3),
     )  # fmt: skip
 
 
@@ -147,18 +151,20 @@ def links(narrow: Estimate, wide: Estimate) -> book.Conclusion:
     checks, others = ({one.axis: one for one in planner.bandwidth_check(plan)} for plan in (narrow, wide))
     return book.conclude(
         "*Tensor ranks belong inside a node.* With TP16 a step waits {longer:.2g} times as long for its sums as with "
-        "TP8. A factor of 2 is no fault of the links: with half as many stages a rank has twice as many layers. The "
-        "rest is the slow link, because now a part of each sum must leave the node. The bytes beside the bar are only "
-        "that part.\n\n"
-        "*Stages may be furthest apart.* Their messages take {hop:.1%} of the time of computing. Alibaba's network HPN "
-        "lets only pipelines cross from one pod to another, where links are shared "
-        "([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265); more of it in chapter 21).\n\n"
-        "*Gradients are between the two.* A gradient is final when the last microbatch has added to it, so its sum can "
-        "hide behind one backward pass only. A step has {m} of them, so with TP8 only {hidden:.0%} of the exchange is "
-        "hidden.\n\n"
-        "Such a *feasibility check* needs no run.",
-        longer=others["tensor"].waited / checks["tensor"].waited, hop=checks["pipeline"].share,
-        m=narrow.plan.microbatches, hidden=1 - checks["data"].waited / checks["data"].alone,
+        "TP8. A factor of 2 does not come from the links: with half as many stages, a rank has twice as many layers. "
+        "The rest comes from the slow link, because a part of each sum must now leave the node. The {left} beside "
+        "*TP16 tensor* are only this part.\n\n"
+        "*Stages may be furthest apart.* With TP8, their messages would take {hop_s} if nothing hid them, which is "
+        "{hop:.1%} of the {computing} of computing. Alibaba's network HPN lets only pipelines cross from one pod to "
+        "another ([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265)).\n\n"
+        "*Gradients are between the two.* A gradient is final only when the last microbatch has added to it. So of the "
+        "{m} backward passes in a step only the last one can hide the sum of gradients. With TP8 it hides {hidden:.0%} "
+        "of the exchange, {hidden_s} of {data_s}.",
+        longer=others["tensor"].waited / checks["tensor"].waited, left=format_bytes(others["tensor"].nbytes, 3),
+        hop=checks["pipeline"].alone / narrow.parts["computing"], hop_s=format_seconds(checks["pipeline"].alone, 2),
+        computing=format_seconds(narrow.parts["computing"], 2), m=narrow.plan.microbatches,
+        hidden=1 - checks["data"].waited / checks["data"].alone, data_s=format_seconds(checks["data"].alone, 2),
+        hidden_s=format_seconds(checks["data"].alone - checks["data"].waited, 2),
     )  # fmt: skip
 
 
@@ -171,11 +177,11 @@ def by_hand(
     """Of a step with every sum written out, on a mesh of these sizes. norm: the reader's function in it."""
     off = signals.off(seed)
     return book.conclude(
-        {"worst < near": "With these sums and {whose} norm the mesh is one device: no signal is further off than "
-         "{worst:.0e}, which is rounding.",
-         "True": "The mesh is not one device: the {which} {verb} off by {worst:.2g}. If you have not changed "
-         "this cell, look at `grad_norm`."},
-        {"pp == 1": "(Your mesh has a single stage, so the sum over the first and the last one had nothing to do.)",
+        {"worst < near": "With these sums and {whose} norm the mesh gives the same results as one device: no signal is "
+         "further off than {worst:.0e}, which is rounding.",
+         "True": "The mesh gives other results than one device: the {which} {verb} off by {worst:.2g}. If you have "
+         "not changed this cell, look at `grad_norm`."},
+        {"pp == 1": "(Your mesh has a single stage, so no sum over the first and the last one was needed.)",
          "tp == 1": "(Your mesh has no tensor ranks, so no partial sums were added up.)",
          "True": ""},
         pp=sizes["pp"], tp=sizes["tp"], whose=book.whose(norm), worst=max(off.values()),
@@ -196,20 +202,25 @@ def mistakes(spoiled: Mapping[str, Any]) -> book.Conclusion:
     display(pictures.watched(spoiled))
     off = {name: list(run.results[0].off(run.seed).values()) for name, run in spoiled.items()}
     return book.conclude(
-        "Print three signals in the first step of every run, beside those of a cut that you trust. The loss of step 1 "
-        "sees the forward pass and the data. The norm sees the backward pass and all sums. Comparing copies sees what "
-        "drifts apart.\n\n",
+        "Print three signals in the first step of every run, and compare them with those of a cut that you trust. The "
+        "loss of step 1 shows mistakes in the forward pass or the data, and the norm those in the backward pass or the "
+        "sums. The copies show what drifts apart.\n\n",
+        {"twice[0] < 1e-9 < twice[1] and twice[2] < 1e-9 < twice[3] < 0.1": "- *Norm counted twice.* The loss is right "
+         "and the copies agree, but the norm is too large. So the gradient is clipped too much, and the weights get a "
+         "little wrong.\n",
+         "True": "- *Norm counted twice.* With this seed it shows in other signals.\n"},
         {"tied[0] < 1e-9 and tied[1] > 1e-9": "- *Tied matrix apart.* The loss of step 1 is right, because nobody has "
          "changed a weight yet. The norm is already wrong, and after the update the two copies differ.\n",
-         "True": "- *Tied matrix apart.* It shows in other signals here.\n"},
+         "True": "- *Tied matrix apart.* With this seed it shows in other signals.\n"},
         {"data[0] > 1e-9": "- *Data by rank.* Wrong examples show in the very first loss.\n",
          "True": "- *Data by rank.* Wrong examples do not show in the first loss with this seed.\n"},
-        {"average[1] > 1e-9 and average[3] < 1e-6": "- *Average, not sum.* The norm is half of what it should be, and "
-         "the weights hardly differ. The gradient is still far above the limit for clipping, and what is clipped to "
-         "the same length gives the same step.\n",
+        {"average[1] > 1e-9 and average[3] < 1e-6": "- *Average, not sum.* The norm is half of what it should be, but "
+         "the weights hardly differ. Both gradients are above the limit for clipping, and clipped to "
+         "the same length they give the same step.\n",
          "True": "- *Average, not sum.* The norm is wrong, and the weights are off by {average[3]:.2g}.\n"},
         "\nCheck a checkpoint in the same way: loaded into another cut, it must give the same next loss (chapter 18).",
-        tied=off["tied matrix apart"], data=off["data by rank"], average=off["average, not sum"],
+        twice=off["norm counted twice"], tied=off["tied matrix apart"], data=off["data by rank"],
+        average=off["average, not sum"],
     )  # fmt: skip
 
 
@@ -221,21 +232,20 @@ def held(found: Mapping[str, tuple[float, float]]) -> book.Conclusion:
     display(pictures.held(found))
     ten, fourteen, sixteen = planner.static_memory()
     return book.conclude(
-        {"off < 0.03": "For the training state the planner is right to {off:.1%} or better. Activations and buffers "
-         "were not measured here.",
+        {"off < 0.03": "For the training state the planner is off by at most {off:.1%}. Activations and buffers were "
+         "not measured here.",
          "True": "The planner is off by up to {off:.1%} here. The rest are buffers that it does not know."},
-        "\n\nWhen you read a number of gigabytes for a plan, ask which bytes were counted. Take 175 billion parameters "
-        "cut TP8 PP16:\n\n"
+        "\n\nIf somebody says how many gigabytes a plan needs, ask which bytes were counted. Take 175 billion "
+        "parameters cut TP8 PP16:\n\n"
         "- Weights and Adam's two moments are 10 bytes a parameter, and a GPU holds {ten:.1f} GB.\n"
         "- With a 32-bit copy of the weights they are 14 bytes, and {fourteen:.1f} GB.\n"
         "- With gradients of 2 bytes they are 16, and {mean:.1f} GB on average. The first stage also has the "
         "embedding, and holds {sixteen:.1f} GB.\n\n"
-        "Our planner adds up gradients in 4 bytes, so it counts 18.\n\n"
+        "Our planner adds up gradients in 4 bytes and not in 2, so it counts 18 bytes a parameter.\n\n"
         "<details><summary>May a plan fill the whole card?</summary>\n\n"
         "No: the driver, the buffers of the communication library and the gaps between tensors need memory too. The "
-        "80 GiB of an H100 are {card:.1f} GB. A plan that *fits* fills at most 80 GB, and leaves {part:.1%} free. That "
-        "is no guarantee: Rajbhandari et al. (2020, section 3.2) saw runs that were out of memory while over 30% of it "
-        "was still free, in pieces that were too small.\n\n</details>",
+        "80 GiB of an H100 are {card:.1f} GB. A plan that *fits* fills at most 80 GB, and leaves {part:.1%} free, "
+        "which is no guarantee: memory that is free in small pieces does not help.\n\n</details>",
         off=max(abs(computed / measured - 1) for measured, computed in found.values()),
         card=(planner.H100.memory + planner.H100.reserve) / GB,
         part=planner.H100.reserve / (planner.H100.memory + planner.H100.reserve),
@@ -259,24 +269,30 @@ def three(ran: Mapping[str, Any], variants: Mapping[str, Any]) -> book.Conclusio
     """name -> run of A, B and C; and of data parallelism alone with two ways to sum: in nodes first, and by a ring."""
     display(pictures.placed({**ran, **variants}, "Three configurations, and two variants of A"))
     a, b, c = (small.seconds(run) for run in ran.values())
-    (wide, _, all_axes), (plain, ring) = ran.values(), variants.values()
+    (wide, half, all_axes), (plain, ring) = ran.values(), variants.values()
     return book.conclude(
-        {"c < min(a, b)": "C is the fastest, although it uses all three axes.",
+        {"c < min(a, b)": "C is the fastest. All three compute equally long, so the waiting decides. In C a rank has "
+         "half as many gradients as in B, and exchanges them with one rank and not with three. So it waits {c_data} "
+         "for them and not {b_data}, which saves more than the {c_pipe} that it waits for its pipeline.",
          "True": "C is not the fastest: beside it, B takes {b_c:.2f} times as long, and A {a_c:.2f} times."},
-        "All three compute equally long. A waits {a_data} for its gradients alone, and C waits {c_waits} in "
-        "all.\n\n"
-        "A is so slow because the exchange of ZeRO-1 ignores the nodes: {wide_n} times, one after the other, all ranks "
-        "wait for messages over slow links. Data parallelism *without* ZeRO adds up inside the nodes first. Then both "
-        "ranks of a node send at once, half of the data each, so the slow links have only {plain_n} turns, and a step "
-        "takes {plain_s}.",
-        {"abs(a - ring_t) < 0.01 * a": "If this sum goes around one ring, there are {ring_n} turns again, and it takes "
-         "as long as A.",
-         "True": "If this sum goes around one ring, there are {ring_n} turns, and it takes {ring_s}."},
-        "So where data parallelism is slow, first change how it adds up, and then the cut.",
+        "\n\nA waits {a_data} for its gradients, because the exchange of ZeRO-1 ignores the nodes.",
+        {"wide_n == 14": "It takes 14 rounds: 7 in which the 8 ranks reduce-scatter the gradients, and 7 in which they "
+         "gather the new weights. In each round all ranks wait for messages over slow links.",
+         "True": "It takes {wide_n} rounds, and in each of them all ranks wait for messages over slow links."},
+        "Data parallelism *without* ZeRO adds up inside the nodes first, and then each rank sends half of the data "
+        "among only 4 nodes.",
+        {"plain_n == 6": "So there are $2\\cdot 3 = 6$ slow rounds, and a step takes {plain_s}.",
+         "True": "So there are {plain_n} slow rounds, and a step takes {plain_s}."},
+        {"abs(a - ring_t) < 0.01 * a": "In one ring of all ranks it is as slow as A.",
+         "True": "In one ring of all ranks a step takes {ring_s}."},
+        "So if data parallelism is slow, first try another algorithm for its sum, and change the cut if that does not "
+        "help enough.\n\n"
+        "Next, the planner takes A, B and C to GPT-3 175B on 1,024 H100s.",
         a_data=format_seconds(doing.shares(wide)["data"], 3),
-        c_waits=format_seconds(c - doing.shares(all_axes)["computing"], 3),
+        b_data=format_seconds(doing.shares(half)["data"], 3), c_data=format_seconds(doing.shares(all_axes)["data"], 3),
+        c_pipe=format_seconds(doing.shares(all_axes)["pipeline"], 3),
         a_c=a / c, b_c=b / c, a=a, b=b, c=c, plain_s=format_seconds(small.seconds(plain), 3),
-        wide_n=small.slow_turns(wide, 2), plain_n=small.slow_turns(plain, 2), ring_n=small.slow_turns(ring, 2),
+        wide_n=small.slow_turns(wide, 2), plain_n=small.slow_turns(plain, 2),
         ring_t=small.seconds(ring), ring_s=format_seconds(small.seconds(ring), 3),
     )  # fmt: skip
 
@@ -287,11 +303,12 @@ def at_1024(three: Mapping[str, Estimate]) -> book.Conclusion:
     bars = {f"{name} ({pictures.degrees(*one.plan.cut)})": one for name, one in three.items()}
     display(pictures.memory(bars, f"Memory of the fullest GPU: {a.model.name} with ZeRO-1"))
     return book.conclude(
-        {"not a_fits and not b_fits and c_fits": "On {gpus:,} H100s, with a batch of {batch:,} "
-         "sequences, memory decides: only C fits. A GPU of A would need {a_gb:,.0f} GB, and one of B {b_gb:.0f} GB.",
+        {"not a_fits and not b_fits and c_fits": "With {gpus:,} GPUs and a batch of {batch:,} sequences, "
+         "memory decides: only C fits. A GPU of A would need {a_gb:,.0f} GB, and one of B {b_gb:.0f} GB.",
          "True": "They need {a_gb:,.0f}, {b_gb:.0f} and {c_gb:.0f} GB."},
         {"a_s < min(b_s, c_s)": "If A did fit, it would even be the fastest, because nothing is sent inside its "
-         "layers: {a_s:.2f} s where C takes {c_s:.2f} s. Here all exchanges add up inside the nodes first.",
+         "layers and here the exchange of ZeRO-1 adds up inside the nodes first: a step would take {a_s:.2f} s, and "
+         "with C it takes {c_s:.2f} s.",
          "True": "A would not be the fastest either."},
         gpus=a.plan.gpus, batch=a.plan.batch,
         a_s=a.seconds, b_s=b.seconds, c_s=c.seconds, a_fits=a.fits, b_fits=b.fits, c_fits=c.fits,
@@ -317,17 +334,14 @@ def predicted(timed: Mapping[str, MeasuredStep], step_seconds: Callable[..., flo
          "there is enough to compute. But in so tight a schedule a stage often has nothing else to do until the "
          "message is there.",
          "True": "It comes from messages that wait a little longer, or a little less, than the closed forms think."},
-        {"lucky and 'zb' in worst": "{whose} two lines are nearer there ({lucky_off:+.1%}), by luck: they know nothing "
-         "of the schedule.",
-         "True": ""},
         "\n\n{whose} two lines are nearest to the truth for {near}, and furthest from it for {far} ({far_off:+.0%}). "
-        "They leave out the messages between stages and the logits, which make the turns of the last stage longer.\n\n"
-        "We made this machine up, so we knew the speed of everything. Of a real one you know only the data sheet. So "
-        "one fits a few figures to a few measured steps, and then looks at *other* plans. "
-        "Next we fit two figures to four of the runs, and look at the other four.",
+        "They leave out the messages between stages, and the logits, which give the last stage more work.\n\n"
+        "We made this machine up, so we knew the speed of everything. Of a real machine you know only the data sheet. "
+        "So people fit a few parameters to a few measured steps, and then test the planner on *other* plans. "
+        "Next we fit two parameters, the speed of the kernels and that of the links between nodes, to four of the "
+        "runs. The table then has the other four.",
         median=median(map(abs, off.values())), worst=worst, most=off[worst], near=near, slow=slow,
         spread=timed[slow].seconds / timed[fast].seconds,
-        lucky=abs(yours_off[worst]) < abs(off[worst]), lucky_off=yours_off[worst],
         whose=book.whose(step_seconds).capitalize(), far=far, far_off=yours_off[far],
     )  # fmt: skip
 
@@ -337,8 +351,8 @@ def fitted(fit: Any, timed: Mapping[str, MeasuredStep], seen: Sequence[str]) -> 
     others = {name: one for name, one in timed.items() if name not in seen}
     display(pictures.beside(others, fit))
     return book.conclude(
-        "On the runs that it was fitted to ({names}) the model is off by at most {seen:.1%}, and on the others by up "
-        "to {unseen:.1%}.",
+        "On the runs to which it was fitted ({names}) the planner is off by at most {seen:.1%}, and on the others by "
+        "up to {unseen:.1%}.",
         {"unseen > seen": "Only the second number tells you how far to trust it.",
          "True": "The second number tells you how far to trust it, and that it is the smaller one is luck."},
         "\n\nThe fit finds that kernels reach {products:.0%} of their peak and links between nodes {across:.0%} of "
@@ -354,18 +368,35 @@ def fitted(fit: Any, timed: Mapping[str, MeasuredStep], seen: Sequence[str]) -> 
 def search(job: cases.Job, cut: tuple[int, int, int], best_cut: Callable[..., Any]) -> book.Conclusion:
     """The cut that the reader's search has found, beside the planner's plan."""
     yours, best, whose = job.of(*cut), job.found.winner, book.whose(best_cut)
+    eight = min(job.with_tensor(8), key=lambda one: one.seconds, default=None)
     display(
         pictures.steps(
             {f"{whose} search: {pictures.short(yours)}": yours, f"the planner: {pictures.short(best)}": best}
         )
     )
     return book.conclude(
-        "{whose} search has varied the three degrees; ZeRO-1 and computing attention again (`sel`) were given. "
-        "The planner also varies the size of a microbatch, the schedule "
-        "and its chunks, the stage of ZeRO, what is computed again, and a fourth axis, context parallelism. In all it "
-        "looks at {considered:,} plans, and its step is {gain:.0%} shorter.",
+        "{whose} search has varied the three degrees; ZeRO-1 and recomputing attention (`sel`) were fixed. The planner "
+        "also varies the size of a microbatch, the schedule and its chunks, the stage of ZeRO, what is recomputed, and "
+        "a fourth axis, context parallelism. In all it looks at {considered:,} plans, and its step is {gain:.0%} "
+        "shorter.",
+        {"chunks > 1 and pipe[1] < pipe[0] and sums[1] < sums[0]": "Its interleaved stages wait {pipe[1]:.2f} s for "
+         "the pipeline and not {pipe[0]:.2f} s, and with fewer tensor ranks it waits {sums[1]:.2f} s for their sums "
+         "and not {sums[0]:.2f} s.",
+         "True": ""},
+        {"widest < 8 and eight": "\n\nNeither takes TP8, although a node of 8 has room for it: inside a node, too, "
+         "more tensor ranks wait longer. The fastest cut with TP8 takes {eight_s:.2f} s, of which {eight_sums:.2f} s "
+         "are for its sums.",
+         "True": ""},
         whose=whose.capitalize(), considered=job.found.considered, gain=1 - best.seconds / yours.seconds,
+        chunks=best.plan.chunks, pipe=_of_parts("pipeline", yours, best), sums=_of_parts("tensor", yours, best),
+        widest=max(yours.plan.tensor, best.plan.tensor), eight=eight is not None,
+        eight_s=eight.seconds if eight else 0.0, eight_sums=eight.parts["tensor"] if eight else 0.0,
     )  # fmt: skip
+
+
+def _of_parts(part: str, *several: Estimate) -> list[float]:
+    """Seconds of one part of a step, as it is drawn."""
+    return [pictures.parts_of(one)[part] for one in several]
 
 
 # 7: more questions -----------------------------------------------------------------------------------------------
@@ -375,9 +406,11 @@ def rule_of_thumb(given: Advice, smaller: Advice) -> book.Conclusion:
     """The rungs of a job, and what stopping on the first that fits costs there and for a smaller job."""
     display(pictures.ladder(given))
     return book.conclude(
-        "The rule names something that works, so it is a good way to begin. But *fits* and *fast* are different "
-        "questions: for {job} stopping there costs {large:.0%}, and for {other} {small:.0%}.",
+        "The rule finds something that works, so it is a good way to begin. But a plan that fits need not be fast. If "
+        "you stop at the first rung that fits, a step of {job} ({first}) takes {large:.0%} longer than with the best "
+        "plan. For {other} ({other_first}) it takes {small:.0%} longer.",
         job=_job(given), other=_job(smaller), large=price(given), small=price(smaller),
+        first=given.first.name if given.first else "", other_first=smaller.first.name if smaller.first else "",
     )  # fmt: skip
 
 
@@ -396,24 +429,25 @@ def sixteen_nodes(four: Mapping[str, Estimate]) -> book.Conclusion:
     wide, deep, shards, mix = four.values()
     display(pictures.steps({f"{name}: {pictures.short(one)}": one for name, one in four.items()}, "Four proposals"))
     return book.conclude(
-        "No strategy is better than the others in general: each one becomes wrong where its own limit binds.",
-        {"all(fits)": "All four fit (simulated).", "True": "Not all of them fit (simulated)."},
+        "No strategy is the best in general, because each one has a limit.",
+        {"all(fits)": "All four plans fit (simulated).", "True": "Not all four plans fit (simulated)."},
         "\n\n- *Tensor parallelism over all GPUs* takes {times:.2g} times as long as the mixture, because the sums of "
         "every layer cross the network.\n"
-        "- *The pipeline* reaches an MFU of {deep:.0%}. Of what it loses, {deep_again:.0%} is computing activations "
-        "again to save memory. Most of the rest is its bubble: so small a batch leaves few microbatches for each "
+        "- *The pipeline* reaches an MFU of {deep:.0%}. Of what it loses, {deep_again:.0%} is recomputation, which "
+        "saves memory. {deep_bubble:.0%} is its bubble, because so small a batch leaves few microbatches for each "
         "replica.\n"
-        "- *Sharding alone* reaches {shards:.0%}. Of its loss, {shards_again:.0%} is computing again. For the rest, a "
-        "GPU must gather all layers to work on a single sequence.\n"
+        "- *Sharding alone* reaches {shards:.0%}. Of what it loses, {shards_again:.0%} is recomputation. Most of the "
+        "rest is gathering: a GPU must gather all layers to work on a single sequence.\n"
         "- *The mixture* reaches {mix:.0%}.",
         times=wide.seconds / mix.seconds, deep=deep.mfu, shards=shards.mfu, mix=mix.mfu,
-        fits=[one.fits for one in four.values()], deep_again=_again(deep), shards_again=_again(shards),
+        fits=[one.fits for one in four.values()], deep_again=_lost(deep, "recomputed"),
+        deep_bubble=_lost(deep, "bubble"), shards_again=_lost(shards, "recomputed"),
     )  # fmt: skip
 
 
-def _again(one: Estimate) -> float:
-    """The part of what is not computing that is computing again."""
-    return one.parts["recomputed"] / (one.seconds - one.parts["computing"])
+def _lost(one: Estimate, part: str) -> float:
+    """The share of a part in what is not computing."""
+    return one.parts[part] / (one.seconds - one.parts["computing"])
 
 
 def rails(dense: Any, experts: Any) -> book.Conclusion:
@@ -422,37 +456,43 @@ def rails(dense: Any, experts: Any) -> book.Conclusion:
     off, left = (sum(small.crossing(run, 2)["another rail"].values()) for run in (dense, experts))
     return book.conclude(
         {"off == 0": "Without experts no byte crosses the network from one rail to another (measured), because the "
-         "tensor ranks fill a node, and all other axes connect equal places in the nodes.",
+         "tensor ranks fill a node, and all other axes connect ranks with the same place in their nodes.",
          "True": "Without experts {off_b} cross the network from one rail to another (measured)."},
         "So a **rail-optimized network** serves a dense model well: the network cards with the same number in all "
-        "nodes share a switch, and the links from rail to rail may be thin. In a *fat tree* all routes are equally "
-        "wide, which costs more.",
-        {"left > 0": "The rows of experts go to any rank (chapter 12), so sent directly they cross rails. If a row "
-         "first went over NVLink to the right place of its own node, it could stay on one.", "True": ""},
+        "nodes share a switch, and the links from rail to rail may be thin.",
+        {"left > 0": "The tokens of experts go to any rank (chapter 12), so they cross from rail to rail if they are "
+         "sent directly. A token can stay on one rail if it first goes over NVLink to the GPU of its own node that is "
+         "on the rail of its target.", "True": ""},
         off=off, off_b=format_bytes(off, 3), left=left,
     )  # fmt: skip
 
 
 def shift(domains: Mapping[int, Estimate], theirs: Estimate) -> book.Conclusion:
     """domain -> its best plan; and a source's plan, with tensor parallelism over a domain of 16."""
-    few, many = min(domains), max(domains)
+    few, middle, many = sorted(domains)
     first, last = domains[few], domains[many]
     shown = {f"{n} GPUs in a domain: {pictures.short(one)}": one for n, one in domains.items()}
     wide = f"all {theirs.plan.tensor} for tensor: {pictures.short(theirs)}"
     display(pictures.steps({**shown, wide: theirs}, "A step in larger domains"))
     return book.conclude(
-        "A larger fast domain changes the plan more than the time.",
-        {"stages > 1 and stages_after == 1": "With {many} GPUs in a domain the pipeline has disappeared: with ZeRO-3 "
-         "all GPUs share the state, and most of the gathering stays inside the domains.",
-         "True": "The stages have gone from {stages} to {stages_after}."},
+        {"middle_plan == first_plan": "From {few} to {middle} GPUs in a domain the best plan stays the same, and a "
+         "step gets {middle_gain:.0%} shorter.",
+         "True": "From {few} to {middle} GPUs in a domain the best plan changes, and a step gets {middle_gain:.0%} "
+         "shorter."},
+        {"stages > 1 and stages_after == 1": "With {many} the pipeline has disappeared. All GPUs now share the state "
+         "by ZeRO-3, because most of the gathering stays inside the domains. But a step is only {gain:.0%} shorter "
+         "than with {few}.",
+         "True": "With {many} the stages have gone from {stages} to {stages_after}, and a step is {gain:.0%} shorter "
+         "than with {few}."},
         {"first_lost == last_lost": "In small domains and in large ones, most time after computing goes to "
-         "{first_lost}. That is the next limit.",
-         "True": "After computing, most time goes to {first_lost} at first, and to {last_lost} at the end."},
+         "{first_lost}, so these are the next limit.",
+         "True": "After computing, most time goes to {first_lost} in the smallest domains, and to {last_lost} in the "
+         "largest."},
         "\n\nA domain that *allows* wide tensor parallelism is no reason to use all of it. The last bar does so in "
-        "domains of {t}, and a step takes {theirs:.1f} s.\n\n"
-        "A B200 has NVLink 5, with {nvlink} each way [quoted]. It can also multiply in 4 bits, but the planner stays "
-        "with 16 (chapter 14).",
-        many=many, nvlink=format_bandwidth(last.cluster.topology.levels[0].bandwidth),
+        "domains of {t}, and a step takes {theirs:.1f} s.",
+        few=few, middle=middle, gain=1 - last.seconds / first.seconds, first_plan=pictures.short(first),
+        middle_plan=pictures.short(domains[middle]), middle_gain=1 - domains[middle].seconds / first.seconds,
+        many=many,
         first_lost=pictures.largest(first), last_lost=pictures.largest(last),
         stages=first.plan.pipeline, stages_after=last.plan.pipeline, theirs=theirs.seconds,
         t=theirs.plan.tensor,

@@ -171,7 +171,7 @@ def made_small(plan: Plan, config: HybridConfig) -> str:
     if SHARDING[config.data] != plan.sharding:
         dropped.append({"hsdp": "the copies of HSDP"}.get(plan.sharding, f"the sharding of {plan.sharding}"))
     if plan.recompute != "all":
-        dropped.append("what is computed again")
+        dropped.append("recomputation")
     said = "The degrees are kept." if not dropped else "No degree is halved."
     if changed:
         said = (
