@@ -91,18 +91,18 @@ class Opening(First):
             "On {ranks} ranks the program of the text sends",
             {"abs(text - 1) < 0.001": "exactly as much as plain data parallelism.",
              "True": "{text:.3g} times as much as plain data parallelism."},
+            {"chosen is None": "", "chosen == truth": "You expected that.", "True": "Your answer: *{answer}*."},
             "The table is right for another program: a reduce-scatter of the gradients and an all-gather of the new "
             "weights send",
             {"abs(table - 1) < 0.001": "exactly as much as plain data parallelism.",
              "True": "{table:.3g} times as much."},
-            {"chosen is None": "", "chosen == truth": "You expected that.", "True": "Your answer: *{answer}*."},
-            {"abs(text - 1.5) < 0.001 and abs(table - 1) < 0.001": "The factor does not depend on the number "
-             "$N$ of ranks, because a reduce-scatter, an all-gather and a broadcast of all parts each send "
-             "$\\frac{{N-1}}{{N}}$ of the gradient. An all-reduce is the first two of them, and the text adds the third.",
+            {"abs(text - 1.5) < 0.001 and abs(table - 1) < 0.001": "The factor of 1.5 does not depend "
+             "on the number $N$ of ranks: each step in the picture sends $\\frac{{N-1}}{{N}}$ of the gradient, "
+             "and the text has three of them instead of two.",
              "True": ""},
             {"text > 1.01 and abs(table - 1) < 0.01": "Both programs exist: PyTorch's `ZeroRedundancyOptimizer` under "
-             "DDP works as the text says, and the ZeRO paper as the table says.\n\nYou did not have to ask who is right: "
-             "you ran a program for each of the two sentences, and compared.",
+             "DDP works as the text says, and the ZeRO paper as the table says.\n\nYou did not have to ask who is "
+             "right: you ran a program for each of the two sentences, and compared.",
              "True": "So these ranks do not show what the two sentences say: has `step` been changed?"},
             ranks=ranks, table=table, text=text, chosen=self.chosen, answer=CHOICES.get(self.chosen or "", ""),
             truth="more" if text > 1.01 else "less" if text < 0.99 else "the same",

@@ -6,8 +6,8 @@ from html import escape
 from typing import Any
 
 from labkit import book, cost
-from labkit.book.frontend import INSIDE, Panel
 from labkit.book.drawing.units import bytes_text
+from labkit.book.frontend import INSIDE, Panel
 from labkit.book.workbenches.bench import Workbench
 from labkit.chapters.cA_errata import apart as one_line, pictures, suspects
 from labkit.chapters.cA_errata.agreeing import by_its_digits
@@ -151,11 +151,11 @@ def pieces(gradient_sum: Any) -> First:
     whole, half = (cost.ring_all_reduce_bytes(pictures.WHOLE / n, 8 // n) for n in (1, 2))
     return First(
         "two-pieces", ask, {"half": "Half", "less": "Less than half", "more": "More than half"}, bench,
-        f"A rank with 1/n of the model has 1/n of the bytes to sum. It also sums them with fewer ranks, and a ring of few "
-        f"ranks sends a smaller part of its bytes than a ring of many. So a rank sends less than 1/n as much as before: "
-        f"with two pieces {bytes_text(half)} instead of {bytes_text(whole)}, which is {half / whole:.0%}. With as many "
-        "pieces as ranks, no other rank has the same piece, so there is nothing to sum. (A few bytes more let the ranks "
-        "agree on their groups.)",
+        "A rank with 1/n of the model has 1/n of the bytes to sum. It also sums them with fewer ranks, and a ring "
+        "of few ranks sends a smaller part of its bytes than a ring of many. So a rank sends less than 1/n as much "
+        f"as before: with two pieces {bytes_text(half)} instead of {bytes_text(whole)}, which is {half / whole:.0%}. "
+        "With as many pieces as ranks, no other rank has the same piece, so there is nothing to sum. (A few bytes "
+        "more let the ranks agree on their groups.)",
         "less", "It is less than half: a piece has half of the bytes, and its ring has half of the ranks.",
     )  # fmt: skip
 
@@ -174,7 +174,7 @@ ALONE, PIPED = "each alone", "pipelined"
 
 
 def four_stages(batch: Any) -> First:
-    """A batch of microbatches through the stages, by the schedule of the sentence and by that of a pipeline; asked first."""
+    """A batch of microbatches through the stages, as the sentence says and as a pipeline does it; asked first."""
     controls = {"schedule": [ALONE, PIPED], "microbatches": (1, 12), "ranks": [2, 4, 8]}
     views: list[Any] = [pictures.stages]
     bench = book.workbench(batch, controls, views, title="When does a stage idle?", ranks=4, clock="virtual")

@@ -241,7 +241,7 @@ def piece(run: Any, tp: int, pp: int) -> book.Figure:
         said += " That is not what the formula says: has gradient_sum been changed?"
     svg = Page("Who has the same piece of the model?", said)
     top = heading(svg, run.trace.badge, said) + 12
-    box, gap = 54.0, 15.0
+    box, gap = 54.0, 7.0
     for k in range(pieces):
         look, left = series(k), 12 + k * (same * (box + 8) + gap)
         for n in range(same):
@@ -269,7 +269,7 @@ def piece(run: Any, tp: int, pp: int) -> book.Figure:
 def held(run: Any, held_bytes: Any, stage: int) -> book.Figure:
     """What real ranks hold under one stage of ZeRO, part by part, and what the page's function says of it.
 
-    A rank returns its bytes of parameters, gradients and optimizer state. What is sharded is drawn where its share lies.
+    A rank returns its bytes of each part. What is sharded is drawn where its share lies.
     """
     parameters, ranks, found = 512, len(run.results), run.results
     if not all(hasattr(one, "optimizer") for one in found):
@@ -289,11 +289,15 @@ def held(run: Any, held_bytes: Any, stage: int) -> book.Figure:
     for rank, one in enumerate(found):
         x, y = left, top + 28 * rank
         svg.text(left - 8, y + 16, f"rank {rank}", anchor="end")
-        for k, (whole, mine) in enumerate(zip(parts.values(), (one.parameters, one.gradients, one.optimizer), strict=True)):
+        for k, (whole, mine) in enumerate(
+            zip(parts.values(), (one.parameters, one.gradients, one.optimizer), strict=True)
+        ):
             share = min(1.0, mine / whole)
             svg.rect(x, y, whole * scale, 22, stroke_width=0.8)
             start = x + (1 - share) * whole * scale * rank / max(1, ranks - 1)
-            svg.rect(start, y, share * whole * scale, 22, fill=series(k).colour, hatch=series(k).hatch, stroke_width=0.8)
+            svg.rect(
+                start, y, share * whole * scale, 22, fill=series(k).colour, hatch=series(k).hatch, stroke_width=0.8
+            )
             x += whole * scale
         svg.text(x + 10, y + 16, f"{one.total:,.0f} bytes")
     rows = [
@@ -316,8 +320,12 @@ def both_directions(pencil: Any = None) -> book.Figure | Said:
 
 def _both_directions() -> book.Figure:
     whole, port = 900.0, slow_sync.PORT / 1e9
-    said = "In a ring each GPU receives from one neighbour and sends to the other, so its link works in both directions. "
-    said += f"The {whole:.0f} GB/s of the data sheet are the sum of both. So a GPU sends {whole / 2:.0f} GB/s, which is "
+    said = (
+        "In a ring each GPU receives from one neighbour and sends to the other, so its link works in both directions. "
+    )
+    said += (
+        f"The {whole:.0f} GB/s of the data sheet are the sum of both. So a GPU sends {whole / 2:.0f} GB/s, which is "
+    )
     said += f"{whole / 2 / port:.0f} times a port of {port:.0f} GB/s, and not {whole / port:.0f} times."
     svg = Page("What a ring uses of a link", said)
     y = heading(svg, "quoted", said) + 14
@@ -456,8 +464,8 @@ COUNTED = {"counter as a speed": "speed", "counter as an average": "average", "c
 def plane(two_level: TwoLevel, case: object = None) -> book.Figure | Said:
     """Stories that take the time that was seen: a curve for each algorithm, thick where the counter fits as well.
 
-    case: the panel above, with what the reader has found: algorithm, size of the message in GB, and the uplinks' part of
-    their speed.
+    case: the panel above, with what the reader has found: algorithm, size of the message in GB, and the part of
+    their speed that the uplinks have.
     """
     found: dict[object, tuple[str, float, float]] = getattr(case, "found", {})
     return unchecked(two_level) or _plane(two_level, list(found.values()))
@@ -466,9 +474,9 @@ def plane(two_level: TwoLevel, case: object = None) -> book.Figure | Said:
 def _plane(two_level: TwoLevel, found: list[tuple[str, float, float]]) -> book.Figure:
     rows = suspects.stories(two_level)
     said = (
-        f"On each curve an algorithm takes the {1e3 * slow_sync.OBSERVED:.0f} ms that were seen. The curve is thick where "
-        f"the counter fits, too, as a speed or as an average. At {slow_sync.GRADIENT / GB:.0f} GB, where the expected times "
-        "come out, no curve is thick."
+        f"On each curve an algorithm takes the {1e3 * slow_sync.OBSERVED:.0f} ms that were seen. The curve is thick "
+        f"where the counter fits, too, as a speed or as an average. At {slow_sync.GRADIENT / GB:.0f} GB, where the "
+        "expected times come out, no curve is thick."
     )
     if found:
         said += f" The {'circle is the story' if len(found) == 1 else 'circles are the stories'} that you have found."

@@ -37,9 +37,10 @@ def memory(held_bytes: Holds) -> Any:
         {"few": "From 5 nodes on", "many": "From 100 nodes on", "none": "With no number of nodes"},
         book.explorer("What one GPU holds", sliders,
                       lambda billions, nodes: held(held_bytes, billions, 8 * nodes)),
-        "ZeRO-3 divides everything: 35 GPUs of 80 GB hold the 2,800 GB of state, so five nodes are enough if we leave out the activations. ZeRO-1 divides only "
-        "the optimizer state, so the 700 GB of parameters and gradients stay on each GPU, however many there are. "
-        "Without sharding 5 billion parameters take 80 GB, at 16 bytes each, and nothing is left for activations.",
+        "ZeRO-3 divides everything: 35 GPUs of 80 GB hold the 2,800 GB of state, so five nodes are enough if we "
+        "leave out the activations. ZeRO-1 divides only the optimizer state, so the 700 GB of parameters and "
+        "gradients stay on each GPU, however many there are. Without sharding 5 billion parameters take 80 GB, at 16 "
+        "bytes each, and nothing is left for activations.",
         "none", "The 700 GB of parameters and gradients stay on each GPU, however many nodes there are.",
     )  # fmt: skip
 
@@ -91,9 +92,9 @@ def efficiency() -> Any:
         "shorter-messages", "By which factor must the exposed time shrink, so that the second sentence holds?",
         {"2": "About 2", "5": "About 5", "13": "About 13"},
         book.explorer(title, sliders, lambda shorter: scaling(MESSAGES / shorter)),
-        f"The second sentence holds if the exposed time shrinks by a factor of {second:.1f}, to {MESSAGES / second:.2f} s, "
-        f"and the first one by {first:.1f}, to {MESSAGES / first:.3f} s. So the two sentences nearly agree with each other. "
-        "But both contradict the example on their own page.",
+        f"The second sentence holds if the exposed time shrinks by a factor of {second:.1f}, to "
+        f"{MESSAGES / second:.2f} s, and the first one by {first:.1f}, to {MESSAGES / first:.3f} s. So the two "
+        "sentences nearly agree with each other. But both contradict the example on their own page.",
         "13", f"It takes a factor of {second:.1f}: at 13 the second sentence does not hold yet, and at 14 it does.",
     )  # fmt: skip
 
@@ -150,8 +151,9 @@ def failures() -> Any:
         {"80": "Nearly 80 %", "90": "Nearly 90 %", "98": "Nearly 98 %"},
         book.explorer("From one failure to the next", sliders, one_failure),
         "Without the second stall 80.1 % is done, so the paper's number is right if one forgets that stall. With a "
-        "failure every 50 minutes, 89.8 % is done. More replicas hardly help, because the two stalls stop all of them. A "
-        "larger fleet also fails more often, but the panel does not know that: you have to move the first slider, too.",
+        "failure every 50 minutes, 89.8 % is done. More replicas hardly help, because the two stalls stop all of "
+        "them. A larger fleet also fails more often, but the panel does not know that: you have to move the first "
+        "slider, too.",
         "90", "With a failure every 50 minutes, 89.8 % is done.",
     )  # fmt: skip
 

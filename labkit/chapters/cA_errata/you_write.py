@@ -57,7 +57,10 @@ def digits_decide(student: Reader) -> str:
             + (" A 0 at the end is a digit like any other." if said == "180" else "")
         )
         student.expect(answer == (rounded == said), text, found=found, rounded=rounded, said=said)
-    text = "Your function judges all {} pairs correctly, near ones too. It counts the digits of the source, zeros at the end included."
+    text = (
+        "Your function judges all {} pairs correctly, near ones too. It counts the digits of the source, and zeros at "
+    )
+    text += "the end count as well."
     return text.format(len(SAID))
 
 
