@@ -523,6 +523,8 @@ def test_what_the_page_says_of_its_sliders_is_what_they_say():
     assert 80e9 * 35 >= bytes_of[3] > 80e9 * 34 and -(-35 // 8) == 5
     assert f"{175e9 * 4 / 1e9:.0f} GB of parameters and gradients stay" in texts["one-gpu-text"]
     assert cost.state_bytes(5e9) == 80e9 and "5 billion parameters take 80 GB" in texts["one-gpu-text"]
+    many = re.search(r"([\d.]+%) is done", panels.failures().shown.set(replicas=48).text)[1]
+    assert f"with 48 it is {many}." in texts["one-failure-text"]
     for settings in ({"every": 18, "rejoin": 0}, {"every": 50, "rejoin": 100}):
         done = re.search(r"([\d.]+)% is done", panels.failures().shown.set(**settings).text)[1]
         assert f"{done} %" in texts["one-failure-text"], settings
