@@ -153,8 +153,8 @@ def failures() -> Any:
         book.explorer("From one failure to the next", sliders, one_failure),
         "Without the second stall 80.1 % is done, so the paper's number is right if one forgets that stall. With a "
         "failure every 50 minutes, 89.8 % is done. More than 12 replicas hardly help, because the two stalls stop all "
-        f"of them: with 48 it is {many:.1%}. A larger fleet also fails more often, but the panel does not know that: you "
-        "have to move the first slider, too.",
+        f"of them: with 48 it is {many:.1%}. A larger fleet also fails more often, but the panel does not know that: "
+        "you have to move the first slider, too.",
         "90", "With a failure every 50 minutes, 89.8 % is done.",
     )  # fmt: skip
 
