@@ -19,10 +19,10 @@ from labkit.course.file import read_toml
 
 PENCIL = Path(__file__).with_name("pencil.toml")
 TIE = 1e-9  # 17.325 is 17.32 or 17.33, whatever the binary digits of a float say
-MEANS = {  # the words of section 11, with what they mean
+MEANS = {  # where our number comes from, as section 12 calls it, in words that need no explanation
     "right": "",
-    "then": " (by the sentence itself)",
-    "elsewhere": " (by another place of the source)",
+    "then": " (from the sentence itself)",
+    "elsewhere": " (from other numbers of the source)",
 }
 
 

@@ -16,7 +16,7 @@ from labkit.chapters.cA_errata import pictures
 from labkit.chapters.cA_errata.asked_first import First
 
 Program = Callable[..., Any]
-WAYS = [pictures.PLAIN, pictures.TABLE, pictures.TEXT]
+PROGRAMS = [pictures.PLAIN, pictures.TABLE, pictures.TEXT]
 ASKED = "Ranks do what the text says. How much do they send, compared with plain data parallelism?"
 CHOICES = {"less": "Less", "the same": "The same, as in the table", "more": "More"}
 
@@ -33,24 +33,24 @@ def as_the_table_says(group: Any) -> None:
 
 
 def programs(text: Program) -> Mapping[str, Program]:
-    """What a rank does in each way. text: the program of the page."""
+    """What a rank does, by the name of each program. text: the program of the page."""
     return {pictures.PLAIN: plain, pictures.TABLE: as_the_table_says, pictures.TEXT: text}
 
 
 class Sending(Workbench):
-    """A workbench whose code, as a cell, is that of one way alone, and shows what was sent."""
+    """A workbench whose code, as a cell, is that of one program alone, and shows what was sent."""
 
     def __init__(self, text: Program) -> None:
-        self.programs = ways = programs(text)
+        self.programs = named = programs(text)
 
-        def step(group: Any, way: str = pictures.TEXT) -> None:
-            ways[way](group)
+        def step(group: Any, program: str = pictures.TEXT) -> None:
+            named[program](group)
 
-        super().__init__(step, {"way": WAYS, "ranks": (2, 8)}, [pictures.sent], "What does a step send?", 4, {})
+        super().__init__(step, {"program": PROGRAMS, "ranks": (2, 8)}, [pictures.sent], "What does a step send?", 4, {})
 
     @property
     def code(self) -> str:
-        program, ranks = self.programs[self.settings["way"]], self.settings["ranks"]
+        program, ranks = self.programs[self.settings["program"]], self.settings["ranks"]
         run = f"run = labkit.launch({program.__name__}, {ranks})\nprint(run.trace.bytes_sent())  # by each rank\n"
         return f"{standing_alone(program)}\n\n{run}"
 
@@ -73,15 +73,15 @@ class Opening(First):
         if book.live() and self.chosen is None:
             return book.conclude("First choose an answer above. Then run this cell again.")
         times, ranks = {}, int(self.bench.settings["ranks"])
-        for way in WAYS[1:]:
+        for name in PROGRAMS[1:]:
             try:
-                run = labkit.launch(partial(self.bench._run, way=way), ranks)
+                run = labkit.launch(partial(self.bench._run, program=name), ranks)
             except labkit.RankFailed as failed:
-                return book.conclude("With *{way}* the ranks did not come to an end. {why}", way=way,
+                return book.conclude("With *{name}* the ranks did not come to an end. {why}", name=name,
                                      why=str(failed).partition("\n")[0])  # fmt: skip
             if not run.trace.calls():
-                return book.conclude("With *{way}* no collective was called: has `step` been changed?", way=way)
-            times[way] = sum(run.trace.bytes_sent()) / (
+                return book.conclude("With *{name}* no collective was called: has `step` been changed?", name=name)
+            times[name] = sum(run.trace.bytes_sent()) / (
                 ranks * cost.ring_all_reduce_bytes(pictures.gradient_of(run), ranks)
             )
         table, text = times.values()
@@ -89,17 +89,20 @@ class Opening(First):
             {"text > 1.01 and abs(table - 1) < 0.01": "**The two sentences cannot describe the same program.**",
              "True": ""},
             "On {ranks} ranks the program of the text sends",
-            {"abs(text - 1) < 0.001": "exactly as much as plain data parallelism,",
-             "True": "{text:.3g} times as much as plain data parallelism,"},
-            "and the program of the table",
-            {"abs(table - 1) < 0.001": "exactly as much.", "True": "{table:.3g} times as much."},
+            {"abs(text - 1) < 0.001": "exactly as much as plain data parallelism.",
+             "True": "{text:.3g} times as much as plain data parallelism."},
             {"chosen is None": "", "chosen == truth": "You expected that.", "True": "Your answer: *{answer}*."},
-            {"abs(text - 1.5) < 0.001 and abs(table - 1) < 0.001": "The factor does not depend on the number "
-             "$N$ of ranks: the program of the table sends $2\\,\\frac{{N-1}}{{N}}$ of the gradient, and that of the "
-             "text $3\\,\\frac{{N-1}}{{N}}$.", "True": ""},
+            "The table is right for another program: a reduce-scatter of the gradients and an all-gather of the new "
+            "weights send",
+            {"abs(table - 1) < 0.001": "exactly as much as plain data parallelism.",
+             "True": "{table:.3g} times as much."},
+            {"abs(text - 1.5) < 0.001 and abs(table - 1) < 0.001": "The factor of 1.5 does not depend "
+             "on the number $N$ of ranks: each step in the picture sends $\\frac{{N-1}}{{N}}$ of the gradient, "
+             "and the text has three of them instead of two.",
+             "True": ""},
             {"text > 1.01 and abs(table - 1) < 0.01": "Both programs exist: PyTorch's `ZeroRedundancyOptimizer` under "
-             "DDP works as the text says, and the ZeRO paper as the table says.\n\nYou needed no authority for this: "
-             "you let ranks do what each of two sentences says.",
+             "DDP works as the text says, and the ZeRO paper as the table says.\n\nYou did not have to ask who is "
+             "right: you ran a program for each of the two sentences, and compared.",
              "True": "So these ranks do not show what the two sentences say: has `step` been changed?"},
             ranks=ranks, table=table, text=text, chosen=self.chosen, answer=CHOICES.get(self.chosen or "", ""),
             truth="more" if text > 1.01 else "less" if text < 0.99 else "the same",

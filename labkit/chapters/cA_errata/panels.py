@@ -5,7 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from labkit import book
+from labkit import book, cost
+from labkit.book.drawing.units import bytes_text
 from labkit.book.frontend import INSIDE, Panel
 from labkit.book.workbenches.bench import Workbench
 from labkit.chapters.cA_errata import apart as one_line, pictures, suspects
@@ -24,9 +25,9 @@ from labkit.course.progress import Progress
 
 
 class Case(Panel):
-    """The size of the message, the speed of the uplinks, and the recipe: which facts are explained?"""
+    """The size of the message, the speed of the uplinks, and the algorithm: which facts are explained?"""
 
-    recipes = tuple(suspects.RECIPES)
+    algorithms = tuple(suspects.ALGORITHMS)
 
     def __init__(self, two_level: suspects.TwoLevel) -> None:
         super().__init__()
@@ -34,12 +35,12 @@ class Case(Panel):
         self.found: dict[tuple[str, str], tuple[str, float, float]] = {}
         self.set(3, 100)
 
-    def set(self, gigabytes: float, uplinks: float, recipe: str = recipes[0]) -> Case:
+    def set(self, gigabytes: float, uplinks: float, algorithm: str = algorithms[0]) -> Case:
         """Other settings."""
-        self.story = suspects.story(self.two_level, gigabytes, uplinks, recipe)
-        self.at = (recipe, gigabytes, uplinks / 100)
+        self.story = suspects.story(self.two_level, gigabytes, uplinks, algorithm)
+        self.at = (algorithm, gigabytes, uplinks / 100)
         if self.story.fits:  # of several the one that comes nearest to the time that was seen
-            key = recipe, self.story.counter
+            key = algorithm, self.story.counter
             near = {one: abs(suspects.story(self.two_level, one[1], 100 * one[2], one[0]).seconds - suspects.SEEN)
                     for one in (self.at, self.found.get(key, self.at))}  # fmt: skip
             self.found[key] = min(near, key=lambda one: near[one])
@@ -47,12 +48,12 @@ class Case(Panel):
 
     @property
     def tally(self) -> str:
-        """The stories that the reader has found, one for each recipe and meaning of the counter."""
+        """The stories that the reader has found, one for each algorithm and meaning of the counter."""
         if not self.found:
             return "No story that fits has been found yet."
         each = [
-            f"{size:.2f} GB, uplinks at {part:.0%}, {recipe} ({counter})"
-            for (recipe, counter), (_, size, part) in self.found.items()
+            f"{size:.2f} GB, uplinks at {part:.0%}, {algorithm} ({counter})"
+            for (algorithm, counter), (_, size, part) in self.found.items()
         ]
         return f"Found so far: {'; '.join(each)}."
 
@@ -78,16 +79,16 @@ class Case(Panel):
         speed = FloatSlider(
             100, min=20, max=100, step=1, description="uplinks run at (%)", readout_format=".0f", **look
         )
-        recipe = RadioButtons(options=self.recipes, description="recipe", **look)
+        algorithm = RadioButtons(options=self.algorithms, description="algorithm", **look)
         shown = HTML(self._html())
 
         def moved(_: object) -> None:
-            self.set(size.value, speed.value, recipe.value)
+            self.set(size.value, speed.value, algorithm.value)
             shown.value = self._html()
 
-        for control in (size, speed, recipe):
+        for control in (size, speed, algorithm):
             control.observe(moved, "value")
-        return VBox([size, speed, recipe, shown])
+        return VBox([size, speed, algorithm, shown])
 
 
 def slow_sync(two_level: suspects.TwoLevel) -> Case | pictures.Said:
@@ -147,11 +148,14 @@ def pieces(gradient_sum: Any) -> First:
     title = "How much of the gradient does a rank send?"
     bench = Summing(gradient_sum, controls, [pictures.piece], title, 8, {"transport": "local"})
     ask = "Two pieces instead of one whole model: how many bytes does a rank send?"
+    whole, half = (cost.ring_all_reduce_bytes(pictures.WHOLE / n, 8 // n) for n in (1, 2))
     return First(
         "two-pieces", ask, {"half": "Half", "less": "Less than half", "more": "More than half"}, bench,
-        "A rank with 1/n of the model has 1/n of the bytes to sum. There are also only 1/n as many ranks to sum them "
-        "with, and a ring of few ranks sends a smaller part of its bytes than a ring of many. With as many pieces as "
-        "ranks, no other rank has the same piece, so there is nothing to sum.",
+        "A rank with 1/n of the model has 1/n of the bytes to sum. It also sums them with fewer ranks, and a ring "
+        "of few ranks sends a smaller part of its bytes than a ring of many. So a rank sends less than 1/n as much "
+        f"as before: with two pieces {bytes_text(half)} instead of {bytes_text(whole)}, which is {half / whole:.0%}. "
+        "With as many pieces as ranks, no other rank has the same piece, so there is nothing to sum. (A few bytes "
+        "more let the ranks agree on their groups.)",
         "less", "It is less than half: a piece has half of the bytes, and its ring has half of the ranks.",
     )  # fmt: skip
 
@@ -170,17 +174,16 @@ ALONE, PIPED = "each alone", "pipelined"
 
 
 def four_stages(batch: Any) -> First:
-    """A batch of microbatches through the stages, as the sentence has it and as a pipeline has it; asked first."""
-    controls = {"way": [ALONE, PIPED], "microbatches": (1, 12), "ranks": [2, 4, 8]}
+    """A batch of microbatches through the stages, as the sentence says and as a pipeline does it; asked first."""
+    controls = {"schedule": [ALONE, PIPED], "microbatches": (1, 12), "ranks": [2, 4, 8]}
     views: list[Any] = [pictures.stages]
     bench = book.workbench(batch, controls, views, title="When does a stage idle?", ranks=4, clock="virtual")
     ask = "Each alone, with 12 microbatches instead of 4: how does the idle part of the time change?"
     return First(
         "each-alone", ask, {"less": "It shrinks", "same": "It stays", "more": "It grows"}, bench,
-        "A real pipeline does not wait. By the sentence only one of four stages works at a time, so each of them is "
-        "idle for 75 % of the time, with any number of microbatches. But a stage that has sent on one microbatch can "
-        "take the next one at once. Then the idle part of *p* stages and *m* microbatches is (*p* − 1) / "
-        "(*m* + *p* − 1), which shrinks when *m* grows. For the source's 4 stages and 32 microbatches it rounds to "
-        "its own 9 %.",
+        "By the sentence only one of four stages works at a time, so each of them is idle for 75 % of the time, with "
+        "any number of microbatches. In a real pipeline a stage that has sent on one microbatch can take the next one "
+        "at once. Then the idle part for *p* stages and *m* microbatches is (*p* − 1) / (*m* + *p* − 1), which shrinks "
+        "when *m* grows. For 4 stages and 32 microbatches this rounds to 9 %, and the source has that number, too.",
         "same", "It stays at 75 %, because only one of the four stages works at a time.",
     )  # fmt: skip

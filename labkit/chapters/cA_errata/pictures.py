@@ -8,6 +8,7 @@ from typing import Any
 
 from labkit import book, cost
 from labkit.book.drawing.style import series
+from labkit.book.drawing.svg import text_width
 from labkit.book.drawing.tables import Table, cell
 from labkit.book.drawing.units import bytes_text
 from labkit.chapters.cA_errata import suspects
@@ -148,28 +149,64 @@ def gradient_of(run: Any) -> int:
     return int(calls[0].nbytes)
 
 
-def sent(run: Any, way: str) -> book.Figure:
-    """What a rank sends on average in the way that it went, one of `by_formula`; that and the plain way by formula."""
+STEPS = {  # what a collective is made of, and what it sends
+    "all_reduce": (("reduce-scatter", "gradients"), ("all-gather", "gradients")),
+    "reduce_scatter": (("reduce-scatter", "gradients"),),
+    "all_gather": (("all-gather", "weights"),),
+    "broadcast": (("broadcast", "weights"),),
+}
+
+
+def by_step(run: Any) -> list[tuple[str, str, float]]:
+    """What a rank sent on average, by steps: the operation, of what, and the bytes. A ring does an all-reduce in two
+    halves."""
+    calls, sums = run.trace.collectives(), dict[str, float]()
+    for message in run.trace.sends:
+        name = calls[message.collective].name if message.collective >= 0 else "send"
+        sums[name] = sums.get(name, 0.0) + message.nbytes / len(run.results)
+    return [
+        (step, what, nbytes / len(steps))
+        for name, nbytes in sums.items()
+        for steps in (STEPS.get(name, ((name, ""),)),)
+        for step, what in steps
+    ]
+
+
+def sent(run: Any, program: str) -> book.Figure:
+    """What a rank of a program sends on average, step by step; above it plain data parallelism by formula."""
     size, nbytes = len(run.results), gradient_of(run)
-    each, formula = sum(run.trace.bytes_sent()) / size, by_formula(nbytes, size)
-    ratio = each / formula[PLAIN]
+    each, plain = sum(run.trace.bytes_sent()) / size, cost.ring_all_reduce_bytes(nbytes, size)
+    ratio = each / plain
     said = f"For a gradient of {bytes_text(nbytes)}, each of {size} ranks sent {bytes_text(each)}, "
     said += (
         "as the formula of a ring says for one all-reduce, and so for plain data parallelism."
         if abs(ratio - 1) < 1e-9
-        else f"{ratio:.3g} times what plain data parallelism sends: {bytes_text(formula[PLAIN])}."
+        else f"{ratio:.3g} times what plain data parallelism sends: {bytes_text(plain)}."
     )
-    values = {"the formula": {one: n for one, n in formula.items() if one in (PLAIN, way)}, "this run": {way: each}}
-    return book.bars(values, title="Bytes that a rank sends", sentence=said)
+    halves = [(step, what, plain / 2) for step, what in STEPS["all_reduce"]]
+    shown = {f"{PLAIN}, by the formula": halves, f"{program}, in this run": by_step(run)}
+    svg = Page("Bytes that a rank sends", said)
+    y, scale = heading(svg, run.trace.badge, said) + 4, (WIDTH - 16) / max(each, plain)
+    for name, steps in shown.items():
+        svg.text(8, y + 12, name, bold=True)
+        x = 8.0
+        for step, what, n in steps:
+            look = series(1 if what == "weights" else 0)
+            svg.rect(x, y + 20, n * scale, 66, fill=look.colour, stroke_width=1.2)
+            for k, line in enumerate((step, what, bytes_text(n))):
+                if text_width(line, 13.5) < n * scale - 4:
+                    svg.text(x + n * scale / 2, y + 39 + 19 * k, line, anchor="middle", on_colour=True)
+            x += n * scale
+        y += 104
+    rows = [
+        {"program": name, "step": f"{step} of {what}".removesuffix(" of "), "bytes": round(n)}
+        for name, steps in shown.items()
+        for step, what, n in steps
+    ]
+    return book.Figure(svg.title, run.trace.badge, said, list(rows), svg.render(y - 8))
 
 
 PLAIN, TABLE, TEXT = "plain data parallelism", "ZeRO-1, as the table says", "ZeRO-1, as the text says"
-
-
-def by_formula(nbytes: float, size: int) -> dict[str, float]:
-    """Bytes that a rank sends for a gradient and weights of `nbytes` each, in three ways."""
-    ring = cost.ring_all_reduce_bytes(nbytes, size)
-    return {PLAIN: ring, TABLE: ring, TEXT: ring + ring / 2}  # broadcasts of all parts send what an all-gather does
 
 
 WHOLE = 4 * 840_000  # bytes of the gradient of the page's whole model
@@ -178,7 +215,7 @@ WHOLE = 4 * 840_000  # bytes of the gradient of the page's whole model
 def piece(run: Any, tp: int, pp: int) -> book.Figure:
     """What a rank sends when a model is cut into tp x pp pieces, beside one that is not cut.
 
-    A rank returns the bytes of the gradient of its piece.
+    A rank returns the bytes of the gradient of its piece. A ring's members are drawn as the page makes its groups.
     """
     pieces, ranks = tp * pp, len(run.results)
     if not isinstance(run.results[0], int):
@@ -195,7 +232,6 @@ def piece(run: Any, tp: int, pp: int) -> book.Figure:
     if pieces > 1:
         said += f"The whole gradient among all {ranks} would be {bytes_text(whole)}."
     formula = cost.ring_all_reduce_bytes(nbytes / pieces, same) if same > 1 else 0.0
-    name = f"TP {tp}, PP {pp}"
     if pieces > 1 and nbytes != WHOLE:
         said = (
             f"The gradient of a rank has {bytes_text(run.results[0])} here, and 1/{pieces} of the {bytes_text(WHOLE)} "
@@ -203,25 +239,73 @@ def piece(run: Any, tp: int, pp: int) -> book.Figure:
         said += f"of the page would be {bytes_text(WHOLE / pieces)}: has gradient_sum been changed?"
     elif abs(each - formula) > 0.01 * formula + 1000:
         said += " That is not what the formula says: has gradient_sum been changed?"
-    values = {"the formula": {"the whole gradient": whole, name: formula}, "this run": {name: each}}
-    return book.bars(values, title="Bytes that a rank sends", sentence=said)
+    svg = Page("Who has the same piece of the model?", said)
+    top = heading(svg, run.trace.badge, said) + 12
+    box, gap = 54.0, 7.0
+    for k in range(pieces):
+        look, left = series(k), 12 + k * (same * (box + 8) + gap)
+        for n in range(same):
+            x = left + n * (box + 8)
+            svg.text(x + box / 2, top, f"rank {k + n * pieces}", anchor="middle")
+            w, h = box / pp, 44 / tp  # pieces: a column for each stage, a row for each tensor-parallel part
+            svg.rect(x + k // tp * w, top + 8 + k % tp * h, w, h, fill=look.colour, hatch=look.hatch)
+            for one in range(pieces):
+                svg.rect(x + one // tp * w, top + 8 + one % tp * h, w, h, stroke_width=0.8)
+        if same > 1:  # a ring: from each to the next one, and from the last back to the first
+            y, first, last = top + 70, left + box / 2, left + (same - 1) * (box + 8) + box / 2
+            svg.path(f"M{first} {y - 14} L{first} {y} L{last} {y} L{last} {y - 14}", width=2)
+            for n in range(same):
+                svg.arrow_head(left + n * (box + 8) + box / 2, y - 15, 0, -1, 8)
+            svg.text((first + last) / 2, y + 18, f"ring of {same}", anchor="middle")
+    svg.text(8, top + 112, "Filled: the piece of the model whose gradient a rank sums with its ring.")
+    rows = [
+        {"piece": f"{k + 1} of {pieces}", "ranks": ", ".join(str(k + n * pieces) for n in range(same)),
+         "a rank sends, by the formula": bytes_text(formula), "and sent in this run": bytes_text(each)}
+        for k in range(pieces)
+    ]  # fmt: skip
+    return book.Figure(svg.title, run.trace.badge, said, list(rows), svg.render(top + 122))
 
 
 def held(run: Any, held_bytes: Any, stage: int) -> book.Figure:
-    """What a real rank holds under one stage of ZeRO, beside what the page's function says of it and of no sharding."""
-    parameters, ranks, found = 512, len(run.results), run.results[0]
-    if not isinstance(found, int | float):
-        raise ValueError("state returns the bytes that a rank holds: model.state_bytes().total")
-    names = {"no sharding": 0, f"ZeRO-{stage}": stage}
-    yours = {name: round(held_bytes(parameters, one, ranks)) for name, one in names.items()}
-    said = f"Under ZeRO-{stage} each of {ranks} ranks held {found:,.0f} bytes. "
+    """What real ranks hold under one stage of ZeRO, part by part, and what the page's function says of it.
+
+    A rank returns its bytes of each part. What is sharded is drawn where its share lies.
+    """
+    parameters, ranks, found = 512, len(run.results), run.results
+    if not all(hasattr(one, "optimizer") for one in found):
+        raise ValueError("state returns what a rank holds: model.state_bytes()")
+    total, yours = found[0].total, round(held_bytes(parameters, stage, ranks))
+    said = f"Of a model with {parameters} parameters each of {ranks} ranks held {total:,.0f} bytes under ZeRO-{stage}. "
     said += (
         f"That is what {book.whose(held_bytes)} held_bytes says."
-        if round(found) == yours[f"ZeRO-{stage}"]
-        else f"That is not the {yours[f'ZeRO-{stage}']:,} of held_bytes: has state been changed?"
+        if {round(one.total) for one in found} == {yours}
+        else f"That is not the {yours:,} of held_bytes: has state been changed?"
     )
-    values = {f"{book.whose(held_bytes)} held_bytes": yours, "this run": {f"ZeRO-{stage}": round(found)}}
-    return book.bars(values, title="Bytes that a rank holds for 512 parameters", sentence=said)
+    parts = {"parameters": 2 * parameters, "gradients": 2 * parameters, "optimizer state": 12 * parameters}
+    svg = Page("What a rank holds", said)
+    looks = [(name, series(k).colour, series(k).hatch) for k, name in enumerate(parts)]
+    top = legend(svg, heading(svg, run.trace.badge, said), [*looks, ("not on this rank", "none", "")]) + 4
+    left, scale = 64.0, (WIDTH - 170) / sum(parts.values())
+    for rank, one in enumerate(found):
+        x, y = left, top + 28 * rank
+        svg.text(left - 8, y + 16, f"rank {rank}", anchor="end")
+        for k, (whole, mine) in enumerate(
+            zip(parts.values(), (one.parameters, one.gradients, one.optimizer), strict=True)
+        ):
+            share = min(1.0, mine / whole)
+            svg.rect(x, y, whole * scale, 22, stroke_width=0.8)
+            start = x + (1 - share) * whole * scale * rank / max(1, ranks - 1)
+            svg.rect(
+                start, y, share * whole * scale, 22, fill=series(k).colour, hatch=series(k).hatch, stroke_width=0.8
+            )
+            x += whole * scale
+        svg.text(x + 10, y + 16, f"{one.total:,.0f} bytes")
+    rows = [
+        {"rank": rank, "parameters (bytes)": round(one.parameters), "gradients (bytes)": round(one.gradients),
+         "optimizer state (bytes)": round(one.optimizer), "in all": round(one.total)}
+        for rank, one in enumerate(found)
+    ]  # fmt: skip
+    return book.Figure(svg.title, run.trace.badge, said, list(rows), svg.render(top + 28 * ranks + 4))
 
 
 def both_directions(pencil: Any = None) -> book.Figure | Said:
@@ -236,8 +320,12 @@ def both_directions(pencil: Any = None) -> book.Figure | Said:
 
 def _both_directions() -> book.Figure:
     whole, port = 900.0, slow_sync.PORT / 1e9
-    said = "A ring receives from one neighbour and sends to the other, so both directions of a GPU are at work. The "
-    said += f"{whole:.0f} GB/s of a data sheet are their sum. What it sends is {whole / 2:.0f} GB/s: "
+    said = (
+        "In a ring each GPU receives from one neighbour and sends to the other, so its link works in both directions. "
+    )
+    said += (
+        f"The {whole:.0f} GB/s of the data sheet are the sum of both. So a GPU sends {whole / 2:.0f} GB/s, which is "
+    )
     said += f"{whole / 2 / port:.0f} times a port of {port:.0f} GB/s, and not {whole / port:.0f} times."
     svg = Page("What a ring uses of a link", said)
     y = heading(svg, "quoted", said) + 14
@@ -295,7 +383,7 @@ def stages(run: Any) -> book.Figure:
 
 
 def phases(two_level: TwoLevel) -> book.Figure | Said:
-    """The three phases of the reader's recipe with healthy links, and what the uplinks carry meanwhile."""
+    """The three phases of the reader's algorithm with healthy links, and what the uplinks carry meanwhile."""
     return unchecked(two_level) or _phases(two_level)
 
 
@@ -303,7 +391,7 @@ def _phases(two_level: TwoLevel) -> book.Figure:
     phase = ("reduce-scatter", "ring between the nodes", "all-gather")
     times = suspects.phases(two_level)
     whole, busy = sum(times), times[1] / sum(times)
-    said = f"Healthy uplinks are {busy:.0%} busy on average, because they rest while the nodes work inside. "
+    said = f"Healthy uplinks are {busy:.0%} busy on average, because they rest during the phases inside the nodes. "
     said += f"The counter of the file shows {slow_sync.UPLINK_FRACTION:.0%}. "
     said += f"By {book.whose(two_level)} function 3 GB take {1e3 * whole:.1f} ms, and the uplinks send for "
     said += f"{1e3 * times[1]:.1f} ms of them."
@@ -343,11 +431,11 @@ def _phases(two_level: TwoLevel) -> book.Figure:
 
 
 def times(story: Story) -> book.Figure:
-    """The phases of a recipe on a time axis that stays, with a line at the time that was seen."""
+    """The phases of an algorithm on a time axis that stays, with a line at the time that was seen."""
     seen, whole = slow_sync.OBSERVED, story.seconds
     far = abs(whole - seen) * 1e3
     beside = "as was seen" if far < 0.05 else f"{far:.1f} ms {'less' if whole < seen else 'more'} than was seen"
-    said = f"The recipe takes {1e3 * whole:.1f} ms, {beside}."
+    said = f"This algorithm takes {1e3 * whole:.1f} ms, {beside}."
     svg = Page("What explains the time that was seen?", said)
     top = heading(svg, "simulated", said) + 22
     left, scale = 8.0, (WIDTH - 16) / max(0.2, whole * 1.05)
@@ -374,10 +462,10 @@ COUNTED = {"counter as a speed": "speed", "counter as an average": "average", "c
 
 
 def plane(two_level: TwoLevel, case: object = None) -> book.Figure | Said:
-    """Stories that take the time that was seen: a curve for each recipe, thick where the counter fits as well.
+    """Stories that take the time that was seen: a curve for each algorithm, thick where the counter fits as well.
 
-    case: the panel above, with what the reader has found: recipe, size of the message in GB, and the uplinks' part of
-    their speed.
+    case: the panel above, with what the reader has found: algorithm, size of the message in GB, and the part of
+    their speed that the uplinks have.
     """
     found: dict[object, tuple[str, float, float]] = getattr(case, "found", {})
     return unchecked(two_level) or _plane(two_level, list(found.values()))
@@ -386,14 +474,14 @@ def plane(two_level: TwoLevel, case: object = None) -> book.Figure | Said:
 def _plane(two_level: TwoLevel, found: list[tuple[str, float, float]]) -> book.Figure:
     rows = suspects.stories(two_level)
     said = (
-        f"On each curve a recipe takes the {1e3 * slow_sync.OBSERVED:.0f} ms that were seen. It is thick where the "
-        f"counter fits, as a speed or as an average. At {slow_sync.GRADIENT / GB:.0f} GB, where the expected times "
-        "come out, no curve is thick."
+        f"On each curve an algorithm takes the {1e3 * slow_sync.OBSERVED:.0f} ms that were seen. The curve is thick "
+        f"where the counter fits, too, as a speed or as an average. At {slow_sync.GRADIENT / GB:.0f} GB, where the "
+        "expected times come out, no curve is thick."
     )
     if found:
         said += f" The {'circle is the story' if len(found) == 1 else 'circles are the stories'} that you have found."
     svg = Page("Stories that take the time that was seen", said)
-    names = list(suspects.RECIPES)
+    names = list(suspects.ALGORITHMS)
     top = legend(svg, heading(svg, "simulated", said), [(f"{n[0]} {n[1]}", series(k).colour, "") for k, n in
                  enumerate(zip("ABC", names, strict=True))]) + 22  # fmt: skip
     wide = WIDTH - LEFT - 20

@@ -37,10 +37,10 @@ def memory(held_bytes: Holds) -> Any:
         {"few": "From 5 nodes on", "many": "From 100 nodes on", "none": "With no number of nodes"},
         book.explorer("What one GPU holds", sliders,
                       lambda billions, nodes: held(held_bytes, billions, 8 * nodes)),
-        "ZeRO-3 divides everything: 35 GPUs of 80 GB hold the 2,800 GB, so five nodes are enough. ZeRO-1 divides only "
-        "the optimizer state, so the 700 GB of parameters and gradients stay on each GPU, however many there are. "
-        "Without sharding a GPU holds 16 bytes for each parameter: 5 billion parameters are 80 GB, and nothing is left "
-        "for activations.",
+        "ZeRO-3 divides everything: 35 GPUs of 80 GB hold the 2,800 GB of state, so five nodes are enough if we "
+        "leave out the activations. ZeRO-1 divides only the optimizer state, so the 700 GB of parameters and "
+        "gradients stay on each GPU, however many there are. Without sharding 5 billion parameters take 80 GB, at 16 "
+        "bytes each, and nothing is left for activations.",
         "none", "The 700 GB of parameters and gradients stay on each GPU, however many nodes there are.",
     )  # fmt: skip
 
@@ -87,14 +87,15 @@ def efficiency() -> Any:
     """How much of a step is computing, by the number of GPUs and the messages that nothing hides."""
     sliders = {"shorter": book.Slider("exposed messages, shorter by a factor of", 1, 20, 1)}
     title = "Which messages would the two sentences need?"
+    first, second = (MESSAGES * gpus * part / (COMPUTE * (1 - part)) for gpus, part, _ in CLAIMS)
     return First(
-        "shorter-messages", "By which factor must the messages be shorter, so that the second sentence holds?",
-        {"2": "About 2", "5": "About 5", "14": "About 14"},
+        "shorter-messages", "By which factor must the exposed time shrink, so that the second sentence holds?",
+        {"2": "About 2", "5": "About 5", "13": "About 13"},
         book.explorer(title, sliders, lambda shorter: scaling(MESSAGES / shorter)),
-        "With messages that take a 14th of the time, 0.25 s, the second sentence holds, and with a 16th, 0.22 s, both "
-        "do. So the two sentences nearly agree with each other. It is the example of the same page that does not "
-        "agree with them.",
-        "14", "By a factor of 13 the second sentence does not hold yet, and by 14 it does.",
+        f"The second sentence holds if the exposed time shrinks by a factor of {second:.1f}, to "
+        f"{MESSAGES / second:.2f} s, and the first one by {first:.1f}, to {MESSAGES / first:.3f} s. So the two "
+        "sentences nearly agree with each other. But both contradict the example on their own page.",
+        "13", f"It takes a factor of {second:.1f}: at 13 the second sentence does not hold yet, and at 14 it does.",
     )  # fmt: skip
 
 
@@ -144,14 +145,16 @@ def failures() -> Any:
         "rejoin": book.Slider("second stall, while the replica rejoins", 0, 200, cost.rejoin_stall_seconds(), 10, "s"),
         "replicas": book.Slider("replicas", 2, 48, 12),
     }
+    many = cost.fault_tolerant_effective_time(18, 10, 3, 48, cost.rejoin_stall_seconds() / MINUTE)
     return First(
         "every-fifty",
         "By the paper's own rate, with 8 GPUs in a server, a failure comes every 50 minutes. How much is done then?",
         {"80": "Nearly 80 %", "90": "Nearly 90 %", "98": "Nearly 98 %"},
         book.explorer("From one failure to the next", sliders, one_failure),
         "Without the second stall 80.1 % is done, so the paper's number is right if one forgets that stall. With a "
-        "failure every 50 minutes, 89.8 % is done. More replicas hardly help: the two stalls stop all of them, and a "
-        "larger fleet also fails more often, which this panel leaves to you.",
+        "failure every 50 minutes, 89.8 % is done. More than 12 replicas hardly help, because the two stalls stop all "
+        f"of them: with 48 it is {many:.1%}. A larger fleet also fails more often, but the panel does not know that: "
+        "you have to move the first slider, too.",
         "90", "With a failure every 50 minutes, 89.8 % is done.",
     )  # fmt: skip
 
@@ -162,7 +165,7 @@ def one_failure(every: float, rejoin: float, replicas: int) -> book.Figure:
     parts = [("nobody", stall, 0.0), (f"{replicas - 1} of {replicas}", recovery - stall - rejoin / MINUTE, one_less),
              ("nobody", rejoin / MINUTE, 0.0), (f"all {replicas}", every - recovery, 1.0)]  # fmt: skip
     share = cost.fault_tolerant_effective_time(every, recovery, stall, replicas, rejoin / MINUTE)
-    said = f"Of what {replicas} replicas could do in {every:g} minutes, {share:.1%} is done."
+    said = f"Of the work that {replicas} replicas could do in {every:g} minutes, {share:.1%} is done."
     svg = Page("From one failure to the next", said)
     x, top, scale, tall = 8.0, 26.0, (WIDTH - 16) / every, 60.0
     for what, minutes, part in parts:

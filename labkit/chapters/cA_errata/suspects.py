@@ -22,9 +22,9 @@ EXPECTED = 0.0485  # and of a hierarchical all-reduce
 SUM, ONE_WAY = slow_sync.NVLINK_BOTH_DIRECTIONS, 2 * slow_sync.NVLINK_BOTH_DIRECTIONS
 PHASES = ("reduce-scatter in the node", "ring between nodes", "all-gather in the node")
 FLAT_RING = "one flat ring, through one port of each node"
-RECIPES = {  # both directions of NVLink together, in bytes per second, where the reader's recipe has it
-    "with an all-gather, NVLink sends 150 GB/s": SUM,
-    "with an all-gather, NVLink sends 300 GB/s": ONE_WAY,
+ALGORITHMS = {  # both directions of NVLink together, in bytes per second, where the reader's function has it
+    "two levels, NVLink sends 150 GB/s": SUM,
+    "two levels, NVLink sends 300 GB/s": ONE_WAY,
     FLAT_RING: None,
 }
 SEEN = slow_sync.OBSERVED
@@ -51,10 +51,10 @@ def size(quiz: book.Quiz) -> book.Conclusion | Said:
         return Said("Compute the size in the question above, and run this cell again.")
     nbytes = slow_sync.message_bytes(FLAT)
     return book.conclude(
-        "A flat ring takes the expected {flat:.1f} ms if the message has {size:.2f} GB. By the recipe below, the same "
-        "size also gives the other expected time, {same:.1f} ms. The file shows no recipe: we tried several, and this "
-        "one gives its number.\n\nWith {other:.2f} GB one flat ring would take the {seen:.0f} ms that were seen. But "
-        "then neither expected time comes out.",
+        "A flat ring takes the expected {flat:.1f} ms if the message has {size:.2f} GB. The file does not say how it "
+        "gets the {same:.1f} ms of a hierarchical all-reduce. We tried several algorithms, and one of them takes "
+        "that time for the same {size:.2f} GB: it is described below.\n\nWith {other:.2f} GB one flat ring would "
+        "take the {seen:.0f} ms that were seen. But then neither expected time comes out.",
         flat=1e3 * FLAT,
         size=nbytes / GB,
         same=1e3 * slow_sync.stated_hierarchical_seconds(nbytes),
@@ -74,8 +74,10 @@ def _should(two_level: TwoLevel) -> book.Conclusion:
         for nvlink in (SUM, ONE_WAY)
     )
     return book.conclude(
-        "For {size:.0f} GB the file should have expected {ms:.2f} ms, by its own word. If NVLink sent {half:.0f} GB/s "
-        "in one direction, it would be {other:.2f} ms.",
+        "For {size:.0f} GB {whose} function says {ms:.2f} ms. The file should have expected that, if a GPU sends "
+        "{word:.0f} GB/s over NVLink. If it sent {half:.0f} GB/s in one direction, it would be {other:.2f} ms.",
+        whose=book.whose(two_level),
+        word=SUM / 2 / GB,
         size=slow_sync.GRADIENT / GB,
         ms=1e3 * by_word,
         half=ONE_WAY / 2 / GB,
@@ -101,24 +103,34 @@ def table(two_level: TwoLevel, quiz: book.Quiz) -> book.Table | Said:
 
 def _table(two_level: TwoLevel, chosen: str) -> book.Table:
     part = slow_sync.UPLINK_FRACTION
+    slow, healthy = phases(two_level, fraction=part), phases(two_level)
+    one_port, flat = slow_sync.hierarchical_seconds(ports_per_node=1), slow_sync.flat_seconds()
+    between = slow_sync.RANKS_PER_NODE * healthy[1]  # eight shares through one port
     suspects = {
-        "Eight flat rings at once, with a port each": slow_sync.rings_seconds(),
-        "A hierarchical all-reduce, through one port of each node": slow_sync.hierarchical_seconds(ports_per_node=1),
-        "One flat ring, through one port of each node": slow_sync.flat_seconds(),
-        f"The recipe of two_level_seconds, with uplinks at {part:.0%} of their speed": sum(
-            phases(two_level, fraction=part)
-        ),
-        "The recipe of two_level_seconds, with all links healthy": sum(phases(two_level)),
-    }
-    seen = 1e3 * slow_sync.OBSERVED
+        "Eight flat rings at once, each through a port of its own": (
+            slow_sync.rings_seconds(),
+            f"NVLink, on which 7 of 8 hops lie; the ports need {_ms(flat / slow_sync.RANKS_PER_NODE)}"),
+        "A hierarchical all-reduce, through one port of each node": (
+            one_port, f"the port, with all shares: {_ms(between)}; inside the nodes: {_ms(one_port - between)}"),
+        "One flat ring, through one port of each node": (flat, "the port, with nearly twice the message"),
+        f"The algorithm of two_level_seconds, with uplinks at {part:.0%} of their speed": (sum(slow), _parts(slow)),
+        "The algorithm of two_level_seconds, with all links healthy": (sum(healthy), _parts(healthy)),
+    }  # fmt: skip
     rows = []
-    for suspect, seconds in sorted(suspects.items(), key=lambda one: abs(one[1] - slow_sync.OBSERVED)):
-        far = 1e3 * seconds - seen
-        beside = f"{abs(far):.1f} ms {'more' if far > 0 else 'less'}"
-        rows.append({"suspect": suspect, "takes": f"{1e3 * seconds:.1f} ms", f"beside the {seen:.0f} ms seen": beside})
+    for suspect, (seconds, why) in sorted(suspects.items(), key=lambda one: abs(one[1][0] - slow_sync.OBSERVED)):
+        rows.append({"suspect": suspect, "takes": f"{1e3 * seconds:.1f} ms", "what takes the time": why})
         if chosen:
             rows[-1]["your suspect"] = "✓ yours" if suspect == chosen.rstrip(".") else ""
     return book.Table(rows, caption="simulated: bandwidth only, no latency")
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f} ms"
+
+
+def _parts(times: tuple[float, float, float]) -> str:
+    """Where the time of the reader's algorithm goes."""
+    return f"between the nodes: {_ms(times[1])}; inside them: {_ms(times[0] + times[2])}"
 
 
 def counter(quiz: book.Quiz) -> book.Conclusion | Said:
@@ -126,10 +138,10 @@ def counter(quiz: book.Quiz) -> book.Conclusion | Said:
     if book.live() and not quiz.answered:
         return Said("Choose a suspect in the question above, and run this cell again.")
     return book.conclude(
-        "No suspect explains the {seen:.0f} ms for {size:.0f} GB, so let us use the counter. The file says that it was "
-        "read during the phase between the nodes. Then it shows the *speed* at which an uplink sends. But perhaps it "
-        "counted over the whole all-reduce. Then it shows an *average*, which includes the time in which the uplink "
-        "rests. How much lower is the average when nothing is wrong?",
+        "No suspect explains the {seen:.0f} ms for {size:.0f} GB, so let us use the counter. If it was read during "
+        "the phase between the nodes, as the file says, it shows the *speed* at which an uplink sends. But if it "
+        "counted over the whole all-reduce, it shows an *average*, which includes the time in which the uplink "
+        "rests. How far below 100 % is this average when nothing is wrong?",
         seen=1e3 * slow_sync.OBSERVED,
         size=slow_sync.GRADIENT / GB,
     )
@@ -142,37 +154,38 @@ def left(two_level: TwoLevel) -> book.Conclusion | Said:
 
 def _left(two_level: TwoLevel) -> book.Conclusion:
     part, rows, told = slow_sync.UPLINK_FRACTION, list[str](), _told(two_level)
-    for recipe, size, one in [row for row in told if row[2].fits]:
+    for algorithm, size, one in [row for row in told if row[2].fits]:
         uplinks = "healthy" if one.uplinks == 1 else f"at {one.uplinks:.0%}"
         fits = one.counter.removeprefix("counter as ").replace("counter in both meanings", "both")
         shown = one.average if fits == "an average" else one.speed
-        rows.append(f"| {recipe} | {size:.2f} GB | {uplinks} | {fits}: {shown:.0%} |")
+        rows.append(f"| {algorithm} | {size:.2f} GB | {uplinks} | {fits}: {shown:.0%} |")
     needed = [one.uplinks for _, size, one in told if abs(size * GB / slow_sync.GRADIENT - 1) < 0.001]
-    ((recipe, average),) = [(name, one.average) for name, _, one in told if one.counter == "counter as an average"]
-    exact, speed = _average_at(two_level, recipe, part)
+    needed.append(slow_sync.flat_seconds() / slow_sync.RANKS_PER_NODE / slow_sync.OBSERVED)  # of eight flat rings
+    ((algorithm, average),) = [(name, one.average) for name, _, one in told if one.counter == "counter as an average"]
+    exact, speed = _average_at(two_level, algorithm, part)
     whole = slow_sync.message_bytes(slow_sync.OBSERVED) / GB
     return book.conclude(
-        "**With {size:.0f} GB none of the three recipes fits.** One flat ring takes too long even over healthy "
-        "uplinks. With the other two the uplinks would have to run at {least:.0%} to {most:.0%} of their speed, and "
-        "then the counter would not show {part:.0%} in either meaning.\n\n"
-        "**The case stays open.** If the message has the {size:.0f} GB of the file's own expected times, the file is "
-        "right that this was no flat ring through one port. But it does not print the size. With {whole:.2f} GB a flat "
+        "**With {size:.0f} GB no suspect fits.** One flat ring through one port takes too long even over healthy "
+        "uplinks, and so does a hierarchical all-reduce through one port. For eight flat rings or for the algorithm "
+        "of `two_level_seconds`, with either speed of NVLink, the uplinks would have to run at {least:.0%} to "
+        "{most:.0%} of their speed. Then the counter would not show {part:.0%} in either meaning.\n\n**The case "
+        "stays open.** If the message has the {size:.0f} GB of the file's own expected times, the file is right that "
+        "this was no flat ring through one port. But the file does not print the size. With {whole:.2f} GB a flat "
         "ring takes the {seen:.0f} ms over healthy uplinks, and with {slow:.2f} GB over uplinks at {part:.0%}, so a "
-        "reader cannot check the conclusion. In these stories the time is right, and the counter fits:\n\n"
-        "| recipe | message | uplinks | the counter fits as |\n| :-- | --: | :-- | :-- |\n{rows}\n\n"
-        "The average of {average:.0%} needs the {points:.0f} points that we allow. But with {exact:.2f} GB, and "
-        "uplinks at {speed:.0%} of their speed, it is {part:.0%}.\n\n"
-        "All these stories share one weak point: their message is not the one of {size:.0f} GB, for which the file's "
-        "two expected times come out. What would you measure next?",
+        "reader cannot check the conclusion. In these stories the time is right, and the counter fits:\n\n| "
+        "algorithm | message | uplinks | the counter fits as |\n| :-- | --: | :-- | :-- |\n{rows}\n\nThe average of "
+        "{average:.0%} needs the {points:.0f} points that we allow. But with {exact:.2f} GB, and uplinks at "
+        "{speed:.0%} of their speed, it is {part:.0%}.\n\nAll these stories share one weak point: their message does "
+        "not have the {size:.0f} GB for which both expected times come out. What would you measure next?",
         seen=1e3 * slow_sync.OBSERVED, size=slow_sync.GRADIENT / GB, rows="\n".join(rows), part=part,
         least=min(needed), most=max(needed), points=100 * NEAR, exact=exact, speed=speed, average=average,
         whole=whole, slow=part * whole,
     )  # fmt: skip
 
 
-def _average_at(two_level: TwoLevel, recipe: str, part: float) -> tuple[float, float]:
+def _average_at(two_level: TwoLevel, algorithm: str, part: float) -> tuple[float, float]:
     """The GB, and the part of the uplinks' speed, with which they carry `part` of what they could, on average."""
-    healthy = story(two_level, 1, 100, recipe)
+    healthy = story(two_level, 1, 100, algorithm)
     ring = healthy.average * healthy.seconds  # of a message of 1 GB, as long as what uplinks wait for is `rest`
     rest, size = healthy.seconds - ring, part * slow_sync.OBSERVED / ring
     return size, size * ring / (slow_sync.OBSERVED - size * rest)
@@ -180,7 +193,7 @@ def _average_at(two_level: TwoLevel, recipe: str, part: float) -> tuple[float, f
 
 @dataclass(frozen=True)
 class Story:
-    """What a recipe takes with some settings, and what it leaves of the file's two facts.
+    """What an algorithm takes with some settings, and what it leaves of the file's two facts.
 
     uplinks: the part of their speed that they have. names: of the phases.
     """
@@ -254,46 +267,49 @@ class Story:
         return f"This story fits: it has the time, and the {self.counter}. One meaning of the counter is enough."
 
 
-def story(two_level: TwoLevel, gigabytes: float, uplinks: float, recipe: str = next(iter(RECIPES))) -> Story:
-    """A recipe with a message of so many GB, and uplinks at so many percent."""
-    nvlink, nbytes, part = RECIPES[recipe], gigabytes * GB, uplinks / 100
+def story(two_level: TwoLevel, gigabytes: float, uplinks: float, algorithm: str = next(iter(ALGORITHMS))) -> Story:
+    """An algorithm with a message of so many GB, and uplinks at so many percent."""
+    nvlink, nbytes, part = ALGORITHMS[algorithm], gigabytes * GB, uplinks / 100
     if nvlink is None:
         return Story((slow_sync.flat_seconds(nbytes) / part,), part, ("ring over all GPUs",))
     return Story(phases(two_level, nbytes, part, nvlink), part)
 
 
 def _told(two_level: TwoLevel) -> list[tuple[str, float, Story]]:
-    """Stories that take the time that was seen: the recipe, the size in GB, and the rest.
+    """Stories that take the time that was seen: the algorithm, the size in GB, and the rest.
 
-    For each recipe three: with the size of the file's expected times, with uplinks as slow as the counter, and healthy.
+    For each algorithm three: with the size of the file's expected times, with uplinks as slow as the counter, and
+    healthy.
     A flat ring of that size would need uplinks faster than they are, so it has two.
     """
     seen, rows = slow_sync.OBSERVED, []
-    for recipe in RECIPES:
-        healthy = story(two_level, slow_sync.GRADIENT / GB, 100, recipe)
+    for algorithm in ALGORITHMS:
+        healthy = story(two_level, slow_sync.GRADIENT / GB, 100, algorithm)
         ring = healthy.average * healthy.seconds
         rest = healthy.seconds - ring  # what uplinks wait for
         for uplinks in (ring / (seen - rest), slow_sync.UPLINK_FRACTION, 1.0):
             if 0 < uplinks <= 1:
-                size = seen_size(two_level, uplinks, recipe)
-                rows.append((recipe, size, story(two_level, size, 100 * uplinks, recipe)))
+                size = seen_size(two_level, uplinks, algorithm)
+                rows.append((algorithm, size, story(two_level, size, 100 * uplinks, algorithm)))
     return rows
 
 
-def seen_size(two_level: TwoLevel, uplinks: float, recipe: str) -> float:
-    """The GB that a recipe reduces in the time that was seen, with uplinks at a part of their speed."""
-    return slow_sync.OBSERVED / story(two_level, 1, 100 * uplinks, recipe).seconds  # every phase grows with the message
+def seen_size(two_level: TwoLevel, uplinks: float, algorithm: str) -> float:
+    """The GB that an algorithm reduces in the time that was seen, with uplinks at a part of their speed."""
+    return (
+        slow_sync.OBSERVED / story(two_level, 1, 100 * uplinks, algorithm).seconds
+    )  # every phase grows with the message
 
 
 def stories(two_level: TwoLevel) -> list[Mapping[str, object]]:
     """Stories that take the time that was seen, and what the counter would show in each, by its two meanings."""
     return [
         {
-            "recipe": recipe,
+            "algorithm": algorithm,
             "message": f"{size:.2f} GB",
             "uplinks run at": f"{told.uplinks:.0%}",
             "counter as a speed": told.counted(told.speed),
             "counter as an average": told.counted(told.average),
         }
-        for recipe, size, told in _told(two_level)
+        for algorithm, size, told in _told(two_level)
     ]

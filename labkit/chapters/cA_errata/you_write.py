@@ -57,7 +57,10 @@ def digits_decide(student: Reader) -> str:
             + (" A 0 at the end is a digit like any other." if said == "180" else "")
         )
         student.expect(answer == (rounded == said), text, found=found, rounded=rounded, said=said)
-    text = "{} pairs are told apart, near ones among them: the digits of the source decide, zeros at the end included."
+    text = (
+        "Your function judges all {} pairs correctly, near ones too. It counts the digits of the source, and zeros at "
+    )
+    text += "the end count as well."
     return text.format(len(SAID))
 
 
@@ -178,7 +181,7 @@ def slips(nbytes: int, nodes: int, gpus: int) -> dict[str, float]:
     return {
         "That is NVLink counted in both directions, or one of the two phases inside the node.": scatter + ring,
         "That is twice the bandwidth of NVLink, where half of it is one direction.": scatter / 2 + ring,
-        "That is the source's recipe, NVLink in both directions and all.": scatter / 2 + ring + whole / 2,
+        "That is the source's algorithm, NVLink in both directions and all.": scatter / 2 + ring + whole / 2,
         "You end with a broadcast of the whole. After the ring each GPU has a share, and an all-gather of the shares "
         "is enough.": scatter + ring + whole,
         "You send the whole gradient through each port. How much is left for one GPU after the reduce-scatter?": (
