@@ -107,8 +107,8 @@ def scale(before: Estimate, wider: Estimate) -> book.Conclusion:
         "waits for that.\n\n"
         "The largest *single* exchange is that of the gradients. They are added up in 4 bytes. A GPU holds 1/{parts} "
         "of the model, so once a step it sends $2\\cdot\\frac{{{ring[0]}}}{{{ring[1]}}}$ of {part}, or {mean} on "
-        "average. The busiest GPU also holds an embedding and sends {data}. All {gpus:,} GPUs together send {burst}. A part of "
-        "this can travel during the last microbatch's backward pass, so gradients may leave the node.\n\n"
+        "average. The busiest GPU also holds an embedding and sends {data}. All {gpus:,} GPUs together send {burst}. "
+        "A part of this can travel during the last microbatch's backward pass, so gradients may leave the node.\n\n"
         "<details><summary>Where do the {tensor} come from?</summary>\n\n"
         "A GPU has {layers} layers, with four all-reduces in each for every sequence. In one of them it sends "
         "$2\\cdot\\frac{{7}}{{8}}$ of an activation, so for {n} sequences it sends {four}.",
