@@ -123,7 +123,7 @@ def signals(run: Any, mistake: str = "none", data: str = "plain") -> str:
     wrong = {name: value for name, value in off.items() if value > same.NEAR}
     if not wrong and mistake == "tied matrix apart":
         return "Equal to one device: with a single stage nobody holds the matrix twice, so this is no mistake here."
-    if not wrong and mistake == "average, not sum":
+    if not wrong and mistake == "averaged twice":
         return "Equal to one device: there is a single replica, so dividing by 1 is no mistake here."
     if not wrong and mistake != "none":
         return "Equal to one device: with this cut it is no mistake."
@@ -237,7 +237,7 @@ def parts_of(one: Estimate) -> dict[str, float]:
 
 
 WORDS = {  # of the parts after computing
-    "recomputation": "recomputation", "tensor": "the sums of tensor parallelism",
+    "recomputation": "recomputation", "tensor": "the all-reduces of tensor parallelism",
     "context": "keys and values", "experts": "tokens on their way to experts", "pipeline": "the pipeline",
     "data": "gradients and parameters", "optimizer": "the optimizer",
 }  # fmt: skip
@@ -374,7 +374,7 @@ def health(one: Any, budget: float = 0.75e6) -> book.Table:
         for strategy, signal in (
             ("the step", "ranks compute for more than half of it"),
             ("ZeRO", f"state below {format_bytes(budget, 3)}"),
-            ("tensor", "the sums of a layer take less than a quarter of its computing"),
+            ("tensor", "the all-reduces of a layer take less than a quarter of its computing"),
             ("pipeline", "no rank waits more than a quarter of the step for partners that are not ready (the worst "
              "rank, without time on the way)"),
             ("machine", "no rank computes more than 10% longer than the mean"),

@@ -66,10 +66,10 @@ def grows(runs: Mapping[str, Any]) -> book.Conclusion:
     return book.conclude(
         "Each degree has a different price:\n\n"
         "- *Twice as many tensor ranks.* A rank computes half as much, but sends {tensor:.2f} times as much for its "
-        "sums, because $2\\cdot\\frac{{1}}{{2}}$ has become $2\\cdot\\frac{{3}}{{4}}$. It holds half of the weights, "
-        "so it sends about half as much of their gradients.\n"
-        "- *Twice as many stages.* A rank has half of the layers, so it sends about half as much for its sums and for "
-        "its gradients. Only the small messages between the stages are new.\n"
+        "all-reduces, because $2\\cdot\\frac{{1}}{{2}}$ has become $2\\cdot\\frac{{3}}{{4}}$. It holds half of the "
+        "weights, so it sends about half as much of their gradients.\n"
+        "- *Twice as many stages.* A rank has half of the layers, so it sends about half as much for its all-reduces "
+        "and for its gradients. Only the small messages between the stages are new.\n"
         "- *Twice as many replicas.* A rank sends {data:.2f} times as much of its gradients, for the same reason as "
         "the tensor ranks. Tensor traffic stays as it was.\n\n",
         {"exact": "Every byte on every rank is that of the closed forms of chapters 4, 9 and 10 "
@@ -96,23 +96,28 @@ def scale(before: Estimate, wider: Estimate) -> book.Conclusion:
     payload = cost.tensor_parallel_payload_bytes(plan.microbatch, model.sequence, model.hidden)
     layers, sequences = model.layers // plan.pipeline, plan.microbatches * plan.microbatch
     four = cost.tensor_parallel_bytes(1, model.sequence, model.hidden, layers, plan.tensor, microbatches=sequences)
-    burst = 2 * (plan.data - 1) * 4 * model.params  # a ring of all replicas, 4 bytes a gradient
+    part = 4 * model.params / (plan.tensor * plan.pipeline)  # 4 bytes a gradient
+    burst = 2 * (plan.data - 1) / plan.data * part * plan.gpus  # a ring of all replicas
     return book.conclude(
-        "A single GPU sends only {more:.1%} more gradients, and all GPUs together twice as much.\n\n"
+        "A single GPU sends only {more:.1%} more bytes of gradients, because $2\\cdot\\frac{{{ring[0]}}}{{{ring[1]}}}$ "
+        "has become $2\\cdot\\frac{{{ring[2]}}}{{{ring[3]}}}$. All GPUs together send twice as much, because there are "
+        "twice as many.\n\n"
         "Tensor parallelism sends most by far: {tensor} in a step of {model}, for the busiest GPU. But these are many "
-        "small exchanges, and in one sum inside a layer a GPU sends only {one_sum}. It cannot compute while it waits "
-        "for that, so these sums need the fastest links.\n\n"
-        "The largest *single* exchange is that of the gradients. Once a step the busiest GPU, which also holds an "
-        "embedding, sends {data}. The mean is {mean}, so all {gpus:,} GPUs together send {burst}. A part of it can "
-        "travel during the last microbatch's backward pass, so gradients may leave the node.\n\n"
+        "small exchanges, and in one all-reduce inside a layer a GPU sends only {one_sum}. It cannot compute while it "
+        "waits for that.\n\n"
+        "The largest *single* exchange is that of the gradients. They are added up in 4 bytes. A GPU holds 1/{parts} "
+        "of the model, so once a step it sends $2\\cdot\\frac{{{ring[0]}}}{{{ring[1]}}}$ of {part}, or {mean} on "
+        "average. The busiest GPU also holds an embedding and sends {data}. All {gpus:,} GPUs together send {burst}. "
+        "A part of this can travel during the last microbatch's backward pass, so gradients may leave the node.\n\n"
         "<details><summary>Where do the {tensor} come from?</summary>\n\n"
-        "A GPU has {layers} layers, with four sums in each for every sequence. In a sum it sends "
+        "A GPU has {layers} layers, with four all-reduces in each for every sequence. In one of them it sends "
         "$2\\cdot\\frac{{7}}{{8}}$ of an activation, so for {n} sequences it sends {four}.",
         {"abs(ratio - 1.25) < 0.001": "The rest is the price of sequence parallelism (chapter 9): twice in a layer, a "
-         "rank gathers inputs again in the backward pass, and each time sends as much as in half a sum.",
+         "rank gathers inputs again in the backward pass, and each time sends half as much as in an all-reduce.",
          "True": "What it really sends is {ratio:.3f} times that."},
         "\n\n</details>",
-        more=wider.sent["data"] / before.sent["data"] - 1, model=model.name,
+        more=wider.sent["data"] / before.sent["data"] - 1, model=model.name, part=format_bytes(part, 3),
+        ring=[plan.data - 1, plan.data, wider.plan.data - 1, wider.plan.data], parts=plan.tensor * plan.pipeline,
         tensor=format_bytes(before.sent["tensor"], 3),
         data=format_bytes(before.sent["data"], 3), burst=format_bytes(burst, 3), gpus=plan.gpus,
         mean=format_bytes(burst / plan.gpus, 3),
@@ -127,12 +132,12 @@ def placed(runs: Mapping[str, Any]) -> book.Conclusion:
     took = {name.split()[0]: small.seconds(run) for name, run in runs.items()}
     return book.conclude(
         {"tensor == fastest": "Tensor ranks should be neighbours. If the data ranks are neighbours instead, a step "
-         "takes {ratio:.2f} times as long, because all sums inside the layers then cross the slow links. So put tp "
+         "takes {ratio:.2f} times as long, because all tensor traffic then crosses the slow links. So put tp "
          "last in the order of the axes.",
          "True": "Here the fastest placement is not that of tensor ranks: with them a step takes {tensor_s}."},
         {"waits_inside < waits_pipeline": "If the pipeline ranks are neighbours, a rank waits even longer for its "
-         "pipeline ({slow_pipe}, and not {fast_pipe}), although these messages are fast now. The slow sums make each "
-         "stage take longer for a microbatch, and the other stages wait for it.",
+         "pipeline ({slow_pipe} instead of {fast_pipe}), although these messages are fast now. The slow all-reduces "
+         "make each stage take longer for a microbatch, and the other stages wait for it.",
          "True": ""},
         "\n\nTensor ranks belong on the fast links, so how many GPUs do the fast links connect? Such GPUs form a "
         "**scale-up domain**: the 8 of a node with NVSwitch, for example, or the 72 of an NVL72 rack. Everything "
@@ -150,16 +155,16 @@ def links(narrow: Estimate, wide: Estimate) -> book.Conclusion:
     display(pictures.links(narrow, wide))
     checks, others = ({one.axis: one for one in planner.bandwidth_check(plan)} for plan in (narrow, wide))
     return book.conclude(
-        "*Tensor ranks belong inside a node.* With TP16 a step waits {longer:.2g} times as long for its sums as with "
-        "TP8. A factor of 2 does not come from the links: with half as many stages, a rank has twice as many layers. "
-        "The rest comes from the slow link, because a part of each sum must now leave the node. The {left} beside "
+        "*Tensor ranks belong inside a node.* With TP16 a step waits {longer:.2g} times as long for its all-reduces as "
+        "with TP8. A factor of 2 comes from the cut: with half as many stages, a rank has twice as many layers. The "
+        "rest comes from the slow link, because a part of each all-reduce must now leave the node. The {left} beside "
         "*TP16 tensor* are only this part.\n\n"
         "*Stages may be furthest apart.* With TP8, their messages would take {hop_s} if nothing hid them, which is "
-        "{hop:.1%} of the {computing} of computing. Alibaba's network HPN lets only pipelines cross from one pod to "
-        "another ([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265)).\n\n"
+        "{hop:.1%} of the {computing} of computing. Alibaba builds on this: in its network HPN only pipeline messages "
+        "leave a pod, a group of 15,360 GPUs ([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265)).\n\n"
         "*Gradients are between the two.* A gradient is final only when the last microbatch has added to it. So of the "
-        "{m} backward passes in a step only the last one can hide the sum of gradients. With TP8 it hides {hidden:.0%} "
-        "of the exchange, {hidden_s} of {data_s}.",
+        "{m} backward passes in a step only the last one can hide the exchange of gradients. With TP8 it hides "
+        "{hidden:.0%} of the exchange, {hidden_s} of {data_s}.",
         longer=others["tensor"].waited / checks["tensor"].waited, left=format_bytes(others["tensor"].nbytes, 3),
         hop=checks["pipeline"].alone / narrow.parts["computing"], hop_s=format_seconds(checks["pipeline"].alone, 2),
         computing=format_seconds(narrow.parts["computing"], 2), m=narrow.plan.microbatches,
@@ -177,11 +182,11 @@ def by_hand(
     """Of a step with every sum written out, on a mesh of these sizes. norm: the reader's function in it."""
     off = signals.off(seed)
     return book.conclude(
-        {"worst < near": "With these sums and {whose} norm the mesh gives the same results as one device: no signal is "
-         "further off than {worst:.0e}, which is rounding.",
+        {"worst < near": "With these all-reduces and {whose} norm the mesh gives the same results as one device: no "
+         "signal is further off than {worst:.0e}, which is rounding.",
          "True": "The mesh gives other results than one device: the {which} {verb} off by {worst:.2g}. If you have "
          "not changed this cell, look at `grad_norm`."},
-        {"pp == 1": "(Your mesh has a single stage, so no sum over the first and the last one was needed.)",
+        {"pp == 1": "(Your mesh has a single stage, so no all-reduce over the first and the last one was needed.)",
          "tp == 1": "(Your mesh has no tensor ranks, so no partial sums were added up.)",
          "True": ""},
         pp=sizes["pp"], tp=sizes["tp"], whose=book.whose(norm), worst=max(off.values()),
@@ -202,9 +207,10 @@ def mistakes(spoiled: Mapping[str, Any]) -> book.Conclusion:
     display(pictures.watched(spoiled))
     off = {name: list(run.results[0].off(run.seed).values()) for name, run in spoiled.items()}
     return book.conclude(
-        "Print three signals in the first step of every run, and compare them with those of a cut that you trust. The "
-        "loss of step 1 shows mistakes in the forward pass or the data, and the norm those in the backward pass or the "
-        "sums. The copies show what drifts apart.\n\n",
+        "In the first step of every run print the loss, the gradient norm and the difference between copies, and "
+        "compare them with those of a cut that you trust. The loss shows mistakes in the forward pass or the data, and "
+        "the norm those in the backward pass or the all-reduces. The copies show whether equal weights drift "
+        "apart.\n\n",
         {"twice[0] < 1e-9 < twice[1] and twice[2] < 1e-9 < twice[3] < 0.1": "- *Norm counted twice.* The loss is right "
          "and the copies agree, but the norm is too large. So the gradient is clipped too much, and the weights get a "
          "little wrong.\n",
@@ -214,13 +220,13 @@ def mistakes(spoiled: Mapping[str, Any]) -> book.Conclusion:
          "True": "- *Tied matrix apart.* With this seed it shows in other signals.\n"},
         {"data[0] > 1e-9": "- *Data by rank.* Wrong examples show in the very first loss.\n",
          "True": "- *Data by rank.* Wrong examples do not show in the first loss with this seed.\n"},
-        {"average[1] > 1e-9 and average[3] < 1e-6": "- *Average, not sum.* The norm is half of what it should be, but "
+        {"average[1] > 1e-9 and average[3] < 1e-6": "- *Averaged twice.* The norm is half of what it should be, but "
          "the weights hardly differ. Both gradients are above the limit for clipping, and clipped to "
          "the same length they give the same step.\n",
-         "True": "- *Average, not sum.* The norm is wrong, and the weights are off by {average[3]:.2g}.\n"},
+         "True": "- *Averaged twice.* The norm is wrong, and the weights are off by {average[3]:.2g}.\n"},
         "\nCheck a checkpoint in the same way: loaded into another cut, it must give the same next loss (chapter 18).",
         twice=off["norm counted twice"], tied=off["tied matrix apart"], data=off["data by rank"],
-        average=off["average, not sum"],
+        average=off["averaged twice"],
     )  # fmt: skip
 
 
@@ -241,7 +247,7 @@ def held(found: Mapping[str, tuple[float, float]]) -> book.Conclusion:
         "- With a 32-bit copy of the weights they are 14 bytes, and {fourteen:.1f} GB.\n"
         "- With gradients of 2 bytes they are 16, and {mean:.1f} GB on average. The first stage also has the "
         "embedding, and holds {sixteen:.1f} GB.\n\n"
-        "Our planner adds up gradients in 4 bytes and not in 2, so it counts 18 bytes a parameter.\n\n"
+        "Our planner adds up gradients in 4 bytes instead of 2, so it counts 18 bytes a parameter.\n\n"
         "<details><summary>May a plan fill the whole card?</summary>\n\n"
         "No: the driver, the buffers of the communication library and the gaps between tensors need memory too. The "
         "80 GiB of an H100 are {card:.1f} GB. A plan that *fits* fills at most 80 GB, and leaves {part:.1%} free, "
@@ -272,8 +278,8 @@ def three(ran: Mapping[str, Any], variants: Mapping[str, Any]) -> book.Conclusio
     (wide, half, all_axes), (plain, ring) = ran.values(), variants.values()
     return book.conclude(
         {"c < min(a, b)": "C is the fastest. All three compute equally long, so the waiting decides. In C a rank has "
-         "half as many gradients as in B, and exchanges them with one rank and not with three. So it waits {c_data} "
-         "for them and not {b_data}, which saves more than the {c_pipe} that it waits for its pipeline.",
+         "half as many gradients as in B, and exchanges them with one rank instead of three. So it waits {c_data} "
+         "for them instead of {b_data}, which saves more than the {c_pipe} that it waits for its pipeline.",
          "True": "C is not the fastest: beside it, B takes {b_c:.2f} times as long, and A {a_c:.2f} times."},
         "\n\nA waits {a_data} for its gradients, because the exchange of ZeRO-1 ignores the nodes.",
         {"wide_n == 14": "It takes 14 rounds: 7 in which the 8 ranks reduce-scatter the gradients, and 7 in which they "
@@ -281,13 +287,16 @@ def three(ran: Mapping[str, Any], variants: Mapping[str, Any]) -> book.Conclusio
          "True": "It takes {wide_n} rounds, and in each of them all ranks wait for messages over slow links."},
         "Data parallelism *without* ZeRO adds up inside the nodes first, and then each rank sends half of the data "
         "among only 4 nodes.",
-        {"plain_n == 6": "So there are $2\\cdot 3 = 6$ slow rounds, and a step takes {plain_s}.",
+        {"plain_n == 6": "So there are only $2\\cdot 3 = 6$ slow rounds, each with an eighth of the "
+         "gradients as in A, and a step takes {plain_s}.",
          "True": "So there are {plain_n} slow rounds, and a step takes {plain_s}."},
-        {"abs(a - ring_t) < 0.01 * a": "In one ring of all ranks it is as slow as A.",
-         "True": "In one ring of all ranks a step takes {ring_s}."},
-        "So if data parallelism is slow, first try another algorithm for its sum, and change the cut if that does not "
-        "help enough.\n\n"
-        "Next, the planner takes A, B and C to GPT-3 175B on 1,024 H100s.",
+        {"abs(a - ring_t) < 0.01 * a": "If all ranks add up in one ring instead, data parallelism without ZeRO is "
+         "as slow as A.",
+         "True": "If all ranks add up in one ring instead, a step takes {ring_s}."},
+        "So if data parallelism is slow, first try another algorithm for its all-reduce, and change the cut if that "
+        "does not help enough.\n\n"
+        "Next, the planner takes A, B and C to GPT-3 175B on 1,024 H100s, with larger degrees: TP8 fills a node, and C "
+        "has 4 stages.",
         a_data=format_seconds(doing.shares(wide)["data"], 3),
         b_data=format_seconds(doing.shares(half)["data"], 3), c_data=format_seconds(doing.shares(all_axes)["data"], 3),
         c_pipe=format_seconds(doing.shares(all_axes)["pipeline"], 3),
@@ -306,9 +315,9 @@ def at_1024(three: Mapping[str, Estimate]) -> book.Conclusion:
         {"not a_fits and not b_fits and c_fits": "With {gpus:,} GPUs and a batch of {batch:,} sequences, "
          "memory decides: only C fits. A GPU of A would need {a_gb:,.0f} GB, and one of B {b_gb:.0f} GB.",
          "True": "They need {a_gb:,.0f}, {b_gb:.0f} and {c_gb:.0f} GB."},
-        {"a_s < min(b_s, c_s)": "If A did fit, it would even be the fastest, because nothing is sent inside its "
-         "layers and here the exchange of ZeRO-1 adds up inside the nodes first: a step would take {a_s:.2f} s, and "
-         "with C it takes {c_s:.2f} s.",
+        {"a_s < min(b_s, c_s)": "If A did fit, it would be the fastest, with {a_s:.2f} s against {c_s:.2f} s for C. A "
+         "sends nothing inside its layers. Its exchange of gradients is also faster than on our eight ranks, because "
+         "the planner assumes a ZeRO-1 that adds up inside the nodes first.",
          "True": "A would not be the fastest either."},
         gpus=a.plan.gpus, batch=a.plan.batch,
         a_s=a.seconds, b_s=b.seconds, c_s=c.seconds, a_fits=a.fits, b_fits=b.fits, c_fits=c.fits,
@@ -376,18 +385,19 @@ def search(job: cases.Job, cut: tuple[int, int, int], best_cut: Callable[..., An
     )
     return book.conclude(
         "{whose} search has varied the three degrees; ZeRO-1 and recomputing attention (`sel`) were fixed. The planner "
-        "also varies the size of a microbatch, the schedule and its chunks, the stage of ZeRO, what is recomputed, and "
+        "also varies the size of a microbatch, the schedule and its chunks, the kind of ZeRO, what is recomputed, and "
         "a fourth axis, context parallelism. In all it looks at {considered:,} plans, and its step is {gain:.0%} "
         "shorter.",
         {"chunks > 1 and pipe[1] < pipe[0] and sums[1] < sums[0]": "Its interleaved stages wait {pipe[1]:.2f} s for "
-         "the pipeline and not {pipe[0]:.2f} s, and with fewer tensor ranks it waits {sums[1]:.2f} s for their sums "
-         "and not {sums[0]:.2f} s.",
+         "the pipeline instead of {pipe[0]:.2f} s, and with fewer tensor ranks it waits {sums[1]:.2f} s for their "
+         "all-reduces instead of {sums[0]:.2f} s.",
          "True": ""},
         {"widest < 8 and eight": "\n\nNeither takes TP8, although a node of 8 has room for it: inside a node, too, "
-         "more tensor ranks wait longer. The fastest cut with TP8 takes {eight_s:.2f} s, of which {eight_sums:.2f} s "
-         "are for its sums.",
+         "more tensor ranks wait longer. Among the cuts of {whose_low} search, the fastest with TP8 takes "
+         "{eight_s:.2f} s, and {eight_sums:.2f} s of this is waiting for all-reduces.",
          "True": ""},
-        whose=whose.capitalize(), considered=job.found.considered, gain=1 - best.seconds / yours.seconds,
+        whose=whose.capitalize(), whose_low=whose, considered=job.found.considered,
+        gain=1 - best.seconds / yours.seconds,
         chunks=best.plan.chunks, pipe=_of_parts("pipeline", yours, best), sums=_of_parts("tensor", yours, best),
         widest=max(yours.plan.tensor, best.plan.tensor), eight=eight is not None,
         eight_s=eight.seconds if eight else 0.0, eight_sums=eight.parts["tensor"] if eight else 0.0,
@@ -431,17 +441,21 @@ def sixteen_nodes(four: Mapping[str, Estimate]) -> book.Conclusion:
     return book.conclude(
         "No strategy is the best in general, because each one has a limit.",
         {"all(fits)": "All four plans fit (simulated).", "True": "Not all four plans fit (simulated)."},
-        "\n\n- *Tensor parallelism over all GPUs* takes {times:.2g} times as long as the mixture, because the sums of "
-        "every layer cross the network.\n"
-        "- *The pipeline* reaches an MFU of {deep:.0%}. Of what it loses, {deep_again:.0%} is recomputation, which "
-        "saves memory. {deep_bubble:.0%} is its bubble, because so small a batch leaves few microbatches for each "
-        "replica.\n"
-        "- *Sharding alone* reaches {shards:.0%}. Of what it loses, {shards_again:.0%} is recomputation. Most of the "
-        "rest is gathering: a GPU must gather all layers to work on a single sequence.\n"
+        "\n\n- *Tensor parallelism over all GPUs* takes {times:.2g} times as long as the mixture, because the "
+        "all-reduces of every layer cross the network.\n"
+        "- *The pipeline* reaches an MFU of {deep:.0%}. Its step takes {deep_more:.2f} s longer than its computing. Of "
+        "this time {deep_again:.0%} is recomputation, which saves memory, and {deep_bubble:.0%} is the bubble, because "
+        "so small a batch leaves few microbatches for each replica. Another {deep_other:.0%} goes to messages between "
+        "stages and to uneven stages.\n"
+        "- *Sharding alone* reaches {shards:.0%}, and its step takes {shards_more:.2f} s longer than its computing. Of "
+        "this time {shards_again:.0%} is recomputation. {shards_data:.0%} is gathering, because a GPU must gather all "
+        "layers to work on a single sequence.\n"
         "- *The mixture* reaches {mix:.0%}.",
         times=wide.seconds / mix.seconds, deep=deep.mfu, shards=shards.mfu, mix=mix.mfu,
         fits=[one.fits for one in four.values()], deep_again=_lost(deep, "recomputed"),
         deep_bubble=_lost(deep, "bubble"), shards_again=_lost(shards, "recomputed"),
+        deep_other=_lost(deep, "messages") + _lost(deep, "uneven"), shards_data=_lost(shards, "data"),
+        deep_more=deep.seconds - deep.parts["computing"], shards_more=shards.seconds - shards.parts["computing"],
     )  # fmt: skip
 
 

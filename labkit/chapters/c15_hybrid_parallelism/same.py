@@ -98,7 +98,7 @@ def untie(hybrid: Hybrid) -> None:
         hybrid.replicas._ends = None
 
 
-MISTAKES = ("none", "norm counted twice", "tied matrix apart", "data by rank", "average, not sum")
+MISTAKES = ("none", "norm counted twice", "tied matrix apart", "data by rank", "averaged twice")
 
 
 def train(group: Group, config: HybridConfig, mistake: str = "none", seed: int = 0) -> Signals:
@@ -112,7 +112,7 @@ def train(group: Group, config: HybridConfig, mistake: str = "none", seed: int =
             inputs, targets = inputs.roll(group.rank, 0), targets.roll(group.rank, 0)
         hybrid.zero_grad()
         losses.append(hybrid.forward_backward(inputs, targets).item())
-        if mistake == "average, not sum":
+        if mistake == "averaged twice":
             for h in hybrid.held():
                 if h.gradient is not None:
                     h.gradient /= hybrid.dense.size
