@@ -249,19 +249,26 @@ def test_the_case_has_more_than_one_story():
     assert [row["takes"] for row in rows] == takes, "the nearest first"
     nearest = rows[0]
     choices = load_chapter("A_errata").question("which-suspect", {}).choices
-    assert {choice.text.rstrip(".") for choice in choices} == {row["suspect"] for row in rows}
-    assert nearest["suspect"] == "The algorithm of two_level_seconds, with uplinks at 60% of their speed"
+    assert {choice.text.rstrip(".") for choice in choices} == {row["candidate"] for row in rows}
+    assert nearest["candidate"] == "The algorithm of two_level_seconds, with uplinks at 60% of their speed"
 
 
 def test_the_verdict_says_what_hangs_on_our_tolerance():
     left = suspects.left(two_level_seconds).text
-    assert "With 3 GB no suspect fits" in left and "have to run at 30% to 46%" in left
+    assert "With 3 GB no candidate fits" in left and "have to run at 30% to 46%" in left
     assert "the 3 points that we allow" in left and suspects.NEAR == 0.03
     size, part = map(float, re.search(r"with ([\d.]+) GB, and uplinks at (\d+)%", left).groups())
     _, sends_300, flat = suspects.ALGORITHMS
     one = suspects.story(two_level_seconds, size, part, sends_300)
     assert one.fits and abs(one.seconds - 0.1) < 0.0005 and f"{one.average:.0%}" == "60%"
-    assert "the file is right that this was no flat ring" in left, "by its own 3 GB"
+    assert "the example is right that this was no flat ring" in left, "by its own 3 GB"
+    slow = suspects.story(two_level_seconds, 3, 60)
+    assert f"would have to add {1e3 * (suspects.SEEN - slow.seconds):.1f} ms" in left and slow.counter, (
+        "the counter fits"
+    )
+    four = load_chapter("A_errata").question("what-next", {}).prompt
+    for size in ["3 GB", *re.findall(r"\| two levels, .+ \| ([\d.]+ GB) \|", left)]:
+        assert f"- {size}, " in four, "the question follows from the table"
     told = re.findall(r"with ([\d.]+) GB (?:a flat ring takes the 100 ms )?over (.+?)[ ,]", left, re.I)
     assert len(told) == 2
     for size, uplinks in told:
@@ -279,8 +286,8 @@ def test_no_suspect_fits_with_the_size_of_the_expected_times():
     assert cost.slow_sync.rings_seconds() < seen and f"{rings / seen:.0%} to" in said
     assert abs(rings / seen - 0.6) > suspects.NEAR, "neither as a speed nor, as a ring never rests, as an average"
     rows = suspects.table(two_level_seconds, SimpleNamespace(answered=True, chosen=""))
-    why = {row["suspect"].partition(",")[0]: row["what takes the time"] for row in rows}
-    assert "the ports need 30.0 ms" in why["Eight flat rings at once"]
+    why = {row["candidate"].partition(",")[0]: row["what takes the time"] for row in rows}
+    assert "the ports need only 30.0 ms" in why["Eight flat rings at once"]
     assert "238.1 ms; inside the nodes: 35.0 ms" in why["A hierarchical all-reduce"]
     for row in rows:
         parts = [float(ms) for ms in re.findall(r": ([\d.]+) ms", row["what takes the time"])]
@@ -308,7 +315,7 @@ def test_a_cell_that_needs_a_function_says_so_until_a_check_has_found_it_right()
              lambda fn: suspects.table(fn, answered)]  # fmt: skip
     for cell in cells:
         assert repr(cell(stub)) == "Run the check below your function stub first."
-    assert repr(pictures.plane(two_level_seconds, panels.slow_sync(stub))).startswith("Stories")
+    assert repr(pictures.plane(two_level_seconds, panels.slow_sync(stub))).startswith("Explanations")
     task, mine = writing.find_task("A_errata", "agrees"), lambda said, found: agrees(said, found)
     assert not writing.checked(mine) and writing.checked(agrees)
     right = SimpleNamespace(state="wrong")
@@ -325,12 +332,12 @@ def test_the_suspects_are_computed_once_the_reader_has_chosen_one(monkeypatch, t
     quiz = Quiz([load_chapter("A_errata").question("which-suspect", {})], "A_errata", Progress(tmp_path / "p.json"))
     assert len(suspects.table(two_level_seconds, quiz)) == 5, "without a reader"
     monkeypatch.setattr(suspects.book, "live", lambda: True)
-    assert "Choose a suspect in the question above" in repr(suspects.table(two_level_seconds, quiz))
+    assert "Choose a candidate in the question above" in repr(suspects.table(two_level_seconds, quiz))
     assert quiz.chosen == ""
     quiz.answer("which-suspect", "a")
     rows = suspects.table(two_level_seconds, quiz)
     assert len(rows) == 5, "a wrong one is one"
-    assert [row["suspect"] for row in rows if row["your suspect"]] == [quiz.chosen.rstrip(".")]
+    assert [row["candidate"] for row in rows if row["your choice"]] == [quiz.chosen.rstrip(".")]
 
 
 def test_the_size_is_told_once_the_reader_has_computed_one(monkeypatch, tmp_path):
@@ -342,6 +349,8 @@ def test_the_size_is_told_once_the_reader_has_computed_one(monkeypatch, tmp_path
         told = quiz.answer("size-of-the-message", typed)
         assert not told.right and word in told.why, typed
     assert quiz.answer("size-of-the-message", "3").right and "3.00 GB" in repr(suspects.size(quiz))
+    parts = [float(ms) for ms in re.findall(r"\(([\d.]+) ms", repr(suspects.size(quiz)))]
+    assert len(parts) == 3 and sum(parts) == pytest.approx(48.5, abs=0.05), "they add up to what the example expects"
 
 
 def test_a_choice_comes_before_the_panel_and_is_kept_after_a_restart(monkeypatch, tmp_path):
@@ -361,9 +370,7 @@ def test_a_choice_comes_before_the_panel_and_is_kept_after_a_restart(monkeypatch
 
 def test_each_first_answer_is_what_its_panel_shows():
     held, cliff, left = panels.memory(held_bytes).shown, panels.efficiency().shown, panels.failures().shown
-    assert not any(
-        "ZeRO-1" in held.set(nodes=n).text.partition("fit:")[2].partition(". By")[0] for n in (1, 5, 100, 128)
-    )
+    assert not any("ZeRO-1" in held.set(nodes=n).text.partition(" in 80 GB. By")[0] for n in (1, 5, 100, 128))
     assert (
         "second sentence holds" in cliff.set(shorter=14).text
         and "second sentence holds" not in cliff.set(shorter=13).text
@@ -401,8 +408,8 @@ def test_the_picture_of_the_directions_waits_for_its_question_and_so_does_the_co
     again = panels.apart("bytes", agrees)
     assert "18 times a port" in pictures.both_directions(again).sentence, "kept after a restart"
     waits = SimpleNamespace(answered=False)
-    assert "Choose a suspect" in repr(suspects.counter(waits))
-    assert "No suspect explains" in suspects.counter(SimpleNamespace(answered=True)).text
+    assert "Choose a candidate" in repr(suspects.counter(waits))
+    assert "takes 84.6 ms, so none explains the 100 ms" in suspects.counter(SimpleNamespace(answered=True)).text
 
 
 @pytest.mark.ranks
@@ -454,7 +461,7 @@ def test_the_picture_of_the_case_is_of_the_readers_own_function():
 
 def test_the_case_keeps_what_was_found_and_the_plane_shows_it():
     case = panels.slow_sync(two_level_seconds)
-    assert "No story that fits has been found yet." in repr(case)
+    assert "No explanation that fits has been found yet." in repr(case)
     assert "circle" not in pictures.plane(two_level_seconds, case).svg
     for size, uplinks, algorithm in ((3.55, 60, 0), (3.56, 60, 0), (3, 100, 0), (0.75, 60, 2)):
         case.set(size, uplinks, panels.Case.algorithms[algorithm])
@@ -463,7 +470,7 @@ def test_the_case_keeps_what_was_found_and_the_plane_shows_it():
     assert case.tally.count("GB,") == 2 and "3.55 GB, uplinks at 60%" in case.tally and "in both meanings" in case.tally
     assert case.tally in case._html()
     figure = pictures.plane(two_level_seconds, case)
-    assert figure.svg.count("<circle") == 2 and "circles are the stories that you have found" in figure.sentence
+    assert figure.svg.count("<circle") == 2 and "circles are the explanations that you have found" in figure.sentence
 
 
 @pytest.mark.ranks

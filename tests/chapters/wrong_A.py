@@ -43,7 +43,7 @@ WRONG = {
         def agrees(said, found):
             return f"{found:.{len(said.split('.')[1])}f}" == said
         """: "For said = '180' and found = 1750.0 your function stopped: IndexError: list index out of range. "
-        "This number has no point",
+        "This number has no decimal point",
     },
     "held_bytes": {
         "def held_bytes(parameters, stage, ranks):\n    pass": "Return a number of bytes",
@@ -83,7 +83,7 @@ WRONG = {
         def two_level_seconds(nbytes, nodes, gpus, nvlink, port):
             inside = (gpus - 1) / gpus * nbytes / nvlink + nbytes / nvlink
             return inside + 2 * (nodes - 1) / nodes * nbytes / gpus / port
-        """: "the source's recipe",
+        """: "the source's algorithm",
         """
         def two_level_seconds(nbytes, nodes, gpus, nvlink, port):
             inside = (gpus - 1) / gpus * nbytes / (nvlink / 2) + nbytes / (nvlink / 2)

@@ -221,13 +221,15 @@ def test_the_sliders_of_memory_and_of_failures_begin_at_the_numbers_of_their_lin
     assert f"{LINES['rejoin-left-out'].claim().found:.1f}% is done" in failure.text
     assert "80.1% is done" in failure.set(rejoin=0).text and "89.8%" in failure.set(rejoin=100, every=50).text
     assert "702 GB of the 175B" in memory.text and "2.73 GB" in memory.text
-    assert "In 80 GB fit: ZeRO-3." in memory.set(nodes=5).text and "None of the four fits" in memory.set(nodes=4).text
+    assert (
+        "Only ZeRO-3 fits in 80 GB." in memory.set(nodes=5).text and "None of the four fits" in memory.set(nodes=4).text
+    )
     assert (
         "None of the four fits" in sliding.held(held_bytes, 175, 34).sentence
-        and "fit: ZeRO-3." in sliding.held(held_bytes, 175, 35).sentence
+        and "Only ZeRO-3 fits in 80 GB." in sliding.held(held_bytes, 175, 35).sentence
     )
-    assert "fit: no sharding, ZeRO-1, ZeRO-2, ZeRO-3" in memory.set(nodes=1, billions=5).text
-    assert "no sharding" not in memory.set(billions=6).text.partition("fit:")[2].partition("\n")[0]
+    assert "All four fit in 80 GB." in memory.set(nodes=1, billions=5).text
+    assert "ZeRO-1, ZeRO-2 and ZeRO-3 fit in 80 GB." in memory.set(billions=6).text
 
 
 def test_the_two_sentences_of_the_cliff_need_messages_that_are_far_shorter():
@@ -258,7 +260,7 @@ def test_a_piece_of_the_gradient_is_summed_with_those_who_have_the_same(tp, pp):
     run.results[0] *= 2  # a gradient that is not cut
     assert "has gradient_sum been changed?" not in said
     assert (tp * pp == 1) or "has gradient_sum been changed?" in pictures.piece(run, tp, pp).sentence
-    assert ("5.88 MB" in said) == (tp * pp != 8) or "whole gradient among all 8 would be 5.88 MB" in said
+    assert ("5.88 MB" in said) == (tp * pp != 8) or "with all 8 ranks, the rank would send 5.88 MB" in said
 
 
 @pytest.mark.ranks
@@ -522,7 +524,10 @@ def test_what_the_page_says_of_its_sliders_is_what_they_say():
     assert f"35 GPUs of 80 GB hold the {bytes_of[3] / 1e9:,.0f} GB of state, so five nodes" in texts["one-gpu-text"]
     assert 80e9 * 35 >= bytes_of[3] > 80e9 * 34 and -(-35 // 8) == 5
     assert f"{175e9 * 4 / 1e9:.0f} GB of parameters and gradients stay" in texts["one-gpu-text"]
-    assert cost.state_bytes(5e9) == 80e9 and "5 billion parameters take 80 GB" in texts["one-gpu-text"]
+    assert (
+        cost.state_bytes(5e9) == 80e9
+        and "5 billion parameters: at 16 bytes each they fill the 80 GB" in texts["one-gpu-text"]
+    )
     many = re.search(r"([\d.]+%) is done", panels.failures().shown.set(replicas=48).text)[1]
     assert f"with 48 it is {many}." in texts["one-failure-text"]
     for settings in ({"every": 18, "rejoin": 0}, {"every": 50, "rejoin": 100}):

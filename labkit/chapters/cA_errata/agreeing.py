@@ -16,7 +16,7 @@ LATER = {  # found by the reader later on, so not shown before
     "two-of-three", "half-the-gpus", "twenty-or-nine", "where-warmup-begins",
 }  # fmt: skip
 NAMES = {
-    "accumulation-both": "messages over computing",
+    "accumulation-both": "communication over computing",
     "bound-without-rate": "best learning rate, for 4 times the batch",
     "critical-4000": "critical batch",
     "eighteen-minutes": "between two failures",
@@ -81,8 +81,8 @@ def agreeing() -> list[Number]:
         Number("003 1.4", "state of 175B", "GB", "2800", cost.state_bytes(175e9) / GB),
         Number("003 1.4", "350 GB of parameters over the 80 GB of a GPU", "times", "4", 350 / 80),
         Number("003 1.7.1", "memory of four models, two of them trained", "GB", "1494", (70 + 13) * 16 + (70 + 13) * 2),
-        Number("003 1.10", "messages in a step of 1B", "%", "33", 100 * 25 / (25 + 50)),
-        Number("003 1.10", "messages in a step of 70B", "%", "7", 100 * 180 / (180 + 2400)),
+        Number("003 1.10", "communication in a step of the 1B model", "%", "33", 100 * 25 / (25 + 50)),
+        Number("003 1.10", "communication in a step of the 70B model", "%", "7", 100 * 180 / (180 + 2400)),
         Number("003 1.10", "171.2 minutes between checkpoints", "hours", "2.9", 171.2 / 60),
         Number("002 6.1", "8 minutes of every 18", "%", "44", 100 * (18 - 10) / 18),
     ]  # fmt: skip

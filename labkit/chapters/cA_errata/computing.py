@@ -45,7 +45,7 @@ TITLES = {
     "seven-on-eighty": "state of 7B on one GPU",
     "single-digits": "utilization over InfiniBand",
     "superlinear": "computing of 70B over 1B",
-    "ten-to-forty": "messages in a step of 175B",
+    "ten-to-forty": "communication in a step of 175B",
     "two-bases": "tax of 5 minutes in 10",
     "two-of-three": "collectives of full sharding",
     "warmup-and-one": "microbatches of the first stage",

@@ -60,7 +60,7 @@ class Judge(Panel):
         right = max((one for one in agreeing.numbers() if one.where not in errata()), key=lambda one: abs(one.far))
         wrong = min((one for one in agreeing.numbers() if one.where in errata()), key=lambda one: abs(one.far))
         return (
-            f"No percentage gets all of them right. A single {right.said} stands for every number from "
+            f"No percentage judges all of them correctly. A single {right.said} stands for every number from "
             f"{float(right.said) - 0.5} to {float(right.said) + 0.5}, so it agrees with {right.shown}, although the "
             f"two are {agreeing.percent(abs(right.far))} % apart. But {wrong.said} has {len(wrong.said)} digits, and "
             f"does not agree with {wrong.shown}, although they are only {agreeing.percent(abs(wrong.far))} % apart."

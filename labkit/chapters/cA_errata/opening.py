@@ -97,12 +97,13 @@ class Opening(First):
             {"abs(table - 1) < 0.001": "exactly as much as plain data parallelism.",
              "True": "{table:.3g} times as much."},
             {"abs(text - 1.5) < 0.001 and abs(table - 1) < 0.001": "The factor of 1.5 does not depend "
-             "on the number $N$ of ranks: each step in the picture sends $\\frac{{N-1}}{{N}}$ of the gradient, "
-             "and the text has three of them instead of two.",
+             "on the number $N$ of ranks. A ring all-reduce is a reduce-scatter and an all-gather, so with its "
+             "broadcast the text has three collectives instead of two. Each of them sends $\\frac{{N-1}}{{N}}$ of "
+             "the gradient, because the weights have as many bytes here.",
              "True": ""},
             {"text > 1.01 and abs(table - 1) < 0.01": "Both programs exist: PyTorch's `ZeroRedundancyOptimizer` under "
              "DDP works as the text says, and the ZeRO paper as the table says.\n\nYou did not have to ask who is "
-             "right: you ran a program for each of the two sentences, and compared.",
+             "right: ranks ran a program for the table and one for the text, and the bytes show that the two differ.",
              "True": "So these ranks do not show what the two sentences say: has `step` been changed?"},
             ranks=ranks, table=table, text=text, chosen=self.chosen, answer=CHOICES.get(self.chosen or "", ""),
             truth="more" if text > 1.01 else "less" if text < 0.99 else "the same",

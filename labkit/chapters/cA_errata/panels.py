@@ -48,9 +48,9 @@ class Case(Panel):
 
     @property
     def tally(self) -> str:
-        """The stories that the reader has found, one for each algorithm and meaning of the counter."""
+        """The explanations that the reader has found, one for each algorithm and meaning of the counter."""
         if not self.found:
-            return "No story that fits has been found yet."
+            return "No explanation that fits has been found yet."
         each = [
             f"{size:.2f} GB, uplinks at {part:.0%}, {algorithm} ({counter})"
             for (algorithm, counter), (_, size, part) in self.found.items()
@@ -184,6 +184,7 @@ def four_stages(batch: Any) -> First:
         "By the sentence only one of four stages works at a time, so each of them is idle for 75 % of the time, with "
         "any number of microbatches. In a real pipeline a stage that has sent on one microbatch can take the next one "
         "at once. Then the idle part for *p* stages and *m* microbatches is (*p* − 1) / (*m* + *p* − 1), which shrinks "
-        "when *m* grows. For 4 stages and 32 microbatches this rounds to 9 %, and the source has that number, too.",
+        "when *m* grows. For 4 stages and 32 microbatches this rounds to 9 %. The source gives that number, too, so "
+        "its number contradicts its sentence.",
         "same", "It stays at 75 %, because only one of the four stages works at a time.",
     )  # fmt: skip

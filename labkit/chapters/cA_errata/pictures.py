@@ -223,14 +223,17 @@ def piece(run: Any, tp: int, pp: int) -> book.Figure:
     nbytes = pieces * run.results[0]
     each, whole = sum(run.trace.bytes_sent()) / ranks, cost.ring_all_reduce_bytes(nbytes, ranks)
     same = ranks // pieces
-    said = f"A rank holds {f'1/{pieces} of the model' if pieces > 1 else 'the whole model'}, as "
-    said += (
-        f"{same - 1} other{'s do' if same != 2 else ' does'}, and it sent {bytes_text(each)}. "
+    others = f"{same - 1} other rank{'s' if same != 2 else ''}"
+    said = (
+        f"A rank holds the whole model, as {others} do, and sent {bytes_text(each)}. "
+        if pieces == 1
+        else f"A rank holds 1/{pieces} of the model, the same piece as {others}, and sent {bytes_text(each)}. "
         if same > 1
-        else (f"no other does, so it has no sum to make ({each:.0f} bytes were sent to agree on the groups). ")
+        else f"A rank holds 1/{pieces} of the model, and no other rank has the same piece, so the rank has no sum to "
+        f"make ({each:.0f} bytes were sent to agree on the groups). "
     )
     if pieces > 1:
-        said += f"The whole gradient among all {ranks} would be {bytes_text(whole)}."
+        said += f"To sum the whole gradient with all {ranks} ranks, the rank would send {bytes_text(whole)}."
     formula = cost.ring_all_reduce_bytes(nbytes / pieces, same) if same > 1 else 0.0
     if pieces > 1 and nbytes != WHOLE:
         said = (
@@ -392,7 +395,7 @@ def _phases(two_level: TwoLevel) -> book.Figure:
     times = suspects.phases(two_level)
     whole, busy = sum(times), times[1] / sum(times)
     said = f"Healthy uplinks are {busy:.0%} busy on average, because they rest during the phases inside the nodes. "
-    said += f"The counter of the file shows {slow_sync.UPLINK_FRACTION:.0%}. "
+    said += f"The counter of the example shows {slow_sync.UPLINK_FRACTION:.0%}. "
     said += f"By {book.whose(two_level)} function 3 GB take {1e3 * whole:.1f} ms, and the uplinks send for "
     said += f"{1e3 * times[1]:.1f} ms of them."
     svg = Page("Three phases, and what the uplinks do", said)
@@ -479,8 +482,9 @@ def _plane(two_level: TwoLevel, found: list[tuple[str, float, float]]) -> book.F
         "expected times come out, no curve is thick."
     )
     if found:
-        said += f" The {'circle is the story' if len(found) == 1 else 'circles are the stories'} that you have found."
-    svg = Page("Stories that take the time that was seen", said)
+        said += f" The {'circle is the explanation' if len(found) == 1 else 'circles are the explanations'} "
+        said += "that you have found."
+    svg = Page("Explanations of the time that was seen", said)
     names = list(suspects.ALGORITHMS)
     top = legend(svg, heading(svg, "simulated", said), [(f"{n[0]} {n[1]}", series(k).colour, "") for k, n in
                  enumerate(zip("ABC", names, strict=True))]) + 22  # fmt: skip

@@ -33,14 +33,14 @@ def memory(held_bytes: Holds) -> Any:
     if asked := unchecked(held_bytes):
         return asked
     return First(
-        "zero1-nodes", "From how many nodes on does ZeRO-1 hold the 175B in 80 GB?",
-        {"few": "From 5 nodes on", "many": "From 100 nodes on", "none": "With no number of nodes"},
+        "zero1-nodes", "How many nodes does ZeRO-1 need at least, to hold the 175B in 80 GB of each GPU?",
+        {"few": "5 nodes", "many": "100 nodes", "none": "No number is enough"},
         book.explorer("What one GPU holds", sliders,
                       lambda billions, nodes: held(held_bytes, billions, 8 * nodes)),
         "ZeRO-3 divides everything: 35 GPUs of 80 GB hold the 2,800 GB of state, so five nodes are enough if we "
         "leave out the activations. ZeRO-1 divides only the optimizer state, so the 700 GB of parameters and "
-        "gradients stay on each GPU, however many there are. Without sharding 5 billion parameters take 80 GB, at 16 "
-        "bytes each, and nothing is left for activations.",
+        "gradients stay on each GPU, however many there are. If nothing is sharded, the largest model has 5 billion "
+        "parameters: at 16 bytes each they fill the 80 GB, and nothing is left for activations.",
         "none", "The 700 GB of parameters and gradients stay on each GPU, however many nodes there are.",
     )  # fmt: skip
 
@@ -50,7 +50,9 @@ def held(held_bytes: Holds, billions: float, gpus: int) -> book.Figure:
     per = {name: cost.zero_state_parts(1e9 * billions, gpus, stage) for stage, name in enumerate(STAGES)}
     total = {name: held_bytes(1e9 * billions, stage, gpus) for stage, name in enumerate(STAGES)}
     fit = [name for name, nbytes in total.items() if nbytes <= ROOM]
-    said = f"In {bytes_text(ROOM)} fit: {', '.join(fit)}. " if fit else f"None of the four fits in {bytes_text(ROOM)}. "
+    who = fit[0] if len(fit) == 1 else f"{', '.join(fit[:-1])} and {fit[-1]}" if fit else ""
+    who = f"Only {who} fits" if len(fit) == 1 else "All four fit" if len(fit) == 4 else f"{who} fit" if fit else ""
+    said = f"{who or 'None of the four fits'} in {bytes_text(ROOM)}. "
     said += f"By {book.whose(held_bytes)} held_bytes, {'one GPU' if gpus == 1 else f'each of {gpus:,} GPUs'} keeps "
     said += f"{bytes_text(total['ZeRO-1'])} of the {billions:g}B with ZeRO-1, and {bytes_text(total['ZeRO-3'])} with "
     said += "ZeRO-3."
@@ -84,9 +86,9 @@ def held(held_bytes: Holds, billions: float, gpus: int) -> book.Figure:
 
 
 def efficiency() -> Any:
-    """How much of a step is computing, by the number of GPUs and the messages that nothing hides."""
-    sliders = {"shorter": book.Slider("exposed messages, shorter by a factor of", 1, 20, 1)}
-    title = "Which messages would the two sentences need?"
+    """How much of a step is computing, by the number of GPUs and the communication that nothing hides."""
+    sliders = {"shorter": book.Slider("exposed time, shorter by a factor of", 1, 20, 1)}
+    title = "How much exposed communication do the two sentences allow?"
     first, second = (MESSAGES * gpus * part / (COMPUTE * (1 - part)) for gpus, part, _ in CLAIMS)
     return First(
         "shorter-messages", "By which factor must the exposed time shrink, so that the second sentence holds?",
@@ -106,10 +108,10 @@ def scaling(messages: float) -> book.Figure:
         return COMPUTE / gpus / (COMPUTE / gpus + messages)
 
     half, at = COMPUTE // messages, part(4096)
-    said = (
-        f"The exposed messages take {messages:.3g} s here. On 4,096 GPUs {at:.1%} of a step is computing, so the first "
+    said = f"Exposed communication takes {messages:.3g} s here. On 4,096 GPUs {at:.1%} of a step is computing, so the "
+    said += (
+        f"first sentence {'holds' if at > 0.7 else 'does not hold'}. Up to {half:,.0f} GPUs at least half of a step is "
     )
-    said += f"sentence {'holds' if at > 0.7 else 'does not hold'}. Up to {half:,.0f} GPUs at least half of a step is "
     said += f"computing, so the second sentence {'holds' if half >= 8192 else 'does not hold'}."
     svg = Page("How much of a step is computing", said)
     left, top, wide, tall = 56.0, 12.0, WIDTH - 70.0, 190.0
@@ -148,7 +150,8 @@ def failures() -> Any:
     many = cost.fault_tolerant_effective_time(18, 10, 3, 48, cost.rejoin_stall_seconds() / MINUTE)
     return First(
         "every-fifty",
-        "By the paper's own rate, with 8 GPUs in a server, a failure comes every 50 minutes. How much is done then?",
+        "By the paper's own rate, 100,000 GPUs with 8 in a server have a failure every 50 minutes. How much is done "
+        "then?",
         {"80": "Nearly 80 %", "90": "Nearly 90 %", "98": "Nearly 98 %"},
         book.explorer("From one failure to the next", sliders, one_failure),
         "Without the second stall 80.1 % is done, so the paper's number is right if one forgets that stall. With a "

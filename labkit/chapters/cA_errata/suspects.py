@@ -50,14 +50,20 @@ def size(quiz: book.Quiz) -> book.Conclusion | Said:
     if book.live() and not quiz.answered:
         return Said("Compute the size in the question above, and run this cell again.")
     nbytes = slow_sync.message_bytes(FLAT)
+    scatter, ring, broadcast = (1e3 * seconds for seconds in slow_sync.stated_phases(nbytes))
     return book.conclude(
-        "A flat ring takes the expected {flat:.1f} ms if the message has {size:.2f} GB. The file does not say how it "
-        "gets the {same:.1f} ms of a hierarchical all-reduce. We tried several algorithms, and one of them takes "
-        "that time for the same {size:.2f} GB: it is described below.\n\nWith {other:.2f} GB one flat ring would "
-        "take the {seen:.0f} ms that were seen. But then neither expected time comes out.",
+        "A flat ring takes the expected {flat:.1f} ms if the message has {size:.2f} GB. The example does not say how "
+        "it gets the {same:.1f} ms of a hierarchical all-reduce. We tried several algorithms, and for {size:.2f} GB "
+        "this one takes that time: a reduce-scatter in the node ({scatter:.2f} ms at {nvlink:.0f} GB/s), a ring "
+        "between the nodes ({ring:.2f} ms), and a broadcast in the node ({broadcast:.2f} ms).\n\nWith {other:.2f} GB "
+        "one flat ring would take the {seen:.0f} ms that were seen. But then neither expected time comes out.",
         flat=1e3 * FLAT,
         size=nbytes / GB,
-        same=1e3 * slow_sync.stated_hierarchical_seconds(nbytes),
+        same=scatter + ring + broadcast,
+        scatter=scatter,
+        ring=ring,
+        broadcast=broadcast,
+        nvlink=slow_sync.NVLINK_BOTH_DIRECTIONS / GB,
         other=slow_sync.message_bytes(slow_sync.OBSERVED) / GB,
         seen=1e3 * slow_sync.OBSERVED,
     )
@@ -74,8 +80,8 @@ def _should(two_level: TwoLevel) -> book.Conclusion:
         for nvlink in (SUM, ONE_WAY)
     )
     return book.conclude(
-        "For {size:.0f} GB {whose} function says {ms:.2f} ms. The file should have expected that, if a GPU sends "
-        "{word:.0f} GB/s over NVLink. If it sent {half:.0f} GB/s in one direction, it would be {other:.2f} ms.",
+        "For {size:.0f} GB {whose} function says {ms:.2f} ms. The example should have expected this time, if a "
+        "GPU sends {word:.0f} GB/s over NVLink. With {half:.0f} GB/s in one direction, it would be {other:.2f} ms.",
         whose=book.whose(two_level),
         word=SUM / 2 / GB,
         size=slow_sync.GRADIENT / GB,
@@ -97,7 +103,7 @@ def phases(
 def table(two_level: TwoLevel, quiz: book.Quiz) -> book.Table | Said:
     """Who may have done it, for the size of the expected times; once the reader has chosen one in the quiz."""
     if book.live() and not quiz.answered:
-        return Said("Choose a suspect in the question above, and run this cell again.")
+        return Said("Choose a candidate in the question above, and run this cell again.")
     return unchecked(two_level) or _table(two_level, quiz.chosen)
 
 
@@ -109,18 +115,20 @@ def _table(two_level: TwoLevel, chosen: str) -> book.Table:
     suspects = {
         "Eight flat rings at once, each through a port of its own": (
             slow_sync.rings_seconds(),
-            f"NVLink, on which 7 of 8 hops lie; the ports need {_ms(flat / slow_sync.RANKS_PER_NODE)}"),
+            "NVLink, over which a GPU sends for 7 of the 8 rings; the ports need only "
+            f"{_ms(flat / slow_sync.RANKS_PER_NODE)}"),
         "A hierarchical all-reduce, through one port of each node": (
-            one_port, f"the port, with all shares: {_ms(between)}; inside the nodes: {_ms(one_port - between)}"),
-        "One flat ring, through one port of each node": (flat, "the port, with nearly twice the message"),
+            one_port, f"the one port, which carries all eight shares: {_ms(between)}; "
+            f"inside the nodes: {_ms(one_port - between)}"),
+        "One flat ring, through one port of each node": (flat, "the port, which carries nearly twice the message"),
         f"The algorithm of two_level_seconds, with uplinks at {part:.0%} of their speed": (sum(slow), _parts(slow)),
         "The algorithm of two_level_seconds, with all links healthy": (sum(healthy), _parts(healthy)),
     }  # fmt: skip
     rows = []
     for suspect, (seconds, why) in sorted(suspects.items(), key=lambda one: abs(one[1][0] - slow_sync.OBSERVED)):
-        rows.append({"suspect": suspect, "takes": f"{1e3 * seconds:.1f} ms", "what takes the time": why})
+        rows.append({"candidate": suspect, "takes": f"{1e3 * seconds:.1f} ms", "what takes the time": why})
         if chosen:
-            rows[-1]["your suspect"] = "✓ yours" if suspect == chosen.rstrip(".") else ""
+            rows[-1]["your choice"] = "✓ yours" if suspect == chosen.rstrip(".") else ""
     return book.Table(rows, caption="simulated: bandwidth only, no latency")
 
 
@@ -134,21 +142,22 @@ def _parts(times: tuple[float, float, float]) -> str:
 
 
 def counter(quiz: book.Quiz) -> book.Conclusion | Said:
-    """What the counter may mean, now that no suspect explains the time; once the reader has chosen one in the quiz."""
+    """What the counter may mean, now that no candidate explains the time; once the reader has chosen one."""
     if book.live() and not quiz.answered:
-        return Said("Choose a suspect in the question above, and run this cell again.")
+        return Said("Choose a candidate in the question above, and run this cell again.")
     return book.conclude(
-        "No suspect explains the {seen:.0f} ms for {size:.0f} GB, so let us use the counter. If it was read during "
-        "the phase between the nodes, as the file says, it shows the *speed* at which an uplink sends. But if it "
-        "counted over the whole all-reduce, it shows an *average*, which includes the time in which the uplink "
-        "rests. How far below 100 % is this average when nothing is wrong?",
+        "The nearest candidate takes {near:.1f} ms, so none explains the {seen:.0f} ms for {size:.0f} GB. What does "
+        "the counter tell us? If it was read during the phase between the nodes, as the example says, it shows the "
+        "*speed* at which an uplink sends. But if it counted over the whole all-reduce, it shows an *average*, which "
+        "includes the time in which the uplink rests. How far below 100 % is this average when nothing is wrong?",
+        near=1e3 * slow_sync.seconds_at_uplink_fraction(stated=False),
         seen=1e3 * slow_sync.OBSERVED,
         size=slow_sync.GRADIENT / GB,
     )
 
 
 def left(two_level: TwoLevel) -> book.Conclusion | Said:
-    """What is left of the file's conclusion, that the library cannot be using a flat ring."""
+    """What is left of the example's conclusion, that the library cannot be using a flat ring."""
     return unchecked(two_level) or _left(two_level)
 
 
@@ -165,21 +174,24 @@ def _left(two_level: TwoLevel) -> book.Conclusion:
     exact, speed = _average_at(two_level, algorithm, part)
     whole = slow_sync.message_bytes(slow_sync.OBSERVED) / GB
     return book.conclude(
-        "**With {size:.0f} GB no suspect fits.** One flat ring through one port takes too long even over healthy "
+        "**With {size:.0f} GB no candidate fits.** One flat ring through one port takes too long even over healthy "
         "uplinks, and so does a hierarchical all-reduce through one port. For eight flat rings or for the algorithm "
         "of `two_level_seconds`, with either speed of NVLink, the uplinks would have to run at {least:.0%} to "
-        "{most:.0%} of their speed. Then the counter would not show {part:.0%} in either meaning.\n\n**The case "
-        "stays open.** If the message has the {size:.0f} GB of the file's own expected times, the file is right that "
-        "this was no flat ring through one port. But the file does not print the size. With {whole:.2f} GB a flat "
-        "ring takes the {seen:.0f} ms over healthy uplinks, and with {slow:.2f} GB over uplinks at {part:.0%}, so a "
-        "reader cannot check the conclusion. In these stories the time is right, and the counter fits:\n\n| "
-        "algorithm | message | uplinks | the counter fits as |\n| :-- | --: | :-- | :-- |\n{rows}\n\nThe average of "
-        "{average:.0%} needs the {points:.0f} points that we allow. But with {exact:.2f} GB, and uplinks at "
-        "{speed:.0%} of their speed, it is {part:.0%}.\n\nAll these stories share one weak point: their message does "
-        "not have the {size:.0f} GB for which both expected times come out. What would you measure next?",
+        "{most:.0%} of their speed. Then the counter would not show {part:.0%} in either meaning. With uplinks at "
+        "{part:.0%} and NVLink at {word:.0f} GB/s, overhead, the third cause of the example, would have to add "
+        "{missing:.1f} ms.\n\n**The case stays open.** If the message has the {size:.0f} GB of the expected times, "
+        "the example is right that this was no flat ring through one port. But the example does not print the size. "
+        "With {whole:.2f} GB a flat ring takes the {seen:.0f} ms over healthy uplinks, and with {slow:.2f} GB over "
+        "uplinks at {part:.0%}, so a reader cannot check the conclusion. In these explanations the time is right "
+        "without overhead, and the counter fits:\n\n| algorithm | message | uplinks | the counter fits as |\n| :-- | "
+        "--: | :-- | :-- |\n{rows}\n\nThe average of {average:.0%} fits only within the {points:.0f} points that we "
+        "allow. A similar explanation fits exactly: with {exact:.2f} GB, and uplinks at {speed:.0%} of their speed, "
+        "the average is {part:.0%}.\n\nAll these explanations share one weak point: their message does not have the "
+        "{size:.0f} GB for which both expected times come out. What would you measure next?",
         seen=1e3 * slow_sync.OBSERVED, size=slow_sync.GRADIENT / GB, rows="\n".join(rows), part=part,
         least=min(needed), most=max(needed), points=100 * NEAR, exact=exact, speed=speed, average=average,
-        whole=whole, slow=part * whole,
+        whole=whole, slow=part * whole, word=SUM / 2 / GB,
+        missing=1e3 * (slow_sync.OBSERVED - sum(phases(two_level, fraction=part))),
     )  # fmt: skip
 
 
@@ -260,11 +272,11 @@ class Story:
         """Whether the two facts are explained: the time, and the counter by one of its two meanings."""
         time = next(iter(self.facts.values()))[0]
         if not (time or self.counter):
-            return "This story fits neither the time nor the counter."
+            return "This explanation fits neither the time nor the counter."
         if not self.fits:
             missing = "the counter fits neither as a speed nor as an average" if time else "the time does not fit"
-            return f"This story does not fit: {missing}."
-        return f"This story fits: it has the time, and the {self.counter}. One meaning of the counter is enough."
+            return f"This explanation does not fit: {missing}."
+        return f"This explanation fits: it has the time, and the {self.counter}. One meaning of the counter is enough."
 
 
 def story(two_level: TwoLevel, gigabytes: float, uplinks: float, algorithm: str = next(iter(ALGORITHMS))) -> Story:

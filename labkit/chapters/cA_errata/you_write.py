@@ -37,7 +37,7 @@ def digits_decide(student: Reader) -> str:
     never = all(answer is False for answer, _ in got)
     for (said, found), (answer, why) in zip(SAID, got, strict=True):
         text = "For said = {said!r} and found = {found} your function stopped: {why}{point}"
-        point = "" if "." in said else " This number has no point, so no digits stand behind it."
+        point = "" if "." in said else " This number has no decimal point, so no digits come after one."
         student.expect(not why, text, said=said, found=found, why=why, point=point)
         text = "Return True or False: for {said!r} and {found} you returned {answer!r}."
         student.expect(isinstance(answer, bool), text, said=said, found=found, answer=answer)
