@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from labkit.telling import live as live
@@ -34,6 +36,15 @@ def cell_id() -> str:
         return str(get_ipython().kernel.get_parent("shell")["metadata"].get("cellId") or "")
     except (AttributeError, KeyError, LookupError, TypeError):
         return ""
+
+
+def when_interrupted(call: Callable[[], object]) -> None:
+    """Have `call` answer an interrupt that comes while no cell runs, which the kernel would ignore; the first one given
+    stays. It runs in a thread of its own, since a signal may come in the midst of anything."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    kernel: Any = getattr(shell, "kernel", None)
+    if getattr(kernel, "saved_sigint_handler", None) is signal.SIG_IGN:  # what ipykernel sets when the cell is over
+        kernel.saved_sigint_handler = lambda *_: threading.Thread(target=call, name="labkit-interrupted").start()
 
 
 def namespace() -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from chapters import wrong_12
 
 import labkit
 from labkit import cost
+from labkit.book.drawing.style import BLUE, ORANGE
 from labkit.chapters.c12_experts import flying, hot, layers, pictures, same, shapes, travel, you_write
 from labkit.collectives import all_gather, all_reduce
 from labkit.models import MoEConfig, next_token_loss
@@ -109,7 +110,7 @@ def test_by_way_of_the_node_every_row_comes_home_in_fewer_messages(page):
         assert run.results == [True] * 8
         figure = pictures.crossing(run)
         said.append(figure.sentence)
-        drawn.append(figure.svg.count(f'stroke="{pictures.ORANGE}" stroke-width="1.8"'))
+        drawn.append(figure.svg.count(f'stroke="{ORANGE}" stroke-width="1.8"'))
         crossed.append(sum(m.src // 4 != m.dst // 4 for m in run.trace.sends if m.step == 1))
     assert 0 < crossed[1] < crossed[0] and drawn == [16, 4], "a line for each pair of ranks that talk"
     assert "talks to 4 ranks of other nodes" in said[0] and "talks to 1 rank of other nodes" in said[1]
@@ -295,7 +296,7 @@ def test_a_capacity_is_a_line_over_the_load_crossed_above_and_dotted_below() -> 
     )
     svg = player.frames[0][0]
     assert svg.count('stroke-dasharray="2 2"') == 2, "experts 1 and 3 have empty slots"
-    assert svg.count(f'fill="{pictures.BLUE}"') == 4 and "4 slots each" in svg
+    assert svg.count(f'fill="{BLUE}"') == 4 and "4 slots each" in svg
 
 
 def test_what_logits_have_in_common_is_all_or_nothing_or_a_part() -> None:

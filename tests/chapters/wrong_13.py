@@ -96,6 +96,11 @@ WRONG = {
         "def sum_equal(ids, gradients):\n    return ids, gradients": "each different id should come once",
         """
         def sum_equal(ids, gradients):
+            unique = ids.unique()
+            return unique, torch.stack([gradients[ids == i].sum(0) for i in unique])
+        """: "a batch without ids has nothing to stack",
+        """
+        def sum_equal(ids, gradients):
             unique, inverse = ids.unique(return_inverse=True)
             total = gradients.new_zeros(len(unique), gradients.shape[1])
             total[inverse] += gradients

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import signal
-import sys
 import threading
 import time
 import weakref
@@ -29,7 +27,7 @@ from typing import Any
 
 from labkit.book.drawing.figure import Figure
 from labkit.book.drawing.tables import Table
-from labkit.book.frontend import VIEW, cell_id
+from labkit.book.frontend import VIEW, cell_id, when_interrupted
 from labkit.book.reading.kernel import missing
 from labkit.book.stepping.player import Player
 from labkit.book.timelines.waits import wait_for
@@ -286,7 +284,7 @@ class Workbench:
 
             self._panel = Panel(self)
             _shown.add(self)
-            _hear_interrupts()
+            when_interrupted(_stop_all)
             self._draw()
             if live() and not self.faces:
                 self._tell(BUSY[1], busy=True, old=True)
@@ -324,17 +322,9 @@ def workbench(
     return Workbench(run, controls, views, title or _label(run.__name__), ranks, options)
 
 
-def _hear_interrupts() -> None:
-    """Have an interrupt that comes while no cell runs end the runs of all workbenches: the kernel would ignore it."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    kernel: Any = getattr(shell, "kernel", None)
-    if getattr(kernel, "saved_sigint_handler", None) is signal.SIG_IGN:  # what ipykernel sets when the cell is over
-        kernel.saved_sigint_handler = _interrupted
-
-
-def _interrupted(number: int, frame: object) -> None:
+def _stop_all() -> None:
     for bench in list(_shown):
-        threading.Thread(target=bench.stop, name="labkit-interrupted").start()  # not in the midst of whatever ran
+        bench.stop()
 
 
 def _asked_for(view: View) -> set[str]:

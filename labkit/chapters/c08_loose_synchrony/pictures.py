@@ -213,7 +213,7 @@ def rounds_curve(result: Any) -> book.Figure:
 
 def rounds(runs: Mapping[str, Any]) -> book.Figure:
     """When rank 0 computes and when it averages, in several runs of local SGD, until the first of them is through."""
-    title, seen = "64 steps over a far link", {name: run.results[0] for name, run in runs.items()}
+    seen = {name: run.results[0] for name, run in runs.items()}
     quick = min(seen, key=lambda name: seen[name].seconds)
     end, lanes, rows = seen[quick].seconds, dict[str, list[Piece]](), list[Row]()
     for name, run in runs.items():
@@ -222,17 +222,21 @@ def rounds(runs: Mapping[str, Any]) -> book.Figure:
         rows.append(
             {
                 "averages": name,
-                "64 steps (ms)": 1e3 * seen[name].seconds,
+                "all steps (ms)": 1e3 * seen[name].seconds,
                 "computing (ms)": 1e3 * busy,
                 "all-reduces (ms)": 1e3 * (seen[name].seconds - busy),
                 "loss in the end": seen[name].last(),
             }
         )
     done = {name: sum(b <= end + 1e-9 for _, b in lane) for name, lane in lanes.items()}
+    steps = len(lanes[quick])
+    title = f"{steps} steps over a far link"
     said = f"After {seconds_text(end)}: " + ", ".join(
         f"{name} has {n} step{'s' * (n != 1)}" for name, n in done.items()
     )
-    said += ". Loss after all 64: " + ", ".join(f"{one.last():.2f} with {name}" for name, one in seen.items()) + "."
+    said += (
+        f". Loss after all {steps}: " + ", ".join(f"{one.last():.2f} with {name}" for name, one in seen.items()) + "."
+    )
     svg, left, right = Svg(WIDTH, title, said), 70.0, 150.0
     y = legend(svg, heading(svg, "emulated", said), [("a step of rank 0", ORANGE, "", ""),
                ("an all-reduce of the weights", "none", "/", "3 2")]) + 6  # fmt: skip

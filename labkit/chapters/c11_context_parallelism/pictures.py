@@ -16,7 +16,7 @@ from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text, plural, seconds_text
 from labkit.chapters.c11_context_parallelism.attention import HEADS, LINKS, WIDTH as PER_HEAD, packed
-from labkit.cost.planner import MODELS
+from labkit.cost.planner import H100, MODELS
 from labkit.cost.units import format_bytes, format_seconds
 from labkit.parallel.context.masks import Mask
 
@@ -128,9 +128,6 @@ def hidden(run: Any, per_rank: int, link: str, overlap: bool) -> str:
     )
 
 
-H100 = 989e12  # bf16 operations per second without sparsity, of NVIDIA's data sheet
-
-
 LLAMA_8B = MODELS["Llama 3 8B"].hidden  # numbers of all query heads of a token
 
 
@@ -139,7 +136,7 @@ def tokens_needed(bandwidth: float, grouped: int, peak: int) -> book.Figure:
 
     bandwidth: GB/s of the link. grouped: query heads for a KV head. peak: percent of the GPU's peak.
     """
-    speed, wire = H100 * peak / 100, 1e9 * bandwidth
+    speed, wire = H100.peak() * peak / 100, 1e9 * bandwidth
     least = cost.ring_attention_tokens_to_hide(speed, wire, heads=grouped, kv_heads=1)
     many = [10 * 2.0**k for k in range(16)]
     curves = {

@@ -16,7 +16,7 @@ from labkit.book.drawing.style import ON_COLOUR, SERIES
 from labkit.book.drawing.svg import Svg
 from labkit.book.drawing.tables import Row
 from labkit.book.drawing.units import bytes_text
-from labkit.chapters.c13_embeddings.tables import DIM, HELD, Requests
+from labkit.chapters.c13_embeddings.tables import COPIED, DIM, Requests
 from labkit.cost.units import format_bytes, format_seconds
 
 BANDWIDTH, LATENCY = 100e6, 10e-6  # of the emulated links
@@ -162,18 +162,19 @@ def _stairs(line: Sequence[float]) -> list[tuple[float, float]]:
 
 
 def hot_rows(run: Any) -> book.Figure:
-    """Time of a step by the number of replicated rows, for tables cut by range and by modulo: `HELD`."""
-    took: dict[str, dict[str, float]] = {"range": {}, "modulo": {}}
+    """Time of a step by the number of replicated rows, `COPIED`, for three placements of a table."""
+    took: dict[str, dict[str, float]] = {"range": {}, "modulo": {}, "one rank": {}}
     for by, line in took.items():
-        for hot in HELD:
+        for hot in COPIED:
             spans = run.trace.spans(f"{by} {hot}")
             line[f"{hot:,} rows"] = max(s.end for s in spans) - min(s.start for s in spans)
     told = []
     for by, line in took.items():
         none, best = line["0 rows"], min(line, key=lambda h: line[h])
         saved = 1 - line[best] / none
+        placed = "the table on one rank" if by == "one rank" else f"{by} placement"
         told.append(
-            f"With {by} placement a step takes {format_seconds(none, 3)} without replicated rows, "
+            f"With {placed} a step takes {format_seconds(none, 3)} without replicated rows, "
             + (f"and {saved:.0%} less with {best[:-5]} of them." if saved >= 0.005 else "and these save nothing.")
         )  # fmt: skip
     return book.bars(took, unit="seconds", badge=run.trace.badge,
@@ -183,11 +184,11 @@ def hot_rows(run: Any) -> book.Figure:
 def holding(run: Any, width: int) -> str:
     """What replicated rows cost each rank in a step, and what they save the busiest port: bytes, by range."""
     took = {hot: max(s.end for s in spans) - min(s.start for s in spans)
-            for hot in HELD for spans in [run.trace.spans(f"range {hot}")]}  # fmt: skip
+            for hot in COPIED for spans in [run.trace.spans(f"range {hot}")]}  # fmt: skip
     n, best = run.trace.world_size, min(took, key=lambda hot: took[hot])
-    costs = {hot: max(cost.ring_all_reduce_bytes_by_rank(hot * (width + 1), ITEM, n)) if hot else 0 for hot in HELD}
+    costs = {hot: max(cost.ring_all_reduce_bytes_by_rank(hot * (width + 1), ITEM, n)) if hot else 0 for hot in COPIED}
     port = {hot: max(_through_ports(run, f"range {hot}")) - 2 * costs[hot] for hot in (0, best)}
-    few = max((hot for hot in HELD if hot < best and took[hot] > took[0]), default=0)
+    few = max((hot for hot in COPIED if hot < best and took[hot] > took[0]), default=0)
     told = (
         f"For each replicated row the all-reduce sums {(width + 1) * ITEM} B: its gradient, and a number that says "
         f"whether it was touched. So every rank sends {2 * (n - 1) * (width + 1) * ITEM / n:.0f} B for it in each step "
@@ -202,7 +203,7 @@ def holding(run: Any, width: int) -> str:
         + f"With {best:,} replicated rows, pull and push of the busiest rank have {bytes_text(port[best])}. In "
         + f"addition, each rank sends {bytes_text(costs[best])} in the all-reduce, and receives as much at the same "
         + "time. "
-        + _wanted(run.results, HELD[HELD.index(best) - 1], best)
+        + _wanted(run.results, COPIED[COPIED.index(best) - 1], best)
         + (f" {few:,} replicated rows save less than the {2 * (n - 1)} messages of an all-reduce cost." if few else "")
     )
 

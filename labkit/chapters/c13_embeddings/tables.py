@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -30,7 +29,7 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
     "columns": {"shard": "columns"},
     "one rank": {"shard": "table"},
 }
-HELD = (0, 16, 64, 256, 1024, 2048)  # so many of the most popular rows are on every rank
+COPIED = (0, 16, 64, 256, 1024, 2048)  # so many of the most popular rows are on every rank
 
 Batches = Callable[..., Tensor]  # of a group, and of a step
 
@@ -64,15 +63,6 @@ def sharded(group: Group, placement: str, rows: int = ROWS, dim: int = DIM) -> S
     table = ShardedEmbedding(rows, dim, group, SGD(0.1), **PLACEMENTS[placement])
     group.step(1)
     return table
-
-
-@contextmanager
-def held_by_all(table: ShardedEmbedding, hot: int, name: str) -> Iterator[None]:
-    """The rows 0, 1, 2 ... up to `hot` are held by every rank. What is done then lies in a span of the trace."""
-    table.replicate("table", range(hot))
-    table.group.barrier()
-    with table.group.span(name):
-        yield
 
 
 def weights(rows: int, seed: int) -> Tensor:

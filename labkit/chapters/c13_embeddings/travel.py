@@ -248,12 +248,12 @@ def _stopped(loads: Sequence[int], owners: Sequence[int], n: int) -> str:
     full = by_rank.index(max(by_rank))
     if sum(load > 0 for load, owner in zip(loads, owners, strict=True) if owner == full) == 1:
         return (
-            f"No more could move: rank {full} was the busiest, but all its requests went to a single bucket, which "
-            "cannot be cut."
+            f"More moves would not help: rank {full} was the busiest, but all its requests went to a single bucket, "
+            "which cannot be cut."
         )
     return (
-        f"No more could move: rank {full} was the busiest, but none of its buckets has fewer requests than its lead "
-        "over the rank with fewest."
+        f"More moves would not help: rank {full} was the busiest, but each of its buckets has at least as many "
+        "requests as its lead over the rank with fewest."
     )
 
 

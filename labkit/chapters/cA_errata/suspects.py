@@ -308,9 +308,8 @@ def _told(two_level: TwoLevel) -> list[tuple[str, float, Story]]:
 
 def seen_size(two_level: TwoLevel, uplinks: float, algorithm: str) -> float:
     """The GB that an algorithm reduces in the time that was seen, with uplinks at a part of their speed."""
-    return (
-        slow_sync.OBSERVED / story(two_level, 1, 100 * uplinks, algorithm).seconds
-    )  # every phase grows with the message
+    one_gb = story(two_level, 1, 100 * uplinks, algorithm)  # every phase grows with the message
+    return slow_sync.OBSERVED / one_gb.seconds
 
 
 def stories(two_level: TwoLevel) -> list[Mapping[str, object]]:
