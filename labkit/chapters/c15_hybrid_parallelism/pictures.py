@@ -152,8 +152,8 @@ def watched(runs: Mapping[str, Any]) -> book.Table:
         off = run.results[0].off(run.seed)
         rows.append({"mistake": mistake} | {n: f"{v:.2g}" if v > same.NEAR else "-" for n, v in off.items()})
     one = same.on_one_device(next(iter(runs.values())).seed)
-    said = f"there the loss is {one.losses[0]:.3g} and the norm {one.norms[0]:.3g}; - is no more than rounding"
-    return book.Table(rows, caption=f"How far each signal is from that of one device: {said} (measured)")
+    said = f"whose loss is {one.losses[0]:.3g} and norm {one.norms[0]:.3g}. A dash is no more than rounding"
+    return book.Table(rows, caption=f"How far each signal is from that of one device, {said} (measured)")
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -356,9 +356,9 @@ def links(*plans: Estimate) -> book.Figure:
             bars[name] = {"not hidden": one.waited, "hidden": one.alone - one.waited}
         waits.append(f"{sum(one.waited for one in planner.bandwidth_check(plan)):.2f} s with {cut}")
     first = plans[0]
-    title = f"Can the links carry it? {first.model.name} on {first.plan.gpus:,} {first.cluster.gpu.name}s"
-    said = f"A step of {first.plan.batch:,} sequences, of one GPU, at the rate that NCCL reaches. In all it waits "
-    said += f"{' and '.join(waits)}."
+    title = f"How long a GPU waits: {first.model.name} on {first.plan.gpus:,} {first.cluster.gpu.name}s"
+    said = f"What one GPU does in a step of {first.plan.batch:,} sequences, with links as fast as NCCL makes them. "
+    said += f"It waits {' and '.join(waits)}."
     return stacked(bars, unit="s", title=title, badge="simulated", sentence=said)
 
 
@@ -374,7 +374,7 @@ def health(one: Any, budget: float = 0.75e6) -> book.Table:
         for strategy, signal in (
             ("the step", "ranks compute for more than half of it"),
             ("ZeRO", f"state below {format_bytes(budget, 3)}"),
-            ("tensor", "the all-reduces of a layer take less than a quarter of its computing"),
+            ("tensor", "ranks wait for the all-reduces in layers less than a quarter as long as they compute"),
             ("pipeline", "no rank waits more than a quarter of the step for partners that are not ready (the worst "
              "rank, without time on the way)"),
             ("machine", "no rank computes more than 10% longer than the mean"),
@@ -386,23 +386,14 @@ def health(one: Any, budget: float = 0.75e6) -> book.Table:
 def signals_of(one: Any, budget: float = 0.75e6) -> dict[str, tuple[str, bool]]:
     """By what it watches: what a signal shows, and whether that is fine."""
     run, state = one.run, float(max(one.held.results))
-    busy, sums = small.busy(run), _sums_of_a_layer(run)
+    busy, told = small.busy(run), doing.shares(run)
+    sums = told["tensor"] / told["computing"]
     rows = run.trace.step_breakdown(2)
     idle = max(row["waiting"] for row in rows) / small.seconds(run)
     computing = [row["compute"] for row in rows]
     uneven = max(computing) / (sum(computing) / len(computing)) - 1
     return {
         "the step": (f"{busy:.0%}", busy > 0.5), "ZeRO": (format_bytes(state, 3), state < budget),
-        "tensor": (f"{sums:.0%} of it", sums < 0.25), "pipeline": (f"{idle:.0%}", idle < 0.25),
+        "tensor": (f"{sums:.0%} as long", sums < 0.25), "pipeline": (f"{idle:.0%}", idle < 0.25),
         "machine": (f"rank {computing.index(max(computing))}: {uneven:.0%} longer than the mean", uneven < 0.1),
     }  # fmt: skip
-
-
-def _sums_of_a_layer(run: Any) -> float:
-    """Seconds of the tensor groups' collectives on rank 0, over those of its computing."""
-    groups = run.trace.groups
-    tensor = set(run.results[0].groups["tensor"])
-    sums = sum(c.end - c.start for c in run.trace.collectives()
-               if c.rank == 0 and c.step == 2 and not c.nested and set(groups[c.group]) == tensor)  # fmt: skip
-    computing = run.trace.step_breakdown(2)[0]["compute"]
-    return float(sums / computing)

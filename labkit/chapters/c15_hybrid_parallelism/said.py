@@ -69,7 +69,8 @@ def grows(runs: Mapping[str, Any]) -> book.Conclusion:
         "all-reduces, because $2\\cdot\\frac{{1}}{{2}}$ has become $2\\cdot\\frac{{3}}{{4}}$. It holds half of the "
         "weights, so it sends about half as much of their gradients.\n"
         "- *Twice as many stages.* A rank has half of the layers, so it sends about half as much for its all-reduces "
-        "and for its gradients. Only the small messages between the stages are new.\n"
+        "and for its gradients. Only small messages are new: those between the stages, and "
+        "one sum of the embedding's gradient over the first and the last stage (section 3).\n"
         "- *Twice as many replicas.* A rank sends {data:.2f} times as much of its gradients, for the same reason as "
         "the tensor ranks. Tensor traffic stays as it was.\n\n",
         {"exact": "Every byte on every rank is that of the closed forms of chapters 4, 9 and 10 "
@@ -139,9 +140,8 @@ def placed(runs: Mapping[str, Any]) -> book.Conclusion:
          "pipeline ({slow_pipe} instead of {fast_pipe}), although these messages are fast now. The slow all-reduces "
          "make each stage take longer for a microbatch, and the other stages wait for it.",
          "True": ""},
-        "\n\nTensor ranks belong on the fast links, so how many GPUs do the fast links connect? Such GPUs form a "
-        "**scale-up domain**: the 8 of a node with NVSwitch, for example, or the 72 of an NVL72 rack. Everything "
-        "beyond it is **scale-out** and goes over the slower network. Step through three real machines.",
+        "\n\nGPUs that fast links connect form a **scale-up domain**: the 8 of a node with NVSwitch, for example, or "
+        "the 72 of an NVL72 rack. Everything beyond it is **scale-out** and goes over the slower network.",
         tensor=took["tensor"], fastest=min(took.values()), tensor_s=format_seconds(took["tensor"], 3),
         ratio=took["data"] / took["tensor"], waits_inside=doing.shares(runs["tensor inside"])["pipeline"],
         waits_pipeline=doing.shares(runs["pipeline inside"])["pipeline"],
@@ -157,14 +157,15 @@ def links(narrow: Estimate, wide: Estimate) -> book.Conclusion:
     return book.conclude(
         "*Tensor ranks belong inside a node.* With TP16 a step waits {longer:.2g} times as long for its all-reduces as "
         "with TP8. A factor of 2 comes from the cut: with half as many stages, a rank has twice as many layers. The "
-        "rest comes from the slow link, because a part of each all-reduce must now leave the node. The {left} beside "
-        "*TP16 tensor* are only this part.\n\n"
-        "*Stages may be furthest apart.* With TP8, their messages would take {hop_s} if nothing hid them, which is "
-        "{hop:.1%} of the {computing} of computing. Alibaba builds on this: in its network HPN only pipeline messages "
-        "leave a pod, a group of 15,360 GPUs ([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265)).\n\n"
+        "rest comes from the slow link, because a part of each all-reduce must now leave the node. The {left} "
+        "beside *TP16 tensor* are only this part.\n\n"
+        "*Stages may be furthest apart.* With TP8 their messages take {hop_s}, and hardly any of it is hidden. But "
+        "this is only {hop:.1%} of the {computing} of computing. Alibaba builds on this: in its network HPN only "
+        "pipeline messages leave a pod, a group of 15,360 GPUs ([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265)).\n\n"
         "*Gradients are between the two.* A gradient is final only when the last microbatch has added to it. So of the "
         "{m} backward passes in a step only the last one can hide the exchange of gradients. With TP8 it hides "
-        "{hidden:.0%} of the exchange, {hidden_s} of {data_s}.",
+        "{hidden:.0%} of the exchange, {hidden_s} of {data_s}. Llama 3 gathers sharded parameters ahead and reduces "
+        "gradients while it goes on computing, so there replicas may be outermost (Llama Team 2024, section 3.3.2).",
         longer=others["tensor"].waited / checks["tensor"].waited, left=format_bytes(others["tensor"].nbytes, 3),
         hop=checks["pipeline"].alone / narrow.parts["computing"], hop_s=format_seconds(checks["pipeline"].alone, 2),
         computing=format_seconds(narrow.parts["computing"], 2), m=narrow.plan.microbatches,
@@ -212,8 +213,8 @@ def mistakes(spoiled: Mapping[str, Any]) -> book.Conclusion:
         "the norm those in the backward pass or the all-reduces. The copies show whether equal weights drift "
         "apart.\n\n",
         {"twice[0] < 1e-9 < twice[1] and twice[2] < 1e-9 < twice[3] < 0.1": "- *Norm counted twice.* The loss is right "
-         "and the copies agree, but the norm is too large. So the gradient is clipped too much, and the weights get a "
-         "little wrong.\n",
+         "and the copies agree, but the norm is too large. So the gradients are made too small. AdamW divides by "
+         "their size, so the weights get only a little wrong.\n",
          "True": "- *Norm counted twice.* With this seed it shows in other signals.\n"},
         {"tied[0] < 1e-9 and tied[1] > 1e-9": "- *Tied matrix apart.* The loss of step 1 is right, because nobody has "
          "changed a weight yet. The norm is already wrong, and after the update the two copies differ.\n",
@@ -238,8 +239,7 @@ def held(found: Mapping[str, tuple[float, float]]) -> book.Conclusion:
     display(pictures.held(found))
     ten, fourteen, sixteen = planner.static_memory()
     return book.conclude(
-        {"off < 0.03": "For the training state the planner is off by at most {off:.1%}. Activations and buffers were "
-         "not measured here.",
+        {"off < 0.03": "Activations and buffers were not measured here.",
          "True": "The planner is off by up to {off:.1%} here. The rest are buffers that it does not know."},
         "\n\nIf somebody says how many gigabytes a plan needs, ask which bytes were counted. Take 175 billion "
         "parameters cut TP8 PP16:\n\n"
@@ -315,9 +315,9 @@ def at_1024(three: Mapping[str, Estimate]) -> book.Conclusion:
         {"not a_fits and not b_fits and c_fits": "With {gpus:,} GPUs and a batch of {batch:,} sequences, "
          "memory decides: only C fits. A GPU of A would need {a_gb:,.0f} GB, and one of B {b_gb:.0f} GB.",
          "True": "They need {a_gb:,.0f}, {b_gb:.0f} and {c_gb:.0f} GB."},
-        {"a_s < min(b_s, c_s)": "If A did fit, it would be the fastest, with {a_s:.2f} s against {c_s:.2f} s for C. A "
-         "sends nothing inside its layers. Its exchange of gradients is also faster than on our eight ranks, because "
-         "the planner assumes a ZeRO-1 that adds up inside the nodes first.",
+        {"a_s < min(b_s, c_s)": "By the planner A would even be the fastest if it did fit, with {a_s:.2f} s a step "
+         "against {c_s:.2f} s. It sends nothing inside its layers, and here the planner assumes a ZeRO-1 that adds up "
+         "inside the nodes first, unlike that of our eight ranks.",
          "True": "A would not be the fastest either."},
         gpus=a.plan.gpus, batch=a.plan.batch,
         a_s=a.seconds, b_s=b.seconds, c_s=c.seconds, a_fits=a.fits, b_fits=b.fits, c_fits=c.fits,
@@ -387,7 +387,8 @@ def search(job: cases.Job, cut: tuple[int, int, int], best_cut: Callable[..., An
         "{whose} search has varied the three degrees; ZeRO-1 and recomputing attention (`sel`) were fixed. The planner "
         "also varies the size of a microbatch, the schedule and its chunks, the kind of ZeRO, what is recomputed, and "
         "a fourth axis, context parallelism. In all it looks at {considered:,} plans, and its step is {gain:.0%} "
-        "shorter.",
+        "shorter. Even while it computes, a GPU reaches only {peak:.0%} of its peak, so MFU is lower than the share of "
+        "computing.",
         {"chunks > 1 and pipe[1] < pipe[0] and sums[1] < sums[0]": "Its interleaved stages wait {pipe[1]:.2f} s for "
          "the pipeline instead of {pipe[0]:.2f} s, and with fewer tensor ranks it waits {sums[1]:.2f} s for their "
          "all-reduces instead of {sums[0]:.2f} s.",
@@ -397,7 +398,7 @@ def search(job: cases.Job, cut: tuple[int, int, int], best_cut: Callable[..., An
          "{eight_s:.2f} s, and {eight_sums:.2f} s of this is waiting for all-reduces.",
          "True": ""},
         whose=whose.capitalize(), whose_low=whose, considered=job.found.considered,
-        gain=1 - best.seconds / yours.seconds,
+        gain=1 - best.seconds / yours.seconds, peak=best.mfu * best.seconds / best.parts["computing"],
         chunks=best.plan.chunks, pipe=_of_parts("pipeline", yours, best), sums=_of_parts("tensor", yours, best),
         widest=max(yours.plan.tensor, best.plan.tensor), eight=eight is not None,
         eight_s=eight.seconds if eight else 0.0, eight_sums=eight.parts["tensor"] if eight else 0.0,
