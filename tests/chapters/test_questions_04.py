@@ -111,6 +111,13 @@ def test_the_table_of_sizes_has_what_it_takes_to_work_out_the_fastest() -> None:
     about = model.about_sizes([50, 150, 1000], fast, fast)
     assert about["table"].split("\n")[2] == "| 5 | 0.1 · 0.1 · 0.1 · 0.05 · 0.05 | 30 · 40 · 50 · 55 · 60 |"
     assert about["dots"] == "" and "never idle" in model.about_sizes([50, 150, 1000], link, link)["dots"]
+    gaps = arithmetic.StepModel(0.02, (10e-3, 1e-3, 1e-3, 1e-3, 1e-3, 30e-3), (100, 100, 100, 100, 100, 300), 4)
+    some = gaps.about_sizes([50, 500], link, link)  # in the second row the link is idle between its two buckets
+    assert some["table"].split("\n")[2:] == [
+        "| 6 | 0.1 · 0.1 · … · 0.3 | 30 · 31 · … · 64 |",
+        "| 2 | 0.5 · 0.3 | 34 · 64 |",
+    ]
+    assert "In the other rows it may be idle between two buckets" in some["dots"]
     step = model.step(50, link)
     by_hand = 30e-3 + 5 * 6 * 2e-3 + cost.ring_all_reduce_time(400, 4, 0, 1 / 50e6)
     assert step.seconds == pytest.approx(by_hand), "from the first time, the number of buckets and all bytes"
@@ -196,7 +203,7 @@ def test_of_sizes_that_are_equally_good_the_default_is_taken_and_else_the_smalle
     assert "So does PyTorch's default, and you can leave it as it is: less than 1%" in said
     said, rows = arithmetic.plan(1.5e9, 0.4, 32, Link(25e9, 20e-6))
     assert "takes 411 ms, and equal buckets of 120 MB to 150 MB come within 1% of that." in said
-    assert "The smallest of them will do: with it 3% of the step is exposed." in said
+    assert "The smallest of these sizes is large enough: with it 3% of the step is exposed." in said
     assert rows[0]["buckets"] == "of 120 MB" and rows[0]["number"] == 25
     assert rows[0]["step, ms"] < rows[1]["step, ms"] / 1.01, "else the default would do"
     said, rows = arithmetic.plan(50e6, 0.02, 256, Link(1e9, 500e-6))

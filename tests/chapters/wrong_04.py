@@ -47,6 +47,13 @@ WRONG = {
         "def average_gradients(model, count, group):\n    pass": "nothing was sent",
         """
         def average_gradients(model, count, group):
+            total = all_reduce(torch.tensor(float(count)), group, op="avg").item()
+            for p in model.parameters():
+                p.grad *= count / total
+                all_reduce(p.grad, group)
+        """: "times too large: is your number of all samples",
+        """
+        def average_gradients(model, count, group):
             total = all_reduce(torch.tensor(count), group).item()
             for p in model.parameters():
                 p.grad *= total / count

@@ -26,6 +26,11 @@ DOTS = (
     "is never idle, so the times of all buckets simply add up. You need only the time at which the first bucket is "
     "full, the number of buckets, and the bytes of the whole gradient."
 )
+SOME_DOTS = (
+    "Dots stand for buckets that the table leaves out. In their rows the link is never idle once the first bucket is "
+    "full, so the times of all buckets simply add up. In the other rows it may be idle between two buckets, so go "
+    "through them in turn."
+)
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,7 @@ class StepModel:
     def about_sizes(self, sizes: Sequence[float], near: Link, far: Link) -> dict[str, Any]:
         """What the question after the fastest size needs to know."""
         steps = [self.step(nbytes, far) for nbytes in sizes]
+        dots = DOTS if all(map(_busy, steps)) else SOME_DOTS
         names = [
             f"{_buckets(step)}, each closed at {format_bytes(nbytes, 2)}" if len(step.buckets) > 1 else
             "1 bucket for the whole gradient"
@@ -119,7 +125,7 @@ class StepModel:
             "ranks": self.ranks,
             "total": self.nbytes,
             "bandwidth": far.bandwidth,
-            "dots": DOTS if any(len(step.buckets) > SHOWN and _busy(step) for step in steps) else "",
+            "dots": dots if any(len(step.buckets) > SHOWN and _busy(step) for step in steps) else "",
             "table": "\n".join(
                 [f"| buckets | {GAP}size of each, kB | {GAP}full at, ms |", "|--:|--:|--:|", *map(self._leaving, steps)]
             ),
@@ -415,4 +421,4 @@ def _choice(sizes: int, default_is_good: bool) -> str:
     """Which of the good sizes one takes, as the beginning of a sentence on how much of the step is exposed."""
     if default_is_good:
         return "So does PyTorch's default, and you can leave it as it is: "
-    return "The smallest of them will do: with it " if sizes > 1 else "With them "
+    return "The smallest of these sizes is large enough: with it " if sizes > 1 else "With them "

@@ -120,17 +120,18 @@ def latest(run: Any) -> int:
 
 
 class Diagnosis(Panel):
-    """Two lists, of ranks and of causes, and what is said of the reader's choice. found: whether it is the right one;
-    on a page without a reader nobody is waited for."""
+    """Two lists, of ranks and of causes, and what is said of the reader's choice. found: whether it is the right one,
+    or an earlier choice was; on a page without a reader nobody is waited for."""
 
     def __init__(self, run: Any, trouble: Trouble) -> None:
         super().__init__()
         self.run, self.trouble = run, trouble
         self.choice: tuple[int | None, str | None] = None, None
+        self._found = False
 
     @property
     def found(self) -> bool:
-        return not live() or self.choice == self.trouble.hidden
+        return not live() or self._found or self.choice == self.trouble.hidden
 
     def __repr__(self) -> str:
         return (
@@ -153,6 +154,7 @@ class Diagnosis(Panel):
 
         def chosen(_: object = None) -> None:
             self.choice = ranks.value, causes.value
+            self._found |= self.choice == self.trouble.hidden
             said = suspected(self.run, self.trouble, *self.choice)
             answer.value = f'<p role="status" aria-live="polite">{escape(said)}</p>'
 

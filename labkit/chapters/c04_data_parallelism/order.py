@@ -190,7 +190,7 @@ def outcomes(came: Came, stage_c: Any, by: Callable[..., Any] | None = None) -> 
             "first": "The first two buckets have the same size, because the blocks of the model are alike. So no "
             "rank could notice that rank 1 had sent them in the other order: two all-reduces added the gradients of "
             "one layer to those of another, without an error. Rank 1 also writes the first sum "
-            "into bucket 1 and the second into bucket 0, and the other ranks do the opposite. So the ranks do not even "
+            "into bucket 1 and the second into bucket 0, and {others} the opposite. So the ranks do not even "
             "hold the same wrong gradient, and the replicas drift apart.",
             "True": "At this width the first two buckets have different sizes. labkit compares what the ranks send, "
             "and so it raises an error. If they had the same size, the gradients of one layer would be added to "
@@ -205,5 +205,6 @@ def outcomes(came: Came, stage_c: Any, by: Callable[..., Any] | None = None) -> 
             "True": "In the second run the sizes of buckets {k} and {l} differ as well.",
         },
         wrong=wrong, first=first, last=last, k=max(came), l=max(came) + 1, n=stage_c.trace.world_size,
+        others="the other ranks do" if stage_c.trace.world_size > 2 else "rank 0 does",
         name=by and by.__name__, books=by is not None and book.whose(by) != "your",
     )  # fmt: skip

@@ -79,6 +79,8 @@ def joined_batch(student: Reader) -> str:
             "`count` first.": [[g / whole for g in sums]] * n,
             f"You weight each rank by its samples and then divide by the {n} ranks as well: the weights add up to 1 "
             "already, so the sum needs no average.": [[g / n for g in right]] * n,
+            f"Every gradient is {n} times too large: is your number of all samples their sum over the ranks, or the "
+            "mean of a rank?": [[n * g for g in right]] * n,
             "Each rank has weighted its own gradients, but nothing was added up: the sum over the ranks is "
             "missing.": scaled,
             "You multiply by all samples over this rank's. Its share is the other way round, `count / total`.": [

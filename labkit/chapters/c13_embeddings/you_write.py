@@ -213,8 +213,8 @@ SUM_CAUSES = {
     "out of bounds": "An id was used as a place. `inverse` says for each entry of `ids` its place among the different "
     "ids.",
     "Number of indices": "`index_add_` needs a place for each gradient, so as many as `ids` has: that is `inverse`.",
-    "non-empty TensorList|expected a non-empty list": "The usual batches are right, but a batch without ids has nothing "
-    "to stack. A total from `gradients.new_zeros(...)`, into which you add, fits that batch, too.",
+    "non-empty TensorList|expected a non-empty list": "The usual batches are right, but a batch without ids has "
+    "nothing to stack. A total from `gradients.new_zeros(...)`, into which you add, fits that batch, too.",
     "size of tensor a": "Two tensors do not fit together, one with a row for each id and one with other rows. To "
     "divide or multiply rows by one number each, give the numbers a second dimension: `[:, None]`.",
 }
