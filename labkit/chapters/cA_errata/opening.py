@@ -103,7 +103,7 @@ class Opening(First):
              "True": ""},
             {"text > 1.01 and abs(table - 1) < 0.01": "Both programs exist: PyTorch's `ZeroRedundancyOptimizer` under "
              "DDP works as the text says, and the ZeRO paper as the table says.\n\nYou did not have to ask who is "
-             "right: ranks ran a program for the table and one for the text, and the bytes show that the two differ.",
+             "right: the bytes of the program for the text are not those of the table.",
              "True": "So these ranks do not show what the two sentences say: has `step` been changed?"},
             ranks=ranks, table=table, text=text, chosen=self.chosen, answer=CHOICES.get(self.chosen or "", ""),
             truth="more" if text > 1.01 else "less" if text < 0.99 else "the same",

@@ -68,8 +68,8 @@ class Case(Panel):
             f"<li>{'✓ fits' if fits else '✗ does not fit'}: {escape(what)} ({escape(n)})</li>"
             for what, (fits, n) in self.story.facts.items()
         )
-        rows += f"<li><b>{escape(self.story.verdict)}</b></li><li>{escape(self.tally)}</li>"
-        return f'{pictures.times(self.story).svg}<ul role="status" aria-live="polite">{rows}</ul>'
+        told = f"<p><b>{escape(self.story.verdict)}</b></p><ul>{rows}</ul><p>{escape(self.tally)}</p>"
+        return f'{pictures.times(self.story).svg}<div role="status" aria-live="polite">{told}</div>'
 
     def _made(self) -> Any:
         from ipywidgets import HTML, FloatSlider, Layout, RadioButtons, VBox

@@ -13,7 +13,7 @@ from labkit.book.drawing.tables import Table, cell
 from labkit.book.drawing.units import bytes_text
 from labkit.chapters.cA_errata import suspects
 from labkit.chapters.cA_errata.drawing import WIDTH, Page, heading, legend
-from labkit.chapters.cA_errata.gating import Said as Said, unchecked
+from labkit.chapters.cA_errata.gating import Said as Said, unchecked, unsearched
 from labkit.chapters.cA_errata.suspects import Story, TwoLevel
 from labkit.cost import slow_sync
 from labkit.cost.units import GB, format_seconds
@@ -471,7 +471,7 @@ def plane(two_level: TwoLevel, case: object = None) -> book.Figure | Said:
     their speed that the uplinks have.
     """
     found: dict[object, tuple[str, float, float]] = getattr(case, "found", {})
-    return unchecked(two_level) or _plane(two_level, list(found.values()))
+    return unchecked(two_level) or unsearched(case) or _plane(two_level, list(found.values()))
 
 
 def _plane(two_level: TwoLevel, found: list[tuple[str, float, float]]) -> book.Figure:

@@ -87,7 +87,7 @@ def held(held_bytes: Holds, billions: float, gpus: int) -> book.Figure:
 
 def efficiency() -> Any:
     """How much of a step is computing, by the number of GPUs and the communication that nothing hides."""
-    sliders = {"shorter": book.Slider("exposed time, shorter by a factor of", 1, 20, 1)}
+    sliders = {"shorter": book.Slider("exposed time ÷", 1, 20, 1)}
     title = "How much exposed communication do the two sentences allow?"
     first, second = (MESSAGES * gpus * part / (COMPUTE * (1 - part)) for gpus, part, _ in CLAIMS)
     return First(
@@ -144,7 +144,7 @@ def failures() -> Any:
     """What is left of the time between two failures of a fleet of replicas."""
     sliders = {
         "every": book.Slider("a failure every", 10, 60, 18, unit="minutes"),
-        "rejoin": book.Slider("second stall, while the replica rejoins", 0, 200, cost.rejoin_stall_seconds(), 10, "s"),
+        "rejoin": book.Slider("second stall", 0, 200, cost.rejoin_stall_seconds(), 10, "s"),
         "replicas": book.Slider("replicas", 2, 48, 12),
     }
     many = cost.fault_tolerant_effective_time(18, 10, 3, 48, cost.rejoin_stall_seconds() / MINUTE)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from labkit import book
-from labkit.chapters.cA_errata.gating import Said, unchecked
+from labkit.chapters.cA_errata.gating import Said, unchecked, unsearched
 from labkit.cost import format_bandwidth, slow_sync
 from labkit.cost.units import GB
 
@@ -156,9 +156,9 @@ def counter(quiz: book.Quiz) -> book.Conclusion | Said:
     )
 
 
-def left(two_level: TwoLevel) -> book.Conclusion | Said:
-    """What is left of the example's conclusion, that the library cannot be using a flat ring."""
-    return unchecked(two_level) or _left(two_level)
+def left(two_level: TwoLevel, case: object = None) -> book.Conclusion | Said:
+    """What is left of the example's conclusion, that the library cannot be using a flat ring. case: as of `plane`."""
+    return unchecked(two_level) or unsearched(case) or _left(two_level)
 
 
 def _left(two_level: TwoLevel) -> book.Conclusion:
@@ -275,7 +275,7 @@ class Story:
             return "This explanation fits neither the time nor the counter."
         if not self.fits:
             missing = "the counter fits neither as a speed nor as an average" if time else "the time does not fit"
-            return f"This explanation does not fit: {missing}."
+            return f"This explains the {'time' if time else 'counter'}, but {missing}."
         return f"This explanation fits: it has the time, and the {self.counter}. One meaning of the counter is enough."
 
 
