@@ -121,8 +121,8 @@ def rounds(runs: Mapping[str, Any], shorter: float = 0.0) -> Conclusion:
     return book.conclude(
         "With {rare} the same 64 steps are {less:.1f} times as fast as with {every}, because there are far fewer "
         "all-reduces.",
-        {"0 < shorter < 0.98 * less": "These are rings. With the shorter chain that the book's all-reduce would choose on "
-         "this link, the factor would be only {shorter:.1f}.", "True": ""},
+        {"0 < shorter < 0.98 * less": "These are rings. With the shorter chain that the book's all-reduce would "
+         "choose on this link, the factor would be only {shorter:.1f}.", "True": ""},
         {"worse < 0.1": "The loss in the end is nearly the same, although the ranks drift apart between two averages.",
          "True": "But the loss in the end is higher by {worse:.2f}, because the ranks drift apart between two "
          "averages."},
@@ -209,8 +209,7 @@ def links(race: Race) -> Conclusion:
         {"gain > 1.05": "**Narrow link.** The bytes decide: the fastest method is {best}, with {one:.2f} s where whole "
          "gradients need {base:.2f} s.",
          "True": "**Narrow link.** No method is clearly faster than whole gradients."},
-        {"few and slowest < first": "All methods that send much less are faster.",
-         "True": ""},
+        {"few and slowest < first": "All methods that send much less are faster.", "True": ""},
         {"late": "These did not reach the target with all three seeds: {late}.", "True": ""},
         {"b > 1.05 and rounds": "\n\n**Far link.** The length of the chain of messages decides: the fastest "
          "method is {far}, {far_told} times as fast as whole gradients.",
