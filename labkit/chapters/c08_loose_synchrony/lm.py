@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import islice
@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from labkit import cost, launch
+from labkit import Link, cost, launch
 from labkit.chapters.c08_loose_synchrony.task import for_each, now
+from labkit.collectives.choose import choose
 from labkit.data import batches, text
 from labkit.models import GPT, GPTConfig, next_token_loss
 from labkit.wire import Group
@@ -111,6 +112,17 @@ Rule = Callable[[Tensor, Tensor, Tensor, float, float], tuple[Tensor, Tensor]]
 def with_rounds(world: Any, local: Callable[..., Any], lengths: Sequence[int]) -> dict[str, Any]:
     """A run of local SGD on the kept world for each number of local steps in a round, by name."""
     return for_each(lambda every: world.run(local, every), {f"H = {every}": every for every in lengths}, "64 steps, {}")
+
+
+def gain_by_choice(ranks: int, link: Link, runs: Mapping[str, Any]) -> float:
+    """How many times as fast the last of the runs of `with_rounds` would be as the first, by the formulas, with the
+    all-reduce that "auto" takes on this link."""
+    chosen = choose("all_reduce", 4 * numel(), ranks, cost.Links(link.latency, 1 / link.bandwidth))
+    each = chosen.seconds[chosen.algorithm]
+    often, *_, rarely = (int(name.split()[-1]) for name in runs)
+    steps = next(iter(runs.values())).results[0].steps
+    first, last = (steps * STEP + steps // every * each for every in (often, rarely))
+    return first / last
 
 
 def less_often(

@@ -249,8 +249,8 @@ class Race:
 
 
 def race(contest: Contest, far: dict[str, float]) -> Race:
-    """To the loss that the first method, whole gradients, has on average after two thirds of its steps, or in a short
-    run to one that it reaches with every seed.
+    """To the loss that the first method, whole gradients, has on average after two thirds of its steps. In a very
+    short run to a higher one, which it reaches with every seed.
 
     contest: on the narrow link. far: seconds of a step over a far link.
     """

@@ -11,10 +11,10 @@ from IPython.display import display
 from labkit import Link, Network, book
 from labkit.book.reading.conclusions import Conclusion
 from labkit.book.workbenches.bench import View, Workbench
-from labkit.chapters.c08_loose_synchrony import drawings, methods, pictures, said, task
+from labkit.chapters.c08_loose_synchrony import drawings, lm, methods, pictures, said, task
 
 Run = Callable[..., Any]
-LINKS = {"fast": Link(1e9, 1e-5), "narrow: 4 MB/s": Link(4e6, 1e-4), "far: 20 ms": Link(1e8, methods.FAR)}
+LINKS = {"fast": Link(1e9, 1e-5), "uplink: 4 MB/s": Link(4e6, 1e-4), "far: 20 ms": Link(1e8, methods.FAR)}
 NARROW = Network(intra=Link(1e6, 2e-4))  # of the contest
 
 
@@ -52,7 +52,7 @@ def rounds(training: Run) -> Workbench:
 def far_rounds(runs: Any) -> Conclusion:
     """Local SGD with a few lengths of a round, over one link."""
     display(pictures.rounds(runs))
-    return said.rounds(runs)
+    return said.rounds(runs, lm.gain_by_choice(next(iter(runs.values())).trace.world_size, LINKS["far: 20 ms"], runs))
 
 
 def neighbours(gossip: Run) -> Workbench:
@@ -93,7 +93,7 @@ def sent_by_ranks(ranks: Any, enough: Any) -> Conclusion:
     """What each method sends by the formulas, and what the reader had predicted of top-k."""
     lines = methods.by_ranks(ranks)
     display(pictures.sent_by_ranks(lines))
-    display(enough.compare(methods.as_much_as_whole(), mark="simulated"))
+    display(pictures.beside_formula(enough, methods.as_much_as_whole()))
     return said.sent_by_ranks(lines)
 
 

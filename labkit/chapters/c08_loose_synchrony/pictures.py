@@ -232,7 +232,7 @@ def rounds(runs: Mapping[str, Any]) -> book.Figure:
     steps = len(lanes[quick])
     title = f"{steps} steps over a far link"
     said = f"After {seconds_text(end)}: " + ", ".join(
-        f"{name} has {n} step{'s' * (n != 1)}" for name, n in done.items()
+        f"{name} has computed {n} step{'s' * (n != 1)}" for name, n in done.items()
     )
     said += (
         f". Loss after all {steps}: " + ", ".join(f"{one.last():.2f} with {name}" for name, one in seen.items()) + "."
@@ -374,6 +374,13 @@ def less_said(result: Any) -> str:
 
 def less_curve(result: Any) -> book.Figure:
     return losses({result["name"]: result["curve"]}, "step", "Loss by steps", what="digits", within=(0.5, 2.5))
+
+
+def beside_formula(prediction: Any, *results: Any) -> book.Table:
+    """What was predicted beside what a formula says: there is no run."""
+    table = prediction.compare(*results, mark="simulated")
+    rows = [{name.replace("the run (simulated)", "by the formula"): x for name, x in row.items()} for row in table]
+    return book.Table(rows, caption=table.caption)
 
 
 def decibel(x: float) -> float:
