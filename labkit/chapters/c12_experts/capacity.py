@@ -152,7 +152,8 @@ FACTORS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 
 def costs(with_limit: Callable[..., Any], launch: Callable[..., Any], ranks: int) -> dict[float, Paid]:
     """Runs `with_limit(group, factor)` for each factor."""
-    return {factor: paid(launch(with_limit, ranks, factor), factor) for factor in FACTORS}
+    turns = book.in_turn(FACTORS, "the layer with a capacity factor of {:g}")
+    return {factor: paid(launch(with_limit, ranks, factor), factor) for factor in turns}
 
 
 def trade(points: Mapping[float, Paid]) -> book.Player:

@@ -65,8 +65,8 @@ def conditional(named: Sequence[tuple[str, Sequence[int]]], experts: int, dense:
     for n, (token, chosen) in enumerate(named):
         some = " and ".join(map(str, sorted(chosen)))
         words = (
-            f"Token {n}, “{token}”, uses experts {some}: {len(chosen) * each:,} of {experts * each:,} parameters. "
-            f"The dense part uses all of its {dense:,}."
+            f"Token {n}, “{token}”, uses experts {some}: {len(chosen) * each:,} of their {experts * each:,} parameters."
+            f" The dense part uses all of its {dense:,}."
         )
         frames.append((_lit(words, token, chosen, experts, dense, each), words))
     rows = [{"token": token, "experts": ", ".join(map(str, chosen))} for token, chosen in named]
@@ -228,8 +228,8 @@ def bytes_of(run: Any, width: int, itemsize: int = 4, number: int = cost.COUNT_B
 # 5: gradients ----------------------------------------------------------------------------------------------------
 
 
-def grid(size: int) -> book.Player:
-    """Ranks as a grid: whose tokens are in a gradient, before it is summed, and after."""
+def grid(size: int, per_rank: int) -> book.Player:
+    """Ranks as a grid: whose tokens are in a gradient, before it is summed, and after. per_rank: experts."""
     across = length_of_a_row(size)
     rows, every = size // across, _ranks(range(size))
     who = [
@@ -240,11 +240,11 @@ def grid(size: int) -> book.Player:
         ("The router and all else are on every rank, and their gradient has the tokens of this rank alone.", "own"),
         (f"Sum it over all ranks: both kinds now have the tokens of {every}.", "all"),
     ]  # fmt: skip
-    frames = [(_grid(words, kind, rows, across), words) for words, kind in who]
+    frames = [(_grid(words, kind, rows, across, per_rank), words) for words, kind in who]
     table = [
         {
             "rank": r,
-            "holds expert part": r % across,
+            "holds": _experts(r % across, per_rank),
             "replicas": ", ".join(map(str, range(r % across, size, across))),
         }
         for r in range(size)
@@ -258,7 +258,12 @@ def _ranks(ranks: range) -> str:
     return f"ranks {ranks[0]} {'and' if len(ranks) == 2 else 'to'} {ranks[-1]}"
 
 
-def _grid(words: str, kind: str, rows: int, across: int) -> str:
+def _experts(place: int, per_rank: int) -> str:
+    first, last = place * per_rank, (place + 1) * per_rank - 1
+    return f"expert {first}" if first == last else f"experts {first}{' and ' if last == first + 1 else ' to '}{last}"
+
+
+def _grid(words: str, kind: str, rows: int, across: int, per_rank: int) -> str:
     svg = Svg(WIDTH, "Whose tokens are in a gradient", words)
     top = max(heading(svg, "simulated", words), 72.0) + 12
     wide, high, size = min(170.0, (WIDTH - 40) / across), 84.0, rows * across
@@ -268,7 +273,8 @@ def _grid(words: str, kind: str, rows: int, across: int) -> str:
         svg.rect(left + 6, up + 5, wide - 12, high - 12, radius=4)
         svg.text(left + wide / 2, up + 20, f"rank {r}", 11, "middle", bold=True)
         row = range(r // across * across, r // across * across + across)
-        held = f"expert part {r % across}" if wide > 90 else f"part {r % across}"
+        held = _experts(r % across, per_rank)
+        held = held if wide > 90 else held.replace("experts ", "e ").replace("expert ", "e ").replace(" and ", ", ")
         inside = {"row": row, "column": range(size), "own": range(r, r + 1), "all": range(size)}[kind]
         colour = GREEN if experts else ORANGE
         svg.rect(left + 12, up + 27, wide - 24, 42, colour, stroke=ON_COLOUR, stroke_width=0.7)

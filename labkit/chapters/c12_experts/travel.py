@@ -78,7 +78,10 @@ def yours(launch: Callable[..., Any], ranks: int, journey: Any, per_rank: int, s
                 strangers[r, i] = f"not {r}"
             elif e != expert:
                 strangers[r, i] = f"as e{e}"
-    astray = {arrived[r][i][:2]: f"by e{run.results[r][1][i][1]}" for r, i in strangers}
+    astray = {
+        arrived[r][i][:2]: f"on {r}" if why.startswith("not") else f"by e{run.results[r][1][i][1]}"
+        for (r, i), why in strangers.items()
+    }
     came_somewhere = {cell[:2] for row in arrived for cell in row}
     wrong: Reasons = {}
     for r, (_, _, y) in enumerate(run.results):
@@ -142,6 +145,7 @@ def _named(row: Sequence[float]) -> tuple[int, int]:
 def _key(reasons: Iterable[str]) -> str:
     """What the letters in the frames mean."""
     known = {"not": "not 1: its expert is not on rank 1.", "as": "as e1: it came as a row of e1.",
+             "on": "on 1: computed on rank 1, which does not hold its expert.",
              "by": "by e1: computed as a row of e1.", "≠": "≠ 0.2: row 0.2 belongs here.",
              "raw": "raw: no expert has computed it."}  # fmt: skip
     return " ".join(known[kind] for kind in known if kind in {why.split()[0] for why in reasons})
