@@ -39,10 +39,11 @@ def test_hot_rows_are_praised_only_where_they_save_time():
     )
 
 
-def _held(seconds, nbytes):
+def _held(seconds, nbytes, alone=(6, 5, 4, 3, 2, 1)):
     """A run of two ranks in which the steps by range took so long, and rank 0 sent so many bytes in each."""
-    spans = {f"range {hot}": [SimpleNamespace(rank=r, start=10.0 * k, end=10.0 * k + t) for r in range(2)]
-             for k, (hot, t) in enumerate(zip(COPIED, seconds, strict=True))}  # fmt: skip
+    spans = {f"{by} {hot}": [SimpleNamespace(rank=r, start=10.0 * k, end=10.0 * k + t) for r in range(2)]
+             for by, line in (("range", seconds), ("one rank", alone))
+             for k, (hot, t) in enumerate(zip(COPIED, line, strict=True))}  # fmt: skip
     sends = [SimpleNamespace(src=0, dst=1, start=10.0 * k, nbytes=b) for k, b in enumerate(nbytes)]
     asked = [torch.arange(256), torch.arange(64, 160)]
     return SimpleNamespace(trace=SimpleNamespace(spans=spans.get, sends=sends, world_size=2), results=asked)
@@ -60,6 +61,8 @@ def test_what_hot_rows_cost_is_told_beside_what_they_spare():
     )  # 192 + 96
     slow = pictures.holding(_held([6, 7, 6.5, 3, 4, 5], [9000, 0, 0, 12_000, 0, 0]), width=4)
     assert slow.endswith("64 replicated rows save less than the 2 messages of an all-reduce cost.")
+    too_far = pictures.holding(_held([6, 5, 4, 3, 4, 5], [9000, 0, 0, 12_000, 0, 0], (6, 5, 4, 5, 6, 7)), width=4)
+    assert too_far.endswith("Each of the next 192 is asked for by 0.5 other ranks on average, and that is too few.")
     none = pictures.holding(_held([1, 2, 3, 4, 5, 6], [9000] * 6), width=4)
     assert none.endswith("Here replicated rows cost more than they save.")
 
@@ -217,7 +220,10 @@ def test_what_the_page_says_of_the_messages_of_hot_rows() -> None:
     assert f"With 8 ranks that is {2 * 7 * micro:g} µs" in page
     owner, copied = (1e6 * nbytes / pictures.BANDWIDTH for nbytes in (2 * 7 * 256, cost.ring_all_reduce_bytes(260, 8)))
     assert f"takes about {copied:.0f} µs and not {owner:.0f} µs" in page
-    assert 4 * (owner - copied) < 2 * 7 * micro < 5 * (owner - copied) and "Fewer than five such rows save less" in page
+    assert (
+        4 * (owner - copied) < 2 * 7 * micro < 5 * (owner - copied)
+        and "Each row saves 31 µs, so you need at least five" in page
+    )
 
 
 @pytest.mark.parametrize(("servers", "kilobytes"), [(1, 1), (1, 100), (2, 1), (2, 3), (4, 1), (4, 3), (4, 10)])

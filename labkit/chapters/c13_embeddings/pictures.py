@@ -165,9 +165,7 @@ def hot_rows(run: Any) -> book.Figure:
     """Time of a step by the number of replicated rows, `COPIED`, for three placements of a table."""
     took: dict[str, dict[str, float]] = {"range": {}, "modulo": {}, "one rank": {}}
     for by, line in took.items():
-        for hot in COPIED:
-            spans = run.trace.spans(f"{by} {hot}")
-            line[f"{hot:,} rows"] = max(s.end for s in spans) - min(s.start for s in spans)
+        line |= {f"{hot:,} rows": seconds for hot, seconds in _steps(run, by).items()}
     told = []
     for by, line in took.items():
         none, best = line["0 rows"], min(line, key=lambda h: line[h])
@@ -181,10 +179,16 @@ def hot_rows(run: Any) -> book.Figure:
                      title="A step, by the number of replicated rows", sentence=" ".join(told))  # fmt: skip
 
 
+def _steps(run: Any, by: str) -> dict[int, float]:
+    """Seconds of a step by the number of replicated rows, for one placement."""
+    every = {hot: run.trace.spans(f"{by} {hot}") for hot in COPIED}
+    return {hot: max(s.end for s in spans) - min(s.start for s in spans) for hot, spans in every.items()}
+
+
 def holding(run: Any, width: int) -> str:
-    """What replicated rows cost each rank in a step, and what they save the busiest port: bytes, by range."""
-    took = {hot: max(s.end for s in spans) - min(s.start for s in spans)
-            for hot in COPIED for spans in [run.trace.spans(f"range {hot}")]}  # fmt: skip
+    """What replicated rows cost each rank in a step, and what they save the busiest port: bytes, by range; and from
+    which rows on they cost more than they save where one rank owns all."""
+    took = _steps(run, "range")
     n, best = run.trace.world_size, min(took, key=lambda hot: took[hot])
     costs = {hot: max(cost.ring_all_reduce_bytes_by_rank(hot * (width + 1), ITEM, n)) if hot else 0 for hot in COPIED}
     port = {hot: max(_through_ports(run, f"range {hot}")) - 2 * costs[hot] for hot in (0, best)}
@@ -198,6 +202,16 @@ def holding(run: Any, width: int) -> str:
     )
     if best == 0:
         return told + "Here replicated rows cost more than they save."
+    alone = _steps(run, "one rank")
+    last = COPIED.index(min(alone, key=lambda hot: alone[hot]))
+    too_far = ""
+    if 0 < last < len(COPIED) - 1:
+        first, end = COPIED[last], COPIED[last + 1]
+        others = sum(int(((ids >= first) & (ids < end)).sum()) for ids in run.results[1:]) / (end - first)
+        too_far = (
+            f"\n\nWith the table on one rank, {first:,} replicated rows are best. Each of the next {end - first:,} is "
+            f"asked for by {others:.1f} other ranks on average, and that is too few."
+        )
     return (
         told
         + f"With {best:,} replicated rows, pull and push of the busiest rank have {bytes_text(port[best])}. In "
@@ -205,6 +219,7 @@ def holding(run: Any, width: int) -> str:
         + "time. "
         + _wanted(run.results, COPIED[COPIED.index(best) - 1], best)
         + (f" {few:,} replicated rows save less than the {2 * (n - 1)} messages of an all-reduce cost." if few else "")
+        + too_far
     )
 
 
