@@ -96,7 +96,7 @@ def erratum(id: object) -> Erratum:
     if name not in errata():
         raise CourseError(
             f"There is no finding {id!r}{did_you_mean(name, errata())}. "
-            "The ids stand in the first column of the folded tables, in section 11."
+            "The ids stand in the first column of the folded tables, in section 12."
         )
     return errata()[name]
 

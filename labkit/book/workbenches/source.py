@@ -161,11 +161,13 @@ def _used(code: CodeType) -> Iterable[str]:
 
 
 def _before_it(source: str) -> Iterable[str]:
-    """The names that must be there before a function is made: of its decorators, and of what parameters begin with."""
+    """The names that must be there before a function is made: of decorators, annotations and first values."""
     made = ast.parse(source).body[0]
     outside: list[ast.expr | None] = []
     if isinstance(made, ast.FunctionDef):
-        outside = [*made.decorator_list, *made.args.defaults, *made.args.kw_defaults]
+        every = [*made.args.posonlyargs, *made.args.args, *made.args.kwonlyargs, made.args.vararg, made.args.kwarg]
+        outside = [*made.decorator_list, *made.args.defaults, *made.args.kw_defaults, made.returns]
+        outside += [one.annotation for one in every if one]
     elif isinstance(made, ast.ClassDef):
         outside = [*made.decorator_list, *made.bases]
     return (one.id for part in outside if part is not None for one in ast.walk(part) if isinstance(one, ast.Name))

@@ -22,9 +22,13 @@ def unchecked(function: Callable[..., Any]) -> Said:
     return Said("" if checked(function) else f"Run the check below your function {name} first.")
 
 
-def unsearched(case: object) -> Said:
-    """What to do first where the reader has found no explanation yet, or nothing; the second time they come anyway."""
-    if not live() or case is None or getattr(case, "found", True) or getattr(case, "asked", False):
+def unsearched(case: object, what: str) -> Said:
+    """What to do first where the reader has found no explanation yet, or nothing; `what` comes anyway the second time.
+
+    case: the panel, with the reader's `found`, and `asked`: what has been refused once. None: nothing is waited for.
+    """
+    asked: set[str] = getattr(case, "asked", set())
+    if not live() or getattr(case, "found", True) or what in asked:
         return Said("")
-    case.asked = True  # type: ignore[attr-defined]
+    asked.add(what)
     return Said("Find one explanation in the panel first. To see them all the same, run this cell again.")

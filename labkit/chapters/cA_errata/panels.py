@@ -32,6 +32,7 @@ class Case(Panel):
     def __init__(self, two_level: suspects.TwoLevel) -> None:
         super().__init__()
         self.two_level = two_level
+        self.asked: set[str] = set()  # what was refused as long as nothing was found
         self.found: dict[tuple[str, str], tuple[str, float, float]] = {}
         self.set(3, 100)
 
@@ -186,5 +187,5 @@ def four_stages(batch: Any) -> First:
         "at once. Then the idle part for *p* stages and *m* microbatches is (*p* − 1) / (*m* + *p* − 1), which shrinks "
         "when *m* grows. For 4 stages and 32 microbatches this rounds to 9 %. The source gives that number, too, so "
         "its number contradicts its sentence.",
-        "same", "It stays at 75 %, because only one of the four stages works at a time.",
+        "same", "With the barrier it stays at 75 %, because only one of the four stages works at a time.",
     )  # fmt: skip

@@ -471,7 +471,7 @@ def plane(two_level: TwoLevel, case: object = None) -> book.Figure | Said:
     their speed that the uplinks have.
     """
     found: dict[object, tuple[str, float, float]] = getattr(case, "found", {})
-    return unchecked(two_level) or unsearched(case) or _plane(two_level, list(found.values()))
+    return unchecked(two_level) or unsearched(case, "plane") or _plane(two_level, list(found.values()))
 
 
 def _plane(two_level: TwoLevel, found: list[tuple[str, float, float]]) -> book.Figure:

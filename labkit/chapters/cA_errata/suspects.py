@@ -158,7 +158,7 @@ def counter(quiz: book.Quiz) -> book.Conclusion | Said:
 
 def left(two_level: TwoLevel, case: object = None) -> book.Conclusion | Said:
     """What is left of the example's conclusion, that the library cannot be using a flat ring. case: as of `plane`."""
-    return unchecked(two_level) or unsearched(case) or _left(two_level)
+    return unchecked(two_level) or unsearched(case, "left") or _left(two_level)
 
 
 def _left(two_level: TwoLevel) -> book.Conclusion:

@@ -53,7 +53,12 @@ def digits_decide(student: Reader) -> str:
             )
             if rounded == said
             else "{found} rounds to {rounded} with as many digits as {said!r} has, so the two do not agree, and your "
-            "function says that they do. Do you allow more than the digits do?"
+            "function says that they do. "
+            + (
+                "Do you cut digits off instead of rounding?"
+                if str(found).startswith(said)
+                else "Do you allow more than the digits do?"
+            )
             + (" A 0 at the end is a digit like any other." if said == "180" else "")
         )
         student.expect(answer == (rounded == said), text, found=found, rounded=rounded, said=said)
