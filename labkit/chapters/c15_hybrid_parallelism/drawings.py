@@ -165,7 +165,8 @@ def ladder(given: Advice) -> book.Player:
         best = rung.best
         rows.append({"rung": rung.name, "needs at least (GB)": rung.needs / GB, "a GPU has (GB)": memory / GB,
                      "its fastest plan": str(best.plan) if best else "none fits",
-                     "step (s)": best.seconds if best else None})  # fmt: skip
+                     "step (s)": best.seconds if best else None,
+                     "holds (GB)": best.held.total / GB if best else None})  # fmt: skip
     return book.play(frames, title=LADDER, badge="simulated", rows=rows)
 
 
@@ -187,8 +188,12 @@ def _rungs(words: str, given: Advice, at: int, end: bool) -> str:
             svg.rect(24, y + 5, 282, 20, look[0])
         svg.text(165, y + 19, rung.name, 11, "middle", n == at, on_colour=seen)
         if seen:
-            needs = f"needs {rung.needs / GB:,.{0 if rung.needs > 1e11 else 1}f} GB, a GPU has {memory / GB:.0f}: "
-            needs += f"it fits, {rung.best.seconds:.2f} s a step" if rung.best else "too large"
+            needs = f"needs {rung.needs / GB:,.{0 if rung.needs > 1e11 else 1}f} of {memory / GB:.0f} GB at least: "
+            needs += (
+                f"the fastest takes {rung.best.seconds:.2f} s, {rung.best.held.total / GB:.1f} GB"
+                if rung.best
+                else "too large"
+            )
             svg.text(326, y + 13, needs, 11)
             if rung.best is not None:
                 for k, line in enumerate(wrap(str(rung.best.plan), 425, 10)[:1]):
@@ -227,12 +232,13 @@ def stacked(
 ) -> book.Figure:  # fmt: skip
     """Horizontal bars, each of its parts; a part that is nothing anywhere has no place in the legend.
 
-    limit: a line across, such as the memory of a GPU. marked: bars whose name stands bold.
+    limit: a line across, such as the memory of a GPU. marked: bars whose name stands bold. A bar that is several times
+    as long as all others is cut, and says so.
     """
     parts = [
         p for p in dict.fromkeys(p for bar in bars.values() for p in bar) if any(b.get(p, 0) for b in bars.values())
     ]
-    most = max([sum(bar.values()) for bar in bars.values()] + ([limit] if limit else []))
+    most = _shown([sum(bar.values()) for bar in bars.values()], limit)
     svg = Svg(WIDTH, title, sentence)
     y = heading(svg, badge, sentence)
     x = 8.0
@@ -247,18 +253,22 @@ def stacked(
     left, top = 268.0, y + (46 if limit else 30)  # the number of the limit has a line of its own below the legend
     scale = (WIDTH - left - 62) / most
     for n, (name, bar) in enumerate(bars.items()):
-        at, x = top + 24 * n, left
+        at, x, room = top + 24 * n, left, most
         svg.text(left - 8, at + 13, name, 10.5, "end", name in marked)
         for part in parts:
-            value = bar.get(part, 0.0)
+            value = min(bar.get(part, 0.0), room)
+            room -= value
             if value > 0:
                 look = PARTS[part]
                 svg.rect(x, at, value * scale, 17, look.colour, look.hatch, ON_COLOUR, stroke_width=0.6,
-                         hover=f"{name}: {part} {value:.4g} {unit}")  # fmt: skip
+                         hover=f"{name}: {part} {bar[part]:.4g} {unit}")  # fmt: skip
                 x += value * scale
         line = left + limit * scale if limit else 0.0
         beside = line + 4 if limit and x + 5 < line + 4 < x + 40 else x + 5  # not across the line
         whole = sum(bar.values())
+        if whole > most * 1.001:  # cut
+            for k in (14, 8):
+                svg.line(x - k - 3, at + 20, x - k + 3, at - 3, width=1.6)
         svg.text(beside, at + 13, f"{whole:,.0f}" if whole >= 1000 else f"{whole:.3g}", 10.5)
     bottom = top + 24 * len(bars)
     if limit:
@@ -271,6 +281,13 @@ def stacked(
         for name, bar in bars.items()
     ]
     return book.Figure(title, badge, sentence, rows, svg=svg.render(bottom + 22))
+
+
+def _shown(sums: Sequence[float], limit: float | None) -> float:
+    """The length of the longest bar that is drawn: the longest there is, unless it makes all others small."""
+    longest, *others = sorted([*sums, limit or 0.0], reverse=True)
+    second = others[0] if others else 0.0
+    return 1.25 * second if second and longest > 4 * second else longest
 
 
 def histogram(shares: Sequence[float], causes: Sequence[str], *, wide: float, unit: str, title: str, badge: str,

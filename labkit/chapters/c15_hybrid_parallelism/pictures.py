@@ -370,11 +370,11 @@ def health(one: Any, budget: float = 0.75e6) -> book.Table:
     seen = signals_of(one, budget)
     rows = [
         {"watches": strategy, "what should be so": signal, "seen": seen[strategy][0],
-         "": "✓ fine" if seen[strategy][1] else "✗ red"}
+         "signal": "✓\u00a0fine" if seen[strategy][1] else "✗\u00a0red"}
         for strategy, signal in (
             ("the step", "ranks compute for more than half of it"),
-            ("ZeRO", f"state below {format_bytes(budget, 3)}"),
-            ("tensor", "ranks wait for the all-reduces in layers less than a quarter as long as they compute"),
+            ("ZeRO", f"state below {format_bytes(budget, 3)}, between sharded and not"),
+            ("tensor", "waiting for all-reduces in layers is less than a quarter of computing"),
             ("pipeline", "no rank waits more than a quarter of the step for partners that are not ready (the worst "
              "rank, without time on the way)"),
             ("machine", "no rank computes more than 10% longer than the mean"),
@@ -394,6 +394,6 @@ def signals_of(one: Any, budget: float = 0.75e6) -> dict[str, tuple[str, bool]]:
     uneven = max(computing) / (sum(computing) / len(computing)) - 1
     return {
         "the step": (f"{busy:.0%}", busy > 0.5), "ZeRO": (format_bytes(state, 3), state < budget),
-        "tensor": (f"{sums:.0%} as long", sums < 0.25), "pipeline": (f"{idle:.0%}", idle < 0.25),
+        "tensor": (f"{sums:.0%} of it", sums < 0.25), "pipeline": (f"{idle:.0%}", idle < 0.25),
         "machine": (f"rank {computing.index(max(computing))}: {uneven:.0%} longer than the mean", uneven < 0.1),
     }  # fmt: skip

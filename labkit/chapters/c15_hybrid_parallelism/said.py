@@ -157,14 +157,15 @@ def links(narrow: Estimate, wide: Estimate) -> book.Conclusion:
     return book.conclude(
         "*Tensor ranks belong inside a node.* With TP16 a step waits {longer:.2g} times as long for its all-reduces as "
         "with TP8. A factor of 2 comes from the cut: with half as many stages, a rank has twice as many layers. The "
-        "rest comes from the slow link, because a part of each all-reduce must now leave the node. The {left} "
-        "beside *TP16 tensor* are only this part.\n\n"
+        "rest comes from the slow link, because a part of each all-reduce must now leave the node. The picture "
+        "counts only the {left} that leave the node.\n\n"
         "*Stages may be furthest apart.* With TP8 their messages take {hop_s}, and hardly any of it is hidden. But "
         "this is only {hop:.1%} of the {computing} of computing. Alibaba builds on this: in its network HPN only "
         "pipeline messages leave a pod, a group of 15,360 GPUs ([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265)).\n\n"
         "*Gradients are between the two.* A gradient is final only when the last microbatch has added to it. So of the "
-        "{m} backward passes in a step only the last one can hide the exchange of gradients. With TP8 it hides "
-        "{hidden:.0%} of the exchange, {hidden_s} of {data_s}. Llama 3 gathers sharded parameters ahead and reduces "
+        "{m} backward passes in a step only the last one can hide their exchange, and only the first forward pass can "
+        "hide the gathering of ZeRO-1's new parameters. With TP8 the two hide {hidden:.0%}, "
+        "{hidden_s} of {data_s}. Llama 3 gathers sharded parameters ahead and reduces "
         "gradients while it goes on computing, so there replicas may be outermost (Llama Team 2024, section 3.3.2).",
         longer=others["tensor"].waited / checks["tensor"].waited, left=format_bytes(others["tensor"].nbytes, 3),
         hop=checks["pipeline"].alone / narrow.parts["computing"], hop_s=format_seconds(checks["pipeline"].alone, 2),
