@@ -201,7 +201,7 @@ def holding(run: Any, width: int) -> str:
         "directions together. "
     )
     if best == 0:
-        return told + "Here replicated rows cost more than they save."
+        return told + "Here replicated rows cost more than they save. " + _wanted(run.results, 0, COPIED[1])
     alone = _steps(run, "one rank")
     last = COPIED.index(min(alone, key=lambda hot: alone[hot]))
     too_far = ""
