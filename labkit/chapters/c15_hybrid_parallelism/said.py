@@ -452,7 +452,9 @@ def sixteen_nodes(four: Mapping[str, Estimate]) -> book.Conclusion:
         "- *Sharding alone* reaches {shards:.0%}, and its step takes {shards_more:.2f} s longer than its computing. Of "
         "this time {shards_again:.0%} is recomputation. {shards_data:.0%} is gathering, because a GPU must gather all "
         "layers to work on a single sequence.\n"
-        "- *The mixture* reaches {mix:.0%}.",
+        "- *The mixture* reaches {mix:.0%}.\n\n"
+        "**How many GPUs do the fast links connect?** Step through three real machines. The NPUs of the last one are "
+        "Huawei's processors for neural networks.",
         times=wide.seconds / mix.seconds, deep=deep.mfu, shards=shards.mfu, mix=mix.mfu,
         fits=[one.fits for one in four.values()], deep_again=_lost(deep, "recomputed"),
         deep_bubble=_lost(deep, "bubble"), shards_again=_lost(shards, "recomputed"),

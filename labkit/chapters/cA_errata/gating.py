@@ -31,4 +31,4 @@ def unsearched(case: object, what: str) -> Said:
     if not live() or getattr(case, "found", True) or what in asked:
         return Said("")
     asked.add(what)
-    return Said("Find one explanation in the panel first. To see them all the same, run this cell again.")
+    return Said("Find one explanation in the panel first. To see the answer anyway, run this cell again.")
