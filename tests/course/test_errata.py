@@ -113,7 +113,7 @@ def test_the_questions_find_nearly_every_line_and_each_finds_some():
     assert set(first) == set(questions()) and [id for id, e in LINES.items() if not e.caught] == ["no-infinity"]
     (habits,) = ["".join(cell["source"]) for cell in CELLS if cell["id"] == "habits"]
     assert {question for question in questions().values() if f"**{question}**" in habits} == set(questions().values())
-    assert "find all of our findings but one, `no-infinity`," in habits
+    assert "find all of our findings but one, for which" in habits
 
 
 def test_no_percentage_does_what_the_digits_do():
