@@ -572,6 +572,16 @@ def test_code_stands_alone_with_partials_defaults_and_functions_that_call_themse
     assert written([1.9999999999999998e-05, 0.1, float("inf")]) == '[2e-05, 0.1, float("inf")]', "as a slider gives it"
 
 
+def noted(group: Any, *rest: Any) -> Any:
+    return group, rest
+
+
+def test_code_stands_alone_with_what_annotations_name() -> None:
+    code = standing_alone(noted)
+    assert "from typing import Any" in code
+    exec(compile(code, "<pasted>", "exec", dont_inherit=True), {"__name__": "__main__"})
+
+
 @pytest.mark.ranks
 def test_a_recorded_control_calls_its_values_as_the_live_one_does(monkeypatch):
     monkeypatch.setenv("LABKIT_RECORD", "1")

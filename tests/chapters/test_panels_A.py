@@ -2,6 +2,7 @@
 
 import re
 from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -490,3 +491,23 @@ def test_an_agrees_that_stops_is_told_for_which_number():
     assert you_write.tried(agrees, "180", 1750.0) == [False, ""]
     with pytest.raises(NotImplementedError):
         you_write.tried(lambda said, found: (_ for _ in ()).throw(NotImplementedError()), "1", 1.0)
+
+
+def test_explanations_wait_for_the_first_of_the_readers_or_for_a_second_run(monkeypatch):
+    case = panels.slow_sync(two_level_seconds)
+    assert "no candidate fits" in suspects.left(two_level_seconds, case).text, "nobody is there to search"
+    monkeypatch.setenv("LABKIT_HEADLESS", "0")
+    for shown in (suspects.left, pictures.plane):  # each is asked for by itself
+        assert "Find one explanation" in shown(two_level_seconds, case)
+        assert "Find one explanation" not in repr(shown(two_level_seconds, case))
+    found = panels.slow_sync(two_level_seconds).set(3.55, 60, "two levels, NVLink sends 150 GB/s")
+    assert "no candidate fits" in suspects.left(two_level_seconds, found).text
+
+
+def test_what_the_opening_and_the_case_say_is_what_the_formulas_give():
+    text = (Path(__file__).parents[2] / "notebooks/A_errata.ipynb").read_text()
+    held = held_bytes(175e9, 1, 1024) / 1e9
+    assert f"each GPU would need {held:.0f} GB" in text
+    rings = cost.slow_sync.flat_seconds(6e9) / cost.slow_sync.RANKS_PER_NODE / 0.6
+    assert abs(rings / suspects.SEEN - 1) < suspects.NEAR and cost.slow_sync.rings_seconds() * 2 < rings
+    assert "Eight flat rings with 6 GB and uplinks at 60 % would fit as well." in text

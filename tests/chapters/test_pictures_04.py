@@ -217,6 +217,8 @@ def test_a_hidden_cause_is_seen_in_the_row_that_does_not_wait(cause: str, monkey
     assert not diagnosis.found and "Rank 0 itself" in diagnosis.box.children[1].value
     ranks.value = 1
     assert diagnosis.found and "you have named the cause" in diagnosis.box.children[1].value
+    ranks.value = 0
+    assert diagnosis.found and "Rank 0 itself" in diagnosis.box.children[1].value, "what was found once stays found"
 
 
 @pytest.mark.ranks
@@ -436,3 +438,10 @@ def test_the_page_says_that_a_right_average_agrees_up_to_rounding() -> None:
     cells = json.loads((Path(__file__).parents[2] / "notebooks" / "04_data_parallelism.ipynb").read_text())["cells"]
     (said,) = (cell["outputs"] for cell in cells if cell["id"] == "gradient-meaning")
     assert "in float64 the difference almost disappears" in json.dumps(said)
+
+
+def test_how_many_times_as_many_bytes_the_page_says() -> None:
+    page = (Path(__file__).parents[2] / "notebooks" / "04_data_parallelism.ipynb").read_text()
+    sent = {n: cost.ring_all_reduce_bytes(64 * n, n) / (64 * n) for n in (8, 32)}  # of a byte of gradient, by a rank
+    assert f"{sent[8]:.2f} $M$" in page and f"{sent[32]:.2f} $M$" in page
+    assert f"4 · {sent[32]:.2f} / {sent[8]:.2f} = {4 * sent[32] / sent[8]:.1f} times as many bytes" in page

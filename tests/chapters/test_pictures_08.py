@@ -461,3 +461,9 @@ def test_over_the_far_link_whole_gradients_are_summed_as_the_page_says(size: int
     assert {call.algorithm for call in run.trace.collectives() if call.name == "all_reduce" and not call.nested} == {
         way
     }
+
+
+def test_how_often_a_gradient_is_late_is_what_the_first_cell_says() -> None:
+    words = {5: "five"}
+    page = (NOTEBOOKS / "08_loose_synchrony.ipynb").read_text()
+    assert f"about one in {words[round(1 / task.OFTEN)]} takes four times as long" in page

@@ -423,3 +423,14 @@ def test_parameters_are_refused_before_anything_is_started(given: tuple[int, str
     cases.allowed(8, "local", 300e9)
     with pytest.raises(book.ParameterError):
         cases.allowed(*given)
+
+
+def test_a_bar_that_makes_all_others_small_is_cut() -> None:
+    bars = {"one": {"computing": 100.0}, "two": {"computing": 10.0}, "three": {"computing": 8.0}}
+    cut = drawings.stacked(bars, unit="s", title="t", badge="simulated", sentence="said")
+    widths = [float(w) for w in re.findall(r'width="([\d.]+)" height="17"', cut.svg)]
+    whole = drawings.stacked({**bars, "one": {"computing": 30.0}}, unit="s", title="t", badge="simulated", sentence="s")
+    assert cut.rows[0]["all"] == 100 and ">100<" in cut.svg, "the number is the true one"
+    assert drawings._shown([100, 10, 8], None) == 12.5 and drawings._shown([30, 10, 8], None) == 30
+    assert cut.svg.count("<line") == whole.svg.count("<line") + 2
+    assert not widths or widths[0] == pytest.approx(1.25 * widths[1], rel=0.01)
