@@ -572,7 +572,7 @@ def test_code_stands_alone_with_partials_defaults_and_functions_that_call_themse
     assert written([1.9999999999999998e-05, 0.1, float("inf")]) == '[2e-05, 0.1, float("inf")]', "as a slider gives it"
 
 
-def noted(group: Any, *rest: Any) -> Any:
+def noted(group: Any, *rest: Any) -> tuple[object, ...]:
     return group, rest
 
 
