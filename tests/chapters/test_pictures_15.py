@@ -74,7 +74,7 @@ def test_a_plan_made_small_uses_all_ranks_and_the_axes_of_the_plan() -> None:
     for plan, wanted in (
         (Plan(8, 4, data=32, microbatches=32, sharding="zero1"), (2, 2, 1, 2, "zero1")),
         (Plan(data=64, sharding="zero3"), (1, 1, 1, 8, "fsdp")),
-        (Plan(4, 16, 2, data=64, microbatches=32, sharding="zero2"), (2, 2, 2, 1, "zero1")),
+        (Plan(4, 16, 2, data=64, microbatches=32, sharding="zero2"), (2, 2, 1, 2, "zero1")),
         (Plan(8, 8, microbatches=64), (4, 2, 1, 1, "plain")),
         (Plan(context=2, data=128, sharding="zero2"), (1, 1, 2, 4, "zero2")),
     ):
@@ -270,7 +270,9 @@ def test_bytes_by_axis_are_the_closed_forms_and_what_is_held_is_the_planners() -
         one.total for one in said
     )
     assert not any(inside["another rail"].values())
-    assert max(held.results) == pytest.approx(small.state_of(config), rel=0.003)
+    assert sum(small.fullest(held).values()) == pytest.approx(small.state_of(config), rel=0.003)
+    figure = pictures.held({"so": (small.fullest(held), small.state_of(config))})
+    assert figure.rows[0]["all"] == pytest.approx(max(sum(one.values()) for one in held.results) / 1e3)
 
 
 @pytest.mark.ranks
@@ -425,12 +427,46 @@ def test_parameters_are_refused_before_anything_is_started(given: tuple[int, str
         cases.allowed(*given)
 
 
-def test_a_bar_that_makes_all_others_small_is_cut() -> None:
-    bars = {"one": {"computing": 100.0}, "two": {"computing": 10.0}, "three": {"computing": 8.0}}
+def test_a_bar_that_makes_all_others_small_is_drawn_shorter_with_all_of_its_parts() -> None:
+    bars = {"one": {"computing": 90.0, "tensor": 10.0}, "two": {"computing": 10.0}, "three": {"computing": 8.0}}
     cut = drawings.stacked(bars, unit="s", title="t", badge="simulated", sentence="said")
     widths = [float(w) for w in re.findall(r'width="([\d.]+)" height="17"', cut.svg)]
     whole = drawings.stacked({**bars, "one": {"computing": 30.0}}, unit="s", title="t", badge="simulated", sentence="s")
     assert cut.rows[0]["all"] == 100 and ">100<" in cut.svg, "the number is the true one"
     assert drawings._shown([100, 10, 8], None) == 12.5 and drawings._shown([30, 10, 8], None) == 30
     assert cut.svg.count("<line") == whole.svg.count("<line") + 2
-    assert not widths or widths[0] == pytest.approx(1.25 * widths[1], rel=0.01)
+    first, second, two, _ = widths
+    assert first == pytest.approx(9 * second, rel=0.02) and first + second == pytest.approx(1.25 * two, rel=0.01)
+    assert "is drawn shorter than it is" in cut.svg and "is drawn shorter" not in whole.svg
+
+
+def test_the_line_of_a_limit_does_not_cross_a_bar_that_is_drawn_shorter() -> None:
+    bars = {"one": {"parameters": 1000.0}, "two": {"parameters": 90.0}, "three": {"parameters": 40.0}}
+    svg = drawings.stacked(bars, unit="GB", title="t", badge="simulated", sentence="s", limit=80.0).svg
+    assert svg.count('stroke-dasharray="6 3"') == 2
+
+
+def test_what_is_hidden_stands_behind_what_is_waited_for() -> None:
+    first, second = (cases.gpt3(*cut, microbatches=64, sharding="zero1") for cut in ((8, 8, 16), (16, 4, 16)))
+    row = next(row for row in pictures.links(first, second).rows if "TP8 data" in str(row["in s"]))
+    check = next(one for one in planner.bandwidth_check(first) if one.axis == "data")
+    assert (row["data"], row["hidden"]) == (check.waited, check.alone - check.waited)
+    assert [*row][-2:] == ["hidden", "all"]
+    assert "TP16 tensor: 634 GB in the node + 90.6 GB over the cluster" in pictures.links(first, second).svg
+    assert [line["a GPU waits (s)"] for line in pictures.nested(first).rows] == [
+        next(one.waited for one in planner.bandwidth_check(first) if one.axis == axis)
+        for axis in ("tensor", "data", "pipeline")
+    ]
+
+
+def test_what_the_page_says_by_hand_of_the_memory_of_a() -> None:
+    page = (pathlib.Path(__file__).parents[2] / "notebooks/15_hybrid_parallelism.ipynb").read_text()
+    assert f"or {you_write.state_bytes(175e9, 1, 1, 1024, 2, 4, 12) / 1e9:,.0f} GB." in page
+
+
+@pytest.mark.ranks
+def test_a_slow_rank_has_a_band_beside_those_of_its_stages() -> None:
+    with labkit.world(8, clock="virtual", network=LINKS) as world:
+        slow, fine = (pictures.each_stage(world.run(small.step_with_fault, fault)) for fault in ("a slow GPU", "none"))
+    assert [row["rank"] for row in fine.rows] == [0, 4] and "slow" not in fine.title
+    assert [row["rank"] for row in slow.rows] == [0, 4, 5] and slow.title.endswith("and of the slow rank 5")

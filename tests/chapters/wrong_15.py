@@ -38,6 +38,10 @@ def best_cut(gpus, heads, layers, fits, seconds):
 """
 
 
+def held(nbytes: str) -> str:
+    return f"def state_bytes(params, t, p, d, weight, gradient, optimizer):\n    return {nbytes}"
+
+
 def step(stage: str, end: str = "(m + p - 1) * stage + gradients") -> str:
     return f"""
 def step_seconds(t, p, m, layers, layer, sums, gradients):
@@ -104,6 +108,19 @@ def my_groups(rank, sizes):
         ): ("add up all 4 pieces before you send"),
         norm("total += gradient.mul_(gradient).sum() / copies"): "has changed the gradients",
         norm(f"{SQUARES} / copies", "all_reduce(total.float(), group).sqrt().item()"): "somewhere the sum has 32 bits",
+    },
+    "state_bytes": {
+        "def state_bytes(params, t, p, d, weight, gradient, optimizer):\n    pass": "Return a number",
+        held("params / (t * p) * (weight + gradient + optimizer)"): "divides the state of the optimizer",
+        held("params / (t * p * d) * (weight + gradient + optimizer)"): "which is ZeRO-3",
+        held("params / (t * p) * (weight + (gradient + optimizer) / d)"): "which is ZeRO-2",
+        held("params * (weight + gradient + optimizer / d)"): "still have the whole model",
+        held("params / t * (weight + gradient + optimizer / d)"): "only 1/p of the layers",
+        held("params / p * (weight + gradient + optimizer / d)"): "only 1/t of each layer",
+        held("params / (t * p) * (weight + gradient) + params * optimizer / d"): "only for its own parameters",
+        held("params / (t * p) * (weight + optimizer / d)"): "Where are the gradients",
+        held("params / (t * p) * (weight + gradient)"): "Where is the optimizer",
+        held("175e9"): "and you say 175,000,000,000",
     },
     "step_seconds": {
         "def step_seconds(t, p, m, layers, layer, sums, gradients):\n    pass": "Return a number",

@@ -59,28 +59,16 @@ class Ranks:
             return str(failed).partition("\n")[0]
         return "no error"
 
-    def steps(self, **cuts: HybridConfig) -> dict[str, Any]:
-        """ "A (TP2 DP4)" -> run of `small.two_steps` on the eight ranks."""
-        return self._steps({f"{name} ({pictures.cut_name(cut)})": cut for name, cut in cuts.items()})
+    def steps(self, cuts: Mapping[str, HybridConfig]) -> dict[str, Any]:
+        """name -> run of `small.two_steps` on the eight ranks."""
+        return {name: self.two_steps(cuts[name]) for name in book.in_turn([*cuts], "two steps, {}")}
 
-    def _steps(self, cuts: Mapping[str, HybridConfig]) -> dict[str, Any]:
-        return {name: self.two_steps(cuts[name]) for name in book.in_turn([*cuts], "two steps with {}")}
-
-    def grown(self, tp: int, pp: int, dp: int) -> dict[str, Any]:
-        """name -> run of these degrees, and with each of them doubled; each replica has 8 sequences."""
-        several = [(tp, pp, dp), (2 * tp, pp, dp), (tp, 2 * pp, dp), (tp, pp, 2 * dp)]
-        named = {pictures.degrees(t, p, dp=d): (t, p, d) for t, p, d in several}
-        return {name: self._grown(*named[name]) for name in book.in_turn([*named], "{}")}
-
-    def _grown(self, tp: int, pp: int, dp: int) -> Any:
-        cut = small.cut(tp * pp * dp, tp, pp, 2, algorithm="ring")
+    def each_replica_8(self, t: int, p: int, d: int) -> Any:
+        """A run of `small.two_steps` on t x p x d ranks, with 8 sequences for each replica, and rings."""
+        cut = small.cut(t * p * d, t, p, 2, algorithm="ring")
         if cut.size == 8:
-            return self.two_steps(cut, small.GPT, 8 * dp)
-        return self.launch(small.two_steps, cut.size, cut, small.GPT, 8 * dp, clock="virtual")
-
-    def placed(self, tp: int, pp: int, microbatches: int) -> dict[str, Any]:
-        """One cut in three runs: the neighbours are given to tensor, to pipeline, and to data."""
-        return {f"{a} inside": self.two_steps(small.cut(8, tp, pp, microbatches, a)) for a in small.ORDERS}
+            return self.two_steps(cut, small.GPT, 8 * d)
+        return self.launch(small.two_steps, cut.size, cut, small.GPT, 8 * d, clock="virtual")
 
     def by_hand(self, step: Callable[..., Any]) -> same.Signals:
         """The signals of three of the reader's steps on the reader's own mesh."""
@@ -88,40 +76,26 @@ class Ranks:
         found: same.Signals = self.launch(same.train_by_hand, self._size, cut, self._seed, step).results[0]
         return found
 
-    def with_mistakes(self) -> dict[str, panels.Checked]:
-        """mistake -> run of three steps on 2 x 2 x 2 ranks."""
+    def with_mistakes(self, mistakes: Iterable[str]) -> dict[str, panels.Checked]:
+        """mistake -> run of three steps on 2 x 2 x 2 ranks; and one without, before them."""
         cut = small.cut(8, 2, 2, 2)
         return {
             mistake: panels.Checked(self._eight.run(same.train, cut, mistake, self._seed), self._seed)
-            for mistake in book.in_turn(same.MISTAKES, "three steps: {}")
+            for mistake in book.in_turn(["none", *mistakes], "three steps, mistake: {}")
         }
 
-    def held(self, *cuts: HybridConfig) -> dict[str, tuple[float, float]]:
-        """name -> bytes of training state on the fullest rank, and by the planner."""
+    def held(self, cuts: Iterable[HybridConfig]) -> dict[str, tuple[dict[str, float], float]]:
+        """name -> bytes of training state on the fullest rank, by part; and all of them by the planner."""
         named = {pictures.cut_name(cut): cut for cut in cuts}
         return {
-            name: (float(max(self._eight.run(small.holding, named[name]).results)), small.state_of(named[name]))
+            name: (small.fullest(self._eight.run(small.holding, named[name])), small.state_of(named[name]))
             for name in book.in_turn([*named], "what ranks hold with {}")
         }
 
     def timed(self, cuts: Iterable[HybridConfig]) -> dict[str, MeasuredStep]:
         """name -> the step that was measured, with its plan."""
-        runs = self._steps({pictures.cut_name(cut): cut for cut in cuts})
+        runs = self.steps({pictures.cut_name(cut): cut for cut in cuts})
         return {name: small.measured(run, LINKS) for name, run in runs.items()}
-
-
-def eight_cuts() -> list[HybridConfig]:
-    """Eight plans on eight ranks: one axis, two of them, all three; two schedules; three ways to share state."""
-    by = functools.partial(small.cut, 8)
-    tight: dict[str, Any] = {"tp": 2, "pp": 4, "microbatches": 8}
-    return [
-        by(), by(tp=2, data="zero1"), by(tp=2, microbatches=2, data="fsdp"), by(pp=2, microbatches=4),
-        by(tp=2, pp=2, microbatches=4), by(tp=4, microbatches=2, data="zero1"), by(**tight),
-        by(**tight, schedule="zb_h2"),
-    ]  # fmt: skip
-
-
-SEEN = "DP8", "PP2 DP4", "TP2 DP4 ZeRO-1", "TP2 PP2 DP2"  # the plans that the planner is fitted to
 
 
 def fitted(timed: Mapping[str, MeasuredStep], seen: Iterable[str]) -> Calibration:
@@ -134,23 +108,6 @@ def gpt3(t: int, p: int, d: int, microbatches: int, sharding: str = "plain") -> 
     """What the planner says of GPT-3 on t x p x d H100s."""
     plan = Plan(t, p, data=d, microbatches=microbatches, sharding=sharding)
     return planner.estimate(GPT3, planner.h100_cluster(t * p * d), plan)
-
-
-def replicas(*several: int) -> list[Estimate]:
-    """GPT-3 cut TP8 PP16, in so many replicas of 32 sequences."""
-    return [gpt3(t=8, p=16, d=d, microbatches=32) for d in several]
-
-
-def three_ways_to_share() -> list[HybridConfig]:
-    """Eight ranks that share the state: ZeRO-1, ZeRO-3, and ZeRO-1 beside both other axes."""
-    mixed = small.cut(8, tp=2, pp=2, microbatches=2, data="zero1")
-    return [small.cut(8, data="zero1"), small.cut(8, data="zero3"), mixed]
-
-
-def abc() -> dict[str, HybridConfig]:
-    """The three configurations of the prediction."""
-    share = functools.partial(small.cut, 8, data="zero1")
-    return {"A": share(), "B": share(tp=2), "C": share(tp=2, pp=2, microbatches=8)}
 
 
 class Job:

@@ -66,6 +66,51 @@ def _cubes(words: str, layout: Layout, along: str | None) -> str:
     return svg.render(bottom + 14)
 
 
+# Nested links -----------------------------------------------------------------------------------------------------
+
+
+def nested(t: int, p: int, d: int, waits: Mapping[str, float]) -> book.Figure:
+    """A fleet cut t x p x d, by how far its axes reach: a node of tensor ranks, the nodes of the replicas of a stage,
+    and all stages. waits: seconds that a GPU waits in a step, by axis."""
+    title = f"From the inside to the outside: TP{t}, DP{d}, PP{p}"
+    said = (
+        f"The {t} tensor ranks of a layer fill a node. The {d} replicas of a stage are {d} nodes, and the {p} stages "
+        f"are {p} such groups. In a step a GPU waits {waits['tensor']:.2f} s for messages inside its node, "
+        f"{waits['data']:.2f} s for those inside its stage, and {waits['pipeline']:.2f} s for those between stages."
+    )
+    svg = Svg(WIDTH, title, said)
+    top = heading(svg, "simulated", said) + 30
+    boxes = (
+        ("tensor", "tp", t, f"one node: {t} GPUs", "GPU", 4, f"in the node: waits {waits['tensor']:.2f} s"),
+        ("data", "dp", d, f"one stage: {d} nodes", "node", 4, f"node to node: waits {waits['data']:.2f} s"),
+        ("pipeline", "pp", p, f"the fleet: {p} stages", "stage", 4, f"stage to stage: waits {waits['pipeline']:.2f} s"),
+    )  # fmt: skip
+    wide, high, gap = 212.0, 190.0, 32.0
+    for n, (axis, short, count, told, one, columns, carries) in enumerate(boxes):
+        x, look = 8 + n * (wide + gap), PARTS[axis]
+        svg.rect(x, top, wide, high, stroke_width=2.2, radius=6)
+        svg.text(x + wide / 2, top - 8, told, 12, "middle", True)
+        rows = math.ceil(min(count, 16) / columns)
+        w, h = (wide - 24) / columns, min(40.0, (high - 54) / rows)
+        for k in range(min(count, 16)):
+            at, y = x + 12 + (k % columns) * w, top + 12 + (k // columns) * h
+            first = k == 0 and n > 0
+            svg.rect(at + 2, y + 2, w - 4, h - 4, look.colour, "" if first else look.hatch, ON_COLOUR,
+                     stroke_width=2.6 if first else 0.6, radius=3)  # fmt: skip
+            svg.rect(at + w / 2 - 21, y + h / 2 - 8, 42, 15, "#ffffff", stroke="none", radius=3)
+            svg.text(at + w / 2, y + h / 2 + 4, f"{one} {k}", 9.5, "middle", on_colour=True)
+        svg.text(x + wide / 2, top + high - 27, f"{short}: {axis}", 11.5, "middle", True)
+        svg.text(x + wide / 2, top + high - 11, carries, 11, "middle")
+        if n:  # the box before is the first place of this one
+            svg.line(x - gap, top, x + 14, top + 14, dash="4 3")
+            svg.line(x - gap, top + high, x + 14, top + 12 + h - 2, dash="4 3")
+    told_rows: list[Row] = [
+        {"axis": axis, "ranks": count, "reaches over": told, "a GPU waits (s)": waits[axis]}
+        for axis, _, count, told, *_ in boxes
+    ]
+    return book.Figure(title, "simulated", said, told_rows, svg=svg.render(top + high + 10))
+
+
 # Machines --------------------------------------------------------------------------------------------------------
 
 
@@ -228,16 +273,17 @@ PARTS = {
 
 def stacked(
     bars: Mapping[str, Mapping[str, float]], *, unit: str, title: str, badge: str, sentence: str,
-    limit: float | None = None, marked: Sequence[str] = (),
+    limit: float | None = None, marked: Sequence[str] = (), left: float = 268.0,
 ) -> book.Figure:  # fmt: skip
     """Horizontal bars, each of its parts; a part that is nothing anywhere has no place in the legend.
 
-    limit: a line across, such as the memory of a GPU. marked: bars whose name stands bold. A bar that is several times
-    as long as all others is cut, and says so.
+    limit: a line across, such as the memory of a GPU. marked: bars whose name stands bold. left: pixels for names. A
+    bar that is several times as long as all others is drawn shorter, with all of its parts, and says so.
     """
     parts = [
         p for p in dict.fromkeys(p for bar in bars.values() for p in bar) if any(b.get(p, 0) for b in bars.values())
     ]
+    parts.sort(key=lambda part: part == "hidden")  # after what it is hidden of
     most = _shown([sum(bar.values()) for bar in bars.values()], limit)
     svg = Svg(WIDTH, title, sentence)
     y = heading(svg, badge, sentence)
@@ -250,32 +296,33 @@ def stacked(
         svg.rect(x, y, 16, 11, look.colour, look.hatch, ON_COLOUR, stroke_width=0.7)
         svg.text(x + 21, y + 10, part, 11)
         x += wide
-    left, top = 268.0, y + (46 if limit else 30)  # the number of the limit has a line of its own below the legend
-    scale = (WIDTH - left - 62) / most
+    top = y + (46 if limit else 30)  # the number of the limit has a line of its own below the legend
+    scale, drawn_shorter = (WIDTH - left - 62) / most, False
     for n, (name, bar) in enumerate(bars.items()):
-        at, x, room = top + 24 * n, left, most
+        at, x, whole = top + 24 * n, left, sum(bar.values())
         svg.text(left - 8, at + 13, name, 10.5, "end", name in marked)
+        shorter = min(1.0, most / whole) if whole else 1.0
         for part in parts:
-            value = min(bar.get(part, 0.0), room)
-            room -= value
-            if value > 0:
+            wide = bar.get(part, 0.0) * scale * shorter
+            if wide > 0:
                 look = PARTS[part]
-                svg.rect(x, at, value * scale, 17, look.colour, look.hatch, ON_COLOUR, stroke_width=0.6,
+                svg.rect(x, at, wide, 17, look.colour, look.hatch, ON_COLOUR, stroke_width=0.6,
                          hover=f"{name}: {part} {bar[part]:.4g} {unit}")  # fmt: skip
-                x += value * scale
+                x += wide
         line = left + limit * scale if limit else 0.0
         beside = line + 4 if limit and x + 5 < line + 4 < x + 40 else x + 5  # not across the line
-        whole = sum(bar.values())
-        if whole > most * 1.001:  # cut
+        if limit and shorter == 1:
+            svg.line(line, at - 4, line, at + 20, dash="6 3", width=2.2)
+        if shorter < 1:
             for k in (14, 8):
                 svg.line(x - k - 3, at + 20, x - k + 3, at - 3, width=1.6)
+            drawn_shorter = True
         svg.text(beside, at + 13, f"{whole:,.0f}" if whole >= 1000 else f"{whole:.3g}", 10.5)
     bottom = top + 24 * len(bars)
     if limit:
-        place = left + limit * scale
-        svg.line(place, top - 12, place, bottom, dash="6 3", width=2.2)
-        svg.text(place, top - 16, f"{limit:.3g} {unit}", 10.5, "middle")
-    svg.text(left, bottom + 12, f"in {unit}", 10.5)
+        svg.text(left + limit * scale, top - 8, f"{limit:.3g} {unit}", 10.5, "middle")
+    note = ". A bar with two strokes is drawn shorter than it is; its parts are in proportion." if drawn_shorter else ""
+    svg.text(left, bottom + 12, f"in {unit}{note}", 10.5)
     rows: list[Row] = [
         {f"in {unit}": name, **{p: bar.get(p, 0.0) for p in parts}, "all": sum(bar.values())}
         for name, bar in bars.items()
@@ -363,7 +410,7 @@ def differences(values: Mapping[str, float], *, limit: float, told: str, title: 
 
 def off_by(values: Mapping[str, Mapping[str, float]], named: Mapping[str, str], *, title: str, badge: str,
            sentence: str, rows: list[Row], zero: str = "what ranks took", left: float = 250.0,
-           ends: tuple[str, str] = ("too fast", "too slow")) -> book.Figure:  # fmt: skip
+           ends: tuple[str, str] = ("too short a step", "too long a step")) -> book.Figure:  # fmt: skip
     """A row for each name, with a mark for each prediction at how far it is off (0.1 for 10%), and 0 as the truth.
 
     values: of the first prediction, drawn as a cross, and perhaps of a second, a circle. named: what stands left of a
@@ -390,37 +437,14 @@ def off_by(values: Mapping[str, Mapping[str, float]], named: Mapping[str, str], 
     bottom = top + 22 * len(named) - 10
     svg.line(middle, top - 12, middle, bottom, dash="6 3", width=2.2)
     svg.text(middle, top - 16, zero, 11, "middle")
-    svg.text(left, bottom + 14, ends[0], 11)
-    svg.text(right, bottom + 14, ends[1], 11, "end")
-    return book.Figure(title, badge, sentence, rows, svg=svg.render(bottom + 24))
-
-
-def pairs(values: Mapping[str, tuple[float, float]], names: tuple[str, str], *, unit: str, title: str, badge: str,
-          sentence: str) -> book.Figure:  # fmt: skip
-    """A row for each name, with a circle for the first number and a cross for the second, and both in figures."""
-    svg = Svg(WIDTH, title, sentence)
-    y = heading(svg, badge, sentence) + 4
-    _circle(svg, 13.5, y + 5.5, BLUE)
-    svg.text(26, y + 10, f"{names[0]} (circle)", 11)
-    _cross(svg, 172, y + 5.5, ORANGE)
-    svg.text(186, y + 10, f"{names[1]} (cross)", 11)
-    left, right, top = 250.0, WIDTH - 130.0, y + 28
-    scale = (right - left) / max(max(pair) for pair in values.values())
-    for n, (name, (one, other)) in enumerate(values.items()):
-        row = top + 22 * n
-        svg.text(left - 8, row + 4, name, 10.5, "end")
-        svg.line(left, row, right, row, faint=True)
-        _circle(svg, left + one * scale, row, BLUE)
-        _cross(svg, left + other * scale, row, ORANGE)
-        svg.text(right + 14, row + 4, f"{one:.0f} and {other:.0f} ({other / one - 1:+.1%})", 10.5)
-    bottom = top + 22 * len(values)
-    svg.line(left, top - 12, left, bottom - 8)
-    svg.text(left, bottom + 6, f"in {unit}, from 0 on", 10.5)
-    rows: list[Row] = [
-        {f"in {unit}": name, names[0]: one, names[1]: other, "off (%)": 100 * (other / one - 1)}
-        for name, (one, other) in values.items()
-    ]
-    return book.Figure(title, badge, sentence, rows, svg=svg.render(bottom + 16))
+    tick = next(s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if (high - low) / s <= 8)
+    for k in range(math.ceil(low / tick), math.floor(high / tick) + 1):
+        place = middle + k * tick * scale
+        svg.line(place, bottom - 4, place, bottom + 1)
+        svg.text(place, bottom + 13, f"{k * tick:+.0%}" if k else "0", 10.5, "middle")
+    svg.text(left, bottom + 29, f"\N{LEFTWARDS ARROW} {ends[0]}", 11)
+    svg.text(right, bottom + 29, f"{ends[1]} \N{RIGHTWARDS ARROW}", 11, "end")
+    return book.Figure(title, badge, sentence, rows, svg=svg.render(bottom + 38))
 
 
 def _circle(svg: Svg, x: float, y: float, colour: str) -> None:

@@ -67,7 +67,7 @@ def one_device_or_not(check: Run, world_size: int) -> book.Workbench:
     """A cut of the reader's own, a way to share out the state, and a mistake."""
     controls = {
         "cut": choice("cut", cuts(world_size, same.BATCH), small.usual(world_size)),
-        "data": choice("data parallelism", ["plain", "zero1", "fsdp"], "plain"),
+        "data": choice("data parallelism", {"plain": "plain", "ZeRO-1": "zero1", "ZeRO-3": "fsdp"}, "plain"),
         "mistake": list(same.MISTAKES),
     }  # fmt: skip
     views: list[View] = [pictures.signals, pictures.apart]
@@ -271,7 +271,7 @@ def tried(one: Tried) -> str:
 
 
 def pictures_of_run(one: WithMore) -> book.Figure | str:
-    return "" if one.run is None else pictures.timeline(one.run)
+    return "" if one.run is None else pictures.each_stage(one.run)
 
 
 def faults(run: Run) -> book.Workbench:

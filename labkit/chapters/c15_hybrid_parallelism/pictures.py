@@ -18,8 +18,8 @@ from labkit.chapters.c15_hybrid_parallelism.drawings import (
     histogram,
     ladder as ladder,
     machines as machines,
+    nested as nested_axes,
     off_by,
-    pairs as pairs,
     stacked as stacked,
 )
 from labkit.cost import planner
@@ -51,17 +51,17 @@ def took(run: Any) -> str:
     )
 
 
-def timeline(run: Any) -> book.Figure:
-    """The second step of all ranks."""
-    return doing.bands(run, range(run.trace.world_size), "One step")
-
-
 def each_stage(run: Any) -> book.Figure:
-    """The second step of one rank of each stage: the others of a stage do the same at the same time."""
+    """The second step of one rank of each stage: the others of a stage do the same at the same time, but for a rank
+    that computes longer than all others, which is there too."""
     layout = _layout(run)
     first = {layout.coordinates(rank)["pp"]: rank for rank in reversed(range(layout.size))}
     title = "One step, of a rank of each stage" if len(first) > 1 else "One step, of one rank"
-    return doing.bands(run, sorted(first.values()), title)
+    computing = [row["compute"] for row in run.trace.step_breakdown(2)]
+    longest = computing.index(max(computing))
+    slow = max(computing) > 1.2 * mean(computing)
+    return doing.bands(run, sorted({*first.values(), longest} if slow else first.values()),
+                       title + (f", and of the slow rank {longest}" if slow else ""))  # fmt: skip
 
 
 def on_nodes(run: Any) -> book.Figure:
@@ -219,13 +219,20 @@ def errors(measured: Mapping[str, MeasuredStep], fit: Calibration | None = None)
     }
 
 
-def held(found: Mapping[str, tuple[float, float]]) -> book.Figure:
-    """name -> bytes of training state on the fullest rank, and by the planner."""
-    off = {name: computed / measured - 1 for name, (measured, computed) in found.items()}
+def held(found: Mapping[str, tuple[Mapping[str, float], float]]) -> book.Figure:
+    """name -> bytes of training state on the fullest rank by part, and all of them by the planner."""
+    off = {name: computed / sum(held.values()) - 1 for name, (held, computed) in found.items()}
     worst = max(off, key=lambda n: abs(off[n]))
     said = f"The planner is at most {abs(off[worst]):.1%} away from what the fullest rank held, with {worst}."
-    return pairs({name: (a / 1e3, b / 1e3) for name, (a, b) in found.items()}, ("ranks", "planner"), unit="kB",
-                 title="Training state of the fullest rank", badge="measured", sentence=said)  # fmt: skip
+    drawn = stacked({f"{name} (planner: {computed / 1e3:,.0f})": {part: n / 1e3 for part, n in held.items()}
+                     for name, (held, computed) in found.items()}, unit="kB", badge="measured", sentence=said,
+                    title="Training state of the fullest rank")  # fmt: skip
+    rows: list[Row] = [
+        {"in kB": name, **{part: n / 1e3 for part, n in held.items()}, "all": sum(held.values()) / 1e3,
+         "planner": computed / 1e3, "off (%)": 100 * off[name]}
+        for name, (held, computed) in found.items()
+    ]  # fmt: skip
+    return replace(drawn, rows=rows)
 
 
 # Plans -----------------------------------------------------------------------------------------------------------
@@ -347,19 +354,28 @@ def _named_run(run: planner.PublishedRun) -> str:
 
 def links(*plans: Estimate) -> book.Figure:
     """How long the messages of each axis take in a step, and how much of that computing hides; and the computing."""
-    bars, waits = {}, []
+    bars: dict[str, dict[str, float]] = {}
+    waits = []
     for plan in plans:
         cut = degrees(*plan.plan.cut)
         bars[f"{cut}: computing"] = {"computing": plan.parts["computing"]}
         for one in planner.bandwidth_check(plan):
-            name = f"TP{plan.plan.tensor} {one.axis}: {format_bytes(one.nbytes, 3)} over the {one.link}"
-            bars[name] = {"not hidden": one.waited, "hidden": one.alone - one.waited}
+            inside = plan.sent[one.axis] - one.nbytes  # what a rank of two levels sends in its node
+            near = f"{format_bytes(inside, 3)} in the node + " if inside > 0.01 * one.nbytes else ""
+            name = f"TP{plan.plan.tensor} {one.axis}: {near}{format_bytes(one.nbytes, 3)} over the {one.link}"
+            bars[name] = {one.axis: one.waited, "hidden": one.alone - one.waited}
         waits.append(f"{sum(one.waited for one in planner.bandwidth_check(plan)):.2f} s with {cut}")
     first = plans[0]
     title = f"How long a GPU waits: {first.model.name} on {first.plan.gpus:,} {first.cluster.gpu.name}s"
     said = f"What one GPU does in a step of {first.plan.batch:,} sequences, with links as fast as NCCL makes them. "
     said += f"It waits {' and '.join(waits)}."
-    return stacked(bars, unit="s", title=title, badge="simulated", sentence=said)
+    return stacked(bars, unit="s", title=title, badge="simulated", sentence=said, left=330.0)
+
+
+def nested(plan: Estimate) -> book.Figure:
+    """The axes of a plan from the inside to the outside, each with how long a GPU waits for it."""
+    waits = {one.axis: one.waited for one in planner.bandwidth_check(plan)}
+    return nested_axes(plan.plan.tensor, plan.plan.pipeline, plan.plan.data, waits)
 
 
 def health(one: Any, budget: float = 0.75e6) -> book.Table:
@@ -374,9 +390,8 @@ def health(one: Any, budget: float = 0.75e6) -> book.Table:
         for strategy, signal in (
             ("the step", "ranks compute for more than half of it"),
             ("ZeRO", f"state below {format_bytes(budget, 3)}, between sharded and not"),
-            ("tensor", "waiting for all-reduces in layers is less than a quarter of computing"),
-            ("pipeline", "no rank waits more than a quarter of the step for partners that are not ready (the worst "
-             "rank, without time on the way)"),
+            ("tensor", "all-reduces in layers take less than a quarter of computing"),
+            ("pipeline", "no rank waits more than a quarter of the step for partners"),
             ("machine", "no rank computes more than 10% longer than the mean"),
         )
     ]  # fmt: skip
@@ -385,7 +400,7 @@ def health(one: Any, budget: float = 0.75e6) -> book.Table:
 
 def signals_of(one: Any, budget: float = 0.75e6) -> dict[str, tuple[str, bool]]:
     """By what it watches: what a signal shows, and whether that is fine."""
-    run, state = one.run, float(max(one.held.results))
+    run, state = one.run, float(sum(small.fullest(one.held).values()))
     busy, told = small.busy(run), doing.shares(run)
     sums = told["tensor"] / told["computing"]
     rows = run.trace.step_breakdown(2)

@@ -37,17 +37,19 @@ def own_groups(run: Any, sizes: Mapping[str, int]) -> book.Conclusion:
     )  # fmt: skip
 
 
-def agreement() -> book.Conclusion:
-    """Who compares meshes, and the numbers of two fleets."""
+def agreement(errors: str) -> book.Conclusion:
+    """In which errors ranks end that disagree; who compares meshes, and the numbers of two fleets."""
+    print(errors)
     fleet, large = Layout({"pp": 8, "dp": 16, "tp": 8}), Layout({"pp": 16, "dp": 128, "tp": 8})
     return book.conclude(
-        "Something must check that the ranks agree. labkit found the first error because it compares what the members "
-        "of a group have called; `Mesh` compared the sizes at the start. NCCL does not compare, and PyTorch does so "
-        "only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`. Without a check, a job whose tensors happen to have the "
-        "same size adds gradients to partial sums and goes on.\n\n"
-        "The same function numbers a real fleet. Take TP8 PP8 DP16 on 1,024 GPUs in nodes of 8. GPU 700 has the "
-        "coordinates pp {at[pp]}, dp {at[dp]} and tp {at[tp]}. Its tensor partners are the other GPUs of its node, its "
-        "data partners are {next_dp} ranks apart, and its pipeline partners {next_pp}.\n\n"
+        "The first time labkit noticed that members of one group had called all-reduces of different sizes. The "
+        "second time `Mesh` had compared the axes before anything was sent, so the message names the real mistake. "
+        "NCCL compares nothing, and PyTorch does so only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`. If the tensors "
+        "happen to have the same size, a job without such a check adds gradients to partial sums and goes on.\n\n"
+        "Your function works for a real fleet, too. Take TP8 PP8 DP16 on 1,024 GPUs in nodes of 8. GPU 700 has the "
+        "coordinates pp {at[pp]}, dp {at[dp]} and tp {at[tp]}. Its tensor partners are the other GPUs of its node. "
+        "From one of its data partners to the next it is {next_dp} ranks, and from one pipeline partner to the next "
+        "{next_pp}.\n\n"
         "A rank works with few of the others. With TP8 PP16 DP128 there are {gpus:,} GPUs, but in its three groups a "
         "GPU has only {each} = {partners} partners.",
         at=fleet.coordinates(700), next_pp=fleet.stride("pp"), next_dp=fleet.stride("dp"), gpus=large.size,
@@ -59,8 +61,9 @@ def agreement() -> book.Conclusion:
 # 2: traffic ------------------------------------------------------------------------------------------------------
 
 
-def grows(runs: Mapping[str, Any]) -> book.Conclusion:
-    """name -> run: a base, and with twice its degree of tensor, of pipeline and of data parallelism."""
+def grows(several: Sequence[Any]) -> book.Conclusion:
+    """Runs: a base, and with twice its degree of tensor, of pipeline and of data parallelism."""
+    runs = {pictures.cut_name(run.results[0].config): run for run in several}
     display(pictures.grows(runs))
     base, tensor, _, data = map(pictures.busiest, runs.values())
     return book.conclude(
@@ -127,10 +130,11 @@ def scale(before: Estimate, wider: Estimate) -> book.Conclusion:
     )  # fmt: skip
 
 
-def placed(runs: Mapping[str, Any]) -> book.Conclusion:
-    """ "tensor inside", "pipeline inside", "data inside" -> run."""
+def placed(by_axis: Mapping[str, Any]) -> book.Conclusion:
+    """ "tensor", "pipeline" or "data", whose ranks are neighbours -> run."""
+    runs = {f"{axis} inside": run for axis, run in by_axis.items()}
     display(pictures.placed(runs))
-    took = {name.split()[0]: small.seconds(run) for name, run in runs.items()}
+    took = {axis: small.seconds(run) for axis, run in by_axis.items()}
     return book.conclude(
         {"tensor == fastest": "Tensor ranks should be neighbours. If the data ranks are neighbours instead, a step "
          "takes {ratio:.2f} times as long, because all tensor traffic then crosses the slow links. So put tp "
@@ -157,16 +161,15 @@ def links(narrow: Estimate, wide: Estimate) -> book.Conclusion:
     return book.conclude(
         "*Tensor ranks belong inside a node.* With TP16 a step waits {longer:.2g} times as long for its all-reduces as "
         "with TP8. A factor of 2 comes from the cut: with half as many stages, a rank has twice as many layers. The "
-        "rest comes from the slow link, because a part of each all-reduce must now leave the node. The picture "
-        "counts only the {left} that leave the node.\n\n"
+        "rest comes from the {left} that must now leave the node, over a slower link.\n\n"
         "*Stages may be furthest apart.* With TP8 their messages take {hop_s}, and hardly any of it is hidden. But "
         "this is only {hop:.1%} of the {computing} of computing. Alibaba builds on this: in its network HPN only "
         "pipeline messages leave a pod, a group of 15,360 GPUs ([Qian et al. 2024](https://doi.org/10.1145/3651890.3672265)).\n\n"
         "*Gradients are between the two.* A gradient is final only when the last microbatch has added to it. So of the "
         "{m} backward passes in a step only the last one can hide their exchange, and only the first forward pass can "
         "hide the gathering of ZeRO-1's new parameters. With TP8 the two hide {hidden:.0%}, "
-        "{hidden_s} of {data_s}. Llama 3 gathers sharded parameters ahead and reduces "
-        "gradients while it goes on computing, so there replicas may be outermost (Llama Team 2024, section 3.3.2).",
+        "{hidden_s} of {data_s}.\n\n"
+        "The next picture shows the three axes of TP8 PP8 DP16 on their links.",
         longer=others["tensor"].waited / checks["tensor"].waited, left=format_bytes(others["tensor"].nbytes, 3),
         hop=checks["pipeline"].alone / narrow.parts["computing"], hop_s=format_seconds(checks["pipeline"].alone, 2),
         computing=format_seconds(narrow.parts["computing"], 2), m=narrow.plan.microbatches,
@@ -235,12 +238,15 @@ def mistakes(spoiled: Mapping[str, Any]) -> book.Conclusion:
 # 4: memory and time ----------------------------------------------------------------------------------------------
 
 
-def held(found: Mapping[str, tuple[float, float]]) -> book.Conclusion:
-    """name -> bytes of training state on the fullest rank, and by the planner."""
+def held(found: Mapping[str, tuple[Mapping[str, float], float]]) -> book.Conclusion:
+    """name -> bytes of training state on the fullest rank by part, and all of them by the planner."""
     display(pictures.held(found))
     ten, fourteen, sixteen = planner.static_memory()
     return book.conclude(
-        {"off < 0.03": "Activations and buffers were not measured here.",
+        {"off < 0.03": "These ranks compute in 32 bits, so a parameter takes 4 bytes, its gradient 4 and Adam's "
+         "moments 8. ZeRO-1 leaves an eighth of the moments on each of eight ranks, and ZeRO-3 an eighth of "
+         "everything. In the last bar the model is cut in four, and ZeRO-1 halves the moments. Activations "
+         "and buffers were not measured.",
          "True": "The planner is off by up to {off:.1%} here. The rest are buffers that it does not know."},
         "\n\nIf somebody says how many gigabytes a plan needs, ask which bytes were counted. Take 175 billion "
         "parameters cut TP8 PP16:\n\n"
@@ -252,8 +258,10 @@ def held(found: Mapping[str, tuple[float, float]]) -> book.Conclusion:
         "<details><summary>May a plan fill the whole card?</summary>\n\n"
         "No: the driver, the buffers of the communication library and the gaps between tensors need memory too. The "
         "80 GiB of an H100 are {card:.1f} GB. A plan that *fits* fills at most 80 GB, and leaves {part:.1%} free, "
-        "which is no guarantee: memory that is free in small pieces does not help.\n\n</details>",
-        off=max(abs(computed / measured - 1) for measured, computed in found.values()),
+        "which is no guarantee: memory that is free in small pieces does not help.\n\n</details>\n\n"
+        "Memory says which plans are possible. Which of them is the fastest depends on what waits for what. Eight "
+        "small ranks have room for A, B and C alike, so let them find out.",
+        off=max(abs(computed / sum(held.values()) - 1) for held, computed in found.values()),
         card=(planner.H100.memory + planner.H100.reserve) / GB,
         part=planner.H100.reserve / (planner.H100.memory + planner.H100.reserve),
         ten=ten.found, fourteen=fourteen.found, sixteen=sixteen.found, mean=175 * 16 / 128,
@@ -269,12 +277,17 @@ CHOICES = {
 
 def winner(ran: Mapping[str, Any]) -> str:
     """The choice of the prediction that the runs of A, B and C confirm."""
-    return CHOICES[min(ran, key=lambda name: small.seconds(ran[name]))[0]]
+    return CHOICES[min(ran, key=lambda name: small.seconds(ran[name]))]
 
 
-def three(ran: Mapping[str, Any], variants: Mapping[str, Any]) -> book.Conclusion:
-    """name -> run of A, B and C; and of data parallelism alone with two ways to sum: in nodes first, and by a ring."""
-    display(pictures.placed({**ran, **variants}, "Three configurations, and two variants of A"))
+def three(
+    ran: Mapping[str, Any], variants: Mapping[str, Any], at_1024: Mapping[str, Estimate]
+) -> book.Conclusion:  # fmt: skip
+    """name -> run of A, B and C; of data parallelism alone with two ways to sum, in nodes first and by a ring; and
+    what the planner says of A, B and C on 1,024 GPUs."""
+    named = {f"{name} ({pictures.cut_name(run.results[0].config)})": run for name, run in {**ran, **variants}.items()}
+    display(pictures.placed(named, "Three configurations, and two variants of A"))
+    far_a, _, far_c = at_1024.values()
     a, b, c = (small.seconds(run) for run in ran.values())
     (wide, half, all_axes), (plain, ring) = ran.values(), variants.values()
     return book.conclude(
@@ -282,12 +295,13 @@ def three(ran: Mapping[str, Any], variants: Mapping[str, Any]) -> book.Conclusio
          "half as many gradients as in B, and exchanges them with one rank instead of three. So it waits {c_data} "
          "for them instead of {b_data}, which saves more than the {c_pipe} that it waits for its pipeline.",
          "True": "C is not the fastest: beside it, B takes {b_c:.2f} times as long, and A {a_c:.2f} times."},
-        "\n\nA waits {a_data} for its gradients, because the exchange of ZeRO-1 ignores the nodes.",
+        "\n\nA waits {a_data} for its gradients. Here the exchange of ZeRO-1 is one ring over all data ranks, and it "
+        "ignores the nodes.",
         {"wide_n == 14": "It takes 14 rounds: 7 in which the 8 ranks reduce-scatter the gradients, and 7 in which they "
          "gather the new weights. In each round all ranks wait for messages over slow links.",
          "True": "It takes {wide_n} rounds, and in each of them all ranks wait for messages over slow links."},
-        "Data parallelism *without* ZeRO adds up inside the nodes first, and then each rank sends half of the data "
-        "among only 4 nodes.",
+        "\n\nData parallelism *without* ZeRO (*plain* in the picture) adds up inside the nodes first, and then each "
+        "rank sends half of the data among only 4 nodes.",
         {"plain_n == 6": "So there are only $2\\cdot 3 = 6$ slow rounds, each with an eighth of the "
          "gradients as in A, and a step takes {plain_s}.",
          "True": "So there are {plain_n} slow rounds, and a step takes {plain_s}."},
@@ -296,8 +310,12 @@ def three(ran: Mapping[str, Any], variants: Mapping[str, Any]) -> book.Conclusio
          "True": "If all ranks add up in one ring instead, a step takes {ring_s}."},
         "So if data parallelism is slow, first try another algorithm for its all-reduce, and change the cut if that "
         "does not help enough.\n\n"
-        "Next, the planner takes A, B and C to GPT-3 175B on 1,024 H100s, with larger degrees: TP8 fills a node, and C "
-        "has 4 stages.",
+        "What is fastest here need not be fastest elsewhere.",
+        {"far_a < far_c": "On the 1,024 H100s A would take {far_a_s} and C {far_c_s}, if A did fit: it sends nothing "
+         "inside its layers, and there the planner assumes a ZeRO-1 that adds up inside the nodes first.",
+         "True": "On the 1,024 H100s A would take {far_a_s} and C {far_c_s}."},
+        far_a=far_a.seconds, far_c=far_c.seconds, far_a_s=format_seconds(far_a.seconds, 3),
+        far_c_s=format_seconds(far_c.seconds, 3),
         a_data=format_seconds(doing.shares(wide)["data"], 3),
         b_data=format_seconds(doing.shares(half)["data"], 3), c_data=format_seconds(doing.shares(all_axes)["data"], 3),
         c_pipe=format_seconds(doing.shares(all_axes)["pipeline"], 3),
@@ -307,21 +325,30 @@ def three(ran: Mapping[str, Any], variants: Mapping[str, Any]) -> book.Conclusio
     )  # fmt: skip
 
 
-def at_1024(three: Mapping[str, Estimate]) -> book.Conclusion:
-    """A, B and C for 175 billion parameters on 1,024 H100s."""
+def at_1024(three: Mapping[str, Estimate], state_bytes: Callable[..., float]) -> book.Conclusion:
+    """A, B and C for 175 billion parameters on 1,024 H100s, beside what the reader's function says of their state."""
     a, b, c = three.values()
+    yours = [state_bytes(175e9, *(one.plan.cut[i] for i in (0, 1, -1)), 2, 4, 12) / GB for one in three.values()]
+    theirs = [(one.held.parameters + one.held.gradients + one.held.optimizer) / GB for one in three.values()]
     bars = {f"{name} ({pictures.degrees(*one.plan.cut)})": one for name, one in three.items()}
     display(pictures.memory(bars, f"Memory of the fullest GPU: {a.model.name} with ZeRO-1"))
     return book.conclude(
-        {"not a_fits and not b_fits and c_fits": "With {gpus:,} GPUs and a batch of {batch:,} sequences, "
-         "memory decides: only C fits. A GPU of A would need {a_gb:,.0f} GB, and one of B {b_gb:.0f} GB.",
+        {"not a_fits and not b_fits and c_fits": "Only C fits. A and B fail by what ZeRO-1 leaves whole: the "
+         "parameters and their gradients, {a_whole:,.0f} GB of them in A and {b_whole:.0f} GB in B. Only tensor and "
+         "pipeline parallelism make these smaller, or a higher stage of ZeRO.",
          "True": "They need {a_gb:,.0f}, {b_gb:.0f} and {c_gb:.0f} GB."},
-        {"a_s < min(b_s, c_s)": "By the planner A would even be the fastest if it did fit, with {a_s:.2f} s a step "
-         "against {c_s:.2f} s. It sends nothing inside its layers, and here the planner assumes a ZeRO-1 that adds up "
-         "inside the nodes first, unlike that of our eight ranks.",
-         "True": "A would not be the fastest either."},
-        gpus=a.plan.gpus, batch=a.plan.batch,
-        a_s=a.seconds, b_s=b.seconds, c_s=c.seconds, a_fits=a.fits, b_fits=b.fits, c_fits=c.fits,
+        "{whose} function says {yours[0]:,.0f}, {yours[1]:.1f} and {yours[2]:.1f} GB, and the planner "
+        "{theirs[0]:,.0f}, {theirs[1]:.1f} and {theirs[2]:.1f} GB.",
+        {"near": "The planner knows the exact number of parameters, and it looks at the fullest GPU, which in C also "
+         "holds an embedding.", "True": "They differ by more than an embedding: look at `state_bytes` again."},
+        "With a batch of {batch:,} sequences, activations add {act_a:.0f} GB in A, and {act:.1f} GB in C.\n\n"
+        "Can you trust a planner that only adds up? Let it compute what eight real ranks hold at the end of a backward "
+        "pass, and then count the bytes of their tensors.",
+        whose=book.whose(state_bytes).capitalize(), yours=yours, theirs=theirs,
+        near=all(abs(x / y - 1) < 0.03 for x, y in zip(yours, theirs, strict=True)),
+        batch=a.plan.batch, a_whole=(a.held.parameters + a.held.gradients) / GB,
+        b_whole=(b.held.parameters + b.held.gradients) / GB, act_a=a.held.activations / GB,
+        act=c.held.activations / GB, a_fits=a.fits, b_fits=b.fits, c_fits=c.fits,
         a_gb=a.held.total / GB, b_gb=b.held.total / GB, c_gb=c.held.total / GB,
     )  # fmt: skip
 
@@ -485,6 +512,16 @@ def rails(dense: Any, experts: Any) -> book.Conclusion:
     )  # fmt: skip
 
 
+def machines() -> book.Conclusion:
+    """Three real machines, and what is asked of a larger domain next."""
+    display(pictures.machines())
+    return book.conclude(
+        "**What changes with a larger fast domain?** A trillion parameters are trained on 2,048 B200s. The network "
+        "between the domains stays the same, and only the number of GPUs on one NVLink network grows. The last bar "
+        "below is for comparison: in domains of 16 it cuts each layer among all 16 GPUs."
+    )
+
+
 def shift(domains: Mapping[int, Estimate], theirs: Estimate) -> book.Conclusion:
     """domain -> its best plan; and a source's plan, with tensor parallelism over a domain of 16."""
     few, middle, many = sorted(domains)
@@ -507,7 +544,10 @@ def shift(domains: Mapping[int, Estimate], theirs: Estimate) -> book.Conclusion:
          "True": "After computing, most time goes to {first_lost} in the smallest domains, and to {last_lost} in the "
          "largest."},
         "\n\nA domain that *allows* wide tensor parallelism is no reason to use all of it. The last bar does so in "
-        "domains of {t}, and a step takes {theirs:.1f} s.",
+        "domains of {t}, and a step takes {theirs:.1f} s.\n\n"
+        "**Must a network connect everybody with everybody?** Two ranks with the same place in their nodes are on one "
+        "*rail*. The next cell counts the bytes that go from rail to rail in one step on eight real ranks, two to a "
+        "node: of a dense model on all three axes, and of one with eight experts.",
         few=few, middle=middle, gain=1 - last.seconds / first.seconds, first_plan=pictures.short(first),
         middle_plan=pictures.short(domains[middle]), middle_gain=1 - domains[middle].seconds / first.seconds,
         many=many,
@@ -530,6 +570,6 @@ def kept(
     return {
         "planner_median": median(off), "planner_worst": off[-1],
         "unseen_worst": max(map(abs, pictures.errors(others, fit).values())),
-        "placement_ratio": small.seconds(placements["data inside"]) / small.seconds(placements["tensor inside"]),
+        "placement_ratio": small.seconds(placements["data"]) / small.seconds(placements["tensor"]),
         "searched_plans": found.considered,
     }  # fmt: skip

@@ -126,13 +126,14 @@ def usual(ranks: int) -> tuple[int, int]:
 def shape_of(plan: Plan, ranks: int = 8) -> HybridConfig:
     """A plan made small: its largest degree is halved until so many ranks are enough; `made_small` says what changed.
 
-    Schedule, state and microbatches for each stage stay as they are where `Hybrid` can do them.
+    Schedule, state and microbatches for each stage stay as they are where `Hybrid` can do them. Context parallelism
+    goes first where not all axes have room, so that replicas stay, and with them a way to share the state.
     """
-    whole_axes = {"dp": plan.replicas, "pp": plan.pipeline, "cp": plan.context, "tp": plan.tensor}
+    whole_axes = {"cp": plan.context, "dp": plan.replicas, "pp": plan.pipeline, "tp": plan.tensor}
     sizes = {axis: 1 << (size.bit_length() - 1) for axis, size in whole_axes.items()}  # powers of two
     sizes["pp"] = min(sizes["pp"], GPT.layers)
     while math.prod(sizes.values()) > ranks:
-        axis = max(sizes, key=lambda one: sizes[one])  # of equal ones the outer: it needs the fast links least
+        axis = max(sizes, key=lambda one: sizes[one])  # of equal ones the first
         sizes[axis] //= 2
     sizes["dp"] *= ranks // math.prod(sizes.values())
     pp, dp = sizes["pp"], sizes["dp"]
@@ -334,7 +335,7 @@ def step_with_fault(group: Group, fault: str = "none") -> Told:
     return two_steps(group, config, slow=slow)
 
 
-def holding_with_fault(group: Group, fault: str = "none") -> int:
+def holding_with_fault(group: Group, fault: str = "none") -> dict[str, int]:
     """`holding` of that."""
     return holding(group, with_fault(fault)[0])
 
@@ -342,8 +343,8 @@ def holding_with_fault(group: Group, fault: str = "none") -> int:
 # Memory ----------------------------------------------------------------------------------------------------------
 
 
-def holding(group: Group, config: HybridConfig, gpt: GPTConfig = GPT) -> int:
-    """Bytes of weights, gradients and Adam's state on this rank at the end of the second backward pass.
+def holding(group: Group, config: HybridConfig, gpt: GPTConfig = GPT) -> dict[str, int]:
+    """Bytes of weights, gradients and Adam's state on this rank at the end of the second backward pass, by part.
 
     Sequences are as few and as short as they can be.
     """
@@ -353,7 +354,12 @@ def holding(group: Group, config: HybridConfig, gpt: GPTConfig = GPT) -> int:
     hybrid.step(inputs[:, :length], targets[:, :length])  # Adam's state begins with the first update
     hybrid.zero_grad()
     hybrid.forward_backward(inputs[:, :length], targets[:, :length])
-    return sum(hybrid.nbytes().values())
+    return hybrid.nbytes()
+
+
+def fullest(run: Any) -> dict[str, float]:
+    """Of the rank that holds most in a run of `holding`: its bytes by part."""
+    return max(run.results, key=lambda held: sum(held.values()))
 
 
 def state_of(config: HybridConfig, gpt: GPTConfig = GPT) -> float:
