@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 import labkit
 from labkit import collectives, cost
-from labkit.chapters.c13_embeddings import drawings, pictures, ports, tables, travel
+from labkit.chapters.c13_embeddings import drawings, panels, pictures, ports, tables, travel
 from labkit.chapters.c13_embeddings.tables import COPIED
 from labkit.wire import Group
+
+PAGE = Path(__file__).parents[2] / "notebooks/13_embeddings.ipynb"
 
 
 def _took(seconds):
@@ -26,13 +30,13 @@ def test_hot_rows_are_praised_only_where_they_save_time():
     said = pictures.hot_rows(
         _took(
             {
-                "range": [0.02, 0.018, 0.015, 0.012, 0.010, 0.011],
+                "range": [0.02, 0.018, 0.015, 0.01005, 0.010, 0.011],
                 "modulo": [0.01] * 6,
                 "one rank": [0.04, 0.04, 0.04, 0.04, 0.04, 0.03],
             }
         )
     ).sentence
-    assert "With range placement a step takes 20 ms without replicated rows, and 50% less with 1,024 of them." in said
+    assert "With range placement a step takes 20 ms without replicated rows, and 50% less with 256 of them." in said
     assert "With modulo placement a step takes 10 ms without replicated rows, and these save nothing." in said
     assert said.endswith(
         "With the table on one rank a step takes 40 ms without replicated rows, and 25% less with 2,048 of them."
@@ -56,16 +60,19 @@ def test_what_hot_rows_cost_is_told_beside_what_they_spare():
     assert "the busiest rank sends and receives 9 kB in pull and push" in helped
     assert "With 256 replicated rows, pull and push of the busiest rank have 1.76 kB." in helped  # 12,000 - 2 * 5,120
     assert "each rank sends 5.12 kB in the all-reduce, and receives as much at the same time." in helped
-    assert helped.endswith(
-        "Each of the rows 65 to 256, by popularity, is asked for by 1.5 of 2 ranks on average."
-    )  # 192 + 96
+    each = "Each of the rows 65 to 256, by popularity, is asked for by"
+    assert helped.endswith(f"{each} 0.5 other ranks on average.")  # rank 0 owns all 192, and rank 1 asks for 96 of them
+    two_owners = pictures.holding(_held([6, 5, 4, 3, 4, 5], [9000, 0, 0, 12_000, 0, 0]), width=4, rows=400)
+    assert two_owners.endswith(f"{each} 0.8 other ranks on average.")  # of 136 rows of rank 0: 96; of 56 of rank 1: all
     slow = pictures.holding(_held([6, 7, 6.5, 3, 4, 5], [9000, 0, 0, 12_000, 0, 0]), width=4)
     assert slow.endswith("64 replicated rows save less than the 2 messages of an all-reduce cost.")
     too_far = pictures.holding(_held([6, 5, 4, 3, 4, 5], [9000, 0, 0, 12_000, 0, 0], (6, 5, 4, 5, 6, 7)), width=4)
-    assert too_far.endswith("Each of the next 192 is asked for by 0.5 other ranks on average, and that is too few.")
+    assert too_far.endswith(
+        "Each of the next 192 is asked for by 0.5 other ranks on average, and that is too few to save more."
+    )
     none = pictures.holding(_held([1, 2, 3, 4, 5, 6], [9000] * 6), width=4)
-    assert (
-        "Here replicated rows cost more than they save. Each of the rows 1 to 16, by popularity, is asked for" in none
+    assert none.endswith(
+        "Here replicated rows save nothing. Each of the rows 1 to 16 is asked for by 0.0 other ranks on average."
     )
 
 
@@ -216,16 +223,61 @@ def test_ids_and_rows_are_drawn_on_their_way(ranks):
 
 
 def test_what_the_page_says_of_the_messages_of_hot_rows() -> None:
-    page = (Path(__file__).parents[2] / "notebooks/13_embeddings.ipynb").read_text()
-    micro = 1e6 * pictures.LATENCY
+    page, micro = PAGE.read_text(), 1e6 * pictures.LATENCY
     assert f"a latency of {micro:g} µs, in addition to the time for its bytes." in page
-    assert f"With 8 ranks that is {2 * 7 * micro:g} µs" in page
-    owner, copied = (1e6 * nbytes / pictures.BANDWIDTH for nbytes in (2 * 7 * 256, cost.ring_all_reduce_bytes(260, 8)))
+    assert f"With 4 ranks that is {2 * 3 * micro:g} µs" in page
+    owner, copied = (1e6 * nbytes / pictures.BANDWIDTH for nbytes in (2 * 3 * 256, cost.ring_all_reduce_bytes(260, 4)))
     assert f"takes about {copied:.0f} µs and not {owner:.0f} µs" in page
-    assert (
-        4 * (owner - copied) < 2 * 7 * micro < 5 * (owner - copied)
-        and "Each row saves 31 µs, so you need at least five" in page
-    )
+    assert f"Each row saves {owner - copied:.0f} µs, so you need at least six" in page
+    assert 5 * (owner - copied) < 2 * 3 * micro < 6 * (owner - copied)
+
+
+def test_the_panel_of_hot_rows_begins_with_four_ranks_and_the_page_says_what_it_runs(monkeypatch) -> None:
+    asked: dict[str, object] = {}
+    monkeypatch.setattr(panels.book, "workbench", lambda *args, **options: asked.update(options))
+    panels.hot_rows(print, 20_000)
+    assert asked["ranks"] == 4
+    told = ", ".join(f"{copied:,}" for copied in COPIED[:-1]) + f" and {COPIED[-1]:,}"
+    assert f"are replicated: {told}. So {3 * len(COPIED)} steps run for every setting" in PAGE.read_text()
+
+
+def _ran(cell: str, **names: object) -> dict[str, object]:
+    """The names that are there when a cell of the page has run."""
+    cells = json.loads(PAGE.read_text())["cells"]
+    exec("".join(next(c["source"] for c in cells if c["id"] == cell)), names)
+    return names
+
+
+@pytest.mark.ranks
+def test_as_many_ranks_work_as_the_panel_of_servers_says_and_it_has_both_answers(monkeypatch) -> None:
+    monkeypatch.setenv("LABKIT_HEADLESS", "1")
+    shown: list[Any] = []
+    chosen = SimpleNamespace(server_or_ring=lambda run: shown.append(panels.server_or_ring(run)))
+    _ran("server-or-ring", torch=torch, ports=ports, all_reduce=collectives.all_reduce, panels=chosen)
+    (one,) = shown
+    assert one.said.startswith("run on 5 processes") and "This run has 4 workers." in one.text
+    one.set(workers=2, servers=4)
+    for kilobytes, first in ((1, 3), (3, 4)):
+        one.set(kilobytes=kilobytes)
+        assert one.said.startswith("run on 6 processes") and "This run has 2 workers." in one.text
+        assert f"the ring is faster below {first} workers, and the servers are faster from there on." in one.text
+    one.set(workers=1)
+    assert one.said.startswith("run on 5 processes") and "a single worker needs no ring." in one.text
+
+
+@pytest.mark.ranks
+def test_the_two_adams_run_where_pytorch_has_loaded_what_they_need(monkeypatch) -> None:
+    def slow(*args: object) -> None:
+        raise AssertionError("the first optimizer of the kernel imports PyTorch's compiler, for seconds")
+
+    monkeypatch.setattr(torch.optim.Optimizer, "__init__", slow)
+    drawn = _ran("lazy", torch=torch, launch=labkit.launch, pictures=pictures)
+    assert len(drawn["dense_adam"]) == len(drawn["lazy_adam"]) == 40
+
+
+def test_the_picture_of_equal_ids_does_not_name_the_method_that_the_reader_is_to_find() -> None:
+    for svg, said in drawings.duplicates().frames:
+        assert "index_add" not in svg + said and "added one by one" in svg
 
 
 @pytest.mark.parametrize(("servers", "kilobytes"), [(1, 1), (1, 100), (2, 1), (2, 3), (4, 1), (4, 3), (4, 10)])
@@ -238,7 +290,7 @@ def test_what_a_further_worker_costs_says_who_is_faster_with_many(servers, kilob
 
 
 def test_from_how_many_workers_on_the_page_says_that_a_ring_is_slower() -> None:
-    page = (Path(__file__).parents[2] / "notebooks/13_embeddings.ipynb").read_text()
+    page = PAGE.read_text()
 
     def slower(workers: int) -> bool:
         ring = cost.ring_all_reduce_time(1000, workers, pictures.LATENCY, ports.BETA)

@@ -338,10 +338,11 @@ def _asked_for(view: View) -> set[str]:
 def _how(ranks: int, seconds: float, result: Any) -> str:
     """How long it took; starting ranks and drawing apart, where the result tells the time of the run itself.
 
-    A result whose `run` is None needed no ranks.
+    A result whose `run` is None needed no ranks, and a Run may be one of more or fewer ranks than those of the world.
     """
     if getattr(result, "run", result) is None:
         return f"computed in {seconds:.1f} s, without a run"
+    ranks = getattr(getattr(result, "spec", None), "world_size", ranks)
     processes = f"{ranks} process{'es' * (ranks > 1)}"
     ran = getattr(result, "seconds", seconds)
     return f"run on {processes} in {ran:.2f} s" + (

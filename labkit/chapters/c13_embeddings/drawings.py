@@ -95,7 +95,7 @@ def _fall(
                  ON_COLOUR if n >= k else None, stroke_width=2.6 if n == k - 1 else 0.8)  # fmt: skip
         svg.rect(14 + n * 96, top + 23, 72, 16, "#ffffff", stroke="none", radius=3)
         svg.text(50 + n * 96, top + 35, f"row {i}: {g:g}", 11, "middle", on_colour=True)
-    lines = {"added up: total.index_add_(0, place, gradient)": total, "overwritten: total[place] += gradient": last}
+    lines = {"added one by one": total, "overwritten: total[place] += gradient": last}
     for lane, (name, sums) in enumerate(lines.items()):
         y = top + 78 + lane * 84
         svg.text(8, y, name, 11.5, bold=True)

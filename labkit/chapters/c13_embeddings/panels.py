@@ -33,11 +33,11 @@ def who_is_asked(look_up: Run) -> Workbench:
                           network=WIRE)  # fmt: skip
 
 
-def hot_rows(hold: Run) -> Workbench:
-    """How unequal the ids are, how long a row is, and how many ranks share the table."""
+def hot_rows(hold: Run, rows: int) -> Workbench:
+    """How unequal the ids are, how long a row is, and how many ranks share the table of `rows` rows."""
     controls = {"skew": SKEWS, "width": choice("numbers in a row", [4, 16, 64], 64), "ranks": [2, 4, 8]}
-    views: list[View] = [pictures.hot_rows, pictures.holding]
-    return book.workbench(hold, controls, views, title="Which rows should every rank hold?", ranks=8, clock="virtual",
+    views: list[View] = [pictures.hot_rows, functools.partial(pictures.holding, rows=rows)]
+    return book.workbench(hold, controls, views, title="Which rows should every rank hold?", ranks=4, clock="virtual",
                           network=WIRE)  # fmt: skip
 
 
@@ -51,15 +51,13 @@ def tiers(cached: Run) -> Workbench:
     return book.workbench(cached, controls, views, title="A small fast tier", ranks=2, transport="local")
 
 
-def server_or_ring(exchange: Run) -> Workbench:
-    """How many ranks there are, how many of them serve, and how large the gradient is."""
+def server_or_ring(with_workers: Run) -> Workbench:
+    """How many ranks work, how many more of them serve, and how large the gradient is."""
     controls = {
-        "ranks": choice("workers + servers", [*range(3, 10), 12], 5),
-        "servers": [1, 2, 4], "kilobytes": choice("gradient (kB)", [1, 3, 10, 100], 100),
+        "workers": [*range(1, 9)], "servers": [1, 2, 4], "kilobytes": choice("gradient (kB)", [1, 3, 10, 100], 100),
     }  # fmt: skip
     views: list[View] = [ports.compared, ports.by_workers, ports.many_workers]
-    return book.workbench(exchange, controls, views, title="Servers or a ring?", ranks=5, clock="virtual",
-                          network=WIRE)  # fmt: skip
+    return book.workbench(with_workers, controls, views, title="Servers or a ring?", ranks=5)
 
 
 def federated(with_clients: Run) -> Workbench:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -58,10 +58,13 @@ def push_and_pull(group: Group, servers: Sequence[int], gradient: Tensor) -> Non
         client.pull("w")
 
 
+def emulated(fn: Callable[..., Any], ranks: int, *args: Any) -> Any:
+    """A run of `fn(group, *args)` with the links of this section, on the virtual clock."""
+    return labkit.launch(fn, ranks, *args, clock="virtual", transport="local", network=WIRE)
+
+
 def _one_server(workers: int) -> Any:
-    return labkit.launch(
-        push_and_pull, workers + 1, [0], torch.ones(NUMEL), clock="virtual", transport="local", network=WIRE
-    )
+    return emulated(push_and_pull, workers + 1, [0], torch.ones(NUMEL))
 
 
 def through_a_server(workers: int) -> float:
@@ -82,8 +85,7 @@ def around_a_ring(workers: int, numel: int = NUMEL) -> float:
     def on_rank(group: Group) -> None:
         collectives.all_reduce(torch.ones(numel), group, algorithm="ring")
 
-    run = labkit.launch(on_rank, workers, clock="virtual", transport="local", network=WIRE)
-    begin, end = run.trace.during("all_reduce")
+    begin, end = emulated(on_rank, workers).trace.during("all_reduce")
     return end - begin
 
 
