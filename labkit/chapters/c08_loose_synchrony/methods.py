@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from labkit import Slow, cost, launch
+from labkit import Link, Network, Slow, cost, launch
 from labkit.chapters.c08_loose_synchrony.drawings import graph, valley as valley_loss
 from labkit.chapters.c08_loose_synchrony.task import for_each, now, three_seeds
 from labkit.data import digits, image_batches
@@ -31,6 +31,7 @@ from labkit.wire import Group
 WIDTHS, BATCH, RATE, STEP = (64, 64, 10), 8, 0.4, 0.001  # STEP: seconds that a gradient takes
 FAR = 0.02  # seconds that a message takes on the far link
 VOTED = 0.015  # the rate of a majority vote, which is how far each weight moves in a step
+NETWORKS = {"narrow": Network(intra=Link(1e6, 2e-4)), "far": Network(intra=Link(1e8, FAR)), "free": None}
 
 
 Rule = Callable[[Tensor, Tensor, Callable[[Tensor], Tensor]], tuple[Tensor, Tensor]]
@@ -57,9 +58,14 @@ class Gossip:
     mix: Callable[[Tensor, list[float], Group], Tensor]
 
 
-def mixer(graph: Tensor, mix_once: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A round of averages on a graph: a reader's, or the library's where arrows go one way."""
-    return mix_once if torch.equal(graph, graph.T) else lambda x, row, group: mix(x, graph, group)
+def mutual(graph: Tensor) -> bool:
+    """Whether all neighbours on a graph hear each other."""
+    return torch.equal(graph, graph.T)
+
+
+def one_way(graph: Tensor) -> Callable[..., Tensor]:
+    """The library's round of averages on a graph, whose arrows may go one way; called as a reader's is."""
+    return lambda x, row, group: mix(x, graph, group)
 
 
 class Feedback(Compressed):
@@ -211,6 +217,25 @@ Contest = Mapping[str, Sequence[Tried]]  # of each method its trainings, by seed
 def contest(world: Any, ways: Mapping[str, Any], seed: int, steps: int) -> Contest:
     """Every method's training on the kept world, with three seeds."""
     return three_seeds(lambda way, seed: tried(world.run(train, way, seed, steps)), ways, seed)
+
+
+METHODS = [
+    "whole gradients", "signs, rest lost", "signs with feedback", "majority vote", "top-k 1%", "PowerSGD rank 2",
+    "local SGD with H = 4", "gossip on a ring",
+]  # fmt: skip
+
+
+def tuned(method: Rated, name: str, ranks: int, seed: int, link: str) -> dict[str, Any]:
+    """What a workbench shows of sixty steps of a method at a rate, over one of `NETWORKS`, and of whole gradients."""
+    one = tried(launch(train, ranks, method, seed, network=NETWORKS[link], clock="virtual"))
+    lines = {"whole gradients at 0.4": _whole(ranks, seed, link), f"{name} at {method.rate:g}": one}
+    return {"lines": {told: [(1e3 * at, min(loss, 99.0) if loss == loss else 99.0) for at, loss in it.curve]
+                      for told, it in lines.items()}, "sent": one.nbytes, "seconds": one.curve[-1][0]}  # fmt: skip
+
+
+@cache
+def _whole(ranks: int, seed: int, link: str) -> Tried:
+    return tried(launch(train, ranks, None, seed, network=NETWORKS[link], clock="virtual"))
 
 
 def seconds_of_steps(world: Any, ways: Mapping[str, Any], seed: int) -> dict[str, float]:

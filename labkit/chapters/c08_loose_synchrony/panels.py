@@ -11,11 +11,11 @@ from IPython.display import display
 from labkit import Link, Network, book
 from labkit.book.reading.conclusions import Conclusion
 from labkit.book.workbenches.bench import View, Workbench
-from labkit.chapters.c08_loose_synchrony import drawings, lm, methods, pictures, said, task
+from labkit.chapters.c08_loose_synchrony import drawings, lm, methods, pictures, said, task, votes
 
 Run = Callable[..., Any]
 LINKS = {"fast": Link(1e9, 1e-5), "uplink: 4 MB/s": Link(4e6, 1e-4), "far: 20 ms": Link(1e8, methods.FAR)}
-NARROW = Network(intra=Link(1e6, 2e-4))  # of the contest
+NARROW = methods.NETWORKS["narrow"]  # of the contest
 
 
 def loose(race: Run) -> Workbench:
@@ -72,6 +72,17 @@ def less(training: Run) -> Workbench:
     return book.workbench(training, controls, views, title="Send less", ranks=4, clock="virtual", network=NARROW)
 
 
+def tuned(training: Run) -> Workbench:
+    """Which method, at which rate, over which link; beside whole gradients at their rate."""
+    controls = {
+        "method": choice("method", [*methods.METHODS], "signs, rest lost"),
+        "rate": choice("learning rate", [0.015, 0.1, 0.4, 1.0, 2.0], 0.4),
+        "link": choice("link", {"narrow: 1 MB/s": "narrow", "far: 20 ms": "far", "free": "free"}, "narrow"),
+    }  # fmt: skip
+    views: list[View] = [pictures.tuned_said, pictures.tuned_curve]
+    return book.workbench(training, controls, views, title="Your own method", ranks=4, clock="virtual")
+
+
 def link(name: str) -> Network:
     """The link that a workbench calls so."""
     return Network(intra=LINKS[name])
@@ -105,6 +116,11 @@ def pace(runs: Any, answered: Run, s: int) -> Conclusion:
 def walks(signs: Any, helped: Any) -> Conclusion:
     display(drawings.paths({"signs alone": signs, "signs with error feedback": helped}))
     return said.two_walks(signs, helped)
+
+
+def vote(run: Any) -> Conclusion:
+    display(votes.counted(run))
+    return said.votes()
 
 
 def power_step(run: Any) -> Conclusion:

@@ -171,13 +171,14 @@ class Served:
 
 def serve(
     weights: Tensor, group: Group, rule: str | Policy, rate: float = RATE, momentum: float = 0.0,
-    factor: Any = full_rate, every: int = 1,
+    factor: Any = full_rate, bound: int = 0,
 ) -> Served:  # fmt: skip
-    """Be the server until all workers have ended. rate: of one clock of all workers, whatever the policy.
+    """Be the server until all workers have ended. rate: of one clock of all workers, whatever the policy. bound: of
+    SSP, where `rule` is only its name.
 
     factor: what the rate of an update is multiplied by, by its staleness.
     """
-    workers, kept = group.size - 1, policy(rule)
+    workers, kept = group.size - 1, policy(rule, bound)
     began, losses = now(group), list[float]()
 
     class Watched(torch.optim.SGD):
