@@ -53,11 +53,12 @@ def test_rates_at_which_methods_end_where_the_page_says():
     told = (
         (lost, 0.4, "signs end at {} with a rate of 0.4"), (lost, 2.0, "but at {} with 2"),
         (kept, 1.0, "they end at {} with a rate of 1"), (top, 1.0, "and top-k at {}"),
+        (methods.Rated(MajorityVote(), methods.VOTED), 0.4, "and 0.4 far too much, so it learns nothing"),
         (None, 1.0, "Whole gradients reach {} at a rate of 1"), (None, 2.0, "with 2 they learn nothing"),
     )  # fmt: skip
     for way, rate, words in told:
         found = methods.tuned(methods.Rated(way, rate), "it", 4, 0, "free")
-        end = found["lines"][f"it at {rate:g}"][-1][1]
+        end = found["lines"][f"it (rate {rate:g})"][-1][1]
         assert words.format(f"{end:.2f}") in said_of, (words, end)
         assert ("learned nothing" in pictures.tuned_said(found)) == ("nothing" in words)
         assert found["seconds"] == pytest.approx(60 * methods.STEP), "nothing is waited for on a free link"

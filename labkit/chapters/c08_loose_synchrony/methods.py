@@ -136,7 +136,9 @@ def train(group: Group, method: Any, seed: int = 0, steps: int = 60) -> list[tup
     group.step(0)
     net, rate = MLP(MLPConfig(WIDTHS), seed), RATE
     if isinstance(method, Rated):
-        method, rate = method.hook, method.rate
+        rate = method.rate
+    while isinstance(method, Rated):  # of several rates the outermost counts
+        method = method.hook
     sgd = torch.optim.SGD(net.parameters(), lr=rate)
     step: Callable[[], Any] = sgd.step
     model: nn.Module = net
@@ -220,7 +222,7 @@ def contest(world: Any, ways: Mapping[str, Any], seed: int, steps: int) -> Conte
 
 
 METHODS = [
-    "whole gradients", "signs, rest lost", "signs with feedback", "majority vote", "top-k 1%", "PowerSGD rank 2",
+    "whole gradients", "signs without feedback", "signs with feedback", "majority vote", "top-k 1%", "PowerSGD rank 2",
     "local SGD with H = 4", "gossip on a ring",
 ]  # fmt: skip
 
@@ -228,7 +230,7 @@ METHODS = [
 def tuned(method: Rated, name: str, ranks: int, seed: int, link: str) -> dict[str, Any]:
     """What a workbench shows of sixty steps of a method at a rate, over one of `NETWORKS`, and of whole gradients."""
     one = tried(launch(train, ranks, method, seed, network=NETWORKS[link], clock="virtual"))
-    lines = {"whole gradients at 0.4": _whole(ranks, seed, link), f"{name} at {method.rate:g}": one}
+    lines = {"whole gradients (rate 0.4)": _whole(ranks, seed, link), f"{name} (rate {method.rate:g})": one}
     return {"lines": {told: [(1e3 * at, min(loss, 99.0) if loss == loss else 99.0) for at, loss in it.curve]
                       for told, it in lines.items()}, "sent": one.nbytes, "seconds": one.curve[-1][0]}  # fmt: skip
 

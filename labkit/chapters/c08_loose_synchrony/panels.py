@@ -75,7 +75,7 @@ def less(training: Run) -> Workbench:
 def tuned(training: Run) -> Workbench:
     """Which method, at which rate, over which link; beside whole gradients at their rate."""
     controls = {
-        "method": choice("method", [*methods.METHODS], "signs, rest lost"),
+        "method": choice("method", [*methods.METHODS], "signs without feedback"),
         "rate": choice("learning rate", [0.015, 0.1, 0.4, 1.0, 2.0], 0.4),
         "link": choice("link", {"narrow: 1 MB/s": "narrow", "far: 20 ms": "far", "free": "free"}, "narrow"),
     }  # fmt: skip
