@@ -363,7 +363,7 @@ def test_the_first_picture_has_a_lane_for_each_stage(cut: tuple[int, int], lanes
     shown = [row["rank"] for row in drawn.rows]
     stages = [pictures._layout(run).coordinates(rank)["pp"] for rank in shown]
     assert sorted(stages) == list(range(lanes)), "one rank of each, and no stage twice"
-    assert drawn.sentence == pictures.timeline(run).sentence, "the words are about all ranks"
+    assert drawn.sentence == doing.bands(run, range(8), "all").sentence, "the words are about all ranks"
 
 
 @pytest.mark.ranks
@@ -387,12 +387,14 @@ def test_what_ranks_do_adds_up_to_the_step_and_no_moment_is_counted_twice(cut: H
 @pytest.mark.ranks
 def test_a_band_says_in_words_and_rows_what_it_draws() -> None:
     run = labkit.launch(small.two_steps, 8, small.cut(8, 2, 2, 4, "data"), clock="virtual", network=LINKS)
-    figure, shares = pictures.timeline(run), doing.shares(run)
+    figure, shares = doing.bands(run, range(8), "One step"), doing.shares(run)
     part = f"{shares['tensor'] / small.seconds(run):.0%} for messages of tensor parallelism"
     assert part in figure.sentence and [row["rank"] for row in figure.rows] == list(range(8))
     assert "waits for tensor" in figure.svg and "waits for context" not in figure.svg
-    alone = pictures.timeline(labkit.launch(small.two_steps, 8, small.cut(8, 2, 4, 1, "pipeline"), clock="virtual",
-                                            network=small.network(8))).sentence  # fmt: skip
+    run_alone = labkit.launch(
+        small.two_steps, 8, small.cut(8, 2, 4, 1, "pipeline"), clock="virtual", network=small.network(8)
+    )
+    alone = doing.bands(run_alone, range(8), "One step").sentence
     assert "data parallelism" not in alone and "for the loss and the norm" in alone, "there is one replica"
     placed = pictures.placed({"data inside": run})
     assert placed.rows[0]["tensor"] == pytest.approx(1e3 * shares["tensor"])
