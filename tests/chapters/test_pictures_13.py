@@ -21,9 +21,9 @@ PAGE = Path(__file__).parents[2] / "notebooks/13_embeddings.ipynb"
 
 def _took(seconds):
     """A run in which the step with so many replicated rows took so long, for each placement."""
-    spans = {f"{by} {hot}": [SimpleNamespace(start=1.0, end=1.0 + t)]
+    spans = {f"{by} {hot}": [SimpleNamespace(rank=0, start=1.0, end=1.0 + t)]
              for by, line in seconds.items() for hot, t in zip(COPIED, line, strict=True)}  # fmt: skip
-    return SimpleNamespace(trace=SimpleNamespace(spans=spans.get, badge="emulated"))
+    return SimpleNamespace(trace=SimpleNamespace(spans=spans.get, badge="emulated", collectives=lambda name: []))
 
 
 def test_hot_rows_are_praised_only_where_they_save_time():
@@ -43,37 +43,45 @@ def test_hot_rows_are_praised_only_where_they_save_time():
     )
 
 
-def _held(seconds, nbytes, alone=(6, 5, 4, 3, 2, 1)):
-    """A run of two ranks in which the steps by range took so long, and rank 0 sent so many bytes in each."""
-    spans = {f"{by} {hot}": [SimpleNamespace(rank=r, start=10.0 * k, end=10.0 * k + t) for r in range(2)]
-             for by, line in (("range", seconds), ("one rank", alone))
-             for k, (hot, t) in enumerate(zip(COPIED, line, strict=True))}  # fmt: skip
-    sends = [SimpleNamespace(src=0, dst=1, start=10.0 * k, nbytes=b) for k, b in enumerate(nbytes)]
+def _hold(group: Group, width: int, skew: float, rows: int) -> torch.Tensor:
+    """What the page's cell does, with fewer rows."""
+    ids = tables.batch(group, skew, 128, rows, 0)
+    for placement in ("range", "modulo", "one rank"):
+        table = tables.sharded(group, placement, rows, width)
+        for copied in COPIED:
+            table.replicate("table", range(copied))
+            group.barrier()
+            with group.span(f"{placement} {copied}"):
+                table(ids).sum().backward()
+                table.step()
+    return ids.unique()
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(("ranks", "width", "skew"), [(4, 64, 1.1), (2, 4, 1.4)])
+def test_what_hot_rows_cost_is_told_beside_what_they_spare(ranks, width, skew):
+    run = labkit.launch(_hold, ranks, width, skew, 4000, clock="virtual", network=panels.WIRE)
+    said, figure = pictures.holding(run, width, 4000), pictures.hot_rows(run)
+    asked = run.results  # the rows of rank 0 by range are the first, and all others must ask it for them
+    of_0 = [int((ids < 4000 // ranks).sum()) for ids in asked[1:]]
+    ids = [int((ids >= 4000 // ranks).sum()) for ids in asked[:1]]
+    sent = 4 * width * sum(of_0) + 8 * ids[0]
+    counts = 2 * 8 * (ranks - 1)  # each rank tells the others two numbers
+    assert f"rank 0 has most to do: it sends {pictures.bytes_text(sent + counts)} in the pull" in said
+    took = [row["range (ms)"] for row in figure.rows]
+    best = next(hot for hot, ms in zip(COPIED, took, strict=True) if ms <= 1.01 * min(took))
+    assert (f"With {best:,} replicated rows" in said) == (best > 0) != ("save nothing here" in said)
+    for row, hot in zip(figure.rows, COPIED, strict=True):
+        share = cost.ring_all_reduce_time(4 * hot * (width + 1), ranks, pictures.LATENCY, 1 / pictures.BANDWIDTH)
+        if hot:
+            assert row["range, of it all-reduce (ms)"] == pytest.approx(1e3 * share, rel=0.03)
+    assert figure.svg.count('stroke-width="2.6"') == 3, "a frame for each placement"
+
+
+def test_other_ranks_are_those_that_do_not_own_the_row():
     asked = [torch.arange(256), torch.arange(64, 160)]
-    return SimpleNamespace(trace=SimpleNamespace(spans=spans.get, sends=sends, world_size=2), results=asked)
-
-
-def test_what_hot_rows_cost_is_told_beside_what_they_spare():
-    helped = pictures.holding(_held([6, 5, 4, 3, 4, 5], [9000, 0, 0, 12_000, 0, 0]), width=4)
-    assert helped.startswith("For each replicated row the all-reduce sums 20 B: ")
-    assert "So every rank sends 20 B for it in each step and receives as many" in helped
-    assert "the busiest rank sends and receives 9 kB in pull and push" in helped
-    assert "With 256 replicated rows, pull and push of the busiest rank have 1.76 kB." in helped  # 12,000 - 2 * 5,120
-    assert "each rank sends 5.12 kB in the all-reduce, and receives as much at the same time." in helped
-    each = "Each of the rows 65 to 256, by popularity, is asked for by"
-    assert helped.endswith(f"{each} 0.5 other ranks on average.")  # rank 0 owns all 192, and rank 1 asks for 96 of them
-    two_owners = pictures.holding(_held([6, 5, 4, 3, 4, 5], [9000, 0, 0, 12_000, 0, 0]), width=4, rows=400)
-    assert two_owners.endswith(f"{each} 0.8 other ranks on average.")  # of 136 rows of rank 0: 96; of 56 of rank 1: all
-    slow = pictures.holding(_held([6, 7, 6.5, 3, 4, 5], [9000, 0, 0, 12_000, 0, 0]), width=4)
-    assert slow.endswith("64 replicated rows save less than the 2 messages of an all-reduce cost.")
-    too_far = pictures.holding(_held([6, 5, 4, 3, 4, 5], [9000, 0, 0, 12_000, 0, 0], (6, 5, 4, 5, 6, 7)), width=4)
-    assert too_far.endswith(
-        "Each of the next 192 is asked for by 0.5 other ranks on average, and that is too few to save more."
-    )
-    none = pictures.holding(_held([1, 2, 3, 4, 5, 6], [9000] * 6), width=4)
-    assert none.endswith(
-        "Here replicated rows save nothing. Each of the rows 1 to 16 is asked for by 0.0 other ranks on average."
-    )
+    assert pictures._others(asked, 64, 256, torch.zeros_like) == "0.5 other ranks on average"  # rank 1 asks for 96
+    assert pictures._others(asked, 64, 256, lambda ids: (ids >= 200).long()) == "0.8 other ranks on average"
 
 
 def test_a_hit_rate_stands_beside_the_lines_of_the_same_function():
@@ -119,6 +127,7 @@ def test_where_a_ring_and_servers_change_places_is_where_their_formulas_do(serve
         assert f"{'the ring is' if first[0] else 'the server is'} faster for any number of workers up to 32." in said
     else:
         assert f"faster below {2 + first.index(not first[0])} workers" in said
+    assert ("In this run it is the other way round" in said) == (not first[2]), "the run has the ring ahead with 4"
 
 
 @pytest.mark.ranks
@@ -228,7 +237,7 @@ def test_what_the_page_says_of_the_messages_of_hot_rows() -> None:
     assert f"With 4 ranks that is {2 * 3 * micro:g} µs" in page
     owner, copied = (1e6 * nbytes / pictures.BANDWIDTH for nbytes in (2 * 3 * 256, cost.ring_all_reduce_bytes(260, 4)))
     assert f"takes about {copied:.0f} µs and not {owner:.0f} µs" in page
-    assert f"Each row saves {owner - copied:.0f} µs, so you need at least six" in page
+    assert f"Each row that all ranks ask for saves {owner - copied:.0f} µs, so you need at least six" in page
     assert 5 * (owner - copied) < 2 * 3 * micro < 6 * (owner - copied)
 
 
@@ -290,12 +299,16 @@ def test_what_a_further_worker_costs_says_who_is_faster_with_many(servers, kilob
 
 
 def test_from_how_many_workers_on_the_page_says_that_a_ring_is_slower() -> None:
-    page = PAGE.read_text()
-
-    def slower(workers: int) -> bool:
-        ring = cost.ring_all_reduce_time(1000, workers, pictures.LATENCY, ports.BETA)
-        return ring > cost.server_exchange_time(1000, workers, 2, pictures.LATENCY, ports.BETA)
-
-    first = min(filter(slower, range(2, 33)))
-    assert all(map(slower, range(first, 33)))
-    assert f"With 1 kB and two servers, for example, the ring is slower from {first} workers on." in page
+    page, found = PAGE.read_text(), []
+    for servers, nbytes in ((2, 1000), (4, 1000), (4, 3000)):
+        slower = [
+            cost.ring_all_reduce_time(nbytes, n, pictures.LATENCY, ports.BETA)
+            > cost.server_exchange_time(nbytes, n, servers, pictures.LATENCY, ports.BETA)
+            for n in range(2, 33)
+        ]
+        first = slower.index(True)
+        assert all(slower[first:])
+        found.append(2 + first)
+    two, one_kb, three_kb = found
+    assert f"with 1 kB and two servers the ring is slower from {two} workers on." in page
+    assert f"1 kB it is slower from {one_kb} workers on, and with four servers and 3 kB from {three_kb} workers" in page

@@ -173,9 +173,49 @@ def hot_rows(run: Any) -> book.Figure:
             f"With {placed} a step takes {format_seconds(line[0], 3)} without replicated rows, "
             + (f"and {1 - line[hot] / line[0]:.0%} less with {hot:,} of them." if hot else "and these save nothing.")
         )
-    bars = {by: {f"{hot:,} rows": seconds for hot, seconds in line.items()} for by, line in took.items()}
-    return book.bars(bars, unit="seconds", badge=run.trace.badge,
-                     title="A step, by the number of replicated rows", sentence=" ".join(told))  # fmt: skip
+    parts = {by: {hot: _in_all_reduce(run, f"{by} {hot}") for hot in COPIED} for by in took}
+    title, said = "A step, by the number of replicated rows", " ".join(told)
+    rows: list[Row] = [
+        {"replicated rows": hot} | {f"{by}{more}": each for by in took for more, each in (
+            (" (ms)", 1e3 * took[by][hot]), (", of it all-reduce (ms)", 1e3 * parts[by][hot]))}
+        for hot in COPIED
+    ]  # fmt: skip
+    return book.Figure(title, run.trace.badge, said, rows, svg=_traded(title, run.trace.badge, said, took, parts))
+
+
+def _in_all_reduce(run: Any, span: str) -> float:
+    """Seconds of the all-reduce in the spans of this name, once all ranks are there; 0 without one."""
+    within = {s.rank: (s.start, s.end) for s in run.trace.spans(span)}
+    calls = [c for c in run.trace.collectives("all_reduce") if within[c.rank][0] <= c.start < within[c.rank][1]]
+    return max(c.end for c in calls) - max(c.start for c in calls) if calls else 0.0
+
+
+def _traded(
+    title: str, badge: str, said: str, took: Mapping[str, Mapping[int, float]], parts: Mapping[str, Mapping[int, float]]
+) -> str:  # fmt: skip
+    """A bar for each number of replicated rows, with what the all-reduce takes of it; the best ones have a frame."""
+    svg = Svg(WIDTH, title, said)
+    looks = {"pull and push": SERIES[0], "all-reduce of replicated rows": SERIES[1]}
+    y = legend(svg, heading(svg, badge, said), [(name, look.colour, look.hatch, "") for name, look in looks.items()])
+    left, high = 128.0, 17.0
+    scale = (WIDTH - left - 120) / max(max(line.values()) for line in took.values())
+    for by, line in took.items():
+        y += 22
+        svg.text(8, y, "the table on one rank" if by == "one rank" else f"by {by}", 12, bold=True)
+        y += 6
+        for hot, seconds in line.items():
+            best, x = hot == _enough(line), left
+            svg.text(left - 8, y + 12, f"{hot:,}", 11, "end", best)
+            for (name, look), part in zip(looks.items(), (seconds - parts[by][hot], parts[by][hot]), strict=True):
+                svg.rect(x, y, part * scale, high - 3, look.colour, look.hatch, ON_COLOUR, stroke_width=0.6,
+                         hover=f"{name}: {1e3 * part:.3g} ms")  # fmt: skip
+                x += part * scale
+            if best:
+                svg.rect(left, y - 1, x - left, high - 1, stroke_width=2.6)
+            svg.text(x + 7, y + 12, format_seconds(seconds, 3) + (", enough" if best and hot else ""), 11, bold=best)
+            y += high
+    svg.text(left - 8, y + 14, "replicated rows", 10.5, "end")
+    return svg.render(y + 20)
 
 
 def _steps(run: Any, by: str) -> dict[int, float]:
@@ -190,41 +230,57 @@ def _enough(took: Mapping[int, float]) -> int:
 
 
 def holding(run: Any, width: int, rows: int = ROWS) -> str:
-    """What replicated rows cost each rank in a step, and what they save the busiest port: bytes, by range; and which
-    rows would save no more where one rank owns all. A rank returned the different ids that it asks for."""
+    """What replicated rows cost each rank in a step, and what they save the busiest link, by range; and who asks for
+    the rows of which it is hardly worth it. A rank returned the different ids that it asks for."""
     took, alone = _steps(run, "range"), _steps(run, "one rank")
     n, best = run.trace.world_size, _enough(took)
-    costs = {hot: max(cost.ring_all_reduce_bytes_by_rank(hot * (width + 1), ITEM, n)) if hot else 0 for hot in COPIED}
-    port = {hot: max(_through_ports(run, f"range {hot}")) - 2 * costs[hot] for hot in (0, best)}
-    few = max((hot for hot in COPIED if hot < best and took[hot] > took[0]), default=0)
     by_range, asked = Rows(rows, width, n, range(n)).owner, run.results
+    rank, sent, got = _busiest(run, "range 0")
     told = (
-        f"For each replicated row the all-reduce sums {(width + 1) * ITEM} B: its gradient, and a number that says "
-        f"whether it was touched. So every rank sends {2 * (n - 1) * (width + 1) * ITEM / n:.0f} B for it in each step "
-        "and receives as many, whether the row is asked for or not.\n\n"
-        f"With range placement the busiest rank sends and receives {bytes_text(port[0])} in pull and push, both "
-        "directions together. "
+        f"With range placement rank {rank} has most to do: it sends {bytes_text(sent)} in the pull, and receives "
+        f"{bytes_text(got)} in the push. "
     )
     if best == 0:
         others = _others(asked, 0, COPIED[1], by_range)
-        return told + f"Here replicated rows save nothing. Each of the rows 1 to {COPIED[1]} is asked for by {others}."
+        return told + (
+            f"Each of the rows 1 to {COPIED[1]}, by popularity, is asked for by {others}. Replicated rows save nothing "
+            "here: what they take off the busiest link is no more than what the all-reduce takes."
+        )
     first = COPIED[COPIED.index(best) - 1]
+    each = max(cost.ring_all_reduce_bytes_by_rank(best * (width + 1), ITEM, n))
+    now, sent, got = _busiest(run, f"range {best}")
+    whose = "these are" if now == rank else f"rank {now} has most to do, with"
     told += (
-        f"With {best:,} replicated rows, pull and push of the busiest rank have {bytes_text(port[best])}. In addition, "
-        f"each rank sends {bytes_text(costs[best])} in the all-reduce, and receives as much at the same time. Each of "
-        f"the rows {first + 1:,} to {best:,}, by popularity, is asked for by {_others(asked, first, best, by_range)}."
+        f"With {best:,} replicated rows {whose} {bytes_text(sent)} and {bytes_text(got)}, and every rank sends "
+        f"{bytes_text(each)} in the all-reduce. Each of the rows {first + 1:,} to {best:,}, by popularity, is asked "
+        f"for by {_others(asked, first, best, by_range)}."
     )
-    if few:
-        told += f" {few:,} replicated rows save less than the {2 * (n - 1)} messages of an all-reduce cost."
     last = COPIED.index(_enough(alone))
     if 0 < last < len(COPIED) - 1:
         first, end = COPIED[last], COPIED[last + 1]
         others = _others(asked, first, end, torch.zeros_like)
         told += (
             f"\n\nWith the table on one rank, {first:,} replicated rows are enough. Each of the next {end - first:,} "
-            f"is asked for by {others}, and that is too few to save more."
+            f"is asked for by {others}, and replicating them saves hardly anything, or costs time."
         )
     return told
+
+
+def _busiest(run: Any, span: str) -> tuple[int, int, int]:
+    """The rank whose link has most to do in a step: what it sends in the pull, and receives in the push (bytes)."""
+    n, calls = run.trace.world_size, run.trace.collectives()
+    pull, push = [0] * n, [0] * n
+    within = {s.rank: (s.start, s.end) for s in run.trace.spans(span)}
+    mine = [(m, calls[m.collective]) for m in run.trace.sends if within[m.src][0] <= m.start < within[m.src][1]]
+    mine = [(m, call) for m, call in mine if call.name not in ("barrier", "all_reduce")]
+    order = sorted({call.seq for _, call in mine})  # the same calls on every rank
+    for m, call in mine:
+        if call.seq in order[:PULL]:
+            pull[m.src] += m.nbytes
+        else:
+            push[m.dst] += m.nbytes
+    most = max(range(n), key=lambda r: pull[r] + push[r])
+    return most, pull[most], push[most]
 
 
 def _others(asked: Sequence[Tensor], first: int, end: int, owner: Callable[[Tensor], Tensor]) -> str:
@@ -232,18 +288,6 @@ def _others(asked: Sequence[Tensor], first: int, end: int, owner: Callable[[Tens
     some = [ids[(ids >= first) & (ids < end)] for ids in asked]
     times = sum(int((owner(ids) != r).sum()) for r, ids in enumerate(some))
     return f"{times / (end - first):.1f} other ranks on average"
-
-
-def _through_ports(run: Any, span: str) -> list[int]:
-    """Bytes that each rank sent and received in messages of the span of this name."""
-    moved = [0] * run.trace.world_size
-    when = {s.rank: (s.start, s.end) for s in run.trace.spans(span)}
-    for m in run.trace.sends:
-        begin, end = when[m.src]
-        if begin <= m.start < end:
-            moved[m.src] += m.nbytes
-            moved[m.dst] += m.nbytes
-    return moved
 
 
 TIER = 4000  # rows of a rank before which the fast tier stands
@@ -331,6 +375,7 @@ def archetypes() -> book.Table:
         table, caption="Three jobs (computed). The language model has 70 billion weights. Each of them has 16 bytes of "
         "training state, and a gradient of 16 bits. The recommender has the table of 10 TB and row-wise Adagrad, and "
         "we suppose, as in section 1, that the batches of a step touch one row in 100,000. Both jobs "
-        f"run on {RANKS} GPUs. Each phone has a MobileNet of 4.2 million weights, and sends 10 Mbit/s. "
+        f"run on {RANKS} GPUs. What the language model sends holds for copies of the model on all of them. Each phone has "
+        "a MobileNet of 4.2 million weights, and sends 10 Mbit/s. "
         "What the recommender sends is ids and rows in the pull, and gradients in the push."
     )  # fmt: skip

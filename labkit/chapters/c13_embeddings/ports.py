@@ -127,8 +127,16 @@ def by_workers(run: Any, servers: int, kilobytes: int) -> book.Figure:
         sentence=f"By the formulas, which are the lines, {many[ahead[0]]} "
         + (f"for any number of workers up to {max(counts)}." if change is None else
            f"below {change} workers, and {many[not ahead[0]]} from there on.")
-        + " The single points are this run.",
+        + " The single points are this run."
+        + (_headers_decide(run, servers, by_ring[here] < by_server[here]) if here > 1 else ""),
     )  # fmt: skip
+
+
+def _headers_decide(run: Any, servers: int, ring_first: bool) -> str:
+    """Where the run has another winner than the formulas."""
+    if (_ring(run) < _served(run, servers)) == ring_first:
+        return ""
+    return " In this run it is the other way round, because the formulas leave out the header of each message."
 
 
 def many_workers(run: Any, servers: int, kilobytes: int) -> str:
