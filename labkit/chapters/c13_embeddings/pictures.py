@@ -375,7 +375,7 @@ def archetypes() -> book.Table:
         table, caption="Three jobs (computed). The language model has 70 billion weights. Each of them has 16 bytes of "
         "training state, and a gradient of 16 bits. The recommender has the table of 10 TB and row-wise Adagrad, and "
         "we suppose, as in section 1, that the batches of a step touch one row in 100,000. Both jobs "
-        f"run on {RANKS} GPUs. What the language model sends holds for copies of the model on all of them. Each phone has "
+        f"run on {RANKS} GPUs. What the language model sends holds for copies of it on all of them. Each phone has "
         "a MobileNet of 4.2 million weights, and sends 10 Mbit/s. "
         "What the recommender sends is ids and rows in the pull, and gradients in the push."
     )  # fmt: skip
