@@ -133,7 +133,7 @@ def bands(run: Any, shown: Sequence[int], title: str, step: int = 2) -> book.Fig
 
 THIN = "Thin, below a band: messages on the way while the rank computes."
 WHOSE = {"tensor": "messages of tensor parallelism", "context": "messages of context parallelism",
-         "pipeline": "messages of its pipeline", "data": "messages of data parallelism",
+         "pipeline": "its pipeline (bubble and messages)", "data": "messages of data parallelism",
          "numbers": "the loss and the norm"}  # fmt: skip
 COLUMNS = {"numbers": "loss and norm"}  # in the table
 LEGEND = {"tensor": "waits for tensor", "context": "waits for context", "pipeline": "waits for its pipeline",

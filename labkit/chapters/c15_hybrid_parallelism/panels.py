@@ -202,13 +202,14 @@ def _in_words(found: Search, plan: Estimate) -> str:
     error = pictures.published_error()
     equal = sum(other.seconds < (1 + error) * found.winner.seconds for other in found.best)
     alike = f"{equal} of the {len(found.best)} best cuts are" if equal > 1 else "only the first cut is"
-    said = f"You try {plan.plan}. A step takes {format_seconds(plan.seconds, 3)}, and most of what is not computing "
-    said += (
-        f"goes to {pictures.largest(plan)}. A billion tokens take {plan.gpu_hours_per_billion_tokens:,.0f} GPU-hours"
-    )
+    said = f"You try {plan.plan}. A step takes {format_seconds(plan.seconds, 3)}, and the largest part after "
+    said += f"computing goes to {pictures.largest(plan)}. A billion tokens take "
+    said += f"{plan.gpu_hours_per_billion_tokens:,.0f} GPU-hours"
     priced = 40 * GB if plan.cluster.price == A100_PRICE else plan.cluster.gpu.memory  # the card that has the price
     if plan.cluster.price is not None and plan.held.total <= priced:
         said += f", ${1000 * plan.dollars_per_million_tokens:,.0f} {plan.cluster.price_said}"
+    elif plan.cluster.price is None:
+        said += "; we have no price for this machine"
     checked = (
         "13 published runs" if plan.cluster.gpu.name in ("A100", "H100") else "13 published runs on A100s and H100s"
     )

@@ -135,7 +135,7 @@ def signals(run: Any, mistake: str = "none", data: str = "plain") -> str:
     said = f"It does not match one device. {_listed(wrong)} {'differs' if _one(wrong) else 'differ'}."
     said += f" {_listed(quiet)} {'does' if _one(quiet) else 'do'} not show it." if quiet else ""
     if data == "fsdp" and "copies of a weight" in quiet:
-        said += " (Ranks that share parameters have no copies to compare.)"
+        said += " (With ZeRO-3 copies are not compared here.)"
     return said
 
 
@@ -166,7 +166,7 @@ def apart(run: Any) -> book.Figure:
     """How far each signal of a run is from that of one device."""
     off = run.results[0].off(run.seed)
     worst = max(off, key=off.__getitem__)
-    said = f"The largest difference is that of the {worst}, {off[worst]:.1e}."
+    said = f"The largest absolute difference is that of the {worst}, {off[worst]:.1e}."
     return differences(off, limit=same.NEAR, told="more than this is no rounding", title="How far from one device",
                        badge="measured", sentence=said)  # fmt: skip
 

@@ -103,19 +103,20 @@ def scale(before: Estimate, wider: Estimate) -> book.Conclusion:
     part = 4 * model.params / (plan.tensor * plan.pipeline)  # 4 bytes a gradient
     burst = 2 * (plan.data - 1) / plan.data * part * plan.gpus  # a ring of all replicas
     return book.conclude(
-        "A single GPU sends only {more:.1%} more bytes of gradients, because $2\\cdot\\frac{{{ring[0]}}}{{{ring[1]}}}$ "
+        "One GPU sends only {more:.1%} more bytes of gradients, because $2\\cdot\\frac{{{ring[0]}}}{{{ring[1]}}}$ "
         "has become $2\\cdot\\frac{{{ring[2]}}}{{{ring[3]}}}$. All GPUs together send twice as much, because there are "
         "twice as many.\n\n"
-        "Tensor parallelism sends most by far: {tensor} in a step of {model}, for the busiest GPU. But these are many "
-        "small exchanges, and in one all-reduce inside a layer a GPU sends only {one_sum}. It cannot compute while it "
-        "waits for that.\n\n"
-        "The largest *single* exchange is that of the gradients. They are added up in 4 bytes. A GPU holds 1/{parts} "
-        "of the model, so once a step it sends $2\\cdot\\frac{{{ring[0]}}}{{{ring[1]}}}$ of {part}, or {mean} on "
-        "average. The busiest GPU also holds an embedding and sends {data}. All {gpus:,} GPUs together send {burst}. "
-        "A part of this can travel during the last microbatch's backward pass, so gradients may leave the node.\n\n"
+        "Do gradients need the fast links, then? Tensor parallelism sends far more, {tensor} in a step of {model}, but "
+        "in many small exchanges, and a GPU cannot compute while it waits for one of them. Gradients are the largest "
+        "*single* exchange, {data} for the busiest GPU, but they travel once a step, and a part of them during the "
+        "last microbatch's backward pass. So gradients may leave the node.\n\n"
+        "<details><summary>Where do the {data} come from, and what do all GPUs send together?</summary>\n\n"
+        "Gradients are added up in 4 bytes. A GPU holds 1/{parts} of the model, so it sends "
+        "$2\\cdot\\frac{{{ring[0]}}}{{{ring[1]}}}$ of {part}, or {mean} on average. The busiest GPU also holds an "
+        "embedding. All {gpus:,} GPUs together send {burst}.\n\n</details>\n\n"
         "<details><summary>Where do the {tensor} come from?</summary>\n\n"
         "A GPU has {layers} layers, with four all-reduces in each for every sequence. In one of them it sends "
-        "$2\\cdot\\frac{{7}}{{8}}$ of an activation, so for {n} sequences it sends {four}.",
+        "$2\\cdot\\frac{{7}}{{8}}$ of an activation, {one_sum}, so for {n} sequences it sends {four}.",
         {"abs(ratio - 1.25) < 0.001": "The rest is the price of sequence parallelism (chapter 9): twice in a layer, a "
          "rank gathers inputs again in the backward pass, and each time sends half as much as in an all-reduce.",
          "True": "What it really sends is {ratio:.3f} times that."},
@@ -295,21 +296,21 @@ def three(
          "half as many gradients as in B, and exchanges them with one rank instead of three. So it waits {c_data} "
          "for them instead of {b_data}, which saves more than the {c_pipe} that it waits for its pipeline.",
          "True": "C is not the fastest: beside it, B takes {b_c:.2f} times as long, and A {a_c:.2f} times."},
-        "\n\nA waits {a_data} for its gradients. Here the exchange of ZeRO-1 is one ring over all data ranks, and it "
-        "ignores the nodes.",
-        {"wide_n == 14": "It takes 14 rounds: 7 in which the 8 ranks reduce-scatter the gradients, and 7 in which they "
-         "gather the new weights. In each round all ranks wait for messages over slow links.",
-         "True": "It takes {wide_n} rounds, and in each of them all ranks wait for messages over slow links."},
-        "\n\nData parallelism *without* ZeRO (*plain* in the picture) adds up inside the nodes first, and then each "
-        "rank sends half of the data among only 4 nodes.",
-        {"plain_n == 6": "So there are only $2\\cdot 3 = 6$ slow rounds, each with an eighth of the "
-         "gradients as in A, and a step takes {plain_s}.",
-         "True": "So there are {plain_n} slow rounds, and a step takes {plain_s}."},
-        {"abs(a - ring_t) < 0.01 * a": "If all ranks add up in one ring instead, data parallelism without ZeRO is "
-         "as slow as A.",
-         "True": "If all ranks add up in one ring instead, a step takes {ring_s}."},
+        "\n\nWhy does A wait {a_data} for its gradients? Here the exchange of ZeRO-1 is one ring over all data ranks, "
+        "so it ignores the nodes. Data parallelism *without* ZeRO (*plain* in the picture) adds up inside the nodes "
+        "first, and a step takes {plain_s}.",
+        {"abs(a - ring_t) < 0.01 * a": "If all its ranks add up in one ring, too, it is as slow as A.",
+         "True": "If all its ranks add up in one ring, a step takes {ring_s}."},
         "So if data parallelism is slow, first try another algorithm for its all-reduce, and change the cut if that "
         "does not help enough.\n\n"
+        "<details><summary>Count the rounds</summary>\n\n",
+        {"wide_n == 14": "One ring over 8 ranks takes 14 rounds: 7 in which they reduce-scatter the gradients, and 7 "
+         "in which they gather the new weights. In each round all ranks wait for messages over slow links.",
+         "True": "One ring over 8 ranks takes {wide_n} rounds over slow links."},
+        {"plain_n == 6": "If they add up inside the nodes first, each rank has half of the gradients left for 4 nodes, "
+         "so there are 6 slow rounds instead of 14. A round carries as much as one in A, an eighth of the gradients.",
+         "True": "If they add up inside the nodes first, there are {plain_n} slow rounds."},
+        "\n\n</details>\n\n"
         "What is fastest here need not be fastest elsewhere.",
         {"far_a < far_c": "On the 1,024 H100s A would take {far_a_s} and C {far_c_s}, if A did fit: it sends nothing "
          "inside its layers, and there the planner assumes a ZeRO-1 that adds up inside the nodes first.",
@@ -367,8 +368,10 @@ def predicted(timed: Mapping[str, MeasuredStep], step_seconds: Callable[..., flo
         "{slow}, takes {spread:.2g} times as long as the fastest. The planner predicts half of the plans within "
         "{median:.1%}.\n\n"
         "Its largest error is {most:+.1%}, for {worst}.",
-        {"most < -0.05": "There it is too optimistic: it counts a message between two stages as hidden as soon as "
-         "there is enough to compute. But in so tight a schedule a stage often has nothing else to do until the "
+        {"luck": "For this plan your lines are nearer, but by luck. They count the longer bubble of a plain schedule, "
+         "and they leave out messages and logits, and the two errors nearly cancel.", "True": ""},
+        {"most < -0.05": "There the planner is too optimistic: it counts a message between two stages as hidden as soon "
+         "as there is enough to compute. But in so tight a schedule a stage often has nothing else to do until the "
          "message is there.",
          "True": "It comes from messages that wait a little longer, or a little less, than the closed forms think."},
         "\n\n{whose} two lines are nearest to the truth for {near}, and furthest from it for {far} ({far_off:+.0%}). "
@@ -377,7 +380,8 @@ def predicted(timed: Mapping[str, MeasuredStep], step_seconds: Callable[..., flo
         "So people fit a few parameters to a few measured steps, and then test the planner on *other* plans. "
         "Next we fit two parameters, the speed of the kernels and that of the links between nodes, to four of the "
         "runs. The table then has the other four.",
-        median=median(map(abs, off.values())), worst=worst, most=off[worst], near=near, slow=slow,
+        luck="zb" in worst and abs(yours_off[worst]) < abs(off[worst]), median=median(map(abs, off.values())),
+        worst=worst, most=off[worst], near=near, slow=slow,
         spread=timed[slow].seconds / timed[fast].seconds,
         whose=book.whose(step_seconds).capitalize(), far=far, far_off=yours_off[far],
     )  # fmt: skip
@@ -421,16 +425,26 @@ def search(job: cases.Job, cut: tuple[int, int, int], best_cut: Callable[..., An
          "the pipeline instead of {pipe[0]:.2f} s, and with fewer tensor ranks it waits {sums[1]:.2f} s for their "
          "all-reduces instead of {sums[0]:.2f} s.",
          "True": ""},
+        {"context > 1 and without > 0": "Context parallelism halves the activations here, so nothing has to be "
+         "recomputed. But the gain is small: the best plan without it takes only {without:.1%} longer.",
+         "True": ""},
         {"widest < 8 and eight": "\n\nNeither takes TP8, although a node of 8 has room for it: inside a node, too, "
          "more tensor ranks wait longer. Among the cuts of {whose_low} search, the fastest with TP8 takes "
          "{eight_s:.2f} s, and {eight_sums:.2f} s of this is waiting for all-reduces.",
          "True": ""},
         whose=whose.capitalize(), whose_low=whose, considered=job.found.considered,
         gain=1 - best.seconds / yours.seconds, peak=best.mfu * best.seconds / best.parts["computing"],
-        chunks=best.plan.chunks, pipe=_of_parts("pipeline", yours, best), sums=_of_parts("tensor", yours, best),
+        context=best.plan.context, without=_longer_without_context(job.found), chunks=best.plan.chunks,
+        pipe=_of_parts("pipeline", yours, best), sums=_of_parts("tensor", yours, best),
         widest=max(yours.plan.tensor, best.plan.tensor), eight=eight is not None,
         eight_s=eight.seconds if eight else 0.0, eight_sums=eight.parts["tensor"] if eight else 0.0,
     )  # fmt: skip
+
+
+def _longer_without_context(found: planner.Search) -> float:
+    """By which part of its step the best of the best plans that do not cut sequences is slower than the winner."""
+    others = [one.seconds for one in found.best if one.plan.context == 1]
+    return min(others) / found.winner.seconds - 1 if others else 0.0
 
 
 def _of_parts(part: str, *several: Estimate) -> list[float]:
@@ -539,10 +553,10 @@ def shift(domains: Mapping[int, Estimate], theirs: Estimate) -> book.Conclusion:
          "than with {few}.",
          "True": "With {many} the stages have gone from {stages} to {stages_after}, and a step is {gain:.0%} shorter "
          "than with {few}."},
-        {"first_lost == last_lost": "In small domains and in large ones, most time after computing goes to "
+        {"first_lost == last_lost": "In small domains and in large ones, the largest part after computing goes to "
          "{first_lost}, so these are the next limit.",
-         "True": "After computing, most time goes to {first_lost} in the smallest domains, and to {last_lost} in the "
-         "largest."},
+         "True": "After computing, the largest part goes to {first_lost} in the smallest domains, and to {last_lost} "
+         "in the largest."},
         "\n\nA domain that *allows* wide tensor parallelism is no reason to use all of it. The last bar does so in "
         "domains of {t}, and a step takes {theirs:.1f} s.\n\n"
         "**Must a network connect everybody with everybody?** Two ranks with the same place in their nodes are on one "
