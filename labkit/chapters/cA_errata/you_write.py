@@ -55,7 +55,7 @@ def digits_decide(student: Reader) -> str:
             else "{found} rounds to {rounded} with as many digits as {said!r} has, so the two do not agree, and your "
             "function says that they do. "
             + (
-                "Do you cut digits off instead of rounding?"
+                "Do you cut digits off instead of rounding, or allow more than the digits do?"
                 if str(found).startswith(said)
                 else "Do you allow more than the digits do?"
             )

@@ -57,7 +57,7 @@ def output_html(output: Any, link: Link, number: int = 0) -> str:
     if output.output_type == "error":
         return text("\n".join(output.traceback) or f"{output.ename}: {output.evalue}")
     if GRID in output.data:
-        return recorded_html(output.data[GRID], number)
+        return _wide_tables(recorded_html(output.data[GRID], number))
     form = next((form for form in FORMS if form in output.data), None)
     if form is None:
         return ""

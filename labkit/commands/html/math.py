@@ -23,6 +23,8 @@ def formula(latex: str, block: bool = False) -> str:
         wrong = name not in PARTS and name not in PLAIN or len(element) != PARTS.get(name, len(element))
         if wrong or "\\" in (element.text or ""):
             return _as_written(latex, block)
+    if block:
+        tree.set("tabindex", "0")  # a long one scrolls, also from the keyboard
     ET.register_namespace("", SPACE)
     return ET.tostring(tree, encoding="unicode")
 
