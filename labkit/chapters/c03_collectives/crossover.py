@@ -87,7 +87,7 @@ def how_good(points: Points, line: Any, size: int) -> book.Conclusion:
     known = sorted(points[WIDE])
     middle, cores = known[len(known) // 2], os.cpu_count() or 1
     off = [(r, n) for r, _, n in ranked if factor(r) > NEAR]
-    slower = all(r > 1 for r, _ in off)
+    slower, faster = all(r > 1 for r, _ in off), all(r < 1 for r, _ in off)
     return book.conclude(
         {
             "unseen == 'bytes'": "With {ranks} ranks on this machine, a message costs {alpha} [measured]. These "
@@ -102,6 +102,7 @@ def how_good(points: Points, line: Any, size: int) -> book.Conclusion:
         {
             "cores < ranks": "(Your machine has {cores_text} for {ranks} ranks, so $\\alpha$ also contains what a rank "
             "waits for a core.)",
+            "True": "",
         },
         {
             "unseen": "",
@@ -118,9 +119,10 @@ def how_good(points: Points, line: Any, size: int) -> book.Conclusion:
             "small_only": f"At larger sizes every mark is within a factor of {NEAR}, so the lines fail for small "
             "tensors only. They leave out that a rank may have to wait for a core before it can send.",
             "slower": "The lines leave out that ranks wait for cores and share one memory, so trust the marks more.",
-            "True": "Other marks are faster than their lines, by up to a factor of {below:.2g}. So something else than "
-            "the number and the length of the messages has decided, as it happens on a busy machine. Run the cell "
-            "again, and trust the marks more than the lines.",
+            "faster": "Marks lie below their lines by up to a factor of {below:.2g}. Your machine was probably busy "
+            "with other work. Run the cell again, and trust the marks more than the lines.",
+            "True": "Some marks lie above their lines, and others below, by up to a factor of {below:.2g}. Your "
+            "machine was probably busy with other work. Run the cell again, and trust the marks more than the lines.",
         },
         ranks=size, cores=cores, cores_text=plural(cores, "core"), unseen=unseen(line),
         alpha=format_seconds(line.alpha, 3),
@@ -128,7 +130,7 @@ def how_good(points: Points, line: Any, size: int) -> book.Conclusion:
         worst=factor(ratio), well="well" if factor(ratio) <= NEAR else "roughly", ratio=ratio,
         name="the ring" if name == WIDE else said(name), bytes_text=format_bytes(nbytes, 2),
         large_only=slower and all(n >= middle for _, n in off), small_only=slower and all(n < middle for _, n in off),
-        slower=slower, below=1 / min(r for r, *_ in ranked),
+        faster=faster, slower=slower, below=1 / min(r for r, *_ in ranked),
     )  # fmt: skip
 
 

@@ -175,8 +175,11 @@ def away(gradients: Mapping[str, Any], joined: Any) -> book.Table:
     """How far each gradient is from that of the global batch, at most, beside the largest entry of that."""
     most = joined.abs().max()
     rows = [{"": name, "off by": f"{float((x - joined).abs().max() / most):.1e}"} for name, x in gradients.items()]
-    size = f"a gradient has {joined.numel():,} numbers in float32: M = {joined.nbytes / 1e6:.4g} MB"
-    return book.Table(rows, caption=f"Beside one process with all the text, in parts of the largest entry; {size}")
+    size = f"A gradient has {joined.numel():,} numbers in float32, so M is {joined.nbytes / 1e6:.4g} MB."
+    told = (
+        "How far it is at most from the gradient of one process that read all the text, as a part of its largest entry"
+    )
+    return book.Table(rows, caption=f"{told}. {size}")
 
 
 def matrix(run: Any, computed: Sequence[int] | None = None, title: str = "Bytes from rank to rank") -> book.Figure:

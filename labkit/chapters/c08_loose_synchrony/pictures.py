@@ -104,7 +104,7 @@ def held_up_said(run: Any, s: str) -> str:
     return (
         f"The largest lead at the start of a gradient was **{lead}**, and the workers waited for "
         f"{drawings.waiting(run.trace):.0%} of their time. "
-        f"The server got {served.updates() / served.seconds:.0f} gradients in a second. The largest staleness "
+        f"The server got {served.updates() / served.seconds:.0f} gradients per second. The largest staleness "
         f"was {oldest}{most}."
     )
 

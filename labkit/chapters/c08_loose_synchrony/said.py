@@ -26,7 +26,7 @@ def ages(runs: Mapping[str, Served]) -> Conclusion:
     return book.conclude(
         "With equally fast workers nearly every gradient has a staleness of {even}, because while a worker computes, "
         "every other worker brings one update.",
-        {"high - low < 0.05": "If somebody is late, the *mean* hardly changes: it is about {high:.1f} in each run.",
+        {"same": "If somebody is late, the *mean* hardly changes: it is about {high:.1f} in each run.",
          "high - low < 0.1 * even + 0.1": "If somebody is late, the *mean* hardly changes: it lies between {low:.1f} "
          "and {high:.1f} in the three runs.",
          "True": "If somebody is late, the *mean* stays between {low:.1f} and {high:.1f}."},
@@ -37,8 +37,8 @@ def ages(runs: Mapping[str, Served]) -> Conclusion:
         {"worst > 2 * even + 1": "But the gradients of a slow worker are far staler than the mean: up to {worst} "
          "updates.",
          "True": "The largest staleness was {worst}."},
-        even=most_often(runs["nobody"]), low=min(means), high=max(means),
-        worst=max(max(served.taus()) for served in runs.values()),
+        same=f"{min(means):.1f}" == f"{max(means):.1f}", even=most_often(runs["nobody"]), low=min(means),
+        high=max(means), worst=max(max(served.taus()) for served in runs.values()),
     )  # fmt: skip
 
 
@@ -102,11 +102,12 @@ def two_walks(signs: Points, helped: Points) -> Conclusion:
         {"plain > 0.99 * first and ends < 0.1 * first": "With error feedback the same bits on the wire lead to the "
          "minimum, while signs alone never get below the loss that they began with."},
         "After 80 steps the loss with error feedback is {ends:.2g}, and it began at {first:g}.\n\n"
-        "On many networks signs alone do work, because their errors differ from step to step. Bernstein et al. (2018) "
+        "<details><summary>Why do signs alone work on many networks?</summary>\n\n"
+        "They do, because their errors differ from step to step. Bernstein et al. (2018) "
         "prove it for large batches, or for noise that is symmetric and *unimodal*, with a single peak at the mean. "
         "Why not in our valley? At $(1, 1)$ the mean of both gradients has the signs $(+, +)$, but each square alone "
         "gets one of the two signs wrong. The *noise*, the difference between one gradient and this mean, has only "
-        "two values. So it is symmetric, but it has two peaks and none at the mean.",
+        "two values. So it is symmetric, but it has two peaks and none at the mean.\n\n</details>",
         first=drawings.valley(*signs[0]), plain=min(drawings.valley(*p) for p in signs),
         ends=drawings.valley(*helped[-1]),
     )  # fmt: skip
@@ -155,8 +156,9 @@ def votes() -> Conclusion:
     """What a majority vote cannot do."""
     return book.conclude(
         "What the ranks get is not a sum of what they have sent, so no rank can tell which part of its gradient is "
-        "missing. So the vote has no error feedback, and in the valley of section 6 it would be stuck. But if noise is "
-        "symmetric and unimodal, a majority is right even more often than one rank."
+        "missing. So the vote has no error feedback, and in the valley of section 6 it would be stuck. But on "
+        "many networks a majority is right even more often than one rank, as the noise there has a single peak at the "
+        "mean."
     )
 
 

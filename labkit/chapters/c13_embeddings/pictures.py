@@ -243,7 +243,7 @@ def holding(run: Any, width: int, rows: int = ROWS) -> str:
     if best == 0:
         others = _others(asked, 0, COPIED[1], by_range)
         return told + (
-            f"Each of the rows 1 to {COPIED[1]}, by popularity, is asked for by {others}. Replicated rows save nothing "
+            f"Each of the rows 0 to {COPIED[1] - 1} is asked for by {others}. Replicated rows save nothing "
             "here: what they take off the busiest link is no more than what the all-reduce takes."
         )
     first = COPIED[COPIED.index(best) - 1]
@@ -252,7 +252,7 @@ def holding(run: Any, width: int, rows: int = ROWS) -> str:
     whose = "these are" if now == rank else f"rank {now} has most to do, with"
     told += (
         f"With {best:,} replicated rows {whose} {bytes_text(sent)} and {bytes_text(got)}, and every rank sends "
-        f"{bytes_text(each)} in the all-reduce. Each of the rows {first + 1:,} to {best:,}, by popularity, is asked "
+        f"{bytes_text(each)} in the all-reduce. Each of the rows {first:,} to {best - 1:,} is asked "
         f"for by {_others(asked, first, best, by_range)}."
     )
     last = COPIED.index(_enough(alone))

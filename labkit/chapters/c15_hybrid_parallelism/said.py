@@ -370,9 +370,9 @@ def predicted(timed: Mapping[str, MeasuredStep], step_seconds: Callable[..., flo
         "Its largest error is {most:+.1%}, for {worst}.",
         {"luck": "For this plan your lines are nearer, but by luck. They count the longer bubble of a plain schedule, "
          "and they leave out messages and logits, and the two errors nearly cancel.", "True": ""},
-        {"most < -0.05": "There the planner is too optimistic: it counts a message between two stages as hidden as soon "
-         "as there is enough to compute. But in so tight a schedule a stage often has nothing else to do until the "
-         "message is there.",
+        {"most < -0.05": "There the planner is too optimistic: it counts a message between two stages as hidden as "
+         "soon as there is enough to compute. But in so tight a schedule a stage often has nothing else to do until "
+         "the message is there.",
          "True": "It comes from messages that wait a little longer, or a little less, than the closed forms think."},
         "\n\n{whose} two lines are nearest to the truth for {near}, and furthest from it for {far} ({far_off:+.0%}). "
         "They leave out the messages between stages, and the logits, which give the last stage more work.\n\n"
