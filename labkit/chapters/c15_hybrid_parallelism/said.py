@@ -379,7 +379,7 @@ def predicted(timed: Mapping[str, MeasuredStep], step_seconds: Callable[..., flo
         "We made this machine up, so we knew the speed of everything. Of a real machine you know only the data sheet. "
         "So people fit a few parameters to a few measured steps, and then test the planner on *other* plans. "
         "Next we fit two parameters, the speed of the kernels and that of the links between nodes, to four of the "
-        "runs. The table then has the other four.",
+        "runs. The next picture then has the other four.",
         luck="zb" in worst and abs(yours_off[worst]) < abs(off[worst]), median=median(map(abs, off.values())),
         worst=worst, most=off[worst], near=near, slow=slow,
         spread=timed[slow].seconds / timed[fast].seconds,
