@@ -336,6 +336,7 @@ def test_a_bound_is_ahead_where_delays_are_short_and_momentum_high():
     with labkit.world(5, clock="virtual") as ranks:
         runs = task.each(lambda rule: task.served(ranks, _train, rule=rule, bound=1, **how))
         ends = {name: served.last() for name, served in runs.items()}
+    assert runs["SSP"].bound == 1, "the bound of the page reaches the server"
     assert ends["SSP"] < 0.95 * ends["ASP"] < 0.95 * ends["BSP"], ends
 
 

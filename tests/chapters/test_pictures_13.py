@@ -12,6 +12,7 @@ import torch
 
 import labkit
 from labkit import collectives, cost
+from labkit.book.workbenches import bench
 from labkit.chapters.c13_embeddings import drawings, panels, pictures, ports, tables, travel
 from labkit.chapters.c13_embeddings.tables import COPIED
 from labkit.wire import Group
@@ -312,3 +313,8 @@ def test_from_how_many_workers_on_the_page_says_that_a_ring_is_slower() -> None:
     two, one_kb, three_kb = found
     assert f"with 1 kB and two servers the ring is slower from {two} workers on." in page
     assert f"1 kB it is slower from {one_kb} workers on, and with four servers and 3 kB from {three_kb} workers" in page
+
+
+def test_a_panel_tells_how_many_processes_its_run_had() -> None:
+    run = SimpleNamespace(spec=SimpleNamespace(world_size=3), seconds=0.1)
+    assert bench._how(5, 0.2, run) == "run on 3 processes in 0.10 s"
