@@ -5,8 +5,9 @@ from __future__ import annotations
 from labkit.course.file import Chapter, Course, load
 
 AFTER_A_RESTART = (
-    "**If the kernel was restarted**, names are gone: select the cell where you were, and choose *Run > Run All Above "
-    "Selected Cell*. Your predictions and answers are kept, as long as the parameters are the same."
+    "**If the kernel was restarted**, names are gone, and no panel or question on the page answers before its cell has "
+    "run again: select the cell where you were, and choose *Run > Run All Above Selected Cell*. Your predictions and "
+    "answers are kept, as long as the parameters are the same."
 )
 
 

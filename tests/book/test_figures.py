@@ -317,7 +317,7 @@ def test_who_waits_says_in_which_call_where_it_is_the_same_for_all() -> None:
     stuck = fake.failed(3, -1)
     lines = [f"  rank {r}: send to rank 1 in all_reduce(float32[8]), call {{}} (waits for rank 1)" for r in (0, 2)]
     stuck.failure.message = "\n".join(["rank 1 has finished", *(line.format(5) for line in lines)])
-    assert "Each of them waits in its collective 5, counted from the start." in wait_for(stuck).sentence
+    assert "Each of them waits in call 5, counted from the first collective." in wait_for(stuck).sentence
     stuck.failure.message = "\n".join(["rank 1 has finished", lines[0].format(5), lines[1].format(6)])
     assert "in their call" not in wait_for(stuck).sentence
 

@@ -157,7 +157,9 @@ def test_messages_of_copies_outside_the_tensor_are_refused() -> None:
 
 
 def test_labels_are_short_and_say_whose() -> None:
-    assert [label(h) for h in [(), (2,), (0, 1, 3), (0, 1, 2, 3), (0, 1, 1)]] == ["-", "2", "0+1+3", "0..3", "0+1+1"]
+    assert [label(h) for h in [(), (2,), (0, 1, 3), (0, 1, 2, 3)]] == ["-", "2", "0+1+3", "0..3"]
+    twice = [(0, 1, 1), (0, 0, 1, 1, 2, 3, 3, 4, 4, 5, 5), (1, 1, 2, 2, 2)]
+    assert [label(h) for h in twice] == ["2×1+0", "2×(0+1+3..5)+2", "3×2+2×1"]
 
 
 def test_the_strip_says_every_state_in_its_table() -> None:

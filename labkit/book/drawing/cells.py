@@ -7,6 +7,7 @@ it was set aside, to be added at the end.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from labkit.book.drawing.figure import WIDTH
@@ -22,8 +23,13 @@ ADDED, WRITTEN, ASIDE = "+", "=", "aside"
 def label(held: Held, mark: str = "") -> str:
     """Whose contributions, in short: "0+1+3", and "0..7" for three or more in a row. "-" for none.
 
-    mark: before each number.
+    What was added more than once is told so: "2×(0+1)+3". mark: before each number.
     """
+    times = Counter(held)
+    if len(times) < len(held):
+        alike = {n: label(tuple(r for r in times if times[r] == n), mark) for n in sorted(times.values())[::-1]}
+        alike |= {n: f"{n}×{ranks if ranks.isalnum() else f'({ranks})'}" for n, ranks in alike.items() if n > 1}
+        return "+".join(alike.values())
     runs: list[list[int]] = []
     for rank in held:
         if runs and rank == runs[-1][-1] + 1:

@@ -225,6 +225,7 @@ function showItem(item, key, buttons, say, send) {
     event.preventDefault();
     try {
       const value = action === "submit" ? parts.get() : null;
+      delete form.dataset.changed;
       send(now.id, action, value);
     } catch (missing) {
       if (typeof missing !== "string") throw missing;
@@ -241,6 +242,10 @@ function showItem(item, key, buttons, say, send) {
     event.preventDefault();
     form.requestSubmit();
   });
+  // A verdict is that of the answer which was given: once another one stands there, it says so (controls.css).
+  const changed = () => { form.dataset.changed = true; };
+  for (const kind of ["input", "change"]) parts.node.addEventListener(kind, changed);
+  parts.node.addEventListener("click", (event) => { if (event.target.matches(".lk-move")) changed(); });
   // A locked control stays reachable, so that the focus is not lost, but takes no change.
   for (const kind of ["keydown", "pointerdown", "mousedown", "click"]) {
     parts.node.addEventListener(kind, (event) => {

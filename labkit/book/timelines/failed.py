@@ -47,7 +47,7 @@ def after_failure(failure: Any, size: int, told: bool = False) -> Figure:
 def _in_call(message: str) -> str:
     """In which of their calls the ranks wait, if all are in calls with the same number."""
     calls = set(re.findall(r", call (\d+) \(waits", message))
-    return f" Each of them waits in its collective {calls.pop()}, counted from the start." if len(calls) == 1 else ""
+    return f" Each of them waits in call {calls.pop()}, counted from the first collective." if len(calls) == 1 else ""
 
 
 def _brought(message: str) -> tuple[dict[int, str], set[int]] | None:

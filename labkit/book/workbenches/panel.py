@@ -67,11 +67,12 @@ class Panel:
         from ipywidgets import HTML
 
         settings, ghosts = pinned or ({}, [])
+        heading = f"Pinned ({self._bench.told(settings)})"
         for pane, face, ghost in zip_longest(self.panes, faces, ghosts[: len(faces)]):
-            pane.put(face, ghost or None)
-        title = HTML(f'<p class="lk-title">Pinned ({escape(self._bench.told(settings))})</p>')
-        self.kept.children = [title, *(one for pane in self.panes for one in pane.kept)] if pinned else []
-        self.kept.layout.display = "none" if pinned is None else ""
+            pane.put(face, ghost or None, heading)
+        kept = [one for pane in self.panes for one in pane.kept]
+        self.kept.children = [HTML(f'<p class="lk-title">{escape(heading)}</p>'), *kept] if kept else []
+        self.kept.layout.display = "" if kept else "none"
         if self.code.value:
             self.code.value = _listing(self._bench.code)
         self.unpin.layout.display = "none" if pinned is None else ""
@@ -106,9 +107,13 @@ class Pane:
         self.box = VBox([self.words])
         self._plot: Any = None
 
-    def put(self, face: Face, ghost: Face | None) -> None:
-        """Show `face`, and keep what was pinned, to be compared with it."""
+    def put(self, face: Face, ghost: Face | None, heading: str = "Pinned") -> None:
+        """Show `face`, and keep what was pinned, to be compared with it. heading: stands before words that are."""
         self.kept = []
+        if isinstance(face, str) and isinstance(ghost, str):  # words are compared where they stand
+            self.words.value = f'{_html(face)}<p class="lk-pinned">{escape(heading)}: {inline(ghost)}</p>'
+            self._show(None)
+            return
         kept = _in_unit_of(face, ghost)
         axis = _shared_axis(face, kept)
         if ghost is not None:

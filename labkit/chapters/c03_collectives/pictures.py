@@ -174,10 +174,11 @@ def messages(run: Any) -> book.Figure | book.Stepper:
 def away(gradients: Mapping[str, Any], joined: Any) -> book.Table:
     """How far each gradient is from that of the global batch, at most, beside the largest entry of that."""
     most = joined.abs().max()
-    rows = [{"": name, "off by": f"{float((x - joined).abs().max() / most):.1e}"} for name, x in gradients.items()]
+    rows = [{"": name, "difference": f"{float((x - joined).abs().max() / most):.1e}"} for name, x in gradients.items()]
     size = f"A gradient has {joined.numel():,} numbers in float32, so M is {joined.nbytes / 1e6:.4g} MB."
     told = (
-        "How far it is at most from the gradient of one process that read all the text, as a part of its largest entry"
+        "The largest difference from the gradient of one process that read all the text, divided by the largest entry "
+        "of that gradient"
     )
     return book.Table(rows, caption=f"{told}. {size}")
 
